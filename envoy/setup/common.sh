@@ -1,0 +1,49 @@
+# Shared by the setup scripts: where tools live, how a step reports, how packages come here. Sourced, never run.
+# What to install, and which version, is left to the scripts that need it.
+set -euo pipefail
+
+root="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)"
+tools="${WEIR_TOOLS:-$root/.tools}"
+cd "$root"
+
+# CI builds what was committed; at a desk a changed Cargo.toml may change Cargo.lock.
+locked=(${CI:+--locked})
+
+# Progress goes to standard error, so that a script's standard output can be its answer.
+say() { printf 'weir: %s\n' "$*" >&2; }
+
+# die WHAT HOW: what failed, and what to do about it.
+die() {
+    printf 'weir: error: %s\n' "$1" >&2
+    printf '      %s\n' "${@:2}" >&2
+    exit 1
+}
+
+# apt_install PACKAGE...: only on Debian and its kin, only what is missing, never removing anything.
+apt_install() {
+    local sudo=()
+    command -v apt-get >/dev/null || return 1
+    if [[ $EUID -ne 0 ]]; then
+        sudo -n true 2>/dev/null || return 1
+        sudo=(sudo -n)
+    fi
+    local install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive
+        apt-get -qq -y --no-install-recommends --no-remove install "$@")
+    say "installing $* with apt-get"
+    "${install[@]}" </dev/null >&2 2>/dev/null && return
+    "${sudo[@]}" apt-get -qq update </dev/null >&2 && "${install[@]}" </dev/null >&2
+}
+
+# pip_install REQUIREMENT DIR: into a folder of the project, complete or not at all.
+pip_install() {
+    local partial="$2.partial.$$"
+    python3 -m pip --version >/dev/null 2>&1 || return 1
+    mkdir -p "$(dirname "$2")"
+    if python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore \
+        --no-deps --target "$partial" "$1" </dev/null >&2; then
+        rm -rf "$2" && mv "$partial" "$2"
+    else
+        rm -rf "$partial"
+        return 1
+    fi
+}

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Builds target/weir-filter.wasm: compiles the filter, then keeps only the exports that it uses.
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+say "building the filter"
+"$root/envoy/setup/wasm-cargo.sh" build "${locked[@]}" -p weir-filter --profile filter
+say "stripping its unused exports"
+cargo run --quiet "${locked[@]}" -p weir-envoy --bin weir-wasm -- \
+    target/wasm32-wasip1/filter/weir_filter.wasm target/weir-filter.wasm

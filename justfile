@@ -1,0 +1,56 @@
+# Every command of the repository. Run ./justw, which installs what is missing; CI calls only these recipes.
+
+set positional-arguments
+
+# CI builds what was committed; at a desk a changed Cargo.toml may change Cargo.lock.
+locked := if env("CI", "") == "" { "" } else { "--locked" }
+
+# List the recipes.
+default:
+    @{{ just_executable() }} --justfile "{{ justfile() }}" --list --unsorted
+
+# Run a whole Weir here: upstream, aggregator, Envoy with the filter. `up --help` names the options.
+up *ARGS:
+    @envoy/setup/up.sh "$@"
+
+# Install what the tests need, build everything and test it: unit, property and end to end against real Envoys.
+test *ARGS:
+    @envoy/setup/test.sh "$@"
+
+# Check formatting and lints, natively and for the filter's WASM target.
+lint: fmt-check
+    cargo clippy --workspace --all-targets {{ locked }} -- -D warnings
+    @envoy/setup/lint-filter.sh
+
+# Type-check the workspace.
+check:
+    cargo check --workspace --all-targets
+
+# Format the code.
+fmt:
+    cargo fmt --all
+
+# Check the formatting only.
+fmt-check:
+    cargo fmt --all -- --check
+
+# Check licences, advisories and sources of all dependencies (needs cargo-deny).
+deny:
+    @cargo deny --version >/dev/null 2>&1 || { echo "cargo-deny is missing: cargo install --locked cargo-deny" >&2; exit 1; }
+    cargo deny --workspace check
+
+# Build target/weir-filter.wasm: optimised, with no export that the filter does not use.
+filter:
+    @envoy/setup/filter.sh
+
+# Measure what the filter adds to a request, beside no filter, local_ratelimit and a no-op. `bench-filter --help` names the options.
+bench-filter *ARGS:
+    @envoy/setup/bench-filter.sh "$@"
+
+# Measure the core's decision alone.
+bench-core *ARGS:
+    cargo bench -p weir-core "$@"
+
+# Remove the tools that were installed into .tools.
+clean-tools:
+    rm -rf "${WEIR_TOOLS:-.tools}"
