@@ -1,1 +1,30 @@
+//! Weir's core: everything that decides and everything that converges, and nothing else.
+//!
+//! The way of a request, in reading order:
+//!
+//! 1. [`rules`]: configuration and request → the checks that apply, each with a canonical identifier.
+//! 2. [`key`]: a check's identity → key bytes, cells and sequences.
+//! 3. [`window`]: the arithmetic of a sliding window: used, effective, when could it pass.
+//! 4. [`table`]: what one Envoy process knows of its keys, as bytes that all its workers share.
+//! 5. [`limiter`]: one worker's decision over that table: allow, deny or consult; reports, leases, memory of denials.
+//! 6. [`wire`]: the frames between a filter and an aggregator.
+//! 7. [`region`]: an aggregator's view: components of all origins, grants, pushes.
+//!
+//! Nothing here reads a clock, draws a random number, performs I/O or holds a global: time, seeds and messages
+//! come in as values, effects go out as values. The shells (`filter`, `aggregator`) do the rest.
 #![no_std]
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod key;
+pub mod limiter;
+pub mod region;
+pub mod rules;
+pub mod table;
+pub mod time;
+pub mod window;
+pub mod wire;

@@ -1,0 +1,257 @@
+use super::*;
+use crate::key::KeyParts;
+use crate::time::UnixMs;
+use proptest::prelude::*;
+use std::vec;
+use std::vec::Vec;
+
+const CELL_MS: u64 = 60_000;
+const NOW: UnixMs = UnixMs(1_000 * CELL_MS);
+const SEQUENCE: u64 = 1_000;
+
+fn origin(n: u8) -> OriginId {
+    OriginId([n; 16])
+}
+
+fn key(identifier: &str) -> Key {
+    let identifier = identifier.as_bytes();
+    let parts = KeyParts {
+        workspace: b"w",
+        namespace: b"n",
+        identifier,
+        duration_ms: CELL_MS,
+        epoch: 0,
+        resolution: 1,
+    };
+    Key::new(&parts).unwrap()
+}
+
+fn count(identifier: &str, sequence: u64, own: u64) -> wire::Count {
+    wire::Count { key: key(identifier).as_bytes().to_vec(), sequence, own, limit: 10, unbased: false }
+}
+
+fn ask(own: u64, cost: u64) -> wire::Consult {
+    let key = key("k").as_bytes().to_vec();
+    wire::Consult { id: 1, key, sequence: SEQUENCE, own, cost, limit: 10, unbased: false }
+}
+
+fn region() -> Region {
+    Region::new(RegionLimits::default(), (1, 2))
+}
+
+/// All views pushed to `to`, and whether the snapshot became complete.
+fn pushed(region: &mut Region, to: OriginId, now: UnixMs) -> (Vec<(u64, u64, u64)>, bool) {
+    let (mut views, mut complete) = (Vec::new(), false);
+    while let Some(push) = region.next_push(to, now) {
+        views.extend(push.views.iter().map(|view| (view.sequence, view.own, view.region_others)));
+        complete |= push.complete;
+    }
+    (views, complete)
+}
+
+#[test]
+fn grants_never_exceed_the_limit_and_may_be_repeated() {
+    let mut region = region();
+    let first = region.consult(origin(1), &ask(0, 6), NOW).unwrap();
+    assert!(first.granted);
+    assert!(!region.consult(origin(2), &ask(0, 5), NOW).unwrap().granted);
+    assert!(region.consult(origin(1), &ask(0, 6), NOW).unwrap().granted, "absolute, so repeatable");
+    let second = region.consult(origin(2), &ask(0, 4), NOW).unwrap();
+    assert!(second.granted);
+    assert_eq!(second.current.map(|view| (view.own, view.region_others)), Some((4, 6)));
+    assert!(region.consult(origin(3), &ask(0, 0), NOW).unwrap().granted, "cost 0 passes at the limit");
+    assert!(!region.consult(origin(3), &ask(0, 1), NOW).unwrap().granted);
+}
+
+#[test]
+fn a_refused_consult_still_merges_what_was_spent() {
+    let mut region = region();
+    assert!(!region.consult(origin(1), &ask(9, 5), NOW).unwrap().granted);
+    let view = region.consult(origin(2), &ask(0, 0), NOW).unwrap().current.unwrap();
+    assert_eq!((view.own, view.region_others), (0, 9));
+}
+
+#[test]
+fn an_origin_that_forgot_a_cell_is_told_its_base_and_counts_from_it() {
+    let mut region = region();
+    region.report(origin(1), &[count("k", SEQUENCE, 7)], NOW);
+    let unbased = wire::Count { unbased: true, ..count("k", SEQUENCE, 2) };
+    let reported = region.report(origin(1), &[unbased], NOW);
+    assert_eq!(reported.bases.iter().map(|view| view.own).collect::<Vec<_>>(), vec![7]);
+    assert!(!region.consult(origin(1), &wire::Consult { unbased: true, ..ask(2, 2) }, NOW).unwrap().granted);
+    assert!(region.consult(origin(1), &wire::Consult { unbased: true, ..ask(2, 1) }, NOW).unwrap().granted);
+}
+
+#[test]
+fn the_previous_window_weighs_in() {
+    let mut region = region();
+    region.report(origin(1), &[count("k", SEQUENCE - 1, 10)], NOW);
+    let half = UnixMs(NOW.0 + CELL_MS / 2);
+    assert!(!region.consult(origin(2), &ask(0, 6), half).unwrap().granted);
+    assert!(region.consult(origin(2), &ask(0, 5), half).unwrap().granted);
+}
+
+#[test]
+fn bad_counts_are_refused_and_harm_no_others() {
+    let mut region = region();
+    let bad_key = wire::Count { key: vec![1, 2, 3], ..count("k", SEQUENCE, 1) };
+    let counts = [
+        bad_key,
+        count("k", SEQUENCE + 3, 1),
+        count("k", SEQUENCE - 3, 1),
+        count("k", SEQUENCE, MAX_COUNT + 1),
+        count("k", SEQUENCE, 5),
+    ];
+    let reported = region.report(origin(1), &counts, NOW);
+    assert_eq!(
+        reported.refused,
+        vec![Refused::Key, Refused::Sequence, Refused::Sequence, Refused::Component]
+    );
+    assert_eq!(region.explain(b"w", b"n", b"k")[0].cells[0].total(), 5);
+}
+
+#[test]
+fn a_full_region_refuses_new_keys_and_keeps_the_old_ones() {
+    let mut region = Region::new(RegionLimits { max_keys: 1, max_origins: 1 }, (1, 2));
+    let reported = region.report(origin(1), &[count("a", SEQUENCE, 1), count("b", SEQUENCE, 1)], NOW);
+    assert_eq!(reported.refused, vec![Refused::Full]);
+    assert_eq!(region.report(origin(1), &[count("a", SEQUENCE, 2)], NOW).refused, vec![]);
+    assert!(region.heard(origin(1), NOW));
+    assert!(!region.heard(origin(2), NOW));
+}
+
+#[test]
+fn followers_hear_of_others_and_everybody_of_hot_keys() {
+    let mut region = region();
+    for n in 1..=3 {
+        region.subscribe(origin(n));
+        assert_eq!(pushed(&mut region, origin(n), NOW), (vec![], true));
+    }
+    region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
+    region.report(origin(2), &[count("k", SEQUENCE, 2)], NOW);
+    assert_eq!(pushed(&mut region, origin(1), NOW).0, vec![(SEQUENCE, 1, 2)]);
+    assert_eq!(pushed(&mut region, origin(2), NOW).0, vec![(SEQUENCE, 2, 1)], "new to a key that others use");
+    assert_eq!(pushed(&mut region, origin(3), NOW).0, vec![], "does not touch it, and it is not hot");
+    region.report(origin(1), &[count("k", SEQUENCE, 4)], NOW);
+    assert_eq!(pushed(&mut region, origin(3), NOW).0, vec![(SEQUENCE, 0, 6)], "past half the limit");
+    assert_eq!(pushed(&mut region, origin(1), NOW).0, vec![], "its own change is no news");
+}
+
+#[test]
+fn a_subscription_brings_what_matters_and_says_when_that_is_all() {
+    let mut region = region();
+    region.report(origin(1), &[count("touched", SEQUENCE, 1), count("other", SEQUENCE, 1)], NOW);
+    region.report(origin(2), &[count("touched", SEQUENCE, 2), count("hot", SEQUENCE, 9)], NOW);
+    region.subscribe(origin(2));
+    let (mut views, complete) = pushed(&mut region, origin(2), NOW);
+    views.sort();
+    assert_eq!((views, complete), (vec![(SEQUENCE, 2, 1), (SEQUENCE, 9, 0)], true));
+    assert!(!region.has_push(origin(2)));
+}
+
+#[test]
+fn keys_are_forgotten_two_windows_later() {
+    let mut region = region();
+    region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
+    region.tick(UnixMs(NOW.0 + 2 * CELL_MS - 1));
+    assert_eq!(region.stats(NOW).keys, 1);
+    region.tick(UnixMs(NOW.0 + 2 * CELL_MS));
+    assert_eq!(region.stats(NOW).keys, 0);
+}
+
+#[test]
+fn a_key_in_use_stays_and_sheds_old_cells() {
+    let mut region = region();
+    for step in 0..10 {
+        let now = UnixMs(NOW.0 + step * CELL_MS);
+        region.report(origin(1), &[count("k", SEQUENCE + step, 1)], now);
+        region.tick(now);
+        assert!(region.explain(b"w", b"n", b"k")[0].cells.len() <= 3, "at step {step}");
+    }
+    assert_eq!(region.stats(NOW).keys, 1);
+}
+
+#[test]
+fn live_origins_are_those_heard_lately() {
+    let mut region = region();
+    assert!(region.heard(origin(1), NOW) && region.heard(origin(2), UnixMs(NOW.0 + 1_000)));
+    assert_eq!(region.live_origins(UnixMs(NOW.0 + 1_000)), 2);
+    assert_eq!(region.live_origins(UnixMs(NOW.0 + 2_001)), 1);
+    region.gone(origin(2));
+    assert_eq!(region.live_origins(NOW), 1);
+}
+
+#[test]
+fn imports_count_as_global_and_only_grow() {
+    let mut region = region();
+    region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
+    region.import(&key("k"), SEQUENCE, 8, NOW).unwrap();
+    region.import(&key("k"), SEQUENCE, 3, NOW).unwrap();
+    let answer = region.consult(origin(1), &ask(1, 2), NOW).unwrap();
+    assert!(!answer.granted);
+    assert_eq!(answer.current.map(|view| view.global_others), Some(8));
+    assert!(region.consult(origin(1), &ask(1, 1), NOW).unwrap().granted);
+}
+
+/// Final components after `reports` in the given order.
+fn merged(reports: &[(u8, u64, u64)]) -> Vec<(u64, Vec<(OriginId, u64)>)> {
+    let mut region = region();
+    for (by, sequence, own) in reports {
+        region.report(origin(*by), &[count("k", *sequence, *own)], NOW);
+    }
+    let explained = region.explain(b"w", b"n", b"k");
+    let cells = explained.iter().flat_map(|explained| &explained.cells);
+    cells
+        .filter(|cell| !cell.components.is_empty())
+        .map(|cell| (cell.sequence, cell.components.iter().map(|c| (c.origin, c.own)).collect()))
+        .collect()
+}
+
+fn reports() -> impl Strategy<Value = Vec<(u8, u64, u64)>> {
+    prop::collection::vec((1u8..4, SEQUENCE - 2..=SEQUENCE + 2, 0u64..100), 0..40)
+}
+
+proptest! {
+    #[test]
+    fn merging_is_commutative(reports in reports(), seed in any::<u64>()) {
+        let mut shuffled = reports.clone();
+        let mut state = seed | 1;
+        for at in (1..shuffled.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            shuffled.swap(at, (state >> 33) as usize % (at + 1));
+        }
+        prop_assert_eq!(merged(&reports), merged(&shuffled));
+    }
+
+    #[test]
+    fn merging_is_idempotent(reports in reports()) {
+        let twice: Vec<_> = reports.iter().chain(&reports).copied().collect();
+        prop_assert_eq!(merged(&reports), merged(&twice));
+    }
+
+    #[test]
+    fn merging_is_the_pointwise_maximum(reports in reports()) {
+        let mut expected = std::collections::BTreeMap::new();
+        for (by, sequence, own) in reports.iter().filter(|(_, _, own)| *own > 0) {
+            let cell: &mut std::collections::BTreeMap<_, u64> = expected.entry(*sequence).or_default();
+            let component = cell.entry(origin(*by)).or_default();
+            *component = (*component).max(*own);
+        }
+        let expected: Vec<_> =
+            expected.into_iter().map(|(sequence, cell)| (sequence, cell.into_iter().collect())).collect();
+        prop_assert_eq!(merged(&reports), expected);
+    }
+
+    #[test]
+    fn granted_costs_never_exceed_the_limit(asks in prop::collection::vec((1u8..5, 0u64..6), 0..40)) {
+        let mut region = region();
+        let mut own = [0u64; 5];
+        for (by, cost) in asks {
+            let spent = own[usize::from(by)];
+            if region.consult(origin(by), &ask(spent, cost), NOW).unwrap().granted {
+                own[usize::from(by)] += cost;
+            }
+            prop_assert!(own.iter().sum::<u64>() <= 10);
+        }
+    }
+}

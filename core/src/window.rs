@@ -1,0 +1,197 @@
+//! The arithmetic of a sliding window over two cells.
+//!
+//! The current cell counts in full, the previous one by the share of it that the window still covers:
+//! `effective = current + floor(previous × (1 − elapsed)) + cost`, denied when above the limit. The share falls
+//! with time, so a denial knows the earliest moment at which the same cost could pass.
+//!
+//! Everything saturates; nothing wraps. Leaves to others: where the numbers come from (`table`, `region`).
+
+use crate::time::UnixMs;
+
+/// Highest value of any count: what a double holds exactly, as some stores compute in doubles.
+pub const MAX_COUNT: u64 = 1 << 53;
+
+/// A moment as cells see it: which one it falls into, and how far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// `floor(unix_ms / cell_ms)`.
+    pub sequence: u64,
+    /// Milliseconds since the cell began; less than `cell_ms`.
+    pub elapsed_ms: u64,
+    /// Length of a cell in milliseconds; at least 1.
+    pub cell_ms: u64,
+}
+
+impl Position {
+    /// Where `now` falls in cells of `cell_ms` (0 counts as 1).
+    pub fn at(now: UnixMs, cell_ms: u64) -> Position {
+        let cell_ms = cell_ms.max(1);
+        let sequence = now.0.checked_div(cell_ms).unwrap_or(0);
+        let elapsed_ms = now.0.checked_rem(cell_ms).unwrap_or(0);
+        Position { sequence, elapsed_ms, cell_ms }
+    }
+
+    /// Milliseconds until the next cell begins; at least 1.
+    pub const fn until_next_ms(&self) -> u64 {
+        self.cell_ms.saturating_sub(self.elapsed_ms)
+    }
+
+    /// The same moment seen from cell `sequence`: its start if it lies ahead, its last millisecond if it is over.
+    pub const fn seen_from(&self, sequence: u64) -> Position {
+        let elapsed_ms = if sequence == self.sequence {
+            self.elapsed_ms
+        } else if sequence > self.sequence {
+            0
+        } else {
+            self.cell_ms.saturating_sub(1)
+        };
+        Position { sequence, elapsed_ms, cell_ms: self.cell_ms }
+    }
+}
+
+/// What all known writers have used in the two cells that a window touches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// In the current cell.
+    pub current: u64,
+    /// In the one before.
+    pub previous: u64,
+}
+
+impl Used {
+    /// What counts against the limit at `at`, without any cost.
+    pub fn effective(&self, at: &Position) -> u64 {
+        self.current.saturating_add(weighted(self.previous, at.until_next_ms(), at.cell_ms))
+    }
+
+    /// Whether `cost` more may pass.
+    pub fn admits(&self, at: &Position, cost: u64, limit: u64) -> bool {
+        cost <= limit && self.effective(at) <= limit.saturating_sub(cost)
+    }
+
+    /// The budget as it is at `at`, whatever anybody asks for.
+    pub fn remaining(&self, at: &Position, limit: u64) -> u64 {
+        limit.saturating_sub(self.effective(at))
+    }
+
+    /// Milliseconds until `cost` could pass if nothing more is used; 0 if it passes now, `None` if it never can.
+    pub fn wait_ms(&self, at: &Position, cost: u64, limit: u64) -> Option<u64> {
+        let spare = limit.checked_sub(cost)?;
+        if self.admits(at, cost, limit) {
+            return Some(0);
+        }
+        if let Some(spare_now) = spare.checked_sub(self.current) {
+            let covered_ms = longest_cover(self.previous, spare_now, at.cell_ms);
+            return Some(at.until_next_ms().saturating_sub(covered_ms));
+        }
+        let covered_ms = longest_cover(self.current, spare, at.cell_ms);
+        Some(at.until_next_ms().saturating_add(at.cell_ms.saturating_sub(covered_ms)))
+    }
+}
+
+/// `floor(count × covered / cell)`.
+fn weighted(count: u64, covered_ms: u64, cell_ms: u64) -> u64 {
+    let product = u128::from(count).saturating_mul(u128::from(covered_ms.min(cell_ms)));
+    let share = product.checked_div(u128::from(cell_ms)).unwrap_or(0);
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+/// The longest covered time, in whole milliseconds, for which `weighted(count, …) <= spare`.
+fn longest_cover(count: u64, spare: u64, cell_ms: u64) -> u64 {
+    // floor(count × covered / cell) <= spare  ⇔  count × covered < (spare + 1) × cell
+    let bound = u128::from(spare).saturating_add(1).saturating_mul(u128::from(cell_ms));
+    let covered = bound.saturating_sub(1).checked_div(u128::from(count)).unwrap_or(u128::MAX);
+    u64::try_from(covered).unwrap_or(u64::MAX).min(cell_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(elapsed_ms: u64, cell_ms: u64) -> Position {
+        Position { sequence: 7, elapsed_ms, cell_ms }
+    }
+
+    #[test]
+    fn decisions() {
+        const MAX: u64 = u64::MAX;
+        // (current, previous, elapsed of 1000 ms, cost, limit) → (admits, remaining, wait)
+        let cases = [
+            ((0, 0, 0, 1, 10), (true, 10, Some(0))),
+            ((9, 0, 0, 1, 10), (true, 1, Some(0))),
+            ((10, 0, 0, 1, 10), (false, 0, Some(1_001))), // the next cell, once 10 × (1 − x) is below 10
+            ((10, 0, 999, 1, 10), (false, 0, Some(2))),
+            ((10, 0, 0, 0, 10), (true, 0, Some(0))), // cost 0 passes at exactly the limit
+            ((11, 0, 0, 0, 10), (false, 0, Some(1_001))), // 11 × (1 − x) below 11
+            ((4, 0, 0, 7, 10), (false, 6, Some(1_001))), // refused a cost of 7 with 6 left is told 6
+            ((0, 10, 0, 1, 10), (false, 0, Some(1))), // floor(10 × 0.999) = 9
+            ((0, 10, 500, 5, 10), (true, 5, Some(0))),
+            ((0, 10, 500, 6, 10), (false, 5, Some(1))),
+            ((5, 10, 500, 1, 10), (false, 0, Some(1))),
+            ((5, 10, 500, 5, 10), (false, 0, Some(401))), // floor(10 × (1 − x)) = 0 needs x > 0.9
+            ((0, 10, 500, 11, 10), (false, 5, None)),     // more than the limit never passes
+            ((0, 0, 0, 0, 0), (true, 0, Some(0))),
+            ((0, 0, 0, 1, 0), (false, 0, None)),
+            ((MAX, MAX, 0, MAX, MAX), (false, 0, Some(2_000))),
+            ((0, 0, 0, MAX, MAX), (true, MAX, Some(0))),
+            ((1, 0, 0, MAX, MAX), (false, MAX - 1, Some(1_001))),
+            ((0, MAX, 0, 1, MAX), (false, 0, Some(1))),
+        ];
+        for ((current, previous, elapsed_ms, cost, limit), expected) in cases {
+            let used = Used { current, previous };
+            let at = at(elapsed_ms, 1_000);
+            let got =
+                (used.admits(&at, cost, limit), used.remaining(&at, limit), used.wait_ms(&at, cost, limit));
+            assert_eq!(got, expected, "{used:?} at {elapsed_ms} cost {cost} limit {limit}");
+        }
+    }
+
+    /// The same used amounts `wait_ms` later, with the rollover that may lie between.
+    fn later(used: Used, at: Position, wait_ms: u64) -> (Used, Position) {
+        let into = at.elapsed_ms + wait_ms;
+        let used = match into / at.cell_ms {
+            0 => used,
+            1 => Used { current: 0, previous: used.current },
+            _ => Used::default(),
+        };
+        (used, Position { elapsed_ms: into % at.cell_ms, ..at })
+    }
+
+    proptest! {
+        #[test]
+        fn the_wait_is_the_earliest_moment(
+            current in 0u64..50, previous in 0u64..50, elapsed_ms in 0u64..1_000, cost in 0u64..30, limit in 0u64..40
+        ) {
+            let used = Used { current, previous };
+            let at = at(elapsed_ms, 1_000);
+            let passes = |wait| { let (u, p) = later(used, at, wait); u.admits(&p, cost, limit) };
+            match used.wait_ms(&at, cost, limit) {
+                None => prop_assert!(cost > limit),
+                Some(wait) => {
+                    prop_assert!(passes(wait));
+                    prop_assert!(wait == 0 || !passes(wait - 1));
+                }
+            }
+        }
+
+        #[test]
+        fn nothing_overflows(
+            current in any::<u64>(), previous in any::<u64>(), now in any::<u64>(), cell in any::<u64>(),
+            cost in any::<u64>(), limit in any::<u64>()
+        ) {
+            let used = Used { current, previous };
+            let at = Position::at(UnixMs(now), cell);
+            prop_assert!(at.elapsed_ms < at.cell_ms);
+            let wait = used.wait_ms(&at, cost, limit);
+            prop_assert_eq!(wait == Some(0), used.admits(&at, cost, limit));
+        }
+
+        #[test]
+        fn the_weight_only_falls_with_time(previous in any::<u64>(), a in 0u64..1_000, b in 0u64..1_000) {
+            let used = Used { current: 0, previous };
+            let (early, late) = (a.min(b), a.max(b));
+            prop_assert!(used.effective(&at(early, 1_000)) >= used.effective(&at(late, 1_000)));
+        }
+    }
+}

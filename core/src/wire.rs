@@ -1,0 +1,241 @@
+//! The frames between a filter and an aggregator: the only types here that are serialised.
+//!
+//! One bidirectional gRPC stream for each worker, `/weir.v1.Region/Follow`, carries [`FilterFrame`]s up and
+//! [`RegionFrame`]s down. All counts are absolute components, so a frame may be lost, repeated or late. The first
+//! frame of a stream holds a [`Hello`]; what an unknown version says is refused with a [`Refusal`].
+//!
+//! Leaves to others: checking what is in a frame (`region`, `limiter`) and carrying it (`filter`, `aggregator`).
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Version of the frames, as said in [`Hello`] and [`Welcome`].
+pub const PROTOCOL_VERSION: u32 = 1;
+/// gRPC service name.
+pub const SERVICE: &str = "weir.v1.Region";
+/// gRPC method name.
+pub const METHOD: &str = "Follow";
+/// Most cells in one frame, so that neither side stalls over it.
+pub const MAX_FRAME_CELLS: usize = 256;
+/// Largest frame in bytes that a well-behaved peer sends.
+pub const MAX_FRAME_BYTES: usize = 256 * 1024;
+
+/// From a filter's worker to the aggregator.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FilterFrame {
+    /// In the first frame, and again when the worker becomes or ceases to be its process' subscriber.
+    #[prost(message, optional, tag = "1")]
+    pub hello: Option<Hello>,
+    /// What this process has spent; acknowledged once stored.
+    #[prost(message, optional, tag = "2")]
+    pub report: Option<Report>,
+    /// Questions that requests wait for.
+    #[prost(message, repeated, tag = "3")]
+    pub consults: Vec<Consult>,
+    /// Echoed at once.
+    #[prost(message, optional, tag = "4")]
+    pub ping: Option<Ping>,
+}
+
+/// Who speaks.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Hello {
+    /// [`PROTOCOL_VERSION`].
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// The process: 16 bytes, see [`crate::key::OriginId`].
+    #[prost(bytes = "vec", tag = "2")]
+    pub origin: Vec<u8>,
+    /// The worker within it.
+    #[prost(uint64, tag = "3")]
+    pub worker: u64,
+    /// Shared secret, where the aggregator asks for one.
+    #[prost(string, tag = "4")]
+    pub token: String,
+    /// Whether this worker takes the pushes for its process.
+    #[prost(bool, tag = "5")]
+    pub subscriber: bool,
+}
+
+/// A batch of counts.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Report {
+    /// Returned in the [`Ack`]; grows with each report of a stream.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// At most [`MAX_FRAME_CELLS`].
+    #[prost(message, repeated, tag = "2")]
+    pub counts: Vec<Count>,
+}
+
+/// One component of one cell: what this process has spent in it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Count {
+    /// Canonical key bytes, see [`crate::key`].
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// Which cell.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// Absolute, or with `unbased` only what was added to an unknown base.
+    #[prost(uint64, tag = "3")]
+    pub own: u64,
+    /// The limit that the filter applied; tells which cells are hot.
+    #[prost(uint64, tag = "4")]
+    pub limit: u64,
+    /// The process forgot this cell and asks for its component: stored is nothing, the [`Ack`] brings the base.
+    #[prost(bool, tag = "5")]
+    pub unbased: bool,
+}
+
+/// May `cost` more pass? The proposal is absolute (`own + cost`), so it may be repeated.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Consult {
+    /// Returned in the [`Answer`].
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Canonical key bytes.
+    #[prost(bytes = "vec", tag = "2")]
+    pub key: Vec<u8>,
+    /// Which cell.
+    #[prost(uint64, tag = "3")]
+    pub sequence: u64,
+    /// Spent for certain; merged even if the answer is no.
+    #[prost(uint64, tag = "4")]
+    pub own: u64,
+    /// Asked for on top; 0 only asks for the view.
+    #[prost(uint64, tag = "5")]
+    pub cost: u64,
+    /// The limit to hold it against.
+    #[prost(uint64, tag = "6")]
+    pub limit: u64,
+    /// The process forgot this cell: `own` counts from the component that the region holds.
+    #[prost(bool, tag = "7")]
+    pub unbased: bool,
+}
+
+/// Are you there?
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ping {
+    /// Returned in the [`Pong`]; the sender's monotonic clock in milliseconds.
+    #[prost(uint64, tag = "1")]
+    pub sent_ms: u64,
+}
+
+/// From the aggregator to a filter's worker.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RegionFrame {
+    /// Answers the first [`Hello`].
+    #[prost(message, optional, tag = "1")]
+    pub welcome: Option<Welcome>,
+    /// A report is stored.
+    #[prost(message, optional, tag = "2")]
+    pub ack: Option<Ack>,
+    /// Answers to consults.
+    #[prost(message, repeated, tag = "3")]
+    pub answers: Vec<Answer>,
+    /// What the others used; to subscribers only.
+    #[prost(message, optional, tag = "4")]
+    pub push: Option<Push>,
+    /// Answers a ping.
+    #[prost(message, optional, tag = "5")]
+    pub pong: Option<Pong>,
+    /// Why this stream ends.
+    #[prost(message, optional, tag = "6")]
+    pub refusal: Option<Refusal>,
+}
+
+/// The stream is accepted.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Welcome {
+    /// [`PROTOCOL_VERSION`].
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// Name of the region.
+    #[prost(string, tag = "2")]
+    pub region: String,
+}
+
+/// A report is stored, so its cells need not be sent again on this stream.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ack {
+    /// The report's id.
+    #[prost(uint64, tag = "1")]
+    pub report_id: u64,
+    /// For each count that came without a base: what the region holds of it.
+    #[prost(message, repeated, tag = "2")]
+    pub bases: Vec<View>,
+    /// Counts that could not be accepted (bad key, implausible value or sequence, region full).
+    #[prost(uint64, tag = "3")]
+    pub refused: u64,
+}
+
+/// All that the region knows of one cell, as one process sees it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct View {
+    /// Canonical key bytes; empty in an [`Answer`], whose consult named it.
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// Which cell.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// The process' own component, as the region holds it.
+    #[prost(uint64, tag = "3")]
+    pub own: u64,
+    /// Sum of the components of the other processes of the region.
+    #[prost(uint64, tag = "4")]
+    pub region_others: u64,
+    /// Sum of the other regions.
+    #[prost(uint64, tag = "5")]
+    pub global_others: u64,
+}
+
+/// The region's word on a [`Consult`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Answer {
+    /// The consult's id.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Whether the region has taken up `own + cost`.
+    #[prost(bool, tag = "2")]
+    pub granted: bool,
+    /// The cell asked about.
+    #[prost(message, optional, tag = "3")]
+    pub current: Option<View>,
+    /// The cell before it.
+    #[prost(message, optional, tag = "4")]
+    pub previous: Option<View>,
+}
+
+/// Cells that changed, or all that matter after a subscription.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Push {
+    /// At most [`MAX_FRAME_CELLS`].
+    #[prost(message, repeated, tag = "1")]
+    pub views: Vec<View>,
+    /// With this frame the subscriber has been told everything: the snapshot is complete.
+    #[prost(bool, tag = "2")]
+    pub complete: bool,
+}
+
+/// Here I am.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Pong {
+    /// From the [`Ping`].
+    #[prost(uint64, tag = "1")]
+    pub sent_ms: u64,
+    /// The aggregator's clock.
+    #[prost(uint64, tag = "2")]
+    pub unix_ms: u64,
+    /// Processes of the region that are alive, the asker included.
+    #[prost(uint32, tag = "3")]
+    pub live_origins: u32,
+}
+
+/// The stream is not accepted.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Refusal {
+    /// For an operator's eyes.
+    #[prost(string, tag = "1")]
+    pub reason: String,
+}
