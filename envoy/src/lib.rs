@@ -1,7 +1,23 @@
 //! Starts real Envoys with Weir around them, for the launcher, the end-to-end tests and the benchmark.
 //!
-//! [`Envoy`], [`Aggregator`] and [`EchoUpstream`] are the parts of a scenario, [`http`] and [`load`] send its
-//! traffic, and [`process`] sees to it that nothing outlives it. [`strip`] prepares the filter's WASM for Envoy.
-//! Which requests should pass is left to the tests.
+//! A scenario is made of parts, each of which dies with its value: an [`EchoUpstream`], an [`Aggregator`], one or
+//! more [`Envoy`]s whose configuration [`bootstrap`] writes. [`http`] sends single requests and [`load`] many.
+//! [`strip`] prepares the filter's WASM for Envoy. Which requests should pass is left to the tests.
 
+mod aggregator;
+pub mod binaries;
+pub mod bootstrap;
+mod envoy;
+pub mod http;
+pub mod load;
+pub mod ports;
+pub mod process;
 pub mod strip;
+mod upstream;
+pub mod wait;
+
+pub use aggregator::{Aggregator, AggregatorOptions};
+pub use bootstrap::{EnvoyOptions, Filter, Route, Weir};
+pub use envoy::{Envoy, Reload, validate_file};
+pub use process::Process;
+pub use upstream::EchoUpstream;

@@ -1,0 +1,271 @@
+//! Envoy's configuration for a scenario: one listener, one filter at most, one upstream, the aggregator's cluster.
+//!
+//! All of it is pure: options in, JSON out (which Envoy reads as YAML). The configuration that users copy is
+//! `envoy.yaml`, which says the same with comments. Running it is left to [`crate::Envoy`].
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+/// The listener's name, and that of its HTTP filter chain in the statistics.
+pub const LISTENER: &str = "ingress";
+/// The cluster that a plugin configuration names to reach the aggregator.
+pub const AGGREGATOR_CLUSTER: &str = "weir_aggregator";
+
+/// How an Envoy is started. Ports of 0 are replaced by free ones.
+#[derive(Clone, Debug)]
+pub struct EnvoyOptions {
+    /// Worker threads.
+    pub concurrency: u32,
+    pub port: u16,
+    pub admin_port: u16,
+    pub filter: Filter,
+    pub route: Route,
+    /// The aggregator's gRPC port on this machine. None leaves its cluster out.
+    pub aggregator_port: Option<u16>,
+    /// Read the listener from a file that [`crate::Envoy::reload`] replaces. Otherwise a wrong listener ends Envoy.
+    pub reloadable: bool,
+    /// Write a JSON line for each request to `access.log` in the scenario's folder.
+    pub access_log: bool,
+    pub log_level: String,
+    pub environment: Vec<(String, String)>,
+}
+
+impl Default for EnvoyOptions {
+    fn default() -> Self {
+        Self {
+            concurrency: 1,
+            port: 0,
+            admin_port: 0,
+            filter: Filter::None,
+            route: Route::Direct,
+            aggregator_port: None,
+            reloadable: false,
+            access_log: false,
+            log_level: "warning".to_owned(),
+            environment: Vec::new(),
+        }
+    }
+}
+
+/// What a request passes before it is routed.
+#[derive(Clone, Debug)]
+pub enum Filter {
+    None,
+    Weir(Weir),
+    /// Envoy's own limiter: so many tokens an hour for the whole listener.
+    Local {
+        tokens: u32,
+    },
+}
+
+/// A WASM filter: Weir's, or another one in its place.
+#[derive(Clone, Debug)]
+pub struct Weir {
+    pub wasm: PathBuf,
+    /// VMs of one id share their memory between workers and reloads.
+    pub vm_id: String,
+    /// The plugin's configuration.
+    pub config: Value,
+}
+
+impl Weir {
+    pub fn new(wasm: PathBuf, config: Value) -> Self {
+        Self { wasm, vm_id: "weir".to_owned(), config }
+    }
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Route {
+    /// Envoy answers by itself: 200, `ok`.
+    Direct,
+    /// To an upstream on this port of this machine.
+    Upstream(u16),
+}
+
+/// The whole configuration. `listeners` names the file of a reloadable listener; ports must be chosen.
+pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
+    let mut clusters = Vec::new();
+    if let Route::Upstream(port) = options.route {
+        clusters.push(cluster("upstream", port));
+    }
+    clusters.extend(options.aggregator_port.map(aggregator_cluster));
+    let mut bootstrap = json!({
+        "node": { "id": format!("weir-{}", options.port), "cluster": "weir" },
+        "admin": { "address": address(options.admin_port) },
+        "stats_config": { "stats_tags": stats_tags() },
+        "static_resources": { "clusters": clusters },
+    });
+    if options.reloadable {
+        bootstrap["dynamic_resources"] = json!({ "lds_config": { "resource_api_version": "V3", "path_config_source": {
+            "path": listener_file(folder), "watched_directory": { "path": folder },
+        }}});
+    } else {
+        bootstrap["static_resources"]["listeners"] = json!([listener(options, folder)]);
+    }
+    bootstrap
+}
+
+/// The file from which a reloadable listener is read.
+pub fn listener_file(folder: &Path) -> PathBuf {
+    folder.join("listeners.json")
+}
+
+/// What [`listener_file`] holds.
+pub fn discovery_response(options: &EnvoyOptions, folder: &Path, version: u64) -> Value {
+    let mut resource = listener(options, folder);
+    resource["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
+    json!({ "version_info": version.to_string(), "resources": [resource] })
+}
+
+fn listener(options: &EnvoyOptions, folder: &Path) -> Value {
+    let mut manager = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": LISTENER,
+        "codec_type": "AUTO",
+        "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": [route(options.route)] }] },
+        "http_filters": http_filters(&options.filter),
+    });
+    if options.access_log {
+        manager["access_log"] = json!([access_log(folder)]);
+    }
+    json!({
+        "name": LISTENER,
+        "address": address(options.port),
+        "filter_chains": [{ "filters": [{ "name": "http", "typed_config": manager }] }],
+    })
+}
+
+fn route(route: Route) -> Value {
+    let matched = json!({ "prefix": "/" });
+    match route {
+        Route::Direct => {
+            json!({ "match": matched, "direct_response": { "status": 200, "body": { "inline_string": "ok\n" } } })
+        }
+        Route::Upstream(_) => json!({ "match": matched, "route": { "cluster": "upstream" } }),
+    }
+}
+
+fn http_filters(filter: &Filter) -> Vec<Value> {
+    let router = json!({ "name": "router", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+    }});
+    let first = match filter {
+        Filter::None => None,
+        Filter::Weir(weir) => Some(wasm_filter(weir)),
+        Filter::Local { tokens } => Some(local_ratelimit(*tokens)),
+    };
+    first.into_iter().chain([router]).collect()
+}
+
+fn wasm_filter(weir: &Weir) -> Value {
+    json!({ "name": "weir", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+        "config": {
+            "name": "weir",
+            "root_id": "weir",
+            "vm_config": {
+                "vm_id": weir.vm_id,
+                "runtime": "envoy.wasm.runtime.v8",
+                "code": { "local": { "filename": weir.wasm } },
+                "allow_precompiled": false,
+            },
+            "configuration": {
+                "@type": "type.googleapis.com/google.protobuf.StringValue",
+                "value": weir.config.to_string(),
+            },
+            "failure_policy": "FAIL_RELOAD",
+            "reload_config": { "backoff": { "base_interval": "0.1s" } },
+        },
+    }})
+}
+
+fn local_ratelimit(tokens: u32) -> Value {
+    let always = json!({ "default_value": { "numerator": 100, "denominator": "HUNDRED" } });
+    json!({ "name": "local_ratelimit", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+        "stat_prefix": "local",
+        "token_bucket": { "max_tokens": tokens, "tokens_per_fill": tokens, "fill_interval": "3600s" },
+        "filter_enabled": always,
+        "filter_enforced": always,
+    }})
+}
+
+fn access_log(folder: &Path) -> Value {
+    json!({ "name": "file", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+        "path": folder.join("access.log"),
+        "log_format": { "json_format": {
+            "method": "%REQ(:METHOD)%",
+            "path": "%REQ(:PATH)%",
+            "status": "%RESPONSE_CODE%",
+            "duration_ms": "%DURATION%",
+            "details": "%RESPONSE_CODE_DETAILS%",
+            "weir": "%DYNAMIC_METADATA(weir)%",
+        }},
+    }})
+}
+
+/// Without these, each rule's name would be a part of a metric's name. The keys are those that the filter writes.
+fn stats_tags() -> Vec<Value> {
+    ["rule", "outcome", "reason", "result"]
+        .into_iter()
+        .map(|tag| json!({ "tag_name": tag, "regex": format!("^wasmcustom\\.weir_.*?(\\.{tag}\\.([^.]+))") }))
+        .collect()
+}
+
+fn cluster(name: &str, port: u16) -> Value {
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "0.25s",
+        "load_assignment": { "cluster_name": name, "endpoints": [
+            { "lb_endpoints": [{ "endpoint": { "address": address(port) } }] },
+        ]},
+    })
+}
+
+/// Keepalive ends a connection to an aggregator that is frozen or cut off: Envoy would buffer for it without limit.
+fn aggregator_cluster(port: u16) -> Value {
+    let mut cluster = cluster(AGGREGATOR_CLUSTER, port);
+    cluster["typed_extension_protocol_options"] = json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": { "http2_protocol_options": {
+            "connection_keepalive": { "interval": "1s", "timeout": "1s" },
+        }},
+    }});
+    cluster["circuit_breakers"] = json!({ "thresholds": [{ "max_connections": 64, "max_requests": 1024 }] });
+    cluster
+}
+
+fn address(port: u16) -> Value {
+    json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reloadable_listener_is_in_its_file_only() {
+        let folder = Path::new("/scenario");
+        let fixed = bootstrap(&EnvoyOptions::default(), folder);
+        assert_eq!(fixed["static_resources"]["listeners"][0]["name"], LISTENER);
+        assert!(fixed.get("dynamic_resources").is_none());
+
+        let options = EnvoyOptions { reloadable: true, ..EnvoyOptions::default() };
+        let reloadable = bootstrap(&options, folder);
+        assert!(reloadable["static_resources"].get("listeners").is_none());
+        let source = &reloadable["dynamic_resources"]["lds_config"]["path_config_source"];
+        assert_eq!(source["path"], "/scenario/listeners.json");
+        assert_eq!(discovery_response(&options, folder, 7)["version_info"], "7");
+    }
+
+    #[test]
+    fn the_plugins_configuration_travels_as_a_string() {
+        let weir = Weir::new("/weir.wasm".into(), json!({ "workspace": "w" }));
+        let [filter, _router] = &http_filters(&Filter::Weir(weir))[..] else { panic!("two filters") };
+        assert_eq!(filter["typed_config"]["config"]["configuration"]["value"], r#"{"workspace":"w"}"#);
+    }
+}

@@ -1,0 +1,105 @@
+//! A small HTTP/1.1 client: one connection, one request at a time. Redirects, TLS and pooling are left out.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use http_body_util::{BodyExt, Full};
+use hyper::Method;
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+/// What is sent. Headers are bytes: scenarios also send what is not text.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub method: Method,
+    pub path: String,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    pub body: Bytes,
+}
+
+impl Request {
+    pub fn get(path: &str) -> Self {
+        Self { method: Method::GET, path: path.to_owned(), headers: Vec::new(), body: Bytes::new() }
+    }
+
+    pub fn post(path: &str, body: impl Into<Bytes>) -> Self {
+        Self { method: Method::POST, body: body.into(), ..Self::get(path) }
+    }
+
+    /// Adds a header. Panics on a name or value that HTTP does not allow, as scenarios write both down.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("a header name");
+        let value = HeaderValue::from_bytes(value.as_ref()).expect("a header value");
+        self.headers.push((name, value));
+        self
+    }
+}
+
+/// What came back, complete.
+#[derive(Clone, Debug)]
+pub struct Response {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Response {
+    /// A header's value as text; None when it is missing or not text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> Result<Value> {
+        serde_json::from_slice(&self.body).with_context(|| format!("not JSON: {}", self.text()))
+    }
+}
+
+/// A connection that is kept alive between requests.
+pub struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    host: HeaderValue,
+}
+
+impl Connection {
+    pub async fn open(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address).await.with_context(|| format!("connecting to {address}"))?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        // It ends with its sender; what went wrong is reported to the request that was under way.
+        tokio::spawn(connection);
+        Ok(Self { sender, host: HeaderValue::from_str(&address.to_string())? })
+    }
+
+    /// Whether the server keeps the connection open for another request.
+    pub fn is_open(&self) -> bool {
+        !self.sender.is_closed()
+    }
+
+    pub async fn send(&mut self, request: Request) -> Result<Response> {
+        let mut outgoing = hyper::Request::new(Full::new(request.body));
+        *outgoing.method_mut() = request.method;
+        *outgoing.uri_mut() = request.path.parse().with_context(|| format!("the path {:?}", request.path))?;
+        for (name, value) in request.headers {
+            outgoing.headers_mut().append(name, value);
+        }
+        outgoing.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
+        self.sender.ready().await?;
+        let (head, body) = self.sender.send_request(outgoing).await?.into_parts();
+        let body = body.collect().await?.to_bytes();
+        Ok(Response { status: head.status.as_u16(), headers: head.headers, body })
+    }
+}
+
+/// Sends one request on a connection of its own.
+pub async fn send(address: SocketAddr, request: Request) -> Result<Response> {
+    Connection::open(address).await?.send(request).await
+}
