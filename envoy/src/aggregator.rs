@@ -1,6 +1,7 @@
 //! The built `weir-aggregator` as a part of a scenario: started, frozen, killed, started again where it was.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -78,6 +79,11 @@ impl Aggregator {
     /// The process: to freeze, kill or measure it.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
+    }
+
+    /// The folder of its log.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub fn grpc_port(&self) -> u16 {

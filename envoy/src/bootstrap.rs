@@ -3,6 +3,7 @@
 //! All of it is pure: options in, JSON out (which Envoy reads as YAML). The configuration that users copy is
 //! `envoy.yaml`, which says the same with comments. Running it is left to [`crate::Envoy`].
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -17,6 +18,8 @@ pub const AGGREGATOR_CLUSTER: &str = "weir_aggregator";
 pub struct EnvoyOptions {
     /// Worker threads.
     pub concurrency: u32,
+    /// The address that the listener binds. Everything else stays on this machine.
+    pub host: IpAddr,
     pub port: u16,
     pub admin_port: u16,
     pub filter: Filter,
@@ -35,6 +38,7 @@ impl Default for EnvoyOptions {
     fn default() -> Self {
         Self {
             concurrency: 1,
+            host: Ipv4Addr::LOCALHOST.into(),
             port: 0,
             admin_port: 0,
             filter: Filter::None,
@@ -93,7 +97,7 @@ pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
     clusters.extend(options.aggregator_port.map(aggregator_cluster));
     let mut bootstrap = json!({
         "node": { "id": format!("weir-{}", options.port), "cluster": "weir" },
-        "admin": { "address": address(options.admin_port) },
+        "admin": { "address": local_address(options.admin_port) },
         "stats_config": { "stats_tags": stats_tags() },
         "static_resources": { "clusters": clusters },
     });
@@ -132,7 +136,7 @@ fn listener(options: &EnvoyOptions, folder: &Path) -> Value {
     }
     json!({
         "name": LISTENER,
-        "address": address(options.port),
+        "address": address(options.host, options.port),
         "filter_chains": [{ "filters": [{ "name": "http", "typed_config": manager }] }],
     })
 }
@@ -221,7 +225,7 @@ fn cluster(name: &str, port: u16) -> Value {
         "type": "STATIC",
         "connect_timeout": "0.25s",
         "load_assignment": { "cluster_name": name, "endpoints": [
-            { "lb_endpoints": [{ "endpoint": { "address": address(port) } }] },
+            { "lb_endpoints": [{ "endpoint": { "address": local_address(port) } }] },
         ]},
     })
 }
@@ -239,8 +243,12 @@ fn aggregator_cluster(port: u16) -> Value {
     cluster
 }
 
-fn address(port: u16) -> Value {
-    json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } })
+fn local_address(port: u16) -> Value {
+    address(Ipv4Addr::LOCALHOST.into(), port)
+}
+
+fn address(host: IpAddr, port: u16) -> Value {
+    json!({ "socket_address": { "address": host, "port_value": port } })
 }
 
 #[cfg(test)]

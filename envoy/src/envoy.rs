@@ -48,7 +48,8 @@ impl Envoy {
         choose_ports(&mut options)?;
         let folder = folder()?;
         write_files(&options, folder.path())?;
-        let process = Process::spawn("envoy", command(&options, folder.path())?, folder.path())?;
+        let process =
+            Process::spawn(&process_name(&options), command(&options, folder.path())?, folder.path())?;
         Ok(Self { options, process, listener_version: 1, folder })
     }
 
@@ -56,7 +57,7 @@ impl Envoy {
     pub async fn restart(&mut self) -> Result<()> {
         self.process.kill()?;
         let command = command(&self.options, self.folder.path())?;
-        self.process = Process::spawn("envoy", command, self.folder.path())?;
+        self.process = Process::spawn(&process_name(&self.options), command, self.folder.path())?;
         self.wait_ready().await
     }
 
@@ -172,9 +173,14 @@ impl Envoy {
         Ok(String::from_utf8_lossy(&std::fs::read(self.process.log())?).into_owned())
     }
 
-    /// Where it listens.
+    /// Where it can be reached from this machine.
     pub fn address(&self) -> SocketAddr {
-        ports::local(self.options.port)
+        let host = self.options.host;
+        if host.is_unspecified() {
+            ports::local(self.options.port)
+        } else {
+            SocketAddr::new(host, self.options.port)
+        }
     }
 
     pub fn admin_address(&self) -> SocketAddr {
@@ -259,4 +265,9 @@ fn command(options: &EnvoyOptions, folder: &Path) -> Result<Command> {
         .current_dir(folder)
         .envs(options.environment.iter().map(|(name, value)| (name, value)));
     Ok(command)
+}
+
+/// With its port, so that a message tells one Envoy from another.
+fn process_name(options: &EnvoyOptions) -> String {
+    format!("envoy-{}", options.port)
 }

@@ -10,9 +10,9 @@ pub fn free() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Whether `port` can be listened on. What is wrong with it otherwise is in the error.
-pub fn check_free(port: u16) -> std::io::Result<()> {
-    TcpListener::bind(local(port)).map(drop)
+/// Whether `address` can be listened on. What is wrong with it otherwise is in the error.
+pub fn check_free(address: SocketAddr) -> std::io::Result<()> {
+    TcpListener::bind(address).map(drop)
 }
 
 /// `port` on this machine alone.
