@@ -211,12 +211,14 @@ fn access_log(folder: &Path) -> Value {
     }})
 }
 
-/// Without these, each rule's name would be a part of a metric's name. The keys are those that the filter writes.
+/// Without these, each rule's name would be a part of a metric's name. The keys are those that the filter writes; a
+/// rule's name may hold dots.
 fn stats_tags() -> Vec<Value> {
-    ["rule", "outcome", "reason", "result"]
-        .into_iter()
-        .map(|tag| json!({ "tag_name": tag, "regex": format!("^wasmcustom\\.weir_.*?(\\.{tag}\\.([^.]+))") }))
-        .collect()
+    let rule = r"^wasmcustom\.weir_\w+(\.rule\.(.+?))(?:\.(?:outcome|reason|result)\.[^.]+)*$".to_owned();
+    let last =
+        ["outcome", "reason", "result"].map(|tag| (tag, format!(r"^wasmcustom\.weir_.*(\.{tag}\.([^.]+))")));
+    let tags = [("rule", rule)].into_iter().chain(last);
+    tags.map(|(name, regex)| json!({ "tag_name": name, "regex": regex })).collect()
 }
 
 fn cluster(name: &str, port: u16) -> Value {

@@ -1,0 +1,93 @@
+//! `just bench-filter`: what a filter adds to a request, in interleaved rounds on one machine.
+//!
+//! Each measurement has a fresh Envoy with one worker and a direct response, and wrk on another core. [`variants`]
+//! says what is measured, [`wrk`] drives it, [`report`] makes the table.
+
+mod report;
+mod variants;
+mod wrk;
+
+use anyhow::{Result, ensure};
+use clap::{Parser, ValueEnum};
+use weir_envoy::Envoy;
+
+use crate::report::{Sample, Samples};
+use crate::variants::{Scene, Variant};
+use crate::wrk::Wrk;
+
+/// More than a request for every 12 µs does not fit through one worker.
+const REQUESTS_PER_SECOND_MAX: u64 = 80_000;
+/// A few requests of a new key pass before the rest is denied.
+const DENIED_SHARE_MIN: f64 = 0.95;
+
+/// Measure what a filter adds to a request.
+#[derive(Parser)]
+#[command(name = "just bench-filter")]
+struct Options {
+    /// Rounds; the table shows medians over them.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Seconds of each measurement, after one second to warm up.
+    #[arg(long, default_value_t = 4)]
+    seconds: u32,
+    /// Connections of wrk.
+    #[arg(long, default_value_t = 32)]
+    connections: u32,
+    /// Measure only these (comma-separated).
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Variant>,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let options = Options::parse();
+    let chosen = if options.only.is_empty() { Variant::value_variants() } else { &options.only[..] };
+    let mut samples = Samples::new();
+    for round in 0..options.rounds {
+        // Each round starts with another variant: none always follows the same one's heat.
+        for index in 0..chosen.len() {
+            let variant = chosen[(index + round) % chosen.len()];
+            let sample = measure(variant, &options).await?;
+            eprintln!(
+                "round {} of {}: {:24} {:6.0} requests/s {:6.2} µs",
+                round + 1,
+                options.rounds,
+                variant.title(),
+                sample.run.per_second,
+                sample.cpu_us
+            );
+            samples.entry(variant).or_default().push(sample);
+        }
+    }
+    println!("{}", report::markdown(&samples)?);
+    Ok(())
+}
+
+async fn measure(variant: Variant, options: &Options) -> Result<Sample> {
+    let mut scene = Scene::start(variant).await?;
+    let requests_max = REQUESTS_PER_SECOND_MAX * u64::from(options.seconds + 1);
+    let folder = tempfile::tempdir()?;
+    let wrk = Wrk::new(folder.path(), variant.identifiers(requests_max), options.connections)?;
+    let envoy: &mut Envoy = &mut scene.envoy;
+    let target = envoy.address();
+
+    tokio::task::block_in_place(|| wrk.run(target, 1))?;
+    let before = envoy.process().cpu_time()?;
+    let run = tokio::task::block_in_place(|| wrk.run(target, options.seconds))?;
+    let cpu = envoy.process().cpu_time()? - before;
+
+    let denied = run.refused as f64 / run.requests as f64;
+    ensure!(
+        variant.denies() || run.refused == 0,
+        "{}: {:.1} % were refused",
+        variant.title(),
+        denied * 100.0
+    );
+    ensure!(
+        !variant.denies() || denied > DENIED_SHARE_MIN,
+        "{}: {:.1} % were refused",
+        variant.title(),
+        denied * 100.0
+    );
+    Ok(Sample { run, cpu_us: cpu.as_secs_f64() * 1e6 / run.requests as f64 })
+}
