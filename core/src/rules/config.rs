@@ -1,0 +1,222 @@
+//! The filter's whole configuration: [`Config::parse`] and what is not a rule.
+//!
+//! Rules are `rule`'s; finding the configuration inside an Envoy configuration is `envoy_config`'s.
+
+use super::errors::{ConfigErrors, Errors, Path};
+use super::fields::Node;
+use super::json::{Json, quoted};
+use super::rule::Rule;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use sha2::{Digest, Sha256};
+
+/// A longer text is refused unread.
+pub const CONFIG_BYTES_MAX: usize = 4 * 1_024 * 1_024;
+
+/// The rules of one configuration: each is looked at on every request.
+pub const RULES_MAX: usize = 64;
+
+const BUCKETS_DEFAULT: u64 = 32_768;
+const BUCKETS_MAX: u64 = 1_048_576;
+const KEYS_PER_BUCKET_DEFAULT: u64 = 8;
+const KEYS_PER_BUCKET_MAX: u64 = 32;
+const CLUSTER_BYTES_MAX: usize = 255;
+const TOKEN_BYTES_MAX: usize = 1_024;
+
+/// The filter's configuration, free of errors.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `workspace` (default `"default"`): 1 to 64 characters of `A-Za-z0-9_.-`; whose counts these are.
+    pub workspace: String,
+    /// `aggregator` (required): where this Envoy reports to.
+    pub aggregator: Aggregator,
+    /// `table` (default: see there): the size of the process-wide table.
+    pub table: Table,
+    /// `responses` (default: see there): what clients are told beside the status.
+    pub responses: Responses,
+    /// `test_faults` (default false): lets requests break the filter on purpose, for tests. Not for production.
+    pub test_faults: bool,
+    /// `rules` (required): 1 to 64, in order. Without any the filter would silently limit nothing.
+    pub rules: Vec<Rule>,
+    version: u64,
+}
+
+/// `aggregator`: the Envoy cluster of the region's aggregator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aggregator {
+    /// `cluster` (required): the name of an Envoy cluster, 1 to 255 printable ASCII characters.
+    pub cluster: String,
+    /// `token` (default: none): what the aggregator was told to ask for, 1 to 1024 printable ASCII characters.
+    pub token: Option<Token>,
+    /// `authority` (default: the cluster's name): the `:authority` of the stream.
+    pub authority: Option<String>,
+}
+
+/// `table`: how much of the process' shared data holds keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// `buckets` (default 32 768): 1 to 1 048 576.
+    pub buckets: u32,
+    /// `keys_per_bucket` (default 8): 1 to 32.
+    pub keys_per_bucket: u32,
+}
+
+/// `responses`: headers and bodies of answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Responses {
+    /// `draft_headers` (default false): `RateLimit` and `RateLimit-Policy` of the IETF draft.
+    pub draft_headers: bool,
+    /// `problem_json` (default false): denials have an `application/problem+json` body.
+    pub problem_json: bool,
+    /// `on_allow` (default false): allowed responses carry the rate-limit headers too.
+    pub on_allow: bool,
+}
+
+/// The aggregator's token: read by name only, never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Config {
+    /// Reads a configuration, or tells everything that is wrong with it.
+    pub fn parse(text: &[u8]) -> Result<Config, ConfigErrors> {
+        let mut errors = Errors::default();
+        let config = read_text(text, &mut errors);
+        errors.finish(config)
+    }
+
+    /// A stable hash of the configuration's text: what was decided under another version is not remembered.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+}
+
+impl Token {
+    /// The token itself.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+fn read_text(text: &[u8], errors: &mut Errors) -> Option<Config> {
+    if text.len() > CONFIG_BYTES_MAX {
+        let problem = format!("it has {} bytes", text.len());
+        return errors.reject(&Path::Root, problem, format!("at most {CONFIG_BYTES_MAX} bytes"));
+    }
+    let json = Json::parse(text, errors)?;
+    read_config(Node::root(&json), version_of(text), errors)
+}
+
+fn version_of(text: &[u8]) -> u64 {
+    let digest = Sha256::digest(text);
+    digest.iter().take(8).fold(0, |version, byte| version << 8 | u64::from(*byte))
+}
+
+fn read_config(node: Node<'_>, version: u64, errors: &mut Errors) -> Option<Config> {
+    let known = ["workspace", "aggregator", "table", "responses", "test_faults", "rules"];
+    let fields = node.object(&known, errors)?;
+    let workspace = fields.or("workspace", "default".to_string(), errors, |n, e| n.name(e));
+    let aggregator = fields.required("aggregator", "an object with cluster", errors, Aggregator::read);
+    let table = fields.or("table", Table::default(), errors, Table::read);
+    let responses = fields.or("responses", Responses::default(), errors, Responses::read);
+    let test_faults = fields.or("test_faults", false, errors, |n, e| n.boolean(e));
+    let rules = fields.required("rules", "a list of 1 to 64 rules", errors, read_rules);
+    Some(Config {
+        workspace: workspace?,
+        aggregator: aggregator?,
+        table: table?,
+        responses: responses?,
+        test_faults: test_faults?,
+        rules: rules?,
+        version,
+    })
+}
+
+fn read_rules(node: Node<'_>, errors: &mut Errors) -> Option<Vec<Rule>> {
+    let rules = node.list(1..=RULES_MAX, "rules", errors, Rule::read);
+    reject_repeated_names(node, errors);
+    rules
+}
+
+/// Over the text rather than the rules that could be read: a broken rule has a name too.
+fn reject_repeated_names(node: Node<'_>, errors: &mut Errors) {
+    let Json::List(rules) = node.json else { return };
+    let mut first_of: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, rule) in rules.iter().enumerate() {
+        let Json::Object(fields) = rule else { continue };
+        let Some((_, Json::Text(name))) = fields.iter().find(|(field, _)| field == "name") else { continue };
+        let first = *first_of.entry(name).or_insert(index);
+        if first != index {
+            let rule = Path::Index(&node.path, index);
+            let problem = format!("{} is also the name of rules[{first}]", quoted(name));
+            errors.reject::<()>(&Path::Field(&rule, "name"), problem, "a name of its own for each rule");
+        }
+    }
+}
+
+impl Aggregator {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<Aggregator> {
+        let fields = node.object(&["cluster", "token", "authority"], errors)?;
+        let cluster = fields.required("cluster", "the name of an Envoy cluster", errors, |n, e| {
+            n.visible(CLUSTER_BYTES_MAX, e).map(String::from)
+        });
+        let token = fields.optional("token", errors, Token::read);
+        let authority =
+            fields.optional("authority", errors, |n, e| n.visible(CLUSTER_BYTES_MAX, e).map(String::from));
+        Some(Aggregator { cluster: cluster?, token: token?, authority: authority? })
+    }
+}
+
+impl Token {
+    /// Errors end in logs, so they do not quote the token.
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<Token> {
+        match node.json {
+            Json::Text(text)
+                if (1..=TOKEN_BYTES_MAX).contains(&text.len())
+                    && text.bytes().all(|byte| byte.is_ascii_graphic()) =>
+            {
+                Some(Token(text.clone()))
+            }
+            _ => errors.reject(
+                &node.path,
+                "it is not a token",
+                format!("a string of 1 to {TOKEN_BYTES_MAX} printable ASCII characters without spaces"),
+            ),
+        }
+    }
+}
+
+impl Table {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<Table> {
+        let fields = node.object(&["buckets", "keys_per_bucket"], errors)?;
+        let buckets = fields.or("buckets", BUCKETS_DEFAULT, errors, |n, e| n.integer(1..=BUCKETS_MAX, e));
+        let keys = fields.or("keys_per_bucket", KEYS_PER_BUCKET_DEFAULT, errors, |n, e| {
+            n.integer(1..=KEYS_PER_BUCKET_MAX, e)
+        });
+        Some(Table { buckets: u32::try_from(buckets?).ok()?, keys_per_bucket: u32::try_from(keys?).ok()? })
+    }
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Table { buckets: BUCKETS_DEFAULT as u32, keys_per_bucket: KEYS_PER_BUCKET_DEFAULT as u32 }
+    }
+}
+
+impl Responses {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<Responses> {
+        let fields = node.object(&["draft_headers", "problem_json", "on_allow"], errors)?;
+        let draft_headers = fields.or("draft_headers", false, errors, |n, e| n.boolean(e));
+        let problem_json = fields.or("problem_json", false, errors, |n, e| n.boolean(e));
+        let on_allow = fields.or("on_allow", false, errors, |n, e| n.boolean(e));
+        Some(Responses { draft_headers: draft_headers?, problem_json: problem_json?, on_allow: on_allow? })
+    }
+}

@@ -1,0 +1,66 @@
+//! From a request to the checks that it must pass.
+//!
+//! ```text
+//! JSON text ─ json ─ fields ─┬─ config: workspace, aggregator, table, responses
+//!                            └─ rule ─┬─ matcher: path, methods, headers, host
+//!                                     ├─ identifier: parts of the request
+//!                                     ├─ overrides: identifiers with another limit
+//!                                     └─ cost
+//!
+//! Request ─ resolve ─ for each rule: matcher → identifier → overrides → cost → Check
+//! ```
+//!
+//! [`Config::parse`] turns text into a [`Config`] or into every error that it holds. A `Config` cannot be
+//! wrong afterwards: [`Config::resolve`] has no error, never panics, and allocates nothing once its
+//! [`Scratch`] has grown to the size of the requests it sees. Time is linear in the request.
+//!
+//! What this module does not do: it counts nothing, decides nothing and answers nobody. It has no clock and
+//! makes no host calls; it reads a request through the [`Request`] trait.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::unreachable,
+        clippy::arithmetic_side_effects
+    )
+)]
+
+pub mod config;
+pub mod rule;
+
+mod client_address;
+mod cookie;
+mod cost;
+mod host;
+pub mod identifier;
+mod matcher;
+mod overrides;
+mod path;
+mod query;
+mod request;
+mod resolve;
+mod text;
+
+mod duration;
+mod envoy_config;
+mod errors;
+mod fields;
+mod glob;
+mod json;
+
+#[cfg(test)]
+mod testing;
+
+pub use config::{Aggregator, Config, Responses, Table, Token};
+pub use cost::Cost;
+pub use envoy_config::{PluginConfig, find_plugin_configs};
+pub use errors::{ConfigError, ConfigErrors};
+pub use identifier::{MAX_IDENTIFIER_BYTES, canonical_identifier};
+pub use overrides::Override;
+pub use request::{Lines, Request};
+pub use resolve::{Action, Check, Checks, Scratch};
+pub use rule::{FirstRequest, Missing, OnConsultFailure, Rule};

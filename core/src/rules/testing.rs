@@ -1,0 +1,73 @@
+//! A request made of lists, for this module's unit tests.
+
+use super::request::{Lines, Request};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::Cell;
+
+#[derive(Debug, Default)]
+pub(super) struct TestRequest {
+    headers: Vec<(String, Vec<u8>)>,
+    peer: String,
+    metadata: Vec<(Vec<String>, Vec<u8>)>,
+    pub host_calls: Cell<usize>,
+}
+
+impl TestRequest {
+    pub fn get(path: &str) -> Self {
+        Self::default().header(":method", "GET").header(":authority", "example.com").header(":path", path)
+    }
+
+    pub fn header(self, name: &str, value: &str) -> Self {
+        self.raw_header(name, value.as_bytes())
+    }
+
+    pub fn raw_header(mut self, name: &str, value: &[u8]) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    pub fn peer(mut self, address: &str) -> Self {
+        self.peer = address.into();
+        self
+    }
+
+    pub fn metadata(mut self, path: &[&str], value: &str) -> Self {
+        self.metadata.push((path.iter().map(|part| String::from(*part)).collect(), value.into()));
+        self
+    }
+
+    fn count_host_call(&self) {
+        self.host_calls.set(self.host_calls.get() + 1);
+    }
+}
+
+impl Request for TestRequest {
+    fn header(&self, name: &[u8]) -> Lines<'_> {
+        let mut lines = self.headers.iter().filter(|(header, _)| header.as_bytes() == name);
+        match (lines.next(), lines.next()) {
+            (None, _) => Lines::None,
+            (Some((_, value)), None) => Lines::One(value),
+            _ => Lines::Many,
+        }
+    }
+
+    fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8])) {
+        self.headers
+            .iter()
+            .filter(|(header, _)| header.as_bytes() == name)
+            .for_each(|(_, value)| line(value));
+    }
+
+    fn peer_address(&self, out: &mut Vec<u8>) {
+        self.count_host_call();
+        out.extend_from_slice(self.peer.as_bytes());
+    }
+
+    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool {
+        self.count_host_call();
+        let found = self.metadata.iter().find(|(key, _)| key == path);
+        out.extend(found.iter().flat_map(|(_, value)| value));
+        found.is_some()
+    }
+}
