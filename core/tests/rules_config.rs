@@ -1,0 +1,399 @@
+//! Configurations: what is read, and what is said about what cannot be read.
+
+use proptest::prelude::*;
+use weir_core::rules::{Config, Cost, FirstRequest, Missing, OnConsultFailure};
+
+const RULE: &str = r#"{"name": "r", "identifier": {"header": "x"}, "limit": 1, "window": "1s"}"#;
+
+fn with_rules(rules: &str) -> String {
+    format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": {rules}}}"#)
+}
+
+/// A configuration of one rule with these fields beside, or in place of, the ones that it must have.
+fn with_fields(fields: &str) -> String {
+    let required =
+        [("name", r#""r""#), ("identifier", r#"{"header": "x"}"#), ("limit", "1"), ("window", r#""1s""#)];
+    let missing = required.iter().filter(|(name, _)| !fields.starts_with(&format!("\"{name}\":")));
+    let missing: String = missing.map(|(name, value)| format!(", \"{name}\": {value}")).collect();
+    with_rules(&format!("[{{{fields}{missing}}}]"))
+}
+
+fn many_rules(count: usize) -> String {
+    let rules: Vec<String> = (0..count).map(|n| RULE.replace("\"r\"", &format!("\"r{n}\""))).collect();
+    format!("[{}]", rules.join(","))
+}
+
+fn errors(text: &str) -> Vec<String> {
+    match Config::parse(text.as_bytes()) {
+        Ok(_) => Vec::new(),
+        Err(errors) => errors.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// One error for each expected beginning, in that order.
+fn check(text: &str, expected: &[&str]) {
+    let errors = errors(text);
+    let fits = |(error, expected): (&String, &&str)| error.starts_with(*expected);
+    let all = errors.len() == expected.len() && errors.iter().zip(expected).all(fits);
+    assert!(all, "{text}\n found: {errors:#?}\n expected: {expected:#?}");
+}
+
+#[test]
+fn the_least_configuration_has_the_documented_defaults() {
+    let config = Config::parse(with_rules(&format!("[{RULE}]")).as_bytes()).unwrap();
+    assert_eq!(config.workspace, "default");
+    assert_eq!((config.aggregator.cluster.as_str(), config.aggregator.token.is_none()), ("weir", true));
+    assert_eq!(config.aggregator.authority, None);
+    assert_eq!((config.table.buckets, config.table.keys_per_bucket), (32_768, 8));
+    assert_eq!(config.responses, Default::default());
+    assert!(!config.test_faults);
+    let rule = &config.rules[0];
+    assert_eq!((rule.name.as_str(), rule.namespace.as_str()), ("r", "r"));
+    assert_eq!((rule.limit, rule.duration_ms, &rule.cost), (1, 1_000, &Cost::Fixed(1)));
+    assert_eq!((rule.missing, rule.shadow, rule.consult_timeout_ms), (Missing::Shared, false, 50));
+    assert_eq!(
+        (rule.on_consult_failure, rule.first_request),
+        (OnConsultFailure::Allow, FirstRequest::Consult)
+    );
+}
+
+const WHOLE: &str = r#"{
+    "workspace": "acme.prod",
+    "aggregator": {"cluster": "outbound|80||weir.svc", "token": "secret", "authority": "weir.example"},
+    "table": {"buckets": 1e3, "keys_per_bucket": 4.0},
+    "responses": {"draft_headers": true, "problem_json": true, "on_allow": true},
+    "test_faults": true,
+    "rules": [{
+        "name": "login",
+        "match": {
+            "path": {"prefix": "/login"}, "methods": ["POST"], "host": ["login.example.com", "*.example.org"],
+            "headers": [{"name": "X-Probe", "present": false}, {"name": "x-kind", "regex": "a|b", "invert": true}]
+        },
+        "namespace": "logins",
+        "identifier": [
+            {"header": "x"}, {"cookie": "c"}, {"query": "q"}, {"client_address": {"ipv6_prefix": 56}},
+            {"path_segment": 2}, {"authority": true}, {"jwt_claim": {"payload": "p", "claim": ["a", "b"]}},
+            {"constant": "k"}
+        ],
+        "limit": 18446744073709551615, "window": "31d", "cost": {"header": "x-cost", "cap": 50, "default": 2},
+        "overrides": [{"identifier": "vip-*", "exempt": true}, {"identifier": "bad", "limit": 0}],
+        "missing": "deny", "shadow": true, "consult_timeout": "250ms", "on_consult_failure": "deny",
+        "first_request": "trust"
+    }]
+}"#;
+
+#[test]
+fn every_field_is_read() {
+    let config = Config::parse(WHOLE.as_bytes()).unwrap();
+    assert_eq!(config.workspace, "acme.prod");
+    assert_eq!(config.aggregator.cluster, "outbound|80||weir.svc");
+    assert_eq!(config.aggregator.token.as_ref().map(|token| token.reveal()), Some("secret"));
+    assert_eq!(config.aggregator.authority.as_deref(), Some("weir.example"));
+    assert_eq!((config.table.buckets, config.table.keys_per_bucket), (1_000, 4));
+    assert!(config.responses.draft_headers && config.responses.problem_json && config.responses.on_allow);
+    assert!(config.test_faults);
+    let rule = &config.rules[0];
+    assert_eq!((rule.name.as_str(), rule.namespace.as_str()), ("login", "logins"));
+    assert_eq!((rule.limit, rule.duration_ms), (u64::MAX, 2_678_400_000));
+    assert_eq!(rule.cost, Cost::Header { name: (*b"x-cost").into(), cap: 50, default: 2 });
+    assert_eq!((rule.missing, rule.shadow, rule.consult_timeout_ms), (Missing::Deny, true, 250));
+    assert_eq!((rule.on_consult_failure, rule.first_request), (OnConsultFailure::Deny, FirstRequest::Trust));
+}
+
+#[test]
+fn the_reference_shows_configurations_that_are_read() {
+    let reference = include_str!("../../envoy/CONFIGURATION.md");
+    let examples: Vec<&str> =
+        reference.split("```json\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(examples.len(), 2);
+    for example in examples {
+        check(example, &[]);
+    }
+}
+
+#[test]
+fn the_token_is_never_printed() {
+    let config = Config::parse(WHOLE.as_bytes()).unwrap();
+    assert!(!format!("{config:?}").contains("secret"));
+    let errors = errors(r#"{"aggregator": {"cluster": "c", "token": "not so secret"}, "rules": []}"#);
+    assert!(!format!("{errors:?}").contains("secret"), "{errors:?}");
+}
+
+#[test]
+fn the_version_is_that_of_the_text() {
+    let version = |text: &str| Config::parse(text.as_bytes()).unwrap().version();
+    let text = with_rules(&format!("[{RULE}]"));
+    // The first eight bytes of the text's SHA-256, for ever.
+    assert_eq!(version(&text), 2_769_862_466_308_094_749);
+    assert_ne!(version(&text), version(&format!("{text} ")));
+}
+
+#[test]
+fn text_that_is_no_object() {
+    for (text, expected) in [
+        ("", "configuration: it is empty; expected a JSON object"),
+        (" \n", "configuration: it is empty; expected a JSON object"),
+        (
+            "{\n  \"rules\": [,]\n}",
+            "configuration: not JSON at line 2, column 13: expected value; expected a JSON object",
+        ),
+        ("{} x", "configuration: not JSON at line 1, column 4: trailing characters"),
+        ("{", "configuration: not JSON at line 1, column 1: EOF"),
+        (
+            "[]",
+            "configuration: a list is not an object; expected an object with workspace, aggregator, table",
+        ),
+        ("\"x\"", "configuration: \"x\" is not an object"),
+        ("nul", "configuration: not JSON at line 1"),
+    ] {
+        check(text, &[expected]);
+    }
+    check(&"[".repeat(100_000), &["configuration: not JSON at line 1, column 128: recursion limit exceeded"]);
+    check(&" ".repeat(4 << 20), &["configuration: it is empty"]);
+    check(
+        &" ".repeat((4 << 20) + 1),
+        &["configuration: it has 4194305 bytes; expected at most 4194304 bytes"],
+    );
+    let not_utf8 = Config::parse(b"{\"workspace\": \"\xff\"}").unwrap_err();
+    assert!(not_utf8.to_string().starts_with("configuration: not JSON at line 1"), "{not_utf8}");
+}
+
+#[test]
+fn sections_that_are_wrong() {
+    let rule = format!("[{RULE}]");
+    for (text, expected) in [
+        (
+            "{}".into(),
+            &["aggregator: it is missing; expected an object with cluster", "rules: it is missing"][..],
+        ),
+        (with_rules("[]"), &["rules: it has 0 rules; expected a list of 1 to 64 rules"]),
+        (with_rules("{}"), &["rules: an object is not a list; expected a list of 1 to 64 rules"]),
+        (with_rules(&many_rules(65)), &["rules: it has 65 rules; expected a list of 1 to 64 rules"]),
+        (
+            with_rules(&many_rules(65).replacen("1s", "1x", 1)),
+            &["rules: it has 65 rules", "rules[0].window: \"1x\" is not a duration"],
+        ),
+        (with_rules("[7]"), &["rules[0]: 7 is not an object; expected an object with name, match"]),
+        (
+            format!(r#"{{"workspace": "a b", "aggregator": {{}}, "rules": {rule}}}"#),
+            &[
+                "workspace: \"a b\" is not a name; expected 1 to 64 characters of",
+                "aggregator.cluster: it is missing",
+            ],
+        ),
+        (
+            format!(r#"{{"workspce": "a", "zzz": 1, "aggregator": {{"cluster": "a b"}}, "rules": {rule}}}"#),
+            &[
+                "configuration: there is no field \"workspce\" here; did you mean workspace?; expected workspace,",
+                "configuration: there is no field \"zzz\" here; expected workspace,",
+                "aggregator.cluster: \"a b\" holds other characters than printable ASCII",
+            ],
+        ),
+        (
+            format!(
+                r#"{{"aggregator": {{"cluster": "c"}}, "table": {{"buckets": 0, "keys_per_bucket": 33}},
+                "responses": {{"on_allow": 1}}, "test_faults": "yes", "rules": {rule}}}"#
+            ),
+            &[
+                "table.buckets: 0 is out of range; expected a whole number from 1 to 1048576",
+                "table.keys_per_bucket: 33 is out of range; expected a whole number from 1 to 32",
+                "responses.on_allow: 1 is not a boolean; expected true or false",
+                "test_faults: \"yes\" is not a boolean",
+            ],
+        ),
+        (
+            format!(r#"{{"aggregator": {{"cluster": "c"}}, "rules": {rule}, "aggregator": null}}"#),
+            &["aggregator: it is given twice; expected one value"],
+        ),
+        (
+            with_rules(&format!("[{RULE}, {}, {RULE}]", RULE.replace("\"r\"", "\"s\""))),
+            &["rules[2].name: \"r\" is also the name of rules[0]; expected a name of its own"],
+        ),
+    ] {
+        check(&text, expected);
+    }
+}
+
+#[test]
+fn rules_that_are_wrong() {
+    for (fields, expected) in [
+        (r#""name": "ünï""#, r#"rules[0].name: "ünï" is not a name"#),
+        (r#""name": """#, r#"rules[0].name: "" is not a name"#),
+        (r#""namespace": null"#, "rules[0].namespace: null is not a name"),
+        (r#""limits": 5"#, r#"rules[0]: there is no field "limits" here; did you mean limit?"#),
+        (
+            r#""limit": -1"#,
+            "rules[0].limit: -1 is not a whole number in range; expected a whole number, 0 or more",
+        ),
+        (r#""limit": 1.5"#, "rules[0].limit: 1.5 is not a whole number"),
+        (r#""limit": "5""#, r#"rules[0].limit: "5" is not a whole number"#),
+        (r#""limit": 18446744073709551616"#, "rules[0].limit: 18446744073709552000 is not a whole number"),
+        (
+            r#""window": "5x""#,
+            r#"rules[0].window: "5x" is not a duration; expected a number with ms, s, m, h or d"#,
+        ),
+        (r#""window": "999ms""#, r#"rules[0].window: "999ms" is out of range; expected a number with"#),
+        (r#""window": "32d""#, r#"rules[0].window: "32d" is out of range"#),
+        (r#""window": 60"#, "rules[0].window: 60 is out of range"),
+        (r#""window": true"#, "rules[0].window: true is not a duration"),
+        (
+            r#""cost": -1"#,
+            "rules[0].cost: -1 is not a cost; expected a whole number, 0 or more, or an object",
+        ),
+        (r#""cost": {"header": "x"}"#, "rules[0].cost.cap: it is missing"),
+        (r#""cost": {"header": "x", "cap": 0}"#, "rules[0].cost.cap: 0 is out of range"),
+        (r#""cost": {"header": "x", "cap": 5, "default": 6}"#, "rules[0].cost.default: 6 is out of range"),
+        (
+            r#""missing": "allow""#,
+            r#"rules[0].missing: "allow" is none of its values; expected shared, skip or deny"#,
+        ),
+        (
+            r#""consult_timeout": "2s""#,
+            r#"rules[0].consult_timeout: "2s" is out of range; expected a number"#,
+        ),
+        (
+            r#""on_consult_failure": 1"#,
+            "rules[0].on_consult_failure: 1 is not a string; expected allow or deny",
+        ),
+        (
+            r#""first_request": """#,
+            r#"rules[0].first_request: "" is none of its values; expected consult or trust"#,
+        ),
+        (r#""identifier": []"#, "rules[0].identifier: it has 0 parts; expected a list of 1 to 8 parts"),
+        (
+            r#""identifier": "x""#,
+            r#"rules[0].identifier: "x" is not an object; expected an object with header"#,
+        ),
+        (
+            r#""identifier": [{"header": "a b"}]"#,
+            r#"rules[0].identifier[0].header: "a b" is not a header name"#,
+        ),
+        (r#""identifier": {"header": ":"}"#, r#"rules[0].identifier.header: ":" is not a header name"#),
+        (r#""identifier": {}"#, "rules[0].identifier: none of header, cookie"),
+        (
+            r#""identifier": {"header": "a", "cookie": "b"}"#,
+            "rules[0].identifier: both header and cookie are given; expected exactly one of",
+        ),
+        (
+            r#""identifier": {"authority": false}"#,
+            "rules[0].identifier.authority: false says nothing; expected true",
+        ),
+        (r#""identifier": {"path_segment": 0}"#, "rules[0].identifier.path_segment: 0 is out of range"),
+        (r#""identifier": {"constant": ""}"#, r#"rules[0].identifier.constant: "" is empty"#),
+        (
+            r#""identifier": {"client_address": {"ipv4_prefix": 33}}"#,
+            "rules[0].identifier.client_address.ipv4_prefix: 33 is out of range; expected a whole number from 0 to 32",
+        ),
+        (r#""identifier": {"jwt_claim": {}}"#, "rules[0].identifier.jwt_claim.claim: it is missing"),
+        (
+            r#""identifier": {"jwt_claim": {"claim": ["a", "\u0000"]}}"#,
+            r#"rules[0].identifier.jwt_claim.claim[1]: "\0" holds a zero byte"#,
+        ),
+        (
+            r#""match": {"path": "/x"}"#,
+            r#"rules[0].match.path: "/x" is not an object; expected an object with exact"#,
+        ),
+        (r#""match": {"path": {"exact": "x"}}"#, r#"rules[0].match.path.exact: "x" is not a path"#),
+        (r#""match": {"path": {"exact": "/x?y"}}"#, r#"rules[0].match.path.exact: "/x?y" is not a path"#),
+        (
+            r#""match": {"path": {"prefix": "/a//%62"}}"#,
+            r#"rules[0].match.path.prefix: "/a//%62" is never met, as paths are normalised first; expected the normalised path "/a/b""#,
+        ),
+        (
+            r#""match": {"path": {"regex": "("}}"#,
+            r#"rules[0].match.path.regex: "(" is not a usable regular expression: regex parse error:"#,
+        ),
+        (
+            r#""match": {"methods": ["get"]}"#,
+            r#"rules[0].match.methods[0]: "get" is not a method; expected a method in"#,
+        ),
+        (r#""match": {"host": "a:80"}"#, r#"rules[0].match.host: "a:80" is not a host"#),
+        (r#""match": {"headers": [{"name": "x"}]}"#, "rules[0].match.headers[0]: none of exact, prefix"),
+        (r#""match": {"headers": {"x": "y"}}"#, "rules[0].match.headers: an object is not a list"),
+        (r#""overrides": [{"identifier": "a"}]"#, "rules[0].overrides[0]: none of limit or exempt is given"),
+        (
+            r#""overrides": [{"identifier": "a", "limit": 1, "exempt": true}]"#,
+            "rules[0].overrides[0]: both limit and exempt are given",
+        ),
+        (
+            r#""overrides": [{"identifier": "a", "exempt": false}]"#,
+            "rules[0].overrides[0].exempt: false says nothing; expected true",
+        ),
+        (
+            r#""overrides": [{"identifier": "a\\b", "limit": 1}]"#,
+            r#"rules[0].overrides[0].identifier: "a\\b" has a backslash that stands for nothing"#,
+        ),
+    ] {
+        check(&with_fields(fields), &[expected]);
+    }
+    let many = vec![r#"{"identifier": "a", "limit": 1}"#; 10_001].join(",");
+    let expected = "rules[0].overrides: it has 10001 overrides; expected a list of 0 to 10000 overrides";
+    check(&with_fields(&format!(r#""overrides": [{many}]"#)), &[expected]);
+}
+
+#[test]
+fn all_errors_are_told_together() {
+    let text = r#"{
+        "workspace": 5, "aggregator": {"clutser": "c"}, "table": {"buckets": "many"},
+        "rules": [{"name": "a", "limit": 1, "window": "1s", "identifier": {"header": "x"}},
+                  {"name": "a", "limit": -1, "window": "5x", "identifier": [{"header": "x"}, {"headr": "x"}],
+                   "match": {"methods": ["get"], "path": {"exact": "x", "regex": "("}}}]
+    }"#;
+    check(
+        text,
+        &[
+            "workspace: 5 is not a name",
+            "aggregator: there is no field \"clutser\" here; did you mean cluster?",
+            "aggregator.cluster: it is missing",
+            "table.buckets: \"many\" is not a whole number",
+            "rules[1].match.path: both exact and regex are given",
+            "rules[1].match.methods[0]: \"get\" is not a method",
+            "rules[1].identifier[1]: there is no field \"headr\" here; did you mean header?",
+            "rules[1].identifier[1]: none of header, cookie",
+            "rules[1].limit: -1 is not a whole number",
+            "rules[1].window: \"5x\" is not a duration",
+            "rules[1].name: \"a\" is also the name of rules[0]",
+        ],
+    );
+    let shown = Config::parse(text.as_bytes()).unwrap_err();
+    assert_eq!(shown.to_string().lines().count(), shown.count());
+}
+
+/// JSON that is often close to a configuration: whole, with one value of it replaced.
+fn nearly_right() -> impl Strategy<Value = String> {
+    let values =
+        ["null", "-1", "1e400", "0.5", "\"\"", "[]", "{}", "[[]]", "{\"a\": 1}", "true", "\"*\"", "\"\\\\\""];
+    let places: Vec<usize> = WHOLE.match_indices(": ").map(|(at, _)| at + 2).collect();
+    (proptest::sample::select(places), proptest::sample::select(values.to_vec())).prop_map(|(at, value)| {
+        let rest = &WHOLE[at..];
+        let end = rest.find([',', '}', ']']).unwrap_or(rest.len());
+        format!("{}{value}{}", &WHOLE[..at], &rest[end..])
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Config::parse(&text);
+    }
+
+    #[test]
+    fn any_json_like_text_is_read_or_refused(text in "[\\[\\]{}\",:0-9a-z\\\\. -]{0,100}") {
+        let _ = Config::parse(text.as_bytes());
+    }
+
+    #[test]
+    fn nearly_right_configurations_are_read_or_refused(text in nearly_right()) {
+        if let Err(errors) = Config::parse(text.as_bytes()) {
+            prop_assert!(errors.iter().all(|error| !error.problem.is_empty() && !error.expected.is_empty()));
+        }
+    }
+
+    #[test]
+    fn damaged_configurations_are_read_or_refused(at in 0..WHOLE.len(), byte in any::<u8>()) {
+        let mut text = WHOLE.as_bytes().to_vec();
+        text[at] = byte;
+        let _ = Config::parse(&text);
+        let _ = Config::parse(&text[..at]);
+    }
+}

@@ -1,0 +1,228 @@
+//! Requests against rules, seen from outside: which checks come out, for any request, and at what price.
+
+use proptest::prelude::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::LazyLock;
+use weir_core::rules::{Action, Config, Lines, MAX_IDENTIFIER_BYTES, Request, Scratch};
+
+/// Counts this thread's allocations.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: all work is the system allocator's; only a counter is added.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[derive(Clone, Debug, Default)]
+struct Headers {
+    lines: Vec<(Vec<u8>, Vec<u8>)>,
+    peer: Vec<u8>,
+    claim: Vec<u8>,
+}
+
+impl Headers {
+    fn of(lines: &[(&str, &str)]) -> Self {
+        let lines =
+            lines.iter().map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into())).collect();
+        Headers { lines, peer: b"192.0.2.7:4000".into(), claim: Vec::new() }
+    }
+}
+
+impl Request for Headers {
+    fn header(&self, name: &[u8]) -> Lines<'_> {
+        let mut lines = self.lines.iter().filter(|(header, _)| header == name);
+        match (lines.next(), lines.next()) {
+            (None, _) => Lines::None,
+            (Some((_, value)), None) => Lines::One(value),
+            _ => Lines::Many,
+        }
+    }
+
+    fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8])) {
+        self.lines.iter().filter(|(header, _)| header == name).for_each(|(_, value)| line(value));
+    }
+
+    fn peer_address(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.peer);
+    }
+
+    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool {
+        assert_eq!(path, ["envoy.filters.http.jwt_authn", "jwt_payload", "sub"]);
+        out.extend_from_slice(&self.claim);
+        !self.claim.is_empty()
+    }
+}
+
+const CONFIG: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [
+    {"name": "keys", "identifier": {"header": "x-api-key"}, "limit": 100, "window": "1m", "missing": "skip",
+     "overrides": [{"identifier": "vip-*", "exempt": true}, {"identifier": "slow", "limit": 5},
+                   {"identifier": "*-a*b*c-*", "limit": 6}]},
+    {"name": "login", "match": {"path": {"regex": "/login(/.*)?"}, "methods": ["POST"], "host": "*.example.com",
+                                "headers": [{"name": "x-probe", "regex": "[0-9]+", "invert": true}]},
+     "identifier": [{"client_address": {"ipv4_prefix": 24, "trusted_proxies": 1}}, {"query": "user"}],
+     "limit": 10, "window": "1h", "cost": {"header": "x-cost", "cap": 7}},
+    {"name": "claims", "match": {"path": {"prefix": "/claims/"}},
+     "identifier": [{"jwt_claim": {"claim": "sub"}}, {"path_segment": 2}, {"cookie": "s"}, {"authority": true}],
+     "limit": 3, "window": 1000, "missing": "deny"}
+]}"#;
+
+type Expected<'a> = (usize, &'a str, Action);
+
+fn check(lines: &[(&str, &str)], expected: &[Expected<'_>]) {
+    let config = Config::parse(CONFIG.as_bytes()).unwrap();
+    let mut scratch = Scratch::default();
+    let request = Headers::of(lines);
+    // Twice: nothing of a request may stay in the scratch.
+    for _ in 0..2 {
+        let checks = config.resolve(&request, &mut scratch);
+        assert_eq!(checks.len(), expected.len(), "{lines:?}");
+        for (check, (rule, identifier, action)) in checks.zip(expected) {
+            let found = String::from_utf8_lossy(check.identifier);
+            assert_eq!((check.rule_index, &*found, &check.action), (*rule, *identifier, action), "{lines:?}");
+            assert_eq!(check.rule.name, config.rules[*rule].name);
+        }
+        config.resolve(&Headers::of(&[(":path", "/claims/other/"), ("x-api-key", "other")]), &mut scratch);
+    }
+}
+
+#[test]
+fn requests_resolve_to_checks() {
+    let limit = |limit, cost| Action::Limit { limit, cost };
+    let login = [(":method", "POST"), (":authority", "www.Example.com"), (":path", "//login?user=al%7Cice")];
+    let and = |more: &[(&'static str, &'static str)]| [&login[..], more].concat();
+    for (lines, expected) in [
+        (vec![], vec![]),
+        (vec![("x-api-key", "")], vec![]),
+        (vec![("x-api-key", "k")], vec![(0, "k", limit(100, 1))]),
+        (vec![("x-api-key", "slow")], vec![(0, "slow", limit(5, 1))]),
+        (vec![("x-api-key", "vip-1")], vec![(0, "vip-1", Action::Exempt)]),
+        (vec![("x-api-key", "x-abc-")], vec![(0, "x-abc-", limit(6, 1))]),
+        (vec![("x-api-key", "x-acb-")], vec![(0, "x-acb-", limit(100, 1))]),
+        (
+            vec![("x-api-key", "sha256:")],
+            vec![(0, "sha256:n9cUzm9jw7MgyUS3DoCl0QX9Lz4tMK4vqBNw4iP1DQc", limit(100, 1))],
+        ),
+        (and(&[]), vec![(1, r"192.0.2.0/24|al\|ice", limit(10, 1))]),
+        (and(&[("x-cost", "5")]), vec![(1, r"192.0.2.0/24|al\|ice", limit(10, 5))]),
+        (and(&[("x-cost", "x")]), vec![(1, r"192.0.2.0/24|al\|ice", limit(10, 7))]),
+        (and(&[("x-probe", "12")]), vec![]),
+        (
+            and(&[("x-forwarded-for", "6.6.6.6, 7.7.7.7"), ("x-api-key", "k")]),
+            vec![(0, "k", limit(100, 1)), (1, r"7.7.7.0/24|al\|ice", limit(10, 1))],
+        ),
+        (
+            vec![(":method", "POST"), (":authority", "a.example.com"), (":path", "/login/")],
+            vec![(1, r"192.0.2.0/24|\-", limit(10, 1))],
+        ),
+        (
+            vec![(":path", "/x/../claims/%61"), ("cookie", "s=1"), (":authority", "A.b")],
+            vec![(2, r"\-|a|1|a.b", Action::DenyMissing)],
+        ),
+    ] {
+        check(&lines, &expected);
+    }
+}
+
+#[test]
+fn a_warm_scratch_allocates_nothing() {
+    let config = Config::parse(CONFIG.as_bytes()).unwrap();
+    let mut scratch = Scratch::default();
+    let long = "x-a".repeat(2_000);
+    let mut requests = [
+        Headers::of(&[("x-api-key", "k")]),
+        Headers::of(&[("x-api-key", "vip-\\|1")]),
+        Headers::of(&[("x-api-key", &long), ("x-api-key", "b-c-")]),
+        Headers::of(&[
+            (":method", "POST"),
+            (":authority", "www.example.com"),
+            (":path", "/a/../login/x?user=%61"),
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "2001:db8::1"),
+            ("x-cost", "3"),
+        ]),
+        Headers::of(&[(":path", "/claims/x"), ("cookie", "a=b; s=1"), (":authority", "a.b")]),
+    ];
+    requests[4].claim = b"alice".into();
+    let mut resolve_all =
+        || requests.iter().map(|request| config.resolve(request, &mut scratch).count()).sum::<usize>();
+    resolve_all();
+    let before = ALLOCATIONS.get();
+    let checks: usize = (0..100).map(|_| resolve_all()).sum();
+    let allocations = ALLOCATIONS.get() - before;
+    assert_eq!((checks, allocations), (500, 0));
+}
+
+#[test]
+fn huge_headers_are_digested() {
+    let config = Config::parse(CONFIG.as_bytes()).unwrap();
+    let mut scratch = Scratch::default();
+    let request = Headers::of(&[("x-api-key", &"|\\".repeat(32_768)), (":path", &"/..".repeat(20_000))]);
+    let identifiers: Vec<_> = config.resolve(&request, &mut scratch).map(|check| check.identifier).collect();
+    assert!(
+        identifiers.iter().all(|identifier| identifier.starts_with(b"sha256:") && identifier.len() == 50)
+    );
+    assert_eq!(identifiers.len(), 1);
+}
+
+fn any_headers() -> impl Strategy<Value = Headers> {
+    let names = [
+        ":method",
+        ":authority",
+        ":path",
+        "x-api-key",
+        "cookie",
+        "x-forwarded-for",
+        "x-cost",
+        "x-probe",
+        "other",
+    ];
+    let bytes = proptest::collection::vec(any::<u8>(), 0..100);
+    let telling = "(/claims/|/login|POST|GET|a\\.example\\.com|s=|user=|\\?|&|;|,|%[0-9a-f]{2}|\\[::1\\]:8|1\\.2\\.3\\.4|\\\\|\\||vip-|[0-9]{1,25}){0,8}";
+    let value = prop_oneof![bytes.clone(), telling.prop_map(String::into_bytes)];
+    let line = (proptest::sample::select(names.to_vec()), value.clone())
+        .prop_map(|(name, value)| (name.into(), value));
+    (proptest::collection::vec(line, 0..12), value, bytes).prop_map(|(lines, peer, claim)| Headers {
+        lines,
+        peer,
+        claim,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn any_request_resolves_the_same_twice(requests in proptest::collection::vec(any_headers(), 1..4)) {
+        static PARSED: LazyLock<Config> = LazyLock::new(|| Config::parse(CONFIG.as_bytes()).unwrap());
+        let config = &*PARSED;
+        let mut warm = Scratch::default();
+        for request in requests {
+            let mut cold = Scratch::default();
+            let fresh = config.resolve(&request, &mut cold);
+            let again = config.resolve(&request, &mut warm);
+            prop_assert_eq!(fresh.len(), again.len());
+            for (one, other) in fresh.zip(again) {
+                prop_assert_eq!((one.rule_index, one.identifier), (other.rule_index, other.identifier));
+                prop_assert_eq!(one.action, other.action);
+                prop_assert!(!one.identifier.is_empty() && one.identifier.len() <= MAX_IDENTIFIER_BYTES);
+            }
+        }
+    }
+}
