@@ -109,9 +109,6 @@ pub struct Consult {
     /// The limit to hold it against.
     #[prost(uint64, tag = "6")]
     pub limit: u64,
-    /// The process forgot this cell: `own` counts from the component that the region holds.
-    #[prost(bool, tag = "7")]
-    pub unbased: bool,
 }
 
 /// Are you there?

@@ -139,10 +139,6 @@ impl KeyState {
         self.cells.iter().any(|cell| cell.total() > cell.limit / 2)
     }
 
-    pub(super) fn component(&self, sequence: u64, origin: OriginId) -> u64 {
-        self.cell(sequence).map_or(0, |cell| cell.component(origin))
-    }
-
     /// Merges by max; true if it grew.
     pub(super) fn raise(&mut self, sequence: u64, origin: OriginId, own: u64, now: UnixMs) -> bool {
         own > 0 && self.cell_mut(sequence).is_some_and(|cell| cell.raise(origin, own, now))

@@ -158,10 +158,8 @@ impl Region {
         let (key, at) = checked(&ask.key, ask.sequence, ask.own, now)?;
         let at = at.seen_from(ask.sequence);
         let state = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
-        let base = if ask.unbased { state.component(ask.sequence, origin) } else { 0 };
-        let own = base.saturating_add(ask.own).min(MAX_COUNT);
-        let mut changed = !ask.unbased && state.raise(ask.sequence, origin, own, now);
-        let proposed = own.saturating_add(ask.cost);
+        let mut changed = state.raise(ask.sequence, origin, ask.own, now);
+        let proposed = ask.own.saturating_add(ask.cost);
         let limit = ask.limit.min(MAX_COUNT);
         let used = state.used_with(ask.sequence, origin, proposed);
         let granted = proposed <= MAX_COUNT && used.admits(&at, 0, limit) && ask.cost <= limit;
@@ -205,6 +203,11 @@ impl Region {
                 self.subscribers.enqueue(origin, key);
             }
         }
+    }
+
+    /// Ends the pushes to `origin`, which stays alive.
+    pub fn unsubscribe(&mut self, origin: OriginId) {
+        self.subscribers.remove(origin);
     }
 
     /// The next push for `origin`, or nothing. Call until it returns `None`.

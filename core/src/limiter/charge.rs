@@ -1,0 +1,369 @@
+//! Spending on one key: by a lease, or in the table.
+//!
+//! Where much is left of a limit a worker takes a small lease and spends it without touching anything shared; near
+//! the limit leases shrink to none. A lease is returned a second later, when its cell is over, or when somebody of
+//! the process was refused because of it.
+
+use super::Limiter;
+use super::check::{Budget, Cause, Check, Denial, Reason};
+use super::judge::{Standing, Verdict, judge, slack};
+use super::outbox::Row;
+use super::slots::{Lease, Remembered, Slot};
+use super::transact::{Done, Failed, Subject};
+use crate::table::{Cell, Entry, Place, ReservationKind, Shared, Tag};
+use crate::time::{MonoMs, Now};
+use crate::window::{MAX_COUNT, Position};
+
+/// A lease is brought back to the table after this long.
+pub(super) const LEASE_SETTLE_MS: u64 = 1_000;
+/// It may be spent for this long, should its worker's ticks be late.
+const LEASE_USE_MS: u64 = 2_000;
+/// After this long its worker is taken for dead, and the lease for spent.
+const LEASE_EXPIRES_MS: u64 = 4_000;
+/// Keys asked for less often than this take no lease: bringing it back would cost more than it saves.
+const LEASE_PAUSE_MS: u64 = 300;
+/// A lease takes at most this part of what is left.
+const LEASE_PART: u64 = 64;
+/// And of the process' slack, so that what its workers hold together stays within it.
+const LEASE_SLACK_PART: u64 = 4;
+/// First lease on a key, in costs of the request at hand.
+const FIRST_LEASE: u64 = 8;
+/// Smaller leases than this many costs are not worth their return.
+const MIN_LEASE: u64 = 4;
+/// Largest lease.
+const MAX_LEASE: u64 = 1 << 20;
+
+/// One cell that a request is to be charged to: its checks of the same key, folded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    /// The check whose rule is shown.
+    pub(super) check: usize,
+    pub(super) fingerprint: u64,
+    /// Largest cost of the folded checks.
+    pub(super) cost: u64,
+    /// Their lowest limit.
+    pub(super) limit: u64,
+    pub(super) shadow: bool,
+    /// Another item charges the same cell, so this one only looks.
+    pub(super) looks: bool,
+}
+
+/// What became of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Charged {
+    /// Charged (or held): this much is left.
+    Admitted(Budget),
+    Denied(Denial),
+    Ask(Reason),
+}
+
+/// How an item takes its cost from the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Spends it.
+    Spend,
+    /// Reserves it until the other cells have been decided.
+    Hold,
+    /// Changes nothing.
+    Look,
+}
+
+impl Limiter {
+    /// What the lease at hand leaves, if it covers the item's cost. Spends nothing yet.
+    pub(super) fn covered(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Budget> {
+        let at = Position::at(now.unix, check.cell_ms);
+        let slot = self.slots.get(item.fingerprint)?;
+        slot.used = now.mono;
+        let mut lease = slot.lease;
+        lease.spend(item.cost, at.sequence, now.mono).then(|| {
+            let remaining = lease.spare.saturating_add(lease.amount - lease.spent);
+            Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() }
+        })
+    }
+
+    /// Spends the lease that [`Limiter::covered`] found.
+    pub(super) fn spend_lease(&mut self, item: &Item, check: &Check<'_>, now: Now) {
+        let sequence = Position::at(now.unix, check.cell_ms).sequence;
+        if let Some(slot) = self.slots.get(item.fingerprint) {
+            slot.lease.spend(item.cost, sequence, now.mono);
+        }
+    }
+
+    /// A denial of the same or a smaller cost that still holds.
+    pub(super) fn remembered(&mut self, item: &Item, check: &Check<'_>, now: MonoMs) -> Option<Denial> {
+        let version = self.version;
+        let Remembered { denial, cost, until, version: of } = self.slots.get(item.fingerprint)?.denied?;
+        let holds = now < until && item.cost >= cost && item.limit <= denial.budget.limit && of == version;
+        holds.then(|| Denial {
+            budget: Budget { rule: check.rule, limit: item.limit, ..denial.budget },
+            retry_after_ms: Some(until.since(now)),
+            ..denial
+        })
+    }
+
+    /// Decides one item in the table. `standing` is `None` if the region has been asked or is not to be.
+    pub(super) fn charge(
+        &mut self,
+        shared: &mut impl Shared,
+        item: &Item,
+        check: &Check<'_>,
+        mode: Mode,
+        standing: Option<&Standing>,
+        now: Now,
+    ) -> Charged {
+        let slot = self.slots.get(item.fingerprint).copied();
+        let lease_tag = self.tag(ReservationKind::Lease);
+        let hold_tag = self.tag(ReservationKind::Hold);
+        let origins = self.link.origins();
+        let trusted =
+            standing.filter(|s| check.policy.trust_first && s.usable && s.fresh && s.complete).is_some();
+        let subject =
+            Subject { fingerprint: item.fingerprint, key: Some(check.key), create: mode != Mode::Look };
+        let change = |entry: &mut Entry, at: &Position| {
+            let settled = mode != Mode::Look && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
+            let cost_and_limit = (item.cost, item.limit);
+            let verdict = judge(entry, at, cost_and_limit, check.policy.trust_first, standing, now.mono);
+            let mut leased = 0;
+            let mut kept = settled;
+            match (verdict, mode) {
+                (Verdict::Admit { spare }, Mode::Spend) => {
+                    entry.limit = item.limit;
+                    if trusted && entry.viewed == MonoMs(0) {
+                        entry.viewed = now.mono;
+                    }
+                    entry.charge(item.cost, now.mono);
+                    // In an overflow cell nobody would find the lease again by the key's own fingerprint.
+                    if entry.fingerprint == item.fingerprint {
+                        leased =
+                            take_lease(entry, slot.as_ref(), lease_tag, spare, item.cost, origins, now.mono);
+                    }
+                    kept = true;
+                }
+                (Verdict::Admit { .. }, Mode::Hold) => {
+                    entry.limit = item.limit;
+                    kept = entry.reserve(hold_tag, item.cost, now.mono.after(LEASE_EXPIRES_MS));
+                }
+                (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) => kept |= note_strict(entry, at, now.mono),
+                _ => {}
+            }
+            let remaining = match verdict {
+                Verdict::Deny { .. } => entry.used().remaining(at, item.limit),
+                _ => entry.used_and_reserved().remaining(at, item.limit).saturating_add(leased),
+            };
+            ((verdict, leased, remaining, *at), kept)
+        };
+        match self.table.transact(shared, subject, now, &mut self.stats, change) {
+            Ok(done) => self.conclude(item, check, mode, slot, done, now),
+            // Looked at, and not there: nothing is used of it.
+            Err(Failed::Absent) => Charged::Admitted(self.untouched(item, check, now)),
+            Err(Failed::Exhausted) => Charged::Denied(self.crowded(item, check, now)),
+        }
+    }
+
+    /// Turns what [`Mode::Hold`] reserved into spent, or gives it back.
+    pub(super) fn end_hold(
+        &mut self,
+        shared: &mut impl Shared,
+        item: &Item,
+        check: &Check<'_>,
+        spend: bool,
+        now: Now,
+    ) {
+        let tag = self.tag(ReservationKind::Hold);
+        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), create: false };
+        let change = |entry: &mut Entry, _: &Position| {
+            let cells = [entry.sequence, entry.sequence.saturating_sub(1)];
+            let held =
+                cells.into_iter().find_map(|sequence| entry.release(tag, sequence).map(|by| (sequence, by)));
+            if let Some((sequence, amount)) = held.filter(|_| spend) {
+                entry.charge_in(sequence, amount, now.mono);
+            }
+            ((), held.is_some())
+        };
+        let mut ended = self.table.transact(shared, subject, now, &mut self.stats, change);
+        if let Err(Failed::Absent) = ended {
+            let (fingerprint, key) = self.table.overflow_of(check.key);
+            let overflow = Subject { fingerprint, key: Some(&key), create: false };
+            ended = self.table.transact_at(shared, Place::Overflow, overflow, now, &mut self.stats, change);
+        }
+        if let Some(done) = ended.ok().filter(|_| spend) {
+            self.note_both(&done.entry, now.mono);
+        }
+    }
+
+    /// Brings a lease back; takes a new one if it was used and may go on.
+    pub(super) fn settle(&mut self, shared: &mut impl Shared, fingerprint: u64, go_on: bool, now: Now) {
+        let Some(slot) = self.slots.get(fingerprint).copied().filter(|slot| slot.lease.amount > 0) else {
+            return;
+        };
+        let tag = self.tag(ReservationKind::Lease);
+        let origins = self.link.origins();
+        let go_on = go_on && slot.lease.spent > 0;
+        let change = |entry: &mut Entry, at: &Position| {
+            settle_into(entry, Some(&slot), tag, now.mono);
+            let spare = entry.used_and_reserved().remaining(at, entry.limit);
+            let leased =
+                if go_on { take_lease(entry, Some(&slot), tag, spare, 1, origins, now.mono) } else { 0 };
+            ((leased, spare), true)
+        };
+        let subject = Subject { fingerprint, key: None, create: false };
+        match self.table.transact(shared, subject, now, &mut self.stats, change) {
+            Ok(Done { result: (leased, spare), entry, .. }) => {
+                self.note_both(&entry, now.mono);
+                self.put_lease(fingerprint, leased, spare.saturating_sub(leased), entry.sequence, now.mono);
+            }
+            Err(Failed::Absent) => self.put_lease(fingerprint, 0, 0, 0, now.mono),
+            Err(Failed::Exhausted) => self.leases.push_back((now.mono.after(LEASE_SETTLE_MS), fingerprint)),
+        }
+    }
+
+    pub(super) fn tag(&self, kind: ReservationKind) -> Tag {
+        Tag { worker: self.worker, kind }
+    }
+
+    /// Queues what the entry of the last transaction has spent in its cells for the region.
+    pub(super) fn note_both(&mut self, entry: &Entry, now: MonoMs) {
+        for sequence in [entry.sequence, entry.sequence.saturating_sub(1)] {
+            let unconfirmed = |cell: &&Cell| cell.own > cell.confirmed || cell.unbased;
+            if let Some(cell) = entry.cell(sequence).filter(unconfirmed) {
+                let row = row(entry, self.table.key(), sequence, cell);
+                self.outbox.note(&row, now);
+            }
+        }
+    }
+
+    fn conclude(
+        &mut self,
+        item: &Item,
+        check: &Check<'_>,
+        mode: Mode,
+        slot: Option<Slot>,
+        done: Done<(Verdict, u64, u64, Position)>,
+        now: Now,
+    ) -> Charged {
+        let (verdict, leased, remaining, at) = done.result;
+        let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Look;
+        if verdict_spends(verdict, mode) || had_lease {
+            self.note_both(&done.entry, now.mono);
+            self.slots.entry(item.fingerprint, now.mono);
+            let spare = remaining.saturating_sub(leased);
+            self.put_lease(item.fingerprint, leased, spare, done.entry.sequence, now.mono);
+        }
+        let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
+        match verdict {
+            Verdict::Admit { .. } => Charged::Admitted(budget),
+            Verdict::Ask(reason) => Charged::Ask(reason),
+            Verdict::Reserved => {
+                self.recall = true;
+                Charged::Denied(Denial {
+                    budget,
+                    retry_after_ms: Some(super::TICK_MS),
+                    cause: Cause::Reserved,
+                })
+            }
+            Verdict::Deny { wait_ms } => {
+                let denial = Denial { budget, retry_after_ms: wait_ms, cause: Cause::Limit };
+                if !done.overflow {
+                    self.remember(item, denial, now.mono);
+                }
+                Charged::Denied(denial)
+            }
+        }
+    }
+
+    fn remember(&mut self, item: &Item, denial: Denial, now: MonoMs) {
+        let version = self.version;
+        let Some(wait_ms) = denial.retry_after_ms else { return };
+        if let Some(slot) = self.slots.entry(item.fingerprint, now) {
+            slot.denied = Some(Remembered { denial, cost: item.cost, until: now.after(wait_ms), version });
+        }
+    }
+
+    fn put_lease(&mut self, fingerprint: u64, amount: u64, spare: u64, sequence: u64, now: MonoMs) {
+        let Some(slot) = self.slots.get(fingerprint) else { return };
+        let last = if amount > 0 { amount } else { slot.lease.last };
+        slot.lease = Lease { amount, spent: 0, sequence, until: now.after(LEASE_USE_MS), spare, last };
+        slot.used = now;
+        if amount > 0 {
+            self.stats.leases += 1;
+            self.leases.push_back((now.after(LEASE_SETTLE_MS), fingerprint));
+        }
+    }
+
+    fn untouched(&self, item: &Item, check: &Check<'_>, now: Now) -> Budget {
+        let reset_ms = Position::at(now.unix, check.cell_ms).until_next_ms();
+        Budget { rule: check.rule, limit: item.limit, remaining: item.limit, reset_ms }
+    }
+
+    fn crowded(&self, item: &Item, check: &Check<'_>, now: Now) -> Denial {
+        let budget = Budget { remaining: 0, ..self.untouched(item, check, now) };
+        Denial { budget, retry_after_ms: Some(super::TICK_MS), cause: Cause::Reserved }
+    }
+}
+
+pub(super) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) -> Row<'a> {
+    Row {
+        fingerprint: entry.fingerprint,
+        key,
+        sequence,
+        own: cell.own,
+        limit: entry.limit,
+        unbased: cell.unbased,
+    }
+}
+
+fn verdict_spends(verdict: Verdict, mode: Mode) -> bool {
+    mode == Mode::Spend && matches!(verdict, Verdict::Admit { .. })
+}
+
+/// Spends what was spent of the lease and gives back the rest; takes over what the region acknowledged.
+fn settle_into(entry: &mut Entry, slot: Option<&Slot>, tag: Tag, now: MonoMs) -> bool {
+    let Some(slot) = slot else { return false };
+    let (acked_sequence, acked_own) = slot.acked;
+    entry.confirm(acked_sequence, acked_own);
+    if slot.lease.amount == 0 {
+        return false;
+    }
+    // No longer there: its time was over and it counts as spent already.
+    if entry.release(tag, slot.lease.sequence).is_some() && slot.lease.spent > 0 {
+        entry.charge_in(slot.lease.sequence, slot.lease.spent, now);
+    }
+    true
+}
+
+/// Reserves a lease where it pays and leaves enough to others; returns its size.
+fn take_lease(
+    entry: &mut Entry,
+    slot: Option<&Slot>,
+    tag: Tag,
+    spare: u64,
+    cost: u64,
+    origins: u32,
+    now: MonoMs,
+) -> u64 {
+    let Some(slot) = slot.filter(|slot| now.since(slot.used) <= LEASE_PAUSE_MS || slot.lease.spent > 0)
+    else {
+        return 0;
+    };
+    if cost == 0 {
+        return 0;
+    }
+    let lease = &slot.lease;
+    let grown =
+        if lease.spent.saturating_mul(2) >= lease.last { lease.last.saturating_mul(2) } else { lease.last };
+    let wanted = grown.max(cost.saturating_mul(FIRST_LEASE));
+    let within_slack = slack(spare, origins).saturating_sub(entry.unconfirmed()) / LEASE_SLACK_PART;
+    let amount = wanted.min(spare / LEASE_PART).min(within_slack).min(MAX_LEASE).min(MAX_COUNT);
+    let worth_it = amount >= cost.saturating_mul(MIN_LEASE);
+    if worth_it && entry.reserve(tag, amount, now.after(LEASE_EXPIRES_MS)) { amount } else { 0 }
+}
+
+/// From a denial on, the local view alone is not trusted for a window's length.
+fn note_strict(entry: &mut Entry, at: &Position, now: MonoMs) -> bool {
+    let until = now.after(at.cell_ms);
+    let moves = until.since(entry.strict_until) > at.cell_ms / 8;
+    if moves {
+        entry.strict_until = until;
+    }
+    moves
+}

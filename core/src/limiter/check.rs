@@ -1,0 +1,116 @@
+//! What a limiter is asked and what it answers.
+
+/// One rule that applies to a request, resolved to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Check<'a> {
+    /// The rule, as an index that the caller understands; below 64 for shadow rules.
+    pub rule: u16,
+    /// Canonical key bytes.
+    pub key: &'a [u8],
+    /// Length of one cell of the key in milliseconds.
+    pub cell_ms: u64,
+    /// Most that may be used in a window; values above [`crate::window::MAX_COUNT`] count as that.
+    pub limit: u64,
+    /// What the request uses; 0 only checks.
+    pub cost: u64,
+    /// How the rule behaves.
+    pub policy: Policy,
+}
+
+/// How a rule behaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Decides and counts, but never denies nor pauses.
+    pub shadow: bool,
+    /// A key that a complete snapshot does not name is taken to be below half its limit, without a consult.
+    pub trust_first: bool,
+    /// Where a consult fails: deny instead of deciding by the local view.
+    pub deny_on_failure: bool,
+    /// Longest that a request may wait for consults, in milliseconds.
+    pub timeout_ms: u32,
+}
+
+/// The answer for one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether the request passes.
+    pub decision: Decision,
+    /// Shadow rules that would have denied: bit `n` for rule `n`.
+    pub shadow_denied: u64,
+}
+
+/// Whether a request passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It passes and is charged; the budget of the most restrictive rule (`None` if no rule enforces).
+    Allow(Option<Budget>),
+    /// It is refused and nothing is charged.
+    Deny(Denial),
+    /// The region is asked; the answer comes from `Limiter::take_resolved`.
+    Wait,
+}
+
+/// What is left of a rule's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// The rule.
+    pub rule: u16,
+    /// Its limit for this identifier.
+    pub limit: u64,
+    /// What could still be used now.
+    pub remaining: u64,
+    /// Milliseconds until the current cell ends.
+    pub reset_ms: u64,
+}
+
+/// Why and for how long a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// The rule that refused, with what is really left of it.
+    pub budget: Budget,
+    /// Milliseconds until the same cost could pass, given what is known now; `None`: never, it exceeds the limit.
+    pub retry_after_ms: Option<u64>,
+    /// What the refusal rests on.
+    pub cause: Cause,
+}
+
+/// What a refusal rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The limit is used up: final until the window has moved on.
+    Limit,
+    /// The cost is above the limit: never passes.
+    Cost,
+    /// What is left is reserved by others of this process: may pass at the next tick.
+    Reserved,
+    /// The region did not answer, and the rule asks to deny then.
+    Undecided,
+}
+
+/// Why the region is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// Nothing is known of the region's view.
+    Cold,
+    /// The process forgot its own count.
+    Base,
+    /// A denial happened lately.
+    Strict,
+    /// What is known is old.
+    Stale,
+    /// The process has spent its share of what is left.
+    Slack,
+}
+
+/// How a consult ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConsultResult {
+    /// The region took up the proposal.
+    Granted,
+    /// It did not.
+    Refused,
+    /// It did not answer in time.
+    Timeout,
+    /// The stream broke.
+    Broken,
+}

@@ -1,0 +1,222 @@
+//! Requests that wait for the region's word, and the questions they wait for.
+//!
+//! A question is asked once for each key and worker: requests that come before it is sent join it, with their costs;
+//! those that come later wait for the next one. Every request has one deadline, whatever it waits for.
+//!
+//! Leaves to others: reading and reserving in the table, deciding anew (`limiter`).
+
+use super::check::{Check, Policy, Reason};
+use crate::time::MonoMs;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// Most requests that wait at once; further ones are decided by what is known.
+pub(super) const MAX_WAITING: usize = 16_384;
+/// A request goes through this many answers at the most before it is decided by what is known.
+pub(super) const MAX_ROUNDS: u8 = 3;
+
+#[derive(Debug, Default)]
+pub(super) struct Consults {
+    questions: BTreeMap<u64, Question>,
+    waiting: BTreeMap<u64, Waiting>,
+    last_id: u64,
+}
+
+/// Asked of the region about one key.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) id: u64,
+    pub(super) key: Vec<u8>,
+    pub(super) cell_ms: u64,
+    pub(super) limit: u64,
+    pub(super) cost: u64,
+    /// Once sent.
+    pub(super) sent: Option<Sent>,
+    joined: Vec<u64>,
+    queued: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    /// The cell in which the question's cost is reserved.
+    pub(super) sequence: u64,
+    /// It asked for the view only, so a grant takes up nothing.
+    pub(super) inquiry: bool,
+}
+
+/// A paused request.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    checks: Vec<OwnedCheck>,
+    pub(super) deadline: MonoMs,
+    /// Questions still open.
+    open: u32,
+    pub(super) rounds: u8,
+    /// An answer that it waited for took up its cost.
+    pub(super) granted: bool,
+}
+
+#[derive(Debug)]
+struct OwnedCheck {
+    rule: u16,
+    key: Vec<u8>,
+    cell_ms: u64,
+    limit: u64,
+    cost: u64,
+    policy: Policy,
+}
+
+/// A check that needs the region, by its place among the request's checks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Need {
+    pub(super) check: usize,
+    pub(super) fingerprint: u64,
+    pub(super) cost: u64,
+    pub(super) limit: u64,
+    pub(super) reason: Reason,
+}
+
+impl Waiting {
+    pub(super) fn new(checks: &[Check<'_>], now: MonoMs) -> Waiting {
+        let timeout =
+            checks.iter().filter(|check| !check.policy.shadow).map(|check| check.policy.timeout_ms).min();
+        let own = |check: &Check<'_>| OwnedCheck {
+            rule: check.rule,
+            key: check.key.to_vec(),
+            cell_ms: check.cell_ms,
+            limit: check.limit,
+            cost: check.cost,
+            policy: check.policy,
+        };
+        Waiting {
+            checks: checks.iter().map(own).collect(),
+            deadline: now.after(u64::from(timeout.unwrap_or(0))),
+            open: 0,
+            rounds: 0,
+            granted: false,
+        }
+    }
+
+    pub(super) fn checks(&self) -> Vec<Check<'_>> {
+        self.checks
+            .iter()
+            .map(|check| Check {
+                rule: check.rule,
+                key: &check.key,
+                cell_ms: check.cell_ms,
+                limit: check.limit,
+                cost: check.cost,
+                policy: check.policy,
+            })
+            .collect()
+    }
+}
+
+impl Consults {
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= MAX_WAITING
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Lets `request` wait for an answer to each of `needs`; returns how many new questions that made, by reason.
+    pub(super) fn wait(
+        &mut self,
+        request: u64,
+        mut waiting: Waiting,
+        needs: &[Need],
+        mut asked: impl FnMut(Reason),
+    ) {
+        for need in needs {
+            let Some(check) = waiting.checks.get(need.check) else { continue };
+            let question = self.questions.entry(need.fingerprint).or_insert_with(|| {
+                self.last_id += 1;
+                asked(need.reason);
+                Question {
+                    id: self.last_id,
+                    key: check.key.clone(),
+                    cell_ms: check.cell_ms,
+                    limit: need.limit,
+                    cost: 0,
+                    sent: None,
+                    joined: Vec::new(),
+                    queued: Vec::new(),
+                }
+            });
+            if question.sent.is_none() {
+                question.cost = question.cost.saturating_add(need.cost);
+                question.limit = question.limit.min(need.limit);
+                question.joined.push(request);
+            } else {
+                question.queued.push(request);
+            }
+            waiting.open += 1;
+        }
+        self.waiting.insert(request, waiting);
+    }
+
+    /// Questions not sent yet, with their fingerprints.
+    pub(super) fn unsent(&mut self) -> impl Iterator<Item = (u64, &mut Question)> {
+        let unsent = self.questions.iter_mut().filter(|(_, question)| question.sent.is_none());
+        unsent.map(|(fingerprint, question)| (*fingerprint, question))
+    }
+
+    /// Takes the question with `id` out, with its fingerprint.
+    pub(super) fn answered(&mut self, id: u64) -> Option<(u64, Question)> {
+        let fingerprint = *self.questions.iter().find(|(_, question)| question.id == id)?.0;
+        self.questions.remove(&fingerprint).map(|question| (fingerprint, question))
+    }
+
+    /// Requests that need not wait any longer after `question` was answered, in order of arrival.
+    pub(super) fn released(&mut self, question: &Question, granted: bool) -> Vec<(u64, Waiting)> {
+        let mut released = Vec::new();
+        let joined = question.joined.iter().map(|request| (request, granted));
+        for (request, granted) in joined.chain(question.queued.iter().map(|request| (request, false))) {
+            let Some(waiting) = self.waiting.get_mut(request) else { continue };
+            waiting.open = waiting.open.saturating_sub(1);
+            waiting.granted |= granted;
+            if waiting.open == 0
+                && let Some(waiting) = self.waiting.remove(request)
+            {
+                released.push((*request, waiting));
+            }
+        }
+        released
+    }
+
+    /// Requests whose deadline has passed.
+    pub(super) fn overdue(&mut self, now: MonoMs) -> Vec<(u64, Waiting)> {
+        let late = self.waiting.iter().filter(|(_, waiting)| waiting.deadline <= now);
+        let late: Vec<u64> = late.map(|(request, _)| *request).collect();
+        self.take(late)
+    }
+
+    /// All requests, as nobody will answer.
+    pub(super) fn all(&mut self) -> Vec<(u64, Waiting)> {
+        let all = self.waiting.keys().copied().collect();
+        self.take(all)
+    }
+
+    /// Takes out the questions that nobody waits for any more.
+    pub(super) fn abandoned(&mut self) -> Vec<(u64, Question)> {
+        let waiting = &self.waiting;
+        for question in self.questions.values_mut() {
+            question.joined.retain(|request| waiting.contains_key(request));
+            question.queued.retain(|request| waiting.contains_key(request));
+        }
+        let nobody = |question: &Question| question.joined.is_empty() && question.queued.is_empty();
+        let fingerprints: Vec<u64> =
+            self.questions.iter().filter(|(_, question)| nobody(question)).map(|(at, _)| *at).collect();
+        let take = |at| self.questions.remove(&at).map(|question| (at, question));
+        fingerprints.into_iter().filter_map(take).collect()
+    }
+
+    fn take(&mut self, requests: Vec<u64>) -> Vec<(u64, Waiting)> {
+        requests
+            .into_iter()
+            .filter_map(|request| self.waiting.remove(&request).map(|w| (request, w)))
+            .collect()
+    }
+}

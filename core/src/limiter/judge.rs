@@ -1,0 +1,111 @@
+//! The decision itself: one entry, one moment, one cost.
+//!
+//! Deny is final, since fresher data can only raise a count. Allow is only good where what is known is fresh and the
+//! process has not used up its slack; else the region is asked.
+//!
+//! Leaves to others: loading the entry and acting on the verdict (`charge`).
+
+use super::check::Reason;
+use crate::table::Entry;
+use crate::time::MonoMs;
+use crate::window::Position;
+
+/// An answer serves its key for this long, however many requests come.
+pub const ANSWER_SERVES_MS: u64 = 20;
+/// A view of a key that no live stream follows is stale after this long.
+pub const STALE_MS: u64 = 100;
+
+/// What a worker knows of its region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// There is somebody to ask.
+    pub usable: bool,
+    /// The process' subscription is alive: a change of a followed key would have been heard.
+    pub fresh: bool,
+    /// The subscription has brought all keys past half their limits.
+    pub complete: bool,
+    /// Live processes of the region, this one included.
+    pub origins: u32,
+}
+
+/// What becomes of a cost on one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Fits; `spare` is what is left after it, reservations taken off.
+    Admit {
+        /// Left after this cost.
+        spare: u64,
+    },
+    /// Does not fit into what is spent.
+    Deny {
+        /// Milliseconds until it would.
+        wait_ms: Option<u64>,
+    },
+    /// Would fit but for reservations.
+    Reserved,
+    /// Would fit by what is known here; the region is to be asked.
+    Ask(Reason),
+}
+
+/// Judges `cost` against `limit` on `entry` at `at`; `asked` says that the region has been asked already.
+pub fn judge(
+    entry: &Entry,
+    at: &Position,
+    (cost, limit): (u64, u64),
+    trust_first: bool,
+    standing: Option<&Standing>,
+    now: MonoMs,
+) -> Verdict {
+    let used = entry.used();
+    if !used.admits(at, cost, limit) {
+        return Verdict::Deny { wait_ms: used.wait_ms(at, cost, limit) };
+    }
+    let reserved = if entry.reservations.is_empty() { used } else { entry.used_and_reserved() };
+    if !reserved.admits(at, cost, limit) {
+        return Verdict::Reserved;
+    }
+    let left = reserved.remaining(at, limit);
+    if let Some(standing) = standing.filter(|standing| standing.usable)
+        && let Some(reason) = doubt(entry, cost, left, trust_first, standing, now)
+    {
+        return Verdict::Ask(reason);
+    }
+    Verdict::Admit { spare: left.saturating_sub(cost) }
+}
+
+/// What this process may spend beyond what the region knows: what is left ÷ (2 × live origins). Alone in its region
+/// it may spend all.
+pub fn slack(left: u64, origins: u32) -> u64 {
+    match origins {
+        0 | 1 => u64::MAX,
+        _ => left.checked_div(u64::from(origins).saturating_mul(2)).unwrap_or(0),
+    }
+}
+
+/// Why the local view would not do, if so.
+fn doubt(
+    entry: &Entry,
+    cost: u64,
+    left: u64,
+    trust_first: bool,
+    standing: &Standing,
+    now: MonoMs,
+) -> Option<Reason> {
+    if entry.is_unbased() {
+        return Some(Reason::Base);
+    }
+    let never_viewed = entry.viewed == MonoMs(0);
+    if never_viewed && !(trust_first && standing.fresh && standing.complete) {
+        return Some(Reason::Cold);
+    }
+    if cost > 0 && entry.unconfirmed().saturating_add(cost) > slack(left, standing.origins) {
+        return Some(Reason::Slack);
+    }
+    if standing.fresh || now.since(entry.viewed) <= ANSWER_SERVES_MS {
+        return None;
+    }
+    if now < entry.strict_until {
+        return Some(Reason::Strict);
+    }
+    (now.since(entry.viewed) > STALE_MS).then_some(Reason::Stale)
+}

@@ -1,0 +1,403 @@
+//! One worker's decisions over the table that all workers of its process share.
+//!
+//! [`Limiter::decide`] tries what is cheapest first: a denial that the worker remembers, a lease that it holds, then
+//! one change of the shared table ([`charge`](self)). The verdict itself stands in `judge`. Where the local view is
+//! not good enough the request waits for the region (`consults`), at the most as long as its rule says. What was
+//! spent goes to the `outbox` and from there to the aggregator; what comes back is merged by max (`views`).
+//!
+//! Drive it with [`Limiter::decide`] for each request, [`Limiter::tick`] every [`Limiter::next_tick_ms`], and
+//! [`Limiter::on_frame`] for each frame; send what [`Limiter::take_frames`] returns after each of them, and answer the
+//! requests that [`Limiter::take_resolved`] names.
+//!
+//! Leaves to others: host calls, headers and metrics (`filter`), what applies to a request (`rules`).
+
+mod charge;
+mod check;
+mod consults;
+mod judge;
+mod link;
+mod outbox;
+mod roster;
+mod round;
+mod slots;
+mod stats;
+mod transact;
+mod views;
+mod walk;
+
+use crate::key::OriginId;
+use crate::table::{Bucket, Meta, Shared};
+use crate::time::{MonoMs, Now, UnixMs};
+use crate::wire;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use charge::Item;
+use consults::{Consults, Need, Waiting};
+use judge::Standing;
+use link::Link;
+use outbox::Outbox;
+use roster::Roster;
+use slots::Slots;
+use transact::Table;
+use walk::Walk;
+
+pub use check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Policy, Reason};
+pub use judge::{ANSWER_SERVES_MS, STALE_MS, slack};
+pub use link::{FRESH_MS, PING_MS};
+pub use stats::Stats;
+pub use transact::OVERFLOW_IDENTIFIER;
+
+/// Between ticks while no request waits: reports, pings and pushed changes travel at this pace.
+pub const TICK_MS: u64 = 50;
+/// Between ticks while a request waits, so that its timeout is kept.
+pub const WAITING_TICK_MS: u64 = 10;
+/// A report goes out at once past this many cells.
+const FLUSH_ROWS: usize = wire::MAX_FRAME_CELLS;
+/// Leases brought back in one tick, at the most.
+const SETTLES_A_TICK: usize = 4_096;
+/// Between looks at the roster; a little less than a tick, as ticks jitter.
+const ROSTER_MS: u64 = 40;
+/// The aggregator's clock is followed for this long after its last echo.
+const CLOCK_MEMORY_MS: u64 = 60_000;
+
+/// What a limiter is made with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The process' table.
+    pub meta: Meta,
+    /// This worker: random, its lower 62 bits count.
+    pub worker: u64,
+    /// Shared secret for the aggregator; empty if it asks for none.
+    pub token: String,
+    /// Of the configuration: a remembered denial holds for the version that it was made under.
+    pub version: u64,
+    /// Keys that the worker remembers in its own memory, in sets of four.
+    pub local_sets: usize,
+}
+
+/// The state machine of one worker.
+#[derive(Debug)]
+pub struct Limiter {
+    origin: OriginId,
+    worker: u64,
+    token: String,
+    version: u64,
+    table: Table,
+    slots: Slots,
+    outbox: Outbox,
+    link: Link,
+    consults: Consults,
+    roster: Roster,
+    walk: Option<Walk>,
+    walk_bucket: Bucket,
+    /// The region may have lost what this process owns.
+    resend: bool,
+    /// Workers whose work a walk has reported; the roster forgets them at the next look.
+    buried: Vec<u64>,
+    /// When to bring which lease back.
+    leases: VecDeque<(MonoMs, u64)>,
+    /// Budget was met that is only reserved.
+    recall: bool,
+    /// Unix time minus monotonic time, by the machine's own clock.
+    wall_offset_ms: u64,
+    synced: MonoMs,
+    flushed: MonoMs,
+    /// What the stream was last told about the subscription; `None` before its first frame.
+    told_subscriber: Option<bool>,
+    /// The stream has brought a complete snapshot.
+    complete: bool,
+    serves: bool,
+    items: Vec<Item>,
+    resolved: Vec<(u64, Outcome)>,
+    stats: Stats,
+}
+
+impl Limiter {
+    /// A worker's limiter over an established table.
+    pub fn new(setup: Setup, now: Now) -> Limiter {
+        let worker = setup.worker & (u64::MAX >> 2);
+        Limiter {
+            origin: setup.meta.origin,
+            worker,
+            token: setup.token,
+            version: setup.version,
+            table: Table::new(setup.meta.secret, setup.meta.geometry),
+            slots: Slots::new(setup.local_sets),
+            outbox: Outbox::default(),
+            link: Link::new(worker),
+            consults: Consults::default(),
+            roster: Roster::default(),
+            walk: None,
+            walk_bucket: Bucket::default(),
+            resend: false,
+            buried: Vec::new(),
+            leases: VecDeque::new(),
+            recall: false,
+            wall_offset_ms: now.unix.0.saturating_sub(now.mono.0),
+            synced: MonoMs(0),
+            flushed: MonoMs(0),
+            told_subscriber: None,
+            complete: false,
+            serves: false,
+            items: Vec::new(),
+            resolved: Vec::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Decides a request that `checks` apply to. `request` names it in [`Limiter::take_resolved`] if it has to wait.
+    pub fn decide(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        now: MonoMs,
+    ) -> Outcome {
+        self.serves = true;
+        let now = self.moment(now);
+        match self.round(shared, checks, self.consults.is_full(), now) {
+            Ok(outcome) => outcome,
+            Err(needs) => {
+                self.ask(request, Waiting::new(checks, now.mono), &needs);
+                Outcome { decision: Decision::Wait, shadow_denied: 0 }
+            }
+        }
+    }
+
+    /// Lets time pass: leases, the roster, timeouts, walks. `now.unix` is the machine's clock.
+    pub fn tick(&mut self, shared: &mut impl Shared, now: Now) {
+        self.wall_offset_ms = now.unix.0.saturating_sub(now.mono.0);
+        let now = self.moment(now.mono);
+        self.expire_waiting(shared, now);
+        if now.mono.since(self.synced) >= ROSTER_MS {
+            self.synced = now.mono;
+            self.sync_roster(shared, now);
+        }
+        self.settle_due(shared, now);
+        self.plan_walk(now);
+        self.step_walk(shared, now);
+        self.finish_walk();
+    }
+
+    /// Milliseconds until the next tick.
+    pub fn next_tick_ms(&self) -> u64 {
+        if self.consults.is_empty() { TICK_MS } else { WAITING_TICK_MS }
+    }
+
+    /// What to send now, in order. Empty unless a stream is open.
+    pub fn take_frames(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
+        let now = self.moment(now);
+        let mut frames = Vec::new();
+        if self.link.is_closed() {
+            return frames;
+        }
+        let subscriber = self.is_subscriber() && self.link.is_up();
+        if self.told_subscriber != Some(subscriber) {
+            self.told_subscriber = Some(subscriber);
+            frames.push(wire::FilterFrame { hello: Some(self.hello(subscriber)), ..Default::default() });
+        }
+        if !self.link.is_up() {
+            return frames;
+        }
+        let consults = self.send_questions(shared, now);
+        if !consults.is_empty() {
+            frames.push(wire::FilterFrame { consults, ..Default::default() });
+        }
+        if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= ROSTER_MS {
+            self.flushed = now.mono;
+            self.push_reports(false, &mut frames);
+        }
+        if let Some(ping) = self.link.next_ping(now.mono) {
+            frames.push(wire::FilterFrame { ping: Some(ping), ..Default::default() });
+        }
+        frames
+    }
+
+    /// Requests that waited and are decided now, in order.
+    pub fn take_resolved(&mut self) -> Vec<(u64, Outcome)> {
+        core::mem::take(&mut self.resolved)
+    }
+
+    /// A stream is wanted: open one and say so with [`Limiter::on_opening`], or [`Limiter::on_closed`] if that fails.
+    pub fn should_open(&self, now: MonoMs) -> bool {
+        self.link.should_open(now)
+    }
+
+    /// The stream that was opened is not answered: cancel it and say so with [`Limiter::on_closed`].
+    pub fn should_give_up(&self, now: MonoMs) -> bool {
+        self.link.should_give_up(now)
+    }
+
+    /// A stream is being opened.
+    pub fn on_opening(&mut self, now: MonoMs) {
+        self.link.opening(now);
+        self.told_subscriber = None;
+    }
+
+    /// The stream ended, or could not be opened.
+    pub fn on_closed(&mut self, shared: &mut impl Shared, now: MonoMs) {
+        let now = self.moment(now);
+        self.link.closed(now.mono);
+        self.outbox.broken();
+        self.complete = false;
+        self.told_subscriber = None;
+        self.break_waiting(shared, now);
+    }
+
+    /// Takes a frame of the aggregator.
+    pub fn on_frame(&mut self, shared: &mut impl Shared, frame: &wire::RegionFrame, now: MonoMs) {
+        let now = self.moment(now);
+        if frame.welcome.as_ref().is_some_and(|welcome| welcome.version == wire::PROTOCOL_VERSION) {
+            self.link.welcomed();
+            self.told_subscriber = Some(false);
+        }
+        if let Some(pong) = &frame.pong {
+            self.link.echoed(pong, now.mono);
+        }
+        for answer in &frame.answers {
+            self.answered(shared, answer, now);
+        }
+        if let Some(ack) = &frame.ack {
+            self.stats.refused += ack.refused;
+            let slots = &mut self.slots;
+            self.outbox.acknowledged(ack.report_id, |fingerprint, sequence, own| {
+                if let Some(slot) = slots.get(fingerprint) {
+                    slot.acked = slot.acked.max((sequence, own));
+                }
+            });
+            self.merge_views(shared, &ack.bases, now);
+        }
+        if let Some(push) = &frame.push {
+            self.merge_views(shared, &push.views, now);
+            self.complete |= push.complete;
+        }
+    }
+
+    /// The worker ends: everything is brought back to the table, and what is unreported is returned for sending.
+    pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
+        let now = self.moment(now);
+        self.break_waiting(shared, now);
+        self.return_leases(shared, now);
+        let mut frames = Vec::new();
+        if self.link.is_up() {
+            self.push_reports(true, &mut frames);
+        }
+        frames
+    }
+
+    /// Figures for metrics.
+    pub fn stats(&self, now: MonoMs) -> Stats {
+        Stats {
+            report_queue: self.outbox.len() as u64,
+            connected: self.link.is_up(),
+            subscriber: self.is_subscriber(),
+            snapshot_age_ms: if self.roster.echo == MonoMs(0) {
+                u64::MAX
+            } else {
+                now.since(self.roster.echo)
+            },
+            ..self.stats
+        }
+    }
+
+    /// Takes another configuration: denials that were remembered under the last one are decided anew.
+    pub fn reconfigure(&mut self, version: u64, token: String) {
+        (self.version, self.token) = (version, token);
+    }
+
+    /// Lets `request` wait for the answers that it needs.
+    fn ask(&mut self, request: u64, waiting: Waiting, needs: &[Need]) {
+        let stats = &mut self.stats;
+        self.consults.wait(request, waiting, needs, |reason| stats.asked(reason));
+    }
+
+    /// Both clocks at `mono`: Unix time as the aggregator has it while it is heard of, else as the machine has it.
+    fn moment(&self, mono: MonoMs) -> Now {
+        let heard = mono.since(self.link.echo()) < CLOCK_MEMORY_MS;
+        let offset = self.link.offset_ms().filter(|_| heard).unwrap_or(self.wall_offset_ms);
+        Now { unix: UnixMs(mono.0.saturating_add(offset)), mono }
+    }
+
+    fn standing(&self, now: MonoMs) -> Standing {
+        Standing {
+            usable: self.link.is_usable(),
+            fresh: self.roster.echo != MonoMs(0) && now.since(self.roster.echo) < FRESH_MS,
+            complete: self.roster.complete,
+            origins: self.link.origins(),
+        }
+    }
+
+    fn is_subscriber(&self) -> bool {
+        self.roster.subscriber == self.worker
+    }
+
+    fn hello(&self, subscriber: bool) -> wire::Hello {
+        wire::Hello {
+            version: wire::PROTOCOL_VERSION,
+            origin: self.origin.0.to_vec(),
+            worker: self.worker,
+            token: self.token.clone(),
+            subscriber,
+        }
+    }
+
+    fn sync_roster(&mut self, shared: &mut impl Shared, now: Now) {
+        let me = roster::Entry {
+            worker: self.worker,
+            acked_through: self.outbox.acked_through(now.mono),
+            serves: self.serves,
+            connected: self.link.is_up(),
+            echo: self.link.echo(),
+            complete: self.complete,
+            recall: core::mem::take(&mut self.recall),
+        };
+        let was_subscriber = self.is_subscriber();
+        let recalls = self.roster.recalls;
+        let Some(roster) = Roster::sync(shared, &me, &self.buried, now.mono) else { return };
+        self.buried.clear();
+        self.roster = roster;
+        self.table.safe_before = self.roster.safe_before();
+        if self.roster.recalls != recalls {
+            self.return_leases(shared, now);
+        }
+        // A new subscription finds a region that may know less than the process does.
+        self.resend |= self.is_subscriber() && !was_subscriber;
+    }
+
+    /// Leases whose time has come.
+    fn settle_due(&mut self, shared: &mut impl Shared, now: Now) {
+        for _ in 0..SETTLES_A_TICK {
+            let Some((_, fingerprint)) = self.leases.pop_front_if(|(due, _)| *due <= now.mono) else {
+                return;
+            };
+            self.settle(shared, fingerprint, true, now);
+        }
+    }
+
+    fn return_leases(&mut self, shared: &mut impl Shared, now: Now) {
+        for _ in 0..self.leases.len() {
+            let Some((_, fingerprint)) = self.leases.pop_front() else { return };
+            self.settle(shared, fingerprint, false, now);
+        }
+    }
+
+    /// A walk is over once what it found is stored.
+    fn finish_walk(&mut self) {
+        if self.outbox.is_settled()
+            && let Some(walk) = self.walk.take_if(|walk| walk.done)
+        {
+            self.buried = walk.burying;
+        }
+    }
+
+    fn push_reports(&mut self, last: bool, frames: &mut Vec<wire::FilterFrame>) {
+        let mut reports = Vec::new();
+        self.outbox.take(last, &mut reports);
+        let framed = |report| wire::FilterFrame { report: Some(report), ..Default::default() };
+        frames.extend(reports.into_iter().map(framed));
+    }
+}
+
+#[cfg(test)]
+mod tests;

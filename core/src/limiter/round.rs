@@ -1,0 +1,246 @@
+//! One pass over all checks of a request: all that enforce are charged or none is, and shadow rules look on.
+
+use super::Limiter;
+use super::charge::{Charged, Item, Mode};
+use super::check::{Budget, Cause, Check, Decision, Denial, Outcome};
+use super::consults::Need;
+use super::judge::Standing;
+use crate::key::fingerprint;
+use crate::table::Shared;
+use crate::time::Now;
+use crate::window::MAX_COUNT;
+use alloc::vec::Vec;
+
+/// Most checks of one request; a configuration has no more rules.
+pub const MAX_CHECKS: usize = 64;
+
+/// What the checks that need the table came to.
+enum Table {
+    Charged(Option<Budget>),
+    Denied(Denial),
+}
+
+impl Limiter {
+    /// The outcome, or what the region is to be asked first (never if `asked`).
+    pub(super) fn round(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        asked: bool,
+        now: Now,
+    ) -> Result<Outcome, Vec<Need>> {
+        let mut items = core::mem::take(&mut self.items);
+        self.fold(checks, &mut items);
+        let standing = (!asked).then(|| self.standing(now.mono));
+        let decided = self.enforce(shared, checks, &items, standing.as_ref(), now);
+        let outcome = decided.map(|decision| {
+            let passes = matches!(decision, Decision::Allow(_));
+            Outcome { decision, shadow_denied: self.shadows(shared, checks, &items, passes, now) }
+        });
+        self.items = items;
+        outcome
+    }
+
+    /// A check by itself.
+    pub(super) fn item(&self, at: usize, check: &Check<'_>) -> Item {
+        Item {
+            check: at,
+            fingerprint: fingerprint(check.key, self.table.secret),
+            cost: check.cost,
+            limit: check.limit.min(MAX_COUNT),
+            shadow: check.policy.shadow,
+            looks: false,
+        }
+    }
+
+    /// Checks of the same cell become one: largest cost, lowest limit. A shadow's cell that an enforcing rule charges
+    /// is only looked at.
+    fn fold(&self, checks: &[Check<'_>], items: &mut Vec<Item>) {
+        items.clear();
+        for (at, check) in checks.iter().enumerate().take(MAX_CHECKS) {
+            let new = self.item(at, check);
+            let same = |item: &&mut Item| item.fingerprint == new.fingerprint && item.shadow == new.shadow;
+            // Each shadow rule is told apart in the outcome, so those keep an item each; the first one charges.
+            match items.iter_mut().find(same) {
+                Some(item) if !new.shadow => {
+                    if new.limit < item.limit {
+                        (item.limit, item.check) = (new.limit, new.check);
+                    }
+                    item.cost = item.cost.max(new.cost);
+                }
+                other => {
+                    let looks = other.is_some();
+                    items.push(Item { looks, ..new });
+                }
+            }
+        }
+        for at in 0..items.len() {
+            let enforced =
+                |item: &Item| !item.shadow && Some(item.fingerprint) == items.get(at).map(|i| i.fingerprint);
+            let looks = items.iter().any(enforced);
+            if let Some(item) = items.get_mut(at).filter(|item| item.shadow) {
+                item.looks |= looks;
+            }
+        }
+    }
+
+    fn enforce(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        items: &[Item],
+        standing: Option<&Standing>,
+        now: Now,
+    ) -> Result<Decision, Vec<Need>> {
+        if let Some(denial) = self.foregone(shared, checks, items, now) {
+            return Ok(Decision::Deny(denial));
+        }
+        let mut budget: Option<Budget> = None;
+        let mut covered = 0u64;
+        for (at, item, check) in enforced(items, checks) {
+            if let Some(left) = self.covered(item, check, now) {
+                budget = tighter(budget, Some(left));
+                covered |= 1 << at;
+            }
+        }
+        match self.charge_all(shared, checks, items, covered, standing, now)? {
+            Table::Charged(left) => budget = tighter(budget, left),
+            Table::Denied(denial) => return Ok(Decision::Deny(denial)),
+        }
+        for (_, item, check) in enforced(items, checks).filter(|(at, ..)| covered & (1 << at) != 0) {
+            self.spend_lease(item, check, now);
+        }
+        Ok(Decision::Allow(budget))
+    }
+
+    /// A denial that needs no look at the table, the longest of them.
+    fn foregone(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        items: &[Item],
+        now: Now,
+    ) -> Option<Denial> {
+        let mut denied = None;
+        for (_, item, check) in enforced(items, checks) {
+            let denial = match item.cost > item.limit {
+                true => Some(self.above_limit(shared, item, check, now)),
+                false => self.remembered(item, check, now.mono),
+            };
+            denied = worse(denied, denial);
+        }
+        denied
+    }
+
+    /// Charges all enforcing items that no lease covers, or none: holds in all but the last, then spends.
+    fn charge_all(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        items: &[Item],
+        covered: u64,
+        standing: Option<&Standing>,
+        now: Now,
+    ) -> Result<Table, Vec<Need>> {
+        let in_table = || enforced(items, checks).filter(|(at, ..)| covered & (1 << at) == 0);
+        let Some((last, ..)) = in_table().last() else { return Ok(Table::Charged(None)) };
+        let (mut budget, mut denied, mut needs, mut held) = (None, None, Vec::new(), 0u64);
+        for (at, item, check) in in_table() {
+            let failed = denied.is_some() || !needs.is_empty();
+            let mode = match (failed, at == last) {
+                (true, _) => Mode::Look,
+                (false, true) => Mode::Spend,
+                (false, false) => Mode::Hold,
+            };
+            match self.charge(shared, item, check, mode, standing, now) {
+                Charged::Admitted(left) => {
+                    budget = tighter(budget, Some(left));
+                    held |= if mode == Mode::Hold { 1 << at } else { 0 };
+                }
+                Charged::Denied(denial) => denied = worse(denied, Some(denial)),
+                Charged::Ask(reason) => needs.push(Need {
+                    check: item.check,
+                    fingerprint: item.fingerprint,
+                    cost: item.cost,
+                    limit: item.limit,
+                    reason,
+                }),
+            }
+        }
+        let spend = denied.is_none() && needs.is_empty();
+        for (_, item, check) in in_table().filter(|(at, ..)| held & (1 << at) != 0) {
+            self.end_hold(shared, item, check, spend, now);
+        }
+        match (denied, needs.is_empty()) {
+            (Some(denial), _) => Ok(Table::Denied(denial)),
+            (None, true) => Ok(Table::Charged(budget)),
+            (None, false) => Err(needs),
+        }
+    }
+
+    /// What the shadow rules would have said. They charge only what passes, by their word and by the others'.
+    fn shadows(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        items: &[Item],
+        passes: bool,
+        now: Now,
+    ) -> u64 {
+        let mut denied = 0u64;
+        for item in items.iter().filter(|item| item.shadow) {
+            let Some(check) = checks.get(item.check) else { continue };
+            let looks = item.looks || !passes;
+            let refused = if item.cost > item.limit {
+                true
+            } else if !looks && self.covered(item, check, now).is_some() {
+                self.spend_lease(item, check, now);
+                false
+            } else {
+                let mode = if looks { Mode::Look } else { Mode::Spend };
+                matches!(self.charge(shared, item, check, mode, None, now), Charged::Denied(_))
+            };
+            denied |= if refused { 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0) } else { 0 };
+        }
+        denied
+    }
+
+    /// A cost above the limit never passes, charges nothing and makes nothing strict.
+    fn above_limit(&mut self, shared: &mut impl Shared, item: &Item, check: &Check<'_>, now: Now) -> Denial {
+        let free = Item { cost: 0, ..*item };
+        let budget = match self.charge(shared, &free, check, Mode::Look, None, now) {
+            Charged::Admitted(budget) => budget,
+            Charged::Denied(denial) => denial.budget,
+            Charged::Ask(_) => {
+                Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms }
+            }
+        };
+        Denial { budget, retry_after_ms: None, cause: Cause::Cost }
+    }
+}
+
+/// The items that enforce, with their place and check.
+fn enforced<'a, 'c>(
+    items: &'a [Item],
+    checks: &'a [Check<'c>],
+) -> impl Iterator<Item = (usize, &'a Item, &'a Check<'c>)> {
+    let enforcing = items.iter().enumerate().filter(|(_, item)| !item.shadow);
+    enforcing.filter_map(|(at, item)| checks.get(item.check).map(|check| (at, item, check)))
+}
+
+/// The budget with less left.
+fn tighter(one: Option<Budget>, other: Option<Budget>) -> Option<Budget> {
+    match (one, other) {
+        (Some(one), Some(other)) if other.remaining < one.remaining => Some(other),
+        (one, other) => one.or(other),
+    }
+}
+
+/// The denial with the longer wait; never is longest.
+fn worse(one: Option<Denial>, other: Option<Denial>) -> Option<Denial> {
+    let wait = |denial: &Denial| denial.retry_after_ms.unwrap_or(u64::MAX);
+    match (one, other) {
+        (Some(one), Some(other)) if wait(&other) > wait(&one) => Some(other),
+        (one, other) => one.or(other),
+    }
+}

@@ -1,0 +1,52 @@
+//! What a limiter counts, for metrics.
+
+use super::check::{ConsultResult, Reason};
+
+/// Counters since the limiter was made, and gauges as of the last tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Questions asked, by [`Reason`] in its order.
+    pub consults: [u64; 5],
+    /// How they ended, by [`ConsultResult`] in its order.
+    pub results: [u64; 4],
+    /// Entries that left their bucket for others while a window still touched them.
+    pub evictions: u64,
+    /// Charges that went to an overflow cell.
+    pub overflows: u64,
+    /// Times that the table was changed by somebody else first.
+    pub conflicts: u64,
+    /// Charges given up after too many of those; the request was refused as [`super::Cause::Reserved`].
+    pub exhausted: u64,
+    /// Leases taken.
+    pub leases: u64,
+    /// Keys that entered the table.
+    pub keys_added: u64,
+    /// Keys that left it, evicted or over.
+    pub keys_removed: u64,
+    /// Cells waiting to be reported.
+    pub report_queue: u64,
+    /// The stream is up.
+    pub connected: bool,
+    /// This worker takes the pushes for its process.
+    pub subscriber: bool,
+    /// Milliseconds since the subscription was last known to be alive; `u64::MAX` if never.
+    pub snapshot_age_ms: u64,
+    /// Views merged from pushes.
+    pub views: u64,
+    /// Cells that the region refused.
+    pub refused: u64,
+}
+
+impl Stats {
+    pub(super) fn asked(&mut self, reason: Reason) {
+        if let Some(count) = self.consults.get_mut(reason as usize) {
+            *count += 1;
+        }
+    }
+
+    pub(super) fn ended(&mut self, result: ConsultResult) {
+        if let Some(count) = self.results.get_mut(result as usize) {
+            *count += 1;
+        }
+    }
+}

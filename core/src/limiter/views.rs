@@ -1,0 +1,188 @@
+//! What the region says, merged into the table: pushes, bases, and the answers that requests wait for.
+
+use super::Limiter;
+use super::charge::{Charged, Mode};
+use super::check::{Cause, Check, ConsultResult, Decision, Denial, Outcome};
+use super::consults::{MAX_ROUNDS, Question, Sent, Waiting};
+use super::transact::{Failed, Subject};
+use crate::key::{KeyParts, fingerprint};
+use crate::table::{Entry, ReservationKind, Shared};
+use crate::time::Now;
+use crate::window::Position;
+use crate::wire;
+use alloc::vec::Vec;
+
+/// A consult's reservation that nobody took back counts as spent after this long.
+const CONSULT_EXPIRES_MS: u64 = 4_000;
+/// When to come back after a denial that only rests on the region's silence.
+const UNDECIDED_RETRY_MS: u64 = 1_000;
+
+impl Limiter {
+    /// Merges views of keys, from a push or as bases of a report. Makes no entries: a key that this process does not
+    /// touch is asked about when it is.
+    pub(super) fn merge_views(&mut self, shared: &mut impl Shared, views: &[wire::View], now: Now) {
+        for view in views {
+            if KeyParts::decode(&view.key).is_err() {
+                self.stats.refused += 1;
+                continue;
+            }
+            let subject = Subject {
+                fingerprint: fingerprint(&view.key, self.table.secret),
+                key: Some(&view.key),
+                create: false,
+            };
+            let change = |entry: &mut Entry, _: &Position| {
+                let based = entry.is_unbased();
+                let changed = entry.merge(view, now.mono);
+                (based && !entry.is_unbased(), changed)
+            };
+            if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
+                self.stats.views += 1;
+                if done.result {
+                    self.note_both(&done.entry, now.mono);
+                }
+            }
+        }
+    }
+
+    /// The questions to send now; each reserves in the table what it asks for.
+    pub(super) fn send_questions(&mut self, shared: &mut impl Shared, now: Now) -> Vec<wire::Consult> {
+        let tag = self.tag(ReservationKind::Consult);
+        let mut asked = Vec::new();
+        for (fingerprint, question) in self.consults.unsent() {
+            let subject = Subject { fingerprint, key: Some(&question.key), create: true };
+            let cost = question.cost;
+            let change = |entry: &mut Entry, _: &Position| {
+                let asks = !entry.is_unbased() && cost > 0;
+                let reserved = asks && entry.reserve(tag, cost, now.mono.after(CONSULT_EXPIRES_MS));
+                (asks, reserved)
+            };
+            let position = Position::at(now.unix, question.cell_ms);
+            let mut consult = wire::Consult {
+                id: question.id,
+                key: question.key.clone(),
+                sequence: position.sequence,
+                own: 0,
+                cost: 0,
+                limit: question.limit,
+            };
+            if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
+                consult.sequence = done.entry.sequence;
+                if done.result && !done.overflow {
+                    consult.own = done.entry.current.own;
+                    consult.cost = done.entry.reserved_in(done.entry.sequence).max(cost);
+                }
+            }
+            question.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0 });
+            asked.push(consult);
+        }
+        asked
+    }
+
+    /// Takes the region's word and decides the requests that waited for it.
+    pub(super) fn answered(&mut self, shared: &mut impl Shared, answer: &wire::Answer, now: Now) {
+        let Some((fingerprint, question)) = self.consults.answered(answer.id) else { return };
+        self.link.answered();
+        let result = if answer.granted { ConsultResult::Granted } else { ConsultResult::Refused };
+        self.stats.ended(result);
+        let views = [answer.previous.as_ref(), answer.current.as_ref()];
+        self.close_question(shared, fingerprint, &question, &views, now);
+        let inquiry = question.sent.is_some_and(|sent| sent.inquiry) && question.cost > 0;
+        for (request, waiting) in self.consults.released(&question, answer.granted && !inquiry) {
+            self.decide_again(shared, request, waiting, now);
+        }
+    }
+
+    /// Requests that have waited long enough, and questions that nobody waits for any more.
+    pub(super) fn expire_waiting(&mut self, shared: &mut impl Shared, now: Now) {
+        for (request, waiting) in self.consults.overdue(now.mono) {
+            self.decide_unanswered(shared, request, &waiting, now);
+        }
+        for (fingerprint, question) in self.consults.abandoned() {
+            if question.sent.is_some() {
+                self.stats.ended(ConsultResult::Timeout);
+                self.link.timed_out(now.mono);
+            }
+            self.close_question(shared, fingerprint, &question, &[], now);
+        }
+    }
+
+    /// The stream is gone: nobody will answer.
+    pub(super) fn break_waiting(&mut self, shared: &mut impl Shared, now: Now) {
+        for (request, waiting) in self.consults.all() {
+            self.decide_unanswered(shared, request, &waiting, now);
+        }
+        for (fingerprint, question) in self.consults.abandoned() {
+            self.stats.ended(ConsultResult::Broken);
+            self.close_question(shared, fingerprint, &question, &[], now);
+        }
+    }
+
+    fn close_question(
+        &mut self,
+        shared: &mut impl Shared,
+        fingerprint: u64,
+        question: &Question,
+        views: &[Option<&wire::View>],
+        now: Now,
+    ) {
+        let tag = self.tag(ReservationKind::Consult);
+        let change = |entry: &mut Entry, _: &Position| {
+            if let Some(Sent { sequence, .. }) = question.sent {
+                entry.release(tag, sequence);
+            }
+            let based = entry.is_unbased();
+            for view in views.iter().flatten() {
+                entry.merge(view, now.mono);
+            }
+            (based && !entry.is_unbased(), true)
+        };
+        let subject = Subject { fingerprint, key: Some(&question.key), create: !views.is_empty() };
+        let mut closed = self.table.transact(shared, subject, now, &mut self.stats, change);
+        if let Err(Failed::Absent) = closed {
+            let (fingerprint, key) = self.table.overflow_of(&question.key);
+            let overflow = Subject { fingerprint, key: Some(&key), create: false };
+            let place = crate::table::Place::Overflow;
+            closed = self.table.transact_at(shared, place, overflow, now, &mut self.stats, change);
+        }
+        if let Some(done) = closed.ok().filter(|done| done.result) {
+            self.note_both(&done.entry, now.mono);
+        }
+    }
+
+    /// A request whose answers are all there: decided, or it waits for the next answer.
+    fn decide_again(&mut self, shared: &mut impl Shared, request: u64, mut waiting: Waiting, now: Now) {
+        waiting.rounds += 1;
+        let asked = waiting.granted || waiting.rounds >= MAX_ROUNDS;
+        match self.round(shared, &waiting.checks(), asked, now) {
+            Ok(outcome) => self.resolved.push((request, outcome)),
+            Err(needs) => self.ask(request, waiting, &needs),
+        }
+    }
+
+    /// A request that got no answer: decided by what is known, unless a rule would rather deny.
+    fn decide_unanswered(&mut self, shared: &mut impl Shared, request: u64, waiting: &Waiting, now: Now) {
+        let checks = waiting.checks();
+        let wary = checks.iter().find(|check| check.policy.deny_on_failure && !check.policy.shadow);
+        let outcome = match wary {
+            Some(check) => self.deny_undecided(shared, check, now),
+            // A round that has asked needs nothing more, so the default is never reached.
+            None => self
+                .round(shared, &checks, true, now)
+                .unwrap_or(Outcome { decision: Decision::Allow(None), shadow_denied: 0 }),
+        };
+        self.resolved.push((request, outcome));
+    }
+
+    fn deny_undecided(&mut self, shared: &mut impl Shared, check: &Check<'_>, now: Now) -> Outcome {
+        let item = self.item(0, check);
+        let denial = match self.charge(shared, &item, check, Mode::Look, None, now) {
+            Charged::Denied(denial) => denial,
+            Charged::Admitted(budget) => {
+                Denial { budget, retry_after_ms: Some(UNDECIDED_RETRY_MS), cause: Cause::Undecided }
+            }
+            Charged::Ask(_) => return Outcome { decision: Decision::Allow(None), shadow_denied: 0 },
+        };
+        Outcome { decision: Decision::Deny(denial), shadow_denied: 0 }
+    }
+}

@@ -1,0 +1,84 @@
+//! A walk over the whole table, a part at each tick: everything this process owns in live cells goes to the outbox.
+//!
+//! Done by the subscriber after each connect (the region may have lost it), after a worker died with work unreported,
+//! and by any worker whose outbox was too small.
+
+use super::Limiter;
+use super::transact::Subject;
+use crate::table::{Bucket, Entry, Place, Shared};
+use crate::time::Now;
+use crate::window::Position;
+use alloc::vec::Vec;
+
+/// Buckets looked at in one tick: a few milliseconds at worst, the default table in less than a second.
+const BUCKETS_A_TICK: u32 = 2_048;
+/// The walk waits while this many cells wait to be reported.
+const MAX_WAITING_ROWS: usize = 4_096;
+
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    next: u32,
+    /// Dead workers whose work it reports.
+    pub(super) burying: Vec<u64>,
+    pub(super) done: bool,
+}
+
+impl Limiter {
+    /// Begins a walk, if one is due and none is under way.
+    pub(super) fn plan_walk(&mut self, now: Now) {
+        if self.walk.is_some() {
+            return;
+        }
+        let lost = self.outbox.has_lost() && self.outbox.is_settled();
+        let dead: Vec<u64> =
+            if self.is_subscriber() { self.roster.dead(now.mono).collect() } else { Vec::new() };
+        if lost || self.resend || !dead.is_empty() {
+            self.resend = false;
+            self.outbox.found_again();
+            self.walk = Some(Walk { burying: dead, ..Walk::default() });
+        }
+    }
+
+    /// Goes on with the walk.
+    pub(super) fn step_walk(&mut self, shared: &mut impl Shared, now: Now) {
+        let Some(mut walk) = self.walk.take() else { return };
+        let end = self.table.geometry.buckets;
+        let mut bucket = core::mem::take(&mut self.walk_bucket);
+        for _ in 0..BUCKETS_A_TICK {
+            if walk.done || self.outbox.len() >= MAX_WAITING_ROWS {
+                break;
+            }
+            let place = if walk.next < end { Place::Bucket(walk.next) } else { Place::Overflow };
+            self.visit(shared, place, &mut bucket, now);
+            walk.done = walk.next >= end;
+            walk.next += 1;
+        }
+        self.walk_bucket = bucket;
+        self.walk = Some(walk);
+    }
+
+    fn visit(&mut self, shared: &mut impl Shared, place: Place, bucket: &mut Bucket, now: Now) {
+        shared.load(place, bucket.buffer());
+        bucket.check();
+        for (key, found) in bucket.entries() {
+            let mut entry = found.entry;
+            let held = entry.reservations.len();
+            let cell_ms = super::transact::cell_ms(key);
+            entry.advance(&Position::at(now.unix, cell_ms), now.mono);
+            if entry.reservations.len() < held {
+                // Somebody died with it: written down, so that it is spent for all.
+                let subject = Subject { fingerprint: entry.fingerprint, key: Some(key), create: false };
+                let write = |_: &mut Entry, _: &Position| ((), true);
+                if let Ok(done) = self.table.transact_at(shared, place, subject, now, &mut self.stats, write)
+                {
+                    entry = done.entry;
+                }
+            }
+            for sequence in [entry.sequence, entry.sequence.saturating_sub(1)] {
+                if let Some(cell) = entry.cell(sequence).filter(|cell| cell.own > 0) {
+                    self.outbox.note(&super::charge::row(&entry, key, sequence, cell), now.mono);
+                }
+            }
+        }
+    }
+}

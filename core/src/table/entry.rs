@@ -1,0 +1,255 @@
+//! One key of the table: two cells, what is reserved in them, and how fresh all that is.
+//!
+//! Leaves to others: its place among the bytes of a bucket (`bucket`), decisions (`limiter`).
+
+use crate::time::MonoMs;
+use crate::window::{MAX_COUNT, Position, Used};
+use crate::wire;
+use alloc::vec::Vec;
+
+/// Most reservations on one key. Leases keep to the first eight, so that there is always room for the short-lived
+/// ones; a reservation without room is refused, and its owner does without.
+pub const MAX_RESERVATIONS: usize = 64;
+/// Of these, how many may be leases.
+pub const MAX_LEASES: usize = 8;
+/// A sequence this far ahead of now is no small step of the clock any more.
+const MAX_AHEAD: u64 = 2;
+
+/// What is known of one cell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    /// Spent by this process; never falls. If the cell is unbased: only what was added since it was forgotten.
+    pub own: u64,
+    /// Spent by the other processes of the region.
+    pub region_others: u64,
+    /// Spent in other regions.
+    pub global_others: u64,
+    /// How much of `own` the region is known to hold.
+    pub confirmed: u64,
+    /// The process has forgotten its count in this cell and not yet been told the base.
+    pub unbased: bool,
+}
+
+/// What a reservation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReservationKind {
+    /// A worker spends it without asking the table.
+    Lease,
+    /// A request over several cells is being decided.
+    Hold,
+    /// A consult about it is under way.
+    Consult,
+}
+
+/// Who reserved, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// The worker, a random number below 2^62.
+    pub worker: u64,
+    /// What for.
+    pub kind: ReservationKind,
+}
+
+/// Part of the budget that somebody may still spend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// By whom.
+    pub tag: Tag,
+    /// In which cell.
+    pub sequence: u64,
+    /// How much.
+    pub amount: u64,
+    /// When its owner must be dead: from then on it counts as spent.
+    pub expires: MonoMs,
+}
+
+/// One key's knowledge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Keyed hash of the key.
+    pub fingerprint: u64,
+    /// The limit last applied; 0 if only others are known to use the key.
+    pub limit: u64,
+    /// A denial happened, so until then the local view alone is not trusted.
+    pub strict_until: MonoMs,
+    /// When this process last spent.
+    pub charged: MonoMs,
+    /// When the region's view last came; zero: never.
+    pub viewed: MonoMs,
+    /// How much used it is, for eviction.
+    pub hits: u8,
+    /// Sequence of `current`.
+    pub sequence: u64,
+    /// The newest cell.
+    pub current: Cell,
+    /// The one before.
+    pub previous: Cell,
+    /// What is reserved in either.
+    pub reservations: Vec<Reservation>,
+}
+
+impl Entry {
+    /// Brings the cells to `at`, and turns reservations of the dead into spent. Returns the moment as the entry's
+    /// current cell sees it: its start, where the clock went back a little.
+    pub fn advance(&mut self, at: &Position, now: MonoMs) -> Position {
+        self.reap(now);
+        let ahead = self.sequence.saturating_sub(at.sequence);
+        if ahead > MAX_AHEAD {
+            // The clock had been far ahead and was set right: the count stays, its cell is the one of now.
+            self.previous = Cell::default();
+            self.move_reservations(at.sequence);
+            self.sequence = at.sequence;
+        }
+        match at.sequence.saturating_sub(self.sequence) {
+            0 => {}
+            1 => {
+                self.previous = core::mem::take(&mut self.current);
+                self.sequence = at.sequence;
+            }
+            _ => {
+                self.previous = Cell::default();
+                self.current = Cell::default();
+                self.sequence = at.sequence;
+            }
+        }
+        if !self.reservations.is_empty() {
+            let oldest = self.sequence.saturating_sub(1);
+            self.reservations.retain(|reservation| reservation.sequence >= oldest);
+        }
+        at.seen_from(self.sequence)
+    }
+
+    /// What counts as used, reservations aside.
+    pub fn used(&self) -> Used {
+        Used { current: self.current.used(), previous: self.previous.used() }
+    }
+
+    /// What counts as used if everybody spends what is reserved.
+    pub fn used_and_reserved(&self) -> Used {
+        let used = self.used();
+        Used {
+            current: used.current.saturating_add(self.reserved_in(self.sequence)),
+            previous: used.previous.saturating_add(self.reserved_in(self.sequence.saturating_sub(1))),
+        }
+    }
+
+    /// Sum of the reservations in cell `sequence`.
+    pub fn reserved_in(&self, sequence: u64) -> u64 {
+        let of_cell = self.reservations.iter().filter(|reservation| reservation.sequence == sequence);
+        of_cell.fold(0, |sum: u64, reservation| sum.saturating_add(reservation.amount))
+    }
+
+    /// Spends `cost` in the current cell.
+    pub fn charge(&mut self, cost: u64, now: MonoMs) {
+        let sequence = self.sequence;
+        self.charge_in(sequence, cost, now);
+    }
+
+    /// Spends `cost` in cell `sequence`, if a window still touches it.
+    pub fn charge_in(&mut self, sequence: u64, cost: u64, now: MonoMs) {
+        if let Some(cell) = self.cell_mut(sequence) {
+            cell.own = cell.own.saturating_add(cost).min(MAX_COUNT);
+            self.charged = now;
+            self.hits = self.hits.saturating_add(1);
+        }
+    }
+
+    /// The cell of `sequence`, if a window still touches it.
+    pub fn cell(&self, sequence: u64) -> Option<&Cell> {
+        if sequence == self.sequence {
+            Some(&self.current)
+        } else if sequence.checked_add(1) == Some(self.sequence) {
+            Some(&self.previous)
+        } else {
+            None
+        }
+    }
+
+    /// Adds `amount` to the reservation of `tag` in the current cell; false if there is no room for another.
+    pub fn reserve(&mut self, tag: Tag, amount: u64, expires: MonoMs) -> bool {
+        let sequence = self.sequence;
+        let same = |held: &&mut Reservation| held.tag == tag && held.sequence == sequence;
+        if let Some(held) = self.reservations.iter_mut().find(same) {
+            held.amount = held.amount.saturating_add(amount);
+            held.expires = expires;
+            return true;
+        }
+        let leases = self.reservations.iter().filter(|held| held.tag.kind == ReservationKind::Lease).count();
+        let full = self.reservations.len() >= MAX_RESERVATIONS
+            || (tag.kind == ReservationKind::Lease && leases >= MAX_LEASES);
+        if !full {
+            self.reservations.push(Reservation { tag, sequence, amount, expires });
+        }
+        !full
+    }
+
+    /// Takes back what `tag` reserved in cell `sequence`; `None` if it is no longer there (and so counts as spent).
+    pub fn release(&mut self, tag: Tag, sequence: u64) -> Option<u64> {
+        let at = self.reservations.iter().position(|held| held.tag == tag && held.sequence == sequence)?;
+        Some(self.reservations.swap_remove(at).amount)
+    }
+
+    /// Merges what the region knows. Everything grows by max; an unbased cell gets its base, once. True if it
+    /// changed anything but the time.
+    pub fn merge(&mut self, view: &wire::View, now: MonoMs) -> bool {
+        self.viewed = now;
+        let Some(cell) = self.cell_mut(view.sequence) else { return false };
+        let before = *cell;
+        let bounded = |count: u64| count.min(MAX_COUNT);
+        cell.region_others = cell.region_others.max(bounded(view.region_others));
+        cell.global_others = cell.global_others.max(bounded(view.global_others));
+        if cell.unbased {
+            cell.own = cell.own.saturating_add(bounded(view.own)).min(MAX_COUNT);
+            cell.unbased = false;
+        }
+        cell.confirmed = cell.confirmed.max(bounded(view.own));
+        *cell != before
+    }
+
+    /// Notes that the region holds `own` of cell `sequence`.
+    pub fn confirm(&mut self, sequence: u64, own: u64) {
+        if let Some(cell) = self.cell_mut(sequence) {
+            cell.confirmed = cell.confirmed.max(own);
+        }
+    }
+
+    /// What may be spent in the current cell that the region does not know of.
+    pub fn unconfirmed(&self) -> u64 {
+        let spent = self.current.own.saturating_add(self.reserved_in(self.sequence));
+        spent.saturating_sub(self.current.confirmed)
+    }
+
+    /// Whether a base is missing in a cell that counts.
+    pub const fn is_unbased(&self) -> bool {
+        self.current.unbased || self.previous.unbased
+    }
+
+    fn cell_mut(&mut self, sequence: u64) -> Option<&mut Cell> {
+        if sequence == self.sequence {
+            Some(&mut self.current)
+        } else if sequence.checked_add(1) == Some(self.sequence) {
+            Some(&mut self.previous)
+        } else {
+            None
+        }
+    }
+
+    fn reap(&mut self, now: MonoMs) {
+        while let Some(at) = self.reservations.iter().position(|held| held.expires <= now) {
+            let dead = self.reservations.swap_remove(at);
+            self.charge_in(dead.sequence, dead.amount, now);
+        }
+    }
+
+    fn move_reservations(&mut self, sequence: u64) {
+        for reservation in &mut self.reservations {
+            reservation.sequence = sequence;
+        }
+    }
+}
+
+impl Cell {
+    fn used(&self) -> u64 {
+        self.own.saturating_add(self.region_others).saturating_add(self.global_others)
+    }
+}

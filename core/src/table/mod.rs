@@ -1,0 +1,109 @@
+//! What one Envoy process knows of its keys, as bytes that all its workers share.
+//!
+//! Envoy gives the workers of a process one thing in common: shared data, a map of byte strings with compare-and-set
+//! in which a key can never be deleted and a creation can be lost. So the table has a fixed number of buckets, made
+//! once, each holding a few keys with their current and previous cell. Whoever wants to change an entry loads its
+//! bucket, changes the bytes and stores them if nobody else has in between: exact however many workers there are.
+//!
+//! An entry keeps apart what is *spent* (`own`, only ever grows, the only value that is reported) and what is
+//! *reserved* (leases of workers, requests over several cells in the midst of their decision, consults under way).
+//! Reservations carry their owner and an expiry; one whose owner died counts as spent.
+//!
+//! Leaves to others: what is decided on an entry (`limiter`), and where the bytes live ([`Shared`]).
+
+mod bucket;
+mod entry;
+mod meta;
+
+use alloc::vec::Vec;
+
+pub use bucket::{Bucket, Found, NoRoom};
+pub use entry::{Cell, Entry, Reservation, ReservationKind, Tag};
+pub use meta::Meta;
+
+/// Most keys that one bucket may be configured to hold.
+pub const MAX_KEYS_PER_BUCKET: u8 = 32;
+
+/// A place in the shared data of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Origin, hash key and geometry; written once.
+    Meta,
+    /// The workers of the process.
+    Roster,
+    /// Where keys go whose bucket is full of unreported work.
+    Overflow,
+    /// Part of the table.
+    Bucket(u32),
+}
+
+/// The version of a place's bytes, for compare-and-set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version(pub u32);
+
+/// Byte strings that all workers of a process share.
+pub trait Shared {
+    /// Replaces `into` by the bytes at `place`; `None` (and an empty `into`) if there never were any.
+    fn load(&mut self, place: Place, into: &mut Vec<u8>) -> Option<Version>;
+
+    /// Stores `bytes` if `place` still has `version` (or, with `None`, still does not exist, which some
+    /// implementations cannot check). False if somebody else was faster.
+    fn store(&mut self, place: Place, bytes: &[u8], version: Option<Version>) -> bool;
+}
+
+/// How a table is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Number of buckets; at least 1.
+    pub buckets: u32,
+    /// Keys that one bucket holds at most; 1 to [`MAX_KEYS_PER_BUCKET`].
+    pub keys_per_bucket: u8,
+}
+
+impl Default for Geometry {
+    fn default() -> Self {
+        Geometry { buckets: 32_768, keys_per_bucket: 8 }
+    }
+}
+
+impl Geometry {
+    /// The bucket of a fingerprint: its upper bits scaled to the number of buckets.
+    pub fn place(&self, fingerprint: u64) -> Place {
+        let scaled = u128::from(fingerprint).wrapping_mul(u128::from(self.buckets)) >> 64;
+        Place::Bucket(u32::try_from(scaled).unwrap_or(0))
+    }
+}
+
+/// In-memory [`Shared`], for simulations, benchmarks and tests.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryShared {
+    places: alloc::collections::BTreeMap<Place, (Vec<u8>, u32)>,
+}
+
+impl Shared for MemoryShared {
+    fn load(&mut self, place: Place, into: &mut Vec<u8>) -> Option<Version> {
+        into.clear();
+        let (bytes, version) = self.places.get(&place)?;
+        into.extend_from_slice(bytes);
+        Some(Version(*version))
+    }
+
+    fn store(&mut self, place: Place, bytes: &[u8], version: Option<Version>) -> bool {
+        match (self.places.get_mut(&place), version) {
+            (None, _) => {
+                self.places.insert(place, (bytes.to_vec(), 1));
+                true
+            }
+            (Some((held, current)), Some(Version(expected))) if *current == expected => {
+                held.clear();
+                held.extend_from_slice(bytes);
+                *current = current.wrapping_add(1);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+use super::*;
+use crate::time::{MonoMs, UnixMs};
+use crate::window::Position;
+use crate::wire;
+use proptest::prelude::*;
+use std::vec;
+use std::vec::Vec;
+
+const LEASE: Tag = Tag { worker: 7, kind: ReservationKind::Lease };
+
+fn at(sequence: u64) -> Position {
+    Position { sequence, elapsed_ms: 400, cell_ms: 1_000 }
+}
+
+fn cell() -> impl Strategy<Value = Cell> {
+    (any::<[u64; 4]>(), any::<bool>()).prop_map(
+        |([own, region_others, global_others, confirmed], unbased)| Cell {
+            own,
+            region_others,
+            global_others,
+            confirmed,
+            unbased,
+        },
+    )
+}
+
+fn reservation() -> impl Strategy<Value = Reservation> {
+    (0u64..1 << 62, 0u8..3, any::<[u64; 3]>()).prop_map(|(worker, kind, [sequence, amount, expires])| {
+        let kind =
+            [ReservationKind::Lease, ReservationKind::Hold, ReservationKind::Consult][usize::from(kind)];
+        Reservation { tag: Tag { worker, kind }, sequence, amount, expires: MonoMs(expires) }
+    })
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let reservations = prop::collection::vec(reservation(), 0..5);
+    (any::<[u64; 6]>(), any::<u8>(), cell(), cell(), reservations).prop_map(
+        |([fingerprint, limit, strict, charged, viewed, sequence], hits, current, previous, reservations)| {
+            Entry {
+                fingerprint,
+                limit,
+                strict_until: MonoMs(strict),
+                charged: MonoMs(charged),
+                viewed: MonoMs(viewed),
+                hits,
+                sequence,
+                current,
+                previous,
+                reservations,
+            }
+        },
+    )
+}
+
+fn named_entries() -> impl Strategy<Value = Vec<(Vec<u8>, Entry)>> {
+    let named = (prop::collection::vec(any::<u8>(), 1..200), entry());
+    prop::collection::vec(named, 0..8).prop_map(|mut named| {
+        named.sort_by(|(a, _), (b, _)| a.cmp(b));
+        named.dedup_by(|(a, _), (b, _)| a == b);
+        named
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_put_is_found_and_may_change_its_size(named in named_entries(), later in entry()) {
+        let mut bucket = Bucket::default();
+        bucket.check();
+        for (key, entry) in &named {
+            let found = bucket.vacant(entry.clone());
+            bucket.put(&found, key);
+        }
+        prop_assert_eq!(bucket.len(), named.len());
+        for (key, entry) in &named {
+            let mut found = bucket.find(entry.fingerprint, key).unwrap();
+            prop_assert_eq!(&found.entry, entry);
+            found.entry = Entry { fingerprint: entry.fingerprint, ..later.clone() };
+            bucket.put(&found, key);
+            prop_assert_eq!(bucket.find(entry.fingerprint, key).unwrap().entry, found.entry);
+        }
+        let keys: Vec<_> = bucket.entries().map(|(key, _)| key.to_vec()).collect();
+        prop_assert_eq!(keys, named.into_iter().map(|(key, _)| key).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_no_danger(bytes in prop::collection::vec(any::<u8>(), 0..600), entry in entry()) {
+        let mut bucket = Bucket::default();
+        *bucket.buffer() = bytes;
+        bucket.check();
+        bucket.find(entry.fingerprint, b"k");
+        bucket.entries().count();
+        let _ = bucket.make_room(1, |_| at(5), |_| true);
+        let found = bucket.vacant(entry);
+        bucket.put(&found, b"k");
+    }
+
+    #[test]
+    fn spending_is_never_forgotten_while_a_window_touches_it(
+        steps in prop::collection::vec((0u64..3, 1u64..5), 1..40)
+    ) {
+        let mut entry = Entry { sequence: 10, ..Entry::default() };
+        let (mut now, mut spent) = (10u64, std::collections::BTreeMap::<u64, u64>::new());
+        for (forward, cost) in steps {
+            now += forward;
+            entry.advance(&at(now), MonoMs(1));
+            entry.charge(cost, MonoMs(1));
+            *spent.entry(now).or_default() += cost;
+            prop_assert_eq!(entry.current.own, spent[&now]);
+            prop_assert_eq!(entry.previous.own, spent.get(&(now - 1)).copied().unwrap_or(0));
+        }
+    }
+
+    #[test]
+    fn merging_views_is_commutative_and_idempotent(views in prop::collection::vec((9u64..=10, any::<[u32; 3]>()), 0..20)) {
+        let view = |&(sequence, [own, region_others, global_others]): &(u64, [u32; 3])| wire::View {
+            key: vec![],
+            sequence,
+            own: own.into(),
+            region_others: region_others.into(),
+            global_others: global_others.into(),
+        };
+        let merged = |order: Vec<wire::View>| {
+            let mut entry = Entry { sequence: 10, ..Entry::default() };
+            for view in &order {
+                entry.merge(view, MonoMs(1));
+            }
+            (entry.current, entry.previous)
+        };
+        let forward: Vec<_> = views.iter().map(view).collect();
+        let mut twice_backward: Vec<_> = views.iter().rev().map(view).collect();
+        twice_backward.extend(forward.clone());
+        prop_assert_eq!(merged(forward), merged(twice_backward));
+    }
+}
+
+#[test]
+fn a_reservation_of_the_dead_counts_as_spent() {
+    let mut entry = Entry { sequence: 10, ..Entry::default() };
+    assert!(entry.reserve(LEASE, 5, MonoMs(100)));
+    entry.advance(&at(10), MonoMs(99));
+    assert_eq!((entry.current.own, entry.reserved_in(10)), (0, 5));
+    entry.advance(&at(11), MonoMs(100));
+    assert_eq!((entry.current.own, entry.previous.own, entry.reserved_in(10)), (0, 5, 0));
+    assert_eq!(entry.release(LEASE, 10), None);
+}
+
+#[test]
+fn a_base_is_added_once() {
+    let mut entry = Entry { sequence: 10, ..Entry::default() };
+    entry.current.unbased = true;
+    entry.charge(2, MonoMs(1));
+    let view = wire::View { sequence: 10, own: 7, ..Default::default() };
+    entry.merge(&view, MonoMs(2));
+    entry.merge(&view, MonoMs(3));
+    assert_eq!((entry.current.own, entry.current.unbased), (9, false));
+}
+
+#[test]
+fn a_clock_stepping_back_starts_nothing_afresh() {
+    // (steps back) → the sequence that the count is in
+    for (back, expected) in [(1, 10), (2, 10), (3, 7), (9, 1)] {
+        let mut entry = Entry { sequence: 10, ..Entry::default() };
+        entry.charge(4, MonoMs(1));
+        let seen = entry.advance(&at(10 - back), MonoMs(2));
+        assert_eq!(
+            (entry.current.own, entry.sequence, seen.sequence),
+            (4, expected, expected),
+            "back {back}"
+        );
+    }
+}
+
+#[test]
+fn leases_leave_room_for_other_reservations() {
+    let mut entry = Entry::default();
+    let lease = |worker| Tag { worker, kind: ReservationKind::Lease };
+    assert_eq!((0..20).filter(|worker| entry.reserve(lease(*worker), 1, MonoMs(9))).count(), 8);
+    assert!(entry.reserve(Tag { worker: 1, kind: ReservationKind::Hold }, 1, MonoMs(9)));
+}
+
+#[test]
+fn the_least_used_leaves_but_none_that_is_held_back() {
+    let mut bucket = Bucket::default();
+    bucket.check();
+    for (name, hits) in [(b"a", 9u8), (b"b", 2), (b"c", 5)] {
+        let found =
+            bucket.vacant(Entry { fingerprint: u64::from(hits), hits, sequence: 10, ..Entry::default() });
+        bucket.put(&found, name);
+    }
+    let held = |entry: &Entry| entry.fingerprint != 2;
+    assert_eq!(bucket.make_room(3, |_| at(10), held), Ok(1));
+    let left: Vec<_> = bucket.entries().map(|(key, found)| (key.to_vec(), found.entry.hits)).collect();
+    assert_eq!(left, vec![(b"a".to_vec(), 8), (b"b".to_vec(), 1)]);
+    assert_eq!(bucket.evicted_through(), UnixMs(11_000));
+    assert_eq!(bucket.make_room(2, |_| at(10), |_| false), Err(NoRoom));
+    assert_eq!(bucket.make_room(2, |_| at(12), |_| false), Ok(1), "cells that are over hold nobody back");
+    assert_eq!(bucket.evicted_through(), UnixMs(11_000));
+}
