@@ -20,9 +20,9 @@ pub fn filter() -> Result<PathBuf> {
     from_environment("WEIR_FILTER_WASM")
 }
 
-/// libfaketime, which gives a process another wall clock.
-pub fn faketime() -> Result<PathBuf> {
-    from_environment("WEIR_FAKETIME_LIB")
+/// The library that gives a process another wall clock.
+pub fn clock_shim() -> Result<PathBuf> {
+    from_environment("WEIR_CLOCK_SHIM")
 }
 
 /// The file that an environment variable names, which must exist.

@@ -7,6 +7,7 @@
 mod aggregator;
 pub mod binaries;
 pub mod bootstrap;
+mod clock;
 mod envoy;
 pub mod http;
 pub mod load;
@@ -18,6 +19,7 @@ pub mod wait;
 
 pub use aggregator::{Aggregator, AggregatorOptions};
 pub use bootstrap::{EnvoyOptions, Filter, Route, Weir};
+pub use clock::Clock;
 pub use envoy::{Envoy, Reload, validate_file};
 pub use process::Process;
 pub use upstream::EchoUpstream;

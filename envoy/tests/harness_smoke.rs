@@ -1,12 +1,13 @@
 //! The harness against real Envoys, without Weir: what the other tests stand on must itself stand.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use weir_envoy::http::Request;
 use weir_envoy::load::{self, LoadPlan};
-use weir_envoy::{EchoUpstream, Envoy, EnvoyOptions, Filter, Reload, Route, Weir};
+use weir_envoy::{Clock, EchoUpstream, Envoy, EnvoyOptions, Filter, Reload, Route, Weir};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_reaches_the_echo_and_returns() {
@@ -102,12 +103,31 @@ async fn an_envoy_that_cannot_start_says_why() {
     assert!(format!("{error:#}").contains("/nowhere.wasm"), "{error:#}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoys_clock_can_be_moved() {
+    let clock = Clock::new().unwrap();
+    let environment = clock.environment().unwrap();
+    let envoy = Envoy::start(EnvoyOptions { environment, ..EnvoyOptions::default() }).await.unwrap();
+    let this_year = year_of(&envoy).await;
+    for (offset_days, expected) in [(400, Ordering::Greater), (0, Ordering::Equal), (-400, Ordering::Less)] {
+        clock.set(offset_days * 86_400);
+        let moved = async || year_of(&envoy).await.cmp(&this_year) == expected;
+        weir_envoy::wait::until("the clock moves", Duration::from_secs(10), moved).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_load_on_a_dead_target_counts_errors() {
     let nobody = weir_envoy::ports::local(weir_envoy::ports::free().unwrap());
     let report = load::run(LoadPlan::new(nobody, 2, 10, ("x-api-key", "k"))).await.unwrap();
     assert_eq!((report.errors, report.statuses.len()), (10, 0));
     assert!(report.first_error.unwrap().contains("connecting to"));
+}
+
+/// By the `date` header of a response, such as `Sat, 21 Nov 2026 03:48:45 GMT`.
+async fn year_of(envoy: &Envoy) -> u32 {
+    let answer = envoy.get("/", &[]).await.unwrap();
+    answer.header("date").unwrap().split(' ').nth(3).unwrap().parse().unwrap()
 }
 
 fn exists(pid: u32) -> bool {
