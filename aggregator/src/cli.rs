@@ -1,0 +1,104 @@
+//! The command line and its environment variables, parsed and checked.
+//!
+//! Leaves to others: doing what is asked (`main`).
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use weir_aggregator::serve::Settings;
+use weir_core::region::RegionLimits;
+
+/// Longest name of a region in bytes.
+const MAX_REGION_BYTES: usize = 48;
+
+/// Merges what the Envoys of a region report and tells each what the others used.
+#[derive(Debug, Parser)]
+#[command(name = "weir-aggregator", version, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// Which lines are logged, as tracing's directives: `info`, `debug`, `weir_aggregator=debug,warn`.
+    #[arg(long, global = true, env = "WEIR_LOG", default_value = "info", value_name = "DIRECTIVES")]
+    pub log: String,
+    /// How they look.
+    #[arg(long, global = true, env = "WEIR_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a region.
+    Serve(Serve),
+    /// Check a filter's configuration with the filter's own parser.
+    CheckConfig {
+        /// The filter's JSON, or a whole Envoy configuration as YAML or JSON.
+        file: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One line per event, for people.
+    Text,
+    /// One JSON object per event.
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Name of the region that this aggregator serves; required.
+    #[arg(long, env = "WEIR_REGION", default_value = "", hide_default_value = true, value_name = "NAME")]
+    region: String,
+    /// Where filters connect (gRPC).
+    #[arg(long, env = "WEIR_GRPC_LISTEN", default_value = "127.0.0.1:7071", value_name = "HOST:PORT")]
+    grpc_listen: String,
+    /// Where operators and Prometheus connect (HTTP).
+    #[arg(long, env = "WEIR_ADMIN_LISTEN", default_value = "127.0.0.1:7070", value_name = "HOST:PORT")]
+    admin_listen: String,
+    /// What filters must know to connect; best given by the variable, as arguments are seen by everyone.
+    #[arg(long, env = "WEIR_TOKEN", default_value = "", hide_default_value = true, hide_env_values = true)]
+    token: String,
+    /// Most keys held; counts of further ones are refused.
+    #[arg(long, env = "WEIR_MAX_KEYS", default_value_t = RegionLimits::default().max_keys, value_name = "NUMBER")]
+    max_keys: usize,
+}
+
+/// Why the arguments cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// Nothing tells which region this is.
+    #[error(
+        "no region is set, and counts belong to one; set --region or WEIR_REGION, as in --region eu-west-1"
+    )]
+    NoRegion,
+    /// Not a name.
+    #[error(
+        "the region {0:?} is no name; set --region or WEIR_REGION to 1 to {MAX_REGION_BYTES} printable ASCII characters"
+    )]
+    BadRegion(String),
+    /// Nothing could be held.
+    #[error("with --max-keys 0 nothing could be counted; set it to 1 at least")]
+    NoKeys,
+}
+
+impl Serve {
+    /// Checks what the types alone do not say.
+    pub fn settings(self) -> Result<Settings, Unusable> {
+        if self.region.trim().is_empty() {
+            return Err(Unusable::NoRegion);
+        }
+        let printable = self.region.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if !printable || self.region.len() > MAX_REGION_BYTES {
+            return Err(Unusable::BadRegion(self.region));
+        }
+        if self.max_keys == 0 {
+            return Err(Unusable::NoKeys);
+        }
+        Ok(Settings {
+            region: self.region,
+            grpc_listen: self.grpc_listen,
+            admin_listen: self.admin_listen,
+            token: Some(self.token).filter(|token| !token.is_empty()),
+            limits: RegionLimits { max_keys: self.max_keys, ..RegionLimits::default() },
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! `/weir.v1.Region/Follow` as a tonic service, written by hand: the messages need no generated code either.
+//!
+//! Leaves to others: what happens on a stream (`stream`), listening and connections (`serve`).
+
+use crate::outgoing::{self, Frames};
+use crate::refusal::Refusal;
+use crate::shared::Shared;
+use crate::stream;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tonic::body::Body;
+use tonic::codegen::{self, BoxFuture, Context, Poll, Service, StdError, http};
+use tonic::server::{Grpc, NamedService};
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+use weir_core::wire::{FilterFrame, MAX_FRAME_BYTES, METHOD, RegionFrame, SERVICE};
+
+/// Most streams at one time, over all connections.
+pub const MAX_STREAMS: usize = 16_384;
+/// Largest frame that is decoded: what a filter sends at most, and room for fields that a newer one adds.
+pub const MAX_DECODED_BYTES: usize = MAX_FRAME_BYTES + 64 * 1024;
+
+/// Hands every call to a stream of its own.
+#[derive(Clone)]
+pub struct RegionService {
+    shared: Arc<Shared>,
+    slots: Arc<Semaphore>,
+}
+
+impl RegionService {
+    /// Serves `shared`.
+    pub fn new(shared: Arc<Shared>) -> RegionService {
+        RegionService { shared, slots: Arc::new(Semaphore::new(MAX_STREAMS)) }
+    }
+
+    fn open(&self, incoming: Streaming<FilterFrame>) -> Result<Response<Frames>, Status> {
+        let Ok(slot) = self.slots.clone().try_acquire_owned() else {
+            let refusal = Refusal::TooManyStreams(MAX_STREAMS);
+            self.shared.metrics.frame_refused(&refusal);
+            self.shared.warn(&format!("refused a stream: {refusal}"), None);
+            return Err(Status::new(refusal.code(), refusal.to_string()));
+        };
+        let (outgoing, frames) = outgoing::queue();
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            stream::run(shared, incoming, outgoing).await;
+            drop(slot);
+        });
+        Ok(Response::new(frames))
+    }
+}
+
+impl NamedService for RegionService {
+    const NAME: &'static str = SERVICE;
+}
+
+impl Service<Request<Streaming<FilterFrame>>> for RegionService {
+    type Response = Response<Frames>;
+    type Error = Status;
+    type Future = Ready<Result<Self::Response, Status>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Streaming<FilterFrame>>) -> Self::Future {
+        ready(self.open(request.into_inner()))
+    }
+}
+
+impl<B> Service<http::Request<B>> for RegionService
+where
+    B: codegen::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let method = request.uri().path().rsplit('/').next().unwrap_or_default();
+        if method != METHOD {
+            let status = Status::unimplemented(format!("{SERVICE} has one method, {METHOD}"));
+            return Box::pin(ready(Ok(status.into_http())));
+        }
+        let service = self.clone();
+        Box::pin(async move {
+            let codec = ProstCodec::<RegionFrame, FilterFrame>::default();
+            let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_DECODED_BYTES);
+            Ok(grpc.streaming(service, request).await)
+        })
+    }
+}

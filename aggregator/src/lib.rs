@@ -1,0 +1,29 @@
+//! The regional aggregator: merges what the Envoys of a region report and tells each what the others used.
+//!
+//! In reading order:
+//!
+//! 1. [`serve`]: both listeners, from the first bind to a graceful end.
+//! 2. [`grpc`]: `/weir.v1.Region/Follow` as a tonic service; every call becomes a stream.
+//! 3. [`stream`]: one stream's life: hello, frames in, replies out, and why it ends ([`refusal`]).
+//! 4. [`outgoing`]: the bounded queue behind each stream, and what happens to a reader that does not read.
+//! 5. [`shared`]: the region behind its lock, and which streams belong to which Envoy.
+//! 6. [`push`]: what changed, to those who subscribe.
+//! 7. [`admin`]: health, readiness, [`metrics`], and the explanation of a key.
+//! 8. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
+//!
+//! What it leaves to others: every rule of counting is `weir_core::region`, every frame `weir_core::wire`. Nothing
+//! but [`clock`] reads the wall clock.
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod check_config;
+pub mod clock;
+pub mod grpc;
+pub mod metrics;
+pub mod outgoing;
+pub mod push;
+pub mod refusal;
+pub mod serve;
+pub mod shared;
+pub mod stream;
+pub mod throttle;

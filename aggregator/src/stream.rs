@@ -1,0 +1,242 @@
+//! One stream of a filter's worker: its hello, its frames and their replies, and why it ends.
+//!
+//! A stream waits for its own peer only. Its replies go through a bounded queue; while that is full nothing more is
+//! read from this peer, and a peer that never reads is abandoned.
+//!
+//! Leaves to others: what a frame does to the region (`shared`), pushes (`push`), the queue (`outgoing`).
+
+use crate::outgoing::Outgoing;
+use crate::push;
+use crate::refusal::{Refusal, check_hello};
+use crate::shared::{Shared, StreamId};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tonic::{Code, Status, Streaming};
+use tracing::debug;
+use weir_core::key::OriginId;
+use weir_core::wire::{self, FilterFrame, Hello, MAX_FRAME_CELLS, RegionFrame, Welcome};
+
+/// How long a new stream may take to say who it is.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long streams are still served when the program ends.
+pub const DRAIN: Duration = Duration::from_secs(2);
+/// A stream that sends nothing for this long while the program ends has nothing more on the way.
+const QUIET: Duration = Duration::from_millis(30);
+/// Changes of a stream's subscription that are allowed at any time; one more for each second of its life.
+const SUBSCRIPTION_CHANGES: u64 = 10;
+
+/// Serves a stream to its end.
+pub async fn run(shared: Arc<Shared>, mut incoming: Streaming<FilterFrame>, outgoing: Outgoing) {
+    shared.metrics.streams.inc();
+    let mut origin = None;
+    let end = serve(&shared, &mut incoming, &outgoing, &mut origin).await;
+    shared.metrics.streams.dec();
+    if outgoing.was_abandoned() {
+        shared.metrics.slow_streams.inc();
+        shared.warn("dropped a stream whose peer does not read; it heals when it connects again", origin);
+        return;
+    }
+    match end {
+        End::Left => debug!("a stream ended"),
+        End::Drained => outgoing.end(Status::unavailable("the aggregator is shutting down")),
+        End::Refused(refusal) => refuse(&shared, outgoing, &refusal, origin).await,
+    }
+}
+
+enum End {
+    /// The peer went away, or takes no more frames.
+    Left,
+    /// The program ends.
+    Drained,
+    /// The peer may not go on.
+    Refused(Refusal),
+}
+
+async fn serve(
+    shared: &Arc<Shared>,
+    incoming: &mut Streaming<FilterFrame>,
+    outgoing: &Outgoing,
+    heard: &mut Option<OriginId>,
+) -> End {
+    let (origin, hello, first) = match first_frame(shared, incoming, outgoing).await {
+        Ok(first) => first,
+        Err(end) => return end,
+    };
+    *heard = Some(origin);
+    let id = match shared.enter(origin) {
+        Ok(id) => id,
+        Err(refusal) => return End::Refused(refusal),
+    };
+    debug!(%origin, worker = hello.worker, "a stream began");
+    let stream = Stream { shared, outgoing, origin, id, pusher: None, began: Instant::now(), changes: 0 };
+    match stream.serve(hello, first, incoming).await {
+        Ok(()) => End::Left,
+        Err(end) => end,
+    }
+}
+
+/// The hello, checked, and the frame that it came in.
+async fn first_frame(
+    shared: &Shared,
+    incoming: &mut Streaming<FilterFrame>,
+    outgoing: &Outgoing,
+) -> Result<(OriginId, Hello, FilterFrame), End> {
+    let silent = Refusal::Silent(HELLO_TIMEOUT.as_millis() as u64);
+    let mut frame = timeout(HELLO_TIMEOUT, next_frame(shared, incoming, outgoing))
+        .await
+        .map_err(|_| End::Refused(silent))??;
+    let hello = frame.hello.take().ok_or(End::Refused(Refusal::NoHello))?;
+    let origin = check_hello(&hello, shared.token.as_deref()).map_err(End::Refused)?;
+    Ok((origin, hello, frame))
+}
+
+/// The next frame, or the end of the stream, by whichever side.
+async fn next_frame(
+    shared: &Shared,
+    incoming: &mut Streaming<FilterFrame>,
+    outgoing: &Outgoing,
+) -> Result<FilterFrame, End> {
+    tokio::select! {
+        biased;
+        () = outgoing.closed() => Err(End::Left),
+        () = overdue(shared, Duration::ZERO, DRAIN) => Err(End::Drained),
+        frame = incoming.message() => match frame {
+            Ok(Some(frame)) => Ok(frame),
+            Ok(None) => Err(End::Left),
+            Err(status) => Err(bad_frame(&status)),
+        },
+        () = overdue(shared, QUIET, Duration::ZERO) => Err(End::Drained),
+    }
+}
+
+/// Completes while the program drains: `quiet` from now, and not before draining has lasted for `at_least`.
+async fn overdue(shared: &Shared, quiet: Duration, at_least: Duration) {
+    let mut draining = shared.draining.subscribe();
+    let began = match draining.wait_for(Option::is_some).await {
+        Ok(began) => began.unwrap_or_else(Instant::now),
+        Err(_) => return,
+    };
+    tokio::time::sleep_until((Instant::now() + quiet).max(began + at_least).into()).await;
+}
+
+/// What the transport made of bytes that are no frame; everything else it says means that the peer went away.
+fn bad_frame(status: &Status) -> End {
+    match status.code() {
+        Code::Internal | Code::Unimplemented => End::Refused(Refusal::Malformed(status.message().to_owned())),
+        Code::OutOfRange | Code::ResourceExhausted => {
+            End::Refused(Refusal::Oversized(status.message().to_owned()))
+        }
+        _ => End::Left,
+    }
+}
+
+async fn refuse(shared: &Shared, outgoing: Outgoing, refusal: &Refusal, origin: Option<OriginId>) {
+    shared.metrics.frame_refused(refusal);
+    shared.warn(&format!("refused a stream: {refusal}"), origin);
+    let reason = refusal.to_string();
+    let word = wire::Refusal { reason: reason.clone() };
+    // A peer that is gone, or does not read, need not hear it.
+    let _ = outgoing.send(RegionFrame { refusal: Some(word), ..RegionFrame::default() }).await;
+    outgoing.end(Status::new(refusal.code(), reason));
+}
+
+/// An accepted stream.
+struct Stream<'a> {
+    shared: &'a Arc<Shared>,
+    outgoing: &'a Outgoing,
+    origin: OriginId,
+    id: StreamId,
+    pusher: Option<JoinHandle<()>>,
+    began: Instant,
+    changes: u64,
+}
+
+impl Stream<'_> {
+    async fn serve(
+        mut self,
+        hello: Hello,
+        first: FilterFrame,
+        incoming: &mut Streaming<FilterFrame>,
+    ) -> Result<(), End> {
+        let region = self.shared.region_name.clone();
+        let welcome = Welcome { version: wire::PROTOCOL_VERSION, region };
+        self.send(RegionFrame { welcome: Some(welcome), ..RegionFrame::default() }).await?;
+        self.take_role(&hello);
+        self.take(first).await?;
+        loop {
+            let frame = next_frame(self.shared, incoming, self.outgoing).await?;
+            self.take(frame).await?;
+        }
+    }
+
+    async fn take(&mut self, frame: FilterFrame) -> Result<(), End> {
+        self.check(&frame).map_err(End::Refused)?;
+        if let Some(hello) = &frame.hello {
+            self.take_role(hello);
+        }
+        let reply = self.shared.take(self.origin, &frame).map_err(End::Refused)?;
+        if reply == RegionFrame::default() {
+            return Ok(());
+        }
+        self.send(reply).await
+    }
+
+    fn check(&mut self, frame: &FilterFrame) -> Result<(), Refusal> {
+        let counts = frame.report.as_ref().map_or(0, |report| report.counts.len());
+        if counts > MAX_FRAME_CELLS {
+            return Err(Refusal::TooManyCounts(counts));
+        }
+        if frame.consults.len() > MAX_FRAME_CELLS {
+            return Err(Refusal::TooManyConsults(frame.consults.len()));
+        }
+        let Some(hello) = &frame.hello else { return Ok(()) };
+        if check_hello(hello, self.shared.token.as_deref())? != self.origin {
+            return Err(Refusal::OriginChanged);
+        }
+        if hello.subscriber != self.pushes() {
+            self.changes += 1;
+        }
+        if self.changes > SUBSCRIPTION_CHANGES + self.began.elapsed().as_secs() {
+            return Err(Refusal::Unsteady);
+        }
+        Ok(())
+    }
+
+    /// Begins or ends the pushes, as the worker says that it is its process' subscriber or not.
+    fn take_role(&mut self, hello: &Hello) {
+        if hello.subscriber == self.pushes() {
+            return;
+        }
+        self.stop_pushes();
+        if hello.subscriber {
+            let wake = self.shared.subscribe(self.origin, self.id);
+            let (shared, outgoing) = (self.shared.clone(), self.outgoing.clone());
+            self.pusher = Some(tokio::spawn(push::follow(shared, self.origin, self.id, wake, outgoing)));
+        }
+    }
+
+    /// Whether this stream is the one that is pushed to; another stream of the same Envoy may have taken over.
+    fn pushes(&self) -> bool {
+        self.pusher.as_ref().is_some_and(|pusher| !pusher.is_finished())
+    }
+
+    async fn send(&self, frame: RegionFrame) -> Result<(), End> {
+        self.outgoing.send(frame).await.map_err(|_| End::Left)
+    }
+
+    fn stop_pushes(&mut self) {
+        if let Some(pusher) = self.pusher.take() {
+            pusher.abort();
+            self.shared.unsubscribe(self.origin, self.id);
+        }
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        self.stop_pushes();
+        self.shared.leave(self.origin, self.id);
+    }
+}

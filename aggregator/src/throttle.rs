@@ -1,0 +1,56 @@
+//! A valve for log lines that a peer can provoke: one per interval passes, the rest are counted.
+//!
+//! Leaves to others: what the line says.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Lets one line pass per interval.
+#[derive(Debug)]
+pub struct Throttle {
+    created: Instant,
+    interval_ms: u64,
+    open_at_ms: AtomicU64,
+    held_back: AtomicU64,
+}
+
+impl Throttle {
+    /// The first line passes at once.
+    pub fn new(interval: Duration) -> Throttle {
+        let interval_ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
+        Throttle {
+            created: Instant::now(),
+            interval_ms,
+            open_at_ms: AtomicU64::new(0),
+            held_back: AtomicU64::new(0),
+        }
+    }
+
+    /// How many lines were held back since the last one that passed, if this one may pass.
+    pub fn pass(&self) -> Option<u64> {
+        let now_ms = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let open_at_ms = self.open_at_ms.load(Relaxed);
+        let next_ms = now_ms.saturating_add(self.interval_ms);
+        let passes = now_ms >= open_at_ms
+            && self.open_at_ms.compare_exchange(open_at_ms, next_ms, Relaxed, Relaxed).is_ok();
+        if passes {
+            return Some(self.held_back.swap(0, Relaxed));
+        }
+        self.held_back.fetch_add(1, Relaxed);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_passes_and_the_rest_are_counted() {
+        let throttle = Throttle::new(Duration::from_secs(3_600));
+        assert_eq!(throttle.pass(), Some(0));
+        assert_eq!((throttle.pass(), throttle.pass()), (None, None));
+        throttle.open_at_ms.store(0, Relaxed);
+        assert_eq!(throttle.pass(), Some(2));
+    }
+}
