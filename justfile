@@ -11,11 +11,11 @@ default:
 
 # Run a whole Weir here: upstream, aggregator, Envoy with the filter. `up --help` names the options.
 up *ARGS:
-    @envoy/setup/up.sh "$@"
+    @exec envoy/setup/up.sh "$@"
 
 # Install what the tests need, build everything and test it: unit, property and end to end against real Envoys.
 test *ARGS:
-    @envoy/setup/test.sh "$@"
+    @exec envoy/setup/test.sh "$@"
 
 # Check formatting and lints, natively and for the filter's WASM target.
 lint: fmt-check
@@ -45,7 +45,7 @@ filter:
 
 # Measure what the filter adds to a request, beside no filter, local_ratelimit and a no-op. `bench-filter --help` names the options.
 bench-filter *ARGS:
-    @envoy/setup/bench-filter.sh "$@"
+    @exec envoy/setup/bench-filter.sh "$@"
 
 # Measure the core's decision alone.
 bench-core *ARGS:

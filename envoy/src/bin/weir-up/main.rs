@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{self, SignalKind};
 use tokio::time::interval;
 use weir_envoy::{
     Aggregator, AggregatorOptions, EchoUpstream, Envoy, EnvoyOptions, Filter, Process, Route, Weir, binaries,
@@ -31,6 +33,8 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<()> {
+    // It ends with whatever started it, even when that is killed.
+    set_pdeathsig(Signal::SIGTERM)?;
     let mut stop = StopSignals::new()?;
     options.check_ports()?;
     // A signal while parts are starting drops, and so kills, those that have started.
@@ -141,12 +145,12 @@ fn print_ready(options: &Options, running: &Running) -> Result<()> {
 }
 
 /// Ctrl-C, a polite kill, and a closed terminal. One value for the whole run, so that none is missed.
-struct StopSignals([Signal; 3]);
+struct StopSignals([unix::Signal; 3]);
 
 impl StopSignals {
     fn new() -> Result<Self> {
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let [interrupt, terminate, hangup] = kinds.map(signal);
+        let [interrupt, terminate, hangup] = kinds.map(unix::signal);
         Ok(Self([interrupt?, terminate?, hangup?]))
     }
 
