@@ -185,6 +185,11 @@ impl Limiter {
         if self.consults.is_empty() { TICK_MS } else { WAITING_TICK_MS }
     }
 
+    /// A full report waits: send it at once.
+    pub fn is_urgent(&self) -> bool {
+        self.outbox.len() >= FLUSH_ROWS
+    }
+
     /// What to send now, in order. Empty unless a stream is open.
     pub fn take_frames(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
         let now = self.moment(now);

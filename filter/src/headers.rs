@@ -1,0 +1,146 @@
+//! A request's headers, read in place from the bytes that Envoy hands over in one call.
+//!
+//! ```text
+//! count u32 · (name length u32 · value length u32)… · (name NUL value NUL)…
+//! ```
+//! Little-endian. One call for all headers costs as much as a call for one of them.
+//!
+//! Leaves to others: what a header means (`weir_core::rules`); the peer's address and metadata come through
+//! [`Beyond`], as each costs a host call.
+
+use weir_core::rules::{Lines, Request};
+
+/// What a request knows besides its headers.
+pub trait Beyond {
+    /// Appends the peer's address, `ip:port`.
+    fn peer_address(&self, out: &mut Vec<u8>);
+    /// Appends the dynamic metadata at `path`; false if there is none.
+    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool;
+}
+
+/// Serialised headers. What does not fit the format is taken for the end of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Headers<'a, B> {
+    lengths: &'a [[u8; 8]],
+    texts: &'a [u8],
+    beyond: B,
+}
+
+impl<'a, B: Beyond> Headers<'a, B> {
+    /// Reads the frame of `bytes`, not yet the headers.
+    pub fn new(bytes: &'a [u8], beyond: B) -> Headers<'a, B> {
+        let (count, rest) = bytes.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+        let count = usize::try_from(u32::from_le_bytes(*count)).unwrap_or(0);
+        let (lengths, texts) = rest.split_at_checked(count.saturating_mul(8)).unwrap_or_default();
+        let (lengths, _) = lengths.as_chunks::<8>();
+        Headers { lengths, texts, beyond }
+    }
+
+    /// The first line of the header `name`.
+    pub fn first(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.lines(name).next()
+    }
+
+    fn lines<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n, B> {
+        self.iter().filter(move |(of, _)| *of == name).map(|(_, value)| value)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a, B> {
+        let mut rest = self.texts;
+        self.lengths.iter().map_while(move |lengths| {
+            let [a, b, c, d, e, f, g, h] = *lengths;
+            let name_length = usize::try_from(u32::from_le_bytes([a, b, c, d])).ok()?;
+            let value_length = usize::try_from(u32::from_le_bytes([e, f, g, h])).ok()?;
+            let (name, after) = rest.split_at_checked(name_length)?;
+            let (value, after) = after.get(1..)?.split_at_checked(value_length)?;
+            rest = after.get(1..)?;
+            Some((name, value))
+        })
+    }
+}
+
+impl<B: Beyond> Request for Headers<'_, B> {
+    fn header(&self, name: &[u8]) -> Lines<'_> {
+        let mut lines = self.lines(name);
+        match (lines.next(), lines.next()) {
+            (None, _) => Lines::None,
+            (Some(line), None) => Lines::One(line),
+            (Some(_), Some(_)) => Lines::Many,
+        }
+    }
+
+    fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8])) {
+        self.lines(name).for_each(line);
+    }
+
+    fn peer_address(&self, out: &mut Vec<u8>) {
+        self.beyond.peer_address(out);
+    }
+
+    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool {
+        self.beyond.metadata(path, out)
+    }
+}
+
+/// Serialises headers for a response, in the same format.
+pub fn serialise(headers: &[(&str, String)]) -> Vec<u8> {
+    let length = |text: &str| u32::try_from(text.len()).unwrap_or(0).to_le_bytes();
+    let mut bytes = u32::try_from(headers.len()).unwrap_or(0).to_le_bytes().to_vec();
+    for (name, value) in headers {
+        bytes.extend_from_slice(&length(name));
+        bytes.extend_from_slice(&length(value));
+    }
+    for (name, value) in headers {
+        for text in [*name, value.as_str()] {
+            bytes.extend_from_slice(text.as_bytes());
+            bytes.push(0);
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Beyond for Nothing {
+        fn peer_address(&self, _: &mut Vec<u8>) {}
+        fn metadata(&self, _: &[String], _: &mut Vec<u8>) -> bool {
+            false
+        }
+    }
+
+    fn headers(pairs: &[(&str, &str)]) -> Vec<u8> {
+        serialise(&pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn lines_are_found_in_order() {
+        let bytes = headers(&[(":path", "/a"), ("x-a", ""), ("x-b", "1"), ("x-b", "2")]);
+        let request = Headers::new(&bytes, Nothing);
+        assert_eq!(request.header(b":path"), Lines::One(b"/a"));
+        assert_eq!(request.header(b"x-a"), Lines::One(b""));
+        assert_eq!(request.header(b"x-b"), Lines::Many);
+        assert_eq!(request.header(b"x-c"), Lines::None);
+        let mut lines = Vec::new();
+        request.for_each_header(b"x-b", &mut |line| lines.push(line.to_vec()));
+        assert_eq!(lines, [b"1", b"2"]);
+    }
+
+    #[test]
+    fn damaged_bytes_end_the_headers() {
+        let whole = headers(&[("a", "1"), ("b", "2")]);
+        for end in 0..whole.len() {
+            let request = Headers::new(&whole[..end], Nothing);
+            assert!(matches!(request.header(b"b"), Lines::None), "cut at {end}");
+        }
+        let mut huge = whole.clone();
+        huge[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Headers::new(&huge, Nothing).header(b"a"), Lines::None);
+        let mut long = whole;
+        long[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Headers::new(&long, Nothing).header(b"a"), Lines::None);
+    }
+}

@@ -1,0 +1,132 @@
+//! What the filter tells Envoy's statistics: names, and one batch now and then instead of a host call a request.
+//!
+//! All names begin with `weir_`; rule, outcome, reason and result stand in the name and become labels through the
+//! `stats_tags` of the shipped bootstrap. Never an identifier, never an origin.
+//!
+//! Workers share Envoy's metrics, so gauges are moved by differences, not set.
+
+use crate::host;
+use crate::tally::Tally;
+use proxy_wasm::types::MetricType;
+use weir_core::limiter::Stats;
+use weir_core::rules::Rule;
+use weir_core::time::MonoMs;
+
+/// Between batches.
+const FLUSH_MS: u64 = 200;
+const REASONS: [&str; 5] = ["cold", "base", "strict", "stale", "slack"];
+const RESULTS: [&str; 4] = ["granted", "refused", "timeout", "broken"];
+
+/// Metrics of one worker.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    decisions: Vec<[Option<u32>; 4]>,
+    told: Stats,
+    ids: Vec<(&'static str, u32)>,
+    flushed: MonoMs,
+}
+
+impl Metrics {
+    /// For `rules` rules.
+    pub fn new(rules: usize) -> Metrics {
+        Metrics { decisions: vec![[None; 4]; rules], ..Metrics::default() }
+    }
+
+    /// Tells what has changed since the last time, if it is time or `now_or_never`.
+    pub fn flush(
+        &mut self,
+        rules: &[Rule],
+        tally: &mut Tally,
+        stats: Stats,
+        now: MonoMs,
+        now_or_never: bool,
+    ) {
+        if now.since(self.flushed) < FLUSH_MS && !now_or_never {
+            return;
+        }
+        self.flushed = now;
+        let decisions = &mut self.decisions;
+        tally.drain(|rule, outcome, count| {
+            let Some(id) = decisions.get_mut(rule).and_then(|ids| ids.get_mut(outcome as usize)) else {
+                return;
+            };
+            let name = || rules.get(rule).map_or("", |rule| rule.name.as_str());
+            if id.is_none() {
+                let name = format!("weir_decisions_total.rule.{}.outcome.{}", name(), outcome.name());
+                *id = host::define_metric(MetricType::Counter, &name);
+            }
+            if let Some(id) = *id {
+                host::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
+            }
+        });
+        self.flush_stats(stats);
+    }
+
+    fn flush_stats(&mut self, stats: Stats) {
+        let told = std::mem::replace(&mut self.told, stats);
+        for ((reason, count), before) in REASONS.iter().zip(stats.consults).zip(told.consults) {
+            self.labelled("weir_consults_total.reason.", reason, count, before);
+        }
+        for ((result, count), before) in RESULTS.iter().zip(stats.results).zip(told.results) {
+            self.labelled("weir_consult_results_total.result.", result, count, before);
+        }
+        let counters = [
+            ("weir_table_evictions_total", stats.evictions, told.evictions),
+            ("weir_table_overflows_total", stats.overflows, told.overflows),
+            ("weir_table_conflicts_total", stats.conflicts, told.conflicts),
+            ("weir_table_exhausted_total", stats.exhausted, told.exhausted),
+            ("weir_leases_total", stats.leases, told.leases),
+            ("weir_views_total", stats.views, told.views),
+            ("weir_refused_cells_total", stats.refused, told.refused),
+        ];
+        for (name, count, before) in counters {
+            self.moved(MetricType::Counter, name, count, before);
+        }
+        let keys = |stats: &Stats| stats.keys_added.wrapping_sub(stats.keys_removed);
+        let gauges = [
+            ("weir_table_keys", keys(&stats), keys(&told)),
+            ("weir_report_queue", stats.report_queue, told.report_queue),
+            ("weir_streams_connected", u64::from(stats.connected), u64::from(told.connected)),
+            ("weir_subscribers", u64::from(stats.subscriber), u64::from(told.subscriber)),
+        ];
+        for (name, value, before) in gauges {
+            self.moved(MetricType::Gauge, name, value, before);
+        }
+        if stats.subscriber
+            && stats.snapshot_age_ms != u64::MAX
+            && let Some(id) = self.id(MetricType::Gauge, "weir_snapshot_age_ms")
+        {
+            host::record_metric(id, stats.snapshot_age_ms);
+        }
+    }
+
+    fn labelled(&mut self, prefix: &str, label: &str, count: u64, before: u64) {
+        if count != before
+            && let Some(id) = host::define_metric(MetricType::Counter, &format!("{prefix}{label}"))
+        {
+            host::increment_metric(id, difference(count, before));
+        }
+    }
+
+    fn moved(&mut self, kind: MetricType, name: &'static str, value: u64, before: u64) {
+        if value != before
+            && let Some(id) = self.id(kind, name)
+        {
+            host::increment_metric(id, difference(value, before));
+        }
+    }
+
+    fn id(&mut self, kind: MetricType, name: &'static str) -> Option<u32> {
+        if let Some((_, id)) = self.ids.iter().find(|(of, _)| *of == name) {
+            return Some(*id);
+        }
+        let id = host::define_metric(kind, name)?;
+        self.ids.push((name, id));
+        Some(id)
+    }
+}
+
+fn difference(value: u64, before: u64) -> i64 {
+    // Two's complement: a fall comes out negative.
+    value.wrapping_sub(before).cast_signed()
+}

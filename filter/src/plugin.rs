@@ -1,0 +1,472 @@
+//! One plugin configuration on one worker: its rules, its limiter, its stream.
+//!
+//! Returns what is to be done to requests as [`Effect`]s, as doing it may call back into the VM.
+//!
+//! Leaves to others: which plugin a request belongs to, and doing the effects (`vm`).
+
+use crate::answer::{self, Answer};
+use crate::faults::{self, Fault};
+use crate::headers::{Beyond, Headers};
+use crate::host;
+use crate::metrics::Metrics;
+use crate::shared::EnvoyShared;
+use crate::stream::Stream;
+use crate::tally::{Outcome, Tally};
+use prost::Message;
+use proxy_wasm::types::LogLevel;
+use std::collections::BTreeMap;
+use weir_core::key::{HashKey, KeyParts, MAX_KEY_BYTES, OriginId};
+use weir_core::limiter::{self, Check, Decision, Limiter, Policy, Setup};
+use weir_core::rules::{Action, Config, FirstRequest, OnConsultFailure, Rule, Scratch};
+use weir_core::table::{Geometry, Meta};
+use weir_core::time::{MonoMs, Now};
+use weir_core::wire;
+
+/// Keys a worker remembers in its own memory, in sets of four: 32 768, some 6 MB once all are used.
+const LOCAL_SETS: usize = 8_192;
+/// Checks that fit a request without allocating.
+const INLINE_CHECKS: usize = 4;
+/// Allowed requests whose response headers are still to come; more are let go without the headers.
+const MAX_TRACKED: usize = 16_384;
+
+/// What is to be done to a request.
+#[derive(Debug)]
+pub enum Effect {
+    /// Nothing: it goes on.
+    Pass,
+    /// It goes on, and access logs are to know why.
+    PassLabelled(Label),
+    /// It waits; another effect will follow.
+    Pause,
+    /// It is answered.
+    Refuse(Label, Box<Answer>),
+}
+
+/// Rule and outcome for access logs.
+#[derive(Clone, Debug)]
+pub struct Label {
+    /// The rule's name.
+    pub rule: String,
+    /// As metrics name it.
+    pub outcome: &'static str,
+}
+
+/// A plugin on a worker.
+pub struct Plugin {
+    config: Config,
+    shapes: Vec<Shape>,
+    limiter: Limiter,
+    stream: Stream,
+    scratch: Scratch,
+    keys: Vec<u8>,
+    resolved: Vec<Resolved>,
+    tally: Tally,
+    metrics: Metrics,
+    tick_ms: u64,
+    /// Paused requests, with the rules that apply to them.
+    paused: BTreeMap<u32, Vec<Applied>>,
+    /// Allowed requests whose response is to carry headers.
+    allowed: BTreeMap<u32, limiter::Budget>,
+    clock_shift_ms: i64,
+}
+
+/// The parts of a rule's keys that do not change.
+struct Shape {
+    before: Vec<u8>,
+    after: Vec<u8>,
+    cell_ms: u64,
+    policy: Policy,
+}
+
+/// A check whose key stands in `keys`.
+#[derive(Clone, Copy)]
+struct Resolved {
+    rule: usize,
+    key_end: usize,
+    limit: u64,
+    cost: u64,
+}
+
+/// A rule that applies to a request.
+#[derive(Clone, Copy, Debug)]
+struct Applied {
+    rule: usize,
+    shadow: bool,
+}
+
+/// What Envoy knows of a request besides its headers.
+struct Envoy;
+
+impl Beyond for Envoy {
+    fn peer_address(&self, out: &mut Vec<u8>) {
+        host::property(b"source\0address", out);
+    }
+
+    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool {
+        let path = format!("metadata\0filter_metadata\0{}", path.join("\0"));
+        host::property(path.as_bytes(), out)
+    }
+}
+
+impl Plugin {
+    /// Takes a configuration; `None` (and why, in the log) if it is not one.
+    pub fn configure(text: &[u8]) -> Option<Plugin> {
+        let config = match Config::parse(text) {
+            Ok(config) => config,
+            Err(errors) => {
+                for error in errors.iter() {
+                    host::log(LogLevel::Error, &format!("weir: configuration: {error}"));
+                }
+                return None;
+            }
+        };
+        let now = Now { unix: host::unix_now(), mono: host::mono_now() };
+        let setup = Setup {
+            meta: Meta::establish(&mut EnvoyShared, proposal(&config)),
+            worker: u64::from_le_bytes(host::random()),
+            token: config
+                .aggregator
+                .token
+                .as_ref()
+                .map(|token| token.reveal().to_owned())
+                .unwrap_or_default(),
+            version: config.version(),
+            local_sets: LOCAL_SETS,
+        };
+        let rules = config.rules.len();
+        host::set_tick_period(u32::try_from(limiter::TICK_MS).unwrap_or(u32::MAX));
+        Some(Plugin {
+            shapes: config.rules.iter().map(|rule| shape(&config.workspace, rule)).collect(),
+            limiter: Limiter::new(setup, now),
+            stream: Stream::new(&config.aggregator),
+            scratch: Scratch::default(),
+            keys: Vec::with_capacity(MAX_KEY_BYTES.saturating_mul(INLINE_CHECKS)),
+            resolved: Vec::with_capacity(INLINE_CHECKS),
+            tally: Tally::new(rules),
+            metrics: Metrics::new(rules),
+            tick_ms: limiter::TICK_MS,
+            paused: BTreeMap::new(),
+            allowed: BTreeMap::new(),
+            clock_shift_ms: 0,
+            config,
+        })
+    }
+
+    /// A request's headers are there.
+    pub fn on_request(&mut self, context: u32) -> Effect {
+        let effect = host::request_headers(|bytes| self.decide(context, &Headers::new(bytes, Envoy)));
+        if matches!(effect, Effect::Pause) || self.limiter.is_urgent() {
+            self.send(host::mono_now());
+            self.adjust_tick();
+        }
+        effect
+    }
+
+    /// Headers for the response of an allowed request.
+    pub fn on_response(&mut self, context: u32) -> Vec<(&'static str, String)> {
+        let Some(budget) = self.allowed.remove(&context) else { return Vec::new() };
+        let rule = self.config.rules.get(usize::from(budget.rule));
+        rule.map(|rule| answer::allowed_headers(rule, &budget, &self.config.responses)).unwrap_or_default()
+    }
+
+    /// A request is over, whether or not it was answered.
+    pub fn on_request_done(&mut self, context: u32) {
+        self.paused.remove(&context);
+        self.allowed.remove(&context);
+    }
+
+    /// Time has passed. Returns what is to be done to which requests.
+    pub fn on_tick(&mut self) -> Vec<(u32, Effect)> {
+        let mono = host::mono_now();
+        let unix = faults::shifted(host::unix_now(), self.clock_shift_ms);
+        self.limiter.tick(&mut EnvoyShared, Now { unix, mono });
+        if self.limiter.should_give_up(mono) {
+            self.break_stream(mono);
+        }
+        if self.limiter.should_open(mono) {
+            self.limiter.on_opening(mono);
+            if !self.stream.open() {
+                self.break_stream(mono);
+            }
+        }
+        let effects = self.go_on(mono);
+        self.metrics.flush(&self.config.rules, &mut self.tally, self.limiter.stats(mono), mono, false);
+        effects
+    }
+
+    /// A message came on stream `token`.
+    pub fn on_message(&mut self, token: u32) -> Vec<(u32, Effect)> {
+        if !self.stream.is(token) {
+            return Vec::new();
+        }
+        let mono = host::mono_now();
+        match host::grpc_message(|bytes| wire::RegionFrame::decode(bytes)) {
+            Ok(frame) => {
+                if let Some(refusal) = &frame.refusal {
+                    host::log(LogLevel::Warn, &format!("weir: the aggregator refuses: {}", refusal.reason));
+                }
+                self.limiter.on_frame(&mut EnvoyShared, &frame, mono);
+            }
+            Err(error) => {
+                host::log(
+                    LogLevel::Warn,
+                    &format!("weir: a message of the aggregator is malformed: {error}"),
+                );
+                self.break_stream(mono);
+            }
+        }
+        self.go_on(mono)
+    }
+
+    /// Stream `token` ended.
+    pub fn on_stream_closed(&mut self, token: u32) -> Vec<(u32, Effect)> {
+        if !self.stream.is(token) {
+            return Vec::new();
+        }
+        let mono = host::mono_now();
+        self.break_stream(mono);
+        self.go_on(mono)
+    }
+
+    /// The worker or this configuration ends.
+    pub fn on_shutdown(&mut self) -> Vec<(u32, Effect)> {
+        let mono = host::mono_now();
+        for frame in self.limiter.shutdown(&mut EnvoyShared, mono) {
+            self.stream.send(&frame);
+        }
+        let effects = self.take_effects();
+        self.metrics.flush(&self.config.rules, &mut self.tally, Default::default(), mono, true);
+        effects
+    }
+
+    /// Whether requests have left something here that must be cleaned up.
+    pub fn is_tracking(&self) -> bool {
+        !self.paused.is_empty() || !self.allowed.is_empty()
+    }
+
+    fn decide(&mut self, context: u32, request: &Headers<'_, Envoy>) -> Effect {
+        if self.config.test_faults {
+            match faults::asked(request) {
+                Some(Fault::Panic) => faults::die(),
+                Some(Fault::Clock(shift_ms)) => self.clock_shift_ms = shift_ms,
+                None => {}
+            }
+        }
+        let mut label = None;
+        self.keys.clear();
+        self.resolved.clear();
+        for check in self.config.resolve(request, &mut self.scratch) {
+            let Some(shape) = self.shapes.get(check.rule_index) else { continue };
+            match check.action {
+                Action::DenyMissing if shape.policy.shadow => {
+                    self.tally.count(check.rule_index, Outcome::ShadowDeny);
+                    label = Some((check.rule_index, Outcome::ShadowDeny));
+                }
+                Action::DenyMissing => {
+                    self.tally.count(check.rule_index, Outcome::Deny);
+                    let answer = answer::missing_identifier(check.rule, &self.config.responses);
+                    let label = Label { rule: check.rule.name.clone(), outcome: Outcome::Deny.name() };
+                    return Effect::Refuse(label, Box::new(answer));
+                }
+                Action::Exempt => {
+                    self.tally.count(check.rule_index, Outcome::Exempt);
+                    label = Some((check.rule_index, Outcome::Exempt));
+                }
+                Action::Limit { limit, cost } => {
+                    self.keys.extend_from_slice(&shape.before);
+                    self.keys.push(u8::try_from(check.identifier.len()).unwrap_or(u8::MAX));
+                    self.keys.extend_from_slice(check.identifier);
+                    self.keys.extend_from_slice(&shape.after);
+                    let key_end = self.keys.len();
+                    self.resolved.push(Resolved { rule: check.rule_index, key_end, limit, cost });
+                }
+            }
+        }
+        match self.resolved.is_empty() {
+            true => label.map_or(Effect::Pass, |label| Effect::PassLabelled(self.label(label))),
+            false => self.limit(context, label),
+        }
+    }
+
+    /// Asks the limiter about the checks in `resolved`.
+    fn limit(&mut self, context: u32, label: Option<(usize, Outcome)>) -> Effect {
+        let now = host::mono_now();
+        let mut begin = 0;
+        let mut checks = self.resolved.iter().filter_map(|resolved| {
+            let key = self.keys.get(begin..resolved.key_end)?;
+            begin = resolved.key_end;
+            let shape = self.shapes.get(resolved.rule)?;
+            let rule = u16::try_from(resolved.rule).unwrap_or(u16::MAX);
+            let Shape { cell_ms, policy, .. } = *shape;
+            Some(Check { rule, key, cell_ms, limit: resolved.limit, cost: resolved.cost, policy })
+        });
+        let request = u64::from(context);
+        let outcome = match (checks.next(), checks.next()) {
+            (Some(check), None) => self.limiter.decide(&mut EnvoyShared, request, &[check], now),
+            (first, second) => {
+                let checks: Vec<_> = first.into_iter().chain(second).chain(checks).collect();
+                self.limiter.decide(&mut EnvoyShared, request, &checks, now)
+            }
+        };
+        if outcome.decision == Decision::Wait {
+            self.paused.insert(context, self.applied().collect());
+            return Effect::Pause;
+        }
+        match self.conclude(context, outcome, None) {
+            Effect::Pass => label.map_or(Effect::Pass, |label| Effect::PassLabelled(self.label(label))),
+            other => other,
+        }
+    }
+
+    /// Counts an outcome and turns it into an effect. `paused` are the rules of a request that had to wait.
+    fn conclude(&mut self, context: u32, outcome: limiter::Outcome, paused: Option<&[Applied]>) -> Effect {
+        match outcome.decision {
+            Decision::Wait => Effect::Pause,
+            Decision::Deny(denial) => {
+                let rule = usize::from(denial.budget.rule);
+                self.tally.count(rule, Outcome::Deny);
+                self.count_shadows(outcome.shadow_denied);
+                let Some(found) = self.config.rules.get(rule) else { return Effect::Pass };
+                let answer = answer::denied(found, &denial, &self.config.responses);
+                Effect::Refuse(self.label((rule, Outcome::Deny)), Box::new(answer))
+            }
+            Decision::Allow(budget) => {
+                match paused {
+                    Some(applied) => self.count_allowed(applied, outcome.shadow_denied),
+                    None => {
+                        for at in 0..self.resolved.len() {
+                            let applied = self.applied().nth(at);
+                            self.count_allowed(applied.as_slice(), outcome.shadow_denied);
+                        }
+                    }
+                }
+                if let Some(budget) = budget.filter(|_| self.config.responses.on_allow)
+                    && self.allowed.len() < MAX_TRACKED
+                {
+                    self.allowed.insert(context, budget);
+                }
+                match outcome.shadow_denied {
+                    0 => Effect::Pass,
+                    denied => {
+                        let rule = usize::try_from(denied.trailing_zeros()).unwrap_or(0);
+                        Effect::PassLabelled(self.label((rule, Outcome::ShadowDeny)))
+                    }
+                }
+            }
+        }
+    }
+
+    /// The rules that apply to the request at hand.
+    fn applied(&self) -> impl Iterator<Item = Applied> + '_ {
+        self.resolved.iter().map(|resolved| {
+            let shadow = self.shapes.get(resolved.rule).is_some_and(|shape| shape.policy.shadow);
+            Applied { rule: resolved.rule, shadow }
+        })
+    }
+
+    fn count_allowed(&mut self, applied: &[Applied], shadow_denied: u64) {
+        for applied in applied {
+            let refused = applied.shadow && bit(shadow_denied, applied.rule);
+            let outcome = if refused { Outcome::ShadowDeny } else { Outcome::Allow };
+            self.tally.count(applied.rule, outcome);
+        }
+    }
+
+    fn count_shadows(&mut self, shadow_denied: u64) {
+        for rule in 0..self.config.rules.len() {
+            if bit(shadow_denied, rule) {
+                self.tally.count(rule, Outcome::ShadowDeny);
+            }
+        }
+    }
+
+    fn label(&self, (rule, outcome): (usize, Outcome)) -> Label {
+        let rule = self.config.rules.get(rule).map(|rule| rule.name.clone()).unwrap_or_default();
+        Label { rule, outcome: outcome.name() }
+    }
+
+    /// After anything that may have brought decisions or things to say.
+    fn go_on(&mut self, mono: MonoMs) -> Vec<(u32, Effect)> {
+        self.send(mono);
+        self.adjust_tick();
+        self.take_effects()
+    }
+
+    fn take_effects(&mut self) -> Vec<(u32, Effect)> {
+        let mut effects = Vec::new();
+        for (request, outcome) in self.limiter.take_resolved() {
+            let Ok(context) = u32::try_from(request) else { continue };
+            // One whose client has gone is charged all the same, but nobody is to be answered.
+            let Some(applied) = self.paused.remove(&context) else { continue };
+            effects.push((context, self.conclude(context, outcome, Some(&applied))));
+        }
+        effects
+    }
+
+    fn send(&mut self, mono: MonoMs) {
+        for frame in self.limiter.take_frames(&mut EnvoyShared, mono) {
+            if !self.stream.send(&frame) {
+                self.break_stream(mono);
+                return;
+            }
+        }
+    }
+
+    fn break_stream(&mut self, mono: MonoMs) {
+        self.stream.close();
+        self.limiter.on_closed(&mut EnvoyShared, mono);
+    }
+
+    fn adjust_tick(&mut self) {
+        let wanted = self.limiter.next_tick_ms();
+        if wanted != self.tick_ms {
+            self.tick_ms = wanted;
+            host::set_tick_period(u32::try_from(wanted).unwrap_or(u32::MAX));
+        }
+    }
+}
+
+fn proposal(config: &Config) -> Meta {
+    let [a, b]: [[u8; 8]; 2] = [host::random(), host::random()];
+    Meta {
+        origin: OriginId(host::random()),
+        secret: HashKey(u64::from_le_bytes(a), u64::from_le_bytes(b)),
+        geometry: Geometry {
+            buckets: config.table.buckets,
+            keys_per_bucket: u8::try_from(config.table.keys_per_bucket).unwrap_or(u8::MAX),
+        },
+    }
+}
+
+/// The rule's key with an identifier of one byte, cut around it.
+fn shape(workspace: &str, rule: &Rule) -> Shape {
+    let parts = KeyParts {
+        workspace: workspace.as_bytes(),
+        namespace: rule.namespace.as_bytes(),
+        identifier: b"",
+        duration_ms: rule.duration_ms,
+        epoch: 0,
+        resolution: 1,
+    };
+    let mut key = Vec::with_capacity(MAX_KEY_BYTES);
+    // The configuration's own bounds are the key's; were it otherwise the key would be empty and shared.
+    let _ = parts.encode(&mut key);
+    let tail = key.len().saturating_sub(8 + 4 + 2);
+    let after = key.split_off(tail);
+    key.pop(); // the length of the empty identifier
+    Shape {
+        before: key,
+        after,
+        cell_ms: parts.cell_ms(),
+        policy: Policy {
+            shadow: rule.shadow,
+            trust_first: rule.first_request == FirstRequest::Trust,
+            deny_on_failure: rule.on_consult_failure == OnConsultFailure::Deny,
+            timeout_ms: u32::try_from(rule.consult_timeout_ms).unwrap_or(u32::MAX),
+        },
+    }
+}
+
+fn bit(mask: u64, index: usize) -> bool {
+    u32::try_from(index).ok().and_then(|index| mask.checked_shr(index)).is_some_and(|rest| rest & 1 == 1)
+}

@@ -1,0 +1,78 @@
+//! What was decided since the last tick, by rule and outcome: counted in memory, told to Envoy in a batch.
+
+/// How a rule's check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It passed.
+    Allow,
+    /// It was refused.
+    Deny,
+    /// A shadow rule would have refused it.
+    ShadowDeny,
+    /// An override exempts the identifier.
+    Exempt,
+}
+
+impl Outcome {
+    /// All, in the order of their numbers.
+    pub const ALL: [Outcome; 4] = [Outcome::Allow, Outcome::Deny, Outcome::ShadowDeny, Outcome::Exempt];
+
+    /// As metrics name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Outcome::Allow => "allow",
+            Outcome::Deny => "deny",
+            Outcome::ShadowDeny => "shadow_deny",
+            Outcome::Exempt => "exempt",
+        }
+    }
+}
+
+/// Counts by rule and outcome.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    counts: Vec<[u64; 4]>,
+}
+
+impl Tally {
+    /// For `rules` rules.
+    pub fn new(rules: usize) -> Tally {
+        Tally { counts: vec![[0; 4]; rules] }
+    }
+
+    /// One more.
+    pub fn count(&mut self, rule: usize, outcome: Outcome) {
+        if let Some(count) = self.counts.get_mut(rule).and_then(|counts| counts.get_mut(outcome as usize)) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Hands out what was counted, by rule and outcome, and starts anew.
+    pub fn drain(&mut self, mut out: impl FnMut(usize, Outcome, u64)) {
+        for (rule, counts) in self.counts.iter_mut().enumerate() {
+            for (outcome, count) in Outcome::ALL.into_iter().zip(counts.iter_mut()) {
+                if *count > 0 {
+                    out(rule, outcome, std::mem::take(count));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_handed_out_once() {
+        let mut tally = Tally::new(2);
+        tally.count(1, Outcome::Deny);
+        tally.count(1, Outcome::Deny);
+        tally.count(0, Outcome::Exempt);
+        tally.count(7, Outcome::Allow);
+        let mut drained = Vec::new();
+        tally.drain(|rule, outcome, count| drained.push((rule, outcome, count)));
+        assert_eq!(drained, [(0, Outcome::Exempt, 1), (1, Outcome::Deny, 2)]);
+        tally.drain(|_, _, _| panic!("nothing is left"));
+    }
+}
