@@ -67,6 +67,18 @@ pub extern "C" fn weir_on_memory_allocate(size: usize) -> *mut u8 {
     })
 }
 
+unsafe extern "C" {
+    /// The C library's constructors, named by the linker.
+    fn __wasm_call_ctors();
+}
+
+/// Called once, before anything else. Without it the linker would run constructors around every single callback.
+#[unsafe(no_mangle)]
+pub extern "C" fn _initialize() {
+    // SAFETY: called once, by the host, before any other export.
+    unsafe { __wasm_call_ctors() };
+}
+
 /// Tells the ABI's version by its name.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_abi_version_0_2_1() {}
