@@ -1,8 +1,21 @@
 //! `check-config`: a filter's configuration, judged by the parser that runs in the filter.
 //!
+//! The file is the filter's JSON itself, or a whole Envoy configuration in YAML or JSON, of which every Weir filter is
+//! judged. Which of the two it is shows in its fields; what is neither is judged as the filter's, so that an error
+//! always names what is expected.
+//!
 //! Leaves to others: what is right and what is wrong (`weir_core::rules`), printing and exit codes (`main`).
 
+use serde_json::Value;
+use std::fmt::Write;
 use std::path::Path;
+use std::time::Duration;
+use weir_core::rules::rule::Rule;
+use weir_core::rules::{Config, find_plugin_configs};
+
+/// Fields at the top of Envoy's configuration files, of which one is enough to tell.
+const ENVOY_FIELDS: [&str; 6] =
+    ["static_resources", "dynamic_resources", "resources", "filter_chains", "http_filters", "typed_config"];
 
 /// What is to be said of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,11 +24,145 @@ pub enum Verdict {
     Sound(String),
     /// Every error, a line each.
     Wrong(String),
-    /// It could not be read as a configuration at all.
+    /// The file could not be read.
     Unreadable(String),
 }
 
 /// Judges a file.
 pub fn check(file: &Path) -> Verdict {
-    Verdict::Unreadable(format!("{}", file.display()))
+    match std::fs::read(file) {
+        Ok(text) => check_text(&text),
+        Err(error) => Verdict::Unreadable(format!("cannot read {}: {error}", file.display())),
+    }
+}
+
+/// Judges what was in a file.
+pub fn check_text(text: &[u8]) -> Verdict {
+    // A filter's JSON is a YAML document too; where the text is neither, the filter's parser says what is wrong
+    // with it as JSON, unless it is plainly not meant to be.
+    let value: Value = match serde_yaml_ng::from_slice(text) {
+        Ok(value) => value,
+        Err(_) if text.trim_ascii_start().starts_with(b"{") => return judge_plugin(text),
+        Err(error) => {
+            return Verdict::Wrong(format!("this is neither JSON nor YAML: {error}"));
+        }
+    };
+    if !ENVOY_FIELDS.iter().any(|field| value.get(field).is_some()) {
+        return judge_plugin(text);
+    }
+    judge_envoy(&value)
+}
+
+fn judge_plugin(text: &[u8]) -> Verdict {
+    match Config::parse(text) {
+        Ok(config) => Verdict::Sound(summary(&config)),
+        Err(errors) => Verdict::Wrong(errors.to_string()),
+    }
+}
+
+fn judge_envoy(value: &Value) -> Verdict {
+    let plugins = find_plugin_configs(value);
+    if plugins.is_empty() {
+        return Verdict::Wrong(
+            "this Envoy configuration has no Weir filter; expected an HTTP filter of type \
+             envoy.extensions.filters.http.wasm.v3.Wasm whose name, root_id or vm_id contains \"weir\""
+                .to_owned(),
+        );
+    }
+    let (mut sound, mut wrong) = (String::new(), String::new());
+    for plugin in plugins {
+        let (place, said) = match Config::parse(plugin.json.as_bytes()) {
+            Ok(config) => (&mut sound, summary(&config)),
+            Err(errors) => (&mut wrong, errors.to_string()),
+        };
+        let said = said.replace('\n', "\n  ");
+        // Writing into a string has no error.
+        let _ = writeln!(place, "{}:\n  {said}", plugin.path);
+    }
+    if wrong.is_empty() {
+        return Verdict::Sound(sound.trim_end().to_owned());
+    }
+    Verdict::Wrong(wrong.trim_end().to_owned())
+}
+
+fn summary(config: &Config) -> String {
+    let Config { workspace, aggregator, rules, .. } = config;
+    let head = format!(
+        "sound: workspace {workspace:?}, aggregator cluster {:?}, {} {}",
+        aggregator.cluster,
+        rules.len(),
+        if rules.len() == 1 { "rule" } else { "rules" },
+    );
+    rules.iter().fold(head, |summary, rule| format!("{summary}\n  {}", rule_summary(rule)))
+}
+
+fn rule_summary(rule: &Rule) -> String {
+    let Rule { name, namespace, limit, duration_ms, shadow, .. } = rule;
+    let window = humantime::format_duration(Duration::from_millis(*duration_ms));
+    let shadow = if *shadow { ", in shadow: never denies" } else { "" };
+    format!("{name}: {limit} per {window} in namespace {namespace:?}{shadow}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLUGIN: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [
+        {"name": "keys", "namespace": "api", "identifier": [{"header": "x-api-key"}], "limit": 100, "window": "1h"}
+    ]}"#;
+
+    fn envoy(plugin: &str) -> String {
+        let plugin = plugin.replace('\n', " ");
+        format!(
+            "static_resources:
+  listeners:
+  - filter_chains:
+    - filters:
+      - typed_config:
+          http_filters:
+          - name: weir
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+              config:
+                name: weir
+                configuration:
+                  \"@type\": type.googleapis.com/google.protobuf.StringValue
+                  value: '{plugin}'
+"
+        )
+    }
+
+    #[test]
+    fn verdicts() {
+        let wrong_limit = PLUGIN.replace("100", "\"many\"");
+        let cases = [
+            (PLUGIN.to_owned(), Ok("keys: 100 per 1h in namespace \"api\"")),
+            (envoy(PLUGIN), Ok("http_filters[0]")),
+            (envoy(PLUGIN), Ok("keys: 100 per 1h")),
+            (wrong_limit.clone(), Err("rules[0].limit: ")),
+            (envoy(&wrong_limit), Err("  rules[0].limit: ")),
+            (envoy("{}"), Err("rules")),
+            (envoy(PLUGIN).replace("weir", "other").replace("rules", "r"), Err("no Weir filter")),
+            ("{\"rules\": [".to_owned(), Err("expected")),
+            ("{}".to_owned(), Err("rules")),
+            ("[]".to_owned(), Err("expected")),
+            (String::new(), Err("expected")),
+            ("a: b: c".to_owned(), Err("neither JSON nor YAML")),
+            ("\u{feff}\0".to_owned(), Err("")),
+        ];
+        for (text, expected) in cases {
+            match (check_text(text.as_bytes()), expected) {
+                (Verdict::Sound(said), Ok(part)) | (Verdict::Wrong(said), Err(part)) => {
+                    assert!(said.contains(part), "{text}\nsaid {said}\nnot {part}");
+                }
+                (verdict, _) => panic!("{text}\n{verdict:?}\nnot {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let verdict = check(Path::new("/nowhere/weir.json"));
+        assert!(matches!(verdict, Verdict::Unreadable(said) if said.contains("/nowhere/weir.json")));
+    }
 }
