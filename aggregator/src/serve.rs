@@ -92,6 +92,9 @@ impl Server {
         if settings.token.is_none() && !grpc_address.ip().is_loopback() {
             warn!(grpc = %grpc_address, "other machines can connect, and no token is set (--token or WEIR_TOKEN)");
         }
+        if !admin_address.ip().is_loopback() {
+            warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
+        }
         let Settings { region, token, limits, .. } = settings;
         let shared = Arc::new(Shared::new(region, token, limits, clock));
         let helpers = vec![

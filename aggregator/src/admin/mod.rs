@@ -79,9 +79,8 @@ async fn serve_connection(router: Router, connection: TcpStream) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(connection), TowerToHyperService::new(router));
-    match timeout(CONNECTION_LIFE, served).await {
-        Ok(Err(error)) => debug!(%error, "a connection to the admin HTTP ended"),
-        Ok(Ok(())) | Err(_) => {}
+    if let Ok(Err(error)) = timeout(CONNECTION_LIFE, served).await {
+        debug!(%error, "a connection to the admin HTTP ended");
     }
 }
 

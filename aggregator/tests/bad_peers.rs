@@ -1,0 +1,205 @@
+//! Peers that say nothing, nonsense or too much, and peers that do not read: each loses its own stream only.
+
+mod common;
+
+use common::{DEADLINE, Peer, TOKEN, Weir, hello, hello_frame, key, start};
+use std::time::{Duration, Instant};
+use tokio_stream::StreamExt;
+use tonic::Code;
+use tonic::client::Grpc;
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use weir_core::wire::{Consult, Count, FilterFrame, Hello, Report};
+
+#[tokio::test]
+async fn hellos_that_are_refused() {
+    let weir = start(Some(TOKEN)).await;
+    let with = |hello: Hello| FilterFrame { hello: Some(hello), ..FilterFrame::default() };
+    let cases = [
+        (with(Hello { version: 99, ..hello(1, false) }), "version 99", Code::FailedPrecondition),
+        (with(Hello { token: "guess".into(), ..hello(1, false) }), "token", Code::Unauthenticated),
+        (with(Hello { token: String::new(), ..hello(1, false) }), "token", Code::Unauthenticated),
+        (with(Hello { origin: vec![0; 16], ..hello(1, false) }), "16 bytes", Code::InvalidArgument),
+        (with(Hello { origin: vec![1; 15], ..hello(1, false) }), "16 bytes", Code::InvalidArgument),
+        (weir.report(1, "mallory", 5), "hello", Code::InvalidArgument),
+        (FilterFrame::default(), "hello", Code::InvalidArgument),
+    ];
+    for (frame, reason, code) in cases {
+        let mut peer = Peer::open(weir.connect().await).await;
+        peer.send(frame.clone()).await;
+        let (said, ended) = peer.refused().await;
+        assert!(said.contains(reason), "{frame:?}: {said:?} does not speak of {reason:?}");
+        assert_eq!(ended, code, "{frame:?}");
+    }
+    assert_eq!(weir.server.shared().stats().keys, 0, "nothing is taken before a hello");
+    assert_eq!(weir.metric("weir_aggregator_frames_refused_total{reason=\"token\"}"), 2.0);
+    weir.join(1, false).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_says_nothing_is_refused_after_two_seconds() {
+    let weir = start(None).await;
+    let mut peer = Peer::open(weir.connect().await).await;
+    let opened = Instant::now();
+    let (said, ended) = peer.refused().await;
+    assert!(said.contains("no hello"), "{said}");
+    assert_eq!(ended, Code::DeadlineExceeded);
+    assert!(opened.elapsed() > Duration::from_millis(1_500));
+}
+
+#[tokio::test]
+async fn frames_over_a_cap_or_of_another_origin_end_their_stream() {
+    let weir = start(None).await;
+    let counts = vec![weir.count("k", 1); 257];
+    let consults = vec![weir.consult(1, "k", 0, 1, 10); 257];
+    let cases = [
+        (FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }, "257 counts"),
+        (FilterFrame { consults, ..FilterFrame::default() }, "257 consults"),
+        (hello_frame(2, false), "one origin"),
+        (oversized(), "oversized"),
+    ];
+    for (frame, reason) in cases {
+        let mut peer = weir.join(1, false).await;
+        peer.send(frame).await;
+        let (said, _) = peer.refused().await;
+        assert!(said.contains(reason), "{said:?} does not speak of {reason:?}");
+    }
+    assert_eq!(weir.server.shared().stats().keys, 0);
+}
+
+#[tokio::test]
+async fn a_subscription_that_flaps_is_refused() {
+    let weir = start(None).await;
+    let mut peer = weir.join(1, false).await;
+    let began = Instant::now();
+    for change in 0..=10 {
+        peer.send(hello_frame(1, change % 2 == 0)).await;
+    }
+    while weir.metric("weir_aggregator_streams") > 0.0 && began.elapsed() < DEADLINE {
+        peer.try_send(hello_frame(1, true));
+        peer.try_send(hello_frame(1, false));
+        tokio::task::yield_now().await;
+    }
+    let (said, ended) = peer.refused().await;
+    assert!(said.contains("too often"), "{said}");
+    assert_eq!(ended, Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_frame_end_only_their_stream() {
+    let weir = start(None).await;
+    let channel = weir.connect().await;
+    let mut neighbour = Peer::open(channel.clone()).await;
+    neighbour.send(hello_frame(1, false)).await;
+    neighbour.next_with(|frame| frame.welcome).await;
+    let nonsense: [&[u8]; 4] =
+        [&[0xff; 20], &[0x0a, 0x7f, 1], &[0x0b, 0x0b], &[0x12, 0xff, 0xff, 0xff, 0xff, 0x0f]];
+    for bytes in nonsense {
+        let mut grpc = Grpc::new(channel.clone());
+        grpc.ready().await.unwrap();
+        let path = PathAndQuery::from_static("/weir.v1.Region/Follow");
+        // The stream stays open, so that it is the server that ends it.
+        let frames = tokio_stream::iter([bytes.to_vec()]).chain(tokio_stream::pending());
+        let mut stream = grpc.streaming(tonic::Request::new(frames), path, Raw).await.unwrap().into_inner();
+        let end = tokio::time::timeout(DEADLINE, async {
+            while let Some(frame) = stream.next().await {
+                if let Err(status) = frame {
+                    return Some(status.code());
+                }
+            }
+            None
+        });
+        assert_eq!(end.await.expect("an end"), Some(Code::InvalidArgument), "{bytes:x?}");
+    }
+    neighbour.send(weir.report(1, "k", 1)).await;
+    neighbour.next_with(|frame| frame.ack).await;
+    assert_eq!(weir.metric("weir_aggregator_frames_refused_total{reason=\"malformed\"}"), 4.0);
+}
+
+#[tokio::test]
+async fn a_subscriber_that_never_reads_is_dropped_and_harms_nobody() {
+    let weir = start(None).await;
+    let frozen = weir.join(1, true).await;
+    let mut writer = weir.join(2, false).await;
+    let mut reader = weir.join(3, true).await;
+    let shared = weir.server.shared().clone();
+    let dropped = || weir.metric("weir_aggregator_slow_streams_dropped_total") > 0.0;
+    // Hot keys go to every subscriber. New ones in each report, until what waits for the frozen one is too much.
+    let mut report = 0;
+    let began = Instant::now();
+    let mut slowest = Duration::ZERO;
+    let mut most_pending = 0;
+    while !dropped() {
+        assert!(began.elapsed() < Duration::from_secs(30), "still not dropped");
+        report += 1;
+        let counts = (0..256).map(|n| hot(&weir, &format!("{}-{n}", report % 200), report)).collect();
+        let sent = Instant::now();
+        let frame = Report { id: report, counts };
+        writer.send(FilterFrame { report: Some(frame), ..FilterFrame::default() }).await;
+        writer.next_with(|frame| frame.ack).await;
+        slowest = slowest.max(sent.elapsed());
+        most_pending = most_pending.max(shared.stats().pending_pushes);
+        reader.next_with(|frame| frame.push).await;
+    }
+    println!("dropped after {:?} and {report} reports; slowest ack {slowest:?}", began.elapsed());
+    // Each of two subscribers waits for each key once, however often it changed.
+    assert!(most_pending <= 2 * 200 * 256, "{most_pending} pushes were pending");
+    common::until("the frozen one is gone", || weir.metric("weir_aggregator_streams") == 2.0).await;
+    common::until("its queue is gone", || shared.stats().pending_pushes <= 200 * 256).await;
+    writer.send(weir.report(1_000_000, "after", 900)).await;
+    reader.pushed("after", |view| view.region_others == 900).await;
+    drop(frozen);
+}
+
+fn hot(weir: &Weir, identifier: &str, own: u64) -> Count {
+    Count { key: key(identifier), limit: 1, ..weir.count(identifier, own) }
+}
+
+/// A frame within the caps of its cells, but not in bytes.
+fn oversized() -> FilterFrame {
+    let consult = Consult { key: vec![7; 400_000], ..Consult::default() };
+    FilterFrame { consults: vec![consult], ..FilterFrame::default() }
+}
+
+/// Sends bytes as they are.
+#[derive(Clone, Copy, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = ();
+    type Encoder = Raw;
+    type Decoder = Raw;
+
+    fn encoder(&mut self) -> Raw {
+        Raw
+    }
+
+    fn decoder(&mut self) -> Raw {
+        Raw
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = tonic::Status;
+
+    fn encode(&mut self, bytes: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), tonic::Status> {
+        prost::bytes::BufMut::put_slice(buffer, &bytes);
+        Ok(())
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::default()
+    }
+}
+
+impl Decoder for Raw {
+    type Item = ();
+    type Error = tonic::Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<()>, tonic::Status> {
+        prost::bytes::Buf::advance(buffer, prost::bytes::Buf::remaining(buffer));
+        Ok(Some(()))
+    }
+}

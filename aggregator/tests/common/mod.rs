@@ -1,0 +1,190 @@
+//! A server on free ports and a real client for its streams. Nothing here waits without a deadline.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+use weir_aggregator::clock::{Clock, SystemClock};
+use weir_aggregator::serve::{Server, Settings};
+use weir_core::key::{Key, KeyParts};
+use weir_core::region::RegionLimits;
+use weir_core::time::UnixMs;
+use weir_core::wire::{
+    Answer, Consult, Count, FilterFrame, Hello, PROTOCOL_VERSION, RegionFrame, Report, View,
+};
+
+pub const DEADLINE: Duration = Duration::from_secs(10);
+pub const HOUR_MS: u64 = 3_600_000;
+pub const TOKEN: &str = "a shared token";
+
+/// The machine's clock, shifted.
+#[derive(Default)]
+pub struct ShiftedClock(pub AtomicI64);
+
+impl Clock for ShiftedClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(SystemClock.now().0.saturating_add_signed(self.0.load(Relaxed)))
+    }
+}
+
+pub struct Weir {
+    pub server: Server,
+    pub clock: Arc<ShiftedClock>,
+}
+
+pub async fn start(token: Option<&str>) -> Weir {
+    let settings = Settings {
+        region: "test-region".into(),
+        grpc_listen: "127.0.0.1:0".into(),
+        admin_listen: "127.0.0.1:0".into(),
+        token: token.map(str::to_owned),
+        limits: RegionLimits::default(),
+    };
+    let clock = Arc::new(ShiftedClock::default());
+    Weir { server: Server::start(settings, clock.clone()).await.unwrap(), clock }
+}
+
+impl Weir {
+    /// A connection of its own.
+    pub async fn connect(&self) -> Channel {
+        let uri = format!("http://{}", self.server.grpc_address());
+        Endpoint::from_shared(uri).unwrap().connect().await.unwrap()
+    }
+
+    /// A stream of `origin`, welcomed.
+    pub async fn join(&self, origin: u8, subscriber: bool) -> Peer {
+        let mut peer = Peer::open(self.connect().await).await;
+        peer.send(hello_frame(origin, subscriber)).await;
+        let welcome = peer.next_with(|frame| frame.welcome).await;
+        assert_eq!((welcome.version, welcome.region.as_str()), (PROTOCOL_VERSION, "test-region"));
+        peer
+    }
+
+    pub fn sequence(&self) -> u64 {
+        self.clock.now().0 / HOUR_MS
+    }
+
+    /// One component of `identifier` in the current hour.
+    pub fn count(&self, identifier: &str, own: u64) -> Count {
+        let key = key(identifier);
+        Count { key, sequence: self.sequence(), own, limit: 1_000, unbased: false }
+    }
+
+    pub fn report(&self, id: u64, identifier: &str, own: u64) -> FilterFrame {
+        let counts = vec![self.count(identifier, own)];
+        FilterFrame { report: Some(Report { id, counts }), ..FilterFrame::default() }
+    }
+
+    pub fn consult(&self, id: u64, identifier: &str, own: u64, cost: u64, limit: u64) -> Consult {
+        Consult { id, key: key(identifier), sequence: self.sequence(), own, cost, limit }
+    }
+
+    /// The value of a metric, labels included in the name.
+    pub fn metric(&self, name: &str) -> f64 {
+        let shared = self.server.shared();
+        let text = shared.metrics.text(shared.stats());
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.map_or(0.0, |value| value.parse().unwrap())
+    }
+}
+
+/// One stream, seen from the filter.
+pub struct Peer {
+    frames: mpsc::Sender<FilterFrame>,
+    region: Streaming<RegionFrame>,
+}
+
+impl Peer {
+    pub async fn open(channel: Channel) -> Peer {
+        let (frames, queued) = mpsc::channel(16);
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
+        grpc.ready().await.unwrap();
+        let path = PathAndQuery::from_static("/weir.v1.Region/Follow");
+        let codec = ProstCodec::<FilterFrame, RegionFrame>::default();
+        let call = grpc.streaming(Request::new(ReceiverStream::new(queued)), path, codec);
+        let region = timeout(DEADLINE, call).await.unwrap().unwrap().into_inner();
+        Peer { frames, region }
+    }
+
+    pub async fn send(&self, frame: FilterFrame) {
+        timeout(DEADLINE, self.frames.send(frame)).await.unwrap().unwrap();
+    }
+
+    /// Sends unless the stream is full or over.
+    pub fn try_send(&self, frame: FilterFrame) -> bool {
+        self.frames.try_send(frame).is_ok()
+    }
+
+    /// The next frame, the stream's plain end, or its status.
+    pub async fn next(&mut self) -> Result<Option<RegionFrame>, Status> {
+        timeout(DEADLINE, self.region.message()).await.expect("a frame or the end within the deadline")
+    }
+
+    /// The first frame that has what is looked for; others are skipped.
+    pub async fn next_with<T>(&mut self, part: impl Fn(RegionFrame) -> Option<T>) -> T {
+        loop {
+            let frame = self.next().await.expect("a frame").expect("a frame, not the end");
+            if let Some(found) = part(frame) {
+                return found;
+            }
+        }
+    }
+
+    pub async fn answers(&mut self, consults: Vec<Consult>) -> Vec<Answer> {
+        self.send(FilterFrame { consults, ..FilterFrame::default() }).await;
+        self.next_with(|frame| Some(frame.answers).filter(|answers| !answers.is_empty())).await
+    }
+
+    /// The next pushed view of `identifier` that satisfies `wanted`.
+    pub async fn pushed(&mut self, identifier: &str, wanted: impl Fn(&View) -> bool) -> View {
+        let key = key(identifier);
+        self.next_with(|frame| frame.push?.views.into_iter().find(|view| view.key == key && wanted(view)))
+            .await
+    }
+
+    /// The reason of the refusal that ends this stream.
+    pub async fn refused(&mut self) -> (String, tonic::Code) {
+        let refusal = self.next_with(|frame| frame.refusal).await;
+        let end = self.next().await.expect_err("a status after the refusal");
+        (refusal.reason, end.code())
+    }
+}
+
+pub fn key(identifier: &str) -> Vec<u8> {
+    let parts = KeyParts {
+        workspace: b"default",
+        namespace: b"api",
+        identifier: identifier.as_bytes(),
+        duration_ms: HOUR_MS,
+        epoch: 0,
+        resolution: 1,
+    };
+    Key::new(&parts).unwrap().as_bytes().to_vec()
+}
+
+pub fn hello(origin: u8, subscriber: bool) -> Hello {
+    let token = TOKEN.to_owned();
+    Hello { version: PROTOCOL_VERSION, origin: vec![origin; 16], worker: 1, token, subscriber }
+}
+
+pub fn hello_frame(origin: u8, subscriber: bool) -> FilterFrame {
+    FilterFrame { hello: Some(hello(origin, subscriber)), ..FilterFrame::default() }
+}
+
+/// Waits until `condition` holds.
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    let held = timeout(DEADLINE, async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert!(held.await.is_ok(), "not within the deadline: {what}");
+}
