@@ -122,7 +122,7 @@ impl Limiter {
         let change = |entry: &mut Entry, at: &Position| {
             let settled = mode != Mode::Look && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
             let cost_and_limit = (item.cost, item.limit);
-            let verdict = judge(entry, at, cost_and_limit, check.policy.trust_first, standing, now.mono);
+            let mut verdict = judge(entry, at, cost_and_limit, check.policy.trust_first, standing, now.mono);
             let mut leased = 0;
             let mut kept = settled;
             match (verdict, mode) {
@@ -141,7 +141,12 @@ impl Limiter {
                 }
                 (Verdict::Admit { .. }, Mode::Hold) => {
                     entry.limit = item.limit;
-                    kept = entry.reserve(hold_tag, item.cost, now.mono.after(LEASE_EXPIRES_MS));
+                    // Without a reservation the cost could not be charged later, so the request has to come again.
+                    if entry.reserve(hold_tag, item.cost, now.mono.after(LEASE_EXPIRES_MS)) {
+                        kept = true;
+                    } else {
+                        verdict = Verdict::Reserved;
+                    }
                 }
                 (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) => kept |= note_strict(entry, at, now.mono),
                 _ => {}
@@ -288,6 +293,12 @@ impl Limiter {
             self.stats.leases += 1;
             self.leases.push_back((now.after(LEASE_SETTLE_MS), fingerprint));
         }
+    }
+
+    /// Whether the lease at hand is the one that was to be brought back at `due`, and not a later one.
+    pub(super) fn is_due(&mut self, fingerprint: u64, due: MonoMs) -> bool {
+        let until = due.after(LEASE_USE_MS - LEASE_SETTLE_MS);
+        self.slots.get(fingerprint).is_some_and(|slot| slot.lease.amount > 0 && slot.lease.until <= until)
     }
 
     fn untouched(&self, item: &Item, check: &Check<'_>, now: Now) -> Budget {

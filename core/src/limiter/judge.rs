@@ -15,6 +15,9 @@ pub const ANSWER_SERVES_MS: u64 = 20;
 /// A view of a key that no live stream follows is stale after this long.
 pub const STALE_MS: u64 = 100;
 
+/// One part in this many of a limit may pass beyond it, summed over all processes of a region.
+pub const TOLERANCE_PART: u64 = 50;
+
 /// What a worker knows of its region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
@@ -66,7 +69,7 @@ pub fn judge(
     }
     let left = reserved.remaining(at, limit);
     if let Some(standing) = standing.filter(|standing| standing.usable)
-        && let Some(reason) = doubt(entry, cost, left, trust_first, standing, now)
+        && let Some(reason) = doubt(entry, (cost, limit), left, trust_first, standing, now)
     {
         return Verdict::Ask(reason);
     }
@@ -82,10 +85,17 @@ pub fn slack(left: u64, origins: u32) -> u64 {
     }
 }
 
+/// What this process may spend on a cell beyond what the region knows, at the least its share of [`TOLERANCE_PART`]:
+/// at the limit, where almost nothing is left at any moment, every single request would have to ask otherwise.
+fn allowance(limit: u64, left: u64, origins: u32) -> u64 {
+    let share = limit.checked_div(TOLERANCE_PART.saturating_mul(u64::from(origins))).unwrap_or(0);
+    slack(left, origins).max(share)
+}
+
 /// Why the local view would not do, if so.
 fn doubt(
     entry: &Entry,
-    cost: u64,
+    (cost, limit): (u64, u64),
     left: u64,
     trust_first: bool,
     standing: &Standing,
@@ -98,7 +108,7 @@ fn doubt(
     if never_viewed && !(trust_first && standing.fresh && standing.complete) {
         return Some(Reason::Cold);
     }
-    if cost > 0 && entry.unconfirmed().saturating_add(cost) > slack(left, standing.origins) {
+    if cost > 0 && entry.unconfirmed().saturating_add(cost) > allowance(limit, left, standing.origins) {
         return Some(Reason::Slack);
     }
     if standing.fresh || now.since(entry.viewed) <= ANSWER_SERVES_MS {

@@ -43,7 +43,7 @@ use transact::Table;
 use walk::Walk;
 
 pub use check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Policy, Reason};
-pub use judge::{ANSWER_SERVES_MS, STALE_MS, slack};
+pub use judge::{ANSWER_SERVES_MS, STALE_MS, TOLERANCE_PART, slack};
 pub use link::{FRESH_MS, PING_MS};
 pub use stats::Stats;
 pub use transact::OVERFLOW_IDENTIFIER;
@@ -177,7 +177,7 @@ impl Limiter {
         self.settle_due(shared, now);
         self.plan_walk(now);
         self.step_walk(shared, now);
-        self.finish_walk();
+        self.finish_walk(now);
     }
 
     /// Milliseconds until the next tick.
@@ -256,6 +256,8 @@ impl Limiter {
         if frame.welcome.as_ref().is_some_and(|welcome| welcome.version == wire::PROTOCOL_VERSION) {
             self.link.welcomed();
             self.told_subscriber = Some(false);
+            // Whoever answers may know less than the process does.
+            self.resend = true;
         }
         if let Some(pong) = &frame.pong {
             self.link.echoed(pong, now.mono);
@@ -264,7 +266,7 @@ impl Limiter {
             self.answered(shared, answer, now);
         }
         if let Some(ack) = &frame.ack {
-            self.stats.refused += ack.refused;
+            self.stats.refused = self.stats.refused.saturating_add(ack.refused);
             let slots = &mut self.slots;
             self.outbox.acknowledged(ack.report_id, |fingerprint, sequence, own| {
                 if let Some(slot) = slots.get(fingerprint) {
@@ -327,7 +329,9 @@ impl Limiter {
     fn standing(&self, now: MonoMs) -> Standing {
         Standing {
             usable: self.link.is_usable(),
-            fresh: self.roster.echo != MonoMs(0) && now.since(self.roster.echo) < FRESH_MS,
+            fresh: self.roster.complete
+                && self.roster.echo != MonoMs(0)
+                && now.since(self.roster.echo) < FRESH_MS,
             complete: self.roster.complete,
             origins: self.link.origins(),
         }
@@ -350,7 +354,7 @@ impl Limiter {
     fn sync_roster(&mut self, shared: &mut impl Shared, now: Now) {
         let me = roster::Entry {
             worker: self.worker,
-            acked_through: self.outbox.acked_through(now.mono),
+            acked_through: self.acked_through(now.mono),
             serves: self.serves,
             connected: self.link.is_up(),
             echo: self.link.echo(),
@@ -370,13 +374,22 @@ impl Limiter {
         self.resend |= self.is_subscriber() && !was_subscriber;
     }
 
+    /// Everything that this worker spent before this moment is stored in the region; `None` while it does not know.
+    fn acked_through(&self, now: MonoMs) -> Option<MonoMs> {
+        let recovering = self.walk.as_ref().is_some_and(|walk| walk.recovers);
+        self.outbox.acked_through(now).filter(|_| !recovering)
+    }
+
     /// Leases whose time has come.
     fn settle_due(&mut self, shared: &mut impl Shared, now: Now) {
         for _ in 0..SETTLES_A_TICK {
-            let Some((_, fingerprint)) = self.leases.pop_front_if(|(due, _)| *due <= now.mono) else {
+            let Some((due, fingerprint)) = self.leases.pop_front_if(|(due, _)| *due <= now.mono) else {
                 return;
             };
-            self.settle(shared, fingerprint, true, now);
+            // A lease that was renewed early stands here twice; the later entry is its own.
+            if self.is_due(fingerprint, due) {
+                self.settle(shared, fingerprint, true, now);
+            }
         }
     }
 
@@ -388,11 +401,12 @@ impl Limiter {
     }
 
     /// A walk is over once what it found is stored.
-    fn finish_walk(&mut self) {
-        if self.outbox.is_settled()
-            && let Some(walk) = self.walk.take_if(|walk| walk.done)
-        {
-            self.buried = walk.burying;
+    fn finish_walk(&mut self, now: Now) {
+        let stored = self.outbox.acked_through(now.mono);
+        let over =
+            |walk: &mut Walk| walk.done.is_some_and(|done| stored.is_some_and(|through| through > done));
+        if let Some(walk) = self.walk.take_if(over) {
+            self.buried.extend(walk.burying);
         }
     }
 

@@ -170,11 +170,6 @@ impl Outbox {
         self.rows.len()
     }
 
-    /// Nothing waits, nothing is under way.
-    pub(super) fn is_settled(&self) -> bool {
-        self.rows.is_empty() && self.in_flight.is_empty()
-    }
-
     fn count(&self, held: &Held) -> wire::Count {
         let (at, length) = held.key;
         wire::Count {

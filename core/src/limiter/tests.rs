@@ -1,1 +1,7 @@
-//! Scenarios of one process: several workers over one table, a region behind them, time in steps.
+//! Scenarios of one or more processes: several workers over one table, a region behind them, time in steps.
+//!
+//! `harness` drives the two state machines as the shells do; the others say what must hold.
+
+mod accuracy;
+mod harness;
+mod local;

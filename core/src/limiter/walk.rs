@@ -6,7 +6,7 @@
 use super::Limiter;
 use super::transact::Subject;
 use crate::table::{Bucket, Entry, Place, Shared};
-use crate::time::Now;
+use crate::time::{MonoMs, Now};
 use crate::window::Position;
 use alloc::vec::Vec;
 
@@ -20,7 +20,10 @@ pub(super) struct Walk {
     next: u32,
     /// Dead workers whose work it reports.
     pub(super) burying: Vec<u64>,
-    pub(super) done: bool,
+    /// It looks for what this worker had no room to note.
+    pub(super) recovers: bool,
+    /// When it had seen the whole table.
+    pub(super) done: Option<MonoMs>,
 }
 
 impl Limiter {
@@ -29,13 +32,14 @@ impl Limiter {
         if self.walk.is_some() {
             return;
         }
-        let lost = self.outbox.has_lost() && self.outbox.is_settled();
-        let dead: Vec<u64> =
-            if self.is_subscriber() { self.roster.dead(now.mono).collect() } else { Vec::new() };
-        if lost || self.resend || !dead.is_empty() {
-            self.resend = false;
+        let recovers = self.outbox.has_lost();
+        let leads = self.is_subscriber() && self.link.is_up();
+        let burying: Vec<u64> = if leads { self.roster.dead(now.mono).collect() } else { Vec::new() };
+        let resends = leads && self.resend;
+        if recovers || resends || !burying.is_empty() {
+            self.resend &= !resends;
             self.outbox.found_again();
-            self.walk = Some(Walk { burying: dead, ..Walk::default() });
+            self.walk = Some(Walk { burying, recovers, ..Walk::default() });
         }
     }
 
@@ -45,12 +49,12 @@ impl Limiter {
         let end = self.table.geometry.buckets;
         let mut bucket = core::mem::take(&mut self.walk_bucket);
         for _ in 0..BUCKETS_A_TICK {
-            if walk.done || self.outbox.len() >= MAX_WAITING_ROWS {
+            if walk.done.is_some() || self.outbox.len() >= MAX_WAITING_ROWS {
                 break;
             }
             let place = if walk.next < end { Place::Bucket(walk.next) } else { Place::Overflow };
             self.visit(shared, place, &mut bucket, now);
-            walk.done = walk.next >= end;
+            walk.done = (walk.next >= end).then_some(now.mono);
             walk.next += 1;
         }
         self.walk_bucket = bucket;

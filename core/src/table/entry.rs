@@ -110,6 +110,8 @@ impl Entry {
                 self.previous = Cell::default();
                 self.current = Cell::default();
                 self.sequence = at.sequence;
+                // The region has forgotten by now that this process follows the key.
+                self.viewed = MonoMs(0);
             }
         }
         if !self.reservations.is_empty() {

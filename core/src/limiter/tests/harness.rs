@@ -1,0 +1,485 @@
+//! Processes and a region on fake time, with a small network between them.
+//!
+//! Every worker has one stream. Its frames arrive in order after `latency` milliseconds each way; a cut stream loses
+//! what is under way. A paused region takes nothing until it goes on; one that is down refuses streams.
+
+use super::super::*;
+use crate::key::{Key, KeyParts};
+use crate::region::{Region, RegionLimits};
+use crate::table::{Geometry, MemoryShared, Place, Version};
+use std::collections::BTreeMap;
+use std::vec;
+
+pub(super) const START_MONO: u64 = 1_000_000;
+pub(super) const START_UNIX: u64 = 1_700_000_040_000;
+
+/// Shared data that counts how often it is touched.
+#[derive(Debug, Default)]
+pub(super) struct Counting {
+    pub(super) memory: MemoryShared,
+    pub(super) loads: u64,
+    pub(super) stores: u64,
+}
+
+impl Shared for Counting {
+    fn load(&mut self, place: Place, into: &mut Vec<u8>) -> Option<Version> {
+        self.loads += 1;
+        self.memory.load(place, into)
+    }
+
+    fn store(&mut self, place: Place, bytes: &[u8], version: Option<Version>) -> bool {
+        self.stores += 1;
+        self.memory.store(place, bytes, version)
+    }
+}
+
+pub(super) struct Worker {
+    pub(super) limiter: Limiter,
+    next_tick: u64,
+    stream: Option<u64>,
+}
+
+pub(super) struct Process {
+    pub(super) meta: Meta,
+    pub(super) shared: Counting,
+    /// `None`: killed.
+    pub(super) workers: Vec<Option<Worker>>,
+}
+
+/// What the region's side knows of a stream.
+struct Stream {
+    process: usize,
+    worker: usize,
+    origin: OriginId,
+    /// When the last frame arrives in each direction, so that none overtakes another.
+    up: u64,
+    down: u64,
+}
+
+enum Frame {
+    Up(wire::FilterFrame),
+    Down(wire::RegionFrame),
+}
+
+pub(super) struct World {
+    pub(super) now: u64,
+    /// Unix minus monotonic time, of every machine.
+    pub(super) unix_offset: i64,
+    pub(super) region: Region,
+    pub(super) processes: Vec<Process>,
+    pub(super) resolved: BTreeMap<u64, (u64, Outcome)>,
+    pub(super) latency: (u64, u64),
+    pub(super) down: bool,
+    pub(super) paused: bool,
+    pub(super) repeat_frames: bool,
+    pub(super) consults: u64,
+    pub(super) random: Random,
+    streams: BTreeMap<u64, Stream>,
+    subscribers: BTreeMap<OriginId, u64>,
+    network: BTreeMap<(u64, u64), (u64, Frame)>,
+    push_at: Option<u64>,
+    last_id: u64,
+}
+
+/// xorshift: the same seed, the same schedule.
+#[derive(Clone, Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound.max(1)
+    }
+}
+
+impl World {
+    /// `workers` in each of `processes`, no region.
+    pub(super) fn alone(processes: usize, workers: usize) -> World {
+        World::with(processes, workers, Geometry { buckets: 64, keys_per_bucket: 8 }, true)
+    }
+
+    /// The same with a region, connected and settled.
+    pub(super) fn connected(processes: usize, workers: usize) -> World {
+        let mut world = World::with(processes, workers, Geometry { buckets: 64, keys_per_bucket: 8 }, false);
+        world.run(1_000);
+        world
+    }
+
+    pub(super) fn with(processes: usize, workers: usize, geometry: Geometry, down: bool) -> World {
+        let mut world = World {
+            now: START_MONO,
+            unix_offset: START_UNIX as i64 - START_MONO as i64,
+            region: new_region(),
+            processes: Vec::new(),
+            resolved: BTreeMap::new(),
+            latency: (1, 1),
+            down,
+            paused: false,
+            repeat_frames: false,
+            consults: 0,
+            random: Random::new(7),
+            streams: BTreeMap::new(),
+            subscribers: BTreeMap::new(),
+            network: BTreeMap::new(),
+            push_at: None,
+            last_id: 0,
+        };
+        for _ in 0..processes {
+            world.add_process(workers, geometry);
+        }
+        world
+    }
+
+    pub(super) fn add_process(&mut self, workers: usize, geometry: Geometry) -> usize {
+        let number = self.processes.len() as u64 + 1;
+        let mut shared = Counting::default();
+        let mut origin = [0; 16];
+        origin[..8].copy_from_slice(&(number + self.now).to_be_bytes());
+        let proposal = Meta { origin: OriginId(origin), secret: crate::key::HashKey(number, 7), geometry };
+        let meta = Meta::establish(&mut shared, proposal);
+        self.processes.push(Process { meta, shared, workers: Vec::new() });
+        for _ in 0..workers {
+            self.add_worker(self.processes.len() - 1);
+        }
+        self.processes.len() - 1
+    }
+
+    pub(super) fn add_worker(&mut self, process: usize) -> usize {
+        let now = self.time();
+        let worker = self.random.below(u64::MAX >> 12) + 1;
+        let place = &mut self.processes[process];
+        let setup = Setup { meta: place.meta, worker, token: String::new(), version: 1, local_sets: 256 };
+        let limiter = Limiter::new(setup, now);
+        // Ticks of different workers fall between each other.
+        let next_tick = now.mono.0 + place.workers.len() as u64 * 7 % TICK_MS;
+        place.workers.push(Some(Worker { limiter, next_tick, stream: None }));
+        place.workers.len() - 1
+    }
+
+    pub(super) fn time(&self) -> Now {
+        Now { unix: self.unix(), mono: MonoMs(self.now) }
+    }
+
+    pub(super) fn unix(&self) -> UnixMs {
+        UnixMs(self.now.saturating_add_signed(self.unix_offset))
+    }
+
+    /// Decides a request now; what waits is answered in `resolved` under the id that is returned.
+    pub(super) fn request(&mut self, process: usize, worker: usize, checks: &[Check<'_>]) -> (u64, Outcome) {
+        self.last_id += 1;
+        let (id, now) = (self.last_id, MonoMs(self.now));
+        let Process { shared, workers, .. } = &mut self.processes[process];
+        let worker_state = workers[worker].as_mut().unwrap();
+        let outcome = worker_state.limiter.decide(shared, id, checks, now);
+        self.send(process, worker);
+        (id, outcome)
+    }
+
+    /// Whether a request passes, however long it takes.
+    pub(super) fn passes(&mut self, process: usize, worker: usize, checks: &[Check<'_>]) -> bool {
+        matches!(self.decide(process, worker, checks).decision, Decision::Allow(_))
+    }
+
+    /// The outcome of a request, however long it takes.
+    pub(super) fn decide(&mut self, process: usize, worker: usize, checks: &[Check<'_>]) -> Outcome {
+        let (id, mut outcome) = self.request(process, worker, checks);
+        while outcome.decision == Decision::Wait {
+            self.run(1);
+            if let Some((_, resolved)) = self.resolved.get(&id) {
+                outcome = *resolved;
+            }
+        }
+        outcome
+    }
+
+    /// Lets `ms` pass, millisecond by millisecond where something happens.
+    pub(super) fn run(&mut self, ms: u64) {
+        let end = self.now + ms;
+        loop {
+            let ticks = self.processes.iter().flat_map(|process| process.workers.iter().flatten());
+            let tick = ticks.map(|worker| worker.next_tick).min().unwrap_or(u64::MAX);
+            let frame = self.network.keys().next().map_or(u64::MAX, |(at, _)| *at);
+            let next = tick.min(frame).min(self.push_at.unwrap_or(u64::MAX));
+            if next > end {
+                break;
+            }
+            self.now = self.now.max(next);
+            self.deliver();
+            self.push();
+            self.tick_due();
+        }
+        self.now = end;
+    }
+
+    /// Kills a worker without any farewell.
+    pub(super) fn kill(&mut self, process: usize, worker: usize) {
+        let killed = self.processes[process].workers[worker].take();
+        if let Some(stream) = killed.and_then(|worker| worker.stream) {
+            self.close(stream);
+        }
+    }
+
+    /// Kills a whole process.
+    pub(super) fn kill_process(&mut self, process: usize) {
+        for worker in 0..self.processes[process].workers.len() {
+            self.kill(process, worker);
+        }
+    }
+
+    /// Breaks a worker's stream; what is under way on it is lost.
+    pub(super) fn cut(&mut self, process: usize, worker: usize) {
+        let now = MonoMs(self.now);
+        let Process { shared, workers, .. } = &mut self.processes[process];
+        let Some(state) = workers[worker].as_mut() else { return };
+        let Some(stream) = state.stream.take() else { return };
+        state.limiter.on_closed(shared, now);
+        self.close(stream);
+        self.send(process, worker);
+    }
+
+    pub(super) fn cut_all(&mut self) {
+        let workers: Vec<_> = self.streams.values().map(|stream| (stream.process, stream.worker)).collect();
+        for (process, worker) in workers {
+            self.cut(process, worker);
+        }
+    }
+
+    /// The region loses everything and starts again.
+    pub(super) fn restart_region(&mut self) {
+        self.cut_all();
+        self.region = new_region();
+    }
+
+    /// What the region holds of a cell: the sum, and each process' component.
+    pub(super) fn regional(&self, key: &Key, sequence: u64) -> (u64, Vec<u64>) {
+        let parts = key.parts();
+        let explained = self.region.explain(parts.workspace, parts.namespace, parts.identifier);
+        let cells = explained.iter().flat_map(|one| &one.cells).filter(|cell| cell.sequence == sequence);
+        let components: Vec<u64> =
+            cells.flat_map(|cell| &cell.components).map(|component| component.own).collect();
+        (components.iter().sum(), components)
+    }
+
+    /// The table's entry of a key, as it is stored.
+    pub(super) fn entry(&mut self, process: usize, key: &Key) -> Option<crate::table::Entry> {
+        let Process { meta, shared, .. } = &mut self.processes[process];
+        let fingerprint = crate::key::fingerprint(key.as_bytes(), meta.secret);
+        let mut bucket = Bucket::default();
+        shared.memory.load(meta.geometry.place(fingerprint), bucket.buffer());
+        bucket.check();
+        bucket.find(fingerprint, key.as_bytes()).map(|found| found.entry)
+    }
+
+    /// Counters summed over the live workers of all processes.
+    pub(super) fn sum_of(&self, of: impl Fn(&Stats) -> u64) -> u64 {
+        let workers = self.processes.iter().flat_map(|process| process.workers.iter().flatten());
+        workers.map(|worker| of(&worker.limiter.stats(MonoMs(self.now)))).sum()
+    }
+
+    fn tick_due(&mut self) {
+        for process in 0..self.processes.len() {
+            for worker in 0..self.processes[process].workers.len() {
+                self.tick_one(process, worker);
+            }
+        }
+    }
+
+    fn tick_one(&mut self, process: usize, worker: usize) {
+        let now = self.time();
+        let Process { shared, workers, .. } = &mut self.processes[process];
+        let Some(state) = workers[worker].as_mut().filter(|state| state.next_tick <= now.mono.0) else {
+            return;
+        };
+        state.limiter.tick(shared, now);
+        state.next_tick = now.mono.0 + state.limiter.next_tick_ms();
+        if state.limiter.should_open(now.mono) {
+            state.limiter.on_opening(now.mono);
+            if self.down {
+                state.limiter.on_closed(shared, now.mono);
+            } else {
+                self.last_id += 1;
+                state.stream = Some(self.last_id);
+                let origin = self.processes[process].meta.origin;
+                let stream = Stream { process, worker, origin, up: 0, down: 0 };
+                self.streams.insert(self.last_id, stream);
+            }
+        } else if state.limiter.should_give_up(now.mono) {
+            self.cut(process, worker);
+        }
+        self.send(process, worker);
+    }
+
+    /// Does what is to be done after each call of a limiter.
+    fn send(&mut self, process: usize, worker: usize) {
+        let now = MonoMs(self.now);
+        let Process { shared, workers, .. } = &mut self.processes[process];
+        let Some(state) = workers[worker].as_mut() else { return };
+        let frames = state.limiter.take_frames(shared, now);
+        for (id, outcome) in state.limiter.take_resolved() {
+            assert!(self.resolved.insert(id, (now.0, outcome)).is_none(), "request {id} resolved twice");
+        }
+        // Deciding needs a tick sooner than was planned.
+        state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
+        let Some(stream) = state.stream else { return };
+        for frame in frames {
+            self.carry(stream, Frame::Up(frame));
+        }
+    }
+
+    fn carry(&mut self, stream: u64, frame: Frame) {
+        let (least, most) = self.latency;
+        let copies = if self.repeat_frames { 1 + self.random.below(2) } else { 1 };
+        let delay = least + self.random.below(most - least + 1);
+        let Some(state) = self.streams.get_mut(&stream) else { return };
+        let last = if matches!(frame, Frame::Up(_)) { &mut state.up } else { &mut state.down };
+        *last = (*last).max(self.now + delay);
+        let at = *last;
+        for _ in 0..copies {
+            self.last_id += 1;
+            let frame = match &frame {
+                Frame::Up(frame) => Frame::Up(frame.clone()),
+                Frame::Down(frame) => Frame::Down(frame.clone()),
+            };
+            self.network.insert((at, self.last_id), (stream, frame));
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(next) = self.network.first_entry().filter(|next| next.key().0 <= self.now) {
+            let (stream, frame) = next.remove();
+            match frame {
+                Frame::Up(frame) if self.paused => {
+                    // Taken up again soon; the order is kept by the ids.
+                    self.last_id += 1;
+                    self.network.insert((self.now + 5, self.last_id), (stream, Frame::Up(frame)));
+                }
+                Frame::Up(frame) => self.region_takes(stream, frame),
+                Frame::Down(frame) => self.worker_takes(stream, &frame),
+            }
+        }
+    }
+
+    fn worker_takes(&mut self, stream: u64, frame: &wire::RegionFrame) {
+        let now = MonoMs(self.now);
+        let Some(&Stream { process, worker, .. }) = self.streams.get(&stream) else { return };
+        let Process { shared, workers, .. } = &mut self.processes[process];
+        let Some(state) = workers[worker].as_mut().filter(|state| state.stream == Some(stream)) else {
+            return;
+        };
+        state.limiter.on_frame(shared, frame, now);
+        self.send(process, worker);
+    }
+
+    fn region_takes(&mut self, stream: u64, frame: wire::FilterFrame) {
+        let now = self.unix();
+        let Some(state) = self.streams.get(&stream) else { return };
+        let origin = state.origin;
+        assert!(self.region.heard(origin, now));
+        let mut answer = wire::RegionFrame::default();
+        if let Some(hello) = frame.hello {
+            assert_eq!((hello.origin, hello.version), (origin.0.to_vec(), wire::PROTOCOL_VERSION));
+            if hello.subscriber {
+                self.subscribers.insert(origin, stream);
+                self.region.subscribe(origin);
+            } else {
+                self.unsubscribe(origin, stream);
+                answer.welcome = Some(wire::Welcome { version: 1, region: "r".into() });
+            }
+        }
+        if let Some(report) = frame.report {
+            let reported = self.region.report(origin, &report.counts, now);
+            let refused = reported.refused.len() as u64;
+            answer.ack = Some(wire::Ack { report_id: report.id, bases: reported.bases, refused });
+        }
+        self.consults += frame.consults.len() as u64;
+        let asked = frame.consults.iter().filter_map(|ask| self.region.consult(origin, ask, now).ok());
+        answer.answers = asked.collect();
+        if let Some(ping) = frame.ping {
+            let live_origins = self.region.live_origins(now) as u32;
+            answer.pong = Some(wire::Pong { sent_ms: ping.sent_ms, unix_ms: now.0, live_origins });
+        }
+        if answer != wire::RegionFrame::default() {
+            self.carry(stream, Frame::Down(answer));
+        }
+        self.push_at.get_or_insert(self.now + 5);
+    }
+
+    fn push(&mut self) {
+        if self.paused || self.push_at.is_none_or(|at| at > self.now) {
+            return;
+        }
+        self.push_at = None;
+        self.region.tick(self.unix());
+        for (origin, stream) in self.subscribers.clone() {
+            while let Some(push) = self.region.next_push(origin, self.unix()) {
+                assert!(push.views.len() <= wire::MAX_FRAME_CELLS);
+                self.carry(stream, Frame::Down(wire::RegionFrame { push: Some(push), ..Default::default() }));
+            }
+        }
+    }
+
+    fn close(&mut self, stream: u64) {
+        let Some(Stream { origin, .. }) = self.streams.remove(&stream) else { return };
+        self.unsubscribe(origin, stream);
+        if !self.streams.values().any(|other| other.origin == origin) {
+            self.region.gone(origin);
+        }
+    }
+
+    fn unsubscribe(&mut self, origin: OriginId, stream: u64) {
+        if self.subscribers.get(&origin) == Some(&stream) {
+            self.subscribers.remove(&origin);
+            self.region.unsubscribe(origin);
+        }
+    }
+}
+
+fn new_region() -> Region {
+    Region::new(RegionLimits::default(), (3, 4))
+}
+
+/// The key of an identifier with a window of `duration_ms`.
+pub(super) fn key(identifier: &str, duration_ms: u64) -> Key {
+    let identifier = identifier.as_bytes();
+    let parts =
+        KeyParts { workspace: b"w", namespace: b"n", identifier, duration_ms, epoch: 0, resolution: 1 };
+    Key::new(&parts).unwrap()
+}
+
+pub(super) const HOUR: u64 = 3_600_000;
+pub(super) const MINUTE: u64 = 60_000;
+
+/// A check of rule 0 that waits up to 50 ms.
+pub(super) fn check(key: &Key, limit: u64, cost: u64) -> Check<'_> {
+    let policy = Policy { timeout_ms: 50, ..Policy::default() };
+    Check { rule: 0, key: key.as_bytes(), cell_ms: key.parts().cell_ms(), limit, cost, policy }
+}
+
+pub(super) fn denial(outcome: Outcome) -> Denial {
+    match outcome.decision {
+        Decision::Deny(denial) => denial,
+        other => panic!("not denied: {other:?}"),
+    }
+}
+
+pub(super) fn budget(outcome: Outcome) -> Budget {
+    match outcome.decision {
+        Decision::Allow(Some(budget)) => budget,
+        other => panic!("not allowed: {other:?}"),
+    }
+}
+
+pub(super) fn allowed(outcome: &Outcome) -> bool {
+    matches!(outcome.decision, Decision::Allow(_))
+}
+
+/// Numbers 0 to `n` as identifiers.
+pub(super) fn keys(n: usize, duration_ms: u64) -> Vec<Key> {
+    (0..n).map(|at| key(&std::format!("id-{at}"), duration_ms)).collect::<vec::Vec<_>>()
+}

@@ -1,0 +1,106 @@
+//! One process without a region: a limit of N passes N, however many workers.
+
+use super::harness::*;
+use crate::limiter::{Cause, Decision};
+use std::vec::Vec;
+
+/// Sends requests over the workers in turn until nothing passes any more; returns the cost that passed.
+fn exhaust(world: &mut World, limit: u64, costs: &[u64], every_ms: u64, patience: u64) -> u64 {
+    let key = key("k", HOUR);
+    let workers = world.processes[0].workers.len();
+    let (mut passed, mut refused) = (0, 0);
+    for turn in 0.. {
+        let cost = costs[turn % costs.len()];
+        let outcome = world.decide(0, turn % workers, &[check(&key, limit, cost)]);
+        match outcome.decision {
+            Decision::Allow(_) => {
+                passed += cost;
+                refused = 0;
+            }
+            Decision::Deny(denial) if denial.cause == Cause::Reserved => world.run(60),
+            _ => refused += 1,
+        }
+        assert!(passed <= limit, "{passed} of {limit} passed after {turn} requests");
+        if refused > patience {
+            break;
+        }
+        if every_ms > 0 && (turn as u64).is_multiple_of(every_ms) {
+            world.run(1);
+        }
+    }
+    passed
+}
+
+#[test]
+fn a_limit_of_n_passes_n() {
+    for workers in [1, 2, 3, 8] {
+        for limit in [5, 1_000, 100_000] {
+            for costs in [&[1][..], &[7], &[7, 1, 3]] {
+                // Time stands still, time passes slowly (leases), one request every so often.
+                for every_ms in [0, 40, 1] {
+                    if limit == 100_000 && every_ms == 1 {
+                        continue;
+                    }
+                    let mut world = World::alone(1, workers);
+                    let patience = 3 * (workers * costs.len()) as u64;
+                    let passed = exhaust(&mut world, limit, costs, every_ms, patience);
+                    let least = limit - limit % costs.iter().min().unwrap();
+                    assert_eq!(
+                        passed, least,
+                        "{workers} workers, limit {limit}, costs {costs:?}, {every_ms}"
+                    );
+                    if limit == 100_000 && every_ms == 40 && costs == [1] {
+                        assert!(world.sum_of(|stats| stats.leases) > 0, "no leases were taken");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_spent_from_leases_ends_up_in_the_table() {
+    let mut world = World::alone(1, 4);
+    let key = key("k", HOUR);
+    let passed = (0..40_000).filter(|turn| {
+        if turn % 40 == 0 {
+            world.run(1);
+        }
+        world.passes(0, turn % 4, &[check(&key, 1_000_000, 1)])
+    });
+    let passed = passed.count() as u64;
+    assert_eq!(passed, 40_000);
+    world.run(3_000);
+    let entry = world.entry(0, &key).unwrap();
+    assert_eq!((entry.current.own, entry.reservations), (40_000, Vec::new()));
+}
+
+#[test]
+fn a_lease_touches_nothing_shared_and_a_charge_loads_and_stores_once() {
+    let mut world = World::alone(1, 1);
+    let key = key("k", HOUR);
+    for _ in 0..3_000 {
+        world.passes(0, 0, &[check(&key, 1_000_000, 1)]);
+    }
+    let shared = &mut world.processes[0].shared;
+    (shared.loads, shared.stores) = (0, 0);
+    for _ in 0..100 {
+        world.passes(0, 0, &[check(&key, 1_000_000, 1)]);
+    }
+    let shared = &world.processes[0].shared;
+    assert_eq!((shared.loads, shared.stores), (0, 0), "leased");
+
+    let few = super::harness::key("few", HOUR);
+    let before = (shared.loads, shared.stores);
+    for turn in 1..=10 {
+        assert!(world.passes(0, 0, &[check(&few, 10, 1)]));
+        let shared = &world.processes[0].shared;
+        assert_eq!((shared.loads - before.0, shared.stores - before.1), (turn, turn), "charged");
+    }
+    // The first refusal looks, the others remember.
+    for _ in 0..10 {
+        assert_eq!(denial(world.decide(0, 0, &[check(&few, 10, 1)])).cause, Cause::Limit);
+        let shared = &world.processes[0].shared;
+        assert_eq!(shared.loads - before.0, 11);
+    }
+}
