@@ -1,0 +1,192 @@
+//! The policies in `examples/`: `check-config` accepts each, a real Envoy loads each, and each does what its page says.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use weir_envoy::http::{Request, Response};
+use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, binaries, wait};
+
+const SOON: Duration = Duration::from_secs(20);
+/// What a test may take of a window: none of them is to see one end.
+const ROOM_S: u64 = 10;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn api_keys_have_plans() {
+    let policy = Policy::start("api-keys.json").await;
+    policy.begin_window(60).await;
+    let call = async |key: &str, cost: &str| {
+        policy.send(Request::get("/v1/orders").header("x-api-key", key).header("x-request-cost", cost)).await
+    };
+
+    let first = call("free_1", "50").await;
+    assert_eq!((first.status, first.header("x-ratelimit-remaining")), (200, Some("10")));
+    assert_eq!(call("free_1", "10").await.status, 200);
+    let denied = call("free_1", "1").await;
+    assert_eq!((denied.status, denied.header("x-ratelimit-limit")), (429, Some("60")));
+    assert_eq!(denied.header("ratelimit-policy"), Some("\"api-keys\";q=60;w=60"));
+    assert_eq!(denied.json().unwrap()["violated-policies"][0], "api-keys");
+    assert_eq!(call("free_2", "1").await.status, 200, "another key is another budget");
+
+    assert_eq!(call("pro_1", "1").await.header("x-ratelimit-limit"), Some("600"));
+    assert_eq!(call("pro_acme", "1").await.header("x-ratelimit-limit"), Some("3000"));
+    assert_eq!(call("pro_1", "not a number").await.header("x-ratelimit-remaining"), Some("549"), "the cap");
+
+    for _ in 0..70 {
+        let exempt = call("internal_ci", "50").await;
+        assert_eq!((exempt.status, exempt.header("x-ratelimit-limit")), (200, None));
+    }
+    let elsewhere = policy.send(Request::get("/").header("x-api-key", "free_1")).await;
+    assert_eq!(elsewhere.status, 200, "no rule is for this path");
+
+    // The shadow let both of free_1's requests pass, though the first alone costs more than it would allow.
+    policy.decisions("api-keys-30", "shadow_deny", 1).await;
+    policy.decisions("api-keys", "deny", 1).await;
+    policy.decisions("api-keys", "exempt", 70).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logins_are_limited_by_user_and_by_address() {
+    let mut policy = Policy::start("login-protection.json").await;
+    policy.begin_window(900).await;
+    let login = |path: &str, address: &str, user: &str| {
+        Request::post(path, "").header("x-forwarded-for", address).header("x-login-user", user)
+    };
+    let attempt =
+        async |path: &str, address: &str, user: &str| policy.send(login(path, address, user)).await.status;
+
+    for path in ["/login", "//login", "/login?next=home", "/%6cogin", "/login"] {
+        assert_eq!(attempt(path, "203.0.113.1", "alice").await, 200, "{path}");
+    }
+    assert_eq!(attempt("/login", "203.0.113.1", "alice").await, 429, "five for a user");
+    assert_eq!(attempt("/login", "203.0.113.2", "alice").await, 429, "from anywhere");
+    for user in ["bob", "carol", "dave", "erin", "frank"] {
+        assert_eq!(
+            attempt("/login", "203.0.113.1", user).await,
+            200,
+            "what was denied is not charged: {user}"
+        );
+    }
+    assert_eq!(attempt("/login", "203.0.113.1", "grace").await, 429, "ten for an address");
+    assert_eq!(attempt("/login", "6.6.6.6, 203.0.113.1", "grace").await, 429, "whatever stands before it");
+    assert_eq!(attempt("/login", "203.0.113.2", "grace").await, 200);
+
+    let form = Request::get("/login").header("x-forwarded-for", "203.0.113.1");
+    assert_eq!(policy.send(form).await.status, 200, "the form itself is free");
+    assert_eq!(policy.send(Request::post("/login", "")).await.status, 429, "nobody is nobody's budget");
+
+    policy.aggregator.process().pause().await.unwrap();
+    assert_eq!(
+        policy.send(login("/login", "203.0.113.9", "heidi")).await.status,
+        429,
+        "the region is silent"
+    );
+    policy.aggregator.process().resume().unwrap();
+    policy.details("weir_undecided").await;
+    policy.details("weir_missing_identifier").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_client_address_has_its_budget() {
+    let policy = Policy::start("client-address.json").await;
+    policy.begin_window(60).await;
+    let status = async |path: &str, forwarded: &str| {
+        policy.send(Request::get(path).header("x-forwarded-for", forwarded)).await.status
+    };
+
+    assert_eq!(policy.passed_of(700, |_| "203.0.113.7".to_owned()).await, 600);
+    for same in ["203.0.113.7", "198.51.100.1, 203.0.113.7", "::ffff:203.0.113.7", "203.0.113.7:4711"] {
+        assert_eq!(status("/", same).await, 429, "{same}");
+    }
+    for other in ["203.0.113.8", "203.0.113.7, 198.51.100.1", "unknown"] {
+        assert_eq!(status("/", other).await, 200, "{other}");
+    }
+    assert_eq!(policy.send(Request::get("/")).await.status, 200, "the peer itself");
+
+    assert_eq!(policy.passed_of(700, |n| format!("2001:db8:1:2:{n:x}::1")).await, 600, "one /64, one budget");
+    assert_eq!(status("/", "2001:db8:1:2:ffff:ffff:ffff:ffff").await, 429);
+    assert_eq!(status("/", "2001:db8:1:3::1").await, 200, "the /64 beside it");
+
+    assert_eq!(status("/healthz", "203.0.113.7").await, 200, "health checks are not counted");
+    assert_eq!(status("/healthz/../", "203.0.113.7").await, 429, "what only looks like one is");
+
+    let explained = policy
+        .aggregator
+        .admin_get("/v1/keys?workspace=shop&namespace=per-client&identifier=2001:db8:1:2::/64");
+    assert_eq!(explained.await.unwrap().json().unwrap()["windows"][0]["limit"], 600);
+}
+
+/// An Envoy with one of the policies, connected to its region.
+struct Policy {
+    envoy: Envoy,
+    aggregator: Aggregator,
+}
+
+impl Policy {
+    async fn start(name: &str) -> Self {
+        let file = examples().join(name);
+        check_config(&file);
+        let config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
+        let options = EnvoyOptions {
+            filter: Filter::Weir(Weir::new(binaries::filter().unwrap(), config)),
+            aggregator_port: Some(aggregator.grpc_port()),
+            access_log: true,
+            ..EnvoyOptions::default()
+        };
+        let envoy = Envoy::start(options).await.unwrap();
+        // One stream of the worker, one of the main thread.
+        envoy.wait_stat("wasmcustom.weir_streams_connected", SOON, |streams| streams == 2).await.unwrap();
+        Self { envoy, aggregator }
+    }
+
+    async fn send(&self, request: Request) -> Response {
+        self.envoy.send(request).await.unwrap()
+    }
+
+    /// Waits until a window of this length, an hour's part, has room for a test. The clock is Envoy's.
+    async fn begin_window(&self, window_s: u64) {
+        let has_room = async || {
+            let date = self.envoy.admin_get("/ready").await.unwrap();
+            // Such as `Sat, 21 Nov 2026 03:48:45 GMT`.
+            let time = date.header("date").unwrap().split(' ').nth(4).unwrap().to_owned();
+            let parts: Vec<u64> = time.split(':').map(|part| part.parse().unwrap()).collect();
+            (parts[1] * 60 + parts[2]) % window_s + ROOM_S < window_s
+        };
+        wait::until("a window with room", SOON, has_room).await.unwrap();
+    }
+
+    /// How many of so many requests pass, each from the address that `address` names.
+    async fn passed_of(&self, requests: u64, address: impl Fn(u64) -> String + Send + Sync + 'static) -> u64 {
+        let target = vec![self.envoy.address()];
+        let request = move |n| (0, Request::get("/").header("x-forwarded-for", address(n)));
+        let report = load::run(LoadPlan::of(target, 4, requests, request)).await.unwrap();
+        assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
+        report.count(200)
+    }
+
+    /// Waits until the rule has come to that outcome so many times.
+    async fn decisions(&self, rule: &str, outcome: &str, expected: u64) {
+        let name = format!("wasmcustom.weir_decisions_total.rule.{rule}.outcome.{outcome}");
+        self.envoy.wait_stat(&name, SOON, |count| count == expected).await.unwrap();
+    }
+
+    /// Waits until the access log shows these response code details.
+    async fn details(&self, expected: &str) {
+        let shown = async || self.envoy.access_log().unwrap().iter().any(|line| line["details"] == expected);
+        wait::until(expected, SOON, shown).await.unwrap();
+    }
+}
+
+fn check_config(file: &Path) {
+    let output =
+        Command::new(binaries::aggregator().unwrap()).arg("check-config").arg(file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", file.display());
+}
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
+}
