@@ -51,8 +51,8 @@ struct Held {
 struct Batch {
     id: u64,
     since: MonoMs,
-    fingerprints: Vec<u64>,
-    counts: Vec<wire::Count>,
+    rows: Vec<Held>,
+    keys: Vec<u8>,
 }
 
 /// Fingerprints are keyed hashes already: folding them is enough.
@@ -61,7 +61,8 @@ struct Fold(u64);
 
 impl Hasher for Fold {
     fn finish(&self) -> u64 {
-        self.0
+        let wide = u128::from(self.0) * 0x9e37_79b9_7f4a_7c15;
+        (wide as u64) ^ (wide >> 64) as u64
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -111,40 +112,36 @@ impl Outbox {
             return;
         }
         let since = self.since.unwrap_or_default();
-        let rest = self.rows.split_off(taken);
-        let sent = core::mem::replace(&mut self.rows, rest);
-        for chunk in sent.chunks(wire::MAX_FRAME_CELLS) {
-            self.last_id += 1;
-            let counts: Vec<_> = chunk.iter().map(|held| self.count(held)).collect();
-            reports.push(wire::Report { id: self.last_id, counts: counts.clone() });
-            let fingerprints = chunk.iter().map(|held| held.fingerprint).collect();
-            self.in_flight.push_back(Batch { id: self.last_id, since, fingerprints, counts });
+        let mut sent = core::mem::take(&mut self.rows);
+        let mut keys = core::mem::take(&mut self.keys);
+        self.keep_from(taken, &mut sent, &mut keys);
+        while !sent.is_empty() {
+            let rest = sent.split_off(sent.len().min(wire::MAX_FRAME_CELLS));
+            let rest_keys = keys.split_off(rest.first().map_or(keys.len(), |held| held.key.0));
+            let rows = core::mem::replace(&mut sent, rebased(rest));
+            let batch =
+                Batch { id: self.last_id + 1, since, rows, keys: core::mem::replace(&mut keys, rest_keys) };
+            self.last_id = batch.id;
+            let counts = batch.rows.iter().map(|held| held.row(&batch.keys).count()).collect();
+            reports.push(wire::Report { id: batch.id, counts });
+            self.in_flight.push_back(batch);
         }
-        self.reindex();
     }
 
     /// Takes an acknowledgement; calls `confirmed(fingerprint, sequence, own)` for each cell that is stored now.
     pub(super) fn acknowledged(&mut self, id: u64, mut confirmed: impl FnMut(u64, u64, u64)) {
         let Some(at) = self.in_flight.iter().position(|batch| batch.id == id) else { return };
         let Some(batch) = self.in_flight.remove(at) else { return };
-        for (fingerprint, count) in batch.fingerprints.iter().zip(&batch.counts).filter(|(_, c)| !c.unbased) {
-            confirmed(*fingerprint, count.sequence, count.own);
+        for held in batch.rows.iter().filter(|held| !held.unbased) {
+            confirmed(held.fingerprint, held.sequence, held.own);
         }
     }
 
     /// The stream broke: what was not acknowledged is to be sent again.
     pub(super) fn broken(&mut self) {
         for batch in core::mem::take(&mut self.in_flight) {
-            for (fingerprint, count) in batch.fingerprints.iter().zip(&batch.counts) {
-                let row = Row {
-                    fingerprint: *fingerprint,
-                    key: &count.key,
-                    sequence: count.sequence,
-                    own: count.own,
-                    limit: count.limit,
-                    unbased: count.unbased,
-                };
-                self.note(&row, batch.since);
+            for held in &batch.rows {
+                self.note(&held.row(&batch.keys), batch.since);
             }
             self.since = self.since.min(Some(batch.since)).or(Some(batch.since));
         }
@@ -170,29 +167,114 @@ impl Outbox {
         self.rows.len()
     }
 
-    fn count(&self, held: &Held) -> wire::Count {
-        let (at, length) = held.key;
-        wire::Count {
-            key: self.keys.get(at..at + length).unwrap_or_default().to_vec(),
-            sequence: held.sequence,
-            own: held.own,
-            limit: held.limit,
-            unbased: held.unbased,
-        }
-    }
-
-    /// After rows were taken from the front: the rest moves up.
-    fn reindex(&mut self) {
+    /// Leaves the first `taken` of `rows` in place and takes the others back.
+    fn keep_from(&mut self, taken: usize, rows: &mut Vec<Held>, keys: &mut Vec<u8>) {
         self.index.clear();
-        let Some(first) = self.rows.first().map(|held| held.key.0) else {
-            self.keys.clear();
-            self.since = None;
-            return;
-        };
-        self.keys.drain(..first);
-        for (at, held) in self.rows.iter_mut().enumerate() {
-            held.key.0 -= first;
+        self.rows = rows.split_off(taken);
+        self.keys = keys.split_off(self.rows.first().map_or(keys.len(), |held| held.key.0));
+        self.rows = rebased(core::mem::take(&mut self.rows));
+        for (at, held) in self.rows.iter().enumerate() {
             self.index.insert((held.fingerprint, held.sequence), at);
         }
+        if self.rows.is_empty() {
+            self.since = None;
+        }
+    }
+}
+
+/// The rows, their keys counted from the first one's.
+fn rebased(mut rows: Vec<Held>) -> Vec<Held> {
+    let first = rows.first().map_or(0, |held| held.key.0);
+    rows.iter_mut().for_each(|held| held.key.0 -= first);
+    rows
+}
+
+impl Held {
+    fn row<'a>(&self, keys: &'a [u8]) -> Row<'a> {
+        let (at, length) = self.key;
+        Row {
+            fingerprint: self.fingerprint,
+            key: keys.get(at..at + length).unwrap_or_default(),
+            sequence: self.sequence,
+            own: self.own,
+            limit: self.limit,
+            unbased: self.unbased,
+        }
+    }
+}
+
+impl Row<'_> {
+    fn count(&self) -> wire::Count {
+        wire::Count {
+            key: self.key.to_vec(),
+            sequence: self.sequence,
+            own: self.own,
+            limit: self.limit,
+            unbased: self.unbased,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::String;
+    use std::vec;
+
+    fn row(key: &[u8], own: u64) -> Row<'_> {
+        Row { fingerprint: u64::from(key[0]), key, sequence: 7, own, limit: 10, unbased: false }
+    }
+
+    fn told(reports: &[wire::Report]) -> Vec<(String, u64)> {
+        let counts = reports.iter().flat_map(|report| &report.counts);
+        counts.map(|count| (String::from_utf8(count.key.clone()).unwrap(), count.own)).collect()
+    }
+
+    #[test]
+    fn a_cell_is_told_once_with_its_latest_count() {
+        let mut outbox = Outbox::default();
+        for (key, own) in [("a", 1), ("bb", 5), ("a", 3), ("a", 2)] {
+            outbox.note(&row(key.as_bytes(), own), MonoMs(1));
+        }
+        let mut reports = vec![];
+        outbox.take(false, &mut reports);
+        assert_eq!(told(&reports), [("a".into(), 3), ("bb".into(), 5)]);
+    }
+
+    #[test]
+    fn what_was_not_acknowledged_is_told_again_after_a_break() {
+        let mut outbox = Outbox::default();
+        let keys: Vec<String> =
+            (0..600).map(|n| std::format!("{}-{n}", char::from(b'a' + (n % 26) as u8))).collect();
+        for (at, key) in keys.iter().enumerate() {
+            let fingerprint = at as u64;
+            outbox.note(&Row { fingerprint, ..row(key.as_bytes(), fingerprint) }, MonoMs(5));
+        }
+        let mut reports = vec![];
+        outbox.take(false, &mut reports);
+        assert_eq!(reports.iter().map(|report| report.counts.len()).collect::<Vec<_>>(), [256, 256, 88]);
+        assert_eq!(outbox.acked_through(MonoMs(9)), Some(MonoMs(5)));
+        let mut confirmed = vec![];
+        outbox.acknowledged(2, |fingerprint, _, own| confirmed.push((fingerprint, own)));
+        assert_eq!(confirmed, (256..512).map(|at| (at, at)).collect::<Vec<_>>());
+        outbox.broken();
+        let mut again = vec![];
+        outbox.take(true, &mut again);
+        let expected: Vec<_> = (0..256).chain(512..600).map(|at| (keys[at].clone(), at as u64)).collect();
+        assert_eq!(told(&again), expected);
+    }
+
+    #[test]
+    fn a_peer_that_acknowledges_nothing_gets_no_more() {
+        let mut outbox = Outbox::default();
+        let mut reports = vec![];
+        for fingerprint in 0..(MAX_ROWS as u64) {
+            outbox.note(&Row { fingerprint, ..row(b"k", 1) }, MonoMs(1));
+        }
+        outbox.take(false, &mut reports);
+        assert_eq!(reports.len(), MAX_IN_FLIGHT);
+        assert_eq!(outbox.len(), MAX_ROWS - MAX_IN_FLIGHT * wire::MAX_FRAME_CELLS);
+        outbox.take(false, &mut reports);
+        assert_eq!(reports.len(), MAX_IN_FLIGHT);
     }
 }
