@@ -1,0 +1,150 @@
+//! Several Envoys of one region keep a limit together, and one that is started anew does not start from zero.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use weir_envoy::EnvoyOptions;
+use weir_envoy::load::{self, LoadPlan};
+
+use crate::common::{Region, SOON, config, connected, get_as, rule, unix_ms, with};
+
+const CONNECTIONS: usize = 8;
+
+/// Which of two Envoys a request goes to: at random, the same in every run.
+fn side(number: u64) -> usize {
+    usize::from((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
+}
+
+/// Both Envoys together pass what one exact limiter would, within 5 %.
+fn assert_close(passed: u64, exact: u64) {
+    let off = passed.abs_diff(exact);
+    assert!(off <= (exact / 20).max(1), "{passed} passed, an exact limiter would have passed {exact}");
+}
+
+/// Sends twice the limit to two Envoys.
+async fn check(limit: u64) {
+    let region = Region::start(2, EnvoyOptions::default(), &config(&[rule("r", limit)])).await;
+    let addresses = region.envoys.iter().map(|envoy| envoy.address()).collect();
+    let plan = LoadPlan::of(addresses, CONNECTIONS, 2 * limit, |number| (side(number), get_as("a")));
+    let report = load::run(plan).await.unwrap();
+    let passed = report.count(200);
+    region.counted(2 * limit).await;
+    let consults = region.consults().await;
+    println!("two Envoys, limit {limit}: {passed} passed with {consults} consults, {report:?}");
+    assert_eq!(passed + report.count(429), 2 * limit, "{report:?}");
+    assert_close(passed, limit);
+    region.settles_at("r", "a", passed).await;
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_envoys_share_20() {
+    check(20).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_envoys_share_200() {
+    check(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_envoys_share_2_000() {
+    check(2_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_envoys_share_a_window_that_moves() {
+    const LIMIT: u64 = 200;
+    const WINDOW_MS: u64 = 5_000;
+    let short = with(rule("r", LIMIT), json!({ "window": WINDOW_MS }));
+    let region = Region::start(2, EnvoyOptions::default(), &config(&[short])).await;
+    let addresses = region.envoys.iter().map(|envoy| envoy.address()).collect();
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&times);
+    let plan = LoadPlan::of(addresses, CONNECTIONS, 4 * LIMIT, move |number| {
+        seen.lock().unwrap().push(unix_ms());
+        (side(number), get_as("a"))
+    });
+    let per_second = 2.0 * LIMIT as f64 / (WINDOW_MS as f64 / 1_000.0);
+    let report = load::run(plan.rate(per_second)).await.unwrap();
+    let exact = passed_by_one(&times.lock().unwrap(), LIMIT, WINDOW_MS);
+    region.counted(4 * LIMIT).await;
+    let (passed, consults) = (report.count(200), region.consults().await);
+    println!("a moving window: {passed} passed, {exact} by one, with {consults} consults, {report:?}");
+    assert_eq!(passed + report.count(429), 4 * LIMIT, "{report:?}");
+    assert_close(passed, exact);
+    region.is_sound().await;
+}
+
+/// What a single limiter with a sliding window passes of requests at `times`.
+fn passed_by_one(times: &[u64], limit: u64, window_ms: u64) -> u64 {
+    let (mut sequence, mut current, mut previous, mut passed) = (0, 0, 0, 0);
+    for time in times {
+        let now = time / window_ms;
+        if now != sequence {
+            previous = if now == sequence + 1 { current } else { 0 };
+            (sequence, current) = (now, 0);
+        }
+        let left_ms = window_ms - time % window_ms;
+        if current + previous * left_ms / window_ms < limit {
+            current += 1;
+            passed += 1;
+        }
+    }
+    passed
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    Graceful,
+    Killed,
+}
+
+/// One of two Envoys is started anew when 600 of 1 000 are used; it passes what is left and no more.
+async fn check_restart(end: End) {
+    let mut region = Region::start(2, EnvoyOptions::default(), &config(&[rule("r", 1_000)])).await;
+    let first = region.envoys[0].address();
+    let sent = |requests| LoadPlan::of(vec![first], CONNECTIONS, requests, |_| (0, get_as("a")));
+    assert_eq!(load::run(sent(600)).await.unwrap().count(200), 600);
+    match end {
+        // It tells what it has not told yet before it ends.
+        End::Graceful => {
+            let ended = region.envoys[0].process().terminate(SOON).await.unwrap();
+            assert!(ended.success(), "{ended}");
+        }
+        End::Killed => region.settles_at("r", "a", 600).await,
+    }
+    region.envoys[0].restart().await.unwrap();
+    connected(&region.envoys[0]).await;
+    let report = load::run(sent(1_000)).await.unwrap();
+    println!("started anew: {} of 400 passed, {report:?}", report.count(200));
+    assert_close(report.count(200), 400);
+    region.settles_at("r", "a", 600 + report.count(200)).await;
+    let other = region.envoys[1].send(get_as("a")).await.unwrap();
+    assert_eq!(other.status, 429, "the other Envoy knows");
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_that_restarts_does_not_start_from_zero() {
+    check_restart(End::Graceful).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_that_was_killed_does_not_start_from_zero() {
+    check_restart(End::Killed).await;
+}
+
+/// Without waiting for anything: what was not told yet is lost, and that is at most what passed in a moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_killed_under_load_loses_a_moment_at_most() {
+    const PER_SECOND: u64 = 400;
+    const LOST_MS: u64 = 500;
+    let mut region = Region::start(1, EnvoyOptions::default(), &config(&[rule("r", 1_000)])).await;
+    let load = LoadPlan::of(vec![region.envoy().address()], CONNECTIONS, PER_SECOND, |_| (0, get_as("a")));
+    let report = load::run(load.rate(PER_SECOND as f64)).await.unwrap();
+    region.envoys[0].process().kill().unwrap();
+    let lost = report.count(200) - region.total("r", "a").await;
+    println!("killed under load: {lost} of {} lost", report.count(200));
+    assert!(lost <= PER_SECOND * LOST_MS / 1_000, "{lost}");
+}
