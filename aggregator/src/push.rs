@@ -39,12 +39,13 @@ pub async fn follow(
 ) {
     loop {
         for sent in 0.. {
-            if sent == FRAMES_PER_ROUND {
+            if sent > 0 && sent % FRAMES_PER_ROUND == 0 {
                 tokio::time::sleep(COALESCE).await;
             }
             match shared.next_push(origin, id) {
                 Turn::Superseded => return,
                 Turn::Idle => break,
+                Turn::Push(push) if push.views.is_empty() && !push.complete => {}
                 Turn::Push(push) => {
                     shared.metrics.pushes.inc();
                     shared.metrics.pushed_cells.inc_by(push.views.len() as u64);

@@ -194,10 +194,10 @@ impl Shared {
         Ok(reply)
     }
 
-    /// Forgets what is over.
+    /// Forgets what is over, in steps between which others get their turn.
     pub fn tick(&self) {
         let now = self.now();
-        self.state.lock().region.tick(now);
+        while self.state.lock().region.tick(now) {}
     }
 
     /// The region's figures.

@@ -1,5 +1,8 @@
 //! The keys of a region: found by key or by identifier, bounded in number, forgotten when no window touches them.
 //!
+//! They stand in numbered slots, so that a walk over all of them can pause and go on: a region is asked all the time,
+//! and nobody may hold it for as long as a million keys take.
+//!
 //! Leaves to others: what is in a key (`cells`), who is told (`subscribers`).
 
 use super::Refused;
@@ -15,11 +18,15 @@ use siphasher::sip::SipHasher13;
 /// How many (workspace, namespace, window) are remembered, so that an identifier can be found without its window.
 /// A configuration has a few; a hostile peer could invent more.
 const MAX_SHAPES: usize = 4_096;
+/// Most keys looked at in one [`Keys::expire`] or [`Keys::scan`]: well below a millisecond.
+const MAX_KEYS_A_STEP: usize = 4_096;
 
 #[derive(Debug)]
 pub(super) struct Keys {
     max: usize,
-    states: HashMap<Key, KeyState, KeyHasher>,
+    slots: Vec<Option<(Key, KeyState)>>,
+    vacant: Vec<usize>,
+    index: HashMap<Key, usize, KeyHasher>,
     /// When to look at a key again, in seconds since the epoch; each key stands here once.
     expiry: BTreeMap<u64, Vec<Key>>,
     shapes: BTreeSet<Shape>,
@@ -51,45 +58,59 @@ impl Keys {
     pub(super) fn new(max: usize, secret: (u64, u64)) -> Keys {
         Keys {
             max,
-            states: HashMap::with_hasher(KeyHasher(secret.0, secret.1)),
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            index: HashMap::with_hasher(KeyHasher(secret.0, secret.1)),
             expiry: BTreeMap::new(),
             shapes: BTreeSet::new(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.states.len()
+        self.index.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &KeyState)> {
-        self.states.iter()
+    /// Some keys from slot `from` on, and the slot to go on from; `None` after the last.
+    pub(super) fn scan(&self, from: usize) -> (impl Iterator<Item = (&Key, &KeyState)>, Option<usize>) {
+        let to = from.saturating_add(MAX_KEYS_A_STEP).min(self.slots.len());
+        let some = self.slots.get(from..to).unwrap_or_default();
+        (some.iter().flatten().map(|(key, state)| (key, state)), (to < self.slots.len()).then_some(to))
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&KeyState> {
-        self.states.get(key)
+        let slot = self.slots.get(*self.index.get(key)?)?;
+        slot.as_ref().map(|(_, state)| state)
     }
 
     /// The key's state, made if there is room.
     pub(super) fn entry(&mut self, key: &Key, sequence: u64, now: UnixMs) -> Result<&mut KeyState, Refused> {
-        if !self.states.contains_key(key) {
-            if self.states.len() >= self.max {
-                return Err(Refused::Full);
-            }
-            let state = KeyState::new(key.parts().cell_ms());
-            self.expiry.entry(state.expires_s(sequence, now)).or_default().push(key.clone());
-            self.note_shape(key);
-            self.states.insert(key.clone(), state);
-        }
-        self.states.get_mut(key).ok_or(Refused::Full)
+        let at = match self.index.get(key) {
+            Some(at) => *at,
+            None => self.insert(key, sequence, now)?,
+        };
+        let slot = self.slots.get_mut(at).and_then(Option::as_mut);
+        slot.map(|(_, state)| state).ok_or(Refused::Full)
     }
 
-    /// Forgets cells that no window touches any more, and keys without cells and followers.
-    pub(super) fn expire(&mut self, now: UnixMs) {
-        while let Some(due) = self.expiry.first_entry().filter(|entry| *entry.key() <= now.0 / 1_000) {
-            for key in due.remove() {
+    /// Forgets cells that no window touches any more, and keys without cells and followers. True if some are left
+    /// for another call.
+    pub(super) fn expire(&mut self, now: UnixMs) -> bool {
+        let mut looked = 0;
+        while let Some(mut due) = self.expiry.first_entry().filter(|entry| *entry.key() <= now.0 / 1_000) {
+            let keys = due.get_mut();
+            let some = keys.split_off(keys.len().saturating_sub(MAX_KEYS_A_STEP - looked));
+            if keys.is_empty() {
+                due.remove();
+            }
+            looked += some.len();
+            for key in some {
                 self.expire_key(key, now);
             }
+            if looked >= MAX_KEYS_A_STEP {
+                return true;
+            }
         }
+        false
     }
 
     /// The identifier's keys, whatever their windows.
@@ -104,19 +125,38 @@ impl Keys {
             let Shape { duration_ms, epoch, resolution, .. } = *shape;
             let parts = KeyParts { workspace, namespace, identifier, duration_ms, epoch, resolution };
             let key = Key::new(&parts).ok()?;
-            self.states.get(&key).map(|state| (key, state))
+            self.get(&key).map(|state| (key, state))
         })
     }
 
+    fn insert(&mut self, key: &Key, sequence: u64, now: UnixMs) -> Result<usize, Refused> {
+        if self.index.len() >= self.max {
+            return Err(Refused::Full);
+        }
+        let state = KeyState::new(key.parts().cell_ms());
+        self.expiry.entry(state.expires_s(sequence, now)).or_default().push(key.clone());
+        self.note_shape(key);
+        let at = self.vacant.pop().unwrap_or(self.slots.len());
+        let new = Some((key.clone(), state));
+        match self.slots.get_mut(at) {
+            Some(slot) => *slot = new,
+            None => self.slots.push(new),
+        }
+        self.index.insert(key.clone(), at);
+        Ok(at)
+    }
+
     fn expire_key(&mut self, key: Key, now: UnixMs) {
-        let Some(state) = self.states.get_mut(&key) else { return };
-        match state.drop_old(now) {
-            Some(last) => {
-                let due = state.expires_s(last, now);
-                self.expiry.entry(due).or_default().push(key);
-            }
+        let Some(at) = self.index.get(&key).copied() else { return };
+        let Some(slot) = self.slots.get_mut(at) else { return };
+        let last =
+            slot.as_mut().and_then(|(_, state)| state.drop_old(now).map(|last| state.expires_s(last, now)));
+        match last {
+            Some(due) => self.expiry.entry(due).or_default().push(key),
             None => {
-                self.states.remove(&key);
+                *slot = None;
+                self.vacant.push(at);
+                self.index.remove(&key);
             }
         }
     }

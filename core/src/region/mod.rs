@@ -29,6 +29,8 @@ pub use cells::{CellState, Component};
 
 /// An origin counts as alive for this long after its last frame.
 pub const ORIGIN_ALIVE_MS: u64 = 2_000;
+/// An origin is forgotten after this long without a frame.
+const SILENT_MS: u64 = 3_600_000;
 /// How far a sequence may lie from the aggregator's own; more means that a clock is wrong.
 pub const MAX_SEQUENCE_SKEW: u64 = 2;
 
@@ -198,11 +200,6 @@ impl Region {
     /// Starts (or restarts) pushes to `origin` with everything that matters to it.
     pub fn subscribe(&mut self, origin: OriginId) {
         self.subscribers.start(origin);
-        for (key, state) in self.keys.iter() {
-            if state.follows(origin) || state.is_hot() {
-                self.subscribers.enqueue(origin, key);
-            }
-        }
     }
 
     /// Ends the pushes to `origin`, which stays alive.
@@ -210,9 +207,14 @@ impl Region {
         self.subscribers.remove(origin);
     }
 
-    /// The next push for `origin`, or nothing. Call until it returns `None`.
+    /// The next push for `origin`, or nothing. Call until it returns `None`. Some are empty: a step of a snapshot over
+    /// many keys that found none; they need not be sent.
     pub fn next_push(&mut self, origin: OriginId, now: UnixMs) -> Option<wire::Push> {
-        let (keys, complete) = self.subscribers.take(origin, wire::MAX_FRAME_CELLS / 2)?;
+        if !self.subscribers.has_work(origin) {
+            return None;
+        }
+        self.subscribers.go_on(origin, &self.keys);
+        let (keys, complete) = self.subscribers.take(origin, wire::MAX_FRAME_CELLS / 2);
         let views = keys
             .iter()
             .filter_map(|key| self.keys.get(key).map(|state| (key, state)))
@@ -226,11 +228,11 @@ impl Region {
         self.subscribers.has_work(origin)
     }
 
-    /// Forgets cells that no window touches any more, and origins silent for an hour.
-    pub fn tick(&mut self, now: UnixMs) {
-        self.keys.expire(now);
-        const SILENT_MS: u64 = 3_600_000;
+    /// Forgets cells that no window touches any more, and origins silent for an hour. True if it should be called
+    /// again soon, as there is more to forget than it takes on at once.
+    pub fn tick(&mut self, now: UnixMs) -> bool {
         self.origins.retain(|_, last| now.0.saturating_sub(last.0) < SILENT_MS);
+        self.keys.expire(now)
     }
 
     /// Every live cell of the identifier, whatever its window.

@@ -6,6 +6,7 @@
 //! Leaves to others: what is told (`cells`), and sending it (`aggregator`).
 
 use super::cells::KeyState;
+use super::keys::Keys;
 use crate::key::{Key, OriginId};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -19,13 +20,24 @@ pub(super) struct Subscribers {
 struct Queue {
     order: VecDeque<Key>,
     queued: BTreeSet<Key>,
-    /// The subscriber has not yet been told that it knows everything.
-    snapshot_due: bool,
+    snapshot: Snapshot,
+}
+
+/// How much of what matters to it a new subscriber has been told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Snapshot {
+    /// The region's keys are looked through; the slot to go on from.
+    Scanning(usize),
+    /// All were looked through, and what was found is still queued.
+    Draining,
+    /// All was told, and the subscriber knows it.
+    #[default]
+    Complete,
 }
 
 impl Subscribers {
     pub(super) fn start(&mut self, origin: OriginId) {
-        self.queues.insert(origin, Queue { snapshot_due: true, ..Queue::default() });
+        self.queues.insert(origin, Queue { snapshot: Snapshot::Scanning(0), ..Queue::default() });
     }
 
     pub(super) fn remove(&mut self, origin: OriginId) {
@@ -49,23 +61,36 @@ impl Subscribers {
         self.tell(key, state, |_| true);
     }
 
-    /// Takes up to `most` keys, and whether the snapshot is complete with them.
-    pub(super) fn take(&mut self, origin: OriginId, most: usize) -> Option<(Vec<Key>, bool)> {
-        let queue = self.queues.get_mut(&origin)?;
-        let mut keys = Vec::new();
-        while let Some(key) = queue.order.pop_front() {
-            queue.queued.remove(&key);
-            keys.push(key);
-            if keys.len() >= most {
-                break;
-            }
+    /// Queues the next part of a snapshot, where one is under way and nothing waits.
+    pub(super) fn go_on(&mut self, origin: OriginId, keys: &Keys) {
+        let Some(queue) = self.queues.get_mut(&origin).filter(|queue| queue.order.is_empty()) else { return };
+        let Snapshot::Scanning(from) = queue.snapshot else { return };
+        let (some, next) = keys.scan(from);
+        for (key, _) in some.filter(|(_, state)| state.follows(origin) || state.is_hot()) {
+            queue.push(key);
         }
-        let complete = queue.order.is_empty() && core::mem::take(&mut queue.snapshot_due);
-        (!keys.is_empty() || complete).then_some((keys, complete))
+        queue.snapshot = next.map_or(Snapshot::Draining, Snapshot::Scanning);
+    }
+
+    /// Takes up to `most` keys, and whether the snapshot is complete with them.
+    pub(super) fn take(&mut self, origin: OriginId, most: usize) -> (Vec<Key>, bool) {
+        let Some(queue) = self.queues.get_mut(&origin) else { return Default::default() };
+        let taken = queue.order.len().min(most);
+        let keys: Vec<Key> = queue.order.drain(..taken).collect();
+        for key in &keys {
+            queue.queued.remove(key);
+        }
+        let complete = queue.order.is_empty() && queue.snapshot == Snapshot::Draining;
+        if complete {
+            queue.snapshot = Snapshot::Complete;
+        }
+        (keys, complete)
     }
 
     pub(super) fn has_work(&self, origin: OriginId) -> bool {
-        self.queues.get(&origin).is_some_and(|queue| queue.snapshot_due || !queue.order.is_empty())
+        self.queues
+            .get(&origin)
+            .is_some_and(|queue| queue.snapshot != Snapshot::Complete || !queue.order.is_empty())
     }
 
     pub(super) fn pending(&self) -> usize {

@@ -158,6 +158,24 @@ fn keys_are_forgotten_two_windows_later() {
 }
 
 #[test]
+fn many_keys_are_told_and_forgotten_in_steps() {
+    const MANY: usize = 10_000;
+    let mut region = region();
+    let counts: Vec<_> = (0..MANY).map(|n| count(&std::format!("k{n}"), SEQUENCE, 1)).collect();
+    region.report(origin(1), &counts, NOW);
+    region.subscribe(origin(1));
+    let (views, complete) = pushed(&mut region, origin(1), NOW);
+    assert_eq!((views.len(), complete), (MANY, true));
+    let later = UnixMs(NOW.0 + 2 * CELL_MS);
+    assert!(region.tick(later), "more than one step");
+    assert!(region.stats(later).keys > 0);
+    while region.tick(later) {}
+    assert_eq!(region.stats(later).keys, 0);
+    region.report(origin(1), &[count("k", SEQUENCE + 2, 1)], later);
+    assert_eq!(region.stats(later).keys, 1, "slots are used again");
+}
+
+#[test]
 fn a_key_in_use_stays_and_sheds_old_cells() {
     let mut region = region();
     for step in 0..10 {
