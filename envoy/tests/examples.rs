@@ -1,4 +1,5 @@
 //! The policies in `examples/`: `check-config` accepts each, a real Envoy loads each, and each does what its page says.
+//! The README's fragments make a configuration that Envoy accepts, and it leaves no field out.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +8,9 @@ use std::time::Duration;
 use serde_json::Value;
 use weir_envoy::http::{Request, Response};
 use weir_envoy::load::{self, LoadPlan};
-use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, binaries, wait};
+use weir_envoy::{
+    Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, binaries, validate_file, wait,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 /// What a test may take of a window: none of them is to see one end.
@@ -118,6 +121,70 @@ async fn each_client_address_has_its_budget() {
     assert_eq!(explained.await.unwrap().json().unwrap()["windows"][0]["limit"], 600);
 }
 
+#[test]
+fn the_readmes_fragments_make_an_envoy() {
+    let readme = read("README.md");
+    let fragments: Vec<&str> =
+        readme.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let fragment = |field: &str, depth: usize| {
+        let found = fragments.iter().find(|fragment| fragment.starts_with(field)).unwrap();
+        found.lines().map(|line| format!("{}{line}\n", " ".repeat(depth))).collect::<String>()
+    };
+    let filter = binaries::filter().unwrap();
+    let filters =
+        fragment("http_filters:", 14).replace("/etc/envoy/weir-filter.wasm", filter.to_str().unwrap());
+    let excepted = fragment("typed_per_filter_config:", 22);
+    let format = fragment("weir_rule:", 22);
+    let config = format!(
+        r#"{stats}static_resources:
+{clusters}  listeners:
+    - address: {{ socket_address: {{ address: 127.0.0.1, port_value: 0 }} }}
+      filter_chains:
+        - filters:
+          - name: http
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+              stat_prefix: ingress
+              access_log:
+                - name: stdout
+                  typed_config:
+                    "@type": type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog
+                    log_format:
+                     json_format:
+{format}              route_config:
+                virtual_hosts:
+                  - name: all
+                    domains: ["*"]
+                    routes:
+                    - match: {{ prefix: / }}
+                      direct_response: {{ status: 200 }}
+{excepted}{filters}                - name: router
+                  typed_config:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+"#,
+        stats = fragment("stats_config:", 0),
+        clusters = fragment("clusters:", 2),
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("envoy.yaml");
+    std::fs::write(&file, config).unwrap();
+    check_config(&file);
+    validate_file(&file).unwrap();
+}
+
+#[test]
+fn the_readme_names_every_field() {
+    let readme = read("README.md");
+    let reference = read("envoy/CONFIGURATION.md");
+    let rows = reference.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let fields: Vec<&str> = rows.flat_map(|cell| cell.split(['`', '.', ',', ' '])).collect();
+    assert!(fields.contains(&"on_consult_failure") && fields.contains(&"ipv6_prefix"), "{fields:?}");
+    for field in fields {
+        let named = ['`', '.'].iter().any(|end| readme.contains(&format!("{field}{end}")));
+        assert!(named, "{field} is not in the README");
+    }
+}
+
 /// An Envoy with one of the policies, connected to its region.
 struct Policy {
     envoy: Envoy,
@@ -126,7 +193,7 @@ struct Policy {
 
 impl Policy {
     async fn start(name: &str) -> Self {
-        let file = examples().join(name);
+        let file = repository().join("examples").join(name);
         check_config(&file);
         let config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
@@ -187,6 +254,10 @@ fn check_config(file: &Path) {
     assert!(output.status.success(), "{}: {said}", file.display());
 }
 
-fn examples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
+fn read(name: &str) -> String {
+    std::fs::read_to_string(repository().join(name)).unwrap()
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
