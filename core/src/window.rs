@@ -36,6 +36,11 @@ impl Position {
         self.cell_ms.saturating_sub(self.elapsed_ms)
     }
 
+    /// When the cell ends.
+    pub const fn end(&self) -> UnixMs {
+        UnixMs(self.sequence.saturating_add(1).saturating_mul(self.cell_ms))
+    }
+
     /// The same moment seen from cell `sequence`: its start if it lies ahead, its last millisecond if it is over.
     pub const fn seen_from(&self, sequence: u64) -> Position {
         let elapsed_ms = if sequence == self.sequence {
@@ -72,6 +77,19 @@ impl Used {
     /// The budget as it is at `at`, whatever anybody asks for.
     pub fn remaining(&self, at: &Position, limit: u64) -> u64 {
         limit.saturating_sub(self.effective(at))
+    }
+
+    /// The same amounts `ms` after `at`, and the moment that is then: rollovers move them on.
+    pub fn later(&self, at: &Position, ms: u64) -> (Used, Position) {
+        let into = at.elapsed_ms.saturating_add(ms);
+        let cells = into.checked_div(at.cell_ms).unwrap_or(0);
+        let used = match cells {
+            0 => *self,
+            1 => Used { current: 0, previous: self.current },
+            _ => Used::default(),
+        };
+        let elapsed_ms = into.checked_rem(at.cell_ms).unwrap_or(0);
+        (used, Position { sequence: at.sequence.saturating_add(cells), elapsed_ms, cell_ms: at.cell_ms })
     }
 
     /// Milliseconds until `cost` could pass if nothing more is used; 0 if it passes now, `None` if it never can.
@@ -147,17 +165,6 @@ mod tests {
         }
     }
 
-    /// The same used amounts `wait_ms` later, with the rollover that may lie between.
-    fn later(used: Used, at: Position, wait_ms: u64) -> (Used, Position) {
-        let into = at.elapsed_ms + wait_ms;
-        let used = match into / at.cell_ms {
-            0 => used,
-            1 => Used { current: 0, previous: used.current },
-            _ => Used::default(),
-        };
-        (used, Position { elapsed_ms: into % at.cell_ms, ..at })
-    }
-
     proptest! {
         #[test]
         fn the_wait_is_the_earliest_moment(
@@ -165,7 +172,7 @@ mod tests {
         ) {
             let used = Used { current, previous };
             let at = at(elapsed_ms, 1_000);
-            let passes = |wait| { let (u, p) = later(used, at, wait); u.admits(&p, cost, limit) };
+            let passes = |wait| { let (u, p) = used.later(&at, wait); u.admits(&p, cost, limit) };
             match used.wait_ms(&at, cost, limit) {
                 None => prop_assert!(cost > limit),
                 Some(wait) => {

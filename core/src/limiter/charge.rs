@@ -9,10 +9,10 @@ use super::check::{Budget, Cause, Check, Denial, Reason};
 use super::judge::{Standing, Verdict, judge, slack};
 use super::outbox::Row;
 use super::slots::{Lease, Remembered, Slot};
-use super::transact::{Done, Failed, Subject};
+use super::transact::{Done, Failed, Make, Subject};
 use crate::table::{Cell, Entry, Place, ReservationKind, Shared, Tag};
 use crate::time::{MonoMs, Now};
-use crate::window::{MAX_COUNT, Position};
+use crate::window::{MAX_COUNT, Position, Used};
 
 /// A lease is brought back to the table after this long.
 pub(super) const LEASE_SETTLE_MS: u64 = 1_000;
@@ -86,18 +86,27 @@ impl Limiter {
         let sequence = Position::at(now.unix, check.cell_ms).sequence;
         if let Some(slot) = self.slots.get(item.fingerprint) {
             slot.lease.spend(item.cost, sequence, now.mono);
+            slot.denied = None;
         }
     }
 
-    /// A denial of the same or a smaller cost that still holds.
+    /// A denial that follows from what was known at the last one. Counts only grow, so it needs no other look.
     pub(super) fn remembered(&mut self, item: &Item, check: &Check<'_>, now: MonoMs) -> Option<Denial> {
         let version = self.version;
-        let Remembered { denial, cost, until, version: of } = self.slots.get(item.fingerprint)?.denied?;
-        let holds = now < until && item.cost >= cost && item.limit <= denial.budget.limit && of == version;
-        holds.then(|| Denial {
-            budget: Budget { rule: check.rule, limit: item.limit, ..denial.budget },
-            retry_after_ms: Some(until.since(now)),
-            ..denial
+        let known = self.slots.get(item.fingerprint)?.denied.filter(|known| known.version == version)?;
+        let until = match (item.cost, item.limit) == (known.cost, known.limit) {
+            true => known.until,
+            false => known.since.after(known.used.wait_ms(&known.at, item.cost, item.limit)?),
+        };
+        (now < until).then(|| {
+            let (used, at) = known.used.later(&known.at, now.since(known.since));
+            let budget = Budget {
+                rule: check.rule,
+                limit: item.limit,
+                remaining: used.remaining(&at, item.limit),
+                reset_ms: at.until_next_ms(),
+            };
+            Denial { budget, retry_after_ms: Some(until.since(now)), cause: Cause::Limit }
         })
     }
 
@@ -117,8 +126,11 @@ impl Limiter {
         let origins = self.link.origins();
         let trusted =
             standing.filter(|s| check.policy.trust_first && s.usable && s.fresh && s.complete).is_some();
-        let subject =
-            Subject { fingerprint: item.fingerprint, key: Some(check.key), create: mode != Mode::Look };
+        let subject = Subject {
+            fingerprint: item.fingerprint,
+            key: Some(check.key),
+            make: if mode == Mode::Look { Make::Never } else { Make::Always },
+        };
         let change = |entry: &mut Entry, at: &Position| {
             let settled = mode != Mode::Look && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
             let cost_and_limit = (item.cost, item.limit);
@@ -175,7 +187,7 @@ impl Limiter {
         now: Now,
     ) {
         let tag = self.tag(ReservationKind::Hold);
-        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), create: false };
+        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Never };
         let change = |entry: &mut Entry, _: &Position| {
             let cells = [entry.sequence, entry.sequence.saturating_sub(1)];
             let held =
@@ -188,7 +200,7 @@ impl Limiter {
         let mut ended = self.table.transact(shared, subject, now, &mut self.stats, change);
         if let Err(Failed::Absent) = ended {
             let (fingerprint, key) = self.table.overflow_of(check.key);
-            let overflow = Subject { fingerprint, key: Some(&key), create: false };
+            let overflow = Subject { fingerprint, key: Some(&key), make: Make::Never };
             ended = self.table.transact_at(shared, Place::Overflow, overflow, now, &mut self.stats, change);
         }
         if let Some(done) = ended.ok().filter(|_| spend) {
@@ -211,7 +223,7 @@ impl Limiter {
                 if go_on { take_lease(entry, Some(&slot), tag, spare, 1, origins, now.mono) } else { 0 };
             ((leased, spare), true)
         };
-        let subject = Subject { fingerprint, key: None, create: false };
+        let subject = Subject { fingerprint, key: None, make: Make::Never };
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
             Ok(Done { result: (leased, spare), entry, .. }) => {
                 self.note_both(&entry, now.mono);
@@ -267,26 +279,28 @@ impl Limiter {
                 })
             }
             Verdict::Deny { wait_ms } => {
-                let denial = Denial { budget, retry_after_ms: wait_ms, cause: Cause::Limit };
                 if !done.overflow {
-                    self.remember(item, denial, now.mono);
+                    self.remember(item, (done.entry.used(), at), wait_ms, now.mono);
                 }
-                Charged::Denied(denial)
+                Charged::Denied(Denial { budget, retry_after_ms: wait_ms, cause: Cause::Limit })
             }
         }
     }
 
-    fn remember(&mut self, item: &Item, denial: Denial, now: MonoMs) {
+    fn remember(&mut self, item: &Item, (used, at): (Used, Position), wait_ms: Option<u64>, now: MonoMs) {
         let version = self.version;
-        let Some(wait_ms) = denial.retry_after_ms else { return };
+        let Some(wait_ms) = wait_ms else { return };
         if let Some(slot) = self.slots.entry(item.fingerprint, now) {
-            slot.denied = Some(Remembered { denial, cost: item.cost, until: now.after(wait_ms), version });
+            let (cost, limit, until) = (item.cost, item.limit, now.after(wait_ms));
+            slot.denied = Some(Remembered { used, at, since: now, cost, limit, until, version });
         }
     }
 
     fn put_lease(&mut self, fingerprint: u64, amount: u64, spare: u64, sequence: u64, now: MonoMs) {
         let Some(slot) = self.slots.get(fingerprint) else { return };
         let last = if amount > 0 { amount } else { slot.lease.last };
+        // What was remembered of a denial is less than what is used now.
+        slot.denied = None;
         slot.lease = Lease { amount, spent: 0, sequence, until: now.after(LEASE_USE_MS), spare, last };
         slot.used = now;
         if amount > 0 {

@@ -17,7 +17,12 @@ pub(super) const MAX_ROUNDS: u8 = 3;
 
 #[derive(Debug, Default)]
 pub(super) struct Consults {
+    /// By fingerprint.
     questions: BTreeMap<u64, Question>,
+    /// Fingerprints of questions not sent yet; some may have been abandoned since.
+    unsent: Vec<u64>,
+    /// Fingerprints by the id that an answer names.
+    ids: BTreeMap<u64, u64>,
     waiting: BTreeMap<u64, Waiting>,
     last_id: u64,
 }
@@ -29,7 +34,10 @@ pub(super) struct Question {
     pub(super) key: Vec<u8>,
     pub(super) cell_ms: u64,
     pub(super) limit: u64,
+    /// Sum over the requests that joined.
     pub(super) cost: u64,
+    /// Smallest cost among them.
+    pub(super) least: u64,
     /// Once sent.
     pub(super) sent: Option<Sent>,
     joined: Vec<u64>,
@@ -42,6 +50,8 @@ pub(super) struct Sent {
     pub(super) sequence: u64,
     /// It asked for the view only, so a grant takes up nothing.
     pub(super) inquiry: bool,
+    /// It was about the overflow cell that the key shares with others.
+    pub(super) overflow: bool,
 }
 
 /// A paused request.
@@ -133,6 +143,8 @@ impl Consults {
             let Some(check) = waiting.checks.get(need.check) else { continue };
             let question = self.questions.entry(need.fingerprint).or_insert_with(|| {
                 self.last_id += 1;
+                self.unsent.push(need.fingerprint);
+                self.ids.insert(self.last_id, need.fingerprint);
                 asked(need.reason);
                 Question {
                     id: self.last_id,
@@ -140,6 +152,7 @@ impl Consults {
                     cell_ms: check.cell_ms,
                     limit: need.limit,
                     cost: 0,
+                    least: u64::MAX,
                     sent: None,
                     joined: Vec::new(),
                     queued: Vec::new(),
@@ -147,6 +160,7 @@ impl Consults {
             });
             if question.sent.is_none() {
                 question.cost = question.cost.saturating_add(need.cost);
+                question.least = question.least.min(need.cost);
                 question.limit = question.limit.min(need.limit);
                 question.joined.push(request);
             } else {
@@ -157,15 +171,19 @@ impl Consults {
         self.waiting.insert(request, waiting);
     }
 
-    /// Questions not sent yet, with their fingerprints.
-    pub(super) fn unsent(&mut self) -> impl Iterator<Item = (u64, &mut Question)> {
-        let unsent = self.questions.iter_mut().filter(|(_, question)| question.sent.is_none());
-        unsent.map(|(fingerprint, question)| (*fingerprint, question))
+    /// Fingerprints of the questions to send, each once; they count as sent when [`Question::sent`] is set.
+    pub(super) fn take_unsent(&mut self) -> Vec<u64> {
+        core::mem::take(&mut self.unsent)
+    }
+
+    /// The question about `fingerprint`, if it is still to be sent.
+    pub(super) fn unsent(&mut self, fingerprint: u64) -> Option<&mut Question> {
+        self.questions.get_mut(&fingerprint).filter(|question| question.sent.is_none())
     }
 
     /// Takes the question with `id` out, with its fingerprint.
     pub(super) fn answered(&mut self, id: u64) -> Option<(u64, Question)> {
-        let fingerprint = *self.questions.iter().find(|(_, question)| question.id == id)?.0;
+        let fingerprint = self.ids.remove(&id)?;
         self.questions.remove(&fingerprint).map(|question| (fingerprint, question))
     }
 
@@ -209,8 +227,13 @@ impl Consults {
         let nobody = |question: &Question| question.joined.is_empty() && question.queued.is_empty();
         let fingerprints: Vec<u64> =
             self.questions.iter().filter(|(_, question)| nobody(question)).map(|(at, _)| *at).collect();
-        let take = |at| self.questions.remove(&at).map(|question| (at, question));
-        fingerprints.into_iter().filter_map(take).collect()
+        let mut abandoned = Vec::new();
+        for fingerprint in fingerprints {
+            let Some(question) = self.questions.remove(&fingerprint) else { continue };
+            self.ids.remove(&question.id);
+            abandoned.push((fingerprint, question));
+        }
+        abandoned
     }
 
     fn take(&mut self, requests: Vec<u64>) -> Vec<(u64, Waiting)> {

@@ -39,7 +39,7 @@ use link::Link;
 use outbox::Outbox;
 use roster::Roster;
 use slots::Slots;
-use transact::Table;
+use transact::{Make, Table};
 use walk::Walk;
 
 pub use check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Policy, Reason};
@@ -273,10 +273,10 @@ impl Limiter {
                     slot.acked = slot.acked.max((sequence, own));
                 }
             });
-            self.merge_views(shared, &ack.bases, now);
+            self.merge_views(shared, &ack.bases, Make::Never, now);
         }
         if let Some(push) = &frame.push {
-            self.merge_views(shared, &push.views, now);
+            self.merge_views(shared, &push.views, Make::WhereFree, now);
             self.complete |= push.complete;
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Limiter;
 use super::charge::{Charged, Item, Mode};
-use super::check::{Budget, Cause, Check, Decision, Denial, Outcome};
+use super::check::{Budget, Cause, Check, Decision, Denial, Outcome, Reason};
 use super::consults::Need;
 use super::judge::Standing;
 use crate::key::fingerprint;
@@ -29,6 +29,12 @@ impl Limiter {
         asked: bool,
         now: Now,
     ) -> Result<Outcome, Vec<Need>> {
+        if let [check] = checks
+            && !check.policy.shadow
+        {
+            let decision = self.decide_one(shared, check, asked, now)?;
+            return Ok(Outcome { decision, shadow_denied: 0 });
+        }
         let mut items = core::mem::take(&mut self.items);
         self.fold(checks, &mut items);
         let standing = (!asked).then(|| self.standing(now.mono));
@@ -39,6 +45,30 @@ impl Limiter {
         });
         self.items = items;
         outcome
+    }
+
+    /// The usual request: one rule, so nothing to fold and nothing to hold. One look at the worker's memory, else one
+    /// change of the table.
+    fn decide_one(
+        &mut self,
+        shared: &mut impl Shared,
+        check: &Check<'_>,
+        asked: bool,
+        now: Now,
+    ) -> Result<Decision, Vec<Need>> {
+        let item = self.item(0, check);
+        if item.cost > item.limit {
+            return Ok(Decision::Deny(self.above_limit(shared, &item, check, now)));
+        }
+        if let Some(decision) = self.at_hand(&item, check, now) {
+            return Ok(decision);
+        }
+        let standing = (!asked).then(|| self.standing(now.mono));
+        match self.charge(shared, &item, check, Mode::Spend, standing.as_ref(), now) {
+            Charged::Admitted(budget) => Ok(Decision::Allow(Some(budget))),
+            Charged::Denied(denial) => Ok(Decision::Deny(denial)),
+            Charged::Ask(reason) => Err(Vec::from([need(&item, reason)])),
+        }
     }
 
     /// A check by itself.
@@ -158,13 +188,7 @@ impl Limiter {
                     held |= if mode == Mode::Hold { 1 << at } else { 0 };
                 }
                 Charged::Denied(denial) => denied = worse(denied, Some(denial)),
-                Charged::Ask(reason) => needs.push(Need {
-                    check: item.check,
-                    fingerprint: item.fingerprint,
-                    cost: item.cost,
-                    limit: item.limit,
-                    reason,
-                }),
+                Charged::Ask(reason) => needs.push(need(item, reason)),
             }
         }
         let spend = denied.is_none() && needs.is_empty();
@@ -217,6 +241,11 @@ impl Limiter {
         };
         Denial { budget, retry_after_ms: None, cause: Cause::Cost }
     }
+}
+
+fn need(item: &Item, reason: Reason) -> Need {
+    let Item { check, fingerprint, cost, limit, .. } = *item;
+    Need { check, fingerprint, cost, limit, reason }
 }
 
 /// The items that enforce, with their place and check.

@@ -4,8 +4,8 @@
 //! A set-associative cache by fingerprint: bounded, made once, no allocation afterwards. Losing a slot costs a look
 //! at the table and nothing else, except where it holds a lease, so those stay.
 
-use super::check::Denial;
 use crate::time::MonoMs;
+use crate::window::{Position, Used};
 use alloc::vec::Vec;
 
 /// Slots of a set, any of which may hold a given fingerprint.
@@ -42,8 +42,13 @@ pub(super) struct Lease {
 /// A denial that stays true until a moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remembered {
-    pub(super) denial: Denial,
+    /// What was used, where in the cell, and when that was.
+    pub(super) used: Used,
+    pub(super) at: Position,
+    pub(super) since: MonoMs,
+    /// What was denied, and until when it would be.
     pub(super) cost: u64,
+    pub(super) limit: u64,
     pub(super) until: MonoMs,
     pub(super) version: u64,
 }

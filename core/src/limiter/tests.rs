@@ -3,5 +3,9 @@
 //! `harness` drives the two state machines as the shells do; the others say what must hold.
 
 mod accuracy;
+mod consults;
+mod decisions;
+mod eviction;
+mod faults;
 mod harness;
 mod local;

@@ -35,8 +35,19 @@ pub(super) struct Subject<'a> {
     pub(super) fingerprint: u64,
     /// `None`: whatever key has the fingerprint.
     pub(super) key: Option<&'a [u8]>,
-    /// Make the entry if there is none.
-    pub(super) create: bool,
+    pub(super) make: Make,
+}
+
+/// What to do about a key without an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Make {
+    /// Leave it so.
+    Never,
+    /// Make one, unless an entry that this process uses would have to leave; then the bucket notes that it does not
+    /// know all, and whoever comes to it next asks.
+    WhereFree,
+    /// Make one, in an overflow cell if need be.
+    Always,
 }
 
 /// What a transaction did.
@@ -103,6 +114,14 @@ impl Table {
             let version = shared.load(place, self.bucket.buffer());
             self.bucket.check();
             let Some((mut found, cell_ms)) = self.find(fingerprint, subject, place, now, stats)? else {
+                if subject.make == Make::WhereFree {
+                    let end = Position::at(now.unix, cell_ms(&self.key)).end();
+                    if self.bucket.forget_through(end) && !shared.store(place, self.bucket.bytes(), version) {
+                        stats.conflicts += 1;
+                        continue;
+                    }
+                    return Err(Failed::Absent);
+                }
                 stats.overflows += 1;
                 (fingerprint, self.key) = self.overflow_of(&self.key);
                 place = Place::Overflow;
@@ -144,10 +163,10 @@ impl Table {
         if let Some(found) = self.bucket.find(fingerprint, &self.key) {
             return Ok(Some((found, cell_ms)));
         }
-        if !subject.create {
+        if subject.make == Make::Never {
             return Err(Failed::Absent);
         }
-        let Some(entry) = self.vacancy(fingerprint, cell_ms, place, now, stats) else {
+        let Some(entry) = self.vacancy(fingerprint, subject.make, place, now, stats) else {
             return if place == Place::Overflow { Err(Failed::Exhausted) } else { Ok(None) };
         };
         Ok(Some((self.bucket.vacant(entry), cell_ms)))
@@ -157,19 +176,22 @@ impl Table {
     fn vacancy(
         &mut self,
         fingerprint: u64,
-        cell_ms: u64,
+        make: Make,
         place: Place,
         now: Now,
         stats: &mut Stats,
     ) -> Option<Entry> {
+        let cell_ms = cell_ms(&self.key);
         let most = if place == Place::Overflow { MAX_OVERFLOW_KEYS } else { self.geometry.keys_per_bucket };
         let safe_before = self.safe_before;
         let position = |key: &[u8]| Position::at(now.unix, self::cell_ms(key));
-        let may_leave = |entry: &Entry| entry.charged < safe_before && entry.reservations.is_empty();
-        let evicted_before = self.bucket.evicted_through();
-        let removed = self.bucket.make_room(most, position, may_leave).ok()?;
-        stats.keys_removed += u64::from(removed);
-        stats.evictions += u64::from(self.bucket.evicted_through() != evicted_before);
+        let may_leave = |entry: &Entry| {
+            let spared = make == Make::WhereFree && entry.limit > 0;
+            entry.charged < safe_before && entry.reservations.is_empty() && !spared
+        };
+        let left = self.bucket.make_room(most, position, may_leave).ok()?;
+        stats.keys_removed += u64::from(left.over) + u64::from(left.evicted);
+        stats.evictions += u64::from(left.evicted);
         stats.keys_added += 1;
         let at = Position::at(now.unix, cell_ms);
         let starts = |sequence: u64| UnixMs(sequence.saturating_mul(cell_ms));

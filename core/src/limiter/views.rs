@@ -4,9 +4,9 @@ use super::Limiter;
 use super::charge::{Charged, Mode};
 use super::check::{Cause, Check, ConsultResult, Decision, Denial, Outcome};
 use super::consults::{MAX_ROUNDS, Question, Sent, Waiting};
-use super::transact::{Failed, Subject};
+use super::transact::{Make, Subject};
 use crate::key::{KeyParts, fingerprint};
-use crate::table::{Entry, ReservationKind, Shared};
+use crate::table::{Entry, Place, ReservationKind, Shared};
 use crate::time::Now;
 use crate::window::Position;
 use crate::wire;
@@ -18,9 +18,15 @@ const CONSULT_EXPIRES_MS: u64 = 4_000;
 const UNDECIDED_RETRY_MS: u64 = 1_000;
 
 impl Limiter {
-    /// Merges views of keys, from a push or as bases of a report. Makes no entries: a key that this process does not
-    /// touch is asked about when it is.
-    pub(super) fn merge_views(&mut self, shared: &mut impl Shared, views: &[wire::View], now: Now) {
+    /// Merges views of keys, from a push or as bases of a report. A pushed key that this process does not use enters
+    /// the table where nothing that it uses has to leave for it.
+    pub(super) fn merge_views(
+        &mut self,
+        shared: &mut impl Shared,
+        views: &[wire::View],
+        make: Make,
+        now: Now,
+    ) {
         for view in views {
             if KeyParts::decode(&view.key).is_err() {
                 self.stats.refused += 1;
@@ -29,7 +35,7 @@ impl Limiter {
             let subject = Subject {
                 fingerprint: fingerprint(&view.key, self.table.secret),
                 key: Some(&view.key),
-                create: false,
+                make,
             };
             let change = |entry: &mut Entry, _: &Position| {
                 let based = entry.is_unbased();
@@ -49,31 +55,41 @@ impl Limiter {
     pub(super) fn send_questions(&mut self, shared: &mut impl Shared, now: Now) -> Vec<wire::Consult> {
         let tag = self.tag(ReservationKind::Consult);
         let mut asked = Vec::new();
-        for (fingerprint, question) in self.consults.unsent() {
-            let subject = Subject { fingerprint, key: Some(&question.key), create: true };
-            let cost = question.cost;
-            let change = |entry: &mut Entry, _: &Position| {
-                let asks = !entry.is_unbased() && cost > 0;
-                let reserved = asks && entry.reserve(tag, cost, now.mono.after(CONSULT_EXPIRES_MS));
-                (asks, reserved)
+        for fingerprint in self.consults.take_unsent() {
+            let Some(question) = self.consults.unsent(fingerprint) else { continue };
+            let subject = Subject { fingerprint, key: Some(&question.key), make: Make::Always };
+            let change = |entry: &mut Entry, at: &Position| {
+                if entry.is_unbased() || question.cost == 0 {
+                    return (0, false);
+                }
+                // More than is left would be refused as a whole, though some of those who wait could pass.
+                let left = entry.used_and_reserved().remaining(at, question.limit);
+                let cost = question.cost.min(left.max(question.least));
+                let reserved = entry.reserve(tag, cost, now.mono.after(CONSULT_EXPIRES_MS));
+                let unreserved = if reserved { 0 } else { cost };
+                (entry.reserved_in(entry.sequence).saturating_add(unreserved), reserved)
             };
-            let position = Position::at(now.unix, question.cell_ms);
             let mut consult = wire::Consult {
                 id: question.id,
                 key: question.key.clone(),
-                sequence: position.sequence,
+                sequence: Position::at(now.unix, question.cell_ms).sequence,
                 own: 0,
                 cost: 0,
                 limit: question.limit,
             };
+            let mut overflow = false;
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
                 consult.sequence = done.entry.sequence;
-                if done.result && !done.overflow {
+                overflow = done.overflow;
+                if overflow {
+                    consult.key = self.table.key().to_vec();
+                }
+                if done.result > 0 {
                     consult.own = done.entry.current.own;
-                    consult.cost = done.entry.reserved_in(done.entry.sequence).max(cost);
+                    consult.cost = done.result;
                 }
             }
-            question.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0 });
+            question.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0, overflow });
             asked.push(consult);
         }
         asked
@@ -95,7 +111,11 @@ impl Limiter {
 
     /// Requests that have waited long enough, and questions that nobody waits for any more.
     pub(super) fn expire_waiting(&mut self, shared: &mut impl Shared, now: Now) {
-        for (request, waiting) in self.consults.overdue(now.mono) {
+        let overdue = self.consults.overdue(now.mono);
+        if overdue.is_empty() {
+            return;
+        }
+        for (request, waiting) in overdue {
             self.decide_unanswered(shared, request, &waiting, now);
         }
         for (fingerprint, question) in self.consults.abandoned() {
@@ -137,14 +157,15 @@ impl Limiter {
             }
             (based && !entry.is_unbased(), true)
         };
-        let subject = Subject { fingerprint, key: Some(&question.key), create: !views.is_empty() };
-        let mut closed = self.table.transact(shared, subject, now, &mut self.stats, change);
-        if let Err(Failed::Absent) = closed {
+        let make = if views.is_empty() { Make::Never } else { Make::Always };
+        let closed = if question.sent.is_some_and(|sent| sent.overflow) {
             let (fingerprint, key) = self.table.overflow_of(&question.key);
-            let overflow = Subject { fingerprint, key: Some(&key), create: false };
-            let place = crate::table::Place::Overflow;
-            closed = self.table.transact_at(shared, place, overflow, now, &mut self.stats, change);
-        }
+            let subject = Subject { fingerprint, key: Some(&key), make };
+            self.table.transact_at(shared, Place::Overflow, subject, now, &mut self.stats, change)
+        } else {
+            let subject = Subject { fingerprint, key: Some(&question.key), make };
+            self.table.transact(shared, subject, now, &mut self.stats, change)
+        };
         if let Some(done) = closed.ok().filter(|done| done.result) {
             self.note_both(&done.entry, now.mono);
         }

@@ -4,7 +4,7 @@
 //! and by any worker whose outbox was too small.
 
 use super::Limiter;
-use super::transact::Subject;
+use super::transact::{Make, Subject};
 use crate::table::{Bucket, Entry, Place, Shared};
 use crate::time::{MonoMs, Now};
 use crate::window::Position;
@@ -71,7 +71,7 @@ impl Limiter {
             entry.advance(&Position::at(now.unix, cell_ms), now.mono);
             if entry.reservations.len() < held {
                 // Somebody died with it: written down, so that it is spent for all.
-                let subject = Subject { fingerprint: entry.fingerprint, key: Some(key), create: false };
+                let subject = Subject { fingerprint: entry.fingerprint, key: Some(key), make: Make::Never };
                 let write = |_: &mut Entry, _: &Position| ((), true);
                 if let Ok(done) = self.table.transact_at(shared, place, subject, now, &mut self.stats, write)
                 {

@@ -37,6 +37,15 @@ pub struct Found {
     pub entry: Entry,
 }
 
+/// Entries that left a bucket to make room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// No window touched them any more.
+    pub over: u32,
+    /// A window still touched them.
+    pub evicted: u32,
+}
+
 /// Every entry of the bucket has unreported work, so none may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
@@ -128,8 +137,8 @@ impl Bucket {
         most: u8,
         at: impl Fn(&[u8]) -> Position,
         may_leave: impl Fn(&Entry) -> bool,
-    ) -> Result<u32, NoRoom> {
-        let mut left = 0;
+    ) -> Result<Left, NoRoom> {
+        let mut left = Left::default();
         while self.len() >= usize::from(most) {
             let victim = self
                 .entries()
@@ -146,13 +155,23 @@ impl Bucket {
             let (_, found, now, over) = victim.ok_or(NoRoom)?;
             self.remove(&found);
             if !over {
-                let end = found.entry.sequence.saturating_add(1).saturating_mul(now.cell_ms);
-                self.set_evicted_through(UnixMs(end.max(self.evicted_through().0)));
+                self.forget_through(now.seen_from(found.entry.sequence).end());
                 self.age();
+                left.evicted += 1;
+            } else {
+                left.over += 1;
             }
-            left += 1;
         }
         Ok(left)
+    }
+
+    /// Notes that something about cells up to `end` has been left out; false if that was noted before.
+    pub fn forget_through(&mut self, end: UnixMs) -> bool {
+        let news = end > self.evicted_through();
+        if news {
+            self.set_evicted_through(end);
+        }
+        news
     }
 
     fn remove(&mut self, found: &Found) {

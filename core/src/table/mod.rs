@@ -17,7 +17,7 @@ mod meta;
 
 use alloc::vec::Vec;
 
-pub use bucket::{Bucket, Found, NoRoom};
+pub use bucket::{Bucket, Found, Left, NoRoom};
 pub use entry::{Cell, Entry, Reservation, ReservationKind, Tag};
 pub use meta::Meta;
 

@@ -188,11 +188,15 @@ fn the_least_used_leaves_but_none_that_is_held_back() {
         bucket.put(&found, name);
     }
     let held = |entry: &Entry| entry.fingerprint != 2;
-    assert_eq!(bucket.make_room(3, |_| at(10), held), Ok(1));
+    assert_eq!(bucket.make_room(3, |_| at(10), held), Ok(Left { over: 0, evicted: 1 }));
     let left: Vec<_> = bucket.entries().map(|(key, found)| (key.to_vec(), found.entry.hits)).collect();
     assert_eq!(left, vec![(b"a".to_vec(), 8), (b"b".to_vec(), 1)]);
     assert_eq!(bucket.evicted_through(), UnixMs(11_000));
     assert_eq!(bucket.make_room(2, |_| at(10), |_| false), Err(NoRoom));
-    assert_eq!(bucket.make_room(2, |_| at(12), |_| false), Ok(1), "cells that are over hold nobody back");
+    assert_eq!(
+        bucket.make_room(2, |_| at(12), |_| false),
+        Ok(Left { over: 1, evicted: 0 }),
+        "cells that are over hold nobody back"
+    );
     assert_eq!(bucket.evicted_through(), UnixMs(11_000));
 }

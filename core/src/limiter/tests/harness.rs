@@ -189,7 +189,9 @@ impl World {
     /// The outcome of a request, however long it takes.
     pub(super) fn decide(&mut self, process: usize, worker: usize, checks: &[Check<'_>]) -> Outcome {
         let (id, mut outcome) = self.request(process, worker, checks);
+        let asked = self.now;
         while outcome.decision == Decision::Wait {
+            assert!(self.now < asked + 1_000, "request {id} waits for ever");
             self.run(1);
             if let Some((_, resolved)) = self.resolved.get(&id) {
                 outcome = *resolved;
@@ -411,10 +413,13 @@ impl World {
     }
 
     fn push(&mut self) {
-        if self.paused || self.push_at.is_none_or(|at| at > self.now) {
+        if self.push_at.is_none_or(|at| at > self.now) {
             return;
         }
-        self.push_at = None;
+        self.push_at = self.paused.then_some(self.now + 5);
+        if self.paused {
+            return;
+        }
         self.region.tick(self.unix());
         for (origin, stream) in self.subscribers.clone() {
             while let Some(push) = self.region.next_push(origin, self.unix()) {

@@ -1,0 +1,184 @@
+//! When the region is asked, how often, and what happens if it does not answer.
+
+use super::harness::*;
+use crate::key::Key;
+use crate::limiter::{Cause, Check, Decision, FRESH_MS, Outcome, Policy, Reason};
+use crate::table::Geometry;
+use std::vec::Vec;
+
+fn waits(outcome: (u64, Outcome)) -> bool {
+    outcome.1.decision == Decision::Wait
+}
+
+fn trusting<'a>(key: &'a Key, limit: u64) -> Check<'a> {
+    let policy = Policy { trust_first: true, timeout_ms: 50, ..Policy::default() };
+    Check { policy, ..check(key, limit, 1) }
+}
+
+/// How long a request took and what came of it; 0 ms if it did not wait.
+fn timed(world: &mut World, check: Check<'_>) -> (u64, Outcome) {
+    let start = world.now;
+    let outcome = world.decide(0, 0, &[check]);
+    (world.now - start, outcome)
+}
+
+#[test]
+fn a_cold_key_asks_once_and_brings_the_others_counts() {
+    let mut world = World::connected(2, 1);
+    let key = key("k", HOUR);
+    for _ in 0..4 {
+        assert!(world.passes(1, 0, &[check(&key, 100, 1)]));
+    }
+    world.run(200);
+    world.consults = 0;
+    let first: Vec<_> = (0..3).map(|_| world.request(0, 0, &[check(&key, 100, 1)])).collect();
+    assert!(first.iter().all(|outcome| waits(*outcome)), "several requests on a cold key wait");
+    world.run(10);
+    assert_eq!(world.consults, 1, "for one question");
+    assert!(first.iter().all(|(id, _)| allowed(&world.resolved[id].1)));
+    let view = world.entry(0, &key).unwrap().current;
+    assert_eq!((view.own, view.region_others), (3, 4));
+}
+
+#[test]
+fn a_complete_snapshot_is_trusted_with_keys_below_half_their_limit() {
+    let mut world = World::connected(2, 1);
+    let (cool, hot) = (key("cool", HOUR), key("hot", HOUR));
+    for _ in 0..8 {
+        assert!(world.passes(1, 0, &[check(&hot, 10, 1)]));
+    }
+    world.run(200);
+    assert!(!waits(world.request(0, 0, &[trusting(&cool, 10)])), "unknown to the snapshot");
+    let passed = (0..20).filter(|_| world.passes(0, 0, &[trusting(&hot, 10)])).count();
+    assert_eq!(passed, 2, "past half its limit, so it was pushed before it was asked for");
+    let mut blind = World::alone(1, 1);
+    assert!(!waits(blind.request(0, 0, &[trusting(&cool, 10)])), "nobody to ask");
+}
+
+#[test]
+fn pushes_without_room_leave_a_note_that_makes_newcomers_ask() {
+    let geometry = Geometry { buckets: 1, keys_per_bucket: 2 };
+    let mut world = World::with(2, 1, geometry, false);
+    world.run(1_000);
+    let (used, hot) = (keys(2, HOUR), key("hot", HOUR));
+    for key in &used {
+        assert!(world.passes(0, 0, &[check(key, 10, 1)]));
+    }
+    world.run(200);
+    for _ in 0..8 {
+        assert!(world.passes(1, 0, &[check(&hot, 10, 1)]));
+    }
+    world.run(200);
+    assert!(world.entry(0, &hot).is_none() && world.entry(0, &used[0]).is_some());
+    let passed = (0..20).filter(|_| world.passes(0, 0, &[trusting(&hot, 10)])).count();
+    assert_eq!(passed, 2);
+}
+
+#[test]
+fn a_refusal_denies() {
+    let mut world = World::connected(2, 1);
+    let key = key("k", HOUR);
+    for _ in 0..10 {
+        assert!(world.passes(1, 0, &[check(&key, 10, 1)]));
+    }
+    world.run(100);
+    let denial = denial(world.decide(0, 0, &[check(&key, 10, 1)]));
+    assert_eq!((denial.cause, denial.budget.remaining), (Cause::Limit, 0));
+    world.consults = 0;
+    assert!(!waits(world.request(0, 0, &[check(&key, 10, 1)])), "and is remembered");
+}
+
+#[test]
+fn a_timeout_is_decided_by_what_is_known_or_denied_by_the_rules_wish() {
+    for (deny, passes) in [(false, true), (true, false)] {
+        let mut world = World::connected(2, 1);
+        world.paused = true;
+        let key = key("k", HOUR);
+        let policy = Policy { deny_on_failure: deny, timeout_ms: 50, ..Policy::default() };
+        let (took, outcome) = timed(&mut world, Check { policy, ..check(&key, 10, 1) });
+        assert_eq!(allowed(&outcome), passes);
+        assert!((50..=60).contains(&took), "{took} ms");
+        if !passes {
+            assert_eq!(denial(outcome).cause, Cause::Undecided);
+        }
+    }
+}
+
+#[test]
+fn three_timeouts_open_the_breaker_and_an_echo_closes_it() {
+    let mut world = World::connected(2, 1);
+    world.paused = true;
+    let keys = keys(10, HOUR);
+    let took: Vec<_> = keys.iter().take(6).map(|key| timed(&mut world, check(key, 10, 1)).0).collect();
+    assert!(took[..3].iter().all(|ms| *ms >= 50) && took[3..] == [0, 0, 0], "{took:?}");
+    world.run(500);
+    world.paused = false;
+    world.run(1_200);
+    assert!(waits(world.request(0, 0, &[check(&keys[9], 10, 1)])), "asked again");
+}
+
+#[test]
+fn a_broken_stream_resolves_at_once() {
+    let mut world = World::connected(2, 1);
+    world.paused = true;
+    let keys = keys(2, HOUR);
+    let (id, _) = world.request(0, 0, &[check(&keys[0], 10, 1)]);
+    world.run(5);
+    world.cut(0, 0);
+    assert_eq!(world.resolved[&id].0, world.now);
+    world.down = true;
+    assert_eq!(timed(&mut world, check(&keys[1], 10, 1)).0, 0, "nobody to ask, nobody waits");
+    let entry = world.entry(0, &keys[0]).unwrap();
+    assert_eq!((entry.current.own, entry.reservations.len()), (1, 0));
+}
+
+#[test]
+fn a_followed_key_is_not_asked_about_at_a_rollover() {
+    let mut world = World::connected(2, 1);
+    let key = key("k", MINUTE);
+    assert!(world.passes(0, 0, &[check(&key, 1_000, 1)]));
+    for _ in 0..20 {
+        world.run(MINUTE / 3);
+        assert!(!waits(world.request(0, 0, &[check(&key, 1_000, 1)])));
+    }
+    // The region has forgotten its follower two windows later.
+    world.run(3 * MINUTE);
+    assert!(waits(world.request(0, 0, &[check(&key, 1_000, 1)])));
+}
+
+#[test]
+fn a_silent_subscription_makes_views_stale() {
+    let mut world = World::connected(2, 1);
+    let key = key("k", HOUR);
+    assert!(world.passes(0, 0, &[check(&key, 1_000, 1)]));
+    world.paused = true;
+    world.run(FRESH_MS + 100);
+    assert!(waits(world.request(0, 0, &[check(&key, 1_000, 1)])));
+    let stale = Reason::Stale as usize;
+    assert_eq!(world.sum_of(|stats| stats.consults[stale]), 1);
+}
+
+#[test]
+fn a_herd_is_answered_in_a_few_rounds_and_stays_within_the_limit() {
+    for (processes, limit) in [(2, 10), (2, 1_000), (5, 100), (5, 1_000)] {
+        let mut world = World::connected(processes, 2);
+        world.latency = (2, 10);
+        let key = key("k", HOUR);
+        let (mut passed, mut asked) = (0, Vec::new());
+        world.consults = 0;
+        for turn in 0..20 * limit {
+            let (process, worker) = (turn as usize % processes, world.random.below(2) as usize);
+            let (id, outcome) = world.request(process, worker, &[check(&key, limit, 1)]);
+            passed += u64::from(allowed(&outcome));
+            asked.extend((outcome.decision == Decision::Wait).then_some(id));
+            if turn.is_multiple_of(40) {
+                world.run(1);
+            }
+        }
+        world.run(200);
+        passed += asked.iter().filter(|id| allowed(&world.resolved[id].1)).count() as u64;
+        std::println!("{processes} processes, herd on {limit}: {passed} passed, {} consults", world.consults);
+        assert!(passed >= limit * 99 / 100 - 1 && passed <= limit * 105 / 100 + 1, "{passed} of {limit}");
+        assert!(world.consults < 60 * processes as u64, "{} consults", world.consults);
+    }
+}

@@ -1,0 +1,191 @@
+//! What one process answers: several rules, shadow rules, costs and limits at their ends, what a denial says.
+
+use super::harness::*;
+use crate::key::Key;
+use crate::limiter::{Cause, Check, Decision, Outcome, Policy};
+use std::vec;
+use std::vec::Vec;
+
+fn own(world: &mut World, key: &Key) -> u64 {
+    world.entry(0, key).map_or(0, |entry| entry.current.own)
+}
+
+fn shadow(check: Check<'_>, rule: u16) -> Check<'_> {
+    Check { rule, policy: Policy { shadow: true, ..check.policy }, ..check }
+}
+
+#[test]
+fn four_rules_pass_the_smallest_limit_and_charge_all_or_none() {
+    for workers in [1, 4] {
+        for every in [1, 20, 1_000] {
+            let mut world = World::alone(1, workers);
+            let keys = keys(4, HOUR);
+            let limits = [4_000, 1_500, 9_000, 2_000];
+            let (mut passed, mut reserved, mut refused) = (0, 0, 0);
+            for turn in 0..20_000 {
+                let checks: Vec<_> =
+                    keys.iter().zip(limits).map(|(key, limit)| check(key, limit, 1)).collect();
+                match world.decide(0, turn % workers, &checks).decision {
+                    Decision::Allow(_) => passed += 1,
+                    Decision::Deny(denial) if denial.cause == Cause::Reserved => {
+                        reserved += 1;
+                        world.run(60);
+                    }
+                    _ => refused += 1,
+                }
+                if turn.is_multiple_of(every) {
+                    world.run(1);
+                }
+                if refused > 100 {
+                    break;
+                }
+            }
+            assert_eq!(passed, 1_500, "{workers} workers, {reserved} met reservations");
+            world.run(5_000);
+            for key in &keys {
+                let entry = world.entry(0, key).unwrap();
+                assert_eq!((entry.current.own, entry.reservations.len()), (1_500, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn rules_of_one_cell_fold_into_the_largest_cost_and_the_lowest_limit() {
+    let mut world = World::alone(1, 1);
+    let key = key("k", HOUR);
+    let both = [check(&key, 10, 1), Check { rule: 1, ..check(&key, 8, 3) }];
+    for left in [5, 2] {
+        let budget = budget(world.decide(0, 0, &both));
+        assert_eq!((budget.rule, budget.limit, budget.remaining), (1, 8, left));
+    }
+    let denial = denial(world.decide(0, 0, &both));
+    assert_eq!((denial.budget.rule, denial.budget.remaining, own(&mut world, &key)), (1, 2, 6));
+    assert!(world.passes(0, 0, &[check(&key, 10, 4)]), "the limit is no part of the key");
+}
+
+#[test]
+fn shadow_rules_never_deny_and_charge_only_what_passes() {
+    let mut world = World::alone(1, 1);
+    let keys = keys(2, HOUR);
+    let both = |cost| [check(&keys[0], 5, cost), shadow(check(&keys[1], 3, cost), 9)];
+    let said: Vec<_> = (0..7)
+        .map(|_| {
+            let outcome = world.decide(0, 0, &both(1));
+            (allowed(&outcome), outcome.shadow_denied)
+        })
+        .collect();
+    let bit = 1 << 9;
+    let expected = [(true, 0), (true, 0), (true, 0), (true, bit), (true, bit), (false, bit), (false, bit)];
+    assert_eq!(said, expected);
+    assert_eq!((own(&mut world, &keys[0]), own(&mut world, &keys[1])), (5, 3));
+    let alone = world.decide(0, 0, &[shadow(check(&keys[1], 3, 9), 2)]);
+    assert_eq!(alone, Outcome { decision: Decision::Allow(None), shadow_denied: 4 }, "cost above its limit");
+}
+
+#[test]
+fn a_shadow_rule_on_an_enforced_cell_charges_nothing_twice() {
+    let mut world = World::alone(1, 1);
+    let key = key("k", HOUR);
+    let checks = [check(&key, 10, 1), shadow(check(&key, 4, 1), 1), shadow(check(&key, 6, 1), 2)];
+    let bits: Vec<_> = (0..8).map(|_| world.decide(0, 0, &checks).shadow_denied).collect();
+    // They look at what the request has left behind.
+    assert_eq!((bits, own(&mut world, &key)), (vec![0, 0, 0, 2, 2, 6, 6, 6], 8));
+}
+
+#[test]
+fn costs_and_limits_at_their_ends() {
+    const MAX: u64 = u64::MAX;
+    // (used before, limit, cost) → (passes, cause, remaining, retry is known)
+    let cases = [
+        ((0, 5, 0), (true, None, 5, true)),
+        ((5, 5, 0), (true, None, 0, true)), // cost 0 passes at exactly the limit
+        ((5, 5, 1), (false, Some(Cause::Limit), 0, true)),
+        ((2, 5, 6), (false, Some(Cause::Cost), 3, false)),
+        ((4, 10, 7), (false, Some(Cause::Limit), 6, true)),
+        ((0, 0, 0), (true, None, 0, true)),
+        ((0, 0, 1), (false, Some(Cause::Cost), 0, false)),
+        ((3, MAX, 1), (true, None, crate::window::MAX_COUNT - 4, true)),
+        ((3, MAX, MAX), (false, Some(Cause::Cost), crate::window::MAX_COUNT - 3, false)),
+        ((0, MAX, crate::window::MAX_COUNT), (true, None, 0, true)),
+    ];
+    for ((before, limit, cost), (passes, cause, remaining, retry)) in cases {
+        let mut world = World::alone(1, 1);
+        let key = key("k", HOUR);
+        if before > 0 {
+            assert!(world.passes(0, 0, &[check(&key, 100, before)]));
+        }
+        let outcome = world.decide(0, 0, &[check(&key, limit, cost)]);
+        let context = (before, limit, cost);
+        assert_eq!(allowed(&outcome), passes, "{context:?}");
+        let charged = if passes { cost } else { 0 };
+        assert_eq!(own(&mut world, &key), before + charged, "{context:?}");
+        if passes {
+            assert_eq!(budget(outcome).remaining, remaining, "{context:?}");
+        } else {
+            let denial = denial(outcome);
+            assert_eq!(Some(denial.cause), cause, "{context:?}");
+            assert_eq!(denial.budget.remaining, remaining, "{context:?}");
+            assert_eq!(denial.retry_after_ms.is_some(), retry, "{context:?}");
+        }
+        if cause == Some(Cause::Cost) && before > 0 {
+            assert_eq!(world.entry(0, &key).unwrap().strict_until.0, 0, "no strict mode for {context:?}");
+        }
+    }
+}
+
+#[test]
+fn a_denial_names_the_earliest_moment_and_keeps_its_word() {
+    for (spent, cost, later_ms) in
+        [(10, 1, 0), (10, 7, 0), (4, 7, 0), (10, 1, 30_000), (10, 10, 59_999), (7, 4, 61_000)]
+    {
+        // Asked again just before and just at the moment, by the worker that remembers and by one that does not.
+        for worker in [0, 1] {
+            let mut world = World::alone(1, 2);
+            let key = key("k", MINUTE);
+            let start = MINUTE - world.unix().0 % MINUTE;
+            world.run(start);
+            assert!(world.passes(0, 0, &[check(&key, 10, spent)]));
+            world.run(later_ms);
+            let checks = [check(&key, 10, cost)];
+            let outcome = world.decide(0, 0, &checks);
+            let context = (spent, cost, later_ms, worker);
+            if allowed(&outcome) {
+                assert!(later_ms > MINUTE, "{context:?}");
+                continue;
+            }
+            let wait = denial(outcome).retry_after_ms.unwrap();
+            world.run(wait - 1);
+            let again = denial(world.decide(0, worker, &checks));
+            assert_eq!(again.retry_after_ms, Some(1), "{context:?}");
+            world.run(1);
+            assert!(world.passes(0, worker, &checks), "{context:?}");
+        }
+    }
+}
+
+#[test]
+fn a_remembered_denial_touches_nothing_and_other_questions_get_their_own_answers() {
+    let mut world = World::alone(1, 1);
+    let key = key("k", MINUTE);
+    let start = MINUTE - world.unix().0 % MINUTE;
+    world.run(start);
+    assert!(world.passes(0, 0, &[check(&key, 10, 8)]));
+    let first = denial(world.decide(0, 0, &[check(&key, 10, 3)]));
+    world.processes[0].shared.loads = 0;
+    assert_eq!(denial(world.decide(0, 0, &[check(&key, 10, 3)])), first);
+    let larger = denial(world.decide(0, 0, &[check(&key, 10, 9)]));
+    assert!(larger.retry_after_ms > first.retry_after_ms);
+    let lower = denial(world.decide(0, 0, &[check(&key, 9, 3)]));
+    assert_eq!((lower.budget.remaining, lower.budget.limit), (1, 9));
+    assert_eq!(world.processes[0].shared.loads, 0, "remembered");
+    world.processes[0].workers[0].as_mut().unwrap().limiter.reconfigure(2, "".into());
+    denial(world.decide(0, 0, &[check(&key, 10, 3)]));
+    assert_eq!(world.processes[0].shared.loads, 1, "another version is decided anew");
+    assert!(world.passes(0, 0, &[check(&key, 10, 1)]), "a smaller cost");
+    assert!(world.passes(0, 0, &[check(&key, 12, 3)]), "a higher limit");
+    // What is told later is what is left then, not what was left at the time of the denial.
+    denial(world.decide(0, 0, &[check(&key, 12, 12)]));
+    world.run(90_000);
+    assert_eq!(denial(world.decide(0, 0, &[check(&key, 12, 12)])).budget.remaining, 6);
+}

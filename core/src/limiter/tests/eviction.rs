@@ -1,0 +1,79 @@
+//! A table far too small for what comes: what leaves it, what never does, and what those who return know.
+
+use super::harness::*;
+use crate::limiter::OVERFLOW_IDENTIFIER;
+use crate::table::{Geometry, Place, Shared};
+use std::vec::Vec;
+
+const TINY: Geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
+
+fn table_bytes(world: &mut World) -> usize {
+    let shared = &mut world.processes[0].shared.memory;
+    let mut bytes = Vec::new();
+    let places = (0..TINY.buckets).map(Place::Bucket).chain([Place::Overflow, Place::Roster, Place::Meta]);
+    places.map(|place| shared.load(place, &mut bytes).map_or(0, |_| bytes.len())).sum()
+}
+
+#[test]
+fn a_key_that_was_evicted_does_not_start_afresh() {
+    let mut world = World::with(1, 2, TINY, false);
+    world.run(1_000);
+    let keys = keys(40, HOUR);
+    for round in 0..5 {
+        for (at, key) in keys.iter().enumerate() {
+            let passes = world.passes(0, at % 2, &[check(key, 3, 1)]);
+            assert_eq!(passes, round < 3, "key {at} in round {round}");
+            // Time to report, so that entries may leave.
+            world.run(150);
+        }
+    }
+    assert!(world.sum_of(|stats| stats.evictions) > 100);
+    assert_eq!(world.sum_of(|stats| stats.overflows), 0);
+    world.run(500);
+    for key in &keys {
+        let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+        assert_eq!(world.regional(key, at).0, 3);
+    }
+    assert!(table_bytes(&mut world) < 4 * 2 * 400 + 1_000, "{} bytes", table_bytes(&mut world));
+}
+
+#[test]
+fn unreported_work_stays_and_newcomers_share_a_cell() {
+    let mut world = World::with(1, 1, TINY, true);
+    world.run(200);
+    let keys = keys(100, HOUR);
+    for key in &keys {
+        world.passes(0, 0, &[check(key, 5, 1)]);
+        world.run(60);
+    }
+    let kept =
+        keys.iter().filter(|key| world.entry(0, key).is_some_and(|entry| entry.current.own == 1)).count();
+    assert_eq!(kept, 8);
+    assert_eq!(world.sum_of(|stats| stats.evictions), 0);
+    assert!(world.sum_of(|stats| stats.overflows) >= 92);
+    assert!(table_bytes(&mut world) < 4_000);
+    // Once the region is there all of it is told, and those who come then find room.
+    world.down = false;
+    world.run(3_000);
+    let overflow = key(core::str::from_utf8(OVERFLOW_IDENTIFIER).unwrap(), HOUR);
+    let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+    let told: u64 = keys.iter().chain([&overflow]).map(|key| world.regional(key, at).0).sum();
+    assert_eq!(told, 8 + 5, "eight keys, and five in the cell that the others share");
+    assert!(world.passes(0, 0, &[check(&keys[99], 5, 1)]));
+    assert!(world.entry(0, &keys[99]).is_some());
+}
+
+#[test]
+fn a_flood_leaves_the_limits_of_known_keys_intact() {
+    let mut world = World::with(1, 1, TINY, false);
+    world.run(1_000);
+    let known = key("known", HOUR);
+    let mut passed = 0;
+    for round in 0..600 {
+        passed += u64::from(world.passes(0, 0, &[check(&known, 100, 1)]));
+        let stranger = key(&std::format!("stranger-{round}"), HOUR);
+        world.passes(0, 0, &[check(&stranger, 100, 1)]);
+        world.run(30);
+    }
+    assert_eq!(passed, 100);
+}

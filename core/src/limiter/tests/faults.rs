@@ -1,0 +1,176 @@
+//! What goes wrong: dead workers, wiped regions, repeated frames, clocks that step.
+
+use super::harness::*;
+use crate::key::Key;
+use crate::limiter::{Cause, Decision};
+use crate::window::Position;
+
+fn sequence(world: &World, key: &Key) -> u64 {
+    Position::at(world.unix(), key.parts().cell_ms()).sequence
+}
+
+#[test]
+fn a_dead_worker_frees_nothing_and_its_work_is_reported() {
+    let mut world = World::connected(1, 3);
+    let key = key("k", HOUR);
+    let limit = 20_000;
+    let mut passed = 0;
+    for turn in 0..60_000usize {
+        if turn == 9_000 {
+            world.kill(0, 1);
+        }
+        let worker = if turn < 9_000 { turn % 3 } else { turn % 2 * 2 };
+        match world.decide(0, worker, &[check(&key, limit, 1)]).decision {
+            Decision::Allow(_) => passed += 1,
+            Decision::Deny(denial) if denial.cause == Cause::Limit => break,
+            _ => world.run(500),
+        }
+        if turn.is_multiple_of(50) {
+            world.run(1);
+        }
+    }
+    assert!(passed <= limit && passed >= limit - limit / 20, "{passed} passed");
+    world.run(12_000);
+    let entry = world.entry(0, &key).unwrap();
+    assert_eq!((entry.current.own, entry.reservations.len()), (limit, 0), "its lease counts as spent");
+    let at = sequence(&world, &key);
+    assert_eq!(world.regional(&key, at).0, limit, "and the region knows");
+}
+
+#[test]
+fn a_worker_that_dies_with_unreported_work_is_buried_by_the_subscriber() {
+    let mut world = World::connected(1, 2);
+    let key = key("k", HOUR);
+    let victim = (0..2)
+        .find(|worker| !world.processes[0].workers[*worker].as_ref().unwrap().limiter.is_subscriber())
+        .unwrap();
+    assert!(world.passes(0, victim, &[check(&key, 10, 1)]));
+    world.request(0, victim, &[check(&key, 10, 6)]);
+    world.kill(0, victim);
+    let at = sequence(&world, &key);
+    // The table is under load all the while, so that reports are always under way.
+    let other = super::harness::key("other", HOUR);
+    for _ in 0..800 {
+        world.request(0, 1 - victim, &[check(&other, 1_000_000, 1)]);
+        world.run(10);
+    }
+    let own = world.entry(0, &key).unwrap().current.own;
+    assert_eq!((own, world.regional(&key, at).0), (7, 7));
+}
+
+#[test]
+fn a_wiped_region_is_told_everything_again_and_counts_nothing_twice() {
+    for (processes, workers, repeat) in [(1, 1, false), (2, 3, false), (2, 3, true), (3, 2, true)] {
+        let mut world = World::connected(processes, workers);
+        world.repeat_frames = repeat;
+        world.latency = (0, 15);
+        let keys = keys(20, HOUR);
+        let mut passed = std::vec![0u64; keys.len()];
+        let mut waiting = std::collections::BTreeMap::new();
+        for turn in 0..6_000u64 {
+            match turn {
+                1_500 | 3_700 => world.restart_region(),
+                2_500 => world.cut(0, 0),
+                _ => {}
+            }
+            let at = world.random.below(keys.len() as u64) as usize;
+            let process = world.random.below(processes as u64) as usize;
+            let worker = world.random.below(workers as u64) as usize;
+            let (id, outcome) = world.request(process, worker, &[check(&keys[at], 200, 1)]);
+            passed[at] += u64::from(allowed(&outcome));
+            if outcome.decision == Decision::Wait {
+                waiting.insert(id, at);
+            }
+            world.run(turn % 2);
+        }
+        world.run(8_000);
+        for (id, at) in waiting {
+            passed[at] += u64::from(allowed(&world.resolved[&id].1));
+        }
+        for (key, passed) in keys.iter().zip(passed) {
+            let at = sequence(&world, key);
+            let own: u64 =
+                (0..processes).map(|process| world.entry(process, key).map_or(0, |e| e.current.own)).sum();
+            assert_eq!(own, passed, "own is what passed");
+            // A grant that nobody used stays with the region; nothing else does.
+            let regional = world.regional(key, at).0;
+            assert!((passed..=passed + 4).contains(&regional), "{regional} in the region, {passed} passed");
+            assert!(passed <= 210, "{passed} of 200");
+        }
+    }
+}
+
+#[test]
+fn a_restarted_process_does_not_start_from_zero() {
+    let mut world = World::connected(1, 1);
+    let key = key("k", HOUR);
+    for _ in 0..8 {
+        assert!(world.passes(0, 0, &[check(&key, 10, 1)]));
+    }
+    world.run(300);
+    world.kill_process(0);
+    let again = world.add_process(1, world.processes[0].meta.geometry);
+    world.run(500);
+    let passed = (0..20).filter(|_| world.passes(again, 0, &[check(&key, 10, 1)])).count();
+    assert_eq!(passed, 2);
+}
+
+#[test]
+fn the_previous_window_weighs_in() {
+    let mut world = World::alone(1, 2);
+    let key = key("k", MINUTE);
+    let start = MINUTE - world.unix().0 % MINUTE;
+    world.run(start);
+    for _ in 0..10 {
+        assert!(world.passes(0, 0, &[check(&key, 10, 1)]));
+    }
+    world.run(MINUTE);
+    assert!(!world.passes(0, 1, &[check(&key, 10, 1)]), "all of it at the rollover");
+    world.run(MINUTE / 2);
+    let passed = (0..10).filter(|turn| world.passes(0, turn % 2, &[check(&key, 10, 1)])).count();
+    assert_eq!(passed, 5, "half of it half a window later");
+}
+
+#[test]
+fn a_lease_is_charged_to_the_cell_that_it_was_taken_in() {
+    let mut world = World::alone(1, 2);
+    let key = key("k", MINUTE);
+    let limit = 1_000_000;
+    let early = MINUTE - world.unix().0 % MINUTE - 20;
+    world.run(early);
+    for turn in 0..500 {
+        assert!(world.passes(0, turn % 2, &[check(&key, limit, 1)]));
+    }
+    world.run(40);
+    for turn in 0..300 {
+        assert!(world.passes(0, turn % 2, &[check(&key, limit, 1)]));
+    }
+    world.run(3_000);
+    let entry = world.entry(0, &key).unwrap();
+    assert_eq!((entry.previous.own, entry.current.own, entry.reservations.len()), (500, 300, 0));
+}
+
+#[test]
+fn no_step_of_the_clock_gives_a_fresh_limit() {
+    for step in [-100i64, -60_000, -150_000, -3_600_000, -40_000_000_000, -i64::MAX / 2] {
+        for workers in [1, 3] {
+            let mut world = World::alone(1, workers);
+            let key = key("k", MINUTE);
+            for turn in 0..6 {
+                assert!(world.passes(0, turn % workers, &[check(&key, 10, 1)]));
+            }
+            world.unix_offset = world.unix_offset.saturating_add(step);
+            world.run(60);
+            let passed =
+                (0..20).filter(|turn| world.passes(0, turn % workers, &[check(&key, 10, 1)])).count();
+            assert!(passed <= 4, "{passed} more passed after a step of {step}");
+        }
+    }
+    let mut world = World::alone(1, 1);
+    let key = key("k", MINUTE);
+    for step in [MINUTE as i64, 10 * MINUTE as i64, 1 << 60, i64::MAX] {
+        world.unix_offset = world.unix_offset.saturating_add(step);
+        world.run(60);
+        world.passes(0, 0, &[check(&key, 10, 1)]);
+    }
+}
