@@ -71,6 +71,19 @@ impl Limiter {
         }
     }
 
+    /// What the worker's own memory decides: a denial that still holds, or a lease.
+    fn at_hand(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Decision> {
+        let slot = self.slots.get(item.fingerprint)?;
+        if slot.denied.is_some()
+            && let Some(denial) = self.remembered(item, check, now.mono)
+        {
+            return Some(Decision::Deny(denial));
+        }
+        let budget = self.covered(item, check, now)?;
+        self.spend_lease(item, check, now);
+        Some(Decision::Allow(Some(budget)))
+    }
+
     /// A check by itself.
     pub(super) fn item(&self, at: usize, check: &Check<'_>) -> Item {
         Item {
