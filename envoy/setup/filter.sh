@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Builds target/weir-filter.wasm: compiles the filter, then keeps only the exports that it uses.
+# Builds target/weir-filter.wasm: compiles the filter, then keeps only the exports that it uses. A second module,
+# target/weir-filter-responses.wasm, also hears of responses, which costs every request a crossing: it is for
+# configurations with "responses": {"on_allow": true}.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 say "building the filter"
 "$root/envoy/setup/wasm-cargo.sh" build "${locked[@]}" -p weir-filter --profile filter
 say "stripping its unused exports"
-cargo run --quiet "${locked[@]}" -p weir-envoy --bin weir-wasm -- \
-    target/wasm32-wasip1/filter/weir_filter.wasm target/weir-filter.wasm
+strip=(cargo run --quiet "${locked[@]}" -p weir-envoy --bin weir-wasm -- target/wasm32-wasip1/filter/weir_filter.wasm)
+"${strip[@]}" target/weir-filter-responses.wasm
+"${strip[@]}" target/weir-filter.wasm --without-responses

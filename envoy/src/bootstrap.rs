@@ -74,7 +74,13 @@ pub struct Weir {
 }
 
 impl Weir {
+    /// The filter `wasm`; where the configuration asks for headers on allowed responses, the module beside it that
+    /// hears of responses.
     pub fn new(wasm: PathBuf, config: Value) -> Self {
+        let wasm = match config.pointer("/responses/on_allow") {
+            Some(Value::Bool(true)) => wasm.with_file_name("weir-filter-responses.wasm"),
+            _ => wasm,
+        };
         Self { wasm, vm_id: "weir".to_owned(), config }
     }
 }

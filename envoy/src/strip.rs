@@ -15,10 +15,17 @@ use wasmparser::{ExternalKind, Parser, Payload, TypeRef};
 const ALWAYS_KEPT: [&str; 6] =
     ["memory", "_initialize", "_start", "malloc", "proxy_on_memory_allocate", "proxy_abi_version_0_2_1"];
 
+/// A module that asks itself whether it hears of responses finds `yes` behind this in its data.
+const RESPONSES_MARKER: &[u8] = b"weir:on_response_headers=";
+/// The callback that it is about.
+const RESPONSES_CALLBACK: &str = "weir_on_response_headers";
+
 /// Which callbacks stay.
 pub enum Callbacks {
     /// Those exported as `weir_<x>`, under the name `proxy_<x>`.
     Prefixed,
+    /// The same without the one for response headers, and the module knows it: each request pays for a crossing less.
+    WithoutResponses,
     /// Those named here, under the names that they have.
     Named(BTreeSet<String>),
 }
@@ -53,7 +60,10 @@ pub fn strip(module: &[u8], callbacks: &Callbacks) -> Result<Stripped> {
             }
         }
     }
-    let module = output.finish();
+    let mut module = output.finish();
+    if let Callbacks::WithoutResponses = callbacks {
+        deny_responses(&mut module)?;
+    }
     wasmparser::validate(&module).context("the rewritten module is not valid")?;
     Ok(Stripped { module, exports })
 }
@@ -73,7 +83,10 @@ fn choose_exports(
     // Prefixed ones first: a filter may replace even what is always kept.
     for export in &all {
         let name = match callbacks {
-            Callbacks::Prefixed => export.name.strip_prefix("weir_").map(|rest| format!("proxy_{rest}")),
+            Callbacks::WithoutResponses if export.name == RESPONSES_CALLBACK => None,
+            Callbacks::Prefixed | Callbacks::WithoutResponses => {
+                export.name.strip_prefix("weir_").map(|rest| format!("proxy_{rest}"))
+            }
             Callbacks::Named(names) => names.get(export.name).cloned(),
         };
         if let (Some(name), ExternalKind::Func) = (name, export.kind) {
@@ -81,7 +94,9 @@ fn choose_exports(
         }
     }
     match callbacks {
-        Callbacks::Prefixed => ensure!(!chosen.is_empty(), "the module exports no callback as weir_<name>"),
+        Callbacks::Prefixed | Callbacks::WithoutResponses => {
+            ensure!(!chosen.is_empty(), "the module exports no callback as weir_<name>")
+        }
         Callbacks::Named(names) => {
             if let Some(missing) = names.iter().find(|name| chosen.iter().all(|export| export.name != **name))
             {
@@ -108,6 +123,19 @@ fn encode_exports(exports: &[Export]) -> Result<ExportSection> {
         section.export(&export.name, kind, export.index);
     }
     Ok(section)
+}
+
+/// Turns the marker's `yes` into `no `.
+fn deny_responses(module: &mut [u8]) -> Result<()> {
+    let marked = [RESPONSES_MARKER, b"yes"].concat();
+    let places: Vec<usize> =
+        module.windows(marked.len()).enumerate().filter(|(_, w)| *w == marked).map(|(at, _)| at).collect();
+    let [at] = places[..] else {
+        bail!("the module names {:?} {} times", String::from_utf8_lossy(&marked), places.len())
+    };
+    let answer = at + RESPONSES_MARKER.len();
+    module[answer..answer + 3].copy_from_slice(b"no ");
+    Ok(())
 }
 
 /// Envoy links only its own functions and WASI's: anything else would fail to load, much later.
@@ -241,6 +269,23 @@ mod tests {
         check_refused(good, &["proxy_on_tick"], &named(&["proxy_on_log"]), "proxy_on_log");
         let error = strip(b"no wasm at all", &Callbacks::Prefixed).unwrap_err();
         assert!(error.to_string().contains("not valid WASM"), "{error:#}");
+    }
+
+    #[test]
+    fn a_module_without_responses_knows_it() {
+        let mut marked = module(("env", "proxy_log"), &["weir_on_tick", "weir_on_response_headers"]);
+        let text = b"\x01mweir:on_response_headers=yes";
+        // A data segment's place is enough for the search: an active one needs more than this test has to say.
+        marked.extend([0x0b, u8::try_from(text.len() + 2).unwrap(), 1]);
+        marked.extend([1, u8::try_from(text.len() - 1).unwrap()]);
+        marked.extend(&text[1..]);
+        let error = strip(&module(("env", "proxy_log"), &["weir_on_tick"]), &Callbacks::WithoutResponses)
+            .unwrap_err();
+        assert!(error.to_string().contains("0 times"), "{error:#}");
+        let stripped = strip(&marked, &Callbacks::WithoutResponses).unwrap();
+        assert_eq!(exports_of(&stripped.module), [("memory".to_owned(), 0), ("proxy_on_tick".to_owned(), 1)]);
+        let says = |text: &[u8]| stripped.module.windows(text.len()).any(|window| window == text);
+        assert!(says(b"weir:on_response_headers=no ") && !says(b"weir:on_response_headers=yes"));
     }
 
     #[test]

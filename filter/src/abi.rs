@@ -113,6 +113,16 @@ pub extern "C" fn weir_on_request_headers(context: u32, _count: usize, _end: u32
     vm::on_request_headers(context)
 }
 
+/// Whether this module exports `on_response_headers`: the build that leaves it out says so here.
+static RESPONSES: [u8; 28] = *b"weir:on_response_headers=yes";
+
+/// Whether Envoy will tell of responses.
+pub fn hears_responses() -> bool {
+    // SAFETY: a live static; volatile, as the build changes it behind the compiler's back.
+    let marker = unsafe { std::ptr::read_volatile(&raw const RESPONSES) };
+    marker.ends_with(b"yes")
+}
+
 /// A response's headers are there.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_on_response_headers(context: u32, _count: usize, _end: u32) -> u32 {

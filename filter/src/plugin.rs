@@ -4,6 +4,7 @@
 //!
 //! Leaves to others: which plugin a request belongs to, and doing the effects (`vm`).
 
+use crate::abi;
 use crate::answer::{self, Answer};
 use crate::faults::{self, Fault};
 use crate::headers::{Beyond, Headers};
@@ -28,6 +29,9 @@ const LOCAL_SETS: usize = 8_192;
 const INLINE_CHECKS: usize = 4;
 /// Allowed requests whose response headers are still to come; more are let go without the headers.
 const MAX_TRACKED: usize = 16_384;
+
+const NEEDS_RESPONSES: &str = "weir: configuration: responses.on_allow: this module does not hear of responses, which \
+    spares every request a crossing; load weir-filter-responses.wasm instead";
 
 /// What is to be done to a request.
 #[derive(Debug)]
@@ -120,6 +124,10 @@ impl Plugin {
                 return None;
             }
         };
+        if config.responses.on_allow && !abi::hears_responses() {
+            host::log(LogLevel::Error, NEEDS_RESPONSES);
+            return None;
+        }
         let now = Now { unix: host::unix_now(), mono: host::mono_now() };
         let setup = Setup {
             meta: Meta::establish(&mut EnvoyShared, proposal(&config)),

@@ -15,13 +15,17 @@ struct Options {
     /// Where to write the module for Envoy.
     output: PathBuf,
     /// Keep these callbacks (comma-separated) instead of those exported as `weir_<name>`.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', conflicts_with = "without_responses")]
     keep: Vec<String>,
+    /// Leave out the callback for response headers.
+    #[arg(long)]
+    without_responses: bool,
 }
 
 fn main() -> Result<()> {
     let options = Options::parse();
     let callbacks = match options.keep.is_empty() {
+        true if options.without_responses => Callbacks::WithoutResponses,
         true => Callbacks::Prefixed,
         false => Callbacks::Named(options.keep.into_iter().collect::<BTreeSet<_>>()),
     };
