@@ -71,9 +71,12 @@ pub(super) enum Mode {
 impl Limiter {
     /// What the lease at hand leaves, if it covers the item's cost. Spends nothing yet.
     pub(super) fn covered(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Budget> {
-        let at = Position::at(now.unix, check.cell_ms);
         let slot = self.slots.get(item.fingerprint)?;
         slot.used = now.mono;
+        if slot.lease.amount == 0 {
+            return None;
+        }
+        let at = Position::at(now.unix, check.cell_ms);
         let mut lease = slot.lease;
         lease.spend(item.cost, at.sequence, now.mono).then(|| {
             let remaining = lease.spare.saturating_add(lease.amount - lease.spent);
