@@ -6,6 +6,7 @@ mod cli;
 
 use clap::Parser;
 use cli::{Cli, Command, LogFormat};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -69,7 +70,9 @@ fn check(file: &Path) -> ExitCode {
 fn start_log(directives: &str, format: LogFormat) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(directives)
         .map_err(|error| anyhow::anyhow!("--log or WEIR_LOG cannot be used: {error}; try \"info\""))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal();
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),

@@ -5,6 +5,8 @@ set -euo pipefail
 root="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)"
 tools="${WEIR_TOOLS:-$root/.tools}"
 cd "$root"
+# What is built is found again under target/, whatever the caller's cargo is told.
+export CARGO_TARGET_DIR="$root/target"
 
 # CI builds what was committed; at a desk a changed Cargo.toml may change Cargo.lock.
 locked=(${CI:+--locked})

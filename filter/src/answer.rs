@@ -27,8 +27,17 @@ pub struct Answer {
     pub body: String,
 }
 
+/// Who is answered. Envoy turns a response to a gRPC request into a status, and its body into the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// Any HTTP client.
+    Http,
+    /// One that sent `content-type: application/grpc…`.
+    Grpc,
+}
+
 /// The response to a refused request.
-pub fn denied(rule: &Rule, denial: &Denial, formats: &Responses) -> Answer {
+pub fn denied(rule: &Rule, denial: &Denial, formats: &Responses, client: Client) -> Answer {
     // A cost above the limit never passes; a window's length keeps the client from hammering.
     let retry_after_s = seconds(denial.retry_after_ms.unwrap_or(rule.duration_ms)).max(1);
     let mut headers = vec![("retry-after", retry_after_s.to_string())];
@@ -40,13 +49,14 @@ pub fn denied(rule: &Rule, denial: &Denial, formats: &Responses) -> Answer {
         Cause::Reserved => "weir_limit_reserved",
         Cause::Undecided => "weir_undecided",
     };
-    refusal(rule, details, headers, formats)
+    refusal(rule, details, headers, formats, client)
 }
 
 /// The response to a request that lacks what identifies it, where the rule denies such.
-pub fn missing_identifier(rule: &Rule, formats: &Responses) -> Answer {
+pub fn missing_identifier(rule: &Rule, formats: &Responses, client: Client) -> Answer {
     let retry_after_s = seconds(rule.duration_ms).max(1);
-    refusal(rule, "weir_missing_identifier", vec![("retry-after", retry_after_s.to_string())], formats)
+    let headers = vec![("retry-after", retry_after_s.to_string())];
+    refusal(rule, "weir_missing_identifier", headers, formats, client)
 }
 
 /// The headers that an allowed response carries, where they are asked for.
@@ -79,8 +89,9 @@ fn refusal(
     details: &'static str,
     mut headers: Vec<(&'static str, String)>,
     formats: &Responses,
+    client: Client,
 ) -> Answer {
-    let body = if formats.problem_json {
+    let body = if formats.problem_json && client == Client::Http {
         headers.push(("content-type", "application/problem+json".to_owned()));
         serde_json::json!({
             "type": PROBLEM_TYPE,
@@ -91,7 +102,7 @@ fn refusal(
         .to_string()
     } else {
         headers.push(("content-type", "text/plain".to_owned()));
-        "rate limit exceeded\n".to_owned()
+        "rate limit exceeded".to_owned()
     };
     Answer { status: 429, details, headers, body }
 }
@@ -124,7 +135,7 @@ mod tests {
 
     fn check(responses: &str, denial: &Denial, expected: &[(&str, &str)]) -> Answer {
         let config = config(responses);
-        let answer = denied(&config.rules[0], denial, &config.responses);
+        let answer = denied(&config.rules[0], denial, &config.responses, Client::Http);
         let got: Vec<_> = answer.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         assert_eq!((answer.status, got.as_slice()), (429, expected));
         answer
@@ -164,5 +175,13 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(body["type"], PROBLEM_TYPE);
         assert_eq!(body["violated-policies"][0], "per-key");
+    }
+
+    #[test]
+    fn a_grpc_client_gets_a_plain_message() {
+        let config = config(r#"{"problem_json": true}"#);
+        let denial = denial(Some(1), Cause::Limit);
+        let answer = denied(&config.rules[0], &denial, &config.responses, Client::Grpc);
+        assert_eq!(answer.body, "rate limit exceeded");
     }
 }

@@ -21,7 +21,8 @@ const RESULTS: [&str; 4] = ["granted", "refused", "timeout", "broken"];
 #[derive(Debug, Default)]
 pub struct Metrics {
     decisions: Vec<[Option<u32>; 4]>,
-    told: Stats,
+    /// `None` before the first batch, which defines every gauge: an alert on one must find it at zero.
+    told: Option<Stats>,
     ids: Vec<(&'static str, u32)>,
     flushed: MonoMs,
 }
@@ -63,7 +64,8 @@ impl Metrics {
     }
 
     fn flush_stats(&mut self, stats: Stats) {
-        let told = std::mem::replace(&mut self.told, stats);
+        let first = self.told.is_none();
+        let told = self.told.replace(stats).unwrap_or_default();
         for ((reason, count), before) in REASONS.iter().zip(stats.consults).zip(told.consults) {
             self.labelled("weir_consults_total.reason.", reason, count, before);
         }
@@ -90,6 +92,9 @@ impl Metrics {
             ("weir_subscribers", u64::from(stats.subscriber), u64::from(told.subscriber)),
         ];
         for (name, value, before) in gauges {
+            if first {
+                self.id(MetricType::Gauge, name);
+            }
             self.moved(MetricType::Gauge, name, value, before);
         }
         if stats.subscriber

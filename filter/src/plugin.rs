@@ -5,7 +5,7 @@
 //! Leaves to others: which plugin a request belongs to, and doing the effects (`vm`).
 
 use crate::abi;
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, Client};
 use crate::faults::{self, Fault};
 use crate::headers::{Beyond, Headers};
 use crate::host;
@@ -17,7 +17,7 @@ use prost::Message;
 use proxy_wasm::types::LogLevel;
 use std::collections::BTreeMap;
 use weir_core::key::{HashKey, KeyParts, MAX_KEY_BYTES, OriginId};
-use weir_core::limiter::{self, Check, Decision, Limiter, Policy, Setup};
+use weir_core::limiter::{self, Check, Decision, Limiter, Policy, Setup, Stats};
 use weir_core::rules::{Action, Config, FirstRequest, OnConsultFailure, Rule, Scratch};
 use weir_core::table::{Geometry, Meta};
 use weir_core::time::{MonoMs, Now};
@@ -67,8 +67,7 @@ pub struct Plugin {
     tally: Tally,
     metrics: Metrics,
     tick_ms: u64,
-    /// Paused requests, with the rules that apply to them.
-    paused: BTreeMap<u32, Vec<Applied>>,
+    paused: BTreeMap<u32, Paused>,
     /// Allowed requests whose response is to carry headers.
     allowed: BTreeMap<u32, limiter::Budget>,
     clock_shift_ms: i64,
@@ -89,6 +88,12 @@ struct Resolved {
     key_end: usize,
     limit: u64,
     cost: u64,
+}
+
+/// A request that waits: the rules that apply to it, and who is to be answered.
+struct Paused {
+    applied: Vec<Applied>,
+    client: Client,
 }
 
 /// A rule that applies to a request.
@@ -189,11 +194,16 @@ impl Plugin {
         let unix = faults::shifted(host::unix_now(), self.clock_shift_ms);
         self.limiter.tick(&mut EnvoyShared, Now { unix, mono });
         if self.limiter.should_give_up(mono) {
+            self.stream.complain("the aggregator does not answer");
             self.break_stream(mono);
         }
         if self.limiter.should_open(mono) {
             self.limiter.on_opening(mono);
-            if !self.stream.open() {
+            if let Err(refused) = self.stream.open() {
+                self.stream.complain(&format!(
+                    "Envoy cannot open it (status {}): is there such a cluster?",
+                    refused.0
+                ));
                 self.break_stream(mono);
             }
         }
@@ -211,7 +221,10 @@ impl Plugin {
         match host::grpc_message(|bytes| wire::RegionFrame::decode(bytes)) {
             Ok(frame) => {
                 if let Some(refusal) = &frame.refusal {
-                    host::log(LogLevel::Warn, &format!("weir: the aggregator refuses: {}", refusal.reason));
+                    self.stream.complain(&format!("the aggregator refuses it: {}", refusal.reason));
+                }
+                if frame.welcome.is_some() {
+                    self.stream.welcomed();
                 }
                 self.limiter.on_frame(&mut EnvoyShared, &frame, mono);
             }
@@ -227,10 +240,11 @@ impl Plugin {
     }
 
     /// Stream `token` ended.
-    pub fn on_stream_closed(&mut self, token: u32) -> Vec<(u32, Effect)> {
+    pub fn on_stream_closed(&mut self, token: u32, status: u32) -> Vec<(u32, Effect)> {
         if !self.stream.is(token) {
             return Vec::new();
         }
+        self.stream.complain(&format!("it ended with gRPC status {status}"));
         let mono = host::mono_now();
         self.break_stream(mono);
         self.go_on(mono)
@@ -243,7 +257,10 @@ impl Plugin {
             self.stream.send(&frame);
         }
         let effects = self.take_effects();
-        self.metrics.flush(&self.config.rules, &mut self.tally, Default::default(), mono, true);
+        // Gauges that stand for this worker go back; what it put into the table stays.
+        let stats =
+            Stats { connected: false, subscriber: false, report_queue: 0, ..self.limiter.stats(mono) };
+        self.metrics.flush(&self.config.rules, &mut self.tally, stats, mono, true);
         effects
     }
 
@@ -272,7 +289,8 @@ impl Plugin {
                 }
                 Action::DenyMissing => {
                     self.tally.count(check.rule_index, Outcome::Deny);
-                    let answer = answer::missing_identifier(check.rule, &self.config.responses);
+                    let client = client(request);
+                    let answer = answer::missing_identifier(check.rule, &self.config.responses, client);
                     let label = Label { rule: check.rule.name.clone(), outcome: Outcome::Deny.name() };
                     return Effect::Refuse(label, Box::new(answer));
                 }
@@ -292,12 +310,17 @@ impl Plugin {
         }
         match self.resolved.is_empty() {
             true => label.map_or(Effect::Pass, |label| Effect::PassLabelled(self.label(label))),
-            false => self.limit(context, label),
+            false => self.limit(context, request, label),
         }
     }
 
     /// Asks the limiter about the checks in `resolved`.
-    fn limit(&mut self, context: u32, label: Option<(usize, Outcome)>) -> Effect {
+    fn limit(
+        &mut self,
+        context: u32,
+        headers: &Headers<'_, Envoy>,
+        label: Option<(usize, Outcome)>,
+    ) -> Effect {
         let now = host::mono_now();
         let mut begin = 0;
         let mut checks = self.resolved.iter().filter_map(|resolved| {
@@ -317,17 +340,24 @@ impl Plugin {
             }
         };
         if outcome.decision == Decision::Wait {
-            self.paused.insert(context, self.applied().collect());
+            let paused = Paused { applied: self.applied().collect(), client: client(headers) };
+            self.paused.insert(context, paused);
             return Effect::Pause;
         }
-        match self.conclude(context, outcome, None) {
+        match self.conclude(context, outcome, None, || client(headers)) {
             Effect::Pass => label.map_or(Effect::Pass, |label| Effect::PassLabelled(self.label(label))),
             other => other,
         }
     }
 
     /// Counts an outcome and turns it into an effect. `paused` are the rules of a request that had to wait.
-    fn conclude(&mut self, context: u32, outcome: limiter::Outcome, paused: Option<&[Applied]>) -> Effect {
+    fn conclude(
+        &mut self,
+        context: u32,
+        outcome: limiter::Outcome,
+        paused: Option<&[Applied]>,
+        client: impl Fn() -> Client,
+    ) -> Effect {
         match outcome.decision {
             Decision::Wait => Effect::Pause,
             Decision::Deny(denial) => {
@@ -335,7 +365,7 @@ impl Plugin {
                 self.tally.count(rule, Outcome::Deny);
                 self.count_shadows(outcome.shadow_denied);
                 let Some(found) = self.config.rules.get(rule) else { return Effect::Pass };
-                let answer = answer::denied(found, &denial, &self.config.responses);
+                let answer = answer::denied(found, &denial, &self.config.responses, client());
                 Effect::Refuse(self.label((rule, Outcome::Deny)), Box::new(answer))
             }
             Decision::Allow(budget) => {
@@ -405,8 +435,9 @@ impl Plugin {
         for (request, outcome) in self.limiter.take_resolved() {
             let Ok(context) = u32::try_from(request) else { continue };
             // One whose client has gone is charged all the same, but nobody is to be answered.
-            let Some(applied) = self.paused.remove(&context) else { continue };
-            effects.push((context, self.conclude(context, outcome, Some(&applied))));
+            let Some(paused) = self.paused.remove(&context) else { continue };
+            let effect = self.conclude(context, outcome, Some(&paused.applied), || paused.client);
+            effects.push((context, effect));
         }
         effects
     }
@@ -431,6 +462,13 @@ impl Plugin {
             self.tick_ms = wanted;
             host::set_tick_period(u32::try_from(wanted).unwrap_or(u32::MAX));
         }
+    }
+}
+
+fn client(request: &Headers<'_, Envoy>) -> Client {
+    match request.first(b"content-type").is_some_and(|kind| kind.starts_with(b"application/grpc")) {
+        true => Client::Grpc,
+        false => Client::Http,
     }
 }
 

@@ -6,8 +6,9 @@
 //!
 //! Leaves to others: when to open it and what to say (`weir_core::limiter`).
 
-use crate::host;
+use crate::host::{self, Refused};
 use prost::Message;
+use proxy_wasm::types::LogLevel;
 use weir_core::rules::Aggregator;
 use weir_core::wire;
 
@@ -28,9 +29,12 @@ struct EnvoyGrpc {
 /// One stream at a time.
 #[derive(Debug)]
 pub struct Stream {
+    cluster: String,
     service: Vec<u8>,
     token: Option<u32>,
     buffer: Vec<u8>,
+    /// Something is wrong and the log knows it: what follows until the next welcome is mostly its consequence.
+    complained: bool,
 }
 
 impl Stream {
@@ -41,14 +45,34 @@ impl Stream {
             authority: aggregator.authority.clone().unwrap_or_default(),
         };
         let service = GrpcService { envoy_grpc: Some(envoy_grpc) }.encode_to_vec();
-        Stream { service, token: None, buffer: Vec::new() }
+        let cluster = aggregator.cluster.clone();
+        Stream { cluster, service, token: None, buffer: Vec::new(), complained: false }
     }
 
-    /// Opens it; false if Envoy refuses (no such cluster).
-    pub fn open(&mut self) -> bool {
+    /// Opens it, unless Envoy refuses (no such cluster).
+    pub fn open(&mut self) -> Result<(), Refused> {
         self.close();
-        self.token = host::grpc_stream(&self.service, wire::SERVICE, wire::METHOD).ok();
-        self.token.is_some()
+        self.token = Some(host::grpc_stream(&self.service, wire::SERVICE, wire::METHOD)?);
+        Ok(())
+    }
+
+    /// Tells the log what is wrong, once until the next welcome: a stream is retried every second or faster.
+    pub fn complain(&mut self, what: &str) {
+        if !std::mem::replace(&mut self.complained, true) {
+            let text = format!(
+                "weir: no stream to the aggregator (cluster {:?}): {what}. Limits hold by what this Envoy knows; retrying",
+                self.cluster
+            );
+            host::log(LogLevel::Warn, &text);
+        }
+    }
+
+    /// The aggregator has accepted it.
+    pub fn welcomed(&mut self) {
+        if std::mem::replace(&mut self.complained, false) {
+            let text = format!("weir: the stream to the aggregator (cluster {:?}) is up", self.cluster);
+            host::log(LogLevel::Warn, &text);
+        }
     }
 
     /// Whether `token` is this stream's.

@@ -13,6 +13,9 @@ use std::cell::{Cell, RefCell};
 const CONTINUE: u32 = 0;
 const PAUSE: u32 = 1;
 
+/// gRPC's DATA_LOSS.
+const LOST: u32 = 15;
+
 /// Events that may wait: one for each stream is usual.
 const MAX_EVENTS: usize = 1_024;
 
@@ -20,8 +23,8 @@ thread_local! {
     static PLUGINS: RefCell<Vec<(u32, Plugin)>> = const { RefCell::new(Vec::new()) };
     /// The request created last and its root: Envoy creates a request right before it hands over its headers.
     static LAST: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
-    /// Streams that closed while a plugin was at work: root and token.
-    static CLOSED: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
+    /// Streams that closed while a plugin was at work: root, token and status.
+    static CLOSED: RefCell<Vec<(u32, u32, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A root (whose `root` is 0) or a request of a root begins.
@@ -47,8 +50,8 @@ pub fn on_tick(root: u32) {
     let effects = with(root, Plugin::on_tick);
     apply(root, effects);
     let closed = CLOSED.with(|closed| closed.try_borrow_mut().map(|mut closed| std::mem::take(&mut *closed)));
-    for (root, token) in closed.unwrap_or_default() {
-        apply(root, with(root, |plugin| plugin.on_stream_closed(token)));
+    for (root, token, status) in closed.unwrap_or_default() {
+        apply(root, with(root, |plugin| plugin.on_stream_closed(token, status)));
     }
 }
 
@@ -87,19 +90,19 @@ pub fn on_grpc_receive(root: u32, token: u32, _size: usize) {
     match with(root, |plugin| plugin.on_message(token)) {
         Some(effects) => apply(root, Some(effects)),
         // Met in the midst of something else: lost, so the stream has to begin anew.
-        None => on_grpc_close(root, token, 0),
+        None => on_grpc_close(root, token, LOST),
     }
 }
 
 /// A stream ended.
-pub fn on_grpc_close(root: u32, token: u32, _status: u32) {
-    match with(root, |plugin| plugin.on_stream_closed(token)) {
+pub fn on_grpc_close(root: u32, token: u32, status: u32) {
+    match with(root, |plugin| plugin.on_stream_closed(token, status)) {
         Some(effects) => apply(root, Some(effects)),
         None => CLOSED.with(|closed| {
             if let Ok(mut closed) = closed.try_borrow_mut()
                 && closed.len() < MAX_EVENTS
             {
-                closed.push((root, token));
+                closed.push((root, token, status));
             }
         }),
     }

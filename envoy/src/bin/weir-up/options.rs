@@ -11,7 +11,7 @@ use weir_envoy::ports;
 
 /// Run a whole Weir on this machine: an upstream that echoes, an aggregator, and Envoys with the filter.
 #[derive(Parser)]
-#[command(name = "just up")]
+#[command(name = "./justw up", bin_name = "./justw up")]
 pub struct Options {
     /// How many Envoys; each next one listens one port higher.
     #[arg(long, env = "WEIR_UP_ENVOYS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
