@@ -9,3 +9,4 @@ mod eviction;
 mod faults;
 mod harness;
 mod local;
+mod property;

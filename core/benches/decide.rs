@@ -1,0 +1,131 @@
+//! What a decision costs, without any host: leased, charged in the table, and denied from memory, at 1, 10 k and 1 M
+//! keys on fake time.
+//!
+//! Run with `cargo bench -p weir-core`. The table is in memory, so a load or store costs a copy and no host call.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use std::hint::black_box;
+use std::time::Duration;
+use weir_core::key::{HashKey, KeyParts, OriginId};
+use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
+use weir_core::table::{Geometry, Meta, Place, Shared, Version};
+use weir_core::time::{MonoMs, Now, UnixMs};
+
+const MINUTE: u64 = 60_000;
+const START: Now = Now { unix: UnixMs(1_700_000_040_000), mono: MonoMs(1_000_000) };
+
+/// Places by index: finding one must not be what is measured.
+struct Places {
+    buckets: Vec<(Vec<u8>, u32)>,
+    others: Vec<(Vec<u8>, u32)>,
+}
+
+impl Places {
+    fn new(buckets: u32) -> Places {
+        let empty = |n: usize| vec![(Vec::new(), 1); n];
+        Places { buckets: empty(buckets as usize), others: empty(3) }
+    }
+
+    fn place(&mut self, place: Place) -> &mut (Vec<u8>, u32) {
+        match place {
+            Place::Bucket(at) => &mut self.buckets[at as usize],
+            Place::Meta => &mut self.others[0],
+            Place::Roster => &mut self.others[1],
+            Place::Overflow => &mut self.others[2],
+        }
+    }
+}
+
+impl Shared for Places {
+    fn load(&mut self, place: Place, into: &mut Vec<u8>) -> Option<Version> {
+        let (bytes, version) = self.place(place);
+        into.clear();
+        into.extend_from_slice(bytes);
+        Some(Version(*version))
+    }
+
+    fn store(&mut self, place: Place, bytes: &[u8], expected: Option<Version>) -> bool {
+        let (held, version) = self.place(place);
+        let good = expected.is_none_or(|expected| expected.0 == *version);
+        if good {
+            held.clear();
+            held.extend_from_slice(bytes);
+            *version = version.wrapping_add(1);
+        }
+        good
+    }
+}
+
+/// A worker, its table, and keys that it is asked about in a scattered order.
+struct Bench {
+    limiter: Limiter,
+    shared: Places,
+    keys: Vec<Vec<u8>>,
+    next: usize,
+}
+
+impl Bench {
+    fn new(keys: usize) -> Bench {
+        let buckets = (keys as u32 / 4).next_power_of_two().max(1_024);
+        let mut shared = Places::new(buckets);
+        let geometry = Geometry { buckets, keys_per_bucket: 16 };
+        let meta = Meta { origin: OriginId([7; 16]), secret: HashKey(1, 2), geometry };
+        let meta = Meta::establish(&mut shared, meta);
+        let local_sets = (keys / 3).max(64);
+        let setup = Setup { meta, worker: 9, token: String::new(), version: 1, local_sets };
+        let limiter = Limiter::new(setup, START);
+        let named = |at: usize| {
+            let identifier = format!("api-key-{at:08}");
+            let parts = KeyParts {
+                workspace: b"acme",
+                namespace: b"requests",
+                identifier: identifier.as_bytes(),
+                duration_ms: MINUTE,
+                epoch: 0,
+                resolution: 1,
+            };
+            let mut key = Vec::new();
+            parts.encode(&mut key).unwrap();
+            key
+        };
+        Bench { limiter, shared, keys: (0..keys).map(named).collect(), next: 0 }
+    }
+
+    fn decide(&mut self, limit: u64, cost: u64) -> Decision {
+        // A step coprime to the number of keys visits them all before any comes again.
+        self.next = (self.next + 611_953) % self.keys.len();
+        let policy = Policy { trust_first: true, timeout_ms: 50, ..Policy::default() };
+        let key = &self.keys[self.next];
+        let check = Check { rule: 0, key, cell_ms: MINUTE, limit, cost, policy };
+        self.limiter.decide(&mut self.shared, 1, &[check], START.mono).decision
+    }
+
+    /// Requests on every key until each is in the state that is to be measured.
+    fn warm(mut self, rounds: usize, limit: u64, cost: u64) -> Bench {
+        for _ in 0..rounds * self.keys.len() {
+            self.decide(limit, cost);
+        }
+        self
+    }
+}
+
+fn decide(c: &mut Criterion) {
+    let mut group = c.benchmark_group("decide");
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(20);
+    for (name, keys) in [("1", 1), ("10k", 10_000), ("1M", 1_000_000)] {
+        // The second request of a key takes a lease in proportion to its cost, large enough for all that follow.
+        let mut leased = Bench::new(keys).warm(2, 1 << 50, 100_000);
+        group.bench_function(format!("leased/{name}"), |b| b.iter(|| black_box(leased.decide(1 << 50, 1))));
+        drop(leased);
+        // A limit too small for leases. A cost of 0 goes the whole way through the table and never uses it up.
+        let mut charged = Bench::new(keys).warm(1, 10, 1);
+        group.bench_function(format!("table/{name}"), |b| b.iter(|| black_box(charged.decide(10, 0))));
+        drop(charged);
+        let mut denied = Bench::new(keys).warm(1, 10, 10).warm(1, 10, 1);
+        group.bench_function(format!("denied/{name}"), |b| b.iter(|| black_box(denied.decide(10, 1))));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decide);
+criterion_main!(benches);
