@@ -1,37 +1,22 @@
-//! Spending on one key: by a lease, or in the table.
+//! Spending on one key: by the lease at hand, or in the table.
 //!
-//! Where much is left of a limit a worker takes a small lease and spends it without touching anything shared; near
-//! the limit leases shrink to none. A lease is returned a second later, when its cell is over, or when somebody of
-//! the process was refused because of it.
+//! Leaves to others: how large a lease is and when it is returned (`lease`), the verdict (`judge`).
 
 use super::Limiter;
 use super::check::{Budget, Cause, Check, Denial, Reason};
-use super::judge::{Standing, Verdict, judge, slack};
+use super::judge::{Standing, Verdict, judge};
+use super::lease::{self, settle_into, take_lease};
 use super::outbox::Row;
 use super::slots::{Lease, Remembered, Slot};
 use super::transact::{Done, Failed, Make, Subject};
-use crate::table::{Cell, Entry, Place, ReservationKind, Shared, Tag};
+use crate::table::{Cell, Entry, Place, Reservation, ReservationKind, Shared, Tag};
 use crate::time::{MonoMs, Now};
-use crate::window::{MAX_COUNT, Position, Used};
+use crate::window::{Position, Used};
 
-/// A lease is brought back to the table after this long.
-pub(super) const LEASE_SETTLE_MS: u64 = 1_000;
-/// It may be spent for this long, should its worker's ticks be late.
-const LEASE_USE_MS: u64 = 2_000;
-/// After this long its worker is taken for dead, and the lease for spent.
-const LEASE_EXPIRES_MS: u64 = 4_000;
-/// Keys asked for less often than this take no lease: bringing it back would cost more than it saves.
-const LEASE_PAUSE_MS: u64 = 300;
-/// A lease takes at most this part of what is left.
-const LEASE_PART: u64 = 64;
-/// And of the process' slack, so that what its workers hold together stays within it.
-const LEASE_SLACK_PART: u64 = 4;
-/// First lease on a key, in costs of the request at hand.
-const FIRST_LEASE: u64 = 8;
-/// Smaller leases than this many costs are not worth their return.
-const MIN_LEASE: u64 = 4;
-/// Largest lease.
-const MAX_LEASE: u64 = 1 << 20;
+/// What [`Mode::Hold`] reserved counts as spent after this long: its worker must have died in between.
+const HOLD_EXPIRES_MS: u64 = 4_000;
+/// When to come back after a denial that only rests on the region's silence.
+pub(super) const UNDECIDED_RETRY_MS: u64 = 1_000;
 
 /// One cell that a request is to be charged to: its checks of the same key, folded.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +122,7 @@ impl Limiter {
         let change = |entry: &mut Entry, at: &Position| {
             let settled = mode != Mode::Look && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
             let cost_and_limit = (item.cost, item.limit);
-            let mut verdict = judge(entry, at, cost_and_limit, check.policy.trust_first, standing, now.mono);
+            let mut verdict = judge(entry, at, cost_and_limit, &check.policy, standing, now.mono);
             let mut leased = 0;
             let mut kept = settled;
             match (verdict, mode) {
@@ -157,7 +142,7 @@ impl Limiter {
                 (Verdict::Admit { .. }, Mode::Hold) => {
                     entry.limit = item.limit;
                     // Without a reservation the cost could not be charged later, so the request has to come again.
-                    if entry.reserve(hold_tag, item.cost, now.mono.after(LEASE_EXPIRES_MS)) {
+                    if entry.reserve(hold_tag, item.cost, now.mono.after(HOLD_EXPIRES_MS)) {
                         kept = true;
                     } else {
                         verdict = Verdict::Reserved;
@@ -224,16 +209,21 @@ impl Limiter {
             let spare = entry.used_and_reserved().remaining(at, entry.limit);
             let leased =
                 if go_on { take_lease(entry, Some(&slot), tag, spare, 1, origins, now.mono) } else { 0 };
-            ((leased, spare), true)
+            ((leased, spare, *at), true)
         };
         let subject = Subject { fingerprint, key: None, make: Make::Never };
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
-            Ok(Done { result: (leased, spare), entry, .. }) => {
+            Ok(Done { result: (leased, spare, at), entry, .. }) => {
                 self.note_both(&entry, now.mono);
-                self.put_lease(fingerprint, leased, spare.saturating_sub(leased), entry.sequence, now.mono);
+                let (limit, spare) = (entry.limit, spare.saturating_sub(leased));
+                self.put_lease(fingerprint, (leased, spare), limit, &at, now.mono);
             }
-            Err(Failed::Absent) => self.put_lease(fingerprint, 0, 0, 0, now.mono),
-            Err(Failed::Exhausted) => self.leases.push_back((now.mono.after(LEASE_SETTLE_MS), fingerprint)),
+            Err(Failed::Absent) => {
+                if let Some(slot) = self.slots.get(fingerprint) {
+                    slot.lease = Lease::default();
+                }
+            }
+            Err(Failed::Exhausted) => self.leases.push(now.mono.after(super::TICK_MS), fingerprint),
         }
     }
 
@@ -267,14 +257,21 @@ impl Limiter {
             self.note_both(&done.entry, now.mono);
             self.slots.entry(item.fingerprint, now.mono);
             let spare = remaining.saturating_sub(leased);
-            self.put_lease(item.fingerprint, leased, spare, done.entry.sequence, now.mono);
+            self.put_lease(item.fingerprint, (leased, spare), done.entry.limit, &at, now.mono);
         }
         let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
         match verdict {
             Verdict::Admit { .. } => Charged::Admitted(budget),
             Verdict::Ask(reason) => Charged::Ask(reason),
+            Verdict::Undecided => Charged::Denied(Denial {
+                budget,
+                retry_after_ms: Some(UNDECIDED_RETRY_MS),
+                cause: Cause::Undecided,
+            }),
             Verdict::Reserved => {
-                self.recall = true;
+                // Holds and consults end by themselves in a moment.
+                let lease = |held: &Reservation| held.tag.kind == ReservationKind::Lease;
+                self.recall |= done.entry.reservations.iter().any(lease);
                 Charged::Denied(Denial {
                     budget,
                     retry_after_ms: Some(super::TICK_MS),
@@ -299,23 +296,32 @@ impl Limiter {
         }
     }
 
-    fn put_lease(&mut self, fingerprint: u64, amount: u64, spare: u64, sequence: u64, now: MonoMs) {
+    fn put_lease(
+        &mut self,
+        fingerprint: u64,
+        (amount, spare): (u64, u64),
+        limit: u64,
+        at: &Position,
+        now: MonoMs,
+    ) {
         let Some(slot) = self.slots.get(fingerprint) else { return };
-        let last = if amount > 0 { amount } else { slot.lease.last };
         // What was remembered of a denial is less than what is used now.
         slot.denied = None;
-        slot.lease = Lease { amount, spent: 0, sequence, until: now.after(LEASE_USE_MS), spare, last };
         slot.used = now;
+        let last = if amount > 0 { amount } else { slot.lease.last };
+        let settle_ms = lease::settle_ms(amount, limit);
+        let due = now.after(settle_ms.min(at.until_next_ms()));
+        let until = now.after(settle_ms.saturating_mul(2));
+        slot.lease = Lease { amount, spent: 0, sequence: at.sequence, due, until, spare, last };
         if amount > 0 {
             self.stats.leases += 1;
-            self.leases.push_back((now.after(LEASE_SETTLE_MS), fingerprint));
+            self.leases.push(due, fingerprint);
         }
     }
 
     /// Whether the lease at hand is the one that was to be brought back at `due`, and not a later one.
     pub(super) fn is_due(&mut self, fingerprint: u64, due: MonoMs) -> bool {
-        let until = due.after(LEASE_USE_MS - LEASE_SETTLE_MS);
-        self.slots.get(fingerprint).is_some_and(|slot| slot.lease.amount > 0 && slot.lease.until <= until)
+        self.slots.get(fingerprint).is_some_and(|slot| slot.lease.amount > 0 && slot.lease.due <= due)
     }
 
     fn untouched(&self, item: &Item, check: &Check<'_>, now: Now) -> Budget {
@@ -342,48 +348,6 @@ pub(super) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) 
 
 fn verdict_spends(verdict: Verdict, mode: Mode) -> bool {
     mode == Mode::Spend && matches!(verdict, Verdict::Admit { .. })
-}
-
-/// Spends what was spent of the lease and gives back the rest; takes over what the region acknowledged.
-fn settle_into(entry: &mut Entry, slot: Option<&Slot>, tag: Tag, now: MonoMs) -> bool {
-    let Some(slot) = slot else { return false };
-    let (acked_sequence, acked_own) = slot.acked;
-    entry.confirm(acked_sequence, acked_own);
-    if slot.lease.amount == 0 {
-        return false;
-    }
-    // No longer there: its time was over and it counts as spent already.
-    if entry.release(tag, slot.lease.sequence).is_some() && slot.lease.spent > 0 {
-        entry.charge_in(slot.lease.sequence, slot.lease.spent, now);
-    }
-    true
-}
-
-/// Reserves a lease where it pays and leaves enough to others; returns its size.
-fn take_lease(
-    entry: &mut Entry,
-    slot: Option<&Slot>,
-    tag: Tag,
-    spare: u64,
-    cost: u64,
-    origins: u32,
-    now: MonoMs,
-) -> u64 {
-    let Some(slot) = slot.filter(|slot| now.since(slot.used) <= LEASE_PAUSE_MS || slot.lease.spent > 0)
-    else {
-        return 0;
-    };
-    if cost == 0 {
-        return 0;
-    }
-    let lease = &slot.lease;
-    let grown =
-        if lease.spent.saturating_mul(2) >= lease.last { lease.last.saturating_mul(2) } else { lease.last };
-    let wanted = grown.max(cost.saturating_mul(FIRST_LEASE));
-    let within_slack = slack(spare, origins).saturating_sub(entry.unconfirmed()) / LEASE_SLACK_PART;
-    let amount = wanted.min(spare / LEASE_PART).min(within_slack).min(MAX_LEASE).min(MAX_COUNT);
-    let worth_it = amount >= cost.saturating_mul(MIN_LEASE);
-    if worth_it && entry.reserve(tag, amount, now.after(LEASE_EXPIRES_MS)) { amount } else { 0 }
 }
 
 /// From a denial on, the local view alone is not trusted for a window's length.

@@ -5,7 +5,7 @@
 //!
 //! Leaves to others: loading the entry and acting on the verdict (`charge`).
 
-use super::check::Reason;
+use super::check::{Policy, Reason};
 use crate::table::Entry;
 use crate::time::MonoMs;
 use crate::window::Position;
@@ -48,14 +48,16 @@ pub enum Verdict {
     Reserved,
     /// Would fit by what is known here; the region is to be asked.
     Ask(Reason),
+    /// Would fit by what is known here, but that is not good enough, nobody can be asked, and the rule denies then.
+    Undecided,
 }
 
-/// Judges `cost` against `limit` on `entry` at `at`; `asked` says that the region has been asked already.
+/// Judges `cost` against `limit` on `entry` at `at`. Without a `standing` the region has been asked, or is not to be.
 pub fn judge(
     entry: &Entry,
     at: &Position,
     (cost, limit): (u64, u64),
-    trust_first: bool,
+    policy: &Policy,
     standing: Option<&Standing>,
     now: MonoMs,
 ) -> Verdict {
@@ -68,10 +70,10 @@ pub fn judge(
         return Verdict::Reserved;
     }
     let left = reserved.remaining(at, limit);
-    if let Some(standing) = standing.filter(|standing| standing.usable)
-        && let Some(reason) = doubt(entry, (cost, limit), left, trust_first, standing, now)
+    if let Some(standing) = standing.filter(|standing| standing.usable || policy.deny_on_failure)
+        && let Some(reason) = doubt(entry, (cost, limit), left, policy.trust_first, standing, now)
     {
-        return Verdict::Ask(reason);
+        return if standing.usable { Verdict::Ask(reason) } else { Verdict::Undecided };
     }
     Verdict::Admit { spare: left.saturating_sub(cost) }
 }

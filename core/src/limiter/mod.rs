@@ -15,6 +15,7 @@ mod charge;
 mod check;
 mod consults;
 mod judge;
+mod lease;
 mod link;
 mod outbox;
 mod roster;
@@ -22,6 +23,7 @@ mod round;
 mod slots;
 mod stats;
 mod transact;
+mod upkeep;
 mod views;
 mod walk;
 
@@ -29,7 +31,6 @@ use crate::key::OriginId;
 use crate::table::{Bucket, Meta, Shared};
 use crate::time::{MonoMs, Now, UnixMs};
 use crate::wire;
-use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use charge::Item;
@@ -96,7 +97,7 @@ pub struct Limiter {
     /// Workers whose work a walk has reported; the roster forgets them at the next look.
     buried: Vec<u64>,
     /// When to bring which lease back.
-    leases: VecDeque<(MonoMs, u64)>,
+    leases: lease::Due,
     /// Budget was met that is only reserved.
     recall: bool,
     /// Unix time minus monotonic time, by the machine's own clock.
@@ -132,7 +133,7 @@ impl Limiter {
             walk_bucket: Bucket::default(),
             resend: false,
             buried: Vec::new(),
-            leases: VecDeque::new(),
+            leases: lease::Due::default(),
             recall: false,
             wall_offset_ms: now.unix.0.saturating_sub(now.mono.0),
             synced: MonoMs(0),
@@ -156,8 +157,9 @@ impl Limiter {
     ) -> Outcome {
         self.serves = true;
         let now = self.moment(now);
-        match self.round(shared, checks, self.consults.is_full(), now) {
+        match self.round(shared, checks, false, now) {
             Ok(outcome) => outcome,
+            Err(_) if self.consults.is_full() => self.unanswered(shared, checks, now),
             Err(needs) => {
                 self.ask(request, Waiting::new(checks, now.mono), &needs);
                 Outcome { decision: Decision::Wait, shadow_denied: 0 }
@@ -348,65 +350,6 @@ impl Limiter {
             worker: self.worker,
             token: self.token.clone(),
             subscriber,
-        }
-    }
-
-    fn sync_roster(&mut self, shared: &mut impl Shared, now: Now) {
-        let me = roster::Entry {
-            worker: self.worker,
-            acked_through: self.acked_through(now.mono),
-            serves: self.serves,
-            connected: self.link.is_up(),
-            echo: self.link.echo(),
-            complete: self.complete,
-            recall: core::mem::take(&mut self.recall),
-        };
-        let was_subscriber = self.is_subscriber();
-        let recalls = self.roster.recalls;
-        let Some(roster) = Roster::sync(shared, &me, &self.buried, now.mono) else { return };
-        self.buried.clear();
-        self.roster = roster;
-        self.table.safe_before = self.roster.safe_before();
-        if self.roster.recalls != recalls {
-            self.return_leases(shared, now);
-        }
-        // A new subscription finds a region that may know less than the process does.
-        self.resend |= self.is_subscriber() && !was_subscriber;
-    }
-
-    /// Everything that this worker spent before this moment is stored in the region; `None` while it does not know.
-    fn acked_through(&self, now: MonoMs) -> Option<MonoMs> {
-        let recovering = self.walk.as_ref().is_some_and(|walk| walk.recovers);
-        self.outbox.acked_through(now).filter(|_| !recovering)
-    }
-
-    /// Leases whose time has come.
-    fn settle_due(&mut self, shared: &mut impl Shared, now: Now) {
-        for _ in 0..SETTLES_A_TICK {
-            let Some((due, fingerprint)) = self.leases.pop_front_if(|(due, _)| *due <= now.mono) else {
-                return;
-            };
-            // A lease that was renewed early stands here twice; the later entry is its own.
-            if self.is_due(fingerprint, due) {
-                self.settle(shared, fingerprint, true, now);
-            }
-        }
-    }
-
-    fn return_leases(&mut self, shared: &mut impl Shared, now: Now) {
-        for _ in 0..self.leases.len() {
-            let Some((_, fingerprint)) = self.leases.pop_front() else { return };
-            self.settle(shared, fingerprint, false, now);
-        }
-    }
-
-    /// A walk is over once what it found is stored.
-    fn finish_walk(&mut self, now: Now) {
-        let stored = self.outbox.acked_through(now.mono);
-        let over =
-            |walk: &mut Walk| walk.done.is_some_and(|done| stored.is_some_and(|through| through > done));
-        if let Some(walk) = self.walk.take_if(over) {
-            self.buried.extend(walk.burying);
         }
     }
 

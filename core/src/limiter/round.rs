@@ -227,19 +227,31 @@ impl Limiter {
         let mut denied = 0u64;
         for item in items.iter().filter(|item| item.shadow) {
             let Some(check) = checks.get(item.check) else { continue };
-            let looks = item.looks || !passes;
-            let refused = if item.cost > item.limit {
-                true
-            } else if !looks && self.covered(item, check, now).is_some() {
-                self.spend_lease(item, check, now);
-                false
-            } else {
-                let mode = if looks { Mode::Look } else { Mode::Spend };
-                matches!(self.charge(shared, item, check, mode, None, now), Charged::Denied(_))
-            };
+            let refused = item.cost > item.limit || self.shadow_refuses(shared, item, check, passes, now);
             denied |= if refused { 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0) } else { 0 };
         }
         denied
+    }
+
+    /// Budget that others of the process hold for a moment is no reason: it tells nothing of the limit.
+    fn shadow_refuses(
+        &mut self,
+        shared: &mut impl Shared,
+        item: &Item,
+        check: &Check<'_>,
+        passes: bool,
+        now: Now,
+    ) -> bool {
+        let charges = passes && !item.looks;
+        if charges && self.covered(item, check, now).is_some() {
+            self.spend_lease(item, check, now);
+            return false;
+        }
+        let mode = if charges { Mode::Spend } else { Mode::Look };
+        // Where another rule has charged the cell, this request's cost is in it already.
+        let cost = if passes && item.looks { 0 } else { item.cost };
+        let charged = self.charge(shared, &Item { cost, ..*item }, check, mode, None, now);
+        matches!(charged, Charged::Denied(denial) if denial.cause == Cause::Limit)
     }
 
     /// A cost above the limit never passes, charges nothing and makes nothing strict.

@@ -31,6 +31,8 @@ pub(super) struct Lease {
     pub(super) spent: u64,
     /// In which cell.
     pub(super) sequence: u64,
+    /// When it is to be brought back.
+    pub(super) due: MonoMs,
     /// Until when it may be spent.
     pub(super) until: MonoMs,
     /// What was left of the limit beside it.

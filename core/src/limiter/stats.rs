@@ -1,6 +1,7 @@
 //! What a limiter counts, for metrics.
 
 use super::check::{ConsultResult, Reason};
+use crate::table::Left;
 
 /// Counters since the limiter was made, and gauges as of the last tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +43,13 @@ impl Stats {
         if let Some(count) = self.consults.get_mut(reason as usize) {
             *count += 1;
         }
+    }
+
+    /// A key entered the table, and `left` made room for it.
+    pub(super) fn made(&mut self, left: &Left) {
+        self.keys_added += 1;
+        self.keys_removed += u64::from(left.over) + u64::from(left.evicted);
+        self.evictions += u64::from(left.evicted);
     }
 
     pub(super) fn ended(&mut self, result: ConsultResult) {

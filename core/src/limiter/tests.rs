@@ -1,6 +1,6 @@
 //! Scenarios of one or more processes: several workers over one table, a region behind them, time in steps.
 //!
-//! `harness` drives the two state machines as the shells do; the others say what must hold.
+//! `harness` and `network` drive the two state machines as the shells do; the others say what must hold.
 
 mod accuracy;
 mod consults;
@@ -9,4 +9,5 @@ mod eviction;
 mod faults;
 mod harness;
 mod local;
+mod network;
 mod property;

@@ -5,7 +5,7 @@
 
 use super::stats::Stats;
 use crate::key::{HashKey, KeyParts, MAX_KEY_BYTES};
-use crate::table::{Bucket, Entry, Found, Geometry, Place, Shared};
+use crate::table::{Bucket, Entry, Found, Geometry, Left, Place, Shared};
 use crate::time::{MonoMs, Now, UnixMs};
 use crate::window::Position;
 use alloc::vec::Vec;
@@ -113,7 +113,7 @@ impl Table {
         for _ in 0..MAX_TRIES {
             let version = shared.load(place, self.bucket.buffer());
             self.bucket.check();
-            let Some((mut found, cell_ms)) = self.find(fingerprint, subject, place, now, stats)? else {
+            let Some((mut found, cell_ms, made)) = self.find(fingerprint, subject, place, now)? else {
                 if subject.make == Make::WhereFree {
                     let end = Position::at(now.unix, cell_ms(&self.key)).end();
                     if self.bucket.forget_through(end) && !shared.store(place, self.bucket.bytes(), version) {
@@ -135,6 +135,9 @@ impl Table {
             }
             self.bucket.put(&found, &self.key);
             if shared.store(place, self.bucket.bytes(), version) {
+                if let Some(left) = made {
+                    stats.made(&left);
+                }
                 return Ok(done(found.entry));
             }
             stats.conflicts += 1;
@@ -143,15 +146,14 @@ impl Table {
         Err(Failed::Exhausted)
     }
 
-    /// The entry and its cell length; `None` if its bucket has no room.
+    /// The entry, its cell length, and what left the bucket for it if it is new; `None` if its bucket has no room.
     fn find(
         &mut self,
         fingerprint: u64,
         subject: Subject<'_>,
         place: Place,
         now: Now,
-        stats: &mut Stats,
-    ) -> Result<Option<(Found, u64)>, Failed> {
+    ) -> Result<Option<(Found, u64, Option<Left>)>, Failed> {
         if subject.key.is_none() {
             self.key.clear();
             let mut entries = self.bucket.entries();
@@ -161,26 +163,19 @@ impl Table {
         }
         let cell_ms = cell_ms(&self.key);
         if let Some(found) = self.bucket.find(fingerprint, &self.key) {
-            return Ok(Some((found, cell_ms)));
+            return Ok(Some((found, cell_ms, None)));
         }
         if subject.make == Make::Never {
             return Err(Failed::Absent);
         }
-        let Some(entry) = self.vacancy(fingerprint, subject.make, place, now, stats) else {
+        let Some((entry, left)) = self.vacancy(fingerprint, subject.make, place, now) else {
             return if place == Place::Overflow { Err(Failed::Exhausted) } else { Ok(None) };
         };
-        Ok(Some((self.bucket.vacant(entry), cell_ms)))
+        Ok(Some((self.bucket.vacant(entry), cell_ms, Some(left))))
     }
 
     /// A new entry, if there is room or can be made.
-    fn vacancy(
-        &mut self,
-        fingerprint: u64,
-        make: Make,
-        place: Place,
-        now: Now,
-        stats: &mut Stats,
-    ) -> Option<Entry> {
+    fn vacancy(&mut self, fingerprint: u64, make: Make, place: Place, now: Now) -> Option<(Entry, Left)> {
         let cell_ms = cell_ms(&self.key);
         let most = if place == Place::Overflow { MAX_OVERFLOW_KEYS } else { self.geometry.keys_per_bucket };
         let safe_before = self.safe_before;
@@ -190,16 +185,13 @@ impl Table {
             entry.charged < safe_before && entry.reservations.is_empty() && !spared
         };
         let left = self.bucket.make_room(most, position, may_leave).ok()?;
-        stats.keys_removed += u64::from(left.over) + u64::from(left.evicted);
-        stats.evictions += u64::from(left.evicted);
-        stats.keys_added += 1;
         let at = Position::at(now.unix, cell_ms);
         let starts = |sequence: u64| UnixMs(sequence.saturating_mul(cell_ms));
         let evicted_through = self.bucket.evicted_through();
         let mut entry = Entry { fingerprint, sequence: at.sequence, ..Entry::default() };
         entry.current.unbased = evicted_through > starts(at.sequence);
         entry.previous.unbased = evicted_through > starts(at.sequence.saturating_sub(1));
-        Some(entry)
+        Some((entry, left))
     }
 
     /// Fingerprint and key of the overflow cell of the key's family.

@@ -1,7 +1,7 @@
 //! What the region says, merged into the table: pushes, bases, and the answers that requests wait for.
 
 use super::Limiter;
-use super::charge::{Charged, Mode};
+use super::charge::{Charged, Mode, UNDECIDED_RETRY_MS};
 use super::check::{Cause, Check, ConsultResult, Decision, Denial, Outcome};
 use super::consults::{MAX_ROUNDS, Question, Sent, Waiting};
 use super::transact::{Make, Subject};
@@ -14,8 +14,6 @@ use alloc::vec::Vec;
 
 /// A consult's reservation that nobody took back counts as spent after this long.
 const CONSULT_EXPIRES_MS: u64 = 4_000;
-/// When to come back after a denial that only rests on the region's silence.
-const UNDECIDED_RETRY_MS: u64 = 1_000;
 
 impl Limiter {
     /// Merges views of keys, from a push or as bases of a report. A pushed key that this process does not use enters
@@ -183,16 +181,20 @@ impl Limiter {
 
     /// A request that got no answer: decided by what is known, unless a rule would rather deny.
     fn decide_unanswered(&mut self, shared: &mut impl Shared, request: u64, waiting: &Waiting, now: Now) {
-        let checks = waiting.checks();
+        let outcome = self.unanswered(shared, &waiting.checks(), now);
+        self.resolved.push((request, outcome));
+    }
+
+    /// The outcome without the region's word: by what is known, unless a rule would rather deny.
+    pub(super) fn unanswered(&mut self, shared: &mut impl Shared, checks: &[Check<'_>], now: Now) -> Outcome {
         let wary = checks.iter().find(|check| check.policy.deny_on_failure && !check.policy.shadow);
-        let outcome = match wary {
+        match wary {
             Some(check) => self.deny_undecided(shared, check, now),
             // A round that has asked needs nothing more, so the default is never reached.
             None => self
-                .round(shared, &checks, true, now)
+                .round(shared, checks, true, now)
                 .unwrap_or(Outcome { decision: Decision::Allow(None), shadow_denied: 0 }),
-        };
-        self.resolved.push((request, outcome));
+        }
     }
 
     fn deny_undecided(&mut self, shared: &mut impl Shared, check: &Check<'_>, now: Now) -> Outcome {

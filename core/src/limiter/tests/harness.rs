@@ -1,9 +1,9 @@
 //! Processes and a region on fake time, with a small network between them.
 //!
-//! Every worker has one stream. Its frames arrive in order after `latency` milliseconds each way; a cut stream loses
-//! what is under way. A paused region takes nothing until it goes on; one that is down refuses streams.
+//! Every worker has one stream; a region that is down refuses them. What travels on them is in `network`.
 
 use super::super::*;
+use super::network::{Frame, Stream};
 use crate::key::{Key, KeyParts};
 use crate::region::{Region, RegionLimits};
 use crate::table::{Geometry, MemoryShared, Place, Version};
@@ -35,8 +35,8 @@ impl Shared for Counting {
 
 pub(super) struct Worker {
     pub(super) limiter: Limiter,
-    next_tick: u64,
-    stream: Option<u64>,
+    pub(super) next_tick: u64,
+    pub(super) stream: Option<u64>,
 }
 
 pub(super) struct Process {
@@ -44,21 +44,6 @@ pub(super) struct Process {
     pub(super) shared: Counting,
     /// `None`: killed.
     pub(super) workers: Vec<Option<Worker>>,
-}
-
-/// What the region's side knows of a stream.
-struct Stream {
-    process: usize,
-    worker: usize,
-    origin: OriginId,
-    /// When the last frame arrives in each direction, so that none overtakes another.
-    up: u64,
-    down: u64,
-}
-
-enum Frame {
-    Up(wire::FilterFrame),
-    Down(wire::RegionFrame),
 }
 
 pub(super) struct World {
@@ -74,11 +59,11 @@ pub(super) struct World {
     pub(super) repeat_frames: bool,
     pub(super) consults: u64,
     pub(super) random: Random,
-    streams: BTreeMap<u64, Stream>,
-    subscribers: BTreeMap<OriginId, u64>,
-    network: BTreeMap<(u64, u64), (u64, Frame)>,
-    push_at: Option<u64>,
-    last_id: u64,
+    pub(super) streams: BTreeMap<u64, Stream>,
+    pub(super) subscribers: BTreeMap<OriginId, u64>,
+    pub(super) network: BTreeMap<(u64, u64), (u64, Frame)>,
+    pub(super) push_at: Option<u64>,
+    pub(super) last_id: u64,
 }
 
 /// xorshift: the same seed, the same schedule.
@@ -316,136 +301,9 @@ impl World {
         }
         self.send(process, worker);
     }
-
-    /// Does what is to be done after each call of a limiter.
-    fn send(&mut self, process: usize, worker: usize) {
-        let now = MonoMs(self.now);
-        let Process { shared, workers, .. } = &mut self.processes[process];
-        let Some(state) = workers[worker].as_mut() else { return };
-        let frames = state.limiter.take_frames(shared, now);
-        for (id, outcome) in state.limiter.take_resolved() {
-            assert!(self.resolved.insert(id, (now.0, outcome)).is_none(), "request {id} resolved twice");
-        }
-        // Deciding needs a tick sooner than was planned.
-        state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
-        let Some(stream) = state.stream else { return };
-        for frame in frames {
-            self.carry(stream, Frame::Up(frame));
-        }
-    }
-
-    fn carry(&mut self, stream: u64, frame: Frame) {
-        let (least, most) = self.latency;
-        let copies = if self.repeat_frames { 1 + self.random.below(2) } else { 1 };
-        let delay = least + self.random.below(most - least + 1);
-        let Some(state) = self.streams.get_mut(&stream) else { return };
-        let last = if matches!(frame, Frame::Up(_)) { &mut state.up } else { &mut state.down };
-        *last = (*last).max(self.now + delay);
-        let at = *last;
-        for _ in 0..copies {
-            self.last_id += 1;
-            let frame = match &frame {
-                Frame::Up(frame) => Frame::Up(frame.clone()),
-                Frame::Down(frame) => Frame::Down(frame.clone()),
-            };
-            self.network.insert((at, self.last_id), (stream, frame));
-        }
-    }
-
-    fn deliver(&mut self) {
-        while let Some(next) = self.network.first_entry().filter(|next| next.key().0 <= self.now) {
-            let (stream, frame) = next.remove();
-            match frame {
-                Frame::Up(frame) if self.paused => {
-                    // Taken up again soon; the order is kept by the ids.
-                    self.last_id += 1;
-                    self.network.insert((self.now + 5, self.last_id), (stream, Frame::Up(frame)));
-                }
-                Frame::Up(frame) => self.region_takes(stream, frame),
-                Frame::Down(frame) => self.worker_takes(stream, &frame),
-            }
-        }
-    }
-
-    fn worker_takes(&mut self, stream: u64, frame: &wire::RegionFrame) {
-        let now = MonoMs(self.now);
-        let Some(&Stream { process, worker, .. }) = self.streams.get(&stream) else { return };
-        let Process { shared, workers, .. } = &mut self.processes[process];
-        let Some(state) = workers[worker].as_mut().filter(|state| state.stream == Some(stream)) else {
-            return;
-        };
-        state.limiter.on_frame(shared, frame, now);
-        self.send(process, worker);
-    }
-
-    fn region_takes(&mut self, stream: u64, frame: wire::FilterFrame) {
-        let now = self.unix();
-        let Some(state) = self.streams.get(&stream) else { return };
-        let origin = state.origin;
-        assert!(self.region.heard(origin, now));
-        let mut answer = wire::RegionFrame::default();
-        if let Some(hello) = frame.hello {
-            assert_eq!((hello.origin, hello.version), (origin.0.to_vec(), wire::PROTOCOL_VERSION));
-            if hello.subscriber {
-                self.subscribers.insert(origin, stream);
-                self.region.subscribe(origin);
-            } else {
-                self.unsubscribe(origin, stream);
-                answer.welcome = Some(wire::Welcome { version: 1, region: "r".into() });
-            }
-        }
-        if let Some(report) = frame.report {
-            let reported = self.region.report(origin, &report.counts, now);
-            let refused = reported.refused.len() as u64;
-            answer.ack = Some(wire::Ack { report_id: report.id, bases: reported.bases, refused });
-        }
-        self.consults += frame.consults.len() as u64;
-        let asked = frame.consults.iter().filter_map(|ask| self.region.consult(origin, ask, now).ok());
-        answer.answers = asked.collect();
-        if let Some(ping) = frame.ping {
-            let live_origins = self.region.live_origins(now) as u32;
-            answer.pong = Some(wire::Pong { sent_ms: ping.sent_ms, unix_ms: now.0, live_origins });
-        }
-        if answer != wire::RegionFrame::default() {
-            self.carry(stream, Frame::Down(answer));
-        }
-        self.push_at.get_or_insert(self.now + 5);
-    }
-
-    fn push(&mut self) {
-        if self.push_at.is_none_or(|at| at > self.now) {
-            return;
-        }
-        self.push_at = self.paused.then_some(self.now + 5);
-        if self.paused {
-            return;
-        }
-        self.region.tick(self.unix());
-        for (origin, stream) in self.subscribers.clone() {
-            while let Some(push) = self.region.next_push(origin, self.unix()) {
-                assert!(push.views.len() <= wire::MAX_FRAME_CELLS);
-                self.carry(stream, Frame::Down(wire::RegionFrame { push: Some(push), ..Default::default() }));
-            }
-        }
-    }
-
-    fn close(&mut self, stream: u64) {
-        let Some(Stream { origin, .. }) = self.streams.remove(&stream) else { return };
-        self.unsubscribe(origin, stream);
-        if !self.streams.values().any(|other| other.origin == origin) {
-            self.region.gone(origin);
-        }
-    }
-
-    fn unsubscribe(&mut self, origin: OriginId, stream: u64) {
-        if self.subscribers.get(&origin) == Some(&stream) {
-            self.subscribers.remove(&origin);
-            self.region.unsubscribe(origin);
-        }
-    }
 }
 
-fn new_region() -> Region {
+pub(super) fn new_region() -> Region {
     Region::new(RegionLimits::default(), (3, 4))
 }
 

@@ -1,0 +1,152 @@
+//! The network between processes and their region, and the region's side of the protocol.
+//!
+//! A worker's frames arrive in order, late by `latency`. A cut stream loses what is under way. A paused region takes
+//! nothing until it goes on.
+
+use super::super::*;
+use super::harness::{Process, World};
+use crate::time::MonoMs;
+
+/// What the region's side knows of a stream.
+pub(super) struct Stream {
+    pub(super) process: usize,
+    pub(super) worker: usize,
+    pub(super) origin: OriginId,
+    /// When the last frame arrives in each direction, so that none overtakes another.
+    pub(super) up: u64,
+    pub(super) down: u64,
+}
+
+pub(super) enum Frame {
+    Up(wire::FilterFrame),
+    Down(wire::RegionFrame),
+}
+
+impl World {
+    /// Does what is to be done after each call of a limiter.
+    pub(super) fn send(&mut self, process: usize, worker: usize) {
+        let now = MonoMs(self.now);
+        let Process { shared, workers, .. } = &mut self.processes[process];
+        let Some(state) = workers[worker].as_mut() else { return };
+        let frames = state.limiter.take_frames(shared, now);
+        for (id, outcome) in state.limiter.take_resolved() {
+            assert!(self.resolved.insert(id, (now.0, outcome)).is_none(), "request {id} resolved twice");
+        }
+        // Deciding needs a tick sooner than was planned.
+        state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
+        let Some(stream) = state.stream else { return };
+        for frame in frames {
+            self.carry(stream, Frame::Up(frame));
+        }
+    }
+
+    fn carry(&mut self, stream: u64, frame: Frame) {
+        let (least, most) = self.latency;
+        let copies = if self.repeat_frames { 1 + self.random.below(2) } else { 1 };
+        let delay = least + self.random.below(most - least + 1);
+        let Some(state) = self.streams.get_mut(&stream) else { return };
+        let last = if matches!(frame, Frame::Up(_)) { &mut state.up } else { &mut state.down };
+        *last = (*last).max(self.now + delay);
+        let at = *last;
+        for _ in 0..copies {
+            self.last_id += 1;
+            let frame = match &frame {
+                Frame::Up(frame) => Frame::Up(frame.clone()),
+                Frame::Down(frame) => Frame::Down(frame.clone()),
+            };
+            self.network.insert((at, self.last_id), (stream, frame));
+        }
+    }
+
+    pub(super) fn deliver(&mut self) {
+        while let Some(next) = self.network.first_entry().filter(|next| next.key().0 <= self.now) {
+            let (stream, frame) = next.remove();
+            match frame {
+                Frame::Up(frame) if self.paused => {
+                    // Taken up again soon; the order is kept by the ids.
+                    self.last_id += 1;
+                    self.network.insert((self.now + 5, self.last_id), (stream, Frame::Up(frame)));
+                }
+                Frame::Up(frame) => self.region_takes(stream, frame),
+                Frame::Down(frame) => self.worker_takes(stream, &frame),
+            }
+        }
+    }
+
+    fn worker_takes(&mut self, stream: u64, frame: &wire::RegionFrame) {
+        let now = MonoMs(self.now);
+        let Some(&Stream { process, worker, .. }) = self.streams.get(&stream) else { return };
+        let Process { shared, workers, .. } = &mut self.processes[process];
+        let Some(state) = workers[worker].as_mut().filter(|state| state.stream == Some(stream)) else {
+            return;
+        };
+        state.limiter.on_frame(shared, frame, now);
+        self.send(process, worker);
+    }
+
+    fn region_takes(&mut self, stream: u64, frame: wire::FilterFrame) {
+        let now = self.unix();
+        let Some(state) = self.streams.get(&stream) else { return };
+        let origin = state.origin;
+        assert!(self.region.heard(origin, now));
+        let mut answer = wire::RegionFrame::default();
+        if let Some(hello) = frame.hello {
+            assert_eq!((hello.origin, hello.version), (origin.0.to_vec(), wire::PROTOCOL_VERSION));
+            if hello.subscriber {
+                self.subscribers.insert(origin, stream);
+                self.region.subscribe(origin);
+            } else {
+                self.unsubscribe(origin, stream);
+                answer.welcome = Some(wire::Welcome { version: 1, region: "r".into() });
+            }
+        }
+        if let Some(report) = frame.report {
+            let reported = self.region.report(origin, &report.counts, now);
+            let refused = reported.refused.len() as u64;
+            answer.ack = Some(wire::Ack { report_id: report.id, bases: reported.bases, refused });
+        }
+        self.consults += frame.consults.len() as u64;
+        let asked = frame.consults.iter().filter_map(|ask| self.region.consult(origin, ask, now).ok());
+        answer.answers = asked.collect();
+        if let Some(ping) = frame.ping {
+            let live_origins = self.region.live_origins(now) as u32;
+            answer.pong = Some(wire::Pong { sent_ms: ping.sent_ms, unix_ms: now.0, live_origins });
+        }
+        if answer != wire::RegionFrame::default() {
+            self.carry(stream, Frame::Down(answer));
+        }
+        self.push_at.get_or_insert(self.now + 5);
+    }
+
+    pub(super) fn push(&mut self) {
+        if self.push_at.is_none_or(|at| at > self.now) {
+            return;
+        }
+        self.push_at = self.paused.then_some(self.now + 5);
+        if self.paused {
+            return;
+        }
+        self.region.tick(self.unix());
+        for (origin, stream) in self.subscribers.clone() {
+            while let Some(push) = self.region.next_push(origin, self.unix()) {
+                assert!(push.views.len() <= wire::MAX_FRAME_CELLS);
+                self.carry(stream, Frame::Down(wire::RegionFrame { push: Some(push), ..Default::default() }));
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self, stream: u64) {
+        let Some(Stream { origin, .. }) = self.streams.remove(&stream) else { return };
+        self.unsubscribe(origin, stream);
+        if !self.streams.values().any(|other| other.origin == origin) {
+            self.region.gone(origin);
+        }
+    }
+
+    fn unsubscribe(&mut self, origin: OriginId, stream: u64) {
+        if self.subscribers.get(&origin) == Some(&stream) {
+            self.subscribers.remove(&origin);
+            self.region.unsubscribe(origin);
+        }
+    }
+}

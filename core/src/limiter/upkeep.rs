@@ -1,0 +1,65 @@
+//! What each tick does beside deciding: the roster, leases whose time has come, the end of walks.
+
+use super::roster::{self, Roster};
+use super::walk::Walk;
+use super::{Limiter, SETTLES_A_TICK};
+use crate::table::Shared;
+use crate::time::{MonoMs, Now};
+
+impl Limiter {
+    pub(super) fn sync_roster(&mut self, shared: &mut impl Shared, now: Now) {
+        let me = roster::Entry {
+            worker: self.worker,
+            acked_through: self.acked_through(now.mono),
+            serves: self.serves,
+            connected: self.link.is_up(),
+            echo: self.link.echo(),
+            complete: self.complete,
+            recall: core::mem::take(&mut self.recall),
+        };
+        let was_subscriber = self.is_subscriber();
+        let recalls = self.roster.recalls;
+        let Some(roster) = Roster::sync(shared, &me, &self.buried, now.mono) else { return };
+        self.buried.clear();
+        self.roster = roster;
+        self.table.safe_before = self.roster.safe_before();
+        if self.roster.recalls != recalls {
+            self.return_leases(shared, now);
+        }
+        // A new subscription finds a region that may know less than the process does.
+        self.resend |= self.is_subscriber() && !was_subscriber;
+    }
+
+    /// Everything that this worker spent before this moment is stored in the region; `None` while it does not know.
+    fn acked_through(&self, now: MonoMs) -> Option<MonoMs> {
+        let recovering = self.walk.as_ref().is_some_and(|walk| walk.recovers);
+        self.outbox.acked_through(now).filter(|_| !recovering)
+    }
+
+    /// Leases whose time has come.
+    pub(super) fn settle_due(&mut self, shared: &mut impl Shared, now: Now) {
+        for _ in 0..SETTLES_A_TICK {
+            let Some((due, fingerprint)) = self.leases.pop(now.mono) else { return };
+            // A lease that was renewed early stands here twice; the later entry is its own.
+            if self.is_due(fingerprint, due) {
+                self.settle(shared, fingerprint, true, now);
+            }
+        }
+    }
+
+    pub(super) fn return_leases(&mut self, shared: &mut impl Shared, now: Now) {
+        for fingerprint in self.leases.take_all() {
+            self.settle(shared, fingerprint, false, now);
+        }
+    }
+
+    /// A walk is over once what it found is stored.
+    pub(super) fn finish_walk(&mut self, now: Now) {
+        let stored = self.outbox.acked_through(now.mono);
+        let over =
+            |walk: &mut Walk| walk.done.is_some_and(|done| stored.is_some_and(|through| through > done));
+        if let Some(walk) = self.walk.take_if(over) {
+            self.buried.extend(walk.burying);
+        }
+    }
+}
