@@ -182,3 +182,17 @@ fn a_herd_is_answered_in_a_few_rounds_and_stays_within_the_limit() {
         assert!(world.consults < 60 * processes as u64, "{} consults", world.consults);
     }
 }
+
+#[test]
+fn a_rule_that_rather_denies_does_so_while_nobody_can_be_asked() {
+    for (deny, expected) in [(false, 10), (true, 0)] {
+        let mut world = World::alone(1, 1);
+        let key = key("k", HOUR);
+        let policy = Policy { deny_on_failure: deny, timeout_ms: 50, ..Policy::default() };
+        let outcomes: Vec<_> =
+            (0..10).map(|_| world.decide(0, 0, &[Check { policy, ..check(&key, 10, 1) }])).collect();
+        assert_eq!(outcomes.iter().filter(|outcome| allowed(outcome)).count(), expected);
+        let undecided = |outcome: &Outcome| !allowed(outcome) && denial(*outcome).cause == Cause::Undecided;
+        assert_eq!(outcomes.iter().filter(|outcome| undecided(outcome)).count(), 10 - expected);
+    }
+}

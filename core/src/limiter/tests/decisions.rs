@@ -89,8 +89,8 @@ fn a_shadow_rule_on_an_enforced_cell_charges_nothing_twice() {
     let key = key("k", HOUR);
     let checks = [check(&key, 10, 1), shadow(check(&key, 4, 1), 1), shadow(check(&key, 6, 1), 2)];
     let bits: Vec<_> = (0..8).map(|_| world.decide(0, 0, &checks).shadow_denied).collect();
-    // They look at what the request has left behind.
-    assert_eq!((bits, own(&mut world, &key)), (vec![0, 0, 0, 2, 2, 6, 6, 6], 8));
+    // They judge the request as if each enforced alone.
+    assert_eq!((bits, own(&mut world, &key)), (vec![0, 0, 0, 0, 2, 2, 6, 6], 8));
 }
 
 #[test]

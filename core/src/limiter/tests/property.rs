@@ -182,8 +182,9 @@ proptest! {
         steps in prop::collection::vec(step(false), 1..60), connected in any::<bool>()
     ) {
         let mut run = Run::of(&steps, connected);
-        // Two seconds bring back every lease; the newest cell stays in the entry until somebody asks again.
-        run.pass_time(2_200);
+        // The longest lease comes back after five seconds, and once more if it was in use then. The newest cell stays
+        // in the entry until somebody asks again.
+        run.pass_time(10_400);
         for key in 0..LIMITS.len() {
             if let Some((own, passed, reservations)) = run.counts(key) {
                 prop_assert_eq!((own, reservations), (passed, 0), "key {}", key);
