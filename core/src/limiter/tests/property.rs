@@ -159,11 +159,12 @@ impl Run {
         }
     }
 
-    /// What the table holds of a key in its newest cell, and what passed there.
-    fn counts(&mut self, key: usize) -> Option<(u64, u64, usize)> {
+    /// What the table holds of a key in its two cells, and what passed in them; and its reservations.
+    fn counts(&mut self, key: usize) -> Option<([u64; 2], [u64; 2], usize)> {
         let entry = self.world.entry(0, &self.keys[key])?;
-        let passed = self.passed.get(&(key, entry.sequence)).copied().unwrap_or(0);
-        Some((entry.current.own, passed, entry.reservations.len()))
+        let passed = |sequence| self.passed.get(&(key, sequence)).copied().unwrap_or(0);
+        let own = [entry.current.own, entry.previous.own];
+        Some((own, [passed(entry.sequence), passed(entry.sequence - 1)], entry.reservations.len()))
     }
 }
 
