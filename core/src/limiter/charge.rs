@@ -7,6 +7,7 @@ use super::check::{Budget, Cause, Check, Denial, Reason};
 use super::judge::{Standing, Verdict, judge};
 use super::lease::{self, settle_into, take_lease};
 use super::outbox::Row;
+use super::roster::MAX_RECALLED;
 use super::slots::{Lease, Remembered, Slot};
 use super::transact::{Done, Failed, Make, Subject};
 use crate::table::{Cell, Entry, Place, Reservation, ReservationKind, Shared, Tag};
@@ -271,7 +272,11 @@ impl Limiter {
             Verdict::Reserved => {
                 // Holds and consults end by themselves in a moment.
                 let lease = |held: &Reservation| held.tag.kind == ReservationKind::Lease;
-                self.recall |= done.entry.reservations.iter().any(lease);
+                let fingerprint = done.entry.fingerprint;
+                let told = self.recall.len() > MAX_RECALLED || self.recall.contains(&fingerprint);
+                if !told && done.entry.reservations.iter().any(lease) {
+                    self.recall.push(fingerprint);
+                }
                 Charged::Denied(Denial {
                     budget,
                     retry_after_ms: Some(super::TICK_MS),

@@ -58,6 +58,10 @@ impl Due {
         Some(first)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.by_time.len()
+    }
+
     /// All of them.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = u64> + use<> {
         core::mem::take(&mut self.by_time).into_iter().map(|(_, fingerprint)| fingerprint)

@@ -98,8 +98,10 @@ pub struct Limiter {
     buried: Vec<u64>,
     /// When to bring which lease back.
     leases: lease::Due,
-    /// Budget was met that is only reserved.
-    recall: bool,
+    /// Keys of which budget was met that is only leased, since the last look at the roster.
+    recall: Vec<u64>,
+    /// Leases that are still to be returned, as too many were called back to tell which.
+    returning: usize,
     /// Unix time minus monotonic time, by the machine's own clock.
     wall_offset_ms: u64,
     synced: MonoMs,
@@ -134,7 +136,8 @@ impl Limiter {
             resend: false,
             buried: Vec::new(),
             leases: lease::Due::default(),
-            recall: false,
+            recall: Vec::new(),
+            returning: 0,
             wall_offset_ms: now.unix.0.saturating_sub(now.mono.0),
             synced: MonoMs(0),
             flushed: MonoMs(0),

@@ -19,12 +19,15 @@ const MAX_WORKERS: usize = 256;
 /// Attempts at the compare-and-set; the next tick is near.
 const MAX_TRIES: usize = 8;
 
-const LAYOUT: u64 = 1;
-const HEADER_WORDS: usize = 6;
+/// Keys whose leases were called back last, told by name; a worker that has missed more returns all of its own.
+pub(super) const MAX_RECALLED: usize = 16;
+
+const LAYOUT: u64 = 2;
+const HEADER_WORDS: usize = 6 + MAX_RECALLED;
 const WORKER_WORDS: usize = 3;
 
 /// What a worker brings to the roster.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) worker: u64,
     /// `None`: it has lost track, so nothing is safe.
@@ -37,8 +40,8 @@ pub(super) struct Entry {
     pub(super) echo: MonoMs,
     /// Its stream has brought a complete snapshot.
     pub(super) complete: bool,
-    /// It met budget that is only reserved: leases are to be returned.
-    pub(super) recall: bool,
+    /// Keys (by fingerprint) of which it met budget that is only leased.
+    pub(super) recall: Vec<u64>,
 }
 
 /// What a worker learns from it.
@@ -50,8 +53,10 @@ pub(super) struct Roster {
     pub(super) echo: MonoMs,
     /// The subscriber has a complete snapshot.
     pub(super) complete: bool,
-    /// Grows whenever leases are to be returned.
-    pub(super) recalls: u64,
+    /// How many recalls there have been.
+    recalls: u64,
+    /// The last of them: number `n` stands at `n` modulo their number.
+    recalled: [u64; MAX_RECALLED],
     workers: Vec<Worker>,
 }
 
@@ -87,10 +92,23 @@ impl Roster {
         self.workers.iter().filter(move |worker| now.since(worker.beat) > DEAD_MS).map(|worker| worker.id)
     }
 
+    /// Keys that were recalled since `before`; `None` if they were more than are told.
+    pub(super) fn recalled_since(&self, before: &Roster) -> Option<impl Iterator<Item = u64> + '_> {
+        let missed = self.recalls.saturating_sub(before.recalls);
+        let told =
+            (before.recalls..self.recalls).filter_map(|at| self.recalled.get(at as usize % MAX_RECALLED));
+        (missed <= MAX_RECALLED as u64).then(|| told.copied())
+    }
+
     fn update(&mut self, me: &Entry, buried: &[u64], now: MonoMs) {
         self.workers.retain(|worker| !buried.contains(&worker.id));
         self.beat(me, now);
-        self.recalls += u64::from(me.recall);
+        for fingerprint in &me.recall {
+            if let Some(place) = self.recalled.get_mut(self.recalls as usize % MAX_RECALLED) {
+                *place = *fingerprint;
+            }
+            self.recalls += 1;
+        }
         let patience = if me.serves { DEFER_MS } else { 0 };
         let vacant = self.subscribed_until.after(patience) <= now;
         if me.connected && (self.subscriber == me.worker || vacant) {
@@ -129,7 +147,7 @@ impl Roster {
         ];
         let workers =
             self.workers.iter().flat_map(|worker| [worker.id, worker.beat.0, worker.acked_through.0]);
-        header.into_iter().chain(workers).flat_map(u64::to_le_bytes).collect()
+        header.into_iter().chain(self.recalled).chain(workers).flat_map(u64::to_le_bytes).collect()
     }
 
     fn decode(bytes: &[u8]) -> Roster {
@@ -138,7 +156,9 @@ impl Roster {
         let Some((header, rest)) = words.split_first_chunk::<HEADER_WORDS>() else {
             return Roster::default();
         };
-        let [LAYOUT, subscriber, until, echo, complete, recalls] = *header else { return Roster::default() };
+        let [LAYOUT, subscriber, until, echo, complete, recalls, recalled @ ..] = *header else {
+            return Roster::default();
+        };
         let (workers, _) = rest.as_chunks::<WORKER_WORDS>();
         let worker = |&[id, beat, acked]: &[u64; WORKER_WORDS]| Worker {
             id,
@@ -151,6 +171,7 @@ impl Roster {
             echo: MonoMs(echo),
             complete: complete == 1,
             recalls,
+            recalled,
             workers: workers.iter().map(worker).collect(),
         }
     }

@@ -5,6 +5,7 @@ use super::walk::Walk;
 use super::{Limiter, SETTLES_A_TICK};
 use crate::table::Shared;
 use crate::time::{MonoMs, Now};
+use alloc::vec::Vec;
 
 impl Limiter {
     pub(super) fn sync_roster(&mut self, shared: &mut impl Shared, now: Now) {
@@ -18,13 +19,17 @@ impl Limiter {
             recall: core::mem::take(&mut self.recall),
         };
         let was_subscriber = self.is_subscriber();
-        let recalls = self.roster.recalls;
-        let Some(roster) = Roster::sync(shared, &me, &self.buried, now.mono) else { return };
+        let Some(roster) = Roster::sync(shared, &me, &self.buried, now.mono) else {
+            self.recall = me.recall;
+            return;
+        };
         self.buried.clear();
-        self.roster = roster;
+        let before = core::mem::replace(&mut self.roster, roster);
         self.table.safe_before = self.roster.safe_before();
-        if self.roster.recalls != recalls {
-            self.return_leases(shared, now);
+        let recalled: Option<Vec<u64>> = self.roster.recalled_since(&before).map(Iterator::collect);
+        match recalled {
+            Some(recalled) => recalled.into_iter().for_each(|key| self.settle(shared, key, false, now)),
+            None => self.returning = self.leases.len(),
         }
         // A new subscription finds a region that may know less than the process does.
         self.resend |= self.is_subscriber() && !was_subscriber;
@@ -36,8 +41,14 @@ impl Limiter {
         self.outbox.acked_through(now).filter(|_| !recovering)
     }
 
-    /// Leases whose time has come.
+    /// Leases whose time has come, or that are called back all together.
     pub(super) fn settle_due(&mut self, shared: &mut impl Shared, now: Now) {
+        let returned = self.returning.min(SETTLES_A_TICK);
+        self.returning -= returned;
+        for _ in 0..returned {
+            let Some((_, fingerprint)) = self.leases.pop(MonoMs(u64::MAX)) else { break };
+            self.settle(shared, fingerprint, false, now);
+        }
         for _ in 0..SETTLES_A_TICK {
             let Some((due, fingerprint)) = self.leases.pop(now.mono) else { return };
             // A lease that was renewed early stands here twice; the later entry is its own.

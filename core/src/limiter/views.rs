@@ -113,9 +113,7 @@ impl Limiter {
         if overdue.is_empty() {
             return;
         }
-        for (request, waiting) in overdue {
-            self.decide_unanswered(shared, request, &waiting, now);
-        }
+        // First: what a question reserves must not stand in the way of those who asked it.
         for (fingerprint, question) in self.consults.abandoned() {
             if question.sent.is_some() {
                 self.stats.ended(ConsultResult::Timeout);
@@ -123,16 +121,20 @@ impl Limiter {
             }
             self.close_question(shared, fingerprint, &question, &[], now);
         }
+        for (request, waiting) in overdue {
+            self.decide_unanswered(shared, request, &waiting, now);
+        }
     }
 
     /// The stream is gone: nobody will answer.
     pub(super) fn break_waiting(&mut self, shared: &mut impl Shared, now: Now) {
-        for (request, waiting) in self.consults.all() {
-            self.decide_unanswered(shared, request, &waiting, now);
-        }
+        let all = self.consults.all();
         for (fingerprint, question) in self.consults.abandoned() {
             self.stats.ended(ConsultResult::Broken);
             self.close_question(shared, fingerprint, &question, &[], now);
+        }
+        for (request, waiting) in all {
+            self.decide_unanswered(shared, request, &waiting, now);
         }
     }
 
