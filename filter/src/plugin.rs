@@ -170,7 +170,7 @@ impl Plugin {
         let effect = host::request_headers(|bytes| self.decide(context, &Headers::new(bytes, Envoy)));
         if matches!(effect, Effect::Pause) || self.limiter.is_urgent() {
             self.send(host::mono_now());
-            self.adjust_tick();
+            self.hurry_tick();
         }
         effect
     }
@@ -208,6 +208,7 @@ impl Plugin {
             }
         }
         let effects = self.go_on(mono);
+        self.set_tick(self.limiter.next_tick_ms());
         self.metrics.flush(&self.config.rules, &mut self.tally, self.limiter.stats(mono), mono, false);
         effects
     }
@@ -426,7 +427,7 @@ impl Plugin {
     /// After anything that may have brought decisions or things to say.
     fn go_on(&mut self, mono: MonoMs) -> Vec<(u32, Effect)> {
         self.send(mono);
-        self.adjust_tick();
+        self.hurry_tick();
         self.take_effects()
     }
 
@@ -456,8 +457,13 @@ impl Plugin {
         self.limiter.on_closed(&mut EnvoyShared, mono);
     }
 
-    fn adjust_tick(&mut self) {
-        let wanted = self.limiter.next_tick_ms();
+    /// Lets the next tick come sooner, if it has to. Never later: setting the period starts Envoy's timer anew, so
+    /// a period that changed with every request and answer would put off the tick for ever.
+    fn hurry_tick(&mut self) {
+        self.set_tick(self.limiter.next_tick_ms().min(self.tick_ms));
+    }
+
+    fn set_tick(&mut self, wanted: u64) {
         if wanted != self.tick_ms {
             self.tick_ms = wanted;
             host::set_tick_period(u32::try_from(wanted).unwrap_or(u32::MAX));
