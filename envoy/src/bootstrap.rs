@@ -212,7 +212,8 @@ fn access_log(folder: &Path) -> Value {
             "status": "%RESPONSE_CODE%",
             "duration_ms": "%DURATION%",
             "details": "%RESPONSE_CODE_DETAILS%",
-            "weir": "%DYNAMIC_METADATA(weir)%",
+            "rule": "%FILTER_STATE(wasm.weir_rule:PLAIN)%",
+            "outcome": "%FILTER_STATE(wasm.weir_outcome:PLAIN)%",
         }},
     }})
 }

@@ -1,7 +1,13 @@
 //! What Weir promises, on real Envoys and the real aggregator. Every scenario starts its own processes on free ports
 //! and waits for conditions; the figures that it prints are seen with `--nocapture`.
 
+mod answers;
 mod common;
+mod consults;
 mod exactness;
 mod faults;
+mod flood;
+mod hostile;
 mod region;
+mod reload;
+mod rules;

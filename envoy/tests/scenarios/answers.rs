@@ -1,0 +1,155 @@
+//! What a refused client is told, what an allowed one is, and what operators see: headers, bodies, gRPC, access logs,
+//! metrics.
+
+use serde_json::json;
+use weir_envoy::http::{Request, Response};
+use weir_envoy::{Envoy, EnvoyOptions, wait};
+
+use crate::common::{KEY, Region, SOON, config, get_as, rule, with};
+
+async fn region(config: &serde_json::Value) -> Region {
+    Region::start(1, EnvoyOptions { access_log: true, ..EnvoyOptions::default() }, config).await
+}
+
+fn number(answer: &Response, header: &str) -> u64 {
+    answer.header(header).unwrap_or_else(|| panic!("no {header}: {answer:?}")).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denial_says_when_to_come_back() {
+    let region = region(&config(&[rule("r", 1)])).await;
+    let allowed = region.envoy().send(get_as("a")).await.unwrap();
+    assert_eq!((allowed.status, allowed.header("x-ratelimit-limit")), (200, None), "only where asked for");
+    let denied = region.envoy().send(get_as("a")).await.unwrap();
+    assert_eq!(denied.status, 429);
+    assert!(number(&denied, "retry-after") >= 1);
+    assert_eq!((number(&denied, "x-ratelimit-limit"), number(&denied, "x-ratelimit-remaining")), (1, 0));
+    assert!(number(&denied, "x-ratelimit-reset") >= 1);
+    assert_eq!(denied.header("content-type"), Some("text/plain"));
+    assert_eq!(denied.text().trim_end(), "rate limit exceeded");
+    assert!(denied.header("ratelimit").is_none(), "only where asked for");
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_remains_is_told_as_it_is() {
+    let rule = with(rule("r", 20), json!({ "cost": { "header": "x-cost", "cap": 10 } }));
+    let region = region(&config(&[rule])).await;
+    let send = async |cost: &str| region.envoy().send(get_as("a").header("x-cost", cost)).await.unwrap();
+    assert_eq!((send("7").await.status, send("7").await.status), (200, 200));
+    let denied = send("7").await;
+    assert_eq!((denied.status, number(&denied, "x-ratelimit-remaining")), (429, 6), "{denied:?}");
+    assert_eq!(send("6").await.status, 200, "what remains can be used");
+    let denied = send("nonsense").await;
+    assert_eq!((denied.status, number(&denied, "x-ratelimit-remaining")), (429, 0), "{denied:?}");
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_drafts_formats_and_allowed_responses() {
+    let formats = json!({ "responses": { "draft_headers": true, "problem_json": true, "on_allow": true } });
+    let minute = with(rule("per-key", 2), json!({ "window": "31d" }));
+    let region = region(&with(config(&[minute, rule("wide", 100)]), formats)).await;
+    let allowed = region.envoy().send(get_as("a")).await.unwrap();
+    assert_eq!(allowed.status, 200);
+    let shown = (number(&allowed, "x-ratelimit-limit"), number(&allowed, "x-ratelimit-remaining"));
+    assert_eq!(shown, (2, 1), "the most restrictive rule is shown: {allowed:?}");
+    assert_eq!(allowed.header("ratelimit-policy"), Some("\"per-key\";q=2;w=2678400"));
+    assert!(allowed.header("ratelimit").unwrap().starts_with("\"per-key\";r=1;t="), "{allowed:?}");
+
+    assert_eq!(region.envoy().send(get_as("a")).await.unwrap().status, 200);
+    let denied = region.envoy().send(get_as("a")).await.unwrap();
+    assert_eq!(denied.status, 429);
+    assert!(denied.header("ratelimit").unwrap().starts_with("\"per-key\";r=0;t="), "{denied:?}");
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    let problem = denied.json().unwrap();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!((&problem["status"], &problem["violated-policies"]), (&json!(429), &json!(["per-key"])));
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpc_clients_are_told_in_their_own_words() {
+    let region = region(&config(&[rule("r", 1)])).await;
+    let call =
+        Request::post("/service/Method", "").header(KEY, "a").header("content-type", "application/grpc");
+    assert_eq!(region.envoy().send(call.clone()).await.unwrap().status, 200);
+    let refused = region.envoy().send(call).await.unwrap();
+    // gRPC says what went wrong in a header, with HTTP's 200.
+    assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("8")), "{refused:?}");
+    assert!(number(&refused, "retry-after") >= 1);
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn access_logs_name_rule_and_outcome() {
+    let shadow = with(rule("watched", 1), json!({ "shadow": true }));
+    let exempt = with(rule("paid", 2), json!({ "overrides": [{ "identifier": "vip", "exempt": true }] }));
+    let region = region(&config(&[shadow, exempt])).await;
+    for key in ["a", "a", "a", "vip"] {
+        region.envoy().send(get_as(key)).await.unwrap();
+    }
+    let written = async || region.envoy().access_log().unwrap().len() == 4;
+    wait::until("the access log is written", SOON, written).await.unwrap();
+    let lines = region.envoy().access_log().unwrap();
+    let told = lines.iter().map(|line| {
+        let text = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
+        (line["status"].as_u64().unwrap(), text("details"), text("rule"), text("outcome"))
+    });
+    let expected = [
+        (200, "direct_response", "-", "-"),
+        (200, "direct_response", "watched", "shadow_deny"),
+        (429, "weir_limit_exceeded", "paid", "deny"),
+        (200, "direct_response", "paid", "exempt"),
+    ];
+    let expected = expected.map(|(status, details, rule, outcome)| {
+        (status, details.to_owned(), rule.to_owned(), outcome.to_owned())
+    });
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_have_labels() {
+    // Dots in a name would tear a metric's name apart, were it not for the tags.
+    let shadow = with(rule("v1.watched", 1), json!({ "shadow": true }));
+    let exempt = with(rule("paid", 2), json!({ "overrides": [{ "identifier": "vip", "exempt": true }] }));
+    let region = region(&config(&[shadow, exempt])).await;
+    for key in ["a", "a", "a", "vip"] {
+        region.envoy().send(get_as(key)).await.unwrap();
+    }
+    // A shadow rule counts every request, also one that another rule refuses, and is never asked about.
+    let lines = [
+        r#"weir_decisions_total{rule="v1.watched",outcome="allow"} 2"#,
+        r#"weir_decisions_total{rule="v1.watched",outcome="shadow_deny"} 2"#,
+        r#"weir_decisions_total{rule="paid",outcome="allow"} 2"#,
+        r#"weir_decisions_total{rule="paid",outcome="deny"} 1"#,
+        r#"weir_decisions_total{rule="paid",outcome="exempt"} 1"#,
+        r#"weir_consults_total{reason="cold"} 1"#,
+        r#"weir_consult_results_total{result="granted"} 1"#,
+        r#"weir_table_keys{} 3"#,
+        r#"weir_streams_connected{} 2"#,
+    ];
+    for line in lines {
+        let shown = async || metrics(region.envoy()).await.contains(&in_order(line));
+        if wait::until(line, SOON, shown).await.is_err() {
+            panic!("{line} is not in {:#?}", metrics(region.envoy()).await);
+        }
+    }
+    region.is_sound().await;
+}
+
+/// Weir's own lines of Envoy's metrics.
+async fn metrics(envoy: &Envoy) -> Vec<String> {
+    let text = envoy.admin_get("/stats/prometheus").await.unwrap().text();
+    text.lines().filter(|line| line.starts_with("weir_")).map(in_order).collect()
+}
+
+/// With labels in alphabetical order: Envoy has an order of its own.
+fn in_order(line: &str) -> String {
+    let (name, rest) = line.split_once('{').unwrap();
+    let (labels, value) = rest.split_once("} ").unwrap();
+    let mut labels: Vec<_> = labels.split(',').collect();
+    labels.sort_unstable();
+    format!("{name}{{{}}} {value}", labels.join(","))
+}

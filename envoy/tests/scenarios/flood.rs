@@ -1,0 +1,94 @@
+//! Random identifiers without end: memory stays bounded, and a known client gets no fresh limit by them.
+
+use serde_json::{Value, json};
+use weir_envoy::EnvoyOptions;
+use weir_envoy::load::{self, LoadPlan};
+
+use crate::common::{Region, config, get_as, rule, stats_of, with};
+
+const KNOWN: u64 = 20;
+const LIMIT: u64 = 3;
+/// Keys that the table holds.
+const TABLE_KEYS: u64 = 1_024 * 8;
+/// Of keys that found no room.
+const OVERFLOW_KEYS: u64 = 64;
+const GROWTH: u64 = 32 * 1024 * 1024;
+
+fn limits() -> Value {
+    let rule = with(rule("r", LIMIT), json!({ "first_request": "trust" }));
+    with(config(&[rule]), json!({ "table": { "buckets": 1_024, "keys_per_bucket": 8 } }))
+}
+
+/// Every request is of another client; returns how many were refused.
+async fn flood(region: &Region, requests: u64, salt: u64) -> u64 {
+    let address = region.envoy().address();
+    let plan = LoadPlan::of(vec![address], 8, requests, move |number| {
+        let random = (number ^ salt << 40).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (0, get_as(&format!("flood-{random:016x}")))
+    });
+    let report = load::run(plan).await.unwrap();
+    println!("flood: {report:?}");
+    assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
+    report.count(429)
+}
+
+async fn use_up(region: &Region) {
+    for known in 0..KNOWN {
+        for _ in 0..LIMIT {
+            assert_eq!(region.envoy().send(get_as(&format!("known-{known}"))).await.unwrap().status, 200);
+        }
+    }
+    region.settles_at("r", &format!("known-{}", KNOWN - 1), LIMIT).await;
+}
+
+/// Known clients that pass although their limits are used up.
+async fn fresh(region: &Region) -> u64 {
+    let mut fresh = 0;
+    for known in 0..KNOWN {
+        fresh +=
+            u64::from(region.envoy().send(get_as(&format!("known-{known}"))).await.unwrap().status == 200);
+    }
+    fresh
+}
+
+async fn assert_bounded(region: &mut Region, before: u64) {
+    let after = region.envoys[0].process().resident_bytes().unwrap();
+    let figures = stats_of(region.envoy(), "wasmcustom.weir_table_").await;
+    println!("resident {before} to {after}, {figures:?}");
+    assert!(after.saturating_sub(before) < GROWTH, "{before} to {after}");
+    let keys = region.envoy().stat("wasmcustom.weir_table_keys").await.unwrap();
+    assert!(keys <= TABLE_KEYS + OVERFLOW_KEYS, "{keys} in the table");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_identifiers_frees_nobody() {
+    let options = EnvoyOptions { concurrency: 2, ..EnvoyOptions::default() };
+    let mut region = Region::start(1, options, &limits()).await;
+    use_up(&region).await;
+    // Once the table is full, nothing grows any more.
+    let mut refused = flood(&region, 15_000, 1).await;
+    let before = region.envoys[0].process().resident_bytes().unwrap();
+    refused += flood(&region, 60_000, 2).await;
+    // What is reported makes room: newcomers hardly ever have to share what is set aside for a full table.
+    assert!(refused < 750, "{refused} were refused");
+    assert_eq!(fresh(&region).await, 0, "known clients got fresh limits");
+    assert_bounded(&mut region, before).await;
+    assert!(region.envoy().stat("wasmcustom.weir_table_evictions_total").await.unwrap() > 0);
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_while_nobody_listens_is_bounded() {
+    let mut region = Region::start(1, EnvoyOptions::default(), &limits()).await;
+    use_up(&region).await;
+    region.aggregator.process().kill().unwrap();
+    flood(&region, 10_000, 1).await;
+    let before = region.envoys[0].process().resident_bytes().unwrap();
+    flood(&region, 20_000, 2).await;
+    assert_bounded(&mut region, before).await;
+    region.aggregator.restart().await.unwrap();
+    crate::common::connected(region.envoy()).await;
+    let answers = region.envoy().send(get_as("anybody")).await.unwrap();
+    assert!([200, 429].contains(&answers.status), "{answers:?}");
+    region.is_sound().await;
+}

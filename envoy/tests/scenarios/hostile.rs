@@ -1,0 +1,275 @@
+//! What nobody should send: wrong configurations, peers that are no aggregators, headers that are no text, clocks that
+//! jump. Never a crash; a clear error, or the limit holds.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use weir_envoy::http::Request;
+use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::{Clock, Envoy, EnvoyOptions, bootstrap, ports};
+
+use crate::common::{KEY, Region, SOON, config, filter, get_as, rule, vm_reloads, with};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_configurations_are_refused_with_reasons() {
+    let cases = [
+        (config(&[]), "rules"),
+        (config(&[with(rule("r", 1), json!({ "window": "1y" }))]), "rules[0].window"),
+        (config(&[rule("r", 1), rule("r", 2)]), "rules[1].name"),
+        (
+            config(&[with(rule("r", 1), json!({ "match": { "path": { "regex": "(" } } }))]),
+            "rules[0].match.path.regex",
+        ),
+        (with(config(&[rule("r", 1)]), json!({ "rulez": [] })), "rulez"),
+        (json!("no object"), "object"),
+    ];
+    for (config, expected) in cases {
+        let options = || EnvoyOptions { filter: filter(&config), ..EnvoyOptions::default() };
+        let Err(error) = Envoy::start(options()).await else { panic!("it started with {config}") };
+        let said = format!("{error:#}");
+        assert!(said.contains("weir: configuration: ") && said.contains(expected), "{expected}: {said}");
+    }
+}
+
+/// What a peer does to each connection.
+type Peer = fn(TcpStream, &mut JoinSet<()>);
+
+/// A port on which something answers that is no aggregator.
+struct Impostor {
+    port: u16,
+    serving: AbortHandle,
+}
+
+impl Impostor {
+    async fn start(peer: Peer) -> Self {
+        let listener = TcpListener::bind(ports::local(0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serving = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((connection, _)) = listener.accept().await {
+                peer(connection, &mut connections);
+            }
+        });
+        Self { port, serving: serving.abort_handle() }
+    }
+}
+
+impl Drop for Impostor {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// With such a peer, a worker goes on by itself: exactly `limit` pass, none fails, none waits for long.
+async fn check_impostor(peer: Peer) {
+    const LIMIT: u64 = 200;
+    let impostor = Impostor::start(peer).await;
+    let options = EnvoyOptions {
+        filter: filter(&config(&[rule("r", LIMIT)])),
+        aggregator_port: Some(impostor.port),
+        concurrency: 2,
+        ..EnvoyOptions::default()
+    };
+    let envoy = Envoy::start(options).await.unwrap();
+    let attempts = format!("cluster.{}.upstream_cx_total", bootstrap::AGGREGATOR_CLUSTER);
+    envoy.wait_stat(&attempts, SOON, |attempts| attempts >= 3).await.unwrap();
+    let plan = LoadPlan::new(envoy.address(), 8, 3 * LIMIT, (KEY, "a")).rate(400.0);
+    let report = load::run(plan).await.unwrap();
+    println!("{report:?}, {} attempts", envoy.stat(&attempts).await.unwrap());
+    assert_eq!((report.count(200), report.count(429)), (LIMIT, 2 * LIMIT), "{report:?}");
+    assert!(report.latency(1.0).as_millis() < 1_000, "{report:?}");
+    assert_eq!(vm_reloads(&envoy).await, 0, "{}", envoy.log().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_hangs_up() {
+    check_impostor(|connection, _| drop(connection)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_says_nothing() {
+    check_impostor(|connection, connections| {
+        connections.spawn(async move {
+            let _open = connection;
+            std::future::pending::<()>().await;
+        });
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_speaks_no_http() {
+    check_impostor(|mut connection, connections| {
+        connections.spawn(async move {
+            // It may be gone already.
+            let _ = connection.write_all(&[0xff; 4_096]).await;
+        });
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_streams_nonsense() {
+    check_impostor(|connection, connections| {
+        connections.spawn(async move {
+            let service = service_fn(async |request| Ok::<_, Infallible>(nonsense(request)));
+            let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            // Envoy resets what it cannot read.
+            let _ = served.serve_connection(TokioIo::new(connection), service).await;
+        });
+    })
+    .await;
+}
+
+/// A gRPC stream that welcomes, then says what no aggregator says; each stream says something else.
+fn nonsense(_: hyper::Request<Incoming>) -> hyper::Response<Said> {
+    static STREAMS: AtomicUsize = AtomicUsize::new(0);
+    const HUGE: &[u8] = &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+    let welcome = field(1, &[&[8, 1][..], &field(2, b"region")].concat());
+    let sayings = [
+        // No protobuf.
+        vec![0xff; 64],
+        // A length beyond the end.
+        vec![0x22, 0x7f, 1],
+        // A welcome of another version.
+        field(1, &[8, 99]),
+        // An acknowledgement, an answer and a pong for what was never sent, with the largest numbers.
+        field(2, &[&[8], HUGE].concat()),
+        field(3, &[&[8], HUGE, &[16, 1]].concat()),
+        field(5, &[&[8], HUGE, &[16], HUGE, &[24, 0xff, 0xff, 0xff, 0xff, 15]].concat()),
+        // A view of a key that is none.
+        field(4, &[&field(1, &field(1, b"no key"))[..], &[16, 1]].concat()),
+        Vec::new(),
+    ];
+    let saying = &sayings[STREAMS.fetch_add(1, Ordering::Relaxed) % sayings.len()];
+    let frames = [&welcome, saying, saying].map(|message| grpc(message));
+    let answer = hyper::Response::builder().header("content-type", "application/grpc");
+    answer.body(Said(frames.into())).unwrap()
+}
+
+/// A body that stays open once everything is said.
+struct Said(VecDeque<Bytes>);
+
+impl hyper::body::Body for Said {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.pop_front().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+    }
+}
+
+/// A message as gRPC frames it: not compressed, its length.
+fn grpc(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0][..], &length, message].concat().into()
+}
+
+/// A protobuf field that holds bytes; fewer than 128 of them.
+fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[tag << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identifiers_that_are_huge_or_no_text() {
+    let parts = json!({ "missing": "shared", "identifier": [
+        { "header": KEY }, { "cookie": "c" }, { "query": "q" }, { "path_segment": 1 },
+    ]});
+    let region = Region::start(1, EnvoyOptions::default(), &config(&[with(rule("r", 1), parts)])).await;
+    let huge = "x".repeat(50 * 1024);
+    let requests = [
+        get_as(&huge),
+        get_as(&format!("{huge}y")),
+        Request::get("/").header(KEY, [0xff, 0xfe, 0x80, b'|', b'\\']),
+        Request::get("/").header(KEY, [0xff, 0xfe, 0x81, b'|', b'\\']),
+        Request::get("/").header(KEY, "a").header(KEY, "b"),
+        Request::get("/").header("cookie", format!("c={huge}")),
+        Request::get("/").header("cookie", [b'c', b'=', 0xc3, 0x28]),
+        Request::get("/").header("cookie", ";;;=;c;=c; c =;"),
+        Request::get(&format!("/?q={}", "%ff%00%zz%".repeat(1_000))),
+        Request::get(&format!("/{}", "%2e%2e/%5C/%".repeat(1_000))),
+        Request::get("/%00%ff%"),
+        Request::get("/segment").header("x-fault", "none").header("x-weir-fault", "panic"),
+    ];
+    for (at, request) in requests.iter().enumerate() {
+        for expected in [200, 429] {
+            let answer = region.envoy().send(request.clone()).await.unwrap();
+            assert_eq!(answer.status, expected, "request {at}: {answer:?}");
+        }
+    }
+    let beyond = region.envoy().send(get_as(&"x".repeat(61 * 1024))).await.unwrap();
+    assert_eq!(beyond.status, 431, "more than Envoy itself takes");
+    region.is_sound().await;
+}
+
+/// `requests` of one client in half a second; returns how many pass.
+async fn passing(envoy: &Envoy, requests: u64) -> u64 {
+    let plan = LoadPlan::new(envoy.address(), 4, requests, (KEY, "a")).rate(2.0 * requests as f64);
+    let report = load::run(plan).await.unwrap();
+    assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
+    report.count(200)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_whose_clocks_jump_follow_the_aggregators() {
+    const LIMIT: u64 = 300;
+    let config = with(config(&[rule("r", LIMIT)]), json!({ "test_faults": true }));
+    let region = Region::start(1, EnvoyOptions { concurrency: 2, ..EnvoyOptions::default() }, &config).await;
+    let plan = LoadPlan::of(vec![region.envoy().address()], 8, 2 * LIMIT, |number| {
+        let shifts = ["-5000", "5000", "-7200000", "7200000", "-5400000000", "9223372036854775807"];
+        let shift = shifts[usize::try_from(number / 10).unwrap() % shifts.len()];
+        (0, get_as("a").header("x-weir-fault", format!("clock:{shift}")))
+    });
+    let report = load::run(plan.rate(400.0)).await.unwrap();
+    println!("clocks jump: {report:?}");
+    assert_eq!((report.count(200), report.count(429)), (LIMIT, LIMIT), "{report:?}");
+    region.settles_at("r", "a", LIMIT).await;
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_whose_clock_is_wrong_follows_the_aggregators() {
+    let clock = Clock::new().unwrap();
+    clock.set(400 * 86_400);
+    let options = EnvoyOptions { environment: clock.environment().unwrap(), ..EnvoyOptions::default() };
+    let region = Region::start(1, options, &config(&[rule("r", 20)])).await;
+    assert_eq!(passing(region.envoy(), 40).await, 20);
+    clock.set(-400 * 86_400);
+    assert_eq!(passing(region.envoy(), 40).await, 0);
+    region.settles_at("r", "a", 20).await;
+    assert_eq!(region.envoy().stat("wasmcustom.weir_refused_cells_total").await.unwrap(), 0);
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_alone_whose_clock_goes_back_gives_no_fresh_limit() {
+    const TWO_WINDOWS_S: i64 = 62 * 86_400;
+    let clock = Clock::new().unwrap();
+    let month = with(rule("r", 20), json!({ "window": "31d" }));
+    let options = EnvoyOptions {
+        filter: filter(&config(&[month])),
+        environment: clock.environment().unwrap(),
+        aggregator_port: Some(ports::free().unwrap()),
+        ..EnvoyOptions::default()
+    };
+    let envoy = Envoy::start(options).await.unwrap();
+    assert_eq!(passing(&envoy, 40).await, 20);
+    clock.set(-TWO_WINDOWS_S);
+    assert_eq!(passing(&envoy, 40).await, 0, "back");
+    clock.set(0);
+    assert_eq!(passing(&envoy, 40).await, 0, "and where it was");
+    assert_eq!(vm_reloads(&envoy).await, 0);
+}
