@@ -27,9 +27,12 @@ struct Options {
     /// Rounds; the table shows medians over them.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// Seconds of each measurement, after one second to warm up.
+    /// Seconds of each measurement, after as many as `--warm-up` says.
     #[arg(long, default_value_t = 4)]
     seconds: u32,
+    /// Seconds before each measurement: all code is compiled and every identifier has been seen.
+    #[arg(long, default_value_t = 3)]
+    warm_up: u32,
     /// Connections of wrk.
     #[arg(long, default_value_t = 32)]
     connections: u32,
@@ -65,13 +68,13 @@ async fn main() -> Result<()> {
 
 async fn measure(variant: Variant, options: &Options) -> Result<Sample> {
     let mut scene = Scene::start(variant).await?;
-    let requests_max = REQUESTS_PER_SECOND_MAX * u64::from(options.seconds + 1);
+    let requests_max = REQUESTS_PER_SECOND_MAX * u64::from(options.seconds + options.warm_up);
     let folder = tempfile::tempdir()?;
     let wrk = Wrk::new(folder.path(), variant.identifiers(requests_max), options.connections)?;
     let envoy: &mut Envoy = &mut scene.envoy;
     let target = envoy.address();
 
-    tokio::task::block_in_place(|| wrk.run(target, 1))?;
+    tokio::task::block_in_place(|| wrk.run(target, options.warm_up))?;
     let before = envoy.process().cpu_time()?;
     let run = tokio::task::block_in_place(|| wrk.run(target, options.seconds))?;
     let cpu = envoy.process().cpu_time()? - before;
