@@ -1,34 +1,11 @@
 //! Requests against rules, seen from outside: which checks come out, for any request, and at what price.
 
+mod common;
+
+use common::allocations;
 use proptest::prelude::*;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::LazyLock;
 use weir_core::rules::{Action, Config, Lines, MAX_IDENTIFIER_BYTES, Request, Scratch};
-
-/// Counts this thread's allocations.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: all work is the system allocator's; only a counter is added.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[derive(Clone, Debug, Default)]
 struct Headers {
@@ -163,10 +140,9 @@ fn a_warm_scratch_allocates_nothing() {
     let mut resolve_all =
         || requests.iter().map(|request| config.resolve(request, &mut scratch).count()).sum::<usize>();
     resolve_all();
-    let before = ALLOCATIONS.get();
-    let checks: usize = (0..100).map(|_| resolve_all()).sum();
-    let allocations = ALLOCATIONS.get() - before;
-    assert_eq!((checks, allocations), (500, 0));
+    let mut checks = 0;
+    let allocated = allocations(|| checks = (0..100).map(|_| resolve_all()).sum());
+    assert_eq!((checks, allocated), (500, 0));
 }
 
 #[test]

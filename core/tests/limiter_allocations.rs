@@ -1,0 +1,74 @@
+//! What a decision costs beside time: allocations and accesses to shared data, on the paths that requests take.
+
+mod common;
+
+use common::allocations;
+use weir_core::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
+use weir_core::table::{Geometry, MemoryShared, Meta, Place, Shared, Version};
+use weir_core::time::{MonoMs, Now, UnixMs};
+
+const NOW: Now = Now { unix: UnixMs(60_000_000), mono: MonoMs(1_000_000) };
+
+/// Counts accesses.
+#[derive(Default)]
+struct Counted {
+    memory: MemoryShared,
+    loads: usize,
+    stores: usize,
+}
+
+impl Shared for Counted {
+    fn load(&mut self, place: Place, into: &mut Vec<u8>) -> Option<Version> {
+        self.loads += 1;
+        self.memory.load(place, into)
+    }
+
+    fn store(&mut self, place: Place, bytes: &[u8], version: Option<Version>) -> bool {
+        self.stores += 1;
+        self.memory.store(place, bytes, version)
+    }
+}
+
+fn key(identifier: &str) -> Key {
+    let (workspace, namespace) = (&b"default"[..], &b"per-key"[..]);
+    let identifier = identifier.as_bytes();
+    let parts = KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 };
+    Key::new(&parts).unwrap()
+}
+
+/// Decides 100 requests on one key after `warm_up` others; returns allocations, loads and stores.
+fn costs(limit: u64, warm_up: usize) -> (usize, usize, usize) {
+    let mut shared = Counted::default();
+    let proposal = Meta {
+        origin: OriginId([1; 16]),
+        secret: HashKey(1, 2),
+        geometry: Geometry { buckets: 16, keys_per_bucket: 8 },
+    };
+    let meta = Meta::establish(&mut shared, proposal);
+    let setup = Setup { meta, worker: 7, token: String::new(), version: 1, local_sets: 64 };
+    let mut limiter = Limiter::new(setup, NOW);
+    let key = key("alice");
+    let check =
+        Check { rule: 0, key: key.as_bytes(), cell_ms: 60_000, limit, cost: 1, policy: Policy::default() };
+    let mut decide = |shared: &mut Counted| {
+        let outcome = limiter.decide(shared, 1, &[check], NOW.mono);
+        assert!(matches!(outcome.decision, Decision::Allow(_)), "{outcome:?}");
+    };
+    (0..warm_up).for_each(|_| decide(&mut shared));
+    (shared.loads, shared.stores) = (0, 0);
+    let allocated = allocations(|| (0..100).for_each(|_| decide(&mut shared)));
+    (allocated, shared.loads, shared.stores)
+}
+
+#[test]
+fn a_lease_costs_neither_an_allocation_nor_an_access() {
+    // Leases double from 8 on: after 260 requests the one at hand still covers 250.
+    assert_eq!(costs(1_000_000, 260), (0, 0, 0));
+}
+
+#[test]
+fn the_table_costs_a_load_and_a_store_and_no_allocation() {
+    // A 64th of what is left is below four costs, so there is no lease.
+    assert_eq!(costs(220, 100), (0, 100, 100));
+}
