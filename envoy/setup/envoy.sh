@@ -5,7 +5,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 envoy_version=1.40.0
 installed="$tools/envoy-$envoy_version"
 
-is_right_version() { "$1" --version 2>/dev/null | grep -q "/${envoy_version%.*}\."; }
+# Captured first: a grep that stops reading early would end Envoy by SIGPIPE, and with pipefail the test.
+is_right_version() { [[ "$("$1" --version 2>/dev/null)" == */"${envoy_version%.*}".* ]]; }
 
 if [[ -n "${ENVOY_BIN:-}" ]]; then
     "$ENVOY_BIN" --version >/dev/null 2>&1 || die "ENVOY_BIN=$ENVOY_BIN does not run." "Unset it, or set it to an Envoy ${envoy_version%.*}."

@@ -59,6 +59,8 @@ const FLUSH_ROWS: usize = wire::MAX_FRAME_CELLS;
 const SETTLES_A_TICK: usize = 4_096;
 /// Between looks at the roster; a little less than a tick, as ticks jitter.
 const ROSTER_MS: u64 = 40;
+/// A step of the clock by more than this makes what was remembered about moments worthless.
+const CLOCK_STEP_MS: u64 = 1_000;
 /// The aggregator's clock is followed for this long after its last echo.
 const CLOCK_MEMORY_MS: u64 = 60_000;
 
@@ -94,6 +96,8 @@ pub struct Limiter {
     walk_bucket: Bucket,
     /// The region may have lost what this process owns.
     resend: bool,
+    /// It holds all that the process owned when this worker's stream came up.
+    resent: bool,
     /// Workers whose work a walk has reported; the roster forgets them at the next look.
     buried: Vec<u64>,
     /// When to bring which lease back.
@@ -104,6 +108,8 @@ pub struct Limiter {
     returning: usize,
     /// Unix time minus monotonic time, by the machine's own clock.
     wall_offset_ms: u64,
+    /// The same by the clock that was in use at the last tick.
+    offset_ms: u64,
     synced: MonoMs,
     flushed: MonoMs,
     /// What the stream was last told about the subscription; `None` before its first frame.
@@ -134,11 +140,13 @@ impl Limiter {
             walk: None,
             walk_bucket: Bucket::default(),
             resend: false,
+            resent: false,
             buried: Vec::new(),
             leases: lease::Due::default(),
             recall: Vec::new(),
             returning: 0,
             wall_offset_ms: now.unix.0.saturating_sub(now.mono.0),
+            offset_ms: now.unix.0.saturating_sub(now.mono.0),
             synced: MonoMs(0),
             flushed: MonoMs(0),
             told_subscriber: None,
@@ -174,6 +182,7 @@ impl Limiter {
     pub fn tick(&mut self, shared: &mut impl Shared, now: Now) {
         self.wall_offset_ms = now.unix.0.saturating_sub(now.mono.0);
         let now = self.moment(now.mono);
+        self.notice_clock_steps(now);
         self.expire_waiting(shared, now);
         if now.mono.since(self.synced) >= ROSTER_MS {
             self.synced = now.mono;
@@ -262,7 +271,7 @@ impl Limiter {
             self.link.welcomed();
             self.told_subscriber = Some(false);
             // Whoever answers may know less than the process does.
-            self.resend = true;
+            self.repeat_all();
         }
         if let Some(pong) = &frame.pong {
             self.link.echoed(pong, now.mono);
@@ -311,6 +320,15 @@ impl Limiter {
             },
             ..self.stats
         }
+    }
+
+    /// After a step of the clock the worker's remembered denials name moments of another time: they are decided anew.
+    fn notice_clock_steps(&mut self, now: Now) {
+        let offset_ms = now.unix.0.saturating_sub(now.mono.0);
+        if offset_ms.abs_diff(self.offset_ms) > CLOCK_STEP_MS {
+            self.version = self.version.wrapping_add(1);
+        }
+        self.offset_ms = offset_ms;
     }
 
     /// Takes another configuration: denials that were remembered under the last one are decided anew.

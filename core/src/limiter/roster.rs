@@ -22,8 +22,10 @@ const MAX_TRIES: usize = 8;
 /// Keys whose leases were called back last, told by name; a worker that has missed more returns all of its own.
 pub(super) const MAX_RECALLED: usize = 16;
 
-const LAYOUT: u64 = 2;
-const HEADER_WORDS: usize = 6 + MAX_RECALLED;
+const LAYOUT: u64 = 3;
+const HEADER_WORDS: usize = 7 + MAX_RECALLED;
+/// A subscription that was not heard of for this long has ended, as far as eviction goes.
+const SILENT_MS: u64 = 1_000;
 const WORKER_WORDS: usize = 3;
 
 /// What a worker brings to the roster.
@@ -40,6 +42,8 @@ pub(super) struct Entry {
     pub(super) echo: MonoMs,
     /// Its stream has brought a complete snapshot.
     pub(super) complete: bool,
+    /// Since its stream is up it has repeated everything that the process owns, and the region has stored it.
+    pub(super) resent: bool,
     /// Keys (by fingerprint) of which it met budget that is only leased.
     pub(super) recall: Vec<u64>,
 }
@@ -53,6 +57,8 @@ pub(super) struct Roster {
     pub(super) echo: MonoMs,
     /// The subscriber has a complete snapshot.
     pub(super) complete: bool,
+    /// The region holds everything that the process owned when its subscription began.
+    resent: bool,
     /// How many recalls there have been.
     recalls: u64,
     /// The last of them: number `n` stands at `n` modulo their number.
@@ -82,8 +88,12 @@ impl Roster {
         None
     }
 
-    /// Entries charged before this are stored in the region, whoever charged them.
-    pub(super) fn safe_before(&self) -> MonoMs {
+    /// Entries charged before this are stored in the region, whoever charged them. Nothing is while there is no region
+    /// to be heard of: it may have died and taken with it what it had acknowledged.
+    pub(super) fn safe_before(&self, now: MonoMs) -> MonoMs {
+        if !self.resent || now.since(self.echo) > SILENT_MS {
+            return MonoMs(0);
+        }
         self.workers.iter().map(|worker| worker.acked_through).min().unwrap_or_default()
     }
 
@@ -117,6 +127,9 @@ impl Roster {
             self.echo = me.echo;
             self.complete = me.complete;
         }
+        if self.subscriber == me.worker {
+            self.resent = me.connected && me.resent;
+        }
     }
 
     fn beat(&mut self, me: &Entry, now: MonoMs) {
@@ -143,6 +156,7 @@ impl Roster {
             self.subscribed_until.0,
             self.echo.0,
             u64::from(self.complete),
+            u64::from(self.resent),
             self.recalls,
         ];
         let workers =
@@ -156,7 +170,7 @@ impl Roster {
         let Some((header, rest)) = words.split_first_chunk::<HEADER_WORDS>() else {
             return Roster::default();
         };
-        let [LAYOUT, subscriber, until, echo, complete, recalls, recalled @ ..] = *header else {
+        let [LAYOUT, subscriber, until, echo, complete, resent, recalls, recalled @ ..] = *header else {
             return Roster::default();
         };
         let (workers, _) = rest.as_chunks::<WORKER_WORDS>();
@@ -170,6 +184,7 @@ impl Roster {
             subscribed_until: MonoMs(until),
             echo: MonoMs(echo),
             complete: complete == 1,
+            resent: resent == 1,
             recalls,
             recalled,
             workers: workers.iter().map(worker).collect(),

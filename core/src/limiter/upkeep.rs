@@ -16,6 +16,7 @@ impl Limiter {
             connected: self.link.is_up(),
             echo: self.link.echo(),
             complete: self.complete,
+            resent: self.resent,
             recall: core::mem::take(&mut self.recall),
         };
         let was_subscriber = self.is_subscriber();
@@ -25,14 +26,21 @@ impl Limiter {
         };
         self.buried.clear();
         let before = core::mem::replace(&mut self.roster, roster);
-        self.table.safe_before = self.roster.safe_before();
+        self.table.safe_before = self.roster.safe_before(now.mono);
         let recalled: Option<Vec<u64>> = self.roster.recalled_since(&before).map(Iterator::collect);
         match recalled {
             Some(recalled) => recalled.into_iter().for_each(|key| self.settle(shared, key, false, now)),
             None => self.returning = self.leases.len(),
         }
         // A new subscription finds a region that may know less than the process does.
-        self.resend |= self.is_subscriber() && !was_subscriber;
+        if self.is_subscriber() && !was_subscriber {
+            self.repeat_all();
+        }
+    }
+
+    /// The region may know less than the process does: what is owned is to be reported again.
+    pub(super) fn repeat_all(&mut self) {
+        (self.resend, self.resent) = (true, false);
     }
 
     /// Everything that this worker spent before this moment is stored in the region; `None` while it does not know.
@@ -70,6 +78,7 @@ impl Limiter {
         let over =
             |walk: &mut Walk| walk.done.is_some_and(|done| stored.is_some_and(|through| through > done));
         if let Some(walk) = self.walk.take_if(over) {
+            self.resent |= walk.resends && !self.resend;
             self.buried.extend(walk.burying);
         }
     }

@@ -22,6 +22,8 @@ pub(super) struct Walk {
     pub(super) burying: Vec<u64>,
     /// It looks for what this worker had no room to note.
     pub(super) recovers: bool,
+    /// It repeats what the region may have lost.
+    pub(super) resends: bool,
     /// When it had seen the whole table.
     pub(super) done: Option<MonoMs>,
 }
@@ -39,7 +41,7 @@ impl Limiter {
         if recovers || resends || !burying.is_empty() {
             self.resend &= !resends;
             self.outbox.found_again();
-            self.walk = Some(Walk { burying, recovers, ..Walk::default() });
+            self.walk = Some(Walk { burying, recovers, resends, ..Walk::default() });
         }
     }
 

@@ -77,3 +77,37 @@ fn a_flood_leaves_the_limits_of_known_keys_intact() {
     }
     assert_eq!(passed, 100);
 }
+
+#[test]
+fn nothing_leaves_while_the_region_that_acknowledged_it_may_be_dead() {
+    let mut world = World::with(1, 1, TINY, false);
+    world.run(1_000);
+    let known = keys(4, HOUR);
+    for key in &known {
+        for _ in 0..3 {
+            assert!(world.passes(0, 0, &[check(key, 3, 1)]));
+            world.run(150);
+        }
+    }
+    // Those that three of one bucket have not pushed out already.
+    let known: Vec<_> = known.into_iter().filter(|key| world.entry(0, key).is_some()).collect();
+    assert!(known.len() >= 2);
+    let before = world.sum_of(|stats| stats.evictions);
+    world.down = true;
+    world.restart_region();
+    world.run(200);
+    for flooder in keys(104, HOUR).iter().skip(4) {
+        world.decide(0, 0, &[check(flooder, 3, 1)]);
+        world.run(20);
+    }
+    assert_eq!(world.sum_of(|stats| stats.evictions), before);
+    for key in &known {
+        assert!(!world.passes(0, 0, &[check(key, 3, 1)]), "started afresh");
+    }
+    world.down = false;
+    world.run(3_000);
+    for key in &known {
+        let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+        assert_eq!(world.regional(key, at).0, 3, "the new region knows");
+    }
+}
