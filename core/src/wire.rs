@@ -162,9 +162,9 @@ pub struct Ack {
     /// For each count that came without a base: what the region holds of it.
     #[prost(message, repeated, tag = "2")]
     pub bases: Vec<View>,
-    /// Counts that could not be accepted (bad key, implausible value or sequence, region full).
-    #[prost(uint64, tag = "3")]
-    pub refused: u64,
+    /// Places in the report of the counts that are not stored (bad key, implausible value or sequence, region full).
+    #[prost(uint32, repeated, tag = "3")]
+    pub refused: Vec<u32>,
 }
 
 /// All that the region knows of one cell, as one process sees it.
@@ -196,7 +196,7 @@ pub struct Answer {
     /// Whether the region has taken up `own + cost`.
     #[prost(bool, tag = "2")]
     pub granted: bool,
-    /// The cell asked about.
+    /// The cell asked about; missing if the region cannot judge it (region full, implausible sequence).
     #[prost(message, optional, tag = "3")]
     pub current: Option<View>,
     /// The cell before it.

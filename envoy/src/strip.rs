@@ -105,7 +105,12 @@ fn choose_exports(
         }
     }
     for export in &all {
-        if ALWAYS_KEPT.contains(&export.name) && chosen.iter().all(|other| other.name != export.name) {
+        // A filter that brings its own allocator must not export another, which Envoy would prefer.
+        let second_allocator = export.name == "malloc" && !matches!(callbacks, Callbacks::Named(_));
+        if ALWAYS_KEPT.contains(&export.name)
+            && !second_allocator
+            && chosen.iter().all(|other| other.name != export.name)
+        {
             chosen.push(Export { name: export.name.to_owned(), kind: export.kind, index: export.index });
         }
     }

@@ -15,7 +15,7 @@ use weir_core::time::MonoMs;
 /// Between batches.
 const FLUSH_MS: u64 = 200;
 const REASONS: [&str; 5] = ["cold", "base", "strict", "stale", "slack"];
-const RESULTS: [&str; 4] = ["granted", "refused", "timeout", "broken"];
+const RESULTS: [&str; 5] = ["granted", "refused", "timeout", "broken", "unjudged"];
 
 /// Metrics of one worker.
 #[derive(Debug, Default)]

@@ -13,6 +13,10 @@ use std::cell::{Cell, RefCell};
 const CONTINUE: u32 = 0;
 const PAUSE: u32 = 1;
 
+/// A larger message is none of an aggregator's: four times what it sends at most.
+const MAX_MESSAGE_BYTES: usize = 4 * weir_core::wire::MAX_FRAME_BYTES;
+/// gRPC's RESOURCE_EXHAUSTED.
+const RESOURCE_EXHAUSTED: u32 = 8;
 /// gRPC's DATA_LOSS.
 const LOST: u32 = 15;
 
@@ -86,7 +90,10 @@ pub fn on_response_headers(context: u32) {
 }
 
 /// A message of the aggregator.
-pub fn on_grpc_receive(root: u32, token: u32, _size: usize) {
+pub fn on_grpc_receive(root: u32, token: u32, size: usize) {
+    if size > MAX_MESSAGE_BYTES {
+        return on_grpc_close(root, token, RESOURCE_EXHAUSTED);
+    }
     match with(root, |plugin| plugin.on_message(token)) {
         Some(effects) => apply(root, Some(effects)),
         // Met in the midst of something else: lost, so the stream has to begin anew.

@@ -59,7 +59,7 @@ impl Limiter {
     pub(super) fn covered(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Budget> {
         let slot = self.slots.get(item.fingerprint)?;
         slot.used = now.mono;
-        if slot.lease.amount == 0 {
+        if slot.lease.amount == 0 || slot.lease.limit > item.limit {
             return None;
         }
         let at = Position::at(now.unix, check.cell_ms);
@@ -254,6 +254,9 @@ impl Limiter {
     ) -> Charged {
         let (verdict, leased, remaining, at) = done.result;
         let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Look;
+        if done.reaped {
+            self.note_both(&done.entry, now.mono);
+        }
         if verdict_spends(verdict, mode) || had_lease {
             self.note_both(&done.entry, now.mono);
             self.slots.entry(item.fingerprint, now.mono);
@@ -317,7 +320,7 @@ impl Limiter {
         let settle_ms = lease::settle_ms(amount, limit);
         let due = now.after(settle_ms.min(at.until_next_ms()));
         let until = now.after(settle_ms.saturating_mul(2));
-        slot.lease = Lease { amount, spent: 0, sequence: at.sequence, due, until, spare, last };
+        slot.lease = Lease { amount, spent: 0, sequence: at.sequence, due, until, limit, spare, last };
         if amount > 0 {
             self.stats.leases += 1;
             self.leases.push(due, fingerprint);

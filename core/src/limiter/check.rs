@@ -113,4 +113,6 @@ pub enum ConsultResult {
     Timeout,
     /// The stream broke.
     Broken,
+    /// It could not judge: it is full, or the clocks differ too much.
+    Unjudged,
 }

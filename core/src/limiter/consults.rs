@@ -41,7 +41,8 @@ pub(super) struct Question {
     /// Once sent.
     pub(super) sent: Option<Sent>,
     joined: Vec<u64>,
-    queued: Vec<u64>,
+    /// Requests that came after it was sent, with their costs.
+    queued: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -164,7 +165,7 @@ impl Consults {
                 question.limit = question.limit.min(need.limit);
                 question.joined.push(request);
             } else {
-                question.queued.push(request);
+                question.queued.push((request, need.cost));
             }
             waiting.open += 1;
         }
@@ -191,7 +192,7 @@ impl Consults {
     pub(super) fn released(&mut self, question: &Question, granted: bool) -> Vec<(u64, Waiting)> {
         let mut released = Vec::new();
         let joined = question.joined.iter().map(|request| (request, granted));
-        for (request, granted) in joined.chain(question.queued.iter().map(|request| (request, false))) {
+        for (request, granted) in joined.chain(question.queued.iter().map(|(request, _)| (request, false))) {
             let Some(waiting) = self.waiting.get_mut(request) else { continue };
             waiting.open = waiting.open.saturating_sub(1);
             waiting.granted |= granted;
@@ -222,7 +223,7 @@ impl Consults {
         let waiting = &self.waiting;
         for question in self.questions.values_mut() {
             question.joined.retain(|request| waiting.contains_key(request));
-            question.queued.retain(|request| waiting.contains_key(request));
+            question.queued.retain(|(request, _)| waiting.contains_key(request));
         }
         let nobody = |question: &Question| question.joined.is_empty() && question.queued.is_empty();
         let fingerprints: Vec<u64> =
@@ -234,6 +235,48 @@ impl Consults {
             abandoned.push((fingerprint, question));
         }
         abandoned
+    }
+
+    /// Takes out the questions that were sent and not answered in time: somebody who asked has given up. Those who came
+    /// later go on waiting, for another question about the same key.
+    pub(super) fn unanswered(&mut self) -> Vec<(u64, Question)> {
+        let waiting = &self.waiting;
+        let given_up = |question: &Question| {
+            question.sent.is_some() && question.joined.iter().any(|request| !waiting.contains_key(request))
+        };
+        let late: Vec<u64> =
+            self.questions.iter().filter(|(_, question)| given_up(question)).map(|(at, _)| *at).collect();
+        late.into_iter()
+            .filter_map(|at| self.questions.remove(&at).map(|question| (at, self.replace(at, question))))
+            .collect()
+    }
+
+    /// Lets everybody who still waits for `old` wait for a new question; returns the old one.
+    fn replace(&mut self, fingerprint: u64, old: Question) -> Question {
+        self.ids.remove(&old.id);
+        let share = old.cost.checked_div(old.joined.len() as u64).unwrap_or(0);
+        let joined = old.joined.iter().map(|request| (*request, share));
+        let waits = |(request, _): &(u64, u64)| self.waiting.contains_key(request);
+        let still: Vec<(u64, u64)> = joined.chain(old.queued.iter().copied()).filter(waits).collect();
+        if still.is_empty() {
+            return old;
+        }
+        self.last_id += 1;
+        self.unsent.push(fingerprint);
+        self.ids.insert(self.last_id, fingerprint);
+        let new = Question {
+            id: self.last_id,
+            key: old.key.clone(),
+            cell_ms: old.cell_ms,
+            limit: old.limit,
+            cost: still.iter().fold(0, |sum, (_, cost)| sum.saturating_add(*cost)),
+            least: still.iter().map(|(_, cost)| *cost).min().unwrap_or(0),
+            sent: None,
+            joined: still.into_iter().map(|(request, _)| request).collect(),
+            queued: Vec::new(),
+        };
+        self.questions.insert(fingerprint, new);
+        old
     }
 
     fn take(&mut self, requests: Vec<u64>) -> Vec<(u64, Waiting)> {

@@ -187,11 +187,12 @@ impl Limiter {
         if now.mono.since(self.synced) >= ROSTER_MS {
             self.synced = now.mono;
             self.sync_roster(shared, now);
+            // Not at the short ticks of waiting requests: these take milliseconds where there is much to do.
+            self.settle_due(shared, now);
+            self.plan_walk(now);
+            self.step_walk(shared, now);
+            self.finish_walk(now);
         }
-        self.settle_due(shared, now);
-        self.plan_walk(now);
-        self.step_walk(shared, now);
-        self.finish_walk(now);
     }
 
     /// Milliseconds until the next tick.
@@ -214,14 +215,16 @@ impl Limiter {
         let subscriber = self.is_subscriber() && self.link.is_up();
         if self.told_subscriber != Some(subscriber) {
             self.told_subscriber = Some(subscriber);
+            // A new subscription begins with a new snapshot; what was told to an earlier one has had a gap since.
+            self.complete = false;
             frames.push(wire::FilterFrame { hello: Some(self.hello(subscriber)), ..Default::default() });
         }
         if !self.link.is_up() {
             return frames;
         }
         let consults = self.send_questions(shared, now);
-        if !consults.is_empty() {
-            frames.push(wire::FilterFrame { consults, ..Default::default() });
+        for some in consults.chunks(wire::MAX_FRAME_CELLS) {
+            frames.push(wire::FilterFrame { consults: some.to_vec(), ..Default::default() });
         }
         if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= ROSTER_MS {
             self.flushed = now.mono;
@@ -280,13 +283,15 @@ impl Limiter {
             self.answered(shared, answer, now);
         }
         if let Some(ack) = &frame.ack {
-            self.stats.refused = self.stats.refused.saturating_add(ack.refused);
+            self.stats.refused = self.stats.refused.saturating_add(ack.refused.len() as u64);
             let slots = &mut self.slots;
-            self.outbox.acknowledged(ack.report_id, |fingerprint, sequence, own| {
-                if let Some(slot) = slots.get(fingerprint) {
-                    slot.acked = slot.acked.max((sequence, own));
-                }
-            });
+            let unstored =
+                self.outbox.acknowledged(ack.report_id, &ack.refused, |fingerprint, sequence, own| {
+                    if let Some(slot) = slots.get(fingerprint) {
+                        slot.acked = slot.acked.max((sequence, own));
+                    }
+                });
+            self.keep_unstored(shared, &unstored, now);
             self.merge_views(shared, &ack.bases, Make::Never, now);
         }
         if let Some(push) = &frame.push {

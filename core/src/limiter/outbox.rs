@@ -128,13 +128,27 @@ impl Outbox {
         }
     }
 
-    /// Takes an acknowledgement; calls `confirmed(fingerprint, sequence, own)` for each cell that is stored now.
-    pub(super) fn acknowledged(&mut self, id: u64, mut confirmed: impl FnMut(u64, u64, u64)) {
-        let Some(at) = self.in_flight.iter().position(|batch| batch.id == id) else { return };
-        let Some(batch) = self.in_flight.remove(at) else { return };
-        for held in batch.rows.iter().filter(|held| !held.unbased) {
-            confirmed(held.fingerprint, held.sequence, held.own);
+    /// Takes an acknowledgement; calls `confirmed(fingerprint, sequence, own)` for each cell that is stored now, and
+    /// returns the fingerprints of those that are not.
+    pub(super) fn acknowledged(
+        &mut self,
+        id: u64,
+        refused: &[u32],
+        mut confirmed: impl FnMut(u64, u64, u64),
+    ) -> Vec<u64> {
+        let at = self.in_flight.iter().position(|batch| batch.id == id);
+        let Some(batch) = at.and_then(|at| self.in_flight.remove(at)) else { return Vec::new() };
+        let mut places: Vec<u32> = refused.to_vec();
+        places.sort_unstable();
+        let mut unstored = Vec::new();
+        for (place, held) in (0u32..).zip(&batch.rows) {
+            if places.binary_search(&place).is_ok() {
+                unstored.push(held.fingerprint);
+            } else if !held.unbased {
+                confirmed(held.fingerprint, held.sequence, held.own);
+            }
         }
+        unstored
     }
 
     /// The stream broke: what was not acknowledged is to be sent again.
@@ -147,10 +161,14 @@ impl Outbox {
         }
     }
 
-    /// Everything that this worker spent before this moment is stored in the region.
+    /// Everything that was noted here before this moment is stored in the region.
+    pub(super) fn stored_through(&self, now: MonoMs) -> MonoMs {
+        self.in_flight.iter().map(|batch| batch.since).chain(self.since).min().unwrap_or(now)
+    }
+
+    /// Everything that this worker spent before this moment is stored in the region; `None` if some had no room here.
     pub(super) fn acked_through(&self, now: MonoMs) -> Option<MonoMs> {
-        let oldest = self.in_flight.iter().map(|batch| batch.since).chain(self.since).min();
-        (!self.lost).then(|| oldest.unwrap_or(now))
+        (!self.lost).then(|| self.stored_through(now))
     }
 
     /// Rows had no room, so the table has to be walked.
@@ -255,8 +273,10 @@ mod tests {
         assert_eq!(reports.iter().map(|report| report.counts.len()).collect::<Vec<_>>(), [256, 256, 88]);
         assert_eq!(outbox.acked_through(MonoMs(9)), Some(MonoMs(5)));
         let mut confirmed = vec![];
-        outbox.acknowledged(2, |fingerprint, _, own| confirmed.push((fingerprint, own)));
-        assert_eq!(confirmed, (256..512).map(|at| (at, at)).collect::<Vec<_>>());
+        let unstored =
+            outbox.acknowledged(2, &[1, 0, 9_999], |fingerprint, _, own| confirmed.push((fingerprint, own)));
+        assert_eq!(unstored, [256, 257]);
+        assert_eq!(confirmed, (258..512).map(|at| (at, at)).collect::<Vec<_>>());
         outbox.broken();
         let mut again = vec![];
         outbox.take(true, &mut again);

@@ -14,7 +14,7 @@ pub(super) const DEAD_MS: u64 = 5_000;
 const SUBSCRIPTION_MS: u64 = 400;
 /// A worker that serves requests lets others go first for this long.
 const DEFER_MS: u64 = 200;
-/// Most workers of a process; more share what the others know but evict nothing.
+/// Most workers of a process. While there are so many, some may be unknown, and nothing is evicted.
 const MAX_WORKERS: usize = 256;
 /// Attempts at the compare-and-set; the next tick is near.
 const MAX_TRIES: usize = 8;
@@ -91,7 +91,7 @@ impl Roster {
     /// Entries charged before this are stored in the region, whoever charged them. Nothing is while there is no region
     /// to be heard of: it may have died and taken with it what it had acknowledged.
     pub(super) fn safe_before(&self, now: MonoMs) -> MonoMs {
-        if !self.resent || now.since(self.echo) > SILENT_MS {
+        if self.workers.len() >= MAX_WORKERS || !self.resent || now.since(self.echo) > SILENT_MS {
             return MonoMs(0);
         }
         self.workers.iter().map(|worker| worker.acked_through).min().unwrap_or_default()

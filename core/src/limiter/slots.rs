@@ -35,6 +35,8 @@ pub(super) struct Lease {
     pub(super) due: MonoMs,
     /// Until when it may be spent.
     pub(super) until: MonoMs,
+    /// The limit that it was taken under: it says nothing about lower ones.
+    pub(super) limit: u64,
     /// What was left of the limit beside it.
     pub(super) spare: u64,
     /// Size of the last one, to size the next.

@@ -9,7 +9,7 @@ pub struct Stats {
     /// Questions asked, by [`Reason`] in its order.
     pub consults: [u64; 5],
     /// How they ended, by [`ConsultResult`] in its order.
-    pub results: [u64; 4],
+    pub results: [u64; 5],
     /// Entries that left their bucket for others while a window still touched them.
     pub evictions: u64,
     /// Charges that went to an overflow cell.

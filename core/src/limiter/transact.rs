@@ -56,6 +56,8 @@ pub(super) struct Done<R> {
     pub(super) result: R,
     /// The entry as it stands now.
     pub(super) entry: Entry,
+    /// Reservations of the dead became spent.
+    pub(super) reaped: bool,
     /// It is an overflow cell.
     pub(super) overflow: bool,
 }
@@ -127,9 +129,12 @@ impl Table {
                 place = Place::Overflow;
                 continue;
             };
+            let held = found.entry.reservations.len();
             let at = found.entry.advance(&Position::at(now.unix, cell_ms), now.mono);
+            let reaped = found.entry.reservations.len() < held;
             let (result, keep) = change(&mut found.entry, &at);
-            let done = |entry| Done { result, entry, overflow: place == Place::Overflow };
+            let done =
+                |entry| Done { result, entry, reaped: reaped && keep, overflow: place == Place::Overflow };
             if !keep {
                 return Ok(done(found.entry));
             }
@@ -182,7 +187,7 @@ impl Table {
         let position = |key: &[u8]| Position::at(now.unix, self::cell_ms(key));
         let may_leave = |entry: &Entry| {
             let spared = make == Make::WhereFree && entry.limit > 0;
-            entry.charged < safe_before && entry.reservations.is_empty() && !spared
+            entry.charged < safe_before && entry.reservations.is_empty() && !entry.unstored && !spared
         };
         let left = self.bucket.make_room(most, position, may_leave).ok()?;
         let at = Position::at(now.unix, cell_ms);

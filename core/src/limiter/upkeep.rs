@@ -74,9 +74,8 @@ impl Limiter {
 
     /// A walk is over once what it found is stored.
     pub(super) fn finish_walk(&mut self, now: Now) {
-        let stored = self.outbox.acked_through(now.mono);
-        let over =
-            |walk: &mut Walk| walk.done.is_some_and(|done| stored.is_some_and(|through| through > done));
+        let stored = self.outbox.stored_through(now.mono);
+        let over = |walk: &mut Walk| walk.done.is_some_and(|done| stored > done);
         if let Some(walk) = self.walk.take_if(over) {
             self.resent |= walk.resends && !self.resend;
             self.buried.extend(walk.burying);

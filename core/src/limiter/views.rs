@@ -42,10 +42,24 @@ impl Limiter {
             };
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
                 self.stats.views += 1;
-                if done.result {
+                if done.result || done.reaped {
                     self.note_both(&done.entry, now.mono);
                 }
             }
+        }
+    }
+
+    /// Marks keys that the region would not store: only this process knows them, so they stay.
+    pub(super) fn keep_unstored(&mut self, shared: &mut impl Shared, fingerprints: &[u64], now: Now) {
+        for fingerprint in fingerprints {
+            let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
+            let change = |entry: &mut Entry, _: &Position| {
+                let changes = !entry.unstored;
+                entry.unstored = true;
+                ((), changes)
+            };
+            // Gone already or changed by others all the time: then it is nobody's only knowledge, or comes again.
+            let _ = self.table.transact(shared, subject, now, &mut self.stats, change);
         }
     }
 
@@ -75,8 +89,9 @@ impl Limiter {
                 cost: 0,
                 limit: question.limit,
             };
-            let mut overflow = false;
+            let (mut overflow, mut reaped) = (false, None);
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
+                reaped = done.reaped.then(|| done.entry.clone());
                 consult.sequence = done.entry.sequence;
                 overflow = done.overflow;
                 if overflow {
@@ -89,6 +104,9 @@ impl Limiter {
             }
             question.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0, overflow });
             asked.push(consult);
+            if let Some(entry) = reaped {
+                self.note_both(&entry, now.mono);
+            }
         }
         asked
     }
@@ -97,13 +115,20 @@ impl Limiter {
     pub(super) fn answered(&mut self, shared: &mut impl Shared, answer: &wire::Answer, now: Now) {
         let Some((fingerprint, question)) = self.consults.answered(answer.id) else { return };
         self.link.answered();
-        let result = if answer.granted { ConsultResult::Granted } else { ConsultResult::Refused };
+        let result = match (answer.granted, &answer.current) {
+            (true, _) => ConsultResult::Granted,
+            (false, Some(_)) => ConsultResult::Refused,
+            (false, None) => ConsultResult::Unjudged,
+        };
         self.stats.ended(result);
         let views = [answer.previous.as_ref(), answer.current.as_ref()];
         self.close_question(shared, fingerprint, &question, &views, now);
         let inquiry = question.sent.is_some_and(|sent| sent.inquiry) && question.cost > 0;
         for (request, waiting) in self.consults.released(&question, answer.granted && !inquiry) {
-            self.decide_again(shared, request, waiting, now);
+            match result {
+                ConsultResult::Unjudged => self.decide_unanswered(shared, request, &waiting, now),
+                _ => self.decide_again(shared, request, waiting, now),
+            }
         }
     }
 
@@ -114,15 +139,20 @@ impl Limiter {
             return;
         }
         // First: what a question reserves must not stand in the way of those who asked it.
-        for (fingerprint, question) in self.consults.abandoned() {
-            if question.sent.is_some() {
-                self.stats.ended(ConsultResult::Timeout);
-                self.link.timed_out(now.mono);
-            }
+        let mut late = self.consults.unanswered();
+        for _ in &late {
+            self.stats.ended(ConsultResult::Timeout);
+            self.link.timed_out(now.mono);
+        }
+        late.extend(self.consults.abandoned());
+        for (fingerprint, question) in late {
             self.close_question(shared, fingerprint, &question, &[], now);
         }
         for (request, waiting) in overdue {
             self.decide_unanswered(shared, request, &waiting, now);
+        }
+        if !self.link.is_usable() {
+            self.break_waiting(shared, now);
         }
     }
 

@@ -19,6 +19,7 @@ const FIXED: usize = 6 + 14 * 8;
 const RESERVATION: usize = 4 * 8;
 const CURRENT_UNBASED: u8 = 1;
 const PREVIOUS_UNBASED: u8 = 2;
+const UNSTORED: u8 = 4;
 
 /// A bucket's bytes, parsed in place; reused from load to load.
 #[derive(Clone, Debug, Default)]
@@ -234,6 +235,7 @@ impl Bucket {
             charged: MonoMs(field(3)),
             viewed: MonoMs(field(4)),
             hits: byte(4),
+            unstored: byte(5) & UNSTORED != 0,
             sequence: field(5),
             current: cell(6, CURRENT_UNBASED),
             previous: cell(10, PREVIOUS_UNBASED),
@@ -250,7 +252,9 @@ impl Bucket {
             key.len() as u8,
             entry.reservations.len() as u8,
             entry.hits,
-            unbased(&entry.current, CURRENT_UNBASED) | unbased(&entry.previous, PREVIOUS_UNBASED),
+            unbased(&entry.current, CURRENT_UNBASED)
+                | unbased(&entry.previous, PREVIOUS_UNBASED)
+                | if entry.unstored { UNSTORED } else { 0 },
         ];
         let (current, previous) = (&entry.current, &entry.previous);
         let words = [

@@ -78,6 +78,8 @@ pub struct Entry {
     pub viewed: MonoMs,
     /// How much used it is, for eviction.
     pub hits: u8,
+    /// The region has refused to store it, so it must not be forgotten here while its cells count.
+    pub unstored: bool,
     /// Sequence of `current`.
     pub sequence: u64,
     /// The newest cell.
@@ -97,6 +99,7 @@ impl Entry {
         if ahead > MAX_AHEAD {
             // The clock had been far ahead and was set right: the count stays, its cell is the one of now.
             self.previous = Cell::default();
+            self.current.confirmed = 0;
             self.move_reservations(at.sequence);
             self.sequence = at.sequence;
         }
@@ -109,6 +112,7 @@ impl Entry {
             _ => {
                 self.previous = Cell::default();
                 self.current = Cell::default();
+                self.unstored = false;
                 self.sequence = at.sequence;
                 // The region has forgotten by now that this process follows the key.
                 self.viewed = MonoMs(0);

@@ -43,6 +43,7 @@ fn entry() -> impl Strategy<Value = Entry> {
                 charged: MonoMs(charged),
                 viewed: MonoMs(viewed),
                 hits,
+                unstored: hits % 2 == 1,
                 sequence,
                 current,
                 previous,

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::key::Key;
-use crate::limiter::{Cause, Check, Decision, FRESH_MS, Outcome, Policy, Reason};
+use crate::limiter::{Cause, Check, ConsultResult, Decision, FRESH_MS, Outcome, Policy, Reason};
 use crate::table::Geometry;
 use std::vec::Vec;
 
@@ -195,4 +195,36 @@ fn a_rule_that_rather_denies_does_so_while_nobody_can_be_asked() {
         let undecided = |outcome: &Outcome| !allowed(outcome) && denial(*outcome).cause == Cause::Undecided;
         assert_eq!(outcomes.iter().filter(|outcome| undecided(outcome)).count(), 10 - expected);
     }
+}
+
+#[test]
+fn a_busy_key_does_not_hide_that_nobody_answers() {
+    let mut world = World::connected(2, 1);
+    world.paused = true;
+    let key = key("k", HOUR);
+    let policy = Policy { timeout_ms: 50, ..Policy::default() };
+    let mut waited = 0;
+    for _ in 0..200 {
+        let (_, outcome) = world.request(0, 0, &[Check { policy, ..check(&key, 1_000, 1) }]);
+        waited += usize::from(outcome.decision == Decision::Wait);
+        world.run(5);
+    }
+    // Three questions of 50 ms, and those who came before the breaker opened.
+    assert!(waited < 60, "{waited} of 200 waited");
+    assert!(world.sum_of(|stats| stats.results[ConsultResult::Timeout as usize]) >= 3);
+}
+
+#[test]
+fn what_the_region_cannot_judge_is_decided_here_at_once() {
+    let mut world = World::connected(2, 1);
+    world.region =
+        crate::region::Region::new(crate::region::RegionLimits { max_keys: 0, max_origins: 9 }, (1, 2));
+    let key = key("k", HOUR);
+    let (took, outcome) = timed(
+        &mut world,
+        Check { policy: Policy { timeout_ms: 50, ..Policy::default() }, ..check(&key, 10, 1) },
+    );
+    assert!(allowed(&outcome));
+    assert!(took < 20, "{took} ms");
+    assert_eq!(world.sum_of(|stats| stats.results[ConsultResult::Unjudged as usize]), 1);
 }

@@ -189,3 +189,14 @@ fn a_remembered_denial_touches_nothing_and_other_questions_get_their_own_answers
     world.run(90_000);
     assert_eq!(denial(world.decide(0, 0, &[check(&key, 12, 12)])).budget.remaining, 6);
 }
+
+#[test]
+fn a_lease_under_a_high_limit_admits_nothing_under_a_lower_one() {
+    let mut world = World::alone(1, 1);
+    let key = key("k", HOUR);
+    for _ in 0..5_000 {
+        assert!(world.passes(0, 0, &[check(&key, 100_000, 1)]));
+    }
+    assert!(!world.passes(0, 0, &[check(&key, 100, 1)]), "5 000 are used");
+    assert!(world.passes(0, 0, &[check(&key, 200_000, 1)]));
+}

@@ -3,6 +3,7 @@
 use super::harness::*;
 use crate::key::Key;
 use crate::limiter::{Cause, Decision};
+use crate::table::Geometry;
 use crate::window::Position;
 
 fn sequence(world: &World, key: &Key) -> u64 {
@@ -187,4 +188,25 @@ fn a_denial_reckoned_by_a_wrong_clock_does_not_outlive_it() {
     world.unix_offset += 2 * MINUTE as i64;
     world.run(60);
     assert!(world.passes(0, 0, &[check(&key, 10, 1)]), "two windows later by the clock that is right now");
+}
+
+#[test]
+fn more_cells_than_the_outbox_holds_are_found_again() {
+    const MANY: usize = 20_000;
+    let mut world = World::with(1, 1, Geometry { buckets: 16_384, keys_per_bucket: 8 }, true);
+    world.run(100);
+    let keys = keys(MANY, HOUR);
+    for (at, key) in keys.iter().enumerate() {
+        world.decide(0, 0, &[check(key, 5, 1)]);
+        if at % 1_000 == 0 {
+            world.run(50);
+        }
+    }
+    world.down = false;
+    world.run(20_000);
+    let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+    let missing = keys.iter().filter(|key| world.regional(key, at).0 != 1).count();
+    assert_eq!(missing, 0);
+    let limiter = &world.processes[0].workers[0].as_ref().unwrap().limiter;
+    assert!(limiter.walk.is_none() && limiter.resent, "and all is known to be stored");
 }

@@ -102,11 +102,16 @@ impl World {
         }
         if let Some(report) = frame.report {
             let reported = self.region.report(origin, &report.counts, now);
-            let refused = reported.refused.len() as u64;
+            let refused = Vec::new();
             answer.ack = Some(wire::Ack { report_id: report.id, bases: reported.bases, refused });
         }
         self.consults += frame.consults.len() as u64;
-        let asked = frame.consults.iter().filter_map(|ask| self.region.consult(origin, ask, now).ok());
+        let unjudged = |ask: &wire::Consult| wire::Answer { id: ask.id, ..Default::default() };
+        let region = &mut self.region;
+        let asked = frame
+            .consults
+            .iter()
+            .map(|ask| region.consult(origin, ask, now).unwrap_or_else(|_| unjudged(ask)));
         answer.answers = asked.collect();
         if let Some(ping) = frame.ping {
             let live_origins = self.region.live_origins(now) as u32;
