@@ -121,11 +121,11 @@ fn requests_resolve_to_checks() {
 fn a_warm_scratch_allocates_nothing() {
     let config = Config::parse(CONFIG.as_bytes()).unwrap();
     let mut scratch = Scratch::default();
-    let long = "x-a".repeat(2_000);
+    let long = format!("{},b-c-", "x-a".repeat(2_000));
     let mut requests = [
         Headers::of(&[("x-api-key", "k")]),
         Headers::of(&[("x-api-key", "vip-\\|1")]),
-        Headers::of(&[("x-api-key", &long), ("x-api-key", "b-c-")]),
+        Headers::of(&[("x-api-key", &long)]),
         Headers::of(&[
             (":method", "POST"),
             (":authority", "www.example.com"),
