@@ -2,6 +2,7 @@
 //!
 //! Leaves to others: which keys exist and when they are looked at again (`region`), who is told (`subscribers`).
 
+use super::Refused;
 use crate::key::{Key, OriginId};
 use crate::time::UnixMs;
 use crate::window::{MAX_COUNT, Position, Used};
@@ -10,6 +11,9 @@ use alloc::vec::Vec;
 
 /// Cells kept for a key: as many as a plausible sequence can name (now ± 2).
 const MAX_CELLS: usize = 5;
+/// Most components of a cell, and most followers of a key. A region's Envoys are fewer at any moment; but one that
+/// starts again is a new origin, and what it has spent before counts on until its cell is over.
+pub(super) const MAX_ORIGINS_A_KEY: usize = 4_096;
 
 /// What one origin has used in one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +39,30 @@ pub struct CellState {
     pub global_updated: UnixMs,
     /// Lowest limit that anybody applied to this cell; `u64::MAX` if unknown.
     pub limit: u64,
+    /// Sum of the components, kept as they grow.
+    regional_total: u64,
 }
 
 impl CellState {
+    fn new(sequence: u64) -> CellState {
+        CellState {
+            sequence,
+            components: Vec::new(),
+            global_others: 0,
+            global_updated: UnixMs(0),
+            limit: u64::MAX,
+            regional_total: 0,
+        }
+    }
+
     /// Sum of all components of the region.
     pub fn regional_total(&self) -> u64 {
-        self.components.iter().fold(0, |sum: u64, component| sum.saturating_add(component.own))
+        self.regional_total
     }
 
     /// Sum over region and globe.
     pub fn total(&self) -> u64 {
-        self.regional_total().saturating_add(self.global_others)
+        self.regional_total.saturating_add(self.global_others)
     }
 
     fn component(&self, origin: OriginId) -> u64 {
@@ -55,21 +72,22 @@ impl CellState {
         }
     }
 
-    fn raise(&mut self, origin: OriginId, own: u64, now: UnixMs) -> bool {
-        match self.components.binary_search_by_key(&origin, |component| component.origin) {
+    /// True if the component grew; refused if there is no room for another one.
+    fn raise(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
+        let raised = Component { origin, own, updated: now };
+        let before = match self.components.binary_search_by_key(&origin, |component| component.origin) {
             Ok(found) => match self.components.get_mut(found) {
-                Some(component) if component.own < own => {
-                    *component = Component { origin, own, updated: now };
-                    true
-                }
-                _ => false,
+                Some(component) if component.own < own => core::mem::replace(component, raised).own,
+                _ => return Ok(false),
             },
-            Err(place) if own > 0 => {
-                self.components.insert(place, Component { origin, own, updated: now });
-                true
+            Err(_) if self.components.len() >= MAX_ORIGINS_A_KEY => return Err(Refused::Full),
+            Err(place) => {
+                self.components.insert(place, raised);
+                0
             }
-            Err(_) => false,
-        }
+        };
+        self.regional_total = self.regional_total.saturating_add(own - before);
+        Ok(true)
     }
 }
 
@@ -78,7 +96,7 @@ pub(super) struct KeyState {
     cell_ms: u64,
     /// Ordered by sequence.
     cells: Vec<CellState>,
-    /// Who touches the key, and the last sequence in which it did.
+    /// Who touches the key, and the last sequence in which it did; ordered by origin.
     followers: Vec<(OriginId, u64)>,
 }
 
@@ -106,22 +124,25 @@ impl KeyState {
         self.cells.last().map(|cell| cell.sequence).max(touched)
     }
 
-    /// True if `origin` did not follow before.
+    /// True if `origin` follows from now on; false if it did before, or if there is no room for another follower.
     pub(super) fn follow(&mut self, origin: OriginId, sequence: u64) -> bool {
-        match self.followers.iter_mut().find(|(follower, _)| *follower == origin) {
-            Some((_, touched)) => {
-                *touched = sequence.max(*touched);
+        match self.follower(origin) {
+            Ok(found) => {
+                if let Some((_, touched)) = self.followers.get_mut(found) {
+                    *touched = sequence.max(*touched);
+                }
                 false
             }
-            None => {
-                self.followers.push((origin, sequence));
+            Err(_) if self.followers.len() >= MAX_ORIGINS_A_KEY => false,
+            Err(place) => {
+                self.followers.insert(place, (origin, sequence));
                 true
             }
         }
     }
 
     pub(super) fn follows(&self, origin: OriginId) -> bool {
-        self.followers.iter().any(|(follower, _)| *follower == origin)
+        self.follower(origin).is_ok()
     }
 
     pub(super) fn followers(&self) -> impl Iterator<Item = OriginId> + '_ {
@@ -140,22 +161,30 @@ impl KeyState {
     }
 
     /// Merges by max; true if it grew.
-    pub(super) fn raise(&mut self, sequence: u64, origin: OriginId, own: u64, now: UnixMs) -> bool {
-        own > 0 && self.cell_mut(sequence).is_some_and(|cell| cell.raise(origin, own, now))
+    pub(super) fn raise(
+        &mut self,
+        sequence: u64,
+        origin: OriginId,
+        own: u64,
+        now: UnixMs,
+    ) -> Result<bool, Refused> {
+        if own == 0 {
+            return Ok(false);
+        }
+        self.cell_mut(sequence)?.raise(origin, own, now)
     }
 
-    pub(super) fn raise_global(&mut self, sequence: u64, sum: u64, now: UnixMs) -> bool {
-        match self.cell_mut(sequence) {
-            Some(cell) if cell.global_others < sum => {
-                (cell.global_others, cell.global_updated) = (sum, now);
-                true
-            }
-            _ => false,
+    pub(super) fn raise_global(&mut self, sequence: u64, sum: u64, now: UnixMs) -> Result<bool, Refused> {
+        let cell = self.cell_mut(sequence)?;
+        let grew = cell.global_others < sum;
+        if grew {
+            (cell.global_others, cell.global_updated) = (sum, now);
         }
+        Ok(grew)
     }
 
     pub(super) fn note_limit(&mut self, sequence: u64, limit: u64) {
-        if let Some(cell) = self.cell_mut(sequence) {
+        if let Ok(cell) = self.cell_mut(sequence) {
             cell.limit = cell.limit.min(limit);
         }
     }
@@ -192,32 +221,30 @@ impl KeyState {
             .collect()
     }
 
+    /// Where `origin` stands among the followers, or would.
+    fn follower(&self, origin: OriginId) -> Result<usize, usize> {
+        self.followers.binary_search_by_key(&origin, |(follower, _)| *follower)
+    }
+
     fn cell(&self, sequence: u64) -> Option<&CellState> {
         self.cells.iter().find(|cell| cell.sequence == sequence)
     }
 
-    /// The cell, made if need be; `None` only if the newer ones already fill the room.
-    fn cell_mut(&mut self, sequence: u64) -> Option<&mut CellState> {
+    /// The cell, made if need be; refused only if newer ones already fill the room.
+    fn cell_mut(&mut self, sequence: u64) -> Result<&mut CellState, Refused> {
         let place = match self.cells.binary_search_by_key(&sequence, |cell| cell.sequence) {
-            Ok(found) => return self.cells.get_mut(found),
+            Ok(found) => return self.cells.get_mut(found).ok_or(Refused::Full),
             Err(place) => place,
         };
         let place = match (self.cells.len() >= MAX_CELLS, place.checked_sub(1)) {
             (false, _) => place,
-            (true, None) => return None,
+            (true, None) => return Err(Refused::Full),
             (true, Some(before)) => {
                 self.cells.remove(0);
                 before
             }
         };
-        let empty = CellState {
-            sequence,
-            components: Vec::new(),
-            global_others: 0,
-            global_updated: UnixMs(0),
-            limit: u64::MAX,
-        };
-        self.cells.insert(place, empty);
-        self.cells.get_mut(place)
+        self.cells.insert(place, CellState::new(sequence));
+        self.cells.get_mut(place).ok_or(Refused::Full)
     }
 }

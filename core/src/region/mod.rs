@@ -9,6 +9,16 @@
 //! limit. They are collected as a set of keys, so a slow subscriber costs memory by keys, not by requests, and the
 //! newest state is what it gets.
 //!
+//! What peers may make it hold is bounded; the bounds multiply, as a key costs what its origins cost:
+//!
+//! - keys by [`RegionLimits::max_keys`], and by time: one that no window touches any more is forgotten;
+//! - cells of a key by the plausible sequences, now ± [`MAX_SEQUENCE_SKEW`];
+//! - components of a cell and followers of a key by `MAX_ORIGINS_A_KEY` each, however many origins come and go:
+//!   a further origin's counts and consults are refused, and it hears of the key only while that is hot;
+//! - origins that are there at the same time, and with them subscribers, by [`RegionLimits::max_origins`];
+//! - what a subscriber is still to be told by the keys that changed since it last took something;
+//! - the work of one step of a snapshot or of forgetting by `MAX_KEYS_A_STEP`.
+//!
 //! Leaves to others: streams, clocks and stores (`aggregator`); what a filter does with it (`limiter`).
 
 mod cells;
@@ -39,7 +49,8 @@ pub const MAX_SEQUENCE_SKEW: u64 = 2;
 pub struct RegionLimits {
     /// Most keys held; further ones are refused and counted.
     pub max_keys: usize,
-    /// Most origins heard of within an hour; frames of further ones are refused.
+    /// Most origins at the same time; frames of further ones are refused. An origin is forgotten with its last stream,
+    /// or after an hour without a frame: how many come and go, one after the other, is not bounded by this.
     pub max_origins: usize,
 }
 
@@ -61,7 +72,7 @@ pub enum Refused {
     /// A component beyond [`MAX_COUNT`].
     #[error("implausible component")]
     Component,
-    /// [`RegionLimits`] are reached.
+    /// [`RegionLimits`] are reached, or as many origins as a key has room for have touched it.
     #[error("the region is full")]
     Full,
 }
@@ -71,8 +82,8 @@ pub enum Refused {
 pub struct Reported {
     /// What the region holds of each count that came without a base.
     pub bases: Vec<wire::View>,
-    /// Counts that were not merged, with the reason.
-    pub refused: Vec<Refused>,
+    /// Counts that are not stored: the place in the report, and the reason.
+    pub refused: Vec<(u32, Refused)>,
 }
 
 /// One key, explained: its cells in order of sequence.
@@ -140,17 +151,18 @@ impl Region {
     /// Merges what `origin` has spent.
     pub fn report(&mut self, origin: OriginId, counts: &[wire::Count], now: UnixMs) -> Reported {
         let mut reported = Reported::default();
-        for count in counts {
+        for (place, count) in (0..).zip(counts) {
             match self.merge_count(origin, count, now) {
                 Ok(None) => {}
                 Ok(Some(base)) => reported.bases.push(base),
-                Err(refused) => reported.refused.push(refused),
+                Err(refused) => reported.refused.push((place, refused)),
             }
         }
         reported
     }
 
-    /// Grants `own + cost` or not, and tells all that is known of the cell and the one before.
+    /// Grants `own + cost` or not, and tells all that is known of the cell and the one before. An error means that the
+    /// region cannot judge it.
     pub fn consult(
         &mut self,
         origin: OriginId,
@@ -160,13 +172,13 @@ impl Region {
         let (key, at) = checked(&ask.key, ask.sequence, ask.own, now)?;
         let at = at.seen_from(ask.sequence);
         let state = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
-        let mut changed = state.raise(ask.sequence, origin, ask.own, now);
+        let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
         let proposed = ask.own.saturating_add(ask.cost);
         let limit = ask.limit.min(MAX_COUNT);
         let used = state.used_with(ask.sequence, origin, proposed);
         let granted = proposed <= MAX_COUNT && used.admits(&at, 0, limit) && ask.cost <= limit;
         if granted && ask.cost > 0 {
-            changed |= state.raise(ask.sequence, origin, proposed, now);
+            changed |= state.raise(ask.sequence, origin, proposed, now)?;
         }
         state.note_limit(ask.sequence, limit);
         let answer = wire::Answer {
@@ -191,7 +203,7 @@ impl Region {
     ) -> Result<(), Refused> {
         let (key, _) = checked(key.as_bytes(), sequence, global_others, now)?;
         let state = self.keys.entry(&key, sequence, now)?;
-        if state.raise_global(sequence, global_others, now) {
+        if state.raise_global(sequence, global_others, now)? {
             self.subscribers.changed_outside(&key, state);
         }
         Ok(())
@@ -264,7 +276,7 @@ impl Region {
         if count.unbased {
             return Ok(Some(wire::View { key: count.key.clone(), ..state.view(count.sequence, origin) }));
         }
-        if state.raise(count.sequence, origin, count.own, now) {
+        if state.raise(count.sequence, origin, count.own, now)? {
             self.subscribers.changed(&key, state, origin);
         }
         Ok(None)

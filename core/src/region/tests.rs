@@ -1,3 +1,4 @@
+use super::cells::MAX_ORIGINS_A_KEY;
 use super::*;
 use crate::key::KeyParts;
 use crate::time::UnixMs;
@@ -11,6 +12,11 @@ const SEQUENCE: u64 = 1_000;
 
 fn origin(n: u8) -> OriginId {
     OriginId([n; 16])
+}
+
+/// As many origins as a key has room for.
+fn crowd() -> impl Iterator<Item = OriginId> {
+    (1..=MAX_ORIGINS_A_KEY as u128).map(|n| OriginId(n.to_be_bytes()))
 }
 
 fn key(identifier: &str) -> Key {
@@ -103,7 +109,7 @@ fn bad_counts_are_refused_and_harm_no_others() {
     let reported = region.report(origin(1), &counts, NOW);
     assert_eq!(
         reported.refused,
-        vec![Refused::Key, Refused::Sequence, Refused::Sequence, Refused::Component]
+        vec![(0, Refused::Key), (1, Refused::Sequence), (2, Refused::Sequence), (3, Refused::Component)]
     );
     assert_eq!(region.explain(b"w", b"n", b"k")[0].cells[0].total(), 5);
 }
@@ -112,10 +118,55 @@ fn bad_counts_are_refused_and_harm_no_others() {
 fn a_full_region_refuses_new_keys_and_keeps_the_old_ones() {
     let mut region = Region::new(RegionLimits { max_keys: 1, max_origins: 1 }, (1, 2));
     let reported = region.report(origin(1), &[count("a", SEQUENCE, 1), count("b", SEQUENCE, 1)], NOW);
-    assert_eq!(reported.refused, vec![Refused::Full]);
+    assert_eq!(reported.refused, vec![(1, Refused::Full)]);
     assert_eq!(region.report(origin(1), &[count("a", SEQUENCE, 2)], NOW).refused, vec![]);
     assert!(region.heard(origin(1), NOW));
     assert!(!region.heard(origin(2), NOW));
+}
+
+#[test]
+fn a_cell_has_room_for_so_many_origins_and_keeps_those_it_has() {
+    let mut region = region();
+    let vast = |own| wire::Count { limit: MAX_COUNT, ..count("k", SEQUENCE, own) };
+    for one in crowd() {
+        assert_eq!(region.report(one, &[vast(2)], NOW).refused, vec![]);
+    }
+    let late = origin(255);
+    assert_eq!(region.report(late, &[vast(0), vast(1)], NOW).refused, vec![(1, Refused::Full)]);
+    let ask = |own, cost| wire::Consult { limit: MAX_COUNT, ..ask(own, cost) };
+    assert_eq!(region.consult(late, &ask(1, 0), NOW), Err(Refused::Full), "its own would be forgotten");
+    assert_eq!(region.consult(late, &ask(0, 1), NOW), Err(Refused::Full), "so would its grant");
+    let first = crowd().next().unwrap();
+    assert_eq!(region.report(first, &[vast(5)], NOW).refused, vec![]);
+    let cell = region.explain(b"w", b"n", b"k")[0].cells[0].clone();
+    assert_eq!(cell.components.len(), MAX_ORIGINS_A_KEY);
+    assert_eq!(cell.regional_total(), 2 * MAX_ORIGINS_A_KEY as u64 + 3);
+    let next = wire::Count { sequence: SEQUENCE + 1, ..vast(1) };
+    assert_eq!(region.report(late, &[next], NOW).refused, vec![], "the next cell has room");
+}
+
+#[test]
+fn a_key_has_room_for_so_many_followers() {
+    let mut region = region();
+    for one in crowd() {
+        region.report(one, &[count("k", SEQUENCE, 0)], NOW);
+    }
+    let (early, late) = (crowd().next().unwrap(), origin(255));
+    for one in [early, late] {
+        region.subscribe(one);
+        region.report(one, &[count("k", SEQUENCE, 0)], NOW);
+        pushed(&mut region, one, NOW);
+    }
+    region.report(origin(254), &[count("k", SEQUENCE, 1)], NOW);
+    assert_eq!(pushed(&mut region, early, NOW).0, vec![(SEQUENCE, 0, 1)]);
+    assert_eq!(pushed(&mut region, late, NOW).0, vec![], "not followed");
+    region.report(origin(254), &[count("k", SEQUENCE, 6)], NOW);
+    assert_eq!(pushed(&mut region, late, NOW).0, vec![(SEQUENCE, 0, 6)], "everybody hears of a hot key");
+    let later = UnixMs(NOW.0 + 2 * CELL_MS);
+    region.tick(later);
+    region.report(late, &[count("k", SEQUENCE + 2, 0)], later);
+    region.report(origin(254), &[count("k", SEQUENCE + 2, 1)], later);
+    assert_eq!(pushed(&mut region, late, later).0, vec![(SEQUENCE + 2, 0, 1)], "there is room again");
 }
 
 #[test]
@@ -218,6 +269,7 @@ fn merged(reports: &[(u8, u64, u64)]) -> Vec<(u64, Vec<(OriginId, u64)>)> {
     let explained = region.explain(b"w", b"n", b"k");
     let cells = explained.iter().flat_map(|explained| &explained.cells);
     cells
+        .inspect(|cell| assert_eq!(cell.regional_total(), cell.components.iter().map(|c| c.own).sum::<u64>()))
         .filter(|cell| !cell.components.is_empty())
         .map(|cell| (cell.sequence, cell.components.iter().map(|c| (c.origin, c.own)).collect()))
         .collect()
