@@ -23,7 +23,7 @@ const PUSH_QUEUE: (&str, &str) = ("push_queue", "Keys waiting to be pushed, summ
 const REPORTS: (&str, &str) = ("reports", "Reports received and acknowledged");
 const COUNTS_MERGED: (&str, &str) = ("counts_merged", "Counts of reports merged into the region");
 const COUNTS_REFUSED: (&str, &str) = ("counts_refused", "Counts of reports not merged, by reason");
-const CONSULTS: (&str, &str) = ("consults", "Consults by result: granted, refused, unanswered");
+const CONSULTS: (&str, &str) = ("consults", "Consults by result: granted, refused, unjudged");
 const PUSHES: (&str, &str) = ("pushes", "Frames pushed to subscribers");
 const PUSHED_CELLS: (&str, &str) = ("pushed_cells", "Cells pushed to subscribers");
 const SLOW_STREAMS: (&str, &str) = ("slow_streams_dropped", "Streams dropped as their peer did not read");
@@ -103,14 +103,14 @@ impl Metrics {
         self.counts_refused.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// Counts an answered consult.
-    pub fn consult_answered(&self, granted: bool) {
+    /// Counts a consult that was granted or not.
+    pub fn consult_judged(&self, granted: bool) {
         self.consult(if granted { "granted" } else { "refused" });
     }
 
-    /// Counts a consult that the region could not answer.
-    pub fn consult_unanswered(&self) {
-        self.consult("unanswered");
+    /// Counts a consult that the region could not judge.
+    pub fn consult_unjudged(&self) {
+        self.consult("unjudged");
     }
 
     /// Counts a frame that ended its stream.

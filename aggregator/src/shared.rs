@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use weir_core::key::OriginId;
 use weir_core::region::{Explained, Region, RegionLimits, RegionStats};
 use weir_core::time::UnixMs;
-use weir_core::wire::{Ack, Consult, FilterFrame, Pong, Push, RegionFrame, Report};
+use weir_core::wire::{Ack, Answer, Consult, FilterFrame, Pong, Push, RegionFrame, Report};
 
 /// Names one stream for as long as this program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -174,11 +174,7 @@ impl Shared {
         let region = &mut state.region;
         let reply = RegionFrame {
             ack: frame.report.as_ref().map(|report| self.merge(region, origin, report, now)),
-            answers: frame
-                .consults
-                .iter()
-                .filter_map(|consult| self.answer(region, origin, consult, now))
-                .collect(),
+            answers: frame.consults.iter().map(|consult| self.answer(region, origin, consult, now)).collect(),
             pong: frame.ping.as_ref().map(|ping| Pong {
                 sent_ms: ping.sent_ms,
                 unix_ms: now.0,
@@ -194,10 +190,13 @@ impl Shared {
         Ok(reply)
     }
 
-    /// Forgets what is over, in steps between which others get their turn.
-    pub fn tick(&self) {
+    /// Forgets some of what is over; true if there is more. Let others have their turn before the next call.
+    pub fn tick(&self) -> bool {
         let now = self.now();
-        while self.state.lock().region.tick(now) {}
+        let mut state = self.state.lock();
+        let more = state.region.tick(now);
+        MutexGuard::unlock_fair(state);
+        more
     }
 
     /// The region's figures.
@@ -221,31 +220,24 @@ impl Shared {
 
     fn merge(&self, region: &mut Region, origin: OriginId, report: &Report, now: UnixMs) -> Ack {
         let reported = region.report(origin, &report.counts, now);
-        let refused = reported.refused.len();
-        reported.refused.iter().for_each(|refused| self.metrics.count_refused(*refused));
+        reported.refused.iter().for_each(|(_, reason)| self.metrics.count_refused(*reason));
         self.metrics.reports.inc();
-        self.metrics.counts_merged.inc_by(report.counts.len().saturating_sub(refused) as u64);
-        Ack { report_id: report.id, bases: reported.bases, refused: refused as u64 }
+        self.metrics.counts_merged.inc_by(report.counts.len().saturating_sub(reported.refused.len()) as u64);
+        let refused = reported.refused.iter().map(|(place, _)| *place).collect();
+        Ack { report_id: report.id, bases: reported.bases, refused }
     }
 
-    /// A consult that the region cannot judge stays without an answer. Saying "not granted" would deny a request
-    /// for which nothing speaks against it; without an answer the filter's timeout passes and it decides on what it
-    /// knows itself, as it would if this program were away.
-    fn answer(
-        &self,
-        region: &mut Region,
-        origin: OriginId,
-        consult: &Consult,
-        now: UnixMs,
-    ) -> Option<weir_core::wire::Answer> {
+    /// Every consult is answered. One that the region cannot judge is answered without a view: nothing speaks against
+    /// the request, and the filter need not wait for its timeout to decide on what it knows itself.
+    fn answer(&self, region: &mut Region, origin: OriginId, consult: &Consult, now: UnixMs) -> Answer {
         match region.consult(origin, consult, now) {
             Ok(answer) => {
-                self.metrics.consult_answered(answer.granted);
-                Some(answer)
+                self.metrics.consult_judged(answer.granted);
+                answer
             }
             Err(_) => {
-                self.metrics.consult_unanswered();
-                None
+                self.metrics.consult_unjudged();
+                Answer { id: consult.id, granted: false, current: None, previous: None }
             }
         }
     }

@@ -58,7 +58,7 @@ async fn health_readiness_and_metrics() {
         "weir_aggregator_keys 1",
         "weir_aggregator_reports_total 1",
         "weir_aggregator_counts_merged_total 1",
-        "weir_aggregator_consults_total{result=\"denied\"} 1",
+        "weir_aggregator_consults_total{result=\"refused\"} 1",
         "weir_aggregator_consults_total{result=\"granted\"} 1",
     ] {
         assert!(text.lines().any(|found| found == line), "no {line:?} in\n{text}");

@@ -5,7 +5,8 @@ mod common;
 use common::{HOUR_MS, start};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use weir_core::wire::{Count, FilterFrame, Ping, Report};
+use weir_core::key::OriginId;
+use weir_core::wire::{Answer, Consult, Count, FilterFrame, Ping, Report};
 
 #[tokio::test]
 async fn a_report_is_acknowledged_and_pushed_to_the_others() {
@@ -19,7 +20,7 @@ async fn a_report_is_acknowledged_and_pushed_to_the_others() {
     let reported = Instant::now();
     writer.send(weir.report(7, "alice", 5)).await;
     let ack = writer.next_with(|frame| frame.ack).await;
-    assert_eq!((ack.report_id, ack.refused, ack.bases.len()), (7, 0, 0));
+    assert_eq!((ack.report_id, ack.refused, ack.bases.len()), (7, vec![], 0));
     let view = reader.pushed("alice", |view| view.region_others == 5).await;
     let late = reported.elapsed();
     assert_eq!((view.own, view.sequence), (1, weir.sequence()));
@@ -47,7 +48,8 @@ async fn bad_counts_are_told_apart_from_good_ones() {
     let report = Report { id: 1, counts };
     peer.send(FilterFrame { report: Some(report), ..FilterFrame::default() }).await;
     let ack = peer.next_with(|frame| frame.ack).await;
-    assert_eq!((ack.refused, ack.bases.iter().map(|base| base.own).collect::<Vec<_>>()), (3, vec![5]));
+    assert_eq!(ack.refused, [1, 2, 3], "their places");
+    assert_eq!(ack.bases.iter().map(|base| base.own).collect::<Vec<_>>(), [5]);
     assert_eq!(weir.metric("weir_aggregator_counts_merged_total"), 2.0);
     for reason in ["key", "sequence", "component"] {
         let name = format!("weir_aggregator_counts_refused_total{{reason=\"{reason}\"}}");
@@ -70,13 +72,14 @@ async fn grants_of_a_region_never_exceed_the_limit() {
 }
 
 #[tokio::test]
-async fn a_consult_that_cannot_be_judged_has_no_answer() {
+async fn a_consult_that_cannot_be_judged_is_answered_without_a_view() {
     let weir = start(None).await;
     let mut peer = weir.join(1, false).await;
-    let wrong = weir_core::wire::Consult { key: vec![1], ..weir.consult(1, "bob", 0, 1, 10) };
+    let wrong = Consult { key: vec![1], ..weir.consult(1, "bob", 0, 1, 10) };
     let answers = peer.answers(vec![wrong, weir.consult(2, "bob", 0, 1, 10)]).await;
-    assert_eq!(answers.iter().map(|a| (a.id, a.granted)).collect::<Vec<_>>(), [(2, true)]);
-    assert_eq!(weir.metric("weir_aggregator_consults_total{result=\"unanswered\"}"), 1.0);
+    let judged = |answer: &Answer| (answer.id, answer.granted, answer.current.is_some());
+    assert_eq!(answers.iter().map(judged).collect::<Vec<_>>(), [(1, false, false), (2, true, true)]);
+    assert_eq!(weir.metric("weir_aggregator_consults_total{result=\"unjudged\"}"), 1.0);
 }
 
 #[tokio::test]
@@ -154,4 +157,25 @@ async fn a_shutdown_takes_what_was_sent_and_ends_the_streams() {
     assert_eq!((acked, end), (10, tonic::Code::Unavailable));
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     assert_eq!(shared.explain(b"default", b"api", b"erin")[0].cells[0].regional_total(), 10);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn forgetting_many_keys_lets_others_have_their_turn() {
+    const MANY: usize = 20_000;
+    let weir = start(None).await;
+    let shared = weir.server.shared();
+    let counts = (0..MANY).map(|n| weir.count(&format!("k{n}"), 1)).collect();
+    let frame = FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() };
+    shared.take(OriginId([1; 16]), &frame).unwrap();
+    assert_eq!(shared.stats().keys, MANY);
+    weir.clock.0.store(3 * HOUR_MS.cast_signed(), Relaxed);
+    let mut seen = Vec::new();
+    let watched = async {
+        while seen.last() != Some(&0) {
+            seen.push(shared.stats().keys);
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(common::DEADLINE, watched).await.expect("all keys forgotten");
+    assert!(seen.iter().any(|keys| (1..MANY).contains(keys)), "all were forgotten at a stretch");
 }
