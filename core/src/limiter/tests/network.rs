@@ -102,7 +102,7 @@ impl World {
         }
         if let Some(report) = frame.report {
             let reported = self.region.report(origin, &report.counts, now);
-            let refused = Vec::new();
+            let refused = reported.refused.iter().map(|(place, _)| *place).collect();
             answer.ack = Some(wire::Ack { report_id: report.id, bases: reported.bases, refused });
         }
         self.consults += frame.consults.len() as u64;
