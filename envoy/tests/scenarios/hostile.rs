@@ -195,7 +195,6 @@ async fn identifiers_that_are_huge_or_no_text() {
         get_as(&format!("{huge}y")),
         Request::get("/").header(KEY, [0xff, 0xfe, 0x80, b'|', b'\\']),
         Request::get("/").header(KEY, [0xff, 0xfe, 0x81, b'|', b'\\']),
-        Request::get("/").header(KEY, "a").header(KEY, "b"),
         Request::get("/").header("cookie", format!("c={huge}")),
         Request::get("/").header("cookie", [b'c', b'=', 0xc3, 0x28]),
         Request::get("/").header("cookie", ";;;=;c;=c; c =;"),
@@ -209,6 +208,11 @@ async fn identifiers_that_are_huge_or_no_text() {
             let answer = region.envoy().send(request.clone()).await.unwrap();
             assert_eq!(answer.status, expected, "request {at}: {answer:?}");
         }
+    }
+    for second in ["b", "c"] {
+        let doubled = Request::get("/").header(KEY, "a").header(KEY, second);
+        let answer = region.envoy().send(doubled).await.unwrap();
+        assert_eq!(answer.status, 429, "two lines name nobody, and the budget of nobody is used up");
     }
     let beyond = region.envoy().send(get_as(&"x".repeat(61 * 1024))).await.unwrap();
     assert_eq!(beyond.status, 431, "more than Envoy itself takes");
