@@ -15,6 +15,17 @@
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
+// All of this runs inside Envoy, where a panic strands every paused request of a worker.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::unreachable
+    )
+)]
 
 extern crate alloc;
 #[cfg(test)]

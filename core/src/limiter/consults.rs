@@ -132,7 +132,7 @@ impl Consults {
         self.waiting.is_empty()
     }
 
-    /// Lets `request` wait for an answer to each of `needs`; returns how many new questions that made, by reason.
+    /// Lets `request` wait for an answer to each of `needs`; tells `asked` the reason of each new question.
     pub(super) fn wait(
         &mut self,
         request: u64,

@@ -43,13 +43,6 @@ impl Meta {
         proposal
     }
 
-    /// The meta data of a table that exists.
-    pub fn load(shared: &mut impl Shared) -> Option<Meta> {
-        let mut bytes = Vec::new();
-        shared.load(Place::Meta, &mut bytes)?;
-        Meta::decode(&bytes)
-    }
-
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(LENGTH);
         bytes.push(LAYOUT);
