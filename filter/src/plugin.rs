@@ -341,7 +341,8 @@ impl Plugin {
             }
         };
         if outcome.decision == Decision::Wait {
-            let paused = Paused { applied: self.applied().collect(), client: client(headers) };
+            let paused =
+                Paused { applied: applied(&self.resolved, &self.shapes).collect(), client: client(headers) };
             self.paused.insert(context, paused);
             return Effect::Pause;
         }
@@ -371,12 +372,12 @@ impl Plugin {
             }
             Decision::Allow(budget) => {
                 match paused {
-                    Some(applied) => self.count_allowed(applied, outcome.shadow_denied),
+                    Some(rules) => {
+                        count_allowed(&mut self.tally, rules.iter().copied(), outcome.shadow_denied)
+                    }
                     None => {
-                        for at in 0..self.resolved.len() {
-                            let applied = self.applied().nth(at);
-                            self.count_allowed(applied.as_slice(), outcome.shadow_denied);
-                        }
+                        let rules = applied(&self.resolved, &self.shapes);
+                        count_allowed(&mut self.tally, rules, outcome.shadow_denied);
                     }
                 }
                 if let Some(budget) = budget.filter(|_| self.config.responses.on_allow)
@@ -392,22 +393,6 @@ impl Plugin {
                     }
                 }
             }
-        }
-    }
-
-    /// The rules that apply to the request at hand.
-    fn applied(&self) -> impl Iterator<Item = Applied> + '_ {
-        self.resolved.iter().map(|resolved| {
-            let shadow = self.shapes.get(resolved.rule).is_some_and(|shape| shape.policy.shadow);
-            Applied { rule: resolved.rule, shadow }
-        })
-    }
-
-    fn count_allowed(&mut self, applied: &[Applied], shadow_denied: u64) {
-        for applied in applied {
-            let refused = applied.shadow && bit(shadow_denied, applied.rule);
-            let outcome = if refused { Outcome::ShadowDeny } else { Outcome::Allow };
-            self.tally.count(applied.rule, outcome);
         }
     }
 
@@ -468,6 +453,21 @@ impl Plugin {
             self.tick_ms = wanted;
             host::set_tick_period(u32::try_from(wanted).unwrap_or(u32::MAX));
         }
+    }
+}
+
+/// The rules that apply to the request at hand.
+fn applied(resolved: &[Resolved], shapes: &[Shape]) -> impl Iterator<Item = Applied> {
+    resolved.iter().map(|resolved| {
+        let shadow = shapes.get(resolved.rule).is_some_and(|shape| shape.policy.shadow);
+        Applied { rule: resolved.rule, shadow }
+    })
+}
+
+fn count_allowed(tally: &mut Tally, rules: impl Iterator<Item = Applied>, shadow_denied: u64) {
+    for applied in rules {
+        let refused = applied.shadow && bit(shadow_denied, applied.rule);
+        tally.count(applied.rule, if refused { Outcome::ShadowDeny } else { Outcome::Allow });
     }
 }
 
