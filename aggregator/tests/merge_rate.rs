@@ -22,7 +22,7 @@ async fn counts_merged_through_one_stream_on_one_core() {
             sequence,
             own: id,
             limit: 1_000_000,
-            unbased: false,
+            ..Default::default()
         });
         FilterFrame { report: Some(Report { id, counts: counts.collect() }), ..FilterFrame::default() }
     };

@@ -86,6 +86,10 @@ pub struct Count {
     /// The process forgot this cell and asks for its component: stored is nothing, the [`Ack`] brings the base.
     #[prost(bool, tag = "5")]
     pub unbased: bool,
+    /// What the process was last told that the others of its region used; 0 if it does not repeat that. Evidence for
+    /// a region that has lost everything, and nothing else: it is never added to any component.
+    #[prost(uint64, tag = "6")]
+    pub region_others: u64,
 }
 
 /// May `cost` more pass? The proposal is absolute (`own + cost`), so it may be repeated.
@@ -109,6 +113,9 @@ pub struct Consult {
     /// The limit to hold it against.
     #[prost(uint64, tag = "6")]
     pub limit: u64,
+    /// How long the asker waits for the answer, in milliseconds; 0 if it does not say.
+    #[prost(uint32, tag = "7")]
+    pub timeout_ms: u32,
 }
 
 /// Are you there?

@@ -75,7 +75,7 @@ impl Weir {
     /// One component of `identifier` in the current hour.
     pub fn count(&self, identifier: &str, own: u64) -> Count {
         let key = key(identifier);
-        Count { key, sequence: self.sequence(), own, limit: 1_000, unbased: false }
+        Count { key, sequence: self.sequence(), own, limit: 1_000, ..Count::default() }
     }
 
     pub fn report(&self, id: u64, identifier: &str, own: u64) -> FilterFrame {
@@ -84,7 +84,7 @@ impl Weir {
     }
 
     pub fn consult(&self, id: u64, identifier: &str, own: u64, cost: u64, limit: u64) -> Consult {
-        Consult { id, key: key(identifier), sequence: self.sequence(), own, cost, limit }
+        Consult { id, key: key(identifier), sequence: self.sequence(), own, cost, limit, timeout_ms: 0 }
     }
 
     /// The value of a metric, labels included in the name.

@@ -229,6 +229,7 @@ impl Row<'_> {
             own: self.own,
             limit: self.limit,
             unbased: self.unbased,
+            region_others: 0,
         }
     }
 }

@@ -22,6 +22,7 @@
 //! Leaves to others: streams, clocks and stores (`aggregator`); what a filter does with it (`limiter`).
 
 mod cells;
+pub mod exchange;
 mod keys;
 mod subscribers;
 

@@ -33,12 +33,12 @@ fn key(identifier: &str) -> Key {
 }
 
 fn count(identifier: &str, sequence: u64, own: u64) -> wire::Count {
-    wire::Count { key: key(identifier).as_bytes().to_vec(), sequence, own, limit: 10, unbased: false }
+    wire::Count { key: key(identifier).as_bytes().to_vec(), sequence, own, limit: 10, ..Default::default() }
 }
 
 fn ask(own: u64, cost: u64) -> wire::Consult {
     let key = key("k").as_bytes().to_vec();
-    wire::Consult { id: 1, key, sequence: SEQUENCE, own, cost, limit: 10 }
+    wire::Consult { id: 1, key, sequence: SEQUENCE, own, cost, limit: 10, timeout_ms: 0 }
 }
 
 fn region() -> Region {
