@@ -8,7 +8,8 @@
 //! 4. [`table`]: what one Envoy process knows of its keys, as bytes that all its workers share.
 //! 5. [`limiter`]: one worker's decision over that table: allow, deny or consult; reports, leases, memory of denials.
 //! 6. [`wire`]: the frames between a filter and an aggregator.
-//! 7. [`region`]: an aggregator's view: components of all origins, grants, pushes.
+//! 7. [`region`]: an aggregator's view: components of all origins, grants, pushes, and what its stores are told.
+//! 8. [`cadence`] and [`breaker`]: when stores are spoken to, and whether.
 //!
 //! Nothing here reads a clock, draws a random number, performs I/O or holds a global: time, seeds and messages
 //! come in as values, effects go out as values. The shells (`filter`, `aggregator`) do the rest.
@@ -31,6 +32,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod breaker;
+pub mod cadence;
 pub mod key;
 pub mod limiter;
 pub mod region;

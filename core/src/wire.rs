@@ -243,3 +243,45 @@ pub struct Refusal {
     #[prost(string, tag = "1")]
     pub reason: String,
 }
+
+/// Between the aggregators of one region: cells that changed, as the region's store holds them now.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Changes {
+    /// Which aggregator says it: 16 bytes, so that it can leave out its own.
+    #[prost(bytes = "vec", tag = "1")]
+    pub sender: Vec<u8>,
+    /// At most [`MAX_FRAME_CELLS`].
+    #[prost(message, repeated, tag = "2")]
+    pub cells: Vec<Change>,
+    /// The sender's Envoys changed: who counts as alive is to be asked anew.
+    #[prost(bool, tag = "3")]
+    pub origins_changed: bool,
+}
+
+/// Some components of one cell.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Change {
+    /// Canonical key bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// Which cell.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// Lowest limit known to apply; the highest number if unknown.
+    #[prost(uint64, tag = "3")]
+    pub limit: u64,
+    /// Those of the sender's own Envoys.
+    #[prost(message, repeated, tag = "4")]
+    pub parts: Vec<Part>,
+}
+
+/// One origin's count.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Part {
+    /// Whose: 16 bytes; all zero for what nobody knows the origin of.
+    #[prost(bytes = "vec", tag = "1")]
+    pub origin: Vec<u8>,
+    /// Absolute.
+    #[prost(uint64, tag = "2")]
+    pub own: u64,
+}

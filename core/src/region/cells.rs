@@ -1,99 +1,25 @@
-//! One key of a region: its live cells, the components in them, and the origins that touch it.
+//! One key of a region: its live cells, and the origins that touch it.
 //!
-//! Leaves to others: which keys exist and when they are looked at again (`region`), who is told (`subscribers`).
+//! Leaves to others: what is in a cell (`cell`), which keys exist and when they are looked at again (`keys`), who is
+//! told (`subscribers`).
 
 use super::Refused;
-use crate::key::{Key, OriginId};
+use super::cell::{CellState, MAX_ORIGINS_A_KEY};
+use crate::key::{Key, KeyParts, OriginId};
 use crate::time::UnixMs;
 use crate::window::{MAX_COUNT, Position, Used};
 use crate::wire;
 use alloc::vec::Vec;
 
 /// Cells kept for a key: as many as a plausible sequence can name (now ± 2).
-const MAX_CELLS: usize = 5;
-/// Most components of a cell, and most followers of a key. A region's Envoys are fewer at any moment; but one that
-/// starts again is a new origin, and what it has spent before counts on until its cell is over.
-pub(super) const MAX_ORIGINS_A_KEY: usize = 4_096;
-
-/// What one origin has used in one cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Component {
-    /// Who owns it.
-    pub origin: OriginId,
-    /// How much; never falls.
-    pub own: u64,
-    /// When it last grew.
-    pub updated: UnixMs,
-}
-
-/// One cell of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CellState {
-    /// Which cell.
-    pub sequence: u64,
-    /// Ordered by origin.
-    pub components: Vec<Component>,
-    /// Sum of the other regions; never falls.
-    pub global_others: u64,
-    /// When that last grew.
-    pub global_updated: UnixMs,
-    /// Lowest limit that anybody applied to this cell; `u64::MAX` if unknown.
-    pub limit: u64,
-    /// Sum of the components, kept as they grow.
-    regional_total: u64,
-}
-
-impl CellState {
-    fn new(sequence: u64) -> CellState {
-        CellState {
-            sequence,
-            components: Vec::new(),
-            global_others: 0,
-            global_updated: UnixMs(0),
-            limit: u64::MAX,
-            regional_total: 0,
-        }
-    }
-
-    /// Sum of all components of the region.
-    pub fn regional_total(&self) -> u64 {
-        self.regional_total
-    }
-
-    /// Sum over region and globe.
-    pub fn total(&self) -> u64 {
-        self.regional_total.saturating_add(self.global_others)
-    }
-
-    fn component(&self, origin: OriginId) -> u64 {
-        match self.components.binary_search_by_key(&origin, |component| component.origin) {
-            Ok(found) => self.components.get(found).map_or(0, |component| component.own),
-            Err(_) => 0,
-        }
-    }
-
-    /// True if the component grew; refused if there is no room for another one.
-    fn raise(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
-        let raised = Component { origin, own, updated: now };
-        let before = match self.components.binary_search_by_key(&origin, |component| component.origin) {
-            Ok(found) => match self.components.get_mut(found) {
-                Some(component) if component.own < own => core::mem::replace(component, raised).own,
-                _ => return Ok(false),
-            },
-            Err(_) if self.components.len() >= MAX_ORIGINS_A_KEY => return Err(Refused::Full),
-            Err(place) => {
-                self.components.insert(place, raised);
-                0
-            }
-        };
-        self.regional_total = self.regional_total.saturating_add(own - before);
-        Ok(true)
-    }
-}
+pub(super) const MAX_CELLS: usize = 5;
+/// Windows shorter than this stay within their region: they are over before other regions could hear of them.
+pub const SHORTEST_PUBLISHED_MS: u64 = 60_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyState {
     cell_ms: u64,
+    duration_ms: u64,
     /// Ordered by sequence.
     cells: Vec<CellState>,
     /// Who touches the key, and the last sequence in which it did; ordered by origin.
@@ -101,8 +27,24 @@ pub(super) struct KeyState {
 }
 
 impl KeyState {
-    pub(super) fn new(cell_ms: u64) -> KeyState {
-        KeyState { cell_ms, cells: Vec::new(), followers: Vec::new() }
+    pub(super) fn new(parts: &KeyParts<'_>) -> KeyState {
+        let (cell_ms, duration_ms) = (parts.cell_ms(), parts.duration_ms);
+        KeyState { cell_ms, duration_ms, cells: Vec::new(), followers: Vec::new() }
+    }
+
+    /// Whether other regions hear of it.
+    pub(super) fn is_published(&self) -> bool {
+        self.duration_ms >= SHORTEST_PUBLISHED_MS
+    }
+
+    pub(super) fn cell_ms(&self) -> u64 {
+        self.cell_ms
+    }
+
+    /// When no window touches cell `sequence` any more.
+    pub(super) fn expires(&self, sequence: u64) -> UnixMs {
+        let end = sequence.saturating_add(1).saturating_mul(self.cell_ms);
+        UnixMs(end.saturating_add(self.duration_ms))
     }
 
     pub(super) fn cells(&self) -> &[CellState] {
@@ -115,13 +57,14 @@ impl KeyState {
         sequence.saturating_add(2).saturating_mul(self.cell_ms).div_ceil(1_000)
     }
 
-    /// Drops what is over, returns the newest sequence that is left.
-    pub(super) fn drop_old(&mut self, now: UnixMs) -> Option<u64> {
+    /// Drops what is over; returns the newest sequence that is left, and how many cells went.
+    pub(super) fn drop_old(&mut self, now: UnixMs) -> (Option<u64>, usize) {
         let oldest = Position::at(now, self.cell_ms).sequence.saturating_sub(1);
+        let before = self.cells.len();
         self.cells.retain(|cell| cell.sequence >= oldest);
         self.followers.retain(|(_, touched)| *touched >= oldest);
         let touched = self.followers.iter().map(|(_, touched)| *touched).max();
-        self.cells.last().map(|cell| cell.sequence).max(touched)
+        (self.cells.last().map(|cell| cell.sequence).max(touched), before - self.cells.len())
     }
 
     /// True if `origin` follows from now on; false if it did before, or if there is no room for another follower.
@@ -135,6 +78,9 @@ impl KeyState {
             }
             Err(_) if self.followers.len() >= MAX_ORIGINS_A_KEY => false,
             Err(place) => {
+                if self.followers.is_empty() {
+                    self.followers.reserve_exact(1);
+                }
                 self.followers.insert(place, (origin, sequence));
                 true
             }
@@ -155,9 +101,9 @@ impl KeyState {
             .any(|cell| cell.global_others > 0 || cell.components.iter().any(|other| other.origin != origin))
     }
 
-    /// Past half the limit in any live cell.
+    /// Past half the limit in any live cell, here or in another region.
     pub(super) fn is_hot(&self) -> bool {
-        self.cells.iter().any(|cell| cell.total() > cell.limit / 2)
+        self.cells.iter().any(CellState::is_hot)
     }
 
     /// Merges by max; true if it grew.
@@ -172,15 +118,6 @@ impl KeyState {
             return Ok(false);
         }
         self.cell_mut(sequence)?.raise(origin, own, now)
-    }
-
-    pub(super) fn raise_global(&mut self, sequence: u64, sum: u64, now: UnixMs) -> Result<bool, Refused> {
-        let cell = self.cell_mut(sequence)?;
-        let grew = cell.global_others < sum;
-        if grew {
-            (cell.global_others, cell.global_updated) = (sum, now);
-        }
-        Ok(grew)
     }
 
     pub(super) fn note_limit(&mut self, sequence: u64, limit: u64) {
@@ -226,12 +163,17 @@ impl KeyState {
         self.followers.binary_search_by_key(&origin, |(follower, _)| *follower)
     }
 
-    fn cell(&self, sequence: u64) -> Option<&CellState> {
+    pub(super) fn cell(&self, sequence: u64) -> Option<&CellState> {
         self.cells.iter().find(|cell| cell.sequence == sequence)
     }
 
+    /// The cell, if there is one.
+    pub(super) fn known_mut(&mut self, sequence: u64) -> Option<&mut CellState> {
+        self.cells.iter_mut().find(|cell| cell.sequence == sequence)
+    }
+
     /// The cell, made if need be; refused only if newer ones already fill the room.
-    fn cell_mut(&mut self, sequence: u64) -> Result<&mut CellState, Refused> {
+    pub(super) fn cell_mut(&mut self, sequence: u64) -> Result<&mut CellState, Refused> {
         let place = match self.cells.binary_search_by_key(&sequence, |cell| cell.sequence) {
             Ok(found) => return self.cells.get_mut(found).ok_or(Refused::Full),
             Err(place) => place,
@@ -244,6 +186,9 @@ impl KeyState {
                 before
             }
         };
+        if self.cells.is_empty() {
+            self.cells.reserve_exact(1);
+        }
         self.cells.insert(place, CellState::new(sequence));
         self.cells.get_mut(place).ok_or(Refused::Full)
     }

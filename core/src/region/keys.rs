@@ -30,6 +30,7 @@ pub(super) struct Keys {
     /// When to look at a key again, in seconds since the epoch; each key stands here once.
     expiry: BTreeMap<u64, Vec<Key>>,
     shapes: BTreeSet<Shape>,
+    forgotten: u64,
 }
 
 /// How a (workspace, namespace) cuts time.
@@ -63,6 +64,7 @@ impl Keys {
             index: HashMap::with_hasher(KeyHasher(secret.0, secret.1)),
             expiry: BTreeMap::new(),
             shapes: BTreeSet::new(),
+            forgotten: 0,
         }
     }
 
@@ -72,9 +74,9 @@ impl Keys {
 
     /// Some keys from slot `from` on, and the slot to go on from; `None` after the last.
     pub(super) fn scan(&self, from: usize) -> (impl Iterator<Item = (&Key, &KeyState)>, Option<usize>) {
-        let to = from.saturating_add(MAX_KEYS_A_STEP).min(self.slots.len());
-        let some = self.slots.get(from..to).unwrap_or_default();
-        (some.iter().flatten().map(|(key, state)| (key, state)), (to < self.slots.len()).then_some(to))
+        let (slots, next) = self.step(from);
+        let some = self.slots.get(slots).unwrap_or_default();
+        (some.iter().flatten().map(|(key, state)| (key, state)), next)
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&KeyState> {
@@ -82,14 +84,45 @@ impl Keys {
         slot.as_ref().map(|(_, state)| state)
     }
 
-    /// The key's state, made if there is room.
-    pub(super) fn entry(&mut self, key: &Key, sequence: u64, now: UnixMs) -> Result<&mut KeyState, Refused> {
+    /// The slot in which a key stands.
+    pub(super) fn find(&self, key: &Key) -> Option<usize> {
+        self.index.get(key).copied()
+    }
+
+    /// What stands in a slot.
+    pub(super) fn at(&self, slot: usize) -> Option<(&Key, &KeyState)> {
+        self.slots.get(slot)?.as_ref().map(|(key, state)| (key, state))
+    }
+
+    /// What stands in a slot, to be changed.
+    pub(super) fn at_mut(&mut self, slot: usize) -> Option<(&Key, &mut KeyState)> {
+        self.slots.get_mut(slot)?.as_mut().map(|(key, state)| (&*key, state))
+    }
+
+    /// Where the key stands, and its state, made if there is room.
+    pub(super) fn entry(
+        &mut self,
+        key: &Key,
+        sequence: u64,
+        now: UnixMs,
+    ) -> Result<(usize, &mut KeyState), Refused> {
         let at = match self.index.get(key) {
             Some(at) => *at,
             None => self.insert(key, sequence, now)?,
         };
         let slot = self.slots.get_mut(at).and_then(Option::as_mut);
-        slot.map(|(_, state)| state).ok_or(Refused::Full)
+        slot.map(|(_, state)| (at, state)).ok_or(Refused::Full)
+    }
+
+    /// Cells forgotten so far.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// The slots that [`Keys::scan`] and walks like it look at next, from slot `from` on; `None` after the last.
+    pub(super) fn step(&self, from: usize) -> (core::ops::Range<usize>, Option<usize>) {
+        let to = from.saturating_add(MAX_KEYS_A_STEP).min(self.slots.len());
+        (from..to, (to < self.slots.len()).then_some(to))
     }
 
     /// Forgets cells that no window touches any more, and keys without cells and followers. True if some are left
@@ -133,7 +166,7 @@ impl Keys {
         if self.index.len() >= self.max {
             return Err(Refused::Full);
         }
-        let state = KeyState::new(key.parts().cell_ms());
+        let state = KeyState::new(&key.parts());
         self.expiry.entry(state.expires_s(sequence, now)).or_default().push(key.clone());
         self.note_shape(key);
         let at = self.vacant.pop().unwrap_or(self.slots.len());
@@ -149,9 +182,10 @@ impl Keys {
     fn expire_key(&mut self, key: Key, now: UnixMs) {
         let Some(at) = self.index.get(&key).copied() else { return };
         let Some(slot) = self.slots.get_mut(at) else { return };
-        let last =
-            slot.as_mut().and_then(|(_, state)| state.drop_old(now).map(|last| state.expires_s(last, now)));
-        match last {
+        let Some((_, state)) = slot else { return };
+        let (last, forgotten) = state.drop_old(now);
+        self.forgotten = self.forgotten.saturating_add(forgotten as u64);
+        match last.map(|last| state.expires_s(last, now)) {
             Some(due) => self.expiry.entry(due).or_default().push(key),
             None => {
                 *slot = None;

@@ -19,24 +19,41 @@
 //! - what a subscriber is still to be told by the keys that changed since it last took something;
 //! - the work of one step of a snapshot or of forgetting by `MAX_KEYS_A_STEP`.
 //!
+//! Behind a region there may be stores, which the shell drives: one that the region's aggregators share (`replay`),
+//! and one that all regions share (`publish`). What was lost on all sides is made up for by `base`.
+//!
+//! In reading order: `filters` (what filters say and hear), `cells` and [`cell`] (what is kept), `replay`, `publish`,
+//! `base`, and `work` (the queues between them).
+//!
 //! Leaves to others: streams, clocks and stores (`aggregator`); what a filter does with it (`limiter`).
 
+mod base;
+pub mod cell;
 mod cells;
 pub mod exchange;
+mod filters;
 mod keys;
+mod publish;
+mod replay;
 mod subscribers;
+mod work;
 
 use crate::key::{Key, OriginId};
 use crate::time::UnixMs;
 use crate::window::{MAX_COUNT, Position};
 use crate::wire;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use cells::KeyState;
+use cell::MAX_ORIGINS_A_KEY;
 use keys::Keys;
+use replay::Backing;
 use subscribers::Subscribers;
+use work::{Errand, Work};
 
-pub use cells::{CellState, Component};
+pub use cell::{CellState, Component};
+pub use cells::SHORTEST_PUBLISHED_MS;
+pub use publish::{Choice, Due, most_used};
+pub use replay::{HotCell, Proposed};
 
 /// An origin counts as alive for this long after its last frame.
 pub const ORIGIN_ALIVE_MS: u64 = 2_000;
@@ -105,6 +122,18 @@ pub struct RegionStats {
     pub live_origins: usize,
     /// Keys waiting to be pushed, summed over subscribers.
     pub pending_pushes: usize,
+    /// Cells that are kept.
+    pub windows: u64,
+    /// Cells made because somebody used them.
+    pub windows_created: u64,
+    /// Cells forgotten.
+    pub windows_forgotten: u64,
+    /// Cells waiting to be raised in the regional store.
+    pub pending_replays: usize,
+    /// Cells waiting to be told to the region's other aggregators.
+    pub pending_shares: usize,
+    /// Cells waiting to be told to other regions.
+    pub pending_publications: usize,
 }
 
 /// The state machine. Drive it with frames and with [`Region::tick`]; it never looks at a clock.
@@ -114,7 +143,16 @@ pub struct Region {
     keys: Keys,
     /// When each origin was last heard.
     origins: BTreeMap<OriginId, UnixMs>,
+    /// Origins that the region's other aggregators hear of.
+    elsewhere: BTreeSet<OriginId>,
     subscribers: Subscribers,
+    work: Work,
+    backing: Backing,
+    /// The walk over all cells that the loss of the global store has made necessary; the slot to go on from.
+    republish: Option<usize>,
+    /// Cells that began before this moment may have lost what nobody knows any more.
+    lost: Option<UnixMs>,
+    imported: u64,
 }
 
 impl Region {
@@ -124,7 +162,13 @@ impl Region {
             max_origins: limits.max_origins,
             keys: Keys::new(limits.max_keys, secret),
             origins: BTreeMap::new(),
+            elsewhere: BTreeSet::new(),
             subscribers: Subscribers::default(),
+            work: Work::default(),
+            backing: Backing::default(),
+            republish: None,
+            lost: None,
+            imported: 0,
         }
     }
 
@@ -144,107 +188,28 @@ impl Region {
         self.subscribers.remove(origin);
     }
 
-    /// Origins heard of within [`ORIGIN_ALIVE_MS`].
+    /// Origins heard of within [`ORIGIN_ALIVE_MS`], here or by another aggregator of the region.
     pub fn live_origins(&self, now: UnixMs) -> usize {
-        self.origins.values().filter(|last| now.0.saturating_sub(last.0) <= ORIGIN_ALIVE_MS).count()
+        let here = self.origins_here(now).count();
+        here + self.elsewhere.iter().filter(|origin| !self.origins.contains_key(*origin)).count()
     }
 
-    /// Merges what `origin` has spent.
-    pub fn report(&mut self, origin: OriginId, counts: &[wire::Count], now: UnixMs) -> Reported {
-        let mut reported = Reported::default();
-        for (place, count) in (0..).zip(counts) {
-            match self.merge_count(origin, count, now) {
-                Ok(None) => {}
-                Ok(Some(base)) => reported.bases.push(base),
-                Err(refused) => reported.refused.push((place, refused)),
-            }
-        }
-        reported
+    /// Origins heard of here within [`ORIGIN_ALIVE_MS`].
+    pub fn origins_here(&self, now: UnixMs) -> impl Iterator<Item = OriginId> + '_ {
+        let alive = move |last: &UnixMs| now.0.saturating_sub(last.0) <= ORIGIN_ALIVE_MS;
+        self.origins.iter().filter(move |(_, last)| alive(last)).map(|(origin, _)| *origin)
     }
 
-    /// Grants `own + cost` or not, and tells all that is known of the cell and the one before. An error means that the
-    /// region cannot judge it.
-    pub fn consult(
-        &mut self,
-        origin: OriginId,
-        ask: &wire::Consult,
-        now: UnixMs,
-    ) -> Result<wire::Answer, Refused> {
-        let (key, at) = checked(&ask.key, ask.sequence, ask.own, now)?;
-        let at = at.seen_from(ask.sequence);
-        let state = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
-        let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
-        let proposed = ask.own.saturating_add(ask.cost);
-        let limit = ask.limit.min(MAX_COUNT);
-        let used = state.used_with(ask.sequence, origin, proposed);
-        let granted = proposed <= MAX_COUNT && used.admits(&at, 0, limit) && ask.cost <= limit;
-        if granted && ask.cost > 0 {
-            changed |= state.raise(ask.sequence, origin, proposed, now)?;
-        }
-        state.note_limit(ask.sequence, limit);
-        let answer = wire::Answer {
-            id: ask.id,
-            granted,
-            current: Some(state.view(ask.sequence, origin)),
-            previous: ask.sequence.checked_sub(1).map(|sequence| state.view(sequence, origin)),
-        };
-        if changed {
-            self.subscribers.changed(&key, state, origin);
-        }
-        Ok(answer)
-    }
-
-    /// Takes what the other regions used in a cell: a sum that only grows.
-    pub fn import(
-        &mut self,
-        key: &Key,
-        sequence: u64,
-        global_others: u64,
-        now: UnixMs,
-    ) -> Result<(), Refused> {
-        let (key, _) = checked(key.as_bytes(), sequence, global_others, now)?;
-        let state = self.keys.entry(&key, sequence, now)?;
-        if state.raise_global(sequence, global_others, now)? {
-            self.subscribers.changed_outside(&key, state);
-        }
-        Ok(())
-    }
-
-    /// Starts (or restarts) pushes to `origin` with everything that matters to it.
-    pub fn subscribe(&mut self, origin: OriginId) {
-        self.subscribers.start(origin);
-    }
-
-    /// Ends the pushes to `origin`, which stays alive.
-    pub fn unsubscribe(&mut self, origin: OriginId) {
-        self.subscribers.remove(origin);
-    }
-
-    /// The next push for `origin`, or nothing. Call until it returns `None`. Some are empty: a step of a snapshot over
-    /// many keys that found none; they need not be sent.
-    pub fn next_push(&mut self, origin: OriginId, now: UnixMs) -> Option<wire::Push> {
-        if !self.subscribers.has_work(origin) {
-            return None;
-        }
-        self.subscribers.go_on(origin, &self.keys);
-        let (keys, complete) = self.subscribers.take(origin, wire::MAX_FRAME_CELLS / 2);
-        let views = keys
-            .iter()
-            .filter_map(|key| self.keys.get(key).map(|state| (key, state)))
-            .flat_map(|(key, state)| state.views(key, origin, now))
-            .collect();
-        Some(wire::Push { views, complete })
-    }
-
-    /// Whether [`Region::next_push`] has something for `origin`.
-    pub fn has_push(&self, origin: OriginId) -> bool {
-        self.subscribers.has_work(origin)
+    /// Takes the origins that are alive anywhere in the region, in place of those named before.
+    pub fn set_origins_elsewhere(&mut self, origins: &[OriginId]) {
+        self.elsewhere = origins.iter().copied().take(self.max_origins).collect();
     }
 
     /// Forgets cells that no window touches any more, and origins silent for an hour. True if it should be called
     /// again soon, as there is more to forget than it takes on at once.
     pub fn tick(&mut self, now: UnixMs) -> bool {
         self.origins.retain(|_, last| now.0.saturating_sub(last.0) < SILENT_MS);
+        self.work.sweep(&mut self.keys);
         self.keys.expire(now)
     }
 
@@ -262,42 +227,14 @@ impl Region {
             keys: self.keys.len(),
             live_origins: self.live_origins(now),
             pending_pushes: self.subscribers.pending(),
+            windows: (self.work.created + self.imported).saturating_sub(self.keys.forgotten()),
+            windows_created: self.work.created,
+            windows_forgotten: self.keys.forgotten(),
+            pending_replays: self.work.len(Errand::Replay),
+            pending_shares: self.work.len(Errand::Share),
+            pending_publications: self.work.len(Errand::Publish),
         }
     }
-
-    fn merge_count(
-        &mut self,
-        origin: OriginId,
-        count: &wire::Count,
-        now: UnixMs,
-    ) -> Result<Option<wire::View>, Refused> {
-        let (key, _) = checked(&count.key, count.sequence, count.own, now)?;
-        let state = touch(&mut self.keys, &mut self.subscribers, &key, origin, count.sequence, now)?;
-        state.note_limit(count.sequence, count.limit);
-        if count.unbased {
-            return Ok(Some(wire::View { key: count.key.clone(), ..state.view(count.sequence, origin) }));
-        }
-        if state.raise(count.sequence, origin, count.own, now)? {
-            self.subscribers.changed(&key, state, origin);
-        }
-        Ok(None)
-    }
-}
-
-/// The key's state, with `origin` among its followers; one that is new to a key known to others gets a push.
-fn touch<'a>(
-    keys: &'a mut Keys,
-    subscribers: &mut Subscribers,
-    key: &Key,
-    origin: OriginId,
-    sequence: u64,
-    now: UnixMs,
-) -> Result<&'a mut KeyState, Refused> {
-    let state = keys.entry(key, sequence, now)?;
-    if state.follow(origin, sequence) && state.has_others(origin) {
-        subscribers.enqueue(origin, key);
-    }
-    Ok(state)
 }
 
 fn checked(key: &[u8], sequence: u64, component: u64, now: UnixMs) -> Result<(Key, Position), Refused> {

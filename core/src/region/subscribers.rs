@@ -30,6 +30,8 @@ enum Snapshot {
     Scanning(usize),
     /// All were looked through, and what was found is still queued.
     Draining,
+    /// All was told, but the region itself does not know all yet.
+    Partial,
     /// All was told, and the subscriber knows it.
     #[default]
     Complete,
@@ -72,25 +74,33 @@ impl Subscribers {
         queue.snapshot = next.map_or(Snapshot::Draining, Snapshot::Scanning);
     }
 
-    /// Takes up to `most` keys, and whether the snapshot is complete with them.
-    pub(super) fn take(&mut self, origin: OriginId, most: usize) -> (Vec<Key>, bool) {
+    pub(super) fn has(&self, origin: OriginId) -> bool {
+        self.queues.contains_key(&origin)
+    }
+
+    /// Takes up to `most` keys, and whether the snapshot is complete with them; it never is before the region is
+    /// `whole`.
+    pub(super) fn take(&mut self, origin: OriginId, most: usize, whole: bool) -> (Vec<Key>, bool) {
         let Some(queue) = self.queues.get_mut(&origin) else { return Default::default() };
         let taken = queue.order.len().min(most);
         let keys: Vec<Key> = queue.order.drain(..taken).collect();
         for key in &keys {
             queue.queued.remove(key);
         }
-        let complete = queue.order.is_empty() && queue.snapshot == Snapshot::Draining;
-        if complete {
-            queue.snapshot = Snapshot::Complete;
+        let told = queue.order.is_empty() && matches!(queue.snapshot, Snapshot::Draining | Snapshot::Partial);
+        let complete = told && whole;
+        if told {
+            queue.snapshot = if whole { Snapshot::Complete } else { Snapshot::Partial };
         }
         (keys, complete)
     }
 
-    pub(super) fn has_work(&self, origin: OriginId) -> bool {
-        self.queues
-            .get(&origin)
-            .is_some_and(|queue| queue.snapshot != Snapshot::Complete || !queue.order.is_empty())
+    pub(super) fn has_work(&self, origin: OriginId, whole: bool) -> bool {
+        self.queues.get(&origin).is_some_and(|queue| {
+            let rests =
+                queue.snapshot == Snapshot::Complete || (queue.snapshot == Snapshot::Partial && !whole);
+            !rests || !queue.order.is_empty()
+        })
     }
 
     pub(super) fn pending(&self) -> usize {

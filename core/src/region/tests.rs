@@ -1,4 +1,4 @@
-use super::cells::MAX_ORIGINS_A_KEY;
+use super::cell::MAX_ORIGINS_A_KEY;
 use super::*;
 use crate::key::KeyParts;
 use crate::time::UnixMs;

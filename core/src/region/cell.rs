@@ -1,0 +1,217 @@
+//! One cell: what each origin has used in it, and how much of that the stores behind the region are known to hold.
+//!
+//! Leaves to others: which cells a key has (`cells`), when stores are told (`work`).
+
+use super::Refused;
+use super::exchange::{BASE, Part};
+use crate::key::OriginId;
+use crate::time::UnixMs;
+use crate::window::MAX_COUNT;
+use alloc::vec::Vec;
+
+/// Most components of a cell, and most followers of a key. A region's Envoys are fewer at any moment; but one that
+/// starts again is a new origin, and what it has spent before counts on until its cell is over.
+pub(super) const MAX_ORIGINS_A_KEY: usize = 4_096;
+/// The regional store has never been told of a component.
+const NEVER: u64 = u64::MAX;
+
+/// What one origin has used in one cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Component {
+    /// Who owns it; [`BASE`] where nobody knows any more.
+    pub origin: OriginId,
+    /// How much; never falls.
+    pub own: u64,
+    /// When it last grew.
+    pub updated: UnixMs,
+    /// What the regional store holds of it, or [`NEVER`]; means something in the life that the cell names.
+    stored: u64,
+}
+
+/// One cell of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellState {
+    /// Which cell.
+    pub sequence: u64,
+    /// Ordered by origin.
+    pub components: Vec<Component>,
+    /// Sum of the other regions; never falls.
+    pub global_others: u64,
+    /// When that last grew.
+    pub global_updated: UnixMs,
+    /// Lowest limit that anybody applied to this cell; `u64::MAX` if unknown.
+    pub limit: u64,
+    /// Sum of the components, kept as they grow.
+    sum: u64,
+    /// The region is known to have used as much, whatever the components say: evidence after a loss.
+    floor: u64,
+    /// What the global store is known to hold.
+    pub(super) published: u64,
+    /// The life of the regional store to which the marks on components belong.
+    life: u32,
+    /// The life in which the hot index names this cell.
+    pub(super) hot_in: u32,
+    pub(super) queued: Queued,
+}
+
+/// The queues in which a cell stands, each at most once; and whether it has been counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Queued {
+    pub(super) replay: bool,
+    pub(super) share: bool,
+    pub(super) hot: bool,
+    pub(super) publish: bool,
+    pub(super) floor: bool,
+    pub(super) counted: bool,
+}
+
+impl CellState {
+    pub(super) fn new(sequence: u64) -> CellState {
+        CellState {
+            sequence,
+            components: Vec::new(),
+            global_others: 0,
+            global_updated: UnixMs(0),
+            limit: u64::MAX,
+            sum: 0,
+            floor: 0,
+            published: 0,
+            life: 0,
+            hot_in: 0,
+            queued: Queued::default(),
+        }
+    }
+
+    /// What the region has used: the sum of its components, or what it is known to have used if that is more.
+    pub fn regional_total(&self) -> u64 {
+        self.sum.max(self.floor)
+    }
+
+    /// Sum over region and globe.
+    pub fn total(&self) -> u64 {
+        self.regional_total().saturating_add(self.global_others)
+    }
+
+    /// Sum of the components alone: what the region says of itself to others.
+    pub(super) fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// Past half its limit, or another region is.
+    pub(super) fn is_hot(&self) -> bool {
+        self.global_others > 0 || self.total() > self.limit / 2
+    }
+
+    /// The other regions should hear of it: it has reached half its limit, or one of them already spoke of it.
+    pub(super) fn is_worth_publishing(&self) -> bool {
+        let reached = self.limit != u64::MAX && self.sum >= self.limit.div_ceil(2);
+        self.sum > self.published && (reached || self.global_others > 0)
+    }
+
+    /// Its share of the limit in thousandths, to tell the most used from others.
+    pub(super) fn utilisation(&self) -> u64 {
+        self.total().saturating_mul(1_000).checked_div(self.limit).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn component(&self, origin: OriginId) -> u64 {
+        self.find(origin).ok().and_then(|found| self.components.get(found)).map_or(0, |found| found.own)
+    }
+
+    pub(super) fn has_base(&self) -> bool {
+        self.find(BASE).is_ok()
+    }
+
+    /// True if the component grew; refused if there is no room for another one. A count of 0 makes a component that
+    /// says that its origin follows the cell.
+    pub(super) fn raise(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
+        let before = match self.find(origin) {
+            Ok(found) => match self.components.get_mut(found) {
+                Some(component) if component.own < own => {
+                    component.updated = now;
+                    core::mem::replace(&mut component.own, own)
+                }
+                _ => return Ok(false),
+            },
+            Err(_) if self.components.len() >= MAX_ORIGINS_A_KEY => return Err(Refused::Full),
+            Err(place) => {
+                if self.components.is_empty() {
+                    // Most cells have one writer; the usual growth would take room for four.
+                    self.components.reserve_exact(1);
+                }
+                self.components.insert(place, Component { origin, own, updated: now, stored: NEVER });
+                0
+            }
+        };
+        self.sum = self.sum.saturating_add(own - before);
+        Ok(own > before)
+    }
+
+    pub(super) fn raise_global(&mut self, sum: u64, now: UnixMs) -> bool {
+        let grew = self.global_others < sum;
+        if grew {
+            (self.global_others, self.global_updated) = (sum, now);
+        }
+        grew
+    }
+
+    /// The region has used `total` at the least. True if that is more than its components say.
+    pub(super) fn raise_floor(&mut self, total: u64) -> bool {
+        self.floor = self.floor.max(total.min(MAX_COUNT));
+        self.floor > self.sum
+    }
+
+    /// What is known to have been used and stands in no component.
+    pub(super) fn shortage(&self) -> u64 {
+        self.floor.saturating_sub(self.sum)
+    }
+
+    /// What the region should have used at the least, where that is more than its components say.
+    pub(super) fn missing_floor(&self) -> Option<u64> {
+        (self.shortage() > 0 && !self.has_base()).then_some(self.floor)
+    }
+
+    /// Components that the store is not known to hold in this `life`.
+    pub(super) fn unstored(&self, life: u32) -> impl Iterator<Item = &Component> {
+        let known = self.life == life;
+        self.components
+            .iter()
+            .filter(move |component| !known || component.stored == NEVER || component.stored < component.own)
+    }
+
+    /// Whether the store was heard of this cell in this `life`.
+    pub(super) fn is_known_to(&self, life: u32) -> bool {
+        self.life == life
+    }
+
+    /// The store has said all that it holds of the cell: what is more is taken, what is less is to be told again.
+    /// True if the cell grew.
+    pub(super) fn learn_all(&mut self, parts: &[Part], life: u32, now: UnixMs) -> bool {
+        self.life = life;
+        for component in &mut self.components {
+            component.stored = NEVER;
+        }
+        self.learn(parts, life, now)
+    }
+
+    /// The store is said to hold this much. True if the cell grew.
+    pub(super) fn learn(&mut self, parts: &[Part], life: u32, now: UnixMs) -> bool {
+        if self.life != life {
+            self.life = life;
+            self.components.iter_mut().for_each(|component| component.stored = NEVER);
+        }
+        let mut grew = false;
+        for (origin, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
+            // Without room for it the component stays in the store alone.
+            grew |= self.raise(*origin, *own, now).unwrap_or(false);
+            if let Some(component) = self.find(*origin).ok().and_then(|at| self.components.get_mut(at)) {
+                let known = if component.stored == NEVER { 0 } else { component.stored };
+                component.stored = known.max(*own);
+            }
+        }
+        grew
+    }
+
+    fn find(&self, origin: OriginId) -> Result<usize, usize> {
+        self.components.binary_search_by_key(&origin, |component| component.origin)
+    }
+}

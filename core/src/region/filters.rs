@@ -1,0 +1,158 @@
+//! What filters say and hear: reports, consults, pushes.
+//!
+//! Leaves to others: what a count becomes (`cells`, `cell`), consults that a store has a say in (`replay`).
+
+use super::cells::KeyState;
+use super::keys::Keys;
+use super::subscribers::Subscribers;
+use super::{Refused, Region, Reported, checked};
+use crate::key::{Key, OriginId};
+use crate::time::UnixMs;
+use crate::window::{MAX_COUNT, Position};
+use crate::wire;
+
+impl Region {
+    /// Merges what `origin` has spent.
+    pub fn report(&mut self, origin: OriginId, counts: &[wire::Count], now: UnixMs) -> Reported {
+        let mut reported = Reported::default();
+        for (place, count) in (0..).zip(counts) {
+            match self.merge_count(origin, count, now) {
+                Ok(None) => {}
+                Ok(Some(base)) => reported.bases.push(base),
+                Err(refused) => reported.refused.push((place, refused)),
+            }
+        }
+        reported
+    }
+
+    /// Grants `own + cost` or not, and tells all that is known of the cell and the one before. An error means that the
+    /// region cannot judge it.
+    pub fn consult(
+        &mut self,
+        origin: OriginId,
+        ask: &wire::Consult,
+        now: UnixMs,
+    ) -> Result<wire::Answer, Refused> {
+        let (key, at) = checked(&ask.key, ask.sequence, ask.own, now)?;
+        let at = at.seen_from(ask.sequence);
+        let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
+        let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
+        let proposed = ask.own.saturating_add(ask.cost);
+        state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
+        let granted = admits(state, &at, origin, ask);
+        if granted && ask.cost > 0 {
+            changed |= state.raise(ask.sequence, origin, proposed, now)?;
+        }
+        if changed {
+            self.subscribers.changed(&key, state, origin);
+        }
+        self.work.note(slot, ask.sequence, state, self.backing.life());
+        Ok(answer(state, origin, ask, granted))
+    }
+
+    /// Starts (or restarts) pushes to `origin` with everything that matters to it.
+    pub fn subscribe(&mut self, origin: OriginId) {
+        self.subscribers.start(origin);
+    }
+
+    /// Ends the pushes to `origin`, which stays alive.
+    pub fn unsubscribe(&mut self, origin: OriginId) {
+        self.subscribers.remove(origin);
+    }
+
+    /// The next push for `origin`, or nothing. Call until it returns `None`. Some are empty: a step of a snapshot over
+    /// many keys that found none; they need not be sent.
+    pub fn next_push(&mut self, origin: OriginId, now: UnixMs) -> Option<wire::Push> {
+        if !self.subscribers.has_work(origin, self.backing.is_whole()) {
+            return None;
+        }
+        self.subscribers.go_on(origin, &self.keys);
+        let (keys, complete) =
+            self.subscribers.take(origin, wire::MAX_FRAME_CELLS / 2, self.backing.is_whole());
+        let views = keys
+            .iter()
+            .filter_map(|key| self.keys.get(key).map(|state| (key, state)))
+            .flat_map(|(key, state)| state.views(key, origin, now))
+            .collect();
+        Some(wire::Push { views, complete })
+    }
+
+    /// The same views once more, as the region knows them by now.
+    pub fn look_again(&self, origin: OriginId, views: &mut [wire::View]) {
+        for view in views {
+            let Ok(key) = Key::parse(&view.key) else { continue };
+            if let Some(state) = self.keys.get(&key) {
+                let bytes = core::mem::take(&mut view.key);
+                *view = wire::View { key: bytes, ..state.view(view.sequence, origin) };
+            }
+        }
+    }
+
+    /// Whether [`Region::next_push`] has something for `origin`.
+    pub fn has_push(&self, origin: OriginId) -> bool {
+        self.subscribers.has_work(origin, self.backing.is_whole())
+    }
+
+    fn merge_count(
+        &mut self,
+        origin: OriginId,
+        count: &wire::Count,
+        now: UnixMs,
+    ) -> Result<Option<wire::View>, Refused> {
+        let (key, _) = checked(&count.key, count.sequence, count.own, now)?;
+        let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, count.sequence, now)?;
+        state.note_limit(count.sequence, count.limit);
+        if count.unbased {
+            if self.backing.life().is_some() {
+                // The store may hold what this aggregator has never heard: it is asked by telling it of nothing.
+                state.cell_mut(count.sequence)?.raise(origin, 0, now)?;
+                self.work.note(slot, count.sequence, state, self.backing.life());
+            }
+            return Ok(Some(wire::View { key: count.key.clone(), ..state.view(count.sequence, origin) }));
+        }
+        let mut changed = state.raise(count.sequence, origin, count.own, now)?;
+        if count.region_others > 0 {
+            let total = count.own.saturating_add(count.region_others);
+            changed |= self.work.raise_floor(slot, count.sequence, state, total)?;
+        }
+        if changed {
+            self.subscribers.changed(&key, state, origin);
+        }
+        self.work.note(slot, count.sequence, state, self.backing.life());
+        Ok(None)
+    }
+}
+
+/// Whether the region, as it is known here, has room for what is asked.
+pub(super) fn admits(state: &KeyState, at: &Position, origin: OriginId, ask: &wire::Consult) -> bool {
+    let proposed = ask.own.saturating_add(ask.cost);
+    let limit = ask.limit.min(MAX_COUNT);
+    let used = state.used_with(ask.sequence, origin, proposed);
+    proposed <= MAX_COUNT && ask.cost <= limit && used.admits(at, 0, limit)
+}
+
+/// All that is known of the cell that was asked about and the one before.
+pub(super) fn answer(state: &KeyState, origin: OriginId, ask: &wire::Consult, granted: bool) -> wire::Answer {
+    wire::Answer {
+        id: ask.id,
+        granted,
+        current: Some(state.view(ask.sequence, origin)),
+        previous: ask.sequence.checked_sub(1).map(|sequence| state.view(sequence, origin)),
+    }
+}
+
+/// The key's state, with `origin` among its followers; one that is new to a key known to others gets a push.
+pub(super) fn touch<'a>(
+    keys: &'a mut Keys,
+    subscribers: &mut Subscribers,
+    key: &Key,
+    origin: OriginId,
+    sequence: u64,
+    now: UnixMs,
+) -> Result<(usize, &'a mut KeyState), Refused> {
+    let (slot, state) = keys.entry(key, sequence, now)?;
+    if state.follow(origin, sequence) && state.has_others(origin) {
+        subscribers.enqueue(origin, key);
+    }
+    Ok((slot, state))
+}

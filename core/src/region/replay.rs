@@ -1,0 +1,340 @@
+//! The region's store: what is to be raised in it, what it says, and what the region's other aggregators say.
+//!
+//! Every aggregator holds the components that its own filters report, and learns the others' from the store's word on
+//! each cell that it raises, from the other aggregators' messages, and from repeated reads of the hot index. All of
+//! that is merged by max. What the store holds is marked on each component for the store's present *life*; when a wipe
+//! begins another life, every mark is void at once, and all that is held here is told again.
+//!
+//! Leaves to others: talking to the store, timeouts, and whether it is asked at all (`aggregator`).
+
+use super::cell::CellState;
+use super::exchange::{BASE, Merge, Merged, Part, Proposal};
+use super::filters::{admits, answer, touch};
+use super::work::{Errand, Spot};
+use super::{MAX_ORIGINS_A_KEY, Refused, Region, checked};
+use crate::key::{Key, OriginId};
+use crate::time::UnixMs;
+use crate::window::{MAX_COUNT, Position};
+use crate::wire;
+use alloc::vec::Vec;
+
+/// Most components that a proposal repeats although the store should hold them: so many make it proof against a wipe
+/// that nobody has noticed yet.
+const MAX_REPEATED: usize = 64;
+
+/// What is known of the store behind a region.
+#[derive(Debug, Default)]
+pub(super) struct Backing {
+    /// Counts the store's lives; `None` without a store.
+    life: Option<u32>,
+    /// The hot index was read since the store was found.
+    whole: bool,
+    /// All cells are to be told again; the slot to go on from.
+    retell: Option<usize>,
+}
+
+impl Backing {
+    pub(super) fn life(&self) -> Option<u32> {
+        self.life
+    }
+
+    /// Everything hot in the region is known here.
+    pub(super) fn is_whole(&self) -> bool {
+        self.life.is_none() || self.whole
+    }
+}
+
+/// What becomes of a consult where a store has the last word.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Proposed {
+    /// What is known here speaks against it already.
+    Settled(wire::Answer),
+    /// The store is to be asked.
+    Ask(Merge),
+}
+
+/// A cell for the hot index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HotCell {
+    /// Whose cell.
+    pub key: Key,
+    /// Which cell.
+    pub sequence: u64,
+    /// It leaves the index then.
+    pub expires: UnixMs,
+    /// Its share of its limit in thousandths.
+    pub utilisation: u64,
+}
+
+impl Region {
+    /// From now on there is a store behind this region, which it knows nothing of yet.
+    pub fn back(&mut self) {
+        self.backing.life.get_or_insert(1);
+    }
+
+    /// The store has lost what it held, or was replaced: all that is known here is to be told again.
+    pub fn store_wiped(&mut self) {
+        if let Some(life) = &mut self.backing.life {
+            *life = life.wrapping_add(1).max(1);
+            self.backing.retell = Some(0);
+        }
+    }
+
+    /// Whether all that is hot in the store is known here. Subscribers hear that their snapshot is complete only then.
+    pub fn set_whole(&mut self, whole: bool) {
+        self.backing.whole = whole;
+    }
+
+    /// Whether anything waits for the store.
+    pub fn has_merges(&self) -> bool {
+        self.backing.retell.is_some() || self.work.len(Errand::Replay) > 0
+    }
+
+    /// Up to `most` cells that the store is to hear of. Each comes once, until it changes or [`Region::merge_failed`].
+    pub fn next_merges(&mut self, most: usize) -> Vec<Merge> {
+        let Some(life) = self.backing.life else { return Vec::new() };
+        self.retell_some(life);
+        let mut merges = Vec::new();
+        while merges.len() < most {
+            let Some(spot) = self.work.pop(Errand::Replay, &mut self.keys) else { break };
+            merges.extend(self.merge_of(spot, life));
+        }
+        merges
+    }
+
+    /// Takes the store's word on a merge.
+    pub fn merged(&mut self, merge: &Merge, merged: &Merged, now: UnixMs) {
+        let Some(slot) = self.keys.find(&merge.key) else { return };
+        self.learn_all(slot, merge.sequence, merged, now, None);
+        self.share(slot, merge.sequence);
+    }
+
+    /// The store did not take these: they wait again.
+    pub fn merge_failed(&mut self, merges: &[Merge]) {
+        for merge in merges {
+            let Some(slot) = self.keys.find(&merge.key) else { continue };
+            if let Some((_, state)) = self.keys.at_mut(slot) {
+                self.work.note(slot, merge.sequence, state, self.backing.life);
+            }
+        }
+    }
+
+    /// Begins a consult on which the store has the last word. What speaks against it here is final, as fresher data
+    /// could only raise a count; one that asks for nothing always goes to the store, as it wants to know.
+    pub fn propose(
+        &mut self,
+        origin: OriginId,
+        ask: &wire::Consult,
+        now: UnixMs,
+    ) -> Result<Proposed, Refused> {
+        let life = self.backing.life.unwrap_or_default();
+        let (key, at) = checked(&ask.key, ask.sequence, ask.own, now)?;
+        let at = at.seen_from(ask.sequence);
+        let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
+        if state.raise(ask.sequence, origin, ask.own, now)? {
+            self.subscribers.changed(&key, state, origin);
+        }
+        state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
+        let fits = admits(state, &at, origin, ask);
+        if !fits && ask.cost > 0 {
+            self.work.note(slot, ask.sequence, state, self.backing.life);
+            return Ok(Proposed::Settled(answer(state, origin, ask, false)));
+        }
+        let global = |sequence: Option<u64>| {
+            sequence.and_then(|sequence| state.cell(sequence)).map_or(0, |cell| cell.global_others)
+        };
+        let proposal = Proposal {
+            origin,
+            own: ask.own.saturating_add(ask.cost).min(MAX_COUNT),
+            limit: ask.limit.min(MAX_COUNT),
+            global_current: global(Some(ask.sequence)),
+            global_previous: global(ask.sequence.checked_sub(1)),
+            covered_ms: at.until_next_ms(),
+            cell_ms: at.cell_ms,
+        };
+        let expires = state.expires(ask.sequence);
+        let cell = state.cell_mut(ask.sequence)?;
+        let mut parts: Vec<Part> = if cell.components.len() <= MAX_REPEATED {
+            cell.components.iter().map(|component| (component.origin, component.own)).collect()
+        } else {
+            cell.unstored(life).map(|component| (component.origin, component.own)).collect()
+        };
+        if !parts.iter().any(|(known, _)| *known == origin) {
+            parts.push((origin, cell.component(origin)));
+        }
+        Ok(Proposed::Ask(Merge {
+            key,
+            sequence: ask.sequence,
+            parts,
+            limit: cell.limit,
+            expires,
+            proposal: Some(proposal),
+            wants_previous: true,
+        }))
+    }
+
+    /// Ends a consult with the store's word.
+    pub fn concluded(
+        &mut self,
+        origin: OriginId,
+        ask: &wire::Consult,
+        merge: &Merge,
+        merged: &Merged,
+        now: UnixMs,
+    ) -> Result<wire::Answer, Refused> {
+        let granted = merged.granted == Some(true);
+        let slot = self.keys.find(&merge.key).ok_or(Refused::Full)?;
+        self.learn_all(slot, merge.sequence, merged, now, Some(origin));
+        if granted {
+            self.share(slot, merge.sequence);
+        }
+        let (_, state) = self.keys.at(slot).ok_or(Refused::Full)?;
+        Ok(answer(state, origin, ask, granted))
+    }
+
+    /// Takes what the store holds of a cell: read from it, or told by another aggregator that has written it.
+    pub fn learn(
+        &mut self,
+        key: &Key,
+        sequence: u64,
+        limit: u64,
+        parts: &[Part],
+        now: UnixMs,
+    ) -> Result<(), Refused> {
+        let Some(life) = self.backing.life else { return Ok(()) };
+        let (key, _) = checked(key.as_bytes(), sequence, 0, now)?;
+        let (slot, state) = self.keys.entry(&key, sequence, now)?;
+        state.note_limit(sequence, limit);
+        if state.cell_mut(sequence)?.learn(parts, life, now) {
+            self.subscribers.changed_outside(&key, state);
+        }
+        self.work.note(slot, sequence, state, self.backing.life);
+        Ok(())
+    }
+
+    /// Up to `most` cells that the region's other aggregators are to hear of, as they are now in the store.
+    pub fn next_changes(&mut self, most: usize) -> Vec<wire::Change> {
+        let mut changes = Vec::new();
+        while changes.len() < most {
+            let Some(spot) = self.work.pop(Errand::Share, &mut self.keys) else { break };
+            changes.extend(self.change_of(spot));
+        }
+        changes
+    }
+
+    /// Cells that are hot and that the hot index may not name yet.
+    pub fn next_hot(&mut self, most: usize) -> Vec<HotCell> {
+        let Some(life) = self.backing.life else { return Vec::new() };
+        let mut hot = Vec::new();
+        while hot.len() < most {
+            let Some(spot) = self.work.pop(Errand::Hot, &mut self.keys) else { break };
+            let Some((key, state)) = self.keys.at_mut(spot.slot) else { continue };
+            let expires = state.expires(spot.sequence);
+            let Some(cell) = state.known_mut(spot.sequence) else { continue };
+            cell.hot_in = life;
+            let utilisation = cell.utilisation();
+            hot.push(HotCell { key: key.clone(), sequence: spot.sequence, expires, utilisation });
+        }
+        hot
+    }
+
+    /// The hot index did not take these: they wait again.
+    pub fn hot_failed(&mut self, hot: &[HotCell]) {
+        for one in hot {
+            let Some(slot) = self.keys.find(&one.key) else { continue };
+            let Some((_, state)) = self.keys.at_mut(slot) else { continue };
+            if let Some(cell) = state.known_mut(one.sequence) {
+                cell.hot_in = 0;
+            }
+            self.work.note(slot, one.sequence, state, self.backing.life);
+        }
+    }
+
+    fn retell_some(&mut self, life: u32) {
+        let Some(from) = self.backing.retell else { return };
+        let (slots, next) = self.keys.step(from);
+        for slot in slots {
+            let Some((_, state)) = self.keys.at_mut(slot) else { continue };
+            let sequences: Vec<u64> = state.cells().iter().map(|cell| cell.sequence).collect();
+            for sequence in sequences {
+                self.work.note(slot, sequence, state, Some(life));
+            }
+        }
+        self.backing.retell = next;
+    }
+
+    fn merge_of(&mut self, spot: Spot, life: u32) -> Option<Merge> {
+        let (key, state) = self.keys.at(spot.slot)?;
+        let cell = state.cell(spot.sequence)?;
+        let parts: Vec<Part> =
+            cell.unstored(life).map(|component| (component.origin, component.own)).collect();
+        (!parts.is_empty()).then(|| Merge {
+            key: key.clone(),
+            sequence: spot.sequence,
+            parts,
+            limit: cell.limit,
+            expires: state.expires(spot.sequence),
+            proposal: None,
+            wants_previous: !cell.is_known_to(life),
+        })
+    }
+
+    fn learn_all(
+        &mut self,
+        slot: usize,
+        sequence: u64,
+        merged: &Merged,
+        now: UnixMs,
+        asker: Option<OriginId>,
+    ) {
+        let Some(life) = self.backing.life else { return };
+        let Some((key, state)) = self.keys.at_mut(slot) else { return };
+        let key = key.clone();
+        state.note_limit(sequence, merged.limit);
+        let mut grew = state.cell_mut(sequence).is_ok_and(|cell| cell.learn_all(&merged.current, life, now));
+        if let (Some(parts), Some(before)) = (&merged.previous, sequence.checked_sub(1))
+            && (!parts.is_empty() || state.cell(before).is_some())
+            && Position::at(now, state.cell_ms()).sequence <= before.saturating_add(1)
+        {
+            grew |= state.cell_mut(before).is_ok_and(|cell| cell.learn_all(parts, life, now));
+            self.work.note(slot, before, state, Some(life));
+        }
+        self.work.note(slot, sequence, state, Some(life));
+        if !grew {
+            return;
+        }
+        match asker {
+            Some(asker) => self.subscribers.changed(&key, state, asker),
+            None => self.subscribers.changed_outside(&key, state),
+        }
+    }
+
+    /// Queues a cell that was just raised in the store for the region's other aggregators: where it is hot, or where
+    /// somebody uses it who may be subscribed elsewhere.
+    fn share(&mut self, slot: usize, sequence: u64) {
+        let Some((_, state)) = self.keys.at_mut(slot) else { return };
+        let Some(cell) = state.known_mut(sequence) else { return };
+        let elsewhere = |cell: &CellState| {
+            let mut users = cell.components.iter().filter(|component| component.origin != BASE);
+            cell.components.len() > 1 && users.any(|component| !self.subscribers.has(component.origin))
+        };
+        if cell.is_hot() || elsewhere(cell) {
+            self.work.push(Errand::Share, slot, cell);
+        }
+    }
+
+    fn change_of(&self, spot: Spot) -> Option<wire::Change> {
+        let (key, state) = self.keys.at(spot.slot)?;
+        let cell = state.cell(spot.sequence)?;
+        let ours = |origin: OriginId| origin == BASE || self.origins.contains_key(&origin);
+        let parts = cell.components.iter().filter(|component| ours(component.origin));
+        let parts =
+            parts.map(|component| wire::Part { origin: component.origin.0.to_vec(), own: component.own });
+        Some(wire::Change {
+            key: key.as_bytes().to_vec(),
+            sequence: spot.sequence,
+            limit: cell.limit,
+            parts: parts.take(MAX_ORIGINS_A_KEY).collect(),
+        })
+    }
+}

@@ -1,0 +1,158 @@
+//! What is still to be told to the stores and to the region's other aggregators: queues of cells, each in each at
+//! most once, however often it changes. What is told is read from the cell when it is told.
+//!
+//! Leaves to others: what is told (`replay`, `publish`, `base`).
+
+use super::Refused;
+use super::cell::{CellState, Queued};
+use super::cells::{KeyState, MAX_CELLS};
+use super::keys::Keys;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// Entries beyond the region's cells that a queue may hold: those of cells that were forgotten while they waited.
+const STALE_ENTRIES: usize = 4_096;
+
+/// A cell, by the slot of its key. The slot may have gone to another key since: then the cell's mark is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) slot: usize,
+    pub(super) sequence: u64,
+}
+
+/// A queue, by the mark that its cells carry.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Errand {
+    /// To be raised in the regional store.
+    Replay,
+    /// To be told to the region's other aggregators.
+    Share,
+    /// To be named in the hot index.
+    Hot,
+    /// To be told to other regions.
+    Publish,
+    /// More is known to have been used than components say.
+    Floor,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    replay: VecDeque<Spot>,
+    share: VecDeque<Spot>,
+    hot: VecDeque<Spot>,
+    publish: VecDeque<Spot>,
+    floor: VecDeque<Spot>,
+    /// Cells made because somebody used them.
+    pub(super) created: u64,
+}
+
+impl Errand {
+    const ALL: [Errand; 5] = [Errand::Replay, Errand::Share, Errand::Hot, Errand::Publish, Errand::Floor];
+
+    fn mark(self, queued: &mut Queued) -> &mut bool {
+        match self {
+            Errand::Replay => &mut queued.replay,
+            Errand::Share => &mut queued.share,
+            Errand::Hot => &mut queued.hot,
+            Errand::Publish => &mut queued.publish,
+            Errand::Floor => &mut queued.floor,
+        }
+    }
+}
+
+impl Work {
+    /// Queues a cell that changed for all who are to hear of it. `life` is that of the regional store, if there is one.
+    pub(super) fn note(&mut self, slot: usize, sequence: u64, state: &mut KeyState, life: Option<u32>) {
+        let published = state.is_published();
+        let Some(cell) = state.known_mut(sequence) else { return };
+        if !cell.queued.counted {
+            cell.queued.counted = true;
+            self.created = self.created.saturating_add(1);
+        }
+        if published && cell.is_worth_publishing() {
+            self.push(Errand::Publish, slot, cell);
+        }
+        let Some(life) = life else { return };
+        if !cell.queued.replay && cell.unstored(life).next().is_some() {
+            self.push(Errand::Replay, slot, cell);
+        }
+        if cell.hot_in != life && cell.is_hot() {
+            self.push(Errand::Hot, slot, cell);
+        }
+    }
+
+    /// Notes that the region has used `total` of a cell at the least. True if that is news.
+    pub(super) fn raise_floor(
+        &mut self,
+        slot: usize,
+        sequence: u64,
+        state: &mut KeyState,
+        total: u64,
+    ) -> Result<bool, Refused> {
+        let cell = state.cell_mut(sequence)?;
+        let before = cell.regional_total();
+        if cell.raise_floor(total) {
+            self.push(Errand::Floor, slot, cell);
+        }
+        Ok(cell.regional_total() > before)
+    }
+
+    /// Queues a cell, unless it stands there already.
+    pub(super) fn push(&mut self, errand: Errand, slot: usize, cell: &mut CellState) {
+        let mark = errand.mark(&mut cell.queued);
+        if !core::mem::replace(mark, true) {
+            let spot = Spot { slot, sequence: cell.sequence };
+            self.queue(errand).push_back(spot);
+        }
+    }
+
+    /// Takes the next spot of a queue whose cell is still there, and its mark off the cell.
+    pub(super) fn pop(&mut self, errand: Errand, keys: &mut Keys) -> Option<Spot> {
+        while let Some(spot) = self.queue(errand).pop_front() {
+            let cell = keys.at_mut(spot.slot).and_then(|(_, state)| state.known_mut(spot.sequence));
+            let marked = cell.is_some_and(|cell| core::mem::replace(errand.mark(&mut cell.queued), false));
+            if marked {
+                return Some(spot);
+            }
+        }
+        None
+    }
+
+    pub(super) fn len(&self, errand: Errand) -> usize {
+        match errand {
+            Errand::Replay => self.replay.len(),
+            Errand::Share => self.share.len(),
+            Errand::Hot => self.hot.len(),
+            Errand::Publish => self.publish.len(),
+            Errand::Floor => self.floor.len(),
+        }
+    }
+
+    /// Drops what waits for cells that were forgotten, where that has become much: a store may be away for long.
+    pub(super) fn sweep(&mut self, keys: &mut Keys) {
+        for errand in Errand::ALL {
+            if self.len(errand) <= MAX_CELLS * keys.len() + STALE_ENTRIES {
+                continue;
+            }
+            let waiting: Vec<Spot> = self.queue(errand).drain(..).collect();
+            let mut kept = VecDeque::new();
+            for spot in waiting {
+                let cell = keys.at_mut(spot.slot).and_then(|(_, state)| state.known_mut(spot.sequence));
+                if cell.is_some_and(|cell| *errand.mark(&mut cell.queued)) {
+                    kept.push_back(spot);
+                }
+            }
+            *self.queue(errand) = kept;
+        }
+    }
+
+    fn queue(&mut self, errand: Errand) -> &mut VecDeque<Spot> {
+        match errand {
+            Errand::Replay => &mut self.replay,
+            Errand::Share => &mut self.share,
+            Errand::Hot => &mut self.hot,
+            Errand::Publish => &mut self.publish,
+            Errand::Floor => &mut self.floor,
+        }
+    }
+}
