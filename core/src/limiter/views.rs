@@ -88,7 +88,7 @@ impl Limiter {
                 own: 0,
                 cost: 0,
                 limit: question.limit,
-                timeout_ms: 0,
+                timeout_ms: question.timeout_ms(now.mono),
             };
             let (mut overflow, mut reaped) = (false, None);
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {

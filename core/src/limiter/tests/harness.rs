@@ -58,6 +58,8 @@ pub(super) struct World {
     pub(super) paused: bool,
     pub(super) repeat_frames: bool,
     pub(super) consults: u64,
+    /// Every question as it was sent, and when.
+    pub(super) asked: Vec<(u64, wire::Consult)>,
     pub(super) random: Random,
     pub(super) streams: BTreeMap<u64, Stream>,
     pub(super) subscribers: BTreeMap<OriginId, u64>,
@@ -108,6 +110,7 @@ impl World {
             paused: false,
             repeat_frames: false,
             consults: 0,
+            asked: Vec::new(),
             random: Random::new(7),
             streams: BTreeMap::new(),
             subscribers: BTreeMap::new(),

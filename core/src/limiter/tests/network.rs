@@ -36,6 +36,7 @@ impl World {
         state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
         let Some(stream) = state.stream else { return };
         for frame in frames {
+            self.asked.extend(frame.consults.iter().map(|ask| (self.now, ask.clone())));
             self.carry(stream, Frame::Up(frame));
         }
     }
