@@ -80,6 +80,7 @@ impl Metrics {
             ("weir_leases_total", stats.leases, told.leases),
             ("weir_views_total", stats.views, told.views),
             ("weir_refused_cells_total", stats.refused, told.refused),
+            ("weir_streams_unacknowledged_total", stats.unacknowledged, told.unacknowledged),
         ];
         for (name, count, before) in counters {
             self.moved(MetricType::Counter, name, count, before);

@@ -343,6 +343,7 @@ impl Limiter {
     }
 }
 
+/// What a report says of a cell.
 pub(super) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) -> Row<'a> {
     Row {
         fingerprint: entry.fingerprint,
@@ -351,6 +352,7 @@ pub(super) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) 
         own: cell.own,
         limit: entry.limit,
         unbased: cell.unbased,
+        region_others: 0,
     }
 }
 

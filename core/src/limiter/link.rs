@@ -19,8 +19,20 @@ const MAX_UNANSWERED: u32 = 4;
 const RARE_PING_MS: u64 = 1_000;
 const FIRST_RETRY_MS: u64 = 50;
 const MAX_RETRY_MS: u64 = 1_000;
+/// A report whose acknowledgement is owed for this long, by a peer that answers pings, is not going to be acknowledged:
+/// twice what one takes that waits for a store which hangs.
+const UNACKED_MS: u64 = 5_000;
 /// Timeouts in a row that open the breaker.
 const BREAKER_TIMEOUTS: u32 = 3;
+
+/// Why a stream is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveUp {
+    /// It was opened and nobody welcomes it.
+    Unanswered,
+    /// Pings come back, but what was reported long ago is not acknowledged: the peer is alive and of no use.
+    Unacknowledged,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -75,8 +87,16 @@ impl Link {
         self.state = State::Opening { since: now };
     }
 
-    pub(super) fn should_give_up(&self, now: MonoMs) -> bool {
-        matches!(self.state, State::Opening { since } if now.since(since) > WELCOME_MS)
+    /// Whether to give the stream up, given since when an acknowledgement is owed. A ping that was sent later and came
+    /// back tells a peer that will not acknowledge from one that is slow as a whole, and from a worker that slept.
+    pub(super) fn should_give_up(&self, owed_since: Option<MonoMs>, now: MonoMs) -> Option<GiveUp> {
+        match self.state {
+            State::Opening { since } => (now.since(since) > WELCOME_MS).then_some(GiveUp::Unanswered),
+            State::Up => owed_since
+                .is_some_and(|since| self.echo.since(since) > UNACKED_MS)
+                .then_some(GiveUp::Unacknowledged),
+            State::Down { .. } => None,
+        }
     }
 
     pub(super) fn welcomed(&mut self) {

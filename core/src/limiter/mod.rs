@@ -45,7 +45,7 @@ use walk::Walk;
 
 pub use check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Policy, Reason};
 pub use judge::{ANSWER_SERVES_MS, STALE_MS, TOLERANCE_PART, slack};
-pub use link::{FRESH_MS, PING_MS};
+pub use link::{FRESH_MS, GiveUp, PING_MS};
 pub use stats::Stats;
 pub use transact::OVERFLOW_IDENTIFIER;
 
@@ -228,7 +228,7 @@ impl Limiter {
         }
         if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= ROSTER_MS {
             self.flushed = now.mono;
-            self.push_reports(false, &mut frames);
+            self.push_reports(false, now.mono, &mut frames);
         }
         if let Some(ping) = self.link.next_ping(now.mono) {
             frames.push(wire::FilterFrame { ping: Some(ping), ..Default::default() });
@@ -246,9 +246,10 @@ impl Limiter {
         self.link.should_open(now)
     }
 
-    /// The stream that was opened is not answered: cancel it and say so with [`Limiter::on_closed`].
-    pub fn should_give_up(&self, now: MonoMs) -> bool {
-        self.link.should_give_up(now)
+    /// The stream is of no use: cancel it and say so with [`Limiter::on_closed`]. The next one may reach another
+    /// aggregator.
+    pub fn should_give_up(&self, now: MonoMs) -> Option<GiveUp> {
+        self.link.should_give_up(self.outbox.owed_since(), now)
     }
 
     /// A stream is being opened.
@@ -260,6 +261,8 @@ impl Limiter {
     /// The stream ended, or could not be opened.
     pub fn on_closed(&mut self, shared: &mut impl Shared, now: MonoMs) {
         let now = self.moment(now);
+        let unacknowledged = self.should_give_up(now.mono) == Some(GiveUp::Unacknowledged);
+        self.stats.unacknowledged = self.stats.unacknowledged.saturating_add(u64::from(unacknowledged));
         self.link.closed(now.mono);
         self.outbox.broken();
         self.complete = false;
@@ -285,12 +288,16 @@ impl Limiter {
         if let Some(ack) = &frame.ack {
             self.stats.refused = self.stats.refused.saturating_add(ack.refused.len() as u64);
             let slots = &mut self.slots;
-            let unstored =
-                self.outbox.acknowledged(ack.report_id, &ack.refused, |fingerprint, sequence, own| {
+            let unstored = self.outbox.acknowledged(
+                ack.report_id,
+                &ack.refused,
+                now.mono,
+                |fingerprint, sequence, own| {
                     if let Some(slot) = slots.get(fingerprint) {
                         slot.acked = slot.acked.max((sequence, own));
                     }
-                });
+                },
+            );
             self.keep_unstored(shared, &unstored, now);
             self.merge_views(shared, &ack.bases, Make::Never, now);
         }
@@ -307,7 +314,7 @@ impl Limiter {
         self.return_leases(shared, now);
         let mut frames = Vec::new();
         if self.link.is_up() {
-            self.push_reports(true, &mut frames);
+            self.push_reports(true, now.mono, &mut frames);
         }
         frames
     }
@@ -379,9 +386,9 @@ impl Limiter {
         }
     }
 
-    fn push_reports(&mut self, last: bool, frames: &mut Vec<wire::FilterFrame>) {
+    fn push_reports(&mut self, last: bool, now: MonoMs, frames: &mut Vec<wire::FilterFrame>) {
         let mut reports = Vec::new();
-        self.outbox.take(last, &mut reports);
+        self.outbox.take(last, now, &mut reports);
         let framed = |report| wire::FilterFrame { report: Some(report), ..Default::default() };
         frames.extend(reports.into_iter().map(framed));
     }

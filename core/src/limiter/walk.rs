@@ -4,6 +4,7 @@
 //! and by any worker whose outbox was too small.
 
 use super::Limiter;
+use super::outbox::Row;
 use super::transact::{Make, Subject};
 use crate::table::{Bucket, Entry, Place, Shared};
 use crate::time::{MonoMs, Now};
@@ -55,7 +56,7 @@ impl Limiter {
                 break;
             }
             let place = if walk.next < end { Place::Bucket(walk.next) } else { Place::Overflow };
-            self.visit(shared, place, &mut bucket, now);
+            self.visit(shared, place, &mut bucket, walk.resends, now);
             walk.done = (walk.next >= end).then_some(now.mono);
             walk.next += 1;
         }
@@ -63,7 +64,9 @@ impl Limiter {
         self.walk = Some(walk);
     }
 
-    fn visit(&mut self, shared: &mut impl Shared, place: Place, bucket: &mut Bucket, now: Now) {
+    /// Notes what is owned in the live cells of a bucket; with `views` also what was told of the others, even where
+    /// nothing is owned: whoever reads it may have lost everything, and the others may be gone.
+    fn visit(&mut self, shared: &mut impl Shared, place: Place, bucket: &mut Bucket, views: bool, now: Now) {
         shared.load(place, bucket.buffer());
         bucket.check();
         for (key, found) in bucket.entries() {
@@ -81,8 +84,13 @@ impl Limiter {
                 }
             }
             for sequence in [entry.sequence, entry.sequence.saturating_sub(1)] {
-                if let Some(cell) = entry.cell(sequence).filter(|cell| cell.own > 0) {
-                    self.outbox.note(&super::charge::row(&entry, key, sequence, cell), now.mono);
+                let Some(cell) = entry.cell(sequence) else { continue };
+                let region_others = if views { cell.region_others } else { 0 };
+                // An entry of which only others are known to make use has no limit yet.
+                let limit = if entry.limit == 0 && cell.own == 0 { u64::MAX } else { entry.limit };
+                if cell.own > 0 || region_others > 0 {
+                    let row = super::charge::row(&entry, key, sequence, cell);
+                    self.outbox.note(&Row { limit, region_others, ..row }, now.mono);
                 }
             }
         }

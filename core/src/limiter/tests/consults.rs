@@ -233,7 +233,7 @@ fn a_busy_key_does_not_hide_that_nobody_answers() {
 #[test]
 fn what_the_region_cannot_judge_is_decided_here_at_once() {
     let mut world = World::connected(2, 1);
-    world.region =
+    world.regions[0] =
         crate::region::Region::new(crate::region::RegionLimits { max_keys: 0, max_origins: 9 }, (1, 2));
     let key = key("k", HOUR);
     let (took, outcome) = timed(
