@@ -49,6 +49,8 @@ pub(super) struct Link {
     pinged: MonoMs,
     unanswered: u32,
     echo: MonoMs,
+    /// When the peer was last heard of; zero while the stream is down.
+    heard: MonoMs,
     origins: u32,
     timeouts: u32,
     /// The breaker is open until a ping sent after this comes back.
@@ -72,6 +74,7 @@ impl Link {
             pinged: MonoMs(0),
             unanswered: 0,
             echo: MonoMs(0),
+            heard: MonoMs(0),
             origins: 1,
             timeouts: 0,
             open_since: None,
@@ -99,8 +102,9 @@ impl Link {
         }
     }
 
-    pub(super) fn welcomed(&mut self) {
+    pub(super) fn welcomed(&mut self, now: MonoMs) {
         self.state = State::Up;
+        self.heard = now;
         self.failures = 0;
         self.unanswered = 0;
         (self.pinged, self.echo) = (MonoMs(0), MonoMs(0));
@@ -112,7 +116,7 @@ impl Link {
     pub(super) fn closed(&mut self, now: MonoMs) {
         self.failures = self.failures.saturating_add(1);
         self.state = State::Down { retry_at: now.after(self.backoff_ms()) };
-        self.echo = MonoMs(0);
+        (self.echo, self.heard) = (MonoMs(0), MonoMs(0));
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -130,6 +134,11 @@ impl Link {
 
     pub(super) fn echo(&self) -> MonoMs {
         self.echo
+    }
+
+    /// When the peer was last heard of; zero while the stream is down.
+    pub(super) fn heard(&self) -> MonoMs {
+        self.heard
     }
 
     pub(super) fn origins(&self) -> u32 {
@@ -157,7 +166,7 @@ impl Link {
         if sent > now || sent < self.echo {
             return;
         }
-        self.echo = sent;
+        (self.echo, self.heard) = (sent, self.heard.max(sent));
         self.unanswered = 0;
         self.origins = pong.live_origins.max(1);
         self.measure(UnixMs(pong.unix_ms), now.since(sent), now);
@@ -221,7 +230,7 @@ mod tests {
     #[test]
     fn three_timeouts_open_the_breaker_until_a_later_ping_returns() {
         let mut link = Link::new(1);
-        link.welcomed();
+        link.welcomed(MonoMs(1));
         link.timed_out(MonoMs(100));
         link.timed_out(MonoMs(150));
         link.answered();
@@ -239,7 +248,7 @@ mod tests {
     #[test]
     fn a_frozen_peer_is_pinged_rarely() {
         let mut link = Link::new(1);
-        link.welcomed();
+        link.welcomed(MonoMs(1));
         let pings = (1..=100).filter(|tick| link.next_ping(MonoMs(tick * 50)).is_some()).count();
         assert!((4..=10).contains(&pings), "{pings} pings in 5 s");
     }
@@ -247,7 +256,7 @@ mod tests {
     #[test]
     fn the_offset_follows_the_aggregator_and_ignores_slow_echoes() {
         let mut link = Link::new(1);
-        link.welcomed();
+        link.welcomed(MonoMs(1));
         link.echoed(&pong(1_000, 501_001), MonoMs(1_002));
         assert_eq!(link.offset_ms(), Some(500_000));
         link.echoed(&pong(2_000, 502_001), MonoMs(2_400));

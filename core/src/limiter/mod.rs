@@ -94,10 +94,14 @@ pub struct Limiter {
     roster: Roster,
     walk: Option<Walk>,
     walk_bucket: Bucket,
-    /// The region may have lost what this process owns.
-    resend: bool,
-    /// It holds all that the process owned when this worker's stream came up.
-    resent: bool,
+    /// The stream came up since the last look at the roster.
+    gap: bool,
+    /// A walk has told everything up to this gap; for the next look at the roster.
+    resent: Option<u64>,
+    /// When this worker first saw the gap that is to be closed next.
+    gap_seen: Option<MonoMs>,
+    /// Live processes of the region, by the aggregators that the process' workers hear of.
+    others_origins: u32,
     /// Workers whose work a walk has reported; the roster forgets them at the next look.
     buried: Vec<u64>,
     /// When to bring which lease back.
@@ -139,8 +143,10 @@ impl Limiter {
             roster: Roster::default(),
             walk: None,
             walk_bucket: Bucket::default(),
-            resend: false,
-            resent: false,
+            gap: false,
+            resent: None,
+            gap_seen: None,
+            others_origins: 1,
             buried: Vec::new(),
             leases: lease::Due::default(),
             recall: Vec::new(),
@@ -274,10 +280,10 @@ impl Limiter {
     pub fn on_frame(&mut self, shared: &mut impl Shared, frame: &wire::RegionFrame, now: MonoMs) {
         let now = self.moment(now);
         if frame.welcome.as_ref().is_some_and(|welcome| welcome.version == wire::PROTOCOL_VERSION) {
-            self.link.welcomed();
+            self.link.welcomed(now.mono);
             self.told_subscriber = Some(false);
             // Whoever answers may know less than the process does.
-            self.repeat_all();
+            self.gap = true;
         }
         if let Some(pong) = &frame.pong {
             self.link.echoed(pong, now.mono);
@@ -307,7 +313,8 @@ impl Limiter {
         }
     }
 
-    /// The worker ends: everything is brought back to the table, and what is unreported is returned for sending.
+    /// The worker ends: everything is brought back to the table, what is unreported is returned for sending, and the
+    /// other workers need not wait for its death.
     pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
         let now = self.moment(now);
         self.break_waiting(shared, now);
@@ -316,6 +323,7 @@ impl Limiter {
         if self.link.is_up() {
             self.push_reports(true, now.mono, &mut frames);
         }
+        Roster::sign_off(shared, self.worker, now.mono);
         frames
     }
 
@@ -368,7 +376,7 @@ impl Limiter {
                 && self.roster.echo != MonoMs(0)
                 && now.since(self.roster.echo) < FRESH_MS,
             complete: self.roster.complete,
-            origins: self.link.origins(),
+            origins: self.origins(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A walk over the whole table, a part at each tick: everything this process owns in live cells goes to the outbox.
 //!
-//! Done by the subscriber after each connect (the region may have lost it), after a worker died with work unreported,
-//! and by any worker whose outbox was too small.
+//! Done by the subscriber after any worker's stream came up (whoever that worker talked to before may have died with
+//! what it alone knew), after a worker died with work unreported, and by any worker whose outbox was too small.
 
 use super::Limiter;
 use super::outbox::Row;
@@ -13,6 +13,9 @@ use alloc::vec::Vec;
 
 /// Buckets looked at in one tick: a few milliseconds at worst, the default table in less than a second.
 const BUCKETS_A_TICK: u32 = 2_048;
+/// After a gap the walk waits this long for workers that hear nothing: where all have lost the same aggregator, they
+/// come back one after the other, and each would need a walk of its own.
+const GATHER_MS: u64 = 250;
 /// The walk waits while this many cells wait to be reported.
 const MAX_WAITING_ROWS: usize = 4_096;
 
@@ -23,8 +26,8 @@ pub(super) struct Walk {
     pub(super) burying: Vec<u64>,
     /// It looks for what this worker had no room to note.
     pub(super) recovers: bool,
-    /// It repeats what the region may have lost.
-    pub(super) resends: bool,
+    /// It repeats what aggregators may have lost until there were this many gaps.
+    pub(super) resends: Option<u64>,
     /// When it had seen the whole table.
     pub(super) done: Option<MonoMs>,
 }
@@ -38,12 +41,22 @@ impl Limiter {
         let recovers = self.outbox.has_lost();
         let leads = self.is_subscriber() && self.link.is_up();
         let burying: Vec<u64> = if leads { self.roster.dead(now.mono).collect() } else { Vec::new() };
-        let resends = leads && self.resend;
-        if recovers || resends || !burying.is_empty() {
-            self.resend &= !resends;
+        let resends = if leads { self.gaps_to_close(now) } else { None };
+        if recovers || resends.is_some() || !burying.is_empty() {
             self.outbox.found_again();
             self.walk = Some(Walk { burying, recovers, resends, ..Walk::default() });
         }
+    }
+
+    /// Up to which gap a walk that begins now would tell everything; `None` if none is needed yet.
+    fn gaps_to_close(&mut self, now: Now) -> Option<u64> {
+        if self.roster.is_resent() {
+            self.gap_seen = None;
+            return None;
+        }
+        let seen = *self.gap_seen.get_or_insert(now.mono);
+        let gathered = self.roster.all_hear(now.mono) || now.mono.since(seen) >= GATHER_MS;
+        gathered.then_some(self.roster.gaps)
     }
 
     /// Goes on with the walk.
@@ -56,7 +69,7 @@ impl Limiter {
                 break;
             }
             let place = if walk.next < end { Place::Bucket(walk.next) } else { Place::Overflow };
-            self.visit(shared, place, &mut bucket, walk.resends, now);
+            self.visit(shared, place, &mut bucket, walk.resends.is_some(), now);
             walk.done = (walk.next >= end).then_some(now.mono);
             walk.next += 1;
         }

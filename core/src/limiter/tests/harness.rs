@@ -53,10 +53,12 @@ pub(super) struct World {
     pub(super) unix_offset: i64,
     /// Of each aggregator. All but the first are made by `add_aggregator`.
     pub(super) regions: Vec<Region>,
-    /// Which aggregator a worker's next stream goes to.
+    /// Which aggregator a worker's next stream goes to; one that does not exist refuses it.
     pub(super) routes: BTreeMap<(usize, usize), usize>,
     /// How long each aggregator takes to acknowledge; `None`: it does not.
     pub(super) ack_ms: Vec<Option<u64>>,
+    /// Counts in all reports.
+    pub(super) reported: usize,
     /// Counts that came with a view, and to which aggregator.
     pub(super) views: Vec<(usize, wire::Count)>,
     pub(super) processes: Vec<Process>,
@@ -113,6 +115,7 @@ impl World {
             regions: vec![new_region()],
             routes: BTreeMap::new(),
             ack_ms: vec![Some(0)],
+            reported: 0,
             views: Vec::new(),
             processes: Vec::new(),
             resolved: BTreeMap::new(),
@@ -226,6 +229,18 @@ impl World {
         }
     }
 
+    /// Ends a worker in good order.
+    pub(super) fn end(&mut self, process: usize, worker: usize) {
+        let now = MonoMs(self.now);
+        let Process { shared, workers, .. } = &mut self.processes[process];
+        let mut ended = workers[worker].take().unwrap();
+        let frames = ended.limiter.shutdown(shared, now);
+        if let Some(stream) = ended.stream {
+            frames.into_iter().for_each(|frame| self.region_takes(stream, frame));
+            self.close(stream);
+        }
+    }
+
     /// Kills a whole process.
     pub(super) fn kill_process(&mut self, process: usize) {
         for worker in 0..self.processes[process].workers.len() {
@@ -325,13 +340,13 @@ impl World {
         state.next_tick = now.mono.0 + state.limiter.next_tick_ms();
         if state.limiter.should_open(now.mono) {
             state.limiter.on_opening(now.mono);
-            if self.down {
+            let aggregator = self.routes.get(&(process, worker)).copied().unwrap_or(0);
+            if self.down || aggregator >= self.regions.len() {
                 state.limiter.on_closed(shared, now.mono);
             } else {
                 self.last_id += 1;
                 state.stream = Some(self.last_id);
                 let origin = self.processes[process].meta.origin;
-                let aggregator = self.routes.get(&(process, worker)).copied().unwrap_or(0);
                 let stream = Stream { process, worker, aggregator, origin, up: 0, down: 0 };
                 self.streams.insert(self.last_id, stream);
             }

@@ -86,7 +86,7 @@ impl World {
         self.send(process, worker);
     }
 
-    fn region_takes(&mut self, stream: u64, frame: wire::FilterFrame) {
+    pub(super) fn region_takes(&mut self, stream: u64, frame: wire::FilterFrame) {
         let now = self.unix();
         let Some(state) = self.streams.get(&stream) else { return };
         let (origin, at) = (state.origin, state.aggregator);
@@ -103,6 +103,7 @@ impl World {
             }
         }
         if let Some(report) = frame.report {
+            self.reported += report.counts.len();
             let with_views = report.counts.iter().filter(|count| count.region_others > 0);
             self.views.extend(with_views.map(|count| (at, count.clone())));
             let reported = self.regions[at].report(origin, &report.counts, now);
