@@ -351,11 +351,6 @@ impl Limiter {
         self.offset_ms = offset_ms;
     }
 
-    /// Takes another configuration: denials that were remembered under the last one are decided anew.
-    pub fn reconfigure(&mut self, version: u64, token: String) {
-        (self.version, self.token) = (version, token);
-    }
-
     /// Lets `request` wait for the answers that it needs.
     fn ask(&mut self, request: u64, waiting: Waiting, needs: &[Need]) {
         let stats = &mut self.stats;
