@@ -76,7 +76,7 @@ async fn check_impostor(peer: Peer) {
     let impostor = Impostor::start(peer).await;
     let options = EnvoyOptions {
         filter: filter(&config(&[rule("r", LIMIT)])),
-        aggregator_port: Some(impostor.port),
+        aggregator_ports: vec![impostor.port],
         concurrency: 2,
         ..EnvoyOptions::default()
     };
@@ -266,7 +266,7 @@ async fn an_envoy_alone_whose_clock_goes_back_gives_no_fresh_limit() {
     let options = EnvoyOptions {
         filter: filter(&config(&[month])),
         environment: clock.environment().unwrap(),
-        aggregator_port: Some(ports::free().unwrap()),
+        aggregator_ports: vec![ports::free().unwrap()],
         ..EnvoyOptions::default()
     };
     let envoy = Envoy::start(options).await.unwrap();
