@@ -169,7 +169,8 @@ impl Limiter {
                         verdict = Verdict::Reserved;
                     }
                 }
-                (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) => {
+                // What a shadow rule would deny is no denial.
+                (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) if !item.shadow => {
                     begins_strict = entry.strict_until <= now.mono;
                     kept |= note_strict(entry, at, now.mono);
                 }
