@@ -24,8 +24,8 @@ pub struct EnvoyOptions {
     pub admin_port: u16,
     pub filter: Filter,
     pub route: Route,
-    /// The aggregator's gRPC port on this machine. None leaves its cluster out.
-    pub aggregator_port: Option<u16>,
+    /// The gRPC ports of the region's aggregators on this machine. None leaves their cluster out.
+    pub aggregator_ports: Vec<u16>,
     /// Read the listener from a file that [`crate::Envoy::reload`] replaces. Otherwise a wrong listener ends Envoy.
     pub reloadable: bool,
     /// Write a JSON line for each request to `access.log` in the scenario's folder.
@@ -43,7 +43,7 @@ impl Default for EnvoyOptions {
             admin_port: 0,
             filter: Filter::None,
             route: Route::Direct,
-            aggregator_port: None,
+            aggregator_ports: Vec::new(),
             reloadable: false,
             access_log: false,
             log_level: "warning".to_owned(),
@@ -98,9 +98,11 @@ pub enum Route {
 pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
     let mut clusters = Vec::new();
     if let Route::Upstream(port) = options.route {
-        clusters.push(cluster("upstream", port));
+        clusters.push(cluster("upstream", &[port]));
     }
-    clusters.extend(options.aggregator_port.map(aggregator_cluster));
+    if !options.aggregator_ports.is_empty() {
+        clusters.push(aggregator_cluster(&options.aggregator_ports));
+    }
     let mut bootstrap = json!({
         "node": { "id": format!("weir-{}", options.port), "cluster": "weir" },
         "admin": { "address": local_address(options.admin_port) },
@@ -228,20 +230,32 @@ fn stats_tags() -> Vec<Value> {
     tags.map(|(name, regex)| json!({ "tag_name": name, "regex": regex })).collect()
 }
 
-fn cluster(name: &str, port: u16) -> Value {
+fn cluster(name: &str, ports: &[u16]) -> Value {
+    let endpoint = |port: &u16| json!({ "endpoint": { "address": local_address(*port) } });
+    let endpoints: Vec<_> = ports.iter().map(endpoint).collect();
     json!({
         "name": name,
         "type": "STATIC",
         "connect_timeout": "0.25s",
         "load_assignment": { "cluster_name": name, "endpoints": [
-            { "lb_endpoints": [{ "endpoint": { "address": local_address(port) } }] },
+            { "lb_endpoints": endpoints },
         ]},
     })
 }
 
-/// Keepalive ends a connection to an aggregator that is frozen or cut off: Envoy would buffer for it without limit.
-fn aggregator_cluster(port: u16) -> Value {
-    let mut cluster = cluster(AGGREGATOR_CLUSTER, port);
+/// Keepalive ends a connection to an aggregator that is frozen or cut off: Envoy would buffer for it without limit. One
+/// to which streams fail is left out for a while, unless there is no other: then all are tried.
+fn aggregator_cluster(ports: &[u16]) -> Value {
+    let mut cluster = cluster(AGGREGATOR_CLUSTER, ports);
+    cluster["lb_policy"] = json!("ROUND_ROBIN");
+    cluster["common_lb_config"] = json!({ "healthy_panic_threshold": { "value": 1 } });
+    cluster["outlier_detection"] = json!({
+        "consecutive_5xx": 3,
+        "interval": "1s",
+        "base_ejection_time": "2s",
+        "max_ejection_time": "10s",
+        "max_ejection_percent": 100,
+    });
     cluster["typed_extension_protocol_options"] = json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
         "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
         "explicit_http_config": { "http2_protocol_options": {
@@ -277,6 +291,20 @@ mod tests {
         let source = &reloadable["dynamic_resources"]["lds_config"]["path_config_source"];
         assert_eq!(source["path"], "/scenario/listeners.json");
         assert_eq!(discovery_response(&options, folder, 7)["version_info"], "7");
+    }
+
+    #[test]
+    fn every_aggregator_is_an_endpoint_of_one_cluster() {
+        let clusters = |ports: &[u16]| {
+            let options = EnvoyOptions { aggregator_ports: ports.to_vec(), ..EnvoyOptions::default() };
+            bootstrap(&options, Path::new("/scenario"))["static_resources"]["clusters"].clone()
+        };
+        assert_eq!(clusters(&[]), json!([]));
+        let two = clusters(&[7, 8]);
+        assert_eq!(two[0]["name"], AGGREGATOR_CLUSTER);
+        let endpoints = &two[0]["load_assignment"]["endpoints"][0]["lb_endpoints"];
+        let port = |at: usize| &endpoints[at]["endpoint"]["address"]["socket_address"]["port_value"];
+        assert_eq!((port(0), port(1)), (&json!(7), &json!(8)));
     }
 
     #[test]

@@ -199,7 +199,7 @@ impl Policy {
         let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
         let options = EnvoyOptions {
             filter: Filter::Weir(Weir::new(binaries::filter().unwrap(), config)),
-            aggregator_port: Some(aggregator.grpc_port()),
+            aggregator_ports: vec![aggregator.grpc_port()],
             access_log: true,
             ..EnvoyOptions::default()
         };

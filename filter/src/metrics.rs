@@ -14,6 +14,8 @@ use weir_core::time::MonoMs;
 
 /// Between batches.
 const FLUSH_MS: u64 = 200;
+/// In `/stats/prometheus` exactly this, as Envoy takes the `wasmcustom.` off there and puts nothing in its place.
+const STRICT: &str = "weir_ratelimit_strict_mode_activations_total";
 const REASONS: [&str; 5] = ["cold", "base", "strict", "stale", "slack"];
 const RESULTS: [&str; 5] = ["granted", "refused", "timeout", "broken", "unjudged"];
 
@@ -21,7 +23,7 @@ const RESULTS: [&str; 5] = ["granted", "refused", "timeout", "broken", "unjudged
 #[derive(Debug, Default)]
 pub struct Metrics {
     decisions: Vec<[Option<u32>; 4]>,
-    /// `None` before the first batch, which defines every gauge: an alert on one must find it at zero.
+    /// `None` before the first batch, which defines what alerts may be set on: they must find it at zero.
     told: Option<Stats>,
     ids: Vec<(&'static str, u32)>,
     flushed: MonoMs,
@@ -80,7 +82,12 @@ impl Metrics {
             ("weir_leases_total", stats.leases, told.leases),
             ("weir_views_total", stats.views, told.views),
             ("weir_refused_cells_total", stats.refused, told.refused),
+            (STRICT, stats.strict, told.strict),
+            ("weir_streams_unacknowledged_total", stats.unacknowledged, told.unacknowledged),
         ];
+        if first {
+            self.id(MetricType::Counter, STRICT);
+        }
         for (name, count, before) in counters {
             self.moved(MetricType::Counter, name, count, before);
         }

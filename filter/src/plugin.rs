@@ -17,7 +17,7 @@ use prost::Message;
 use proxy_wasm::types::LogLevel;
 use std::collections::BTreeMap;
 use weir_core::key::{HashKey, KeyParts, MAX_KEY_BYTES, OriginId};
-use weir_core::limiter::{self, Check, Decision, Limiter, Policy, Setup, Stats};
+use weir_core::limiter::{self, Check, Decision, GiveUp, Limiter, Policy, Setup, Stats};
 use weir_core::rules::{Action, Config, FirstRequest, OnConsultFailure, Rule, Scratch};
 use weir_core::table::{Geometry, Meta};
 use weir_core::time::{MonoMs, Now};
@@ -193,8 +193,11 @@ impl Plugin {
         let mono = host::mono_now();
         let unix = faults::shifted(host::unix_now(), self.clock_shift_ms);
         self.limiter.tick(&mut EnvoyShared, Now { unix, mono });
-        if self.limiter.should_give_up(mono) {
-            self.stream.complain("the aggregator does not answer");
+        if let Some(why) = self.limiter.should_give_up(mono) {
+            self.stream.complain(match why {
+                GiveUp::Unanswered => "the aggregator does not answer",
+                GiveUp::Unacknowledged => "the aggregator acknowledges nothing; another one may",
+            });
             self.break_stream(mono);
         }
         if self.limiter.should_open(mono) {

@@ -10,7 +10,7 @@ use super::outbox::Row;
 use super::roster::MAX_RECALLED;
 use super::slots::{Lease, Remembered, Slot};
 use super::transact::{Done, Failed, Make, Subject};
-use crate::table::{Cell, Entry, Place, Reservation, ReservationKind, Shared, Tag};
+use crate::table::{Cell, Entry, Reservation, ReservationKind, Shared, Tag};
 use crate::time::{MonoMs, Now};
 use crate::window::{Position, Used};
 
@@ -37,8 +37,13 @@ pub(super) struct Item {
 /// What became of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charged {
-    /// Charged (or held): this much is left.
+    /// Charged: this much is left.
     Admitted(Budget),
+    /// The same, held; `overflow` if in the overflow cell that the key shares with others.
+    Held {
+        budget: Budget,
+        overflow: bool,
+    },
     Denied(Denial),
     Ask(Reason),
 }
@@ -52,6 +57,20 @@ pub(super) enum Mode {
     Hold,
     /// Changes nothing.
     Look,
+}
+
+/// What a look at an entry came to.
+#[derive(Clone, Copy, Debug)]
+struct Judged {
+    verdict: Verdict,
+    /// Size of the lease that was taken as well.
+    leased: u64,
+    /// What is left, the lease included.
+    remaining: u64,
+    /// The moment as the entry sees it.
+    at: Position,
+    /// The denial is the first in a while: from it on the local view is not trusted.
+    begins_strict: bool,
 }
 
 impl Limiter {
@@ -112,7 +131,7 @@ impl Limiter {
         let slot = self.slots.get(item.fingerprint).copied();
         let lease_tag = self.tag(ReservationKind::Lease);
         let hold_tag = self.tag(ReservationKind::Hold);
-        let origins = self.link.origins();
+        let origins = self.origins();
         let trusted =
             standing.filter(|s| check.policy.trust_first && s.usable && s.fresh && s.complete).is_some();
         let subject = Subject {
@@ -125,6 +144,7 @@ impl Limiter {
             let cost_and_limit = (item.cost, item.limit);
             let mut verdict = judge(entry, at, cost_and_limit, &check.policy, standing, now.mono);
             let mut leased = 0;
+            let mut begins_strict = false;
             let mut kept = settled;
             match (verdict, mode) {
                 (Verdict::Admit { spare }, Mode::Spend) => {
@@ -149,14 +169,18 @@ impl Limiter {
                         verdict = Verdict::Reserved;
                     }
                 }
-                (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) => kept |= note_strict(entry, at, now.mono),
+                // What a shadow rule would deny is no denial.
+                (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) if !item.shadow => {
+                    begins_strict = entry.strict_until <= now.mono;
+                    kept |= note_strict(entry, at, now.mono);
+                }
                 _ => {}
             }
             let remaining = match verdict {
                 Verdict::Deny { .. } => entry.used().remaining(at, item.limit),
                 _ => entry.used_and_reserved().remaining(at, item.limit).saturating_add(leased),
             };
-            ((verdict, leased, remaining, *at), kept)
+            (Judged { verdict, leased, remaining, at: *at, begins_strict }, kept)
         };
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
             Ok(done) => self.conclude(item, check, mode, slot, done, now),
@@ -166,13 +190,13 @@ impl Limiter {
         }
     }
 
-    /// Turns what [`Mode::Hold`] reserved into spent, or gives it back.
+    /// Turns what [`Mode::Hold`] reserved into spent, or gives it back. `overflow` says where, as [`Charged::Held`] did.
     pub(super) fn end_hold(
         &mut self,
         shared: &mut impl Shared,
         item: &Item,
         check: &Check<'_>,
-        spend: bool,
+        (overflow, spend): (bool, bool),
         now: Now,
     ) {
         let tag = self.tag(ReservationKind::Hold);
@@ -186,12 +210,7 @@ impl Limiter {
             }
             ((), held.is_some())
         };
-        let mut ended = self.table.transact(shared, subject, now, &mut self.stats, change);
-        if let Err(Failed::Absent) = ended {
-            let (fingerprint, key) = self.table.overflow_of(check.key);
-            let overflow = Subject { fingerprint, key: Some(&key), make: Make::Never };
-            ended = self.table.transact_at(shared, Place::Overflow, overflow, now, &mut self.stats, change);
-        }
+        let ended = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
         if let Some(done) = ended.ok().filter(|_| spend) {
             self.note_both(&done.entry, now.mono);
         }
@@ -203,7 +222,7 @@ impl Limiter {
             return;
         };
         let tag = self.tag(ReservationKind::Lease);
-        let origins = self.link.origins();
+        let origins = self.origins();
         let go_on = go_on && slot.lease.spent > 0;
         let change = |entry: &mut Entry, at: &Position| {
             settle_into(entry, Some(&slot), tag, now.mono);
@@ -249,10 +268,11 @@ impl Limiter {
         check: &Check<'_>,
         mode: Mode,
         slot: Option<Slot>,
-        done: Done<(Verdict, u64, u64, Position)>,
+        done: Done<Judged>,
         now: Now,
     ) -> Charged {
-        let (verdict, leased, remaining, at) = done.result;
+        let Judged { verdict, leased, remaining, at, begins_strict } = done.result;
+        self.stats.strict = self.stats.strict.saturating_add(u64::from(begins_strict));
         let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Look;
         if done.reaped {
             self.note_both(&done.entry, now.mono);
@@ -265,6 +285,7 @@ impl Limiter {
         }
         let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
         match verdict {
+            Verdict::Admit { .. } if mode == Mode::Hold => Charged::Held { budget, overflow: done.overflow },
             Verdict::Admit { .. } => Charged::Admitted(budget),
             Verdict::Ask(reason) => Charged::Ask(reason),
             Verdict::Undecided => Charged::Denied(Denial {
@@ -343,6 +364,7 @@ impl Limiter {
     }
 }
 
+/// What a report says of a cell.
 pub(super) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) -> Row<'a> {
     Row {
         fingerprint: entry.fingerprint,
@@ -351,6 +373,7 @@ pub(super) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) 
         own: cell.own,
         limit: entry.limit,
         unbased: cell.unbased,
+        region_others: 0,
     }
 }
 

@@ -38,6 +38,8 @@ pub(super) struct Question {
     pub(super) cost: u64,
     /// Smallest cost among them.
     pub(super) least: u64,
+    /// When the first of them gives up: an answer that comes later is of no use to it.
+    deadline: MonoMs,
     /// Once sent.
     pub(super) sent: Option<Sent>,
     joined: Vec<u64>,
@@ -123,6 +125,13 @@ impl Waiting {
     }
 }
 
+impl Question {
+    /// How long an answer is still of use to all who asked, in milliseconds: at least 1, as 0 on the wire says nothing.
+    pub(super) fn timeout_ms(&self, now: MonoMs) -> u32 {
+        u32::try_from(self.deadline.since(now)).unwrap_or(u32::MAX).max(1)
+    }
+}
+
 impl Consults {
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= MAX_WAITING
@@ -154,6 +163,7 @@ impl Consults {
                     limit: need.limit,
                     cost: 0,
                     least: u64::MAX,
+                    deadline: MonoMs(u64::MAX),
                     sent: None,
                     joined: Vec::new(),
                     queued: Vec::new(),
@@ -162,6 +172,7 @@ impl Consults {
             if question.sent.is_none() {
                 question.cost = question.cost.saturating_add(need.cost);
                 question.least = question.least.min(need.cost);
+                question.deadline = question.deadline.min(waiting.deadline);
                 question.limit = question.limit.min(need.limit);
                 question.joined.push(request);
             } else {
@@ -271,12 +282,21 @@ impl Consults {
             limit: old.limit,
             cost: still.iter().fold(0, |sum, (_, cost)| sum.saturating_add(*cost)),
             least: still.iter().map(|(_, cost)| *cost).min().unwrap_or(0),
+            deadline: still
+                .iter()
+                .filter_map(|(request, _)| self.deadline(*request))
+                .min()
+                .unwrap_or_default(),
             sent: None,
             joined: still.into_iter().map(|(request, _)| request).collect(),
             queued: Vec::new(),
         };
         self.questions.insert(fingerprint, new);
         old
+    }
+
+    fn deadline(&self, request: u64) -> Option<MonoMs> {
+        self.waiting.get(&request).map(|waiting| waiting.deadline)
     }
 
     fn take(&mut self, requests: Vec<u64>) -> Vec<(u64, Waiting)> {

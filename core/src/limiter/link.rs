@@ -19,8 +19,20 @@ const MAX_UNANSWERED: u32 = 4;
 const RARE_PING_MS: u64 = 1_000;
 const FIRST_RETRY_MS: u64 = 50;
 const MAX_RETRY_MS: u64 = 1_000;
+/// A report whose acknowledgement is owed for this long, by a peer that answers pings, is not going to be acknowledged:
+/// twice what one takes that waits for a store which hangs.
+const UNACKED_MS: u64 = 5_000;
 /// Timeouts in a row that open the breaker.
 const BREAKER_TIMEOUTS: u32 = 3;
+
+/// Why a stream is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveUp {
+    /// It was opened and nobody welcomes it.
+    Unanswered,
+    /// Pings come back, but what was reported long ago is not acknowledged: the peer is alive and of no use.
+    Unacknowledged,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -37,6 +49,8 @@ pub(super) struct Link {
     pinged: MonoMs,
     unanswered: u32,
     echo: MonoMs,
+    /// When the peer was last heard of; zero while the stream is down.
+    heard: MonoMs,
     origins: u32,
     timeouts: u32,
     /// The breaker is open until a ping sent after this comes back.
@@ -60,6 +74,7 @@ impl Link {
             pinged: MonoMs(0),
             unanswered: 0,
             echo: MonoMs(0),
+            heard: MonoMs(0),
             origins: 1,
             timeouts: 0,
             open_since: None,
@@ -75,12 +90,21 @@ impl Link {
         self.state = State::Opening { since: now };
     }
 
-    pub(super) fn should_give_up(&self, now: MonoMs) -> bool {
-        matches!(self.state, State::Opening { since } if now.since(since) > WELCOME_MS)
+    /// Whether to give the stream up, given since when an acknowledgement is owed. A ping that was sent later and came
+    /// back tells a peer that will not acknowledge from one that is slow as a whole, and from a worker that slept.
+    pub(super) fn should_give_up(&self, owed_since: Option<MonoMs>, now: MonoMs) -> Option<GiveUp> {
+        match self.state {
+            State::Opening { since } => (now.since(since) > WELCOME_MS).then_some(GiveUp::Unanswered),
+            State::Up => owed_since
+                .is_some_and(|since| self.echo.since(since) > UNACKED_MS)
+                .then_some(GiveUp::Unacknowledged),
+            State::Down { .. } => None,
+        }
     }
 
-    pub(super) fn welcomed(&mut self) {
+    pub(super) fn welcomed(&mut self, now: MonoMs) {
         self.state = State::Up;
+        self.heard = now;
         self.failures = 0;
         self.unanswered = 0;
         (self.pinged, self.echo) = (MonoMs(0), MonoMs(0));
@@ -92,7 +116,7 @@ impl Link {
     pub(super) fn closed(&mut self, now: MonoMs) {
         self.failures = self.failures.saturating_add(1);
         self.state = State::Down { retry_at: now.after(self.backoff_ms()) };
-        self.echo = MonoMs(0);
+        (self.echo, self.heard) = (MonoMs(0), MonoMs(0));
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -110,6 +134,11 @@ impl Link {
 
     pub(super) fn echo(&self) -> MonoMs {
         self.echo
+    }
+
+    /// When the peer was last heard of; zero while the stream is down.
+    pub(super) fn heard(&self) -> MonoMs {
+        self.heard
     }
 
     pub(super) fn origins(&self) -> u32 {
@@ -137,7 +166,7 @@ impl Link {
         if sent > now || sent < self.echo {
             return;
         }
-        self.echo = sent;
+        (self.echo, self.heard) = (sent, self.heard.max(sent));
         self.unanswered = 0;
         self.origins = pong.live_origins.max(1);
         self.measure(UnixMs(pong.unix_ms), now.since(sent), now);
@@ -201,7 +230,7 @@ mod tests {
     #[test]
     fn three_timeouts_open_the_breaker_until_a_later_ping_returns() {
         let mut link = Link::new(1);
-        link.welcomed();
+        link.welcomed(MonoMs(1));
         link.timed_out(MonoMs(100));
         link.timed_out(MonoMs(150));
         link.answered();
@@ -219,7 +248,7 @@ mod tests {
     #[test]
     fn a_frozen_peer_is_pinged_rarely() {
         let mut link = Link::new(1);
-        link.welcomed();
+        link.welcomed(MonoMs(1));
         let pings = (1..=100).filter(|tick| link.next_ping(MonoMs(tick * 50)).is_some()).count();
         assert!((4..=10).contains(&pings), "{pings} pings in 5 s");
     }
@@ -227,7 +256,7 @@ mod tests {
     #[test]
     fn the_offset_follows_the_aggregator_and_ignores_slow_echoes() {
         let mut link = Link::new(1);
-        link.welcomed();
+        link.welcomed(MonoMs(1));
         link.echoed(&pong(1_000, 501_001), MonoMs(1_002));
         assert_eq!(link.offset_ms(), Some(500_000));
         link.echoed(&pong(2_000, 502_001), MonoMs(2_400));

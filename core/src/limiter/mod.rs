@@ -45,7 +45,7 @@ use walk::Walk;
 
 pub use check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Policy, Reason};
 pub use judge::{ANSWER_SERVES_MS, STALE_MS, TOLERANCE_PART, slack};
-pub use link::{FRESH_MS, PING_MS};
+pub use link::{FRESH_MS, GiveUp, PING_MS};
 pub use stats::Stats;
 pub use transact::OVERFLOW_IDENTIFIER;
 
@@ -94,10 +94,14 @@ pub struct Limiter {
     roster: Roster,
     walk: Option<Walk>,
     walk_bucket: Bucket,
-    /// The region may have lost what this process owns.
-    resend: bool,
-    /// It holds all that the process owned when this worker's stream came up.
-    resent: bool,
+    /// The stream came up since the last look at the roster.
+    gap: bool,
+    /// A walk has told everything up to this gap; for the next look at the roster.
+    resent: Option<u64>,
+    /// When this worker first saw the gap that is to be closed next.
+    gap_seen: Option<MonoMs>,
+    /// Live processes of the region, by the aggregators that the process' workers hear of.
+    others_origins: u32,
     /// Workers whose work a walk has reported; the roster forgets them at the next look.
     buried: Vec<u64>,
     /// When to bring which lease back.
@@ -139,8 +143,10 @@ impl Limiter {
             roster: Roster::default(),
             walk: None,
             walk_bucket: Bucket::default(),
-            resend: false,
-            resent: false,
+            gap: false,
+            resent: None,
+            gap_seen: None,
+            others_origins: 1,
             buried: Vec::new(),
             leases: lease::Due::default(),
             recall: Vec::new(),
@@ -228,7 +234,7 @@ impl Limiter {
         }
         if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= ROSTER_MS {
             self.flushed = now.mono;
-            self.push_reports(false, &mut frames);
+            self.push_reports(false, now.mono, &mut frames);
         }
         if let Some(ping) = self.link.next_ping(now.mono) {
             frames.push(wire::FilterFrame { ping: Some(ping), ..Default::default() });
@@ -246,9 +252,10 @@ impl Limiter {
         self.link.should_open(now)
     }
 
-    /// The stream that was opened is not answered: cancel it and say so with [`Limiter::on_closed`].
-    pub fn should_give_up(&self, now: MonoMs) -> bool {
-        self.link.should_give_up(now)
+    /// The stream is of no use: cancel it and say so with [`Limiter::on_closed`]. The next one may reach another
+    /// aggregator.
+    pub fn should_give_up(&self, now: MonoMs) -> Option<GiveUp> {
+        self.link.should_give_up(self.outbox.owed_since(), now)
     }
 
     /// A stream is being opened.
@@ -260,6 +267,8 @@ impl Limiter {
     /// The stream ended, or could not be opened.
     pub fn on_closed(&mut self, shared: &mut impl Shared, now: MonoMs) {
         let now = self.moment(now);
+        let unacknowledged = self.should_give_up(now.mono) == Some(GiveUp::Unacknowledged);
+        self.stats.unacknowledged = self.stats.unacknowledged.saturating_add(u64::from(unacknowledged));
         self.link.closed(now.mono);
         self.outbox.broken();
         self.complete = false;
@@ -271,10 +280,10 @@ impl Limiter {
     pub fn on_frame(&mut self, shared: &mut impl Shared, frame: &wire::RegionFrame, now: MonoMs) {
         let now = self.moment(now);
         if frame.welcome.as_ref().is_some_and(|welcome| welcome.version == wire::PROTOCOL_VERSION) {
-            self.link.welcomed();
+            self.link.welcomed(now.mono);
             self.told_subscriber = Some(false);
             // Whoever answers may know less than the process does.
-            self.repeat_all();
+            self.gap = true;
         }
         if let Some(pong) = &frame.pong {
             self.link.echoed(pong, now.mono);
@@ -285,12 +294,16 @@ impl Limiter {
         if let Some(ack) = &frame.ack {
             self.stats.refused = self.stats.refused.saturating_add(ack.refused.len() as u64);
             let slots = &mut self.slots;
-            let unstored =
-                self.outbox.acknowledged(ack.report_id, &ack.refused, |fingerprint, sequence, own| {
+            let unstored = self.outbox.acknowledged(
+                ack.report_id,
+                &ack.refused,
+                now.mono,
+                |fingerprint, sequence, own| {
                     if let Some(slot) = slots.get(fingerprint) {
                         slot.acked = slot.acked.max((sequence, own));
                     }
-                });
+                },
+            );
             self.keep_unstored(shared, &unstored, now);
             self.merge_views(shared, &ack.bases, Make::Never, now);
         }
@@ -300,15 +313,17 @@ impl Limiter {
         }
     }
 
-    /// The worker ends: everything is brought back to the table, and what is unreported is returned for sending.
+    /// The worker ends: everything is brought back to the table, what is unreported is returned for sending, and the
+    /// other workers need not wait for its death.
     pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
         let now = self.moment(now);
         self.break_waiting(shared, now);
         self.return_leases(shared, now);
         let mut frames = Vec::new();
         if self.link.is_up() {
-            self.push_reports(true, &mut frames);
+            self.push_reports(true, now.mono, &mut frames);
         }
+        Roster::sign_off(shared, self.worker, now.mono);
         frames
     }
 
@@ -336,11 +351,6 @@ impl Limiter {
         self.offset_ms = offset_ms;
     }
 
-    /// Takes another configuration: denials that were remembered under the last one are decided anew.
-    pub fn reconfigure(&mut self, version: u64, token: String) {
-        (self.version, self.token) = (version, token);
-    }
-
     /// Lets `request` wait for the answers that it needs.
     fn ask(&mut self, request: u64, waiting: Waiting, needs: &[Need]) {
         let stats = &mut self.stats;
@@ -361,7 +371,7 @@ impl Limiter {
                 && self.roster.echo != MonoMs(0)
                 && now.since(self.roster.echo) < FRESH_MS,
             complete: self.roster.complete,
-            origins: self.link.origins(),
+            origins: self.origins(),
         }
     }
 
@@ -379,9 +389,9 @@ impl Limiter {
         }
     }
 
-    fn push_reports(&mut self, last: bool, frames: &mut Vec<wire::FilterFrame>) {
+    fn push_reports(&mut self, last: bool, now: MonoMs, frames: &mut Vec<wire::FilterFrame>) {
         let mut reports = Vec::new();
-        self.outbox.take(last, &mut reports);
+        self.outbox.take(last, now, &mut reports);
         let framed = |report| wire::FilterFrame { report: Some(report), ..Default::default() };
         frames.extend(reports.into_iter().map(framed));
     }

@@ -24,6 +24,8 @@ pub(super) struct Row<'a> {
     pub(super) own: u64,
     pub(super) limit: u64,
     pub(super) unbased: bool,
+    /// What this process was told of the others, where that is to be repeated; else 0.
+    pub(super) region_others: u64,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +34,8 @@ pub(super) struct Outbox {
     keys: Vec<u8>,
     index: HashMap<(u64, u64), usize, BuildHasherDefault<Fold>>,
     in_flight: VecDeque<Batch>,
+    /// When the oldest report in flight became that.
+    oldest: MonoMs,
     since: Option<MonoMs>,
     last_id: u64,
     lost: bool,
@@ -45,12 +49,14 @@ struct Held {
     own: u64,
     limit: u64,
     unbased: bool,
+    region_others: u64,
 }
 
 #[derive(Debug)]
 struct Batch {
     id: u64,
     since: MonoMs,
+    sent: MonoMs,
     rows: Vec<Held>,
     keys: Vec<u8>,
 }
@@ -85,6 +91,7 @@ impl Outbox {
             held.own = held.own.max(row.own);
             held.limit = row.limit;
             held.unbased &= row.unbased;
+            held.region_others = held.region_others.max(row.region_others);
             return;
         }
         if self.rows.len() >= MAX_ROWS {
@@ -99,13 +106,14 @@ impl Outbox {
             own: row.own,
             limit: row.limit,
             unbased: row.unbased,
+            region_others: row.region_others,
         });
         self.keys.extend_from_slice(row.key);
         self.since.get_or_insert(now);
     }
 
     /// The next reports to send, as far as acknowledgements allow, or all that is there if this is the `last` call.
-    pub(super) fn take(&mut self, last: bool, reports: &mut Vec<wire::Report>) {
+    pub(super) fn take(&mut self, last: bool, now: MonoMs, reports: &mut Vec<wire::Report>) {
         let room = if last { usize::MAX } else { MAX_IN_FLIGHT.saturating_sub(self.in_flight.len()) };
         let taken = self.rows.len().min(room.saturating_mul(wire::MAX_FRAME_CELLS));
         if taken == 0 {
@@ -119,8 +127,13 @@ impl Outbox {
             let rest = sent.split_off(sent.len().min(wire::MAX_FRAME_CELLS));
             let rest_keys = keys.split_off(rest.first().map_or(keys.len(), |held| held.key.0));
             let rows = core::mem::replace(&mut sent, rebased(rest));
-            let batch =
-                Batch { id: self.last_id + 1, since, rows, keys: core::mem::replace(&mut keys, rest_keys) };
+            let batch = Batch {
+                id: self.last_id + 1,
+                since,
+                sent: now,
+                rows,
+                keys: core::mem::replace(&mut keys, rest_keys),
+            };
             self.last_id = batch.id;
             let counts = batch.rows.iter().map(|held| held.row(&batch.keys).count()).collect();
             reports.push(wire::Report { id: batch.id, counts });
@@ -134,16 +147,21 @@ impl Outbox {
         &mut self,
         id: u64,
         refused: &[u32],
+        now: MonoMs,
         mut confirmed: impl FnMut(u64, u64, u64),
     ) -> Vec<u64> {
         let at = self.in_flight.iter().position(|batch| batch.id == id);
         let Some(batch) = at.and_then(|at| self.in_flight.remove(at)) else { return Vec::new() };
+        if at == Some(0) {
+            self.oldest = now;
+        }
         let mut places: Vec<u32> = refused.to_vec();
         places.sort_unstable();
         let mut unstored = Vec::new();
         for (place, held) in (0u32..).zip(&batch.rows) {
             if places.binary_search(&place).is_ok() {
-                unstored.push(held.fingerprint);
+                // A view alone is no work of this process: nothing is lost where it is forgotten.
+                unstored.extend((held.own > 0).then_some(held.fingerprint));
             } else if !held.unbased {
                 confirmed(held.fingerprint, held.sequence, held.own);
             }
@@ -169,6 +187,12 @@ impl Outbox {
     /// Everything that this worker spent before this moment is stored in the region; `None` if some had no room here.
     pub(super) fn acked_through(&self, now: MonoMs) -> Option<MonoMs> {
         (!self.lost).then(|| self.stored_through(now))
+    }
+
+    /// Since when the peer owes the acknowledgement that it should give next; `None` if it owes none. One that takes
+    /// its time over each of many reports is slow, not silent: the next one's time begins with the last one's end.
+    pub(super) fn owed_since(&self) -> Option<MonoMs> {
+        self.in_flight.front().map(|batch| batch.sent.max(self.oldest))
     }
 
     /// Rows had no room, so the table has to be walked.
@@ -217,6 +241,7 @@ impl Held {
             own: self.own,
             limit: self.limit,
             unbased: self.unbased,
+            region_others: self.region_others,
         }
     }
 }
@@ -229,7 +254,7 @@ impl Row<'_> {
             own: self.own,
             limit: self.limit,
             unbased: self.unbased,
-            region_others: 0,
+            region_others: self.region_others,
         }
     }
 }
@@ -241,7 +266,15 @@ mod tests {
     use std::vec;
 
     fn row(key: &[u8], own: u64) -> Row<'_> {
-        Row { fingerprint: u64::from(key[0]), key, sequence: 7, own, limit: 10, unbased: false }
+        Row {
+            fingerprint: u64::from(key[0]),
+            key,
+            sequence: 7,
+            own,
+            limit: 10,
+            unbased: false,
+            region_others: 0,
+        }
     }
 
     fn told(reports: &[wire::Report]) -> Vec<(String, u64)> {
@@ -256,7 +289,7 @@ mod tests {
             outbox.note(&row(key.as_bytes(), own), MonoMs(1));
         }
         let mut reports = vec![];
-        outbox.take(false, &mut reports);
+        outbox.take(false, MonoMs(6), &mut reports);
         assert_eq!(told(&reports), [("a".into(), 3), ("bb".into(), 5)]);
     }
 
@@ -270,17 +303,18 @@ mod tests {
             outbox.note(&Row { fingerprint, ..row(key.as_bytes(), fingerprint) }, MonoMs(5));
         }
         let mut reports = vec![];
-        outbox.take(false, &mut reports);
+        outbox.take(false, MonoMs(6), &mut reports);
         assert_eq!(reports.iter().map(|report| report.counts.len()).collect::<Vec<_>>(), [256, 256, 88]);
         assert_eq!(outbox.acked_through(MonoMs(9)), Some(MonoMs(5)));
         let mut confirmed = vec![];
-        let unstored =
-            outbox.acknowledged(2, &[1, 0, 9_999], |fingerprint, _, own| confirmed.push((fingerprint, own)));
+        let unstored = outbox.acknowledged(2, &[1, 0, 9_999], MonoMs(7), |fingerprint, _, own| {
+            confirmed.push((fingerprint, own))
+        });
         assert_eq!(unstored, [256, 257]);
         assert_eq!(confirmed, (258..512).map(|at| (at, at)).collect::<Vec<_>>());
         outbox.broken();
         let mut again = vec![];
-        outbox.take(true, &mut again);
+        outbox.take(true, MonoMs(6), &mut again);
         let expected: Vec<_> = (0..256).chain(512..600).map(|at| (keys[at].clone(), at as u64)).collect();
         assert_eq!(told(&again), expected);
     }
@@ -292,10 +326,10 @@ mod tests {
         for fingerprint in 0..(MAX_ROWS as u64) {
             outbox.note(&Row { fingerprint, ..row(b"k", 1) }, MonoMs(1));
         }
-        outbox.take(false, &mut reports);
+        outbox.take(false, MonoMs(6), &mut reports);
         assert_eq!(reports.len(), MAX_IN_FLIGHT);
         assert_eq!(outbox.len(), MAX_ROWS - MAX_IN_FLIGHT * wire::MAX_FRAME_CELLS);
-        outbox.take(false, &mut reports);
+        outbox.take(false, MonoMs(6), &mut reports);
         assert_eq!(reports.len(), MAX_IN_FLIGHT);
     }
 }

@@ -3,6 +3,11 @@
 //! One shared place, brought up to date by each worker's tick. The subscriber holds a lease that it renews; when it
 //! falls silent another takes over, a worker that serves no requests first. `acked_through` of each worker bounds
 //! what may be evicted: an entry charged before the least of them is stored in the region.
+//!
+//! Workers may talk to different aggregators, and one that dies may take with it what it alone had acknowledged. So
+//! each time that a worker's stream comes up, whoever it leads to, a *gap* is counted, and nothing may be evicted until
+//! the subscriber has told everything once more to the aggregator that it talks to (`resent`), nor while any worker
+//! hears nothing.
 
 use crate::table::{Place, Shared};
 use crate::time::MonoMs;
@@ -22,11 +27,11 @@ const MAX_TRIES: usize = 8;
 /// Keys whose leases were called back last, told by name; a worker that has missed more returns all of its own.
 pub(super) const MAX_RECALLED: usize = 16;
 
-const LAYOUT: u64 = 3;
-const HEADER_WORDS: usize = 7 + MAX_RECALLED;
-/// A subscription that was not heard of for this long has ended, as far as eviction goes.
+const LAYOUT: u64 = 4;
+const HEADER_WORDS: usize = 8 + MAX_RECALLED;
+/// A stream on which nothing was heard for this long has ended, as far as eviction goes.
 const SILENT_MS: u64 = 1_000;
-const WORKER_WORDS: usize = 3;
+const WORKER_WORDS: usize = 5;
 
 /// What a worker brings to the roster.
 #[derive(Clone, Debug)]
@@ -40,10 +45,16 @@ pub(super) struct Entry {
     pub(super) connected: bool,
     /// Last echoed ping of its stream.
     pub(super) echo: MonoMs,
+    /// When it last heard of its aggregator; zero while its stream is down.
+    pub(super) heard: MonoMs,
+    /// Live processes of the region, as its aggregator counts them.
+    pub(super) origins: u32,
     /// Its stream has brought a complete snapshot.
     pub(super) complete: bool,
-    /// Since its stream is up it has repeated everything that the process owns, and the region has stored it.
-    pub(super) resent: bool,
+    /// Its stream has come up since it was here last: what was told to another aggregator may be lost.
+    pub(super) gap: bool,
+    /// A walk of its that began at this many gaps has told everything, and all of it is stored.
+    pub(super) resent: Option<u64>,
     /// Keys (by fingerprint) of which it met budget that is only leased.
     pub(super) recall: Vec<u64>,
 }
@@ -57,8 +68,10 @@ pub(super) struct Roster {
     pub(super) echo: MonoMs,
     /// The subscriber has a complete snapshot.
     pub(super) complete: bool,
-    /// The region holds everything that the process owned when its subscription began.
-    resent: bool,
+    /// Times that an aggregator may have been lost together with what it alone knew.
+    pub(super) gaps: u64,
+    /// Everything that the process owned at so many gaps was told since, and stored.
+    resent: u64,
     /// How many recalls there have been.
     recalls: u64,
     /// The last of them: number `n` stands at `n` modulo their number.
@@ -71,16 +84,35 @@ struct Worker {
     id: u64,
     beat: MonoMs,
     acked_through: MonoMs,
+    heard: MonoMs,
+    origins: u64,
 }
 
 impl Roster {
     /// Brings `me` up to date in the shared roster and returns what it says now; `None` if others were always faster.
     pub(super) fn sync(shared: &mut impl Shared, me: &Entry, buried: &[u64], now: MonoMs) -> Option<Roster> {
+        Roster::change(shared, |roster| roster.update(me, buried, now))
+    }
+
+    /// Takes `worker` off the roster: it ends in good order. Nobody has to wait for its death, and as what it told last
+    /// may not be stored, and nobody will notice if its aggregator dies, everything is to be told again.
+    pub(super) fn sign_off(shared: &mut impl Shared, worker: u64, now: MonoMs) {
+        // Where others are always faster, they bury it later.
+        let _ = Roster::change(shared, |roster| {
+            roster.workers.retain(|other| other.id != worker);
+            roster.gaps += 1;
+            if roster.subscriber == worker {
+                (roster.subscriber, roster.subscribed_until) = (0, now);
+            }
+        });
+    }
+
+    fn change(shared: &mut impl Shared, change: impl Fn(&mut Roster)) -> Option<Roster> {
         let mut bytes = Vec::new();
         for _ in 0..MAX_TRIES {
             let version = shared.load(Place::Roster, &mut bytes);
             let mut roster = Roster::decode(&bytes);
-            roster.update(me, buried, now);
+            change(&mut roster);
             if shared.store(Place::Roster, &roster.encode(), version) {
                 return Some(roster);
             }
@@ -88,13 +120,33 @@ impl Roster {
         None
     }
 
-    /// Entries charged before this are stored in the region, whoever charged them. Nothing is while there is no region
-    /// to be heard of: it may have died and taken with it what it had acknowledged.
+    /// Entries charged before this are stored in the region, whoever charged them. Nothing is while any worker, a dead
+    /// one that is not buried included, hears of no aggregator: its last one may have died with what it had acknowledged.
     pub(super) fn safe_before(&self, now: MonoMs) -> MonoMs {
-        if self.workers.len() >= MAX_WORKERS || !self.resent || now.since(self.echo) > SILENT_MS {
+        let deaf = |worker: &Worker| now.since(worker.heard) > SILENT_MS;
+        if self.workers.len() >= MAX_WORKERS || !self.is_resent() || self.workers.iter().any(deaf) {
             return MonoMs(0);
         }
         self.workers.iter().map(|worker| worker.acked_through).min().unwrap_or_default()
+    }
+
+    /// Everything that the process owns has been told since an aggregator may have been lost.
+    pub(super) fn is_resent(&self) -> bool {
+        self.gaps == self.resent
+    }
+
+    /// Every worker that is alive hears of an aggregator.
+    pub(super) fn all_hear(&self, now: MonoMs) -> bool {
+        let alive = |worker: &&Worker| now.since(worker.beat) <= DEAD_MS;
+        self.workers.iter().filter(alive).all(|worker| now.since(worker.heard) <= SILENT_MS)
+    }
+
+    /// Live processes of the region: aggregators that have lost each other know of different ones, and the largest
+    /// number is the careful one.
+    pub(super) fn origins(&self, now: MonoMs) -> u32 {
+        let hears = |worker: &&Worker| now.since(worker.heard) <= SILENT_MS;
+        let most = self.workers.iter().filter(hears).map(|worker| worker.origins).max();
+        u32::try_from(most.unwrap_or(1)).unwrap_or(u32::MAX)
     }
 
     /// Workers that have stopped ticking.
@@ -127,23 +179,23 @@ impl Roster {
             self.echo = me.echo;
             self.complete = me.complete;
         }
-        if self.subscriber == me.worker {
-            self.resent = me.connected && me.resent;
-        }
+        self.gaps += u64::from(me.gap);
+        self.resent = self.resent.max(me.resent.unwrap_or(0));
     }
 
     fn beat(&mut self, me: &Entry, now: MonoMs) {
         let acked_through = me.acked_through;
         let room = self.workers.len() < MAX_WORKERS;
+        let (heard, origins) = (me.heard, u64::from(me.origins));
         match self.workers.iter_mut().find(|worker| worker.id == me.worker) {
             Some(worker) => {
-                worker.beat = now;
+                (worker.beat, worker.heard, worker.origins) = (now, heard, origins);
                 worker.acked_through =
                     acked_through.unwrap_or(worker.acked_through).max(worker.acked_through);
             }
             None if room => {
                 let acked_through = acked_through.unwrap_or_default();
-                self.workers.push(Worker { id: me.worker, beat: now, acked_through });
+                self.workers.push(Worker { id: me.worker, beat: now, acked_through, heard, origins });
             }
             None => {}
         }
@@ -156,11 +208,14 @@ impl Roster {
             self.subscribed_until.0,
             self.echo.0,
             u64::from(self.complete),
-            u64::from(self.resent),
+            self.gaps,
+            self.resent,
             self.recalls,
         ];
-        let workers =
-            self.workers.iter().flat_map(|worker| [worker.id, worker.beat.0, worker.acked_through.0]);
+        let words = |worker: &Worker| {
+            [worker.id, worker.beat.0, worker.acked_through.0, worker.heard.0, worker.origins]
+        };
+        let workers = self.workers.iter().flat_map(words);
         header.into_iter().chain(self.recalled).chain(workers).flat_map(u64::to_le_bytes).collect()
     }
 
@@ -170,21 +225,25 @@ impl Roster {
         let Some((header, rest)) = words.split_first_chunk::<HEADER_WORDS>() else {
             return Roster::default();
         };
-        let [LAYOUT, subscriber, until, echo, complete, resent, recalls, recalled @ ..] = *header else {
+        let [LAYOUT, subscriber, until, echo, complete, gaps, resent, recalls, recalled @ ..] = *header
+        else {
             return Roster::default();
         };
         let (workers, _) = rest.as_chunks::<WORKER_WORDS>();
-        let worker = |&[id, beat, acked]: &[u64; WORKER_WORDS]| Worker {
+        let worker = |&[id, beat, acked, heard, origins]: &[u64; WORKER_WORDS]| Worker {
             id,
             beat: MonoMs(beat),
             acked_through: MonoMs(acked),
+            heard: MonoMs(heard),
+            origins,
         };
         Roster {
             subscriber,
             subscribed_until: MonoMs(until),
             echo: MonoMs(echo),
             complete: complete == 1,
-            resent: resent == 1,
+            gaps,
+            resent,
             recalls,
             recalled,
             workers: workers.iter().map(worker).collect(),

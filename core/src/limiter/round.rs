@@ -65,7 +65,7 @@ impl Limiter {
         }
         let standing = (!asked).then(|| self.standing(now.mono));
         match self.charge(shared, &item, check, Mode::Spend, standing.as_ref(), now) {
-            Charged::Admitted(budget) => Ok(Decision::Allow(Some(budget))),
+            Charged::Admitted(budget) | Charged::Held { budget, .. } => Ok(Decision::Allow(Some(budget))),
             Charged::Denied(denial) => Ok(Decision::Deny(denial)),
             Charged::Ask(reason) => Err(Vec::from([need(&item, reason)])),
         }
@@ -187,7 +187,8 @@ impl Limiter {
     ) -> Result<Table, Vec<Need>> {
         let in_table = || enforced(items, checks).filter(|(at, ..)| covered & (1 << at) == 0);
         let Some((last, ..)) = in_table().last() else { return Ok(Table::Charged(None)) };
-        let (mut budget, mut denied, mut needs, mut held) = (None, None, Vec::new(), 0u64);
+        let (mut budget, mut denied, mut needs) = (None, None, Vec::new());
+        let (mut held, mut diverted) = (0u64, 0u64);
         for (at, item, check) in in_table() {
             let failed = denied.is_some() || !needs.is_empty();
             let mode = match (failed, at == last) {
@@ -196,17 +197,19 @@ impl Limiter {
                 (false, false) => Mode::Hold,
             };
             match self.charge(shared, item, check, mode, standing, now) {
-                Charged::Admitted(left) => {
+                Charged::Admitted(left) => budget = tighter(budget, Some(left)),
+                Charged::Held { budget: left, overflow } => {
                     budget = tighter(budget, Some(left));
-                    held |= if mode == Mode::Hold { 1 << at } else { 0 };
+                    held |= 1 << at;
+                    diverted |= u64::from(overflow) << at;
                 }
                 Charged::Denied(denial) => denied = worse(denied, Some(denial)),
                 Charged::Ask(reason) => needs.push(need(item, reason)),
             }
         }
         let spend = denied.is_none() && needs.is_empty();
-        for (_, item, check) in in_table().filter(|(at, ..)| held & (1 << at) != 0) {
-            self.end_hold(shared, item, check, spend, now);
+        for (at, item, check) in in_table().filter(|(at, ..)| held & (1 << at) != 0) {
+            self.end_hold(shared, item, check, (diverted & (1 << at) != 0, spend), now);
         }
         match (denied, needs.is_empty()) {
             (Some(denial), _) => Ok(Table::Denied(denial)),
@@ -258,7 +261,7 @@ impl Limiter {
     fn above_limit(&mut self, shared: &mut impl Shared, item: &Item, check: &Check<'_>, now: Now) -> Denial {
         let free = Item { cost: 0, ..*item };
         let budget = match self.charge(shared, &free, check, Mode::Look, None, now) {
-            Charged::Admitted(budget) => budget,
+            Charged::Admitted(budget) | Charged::Held { budget, .. } => budget,
             Charged::Denied(denial) => denial.budget,
             Charged::Ask(_) => {
                 Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms }

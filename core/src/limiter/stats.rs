@@ -36,6 +36,10 @@ pub struct Stats {
     pub views: u64,
     /// Cells that the region refused.
     pub refused: u64,
+    /// Denials that began strict mode on a key: the first for a window's length.
+    pub strict: u64,
+    /// Streams given up as [`super::GiveUp::Unacknowledged`].
+    pub unacknowledged: u64,
 }
 
 impl Stats {

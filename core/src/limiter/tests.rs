@@ -3,6 +3,7 @@
 //! `harness` and `network` drive the two state machines as the shells do; the others say what must hold.
 
 mod accuracy;
+mod aggregators;
 mod consults;
 mod decisions;
 mod eviction;

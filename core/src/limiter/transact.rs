@@ -99,6 +99,24 @@ impl Table {
         self.transact_at(shared, self.geometry.place(subject.fingerprint), subject, now, stats, change)
     }
 
+    /// The same where it is known whether the key had to go to its family's `overflow` cell.
+    pub(super) fn transact_where<R>(
+        &mut self,
+        shared: &mut impl Shared,
+        overflow: bool,
+        subject: Subject<'_>,
+        now: Now,
+        stats: &mut Stats,
+        change: impl FnMut(&mut Entry, &Position) -> (R, bool),
+    ) -> Result<Done<R>, Failed> {
+        if !overflow {
+            return self.transact(shared, subject, now, stats, change);
+        }
+        let (fingerprint, key) = self.overflow_of(subject.key.unwrap_or_default());
+        let subject = Subject { fingerprint, key: Some(&key), ..subject };
+        self.transact_at(shared, Place::Overflow, subject, now, stats, change)
+    }
+
     /// The same, beginning at `place`.
     pub(super) fn transact_at<R>(
         &mut self,

@@ -16,31 +16,31 @@ impl Limiter {
             connected: self.link.is_up(),
             echo: self.link.echo(),
             complete: self.complete,
+            heard: self.link.heard(),
+            origins: self.link.origins(),
+            gap: self.gap,
             resent: self.resent,
             recall: core::mem::take(&mut self.recall),
         };
-        let was_subscriber = self.is_subscriber();
         let Some(roster) = Roster::sync(shared, &me, &self.buried, now.mono) else {
             self.recall = me.recall;
             return;
         };
         self.buried.clear();
+        (self.gap, self.resent) = (false, None);
         let before = core::mem::replace(&mut self.roster, roster);
         self.table.safe_before = self.roster.safe_before(now.mono);
+        self.others_origins = self.roster.origins(now.mono);
         let recalled: Option<Vec<u64>> = self.roster.recalled_since(&before).map(Iterator::collect);
         match recalled {
             Some(recalled) => recalled.into_iter().for_each(|key| self.settle(shared, key, false, now)),
             None => self.returning = self.leases.len(),
         }
-        // A new subscription finds a region that may know less than the process does.
-        if self.is_subscriber() && !was_subscriber {
-            self.repeat_all();
-        }
     }
 
-    /// The region may know less than the process does: what is owned is to be reported again.
-    pub(super) fn repeat_all(&mut self) {
-        (self.resend, self.resent) = (true, false);
+    /// Live processes of the region, this one included: as this worker's aggregator counts them, or another worker's.
+    pub(super) fn origins(&self) -> u32 {
+        self.link.origins().max(self.others_origins)
     }
 
     /// Everything that this worker spent before this moment is stored in the region; `None` while it does not know.
@@ -77,7 +77,7 @@ impl Limiter {
         let stored = self.outbox.stored_through(now.mono);
         let over = |walk: &mut Walk| walk.done.is_some_and(|done| stored > done);
         if let Some(walk) = self.walk.take_if(over) {
-            self.resent |= walk.resends && !self.resend;
+            self.resent = walk.resends.or(self.resent);
             self.buried.extend(walk.burying);
         }
     }

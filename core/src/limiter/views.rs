@@ -6,7 +6,7 @@ use super::check::{Cause, Check, ConsultResult, Decision, Denial, Outcome};
 use super::consults::{MAX_ROUNDS, Question, Sent, Waiting};
 use super::transact::{Make, Subject};
 use crate::key::{KeyParts, fingerprint};
-use crate::table::{Entry, Place, ReservationKind, Shared};
+use crate::table::{Entry, ReservationKind, Shared};
 use crate::time::Now;
 use crate::window::Position;
 use crate::wire;
@@ -88,7 +88,7 @@ impl Limiter {
                 own: 0,
                 cost: 0,
                 limit: question.limit,
-                timeout_ms: 0,
+                timeout_ms: question.timeout_ms(now.mono),
             };
             let (mut overflow, mut reaped) = (false, None);
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
@@ -189,14 +189,9 @@ impl Limiter {
             (based && !entry.is_unbased(), true)
         };
         let make = if views.is_empty() { Make::Never } else { Make::Always };
-        let closed = if question.sent.is_some_and(|sent| sent.overflow) {
-            let (fingerprint, key) = self.table.overflow_of(&question.key);
-            let subject = Subject { fingerprint, key: Some(&key), make };
-            self.table.transact_at(shared, Place::Overflow, subject, now, &mut self.stats, change)
-        } else {
-            let subject = Subject { fingerprint, key: Some(&question.key), make };
-            self.table.transact(shared, subject, now, &mut self.stats, change)
-        };
+        let overflow = question.sent.is_some_and(|sent| sent.overflow);
+        let subject = Subject { fingerprint, key: Some(&question.key), make };
+        let closed = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
         if let Some(done) = closed.ok().filter(|done| done.result) {
             self.note_both(&done.entry, now.mono);
         }
@@ -234,7 +229,7 @@ impl Limiter {
         let item = self.item(0, check);
         let denial = match self.charge(shared, &item, check, Mode::Look, None, now) {
             Charged::Denied(denial) => denial,
-            Charged::Admitted(budget) => {
+            Charged::Admitted(budget) | Charged::Held { budget, .. } => {
                 Denial { budget, retry_after_ms: Some(UNDECIDED_RETRY_MS), cause: Cause::Undecided }
             }
             Charged::Ask(_) => return Outcome { decision: Decision::Allow(None), shadow_denied: 0 },

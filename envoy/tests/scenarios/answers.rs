@@ -129,6 +129,7 @@ async fn metrics_have_labels() {
         r#"weir_consult_results_total{result="granted"} 1"#,
         r#"weir_table_keys{} 3"#,
         r#"weir_streams_connected{} 2"#,
+        r#"weir_ratelimit_strict_mode_activations_total{} 1"#,
     ];
     for line in lines {
         let shown = async || metrics(region.envoy()).await.contains(&in_order(line));

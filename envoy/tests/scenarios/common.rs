@@ -30,8 +30,8 @@ impl Region {
 
     /// One more Envoy, connected.
     pub async fn add(&mut self, options: EnvoyOptions, config: &Value) {
-        let aggregator_port = Some(self.aggregator.grpc_port());
-        let envoy = Envoy::start(EnvoyOptions { filter: filter(config), aggregator_port, ..options });
+        let aggregator_ports = vec![self.aggregator.grpc_port()];
+        let envoy = Envoy::start(EnvoyOptions { filter: filter(config), aggregator_ports, ..options });
         self.envoys.push(envoy.await.unwrap());
         connected(self.envoys.last().unwrap()).await;
     }
@@ -43,13 +43,7 @@ impl Region {
 
     /// What the region holds of an identifier in the namespace, summed over its cells.
     pub async fn total(&self, namespace: &str, identifier: &str) -> u64 {
-        let path = format!("/v1/keys?namespace={namespace}&identifier={identifier}");
-        let answer = self.aggregator.admin_get(&path).await.unwrap();
-        if answer.status == 404 {
-            return 0;
-        }
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        total_of(&answer.json().unwrap())
+        total_in(&self.aggregator, namespace, identifier).await
     }
 
     /// Waits until the region holds exactly `expected`; the aggregator must be there.
@@ -170,6 +164,17 @@ pub async fn vm_reloads(envoy: &Envoy) -> u64 {
 fn is_odd(line: &str) -> bool {
     let loud = ["[error]", "[critical]", "[warning][wasm]"].iter().any(|level| line.contains(level));
     loud && !line.contains("stream to the aggregator")
+}
+
+/// What an aggregator holds of an identifier in the namespace, summed over its cells.
+pub async fn total_in(aggregator: &Aggregator, namespace: &str, identifier: &str) -> u64 {
+    let path = format!("/v1/keys?namespace={namespace}&identifier={identifier}");
+    let answer = aggregator.admin_get(&path).await.unwrap();
+    if answer.status == 404 {
+        return 0;
+    }
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    total_of(&answer.json().unwrap())
 }
 
 fn total_of(explanation: &Value) -> u64 {

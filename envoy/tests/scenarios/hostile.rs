@@ -7,18 +7,22 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use http_body_util::BodyExt;
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use weir_envoy::http::Request;
 use weir_envoy::load::{self, LoadPlan};
-use weir_envoy::{Clock, Envoy, EnvoyOptions, bootstrap, ports};
+use weir_envoy::{Aggregator, AggregatorOptions, Clock, Envoy, EnvoyOptions, bootstrap, ports, wait};
 
-use crate::common::{KEY, Region, SOON, config, filter, get_as, rule, vm_reloads, with};
+use crate::common::{
+    KEY, Region, SOON, config, connected, filter, get_as, rule, stats_of, total_in, unix_ms, vm_reloads, with,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_configurations_are_refused_with_reasons() {
@@ -76,7 +80,7 @@ async fn check_impostor(peer: Peer) {
     let impostor = Impostor::start(peer).await;
     let options = EnvoyOptions {
         filter: filter(&config(&[rule("r", LIMIT)])),
-        aggregator_port: Some(impostor.port),
+        aggregator_ports: vec![impostor.port],
         concurrency: 2,
         ..EnvoyOptions::default()
     };
@@ -129,6 +133,98 @@ async fn a_peer_that_streams_nonsense() {
         });
     })
     .await;
+}
+
+/// Among two peers, one that answers every ping and acknowledges nothing: all workers come to the other one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_acknowledges_nothing() {
+    const LIMIT: u64 = 200;
+    let deaf = Impostor::start(|connection, connections| {
+        connections.spawn(async move {
+            let service = service_fn(async |request| Ok::<_, Infallible>(deaf(request)));
+            let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            // Envoy ends it when it has had enough.
+            let _ = served.serve_connection(TokioIo::new(connection), service).await;
+        });
+    })
+    .await;
+    let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
+    let options = EnvoyOptions {
+        filter: filter(&config(&[rule("r", LIMIT)])),
+        aggregator_ports: vec![deaf.port, aggregator.grpc_port()],
+        concurrency: 4,
+        ..EnvoyOptions::default()
+    };
+    let envoy = Envoy::start(options).await.unwrap();
+    connected(&envoy).await;
+    assert_eq!(passing(&envoy, 50).await, 50);
+    let given_up = "wasmcustom.weir_streams_unacknowledged_total";
+    envoy.wait_stat(given_up, SOON, |given_up| given_up > 0).await.unwrap();
+    assert!(envoy.log().unwrap().contains("acknowledges nothing"), "{}", envoy.log().unwrap());
+    let told = async || total_in(&aggregator, "r", "a").await == 50;
+    if wait::until("the other one is told everything", SOON, told).await.is_err() {
+        panic!(
+            "the other one knows {}: {:#?}",
+            total_in(&aggregator, "r", "a").await,
+            stats_of(&envoy, "wasmcustom.").await
+        );
+    }
+    assert_eq!(vm_reloads(&envoy).await, 0);
+}
+
+/// A gRPC stream that welcomes and echoes pings, and hears nothing else.
+fn deaf(request: hyper::Request<Incoming>) -> hyper::Response<Spoken> {
+    let (frames, spoken) = mpsc::unbounded_channel();
+    // Ends with the request.
+    tokio::spawn(async move {
+        let _ = frames.send(grpc(&field(1, &[&[8, 1][..], &field(2, b"region")].concat())));
+        let (mut body, mut heard) = (request.into_body(), Vec::new());
+        while let Some(Ok(frame)) = body.frame().await {
+            heard.extend_from_slice(&frame.into_data().unwrap_or_default());
+            while let Some(message) = next_message(&mut heard) {
+                // A frame that holds a ping holds nothing else: its field and length, then the moment it was sent.
+                if let [0x22, _, ping @ ..] = &message[..] {
+                    let pong = [ping, &[16], &varint(unix_ms()), &[24, 2]].concat();
+                    let _ = frames.send(grpc(&field(5, &pong)));
+                }
+            }
+        }
+    });
+    let answer = hyper::Response::builder().header("content-type", "application/grpc");
+    answer.body(Spoken(spoken)).unwrap()
+}
+
+/// A number as protobuf writes it.
+fn varint(mut number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number > 0x7f {
+        bytes.push(0x80 | (number & 0x7f) as u8);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+/// Takes a whole gRPC message off what was heard.
+fn next_message(heard: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let length = heard.get(1..5)?.try_into().map(u32::from_be_bytes).ok()?;
+    let end = 5 + usize::try_from(length).ok()?;
+    (heard.len() >= end).then(|| heard.drain(..end).skip(5).collect())
+}
+
+/// A body that grows as somebody speaks.
+struct Spoken(mpsc::UnboundedReceiver<Bytes>);
+
+impl hyper::body::Body for Spoken {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|said| said.map(|bytes| Ok(Frame::data(bytes))))
+    }
 }
 
 /// A gRPC stream that welcomes, then says what no aggregator says; each stream says something else.
@@ -266,7 +362,7 @@ async fn an_envoy_alone_whose_clock_goes_back_gives_no_fresh_limit() {
     let options = EnvoyOptions {
         filter: filter(&config(&[month])),
         environment: clock.environment().unwrap(),
-        aggregator_port: Some(ports::free().unwrap()),
+        aggregator_ports: vec![ports::free().unwrap()],
         ..EnvoyOptions::default()
     };
     let envoy = Envoy::start(options).await.unwrap();

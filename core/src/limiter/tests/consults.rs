@@ -41,6 +41,22 @@ fn a_cold_key_asks_once_and_brings_the_others_counts() {
 }
 
 #[test]
+fn a_question_says_how_long_the_first_of_its_askers_still_waits() {
+    let mut world = World::connected(2, 1);
+    world.paused = true;
+    let (key, start) = (key("k", HOUR), world.now);
+    // The first one's question goes out at once; the others wait for the next, which is asked when it has given up.
+    for (timeout_ms, pause_ms) in [(20, 5), (60, 3), (200, 30)] {
+        let policy = Policy { timeout_ms, ..Policy::default() };
+        assert!(waits(world.request(0, 0, &[Check { policy, ..check(&key, 100, 1) }])));
+        world.run(pause_ms);
+    }
+    let until: Vec<_> = world.asked.iter().map(|(at, ask)| at + u64::from(ask.timeout_ms)).collect();
+    assert_eq!(until, [start + 20, start + 5 + 60]);
+    assert!(world.asked[1].0 >= start + 20, "less than what its rule gave it is left");
+}
+
+#[test]
 fn a_complete_snapshot_is_trusted_with_keys_below_half_their_limit() {
     let mut world = World::connected(2, 1);
     let (cool, hot) = (key("cool", HOUR), key("hot", HOUR));
@@ -217,7 +233,7 @@ fn a_busy_key_does_not_hide_that_nobody_answers() {
 #[test]
 fn what_the_region_cannot_judge_is_decided_here_at_once() {
     let mut world = World::connected(2, 1);
-    world.region =
+    world.regions[0] =
         crate::region::Region::new(crate::region::RegionLimits { max_keys: 0, max_origins: 9 }, (1, 2));
     let key = key("k", HOUR);
     let (took, outcome) = timed(

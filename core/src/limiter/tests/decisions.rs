@@ -179,7 +179,7 @@ fn a_remembered_denial_touches_nothing_and_other_questions_get_their_own_answers
     let lower = denial(world.decide(0, 0, &[check(&key, 9, 3)]));
     assert_eq!((lower.budget.remaining, lower.budget.limit), (1, 9));
     assert_eq!(world.processes[0].shared.loads, 0, "remembered");
-    world.processes[0].workers[0].as_mut().unwrap().limiter.reconfigure(2, "".into());
+    world.processes[0].workers[0].as_mut().unwrap().limiter.version = 2;
     denial(world.decide(0, 0, &[check(&key, 10, 3)]));
     assert_eq!(world.processes[0].shared.loads, 1, "another version is decided anew");
     assert!(world.passes(0, 0, &[check(&key, 10, 1)]), "a smaller cost");
@@ -188,6 +188,28 @@ fn a_remembered_denial_touches_nothing_and_other_questions_get_their_own_answers
     denial(world.decide(0, 0, &[check(&key, 12, 12)]));
     world.run(90_000);
     assert_eq!(denial(world.decide(0, 0, &[check(&key, 12, 12)])).budget.remaining, 6);
+}
+
+#[test]
+fn strict_mode_begins_once_however_many_are_denied() {
+    let mut world = World::alone(1, 2);
+    let (key, other) = (key("k", MINUTE), super::harness::key("other", MINUTE));
+    let strict = |world: &World| world.sum_of(|stats| stats.strict);
+    assert!(!world.passes(0, 0, &[check(&key, 10, 11)]));
+    assert_eq!(strict(&world), 0, "a cost above the limit");
+    assert!(world.passes(0, 0, &[check(&key, 10, 10)]));
+    for turn in 0..100 {
+        assert!(!world.passes(0, turn % 2, &[check(&key, 10, 1 + turn as u64 % 3)]));
+        world.run(100);
+    }
+    assert_eq!(strict(&world), 1);
+    assert!(world.passes(0, 0, &[check(&other, 10, 1)]));
+    assert!(!world.passes(0, 0, &[check(&other, 10, 10)]));
+    assert_eq!(strict(&world), 2, "each key for itself");
+    world.run(10 * MINUTE);
+    assert!(world.passes(0, 0, &[check(&key, 10, 10)]));
+    assert!(!world.passes(0, 0, &[check(&key, 10, 1)]));
+    assert_eq!(strict(&world), 3, "it had ended in between");
 }
 
 #[test]

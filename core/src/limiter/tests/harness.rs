@@ -1,6 +1,7 @@
 //! Processes and a region on fake time, with a small network between them.
 //!
-//! Every worker has one stream; a region that is down refuses them. What travels on them is in `network`.
+//! Every worker has one stream, to the first aggregator unless `routes` says otherwise; aggregators do not know of each
+//! other. A region that is down refuses all streams. What travels on them is in `network`.
 
 use super::super::*;
 use super::network::{Frame, Stream};
@@ -50,7 +51,16 @@ pub(super) struct World {
     pub(super) now: u64,
     /// Unix minus monotonic time, of every machine.
     pub(super) unix_offset: i64,
-    pub(super) region: Region,
+    /// Of each aggregator. All but the first are made by `add_aggregator`.
+    pub(super) regions: Vec<Region>,
+    /// Which aggregator a worker's next stream goes to; one that does not exist refuses it.
+    pub(super) routes: BTreeMap<(usize, usize), usize>,
+    /// How long each aggregator takes to acknowledge; `None`: it does not.
+    pub(super) ack_ms: Vec<Option<u64>>,
+    /// Counts in all reports.
+    pub(super) reported: usize,
+    /// Counts that came with a view, and to which aggregator.
+    pub(super) views: Vec<(usize, wire::Count)>,
     pub(super) processes: Vec<Process>,
     pub(super) resolved: BTreeMap<u64, (u64, Outcome)>,
     pub(super) latency: (u64, u64),
@@ -58,9 +68,11 @@ pub(super) struct World {
     pub(super) paused: bool,
     pub(super) repeat_frames: bool,
     pub(super) consults: u64,
+    /// Every question as it was sent, and when.
+    pub(super) asked: Vec<(u64, wire::Consult)>,
     pub(super) random: Random,
     pub(super) streams: BTreeMap<u64, Stream>,
-    pub(super) subscribers: BTreeMap<OriginId, u64>,
+    pub(super) subscribers: BTreeMap<(usize, OriginId), u64>,
     pub(super) network: BTreeMap<(u64, u64), (u64, Frame)>,
     pub(super) push_at: Option<u64>,
     pub(super) last_id: u64,
@@ -100,7 +112,11 @@ impl World {
         let mut world = World {
             now: START_MONO,
             unix_offset: START_UNIX as i64 - START_MONO as i64,
-            region: new_region(),
+            regions: vec![new_region()],
+            routes: BTreeMap::new(),
+            ack_ms: vec![Some(0)],
+            reported: 0,
+            views: Vec::new(),
             processes: Vec::new(),
             resolved: BTreeMap::new(),
             latency: (1, 1),
@@ -108,6 +124,7 @@ impl World {
             paused: false,
             repeat_frames: false,
             consults: 0,
+            asked: Vec::new(),
             random: Random::new(7),
             streams: BTreeMap::new(),
             subscribers: BTreeMap::new(),
@@ -212,6 +229,18 @@ impl World {
         }
     }
 
+    /// Ends a worker in good order.
+    pub(super) fn end(&mut self, process: usize, worker: usize) {
+        let now = MonoMs(self.now);
+        let Process { shared, workers, .. } = &mut self.processes[process];
+        let mut ended = workers[worker].take().unwrap();
+        let frames = ended.limiter.shutdown(shared, now);
+        if let Some(stream) = ended.stream {
+            frames.into_iter().for_each(|frame| self.region_takes(stream, frame));
+            self.close(stream);
+        }
+    }
+
     /// Kills a whole process.
     pub(super) fn kill_process(&mut self, process: usize) {
         for worker in 0..self.processes[process].workers.len() {
@@ -240,13 +269,37 @@ impl World {
     /// The region loses everything and starts again.
     pub(super) fn restart_region(&mut self) {
         self.cut_all();
-        self.region = new_region();
+        self.regions[0] = new_region();
+    }
+
+    /// One more aggregator, which knows nothing of the others.
+    pub(super) fn add_aggregator(&mut self) -> usize {
+        self.regions.push(new_region());
+        self.ack_ms.push(Some(0));
+        self.regions.len() - 1
+    }
+
+    /// An aggregator dies for good with all that it knew; its workers go to `heir`.
+    pub(super) fn lose_aggregator(&mut self, lost: usize, heir: usize) {
+        self.routes.values_mut().filter(|route| **route == lost).for_each(|route| *route = heir);
+        let cut = self.streams.values().filter(|stream| stream.aggregator == lost);
+        let workers: Vec<_> = cut.map(|stream| (stream.process, stream.worker)).collect();
+        for (process, worker) in workers {
+            self.routes.insert((process, worker), heir);
+            self.cut(process, worker);
+        }
+        self.regions[lost] = new_region();
     }
 
     /// What the region holds of a cell: the sum, and each process' component.
     pub(super) fn regional(&self, key: &Key, sequence: u64) -> (u64, Vec<u64>) {
+        self.known_to(0, key, sequence)
+    }
+
+    /// The same of any aggregator.
+    pub(super) fn known_to(&self, aggregator: usize, key: &Key, sequence: u64) -> (u64, Vec<u64>) {
         let parts = key.parts();
-        let explained = self.region.explain(parts.workspace, parts.namespace, parts.identifier);
+        let explained = self.regions[aggregator].explain(parts.workspace, parts.namespace, parts.identifier);
         let cells = explained.iter().flat_map(|one| &one.cells).filter(|cell| cell.sequence == sequence);
         let components: Vec<u64> =
             cells.flat_map(|cell| &cell.components).map(|component| component.own).collect();
@@ -287,16 +340,17 @@ impl World {
         state.next_tick = now.mono.0 + state.limiter.next_tick_ms();
         if state.limiter.should_open(now.mono) {
             state.limiter.on_opening(now.mono);
-            if self.down {
+            let aggregator = self.routes.get(&(process, worker)).copied().unwrap_or(0);
+            if self.down || aggregator >= self.regions.len() {
                 state.limiter.on_closed(shared, now.mono);
             } else {
                 self.last_id += 1;
                 state.stream = Some(self.last_id);
                 let origin = self.processes[process].meta.origin;
-                let stream = Stream { process, worker, origin, up: 0, down: 0 };
+                let stream = Stream { process, worker, aggregator, origin, up: 0, down: 0 };
                 self.streams.insert(self.last_id, stream);
             }
-        } else if state.limiter.should_give_up(now.mono) {
+        } else if state.limiter.should_give_up(now.mono).is_some() {
             self.cut(process, worker);
         }
         self.send(process, worker);

@@ -11,6 +11,7 @@ use crate::time::MonoMs;
 pub(super) struct Stream {
     pub(super) process: usize,
     pub(super) worker: usize,
+    pub(super) aggregator: usize,
     pub(super) origin: OriginId,
     /// When the last frame arrives in each direction, so that none overtakes another.
     pub(super) up: u64,
@@ -36,6 +37,7 @@ impl World {
         state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
         let Some(stream) = state.stream else { return };
         for frame in frames {
+            self.asked.extend(frame.consults.iter().map(|ask| (self.now, ask.clone())));
             self.carry(stream, Frame::Up(frame));
         }
     }
@@ -84,37 +86,49 @@ impl World {
         self.send(process, worker);
     }
 
-    fn region_takes(&mut self, stream: u64, frame: wire::FilterFrame) {
+    pub(super) fn region_takes(&mut self, stream: u64, frame: wire::FilterFrame) {
         let now = self.unix();
         let Some(state) = self.streams.get(&stream) else { return };
-        let origin = state.origin;
-        assert!(self.region.heard(origin, now));
+        let (origin, at) = (state.origin, state.aggregator);
+        assert!(self.regions[at].heard(origin, now));
         let mut answer = wire::RegionFrame::default();
         if let Some(hello) = frame.hello {
             assert_eq!((hello.origin, hello.version), (origin.0.to_vec(), wire::PROTOCOL_VERSION));
             if hello.subscriber {
-                self.subscribers.insert(origin, stream);
-                self.region.subscribe(origin);
+                self.subscribers.insert((at, origin), stream);
+                self.regions[at].subscribe(origin);
             } else {
-                self.unsubscribe(origin, stream);
+                self.unsubscribe(at, origin, stream);
                 answer.welcome = Some(wire::Welcome { version: 1, region: "r".into() });
             }
         }
         if let Some(report) = frame.report {
-            let reported = self.region.report(origin, &report.counts, now);
+            self.reported += report.counts.len();
+            let with_views = report.counts.iter().filter(|count| count.region_others > 0);
+            self.views.extend(with_views.map(|count| (at, count.clone())));
+            let reported = self.regions[at].report(origin, &report.counts, now);
             let refused = reported.refused.iter().map(|(place, _)| *place).collect();
-            answer.ack = Some(wire::Ack { report_id: report.id, bases: reported.bases, refused });
+            let ack = wire::Ack { report_id: report.id, bases: reported.bases, refused };
+            match self.ack_ms[at] {
+                Some(0) => answer.ack = Some(ack),
+                Some(ms) => {
+                    self.last_id += 1;
+                    let late = wire::RegionFrame { ack: Some(ack), ..Default::default() };
+                    self.network.insert((self.now + ms, self.last_id), (stream, Frame::Down(late)));
+                }
+                None => {}
+            }
         }
         self.consults += frame.consults.len() as u64;
         let unjudged = |ask: &wire::Consult| wire::Answer { id: ask.id, ..Default::default() };
-        let region = &mut self.region;
+        let region = &mut self.regions[at];
         let asked = frame
             .consults
             .iter()
             .map(|ask| region.consult(origin, ask, now).unwrap_or_else(|_| unjudged(ask)));
         answer.answers = asked.collect();
         if let Some(ping) = frame.ping {
-            let live_origins = self.region.live_origins(now) as u32;
+            let live_origins = self.regions[at].live_origins(now) as u32;
             answer.pong = Some(wire::Pong { sent_ms: ping.sent_ms, unix_ms: now.0, live_origins });
         }
         if answer != wire::RegionFrame::default() {
@@ -131,9 +145,12 @@ impl World {
         if self.paused {
             return;
         }
-        self.region.tick(self.unix());
-        for (origin, stream) in self.subscribers.clone() {
-            while let Some(push) = self.region.next_push(origin, self.unix()) {
+        let now = self.unix();
+        self.regions.iter_mut().for_each(|region| {
+            region.tick(now);
+        });
+        for ((at, origin), stream) in self.subscribers.clone() {
+            while let Some(push) = self.regions[at].next_push(origin, now) {
                 assert!(push.views.len() <= wire::MAX_FRAME_CELLS);
                 self.carry(stream, Frame::Down(wire::RegionFrame { push: Some(push), ..Default::default() }));
             }
@@ -141,17 +158,17 @@ impl World {
     }
 
     pub(super) fn close(&mut self, stream: u64) {
-        let Some(Stream { origin, .. }) = self.streams.remove(&stream) else { return };
-        self.unsubscribe(origin, stream);
-        if !self.streams.values().any(|other| other.origin == origin) {
-            self.region.gone(origin);
+        let Some(Stream { origin, aggregator: at, .. }) = self.streams.remove(&stream) else { return };
+        self.unsubscribe(at, origin, stream);
+        if !self.streams.values().any(|other| (other.aggregator, other.origin) == (at, origin)) {
+            self.regions[at].gone(origin);
         }
     }
 
-    fn unsubscribe(&mut self, origin: OriginId, stream: u64) {
-        if self.subscribers.get(&origin) == Some(&stream) {
-            self.subscribers.remove(&origin);
-            self.region.unsubscribe(origin);
+    fn unsubscribe(&mut self, at: usize, origin: OriginId, stream: u64) {
+        if self.subscribers.get(&(at, origin)) == Some(&stream) {
+            self.subscribers.remove(&(at, origin));
+            self.regions[at].unsubscribe(origin);
         }
     }
 }

@@ -85,8 +85,8 @@ impl Scene {
             Some(_) => Some(Aggregator::start(AggregatorOptions::default()).await?),
             None => None,
         };
-        let aggregator_port = aggregator.as_ref().map(Aggregator::grpc_port);
-        let options = EnvoyOptions { filter: variant.filter()?, aggregator_port, ..EnvoyOptions::default() };
+        let aggregator_ports = aggregator.iter().map(Aggregator::grpc_port).collect();
+        let options = EnvoyOptions { filter: variant.filter()?, aggregator_ports, ..EnvoyOptions::default() };
         let envoy = Envoy::start(options).await?;
         if aggregator.is_some() {
             let streams = format!("cluster.{AGGREGATOR_CLUSTER}.upstream_rq_active");

@@ -114,7 +114,7 @@ fn envoy_options(options: &Options, ports: EnvoyPorts, filter: Filter) -> EnvoyO
         admin_port: ports.admin,
         filter,
         route: Route::Upstream(options.upstream_port),
-        aggregator_port: Some(options.grpc_port),
+        aggregator_ports: vec![options.grpc_port],
         access_log: true,
         ..EnvoyOptions::default()
     }

@@ -1,0 +1,249 @@
+//! Several aggregators behind one name, each of which may know less than the others, lose all or be of no use.
+
+use super::harness::*;
+use crate::key::Key;
+use crate::limiter::{Decision, Limiter};
+use crate::table::Geometry;
+use crate::window::Position;
+use std::string::String;
+use std::vec::Vec;
+
+fn sequence(world: &World, key: &Key) -> u64 {
+    Position::at(world.unix(), key.parts().cell_ms()).sequence
+}
+
+/// The views that were repeated: identifier, own, region_others and limit, each once.
+fn repeated(world: &World) -> Vec<(String, u64, u64, u64)> {
+    let told = world.views.iter().map(|(_, count)| {
+        let key = Key::parse(&count.key).unwrap();
+        let identifier = String::from_utf8(key.parts().identifier.to_vec()).unwrap();
+        (identifier, count.own, count.region_others, count.limit)
+    });
+    let mut told: Vec<_> = told.collect();
+    told.sort();
+    told.dedup();
+    told
+}
+
+#[test]
+fn a_region_that_lost_all_is_told_what_the_others_had_used() {
+    let mut world = World::connected(2, 2);
+    let (shared, foreign, old) = (key("shared", HOUR), key("foreign", HOUR), key("old", MINUTE));
+    assert!(world.passes(1, 0, &[check(&old, 10, 9)]));
+    world.run(3 * MINUTE);
+    assert!(world.passes(1, 0, &[check(&shared, 100, 7)]));
+    assert!(world.passes(1, 0, &[check(&foreign, 10, 8)]));
+    assert!(world.passes(0, 0, &[check(&shared, 100, 3)]));
+    world.run(2_000);
+    assert_eq!(repeated(&world), [], "a report alone repeats nothing");
+    world.kill_process(1);
+    world.restart_region();
+    world.run(3_000);
+    assert_eq!(repeated(&world), [("foreign".into(), 0, 8, u64::MAX), ("shared".into(), 3, 7, 100)]);
+    let entry = world.entry(0, &foreign).unwrap();
+    assert!(!entry.unstored && world.regional(&foreign, sequence(&world, &foreign)).0 == 0, "no component");
+}
+
+#[test]
+fn a_peer_that_acknowledges_nothing_is_left_for_another() {
+    let mut world = World::connected(1, 1);
+    let other = world.add_aggregator();
+    (world.ack_ms[0], world.latency) = (None, (1, 5));
+    world.routes.insert((0, 0), other);
+    let key = key("k", HOUR);
+    for _ in 0..2 {
+        assert!(
+            world.passes(0, 0, &[check(&key, 10, 1)]),
+            "the first one is granted, the second one reported"
+        );
+    }
+    world.run(4_900);
+    assert_eq!(world.sum_of(|stats| stats.unacknowledged), 0);
+    world.run(1_000);
+    assert_eq!(world.sum_of(|stats| stats.unacknowledged), 1);
+    assert_eq!(world.known_to(other, &key, sequence(&world, &key)).0, 2, "the other one knows");
+    world.run(30_000);
+    assert_eq!(world.sum_of(|stats| stats.unacknowledged), 1);
+}
+
+#[test]
+fn a_peer_that_takes_its_time_is_not_given_up() {
+    let mut world = World::connected(1, 1);
+    world.ack_ms[0] = Some(2_500);
+    let keys = keys(2_000, HOUR);
+    for turn in 0..20_000 {
+        world.request(0, 0, &[check(&keys[turn % keys.len()], 1_000, 1)]);
+        world.run(1);
+    }
+    world.run(5_000);
+    assert_eq!(world.sum_of(|stats| stats.unacknowledged), 0);
+    assert_eq!(world.sum_of(|stats| stats.report_queue), 0);
+}
+
+#[test]
+fn a_peer_that_is_silent_or_a_worker_that_slept_is_no_reason() {
+    let mut world = World::connected(1, 1);
+    let key = key("k", HOUR);
+    assert!(world.passes(0, 0, &[check(&key, 10, 1)]));
+    world.paused = true;
+    world.request(0, 0, &[check(&key, 10, 1)]);
+    world.run(8_000);
+    assert_eq!(world.sum_of(|stats| stats.unacknowledged), 0);
+    world.paused = false;
+    world.run(2_000);
+    let slept = world.processes[0].workers[0].as_mut().unwrap();
+    slept.next_tick += 8_000;
+    world.request(0, 0, &[check(&key, 10, 1)]);
+    world.run(10_000);
+    assert_eq!(world.sum_of(|stats| stats.unacknowledged), 0);
+}
+
+/// Processes of three workers each: the second one of each talks to an aggregator of its own, which nobody else knows.
+fn split(processes: usize, geometry: Geometry) -> (World, usize) {
+    let mut world = World::with(processes, 3, geometry, false);
+    let other = world.add_aggregator();
+    for process in 0..processes {
+        world.routes.insert((process, 1), other);
+    }
+    world.run(1_000);
+    for process in 0..processes {
+        assert!(!limiter(&world, process, 1).is_subscriber());
+    }
+    (world, other)
+}
+
+fn limiter(world: &World, process: usize, worker: usize) -> &Limiter {
+    &world.processes[process].workers[worker].as_ref().unwrap().limiter
+}
+
+const SMALL: Geometry = Geometry { buckets: 64, keys_per_bucket: 8 };
+const TINY: Geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
+
+#[test]
+fn what_only_a_lost_aggregator_had_acknowledged_is_told_to_another() {
+    let (mut world, other) = split(1, SMALL);
+    let key = key("k", HOUR);
+    for _ in 0..8 {
+        assert!(world.passes(0, 1, &[check(&key, 10, 1)]));
+    }
+    world.run(1_000);
+    let at = sequence(&world, &key);
+    assert_eq!((world.known_to(0, &key, at).0, world.known_to(other, &key, at).0), (0, 8));
+    world.lose_aggregator(other, 0);
+    world.run(3_000);
+    assert_eq!(world.regional(&key, at).0, 8, "acknowledged or not");
+    assert!(limiter(&world, 0, 0).table.safe_before.0 > world.now - 1_000);
+}
+
+#[test]
+fn nothing_leaves_while_any_worker_has_lost_its_aggregator() {
+    let (mut world, other) = split(1, TINY);
+    let known = keys(4, HOUR);
+    for key in &known {
+        for _ in 0..3 {
+            assert!(world.passes(0, 1, &[check(key, 3, 1)]));
+            world.run(150);
+        }
+    }
+    let known: Vec<_> = known.into_iter().filter(|key| world.entry(0, key).is_some()).collect();
+    assert!(known.len() >= 2);
+    world.lose_aggregator(other, usize::MAX);
+    world.run(200);
+    let before = world.sum_of(|stats| stats.evictions);
+    for flooder in keys(104, HOUR).iter().skip(4) {
+        world.decide(0, 0, &[check(flooder, 3, 1)]);
+        world.run(20);
+    }
+    assert_eq!(world.sum_of(|stats| stats.evictions), before);
+    world.routes.clear();
+    world.run(3_000);
+    for key in &known {
+        assert_eq!(world.regional(key, sequence(&world, key)).0, 3, "the other one knows now");
+    }
+    for flooder in keys(204, HOUR).iter().skip(104) {
+        world.decide(0, 0, &[check(flooder, 3, 1)]);
+        world.run(100);
+    }
+    assert!(world.sum_of(|stats| stats.evictions) > before, "and what it knows may leave");
+    for key in &known {
+        assert!(!world.passes(0, 0, &[check(key, 3, 1)]), "started afresh");
+    }
+}
+
+#[test]
+fn workers_of_aggregators_that_have_lost_each_other_lose_nothing() {
+    for repeat in [false, true] {
+        let (mut world, other) = split(2, SMALL);
+        (world.repeat_frames, world.latency) = (repeat, (0, 15));
+        let keys = keys(20, HOUR);
+        let (mut passed, mut waiting) = (std::vec![[0; 2]; keys.len()], Vec::new());
+        for turn in 0..6_000u64 {
+            match turn {
+                1_500 | 4_500 => world.lose_aggregator(other, 0),
+                // The subscriber's falls, and the other one takes over.
+                3_000 => world.lose_aggregator(0, other),
+                _ => {}
+            }
+            let at = world.random.below(keys.len() as u64) as usize;
+            let (process, worker) = (world.random.below(2) as usize, world.random.below(3) as usize);
+            let (id, outcome) = world.request(process, worker, &[check(&keys[at], 400, 1)]);
+            passed[at][process] += u64::from(allowed(&outcome));
+            waiting.extend((outcome.decision == Decision::Wait).then_some((id, at, process)));
+            world.run(turn % 2);
+        }
+        world.run(8_000);
+        for (id, at, process) in waiting {
+            passed[at][process] += u64::from(allowed(&world.resolved[&id].1));
+        }
+        for (key, passed) in keys.iter().zip(passed) {
+            let own = [0, 1].map(|process| world.entry(process, key).map_or(0, |entry| entry.current.own));
+            assert_eq!(own, passed, "own is what passed");
+            let (sum, _) = world.regional(key, sequence(&world, key));
+            let all: u64 = passed.iter().sum();
+            assert!((all..=all + 8).contains(&sum), "{sum} are known to the one that is left, {all} passed");
+        }
+    }
+}
+
+#[test]
+fn a_restart_that_all_workers_see_is_answered_by_one_walk_or_two() {
+    const KEYS: usize = 300;
+    let mut world = World::with(1, 8, Geometry { buckets: 1_024, keys_per_bucket: 8 }, false);
+    world.run(1_000);
+    for key in &keys(KEYS, HOUR) {
+        assert!(world.passes(0, 3, &[check(key, 10, 1)]));
+    }
+    world.run(1_000);
+    let before = world.reported;
+    world.restart_region();
+    world.run(6_000);
+    let told = world.reported - before;
+    assert!((KEYS..=2 * KEYS).contains(&told), "{told} counts for {KEYS} cells");
+}
+
+#[test]
+fn the_largest_number_of_processes_that_any_aggregator_knows_counts() {
+    let mut world = World::with(2, 2, SMALL, false);
+    let other = world.add_aggregator();
+    world.routes.insert((0, 1), other);
+    world.run(1_000);
+    for worker in [0, 1] {
+        assert_eq!(limiter(&world, 0, worker).origins(), 2);
+    }
+}
+
+#[test]
+fn a_worker_that_ends_leaves_the_roster_and_its_duties() {
+    let mut world = World::connected(1, 3);
+    let first = (0..3).find(|worker| limiter(&world, 0, *worker).is_subscriber()).unwrap();
+    let key = key("k", HOUR);
+    assert!(world.passes(0, first, &[check(&key, 10, 1)]));
+    world.request(0, first, &[check(&key, 10, 4)]);
+    world.end(0, first);
+    world.run(2_000);
+    let rest: Vec<_> = (0..3).filter(|worker| *worker != first).collect();
+    assert_eq!(rest.iter().filter(|worker| limiter(&world, 0, **worker).is_subscriber()).count(), 1);
+    assert_eq!(world.regional(&key, sequence(&world, &key)).0, 5);
+    let safe = limiter(&world, 0, rest[0]).table.safe_before.0;
+    assert!(safe > world.now - 500, "nobody waits for its death");
+}
