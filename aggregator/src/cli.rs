@@ -4,7 +4,10 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::serve::Settings;
+use weir_aggregator::store::StoreOptions;
+use weir_core::cadence::Cadence;
 use weir_core::region::RegionLimits;
 
 /// Longest name of a region in bytes.
@@ -60,6 +63,50 @@ pub struct Serve {
     /// Most keys held; counts of further ones are refused.
     #[arg(long, env = "WEIR_MAX_KEYS", default_value_t = RegionLimits::default().max_keys, value_name = "NUMBER")]
     max_keys: usize,
+    /// Where the region's aggregators meet: redis:// or rediss://, several nodes of a Redis Cluster separated by commas.
+    /// Without it the region has one aggregator, which keeps it in memory. Best given by the variable.
+    #[arg(
+        long,
+        env = "WEIR_REDIS_URL",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    redis_url: String,
+    /// What every key in Redis begins with.
+    #[arg(long, env = "WEIR_REDIS_PREFIX", default_value = "weir", value_name = "TEXT")]
+    redis_prefix: String,
+    /// The authorities that Redis' TLS certificate may come from, as PEM; the system's if not given.
+    #[arg(long, env = "WEIR_REDIS_CA_FILE", value_name = "FILE")]
+    redis_ca_file: Option<PathBuf>,
+    /// Where regions meet: mysql:// (MySQL, MariaDB) or sqlite://. Without it other regions are not heard of. Best given
+    /// by the variable.
+    #[arg(
+        long,
+        env = "WEIR_DATABASE_URL",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    database_url: String,
+    /// A replica of it, from which other regions' use is read.
+    #[arg(
+        long,
+        env = "WEIR_DATABASE_READ_URL",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    database_read_url: String,
+    /// Bring the database's tables up to date first.
+    #[arg(long, env = "WEIR_MIGRATE")]
+    migrate: bool,
+    /// Speak to the database every 300 ms or so, for tests that wait for it.
+    #[arg(long, hide = true)]
+    test_cadence: bool,
 }
 
 /// Why the arguments cannot be used.
@@ -78,6 +125,12 @@ pub enum Unusable {
     /// Nothing could be held.
     #[error("with --max-keys 0 nothing could be counted; set it to 1 at least")]
     NoKeys,
+    /// Not where a Redis could be.
+    #[error("{0}; see --redis-url or WEIR_REDIS_URL")]
+    Redis(#[from] weir_aggregator::store::OptionsError),
+    /// There is nothing to read a replica of.
+    #[error("--database-read-url is set, and --database-url is not; the one is a replica of the other")]
+    ReplicaAlone,
 }
 
 impl Serve {
@@ -93,12 +146,41 @@ impl Serve {
         if self.max_keys == 0 {
             return Err(Unusable::NoKeys);
         }
+        let store = self.store()?;
+        let database = self.database()?;
+        let cadence = if self.test_cadence { Cadence::for_tests() } else { Cadence::default() };
         Ok(Settings {
+            store,
+            database,
+            migrate: self.migrate,
+            cadence,
             region: self.region,
             grpc_listen: self.grpc_listen,
             admin_listen: self.admin_listen,
             token: Some(self.token).filter(|token| !token.is_empty()),
             limits: RegionLimits { max_keys: self.max_keys, ..RegionLimits::default() },
         })
+    }
+
+    fn store(&self) -> Result<Option<StoreOptions>, Unusable> {
+        if self.redis_url.is_empty() {
+            return Ok(None);
+        }
+        let mut options = StoreOptions::parse(&self.redis_url, &self.region)?;
+        options.prefix.clone_from(&self.redis_prefix);
+        options.ca_file.clone_from(&self.redis_ca_file);
+        Ok(Some(options))
+    }
+
+    fn database(&self) -> Result<Option<DatabaseOptions>, Unusable> {
+        let read_url = Some(self.database_read_url.clone()).filter(|url| !url.is_empty());
+        match (self.database_url.is_empty(), read_url) {
+            (true, Some(_)) => Err(Unusable::ReplicaAlone),
+            (true, None) => Ok(None),
+            (false, read_url) => {
+                let (url, region) = (self.database_url.clone(), self.region.clone());
+                Ok(Some(DatabaseOptions { url, read_url, region }))
+            }
+        }
     }
 }

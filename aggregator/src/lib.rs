@@ -8,8 +8,10 @@
 //! 4. [`outgoing`]: the bounded queue behind each stream, and what happens to a reader that does not read.
 //! 5. [`shared`]: the region behind its lock, and which streams belong to which Envoy.
 //! 6. [`push`]: what changed, to those who subscribe.
-//! 7. [`admin`]: health, readiness, [`metrics`], and the explanation of a key.
-//! 8. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
+//! 7. [`regional`]: what several aggregators of one region share, in a [`store`].
+//! 8. [`global`]: what the regions tell each other, through a [`database`].
+//! 9. [`admin`]: health, readiness, [`metrics`], and the explanation of a key.
+//! 10. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
 //!
 //! What it leaves to others: every rule of counting is `weir_core::region`, every frame `weir_core::wire`. Nothing
 //! but [`clock`] reads the wall clock.
@@ -18,12 +20,16 @@
 pub mod admin;
 pub mod check_config;
 pub mod clock;
+pub mod database;
+pub mod global;
 pub mod grpc;
 pub mod metrics;
 pub mod outgoing;
 pub mod push;
 pub mod refusal;
+pub mod regional;
 pub mod serve;
 pub mod shared;
+pub mod store;
 pub mod stream;
 pub mod throttle;

@@ -4,17 +4,22 @@
 
 use crate::refusal::Refusal;
 use crate::throttle::Throttle;
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+use weir_core::breaker::State;
 use weir_core::region::{Refused, RegionStats};
 
-/// What every name begins with; counters end in `_total`.
+/// What the names of this program's own figures begin with; counters end in `_total`.
 pub const PREFIX: &str = "weir_aggregator";
+/// What the names of the figures of convergence begin with.
+pub const RATELIMIT_PREFIX: &str = "weir_ratelimit";
 
 const STREAMS: (&str, &str) = ("streams", "Streams of filters' workers that are open");
 const LIVE_ORIGINS: (&str, &str) = ("live_origins", "Envoy processes heard of within the last two seconds");
@@ -31,8 +36,106 @@ const FRAMES_REFUSED: (&str, &str) = ("frames_refused", "Frames that ended their
 const FRAME_SECONDS: (&str, &str) =
     ("frame_seconds", "Time to take one frame into the region, lock included");
 
+const HOT_LEFT: (&str, &str) = (
+    "hot_left",
+    "Hot cells that waited for the next update of the hot index, as their namespace had too many",
+);
+const CHANGES_HEARD: (&str, &str) = ("changes_heard", "Cells that other aggregators of the region told of");
+const STORE_WIPES: (&str, &str) = ("store_wipes", "Times that a store was found to have lost what it held");
+const BREAKER: (&str, &str) = ("breaker_state", "Breaker before a store: 0 closed, 1 half open, 2 open");
+const QUEUE: (&str, &str) = ("queue_cells", "Cells waiting, by queue: replay, share, publish");
+const AGE: (&str, &str) = (
+    "snapshot_age_seconds",
+    "Time since the hot index was read (hot), cells were published (publish) or imported (import); -1 if never",
+);
+const BAD_ROWS: (&str, &str) = ("bad_rows", "Rows of the database, or cells for it, that were skipped");
+
+const WINDOWS: (&str, &str) = ("windows", "Cells that are kept");
+const WINDOWS_CREATED: (&str, &str) = ("windows_created", "Cells made because somebody used them");
+const WINDOWS_EVICTED: (&str, &str) =
+    ("windows_evicted", "Cells forgotten, as no window touches them any more");
+const OPERATIONS: (&str, &str) =
+    ("origin_operations", "Calls of the stores behind this region, by operation");
+const LATENCY: (&str, &str) = ("origin_latency_seconds", "Time that such calls took");
+const ERRORS: (&str, &str) = ("origin_errors", "Such calls that failed, by reason");
+const GLOBAL_WRITES: (&str, &str) = ("global_writes", "Rows written for other regions");
+const GLOBAL_WRITE_ERRORS: (&str, &str) =
+    ("global_write_errors", "Failed writes for other regions, by reason");
+const GLOBAL_APPLIED: (&str, &str) = ("global_sync_rows_applied", "Imported rows merged into the region");
+const GLOBAL_SYNC_ERRORS: (&str, &str) = ("global_sync_errors", "Imports that failed, by reason");
+const GLOBAL_CREATED: (&str, &str) =
+    ("global_entries_created", "Cells made because another region spoke of them");
+const GLOBAL_POLLED: (&str, &str) = ("global_rows_last_poll", "Rows of the last import");
+const GLOBAL_LEFT: (&str, &str) =
+    ("global_left", "Cells that waited for the next publication, as their namespace had too many");
+const GLOBAL_SECONDS: (&str, &str) = ("global_tick_seconds", "Time that a publication or an import took");
+
 /// One label, its name and value out of fixed sets.
 type Label = [(&'static str, &'static str); 1];
+/// Two of them.
+type Labels = [(&'static str, &'static str); 2];
+
+/// What is asked of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Raising what filters reported.
+    Replay,
+    /// A question that a request waits for.
+    Consult,
+    /// Naming cells in the hot index.
+    NameHot,
+    /// Reading a shard of the hot index.
+    ReadHot,
+    /// A message to the other aggregators.
+    Tell,
+    /// Saying who is alive.
+    Announce,
+    /// Looking at the sentinels.
+    Look,
+    /// Writing this region's rows.
+    Publish,
+    /// Reading the other regions' rows.
+    Import,
+    /// Looking at the sentinel row.
+    LookGlobal,
+    /// Reading this region's own rows.
+    Recover,
+}
+
+impl Operation {
+    /// The label.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Operation::Replay => "replay",
+            Operation::Consult => "consult",
+            Operation::NameHot => "name_hot",
+            Operation::ReadHot => "read_hot",
+            Operation::Tell => "tell",
+            Operation::Announce => "announce",
+            Operation::Look => "look",
+            Operation::Publish => "publish",
+            Operation::Import => "import",
+            Operation::LookGlobal => "look_global",
+            Operation::Recover => "recover",
+        }
+    }
+}
+
+/// When something was last done.
+#[derive(Debug)]
+pub struct Moment(Mutex<Option<Instant>>);
+
+impl Moment {
+    /// It was done now.
+    pub fn touch(&self) {
+        *self.0.lock() = Some(Instant::now());
+    }
+
+    /// Seconds since; -1 if it never was.
+    fn age(&self) -> f64 {
+        self.0.lock().map_or(-1.0, |moment| moment.elapsed().as_secs_f64())
+    }
+}
 
 /// A handle on each metric.
 #[derive(Debug)]
@@ -54,6 +157,44 @@ pub struct Metrics {
     pub slow_streams: Counter,
     /// [`FRAME_SECONDS`].
     pub frame_seconds: Histogram,
+    /// [`HOT_LEFT`].
+    pub hot_left: Counter,
+    /// [`CHANGES_HEARD`].
+    pub changes_heard: Counter,
+    /// [`BAD_ROWS`].
+    pub bad_rows: Counter,
+    /// [`GLOBAL_WRITES`].
+    pub global_writes: Counter,
+    /// [`GLOBAL_LEFT`].
+    pub global_left: Counter,
+    /// [`GLOBAL_APPLIED`].
+    pub global_rows_applied: Counter,
+    /// [`GLOBAL_CREATED`].
+    pub global_entries_created: Counter,
+    /// [`GLOBAL_POLLED`].
+    pub global_rows_last_poll: Gauge,
+    /// [`GLOBAL_SECONDS`] of publications.
+    pub publish_seconds: Histogram,
+    /// [`GLOBAL_SECONDS`] of imports.
+    pub import_seconds: Histogram,
+    /// The hot index was read.
+    pub hot_read: Moment,
+    /// Everything due was published.
+    pub published: Moment,
+    /// The other regions' rows were imported.
+    pub imported: Moment,
+    store_wipes: Family<Label, Counter>,
+    breaker: Family<Label, Gauge>,
+    queue: Family<Label, Gauge>,
+    age: Family<Label, Gauge<f64, AtomicU64>>,
+    windows: Gauge,
+    windows_created: Counter,
+    windows_evicted: Counter,
+    operations: Family<Label, Counter>,
+    latency: Family<Label, Histogram>,
+    errors: Family<Labels, Counter>,
+    global_write_errors: Family<Label, Counter>,
+    global_sync_errors: Family<Label, Counter>,
     live_origins: Gauge,
     keys: Gauge,
     push_queue: Gauge,
@@ -65,8 +206,34 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         const WARNING_INTERVAL: Duration = Duration::from_secs(10);
-        let mut registry = Registry::with_prefix(PREFIX);
-        let r = &mut registry;
+        let mut registry = Registry::default();
+        let w = registry.sub_registry_with_prefix(RATELIMIT_PREFIX);
+        let seconds: Family<Label, Histogram> = Family::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(1e-3, 2.0, 14)) // 1 ms to 8 s
+        });
+        w.register(GLOBAL_SECONDS.0, GLOBAL_SECONDS.1, seconds.clone());
+        let latency: Family<Label, Histogram> = Family::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(1e-4, 2.0, 16)) // 0.1 ms to 3.3 s
+        });
+        w.register(LATENCY.0, LATENCY.1, latency.clone());
+        let global_writes = register(w, GLOBAL_WRITES, Counter::default());
+        let global_left = register(w, GLOBAL_LEFT, Counter::default());
+        let global_rows_applied = register(w, GLOBAL_APPLIED, Counter::default());
+        let global_entries_created = register(w, GLOBAL_CREATED, Counter::default());
+        let global_rows_last_poll = register(w, GLOBAL_POLLED, Gauge::default());
+        let windows = register(w, WINDOWS, Gauge::default());
+        let windows_created = register(w, WINDOWS_CREATED, Counter::default());
+        let windows_evicted = register(w, WINDOWS_EVICTED, Counter::default());
+        let operations = register(w, OPERATIONS, Family::default());
+        let errors = register(w, ERRORS, Family::default());
+        let global_write_errors = register(w, GLOBAL_WRITE_ERRORS, Family::default());
+        let global_sync_errors = register(w, GLOBAL_SYNC_ERRORS, Family::default());
+        let r = registry.sub_registry_with_prefix(PREFIX);
+        // One after the other: each holds the family's lock until its statement ends.
+        let publish_seconds = seconds.get_or_create(&[("op", "publish")]).clone();
+        let import_seconds = seconds.get_or_create(&[("op", "import")]).clone();
+        let age: Family<Label, Gauge<f64, AtomicU64>> = Family::default();
+        r.register(AGE.0, AGE.1, age.clone());
         Metrics {
             warnings: Throttle::new(WARNING_INTERVAL),
             streams: register(r, STREAMS, Gauge::default()),
@@ -80,6 +247,31 @@ impl Default for Metrics {
                 FRAME_SECONDS,
                 Histogram::new(exponential_buckets(1e-6, 4.0, 10)), // 1 µs to 0.26 s
             ),
+            hot_left: register(r, HOT_LEFT, Counter::default()),
+            changes_heard: register(r, CHANGES_HEARD, Counter::default()),
+            bad_rows: register(r, BAD_ROWS, Counter::default()),
+            global_writes,
+            global_left,
+            global_rows_applied,
+            global_entries_created,
+            global_rows_last_poll,
+            publish_seconds,
+            import_seconds,
+            hot_read: Moment(Mutex::new(None)),
+            published: Moment(Mutex::new(None)),
+            imported: Moment(Mutex::new(None)),
+            store_wipes: register(r, STORE_WIPES, Family::default()),
+            breaker: register(r, BREAKER, Family::default()),
+            queue: register(r, QUEUE, Family::default()),
+            age,
+            windows,
+            windows_created,
+            windows_evicted,
+            operations,
+            latency,
+            errors,
+            global_write_errors,
+            global_sync_errors,
             live_origins: register(r, LIVE_ORIGINS, Gauge::default()),
             keys: register(r, KEYS, Gauge::default()),
             push_queue: register(r, PUSH_QUEUE, Gauge::default()),
@@ -99,6 +291,7 @@ impl Metrics {
             Refused::Sequence => "sequence",
             Refused::Component => "component",
             Refused::Full => "full",
+            Refused::Base => "base",
         };
         self.counts_refused.get_or_create(&[("reason", reason)]).inc();
     }
@@ -118,11 +311,62 @@ impl Metrics {
         self.frames_refused.get_or_create(&[("reason", refusal.label())]).inc();
     }
 
-    /// Everything in Prometheus' text format; the region's figures as given.
-    pub fn text(&self, stats: RegionStats) -> String {
+    /// Counts a call of a store.
+    pub fn operation(&self, operation: Operation, took: Duration) {
+        let label = [("op", operation.word())];
+        self.operations.get_or_create(&label).inc();
+        self.latency.get_or_create(&label).observe(took.as_secs_f64());
+    }
+
+    /// Counts such a call that failed.
+    pub fn operation_failed(&self, operation: Operation, reason: &'static str) {
+        self.errors.get_or_create(&[("op", operation.word()), ("reason", reason)]).inc();
+    }
+
+    /// Counts what could not be written for other regions.
+    pub fn global_write_failed(&self, reason: &'static str, times: u64) {
+        self.global_write_errors.get_or_create(&[("reason", reason)]).inc_by(times);
+    }
+
+    /// Counts an import that failed.
+    pub fn global_sync_failed(&self, reason: &'static str) {
+        self.global_sync_errors.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// Counts that a store, `regional` or `global`, was found to have lost what it held.
+    pub fn wiped(&self, store: &'static str) {
+        self.store_wipes.get_or_create(&[("store", store)]).inc();
+    }
+
+    /// Everything in Prometheus' text format; the region's figures and the breakers' states as given.
+    pub fn text(&self, stats: RegionStats, breakers: &[(&'static str, State)]) -> String {
         set(&self.live_origins, stats.live_origins);
         set(&self.keys, stats.keys);
         set(&self.push_queue, stats.pending_pushes);
+        self.windows.set(i64::try_from(stats.windows).unwrap_or(i64::MAX));
+        raise(&self.windows_created, stats.windows_created);
+        raise(&self.windows_evicted, stats.windows_forgotten);
+        for (store, state) in breakers {
+            let state = match state {
+                State::Closed => 0,
+                State::HalfOpen => 1,
+                State::Open => 2,
+            };
+            self.breaker.get_or_create(&[("store", *store)]).set(state);
+        }
+        let queues = [
+            ("replay", stats.pending_replays),
+            ("share", stats.pending_shares),
+            ("publish", stats.pending_publications),
+        ];
+        for (queue, cells) in queues {
+            set(&self.queue.get_or_create(&[("queue", queue)]), cells);
+        }
+        for (what, moment) in
+            [("hot", &self.hot_read), ("publish", &self.published), ("import", &self.imported)]
+        {
+            self.age.get_or_create(&[("what", what)]).set(moment.age());
+        }
         let mut text = String::new();
         // Writing into a string has no error.
         let _ = encode(&mut text, &self.registry);
@@ -141,4 +385,9 @@ fn register<M: Metric + Clone>(registry: &mut Registry, (name, help): (&str, &st
 
 fn set(gauge: &Gauge, value: usize) {
     gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+}
+
+/// A counter that somebody else keeps.
+fn raise(counter: &Counter, value: u64) {
+    counter.inc_by(value.saturating_sub(counter.get()));
 }

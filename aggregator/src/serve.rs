@@ -6,8 +6,12 @@
 //! Leaves to others: arguments (`main`), streams (`grpc`, `stream`), HTTP (`admin`).
 
 use crate::clock::Clock;
+use crate::database::{Database, DatabaseError, DatabaseOptions};
+use crate::global::{self, Global, lease};
 use crate::grpc::RegionService;
+use crate::regional::{self, Regional};
 use crate::shared::Shared;
+use crate::store::{Store, StoreOptions};
 use crate::stream::DRAIN;
 use crate::{admin, push};
 use std::io;
@@ -17,9 +21,10 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle, yield_now};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tonic::transport::server::TcpIncoming;
 use tracing::{info, warn};
+use weir_core::cadence::Cadence;
 use weir_core::region::RegionLimits;
 
 /// How often cells that are over are looked for.
@@ -28,6 +33,8 @@ const TICK: Duration = Duration::from_secs(1);
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Most streams on one connection. An Envoy's worker opens one or two on its own.
 const MAX_STREAMS_PER_CONNECTION: u32 = 256;
+/// How long the database may take at the start to say whether its tables are there.
+const SCHEMA_CHECK: Duration = Duration::from_secs(5);
 /// What connections get beyond the draining of their streams, to say goodbye.
 const GOODBYE: Duration = Duration::from_millis(500);
 
@@ -44,6 +51,14 @@ pub struct Settings {
     pub token: Option<String>,
     /// Bounds of the region.
     pub limits: RegionLimits,
+    /// Where the region's aggregators meet; without it there is one, which keeps the region in memory.
+    pub store: Option<StoreOptions>,
+    /// Where regions meet; without it there is one.
+    pub database: Option<DatabaseOptions>,
+    /// Whether the database's tables are brought up to date first.
+    pub migrate: bool,
+    /// When stores are spoken to.
+    pub cadence: Cadence,
 }
 
 /// Why the program does not start, or does not go on.
@@ -61,6 +76,21 @@ pub enum ServeError {
         /// What the system said.
         source: io::Error,
     },
+    /// The Redis settings cannot be used.
+    #[error("{0}; see --redis-url or WEIR_REDIS_URL")]
+    Store(#[from] crate::store::OptionsError),
+    /// The database settings cannot be used.
+    #[error("{0}")]
+    DatabaseOptions(#[from] crate::database::OptionsError),
+    /// The database is there but not as it should be.
+    #[error("{0}")]
+    Database(#[from] DatabaseError),
+    /// Two aggregators with a memory each would keep two limits.
+    #[error(
+        "another aggregator serves region {0:?}; without a Redis of its own a region has one. End the other, or give \
+         both the same Redis with --redis-url or WEIR_REDIS_URL"
+    )]
+    RegionTaken(String),
     /// The transport gave up.
     #[error("the gRPC server failed: {0}")]
     Grpc(#[from] tonic::transport::Error),
@@ -84,6 +114,11 @@ pub struct Server {
 impl Server {
     /// Listens and serves until [`Server::stop`].
     pub async fn start(settings: Settings, clock: Arc<dyn Clock>) -> Result<Server, ServeError> {
+        let regional = open_store(&settings)?;
+        let global = open_database(&settings).await?;
+        if let (None, Some(global)) = (&regional, &global) {
+            lease::take(global).await.map_err(|_| ServeError::RegionTaken(settings.region.clone()))?;
+        }
         let (grpc_listener, grpc_address) =
             listen(&settings.grpc_listen, "filters (gRPC)", "--grpc-listen or WEIR_GRPC_LISTEN").await?;
         let (admin_listener, admin_address) =
@@ -95,13 +130,25 @@ impl Server {
         if !admin_address.ip().is_loopback() {
             warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
         }
-        let Settings { region, token, limits, .. } = settings;
-        let shared = Arc::new(Shared::new(region, token, limits, clock));
-        let helpers = vec![
+        say_what_is_shared(&settings);
+        let Settings { region, token, limits, cadence, .. } = settings;
+        let shared = Arc::new(Shared::new(region, token, limits, clock, regional, global));
+        let mut helpers = vec![
             tokio::spawn(push::watch(shared.clone())),
             tokio::spawn(tick(shared.clone())),
             tokio::spawn(admin::serve(shared.clone(), admin_listener)),
         ];
+        if let Some(global) = &shared.global {
+            helpers.extend(global::start(&shared, global));
+        }
+        match (&shared.regional, &shared.global) {
+            (Some(regional), _) => helpers.extend(regional::start(&shared, regional)),
+            (None, Some(global)) => {
+                helpers.push(tokio::spawn(lease::keep(shared.clone(), global.clone())));
+                helpers.push(tokio::spawn(begin_anew(shared.clone(), cadence)));
+            }
+            (None, None) => helpers.push(tokio::spawn(begin_anew(shared.clone(), cadence))),
+        }
         let grpc = tokio::spawn(serve_grpc(shared.clone(), grpc_listener));
         Ok(Server { shared, grpc_address, admin_address, grpc, helpers })
     }
@@ -137,6 +184,9 @@ impl Server {
             info!("connections that did not end are cut");
             self.grpc.abort();
         }
+        if let (None, Some(global)) = (&self.shared.regional, &self.shared.global) {
+            lease::release(global).await;
+        }
         info!("weir-aggregator ends");
     }
 }
@@ -145,6 +195,52 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.grpc.abort();
         self.helpers.iter().for_each(JoinHandle::abort);
+    }
+}
+
+fn open_store(settings: &Settings) -> Result<Option<Arc<Regional>>, ServeError> {
+    let Some(options) = &settings.store else { return Ok(None) };
+    Ok(Some(Arc::new(Regional::new(Store::open(options)?, settings.cadence))))
+}
+
+/// A database that is away is no reason not to serve; one without our tables is a mistake that somebody should hear of.
+async fn open_database(settings: &Settings) -> Result<Option<Arc<Global>>, ServeError> {
+    let Some(options) = &settings.database else { return Ok(None) };
+    let database = Database::open(options)?;
+    if settings.migrate {
+        database.migrate().await?;
+    }
+    match database.check_schema(SCHEMA_CHECK).await {
+        Err(error) if error.reason() == "schema" => return Err(error.into()),
+        Err(error) => warn!(%error, "the database is away; this region goes on alone until it is back"),
+        Ok(()) => {}
+    }
+    Ok(Some(Arc::new(Global::new(database, settings.cadence))))
+}
+
+fn say_what_is_shared(settings: &Settings) {
+    if settings.store.is_none() {
+        info!(
+            "no Redis is set (--redis-url): this is the region's only aggregator, and its memory is the region's"
+        );
+    }
+    if settings.database.is_none() {
+        info!("no database is set (--database-url): other regions are not heard of");
+    }
+}
+
+/// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know.
+async fn begin_anew(shared: Arc<Shared>, cadence: Cadence) {
+    shared.region(|region, now| region.lost(now));
+    shared.lost.notify_one();
+    sleep(Duration::from_millis(cadence.grace_ms)).await;
+    let cells = shared.region(|region, now| {
+        let floors = region.end_grace();
+        region.settle(&floors, now);
+        floors.len()
+    });
+    if cells > 0 {
+        info!(cells, "what nobody could account for after the start counts as the region's base");
     }
 }
 

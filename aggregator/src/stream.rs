@@ -6,17 +6,18 @@
 //! Leaves to others: what a frame does to the region (`shared`), pushes (`push`), the queue (`outgoing`).
 
 use crate::outgoing::Outgoing;
-use crate::push;
 use crate::refusal::{Refusal, check_hello};
-use crate::shared::{Shared, StreamId};
+use crate::shared::{LateAck, Shared, StreamId};
+use crate::{push, regional};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tonic::{Code, Status, Streaming};
 use tracing::debug;
 use weir_core::key::OriginId;
-use weir_core::wire::{self, FilterFrame, Hello, MAX_FRAME_CELLS, RegionFrame, Welcome};
+use weir_core::wire::{self, Consult, FilterFrame, Hello, MAX_FRAME_CELLS, RegionFrame, Welcome};
 
 /// How long a new stream may take to say who it is.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,6 +25,10 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 pub const DRAIN: Duration = Duration::from_secs(2);
 /// A stream that sends nothing for this long while the program ends has nothing more on the way.
 const QUIET: Duration = Duration::from_millis(30);
+/// Reports of one stream that may wait to be acknowledged; a filter sends no more than sixteen.
+const LATE_ACKS: usize = 64;
+/// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
+const OPEN_QUESTIONS: usize = 32;
 /// Changes of a stream's subscription that are allowed at any time; one more for each second of its life.
 const SUBSCRIPTION_CHANGES: u64 = 10;
 
@@ -70,7 +75,19 @@ async fn serve(
         Err(refusal) => return End::Refused(refusal),
     };
     debug!(%origin, worker = hello.worker, "a stream began");
-    let stream = Stream { shared, outgoing, origin, id, pusher: None, began: Instant::now(), changes: 0 };
+    let (acks, late) = mpsc::channel(LATE_ACKS);
+    tokio::spawn(acknowledge(shared.clone(), origin, late, outgoing.clone()));
+    let stream = Stream {
+        shared,
+        outgoing,
+        origin,
+        id,
+        pusher: None,
+        began: Instant::now(),
+        changes: 0,
+        acks,
+        questions: Arc::new(Semaphore::new(OPEN_QUESTIONS)),
+    };
     match stream.serve(hello, first, incoming).await {
         Ok(()) => End::Left,
         Err(end) => end,
@@ -151,6 +168,8 @@ struct Stream<'a> {
     pusher: Option<JoinHandle<()>>,
     began: Instant,
     changes: u64,
+    acks: mpsc::Sender<LateAck>,
+    questions: Arc<Semaphore>,
 }
 
 impl Stream<'_> {
@@ -176,11 +195,35 @@ impl Stream<'_> {
         if let Some(hello) = &frame.hello {
             self.take_role(hello);
         }
-        let reply = self.shared.take(self.origin, &frame).map_err(End::Refused)?;
-        if reply == RegionFrame::default() {
-            return Ok(());
+        let taken = self.shared.take(self.origin, frame).map_err(End::Refused)?;
+        if let Some(ack) = taken.ack {
+            // The acknowledging task lives as long as this end.
+            let _ = self.acks.send(ack).await;
         }
-        self.send(reply).await
+        if taken.reply != RegionFrame::default() {
+            self.send(taken.reply).await?;
+        }
+        if !taken.asks.is_empty() {
+            self.ask(taken.asks).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the store answer these without keeping the stream waiting.
+    async fn ask(&self, consults: Vec<Consult>) -> Result<(), End> {
+        let room = self.questions.clone().try_acquire_owned();
+        let (Some(store), Ok(room)) = (self.shared.regional.clone(), room) else {
+            let answers = self.shared.answer_from_memory(self.origin, &consults);
+            return self.send(RegionFrame { answers, ..RegionFrame::default() }).await;
+        };
+        let (shared, origin, outgoing) = (self.shared.clone(), self.origin, self.outgoing.clone());
+        tokio::spawn(async move {
+            let answers = regional::answer(&shared, &store, origin, &consults).await;
+            // A peer that left needs no answer.
+            let _ = outgoing.send(RegionFrame { answers, ..RegionFrame::default() }).await;
+            drop(room);
+        });
+        Ok(())
     }
 
     fn check(&mut self, frame: &FilterFrame) -> Result<(), Refusal> {
@@ -230,6 +273,29 @@ impl Stream<'_> {
         if let Some(pusher) = self.pusher.take() {
             pusher.abort();
             self.shared.unsubscribe(self.origin, self.id);
+        }
+    }
+}
+
+/// Acknowledges reports in their order, each when the store has what it said or is known to be away.
+async fn acknowledge(
+    shared: Arc<Shared>,
+    origin: OriginId,
+    mut late: mpsc::Receiver<LateAck>,
+    outgoing: Outgoing,
+) {
+    while let Some(LateAck { mut ack, bases, after }) = late.recv().await {
+        if !shared.after_replay(after).await {
+            return;
+        }
+        for (place, asked) in bases {
+            match shared.region(|region, _| region.base(origin, &asked)) {
+                Some(base) => ack.bases.push(base),
+                None => ack.refused.push(place),
+            }
+        }
+        if outgoing.send(RegionFrame { ack: Some(ack), ..RegionFrame::default() }).await.is_err() {
+            return;
         }
     }
 }

@@ -166,7 +166,7 @@ async fn forgetting_many_keys_lets_others_have_their_turn() {
     let shared = weir.server.shared();
     let counts = (0..MANY).map(|n| weir.count(&format!("k{n}"), 1)).collect();
     let frame = FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() };
-    shared.take(OriginId([1; 16]), &frame).unwrap();
+    shared.take(OriginId([1; 16]), frame).unwrap();
     assert_eq!(shared.stats().keys, MANY);
     weir.clock.0.store(3 * HOUR_MS.cast_signed(), Relaxed);
     let mut seen = Vec::new();

@@ -92,7 +92,7 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    let text = shared.metrics.text(shared.stats());
+    let text = shared.metrics_text();
     ([(header::CONTENT_TYPE, METRICS_TYPE)], body::Body::from(text)).into_response()
 }
 

@@ -14,6 +14,7 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use weir_aggregator::clock::{Clock, SystemClock};
 use weir_aggregator::serve::{Server, Settings};
+use weir_core::cadence::Cadence;
 use weir_core::key::{Key, KeyParts};
 use weir_core::region::RegionLimits;
 use weir_core::time::UnixMs;
@@ -47,6 +48,10 @@ pub async fn start(token: Option<&str>) -> Weir {
         admin_listen: "127.0.0.1:0".into(),
         token: token.map(str::to_owned),
         limits: RegionLimits::default(),
+        store: None,
+        database: None,
+        migrate: false,
+        cadence: Cadence::default(),
     };
     let clock = Arc::new(ShiftedClock::default());
     Weir { server: Server::start(settings, clock.clone()).await.unwrap(), clock }
@@ -90,7 +95,7 @@ impl Weir {
     /// The value of a metric, labels included in the name.
     pub fn metric(&self, name: &str) -> f64 {
         let shared = self.server.shared();
-        let text = shared.metrics.text(shared.stats());
+        let text = shared.metrics_text();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.map_or(0.0, |value| value.parse().unwrap())
     }

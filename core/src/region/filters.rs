@@ -18,7 +18,7 @@ impl Region {
         for (place, count) in (0..).zip(counts) {
             match self.merge_count(origin, count, now) {
                 Ok(None) => {}
-                Ok(Some(base)) => reported.bases.push(base),
+                Ok(Some(base)) => reported.bases.push((place, base)),
                 Err(refused) => reported.refused.push((place, refused)),
             }
         }
@@ -36,6 +36,10 @@ impl Region {
         let (key, at) = checked(&ask.key, ask.sequence, ask.own, now)?;
         let at = at.seen_from(ask.sequence);
         let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
+        let wants_base = ask.own == 0 && ask.cost == 0;
+        if wants_base && !tells_base(state, origin, ask.sequence, self.backing.life()) {
+            return Err(Refused::Base);
+        }
         let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
         let proposed = ask.own.saturating_add(ask.cost);
         state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
@@ -77,15 +81,13 @@ impl Region {
         Some(wire::Push { views, complete })
     }
 
-    /// The same views once more, as the region knows them by now.
-    pub fn look_again(&self, origin: OriginId, views: &mut [wire::View]) {
-        for view in views {
-            let Ok(key) = Key::parse(&view.key) else { continue };
-            if let Some(state) = self.keys.get(&key) {
-                let bytes = core::mem::take(&mut view.key);
-                *view = wire::View { key: bytes, ..state.view(view.sequence, origin) };
-            }
-        }
+    /// What is known of a base by now, after the store was asked; `None` if the store has not spoken of that cell, so
+    /// that the base may be more than is known here.
+    pub fn base(&self, origin: OriginId, asked: &wire::View) -> Option<wire::View> {
+        let key = Key::parse(&asked.key).ok()?;
+        let state = self.keys.get(&key)?;
+        tells_base(state, origin, asked.sequence, self.backing.life())
+            .then(|| wire::View { key: asked.key.clone(), ..state.view(asked.sequence, origin) })
     }
 
     /// Whether [`Region::next_push`] has something for `origin`.
@@ -100,6 +102,10 @@ impl Region {
         now: UnixMs,
     ) -> Result<Option<wire::View>, Refused> {
         let (key, _) = checked(&count.key, count.sequence, count.own, now)?;
+        if count.own == 0 && count.region_others > 0 {
+            // Only what it was told: that makes it no user of the cell.
+            return self.witness(&key, count.sequence, count.region_others, now).map(|()| None);
+        }
         let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, count.sequence, now)?;
         state.note_limit(count.sequence, count.limit);
         if count.unbased {
@@ -121,6 +127,12 @@ impl Region {
         self.work.note(slot, count.sequence, state, self.backing.life());
         Ok(None)
     }
+}
+
+/// Whether what is known here of an origin's count is all there is: a process takes a base once.
+fn tells_base(state: &KeyState, origin: OriginId, sequence: u64, life: Option<u32>) -> bool {
+    let Some(life) = life else { return true };
+    state.cell(sequence).is_some_and(|cell| cell.is_known_to(life) || cell.component(origin) > 0)
 }
 
 /// Whether the region, as it is known here, has room for what is asked.

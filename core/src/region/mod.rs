@@ -93,13 +93,16 @@ pub enum Refused {
     /// [`RegionLimits`] are reached, or as many origins as a key has room for have touched it.
     #[error("the region is full")]
     Full,
+    /// The process forgot what it has spent, and the store that may know cannot be asked.
+    #[error("the base is not known while the regional store is away")]
+    Base,
 }
 
 /// What became of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reported {
-    /// What the region holds of each count that came without a base.
-    pub bases: Vec<wire::View>,
+    /// What the region holds of each count that came without a base, and its place in the report.
+    pub bases: Vec<(u32, wire::View)>,
     /// Counts that are not stored: the place in the report, and the reason.
     pub refused: Vec<(u32, Refused)>,
 }

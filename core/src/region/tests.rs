@@ -83,7 +83,7 @@ fn an_origin_that_forgot_a_cell_is_told_its_base() {
     region.report(origin(1), &[count("k", SEQUENCE, 7)], NOW);
     let unbased = wire::Count { unbased: true, ..count("k", SEQUENCE, 2) };
     let reported = region.report(origin(1), &[unbased], NOW);
-    assert_eq!(reported.bases.iter().map(|view| view.own).collect::<Vec<_>>(), vec![7]);
+    assert_eq!(reported.bases.iter().map(|(_, view)| view.own).collect::<Vec<_>>(), vec![7]);
 }
 
 #[test]

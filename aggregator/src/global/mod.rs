@@ -1,0 +1,98 @@
+//! The global store at work: what the regions tell each other, every ten seconds or so.
+//!
+//! In reading order: `publish` (this region's use goes out), `import` (the others' comes in), `lease` (a region without
+//! a store of its own has one aggregator), `recover` (a region that has lost everything reads its own figures).
+//!
+//! Nothing that a request waits for is here. While the database is away, the region goes on with what it has imported.
+//!
+//! Leaves to others: rows and statements (`database`), what is published and merged (`weir_core::region`).
+
+mod import;
+pub mod lease;
+mod publish;
+mod recover;
+
+use crate::database::{Database, DatabaseError};
+use crate::metrics::{Metrics, Operation};
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+use tokio::time::sleep_until;
+use weir_core::breaker::{Breaker, State};
+use weir_core::cadence::{Beat, Cadence};
+use weir_core::time::MonoMs;
+
+/// The database, and what is known of how it does.
+pub struct Global {
+    database: Database,
+    /// Names this aggregator where only one may serve.
+    id: [u8; 16],
+    cadence: Cadence,
+    breaker: Mutex<Breaker>,
+    started: Instant,
+}
+
+impl Global {
+    /// A database that nothing is known of yet.
+    pub fn new(database: Database, cadence: Cadence) -> Global {
+        let breaker = Mutex::new(Breaker::new(cadence.global_breaker));
+        Global { database, id: rand::random(), cadence, breaker, started: Instant::now() }
+    }
+
+    /// What the breaker lets through.
+    pub fn breaker_state(&self) -> State {
+        self.breaker.lock().state(self.now())
+    }
+
+    fn now(&self) -> MonoMs {
+        MonoMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn is_allowed(&self) -> bool {
+        self.breaker.lock().allows(self.now())
+    }
+
+    /// How long a call may take.
+    fn within(&self) -> Duration {
+        Duration::from_millis(self.cadence.global_timeout_ms)
+    }
+
+    /// Notes how a call went that began at `started`.
+    fn note<T>(
+        &self,
+        metrics: &Metrics,
+        operation: Operation,
+        started: Instant,
+        result: &Result<T, DatabaseError>,
+    ) {
+        metrics.operation(operation, started.elapsed());
+        match result {
+            Ok(_) => self.breaker.lock().succeeded(),
+            Err(error) => {
+                metrics.operation_failed(operation, error.reason());
+                self.breaker.lock().failed(self.now());
+            }
+        }
+    }
+
+    fn beat(&self, interval_ms: u64) -> Beat {
+        Beat::new(interval_ms, self.cadence.jitter_percent, self.now(), rand::random())
+    }
+
+    async fn wait_for(&self, beat: &mut Beat) {
+        let stroke = beat.next(self.now(), rand::random());
+        sleep_until((self.started + Duration::from_millis(stroke.0)).into()).await;
+    }
+}
+
+/// Begins everything that goes on beside streams.
+pub fn start(shared: &Arc<Shared>, global: &Arc<Global>) -> Vec<JoinHandle<()>> {
+    let (shared, global) = (|| shared.clone(), || global.clone());
+    vec![
+        tokio::spawn(publish::run(shared(), global())),
+        tokio::spawn(import::run(shared(), global())),
+        tokio::spawn(recover::run(shared(), global())),
+    ]
+}

@@ -1,0 +1,117 @@
+//! The region's store at work: what several aggregators of one region do to be of one mind.
+//!
+//! In reading order: `replay` (what filters reported goes to the store), `consult` (the store's word on a question),
+//! `sisters` (what the other aggregators say, and the hot index behind it), `watch` (is it there, has it lost
+//! anything, who is alive).
+//!
+//! While the store is away, or as long as its breaker says so, everything is answered from memory; what it could not
+//! be told waits, one entry for each cell.
+//!
+//! Leaves to others: the store itself (`store`), what is told and learnt (`weir_core::region`).
+
+mod consult;
+mod replay;
+mod sisters;
+mod watch;
+
+use crate::metrics::{Metrics, Operation};
+use crate::shared::Shared;
+use crate::store::{Store, StoreError};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use weir_core::breaker::{Breaker, State};
+use weir_core::cadence::Cadence;
+use weir_core::time::MonoMs;
+
+pub use consult::answer;
+
+/// The store, and what is known of how it does.
+pub struct Regional {
+    store: Store,
+    /// Names this aggregator among those of its region.
+    id: [u8; 16],
+    cadence: Cadence,
+    breaker: Mutex<Breaker>,
+    started: Instant,
+    /// Woken when something waits for the store.
+    pub unstored: Notify,
+    /// Woken when something waits for the other aggregators.
+    changed: Notify,
+    /// Woken when this aggregator's Envoys changed.
+    pub origins: Notify,
+    /// Woken when another aggregator's did.
+    sisters_origins: Notify,
+    /// Woken when messages may have been missed.
+    missed: Notify,
+}
+
+impl Regional {
+    /// A store that nothing is known of yet.
+    pub fn new(store: Store, cadence: Cadence) -> Regional {
+        Regional {
+            store,
+            id: rand::random(),
+            cadence,
+            breaker: Mutex::new(Breaker::new(cadence.store_breaker)),
+            started: Instant::now(),
+            unstored: Notify::new(),
+            changed: Notify::new(),
+            origins: Notify::new(),
+            sisters_origins: Notify::new(),
+            missed: Notify::new(),
+        }
+    }
+
+    /// Whether the store is asked at all.
+    pub fn is_usable(&self) -> bool {
+        self.breaker_state() == State::Closed
+    }
+
+    /// What the breaker lets through.
+    pub fn breaker_state(&self) -> State {
+        self.breaker.lock().state(self.now())
+    }
+
+    fn now(&self) -> MonoMs {
+        MonoMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Notes how a call went that began at `started`.
+    fn note<T>(
+        &self,
+        metrics: &Metrics,
+        operation: Operation,
+        started: Instant,
+        result: &Result<T, StoreError>,
+    ) {
+        metrics.operation(operation, started.elapsed());
+        match result {
+            Ok(_) => self.breaker.lock().succeeded(),
+            Err(error) => {
+                metrics.operation_failed(operation, error.reason());
+                self.breaker.lock().failed(self.now());
+            }
+        }
+    }
+}
+
+/// Begins everything that goes on beside streams.
+pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>) -> Vec<JoinHandle<()>> {
+    shared.region(|region, _| region.back());
+    let (shared, regional) = (|| shared.clone(), || regional.clone());
+    vec![
+        tokio::spawn(replay::run(shared(), regional())),
+        tokio::spawn(watch::run(shared(), regional())),
+        tokio::spawn(watch::announce(shared(), regional())),
+        tokio::spawn(sisters::tell(shared(), regional())),
+        tokio::spawn(sisters::listen(shared(), regional())),
+        tokio::spawn(sisters::read_hot(shared(), regional())),
+    ]
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}

@@ -1,0 +1,158 @@
+//! Whether the store is there, whether it has lost anything, and which Envoys are alive in the region.
+//!
+//! A wipe does not break a connection, so the sentinels are looked at over and over. The same look finds a store that
+//! has come back. After a wipe everything that is known here is told again at once; and when the living have had their
+//! time of grace, what nobody could account for is given to a component of its own.
+//!
+//! Leaves to others: sentinels (`store`), telling again (`replay`), evidence (`weir_core::region`, `global`).
+
+use super::{Regional, ms, sisters};
+use crate::metrics::Operation;
+use crate::shared::Shared;
+use crate::store::Lives;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::time::sleep;
+use tracing::{info, warn};
+use weir_core::breaker::State;
+use weir_core::region::exchange::Merge;
+use weir_core::wire::Changes;
+
+/// A store whose life began less than this before it was found has been emptied just now, by whatever has happened.
+const YOUNG_MS: u64 = 10_000;
+
+/// Watches for as long as the program runs.
+pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
+    let mut watch = Watch { shared, regional, known: BTreeMap::new(), away: false };
+    loop {
+        let allowed = watch.regional.breaker.lock().allows(watch.regional.now());
+        if allowed {
+            watch.look().await;
+        }
+        sleep(ms(watch.regional.cadence.sentinel_ms)).await;
+    }
+}
+
+struct Watch {
+    shared: Arc<Shared>,
+    regional: Arc<Regional>,
+    /// The life that each sentinel told of last.
+    known: BTreeMap<u16, u128>,
+    away: bool,
+}
+
+impl Watch {
+    async fn look(&mut self) {
+        let started = Instant::now();
+        let result = self.regional.store.lives(ms(self.regional.cadence.sentinel_timeout_ms)).await;
+        // Before the breaker may close, the region must know whether the store has lost anything.
+        if let Ok(lives) = &result {
+            self.compare(lives);
+        }
+        self.regional.note(&self.shared.metrics, Operation::Look, started, &result);
+        match result {
+            Ok(_) if std::mem::take(&mut self.away) => {
+                info!("the regional store is back");
+                self.regional.missed.notify_one();
+                self.regional.origins.notify_one();
+                self.regional.unstored.notify_one();
+            }
+            Ok(_) => {}
+            Err(error) => {
+                if self.regional.breaker_state() != State::Closed && !std::mem::replace(&mut self.away, true)
+                {
+                    warn!(%error, "the regional store is away; this aggregator goes on from memory");
+                }
+            }
+        }
+        // What nobody else wakes for: cells that wait again after a failure.
+        self.regional.unstored.notify_one();
+    }
+
+    /// Acts on what the sentinels say.
+    fn compare(&mut self, lives: &Lives) {
+        let first = self.known.is_empty();
+        let (mut changed, mut young) = (false, false);
+        for life in &lives.seen {
+            match self.known.insert(life.place, life.id) {
+                Some(before) => changed |= before != life.id,
+                None => young |= life.age_ms < YOUNG_MS,
+            }
+        }
+        if first {
+            info!("the regional store is found");
+            self.regional.missed.notify_one();
+        }
+        if changed {
+            warn!("the regional store has lost what it held; all that is known here is written again");
+            self.shared.metrics.wiped("regional");
+            self.shared.region(|region, _| region.store_wiped());
+            self.regional.missed.notify_one();
+        }
+        if changed || young {
+            self.lost();
+        }
+        self.regional.unstored.notify_one();
+    }
+
+    /// Begins the time of grace.
+    fn lost(&self) {
+        self.shared.region(|region, now| region.lost(now));
+        self.shared.lost.notify_one();
+        tokio::spawn(end_grace(self.shared.clone(), self.regional.clone()));
+    }
+}
+
+/// Gives the living their time, and what they could not account for to the base.
+async fn end_grace(shared: Arc<Shared>, regional: Arc<Regional>) {
+    sleep(ms(regional.cadence.grace_ms)).await;
+    let floors = shared.region(|region, _| region.end_grace());
+    if floors.is_empty() {
+        return;
+    }
+    let count = floors.len();
+    let results = regional.store.raise_to(&floors, ms(regional.cadence.replay_timeout_ms)).await;
+    shared.region(|region, now| {
+        for (floor, result) in floors.iter().zip(results) {
+            let Ok(merged) = result else { continue };
+            let merge = Merge {
+                key: floor.key.clone(),
+                sequence: floor.sequence,
+                parts: Vec::new(),
+                limit: u64::MAX,
+                expires: floor.expires,
+                proposal: None,
+                wants_previous: false,
+            };
+            region.merged(&merge, &merged, now);
+        }
+    });
+    info!(cells = count, "what nobody could account for after the loss counts as the region's base");
+}
+
+/// Says which Envoys are alive here, and hears which are elsewhere, for as long as the program runs.
+pub async fn announce(shared: Arc<Shared>, regional: Arc<Regional>) {
+    loop {
+        let changed = tokio::select! {
+            () = regional.origins.notified() => true,
+            () = regional.sisters_origins.notified() => false,
+            () = sleep(ms(regional.cadence.heartbeat_ms)) => false,
+        };
+        if !regional.is_usable() {
+            continue;
+        }
+        let mine: Vec<_> = shared.region(|region, now| region.origins_here(now).collect());
+        let started = Instant::now();
+        let result =
+            regional.store.origins(&mine, &regional.id, ms(regional.cadence.replay_timeout_ms)).await;
+        regional.note(&shared.metrics, Operation::Announce, started, &result);
+        if let Ok(alive) = result {
+            shared.region(|region, _| region.set_origins_elsewhere(&alive.origins));
+        }
+        if changed {
+            let message = Changes { origins_changed: true, ..Changes::default() };
+            sisters::send(&shared, &regional, message).await;
+        }
+    }
+}
