@@ -10,6 +10,7 @@
 //! 6. [`push`]: what changed, to those who subscribe.
 //! 7. [`admin`]: health, readiness, [`metrics`], and the explanation of a key.
 //! 8. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
+//! 9. [`store`]: what the aggregators of a region share through Redis.
 //!
 //! What it leaves to others: every rule of counting is `weir_core::region`, every frame `weir_core::wire`. Nothing
 //! but [`clock`] reads the wall clock.
@@ -25,5 +26,6 @@ pub mod push;
 pub mod refusal;
 pub mod serve;
 pub mod shared;
+pub mod store;
 pub mod stream;
 pub mod throttle;

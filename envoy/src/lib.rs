@@ -2,7 +2,7 @@
 //!
 //! A scenario is made of parts, each of which dies with its value: an [`EchoUpstream`], an [`Aggregator`], one or
 //! more [`Envoy`]s whose configuration [`bootstrap`] writes. [`http`] sends single requests and [`load`] many.
-//! [`strip`] prepares the filter's WASM for Envoy. Which requests should pass is left to the tests.
+//! A [`Redis`] or a [`RedisCluster`] stands behind aggregators. [`strip`] prepares the filter's WASM for Envoy. Which requests should pass is left to the tests.
 
 mod aggregator;
 pub mod binaries;
@@ -13,6 +13,7 @@ pub mod http;
 pub mod load;
 pub mod ports;
 pub mod process;
+mod redis;
 pub mod strip;
 mod upstream;
 pub mod wait;
@@ -22,4 +23,5 @@ pub use bootstrap::{EnvoyOptions, Filter, Route, Weir};
 pub use clock::Clock;
 pub use envoy::{Envoy, Reload, validate_file};
 pub use process::Process;
+pub use redis::{Redis, RedisCluster, RedisOptions};
 pub use upstream::EchoUpstream;
