@@ -1,4 +1,4 @@
--- KEYS: the cell, the cell before.
+-- KEYS: the cell, and the cell before if it is wanted or there is a proposal.
 -- ARGV: expires_ms, limit or '', '1' if the cell before is wanted, '1' if there is a proposal;
 --       of the proposal: origin, own, limit, global_current, global_previous, covered_ms, cell_ms;
 --       then origin and count in turn.

@@ -56,9 +56,16 @@ pub(super) fn call(script: &Script, keys: &[&str]) -> Cmd {
     command
 }
 
-/// Calls `merge.lua` on the cell named `current` and the one before.
-pub(super) fn merge(cell: &Merge, current: &str, previous: &str) -> Cmd {
-    let mut command = call(&SCRIPTS.merge, &[current, previous]);
+/// Whether the cell before takes part.
+pub(super) fn needs_previous(cell: &Merge) -> bool {
+    cell.wants_previous || cell.proposal.is_some()
+}
+
+/// Calls `merge.lua` on the cell named `current`, and the one before where it takes part: while a cluster moves a slot,
+/// it may refuse whatever names two keys.
+pub(super) fn merge(cell: &Merge, current: &str, previous: Option<&str>) -> Cmd {
+    let keys: Vec<_> = [Some(current), previous].into_iter().flatten().collect();
+    let mut command = call(&SCRIPTS.merge, &keys);
     command.arg(cell.expires.0);
     if cell.limit == u64::MAX {
         command.arg("");
