@@ -179,7 +179,7 @@ impl Case {
         // Counts of every magnitude; the sums stay below 2^53, where the core and the store are the same.
         let bits = random.random_range(1..50);
         let count = |random: &mut StdRng| random.random_range(0..1_u64 << bits);
-        let mut parts = |random: &mut StdRng| {
+        let parts = |random: &mut StdRng| {
             [A, B, C]
                 .into_iter()
                 .take(random.random_range(0..4))

@@ -113,13 +113,11 @@ async fn a_moving_slot_is_followed() {
     }
     let slot: u64 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut hands[0].2).unwrap();
     merge_one(&store, merge(&numbered(0), &[(A, 5)])).await;
-    hands.sort_by_key(|(_, _, hand)| {
-        !redis::cmd("CLUSTER")
-            .arg("COUNTKEYSINSLOT")
-            .arg(slot)
-            .query::<u64>(hand)
-            .is_ok_and(|count| count > 0)
+    let owner = hands.iter_mut().position(|(_, _, hand)| {
+        let mut count = redis::cmd("CLUSTER");
+        count.arg("COUNTKEYSINSLOT").arg(slot).query::<u64>(hand).unwrap() > 0
     });
+    hands.swap(0, owner.unwrap());
     let [(_, from_id, from), (to_port, to_id, to), (_, _, third)] = &mut hands[..] else { unreachable!() };
     let set_slot = |hand: &mut redis::Connection, state: &str, id: &str| {
         redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id).exec(hand).unwrap();

@@ -57,7 +57,7 @@ async fn listen(nodes: Weak<Nodes>, channel: String, heard: mpsc::Sender<Heard>)
             subscribed = timeout(CONNECT_TIMEOUT, connect(&nodes, &channel, attempt)) => subscribed,
         };
         if let Ok(Some((sink, messages))) = subscribed {
-            hear(sink, messages, &heard).await;
+            hear(&nodes, sink, messages, &heard).await;
         }
         tokio::select! {
             () = heard.closed() => return,
@@ -77,10 +77,15 @@ async fn connect(nodes: &Weak<Nodes>, channel: &str, attempt: usize) -> Option<(
 }
 
 /// Passes messages on until the connection breaks or hangs, or nobody listens any more.
-async fn hear(sink: PubSubSink, mut messages: PubSubStream, heard: &mpsc::Sender<Heard>) {
+async fn hear(
+    nodes: &Weak<Nodes>,
+    sink: PubSubSink,
+    mut messages: PubSubStream,
+    heard: &mpsc::Sender<Heard>,
+) {
     // The reader must know of the gap before it gets the next message.
     let mut gap = true;
-    let mut alive = std::pin::pin!(ping(sink));
+    let mut alive = std::pin::pin!(ping(nodes, sink));
     loop {
         if gap {
             match heard.try_reserve() {
@@ -108,9 +113,9 @@ async fn hear(sink: PubSubSink, mut messages: PubSubStream, heard: &mpsc::Sender
     }
 }
 
-/// Returns when the server does not answer.
-async fn ping(mut sink: PubSubSink) {
-    loop {
+/// Returns when the server does not answer, or the store is no longer kept.
+async fn ping(nodes: &Weak<Nodes>, mut sink: PubSubSink) {
+    while nodes.strong_count() > 0 {
         sleep(PING_INTERVAL).await;
         match timeout(HUNG_AFTER, sink.ping::<redis::Value>()).await {
             Ok(Ok(_)) => {}
