@@ -68,6 +68,12 @@ struct Node {
     bulk: Wire,
 }
 
+/// One server's part of a call: commands, each with its place in the call.
+struct Share {
+    node: Arc<Node>,
+    work: Vec<(usize, Cmd)>,
+}
+
 impl Drop for Nodes {
     fn drop(&mut self) {
         if let Some(mapper) = &self.mapper {
@@ -97,33 +103,25 @@ impl Nodes {
     pub(super) async fn run(&self, commands: Vec<Command>, deadline: Instant) -> Vec<Answer> {
         let quick = commands.len() <= QUICK_COMMANDS;
         let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Away)).collect();
-        let mut shares: BTreeMap<Address, (Arc<Node>, Vec<(usize, Command)>)> = BTreeMap::new();
-        for (place, command) in commands.into_iter().enumerate() {
-            let Some(node) = self.shared.owner(command.slot) else { continue };
-            let share = shares.entry(node.address.clone()).or_insert_with(|| (node, Vec::new()));
-            share.1.push((place, command));
-        }
         let mut tasks = JoinSet::new();
-        for (node, mut share) in shares.into_values() {
+        for mut share in self.shared.shares(commands) {
             let gate = Arc::new(Semaphore::new(CHUNKS_IN_FLIGHT));
-            while !share.is_empty() {
-                let rest = share.split_off(share.len().min(CHUNK));
-                let chunk = std::mem::replace(&mut share, rest);
-                let (shared, node, gate) = (Arc::clone(&self.shared), Arc::clone(&node), Arc::clone(&gate));
+            while !share.work.is_empty() {
+                let rest = share.work.split_off(share.work.len().min(CHUNK));
+                let chunk = std::mem::replace(&mut share.work, rest);
+                let (shared, node, gate) =
+                    (Arc::clone(&self.shared), Arc::clone(&share.node), Arc::clone(&gate));
                 tasks.spawn(async move {
                     let _turn = gate.acquire().await;
-                    let (places, commands): (Vec<_>, Vec<_>) =
-                        chunk.into_iter().map(|(place, command)| (place, command.what)).unzip();
+                    let (places, commands): (Vec<_>, Vec<_>) = chunk.into_iter().unzip();
                     (places, shared.run_chunk(&node, commands, quick, deadline).await)
                 });
             }
         }
+        // A task that panicked or was cancelled with its runtime leaves `Away` in its places.
         while let Some(done) = tasks.join_next().await {
-            let Ok((places, results)) = done else { continue };
-            for (place, result) in places.into_iter().zip(results) {
-                if let Some(answer) = answers.get_mut(place) {
-                    *answer = result;
-                }
+            if let Ok((places, fresh)) = done {
+                put(&mut answers, &places, fresh);
             }
         }
         answers
@@ -146,6 +144,18 @@ impl Nodes {
 }
 
 impl Shared {
+    /// Who does what. Commands whose slot nobody is known to hold are in no share.
+    fn shares(&self, commands: Vec<Command>) -> Vec<Share> {
+        let mut shares: BTreeMap<Address, Share> = BTreeMap::new();
+        for (place, command) in commands.into_iter().enumerate() {
+            let Some(node) = self.owner(command.slot) else { continue };
+            let share =
+                shares.entry(node.address.clone()).or_insert_with(|| Share { node, work: Vec::new() });
+            share.work.push((place, command.what));
+        }
+        shares.into_values().collect()
+    }
+
     fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         let map = self.map.read();
         let (_, (last, node)) = map.ranges.range(..=slot).next_back()?;
