@@ -5,7 +5,8 @@
 //! 1. [`options`]: where it is, parsed and checked. [`error`]: why a call failed, in few kinds.
 //! 2. [`names`]: keys in Redis, unambiguous and readable; `slots`: where a cluster puts them.
 //! 3. `script`: the Lua scripts (`*.lua`), what they get and answer.
-//! 4. `wire`: one connection that heals; `nodes`: which server gets what; `topology`: what a cluster says of itself.
+//! 4. `wire`: one connection that heals; `servers`: all of them, and who holds what (`topology`);
+//!    `nodes`: who gets which command.
 //! 5. This file: merging cells. [`sentinel`], [`hot`], [`origins`], [`changes`]: the rest that is shared.
 //!
 //! All counts are absolute and merge by max, so every call may be repeated, also one that timed out and whose effect
@@ -23,6 +24,7 @@ pub mod options;
 pub mod origins;
 mod script;
 pub mod sentinel;
+mod servers;
 mod slots;
 mod topology;
 mod wire;
