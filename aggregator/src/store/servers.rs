@@ -161,7 +161,8 @@ impl Servers {
 
 impl Node {
     fn open(address: Address, client: &Client) -> Node {
-        Node { address, quick: Wire::open(client.clone()), bulk: Wire::open(client.clone()) }
+        let [quick, bulk] = [(); 2].map(|()| Wire::open(client.clone(), address.to_string()));
+        Node { address, quick, bulk }
     }
 
     /// Sends `commands` in one go.

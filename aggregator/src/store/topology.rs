@@ -19,6 +19,15 @@ pub(super) struct Range {
     pub(super) owner: Address,
 }
 
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.port {
+            0 => f.write_str(&self.host),
+            port => write!(f, "{}:{port}", self.host),
+        }
+    }
+}
+
 impl Address {
     pub(super) fn of(address: &ConnectionAddr) -> Address {
         let (host, port) = match address {

@@ -50,10 +50,10 @@ struct Live {
 }
 
 impl Wire {
-    /// Starts connecting. Needs a tokio runtime.
-    pub(super) fn open(client: Client) -> Wire {
+    /// Starts connecting; `server` is its name in the log. Needs a tokio runtime.
+    pub(super) fn open(client: Client, server: String) -> Wire {
         let now = Arc::new(Mutex::new(Err(StoreError::Away)));
-        let keeper = tokio::spawn(keep(Arc::clone(&now), client));
+        let keeper = tokio::spawn(keep(Arc::clone(&now), client, server));
         Wire { now, keeper }
     }
 
@@ -141,8 +141,9 @@ impl Live {
     }
 }
 
-async fn keep(now: Arc<Now>, client: Client) {
+async fn keep(now: Arc<Now>, client: Client, server: String) {
     let mut pause = RETRY_MIN;
+    let mut told = None;
     loop {
         match connect(&client).await {
             Ok(connection) => {
@@ -156,14 +157,19 @@ async fn keep(now: Arc<Now>, client: Client) {
                     last_answer: Arc::new(Mutex::new(Instant::now())),
                 };
                 *now.lock() = Ok(live.clone());
-                tracing::info!("connected to the regional store");
+                tracing::info!(server, "connected to the regional store");
+                told = None;
                 live.watch().await;
                 *now.lock() = Err(StoreError::Away);
-                tracing::warn!("lost the connection to the regional store");
+                tracing::warn!(server, "lost the connection to the regional store");
             }
             Err(error) => {
                 let error = StoreError::of_connection(&error);
-                tracing::debug!(%error, "cannot connect to the regional store");
+                // Once for each reason, not for each try.
+                if told.as_ref() != Some(&error) {
+                    tracing::warn!(server, %error, "cannot connect to the regional store");
+                    told = Some(error.clone());
+                }
                 *now.lock() = Err(error);
                 sleep(pause).await;
                 pause = (pause * 2).min(RETRY_MAX);
