@@ -63,11 +63,11 @@ impl Nodes {
         let quick = commands.len() <= QUICK_COMMANDS;
         let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Away)).collect();
         let mut tasks = JoinSet::new();
-        for mut share in self.shares(commands, &mut answers) {
+        for share in self.shares(commands, &mut answers) {
             let gate = Arc::new(Semaphore::new(CHUNKS_IN_FLIGHT));
-            while !share.work.is_empty() {
-                let rest = share.work.split_off(share.work.len().min(CHUNK));
-                let chunk = std::mem::replace(&mut share.work, rest);
+            let mut work = share.work.into_iter().peekable();
+            while work.peek().is_some() {
+                let chunk: Vec<_> = work.by_ref().take(CHUNK).collect();
                 let (servers, node, gate) =
                     (Arc::clone(&self.servers), Arc::clone(&share.node), Arc::clone(&gate));
                 tasks.spawn(async move {
