@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# tool.sh wrk: finds or installs a tool that the benchmarks use, and prints where it is.
+# tool.sh wrk | redis-server: finds or installs a tool that benchmarks or tests use, and prints where it is.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 find_tool() {
     case "$1" in
     wrk) command -v wrk ;;
-    *) die "no tool is called '$1'" "Ask for wrk." ;;
+    # The tests start servers of their own; the one that a package may start by itself is not used.
+    redis-server) command -v "${WEIR_REDIS_SERVER:-redis-server}" ;;
+    *) die "no tool is called '$1'" "Ask for wrk or redis-server." ;;
     esac
 }
 

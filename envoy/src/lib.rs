@@ -2,7 +2,7 @@
 //!
 //! A scenario is made of parts, each of which dies with its value: an [`EchoUpstream`], an [`Aggregator`], one or
 //! more [`Envoy`]s whose configuration [`bootstrap`] writes. [`http`] sends single requests and [`load`] many.
-//! [`strip`] prepares the filter's WASM for Envoy. Which requests should pass is left to the tests.
+//! A [`Redis`] or a [`RedisCluster`] stands behind aggregators. [`strip`] prepares the filter's WASM for Envoy. Which requests should pass is left to the tests.
 
 mod aggregator;
 pub mod binaries;
@@ -14,6 +14,7 @@ pub mod load;
 pub mod ports;
 pub mod process;
 mod proxy;
+mod redis;
 pub mod strip;
 mod upstream;
 pub mod wait;
@@ -24,4 +25,5 @@ pub use clock::Clock;
 pub use envoy::{Envoy, Reload, validate_file};
 pub use process::Process;
 pub use proxy::Proxy;
+pub use redis::{Redis, RedisCluster, RedisOptions};
 pub use upstream::EchoUpstream;

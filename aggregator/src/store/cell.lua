@@ -1,0 +1,95 @@
+-- Shared by the scripts: exact numbers, and a cell as it is stored.
+-- A cell is a hash: 16 raw bytes of an origin -> decimal count, and 'l' -> lowest limit. Whatever else somebody
+-- put there by hand is left alone and does not count.
+-- Doubles hold integers exactly up to 2^53; nothing here computes beyond.
+
+local MAX = 9007199254740992
+local OVER = 9007199254740994 -- the next double: more than any limit
+
+local function number(text)
+    if not text or #text > 16 or not string.find(text, '^%d+$') then return nil end
+    local n = tonumber(text)
+    if n > MAX then return nil end
+    return n
+end
+
+-- a + b, or OVER where that is more than MAX; OVER stays OVER.
+local function add(a, b)
+    if a > MAX - b then return OVER end
+    return a + b
+end
+
+-- floor(count * covered / cell) for count <= 2^53 and covered <= cell < 2^32: in halves of 16 bits, as the product
+-- itself does not fit into a double.
+local function share(count, covered, cell)
+    local rest = math.fmod(count, cell)
+    local whole = (count - rest) / cell
+    local low = math.fmod(covered, 65536)
+    local high = (covered - low) / 65536
+    local product = rest * high
+    local rest_high = math.fmod(product, cell)
+    local quotient_high = (product - rest_high) / cell
+    product = rest_high * 65536 + rest * low
+    local quotient_low = (product - math.fmod(product, cell)) / cell
+    return whole * covered + quotient_high * 65536 + quotient_low
+end
+
+-- Fields and values in turn, where each origin's value stands, and its number.
+local function load(key)
+    local flat = redis.call('HGETALL', key)
+    local place, counts = {}, {}
+    for i = 1, #flat, 2 do
+        place[flat[i]] = i + 1
+        if #flat[i] == 16 then counts[flat[i]] = number(flat[i + 1]) end
+    end
+    return { key = key, flat = flat, place = place, counts = counts, changed = {} }
+end
+
+local function put(cell, field, text)
+    local place = cell.place[field]
+    if not place then
+        place = #cell.flat + 2
+        cell.flat[place - 1] = field
+        cell.place[field] = place
+    end
+    cell.flat[place] = text
+    cell.changed[field] = text
+end
+
+-- Raises one origin's count; 0 is written where there is nothing, as it says that the origin follows the cell.
+local function raise(cell, origin, text)
+    local count, stored = tonumber(text), cell.counts[origin]
+    if stored and stored >= count then return end
+    cell.counts[origin] = count
+    put(cell, origin, text)
+end
+
+local function save(cell)
+    local batch = {}
+    for field, text in pairs(cell.changed) do
+        batch[#batch + 1] = field
+        batch[#batch + 1] = text
+        if #batch >= 1000 then -- unpack has room for fewer than 8000
+            redis.call('HSET', cell.key, unpack(batch))
+            batch = {}
+        end
+    end
+    if #batch > 0 then redis.call('HSET', cell.key, unpack(batch)) end
+end
+
+-- Lets the key live until expires_ms at least.
+local function extend(key, expires_ms)
+    local left_ms = redis.call('PTTL', key)
+    if left_ms >= 0 then
+        local time = redis.call('TIME')
+        local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+        if now_ms + left_ms >= tonumber(expires_ms) then return end
+    end
+    if left_ms ~= -2 then redis.call('PEXPIREAT', key, expires_ms) end
+end
+
+local function sum(counts)
+    local total = 0
+    for _, count in pairs(counts) do total = add(total, count) end
+    return total
+end

@@ -1,0 +1,13 @@
+-- KEYS: the cell. ARGV: expires_ms, the sum to reach, the field of the base.
+-- Returns what merge.lua returns.
+
+local cell = load(KEYS[1])
+if not cell.counts[ARGV[3]] then
+    local missing = tonumber(ARGV[2]) - sum(cell.counts)
+    if missing > 0 then
+        raise(cell, ARGV[3], string.format('%.0f', missing))
+        save(cell)
+    end
+end
+extend(KEYS[1], ARGV[1])
+return { -1, cell.flat, false }

@@ -1,0 +1,38 @@
+-- KEYS: the cell, and the cell before if it is wanted or there is a proposal.
+-- ARGV: expires_ms, limit or '', '1' if the cell before is wanted, '1' if there is a proposal;
+--       of the proposal: origin, own, limit, global_current, global_previous, covered_ms, cell_ms;
+--       then origin and count in turn.
+-- Returns 1, 0 or -1 (granted, refused, nothing proposed), the cell, the cell before or nothing.
+
+local cell = load(KEYS[1])
+local proposed = ARGV[4] == '1'
+for i = proposed and 12 or 5, #ARGV, 2 do raise(cell, ARGV[i], ARGV[i + 1]) end
+
+if ARGV[2] ~= '' then
+    local place = cell.place['l']
+    local stored = place and number(cell.flat[place])
+    if not stored or tonumber(ARGV[2]) < stored then put(cell, 'l', ARGV[2]) end
+end
+
+local before
+if proposed or ARGV[3] == '1' then before = load(KEYS[2]) end
+
+local granted = -1
+if proposed then
+    local origin, own = ARGV[5], tonumber(ARGV[6])
+    local stored = cell.counts[origin]
+    cell.counts[origin] = math.max(stored or 0, own)
+    local used = add(sum(cell.counts), tonumber(ARGV[8]))
+    cell.counts[origin] = stored
+    local previous = math.min(MAX, add(sum(before.counts), tonumber(ARGV[9])))
+    used = add(used, share(previous, tonumber(ARGV[10]), tonumber(ARGV[11])))
+    granted = 0
+    if used <= tonumber(ARGV[7]) then
+        granted = 1
+        raise(cell, origin, ARGV[6])
+    end
+end
+
+save(cell)
+extend(KEYS[1], ARGV[1])
+return { granted, cell.flat, ARGV[3] == '1' and before.flat or false }

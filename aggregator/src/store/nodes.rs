@@ -1,0 +1,201 @@
+//! Who gets which command, and what is done about answers that say "not I" or "I do not know that script".
+//!
+//! Scripts that a server has forgotten are loaded again. A command that meets a server which has not (or no longer)
+//! its slot is sent on once to where that server points.
+//!
+//! Leaves to others: who holds what (`servers`), what commands mean (`script` and the rest).
+
+use super::error::StoreError;
+use super::options::Checked;
+use super::script;
+use super::servers::{Answer, Node, Servers, keep_map};
+use super::topology::Address;
+use redis::{Client, Cmd, Pipeline};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+
+/// Commands that are sent in one go.
+const CHUNK: usize = 256;
+/// Chunks of one call on their way to one server.
+const CHUNKS_IN_FLIGHT: usize = 4;
+/// A call of at most so many commands uses the quick connection.
+const QUICK_COMMANDS: usize = 8;
+
+/// A command, and the slot that says where it goes.
+pub(super) struct Command {
+    pub(super) slot: u16,
+    pub(super) what: Cmd,
+}
+
+/// What sends commands.
+pub(super) struct Nodes {
+    servers: Arc<Servers>,
+    mapper: Option<JoinHandle<()>>,
+}
+
+/// One server's part of a call: commands, each with its place in the call.
+struct Share {
+    node: Arc<Node>,
+    work: Vec<(usize, Cmd)>,
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        if let Some(mapper) = &self.mapper {
+            mapper.abort();
+        }
+    }
+}
+
+impl Nodes {
+    /// Starts connecting. Needs a tokio runtime. The error is the crate's: a TLS setting that it cannot use.
+    pub(super) fn open(options: Checked) -> redis::RedisResult<Nodes> {
+        let servers = Arc::new(Servers::open(options)?);
+        let mapper = servers.is_cluster().then(|| tokio::spawn(keep_map(Arc::clone(&servers))));
+        Ok(Nodes { servers, mapper })
+    }
+
+    /// Sends every command to its server. The answers stand in the order of the commands.
+    pub(super) async fn run(&self, commands: Vec<Command>, deadline: Instant) -> Vec<Answer> {
+        let quick = commands.len() <= QUICK_COMMANDS;
+        let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Away)).collect();
+        let mut tasks = JoinSet::new();
+        for share in self.shares(commands, &mut answers) {
+            let gate = Arc::new(Semaphore::new(CHUNKS_IN_FLIGHT));
+            let mut work = share.work.into_iter().peekable();
+            while work.peek().is_some() {
+                let chunk: Vec<_> = work.by_ref().take(CHUNK).collect();
+                let (servers, node, gate) =
+                    (Arc::clone(&self.servers), Arc::clone(&share.node), Arc::clone(&gate));
+                tasks.spawn(async move {
+                    let _turn = gate.acquire().await;
+                    let (places, commands): (Vec<_>, Vec<_>) = chunk.into_iter().unzip();
+                    (places, run_chunk(&servers, &node, commands, quick, deadline).await)
+                });
+            }
+        }
+        // A task that panicked or was cancelled with its runtime leaves `Away` in its places.
+        while let Some(done) = tasks.join_next().await {
+            if let Ok((places, fresh)) = done {
+                put(&mut answers, &places, fresh);
+            }
+        }
+        answers
+    }
+
+    /// Sends one command.
+    pub(super) async fn run_one(&self, command: Command, deadline: Instant) -> Answer {
+        self.run(vec![command], deadline).await.pop().unwrap_or(Err(StoreError::Away))
+    }
+
+    /// What connects to some server of the store: another one for each `attempt` where there are several.
+    pub(super) fn any_client(&self, attempt: usize) -> Option<Client> {
+        self.servers.any_client(attempt)
+    }
+
+    /// Who does what. Commands whose slot nobody is known to hold are answered at once.
+    fn shares(&self, commands: Vec<Command>, answers: &mut [Answer]) -> Vec<Share> {
+        let mut shares: BTreeMap<Address, Share> = BTreeMap::new();
+        for (place, command) in commands.into_iter().enumerate() {
+            match self.servers.owner(command.slot) {
+                Ok(node) => {
+                    let share = shares
+                        .entry(node.address.clone())
+                        .or_insert_with(|| Share { node, work: Vec::new() });
+                    share.work.push((place, command.what));
+                }
+                Err(problem) => put(answers, &[place], vec![Err(problem)]),
+            }
+        }
+        shares.into_values().collect()
+    }
+}
+
+async fn run_chunk(
+    servers: &Servers,
+    node: &Node,
+    commands: Vec<Cmd>,
+    quick: bool,
+    deadline: Instant,
+) -> Vec<Answer> {
+    let mut answers = node.send(&commands, quick, deadline).await;
+    let forgotten = which(&answers, |error| error == "NOSCRIPT");
+    if !forgotten.is_empty() {
+        let again = pick(&commands, &forgotten);
+        let (loads, skip) = script::load_all();
+        put(&mut answers, &forgotten, node.send_after(loads, skip, &again, quick, deadline).await);
+    }
+    if servers.is_cluster() {
+        follow(servers, node, &commands, &mut answers, quick, deadline).await;
+    }
+    answers
+}
+
+/// Sends on what `node` said another server has.
+async fn follow(
+    servers: &Servers,
+    node: &Node,
+    commands: &[Cmd],
+    answers: &mut [Answer],
+    quick: bool,
+    deadline: Instant,
+) {
+    if answers.iter().any(is_sign_of_change) {
+        servers.doubt_map();
+    }
+    let mut elsewhere: BTreeMap<(bool, Address), Vec<usize>> = BTreeMap::new();
+    for place in which(answers, |code| code == "MOVED" || code == "ASK") {
+        if let Some(Err(StoreError::Refused { code, detail })) = answers.get(place)
+            && let Some(address) = node.address.redirected(detail)
+        {
+            elsewhere.entry((code == "ASK", address)).or_default().push(place);
+        }
+    }
+    for ((asking, address), places) in elsewhere {
+        let Some(other) = servers.node(&address) else { continue };
+        let again = pick(commands, &places);
+        let fresh = if asking {
+            let mut each = Vec::new();
+            for command in again {
+                let mut prelude = Pipeline::new();
+                prelude.cmd("ASKING");
+                each.extend(other.send_after(prelude, 1, &[command], quick, deadline).await);
+            }
+            each
+        } else {
+            let (loads, skip) = script::load_all();
+            other.send_after(loads, skip, &again, quick, deadline).await
+        };
+        put(answers, &places, fresh);
+    }
+}
+
+fn is_sign_of_change(answer: &Answer) -> bool {
+    match answer {
+        Err(StoreError::Away | StoreError::Timeout) => true,
+        Err(StoreError::Refused { code, .. }) => {
+            ["MOVED", "READONLY", "CLUSTERDOWN", "MASTERDOWN"].contains(&code.as_str())
+        }
+        _ => false,
+    }
+}
+
+fn which(answers: &[Answer], wanted: impl Fn(&str) -> bool) -> Vec<usize> {
+    let refused = |answer: &Answer| matches!(answer, Err(StoreError::Refused { code, .. }) if wanted(code));
+    answers.iter().enumerate().filter(|(_, answer)| refused(answer)).map(|(place, _)| place).collect()
+}
+
+fn pick(commands: &[Cmd], places: &[usize]) -> Vec<Cmd> {
+    places.iter().filter_map(|&place| commands.get(place).cloned()).collect()
+}
+
+fn put(answers: &mut [Answer], places: &[usize], fresh: Vec<Answer>) {
+    for (&place, fresh) in places.iter().zip(fresh) {
+        if let Some(answer) = answers.get_mut(place) {
+            *answer = fresh;
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Sentinels: keys that tell when the store's memory began.
+//!
+//! A wipe does not break a connection, so it has to be looked for. Each sentinel holds a random id, made when it was
+//! found missing. Another aggregator may make it again first, so what counts is whether the id is still the same.
+//!
+//! Leaves to others: comparing, and writing again what was lost.
+
+use super::Store;
+use super::error::StoreError;
+use super::nodes::Command;
+use super::script::{self, SCRIPTS};
+use super::slots::slot_of;
+use redis::Value;
+use std::time::Duration;
+use weir_core::time::UnixMs;
+
+/// One sentinel's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Which sentinel: 0 on a single server, 0 to 63 on a cluster.
+    pub place: u16,
+    /// Random; another one than before means that the server of this sentinel was wiped or replaced.
+    pub id: u128,
+    /// When it began, by the server's clock.
+    pub since: UnixMs,
+    /// How long ago that was, by the server's clock, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// What the sentinels say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lives {
+    /// In the order of their places.
+    pub seen: Vec<Life>,
+    /// Sentinels whose server did not answer: nothing is known about these.
+    pub unseen: usize,
+}
+
+impl Store {
+    /// Reads all sentinels, and makes those that are missing. An error if none could be read.
+    pub async fn lives(&self, within: Duration) -> Result<Lives, StoreError> {
+        let commands = self.inner.sentinels.iter().map(|name| {
+            let mut what = script::call(&SCRIPTS.life, &[name]);
+            what.arg(format!("{:032x}", rand::random::<u128>()));
+            Command { slot: slot_of(name.as_bytes()), what }
+        });
+        let answers = self.run(commands.collect(), within).await;
+        let mut lives = Lives::default();
+        let mut problem = StoreError::Away;
+        for (place, answer) in (0..).zip(answers) {
+            match answer.and_then(|answer| parse(place, &answer)) {
+                Ok(life) => lives.seen.push(life),
+                Err(error) => {
+                    problem = error;
+                    lives.unseen += 1;
+                }
+            }
+        }
+        if lives.seen.is_empty() { Err(problem) } else { Ok(lives) }
+    }
+}
+
+fn parse(place: u16, answer: &Value) -> Result<Life, StoreError> {
+    let Value::Array(fields) = answer else { return Err(StoreError::Protocol) };
+    let [Value::BulkString(text), now] = fields.as_slice() else { return Err(StoreError::Protocol) };
+    let now = script::decimal(now)?;
+    let text = std::str::from_utf8(text).map_err(|_| StoreError::Protocol)?;
+    let (id, since) = text.split_once(':').ok_or(StoreError::Protocol)?;
+    let id = u128::from_str_radix(id, 16).map_err(|_| StoreError::Protocol)?;
+    let since = since.parse().map_err(|_| StoreError::Protocol)?;
+    Ok(Life { place, id, since: UnixMs(since), age_ms: now.saturating_sub(since) })
+}

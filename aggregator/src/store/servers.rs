@@ -1,0 +1,214 @@
+//! The servers that are known, and which of them holds a slot.
+//!
+//! A single server holds everything. Of a cluster, a map of slots is read from any node, again every so often, and
+//! at once after a sign that it is out of date.
+//!
+//! Leaves to others: connections (`wire`), what is sent (`nodes`), reading what a cluster says (`topology`).
+
+use super::error::StoreError;
+use super::options::Checked;
+use super::slots::SLOTS;
+use super::topology::{self, Address};
+use super::wire::Wire;
+use parking_lot::RwLock;
+use redis::{Client, Cmd, Pipeline, Value};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Nodes of a cluster; further ones are not used.
+const MAX_NODES: usize = 1_024;
+/// Between readings of the slot map.
+const MAP_INTERVAL: Duration = Duration::from_secs(10);
+/// The same while there is none, or it is known to be wrong.
+const MAP_RETRY: Duration = Duration::from_millis(100);
+/// A node that does not tell its map within this is passed over.
+const MAP_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What became of one command.
+pub(super) type Answer = Result<Value, StoreError>;
+
+/// All servers of the store.
+pub(super) struct Servers {
+    options: Checked,
+    map: RwLock<Map>,
+    outdated: Notify,
+}
+
+struct Map {
+    nodes: BTreeMap<Address, Arc<Node>>,
+    /// First and last slot of each range, and whose it is.
+    ranges: BTreeMap<u16, (u16, Arc<Node>)>,
+    /// Why there is no map, or none of some slot.
+    problem: StoreError,
+}
+
+/// One server. Bulk work has a connection of its own, so that a single cell need not wait behind thousands.
+pub(super) struct Node {
+    pub(super) address: Address,
+    quick: Wire,
+    bulk: Wire,
+}
+
+impl Servers {
+    /// Starts connecting. Needs a tokio runtime. The error is the crate's: a TLS setting that it cannot use.
+    pub(super) fn open(options: Checked) -> redis::RedisResult<Servers> {
+        let mut map = Map { nodes: BTreeMap::new(), ranges: BTreeMap::new(), problem: StoreError::Away };
+        let cluster = options.cluster;
+        for seed in &options.seeds {
+            let node = Arc::new(Node::open(Address::of(seed.addr()), &options.client(seed.clone())?));
+            if !cluster {
+                map.ranges.insert(0, (SLOTS - 1, Arc::clone(&node)));
+            }
+            map.nodes.insert(node.address.clone(), node);
+        }
+        Ok(Servers { options, map: RwLock::new(map), outdated: Notify::new() })
+    }
+
+    /// Whether slots are spread over several.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.options.cluster
+    }
+
+    /// Says that the map of slots may be wrong.
+    pub(super) fn doubt_map(&self) {
+        self.outdated.notify_one();
+    }
+
+    /// Who holds `slot`.
+    pub(super) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
+        let map = self.map.read();
+        match map.ranges.range(..=slot).next_back() {
+            Some((_, (last, node))) if slot <= *last => Ok(Arc::clone(node)),
+            _ => Err(map.problem.clone()),
+        }
+    }
+
+    /// What connects to some server of the store: another one for each `attempt` where there are several.
+    pub(super) fn any_client(&self, attempt: usize) -> Option<Client> {
+        let map = self.map.read();
+        let nodes: Vec<_> = map.nodes.values().collect();
+        let up: Vec<_> = nodes.iter().copied().filter(|node| node.quick.is_up()).collect();
+        let candidates = if up.is_empty() { nodes } else { up };
+        let address = &candidates.get(attempt.checked_rem(candidates.len())?)?.address;
+        self.client(address).ok()
+    }
+
+    /// The node at `address`, connected to from now on if it was not known.
+    pub(super) fn node(&self, address: &Address) -> Option<Arc<Node>> {
+        if let Some(node) = self.map.read().nodes.get(address) {
+            return Some(Arc::clone(node));
+        }
+        let mut map = self.map.write();
+        if map.nodes.len() >= MAX_NODES {
+            return None;
+        }
+        let client = self.client(address).ok()?;
+        let node = map
+            .nodes
+            .entry(address.clone())
+            .or_insert_with(|| Arc::new(Node::open(address.clone(), &client)));
+        Some(Arc::clone(node))
+    }
+
+    fn client(&self, address: &Address) -> redis::RedisResult<Client> {
+        // Every node is reached like the first seed: same login, same TLS.
+        let Some(seed) = self.options.seeds.first() else {
+            return Err(redis::RedisError::from((redis::ErrorKind::InvalidClientConfig, "no URL")));
+        };
+        self.options.client(seed.clone().set_addr(address.like(seed.addr())))
+    }
+
+    /// Reads the slot map from any node.
+    async fn read_map(&self) -> Result<(), StoreError> {
+        let mut problem = StoreError::Away;
+        let nodes: Vec<_> = self.map.read().nodes.values().cloned().collect();
+        for node in nodes {
+            let deadline = Instant::now() + MAP_TIMEOUT;
+            let mut command = redis::cmd("CLUSTER");
+            command.arg("SLOTS");
+            let ranges = match node.send(&[command], true, deadline).await.pop() {
+                Some(Ok(answer)) => topology::parse(answer, &node.address),
+                Some(Err(error)) => {
+                    problem = error;
+                    continue;
+                }
+                None => continue,
+            };
+            if !ranges.is_empty() {
+                self.install(ranges);
+                return Ok(());
+            }
+        }
+        Err(problem)
+    }
+
+    fn install(&self, ranges: Vec<topology::Range>) {
+        let ranges: BTreeMap<_, _> = ranges
+            .into_iter()
+            .filter_map(|range| Some((range.first, (range.last, self.node(&range.owner)?))))
+            .collect();
+        let seeds: Vec<_> = self.options.seeds.iter().map(|seed| Address::of(seed.addr())).collect();
+        let mut map = self.map.write();
+        map.nodes.retain(|address, _| {
+            seeds.contains(address) || ranges.values().any(|(_, node)| node.address == *address)
+        });
+        map.ranges = ranges;
+    }
+}
+
+impl Node {
+    fn open(address: Address, client: &Client) -> Node {
+        let [quick, bulk] = [(); 2].map(|()| Wire::open(client.clone(), address.to_string()));
+        Node { address, quick, bulk }
+    }
+
+    /// Sends `commands` in one go.
+    pub(super) async fn send(&self, commands: &[Cmd], quick: bool, deadline: Instant) -> Vec<Answer> {
+        self.send_after(Pipeline::with_capacity(commands.len()), 0, commands, quick, deadline).await
+    }
+
+    /// Sends `commands` behind the `skip` ones of `prelude`, whose answers are left out.
+    pub(super) async fn send_after(
+        &self,
+        prelude: Pipeline,
+        skip: usize,
+        commands: &[Cmd],
+        quick: bool,
+        deadline: Instant,
+    ) -> Vec<Answer> {
+        let mut pipeline = prelude;
+        for command in commands {
+            pipeline.add_command(command.clone());
+        }
+        let wire = if quick { &self.quick } else { &self.bulk };
+        match wire.send(pipeline, skip + commands.len(), deadline).await {
+            Ok(values) => values.into_iter().skip(skip).map(answer).collect(),
+            Err(error) => commands.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+}
+
+/// Keeps the map of a cluster's slots up to date, without end.
+pub(super) async fn keep_map(servers: Arc<Servers>) {
+    loop {
+        let read = servers.read_map().await;
+        // Signs come in crowds, one for every command that met them: take a breath between two readings.
+        sleep(MAP_RETRY).await;
+        match read {
+            Ok(()) => {
+                let _ = timeout(MAP_INTERVAL, servers.outdated.notified()).await;
+            }
+            Err(problem) => servers.map.write().problem = problem,
+        }
+    }
+}
+
+fn answer(value: Value) -> Answer {
+    match value {
+        Value::ServerError(error) => Err(StoreError::of_command(&error)),
+        value => Ok(value),
+    }
+}

@@ -1,0 +1,288 @@
+//! The regional store while its Redis is wiped, frozen, killed, refuses, or is somebody else's; and how it is reached:
+//! with a login, and over TLS.
+
+mod store_common;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use store_common::*;
+use tokio::time::{Instant, timeout};
+use weir_aggregator::store::{Heard, Life, Store, StoreOptions};
+use weir_core::region::exchange::Merge;
+use weir_envoy::{Redis, RedisOptions, ports, wait};
+
+/// Shorter than anything that heals.
+const SHORT: Duration = Duration::from_millis(100);
+
+#[tokio::test]
+async fn forgotten_scripts_are_loaded_again() {
+    let (redis, store) = started().await;
+    let mut hand = hand(&redis);
+    let cells: Vec<_> = (0..600).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
+    for _ in 0..3 {
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
+        assert!(store.merge(&cells, AMPLE).await.iter().all(Result::is_ok));
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
+        store.lives(AMPLE).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_wipe_is_seen_though_the_connection_stays() {
+    let (redis, store) = started().await;
+    let other = open(&options(&redis.url())).await;
+    let before = life(&store).await;
+    assert_eq!(id(&other).await, before.id, "all see the same life");
+    assert_eq!(id(&store).await, before.id);
+    merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
+    let mut hand = hand(&redis);
+    let connections = clients(&mut hand);
+    redis::cmd("FLUSHALL").exec(&mut hand).unwrap();
+    let after = life(&other).await;
+    assert_ne!(after.id, before.id);
+    assert_eq!(id(&store).await, after.id, "made by the other, and still seen");
+    assert!(after.since >= before.since);
+    assert_eq!(clients(&mut hand), connections);
+    assert_eq!(merge_one(&store, merge(&key(b"alice"), &[(A, 2)])).await.current, [(A, 2)]);
+    let ttl: i64 = redis::cmd("PTTL").arg("weir:eu:life:{0}").query(&mut hand).unwrap();
+    assert_eq!(ttl, -1, "a sentinel never expires");
+    redis::cmd("SET").arg("weir:eu:life:{0}").arg("by hand").exec(&mut hand).unwrap();
+    assert_ne!(id(&store).await, after.id);
+}
+
+#[tokio::test]
+async fn a_server_that_starts_again_empty_is_used_again() {
+    let (mut redis, store) = started().await;
+    let before = id(&store).await;
+    merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
+    redis.process().kill().unwrap();
+    until_refused(&store, "away").await;
+    let asked = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(store.lives(AMPLE).await.unwrap_err().reason(), "away");
+    }
+    assert!(asked.elapsed() < AMPLE, "a call while the store is away does not wait");
+    redis.restart().await.unwrap();
+    connected(&store).await;
+    assert_ne!(id(&store).await, before);
+    assert_eq!(merge_one(&store, merge(&key(b"alice"), &[(B, 1)])).await.current, [(B, 1)]);
+}
+
+#[tokio::test]
+async fn a_store_may_be_opened_before_its_server() {
+    let port = ports::free().unwrap();
+    let store = Store::open(&options(&format!("redis://127.0.0.1:{port}"))).unwrap();
+    assert_eq!(store.lives(AMPLE).await.unwrap_err().reason(), "away");
+    assert_eq!(store.merge(&[merge(&key(b"a"), &[])], AMPLE).await[0].as_ref().unwrap_err().reason(), "away");
+    let _redis = Redis::start(RedisOptions { port, arguments: Vec::new() }).await.unwrap();
+    connected(&store).await;
+}
+
+#[tokio::test]
+async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
+    let (mut redis, store) = started().await;
+    let cells: Vec<_> = (0..1_000).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
+    redis.process().pause().await.unwrap();
+    for cells in [&cells[..], &cells[..1]] {
+        let told = timeout(AMPLE, store.merge(cells, SHORT)).await.expect("a call ends with its time");
+        assert!(told.iter().all(|told| told.as_ref().is_err_and(|error| error.reason() == "timeout")));
+    }
+    redis.process().resume().unwrap();
+    let told = store.merge(&cells, AMPLE).await;
+    assert!(told.iter().all(Result::is_ok), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_long_freeze_is_noticed_and_its_end_too() {
+    let (mut redis, store) = started().await;
+    let late = Store::open(&options(&redis.url())).unwrap();
+    redis.process().pause().await.unwrap();
+    // Calls that nobody waits for any more are bounded: a crowd meets `away` long before the freeze is noticed.
+    let mut crowd = tokio::task::JoinSet::new();
+    for _ in 0..2_000 {
+        let store = store.clone();
+        crowd.spawn(async move { store.lives(SHORT).await.unwrap_err().reason() });
+    }
+    let reasons = timeout(AMPLE, crowd.join_all()).await.unwrap();
+    assert!(reasons.contains(&"timeout") && reasons.contains(&"away"));
+    for store in [&store, &late] {
+        until_refused(store, "away").await;
+    }
+    redis.process().resume().unwrap();
+    for store in [&store, &late] {
+        connected(store).await;
+        merge_one(store, merge(&key(b"alice"), &[(A, 1)])).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_away() {
+    let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let store = Store::open(&options(&format!("redis://{}", deaf.local_addr().unwrap()))).unwrap();
+    for _ in 0..10 {
+        assert_eq!(timeout(AMPLE, store.lives(SHORT)).await.unwrap().unwrap_err().reason(), "away");
+    }
+}
+
+#[tokio::test]
+async fn a_listener_hears_again_after_a_restart() {
+    let (mut redis, store) = started().await;
+    let mut heard = store.subscribe();
+    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Heard::Connected));
+    redis.restart().await.unwrap();
+    assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), Some(Heard::Connected));
+    connected(&store).await;
+    store.publish(b"again", AMPLE).await.unwrap();
+    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Heard::Message(b"again".to_vec())));
+    redis.process().pause().await.unwrap();
+    until_refused(&store, "away").await;
+    redis.process().resume().unwrap();
+    assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), Some(Heard::Connected));
+    drop(store);
+    assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), None, "ends with the store");
+}
+
+#[tokio::test]
+async fn connections_end_with_the_last_clone() {
+    let (redis, store) = started().await;
+    let clone = store.clone();
+    let listener = store.subscribe();
+    drop(store);
+    connected(&clone).await;
+    drop((clone, listener));
+    let mut hand = hand(&redis);
+    wait::until("only the test is connected", HEALED, async || clients(&mut hand).len() == 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refusal_is_named() {
+    let (redis, store) = started().await;
+    let mut hand = hand(&redis);
+    let mut set = |command: &[&str]| redis::cmd(command[0]).arg(&command[1..]).exec(&mut hand).unwrap();
+    merge_one(&store, merge(&key(b"alice"), &[(A, 1)])).await;
+    for (count, break_it, mend_it, code) in [
+        (2, ["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"], "OOM"),
+        (3, ["REPLICAOF", "127.0.0.1", "1", ""], ["REPLICAOF", "NO", "ONE", ""], "READONLY"),
+    ] {
+        let words = |command: [&'static str; 4]| {
+            command.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>()
+        };
+        set(&words(break_it));
+        let error =
+            store.merge(&[merge(&key(b"alice"), &[(A, count)])], AMPLE).await.pop().unwrap().unwrap_err();
+        assert_eq!(error.reason(), "refused");
+        assert!(error.to_string().contains(code), "{error}");
+        set(&words(mend_it));
+        merge_one(&store, merge(&key(b"alice"), &[(A, count)])).await;
+    }
+}
+
+#[tokio::test]
+async fn a_login_is_used_and_never_told() {
+    const PASSWORD: &str = "hunter2:/@,%";
+    const ENCODED: &str = "hunter2%3A%2F%40%2C%25";
+    let rules = format!("--user weir on >{PASSWORD} ~weir:* &weir:* +@all --user default off");
+    let arguments = rules.split(' ').map(str::to_owned).collect();
+    let redis = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    let url = |login: &str| format!("redis://{login}{}", redis.address());
+    let good = options(&url(&format!("weir:{ENCODED}@")));
+    let store = open(&good).await;
+    let mut heard = store.subscribe();
+    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Heard::Connected));
+    merge_one(&store, merge(&key(b"alice"), &[(A, 1)])).await;
+    store.origins(&[A], &[1; 16], AMPLE).await.unwrap();
+    assert!(!format!("{good:?} {store:?}").contains("hunter2"));
+
+    for login in
+        [format!("weir:not{ENCODED}@"), format!("nobody:{ENCODED}@"), format!(":{ENCODED}@"), String::new()]
+    {
+        let store = Store::open(&options(&url(&login))).unwrap();
+        let error = until_refused(&store, "refused").await;
+        assert!(!error.contains("hunter2") && !error.contains("nobody"), "{error}");
+    }
+    let foreign = StoreOptions { prefix: "other".to_owned(), ..good };
+    let store = Store::open(&foreign).unwrap();
+    assert!(until_refused(&store, "refused").await.contains("NOPERM"));
+}
+
+#[tokio::test]
+async fn tls_with_an_authority_of_one_s_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    make_certificates(folder.path());
+    let tls_port = ports::free().unwrap();
+    let arguments = [
+        ["--tls-port", &tls_port.to_string()],
+        ["--tls-cert-file", &file("server.pem")],
+        ["--tls-key-file", &file("server.key")],
+        ["--tls-ca-cert-file", &file("ca.pem")],
+        ["--tls-auth-clients", "no"],
+    ];
+    let arguments = arguments.concat().into_iter().map(str::to_owned).collect();
+    let redis = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    let url = format!("rediss://127.0.0.1:{tls_port}");
+    let trusting = StoreOptions { ca_file: Some(folder.path().join("ca.pem")), ..options(&url) };
+    let store = open(&trusting).await;
+    let mut heard = store.subscribe();
+    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Heard::Connected));
+    merge_one(&store, Merge { limit: 7, ..merge(&key(b"alice"), &[(A, 1)]) }).await;
+    let others_ca = StoreOptions { ca_file: Some(folder.path().join("other.pem")), ..options(&url) };
+    for stranger in [others_ca, options(&url)] {
+        let refusals = refused_handshakes(&redis);
+        let store = Store::open(&stranger).unwrap();
+        wait::until("it has been tried", HEALED, async || refused_handshakes(&redis) > refusals)
+            .await
+            .unwrap();
+        assert_eq!(store.lives(AMPLE).await.unwrap_err().reason(), "away");
+    }
+    let to_the_plain_port = Store::open(&options(&format!("rediss://{}", redis.address()))).unwrap();
+    assert!(to_the_plain_port.lives(AMPLE).await.is_err());
+}
+
+fn refused_handshakes(redis: &Redis) -> usize {
+    let log = std::fs::read_to_string(redis.folder().join("redis.log")).unwrap();
+    log.matches("Error accepting a client connection").count()
+}
+
+fn make_certificates(folder: &Path) {
+    const EC: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1").unwrap();
+    for command in [
+        format!("req -x509 {EC} -keyout ca.key -out ca.pem -subj /CN=ca -days 30"),
+        format!("req -x509 {EC} -keyout other.key -out other.pem -subj /CN=other -days 30"),
+        format!("req {EC} -keyout server.key -out server.csr -subj /CN=redis"),
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 30 -extfile names"
+            .to_owned(),
+    ] {
+        let done = Command::new("openssl").args(command.split(' ')).current_dir(folder).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+async fn life(store: &Store) -> Life {
+    let lives = store.lives(AMPLE).await.unwrap();
+    assert_eq!((lives.seen.len(), lives.unseen), (1, 0));
+    lives.seen[0]
+}
+
+async fn id(store: &Store) -> u128 {
+    life(store).await.id
+}
+
+/// Waits until calls fail for `reason`, and returns the error's text.
+async fn until_refused(store: &Store, reason: &str) -> String {
+    let what = format!("calls fail: {reason}");
+    wait::until_some(&what, HEALED, async || {
+        let error = store.lives(SHORT).await.err().filter(|error| error.reason() == reason);
+        Ok(error.map(|error| format!("{error} {error:?}")))
+    })
+    .await
+    .unwrap()
+}
+
+/// The ids of all connections of the server.
+fn clients(hand: &mut redis::Connection) -> Vec<String> {
+    let list: String = redis::cmd("CLIENT").arg("LIST").query(hand).unwrap();
+    list.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
