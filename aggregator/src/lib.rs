@@ -9,7 +9,8 @@
 //! 5. [`shared`]: the region behind its lock, and which streams belong to which Envoy.
 //! 6. [`push`]: what changed, to those who subscribe.
 //! 7. [`admin`]: health, readiness, [`metrics`], and the explanation of a key.
-//! 8. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
+//! 8. [`database`]: what regions tell each other, in MySQL, MariaDB or SQLite.
+//! 9. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
 //!
 //! What it leaves to others: every rule of counting is `weir_core::region`, every frame `weir_core::wire`. Nothing
 //! but [`clock`] reads the wall clock.
@@ -18,6 +19,7 @@
 pub mod admin;
 pub mod check_config;
 pub mod clock;
+pub mod database;
 pub mod grpc;
 pub mod metrics;
 pub mod outgoing;
