@@ -4,6 +4,8 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::time::Duration;
+use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::serve::Settings;
 use weir_core::region::RegionLimits;
 
@@ -33,6 +35,56 @@ pub enum Command {
         /// The filter's JSON, or a whole Envoy configuration as YAML or JSON.
         file: PathBuf,
     },
+    /// Bring the global database's tables up to this version.
+    Migrate {
+        #[command(flatten)]
+        database: DatabaseUrl,
+    },
+    /// Delete what has expired from the global database; run it now and then.
+    Cleanup(Cleanup),
+}
+
+/// The global database; for all commands.
+#[derive(Args, Clone)]
+pub struct DatabaseUrl {
+    /// The global database: mysql://user:password@host/database (MariaDB too) or sqlite:///path/file.db. Best given by
+    /// the variable, as arguments are seen by everyone.
+    #[arg(
+        long,
+        env = "WEIR_DATABASE_URL",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    database_url: String,
+}
+
+/// The read replica; for commands that import.
+#[derive(Args, Clone)]
+pub struct DatabaseReadUrl {
+    /// A read replica of the global database, for what is read regularly.
+    #[arg(
+        long,
+        env = "WEIR_DATABASE_READ_URL",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    database_read_url: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Cleanup {
+    #[command(flatten)]
+    pub database: DatabaseUrl,
+    /// How long ago rows must have expired.
+    #[arg(long, default_value = "1h", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    pub older_than: Duration,
+    /// Most rows that one statement deletes.
+    #[arg(long, default_value_t = 25_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "NUMBER")]
+    pub batch: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -78,6 +130,42 @@ pub enum Unusable {
     /// Nothing could be held.
     #[error("with --max-keys 0 nothing could be counted; set it to 1 at least")]
     NoKeys,
+    /// Nothing tells which database.
+    #[error(
+        "no database is set; set WEIR_DATABASE_URL or --database-url, as in mysql://user:password@host/database or \
+         sqlite:///path/file.db"
+    )]
+    NoDatabase,
+}
+
+impl DatabaseUrl {
+    /// For commands that count nothing, and so are of no region.
+    pub fn options(self) -> Result<DatabaseOptions, Unusable> {
+        match self.of_region(DatabaseReadUrl { database_read_url: String::new() }, String::new()) {
+            Some(options) => Ok(options),
+            None => Err(Unusable::NoDatabase),
+        }
+    }
+
+    /// For an aggregator; `None` if no database is set.
+    pub fn of_region(self, replica: DatabaseReadUrl, region: String) -> Option<DatabaseOptions> {
+        let read_url = Some(replica.database_read_url).filter(|url| !url.is_empty());
+        Some(DatabaseOptions { url: self.database_url, read_url, region })
+            .filter(|options| !options.url.is_empty())
+    }
+}
+
+/// A URL may hold a password.
+impl std::fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DatabaseUrl").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for DatabaseReadUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DatabaseReadUrl").finish_non_exhaustive()
+    }
 }
 
 impl Serve {

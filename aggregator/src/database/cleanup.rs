@@ -3,7 +3,8 @@
 //! Leaves to others: running it now and then (cron), arguments and exit codes (`main`).
 
 use super::connection::Arg;
-use super::{Database, DatabaseError, retry};
+use super::retry::{self, Execute};
+use super::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weir_core::time::UnixMs;
@@ -29,10 +30,8 @@ impl Database {
         let mut deleted = 0;
         loop {
             let began = Instant::now();
-            let rows = retry::until(began + BATCH_TIMEOUT, self.primary(), async |connection| {
-                connection.execute(connection.statements().cleanup, &args).await
-            })
-            .await?;
+            let delete = Execute(self.primary().statements().cleanup, &args);
+            let rows = retry::until(began + BATCH_TIMEOUT, self.primary(), delete).await?;
             deleted += rows;
             on_batch(rows);
             if rows < batch {

@@ -4,9 +4,10 @@
 //!
 //! Leaves to others: what a region does with it (`weir_core::region`).
 
-use super::connection::{Arg, Row};
+use super::connection::{Arg, Connection, Row};
 use super::pool::Pool;
-use super::{Database, DatabaseError, retry, rows};
+use super::retry::{self, Work};
+use super::{Database, DatabaseError, rows};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::region::exchange::Stored;
@@ -49,12 +50,22 @@ impl Database {
         within: Duration,
     ) -> Result<Imported, DatabaseError> {
         let args = [Arg::Int(now.0), Arg::Bytes(self.region_bytes()), Arg::Int(MAX_IMPORT_CELLS + 1)];
-        retry::until(Instant::now() + within, pool, async |connection| {
-            let mut imported = Imported::default();
-            connection.each(statement, &args, |row| imported.take(row)).await?;
-            Ok(imported)
-        })
-        .await
+        retry::until(Instant::now() + within, pool, Read { statement, args }).await
+    }
+}
+
+struct Read<'a> {
+    statement: &'static str,
+    args: [Arg<'a>; 3],
+}
+
+impl Work for Read<'_> {
+    type Output = Imported;
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<Imported, DatabaseError> {
+        let mut imported = Imported::default();
+        connection.each(self.statement, &self.args, |row| imported.take(row)).await?;
+        Ok(imported)
     }
 }
 

@@ -37,8 +37,8 @@ pub use options::{DatabaseOptions, MAX_REGION_BYTES, OptionsError};
 pub use publish::{CHUNK_ROWS, Published};
 pub use rows::{decode_identifier, encode_identifier};
 
-use connection::Connection;
 use pool::Pool;
+use retry::Execute;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -77,13 +77,9 @@ impl Database {
     pub async fn check_schema(&self, within: Duration) -> Result<(), DatabaseError> {
         let deadline = Instant::now() + within;
         for pool in [Some(&self.inner.primary), self.inner.replica.as_ref()].into_iter().flatten() {
-            retry::until(deadline, pool, async |connection: &mut Connection| {
-                for statement in connection.statements().check_schema {
-                    connection.execute(statement, &[]).await?;
-                }
-                Ok(())
-            })
-            .await?;
+            for statement in pool.statements().check_schema {
+                retry::until(deadline, pool, Execute(statement, &[])).await?;
+            }
         }
         Ok(())
     }

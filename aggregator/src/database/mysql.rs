@@ -46,7 +46,7 @@ ORDER BY NULL
 LIMIT ?",
     own: "
 SELECT workspace_id, namespace, identifier, duration_ms, sequence,
-       IF(count > 9007199254740992, 0, count) AS own,
+       CAST(IF(count > 9007199254740992, 0, count) AS UNSIGNED) AS own,
        CAST(count > 9007199254740992 AS UNSIGNED) AS implausible
 FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
 WHERE expires_at > ? AND region = ?

@@ -2,7 +2,9 @@
 //!
 //! Leaves to others: which rows are worth it and which are stored already (`weir_core::region`), second tries (`retry`).
 
-use super::{Database, DatabaseError, Reason, retry, rows};
+use super::connection::Connection;
+use super::retry::{self, Work};
+use super::{Database, DatabaseError, Reason, rows};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -82,10 +84,18 @@ impl Database {
             rows::push_row(row, self.region_bytes(), now.0, &mut sql);
         }
         sql.push_str(statements.upsert_end);
-        retry::until(deadline, self.primary(), async |connection| {
-            connection.execute_text(sql.clone()).await.map(drop)
-        })
-        .await
+        retry::until(deadline, self.primary(), Upsert(sql)).await
+    }
+}
+
+/// One chunk as a statement.
+struct Upsert(String);
+
+impl Work for Upsert {
+    type Output = ();
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<(), DatabaseError> {
+        connection.execute_text(self.0.clone()).await.map(drop)
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! Leaves to others: which errors those are (`error`).
 
-use super::connection::Connection;
+use super::connection::{Arg, Connection};
 use super::error::{DatabaseError, Reason};
 use super::pool::Pool;
 use std::time::Duration;
@@ -15,12 +15,36 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// deadlock do not meet again.
 const PAUSES_MS: [u64; 3] = [50, 100, 200];
 
+/// Something to be done on a connection, as often as it takes. A trait, as the futures of async closures that borrow are
+/// not known to be `Send`.
+pub(super) trait Work {
+    /// What comes of it.
+    type Output;
+
+    /// Does it once.
+    fn run(
+        &mut self,
+        connection: &mut Connection,
+    ) -> impl Future<Output = Result<Self::Output, DatabaseError>> + Send;
+}
+
+/// A statement without an answer: the number of rows that it changed.
+pub(super) struct Execute<'a>(pub &'static str, pub &'a [Arg<'a>]);
+
+impl Work for Execute<'_> {
+    type Output = u64;
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<u64, DatabaseError> {
+        connection.execute(self.0, self.1).await
+    }
+}
+
 /// Does `work` on a connection, again where that may help, until `deadline`.
-pub(super) async fn until<T>(
+pub(super) async fn until<W: Work>(
     deadline: Instant,
     pool: &Pool,
-    mut work: impl AsyncFnMut(&mut Connection) -> Result<T, DatabaseError>,
-) -> Result<T, DatabaseError> {
+    mut work: W,
+) -> Result<W::Output, DatabaseError> {
     // What is given up at the deadline takes its connection along.
     timeout_at(deadline, async {
         for pause_ms in PAUSES_MS {
@@ -35,12 +59,9 @@ pub(super) async fn until<T>(
     .unwrap_or_else(|_| Err(DatabaseError::timeout()))
 }
 
-async fn once<T>(
-    pool: &Pool,
-    work: &mut impl AsyncFnMut(&mut Connection) -> Result<T, DatabaseError>,
-) -> Result<T, DatabaseError> {
+async fn once<W: Work>(pool: &Pool, work: &mut W) -> Result<W::Output, DatabaseError> {
     let mut held = pool.hold().await?;
-    let result = work(&mut held.connection).await;
+    let result = work.run(&mut held.connection).await;
     match &result {
         Ok(_) => held.keep(),
         Err(error) if error.spares_connection() => held.keep(),

@@ -8,7 +8,8 @@
 //! Leaves to others: remembering the number, and writing everything again (`weir_core::region`).
 
 use super::connection::{Arg, Connection};
-use super::{Database, DatabaseError, Reason, retry};
+use super::retry::{self, Work};
+use super::{Database, DatabaseError, Reason};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::window::MAX_COUNT;
@@ -16,21 +17,30 @@ use weir_core::window::MAX_COUNT;
 impl Database {
     /// A number that stays the same until the table is wiped.
     pub async fn life(&self, within: Duration) -> Result<u64, DatabaseError> {
-        let region = self.region_bytes();
         let fresh = rand::random_range(1..=MAX_COUNT);
-        retry::until(Instant::now() + within, self.primary(), async |connection| {
-            if let Some(number) = read(connection, region).await? {
-                return Ok(number);
-            }
-            // Another aggregator may be faster; then its number is read.
-            let statement = connection.statements().sentinel_make;
-            connection.execute(statement, &[Arg::Bytes(region), Arg::Int(fresh)]).await?;
-            let made = read(connection, region).await?;
-            made.ok_or_else(|| {
-                DatabaseError::new(Reason::Other, "the sentinel row was deleted as it was made")
-            })
-        })
-        .await
+        let look = Look { region: self.region_bytes(), fresh };
+        retry::until(Instant::now() + within, self.primary(), look).await
+    }
+}
+
+/// Reads the number, or leaves a fresh one.
+struct Look<'a> {
+    region: &'a [u8],
+    fresh: u64,
+}
+
+impl Work for Look<'_> {
+    type Output = u64;
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<u64, DatabaseError> {
+        if let Some(number) = read(connection, self.region).await? {
+            return Ok(number);
+        }
+        // Another aggregator may be faster; then its number is read.
+        let statement = connection.statements().sentinel_make;
+        connection.execute(statement, &[Arg::Bytes(self.region), Arg::Int(self.fresh)]).await?;
+        let made = read(connection, self.region).await?;
+        made.ok_or_else(|| DatabaseError::new(Reason::Other, "the sentinel row was deleted as it was made"))
     }
 }
 
