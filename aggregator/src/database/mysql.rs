@@ -120,10 +120,7 @@ pub(super) async fn be_patient(connection: &mut MySqlConnection, seconds: u32) -
 fn explain(error: sqlx::Error) -> DatabaseError {
     let text = error.to_string();
     if text.contains("RSA") || text.contains("rsa") {
-        let text = format!(
-            "the server wants the password over an encrypted connection and offers none ({text}); enable TLS on the \
-             server, or connect over a Unix socket with ?socket="
-        );
+        let text = "the server wants the password over an encrypted connection and offers none: enable TLS on the server";
         return DatabaseError::new(Reason::Refused, text);
     }
     error.into()
