@@ -136,8 +136,11 @@ async fn a_locked_row_costs_its_time_only(store: &Store) {
 async fn imports_read_from_the_replica(store: &Store) {
     let (primary, replica) = (store.fresh().await, store.fresh().await);
     publish(&replica.open("b"), &[row("x", 7)]).await;
-    let options =
-        DatabaseOptions { url: primary.url.clone(), read_url: Some(replica.url.clone()), region: "a".to_owned() };
+    let options = DatabaseOptions {
+        url: primary.url.clone(),
+        read_url: Some(replica.url.clone()),
+        region: "a".to_owned(),
+    };
     let database = Database::open(&options).unwrap();
     publish(&database, &[row("y", 1)]).await;
     assert_eq!(import(&database).await, cells(&[row("x", 7)]));

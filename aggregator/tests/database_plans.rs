@@ -71,9 +71,8 @@ async fn reads(connection: &mut MySqlConnection, sql: &str) -> (u64, u64) {
     query(connection, sql.to_owned()).await;
     let (mut by_index, mut by_scan) = (0, 0);
     for row in query(connection, "SHOW SESSION STATUS LIKE 'Handler_read_%'".to_owned()).await {
-        let text = |column: usize| {
-            String::from_utf8(row.try_get_unchecked::<Vec<u8>, _>(column).unwrap()).unwrap()
-        };
+        let text =
+            |column: usize| String::from_utf8(row.try_get_unchecked::<Vec<u8>, _>(column).unwrap()).unwrap();
         let value: u64 = text(1).parse().unwrap();
         match text(0).as_str() {
             "Handler_read_next" | "Handler_read_prev" => by_index += value,
@@ -154,12 +153,21 @@ async fn sqlite_uses_its_indexes() {
     for (statement, args, expected) in [
         (statements.import, ["1", "x'61'", "10"].as_slice(), "USING INDEX expires_at_idx (expires_at>?)"),
         (statements.own, &["1", "x'61'", "10"], "USING INDEX expires_at_idx (expires_at>?)"),
-        (statements.cleanup, &["9", "10"], "USING COVERING INDEX expires_at_idx (expires_at>? AND expires_at<?)"),
+        (
+            statements.cleanup,
+            &["9", "10"],
+            "USING COVERING INDEX expires_at_idx (expires_at>? AND expires_at<?)",
+        ),
         (statements.sentinel_read, &["x'61'"], "unique_window_region (workspace_id=? AND namespace=?"),
     ] {
         let sql = format!("EXPLAIN QUERY PLAN {}", filled_in(statement, args));
-        let plan: Vec<String> =
-            sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection).await.unwrap().iter().map(|row| row.get(3)).collect();
+        let plan: Vec<String> = sqlx::query(AssertSqlSafe(sql))
+            .fetch_all(&mut connection)
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(3))
+            .collect();
         let plan = plan.join("\n");
         // The index for the autoindex of the unique constraint has a name of SQLite's.
         let plan = plan.replace("sqlite_autoindex_ratelimit_window_counts_1", "unique_window_region");

@@ -166,7 +166,7 @@ impl Connection {
     }
 
     pub async fn ping(&mut self) -> Result<(), DatabaseError> {
-        Ok(either!(self, connection => connection.ping().await?))
+        either!(self, connection => connection.ping().await).map_err(DatabaseError::from)
     }
 }
 
