@@ -3,11 +3,12 @@
 //! Leaves to others: the files (`migrations/`), printing (`main`).
 
 use super::connection::Connection;
+use super::retry::{self, Execute};
 use super::{Database, DatabaseError, Reason};
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
 use sqlx::{Connection as _, Sqlite, Transaction};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Notes which migrations a database has; an own table, as other programs may share the database and use sqlx as well.
 const TABLE: &str = "weir_migrations";
@@ -29,6 +30,9 @@ impl Database {
     /// Applies the migrations that the database does not have.
     pub async fn migrate(&self) -> Result<Migrated, DatabaseError> {
         let migrating = async {
+            // Connects, with second tries: another that opens the same new SQLite file may be in the way.
+            let connect = Execute("SELECT 1", &[]);
+            retry::until(Instant::now() + TIMEOUT, self.primary(), connect).await?;
             let mut held = self.primary().hold().await?;
             // The connection has other settings afterwards and is not kept.
             match &mut held.connection {

@@ -5,7 +5,8 @@
 //!
 //! 1. [`DatabaseOptions`] (`options`): which database, and as which region.
 //! 2. `publish`, `import`: this region's rows out, the others' sums in. `rows` says how a key becomes columns.
-//! 3. `sentinel`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, tables.
+//! 3. `sentinel`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, the
+//!    tables themselves.
 //! 4. `retry`, `pool`, `connection`: until when, over which connection, and the two kinds of database behind one type.
 //! 5. [`mysql`], [`sqlite`]: the statements themselves, and how a session is set up for them.
 //!

@@ -11,8 +11,8 @@ use super::{DatabaseError, Reason};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 
-/// Seconds that a statement waits for a row's lock: not so long that a publication fails for one row, and long enough for
-/// other writers to end.
+/// Seconds that a statement waits for a row's lock: long enough for other writers to end, and not so long that a
+/// publication fails for one row.
 const LOCK_WAIT_SECONDS: u32 = 3;
 /// Seconds after which the server itself ends a statement whose caller has long given up.
 const STATEMENT_SECONDS: u32 = 60;
@@ -88,8 +88,8 @@ pub(super) fn session(options: MySqlConnectOptions) -> MySqlConnectOptions {
         .disable_statement_logging()
 }
 
-/// Connects, and makes the session independent of how the server is configured. READ COMMITTED locks only rows that are
-/// changed; the default also locks the gaps between them, in which others insert.
+/// Connects, and makes the session independent of how the server is configured. READ COMMITTED locks only rows that
+/// are changed; the default also locks the gaps between them, in which others insert.
 pub(super) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, DatabaseError> {
     let mut connection = options.connect().await.map_err(explain)?;
     let settings = format!(
@@ -118,10 +118,10 @@ pub(super) async fn be_patient(connection: &mut MySqlConnection, seconds: u32) -
 
 /// An unencrypted connection cannot carry a password that the server wants to see whole.
 fn explain(error: sqlx::Error) -> DatabaseError {
-    let text = error.to_string();
-    if text.contains("RSA") || text.contains("rsa") {
-        let text = "the server wants the password over an encrypted connection and offers none: enable TLS on the server";
-        return DatabaseError::new(Reason::Refused, text);
+    // The driver's words for it; it has no kind of its own.
+    if error.to_string().contains("RSA auth backend") {
+        let text = "the server wants the password over an encrypted connection and offers none";
+        return DatabaseError::new(Reason::Refused, format!("{text}: enable TLS on the server"));
     }
     error.into()
 }

@@ -20,7 +20,8 @@ pub struct DatabaseOptions {
     pub url: String,
     /// A read replica for imports.
     pub read_url: Option<String>,
-    /// Whose rows are written, and left out of what is imported. May be empty where nothing is counted: to migrate and to clean up.
+    /// Whose rows are written, and left out of what is imported. May be empty where nothing is counted: to migrate
+    /// and to clean up.
     pub region: String,
 }
 

@@ -1,6 +1,7 @@
 //! This region's rows, written in bulk: sorted, in chunks, each one statement that raises counts and lowers none.
 //!
-//! Leaves to others: which rows are worth it and which are stored already (`weir_core::region`), second tries (`retry`).
+//! Leaves to others: which rows are worth it and which are stored already (`weir_core::region`), second tries
+//! (`retry`).
 
 use super::connection::Connection;
 use super::retry::{self, Work};
@@ -11,7 +12,8 @@ use tokio::time::Instant;
 use weir_core::region::exchange::Publication;
 use weir_core::time::UnixMs;
 
-/// Most rows in one statement. At the longest texts that is 2.5 MB, below what servers take by default (16 MB and more).
+/// Most rows in one statement. At the longest texts that is 2.5 MB, below what servers take by default (16 MB and
+/// more).
 pub const CHUNK_ROWS: usize = 5_000;
 /// Bytes of a row as text, as a first guess.
 const ROW_BYTES: usize = 180;

@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// deadlock do not meet again.
 const PAUSES_MS: [u64; 3] = [50, 100, 200];
 
-/// Something to be done on a connection, as often as it takes. A trait, as the futures of async closures that borrow are
-/// not known to be `Send`.
+/// Something to be done on a connection, as often as it takes. A trait, as the futures of async closures that borrow
+/// are not known to be `Send`.
 pub(super) trait Work {
     /// What comes of it.
     type Output;

@@ -1,7 +1,7 @@
 //! How a key becomes columns, and columns a key again.
 //!
-//! A key's epoch and resolution have no columns: where they are not the usual ones, they stand before the identifier, as
-//! `\@<epoch>.<resolution>:`. No identifier that a rule makes begins so (its backslashes are followed by `\`, `|`, `-`
+//! A key's epoch and resolution have no columns: where they are not the usual ones, they stand before the identifier,
+//! as `\@<epoch>.<resolution>:`. No identifier that a rule makes begins so (its backslashes are followed by `\`, `|`, `-`
 //! or `~`); one from elsewhere that does gets the prefix too. So different keys have different columns.
 //!
 //! Leaves to others: which rows are read (`import`) and written (`publish`).
@@ -62,8 +62,8 @@ pub(super) fn unstorable(row: &Publication) -> Option<&'static str> {
     None
 }
 
-/// What the unique key compares, in its order. All writers go through their rows in one order, so none waits for another
-/// who waits for it.
+/// What the unique key compares, in its order. All writers go through their rows in one order, so none waits for
+/// another who waits for it.
 pub(super) fn index_order(row: &Publication) -> (Vec<u8>, Vec<u8>, Vec<u8>, u64, u64) {
     let key = row.key.parts();
     let identifier = encode_identifier(&key).into_owned();
