@@ -4,6 +4,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::time::Duration;
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::serve::Settings;
 use weir_aggregator::store::StoreOptions;
@@ -36,6 +37,56 @@ pub enum Command {
         /// The filter's JSON, or a whole Envoy configuration as YAML or JSON.
         file: PathBuf,
     },
+    /// Bring the global database's tables up to this version.
+    Migrate {
+        #[command(flatten)]
+        database: DatabaseUrl,
+    },
+    /// Delete what has expired from the global database; run it now and then.
+    Cleanup(Cleanup),
+}
+
+/// The global database; for all commands.
+#[derive(Args, Clone)]
+pub struct DatabaseUrl {
+    /// The global database: mysql://user:password@host/database (MariaDB too) or sqlite:///path/file.db. Best given by
+    /// the variable, as arguments are seen by everyone.
+    #[arg(
+        long,
+        env = "WEIR_DATABASE_URL",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    database_url: String,
+}
+
+/// The read replica; for commands that import.
+#[derive(Args, Clone)]
+pub struct DatabaseReadUrl {
+    /// A read replica of the global database, for what is read regularly.
+    #[arg(
+        long,
+        env = "WEIR_DATABASE_READ_URL",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    database_read_url: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Cleanup {
+    #[command(flatten)]
+    pub database: DatabaseUrl,
+    /// How long ago rows must have expired.
+    #[arg(long, default_value = "1h", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    pub older_than: Duration,
+    /// Most rows that one statement deletes.
+    #[arg(long, default_value_t = 25_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "NUMBER")]
+    pub batch: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -80,27 +131,10 @@ pub struct Serve {
     /// The authorities that Redis' TLS certificate may come from, as PEM; the system's if not given.
     #[arg(long, env = "WEIR_REDIS_CA_FILE", value_name = "FILE")]
     redis_ca_file: Option<PathBuf>,
-    /// Where regions meet: mysql:// (MySQL, MariaDB) or sqlite://. Without it other regions are not heard of. Best given
-    /// by the variable.
-    #[arg(
-        long,
-        env = "WEIR_DATABASE_URL",
-        default_value = "",
-        hide_default_value = true,
-        hide_env_values = true,
-        value_name = "URL"
-    )]
-    database_url: String,
-    /// A replica of it, from which other regions' use is read.
-    #[arg(
-        long,
-        env = "WEIR_DATABASE_READ_URL",
-        default_value = "",
-        hide_default_value = true,
-        hide_env_values = true,
-        value_name = "URL"
-    )]
-    database_read_url: String,
+    #[command(flatten)]
+    database: DatabaseUrl,
+    #[command(flatten)]
+    replica: DatabaseReadUrl,
     /// Bring the database's tables up to date first.
     #[arg(long, env = "WEIR_MIGRATE")]
     migrate: bool,
@@ -131,6 +165,42 @@ pub enum Unusable {
     /// There is nothing to read a replica of.
     #[error("--database-read-url is set, and --database-url is not; the one is a replica of the other")]
     ReplicaAlone,
+    /// Nothing tells which database.
+    #[error(
+        "no database is set; set WEIR_DATABASE_URL or --database-url, as in mysql://user:password@host/database or \
+         sqlite:///path/file.db"
+    )]
+    NoDatabase,
+}
+
+impl DatabaseUrl {
+    /// For commands that count nothing, and so are of no region.
+    pub fn options(self) -> Result<DatabaseOptions, Unusable> {
+        match self.of_region(DatabaseReadUrl { database_read_url: String::new() }, String::new()) {
+            Some(options) => Ok(options),
+            None => Err(Unusable::NoDatabase),
+        }
+    }
+
+    /// For an aggregator; `None` if no database is set.
+    pub fn of_region(self, replica: DatabaseReadUrl, region: String) -> Option<DatabaseOptions> {
+        let read_url = Some(replica.database_read_url).filter(|url| !url.is_empty());
+        Some(DatabaseOptions { url: self.database_url, read_url, region })
+            .filter(|options| !options.url.is_empty())
+    }
+}
+
+/// A URL may hold a password.
+impl std::fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DatabaseUrl").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for DatabaseReadUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DatabaseReadUrl").finish_non_exhaustive()
+    }
 }
 
 impl Serve {
@@ -147,7 +217,10 @@ impl Serve {
             return Err(Unusable::NoKeys);
         }
         let store = self.store()?;
-        let database = self.database()?;
+        if self.database.database_url.is_empty() && !self.replica.database_read_url.is_empty() {
+            return Err(Unusable::ReplicaAlone);
+        }
+        let database = self.database.of_region(self.replica, self.region.clone());
         let cadence = if self.test_cadence { Cadence::for_tests() } else { Cadence::default() };
         Ok(Settings {
             store,
@@ -170,17 +243,5 @@ impl Serve {
         options.prefix.clone_from(&self.redis_prefix);
         options.ca_file.clone_from(&self.redis_ca_file);
         Ok(Some(options))
-    }
-
-    fn database(&self) -> Result<Option<DatabaseOptions>, Unusable> {
-        let read_url = Some(self.database_read_url.clone()).filter(|url| !url.is_empty());
-        match (self.database_url.is_empty(), read_url) {
-            (true, Some(_)) => Err(Unusable::ReplicaAlone),
-            (true, None) => Ok(None),
-            (false, read_url) => {
-                let (url, region) = (self.database_url.clone(), self.region.clone());
-                Ok(Some(DatabaseOptions { url, read_url, region }))
-            }
-        }
     }
 }

@@ -5,16 +5,18 @@
 mod cli;
 
 use clap::Parser;
-use cli::{Cli, Command, LogFormat};
+use cli::{Cleanup, Cli, Command, DatabaseUrl, LogFormat};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 use weir_aggregator::check_config::{self, Verdict};
-use weir_aggregator::clock::SystemClock;
+use weir_aggregator::clock::{Clock, SystemClock};
+use weir_aggregator::database::{Database, Migrated};
 use weir_aggregator::serve::{Server, Settings};
 
 const UNUSABLE: u8 = 2;
@@ -23,6 +25,10 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
         Command::CheckConfig { file } => check(&file),
+        Command::Migrate { database } => with_database(database, migrate),
+        Command::Cleanup(Cleanup { database, older_than, batch }) => {
+            with_database(database, async move |database| cleanup(&database, older_than, batch).await)
+        }
         Command::Serve(arguments) => {
             let settings = match arguments.settings() {
                 Ok(settings) => settings,
@@ -51,6 +57,42 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     }
     server.stop().await;
     Ok(())
+}
+
+/// Opens the database that the arguments name, and says how `work` on it ended.
+#[tokio::main(flavor = "current_thread")]
+async fn with_database(url: DatabaseUrl, work: impl AsyncFnOnce(Database) -> anyhow::Result<()>) -> ExitCode {
+    let options = match url.options() {
+        Ok(options) => options,
+        Err(error) => return fail(&error, UNUSABLE),
+    };
+    let database = match Database::open(&options) {
+        Ok(database) => database,
+        Err(error) => return fail(&error, UNUSABLE),
+    };
+    match work(database).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, 1),
+    }
+}
+
+async fn migrate(database: Database) -> anyhow::Result<()> {
+    let Migrated { applied, present } = database.migrate().await?;
+    for migration in &applied {
+        println!("applied {migration}");
+    }
+    if applied.is_empty() {
+        println!("nothing to do: all {present} migrations had been applied");
+    }
+    Ok(())
+}
+
+async fn cleanup(database: &Database, older_than: Duration, batch: u32) -> anyhow::Result<()> {
+    let mut deleted = 0;
+    let result = database.cleanup(older_than, batch, SystemClock.now(), |rows| deleted += rows).await;
+    let age = humantime::format_duration(older_than);
+    println!("deleted {deleted} rows that expired more than {age} ago");
+    Ok(result.map(drop)?)
 }
 
 fn check(file: &Path) -> ExitCode {

@@ -334,7 +334,13 @@ impl Shared {
         }
     }
 
-    fn merge(&self, region: &mut Region, origin: OriginId, report: &Report, now: UnixMs) -> (Ack, Vec<(u32, View)>) {
+    fn merge(
+        &self,
+        region: &mut Region,
+        origin: OriginId,
+        report: &Report,
+        now: UnixMs,
+    ) -> (Ack, Vec<(u32, View)>) {
         let reported = region.report(origin, &report.counts, now);
         reported.refused.iter().for_each(|(_, reason)| self.metrics.count_refused(*reason));
         self.metrics.reports.inc();

@@ -108,7 +108,11 @@ impl World {
             self.views.extend(with_views.map(|count| (at, count.clone())));
             let reported = self.regions[at].report(origin, &report.counts, now);
             let refused = reported.refused.iter().map(|(place, _)| *place).collect();
-            let ack = wire::Ack { report_id: report.id, bases: reported.bases.into_iter().map(|(_, base)| base).collect(), refused };
+            let ack = wire::Ack {
+                report_id: report.id,
+                bases: reported.bases.into_iter().map(|(_, base)| base).collect(),
+                refused,
+            };
             match self.ack_ms[at] {
                 Some(0) => answer.ack = Some(ack),
                 Some(ms) => {

@@ -1,0 +1,71 @@
+//! Which aggregator serves a region that has no Redis: one at a time, by a lease on the database's clock.
+//!
+//! Leaves to others: how often to renew, and what a second aggregator does about it (`serve`).
+
+use super::connection::{Arg, Connection};
+use super::retry::{self, Execute, Work};
+use super::{Database, DatabaseError, Reason};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Who has the region's lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// Whoever asked, from now for as long as it asked for.
+    Mine,
+    /// Another.
+    HeldBy {
+        /// Who.
+        holder: [u8; 16],
+        /// For how many milliseconds more.
+        for_ms: u64,
+    },
+}
+
+impl Database {
+    /// Takes or renews the lease, unless another has it.
+    pub async fn lease(
+        &self,
+        holder: &[u8; 16],
+        ttl: Duration,
+        within: Duration,
+    ) -> Result<Lease, DatabaseError> {
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).min(u64::from(u32::MAX));
+        let take = Take { region: self.region_bytes(), holder, ttl_ms };
+        let (found, for_ms) = retry::until(Instant::now() + within, self.primary(), take).await?;
+        Ok(if found == *holder { Lease::Mine } else { Lease::HeldBy { holder: found, for_ms } })
+    }
+
+    /// Gives the lease back, if this holder has it.
+    pub async fn release(&self, holder: &[u8; 16], within: Duration) -> Result<(), DatabaseError> {
+        let args = [Arg::Bytes(self.region_bytes()), Arg::Bytes(holder)];
+        let release = Execute(self.primary().statements().lease_release, &args);
+        retry::until(Instant::now() + within, self.primary(), release).await.map(drop)
+    }
+}
+
+/// Takes the lease if it is free, and reads who has it and for how long.
+struct Take<'a> {
+    region: &'a [u8],
+    holder: &'a [u8; 16],
+    ttl_ms: u64,
+}
+
+impl Work for Take<'_> {
+    type Output = ([u8; 16], u64);
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<Self::Output, DatabaseError> {
+        let Take { region, holder, ttl_ms } = *self;
+        let statements = connection.statements();
+        let take = [Arg::Bytes(region), Arg::Bytes(holder), Arg::Int(ttl_ms)];
+        connection.execute(statements.lease_take, &take).await?;
+        let mut found = None;
+        connection
+            .each(statements.lease_read, &[Arg::Bytes(region)], |row| {
+                let other: Option<[u8; 16]> = row.bytes(0).and_then(|bytes| bytes.try_into().ok());
+                found = other.zip(row.number(1));
+            })
+            .await?;
+        found.ok_or_else(|| DatabaseError::new(Reason::Other, "the lease was deleted as it was taken"))
+    }
+}

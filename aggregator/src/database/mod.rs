@@ -1,0 +1,110 @@
+//! The global store: what each region has used of each cell, in MySQL, MariaDB or SQLite.
+//!
+//! One row for each cell and region, raised by max, so that any write may be repeated, late or out of order. In reading
+//! order:
+//!
+//! 1. [`DatabaseOptions`] (`options`): which database, and as which region.
+//! 2. `publish`, `import`: this region's rows out, the others' sums in. `rows` says how a key becomes columns.
+//! 3. `sentinel`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, the
+//!    tables themselves.
+//! 4. `retry`, `pool`, `connection`: until when, over which connection, and the two kinds of database behind one type.
+//! 5. [`mysql`], [`sqlite`]: the statements themselves, and how a session is set up for them.
+//!
+//! Every call ends within the time that it is given. A connection on which a call ran out of time is closed, never used
+//! again: what it may still answer belongs to nobody.
+//!
+//! Leaves to others: when to publish and import, and what is worth it (`weir_core::region`); metrics.
+
+mod cleanup;
+mod connection;
+mod error;
+mod import;
+mod lease;
+mod migrate;
+pub mod mysql;
+mod options;
+mod pool;
+mod publish;
+mod retry;
+mod rows;
+mod sentinel;
+pub mod sqlite;
+
+pub use error::{DatabaseError, Reason};
+pub use import::{Imported, MAX_IMPORT_CELLS};
+pub use lease::Lease;
+pub use migrate::Migrated;
+pub use options::{DatabaseOptions, MAX_REGION_BYTES, OptionsError};
+pub use publish::{CHUNK_ROWS, Published};
+pub use rows::{decode_identifier, encode_identifier};
+
+use pool::Pool;
+use retry::Execute;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A global store, opened as one region. Cheap to clone; all clones share their connections.
+#[derive(Clone)]
+pub struct Database {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    region: String,
+    primary: Pool,
+    /// Where imports read; the primary if there is no other.
+    replica: Option<Pool>,
+}
+
+impl Database {
+    /// Checks the options. Connects only when something is asked, so it does not fail because a server is away.
+    pub fn open(options: &DatabaseOptions) -> Result<Database, OptionsError> {
+        let (primary, replica) = options.targets()?;
+        let inner = Inner {
+            region: options.region.clone(),
+            primary: Pool::new(primary),
+            replica: replica.map(Pool::new),
+        };
+        Ok(Database { inner: Arc::new(inner) })
+    }
+
+    /// The region whose rows this one writes.
+    pub fn region(&self) -> &str {
+        &self.inner.region
+    }
+
+    /// Whether the tables are there, on the replica too. What to do if not is in the error.
+    pub async fn check_schema(&self, within: Duration) -> Result<(), DatabaseError> {
+        let deadline = Instant::now() + within;
+        for pool in [Some(&self.inner.primary), self.inner.replica.as_ref()].into_iter().flatten() {
+            for statement in pool.statements().check_schema {
+                retry::until(deadline, pool, Execute(statement, &[])).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn primary(&self) -> &Pool {
+        &self.inner.primary
+    }
+
+    fn replica(&self) -> &Pool {
+        self.inner.replica.as_ref().unwrap_or(&self.inner.primary)
+    }
+
+    fn region_bytes(&self) -> &[u8] {
+        self.inner.region.as_bytes()
+    }
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Inner { region, primary, replica } = &*self.inner;
+        f.debug_struct("Database")
+            .field("region", region)
+            .field("primary", primary)
+            .field("replica", replica)
+            .finish()
+    }
+}

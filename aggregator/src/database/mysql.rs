@@ -1,0 +1,127 @@
+//! Statements and sessions for MySQL (8.0 and later) and MariaDB (10.6 and later).
+//!
+//! `VALUES()` in `ON DUPLICATE KEY UPDATE` is what both understand. Assignments there are done from left to right, so a
+//! column that decides about another comes before or after it as written.
+//!
+//! Leaves to others: when each is run.
+
+use super::connection::Statements;
+use super::publish::CHUNK_ROWS;
+use super::{DatabaseError, Reason};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
+
+/// Seconds that a statement waits for a row's lock: long enough for other writers to end, and not so long that a
+/// publication fails for one row.
+const LOCK_WAIT_SECONDS: u32 = 3;
+/// Seconds after which the server itself ends a statement whose caller has long given up.
+const STATEMENT_SECONDS: u32 = 60;
+
+/// The statements.
+pub const STATEMENTS: Statements = Statements {
+    check_schema: &[
+        "SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at
+         FROM ratelimit_window_counts LIMIT 0",
+        "SELECT region, holder, expires_at FROM weir_region_leases LIMIT 0",
+    ],
+    upsert_begin: "
+INSERT INTO ratelimit_window_counts
+    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
+VALUES ",
+    // A row that does not grow stays as it is: nothing is written, logged or replicated for it.
+    upsert_end: "
+ON DUPLICATE KEY UPDATE
+    updated_at = IF(VALUES(count) > count, VALUES(updated_at), updated_at),
+    count      = GREATEST(count, VALUES(count))",
+    upsert_rows: CHUNK_ROWS,
+    // Left alone, the optimizer reads the whole table where most of it is alive, and what has expired with it.
+    import: "
+SELECT workspace_id, namespace, identifier, duration_ms, sequence,
+       CAST(SUM(IF(count > 9007199254740992, 0, count)) AS UNSIGNED) AS imported,
+       CAST(SUM(count > 9007199254740992) AS UNSIGNED) AS implausible
+FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
+WHERE expires_at > ? AND region <> ?
+GROUP BY workspace_id, namespace, identifier, duration_ms, sequence
+ORDER BY NULL
+LIMIT ?",
+    own: "
+SELECT workspace_id, namespace, identifier, duration_ms, sequence,
+       CAST(IF(count > 9007199254740992, 0, count) AS UNSIGNED) AS own,
+       CAST(count > 9007199254740992 AS UNSIGNED) AS implausible
+FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
+WHERE expires_at > ? AND region = ?
+LIMIT ?",
+    sentinel_read: "
+SELECT count FROM ratelimit_window_counts
+WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence = 0 AND region = ?",
+    sentinel_make: "
+INSERT INTO ratelimit_window_counts
+    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
+VALUES ('', '', '', 0, 0, ?, ?, 0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)
+ON DUPLICATE KEY UPDATE count = count",
+    lease_take: "
+INSERT INTO weir_region_leases (region, holder, expires_at)
+VALUES (?, ?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + ?)
+ON DUPLICATE KEY UPDATE
+    holder     = IF(expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000,
+                    VALUES(holder), holder),
+    expires_at = IF(holder = VALUES(holder), VALUES(expires_at), expires_at)",
+    lease_read: "
+SELECT holder,
+       GREATEST(CAST(expires_at AS SIGNED) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, 0)
+FROM weir_region_leases WHERE region = ?",
+    lease_release: "DELETE FROM weir_region_leases WHERE region = ? AND holder = ?",
+    cleanup: "
+DELETE FROM ratelimit_window_counts
+WHERE expires_at > 0 AND expires_at < ?
+ORDER BY expires_at
+LIMIT ?",
+};
+
+/// What the URL says, and what the statements rely on whatever it says.
+pub(super) fn session(options: MySqlConnectOptions) -> MySqlConnectOptions {
+    options
+        .pipes_as_concat(false)
+        .no_engine_substitution(false)
+        .charset("utf8mb4")
+        .timezone(Some("+00:00".to_owned()))
+        .disable_statement_logging()
+}
+
+/// Connects, and makes the session independent of how the server is configured. READ COMMITTED locks only rows that
+/// are changed; the default also locks the gaps between them, in which others insert.
+pub(super) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, DatabaseError> {
+    let mut connection = options.connect().await.map_err(explain)?;
+    let settings = format!(
+        "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
+             SESSION autocommit = 1,
+             SESSION innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS},
+             SESSION lock_wait_timeout = {LOCK_WAIT_SECONDS}
+             /*M!100101 , SESSION max_statement_time = {STATEMENT_SECONDS} */
+             /*!80000 , SESSION max_execution_time = {STATEMENT_SECONDS}000 */"
+    );
+    connection.execute(sqlx::raw_sql(AssertSqlSafe(settings))).await?;
+    connection.execute(sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")).await?;
+    Ok(connection)
+}
+
+/// For a migration: no statement is ended by the server, and locks are waited for.
+pub(super) async fn be_patient(connection: &mut MySqlConnection, seconds: u32) -> Result<(), DatabaseError> {
+    let settings = format!(
+        "SET SESSION lock_wait_timeout = {seconds}, SESSION innodb_lock_wait_timeout = {seconds}
+             /*M!100101 , SESSION max_statement_time = 0 */
+             /*!80000 , SESSION max_execution_time = 0 */"
+    );
+    connection.execute(sqlx::raw_sql(AssertSqlSafe(settings))).await?;
+    Ok(())
+}
+
+/// An unencrypted connection cannot carry a password that the server wants to see whole.
+fn explain(error: sqlx::Error) -> DatabaseError {
+    // The driver's words for it; it has no kind of its own.
+    if error.to_string().contains("RSA auth backend") {
+        let text = "the server wants the password over an encrypted connection and offers none";
+        return DatabaseError::new(Reason::Refused, format!("{text}: enable TLS on the server"));
+    }
+    error.into()
+}

@@ -1,0 +1,181 @@
+//! How a key becomes columns, and columns a key again.
+//!
+//! A key's epoch and resolution have no columns: where they are not the usual ones, they stand before the identifier,
+//! as `\@<epoch>.<resolution>:`. No identifier that a rule makes begins so (its backslashes are followed by `\`, `|`, `-`
+//! or `~`); one from elsewhere that does gets the prefix too. So different keys have different columns.
+//!
+//! Leaves to others: which rows are read (`import`) and written (`publish`).
+
+use super::connection::Row;
+use std::borrow::Cow;
+use std::fmt::Write;
+use weir_core::key::{Key, KeyParts};
+use weir_core::region::exchange::{Publication, Stored};
+use weir_core::window::MAX_COUNT;
+
+const PREFIX: &[u8] = br"\@";
+/// Largest number that every column holds.
+const MAX_NUMBER: u64 = i64::MAX as u64;
+
+/// The column `identifier` of a key.
+pub fn encode_identifier<'a>(key: &KeyParts<'a>) -> Cow<'a, [u8]> {
+    if key.epoch == 0 && key.resolution == 1 && !key.identifier.starts_with(PREFIX) {
+        return Cow::Borrowed(key.identifier);
+    }
+    let mut stored = format!("\\@{}.{}:", key.epoch, key.resolution).into_bytes();
+    stored.extend_from_slice(key.identifier);
+    Cow::Owned(stored)
+}
+
+/// Epoch, resolution and identifier of what [`encode_identifier`] made; `None` of anything that it does not make.
+pub fn decode_identifier(stored: &[u8]) -> Option<(u32, u16, &[u8])> {
+    let Some(prefixed) = stored.strip_prefix(PREFIX) else { return Some((0, 1, stored)) };
+    let (epoch, rest) = number(prefixed, b'.')?;
+    let (resolution, identifier) = number(rest, b':')?;
+    if epoch == 0 && resolution == 1 && !identifier.starts_with(PREFIX) {
+        return None;
+    }
+    Some((epoch, resolution.try_into().ok()?, identifier))
+}
+
+/// A number in its only spelling, up to `end`.
+fn number(bytes: &[u8], end: u8) -> Option<(u32, &[u8])> {
+    let length = bytes.iter().position(|byte| *byte == end)?;
+    let (digits, rest) = bytes.split_at(length);
+    let plain = digits.iter().all(u8::is_ascii_digit) && (digits.len() == 1 || !digits.starts_with(b"0"));
+    let value = std::str::from_utf8(digits).ok().filter(|_| plain)?.parse().ok()?;
+    Some((value, rest.get(1..)?))
+}
+
+/// Why no database could ever hold a row, if so.
+pub(super) fn unstorable(row: &Publication) -> Option<&'static str> {
+    if row.sequence > MAX_NUMBER {
+        return Some("sequence is too large");
+    }
+    if row.count > MAX_COUNT {
+        return Some("count is above 2^53");
+    }
+    // Zero would never be deleted, and is what tells the sentinel.
+    if row.expires.0 == 0 || row.expires.0 > MAX_NUMBER {
+        return Some("expires at no moment");
+    }
+    None
+}
+
+/// What the unique key compares, in its order. All writers go through their rows in one order, so none waits for
+/// another who waits for it.
+pub(super) fn index_order(row: &Publication) -> (Vec<u8>, Vec<u8>, Vec<u8>, u64, u64) {
+    let key = row.key.parts();
+    let identifier = encode_identifier(&key).into_owned();
+    (key.workspace.to_vec(), key.namespace.to_vec(), identifier, key.duration_ms, row.sequence)
+}
+
+/// Appends a row as SQL text. Bytes are written as hexadecimal literals, which can hold nothing but bytes.
+pub(super) fn push_row(row: &Publication, region: &[u8], updated_at: u64, sql: &mut String) {
+    let key = row.key.parts();
+    sql.push('(');
+    for text in [key.workspace, key.namespace, &encode_identifier(&key)] {
+        push_hex(text, sql);
+        sql.push(',');
+    }
+    // Writing into a string has no error.
+    let _ = write!(sql, "{},{},", key.duration_ms, row.sequence);
+    push_hex(region, sql);
+    let _ = write!(sql, ",{},{},{updated_at})", row.count, row.expires.0);
+}
+
+fn push_hex(bytes: &[u8], sql: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    sql.push_str("x'");
+    for byte in bytes {
+        sql.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        sql.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    sql.push('\'');
+}
+
+/// A row of an import as a cell, or what is wrong with it.
+pub(super) fn read_row(row: &Row<'_>) -> Result<Stored, String> {
+    let text = |column| row.bytes(column).ok_or_else(|| "a text is none".to_owned());
+    let number = |column, name| row.number(column).ok_or_else(|| format!("its {name} is out of range"));
+    let (workspace, namespace, stored) = (text(0)?, text(1)?, text(2)?);
+    let (epoch, resolution, identifier) =
+        decode_identifier(stored).ok_or_else(|| "its identifier has a broken prefix".to_owned())?;
+    let duration_ms = number(3, "duration_ms")?;
+    let sequence = number(4, "sequence")?;
+    let parts = KeyParts { workspace, namespace, identifier, duration_ms, epoch, resolution };
+    let key = Key::new(&parts).map_err(|error| error.to_string())?;
+    Ok(Stored { key, sequence, count: number(5, "count")?.min(MAX_COUNT) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parts(identifier: &[u8], epoch: u32, resolution: u16) -> KeyParts<'_> {
+        KeyParts { workspace: b"w", namespace: b"n", identifier, duration_ms: 60_000, epoch, resolution }
+    }
+
+    #[test]
+    fn stored_identifiers() {
+        let cases: [(&[u8], u32, u16, &[u8]); 7] = [
+            (b"alice", 0, 1, b"alice"),
+            (b"", 0, 1, b""),
+            (br"\~", 0, 1, br"\~"),
+            (b"alice", 3, 1, br"\@3.1:alice"),
+            (b"alice", 0, 60, br"\@0.60:alice"),
+            (br"\@0.60:alice", 0, 1, br"\@0.1:\@0.60:alice"),
+            (br"\@", u32::MAX, 1_000, br"\@4294967295.1000:\@"),
+        ];
+        for (identifier, epoch, resolution, stored) in cases {
+            assert_eq!(&*encode_identifier(&parts(identifier, epoch, resolution)), stored);
+            assert_eq!(decode_identifier(stored), Some((epoch, resolution, identifier)));
+        }
+    }
+
+    #[test]
+    fn what_is_never_stored_is_not_read() {
+        for stored in [
+            br"\@".as_slice(),
+            br"\@1.1",
+            br"\@1:a",
+            br"\@.1:a",
+            br"\@1.:a",
+            br"\@01.1:a",
+            br"\@+1.1:a",
+            br"\@1.65536:a",
+            br"\@4294967296.1:a",
+            br"\@0.1:a",
+        ] {
+            assert_eq!(decode_identifier(stored), None, "{}", stored.escape_ascii());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn storing_can_be_undone_and_so_is_unambiguous(
+            prefix in r"(\\@([0-9]{1,2}\.[0-9]{1,2}:)?)?",
+            rest in prop::collection::vec(any::<u8>(), 0..30),
+            epoch in prop_oneof![Just(0), Just(1), any::<u32>()],
+            resolution in prop_oneof![Just(1_u16), any::<u16>()],
+        ) {
+            let identifier = [prefix.as_bytes(), &rest].concat();
+            let stored = encode_identifier(&parts(&identifier, epoch, resolution)).into_owned();
+            prop_assert!(stored.len() <= identifier.len() + 19);
+            prop_assert_eq!(decode_identifier(&stored), Some((epoch, resolution, &*identifier)));
+        }
+
+        #[test]
+        fn whatever_is_read_is_how_it_would_be_stored(
+            prefix in r"(\\@([0-9]{1,2}\.[0-9]{1,2}:)?){0,2}",
+            rest in prop::collection::vec(any::<u8>(), 0..10),
+        ) {
+            let stored = [prefix.as_bytes(), &rest].concat();
+            if let Some((epoch, resolution, identifier)) = decode_identifier(&stored) {
+                let again = encode_identifier(&parts(identifier, epoch, resolution)).into_owned();
+                prop_assert_eq!(again, stored);
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Which rows the statements touch: by the optimizer's plan, and by the server's own count of what it read.
+
+mod database_support;
+
+use database_support::*;
+use sqlx::mysql::MySqlRow;
+use sqlx::{AssertSqlSafe, Executor, MySqlConnection, Row};
+use weir_aggregator::database::{mysql, sqlite};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mariadb() {
+    scenarios(&Store::mariadb().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_too() {
+    if let Some(store) = Store::mysql().await {
+        scenarios(&store).await;
+    }
+}
+
+async fn scenarios(store: &Store) {
+    for (live, expired) in [(1_000, 9_000), (9_500, 500), (5_000, 0)] {
+        let scene = filled(store, live, expired).await;
+        let mut connection = scene.mysql().await;
+        connection.execute("ANALYZE TABLE ratelimit_window_counts").await.unwrap();
+        import_examines_no_expired_row(&mut connection, live).await;
+        cleanup_goes_by_the_index(&mut connection, expired).await;
+        the_sentinel_is_found_by_the_unique_key(&mut connection).await;
+        an_upsert_reads_each_row_once(&mut connection, live).await;
+    }
+    the_table_is_as_specified(&filled(store, 1, 1).await).await;
+}
+
+/// Half of the live rows in each of two regions.
+async fn filled(store: &Store, live: usize, expired_rows: usize) -> Scene {
+    let scene = store.fresh().await;
+    for region in ["a", "b"] {
+        let database = scene.open(region);
+        database.life(WITHIN).await.unwrap();
+        publish(&database, &rows("live", live / 2, 3)).await;
+        publish(&database, &expired("old", expired_rows / 2, HOUR_MS)).await;
+    }
+    scene
+}
+
+/// A statement with its parameters in place.
+fn filled_in(statement: &str, args: &[&str]) -> String {
+    let mut parts = statement.split('?');
+    let first = parts.next().unwrap().to_owned();
+    parts.zip(args).fold(first, |sql, (part, arg)| sql + arg + part)
+}
+
+async fn query(connection: &mut MySqlConnection, sql: String) -> Vec<MySqlRow> {
+    connection.fetch_all(sqlx::raw_sql(AssertSqlSafe(sql))).await.unwrap()
+}
+
+/// Access and index of the plan's first line.
+async fn plan(connection: &mut MySqlConnection, sql: &str) -> (String, String) {
+    let rows = query(connection, format!("EXPLAIN FORMAT=TRADITIONAL {sql}")).await;
+    let text = |name: &str| {
+        let bytes: Option<Vec<u8>> = rows[0].try_get_unchecked(name).unwrap();
+        String::from_utf8(bytes.unwrap_or_default()).unwrap()
+    };
+    (text("type"), text("key"))
+}
+
+/// How many index entries and rows the server read for a statement; temporary tables count too.
+async fn reads(connection: &mut MySqlConnection, sql: &str) -> (u64, u64) {
+    query(connection, "FLUSH STATUS".to_owned()).await;
+    query(connection, sql.to_owned()).await;
+    let (mut by_index, mut by_scan) = (0, 0);
+    for row in query(connection, "SHOW SESSION STATUS LIKE 'Handler_read_%'".to_owned()).await {
+        let text =
+            |column: usize| String::from_utf8(row.try_get_unchecked::<Vec<u8>, _>(column).unwrap()).unwrap();
+        let value: u64 = text(1).parse().unwrap();
+        match text(0).as_str() {
+            "Handler_read_next" | "Handler_read_prev" => by_index += value,
+            "Handler_read_rnd_next" => by_scan += value,
+            _ => {}
+        }
+    }
+    (by_index, by_scan)
+}
+
+async fn import_examines_no_expired_row(connection: &mut MySqlConnection, live: usize) {
+    for statement in [mysql::STATEMENTS.import, mysql::STATEMENTS.own] {
+        let sql = filled_in(statement, &[&NOW.0.to_string(), "'a'", "1000000"]);
+        assert_eq!(plan(connection, &sql).await, ("range".to_owned(), "expires_at_idx".to_owned()));
+        let (by_index, by_scan) = reads(connection, &sql).await;
+        assert_eq!(by_index, live as u64);
+        // The sums of half of them, in a temporary table.
+        assert!(by_scan <= live as u64 / 2 + 2, "{by_scan} rows were scanned");
+    }
+}
+
+async fn cleanup_goes_by_the_index(connection: &mut MySqlConnection, expired: usize) {
+    let sql = filled_in(mysql::STATEMENTS.cleanup, &[&NOW.0.to_string(), "200"]);
+    assert_eq!(plan(connection, &sql).await, ("range".to_owned(), "expires_at_idx".to_owned()));
+    let (by_index, by_scan) = reads(connection, &sql).await;
+    assert!(by_index <= 200.min(expired as u64) + 1, "{by_index} entries were read");
+    assert_eq!(by_scan, 0);
+}
+
+async fn the_sentinel_is_found_by_the_unique_key(connection: &mut MySqlConnection) {
+    let sql = filled_in(mysql::STATEMENTS.sentinel_read, &["'a'"]);
+    assert_eq!(plan(connection, &sql).await, ("const".to_owned(), "unique_window_region".to_owned()));
+}
+
+/// By the unique key: neither an index nor the table is gone through.
+async fn an_upsert_reads_each_row_once(connection: &mut MySqlConnection, live: usize) {
+    let expires = (sequence() + 2) * HOUR_MS;
+    let values: Vec<_> = (0..live / 2)
+        .map(|place| format!("('w','n','live{place:05}',{HOUR_MS},{},'a',4,{expires},0)", sequence()))
+        .collect();
+    let sql = [mysql::STATEMENTS.upsert_begin, &values.join(","), mysql::STATEMENTS.upsert_end].concat();
+    assert_eq!(reads(connection, &sql).await, (0, 0));
+}
+
+async fn the_table_is_as_specified(scene: &Scene) {
+    let columns = "SELECT GROUP_CONCAT(column_name, ' ', LOWER(REGEXP_REPLACE(column_type, '(int)[(][0-9]+[)]', '\\\\1')) ORDER BY ordinal_position)
+        FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'ratelimit_window_counts'";
+    let indexes = "SELECT GROUP_CONCAT(index_name, ' ', column_name ORDER BY index_name, seq_in_index)
+        FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = 'ratelimit_window_counts'";
+    let mut connection = scene.mysql().await;
+    let mut text = async |sql: &str| {
+        let rows = query(&mut connection, sql.to_owned()).await;
+        String::from_utf8(rows[0].try_get_unchecked(0).unwrap()).unwrap()
+    };
+    let columns = text(columns).await.replace("bigint(20)", "bigint");
+    assert_eq!(
+        columns,
+        "pk bigint unsigned,workspace_id varbinary(191),namespace varbinary(255),identifier varbinary(255),\
+         duration_ms bigint unsigned,sequence bigint,region varbinary(48),count bigint unsigned,\
+         expires_at bigint unsigned,updated_at bigint unsigned"
+    );
+    assert_eq!(
+        text(indexes).await,
+        "expires_at_idx expires_at,PRIMARY pk,unique_window_region workspace_id,unique_window_region namespace,\
+         unique_window_region identifier,unique_window_region duration_ms,unique_window_region sequence,\
+         unique_window_region region"
+    );
+}
+
+/// SQLite says how it goes about a statement in words.
+#[tokio::test]
+async fn sqlite_uses_its_indexes() {
+    let store = Store::sqlite();
+    let scene = store.fresh().await;
+    let options: sqlx::sqlite::SqliteConnectOptions = scene.url.parse().unwrap();
+    let mut connection = sqlx::ConnectOptions::connect(&options).await.unwrap();
+    let statements = sqlite::STATEMENTS;
+    for (statement, args, expected) in [
+        (statements.import, ["1", "x'61'", "10"].as_slice(), "USING INDEX expires_at_idx (expires_at>?)"),
+        (statements.own, &["1", "x'61'", "10"], "USING INDEX expires_at_idx (expires_at>?)"),
+        (
+            statements.cleanup,
+            &["9", "10"],
+            "USING COVERING INDEX expires_at_idx (expires_at>? AND expires_at<?)",
+        ),
+        (statements.sentinel_read, &["x'61'"], "unique_window_region (workspace_id=? AND namespace=?"),
+    ] {
+        let sql = format!("EXPLAIN QUERY PLAN {}", filled_in(statement, args));
+        let plan: Vec<String> = sqlx::query(AssertSqlSafe(sql))
+            .fetch_all(&mut connection)
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(3))
+            .collect();
+        let plan = plan.join("\n");
+        // The index for the autoindex of the unique constraint has a name of SQLite's.
+        let plan = plan.replace("sqlite_autoindex_ratelimit_window_counts_1", "unique_window_region");
+        assert!(plan.contains(expected) && !plan.contains("SCAN"), "{plan}");
+    }
+}

@@ -1,0 +1,109 @@
+//! `migrate` and `cleanup` as an operator and a cron job meet them.
+
+mod database_support;
+
+use database_support::*;
+use std::process::{Command, Output, Stdio};
+use weir_aggregator::clock::{Clock, SystemClock};
+use weir_core::region::exchange::Publication;
+use weir_core::time::UnixMs;
+use weir_envoy::ports;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mariadb() {
+    migrate_and_clean_up(&Store::mariadb().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql() {
+    if let Some(store) = Store::mysql().await {
+        migrate_and_clean_up(&store).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite() {
+    migrate_and_clean_up(&Store::sqlite()).await;
+}
+
+fn program(arguments: &[&str], url: Option<&str>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-aggregator"));
+    let variables = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("WEIR_"));
+    command.args(arguments).env_clear().envs(variables).stdin(Stdio::null());
+    command.envs(url.map(|url| ("WEIR_DATABASE_URL", url)));
+    command
+}
+
+/// Exit code, standard output, standard error.
+fn run(arguments: &[&str], url: Option<&str>) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = program(arguments, url).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+async fn migrate_and_clean_up(store: &Store) {
+    let scene = store.empty().await;
+    let url = Some(scene.url.as_str());
+    let (code, _, error) = run(&["cleanup"], url);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("weir-aggregator migrate") && !error.contains("geheim"), "{error}");
+
+    // Two at once: each ends well, and each migration is applied by one of them.
+    let spawn = || program(&["migrate"], url).stdout(Stdio::piped()).spawn().unwrap();
+    let said: String = [spawn(), spawn()]
+        .into_iter()
+        .map(|child| {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success());
+            String::from_utf8(output.stdout).unwrap()
+        })
+        .collect();
+    assert_eq!(said.matches("applied 0001 window counts\n").count(), 1, "{said}");
+    assert_eq!(said.matches("applied 0002 region leases\n").count(), 1, "{said}");
+    let nothing = (Some(0), "nothing to do: all 2 migrations had been applied\n".to_owned(), String::new());
+    assert_eq!(run(&["migrate", "--database-url", &scene.url], None), nothing);
+
+    let now = SystemClock.now().0;
+    let ago = |prefix: &str, minutes: u64| -> Vec<_> {
+        let expires = UnixMs(now - minutes * 60_000);
+        rows(prefix, 30, 1).into_iter().map(|row| Publication { expires, ..row }).collect()
+    };
+    let database = scene.open("a");
+    for rows in [ago("old", 61), ago("recent", 30)] {
+        publish(&database, &rows).await;
+    }
+    database.life(WITHIN).await.unwrap();
+    let deleted = |output: (Option<i32>, String, String), expected: &str| {
+        assert_eq!(output, (Some(0), format!("deleted {expected} ago\n"), String::new()));
+    };
+    deleted(run(&["cleanup", "--batch", "7"], url), "30 rows that expired more than 1h");
+    deleted(run(&["cleanup"], url), "0 rows that expired more than 1h");
+    deleted(run(&["cleanup", "--older-than", "10m"], url), "30 rows that expired more than 10m");
+    assert_eq!(scene.rows().await, 1);
+}
+
+#[test]
+fn what_cannot_be_used() {
+    let away = format!("mysql://u:geheim@127.0.0.1:{}/d", ports::free().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let unwritable = format!("sqlite://{}/no/such/folder/x.db", folder.path().display());
+    let cases: [(&[&str], Option<&str>, i32, &str); 11] = [
+        (&["migrate"], None, 2, "WEIR_DATABASE_URL"),
+        (&["cleanup"], None, 2, "--database-url"),
+        (&["migrate"], Some(""), 2, "WEIR_DATABASE_URL"),
+        (&["migrate"], Some("postgres://u:geheim@h/d"), 2, "\"postgres\""),
+        (&["migrate"], Some("mysql://u:geheim@h"), 2, "names no database"),
+        (&["cleanup", "--batch", "0"], Some(&away), 2, "--batch"),
+        (&["cleanup", "--older-than", "soon"], Some(&away), 2, "--older-than"),
+        (&["cleanup", "--region", "r"], Some(&away), 2, "--region"),
+        (&["migrate"], Some(&away), 1, "cannot be reached"),
+        (&["cleanup"], Some(&away), 1, "cannot be reached"),
+        (&["migrate"], Some(&unwritable), 1, "unable to open"),
+    ];
+    for (arguments, url, expected, part) in cases {
+        let (code, said, error) = run(arguments, url);
+        assert_eq!(code, Some(expected), "{arguments:?} {url:?}: {said}{error}");
+        assert!(error.contains(part), "{arguments:?} {url:?}: {error}");
+        assert!(!format!("{said}{error}").contains("geheim"), "{error}");
+    }
+}

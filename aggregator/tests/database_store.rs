@@ -1,0 +1,378 @@
+//! What the global store promises, the same for MariaDB, MySQL and SQLite.
+
+mod database_support;
+
+use database_support::*;
+use std::time::Duration;
+use weir_aggregator::database::{CHUNK_ROWS, Database, Lease};
+use weir_core::region::exchange::{Publication, Stored};
+use weir_core::time::UnixMs;
+use weir_core::window::MAX_COUNT;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mariadb() {
+    scenarios(&Store::mariadb().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql() {
+    if let Some(store) = Store::mysql().await {
+        scenarios(&store).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite() {
+    scenarios(&Store::sqlite()).await;
+}
+
+macro_rules! run {
+    ($store:expr, $($scenario:ident),+ $(,)?) => {
+        $(
+            let began = std::time::Instant::now();
+            $scenario($store).await;
+            eprintln!("{} {:?}", stringify!($scenario), began.elapsed());
+        )+
+    };
+}
+
+async fn scenarios(store: &Store) {
+    run!(
+        store,
+        regions_see_each_other_and_not_themselves,
+        counts_only_rise,
+        identifiers_are_bytes,
+        epochs_and_resolutions_come_back,
+        what_cannot_be_stored_is_left_out,
+        what_cannot_be_read_is_left_out,
+        chunks_succeed_and_fail_alone,
+        a_wipe_is_seen,
+        a_lease_has_one_holder,
+        cleanup_deletes_what_is_over,
+        cleanup_runs_beside_writers,
+        thirty_writers_of_the_same_rows,
+        missing_tables_say_what_to_do,
+        two_migrations_at_once,
+    );
+}
+
+async fn regions_see_each_other_and_not_themselves(store: &Store) {
+    let scene = store.fresh().await;
+    let (a, b, c) = (scene.open("a"), scene.open("b"), scene.open("c"));
+    let over = Publication { expires: NOW, ..row("over", 1) };
+    let previous = Publication { sequence: sequence() - 1, expires: UnixMs(NOW.0 + 1), ..row("x", 100) };
+    publish(&a, &[row("x", 1), row("a", 5), over.clone(), previous.clone()]).await;
+    publish(&b, &[row("x", 10), row("b", 6), over]).await;
+    publish(&c, &[row("x", 1_000)]).await;
+    assert_eq!(import(&a).await, cells(&[row("x", 1_010), row("b", 6)]));
+    assert_eq!(import(&b).await, cells(&[row("x", 1_001), row("a", 5), previous.clone()]));
+    let own = sorted(a.own(NOW, WITHIN).await.unwrap().cells);
+    assert_eq!(own, cells(&[row("x", 1), row("a", 5), previous]));
+    publish(&a, &[]).await;
+}
+
+async fn counts_only_rise(store: &Store) {
+    let scene = store.fresh().await;
+    let (a, b) = (scene.open("a"), scene.open("b"));
+    let updated_at = "SELECT MAX(updated_at) FROM ratelimit_window_counts";
+    let steps = [(100, 5, 5, 100), (101, 5, 5, 100), (102, 4, 5, 100), (103, 9, 9, 103), (99, 10, 10, 99)];
+    for (now, count, expected, changed) in steps {
+        let published = a.publish(&[row("x", count)], UnixMs(now), WITHIN, |_| {}).await;
+        assert_eq!((published.rows, published.last_error), (1, None));
+        assert_eq!(import(&b).await, cells(&[row("x", expected)]));
+        assert_eq!(scene.number(updated_at).await, changed);
+    }
+    // The same cell twice in one statement.
+    publish(&a, &[row("x", 12), row("x", 20), row("x", 11)]).await;
+    assert_eq!(import(&b).await, cells(&[row("x", 20)]));
+}
+
+async fn identifiers_are_bytes(store: &Store) {
+    let scene = store.fresh().await;
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let mut traps: Vec<&[u8]> = every_byte.chunks(64).collect();
+    traps.extend([
+        b"".as_slice(),
+        b" ",
+        b"\0",
+        b"\\",
+        b"\\~",
+        b"\\-",
+        b"\\@",
+        b"\\@1.1:x",
+        b"|",
+        b"'",
+        b"\"",
+        b"%",
+    ]);
+    traps.extend([
+        b"alice".as_slice(),
+        b"Alice",
+        b"ALICE",
+        b"alice ",
+        b"alice\0",
+        b" alice",
+        "alic\u{e9}".as_bytes(),
+    ]);
+    traps.extend(["alice\u{301}".as_bytes(), b"alic\xe9", b"';--", b"0x00", b"NULL", "\u{1f600}".as_bytes()]);
+    traps.extend([[b'x'; 64].as_slice(), &[0xff; 64], &[b' '; 64]]);
+    let rows: Vec<_> = traps.iter().zip(1..).map(|(trap, count)| row_of(key(trap), count)).collect();
+    publish(&scene.open("a"), &rows).await;
+    publish(&scene.open("A"), &rows).await;
+    let doubled: Vec<_> =
+        rows.iter().map(|row| Publication { count: row.count * 2, ..row.clone() }).collect();
+    assert_eq!(import(&scene.open("b")).await, cells(&doubled));
+    assert_eq!(import(&scene.open("a")).await, cells(&rows));
+}
+
+async fn epochs_and_resolutions_come_back(store: &Store) {
+    let scene = store.fresh().await;
+    let keys = [(0, 1), (1, 1), (0, 60), (u32::MAX, 1_000)];
+    let rows: Vec<_> = keys
+        .iter()
+        .flat_map(|(epoch, resolution)| {
+            [b"x".as_slice(), b"\\@0.60:x"].map(|identifier| key_of(identifier, *epoch, *resolution))
+        })
+        .zip(1..)
+        .map(|(key, count)| row_of(key, count))
+        .collect();
+    publish(&scene.open("a"), &rows).await;
+    assert_eq!(scene.rows().await, 8);
+    assert_eq!(import(&scene.open("b")).await, cells(&rows));
+}
+
+async fn what_cannot_be_stored_is_left_out(store: &Store) {
+    let scene = store.fresh().await;
+    let bad = [
+        Publication { sequence: i64::MAX as u64 + 1, ..row("x", 1) },
+        Publication { count: MAX_COUNT + 1, ..row("y", 1) },
+        Publication { expires: UnixMs(0), ..row("z", 1) },
+        Publication { expires: UnixMs(u64::MAX), ..row("z", 1) },
+    ];
+    let good = [row("a", MAX_COUNT), Publication { sequence: i64::MAX as u64, ..row("b", 1) }];
+    let mut stored = Vec::new();
+    let all = [bad.as_slice(), &good].concat();
+    let published = scene.open("a").publish(&all, NOW, WITHIN, |rows| stored.extend_from_slice(rows)).await;
+    assert_eq!((published.rows, published.skipped, published.chunks_failed), (2, 4, 0));
+    assert!(published.skipped_example.unwrap().contains("sequence"));
+    assert_eq!(cells(&stored), cells(&good));
+    assert_eq!(import(&scene.open("b")).await, cells(&good));
+}
+
+async fn what_cannot_be_read_is_left_out(store: &Store) {
+    let scene = store.fresh().await;
+    let (a, b) = (scene.open("a"), scene.open("b"));
+    publish(&a, &[row("good", 3), row("shared", 4)]).await;
+    let foreign = |identifier: &str, duration_ms: &str, sequence: &str, count: &str| {
+        let hex: String = identifier.bytes().map(|byte| format!("{byte:02x}")).collect();
+        format!("(x'77', x'6e', x'{hex}', {duration_ms}, {sequence}, x'7a', {count}, {}, 0)", NOW.0 + HOUR_MS)
+    };
+    let hour = HOUR_MS.to_string();
+    let huge = if scene.is_mysql() { u64::MAX.to_string() } else { i64::MAX.to_string() };
+    let now = sequence().to_string();
+    let bad = [
+        foreign(&"x".repeat(65), &hour, &now, "1"),
+        foreign("short window", "999", &now, "1"),
+        foreign("no window", "0", &now, "1"),
+        foreign("endless window", &huge, &now, "1"),
+        foreign("before time", &hour, "-1", "1"),
+        foreign("huge", &hour, &now, &huge),
+        foreign("shared", &hour, &now, "9007199254740993"),
+        foreign("\\@x", &hour, &now, "1"),
+        foreign("\\@0.1:x", &hour, &now, "1"),
+        foreign("\\@0.7:x", "3600001", &now, "1"),
+    ];
+    scene
+        .run(&format!(
+            "INSERT INTO ratelimit_window_counts (workspace_id, namespace, identifier, duration_ms, sequence, region,
+             count, expires_at, updated_at) VALUES {}",
+            bad.join(",")
+        ))
+        .await;
+    let imported = b.import(NOW, WITHIN).await.unwrap();
+    assert_eq!(sorted(imported.cells), cells(&[row("good", 3), row("shared", 4)]));
+    assert_eq!(imported.bad, bad.len() as u64);
+    assert!(imported.bad_example.is_some());
+    let own = scene.open("z").own(NOW, WITHIN).await.unwrap();
+    assert_eq!((own.cells, own.bad), (vec![], bad.len() as u64));
+    // Sums stay within what the core computes with.
+    publish(&a, &[row("full", MAX_COUNT)]).await;
+    publish(&scene.open("c"), &[row("full", MAX_COUNT)]).await;
+    let imported = b.import(NOW, WITHIN).await.unwrap();
+    assert!(imported.cells.contains(&Stored { key: key(b"full"), sequence: sequence(), count: MAX_COUNT }));
+}
+
+async fn chunks_succeed_and_fail_alone(store: &Store) {
+    let scene = store.fresh().await;
+    let poison = row("k06000", 0);
+    let trigger = if scene.is_mysql() {
+        "CREATE TRIGGER poison BEFORE INSERT ON ratelimit_window_counts FOR EACH ROW
+         IF NEW.identifier = 'k06000' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'poisoned'; END IF"
+    } else {
+        "CREATE TRIGGER poison BEFORE INSERT ON ratelimit_window_counts WHEN NEW.identifier = x'6b3036303030'
+         BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
+    };
+    scene.run(trigger).await;
+    let mut rows = rows("k", 12_000, 3);
+    rows.reverse();
+    let (mut stored, mut largest) = (Vec::new(), 0);
+    let published = scene
+        .open("a")
+        .publish(&rows, NOW, WITHIN, |chunk| {
+            largest = largest.max(chunk.len());
+            stored.extend_from_slice(chunk);
+        })
+        .await;
+    assert_eq!(published.chunks_failed, 1);
+    assert_eq!(published.errors.into_iter().collect::<Vec<_>>(), [("other", 1)]);
+    assert!(published.last_error.unwrap().to_string().contains("poisoned"));
+    assert!(stored.len() < 12_000 && largest <= CHUNK_ROWS);
+    assert_eq!(stored.len() as u64, published.rows);
+    assert!(stored.iter().all(|row| row.key != poison.key));
+    assert_eq!(import(&scene.open("b")).await, cells(&stored));
+}
+
+async fn a_wipe_is_seen(store: &Store) {
+    let scene = store.fresh().await;
+    let (a, sister, b) = (scene.open("a"), scene.open("a"), scene.open("b"));
+    let first = a.life(WITHIN).await.unwrap();
+    assert!((1..=MAX_COUNT).contains(&first));
+    assert_eq!((a.life(WITHIN).await.unwrap(), sister.life(WITHIN).await.unwrap()), (first, first));
+    assert_ne!(b.life(WITHIN).await.unwrap(), first);
+    publish(&a, &[row("x", 1)]).await;
+    assert_eq!(import(&b).await, cells(&[row("x", 1)]));
+    assert_eq!(a.cleanup(Duration::ZERO, 10, UnixMs(u64::MAX >> 1), |_| {}).await.unwrap(), 1);
+    assert_eq!(a.life(WITHIN).await.unwrap(), first);
+    scene.wipe().await;
+    let (one, two) = tokio::join!(a.life(WITHIN), sister.life(WITHIN));
+    assert_eq!(one.unwrap(), two.clone().unwrap());
+    assert_ne!(two.unwrap(), first);
+}
+
+async fn a_lease_has_one_holder(store: &Store) {
+    let scene = store.fresh().await;
+    let (a, sister, b) = (scene.open("a"), scene.open("a"), scene.open("b"));
+    let (one, two) = ([1; 16], [2; 16]);
+    let long = Duration::from_secs(600);
+    let short = Duration::from_millis(50);
+    assert_eq!(a.lease(&one, long, WITHIN).await, Ok(Lease::Mine));
+    let Lease::HeldBy { holder, for_ms } = sister.lease(&two, long, WITHIN).await.unwrap() else {
+        panic!("two holders");
+    };
+    assert!(holder == one && (500_000..=600_000).contains(&for_ms), "{for_ms}");
+    assert_eq!(b.lease(&two, long, WITHIN).await, Ok(Lease::Mine));
+    sister.release(&two, WITHIN).await.unwrap();
+    assert!(matches!(sister.lease(&two, long, WITHIN).await, Ok(Lease::HeldBy { .. })));
+    // A renewal may be shorter, and then it ends by itself.
+    assert_eq!(a.lease(&one, short, WITHIN).await, Ok(Lease::Mine));
+    let taken = async || sister.lease(&two, long, WITHIN).await == Ok(Lease::Mine);
+    weir_envoy::wait::until("the lease ends", WITHIN, taken).await.unwrap();
+    assert!(matches!(a.lease(&one, short, WITHIN).await, Ok(Lease::HeldBy { holder, .. }) if holder == two));
+    sister.release(&two, WITHIN).await.unwrap();
+    assert_eq!(a.lease(&one, short, WITHIN).await, Ok(Lease::Mine));
+    // However many ask at once, one gets it.
+    let c = scene.open("c");
+    let mut asked = tokio::task::JoinSet::new();
+    for holder in 0..8 {
+        let c = c.clone();
+        asked.spawn(async move { c.lease(&[holder; 16], long, WITHIN).await.unwrap() });
+    }
+    let mine = asked.join_all().await.into_iter().filter(|lease| *lease == Lease::Mine).count();
+    assert_eq!(mine, 1);
+}
+
+async fn cleanup_deletes_what_is_over(store: &Store) {
+    let scene = store.fresh().await;
+    let a = scene.open("a");
+    a.life(WITHIN).await.unwrap();
+    publish(&a, &rows("live", 10, 1)).await;
+    publish(&a, &expired("old", 25, HOUR_MS + 1)).await;
+    publish(&scene.open("b"), &expired("old", 5, HOUR_MS + 1)).await;
+    publish(&a, &expired("recent", 7, HOUR_MS - 1)).await;
+    let mut batches = Vec::new();
+    let deleted = a.cleanup(Duration::from_millis(HOUR_MS), 10, NOW, |rows| batches.push(rows)).await;
+    assert_eq!((deleted, batches), (Ok(30), vec![10, 10, 10, 0]));
+    assert_eq!(scene.rows().await, 18);
+    assert_eq!(a.cleanup(Duration::ZERO, 10, NOW, |_| {}).await, Ok(7));
+    assert_eq!(a.cleanup(Duration::MAX, 10, NOW, |_| {}).await, Ok(0));
+}
+
+async fn cleanup_runs_beside_writers(store: &Store) {
+    let scene = store.fresh().await;
+    publish(&scene.open("a"), &expired("old", 10_000, 2 * HOUR_MS)).await;
+    let mut writers = tokio::task::JoinSet::new();
+    for region in 0..5 {
+        let database = scene.open(&format!("r{region}"));
+        writers.spawn(async move {
+            for round in 1..=6 {
+                publish(&database, &rows("live", 500, round)).await;
+            }
+        });
+    }
+    let cleaned = scene.open("a").cleanup(Duration::ZERO, 1_000, NOW, |_| {}).await;
+    writers.join_all().await;
+    assert_eq!(cleaned, Ok(10_000));
+    assert_eq!(import(&scene.open("a")).await, cells(&rows("live", 500, 30)));
+}
+
+async fn thirty_writers_of_the_same_rows(store: &Store) {
+    let scene = store.fresh().await;
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 1..=30 {
+        let database = scene.open("a");
+        writers.spawn(async move {
+            let mut rows = rows("k", 2_000, writer);
+            // Each comes with another order, and is the highest for some.
+            rows.rotate_left(usize::try_from(writer * 61).unwrap());
+            for row in rows.iter_mut().skip(usize::try_from(writer).unwrap()).step_by(30) {
+                row.count = 100 + writer;
+            }
+            let highest = rows.clone();
+            publish(&database, &rows).await;
+            highest
+        });
+    }
+    let mut expected = std::collections::BTreeMap::new();
+    for row in writers.join_all().await.into_iter().flatten() {
+        let highest = expected.entry(row.key.clone()).or_insert(row.clone());
+        if highest.count < row.count {
+            *highest = row;
+        }
+    }
+    let expected: Vec<_> = expected.into_values().collect();
+    assert_eq!(import(&scene.open("b")).await, cells(&expected));
+}
+
+async fn missing_tables_say_what_to_do(store: &Store) {
+    let scene = store.empty().await;
+    let database = scene.open("a");
+    let published = database.publish(&[row("x", 1)], NOW, WITHIN, |_| panic!("nothing is stored")).await;
+    let errors = [
+        database.check_schema(WITHIN).await.unwrap_err(),
+        database.import(NOW, WITHIN).await.unwrap_err(),
+        database.life(WITHIN).await.unwrap_err(),
+        published.last_error.unwrap(),
+    ];
+    for error in errors {
+        assert_eq!(error.reason(), "schema", "{error}");
+        assert!(error.to_string().contains("weir-aggregator migrate"), "{error}");
+    }
+    let migrated = database.migrate().await.unwrap();
+    assert_eq!((migrated.applied.len(), migrated.present), (2, 0));
+    assert_eq!(migrated.applied[0], "0001 window counts");
+    let again = database.migrate().await.unwrap();
+    assert_eq!((again.applied.len(), again.present), (0, 2));
+    database.check_schema(WITHIN).await.unwrap();
+}
+
+async fn two_migrations_at_once(store: &Store) {
+    let scene = store.empty().await;
+    let mut migrations = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let database: Database = scene.open("a");
+        migrations.spawn(async move { database.migrate().await.unwrap().applied.len() });
+    }
+    let mut applied = migrations.join_all().await;
+    applied.sort_unstable();
+    assert_eq!(applied, [0, 0, 0, 2]);
+}

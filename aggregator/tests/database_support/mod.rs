@@ -1,0 +1,186 @@
+//! Stores for the database tests: one server for each test, a fresh database for each scenario.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, SqliteConnection};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tempfile::TempDir;
+use weir_aggregator::database::{Database, DatabaseOptions, Published};
+use weir_core::key::{Key, KeyParts};
+use weir_core::region::exchange::{Publication, Stored};
+use weir_core::time::UnixMs;
+use weir_envoy::DatabaseServer;
+
+/// The present, for all scenarios.
+pub const NOW: UnixMs = UnixMs(1_800_000_000_000);
+/// More than any call needs.
+pub const WITHIN: Duration = Duration::from_secs(20);
+/// The window of all keys that say nothing else.
+pub const HOUR_MS: u64 = 3_600_000;
+
+/// Where scenarios get their databases.
+pub struct Store {
+    pub server: Option<DatabaseServer>,
+    folder: TempDir,
+    made: AtomicUsize,
+}
+
+impl Store {
+    pub async fn mariadb() -> Store {
+        Store::new(Some(DatabaseServer::mariadb().await.unwrap()))
+    }
+
+    /// `None`, and a line about it, where there is no MySQL.
+    pub async fn mysql() -> Option<Store> {
+        let server = DatabaseServer::mysql(&[]).await.unwrap();
+        if server.is_none() {
+            eprintln!("SKIPPED: no MySQL here; envoy/setup/databases.sh mysql --build unpacks one");
+        }
+        server.map(|server| Store::new(Some(server)))
+    }
+
+    pub fn sqlite() -> Store {
+        Store::new(None)
+    }
+
+    fn new(server: Option<DatabaseServer>) -> Store {
+        Store { server, folder: tempfile::tempdir().unwrap(), made: AtomicUsize::new(0) }
+    }
+
+    /// A database without tables.
+    pub async fn empty(&self) -> Scene {
+        let name = format!("weir_{}", self.made.fetch_add(1, Relaxed));
+        let Some(server) = &self.server else {
+            return Scene { url: format!("sqlite://{}/{name}.db", self.folder.path().display()) };
+        };
+        let server_itself = Scene { url: server.url("mysql") };
+        server_itself.run(&format!("CREATE DATABASE {name}")).await;
+        Scene { url: server.url(&name) }
+    }
+
+    /// A database with all tables.
+    pub async fn fresh(&self) -> Scene {
+        let scene = self.empty().await;
+        scene.open("a").migrate().await.unwrap();
+        scene
+    }
+}
+
+/// One database.
+pub struct Scene {
+    pub url: String,
+}
+
+impl Scene {
+    pub fn open(&self, region: &str) -> Database {
+        open(&self.url, region)
+    }
+
+    pub fn is_mysql(&self) -> bool {
+        self.url.starts_with("mysql")
+    }
+
+    pub async fn mysql(&self) -> MySqlConnection {
+        MySqlConnection::connect(&self.url).await.unwrap()
+    }
+
+    /// Runs statements of the test's own.
+    pub async fn run(&self, sql: &str) {
+        let statement = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
+        if self.is_mysql() {
+            statement.execute(&mut self.mysql().await).await.unwrap();
+        } else {
+            let mut connection = SqliteConnection::connect(&self.url).await.unwrap();
+            statement.execute(&mut connection).await.unwrap();
+        }
+    }
+
+    /// The single number that a query answers.
+    pub async fn number(&self, sql: &str) -> i64 {
+        if self.is_mysql() {
+            let sql = format!("SELECT CAST(({sql}) AS SIGNED)");
+            sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut self.mysql().await).await.unwrap()
+        } else {
+            let mut connection = SqliteConnection::connect(&self.url).await.unwrap();
+            sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await.unwrap()
+        }
+    }
+
+    /// How many rows there are, sentinels included.
+    pub async fn rows(&self) -> i64 {
+        self.number("SELECT COUNT(*) FROM ratelimit_window_counts").await
+    }
+
+    pub async fn wipe(&self) {
+        let wipe = if self.is_mysql() { "TRUNCATE TABLE" } else { "DELETE FROM" };
+        self.run(&format!("{wipe} ratelimit_window_counts")).await;
+    }
+}
+
+pub fn open(url: &str, region: &str) -> Database {
+    Database::open(&DatabaseOptions { url: url.to_owned(), read_url: None, region: region.to_owned() })
+        .unwrap()
+}
+
+pub fn key(identifier: &[u8]) -> Key {
+    key_of(identifier, 0, 1)
+}
+
+pub fn key_of(identifier: &[u8], epoch: u32, resolution: u16) -> Key {
+    let parts =
+        KeyParts { workspace: b"w", namespace: b"n", identifier, duration_ms: HOUR_MS, epoch, resolution };
+    Key::new(&parts).unwrap()
+}
+
+/// The window in which `NOW` lies.
+pub fn sequence() -> u64 {
+    NOW.0 / HOUR_MS
+}
+
+pub fn row_of(key: Key, count: u64) -> Publication {
+    Publication { key, sequence: sequence(), count, expires: UnixMs((sequence() + 2) * HOUR_MS) }
+}
+
+pub fn row(identifier: &str, count: u64) -> Publication {
+    row_of(key(identifier.as_bytes()), count)
+}
+
+/// `many` rows, of `count` each.
+pub fn rows(prefix: &str, many: usize, count: u64) -> Vec<Publication> {
+    (0..many).map(|place| row(&format!("{prefix}{place:05}"), count)).collect()
+}
+
+/// The same, over since `ago_ms`.
+pub fn expired(prefix: &str, many: usize, ago_ms: u64) -> Vec<Publication> {
+    let expires = UnixMs(NOW.0 - ago_ms);
+    rows(prefix, many, 7).into_iter().map(|row| Publication { expires, sequence: 5, ..row }).collect()
+}
+
+/// Publishes, and expects all of it to be stored.
+pub async fn publish(database: &Database, rows: &[Publication]) -> Published {
+    let published = database.publish(rows, NOW, WITHIN, |_| {}).await;
+    assert_eq!(published.last_error, None);
+    assert_eq!(published.rows, rows.len() as u64);
+    published
+}
+
+/// What other regions used, sorted by key.
+pub async fn import(database: &Database) -> Vec<Stored> {
+    let imported = database.import(NOW, WITHIN).await.unwrap();
+    assert_eq!((imported.bad, imported.truncated), (0, false), "{:?}", imported.bad_example);
+    sorted(imported.cells)
+}
+
+pub fn sorted(mut cells: Vec<Stored>) -> Vec<Stored> {
+    cells.sort_by(|a, b| (&a.key, a.sequence).cmp(&(&b.key, b.sequence)));
+    cells
+}
+
+/// What `rows` should be imported as.
+pub fn cells(rows: &[Publication]) -> Vec<Stored> {
+    sorted(
+        rows.iter()
+            .map(|row| Stored { key: row.key.clone(), sequence: row.sequence, count: row.count })
+            .collect(),
+    )
+}
