@@ -37,6 +37,8 @@ const MAX_STREAMS_PER_CONNECTION: u32 = 256;
 const SCHEMA_CHECK: Duration = Duration::from_secs(5);
 /// What connections get beyond the draining of their streams, to say goodbye.
 const GOODBYE: Duration = Duration::from_millis(500);
+/// What the regional store gets to take what was reported last.
+const LAST_REPLAY: Duration = Duration::from_millis(500);
 
 /// What the program is told to do.
 #[derive(Clone, Debug)]
@@ -183,6 +185,10 @@ impl Server {
         if timeout(DRAIN + GOODBYE, &mut self.grpc).await.is_err() {
             info!("connections that did not end are cut");
             self.grpc.abort();
+        }
+        // What a filter said last was not acknowledged perhaps, and the filter may be gone.
+        if timeout(LAST_REPLAY, self.shared.stored()).await.is_err() {
+            info!("the regional store does not take what was reported last");
         }
         if let (None, Some(global)) = (&self.shared.regional, &self.shared.global) {
             lease::release(global).await;

@@ -19,6 +19,7 @@ use crate::shared::Shared;
 use crate::store::{Store, StoreError};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -46,6 +47,10 @@ pub struct Regional {
     sisters_origins: Notify,
     /// Woken when messages may have been missed.
     missed: Notify,
+    /// Messages are heard, or were: from then on a full read of the hot index misses nothing.
+    listens: AtomicBool,
+    /// Losses of the store so far; the last one's time of grace is the one that counts.
+    losses: AtomicU64,
 }
 
 impl Regional {
@@ -62,6 +67,8 @@ impl Regional {
             origins: Notify::new(),
             sisters_origins: Notify::new(),
             missed: Notify::new(),
+            listens: AtomicBool::new(false),
+            losses: AtomicU64::new(0),
         }
     }
 

@@ -7,7 +7,7 @@
 //!
 //! Leaves to others: when a loss is certain, and for how long the living are waited for (`aggregator`).
 
-use super::exchange::{BASE, Floor};
+use super::exchange::{BASE, Floor, Merge, Merged};
 use super::work::Errand;
 use super::{Refused, Region, checked};
 use crate::key::Key;
@@ -45,6 +45,32 @@ impl Region {
             }
         }
         floors
+    }
+
+    /// The store did not take these: they wait for the end of another time of grace.
+    pub fn floors_failed(&mut self, floors: &[Floor]) {
+        for floor in floors {
+            let Some(slot) = self.keys.find(&floor.key) else { continue };
+            let cell = self.keys.at_mut(slot).and_then(|(_, state)| state.known_mut(floor.sequence));
+            if let Some(cell) = cell {
+                self.work.push(Errand::Floor, slot, cell);
+            }
+        }
+    }
+
+    /// Takes the store's word on what it was told in `life` to make up for.
+    pub fn floored(&mut self, floor: &Floor, merged: &Merged, life: u32, now: UnixMs) {
+        let merge = Merge {
+            key: floor.key.clone(),
+            sequence: floor.sequence,
+            parts: Vec::new(),
+            limit: u64::MAX,
+            expires: floor.expires,
+            proposal: None,
+            wants_previous: false,
+            life,
+        };
+        self.merged(&merge, merged, now);
     }
 
     /// Gives what no component accounts for to [`BASE`].

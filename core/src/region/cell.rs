@@ -49,6 +49,8 @@ pub struct CellState {
     pub(super) published: u64,
     /// The life of the regional store to which the marks on components belong.
     life: u32,
+    /// The life in which the store has said all that it holds of this cell.
+    whole_in: u32,
     /// The life in which the hot index names this cell.
     pub(super) hot_in: u32,
     pub(super) queued: Queued,
@@ -77,6 +79,7 @@ impl CellState {
             floor: 0,
             published: 0,
             life: 0,
+            whole_in: 0,
             hot_in: 0,
             queued: Queued::default(),
         }
@@ -178,15 +181,24 @@ impl CellState {
             .filter(move |component| !known || component.stored == NEVER || component.stored < component.own)
     }
 
-    /// Whether the store was heard of this cell in this `life`.
+    /// Whether the store has said all that it holds of this cell in this `life`. What other aggregators tell of it is
+    /// only a part.
     pub(super) fn is_known_to(&self, life: u32) -> bool {
-        self.life == life
+        self.whole_in == life
     }
 
-    /// The store has said all that it holds of the cell: what is more is taken, what is less is to be told again.
-    /// True if the cell grew.
-    pub(super) fn learn_all(&mut self, parts: &[Part], life: u32, now: UnixMs) -> bool {
-        self.life = life;
+    /// What the store holds in this `life`, as far as that is known.
+    pub(super) fn stored(&self, life: u32) -> impl Iterator<Item = Part> + '_ {
+        let known = self.life == life;
+        let stored = self.components.iter().filter(move |component| known && component.stored != NEVER);
+        stored.map(|component| (component.origin, component.stored))
+    }
+
+    /// The store has said all that it holds of the cell in this `life`: what is more is taken, what is less is to be
+    /// told again. Without a life it has said what it once held, which it may have lost since. True if the cell grew.
+    pub(super) fn learn_all(&mut self, parts: &[Part], life: Option<u32>, now: UnixMs) -> bool {
+        let Some(life) = life else { return self.raise_all(parts, now) };
+        (self.life, self.whole_in) = (life, life);
         for component in &mut self.components {
             component.stored = NEVER;
         }
@@ -199,14 +211,21 @@ impl CellState {
             self.life = life;
             self.components.iter_mut().for_each(|component| component.stored = NEVER);
         }
-        let mut grew = false;
+        let grew = self.raise_all(parts, now);
         for (origin, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
-            // Without room for it the component stays in the store alone.
-            grew |= self.raise(*origin, *own, now).unwrap_or(false);
             if let Some(component) = self.find(*origin).ok().and_then(|at| self.components.get_mut(at)) {
                 let known = if component.stored == NEVER { 0 } else { component.stored };
                 component.stored = known.max(*own);
             }
+        }
+        grew
+    }
+
+    fn raise_all(&mut self, parts: &[Part], now: UnixMs) -> bool {
+        let mut grew = false;
+        for (origin, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
+            // Without room for it the component stays in the store alone.
+            grew |= self.raise(*origin, *own, now).unwrap_or(false);
         }
         grew
     }

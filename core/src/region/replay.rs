@@ -80,6 +80,11 @@ impl Region {
         }
     }
 
+    /// Which of the store's lives this is, as the region counts them.
+    pub fn store_life(&self) -> u32 {
+        self.backing.life.unwrap_or_default()
+    }
+
     /// Whether all that is hot in the store is known here. Subscribers hear that their snapshot is complete only then.
     pub fn set_whole(&mut self, whole: bool) {
         self.backing.whole = whole;
@@ -105,7 +110,7 @@ impl Region {
     /// Takes the store's word on a merge.
     pub fn merged(&mut self, merge: &Merge, merged: &Merged, now: UnixMs) {
         let Some(slot) = self.keys.find(&merge.key) else { return };
-        self.learn_all(slot, merge.sequence, merged, now, None);
+        self.learn_all(slot, merge, merged, now, None);
         self.share(slot, merge.sequence);
     }
 
@@ -170,6 +175,7 @@ impl Region {
             expires,
             proposal: Some(proposal),
             wants_previous: true,
+            life,
         }))
     }
 
@@ -184,10 +190,9 @@ impl Region {
     ) -> Result<wire::Answer, Refused> {
         let granted = merged.granted == Some(true);
         let slot = self.keys.find(&merge.key).ok_or(Refused::Full)?;
-        self.learn_all(slot, merge.sequence, merged, now, Some(origin));
-        if granted {
-            self.share(slot, merge.sequence);
-        }
+        self.learn_all(slot, merge, merged, now, Some(origin));
+        // Also after a refusal: what the asker had spent before is in the store by now, and no replay will tell.
+        self.share(slot, merge.sequence);
         let (_, state) = self.keys.at(slot).ok_or(Refused::Full)?;
         Ok(answer(state, origin, ask, granted))
     }
@@ -276,27 +281,30 @@ impl Region {
             expires: state.expires(spot.sequence),
             proposal: None,
             wants_previous: !cell.is_known_to(life),
+            life,
         })
     }
 
     fn learn_all(
         &mut self,
         slot: usize,
-        sequence: u64,
+        merge: &Merge,
         merged: &Merged,
         now: UnixMs,
         asker: Option<OriginId>,
     ) {
         let Some(life) = self.backing.life else { return };
         let Some((key, state)) = self.keys.at_mut(slot) else { return };
-        let key = key.clone();
+        let (key, sequence) = (key.clone(), merge.sequence);
         state.note_limit(sequence, merged.limit);
-        let mut grew = state.cell_mut(sequence).is_ok_and(|cell| cell.learn_all(&merged.current, life, now));
+        // A word that was on its way while the store was found wiped may be about what it held before.
+        let holds = (merge.life == life).then_some(life);
+        let mut grew = state.cell_mut(sequence).is_ok_and(|cell| cell.learn_all(&merged.current, holds, now));
         if let (Some(parts), Some(before)) = (&merged.previous, sequence.checked_sub(1))
             && (!parts.is_empty() || state.cell(before).is_some())
             && Position::at(now, state.cell_ms()).sequence <= before.saturating_add(1)
         {
-            grew |= state.cell_mut(before).is_ok_and(|cell| cell.learn_all(parts, life, now));
+            grew |= state.cell_mut(before).is_ok_and(|cell| cell.learn_all(parts, holds, now));
             self.work.note(slot, before, state, Some(life));
         }
         self.work.note(slot, sequence, state, Some(life));
@@ -326,10 +334,11 @@ impl Region {
     fn change_of(&self, spot: Spot) -> Option<wire::Change> {
         let (key, state) = self.keys.at(spot.slot)?;
         let cell = state.cell(spot.sequence)?;
-        let ours = |origin: OriginId| origin == BASE || self.origins.contains_key(&origin);
-        let parts = cell.components.iter().filter(|component| ours(component.origin));
-        let parts =
-            parts.map(|component| wire::Part { origin: component.origin.0.to_vec(), own: component.own });
+        // Of many, only those whose word this aggregator has: their other aggregators tell of the rest.
+        let few = cell.components.len() <= MAX_REPEATED;
+        let ours = |origin: OriginId| few || origin == BASE || self.origins.contains_key(&origin);
+        let stored = cell.stored(self.backing.life?).filter(|(origin, _)| ours(*origin));
+        let parts = stored.map(|(origin, own)| wire::Part { origin: origin.0.to_vec(), own });
         Some(wire::Change {
             key: key.as_bytes().to_vec(),
             sequence: spot.sequence,
