@@ -135,6 +135,9 @@ impl Server {
         say_what_is_shared(&settings);
         let Settings { region, token, limits, cadence, .. } = settings;
         let shared = Arc::new(Shared::new(region, token, limits, clock, regional, global));
+        if let Some(global) = &shared.global {
+            global::prepare(&shared, global).await;
+        }
         let mut helpers = vec![
             tokio::spawn(push::watch(shared.clone())),
             tokio::spawn(tick(shared.clone())),
