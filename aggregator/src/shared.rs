@@ -324,7 +324,7 @@ impl Shared {
     /// All metrics, in Prometheus' text format.
     pub fn metrics_text(&self) -> String {
         let regional = self.regional.as_ref().map(|regional| ("regional", regional.breaker_state()));
-        let global = self.global.as_ref().map(|global| ("global", global.breaker_state()));
+        let global = self.global.iter().flat_map(|global| global.breaker_states());
         let breakers: Vec<_> = regional.into_iter().chain(global).collect();
         self.metrics.text(self.stats(), &breakers)
     }

@@ -246,7 +246,14 @@ async fn a_cell_expires_and_never_sooner_than_told_before() {
     let keys: Vec<String> = redis::cmd("KEYS").arg("*bob*").query(&mut hand).unwrap();
     assert!(keys.is_empty(), "reading leaves no key: {keys:?}");
     merge_one(&store, Merge { expires: UnixMs(1), ..merge(&key(b"over"), &[(A, 1)]) }).await;
-    assert_eq!(merge_one(&store, merge(&key(b"over"), &[])).await.current, []);
+    assert_eq!(
+        merge_one(&store, merge(&key(b"over"), &[])).await.current,
+        [(A, 1)],
+        "whatever our clock says"
+    );
+    let ttl: u64 =
+        redis::cmd("PTTL").arg("weir:eu:{default/login/over/60000/0/1}:29000000").query(&mut hand).unwrap();
+    assert!((50_000..=60_000).contains(&ttl), "{ttl}");
 }
 
 #[tokio::test]

@@ -85,6 +85,11 @@ impl Database {
         Ok(())
     }
 
+    /// Whether imports read from another place than publications go to.
+    pub fn has_replica(&self) -> bool {
+        self.inner.replica.is_some()
+    }
+
     fn primary(&self) -> &Pool {
         &self.inner.primary
     }

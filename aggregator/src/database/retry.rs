@@ -45,18 +45,20 @@ pub(super) async fn until<W: Work>(
     pool: &Pool,
     mut work: W,
 ) -> Result<W::Output, DatabaseError> {
+    let mut last = None;
     // What is given up at the deadline takes its connection along.
-    timeout_at(deadline, async {
+    let done = timeout_at(deadline, async {
         for pause_ms in PAUSES_MS {
             match once(pool, &mut work).await {
-                Err(error) if error.is_transient() => sleep(jittered(pause_ms)).await,
+                Err(error) if error.is_transient() => last = Some(error),
                 result => return result,
             }
+            sleep(jittered(pause_ms)).await;
         }
         once(pool, &mut work).await
-    })
-    .await
-    .unwrap_or_else(|_| Err(DatabaseError::timeout()))
+    });
+    // That the time was over between two tries says less than why the first one failed.
+    done.await.unwrap_or_else(|_| Err(last.unwrap_or_else(DatabaseError::timeout)))
 }
 
 async fn once<W: Work>(pool: &Pool, work: &mut W) -> Result<W::Output, DatabaseError> {

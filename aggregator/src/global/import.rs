@@ -7,7 +7,7 @@ use crate::database::DatabaseError;
 use crate::metrics::Operation;
 use crate::shared::Shared;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::task::yield_now;
 use tracing::debug;
 use weir_core::region::exchange::Stored;
@@ -20,20 +20,25 @@ pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {
     let mut beat = global.beat(global.cadence.import_ms);
     loop {
         global.wait_for(&mut beat).await;
-        if global.is_allowed() {
-            let started = Instant::now();
-            if let Err(error) = import(&shared, &global).await {
-                shared.metrics.global_sync_failed(error.reason());
-                shared.warn(&format!("nothing could be imported: {error}"), None);
-            }
-            shared.metrics.import_seconds.observe(started.elapsed().as_secs_f64());
+        if global.is_allowed(Operation::Import) {
+            import_now(&shared, &global, global.within()).await;
         }
     }
 }
 
-async fn import(shared: &Shared, global: &Global) -> Result<(), DatabaseError> {
+/// Imports once; what goes wrong is counted and said.
+pub(super) async fn import_now(shared: &Shared, global: &Global, within: Duration) {
     let started = Instant::now();
-    let result = global.database.import(shared.now(), global.within()).await;
+    if let Err(error) = import(shared, global, within).await {
+        shared.metrics.global_sync_failed(error.reason());
+        shared.warn(&format!("nothing could be imported: {error}"), None);
+    }
+    shared.metrics.import_seconds.observe(started.elapsed().as_secs_f64());
+}
+
+async fn import(shared: &Shared, global: &Global, within: Duration) -> Result<(), DatabaseError> {
+    let started = Instant::now();
+    let result = global.database.import(shared.now(), within).await;
     global.note(&shared.metrics, Operation::Import, started, &result);
     let imported = result?;
     let polled = i64::try_from(imported.cells.len()).unwrap_or(i64::MAX);

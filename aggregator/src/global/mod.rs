@@ -3,7 +3,8 @@
 //! In reading order: `publish` (this region's use goes out), `import` (the others' comes in), `lease` (a region without
 //! a store of its own has one aggregator), `recover` (a region that has lost everything reads its own figures).
 //!
-//! Nothing that a request waits for is here. While the database is away, the region goes on with what it has imported.
+//! An aggregator that starts reads first and serves then, if the database answers at once: else what it grants in its
+//! first seconds would rest on nothing. Nothing else that a request waits for is here. While the database is away, the region goes on with what it has imported.
 //!
 //! Leaves to others: rows and statements (`database`), what is published and merged (`weir_core::region`).
 
@@ -18,7 +19,7 @@ use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use weir_core::breaker::{Breaker, State};
 use weir_core::cadence::{Beat, Cadence};
@@ -31,27 +32,41 @@ pub struct Global {
     id: [u8; 16],
     cadence: Cadence,
     breaker: Mutex<Breaker>,
+    /// A sick replica keeps nobody from publishing, nor a sick primary from importing.
+    replica_breaker: Option<Mutex<Breaker>>,
     started: Instant,
 }
+
+/// How long an aggregator that starts waits for what the database knows.
+const PREPARATION: Duration = Duration::from_secs(1);
 
 impl Global {
     /// A database that nothing is known of yet.
     pub fn new(database: Database, cadence: Cadence) -> Global {
-        let breaker = Mutex::new(Breaker::new(cadence.global_breaker));
-        Global { database, id: rand::random(), cadence, breaker, started: Instant::now() }
+        let breaker = || Mutex::new(Breaker::new(cadence.global_breaker));
+        let replica_breaker = database.has_replica().then(breaker);
+        let (id, started) = (rand::random(), Instant::now());
+        Global { database, id, cadence, breaker: breaker(), replica_breaker, started }
     }
 
-    /// What the breaker lets through.
-    pub fn breaker_state(&self) -> State {
-        self.breaker.lock().state(self.now())
+    /// What the breakers let through, and before what they stand.
+    pub fn breaker_states(&self) -> impl Iterator<Item = (&'static str, State)> {
+        let replica = self.replica_breaker.as_ref().map(|breaker| ("global_replica", breaker));
+        let breakers = std::iter::once(("global", &self.breaker)).chain(replica);
+        breakers.map(|(store, breaker)| (store, breaker.lock().state(self.now())))
     }
 
     fn now(&self) -> MonoMs {
         MonoMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    fn is_allowed(&self) -> bool {
-        self.breaker.lock().allows(self.now())
+    fn is_allowed(&self, operation: Operation) -> bool {
+        self.breaker_of(operation).lock().allows(self.now())
+    }
+
+    fn breaker_of(&self, operation: Operation) -> &Mutex<Breaker> {
+        let replica = self.replica_breaker.as_ref().filter(|_| operation == Operation::Import);
+        replica.unwrap_or(&self.breaker)
     }
 
     /// How long a call may take.
@@ -69,10 +84,10 @@ impl Global {
     ) {
         metrics.operation(operation, started.elapsed());
         match result {
-            Ok(_) => self.breaker.lock().succeeded(),
+            Ok(_) => self.breaker_of(operation).lock().succeeded(),
             Err(error) => {
                 metrics.operation_failed(operation, error.reason());
-                self.breaker.lock().failed(self.now());
+                self.breaker_of(operation).lock().failed(self.now());
             }
         }
     }
@@ -87,12 +102,22 @@ impl Global {
     }
 }
 
+/// Reads what the database knows, as far as it answers at once; before anybody is served.
+pub async fn prepare(shared: &Shared, global: &Global) {
+    let is_all_there_is = shared.regional.is_none();
+    let own = async {
+        if is_all_there_is {
+            recover::recover(shared, global, PREPARATION).await;
+        }
+    };
+    let others = import::import_now(shared, global, PREPARATION);
+    tokio::join!(own, others);
+}
+
 /// Begins everything that goes on beside streams.
-pub fn start(shared: &Arc<Shared>, global: &Arc<Global>) -> Vec<JoinHandle<()>> {
+pub fn start(shared: &Arc<Shared>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
     let (shared, global) = (|| shared.clone(), || global.clone());
-    vec![
-        tokio::spawn(publish::run(shared(), global())),
-        tokio::spawn(import::run(shared(), global())),
-        tokio::spawn(recover::run(shared(), global())),
-    ]
+    tasks.spawn(publish::run(shared(), global()));
+    tasks.spawn(import::run(shared(), global()));
+    tasks.spawn(recover::run(shared(), global()));
 }

@@ -24,7 +24,7 @@ pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {
     let mut life = None;
     loop {
         global.wait_for(&mut beat).await;
-        if global.is_allowed() {
+        if global.is_allowed(Operation::Publish) {
             let started = Instant::now();
             publish(&shared, &global, &mut life).await;
             shared.metrics.publish_seconds.observe(started.elapsed().as_secs_f64());
@@ -41,13 +41,13 @@ async fn publish(shared: &Shared, global: &Global, life: &mut Option<u64>) {
     shared.metrics.global_left.inc_by(choice.left.len() as u64);
     shared.region(|region, _| region.publish_failed(choice.left.iter().map(|due| &due.publication)));
     let rows: Vec<Publication> = choice.chosen.into_iter().map(|due| due.publication).collect();
-    if !rows.is_empty() {
-        write(shared, global, &rows).await;
+    if rows.is_empty() || write(shared, global, &rows).await {
+        shared.metrics.published.touch();
     }
-    shared.metrics.published.touch();
 }
 
-async fn write(shared: &Shared, global: &Global, rows: &[Publication]) {
+/// False if not all of it stands in the table now.
+async fn write(shared: &Shared, global: &Global, rows: &[Publication]) -> bool {
     let started = Instant::now();
     let published = global
         .database
@@ -70,12 +70,13 @@ async fn write(shared: &Shared, global: &Global, rows: &[Publication]) {
     }
     let result = published.last_error.map_or(Ok(()), Err);
     global.note(&shared.metrics, Operation::Publish, started, &result);
-    match result {
+    match &result {
         Ok(()) => debug!(rows = published.rows, "published"),
         Err(error) => {
             warn!(%error, rows = published.rows, "not all could be published; the rest goes with the next beat")
         }
     }
+    result.is_ok()
 }
 
 /// Whether the table is there. If it was wiped, all is due again.

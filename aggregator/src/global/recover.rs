@@ -1,5 +1,7 @@
 //! A region that has lost everything reads what it has published itself. That counts as a floor, not as anybody's use.
 //!
+//! While the database is away it is asked over and over: a floor that comes late is still better than none.
+//!
 //! Leaves to others: what becomes of a floor (`weir_core::region`), when something is lost (`regional`, `serve`).
 
 use super::Global;
@@ -10,27 +12,36 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-/// How often it is tried within the time of grace, and how long it is waited in between.
-const TRIES: usize = 4;
+/// Between two tries within the time of grace; later on as long as between two publications.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Recovers after each loss, for as long as the program runs.
 pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {
+    let grace = Duration::from_millis(global.cadence.grace_ms);
     loop {
         shared.lost.notified().await;
-        for _ in 0..TRIES {
-            if recover(&shared, &global).await {
-                break;
-            }
-            sleep(PAUSE).await;
+        let lost_at = shared.now();
+        let lost = Instant::now();
+        while !recover(&shared, &global, grace / 2).await {
+            let is_late = lost.elapsed() > grace;
+            sleep(if is_late { Duration::from_millis(global.cadence.publish_ms) } else { PAUSE }).await;
+        }
+        // Who gives floors to the base has done so at the end of the time of grace. A region with a store keeps a
+        // floor that comes later in memory.
+        if lost.elapsed() > grace && shared.regional.is_none() {
+            shared.region(|region, now| {
+                region.lost(lost_at);
+                let floors = region.end_grace();
+                region.settle(&floors, now);
+            });
         }
     }
 }
 
-async fn recover(shared: &Shared, global: &Global) -> bool {
+/// Reads what this region had published. False if that was not possible.
+pub(super) async fn recover(shared: &Shared, global: &Global, within: Duration) -> bool {
     let started = Instant::now();
-    let grace = Duration::from_millis(global.cadence.grace_ms);
-    let result = global.database.own(shared.now(), grace / 2).await;
+    let result = global.database.own(shared.now(), within).await;
     global.note(&shared.metrics, Operation::Recover, started, &result);
     match result {
         Ok(own) => {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use weir_core::breaker::{Breaker, State};
 use weir_core::cadence::Cadence;
 use weir_core::time::MonoMs;
@@ -109,17 +109,15 @@ impl Regional {
 }
 
 /// Begins everything that goes on beside streams.
-pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>) -> Vec<JoinHandle<()>> {
+pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>, tasks: &mut JoinSet<()>) {
     shared.region(|region, _| region.back());
     let (shared, regional) = (|| shared.clone(), || regional.clone());
-    vec![
-        tokio::spawn(replay::run(shared(), regional())),
-        tokio::spawn(watch::run(shared(), regional())),
-        tokio::spawn(watch::announce(shared(), regional())),
-        tokio::spawn(sisters::tell(shared(), regional())),
-        tokio::spawn(sisters::listen(shared(), regional())),
-        tokio::spawn(sisters::read_hot(shared(), regional())),
-    ]
+    tasks.spawn(replay::run(shared(), regional()));
+    tasks.spawn(watch::run(shared(), regional()));
+    tasks.spawn(watch::announce(shared(), regional()));
+    tasks.spawn(sisters::tell(shared(), regional()));
+    tasks.spawn(sisters::listen(shared(), regional()));
+    tasks.spawn(sisters::read_hot(shared(), regional()));
 }
 
 fn ms(ms: u64) -> Duration {

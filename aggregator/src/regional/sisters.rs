@@ -36,7 +36,7 @@ pub async fn tell(shared: Arc<Shared>, regional: Arc<Regional>) {
             }
             send(&shared, &regional, Changes { cells, ..Changes::default() }).await;
         }
-        sleep(ms(regional.cadence.replay_ms)).await;
+        sleep(ms(regional.cadence.share_ms)).await;
     }
 }
 

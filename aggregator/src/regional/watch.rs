@@ -43,8 +43,8 @@ pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
 struct Watch {
     shared: Arc<Shared>,
     regional: Arc<Regional>,
-    /// The life that each sentinel told of last.
-    known: BTreeMap<u16, u128>,
+    /// The life that each sentinel told of last, and how often it had been looked at.
+    known: BTreeMap<u16, (u128, u64)>,
     away: bool,
 }
 
@@ -81,8 +81,8 @@ impl Watch {
         let first = self.known.is_empty();
         let (mut changed, mut young) = (false, false);
         for life in &lives.seen {
-            match self.known.insert(life.place, life.id) {
-                Some(before) => changed |= before != life.id,
+            match self.known.insert(life.place, (life.id, life.looks)) {
+                Some((id, looks)) => changed |= id != life.id || looks > life.looks,
                 None => young |= life.age_ms < YOUNG_MS,
             }
         }

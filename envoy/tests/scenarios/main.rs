@@ -8,6 +8,8 @@ mod consults;
 mod exactness;
 mod faults;
 mod flood;
+mod globe;
+mod globe_faults;
 mod hostile;
 mod redis;
 mod redis_faults;

@@ -1,0 +1,648 @@
+//! Several regions in one process, each with streams of its own, over one real database: what they tell each other to
+//! the last unit, and what they keep to themselves.
+//!
+//! Leaves to others: real Envoys and programs that die (`envoy/tests/scenarios`), single statements (`database_*`).
+
+mod common;
+mod database_support;
+
+use common::{DEADLINE, HOUR_MS, Peer, ShiftedClock, Weir, hello_frame};
+use database_support::{Scene, Store};
+use sqlx::{AssertSqlSafe, Connection, Executor};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use weir_aggregator::clock::{Clock, SystemClock};
+use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::serve::{Server, Settings};
+use weir_core::breaker::Policy;
+use weir_core::cadence::Cadence;
+use weir_core::key::{Key, KeyParts};
+use weir_core::region::RegionLimits;
+use weir_core::wire::{Answer, Consult, Count, FilterFrame, Report};
+use weir_envoy::{Proxy, ports, wait};
+
+const MINUTE_MS: u64 = 60_000;
+const LIMIT: u64 = 100;
+/// A busy machine is slow, and a condition that never comes true is rare.
+const SOON: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mariadb() {
+    let store = Store::mariadb().await;
+    scenarios(&store).await;
+    a_replica_is_read_and_its_failures_stay_its_own(&store).await;
+    deadlocks_cost_no_count(&store).await;
+    a_database_that_is_cut_off(&store).await;
+    a_database_that_comes_back_after_the_time_of_grace(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql() {
+    if let Some(store) = Store::mysql().await {
+        scenarios(&store).await;
+        deadlocks_cost_no_count(&store).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite() {
+    scenarios(&Store::sqlite()).await;
+}
+
+async fn scenarios(store: &Store) {
+    each_region_tells_its_own_use_and_hears_the_sum_of_the_others(store).await;
+    a_denial_costs_nothing_anywhere(store).await;
+    a_denial_by_the_window_before_pins_nobody(store).await;
+    little_use_and_short_windows_stay_at_home(store).await;
+    an_unchanged_row_is_not_written_again(store).await;
+    one_namespace_cannot_take_all_room(store).await;
+    rows_that_are_none_are_skipped(store).await;
+    a_table_that_is_wiped_is_written_again(store).await;
+    identifiers_stay_apart(store).await;
+    who_starts_anew_knows_what_was_used(store).await;
+}
+
+/// A clock a minute after the full hour, so that no window of an hour rolls over within a test.
+fn clock() -> Arc<ShiftedClock> {
+    let now = SystemClock.now().0;
+    let start = (now / HOUR_MS + 1) * HOUR_MS + MINUTE_MS;
+    let clock = Arc::new(ShiftedClock::default());
+    clock.0.store((start - now).cast_signed(), Relaxed);
+    clock
+}
+
+fn cadence() -> Cadence {
+    Cadence { publish_ms: 100, import_ms: 100, ..Cadence::for_tests() }
+}
+
+/// How a region is started.
+struct Options {
+    region: &'static str,
+    url: String,
+    read_url: Option<String>,
+    cadence: Cadence,
+    clock: Arc<ShiftedClock>,
+}
+
+impl Options {
+    fn new(region: &'static str, scene: &Scene, clock: &Arc<ShiftedClock>) -> Options {
+        let clock = clock.clone();
+        Options { region, url: scene.url.clone(), read_url: None, cadence: cadence(), clock }
+    }
+
+    async fn start(self) -> Region {
+        let settings = Settings {
+            region: self.region.into(),
+            grpc_listen: "127.0.0.1:0".into(),
+            admin_listen: "127.0.0.1:0".into(),
+            token: None,
+            limits: RegionLimits::default(),
+            store: None,
+            database: Some(DatabaseOptions {
+                url: self.url,
+                read_url: self.read_url,
+                region: self.region.into(),
+            }),
+            migrate: false,
+            cadence: self.cadence,
+        };
+        let server = Server::start(settings, self.clock.clone()).await.unwrap();
+        let weir = Weir { server, clock: self.clock };
+        let peer = join(&weir, 1).await;
+        Region { weir, peer }
+    }
+}
+
+/// Welcomed as another Envoy.
+async fn join(weir: &Weir, origin: u8) -> Peer {
+    let mut peer = Peer::open(weir.connect().await).await;
+    peer.send(hello_frame(origin, false)).await;
+    peer.next_with(|frame| frame.welcome).await;
+    peer
+}
+
+/// A region without a store of its own, and an Envoy's stream to it.
+struct Region {
+    weir: Weir,
+    peer: Peer,
+}
+
+impl Region {
+    async fn start(region: &'static str, scene: &Scene, clock: &Arc<ShiftedClock>) -> Region {
+        Options::new(region, scene, clock).start().await
+    }
+
+    fn sequence(&self, duration_ms: u64) -> u64 {
+        self.weir.clock.now().0 / duration_ms
+    }
+
+    /// Says that the Envoy has used so much, each of a limit of [`LIMIT`], and waits until it is merged.
+    async fn used(&mut self, duration_ms: u64, counts: &[(&[u8], u64)]) {
+        let sequence = self.sequence(duration_ms);
+        let count = |(identifier, own): &(&[u8], u64)| Count {
+            key: key(identifier, duration_ms).as_bytes().to_vec(),
+            sequence,
+            own: *own,
+            limit: LIMIT,
+            ..Count::default()
+        };
+        let counts = counts.iter().map(count).collect();
+        self.peer
+            .send(FilterFrame { report: Some(Report { id: 7, counts }), ..FilterFrame::default() })
+            .await;
+        let ack = self.peer.next_with(|frame| frame.ack).await;
+        assert_eq!(ack.refused, [0; 0]);
+    }
+
+    async fn asks(&mut self, identifier: &[u8], duration_ms: u64, own: u64, cost: u64, limit: u64) -> Answer {
+        let key = key(identifier, duration_ms).as_bytes().to_vec();
+        let sequence = self.sequence(duration_ms);
+        let consult = Consult { id: 9, key, sequence, own, cost, limit, timeout_ms: 0 };
+        self.peer.answers(vec![consult]).await.remove(0)
+    }
+
+    /// What the region itself and what the others have used of the present window.
+    fn holds(&self, identifier: &[u8], duration_ms: u64) -> (u64, u64) {
+        let sequence = self.sequence(duration_ms);
+        let explained = self.weir.server.shared().explain(b"w", b"n", identifier);
+        let cells = explained.iter().filter(|found| found.key.parts().duration_ms == duration_ms);
+        let cell = cells.flat_map(|found| &found.cells).find(|cell| cell.sequence == sequence);
+        cell.map_or((0, 0), |cell| (cell.regional_total(), cell.global_others))
+    }
+
+    async fn comes_to_hold(&self, identifier: &[u8], duration_ms: u64, expected: (u64, u64)) {
+        let held = wait::until("it is heard", SOON, async || self.holds(identifier, duration_ms) == expected);
+        if held.await.is_err() {
+            let (name, holds) = (identifier.escape_ascii(), self.holds(identifier, duration_ms));
+            panic!("{} holds {holds:?} of {name}, not {expected:?}", self.weir.server.shared().region_name);
+        }
+    }
+
+    /// Waits until it has both published and imported `times` more, from begin to end.
+    async fn beats(&self, times: u32) {
+        for operation in ["look_global", "import"] {
+            let name = format!("weir_ratelimit_origin_operations_total{{op=\"{operation}\"}}");
+            // The one that may be under way does not count.
+            let enough = self.weir.metric(&name) + f64::from(times + 1);
+            wait::until(&name, SOON, async || self.weir.metric(&name) >= enough).await.unwrap();
+        }
+    }
+
+    async fn metric_becomes(&self, name: &str, wanted: impl Fn(f64) -> bool) {
+        let waited = wait::until(name, SOON, async || wanted(self.weir.metric(name))).await;
+        assert!(waited.is_ok(), "{name} is {}", self.weir.metric(name));
+    }
+}
+
+fn key(identifier: &[u8], duration_ms: u64) -> Key {
+    let parts =
+        KeyParts { workspace: b"w", namespace: b"n", identifier, duration_ms, epoch: 0, resolution: 1 };
+    Key::new(&parts).unwrap()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Scene {
+    /// The row of an identifier and a region; 0 if there is none.
+    async fn row(&self, identifier: &[u8], region: &str) -> i64 {
+        let identifier = hex(identifier);
+        let region = hex(region.as_bytes());
+        self.number(&format!(
+            "SELECT COALESCE(SUM(count), 0) FROM ratelimit_window_counts
+             WHERE identifier = x'{identifier}' AND region = x'{region}' AND expires_at > 0"
+        ))
+        .await
+    }
+
+    async fn row_becomes(&self, identifier: &[u8], region: &str, expected: i64) {
+        let written = async || self.row(identifier, region).await == expected;
+        let waited = wait::until("the row is written", SOON, written).await;
+        assert!(waited.is_ok(), "the row of {region} is {}", self.row(identifier, region).await);
+    }
+
+    /// Rows of cells.
+    async fn cells(&self) -> i64 {
+        self.number("SELECT COUNT(*) FROM ratelimit_window_counts WHERE expires_at > 0").await
+    }
+}
+
+async fn each_region_tells_its_own_use_and_hears_the_sum_of_the_others(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut regions = Vec::new();
+    for (name, own) in [("a", 60), ("b", 55), ("c", 51)] {
+        let mut region = Region::start(name, &scene, &clock).await;
+        region.used(HOUR_MS, &[(b"x", own)]).await;
+        regions.push((name, own, region));
+    }
+    let began = Instant::now();
+    for (_, own, region) in &regions {
+        region.comes_to_hold(b"x", HOUR_MS, (*own, 60 + 55 + 51 - own)).await;
+    }
+    println!("three regions agree after {:?}", began.elapsed());
+    for (_, _, region) in &regions {
+        region.beats(3).await;
+    }
+    for (name, own, region) in &regions {
+        assert_eq!(scene.row(b"x", name).await, own.cast_signed(), "what was imported is not told again");
+        assert_eq!(region.holds(b"x", HOUR_MS), (*own, 60 + 55 + 51 - own));
+    }
+    assert_eq!(scene.cells().await, 3);
+}
+
+async fn a_denial_costs_nothing_anywhere(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut a = Region::start("a", &scene, &clock).await;
+    let mut b = Region::start("b", &scene, &clock).await;
+    assert!(!a.asks(b"cold", HOUR_MS, 0, 2 * LIMIT, LIMIT).await.granted);
+    a.beats(2).await;
+    b.beats(2).await;
+    assert_eq!(scene.cells().await, 0);
+    assert_eq!((a.holds(b"cold", HOUR_MS), b.holds(b"cold", HOUR_MS)), ((0, 0), (0, 0)));
+    assert!(b.asks(b"cold", HOUR_MS, 0, LIMIT, LIMIT).await.granted, "all of the limit is left");
+}
+
+async fn a_denial_by_the_window_before_pins_nobody(store: &Store) {
+    const FULL: u64 = 10;
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut a = Region::start("a", &scene, &clock).await;
+    let mut b = Region::start("b", &scene, &clock).await;
+    assert!(a.asks(b"x", MINUTE_MS, 0, 8, FULL).await.granted);
+    b.comes_to_hold(b"x", MINUTE_MS, (0, 8)).await;
+    let into_next = |ms: u64| MINUTE_MS - clock.now().0 % MINUTE_MS + ms;
+    clock.0.fetch_add(into_next(50).cast_signed(), Relaxed);
+    for region in [&mut a, &mut b] {
+        let denied = region.asks(b"x", MINUTE_MS, 0, 4, FULL).await;
+        assert!(!denied.granted, "8 of the window before and 4 are more than 10");
+    }
+    a.beats(2).await;
+    b.beats(2).await;
+    assert_eq!((a.holds(b"x", MINUTE_MS), b.holds(b"x", MINUTE_MS)), ((0, 0), (0, 0)));
+    assert_eq!(scene.cells().await, 1, "only the window before");
+    // Half a window later 4 of the 8 are left.
+    clock.0.fetch_add(30_000, Relaxed);
+    assert!(a.asks(b"x", MINUTE_MS, 0, 4, FULL).await.granted);
+    assert!(b.asks(b"x", MINUTE_MS, 0, 4, FULL).await.granted);
+}
+
+async fn little_use_and_short_windows_stay_at_home(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut a = Region::start("a", &scene, &clock).await;
+    let mut b = Region::start("b", &scene, &clock).await;
+    a.used(HOUR_MS, &[(b"x", LIMIT / 2 - 1)]).await;
+    b.used(HOUR_MS, &[(b"x", 5)]).await;
+    a.used(MINUTE_MS - 1_000, &[(b"short", LIMIT)]).await;
+    a.beats(3).await;
+    b.beats(3).await;
+    assert_eq!(scene.cells().await, 0);
+    a.used(HOUR_MS, &[(b"x", LIMIT / 2)]).await;
+    // Once one has spoken, the others do.
+    a.comes_to_hold(b"x", HOUR_MS, (LIMIT / 2, 5)).await;
+    b.comes_to_hold(b"x", HOUR_MS, (5, LIMIT / 2)).await;
+    b.used(HOUR_MS, &[(b"x", 6)]).await;
+    a.comes_to_hold(b"x", HOUR_MS, (LIMIT / 2, 6)).await;
+    assert_eq!(scene.cells().await, 2);
+}
+
+async fn an_unchanged_row_is_not_written_again(store: &Store) {
+    const WRITES: &str = "weir_ratelimit_global_writes_total";
+    const UPDATED: &str = "SELECT MAX(updated_at) FROM ratelimit_window_counts WHERE expires_at > 0";
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut a = Region::start("a", &scene, &clock).await;
+    a.used(HOUR_MS, &[(b"x", 70)]).await;
+    scene.row_becomes(b"x", "a", 70).await;
+    let (written, updated) = (a.weir.metric(WRITES), scene.number(UPDATED).await);
+    a.used(HOUR_MS, &[(b"x", 70)]).await;
+    a.used(HOUR_MS, &[(b"x", 60)]).await;
+    a.beats(3).await;
+    assert_eq!((a.weir.metric(WRITES), scene.number(UPDATED).await), (written, updated));
+    a.used(HOUR_MS, &[(b"x", 71)]).await;
+    scene.row_becomes(b"x", "a", 71).await;
+    assert!(scene.number(UPDATED).await > updated);
+    a.metric_becomes(WRITES, |writes| writes == written + 1.0).await;
+}
+
+async fn one_namespace_cannot_take_all_room(store: &Store) {
+    const CAP: usize = 3;
+    const CELLS: u64 = 10;
+    let (scene, clock) = (store.fresh().await, clock());
+    let cadence = Cadence { namespace_cap: CAP, publish_ms: 300, ..cadence() };
+    let mut a = Options { cadence, ..Options::new("a", &scene, &clock) }.start().await;
+    let b = Region::start("b", &scene, &clock).await;
+    let names: Vec<_> = (0..CELLS).map(|place| format!("x{place}")).collect();
+    let counts: Vec<_> = names.iter().zip(60..).map(|(name, own)| (name.as_bytes(), own)).collect();
+    a.used(HOUR_MS, &counts).await;
+    for (name, own) in &counts {
+        b.comes_to_hold(name, HOUR_MS, (0, *own)).await;
+    }
+    // 10, of which 7 wait, then 4, then 1.
+    assert_eq!(a.weir.metric("weir_ratelimit_global_left_total"), 7.0 + 4.0 + 1.0);
+    assert_eq!(a.weir.metric("weir_ratelimit_global_writes_total"), CELLS as f64);
+    let first = scene
+        .number(
+            "SELECT MIN(count) FROM ratelimit_window_counts WHERE expires_at > 0 AND updated_at =
+             (SELECT MIN(updated_at) FROM ratelimit_window_counts WHERE expires_at > 0)",
+        )
+        .await;
+    assert_eq!(first, 67, "the three most used went first");
+}
+
+async fn rows_that_are_none_are_skipped(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let a = Region::start("a", &scene, &clock).await;
+    let sequence = a.sequence(HOUR_MS);
+    let expires = (sequence + 2) * HOUR_MS;
+    let bad = [
+        (br"\@1".as_slice(), HOUR_MS, sequence, 7),
+        (b"much", HOUR_MS, sequence, 1_u64 << 60),
+        (b"none", 0, sequence, 7),
+        (b"early", HOUR_MS, sequence + 9, 7),
+    ];
+    for (identifier, duration_ms, sequence, count) in
+        bad.into_iter().chain([(&b"good"[..], HOUR_MS, sequence, 7)])
+    {
+        let identifier = hex(identifier);
+        scene
+            .run(&format!(
+                "INSERT INTO ratelimit_window_counts
+                 (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
+                 VALUES (x'77', x'6e', x'{identifier}', {duration_ms}, {sequence}, x'62', {count}, {expires}, 1)"
+            ))
+            .await;
+    }
+    a.comes_to_hold(b"good", HOUR_MS, (0, 7)).await;
+    let before = a.weir.metric("weir_aggregator_bad_rows_total");
+    a.beats(1).await;
+    assert!(a.weir.metric("weir_aggregator_bad_rows_total") >= before + bad.len() as f64, "each time anew");
+    assert_eq!(a.weir.metric("weir_ratelimit_global_entries_created_total"), 1.0);
+    assert_eq!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"other\"}"), 0.0);
+    for (identifier, ..) in bad {
+        assert_eq!(a.holds(identifier, HOUR_MS), (0, 0));
+    }
+}
+
+async fn a_table_that_is_wiped_is_written_again(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut a = Region::start("a", &scene, &clock).await;
+    let mut b = Region::start("b", &scene, &clock).await;
+    a.used(HOUR_MS, &[(b"x", 60), (b"y", 80)]).await;
+    b.used(HOUR_MS, &[(b"x", 70)]).await;
+    a.comes_to_hold(b"x", HOUR_MS, (60, 70)).await;
+    b.comes_to_hold(b"x", HOUR_MS, (70, 60)).await;
+    b.comes_to_hold(b"y", HOUR_MS, (0, 80)).await;
+    scene.wipe().await;
+    let wiped = Instant::now();
+    for (identifier, region, count) in [(b"x", "a", 60), (b"y", "a", 80), (b"x", "b", 70)] {
+        scene.row_becomes(identifier, region, count).await;
+    }
+    println!("written again {:?} after the wipe", wiped.elapsed());
+    assert_eq!(a.weir.metric("weir_aggregator_store_wipes_total{store=\"global\"}"), 1.0);
+    a.beats(2).await;
+    b.beats(2).await;
+    assert_eq!((a.holds(b"x", HOUR_MS), b.holds(b"x", HOUR_MS)), ((60, 70), (70, 60)), "nothing is lost");
+    assert_eq!(b.holds(b"y", HOUR_MS), (0, 80));
+    assert_eq!(scene.cells().await, 3);
+}
+
+async fn identifiers_stay_apart(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut a = Region::start("a", &scene, &clock).await;
+    let b = Region::start("b", &scene, &clock).await;
+    let long = vec![b'x'; 64];
+    let longer = [&long[..63], b"y"].concat();
+    let traps: Vec<&[u8]> = vec![
+        b"Alice",
+        b"alice",
+        "alic\u{e9}".as_bytes(),
+        "alice\u{301}".as_bytes(),
+        b"alice ",
+        b" alice",
+        b"alice\t",
+        b"alice\0",
+        b"",
+        b"\0",
+        b" ",
+        b"\xff\xfe",
+        b"\xc3",
+        b"a|b",
+        b"a:b",
+        b"a/b",
+        b"a,b",
+        b"a;b",
+        b"a{b}",
+        b"a%00b",
+        b"a\\b",
+        b"a\\\\b",
+        b"a'b",
+        b"a\"b",
+        b"a`b",
+        b"a\nb",
+        b"a\r\nb",
+        br"\@0.1:a",
+        br"\@1.1:a",
+        b"~",
+        br"\~",
+        "\u{df}".as_bytes(),
+        b"ss",
+        b"SS",
+        "\u{130}".as_bytes(),
+        b"i",
+        b"I",
+        &long,
+        &longer,
+        b"NULL",
+        b"0",
+        b"00",
+    ];
+    let counts: Vec<_> = traps.iter().copied().zip(50..).collect();
+    a.used(HOUR_MS, &counts).await;
+    for (identifier, own) in &counts {
+        b.comes_to_hold(identifier, HOUR_MS, (0, *own)).await;
+        assert_eq!(a.holds(identifier, HOUR_MS), (*own, 0));
+    }
+    assert_eq!(scene.cells().await, i64::try_from(traps.len()).unwrap());
+}
+
+async fn who_starts_anew_knows_what_was_used(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut a = Region::start("a", &scene, &clock).await;
+    let mut b = Region::start("b", &scene, &clock).await;
+    a.used(HOUR_MS, &[(b"x", 80), (b"y", 100)]).await;
+    b.used(HOUR_MS, &[(b"z", 100)]).await;
+    scene.row_becomes(b"x", "a", 80).await;
+    a.comes_to_hold(b"z", HOUR_MS, (0, 100)).await;
+    drop(a.peer);
+    a.weir.server.stop().await;
+
+    let mut a = Region::start("a", &scene, &clock).await;
+    // Another Envoy, too, as its first question.
+    a.peer = join(&a.weir, 2).await;
+    assert!(!a.asks(b"y", HOUR_MS, 0, 1, LIMIT).await.granted, "used up by this region");
+    assert!(!a.asks(b"z", HOUR_MS, 0, 1, LIMIT).await.granted, "used up by another");
+    assert!(!a.asks(b"x", HOUR_MS, 0, 21, LIMIT).await.granted, "80 are used");
+    // What is known to have been used becomes a part of its own, to which new use adds.
+    let settled = async || {
+        let explained = a.weir.server.shared().explain(b"w", b"n", b"x");
+        explained.iter().flat_map(|key| &key.cells).any(|cell| !cell.components.is_empty())
+    };
+    wait::until("the base is made", SOON, settled).await.unwrap();
+    assert!(!a.asks(b"x", HOUR_MS, 0, 21, LIMIT).await.granted);
+    assert!(a.asks(b"x", HOUR_MS, 0, 20, LIMIT).await.granted);
+    assert_eq!(a.holds(b"x", HOUR_MS), (100, 0));
+    b.comes_to_hold(b"x", HOUR_MS, (0, 100)).await;
+}
+
+async fn a_replica_is_read_and_its_failures_stay_its_own(store: &Store) {
+    let (scene, replica, clock) = (store.fresh().await, store.fresh().await, clock());
+    let mut a =
+        Options { read_url: Some(replica.url.clone()), ..Options::new("a", &scene, &clock) }.start().await;
+    let mut at_replica = Region::start("b", &replica, &clock).await;
+    let mut at_primary = Region::start("c", &scene, &clock).await;
+    at_replica.used(HOUR_MS, &[(b"x", 60)]).await;
+    at_primary.used(HOUR_MS, &[(b"x", 70)]).await;
+    a.comes_to_hold(b"x", HOUR_MS, (0, 60)).await;
+    replica.run("RENAME TABLE ratelimit_window_counts TO elsewhere").await;
+    a.metric_becomes("weir_aggregator_breaker_state{store=\"global_replica\"}", |state| state == 2.0).await;
+    assert!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"schema\"}") >= 3.0);
+    a.used(HOUR_MS, &[(b"x", 51)]).await;
+    at_primary.comes_to_hold(b"x", HOUR_MS, (70, 51)).await;
+    assert_eq!(a.weir.metric("weir_aggregator_breaker_state{store=\"global\"}"), 0.0);
+    replica.run("RENAME TABLE elsewhere TO ratelimit_window_counts").await;
+    at_replica.used(HOUR_MS, &[(b"x", 65)]).await;
+    a.comes_to_hold(b"x", HOUR_MS, (51, 65)).await;
+    a.metric_becomes("weir_aggregator_breaker_state{store=\"global_replica\"}", |state| state == 0.0).await;
+}
+
+/// Others lock the same rows the other way round, again and again, while a region publishes.
+async fn deadlocks_cost_no_count(store: &Store) {
+    const CELLS: u64 = 40;
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut a = Region::start("a", &scene, &clock).await;
+    let b = Region::start("b", &scene, &clock).await;
+    let deadlocks = if scene.number("@@version LIKE '%MariaDB%'").await == 1 {
+        "SELECT VARIABLE_VALUE FROM information_schema.global_status WHERE VARIABLE_NAME = 'INNODB_DEADLOCKS'"
+    } else {
+        "SELECT COUNT FROM information_schema.innodb_metrics WHERE NAME = 'lock_deadlocks'"
+    };
+    let before = scene.number(deadlocks).await;
+    let names: Vec<_> = (0..CELLS).map(|place| format!("x{place:02}")).collect();
+    let sequence = a.sequence(HOUR_MS);
+    for place in 0..10 * CELLS {
+        scene
+            .run(&format!(
+                "INSERT INTO ratelimit_window_counts
+                 (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
+                 VALUES ('w', 'n', 'ballast{place}', 1, 1, 'c', 1, 1, 1)"
+            ))
+            .await;
+    }
+    let (mut own, mut ours_lost, mut theirs_lost) = (50, 0, 0);
+    let deadline = Instant::now() + SOON;
+    let mut other = scene.mysql().await;
+    // The server ends the transaction that has done less: without ballast theirs, with it ours.
+    while ours_lost == 0 || theirs_lost == 0 {
+        assert!(Instant::now() < deadline, "{ours_lost} and {theirs_lost} deadlocks");
+        own += 1;
+        let counts: Vec<_> = names.iter().map(|name| (name.as_bytes(), own)).collect();
+        a.used(HOUR_MS, &counts).await;
+        let mut transaction = other.begin().await.unwrap();
+        if theirs_lost > 0 {
+            let ballast = "UPDATE ratelimit_window_counts SET updated_at = updated_at + 1 WHERE region = 'c'";
+            transaction.execute(ballast).await.unwrap();
+        }
+        let mut lost = false;
+        for name in names.iter().rev() {
+            let name = hex(name.as_bytes());
+            let lock = format!(
+                "UPDATE ratelimit_window_counts SET updated_at = updated_at + 1 WHERE workspace_id = 'w'
+                 AND namespace = 'n' AND identifier = x'{name}' AND duration_ms = {HOUR_MS}
+                 AND sequence = {sequence} AND region = 'a'"
+            );
+            lost = transaction.execute(sqlx::raw_sql(AssertSqlSafe(lock))).await.is_err();
+            if lost {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        // Where this transaction was ended, there is nothing to commit.
+        let _ = transaction.commit().await;
+        theirs_lost += i64::from(lost);
+        ours_lost = scene.number(deadlocks).await - before - theirs_lost;
+    }
+    println!("deadlocks: {ours_lost} ended a publication, {theirs_lost} the other transaction");
+    for name in &names {
+        b.comes_to_hold(name.as_bytes(), HOUR_MS, (0, own)).await;
+        assert_eq!(scene.row(name.as_bytes(), "a").await, own.cast_signed());
+    }
+}
+
+async fn a_database_that_is_cut_off(store: &Store) {
+    const BREAKER: &str = "weir_aggregator_breaker_state{store=\"global\"}";
+    const AGE: &str = "weir_aggregator_snapshot_age_seconds{what=\"import\"}";
+    const PUBLISH_AGE: &str = "weir_aggregator_snapshot_age_seconds{what=\"publish\"}";
+    let (scene, clock) = (store.fresh().await, clock());
+    let port = store.server.as_ref().unwrap().port();
+    let proxy = Proxy::start(ports::local(port)).await.unwrap();
+    let policy = Policy { rest_ms: 200, ..cadence().global_breaker };
+    let cadence = Cadence { global_timeout_ms: 300, global_breaker: policy, ..cadence() };
+    let url = scene.url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
+    let mut a = Options { url, cadence, ..Options::new("a", &scene, &clock) }.start().await;
+    let mut b = Region::start("b", &scene, &clock).await;
+    a.used(HOUR_MS, &[(b"x", 60)]).await;
+    b.used(HOUR_MS, &[(b"x", 50)]).await;
+    b.comes_to_hold(b"x", HOUR_MS, (50, 60)).await;
+    a.comes_to_hold(b"x", HOUR_MS, (60, 50)).await;
+    for (round, refuses) in (1..).zip([false, true]) {
+        if refuses {
+            proxy.refuse().await.unwrap();
+            proxy.cut();
+        } else {
+            proxy.black_hole().await.unwrap();
+        }
+        a.metric_becomes(BREAKER, |state| state == 2.0).await;
+        let (more, others) = (60 + round, 50 + round);
+        a.used(HOUR_MS, &[(b"x", more)]).await;
+        b.used(HOUR_MS, &[(b"x", others)]).await;
+        scene.row_becomes(b"x", "b", others.cast_signed()).await;
+        a.metric_becomes(AGE, |age| age > 1.0).await;
+        a.metric_becomes(PUBLISH_AGE, |age| age > 1.0).await;
+        assert_eq!(a.holds(b"x", HOUR_MS), (more, others - 1), "it goes on with what it knows");
+        let asked = Instant::now();
+        assert!(!a.asks(b"x", HOUR_MS, more, LIMIT, LIMIT).await.granted);
+        assert!(asked.elapsed() < DEADLINE / 10, "no question waits for the database");
+        proxy.forward().await.unwrap();
+        a.comes_to_hold(b"x", HOUR_MS, (more, others)).await;
+        b.comes_to_hold(b"x", HOUR_MS, (others, more)).await;
+        a.metric_becomes(BREAKER, |state| state == 0.0).await;
+        a.metric_becomes(AGE, |age| age < 1.0).await;
+        a.metric_becomes(PUBLISH_AGE, |age| age < 1.0).await;
+    }
+    assert!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"timeout\"}") > 0.0);
+    assert!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"away\"}") > 0.0);
+}
+
+async fn a_database_that_comes_back_after_the_time_of_grace(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let port = store.server.as_ref().unwrap().port();
+    let proxy = Proxy::start(ports::local(port)).await.unwrap();
+    let url = scene.url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
+    let mut a = Region::start("a", &scene, &clock).await;
+    a.used(HOUR_MS, &[(b"x", 80)]).await;
+    scene.row_becomes(b"x", "a", 80).await;
+    drop(a.peer);
+    a.weir.server.stop().await;
+    proxy.refuse().await.unwrap();
+    let grace_ms = 200;
+    let cadence = Cadence { grace_ms, ..cadence() };
+    let mut a = Options { url, cadence, ..Options::new("a", &scene, &clock) }.start().await;
+    let tried = "weir_ratelimit_origin_errors_total{op=\"recover\",reason=\"away\"}";
+    a.metric_becomes(tried, |errors| errors >= 4.0).await;
+    assert_eq!(a.holds(b"x", HOUR_MS), (0, 0));
+    proxy.forward().await.unwrap();
+    a.comes_to_hold(b"x", HOUR_MS, (80, 0)).await;
+    let granted = a.asks(b"x", HOUR_MS, 0, 20, LIMIT).await.granted;
+    assert!(granted && !a.asks(b"x", HOUR_MS, 20, 1, LIMIT).await.granted);
+    scene.row_becomes(b"x", "a", 100).await;
+}

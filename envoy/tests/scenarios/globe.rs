@@ -1,0 +1,426 @@
+//! Regions on real Envoys, aggregators and databases: what one has used counts in the others, soon, exactly and once,
+//! whatever the identifier; what nobody has used counts nowhere.
+//!
+//! Leaves to others: what happens when something fails (`globe_faults`), exact beats and borders (the aggregator's own
+//! tests).
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, SqliteConnection};
+use tempfile::TempDir;
+use weir_envoy::http::Request;
+use weir_envoy::load::{self, LoadPlan, LoadReport};
+use weir_envoy::{
+    Aggregator, AggregatorOptions, DatabaseServer, Envoy, EnvoyOptions, Redis, RedisOptions, wait,
+};
+
+use crate::common::{SOON, config, connected, filter, get_as, rule, sound, with};
+
+const CONNECTIONS: usize = 8;
+/// One publication and one import at the tests' cadence, with their jitter; and what a busy machine adds.
+const HEARD: Duration = Duration::from_millis(2 * 300 * 12 / 10 + 3_000);
+
+/// Where regions meet.
+pub enum Globe {
+    Server(Box<DatabaseServer>),
+    File(TempDir),
+}
+
+impl Globe {
+    pub async fn mariadb() -> Globe {
+        Self::of(DatabaseServer::mariadb().await.unwrap()).await
+    }
+
+    pub fn sqlite() -> Globe {
+        Globe::File(tempfile::tempdir().unwrap())
+    }
+
+    pub async fn of(server: DatabaseServer) -> Globe {
+        let mut connection = MySqlConnection::connect(&server.url("mysql")).await.unwrap();
+        sqlx::raw_sql("CREATE DATABASE weir").execute(&mut connection).await.unwrap();
+        Globe::Server(Box::new(server))
+    }
+
+    pub fn url(&self) -> String {
+        match self {
+            Globe::Server(server) => server.url("weir"),
+            Globe::File(folder) => format!("sqlite://{}", folder.path().join("weir.db").display()),
+        }
+    }
+
+    pub fn server(&mut self) -> &mut DatabaseServer {
+        match self {
+            Globe::Server(server) => server,
+            Globe::File(_) => panic!("a file has no server"),
+        }
+    }
+
+    /// Runs a statement of the test's own on the server.
+    pub async fn run(&self, sql: &str) {
+        let mut connection = MySqlConnection::connect(&self.url()).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
+    }
+
+    /// The sum of a region's rows of cells whose identifiers begin so; 0 while there are none.
+    pub async fn rows(&self, region: &str, prefix: &[u8]) -> u64 {
+        let (region, prefix_hex, bytes) = (hex(region.as_bytes()), hex(prefix), prefix.len());
+        let query = format!(
+            "SELECT CAST(COALESCE(SUM(count), 0) AS SIGNED) FROM ratelimit_window_counts
+             WHERE region = x'{region}' AND expires_at > 0 AND SUBSTR(identifier, 1, {bytes}) = x'{prefix_hex}'"
+        );
+        let number: i64 = match self {
+            Globe::Server(_) => {
+                let mut connection = MySqlConnection::connect(&self.url()).await.unwrap();
+                sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&mut connection).await.unwrap()
+            }
+            Globe::File(_) => {
+                let mut connection = SqliteConnection::connect(&self.url()).await.unwrap();
+                let query = query.replace("AS SIGNED", "AS INTEGER");
+                sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&mut connection).await.unwrap()
+            }
+        };
+        number.unsigned_abs()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// How many of each a region has.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub aggregators: usize,
+    pub envoys: usize,
+    pub redis: bool,
+}
+
+/// One of each, and the aggregator's memory is the region's.
+pub const SMALL: Shape = Shape { aggregators: 1, envoys: 1, redis: false };
+/// Two aggregators that meet in a Redis, and two Envoys.
+pub const LARGE: Shape = Shape { aggregators: 2, envoys: 2, redis: true };
+
+/// A region that hears of others; Envoys go before aggregators.
+pub struct Country {
+    pub name: &'static str,
+    pub envoys: Vec<Envoy>,
+    pub aggregators: Vec<Aggregator>,
+    pub redis: Option<Redis>,
+}
+
+impl Country {
+    pub async fn start(name: &'static str, shape: Shape, url: String, config: &Value) -> Country {
+        let redis =
+            if shape.redis { Some(Redis::start(RedisOptions::default()).await.unwrap()) } else { None };
+        let mut environment = vec![("WEIR_DATABASE_URL".to_owned(), url)];
+        environment.extend(redis.iter().map(|redis| ("WEIR_REDIS_URL".to_owned(), redis.url())));
+        let mut country = Country { name, envoys: Vec::new(), aggregators: Vec::new(), redis };
+        for _ in 0..shape.aggregators {
+            let options = AggregatorOptions {
+                region: name.to_owned(),
+                arguments: ["--test-cadence", "--migrate"].map(str::to_owned).to_vec(),
+                environment: environment.clone(),
+                ..AggregatorOptions::default()
+            };
+            country.aggregators.push(Aggregator::start(options).await.unwrap());
+        }
+        for _ in 0..shape.envoys {
+            let options = EnvoyOptions {
+                filter: filter(config),
+                aggregator_ports: country.aggregators.iter().map(Aggregator::grpc_port).collect(),
+                ..EnvoyOptions::default()
+            };
+            country.envoys.push(Envoy::start(options).await.unwrap());
+        }
+        for envoy in &country.envoys {
+            connected(envoy).await;
+        }
+        country
+    }
+
+    /// Sends requests of one client to all Envoys in turn; none fails.
+    pub async fn sends(&self, requests: u64, request: impl Fn() -> Request + Send + Sync + 'static) -> u64 {
+        let addresses: Vec<_> = self.envoys.iter().map(Envoy::address).collect();
+        let sides = addresses.len() as u64;
+        let plan = LoadPlan::of(addresses, CONNECTIONS, requests, move |number| {
+            (usize::try_from(number % sides).unwrap(), request())
+        });
+        let report = load::run(plan).await.unwrap();
+        assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
+        report.count(200)
+    }
+
+    /// What each aggregator holds of an identifier of the rule `r`: the region's own use, and the others'.
+    pub async fn hold(&self, identifier: &[u8]) -> Vec<(u64, u64)> {
+        let mut all = Vec::new();
+        for aggregator in &self.aggregators {
+            all.push(held(aggregator, identifier).await);
+        }
+        all
+    }
+
+    /// Waits until every aggregator holds so much.
+    pub async fn comes_to_hold(&self, identifier: &[u8], expected: (u64, u64)) {
+        let agreed = async || self.hold(identifier).await.iter().all(|held| *held == expected);
+        if wait::until("all agree", SOON, agreed).await.is_err() {
+            let (name, held) = (identifier.escape_ascii(), self.hold(identifier).await);
+            panic!("{} holds {held:?} of {name}, not {expected:?}", self.name);
+        }
+    }
+
+    /// Waits until every aggregator has published and imported `times` more, from begin to end.
+    pub async fn beats(&self, times: u64) {
+        for aggregator in &self.aggregators {
+            for operation in ["look_global", "import"] {
+                let name = format!("weir_ratelimit_origin_operations_total{{op=\"{operation}\"}}");
+                // The one that may be under way does not count.
+                let enough = metric(aggregator, &name).await + (times + 1) as f64;
+                wait::until(&name, SOON, async || metric(aggregator, &name).await >= enough).await.unwrap();
+            }
+        }
+    }
+
+    pub async fn is_sound(&self) {
+        for envoy in &self.envoys {
+            sound(envoy).await;
+        }
+    }
+}
+
+/// What an aggregator holds of an identifier of the rule `r`, over its cells: own use, and other regions'.
+async fn held(aggregator: &Aggregator, identifier: &[u8]) -> (u64, u64) {
+    let identifier: String = identifier.iter().map(|byte| format!("%{byte:02x}")).collect();
+    let answer =
+        aggregator.admin_get(&format!("/v1/keys?namespace=r&identifier={identifier}")).await.unwrap();
+    if answer.status == 404 {
+        return (0, 0);
+    }
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let explanation = answer.json().unwrap();
+    let windows = explanation["windows"].as_array().unwrap();
+    let cells = windows.iter().flat_map(|window| window["cells"].as_array().unwrap());
+    let number = |cell: &Value, name: &str| cell[name].as_u64().unwrap();
+    cells.fold((0, 0), |(own, others), cell| {
+        (own + number(cell, "regional_total"), others + number(cell, "global_others"))
+    })
+}
+
+/// One sample of an aggregator's metrics, its labels in the name; 0 while it is not there.
+pub async fn metric(aggregator: &Aggregator, name: &str) -> f64 {
+    let text = aggregator.admin_get("/metrics").await.unwrap().text();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.map_or(0.0, |value| value.parse().unwrap())
+}
+
+/// What passed, of a load in which no request may fail or wait.
+pub fn passed(report: &LoadReport, requests: u64, longest: Duration) -> u64 {
+    assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
+    assert!(report.latency(1.0) < longest, "{report:?}");
+    report.count(200)
+}
+
+/// Two regions, each of two Envoys and two aggregators around a Redis, keep one limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_regions_keep_one_limit() {
+    const LIMIT: u64 = 100;
+    let globe = Globe::mariadb().await;
+    let config = config(&[rule("r", LIMIT)]);
+    let a = Country::start("a", LARGE, globe.url(), &config).await;
+    let b = Country::start("b", LARGE, globe.url(), &config).await;
+    assert_eq!(a.sends(60, || get_as("x")).await, 60);
+    let sent = Instant::now();
+    b.comes_to_hold(b"x", (0, 60)).await;
+    let heard = sent.elapsed();
+    let there = b.sends(LIMIT, || get_as("x")).await;
+    assert!(there.abs_diff(LIMIT - 60) <= LIMIT / 20, "{there} passed there");
+    a.comes_to_hold(b"x", (60, there)).await;
+    b.comes_to_hold(b"x", (there, 60)).await;
+    for region in [&a, &b] {
+        region.beats(2).await;
+    }
+    assert_eq!((globe.rows("a", b"x").await, globe.rows("b", b"x").await), (60, there), "each its own");
+    a.comes_to_hold(b"x", (60, there)).await;
+    b.comes_to_hold(b"x", (there, 60)).await;
+    let late = a.sends(20, || get_as("x")).await;
+    println!("heard after {heard:?}; {there} passed there, then {late} here");
+    assert!(60 + there + late <= LIMIT + LIMIT / 20, "{late} more passed here");
+    assert!(heard < HEARD, "{heard:?}");
+    a.is_sound().await;
+    b.is_sound().await;
+}
+
+/// Each of three hears the sum of the other two, and a request that costs too much costs nobody anything.
+async fn three_regions(globe: Globe) {
+    const LIMIT: u64 = 100;
+    let costly =
+        with(rule("r", LIMIT), json!({ "cost": { "header": "x-cost", "cap": 1_000, "default": 1 } }));
+    let config = config(&[costly]);
+    let a = Country::start("a", SMALL, globe.url(), &config).await;
+    let b = Country::start("b", SMALL, globe.url(), &config).await;
+    let c = Country::start("c", SMALL, globe.url(), &config).await;
+    assert_eq!(a.sends(3, || get_as("cold").header("x-cost", "101")).await, 0, "more than the limit");
+    assert_eq!(a.sends(60, || get_as("x")).await, 60);
+    // The first has spoken, so the others do, however little they have used.
+    assert_eq!(b.sends(17, || get_as("x")).await, 17);
+    assert_eq!(c.sends(5, || get_as("x")).await, 5);
+    a.comes_to_hold(b"x", (60, 22)).await;
+    b.comes_to_hold(b"x", (17, 65)).await;
+    c.comes_to_hold(b"x", (5, 77)).await;
+    for region in [&a, &b, &c] {
+        region.beats(2).await;
+        assert_eq!(region.hold(b"cold").await, [(0, 0)]);
+    }
+    let mut rows = Vec::new();
+    for region in ["a", "b", "c"] {
+        rows.push(globe.rows(region, b"x").await);
+        assert_eq!(globe.rows(region, b"cold").await, 0);
+    }
+    assert_eq!(rows, [60, 17, 5]);
+    assert_eq!(b.sends(1, || get_as("cold").header("x-cost", "100")).await, 1, "all of the limit is left");
+    for region in [&a, &b, &c] {
+        region.is_sound().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_regions_on_mariadb() {
+    three_regions(Globe::mariadb().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_regions_on_mysql() {
+    match DatabaseServer::mysql(&[]).await.unwrap() {
+        Some(server) => three_regions(Globe::of(server).await).await,
+        None => eprintln!("SKIPPED: no MySQL here; envoy/setup/databases.sh mysql --build unpacks one"),
+    }
+}
+
+/// What has been taken for one identifier by one store or another: each has its own count at every layer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identifiers_stay_apart_at_every_layer() {
+    const LIMIT: u64 = 8;
+    const LONG: usize = 16_000;
+    let globe = Globe::mariadb().await;
+    let by_query = with(rule("r", LIMIT), json!({ "identifier": { "query": "key" } }));
+    let shape = Shape { envoys: 1, ..LARGE };
+    let mut a = Country::start("a", shape, globe.url(), &config(std::slice::from_ref(&by_query))).await;
+    let b = Country::start("b", SMALL, globe.url(), &config(&[by_query])).await;
+    let (long, longer) = (vec![b'x'; LONG], [&vec![b'x'; LONG - 1][..], b"y"].concat());
+    let traps: Vec<Vec<u8>> = [
+        "Alice",
+        "alice",
+        "ALICE",
+        "alic\u{e9}",
+        "alice\u{301}",
+        "alice ",
+        "alice  ",
+        " alice",
+        "alice\t",
+        "alice\0",
+        "\0",
+        "\0\0",
+        " ",
+        "  ",
+        "a|b",
+        "a:b",
+        "a/b",
+        "a,b",
+        "a;b",
+        "a{b}",
+        "{a}b",
+        "a%b",
+        "a%00b",
+        "a\\b",
+        "a\\\\b",
+        "a'b",
+        "a\"b",
+        "a`b",
+        "a\nb",
+        "a\r\nb",
+        "\\@0.1:a",
+        "\\@1.1:a",
+        "\\-",
+        "-",
+        "sha256:",
+        "\u{df}",
+        "ss",
+        "SS",
+        "\u{130}",
+        "i",
+        "I",
+        "NULL",
+        "0",
+        "00",
+        "a=b",
+        "a&b",
+        "a#b",
+        "a?b",
+        "a b",
+        "a+b",
+    ]
+    .iter()
+    .map(|text| text.as_bytes().to_vec())
+    .chain([vec![0xff, 0xfe], vec![0xc3], vec![0xc3, 0x28], vec![0x80], long, longer])
+    .collect();
+    let envoy = &a.envoys[0];
+    let mut expected = Vec::new();
+    for (place, trap) in (0..).zip(&traps) {
+        // At least half the limit, so that other regions hear of it; neighbours differ.
+        let times = LIMIT / 2 + place % 4;
+        let escaped: String = trap.iter().map(|byte| format!("%{byte:02x}")).collect();
+        for _ in 0..times {
+            let answer = envoy.send(Request::get(&format!("/?key={escaped}"))).await.unwrap();
+            assert_eq!(answer.status, 200, "{}", trap.escape_ascii());
+        }
+        let raw: Vec<u8> = trap
+            .iter()
+            .flat_map(|byte| [&b"\\"[..usize::from(b"\\|".contains(byte))], &[*byte]].concat())
+            .collect();
+        expected.push((raw, times));
+    }
+    for (raw, times) in &expected {
+        b.comes_to_hold(raw, (0, *times)).await;
+    }
+    let sum: u64 = expected.iter().map(|(_, times)| times).sum();
+    assert_eq!(globe.rows("a", b"").await, sum);
+    // Aggregators and Envoy forget; what is told again comes from Redis, and not from the table.
+    globe.run("TRUNCATE TABLE ratelimit_window_counts").await;
+    for aggregator in &mut a.aggregators {
+        aggregator.process().kill().unwrap();
+    }
+    a.envoys.clear();
+    globe.run("TRUNCATE TABLE ratelimit_window_counts").await;
+    for aggregator in &mut a.aggregators {
+        aggregator.restart().await.unwrap();
+    }
+    for (raw, times) in &expected {
+        a.comes_to_hold(raw, (*times, 0)).await;
+    }
+    println!("{} identifiers, {sum} requests", traps.len());
+    b.is_sound().await;
+}
+
+/// Two regions on one file, without any server; and one of them is started anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn regions_on_one_file() {
+    const LIMIT: u64 = 50;
+    let globe = Globe::sqlite();
+    let config = config(&[rule("r", LIMIT)]);
+    let mut a = Country::start("a", SMALL, globe.url(), &config).await;
+    let b = Country::start("b", SMALL, globe.url(), &config).await;
+    assert_eq!(a.sends(LIMIT + 10, || get_as("x")).await, LIMIT);
+    b.comes_to_hold(b"x", (0, LIMIT)).await;
+    assert_eq!(b.sends(5, || get_as("x")).await, 0, "used up elsewhere");
+    assert_eq!(globe.rows("a", b"x").await, LIMIT);
+    a.envoys[0].process().kill().unwrap();
+    a.aggregators[0].restart().await.unwrap();
+    a.envoys[0].restart().await.unwrap();
+    connected(&a.envoys[0]).await;
+    assert_eq!(a.sends(10, || get_as("x")).await, 0, "used up before");
+    a.comes_to_hold(b"x", (LIMIT, 0)).await;
+    a.beats(1).await;
+    assert_eq!((globe.rows("a", b"x").await, globe.rows("b", b"x").await), (LIMIT, 0));
+    a.is_sound().await;
+    b.is_sound().await;
+}

@@ -1,0 +1,227 @@
+//! The database, the way to it, or a region fails under load: no request fails or waits, and once it is over every
+//! region's row is what passed there, and every other region has heard of exactly that.
+//!
+//! Leaves to others: what is counted when nothing fails (`globe`), which call fails how (the aggregator's own tests).
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection};
+use tokio::time::sleep;
+use weir_envoy::load::{self, LoadPlan, LoadReport};
+use weir_envoy::{Envoy, Proxy, ports, wait};
+
+use crate::common::{SOON, config, connected, get_as, rule, with};
+use crate::globe::{Country, Globe, LARGE, SMALL, metric, passed};
+
+const CONNECTIONS: usize = 4;
+const PER_SECOND: u64 = 250;
+const SECONDS: u64 = 4;
+const REQUESTS: u64 = PER_SECOND * SECONDS;
+const CLIENTS: u64 = 10;
+/// Of each client: reached in every scenario, so both outcomes occur.
+const LIMIT: u64 = 100;
+const TIMEOUT_MS: u64 = 50;
+/// What a request may take: it never waits for a database; the rest is for a busy machine.
+const LONGEST: Duration = Duration::from_millis(TIMEOUT_MS + 1_000);
+/// How long each fault lasts, and when it begins.
+const FAULT: Duration = Duration::from_millis(1_500);
+const BEGIN: Duration = Duration::from_millis(800);
+const BREAKER: &str = "weir_aggregator_breaker_state{store=\"global\"}";
+
+fn limits() -> Value {
+    config(&[with(rule("r", LIMIT), json!({ "consult_timeout": format!("{TIMEOUT_MS}ms") }))])
+}
+
+fn client(phase: &str, number: u64) -> String {
+    format!("{phase}-{}", number % CLIENTS)
+}
+
+/// Two regions, the second of which reaches the database through a proxy.
+struct World {
+    globe: Globe,
+    proxy: Proxy,
+    regions: [Country; 2],
+}
+
+impl World {
+    async fn start() -> World {
+        let mut globe = Globe::mariadb().await;
+        let port = globe.server().port();
+        let proxy = Proxy::start(ports::local(port)).await.unwrap();
+        let through = globe.url().replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
+        let a = Country::start("a", LARGE, globe.url(), &limits()).await;
+        let b = Country::start("b", SMALL, through, &limits()).await;
+        World { globe, proxy, regions: [a, b] }
+    }
+
+    fn load(&self, region: usize, phase: &'static str) -> LoadPlan {
+        let addresses: Vec<_> = self.regions[region].envoys.iter().map(Envoy::address).collect();
+        let sides = addresses.len() as u64;
+        let plan = LoadPlan::of(addresses, CONNECTIONS, REQUESTS, move |number| {
+            (usize::try_from(number / CLIENTS % sides).unwrap(), get_as(&client(phase, number)))
+        });
+        plan.rate(PER_SECOND as f64)
+    }
+
+    /// Each region's row is its total is what passed there, and what the other one has heard.
+    async fn agrees(&self, phase: &str, loads: [LoadReport; 2]) {
+        let began = Instant::now();
+        let here = loads.each_ref().map(|report| passed(report, REQUESTS, LONGEST));
+        let mut seen = [[0; 3]; 2];
+        let agreed = async || {
+            for (place, region) in self.regions.iter().enumerate() {
+                let rows = self.globe.rows(region.name, format!("{phase}-").as_bytes()).await;
+                let (mut own, mut others) = (0, 0);
+                for number in 0..CLIENTS {
+                    // What every aggregator of the region has heard; one alone may know less for a moment.
+                    let held = region.hold(client(phase, number).as_bytes()).await;
+                    own += held.iter().map(|held| held.0).min().unwrap_or_default();
+                    others += held.iter().map(|held| held.1).min().unwrap_or_default();
+                }
+                seen[place] = [rows, own, others];
+            }
+            seen == [[here[0], here[0], here[1]], [here[1], here[1], here[0]]]
+        };
+        if wait::until("all agree", SOON, agreed).await.is_err() {
+            panic!("{phase}: {here:?} passed; rows, totals and imports are {seen:?}");
+        }
+        println!(
+            "{phase}: {here:?} passed, agreed {:?} after the load; at most {:?} and {:?}",
+            began.elapsed(),
+            loads[0].latency(1.0),
+            loads[1].latency(1.0)
+        );
+        for region in &self.regions {
+            for (envoy, number) in region.envoys.iter().zip(0..) {
+                let denied = async || envoy.send(get_as(&client(phase, number))).await.unwrap().status == 429;
+                wait::until("the limit is used up everywhere", SOON, denied).await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_database_fails_under_load() {
+    let mut world = World::start().await;
+    let (one, other) = (world.load(0, "wiped"), world.load(1, "wiped"));
+    let fault = async {
+        for _ in 0..3 {
+            sleep(BEGIN).await;
+            world.globe.run("TRUNCATE TABLE ratelimit_window_counts").await;
+        }
+    };
+    let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
+    world.agrees("wiped", [one.unwrap(), other.unwrap()]).await;
+
+    let (one, other) = (world.load(0, "killed"), world.load(1, "killed"));
+    let fault = async {
+        sleep(BEGIN).await;
+        world.globe.server().process().kill().unwrap();
+        sleep(FAULT).await;
+        world.globe.server().restart().await.unwrap();
+    };
+    let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
+    world.agrees("killed", [one.unwrap(), other.unwrap()]).await;
+
+    let (one, other) = (world.load(0, "frozen"), world.load(1, "frozen"));
+    let fault = async {
+        sleep(BEGIN).await;
+        world.globe.server().process().pause().await.unwrap();
+        sleep(FAULT).await;
+        world.globe.server().process().resume().unwrap();
+    };
+    let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
+    world.agrees("frozen", [one.unwrap(), other.unwrap()]).await;
+    for region in &world.regions {
+        region.is_sound().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_way_to_the_database_fails_under_load() {
+    let world = World::start().await;
+    let (one, other) = (world.load(0, "silent"), world.load(1, "silent"));
+    let fault = async {
+        sleep(BEGIN).await;
+        world.proxy.black_hole().await.unwrap();
+        sleep(FAULT).await;
+        world.proxy.forward().await.unwrap();
+    };
+    let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
+    world.agrees("silent", [one.unwrap(), other.unwrap()]).await;
+
+    let (one, other) = (world.load(0, "refused"), world.load(1, "refused"));
+    let cut_off = &world.regions[1].aggregators[0];
+    let fault = async {
+        sleep(BEGIN).await;
+        world.proxy.refuse().await.unwrap();
+        world.proxy.cut();
+        wait::until("the breaker opens", SOON, async || metric(cut_off, BREAKER).await == 2.0).await.unwrap();
+        world.proxy.forward().await.unwrap();
+    };
+    let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
+    world.agrees("refused", [one.unwrap(), other.unwrap()]).await;
+    wait::until("the breaker closes", SOON, async || metric(cut_off, BREAKER).await == 0.0).await.unwrap();
+
+    // Somebody else's transactions hold the same rows, in another order.
+    let (one, other) = (world.load(0, "locked"), world.load(1, "locked"));
+    let fault = async {
+        let ended = Instant::now() + Duration::from_secs(SECONDS);
+        let mut connection = MySqlConnection::connect(&world.globe.url()).await.unwrap();
+        while Instant::now() < ended {
+            let mut transaction = connection.begin().await.unwrap();
+            for number in (0..CLIENTS).rev() {
+                let update = format!(
+                    "UPDATE ratelimit_window_counts SET updated_at = updated_at + 1
+                     WHERE identifier = '{}' AND expires_at > 0",
+                    client("locked", number)
+                );
+                if transaction.execute(sqlx::raw_sql(AssertSqlSafe(update))).await.is_err() {
+                    break;
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+            // Where it was ended, there is nothing to commit.
+            let _ = transaction.commit().await;
+        }
+    };
+    let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
+    world.agrees("locked", [one.unwrap(), other.unwrap()]).await;
+    for region in &world.regions {
+        region.is_sound().await;
+    }
+}
+
+/// A region without a store, of which everything dies at once: what it has published is all that is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_region_that_has_only_the_database_to_remember() {
+    const USED: u64 = 80;
+    let globe = Globe::mariadb().await;
+    let mut a = Country::start("a", SMALL, globe.url(), &config(&[rule("r", LIMIT)])).await;
+    let b = Country::start("b", SMALL, globe.url(), &config(&[rule("r", LIMIT)])).await;
+    assert_eq!(a.sends(USED, || get_as("x")).await, USED);
+    assert_eq!(b.sends(LIMIT, || get_as("y")).await, LIMIT);
+    b.comes_to_hold(b"x", (0, USED)).await;
+    a.comes_to_hold(b"y", (0, LIMIT)).await;
+    a.envoys[0].process().kill().unwrap();
+    a.aggregators[0].process().kill().unwrap();
+    // The Envoy first: it is under load when the aggregator appears.
+    let restarted = async {
+        a.envoys[0].restart().await.unwrap();
+        a.aggregators[0].restart().await.unwrap();
+        connected(&a.envoys[0]).await;
+    };
+    restarted.await;
+    assert_eq!(a.sends(5, || get_as("y")).await, 0, "used up elsewhere");
+    let more = a.sends(LIMIT, || get_as("x")).await;
+    println!("{USED} before and {more} after everything but the database had died");
+    assert!(more <= LIMIT - USED, "{more} passed");
+    let total = async || a.hold(b"x").await == [(LIMIT, 0)];
+    wait::until("the region accounts for all", SOON, total).await.unwrap();
+    b.comes_to_hold(b"x", (0, USED + more)).await;
+    assert_eq!(globe.rows("a", b"x").await, USED + more);
+    assert_eq!(b.sends(5, || get_as("x")).await, 0);
+    a.is_sound().await;
+    b.is_sound().await;
+}
