@@ -19,7 +19,7 @@ use crate::shared::Shared;
 use crate::store::{Store, StoreError};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -47,6 +47,8 @@ pub struct Regional {
     sisters_origins: Notify,
     /// Woken when messages may have been missed.
     missed: Notify,
+    /// The sentinels were read. Before that a wipe would not be noticed, and nothing is written or asked.
+    found: AtomicBool,
     /// Messages are heard, or were: from then on a full read of the hot index misses nothing.
     listens: AtomicBool,
     /// Losses of the store so far; the last one's time of grace is the one that counts.
@@ -67,6 +69,7 @@ impl Regional {
             origins: Notify::new(),
             sisters_origins: Notify::new(),
             missed: Notify::new(),
+            found: AtomicBool::new(false),
             listens: AtomicBool::new(false),
             losses: AtomicU64::new(0),
         }
@@ -74,7 +77,7 @@ impl Regional {
 
     /// Whether the store is asked at all.
     pub fn is_usable(&self) -> bool {
-        self.breaker_state() == State::Closed
+        self.found.load(Ordering::Acquire) && self.breaker_state() == State::Closed
     }
 
     /// What the breaker lets through.

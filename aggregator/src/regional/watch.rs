@@ -13,7 +13,7 @@ use crate::store::Lives;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::{info, warn};
 use weir_core::breaker::State;
@@ -22,6 +22,8 @@ use weir_core::wire::Changes;
 
 /// A store whose life began less than this before it was found has been emptied just now, by whatever has happened.
 const YOUNG_MS: u64 = 10_000;
+/// Between two looks before the store is found, which has to be connected to.
+const FIRST_LOOKS: Duration = Duration::from_millis(25);
 /// Times of grace after a loss. A filter that cannot connect tries again each second or so.
 const GRACES: usize = 5;
 
@@ -33,7 +35,8 @@ pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
         if allowed {
             watch.look().await;
         }
-        sleep(ms(watch.regional.cadence.sentinel_ms)).await;
+        let found = watch.regional.found.load(Ordering::Acquire);
+        sleep(if found { ms(watch.regional.cadence.sentinel_ms) } else { FIRST_LOOKS }).await;
     }
 }
 
@@ -85,7 +88,9 @@ impl Watch {
         }
         if first {
             info!("the regional store is found");
+            self.regional.found.store(true, Ordering::Release);
             self.regional.missed.notify_one();
+            self.regional.origins.notify_one();
         }
         if changed {
             warn!("the regional store has lost what it held; all that is known here is written again");
