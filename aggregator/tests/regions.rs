@@ -541,6 +541,7 @@ async fn deadlocks_cost_no_count(store: &Store) {
     let (mut own, mut ours_lost, mut theirs_lost) = (50, 0, 0);
     let deadline = Instant::now() + SOON;
     let mut other = scene.mysql().await;
+    other.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await.unwrap();
     // The server ends the transaction that has done less: without ballast theirs, with it ours.
     while ours_lost == 0 || theirs_lost == 0 {
         assert!(Instant::now() < deadline, "{ours_lost} and {theirs_lost} deadlocks");

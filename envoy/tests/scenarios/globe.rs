@@ -106,7 +106,7 @@ pub struct Country {
     pub name: &'static str,
     pub envoys: Vec<Envoy>,
     pub aggregators: Vec<Aggregator>,
-    pub redis: Option<Redis>,
+    _redis: Option<Redis>,
 }
 
 impl Country {
@@ -115,7 +115,7 @@ impl Country {
             if shape.redis { Some(Redis::start(RedisOptions::default()).await.unwrap()) } else { None };
         let mut environment = vec![("WEIR_DATABASE_URL".to_owned(), url)];
         environment.extend(redis.iter().map(|redis| ("WEIR_REDIS_URL".to_owned(), redis.url())));
-        let mut country = Country { name, envoys: Vec::new(), aggregators: Vec::new(), redis };
+        let mut country = Country { name, envoys: Vec::new(), aggregators: Vec::new(), _redis: redis };
         for _ in 0..shape.aggregators {
             let options = AggregatorOptions {
                 region: name.to_owned(),
