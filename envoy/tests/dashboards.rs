@@ -121,7 +121,7 @@ impl Exported {
         .unwrap();
         let wasm = binaries::filter().unwrap();
         let config = json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
-            { "name": "a rule.of mine", "identifier": { "header": "x-key" }, "limit": 2, "window": "1h" },
+            { "name": "a.rule-of_mine", "identifier": { "header": "x-key" }, "limit": 2, "window": "1h" },
         ]});
         let envoy = Envoy::start(EnvoyOptions {
             filter: Filter::Weir(Weir::new(wasm.clone(), config)),

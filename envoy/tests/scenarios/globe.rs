@@ -160,13 +160,6 @@ impl Country {
         all
     }
 
-    /// Parts of which the region's use of an identifier of the rule `r` is made.
-    pub async fn parts(&self, identifier: &[u8]) -> usize {
-        let windows = windows(&self.aggregators[0], identifier).await;
-        let cells = windows.iter().flat_map(|window| window["cells"].as_array().unwrap());
-        cells.map(|cell| cell["components"].as_array().unwrap().len()).sum()
-    }
-
     /// Waits until every aggregator holds so much.
     pub async fn comes_to_hold(&self, identifier: &[u8], expected: (u64, u64)) {
         let agreed = async || self.hold(identifier).await.iter().all(|held| *held == expected);
