@@ -86,3 +86,87 @@ impl Region {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{KeyParts, OriginId};
+    use crate::region::RegionLimits;
+    use crate::wire;
+    use std::vec;
+
+    const NOW: UnixMs = UnixMs(60_000_000);
+    const OLD: OriginId = OriginId([1; 16]);
+    const NEW: OriginId = OriginId([2; 16]);
+
+    fn key() -> Key {
+        let (workspace, namespace, identifier) = (b"w".as_slice(), b"n".as_slice(), b"i".as_slice());
+        let parts =
+            KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 };
+        Key::new(&parts).unwrap()
+    }
+
+    /// Knows that 80 were used, and of whom not.
+    fn region() -> Region {
+        let mut region = Region::new(RegionLimits::default(), (1, 2));
+        region.lost(NOW);
+        region.witness(&key(), 1_000, 80, NOW).unwrap();
+        region
+    }
+
+    fn asks(region: &mut Region, origin: OriginId, own: u64, cost: u64) -> bool {
+        let key = key().as_bytes().to_vec();
+        let ask = wire::Consult { key, sequence: 1_000, own, cost, limit: 100, ..Default::default() };
+        region.consult(origin, &ask, NOW).unwrap().granted
+    }
+
+    fn reports(region: &mut Region, origin: OriginId, own: u64) {
+        let key = key().as_bytes().to_vec();
+        let count = wire::Count { key, sequence: 1_000, own, limit: 100, ..Default::default() };
+        assert_eq!(region.report(origin, &[count], NOW).refused, vec![]);
+    }
+
+    fn total(region: &Region) -> u64 {
+        region.explain(b"w", b"n", b"i")[0].cells[0].regional_total()
+    }
+
+    fn settle(region: &mut Region) {
+        let floors = region.end_grace();
+        region.settle(&floors, NOW);
+    }
+
+    #[test]
+    fn what_is_granted_in_the_time_of_grace_comes_on_top() {
+        let mut region = region();
+        assert!(!asks(&mut region, NEW, 0, 21));
+        assert!(asks(&mut region, NEW, 0, 5));
+        assert_eq!(total(&region), 85);
+        assert!(asks(&mut region, NEW, 0, 5), "asked again");
+        assert_eq!(total(&region), 85);
+        reports(&mut region, NEW, 12);
+        assert_eq!(total(&region), 92, "spent without a question");
+        settle(&mut region);
+        assert_eq!(total(&region), 92);
+        assert!(!asks(&mut region, NEW, 12, 9));
+        assert!(asks(&mut region, NEW, 12, 8));
+        assert_eq!(total(&region), 100);
+    }
+
+    #[test]
+    fn what_is_repeated_in_the_time_of_grace_is_not_counted_twice() {
+        let mut region = region();
+        // Two workers of one process, the first with an older count.
+        reports(&mut region, OLD, 30);
+        reports(&mut region, OLD, 50);
+        assert_eq!(total(&region), 80);
+        assert!(asks(&mut region, OLD, 55, 5));
+        assert_eq!(total(&region), 85);
+        // Other evidence may hold what has grown since.
+        region.witness(&key(), 1_000, 88, NOW).unwrap();
+        reports(&mut region, OLD, 63);
+        assert_eq!(total(&region), 88);
+        reports(&mut region, NEW, 40);
+        settle(&mut region);
+        assert_eq!(total(&region), 103, "all of it stands in components");
+    }
+}

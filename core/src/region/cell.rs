@@ -26,6 +26,9 @@ pub struct Component {
     pub updated: UnixMs,
     /// What the regional store holds of it, or [`NEVER`]; means something in the life that the cell names.
     stored: u64,
+    /// Its process has said what it has spent in all since the floor was last raised: by what it grows from then on,
+    /// the region has used more than the floor says.
+    above_floor: bool,
 }
 
 /// One cell of a key.
@@ -127,10 +130,14 @@ impl CellState {
     /// True if the component grew; refused if there is no room for another one. A count of 0 makes a component that
     /// says that its origin follows the cell.
     pub(super) fn raise(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
+        let shortage = self.shortage();
         let before = match self.find(origin) {
             Ok(found) => match self.components.get_mut(found) {
                 Some(component) if component.own < own => {
                     component.updated = now;
+                    if component.above_floor && shortage > 0 {
+                        self.floor = self.floor.saturating_add(own - component.own).min(MAX_COUNT);
+                    }
                     core::mem::replace(&mut component.own, own)
                 }
                 _ => return Ok(false),
@@ -141,7 +148,10 @@ impl CellState {
                     // Most cells have one writer; the usual growth would take room for four.
                     self.components.reserve_exact(1);
                 }
-                self.components.insert(place, Component { origin, own, updated: now, stored: NEVER });
+                self.components.insert(
+                    place,
+                    Component { origin, own, updated: now, stored: NEVER, above_floor: false },
+                );
                 0
             }
         };
@@ -159,8 +169,25 @@ impl CellState {
 
     /// The region has used `total` at the least. True if that is more than its components say.
     pub(super) fn raise_floor(&mut self, total: u64) -> bool {
-        self.floor = self.floor.max(total.min(MAX_COUNT));
+        let total = total.min(MAX_COUNT);
+        if self.floor < total {
+            self.floor = total;
+            // The new floor may hold what components have grown by.
+            self.components.iter_mut().for_each(|component| component.above_floor = false);
+        }
         self.floor > self.sum
+    }
+
+    /// The component of `origin` is all that it has spent so far. While the floor is above what components say, what
+    /// is spent from now on comes on top of it; else it would hide in there until the base is made, and then for good.
+    pub(super) fn has_said_all(&mut self, origin: OriginId, now: UnixMs) {
+        // Without room for it, it is refused elsewhere.
+        if self.shortage() > 0
+            && self.raise(origin, 0, now).is_ok()
+            && let Some(component) = self.find(origin).ok().and_then(|at| self.components.get_mut(at))
+        {
+            component.above_floor = true;
+        }
     }
 
     /// What is known to have been used and stands in no component.

@@ -43,6 +43,9 @@ impl Region {
         let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
         let proposed = ask.own.saturating_add(ask.cost);
         state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
+        if let Some(cell) = state.known_mut(ask.sequence) {
+            cell.has_said_all(origin, now);
+        }
         let granted = admits(state, &at, origin, ask);
         if granted && ask.cost > 0 {
             changed |= state.raise(ask.sequence, origin, proposed, now)?;
