@@ -178,6 +178,13 @@ impl CellState {
             .filter(move |component| !known || component.stored == NEVER || component.stored < component.own)
     }
 
+    /// What the store is known to hold in this `life`.
+    pub(super) fn stored(&self, life: u32) -> impl Iterator<Item = Part> + '_ {
+        let known = self.life == life;
+        let held = self.components.iter().filter(move |component| known && component.stored != NEVER);
+        held.map(|component| (component.origin, component.stored))
+    }
+
     /// Whether the store was heard of this cell in this `life`.
     pub(super) fn is_known_to(&self, life: u32) -> bool {
         self.life == life

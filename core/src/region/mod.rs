@@ -44,7 +44,6 @@ use crate::window::{MAX_COUNT, Position};
 use crate::wire;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use cell::MAX_ORIGINS_A_KEY;
 use keys::Keys;
 use replay::Backing;
 use subscribers::Subscribers;

@@ -11,7 +11,7 @@ use super::cell::CellState;
 use super::exchange::{BASE, Merge, Merged, Part, Proposal};
 use super::filters::{admits, answer, touch};
 use super::work::{Errand, Spot};
-use super::{MAX_ORIGINS_A_KEY, Refused, Region, checked};
+use super::{Refused, Region, checked};
 use crate::key::{Key, OriginId};
 use crate::time::UnixMs;
 use crate::window::{MAX_COUNT, Position};
@@ -327,14 +327,16 @@ impl Region {
         let (key, state) = self.keys.at(spot.slot)?;
         let cell = state.cell(spot.sequence)?;
         let ours = |origin: OriginId| origin == BASE || self.origins.contains_key(&origin);
-        let parts = cell.components.iter().filter(|component| ours(component.origin));
-        let parts =
-            parts.map(|component| wire::Part { origin: component.origin.0.to_vec(), own: component.own });
-        Some(wire::Change {
+        // Of few, all are said: also those of an Envoy that has left in the meantime.
+        let few = cell.components.len() <= MAX_REPEATED;
+        let parts = cell.stored(self.backing.life?).filter(|(origin, _)| few || ours(*origin));
+        let parts: Vec<_> =
+            parts.map(|(origin, own)| wire::Part { origin: origin.0.to_vec(), own }).collect();
+        (!parts.is_empty()).then(|| wire::Change {
             key: key.as_bytes().to_vec(),
             sequence: spot.sequence,
             limit: cell.limit,
-            parts: parts.take(MAX_ORIGINS_A_KEY).collect(),
+            parts,
         })
     }
 }
