@@ -49,12 +49,15 @@ pub struct CellState {
     pub(super) published: u64,
     /// The life of the regional store to which the marks on components belong.
     life: u32,
+    /// The life in which the store has said all that it holds of this cell.
+    heard_in: u32,
     /// The life in which the hot index names this cell.
     pub(super) hot_in: u32,
     pub(super) queued: Queued,
 }
 
-/// The queues in which a cell stands, each at most once; and whether it has been counted.
+/// The queues in which a cell stands, each at most once; and whether it has been counted, and whether the regional store
+/// is to be asked of it even if nothing is new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queued {
     pub(super) replay: bool,
@@ -63,6 +66,7 @@ pub(super) struct Queued {
     pub(super) publish: bool,
     pub(super) floor: bool,
     pub(super) counted: bool,
+    pub(super) ask: bool,
 }
 
 impl CellState {
@@ -77,6 +81,7 @@ impl CellState {
             floor: 0,
             published: 0,
             life: 0,
+            heard_in: 0,
             hot_in: 0,
             queued: Queued::default(),
         }
@@ -185,15 +190,22 @@ impl CellState {
         held.map(|component| (component.origin, component.stored))
     }
 
-    /// Whether the store was heard of this cell in this `life`.
+    /// Whether the store has said in this `life` all that it holds of this cell, and nobody has asked anew since.
     pub(super) fn is_known_to(&self, life: u32) -> bool {
-        self.life == life
+        self.heard_in == life
+    }
+
+    /// The store is to say anew what it holds: `origin` has forgotten its own count, which may have come to the store
+    /// through another aggregator.
+    pub(super) fn ask_anew(&mut self) {
+        self.heard_in = 0;
+        self.queued.ask = true;
     }
 
     /// The store has said all that it holds of the cell: what is more is taken, what is less is to be told again.
     /// True if the cell grew.
     pub(super) fn learn_all(&mut self, parts: &[Part], life: u32, now: UnixMs) -> bool {
-        self.life = life;
+        (self.life, self.heard_in) = (life, life);
         for component in &mut self.components {
             component.stored = NEVER;
         }

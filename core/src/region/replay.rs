@@ -113,9 +113,13 @@ impl Region {
     pub fn merge_failed(&mut self, merges: &[Merge]) {
         for merge in merges {
             let Some(slot) = self.keys.find(&merge.key) else { continue };
-            if let Some((_, state)) = self.keys.at_mut(slot) {
-                self.work.note(slot, merge.sequence, state, self.backing.life);
+            let Some((_, state)) = self.keys.at_mut(slot) else { continue };
+            if let Some(cell) = state.known_mut(merge.sequence).filter(|_| merge.parts.is_empty()) {
+                // Nothing was to be told: it is the answer that is waited for.
+                cell.ask_anew();
+                self.work.push(Errand::Replay, slot, cell);
             }
+            self.work.note(slot, merge.sequence, state, self.backing.life);
         }
     }
 
@@ -264,16 +268,18 @@ impl Region {
     }
 
     fn merge_of(&mut self, spot: Spot, life: u32) -> Option<Merge> {
-        let (key, state) = self.keys.at(spot.slot)?;
-        let cell = state.cell(spot.sequence)?;
+        let (key, state) = self.keys.at_mut(spot.slot)?;
+        let expires = state.expires(spot.sequence);
+        let cell = state.known_mut(spot.sequence)?;
+        let asks = core::mem::take(&mut cell.queued.ask);
         let parts: Vec<Part> =
             cell.unstored(life).map(|component| (component.origin, component.own)).collect();
-        (!parts.is_empty()).then(|| Merge {
+        (asks || !parts.is_empty()).then(|| Merge {
             key: key.clone(),
             sequence: spot.sequence,
             parts,
             limit: cell.limit,
-            expires: state.expires(spot.sequence),
+            expires,
             proposal: None,
             wants_previous: !cell.is_known_to(life),
         })
