@@ -135,7 +135,8 @@ impl Region {
         let (key, at) = checked(&ask.key, ask.sequence, ask.own, now)?;
         let at = at.seen_from(ask.sequence);
         let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
-        if state.raise(ask.sequence, origin, ask.own, now)? {
+        // Also a count of 0 needs its place: without one, what is granted would be forgotten here.
+        if state.cell_mut(ask.sequence)?.raise(origin, ask.own, now)? {
             self.subscribers.changed(&key, state, origin);
         }
         state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
@@ -158,14 +159,11 @@ impl Region {
         };
         let expires = state.expires(ask.sequence);
         let cell = state.cell_mut(ask.sequence)?;
-        let mut parts: Vec<Part> = if cell.components.len() <= MAX_REPEATED {
+        let parts: Vec<Part> = if cell.components.len() <= MAX_REPEATED {
             cell.components.iter().map(|component| (component.origin, component.own)).collect()
         } else {
             cell.unstored(life).map(|component| (component.origin, component.own)).collect()
         };
-        if !parts.iter().any(|(known, _)| *known == origin) {
-            parts.push((origin, cell.component(origin)));
-        }
         Ok(Proposed::Ask(Merge {
             key,
             sequence: ask.sequence,
@@ -188,8 +186,12 @@ impl Region {
     ) -> Result<wire::Answer, Refused> {
         let granted = merged.granted == Some(true);
         let slot = self.keys.find(&merge.key).ok_or(Refused::Full)?;
+        // What the question itself brought the store, whatever its word, no replay will bring, and so none will share.
+        let life = self.backing.life.unwrap_or_default();
+        let state = self.keys.at(slot).and_then(|(_, state)| state.cell(merge.sequence));
+        let brought = state.is_some_and(|cell| cell.unstored(life).any(|component| component.own > 0));
         self.learn_all(slot, merge.sequence, merged, now, Some(origin));
-        if granted {
+        if granted || brought {
             self.share(slot, merge.sequence);
         }
         let (_, state) = self.keys.at(slot).ok_or(Refused::Full)?;
