@@ -7,9 +7,10 @@
 //!
 //! Leaves to others: talking to the store, timeouts, and whether it is asked at all (`aggregator`).
 
-use super::cell::CellState;
+use super::cells::KeyState;
 use super::exchange::{BASE, Merge, Merged, Part, Proposal};
 use super::filters::{admits, answer, touch};
+use super::subscribers::Subscribers;
 use super::work::{Errand, Spot};
 use super::{Refused, Region, checked};
 use crate::key::{Key, OriginId};
@@ -318,15 +319,13 @@ impl Region {
     }
 
     /// Queues a cell that was just raised in the store for the region's other aggregators: where it is hot, or where
-    /// somebody uses it who may be subscribed elsewhere.
+    /// somebody uses it, or used the one before, who may be subscribed elsewhere: at a rollover filters count on hearing
+    /// of keys that they follow.
     fn share(&mut self, slot: usize, sequence: u64) {
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
+        let followed = is_followed_elsewhere(state, sequence, &self.subscribers);
         let Some(cell) = state.known_mut(sequence) else { return };
-        let elsewhere = |cell: &CellState| {
-            let mut users = cell.components.iter().filter(|component| component.origin != BASE);
-            cell.components.len() > 1 && users.any(|component| !self.subscribers.has(component.origin))
-        };
-        if cell.is_hot() || elsewhere(cell) {
+        if cell.is_hot() || followed {
             self.work.push(Errand::Share, slot, cell);
         }
     }
@@ -347,4 +346,19 @@ impl Region {
             parts,
         })
     }
+}
+
+/// Whether an origin that does not subscribe here uses the cell or the one before, and is not the only one.
+fn is_followed_elsewhere(state: &KeyState, sequence: u64, subscribers: &Subscribers) -> bool {
+    let cells = [Some(sequence), sequence.checked_sub(1)].into_iter().flatten();
+    let users = cells.filter_map(|sequence| state.cell(sequence)).flat_map(|cell| &cell.components);
+    let (mut first, mut several, mut elsewhere) = (None, false, false);
+    for user in users.map(|component| component.origin) {
+        several |= *first.get_or_insert(user) != user;
+        elsewhere |= user != BASE && !subscribers.has(user);
+        if several && elsewhere {
+            return true;
+        }
+    }
+    false
 }
