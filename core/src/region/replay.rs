@@ -299,8 +299,10 @@ impl Region {
         let Some(life) = self.backing.life else { return };
         let Some((key, state)) = self.keys.at_mut(slot) else { return };
         let key = key.clone();
-        state.note_limit(sequence, merged.limit);
-        let mut grew = state.cell_mut(sequence).is_ok_and(|cell| cell.learn_all(&merged.current, life, now));
+        // A cell that was forgotten since is over.
+        let Some(cell) = state.known_mut(sequence) else { return };
+        cell.limit = cell.limit.min(merged.limit);
+        let mut grew = cell.learn_all(&merged.current, life, now);
         if let (Some(parts), Some(before)) = (&merged.previous, sequence.checked_sub(1))
             && (!parts.is_empty() || state.cell(before).is_some())
             && Position::at(now, state.cell_ms()).sequence <= before.saturating_add(1)
