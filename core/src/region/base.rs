@@ -12,6 +12,7 @@ use super::work::Errand;
 use super::{Refused, Region, checked};
 use crate::key::Key;
 use crate::time::UnixMs;
+use crate::window::MAX_COUNT;
 use alloc::vec::Vec;
 
 impl Region {
@@ -22,7 +23,7 @@ impl Region {
 
     /// The region itself once published that it has used `total` of a cell.
     pub fn witness(&mut self, key: &Key, sequence: u64, total: u64, now: UnixMs) -> Result<(), Refused> {
-        let (key, _) = checked(key.as_bytes(), sequence, total, now)?;
+        let (key, _) = checked(key.as_bytes(), sequence, total.min(MAX_COUNT), now)?;
         let (slot, state) = self.keys.entry(&key, sequence, now)?;
         if self.work.raise_floor(slot, sequence, state, total)? {
             self.subscribers.changed_outside(&key, state);

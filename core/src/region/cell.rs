@@ -97,9 +97,9 @@ impl CellState {
         self.regional_total().saturating_add(self.global_others)
     }
 
-    /// Sum of the components alone: what the region says of itself to others.
+    /// Sum of the components alone: what the region says of itself to others, at most the highest count.
     pub(super) fn sum(&self) -> u64 {
-        self.sum
+        self.sum.min(MAX_COUNT)
     }
 
     /// Past half its limit, or another region is.
@@ -110,7 +110,7 @@ impl CellState {
     /// The other regions should hear of it: it has reached half its limit, or one of them already spoke of it.
     pub(super) fn is_worth_publishing(&self) -> bool {
         let reached = self.limit != u64::MAX && self.sum >= self.limit.div_ceil(2);
-        self.sum > self.published && (reached || self.global_others > 0)
+        self.sum() > self.published && (reached || self.global_others > 0)
     }
 
     /// Its share of the limit in thousandths, to tell the most used from others.
