@@ -28,6 +28,7 @@ impl Region {
         if self.work.raise_floor(slot, sequence, state, total)? {
             self.subscribers.changed_outside(&key, state);
         }
+        self.work.note(slot, sequence, state, self.backing.life());
         Ok(())
     }
 
