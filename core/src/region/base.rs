@@ -7,6 +7,7 @@
 //!
 //! Leaves to others: when a loss is certain, and for how long the living are waited for (`aggregator`).
 
+use super::cell::CellState;
 use super::exchange::{BASE, Floor};
 use super::work::Errand;
 use super::{Refused, Region, checked};
@@ -18,7 +19,8 @@ use alloc::vec::Vec;
 impl Region {
     /// What was known before this moment may be lost.
     pub fn lost(&mut self, now: UnixMs) {
-        self.lost = Some(now);
+        self.lost = Some(self.lost.map_or(now, |before| before.max(now)));
+        self.graces = self.graces.saturating_add(1);
     }
 
     /// The region itself once published that it has used `total` of a cell.
@@ -32,10 +34,12 @@ impl Region {
         Ok(())
     }
 
-    /// Ends the time of grace after a loss: the cells of which more is known to have been used than components say.
+    /// Ends the time of grace after a loss; to be called once for each. Where there was another loss since, the living
+    /// need the time that follows that one, and nothing is said yet. Otherwise the cells of which more is known to have been used than components say.
     /// Without a store [`Region::settle`] is what to do with them.
     pub fn end_grace(&mut self) -> Vec<Floor> {
-        let Some(lost) = self.lost.take() else { return Vec::new() };
+        self.graces = self.graces.saturating_sub(1);
+        let Some(lost) = self.lost.take_if(|_| self.graces == 0) else { return Vec::new() };
         let mut floors = Vec::new();
         while let Some(spot) = self.work.pop(Errand::Floor, &mut self.keys) {
             let Some((key, state)) = self.keys.at(spot.slot) else { continue };
@@ -54,7 +58,8 @@ impl Region {
         for floor in floors {
             let Some(slot) = self.keys.find(&floor.key) else { continue };
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
-            if let Some(cell) = state.known_mut(floor.sequence).filter(|cell| !cell.has_base()) {
+            let short = |cell: &&mut CellState| !cell.has_base() && cell.shortage() > 0;
+            if let Some(cell) = state.known_mut(floor.sequence).filter(short) {
                 // A cell that is full of components keeps its floor.
                 let _ = cell.raise(BASE, cell.shortage(), now);
             }

@@ -154,6 +154,8 @@ pub struct Region {
     republish: Option<usize>,
     /// Cells that began before this moment may have lost what nobody knows any more.
     lost: Option<UnixMs>,
+    /// Losses whose time of grace is not over.
+    graces: u32,
     imported: u64,
 }
 
@@ -170,6 +172,7 @@ impl Region {
             backing: Backing::default(),
             republish: None,
             lost: None,
+            graces: 0,
             imported: 0,
         }
     }
