@@ -183,6 +183,9 @@ impl Server {
                     Ok(Err(error)) => error.into(),
                     Err(error) => error.into(),
                 },
+                () = self.shared.taken_over.notified() => {
+                    return ServeError::RegionTaken(self.shared.region_name.clone());
+                }
                 // What ends well had only something to begin.
                 Some(Err(error)) = self.helpers.join_next() => return error.into(),
             }
@@ -280,11 +283,11 @@ fn say_what_is_shared(settings: &Settings) {
 
 /// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know.
 async fn begin_anew(shared: Arc<Shared>, cadence: Cadence) {
-    shared.region(|region, now| region.lost(now));
+    let since = shared.now();
     shared.lost.notify_one();
     sleep(Duration::from_millis(cadence.grace_ms)).await;
     let cells = shared.region(|region, now| {
-        let floors = region.end_grace();
+        let floors = region.end_grace(since);
         region.settle(&floors, now);
         floors.len()
     });

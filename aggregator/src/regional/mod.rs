@@ -89,6 +89,26 @@ impl Regional {
         MonoMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
+    /// Notes how a call of several parts went that began at `started`. Only one that did nothing at all speaks against
+    /// the store: of several servers one may be away, and one cell may not be what it should.
+    fn note_part(
+        &self,
+        metrics: &Metrics,
+        operation: Operation,
+        started: Instant,
+        nothing: bool,
+        error: Option<&StoreError>,
+    ) {
+        match error {
+            Some(error) if nothing => self.note::<()>(metrics, operation, started, &Err(error.clone())),
+            Some(error) => {
+                self.note(metrics, operation, started, &Ok(()));
+                metrics.operation_failed(operation, error.reason());
+            }
+            None => self.note(metrics, operation, started, &Ok(())),
+        }
+    }
+
     /// Notes how a call went that began at `started`.
     fn note<T>(
         &self,
@@ -102,7 +122,10 @@ impl Regional {
             Ok(_) => self.breaker.lock().succeeded(),
             Err(error) => {
                 metrics.operation_failed(operation, error.reason());
-                self.breaker.lock().failed(self.now());
+                // That too much is asked at once says nothing of the store.
+                if *error != StoreError::Busy {
+                    self.breaker.lock().failed(self.now());
+                }
             }
         }
     }

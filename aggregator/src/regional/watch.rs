@@ -107,10 +107,7 @@ impl Watch {
     /// Begins the time of grace, in place of one that may be under way.
     fn lost(&self) {
         let number = self.regional.losses.fetch_add(1, Ordering::Relaxed) + 1;
-        let since = self.shared.region(|region, now| {
-            region.lost(now);
-            now
-        });
+        let since = self.shared.now();
         self.shared.lost.notify_one();
         tokio::spawn(end_grace(self.shared.clone(), self.regional.clone(), number, since));
     }
@@ -131,10 +128,7 @@ async fn end_grace(shared: Arc<Shared>, regional: Arc<Regional>, number: u64, si
 }
 
 async fn settle(shared: &Shared, regional: &Regional, since: UnixMs) {
-    let (floors, life) = shared.region(|region, _| {
-        region.lost(since);
-        (region.end_grace(), region.store_life())
-    });
+    let (floors, life) = shared.region(|region, _| (region.end_grace(since), region.store_life()));
     if floors.is_empty() {
         return;
     }

@@ -17,12 +17,6 @@ use crate::window::MAX_COUNT;
 use alloc::vec::Vec;
 
 impl Region {
-    /// What was known before this moment may be lost.
-    pub fn lost(&mut self, now: UnixMs) {
-        self.lost = Some(self.lost.map_or(now, |before| before.max(now)));
-        self.graces = self.graces.saturating_add(1);
-    }
-
     /// The region itself once published that it has used `total` of a cell.
     pub fn witness(&mut self, key: &Key, sequence: u64, total: u64, now: UnixMs) -> Result<(), Refused> {
         let (key, _) = checked(key.as_bytes(), sequence, total.min(MAX_COUNT), now)?;
@@ -34,22 +28,23 @@ impl Region {
         Ok(())
     }
 
-    /// Ends the time of grace after a loss; to be called once for each. Where there was another loss since, the living
-    /// need the time that follows that one, and nothing is said yet. Otherwise the cells of which more is known to have been used than components say.
-    /// Without a store [`Region::settle`] is what to do with them.
-    pub fn end_grace(&mut self) -> Vec<Floor> {
-        self.graces = self.graces.saturating_sub(1);
-        let Some(lost) = self.lost.take_if(|_| self.graces == 0) else { return Vec::new() };
-        let mut floors = Vec::new();
+    /// Ends a time of grace after all that was known before `lost` may have been lost: the cells that had begun by then and
+    /// of which more is known to have been used than components say. To be called when the living have had their time
+    /// since the last loss. Without a store [`Region::settle`] is what to do with them.
+    pub fn end_grace(&mut self, lost: UnixMs) -> Vec<Floor> {
+        let (mut floors, mut later) = (Vec::new(), Vec::new());
         while let Some(spot) = self.work.pop(Errand::Floor, &mut self.keys) {
             let Some((key, state)) = self.keys.at(spot.slot) else { continue };
             let began = UnixMs(spot.sequence.saturating_mul(state.cell_ms()));
-            let floor = state.cell(spot.sequence).and_then(|cell| cell.missing_floor());
-            if let Some(total) = floor.filter(|_| began <= lost) {
-                let expires = state.expires(spot.sequence);
+            let expires = state.expires(spot.sequence);
+            let Some(total) = state.cell(spot.sequence).and_then(CellState::missing_floor) else { continue };
+            if began <= lost {
                 floors.push(Floor { key: key.clone(), sequence: spot.sequence, total, expires });
+            } else {
+                later.push(Floor { key: key.clone(), sequence: spot.sequence, total, expires });
             }
         }
+        self.floors_failed(&later);
         floors
     }
 
@@ -116,7 +111,6 @@ mod tests {
     /// Knows that 80 were used, and of whom not.
     fn region() -> Region {
         let mut region = Region::new(RegionLimits::default(), (1, 2));
-        region.lost(NOW);
         region.witness(&key(), 1_000, 80, NOW).unwrap();
         region
     }
@@ -138,7 +132,7 @@ mod tests {
     }
 
     fn settle(region: &mut Region) {
-        let floors = region.end_grace();
+        let floors = region.end_grace(NOW);
         region.settle(&floors, NOW);
     }
 

@@ -152,10 +152,6 @@ pub struct Region {
     backing: Backing,
     /// The walk over all cells that the loss of the global store has made necessary; the slot to go on from.
     republish: Option<usize>,
-    /// Cells that began before this moment may have lost what nobody knows any more.
-    lost: Option<UnixMs>,
-    /// Losses whose time of grace is not over.
-    graces: u32,
     imported: u64,
 }
 
@@ -171,8 +167,6 @@ impl Region {
             work: Work::default(),
             backing: Backing::default(),
             republish: None,
-            lost: None,
-            graces: 0,
             imported: 0,
         }
     }
