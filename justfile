@@ -47,6 +47,10 @@ filter:
 bench-filter *ARGS:
     @exec envoy/setup/bench-filter.sh "$@"
 
+# Measure the aggregator: reports, consults, pushes, many regions on one database. `bench-aggregator --help` names the options.
+bench-aggregator *ARGS:
+    @exec envoy/setup/bench-aggregator.sh "$@"
+
 # Measure the core's decision alone.
 bench-core *ARGS:
     cargo bench -p weir-core "$@"

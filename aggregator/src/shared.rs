@@ -202,6 +202,14 @@ impl Shared {
         self.replayed.send_replace(round.number);
     }
 
+    /// Waits until all that was merged before now is in the store, or the store is known to be away.
+    pub async fn stored(&self) {
+        let Some(regional) = &self.regional else { return };
+        let next = self.state.lock().rounds + 1;
+        regional.unstored.notify_one();
+        self.after_replay(next).await;
+    }
+
     /// Waits until a round is over. False if the program ends before.
     pub async fn after_replay(&self, round: u64) -> bool {
         self.replayed.subscribe().wait_for(|done| *done >= round).await.is_ok()

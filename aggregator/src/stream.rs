@@ -285,8 +285,10 @@ async fn acknowledge(
     outgoing: Outgoing,
 ) {
     while let Some(LateAck { mut ack, bases, after }) = late.recv().await {
-        if !shared.after_replay(after).await {
-            return;
+        tokio::select! {
+            // A peer that left needs no acknowledgement, and what it said is stored all the same.
+            () = outgoing.closed() => return,
+            over = shared.after_replay(after) => if !over { return },
         }
         for (place, asked) in bases {
             match shared.region(|region, _| region.base(origin, &asked)) {

@@ -23,6 +23,9 @@ pub struct Cadence {
     pub global_timeout_ms: u64,
     /// Least time between two replays to the regional store: a cell that changes often is told once.
     pub replay_ms: u64,
+    /// Least time between two messages to the region's other aggregators. Filters report every 50 ms, each at its own
+    /// moment: a busy cell would else be told of as often as there are filters.
+    pub share_ms: u64,
     /// A replay that takes longer is given up, and all its cells wait again.
     pub replay_timeout_ms: u64,
     /// Between two looks at the sentinels of the regional store, and between two tries while it is away.
@@ -51,6 +54,7 @@ impl Default for Cadence {
             jitter_percent: 20,
             global_timeout_ms: 10_000,
             replay_ms: 10,
+            share_ms: 25,
             replay_timeout_ms: 2_000,
             sentinel_ms: 100,
             sentinel_timeout_ms: 250,

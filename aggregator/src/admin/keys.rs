@@ -6,6 +6,7 @@ use super::query::KeyQuery;
 use crate::shared::Shared;
 use serde::Serialize;
 use std::time::{Duration, UNIX_EPOCH};
+use weir_core::region::exchange::BASE;
 use weir_core::region::{CellState, Component, Explained};
 use weir_core::rules::identifier::canonical_identifier;
 use weir_core::time::UnixMs;
@@ -104,7 +105,7 @@ fn cell(state: &CellState, cell_ms: u64, now: UnixMs) -> Cell {
     let start = UnixMs(state.sequence.saturating_mul(cell_ms));
     let age = |moment: UnixMs| now.0.saturating_sub(moment.0);
     let origin = |part: &Component| Origin {
-        origin: part.origin.to_string(),
+        origin: if part.origin == BASE { "base".to_owned() } else { part.origin.to_string() },
         own: part.own,
         age_ms: age(part.updated),
     };

@@ -19,9 +19,10 @@ use crate::shared::Shared;
 use crate::store::{Store, StoreError};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use weir_core::breaker::{Breaker, State};
 use weir_core::cadence::Cadence;
 use weir_core::time::MonoMs;
@@ -46,6 +47,12 @@ pub struct Regional {
     sisters_origins: Notify,
     /// Woken when messages may have been missed.
     missed: Notify,
+    /// The sentinels were read. Before that a wipe would not be noticed, and nothing is written or asked.
+    found: AtomicBool,
+    /// Messages are heard, or were: from then on a full read of the hot index misses nothing.
+    listens: AtomicBool,
+    /// Losses of the store so far; the last one's time of grace is the one that counts.
+    losses: AtomicU64,
 }
 
 impl Regional {
@@ -62,12 +69,15 @@ impl Regional {
             origins: Notify::new(),
             sisters_origins: Notify::new(),
             missed: Notify::new(),
+            found: AtomicBool::new(false),
+            listens: AtomicBool::new(false),
+            losses: AtomicU64::new(0),
         }
     }
 
     /// Whether the store is asked at all.
     pub fn is_usable(&self) -> bool {
-        self.breaker_state() == State::Closed
+        self.found.load(Ordering::Acquire) && self.breaker_state() == State::Closed
     }
 
     /// What the breaker lets through.
@@ -99,17 +109,15 @@ impl Regional {
 }
 
 /// Begins everything that goes on beside streams.
-pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>) -> Vec<JoinHandle<()>> {
+pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>, tasks: &mut JoinSet<()>) {
     shared.region(|region, _| region.back());
     let (shared, regional) = (|| shared.clone(), || regional.clone());
-    vec![
-        tokio::spawn(replay::run(shared(), regional())),
-        tokio::spawn(watch::run(shared(), regional())),
-        tokio::spawn(watch::announce(shared(), regional())),
-        tokio::spawn(sisters::tell(shared(), regional())),
-        tokio::spawn(sisters::listen(shared(), regional())),
-        tokio::spawn(sisters::read_hot(shared(), regional())),
-    ]
+    tasks.spawn(replay::run(shared(), regional()));
+    tasks.spawn(watch::run(shared(), regional()));
+    tasks.spawn(watch::announce(shared(), regional()));
+    tasks.spawn(sisters::tell(shared(), regional()));
+    tasks.spawn(sisters::listen(shared(), regional()));
+    tasks.spawn(sisters::read_hot(shared(), regional()));
 }
 
 fn ms(ms: u64) -> Duration {

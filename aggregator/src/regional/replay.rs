@@ -26,9 +26,11 @@ pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
         let round = shared.begin_replay();
         if regional.is_usable() {
             replay(&shared, &regional, round.waiting).await;
-            name_hot(&shared, &regional).await;
         }
         shared.replayed(round);
+        if regional.is_usable() {
+            name_hot(&shared, &regional).await;
+        }
         if regional.is_usable() && shared.region(|region, _| region.has_merges()) {
             regional.unstored.notify_one();
         }

@@ -12,6 +12,7 @@ use crate::shared::Shared;
 use crate::store::{HOT_SHARDS, Heard, StoreError};
 use prost::Message;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
@@ -35,7 +36,7 @@ pub async fn tell(shared: Arc<Shared>, regional: Arc<Regional>) {
             }
             send(&shared, &regional, Changes { cells, ..Changes::default() }).await;
         }
-        sleep(ms(regional.cadence.replay_ms)).await;
+        sleep(ms(regional.cadence.share_ms)).await;
     }
 }
 
@@ -52,7 +53,10 @@ pub async fn listen(shared: Arc<Shared>, regional: Arc<Regional>) {
     let mut heard = regional.store.subscribe();
     while let Some(heard) = heard.recv().await {
         match heard {
-            Heard::Connected => regional.missed.notify_one(),
+            Heard::Connected => {
+                regional.listens.store(true, Ordering::Release);
+                regional.missed.notify_one();
+            }
             Heard::Message(message) => take(&shared, &regional, &message),
         }
     }
@@ -97,6 +101,10 @@ pub async fn read_hot(shared: Arc<Shared>, regional: Arc<Regional>) {
         if timeout(pause, regional.missed.notified()).await.is_ok() {
             to_whole = HOT_SHARDS;
         }
+        if !regional.listens.load(Ordering::Acquire) {
+            // What became hot behind the reader would be missed.
+            continue;
+        }
         while regional.is_usable() {
             match read_shard(&shared, &regional, shard).await {
                 Ok(()) => to_whole = to_whole.saturating_sub(1),
@@ -130,11 +138,14 @@ async fn read_shard(shared: &Shared, regional: &Regional, shard: usize) -> Resul
 
 async fn read_cells(shared: &Shared, regional: &Regional, shard: usize) -> Result<(), StoreError> {
     let within = ms(regional.cadence.replay_timeout_ms);
+    let life = shared.region(|region, _| region.store_life());
     let hot = regional.store.hot(shard, shared.now(), SHARD_CELLS, within).await?;
     for cells in hot.chunks(READ_CELLS) {
         let read = regional.store.read(cells, within).await;
         shared.region(|region, now| {
-            for ((key, sequence), merged) in cells.iter().zip(&read) {
+            // If the store was found wiped meanwhile, this may be what it held before. The index is read anew then.
+            let still = region.store_life() == life;
+            for ((key, sequence), merged) in cells.iter().zip(&read).filter(|_| still) {
                 if let Ok(merged) = merged {
                     // As above: a cell that there is no room for stays in the store.
                     let _ = region.learn(key, *sequence, merged.limit, &merged.current, now);

@@ -12,15 +12,20 @@ use crate::shared::Shared;
 use crate::store::Lives;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::{info, warn};
 use weir_core::breaker::State;
-use weir_core::region::exchange::Merge;
+use weir_core::time::UnixMs;
 use weir_core::wire::Changes;
 
 /// A store whose life began less than this before it was found has been emptied just now, by whatever has happened.
 const YOUNG_MS: u64 = 10_000;
+/// Between two looks before the store is found, which has to be connected to.
+const FIRST_LOOKS: Duration = Duration::from_millis(25);
+/// Times of grace after a loss. A filter that cannot connect tries again each second or so.
+const GRACES: usize = 5;
 
 /// Watches for as long as the program runs.
 pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
@@ -30,15 +35,16 @@ pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
         if allowed {
             watch.look().await;
         }
-        sleep(ms(watch.regional.cadence.sentinel_ms)).await;
+        let found = watch.regional.found.load(Ordering::Acquire);
+        sleep(if found { ms(watch.regional.cadence.sentinel_ms) } else { FIRST_LOOKS }).await;
     }
 }
 
 struct Watch {
     shared: Arc<Shared>,
     regional: Arc<Regional>,
-    /// The life that each sentinel told of last.
-    known: BTreeMap<u16, u128>,
+    /// The life that each sentinel told of last, and how often it had been looked at.
+    known: BTreeMap<u16, (u128, u64)>,
     away: bool,
 }
 
@@ -75,14 +81,16 @@ impl Watch {
         let first = self.known.is_empty();
         let (mut changed, mut young) = (false, false);
         for life in &lives.seen {
-            match self.known.insert(life.place, life.id) {
-                Some(before) => changed |= before != life.id,
+            match self.known.insert(life.place, (life.id, life.looks)) {
+                Some((id, looks)) => changed |= id != life.id || looks > life.looks,
                 None => young |= life.age_ms < YOUNG_MS,
             }
         }
         if first {
             info!("the regional store is found");
+            self.regional.found.store(true, Ordering::Release);
             self.regional.missed.notify_one();
+            self.regional.origins.notify_one();
         }
         if changed {
             warn!("the regional store has lost what it held; all that is known here is written again");
@@ -96,39 +104,56 @@ impl Watch {
         self.regional.unstored.notify_one();
     }
 
-    /// Begins the time of grace.
+    /// Begins the time of grace, in place of one that may be under way.
     fn lost(&self) {
-        self.shared.region(|region, now| region.lost(now));
+        let number = self.regional.losses.fetch_add(1, Ordering::Relaxed) + 1;
+        let since = self.shared.region(|region, now| {
+            region.lost(now);
+            now
+        });
         self.shared.lost.notify_one();
-        tokio::spawn(end_grace(self.shared.clone(), self.regional.clone()));
+        tokio::spawn(end_grace(self.shared.clone(), self.regional.clone(), number, since));
     }
 }
 
-/// Gives the living their time, and what they could not account for to the base.
-async fn end_grace(shared: Arc<Shared>, regional: Arc<Regional>) {
-    sleep(ms(regional.cadence.grace_ms)).await;
-    let floors = shared.region(|region, _| region.end_grace());
+/// Gives the living their time, and what they could not account for to the base; then once more, for those that take
+/// longer to come back and for what the store could not be told.
+async fn end_grace(shared: Arc<Shared>, regional: Arc<Regional>, number: u64, since: UnixMs) {
+    for _ in 0..GRACES {
+        sleep(ms(regional.cadence.grace_ms)).await;
+        if regional.losses.load(Ordering::Relaxed) != number {
+            return;
+        }
+        if regional.is_usable() {
+            settle(&shared, &regional, since).await;
+        }
+    }
+}
+
+async fn settle(shared: &Shared, regional: &Regional, since: UnixMs) {
+    let (floors, life) = shared.region(|region, _| {
+        region.lost(since);
+        (region.end_grace(), region.store_life())
+    });
     if floors.is_empty() {
         return;
     }
-    let count = floors.len();
+    let started = Instant::now();
     let results = regional.store.raise_to(&floors, ms(regional.cadence.replay_timeout_ms)).await;
+    let failure = results.iter().find_map(|result| result.as_ref().err().cloned());
+    regional.note(&shared.metrics, Operation::Replay, started, &failure.map_or(Ok(()), Err));
     shared.region(|region, now| {
-        for (floor, result) in floors.iter().zip(results) {
-            let Ok(merged) = result else { continue };
-            let merge = Merge {
-                key: floor.key.clone(),
-                sequence: floor.sequence,
-                parts: Vec::new(),
-                limit: u64::MAX,
-                expires: floor.expires,
-                proposal: None,
-                wants_previous: false,
-            };
-            region.merged(&merge, &merged, now);
+        for (floor, result) in floors.iter().zip(&results) {
+            match result {
+                Ok(merged) => region.floored(floor, merged, life, now),
+                Err(_) => region.floors_failed(std::slice::from_ref(floor)),
+            }
         }
     });
-    info!(cells = count, "what nobody could account for after the loss counts as the region's base");
+    regional.changed.notify_one();
+    shared.changed.notify_one();
+    let cells = results.iter().filter(|result| result.is_ok()).count();
+    info!(cells, "what nobody could account for after the loss counts as the region's base");
 }
 
 /// Says which Envoys are alive here, and hears which are elsewhere, for as long as the program runs.

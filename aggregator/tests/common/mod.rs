@@ -42,19 +42,27 @@ pub struct Weir {
 }
 
 pub async fn start(token: Option<&str>) -> Weir {
-    let settings = Settings {
+    start_with(Settings { token: token.map(str::to_owned), ..settings() }).await
+}
+
+pub async fn start_with(settings: Settings) -> Weir {
+    let clock = Arc::new(ShiftedClock::default());
+    Weir { server: Server::start(settings, clock.clone()).await.unwrap(), clock }
+}
+
+/// A region that keeps everything in memory.
+pub fn settings() -> Settings {
+    Settings {
         region: "test-region".into(),
         grpc_listen: "127.0.0.1:0".into(),
         admin_listen: "127.0.0.1:0".into(),
-        token: token.map(str::to_owned),
+        token: None,
         limits: RegionLimits::default(),
         store: None,
         database: None,
         migrate: false,
         cadence: Cadence::default(),
-    };
-    let clock = Arc::new(ShiftedClock::default());
-    Weir { server: Server::start(settings, clock.clone()).await.unwrap(), clock }
+    }
 }
 
 impl Weir {

@@ -67,6 +67,7 @@ pub fn merge(key: &Key, parts: &[(OriginId, u64)]) -> Merge {
         expires: LATE,
         proposal: None,
         wants_previous: false,
+        life: 0,
     }
 }
 

@@ -7,33 +7,39 @@
 //!
 //! Leaves to others: when a loss is certain, and for how long the living are waited for (`aggregator`).
 
-use super::exchange::{BASE, Floor};
+use super::cell::CellState;
+use super::exchange::{BASE, Floor, Merge, Merged};
 use super::work::Errand;
 use super::{Refused, Region, checked};
 use crate::key::Key;
 use crate::time::UnixMs;
+use crate::window::MAX_COUNT;
 use alloc::vec::Vec;
 
 impl Region {
     /// What was known before this moment may be lost.
     pub fn lost(&mut self, now: UnixMs) {
-        self.lost = Some(now);
+        self.lost = Some(self.lost.map_or(now, |before| before.max(now)));
+        self.graces = self.graces.saturating_add(1);
     }
 
     /// The region itself once published that it has used `total` of a cell.
     pub fn witness(&mut self, key: &Key, sequence: u64, total: u64, now: UnixMs) -> Result<(), Refused> {
-        let (key, _) = checked(key.as_bytes(), sequence, total, now)?;
+        let (key, _) = checked(key.as_bytes(), sequence, total.min(MAX_COUNT), now)?;
         let (slot, state) = self.keys.entry(&key, sequence, now)?;
         if self.work.raise_floor(slot, sequence, state, total)? {
             self.subscribers.changed_outside(&key, state);
         }
+        self.work.note(slot, sequence, state, self.backing.life());
         Ok(())
     }
 
-    /// Ends the time of grace after a loss: the cells of which more is known to have been used than components say.
+    /// Ends the time of grace after a loss; to be called once for each. Where there was another loss since, the living
+    /// need the time that follows that one, and nothing is said yet. Otherwise the cells of which more is known to have been used than components say.
     /// Without a store [`Region::settle`] is what to do with them.
     pub fn end_grace(&mut self) -> Vec<Floor> {
-        let Some(lost) = self.lost.take() else { return Vec::new() };
+        self.graces = self.graces.saturating_sub(1);
+        let Some(lost) = self.lost.take_if(|_| self.graces == 0) else { return Vec::new() };
         let mut floors = Vec::new();
         while let Some(spot) = self.work.pop(Errand::Floor, &mut self.keys) {
             let Some((key, state)) = self.keys.at(spot.slot) else { continue };
@@ -47,12 +53,39 @@ impl Region {
         floors
     }
 
+    /// The store did not take these: they wait for the end of another time of grace.
+    pub fn floors_failed(&mut self, floors: &[Floor]) {
+        for floor in floors {
+            let Some(slot) = self.keys.find(&floor.key) else { continue };
+            let cell = self.keys.at_mut(slot).and_then(|(_, state)| state.known_mut(floor.sequence));
+            if let Some(cell) = cell {
+                self.work.push(Errand::Floor, slot, cell);
+            }
+        }
+    }
+
+    /// Takes the store's word on what it was told in `life` to make up for.
+    pub fn floored(&mut self, floor: &Floor, merged: &Merged, life: u32, now: UnixMs) {
+        let merge = Merge {
+            key: floor.key.clone(),
+            sequence: floor.sequence,
+            parts: Vec::new(),
+            limit: u64::MAX,
+            expires: floor.expires,
+            proposal: None,
+            wants_previous: false,
+            life,
+        };
+        self.merged(&merge, merged, now);
+    }
+
     /// Gives what no component accounts for to [`BASE`].
     pub fn settle(&mut self, floors: &[Floor], now: UnixMs) {
         for floor in floors {
             let Some(slot) = self.keys.find(&floor.key) else { continue };
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
-            if let Some(cell) = state.known_mut(floor.sequence).filter(|cell| !cell.has_base()) {
+            let short = |cell: &&mut CellState| !cell.has_base() && cell.shortage() > 0;
+            if let Some(cell) = state.known_mut(floor.sequence).filter(short) {
                 // A cell that is full of components keeps its floor.
                 let _ = cell.raise(BASE, cell.shortage(), now);
             }

@@ -52,12 +52,15 @@ pub struct CellState {
     pub(super) published: u64,
     /// The life of the regional store to which the marks on components belong.
     life: u32,
+    /// The life in which the store has said all that it holds of this cell.
+    heard_in: u32,
     /// The life in which the hot index names this cell.
     pub(super) hot_in: u32,
     pub(super) queued: Queued,
 }
 
-/// The queues in which a cell stands, each at most once; and whether it has been counted.
+/// The queues in which a cell stands, each at most once; and whether it has been counted, and whether the regional store
+/// is to be asked of it even if nothing is new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queued {
     pub(super) replay: bool,
@@ -66,6 +69,7 @@ pub(super) struct Queued {
     pub(super) publish: bool,
     pub(super) floor: bool,
     pub(super) counted: bool,
+    pub(super) ask: bool,
 }
 
 impl CellState {
@@ -80,6 +84,7 @@ impl CellState {
             floor: 0,
             published: 0,
             life: 0,
+            heard_in: 0,
             hot_in: 0,
             queued: Queued::default(),
         }
@@ -95,9 +100,9 @@ impl CellState {
         self.regional_total().saturating_add(self.global_others)
     }
 
-    /// Sum of the components alone: what the region says of itself to others.
+    /// Sum of the components alone: what the region says of itself to others, at most the highest count.
     pub(super) fn sum(&self) -> u64 {
-        self.sum
+        self.sum.min(MAX_COUNT)
     }
 
     /// Past half its limit, or another region is.
@@ -108,7 +113,7 @@ impl CellState {
     /// The other regions should hear of it: it has reached half its limit, or one of them already spoke of it.
     pub(super) fn is_worth_publishing(&self) -> bool {
         let reached = self.limit != u64::MAX && self.sum >= self.limit.div_ceil(2);
-        self.sum > self.published && (reached || self.global_others > 0)
+        self.sum() > self.published && (reached || self.global_others > 0)
     }
 
     /// Its share of the limit in thousandths, to tell the most used from others.
@@ -205,15 +210,31 @@ impl CellState {
             .filter(move |component| !known || component.stored == NEVER || component.stored < component.own)
     }
 
-    /// Whether the store was heard of this cell in this `life`.
-    pub(super) fn is_known_to(&self, life: u32) -> bool {
-        self.life == life
+    /// What the store is known to hold in this `life`.
+    pub(super) fn stored(&self, life: u32) -> impl Iterator<Item = Part> + '_ {
+        let known = self.life == life;
+        let held = self.components.iter().filter(move |component| known && component.stored != NEVER);
+        held.map(|component| (component.origin, component.stored))
     }
 
-    /// The store has said all that it holds of the cell: what is more is taken, what is less is to be told again.
-    /// True if the cell grew.
-    pub(super) fn learn_all(&mut self, parts: &[Part], life: u32, now: UnixMs) -> bool {
-        self.life = life;
+    /// Whether the store has said in this `life` all that it holds of this cell, and nobody has asked anew since. What
+    /// other aggregators tell of it is only a part.
+    pub(super) fn is_known_to(&self, life: u32) -> bool {
+        self.heard_in == life
+    }
+
+    /// The store is to say anew what it holds: `origin` has forgotten its own count, which may have come to the store
+    /// through another aggregator.
+    pub(super) fn ask_anew(&mut self) {
+        self.heard_in = 0;
+        self.queued.ask = true;
+    }
+
+    /// The store has said all that it holds of the cell in this `life`: what is more is taken, what is less is to be
+    /// told again. Without a life it has said what it once held, which it may have lost since. True if the cell grew.
+    pub(super) fn learn_all(&mut self, parts: &[Part], life: Option<u32>, now: UnixMs) -> bool {
+        let Some(life) = life else { return self.raise_all(parts, now) };
+        (self.life, self.heard_in) = (life, life);
         for component in &mut self.components {
             component.stored = NEVER;
         }
@@ -226,14 +247,21 @@ impl CellState {
             self.life = life;
             self.components.iter_mut().for_each(|component| component.stored = NEVER);
         }
-        let mut grew = false;
+        let grew = self.raise_all(parts, now);
         for (origin, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
-            // Without room for it the component stays in the store alone.
-            grew |= self.raise(*origin, *own, now).unwrap_or(false);
             if let Some(component) = self.find(*origin).ok().and_then(|at| self.components.get_mut(at)) {
                 let known = if component.stored == NEVER { 0 } else { component.stored };
                 component.stored = known.max(*own);
             }
+        }
+        grew
+    }
+
+    fn raise_all(&mut self, parts: &[Part], now: UnixMs) -> bool {
+        let mut grew = false;
+        for (origin, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
+            // Without room for it the component stays in the store alone.
+            grew |= self.raise(*origin, *own, now).unwrap_or(false);
         }
         grew
     }

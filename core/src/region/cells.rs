@@ -57,14 +57,18 @@ impl KeyState {
         sequence.saturating_add(2).saturating_mul(self.cell_ms).div_ceil(1_000)
     }
 
-    /// Drops what is over; returns the newest sequence that is left, and how many cells went.
+    /// Drops what is over; returns the newest sequence that is left, and how many cells went that had been counted.
     pub(super) fn drop_old(&mut self, now: UnixMs) -> (Option<u64>, usize) {
         let oldest = Position::at(now, self.cell_ms).sequence.saturating_sub(1);
-        let before = self.cells.len();
-        self.cells.retain(|cell| cell.sequence >= oldest);
+        let mut forgotten = 0;
+        self.cells.retain(|cell| {
+            let stays = cell.sequence >= oldest;
+            forgotten += usize::from(!stays && cell.queued.counted);
+            stays
+        });
         self.followers.retain(|(_, touched)| *touched >= oldest);
         let touched = self.followers.iter().map(|(_, touched)| *touched).max();
-        (self.cells.last().map(|cell| cell.sequence).max(touched), before - self.cells.len())
+        (self.cells.last().map(|cell| cell.sequence).max(touched), forgotten)
     }
 
     /// True if `origin` follows from now on; false if it did before, or if there is no room for another follower.
@@ -178,18 +182,22 @@ impl KeyState {
             Ok(found) => return self.cells.get_mut(found).ok_or(Refused::Full),
             Err(place) => place,
         };
+        let mut displaced = false;
         let place = match (self.cells.len() >= MAX_CELLS, place.checked_sub(1)) {
             (false, _) => place,
             (true, None) => return Err(Refused::Full),
             (true, Some(before)) => {
-                self.cells.remove(0);
+                displaced = self.cells.remove(0).queued.counted;
                 before
             }
         };
         if self.cells.is_empty() {
             self.cells.reserve_exact(1);
         }
-        self.cells.insert(place, CellState::new(sequence));
+        let mut cell = CellState::new(sequence);
+        // It takes the other's place in the books too, so that as many cells are counted as there are.
+        cell.queued.counted = displaced;
+        self.cells.insert(place, cell);
         self.cells.get_mut(place).ok_or(Refused::Full)
     }
 }

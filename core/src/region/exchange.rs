@@ -34,6 +34,8 @@ pub struct Merge {
     pub proposal: Option<Proposal>,
     /// Whether the cell before is read as well.
     pub wants_previous: bool,
+    /// In which of the store's lives, as the region counts them, this was to be said.
+    pub life: u32,
 }
 
 /// More is to be spent, if it fits.

@@ -5,6 +5,7 @@
 use super::cells::KeyState;
 use super::keys::Keys;
 use super::subscribers::Subscribers;
+use super::work::Errand;
 use super::{Refused, Region, Reported, checked};
 use crate::key::{Key, OriginId};
 use crate::time::UnixMs;
@@ -37,7 +38,7 @@ impl Region {
         let at = at.seen_from(ask.sequence);
         let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
         let wants_base = ask.own == 0 && ask.cost == 0;
-        if wants_base && !tells_base(state, origin, ask.sequence, self.backing.life()) {
+        if wants_base && !tells_base(state, ask.sequence, self.backing.life()) {
             return Err(Refused::Base);
         }
         let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
@@ -89,7 +90,7 @@ impl Region {
     pub fn base(&self, origin: OriginId, asked: &wire::View) -> Option<wire::View> {
         let key = Key::parse(&asked.key).ok()?;
         let state = self.keys.get(&key)?;
-        tells_base(state, origin, asked.sequence, self.backing.life())
+        tells_base(state, asked.sequence, self.backing.life())
             .then(|| wire::View { key: asked.key.clone(), ..state.view(asked.sequence, origin) })
     }
 
@@ -114,7 +115,10 @@ impl Region {
         if count.unbased {
             if self.backing.life().is_some() {
                 // The store may hold what this aggregator has never heard: it is asked by telling it of nothing.
-                state.cell_mut(count.sequence)?.raise(origin, 0, now)?;
+                let cell = state.cell_mut(count.sequence)?;
+                cell.raise(origin, 0, now)?;
+                cell.ask_anew();
+                self.work.push(Errand::Replay, slot, cell);
                 self.work.note(slot, count.sequence, state, self.backing.life());
             }
             return Ok(Some(wire::View { key: count.key.clone(), ..state.view(count.sequence, origin) }));
@@ -133,9 +137,10 @@ impl Region {
 }
 
 /// Whether what is known here of an origin's count is all there is: a process takes a base once.
-fn tells_base(state: &KeyState, origin: OriginId, sequence: u64, life: Option<u32>) -> bool {
+fn tells_base(state: &KeyState, sequence: u64, life: Option<u32>) -> bool {
     let Some(life) = life else { return true };
-    state.cell(sequence).is_some_and(|cell| cell.is_known_to(life) || cell.component(origin) > 0)
+    // What this aggregator has heard from the origin itself need not be all: its workers may report elsewhere too.
+    state.cell(sequence).is_some_and(|cell| cell.is_known_to(life))
 }
 
 /// Whether the region, as it is known here, has room for what is asked.

@@ -44,7 +44,6 @@ use crate::window::{MAX_COUNT, Position};
 use crate::wire;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use cell::MAX_ORIGINS_A_KEY;
 use keys::Keys;
 use replay::Backing;
 use subscribers::Subscribers;
@@ -155,6 +154,8 @@ pub struct Region {
     republish: Option<usize>,
     /// Cells that began before this moment may have lost what nobody knows any more.
     lost: Option<UnixMs>,
+    /// Losses whose time of grace is not over.
+    graces: u32,
     imported: u64,
 }
 
@@ -171,6 +172,7 @@ impl Region {
             backing: Backing::default(),
             republish: None,
             lost: None,
+            graces: 0,
             imported: 0,
         }
     }

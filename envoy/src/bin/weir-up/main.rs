@@ -3,6 +3,7 @@
 
 mod options;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,13 +11,14 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
+use tempfile::TempDir;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::interval;
 use weir_envoy::{
     Aggregator, AggregatorOptions, EchoUpstream, Envoy, EnvoyOptions, Filter, Process, Route, Weir, binaries,
 };
 
-use crate::options::{EnvoyPorts, Options};
+use crate::options::{AggregatorPlan, EnvoyPlan, Options};
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,6 +39,7 @@ async fn run(options: &Options) -> Result<()> {
     set_pdeathsig(Signal::SIGTERM)?;
     let mut stop = StopSignals::new()?;
     options.check_ports()?;
+    options.check_stores(std::env::var("WEIR_REDIS_URL").ok().as_deref())?;
     // A signal while parts are starting drops, and so kills, those that have started.
     let mut running = tokio::select! {
         () = stop.recv() => return Ok(()),
@@ -52,13 +55,16 @@ async fn run(options: &Options) -> Result<()> {
 struct Running {
     // In the order in which they stop: nobody waits for a part that is gone.
     envoys: Vec<Envoy>,
-    aggregator: Aggregator,
+    aggregators: Vec<Aggregator>,
     _upstream: EchoUpstream,
+    /// The database that regions meet in, unless one is named; it goes with this value.
+    _database: TempDir,
 }
 
 impl Running {
     fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
-        self.envoys.iter_mut().map(Envoy::process).chain([self.aggregator.process()])
+        let aggregators = self.aggregators.iter_mut().map(Aggregator::process);
+        self.envoys.iter_mut().map(Envoy::process).chain(aggregators)
     }
 
     /// Waits until a part ends, which is an error: none of them should.
@@ -89,32 +95,48 @@ async fn start(options: &Options) -> Result<Running> {
     let filter = Filter::Weir(Weir::new(binaries::filter()?, plugin_config));
     println!("starting the upstream");
     let upstream = EchoUpstream::start(options.upstream_port).await?;
-    println!("starting the aggregator");
-    let aggregator = Aggregator::start(AggregatorOptions {
-        region: "local".to_owned(),
-        grpc_port: options.grpc_port,
-        admin_port: options.aggregator_admin_port,
-        ..AggregatorOptions::default()
-    });
-    let aggregator = aggregator.await.context("the aggregator did not start")?;
+    let database = tempfile::Builder::new().prefix("weir-up-").tempdir()?;
+    let mut aggregators = Vec::new();
+    for (number, plan) in (1..).zip(options.aggregators()?) {
+        println!("starting aggregator {number} of {}", options.regions * options.aggregators);
+        let aggregator = Aggregator::start(aggregator_options(options, plan, database.path()));
+        aggregators.push(aggregator.await.with_context(|| format!("aggregator {number} did not start"))?);
+    }
     let mut envoys = Vec::new();
-    for (number, ports) in (1..).zip(options.envoy_ports()?) {
-        println!("starting Envoy {number} of {}", options.envoys);
-        let envoy = Envoy::start(envoy_options(options, ports, filter.clone()));
+    for (number, plan) in (1..).zip(options.envoys()?) {
+        println!("starting Envoy {number} of {}", options.regions * options.envoys);
+        let envoy = Envoy::start(envoy_options(options, plan, filter.clone()));
         envoys.push(envoy.await.with_context(|| format!("Envoy {number} did not start"))?);
     }
-    Ok(Running { envoys, aggregator, _upstream: upstream })
+    Ok(Running { envoys, aggregators, _upstream: upstream, _database: database })
 }
 
-fn envoy_options(options: &Options, ports: EnvoyPorts, filter: Filter) -> EnvoyOptions {
+/// What is named by WEIR_REDIS_URL and WEIR_DATABASE_URL reaches the aggregator by its environment.
+fn aggregator_options(options: &Options, plan: AggregatorPlan, database: &Path) -> AggregatorOptions {
+    let mut environment = vec![("WEIR_MIGRATE".to_owned(), "true".to_owned())];
+    let named = std::env::var("WEIR_DATABASE_URL").is_ok_and(|url| !url.is_empty());
+    if options.regions > 1 && !named {
+        let url = format!("sqlite://{}", database.join("weir.db").display());
+        environment.push(("WEIR_DATABASE_URL".to_owned(), url));
+    }
+    AggregatorOptions {
+        region: plan.region,
+        grpc_port: plan.grpc,
+        admin_port: plan.admin,
+        environment,
+        ..AggregatorOptions::default()
+    }
+}
+
+fn envoy_options(options: &Options, plan: EnvoyPlan, filter: Filter) -> EnvoyOptions {
     EnvoyOptions {
         concurrency: options.concurrency,
-        host: ports.listen.ip(),
-        port: ports.listen.port(),
-        admin_port: ports.admin,
+        host: plan.ports.listen.ip(),
+        port: plan.ports.listen.port(),
+        admin_port: plan.ports.admin,
         filter,
         route: Route::Upstream(options.upstream_port),
-        aggregator_ports: vec![options.grpc_port],
+        aggregator_ports: plan.aggregators,
         access_log: true,
         ..EnvoyOptions::default()
     }
@@ -122,17 +144,17 @@ fn envoy_options(options: &Options, ports: EnvoyPorts, filter: Filter) -> EnvoyO
 
 fn print_ready(options: &Options, running: &Running) -> Result<()> {
     println!("\nweir is ready\n");
-    for (ports, envoy) in options.envoy_ports()?.iter().zip(&running.envoys) {
-        println!("  Envoy        http://{}  (admin http://{})", ports.listen, envoy.admin_address());
+    for (plan, envoy) in options.envoys()?.iter().zip(&running.envoys) {
+        let (region, listen) = (&plan.region, plan.ports.listen);
+        println!("  Envoy        http://{listen}  (admin http://{}, region {region})", envoy.admin_address());
         println!("               logs in {}", envoy.folder().display());
     }
-    let aggregator = &running.aggregator;
-    println!(
-        "  aggregator   gRPC 127.0.0.1:{}  (admin http://{})",
-        options.grpc_port,
-        aggregator.admin_address()
-    );
-    println!("               logs in {}", aggregator.folder().display());
+    for (plan, aggregator) in options.aggregators()?.iter().zip(&running.aggregators) {
+        let (region, grpc) = (&plan.region, plan.grpc);
+        let admin = aggregator.admin_address();
+        println!("  aggregator   gRPC 127.0.0.1:{grpc}  (admin http://{admin}, region {region})");
+        println!("               logs in {}", aggregator.folder().display());
+    }
     println!("  upstream     http://127.0.0.1:{}", options.upstream_port);
     let address = options.listen;
     println!("\nTry it: the first shows one answer, the second what a caller is told who asks 12 times.\n");
@@ -140,6 +162,9 @@ fn print_ready(options: &Options, running: &Running) -> Result<()> {
     println!(
         "  curl -s -o /dev/null -w '%{{http_code}}\\n' -H 'x-api-key: bob' 'http://{address}/?n=[1-12]'"
     );
+    if options.regions > 1 {
+        println!("\nRegions tell each other every ten seconds or so of keys past half their limit.");
+    }
     println!("\nCtrl-C stops everything.");
     Ok(())
 }

@@ -13,7 +13,13 @@ use weir_envoy::ports;
 #[derive(Parser)]
 #[command(name = "./justw up", bin_name = "./justw up")]
 pub struct Options {
-    /// How many Envoys; each next one listens one port higher.
+    /// How many regions. They meet in the database that WEIR_DATABASE_URL names, or in an SQLite file of their own.
+    #[arg(long, env = "WEIR_UP_REGIONS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4))]
+    pub regions: u16,
+    /// How many aggregators each region has; more than one need a Redis, named by WEIR_REDIS_URL.
+    #[arg(long, env = "WEIR_UP_AGGREGATORS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4))]
+    pub aggregators: u16,
+    /// How many Envoys each region has; each next one listens one port higher.
     #[arg(long, env = "WEIR_UP_ENVOYS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub envoys: u16,
     /// Where the first Envoy listens.
@@ -22,10 +28,10 @@ pub struct Options {
     /// The first Envoy's admin port.
     #[arg(long, env = "WEIR_UP_ADMIN_PORT", default_value_t = 9901, value_name = "PORT")]
     pub admin_port: u16,
-    /// The aggregator's port for filters.
+    /// The first aggregator's port for filters; each next one's is two higher.
     #[arg(long, env = "WEIR_UP_GRPC_PORT", default_value_t = 7071, value_name = "PORT")]
     pub grpc_port: u16,
-    /// The aggregator's port for operators.
+    /// The first aggregator's port for operators; each next one's is two higher.
     #[arg(long, env = "WEIR_UP_AGGREGATOR_ADMIN_PORT", default_value_t = 7070, value_name = "PORT")]
     pub aggregator_admin_port: u16,
     /// The echoing upstream's port.
@@ -37,6 +43,22 @@ pub struct Options {
     /// The filter's configuration, a JSON file. Without it: 10 requests a minute for each x-api-key.
     #[arg(long, env = "WEIR_UP_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+/// The ports of one aggregator, and its region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AggregatorPlan {
+    pub region: String,
+    pub grpc: u16,
+    pub admin: u16,
+}
+
+/// The ports of one Envoy, and of the aggregators of its region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvoyPlan {
+    pub region: String,
+    pub ports: EnvoyPorts,
+    pub aggregators: Vec<u16>,
 }
 
 /// The ports of one Envoy.
@@ -54,29 +76,55 @@ impl Options {
         serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", file.display()))
     }
 
-    pub fn envoy_ports(&self) -> Result<Vec<EnvoyPorts>> {
-        let nth = |first: u16, index| {
-            first.checked_add(index).context("the ports of so many Envoys end past 65535")
+    /// All aggregators, region by region.
+    pub fn aggregators(&self) -> Result<Vec<AggregatorPlan>> {
+        let ports =
+            (0..).step_by(2).map(|step| (nth(self.grpc_port, step), nth(self.aggregator_admin_port, step)));
+        let regions = (1..=self.regions).flat_map(|number| (0..self.aggregators).map(move |_| number));
+        let plan = |(number, (grpc, admin)): (u16, (Result<u16>, Result<u16>))| {
+            Ok(AggregatorPlan { region: self.region(number), grpc: grpc?, admin: admin? })
         };
-        let of_envoy = |index| {
+        regions.zip(ports).map(plan).collect()
+    }
+
+    /// All Envoys, region by region.
+    pub fn envoys(&self) -> Result<Vec<EnvoyPlan>> {
+        let aggregators = self.aggregators()?;
+        let plan = |index: u16| {
+            let region = self.region(index / self.envoys + 1);
             let listen = SocketAddr::new(self.listen.ip(), nth(self.listen.port(), index)?);
-            Ok(EnvoyPorts { listen, admin: nth(self.admin_port, index)? })
+            let ports = EnvoyPorts { listen, admin: nth(self.admin_port, index)? };
+            let of_region = aggregators.iter().filter(|aggregator| aggregator.region == region);
+            let aggregators = of_region.map(|aggregator| aggregator.grpc).collect();
+            Ok(EnvoyPlan { region, ports, aggregators })
         };
-        (0..self.envoys).map(of_envoy).collect()
+        (0..self.regions * self.envoys).map(plan).collect()
+    }
+
+    /// Where a plan cannot work, says why.
+    pub fn check_stores(&self, redis_url: Option<&str>) -> Result<()> {
+        if self.aggregators > 1 && redis_url.is_none_or(str::is_empty) {
+            bail!(
+                "several aggregators of a region meet in a Redis, and none is named: set WEIR_REDIS_URL, as in redis://127.0.0.1:6379"
+            );
+        }
+        Ok(())
+    }
+
+    fn region(&self, number: u16) -> String {
+        if self.regions == 1 { "local".to_owned() } else { format!("region-{number}") }
     }
 
     /// Fails with every port that cannot be used, what wants it, and how to choose another.
     pub fn check_ports(&self) -> Result<()> {
-        let mut wanted = vec![
-            (ports::local(self.upstream_port), "the upstream".to_owned(), "--upstream-port"),
-            (ports::local(self.grpc_port), "the aggregator's gRPC".to_owned(), "--grpc-port"),
-            (
-                ports::local(self.aggregator_admin_port),
-                "the aggregator's admin".to_owned(),
-                "--aggregator-admin-port",
-            ),
-        ];
-        for (number, envoy) in (1..).zip(self.envoy_ports()?) {
+        let mut wanted =
+            vec![(ports::local(self.upstream_port), "the upstream".to_owned(), "--upstream-port")];
+        for (number, aggregator) in (1..).zip(self.aggregators()?) {
+            let what = |port| format!("aggregator {number}'s {port}");
+            wanted.push((ports::local(aggregator.grpc), what("gRPC"), "--grpc-port"));
+            wanted.push((ports::local(aggregator.admin), what("admin"), "--aggregator-admin-port"));
+        }
+        for (number, EnvoyPlan { ports: envoy, .. }) in (1..).zip(self.envoys()?) {
             wanted.push((envoy.listen, format!("Envoy {number}"), "--listen"));
             wanted.push((ports::local(envoy.admin), format!("Envoy {number}'s admin"), "--admin-port"));
         }
@@ -98,6 +146,11 @@ impl Options {
     }
 }
 
+/// The port `steps` above `first`.
+fn nth(first: u16, steps: u16) -> Result<u16> {
+    first.checked_add(steps).context("so many ports end past 65535")
+}
+
 fn demo_config() -> Value {
     json!({
         "workspace": "demo",
@@ -116,11 +169,30 @@ mod tests {
 
     #[test]
     fn each_envoy_listens_one_port_higher() {
-        let ports = options(&["--envoys", "2", "--listen", "0.0.0.0:20000"]).envoy_ports().unwrap();
+        let envoys = options(&["--envoys", "2", "--listen", "0.0.0.0:20000"]).envoys().unwrap();
         let expected = [("0.0.0.0:20000", 9901), ("0.0.0.0:20001", 9902)]
             .map(|(listen, admin)| EnvoyPorts { listen: listen.parse().unwrap(), admin });
-        assert_eq!(ports, expected);
-        assert!(options(&["--envoys", "2", "--admin-port", "65535"]).envoy_ports().is_err());
+        assert_eq!(envoys.iter().map(|envoy| envoy.ports).collect::<Vec<_>>(), expected);
+        assert!(options(&["--envoys", "2", "--admin-port", "65535"]).envoys().is_err());
+    }
+
+    #[test]
+    fn each_region_has_its_own_aggregators_and_envoys() {
+        let options = options(&["--regions", "2", "--aggregators", "2"]);
+        let aggregators: Vec<_> = options
+            .aggregators()
+            .unwrap()
+            .into_iter()
+            .map(|aggregator| (aggregator.region, aggregator.grpc, aggregator.admin))
+            .collect();
+        let expected = [(1, 7071, 7070), (1, 7073, 7072), (2, 7075, 7074), (2, 7077, 7076)]
+            .map(|(number, grpc, admin)| (format!("region-{number}"), grpc, admin));
+        assert_eq!(aggregators, expected);
+        let envoys = options.envoys().unwrap();
+        let seen: Vec<_> = envoys.iter().map(|envoy| (&*envoy.region, &envoy.aggregators[..])).collect();
+        assert_eq!(seen, [("region-1", &[7071, 7073][..]), ("region-2", &[7075, 7077])]);
+        assert!(options.check_stores(None).is_err());
+        assert!(options.check_stores(Some("redis://127.0.0.1")).is_ok());
     }
 
     #[test]

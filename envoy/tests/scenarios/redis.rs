@@ -1,0 +1,133 @@
+//! Several aggregators that meet in one Redis are one region: a limit is kept by all together, each knows everything,
+//! and an Envoy hears of the others' use whichever aggregator it is connected to.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::sleep;
+use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::{Envoy, wait};
+
+use crate::common::{SOON, config, connected, get_as, rule, total_in, with};
+use crate::sisters::{CONNECTIONS, Sisters, Wiring, assert_served, compared, limits, load_while};
+
+/// Which of two Envoys a request goes to: at random, the same in every run.
+fn side(number: u64) -> usize {
+    usize::from((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
+}
+
+/// Both Envoys together pass what one exact limiter would, within 5 %, and both aggregators know how much.
+async fn check_share(wiring: Wiring, limit: u64) {
+    let (sisters, _redis) = Sisters::start(wiring, &config(&[rule("r", limit)])).await;
+    let addresses = sisters.envoys.iter().map(Envoy::address).collect();
+    let before = sisters.metric(CONSULTS_OF_STORE).await;
+    let plan = LoadPlan::of(addresses, CONNECTIONS, 2 * limit, |number| (side(number), get_as("a")));
+    let report = load::run(plan).await.unwrap();
+    let passed = report.count(200);
+    let asked = sisters.metric(CONSULTS_OF_STORE).await - before;
+    let consults = sisters.consults().await;
+    println!("{wiring:?}, {limit}: {passed} passed, {consults} consults, {asked} asked of Redis, {report:?}");
+    assert_eq!(passed + report.count(429), 2 * limit, "{report:?}");
+    assert!(passed.abs_diff(limit) <= (limit / 20).max(1), "{passed} passed of {limit}");
+    assert!(asked > 0.0, "Redis has the last word");
+    // Grants that were not used count, as told at `Sisters::agree`.
+    let counted = passed..=passed + CONNECTIONS as u64;
+    let mut totals = [0, 0];
+    let same = async || {
+        for (total, aggregator) in totals.iter_mut().zip(&sisters.aggregators) {
+            *total = total_in(aggregator, "r", "a").await;
+        }
+        counted.contains(&totals[0]) && totals[0] == totals[1]
+    };
+    let same = wait::until("both know what passed", SOON, same).await;
+    println!("{wiring:?}, {limit}: aggregators stand at {totals:?}");
+    same.unwrap_or_else(|error| panic!("{error}: {passed} passed, aggregators stand at {totals:?}"));
+    sisters.are_sound().await;
+}
+
+const CONSULTS_OF_STORE: &str = "weir_ratelimit_origin_operations_total{op=\"consult\"}";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_aggregators_share_20() {
+    check_share(Wiring::Crossed, 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_aggregators_share_200() {
+    check_share(Wiring::Crossed, 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_aggregators_share_2_000() {
+    check_share(Wiring::Crossed, 2_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_aggregators_share_200_of_envoys_that_only_redis_joins() {
+    check_share(Wiring::Apart, 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_aggregators_share_2_000_of_envoys_that_only_redis_joins() {
+    check_share(Wiring::Apart, 2_000).await;
+}
+
+/// An Envoy that never spends anything of a key knows all the same that it is used up, at once and without asking.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_hears_through_another_aggregator() {
+    const LIMIT: u64 = 50;
+    let (sisters, _redis) = Sisters::start(Wiring::Apart, &config(&[rule("r", LIMIT)])).await;
+    let [writer, reader] = &sisters.envoys[..] else { panic!("two Envoys") };
+    let load = LoadPlan::of(vec![writer.address()], CONNECTIONS, LIMIT, |_| (0, get_as("a")));
+    assert_eq!(load::run(load).await.unwrap().count(200), LIMIT);
+    let knows = async || total_in(&sisters.aggregators[1], "r", "a").await == LIMIT;
+    wait::until("the other aggregator knows", SOON, knows).await.unwrap();
+    let asked = sisters.consults().await;
+    let pushed = async || {
+        let views = reader.stat("wasmcustom.weir_views_total").await.unwrap();
+        views > 0
+    };
+    wait::until("the other Envoy is told", SOON, pushed).await.unwrap();
+    assert_eq!(reader.send(get_as("a")).await.unwrap().status, 429, "it heard");
+    assert_eq!(sisters.consults().await, asked, "without asking");
+}
+
+/// A rule that trusts a complete snapshot does not let a key pass that is used up, whoever knows of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trusting_envoy_that_starts_late_knows_what_is_used_up() {
+    const LIMIT: u64 = 50;
+    let trusting = with(rule("r", LIMIT), json!({ "first_request": "trust" }));
+    let (mut sisters, _redis) = Sisters::start(Wiring::Apart, &config(&[trusting])).await;
+    let load = LoadPlan::of(vec![sisters.envoys[0].address()], CONNECTIONS, 2 * LIMIT, |_| (0, get_as("a")));
+    assert_eq!(load::run(load).await.unwrap().count(200), LIMIT);
+    // The aggregator that the late Envoy meets starts anew as well: it has to read what it never heard.
+    sisters.aggregators[1].process().kill().unwrap();
+    sisters.aggregators[1].restart().await.unwrap();
+    sisters.envoys[1].restart().await.unwrap();
+    connected(&sisters.envoys[1]).await;
+    assert_eq!(sisters.envoys[1].send(get_as("a")).await.unwrap().status, 429);
+    assert_eq!(sisters.envoys[1].send(get_as("b")).await.unwrap().status, 200);
+    sisters.are_sound().await;
+}
+
+/// Redis that answers late is waited for no longer than a request may wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_redis_is_not_waited_for() {
+    const SECONDS: u64 = 6;
+    let (sisters, redis) = Sisters::start(Wiring::Apart, &limits()).await;
+    let fault = async {
+        // Over and over: all clients are held up for longer than any request may wait.
+        for _ in 0..20 {
+            redis.ask("CLIENT PAUSE 150 ALL").await.unwrap();
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let report = load_while(sisters.load(SECONDS), fault).await;
+    let passed = compared(&report, SECONDS);
+    println!("slow: {passed} passed, {report:?}");
+    assert_served(&report, SECONDS);
+    let took = sisters.agree(passed).await;
+    println!("slow: agreed {took:?} after the load");
+    sisters.all_deny().await;
+    sisters.are_sound().await;
+}

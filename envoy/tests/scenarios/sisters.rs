@@ -1,0 +1,245 @@
+//! A region of several aggregators that meet in one Redis, its Envoys, and a load whose outcome can be checked to the
+//! last request.
+//!
+//! Leaves to others: what fails (`redis`, `redis_faults`).
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use weir_envoy::load::{self, LoadPlan, LoadReport};
+use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Redis, RedisOptions, wait};
+
+use crate::common::{SOON, config, connected, filter, get_as, rule, sound, sum_of, total_in, with};
+
+/// What a request may wait for the region.
+pub const TIMEOUT_MS: u64 = 50;
+/// What a busy machine may add to that.
+pub const SLACK: Duration = Duration::from_millis(1_000);
+/// Workers of each Envoy; Envoy spreads their streams over the aggregators that it knows.
+pub const WORKERS: u32 = 2;
+/// Of each client: reached in every scenario, so that both outcomes occur.
+pub const LIMIT: u64 = 60;
+/// Clients whose use is compared; one request in ten is of a client that is never seen again.
+pub const CLIENTS: u64 = 19;
+pub const PER_SECOND: u64 = 500;
+const ONE_IN: u64 = 10;
+pub const CONNECTIONS: usize = 8;
+
+/// Who is connected to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiring {
+    /// Every Envoy knows all aggregators.
+    Crossed,
+    /// Each Envoy has an aggregator of its own; Redis is all that joins them.
+    Apart,
+}
+
+/// All parts but Redis.
+pub struct Sisters {
+    pub envoys: Vec<Envoy>,
+    pub aggregators: Vec<Aggregator>,
+    redis_url: String,
+    wiring: Wiring,
+    config: Value,
+}
+
+/// A rule by client with the limit that loads reach.
+pub fn limits() -> Value {
+    config(&[with(rule("r", LIMIT), json!({ "consult_timeout": format!("{TIMEOUT_MS}ms") }))])
+}
+
+impl Sisters {
+    /// Two Envoys and two aggregators, all connected, and their Redis.
+    pub async fn start(wiring: Wiring, config: &Value) -> (Self, Redis) {
+        let redis = Redis::start(RedisOptions::default()).await.unwrap();
+        let (redis_url, config) = (redis.url(), config.clone());
+        let mut sisters = Self { envoys: Vec::new(), aggregators: Vec::new(), redis_url, wiring, config };
+        for _ in 0..2 {
+            sisters.add_aggregator().await;
+        }
+        for _ in 0..2 {
+            sisters.add_envoy().await;
+        }
+        for envoy in &sisters.envoys {
+            connected(envoy).await;
+        }
+        sisters.know_all(2).await;
+        (sisters, redis)
+    }
+
+    /// One more aggregator; which Envoys that run do not know of.
+    pub async fn add_aggregator(&mut self) {
+        let options = AggregatorOptions {
+            arguments: vec!["--test-cadence".to_owned()],
+            environment: vec![("WEIR_REDIS_URL".to_owned(), self.redis_url.clone())],
+            ..AggregatorOptions::default()
+        };
+        self.aggregators.push(Aggregator::start(options).await.unwrap());
+    }
+
+    /// One more Envoy.
+    pub async fn add_envoy(&mut self) {
+        let ports: Vec<u16> = self.aggregators.iter().map(Aggregator::grpc_port).collect();
+        let aggregator_ports = match self.wiring {
+            Wiring::Crossed => ports,
+            Wiring::Apart => vec![ports[self.envoys.len() % ports.len()]],
+        };
+        let filter = filter(&self.config);
+        let options =
+            EnvoyOptions { filter, aggregator_ports, concurrency: WORKERS, ..EnvoyOptions::default() };
+        self.envoys.push(Envoy::start(options).await.unwrap());
+    }
+
+    /// Waits until every aggregator counts so many live Envoys.
+    pub async fn know_all(&self, envoys: u64) {
+        for aggregator in &self.aggregators {
+            let known = async || metric(aggregator, "weir_aggregator_live_origins").await == envoys as f64;
+            wait::until("all know how many Envoys are alive", SOON, known).await.unwrap();
+        }
+    }
+
+    /// The clients in turn, half of their requests to each of the first two Envoys.
+    pub fn load(&self, seconds: u64) -> LoadPlan {
+        self.load_of(seconds, ONE_IN)
+    }
+
+    /// The same without clients that come once.
+    pub fn load_of_clients(&self, seconds: u64) -> LoadPlan {
+        self.load_of(seconds, u64::MAX)
+    }
+
+    fn load_of(&self, seconds: u64, one_in: u64) -> LoadPlan {
+        let addresses: Vec<_> = self.envoys.iter().map(Envoy::address).take(2).collect();
+        let sides = addresses.len() as u64;
+        let plan = LoadPlan::of(addresses, CONNECTIONS, PER_SECOND * seconds, move |number| {
+            let side = usize::try_from(number / CLIENTS % sides).unwrap();
+            let once = number > 0 && number.is_multiple_of(one_in);
+            (side, get_as(&if once { format!("once-{number}") } else { format!("c{}", number % CLIENTS) }))
+        });
+        plan.rate(PER_SECOND as f64)
+    }
+
+    /// What one aggregator holds of the clients that are compared.
+    pub async fn total_at(&self, aggregator: &Aggregator) -> u64 {
+        let mut sum = 0;
+        for client in 0..CLIENTS {
+            sum += total_in(aggregator, "r", &format!("c{client}")).await;
+        }
+        sum
+    }
+
+    /// Waits until every aggregator holds what passed, and all the same; returns how long that took.
+    ///
+    /// To the last request, but for grants that were not used. A filter that waits no longer for an answer decides by
+    /// what it knows; so does one that has learnt, before the answer came, that the others passed the limit. Where it
+    /// denies then, the grant counts all the same: no less is ever counted than passed, and at each moment at which a
+    /// limit is reached at most as much more as requests were waiting for a word.
+    pub async fn agree(&self, passed: u64) -> Duration {
+        let started = Instant::now();
+        let unused = self.timeouts().await + CONNECTIONS as u64;
+        let settled = async || {
+            let totals = self.totals().await;
+            let [first, ..] = totals[..] else { return false };
+            (passed..=passed + unused).contains(&first) && totals.iter().all(|total| *total == first)
+        };
+        if wait::until("all agree", SOON, settled).await.is_err() {
+            panic!("aggregators stand at {:?}, but {passed} passed", self.totals().await);
+        }
+        let took = started.elapsed();
+        println!("aggregators stand at {:?}, {passed} passed, agreed after {took:?}", self.totals().await);
+        took
+    }
+
+    /// Waits until all aggregators hold the same, and returns how much that is.
+    pub async fn totals_agree(&self) -> u64 {
+        let same = async || {
+            let totals = self.totals().await;
+            Ok(totals.iter().all(|total| *total == totals[0]).then_some(totals[0]))
+        };
+        wait::until_some("all agree", SOON, same).await.unwrap()
+    }
+
+    async fn totals(&self) -> Vec<u64> {
+        let mut totals = Vec::new();
+        for aggregator in &self.aggregators {
+            totals.push(self.total_at(aggregator).await);
+        }
+        totals
+    }
+
+    /// Questions that were not answered in time, over all Envoys.
+    async fn timeouts(&self) -> u64 {
+        let mut sum = 0;
+        for envoy in &self.envoys {
+            sum += sum_of(envoy, "wasmcustom.weir_consult_results_total.result.timeout").await;
+        }
+        sum
+    }
+
+    /// Every Envoy knows by now that every client has used up its limit.
+    pub async fn all_deny(&self) {
+        for envoy in &self.envoys {
+            for client in 0..CLIENTS {
+                let answer = envoy.send(get_as(&format!("c{client}"))).await.unwrap();
+                assert_eq!(answer.status, 429, "{client}");
+            }
+        }
+    }
+
+    /// A metric, added up over the aggregators.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let mut sum = 0.0;
+        for aggregator in &self.aggregators {
+            sum += metric(aggregator, name).await;
+        }
+        sum
+    }
+
+    /// Waits until a metric is as wanted at every aggregator.
+    pub async fn each_metric(&self, name: &str, wanted: impl Fn(f64) -> bool) {
+        for aggregator in &self.aggregators {
+            let held = async || wanted(metric(aggregator, name).await);
+            wait::until(name, SOON, held).await.unwrap();
+        }
+    }
+
+    /// Questions asked of the aggregators, over all Envoys and reasons.
+    pub async fn consults(&self) -> u64 {
+        let mut sum = 0;
+        for envoy in &self.envoys {
+            sum += sum_of(envoy, "wasmcustom.weir_consults_total").await;
+        }
+        sum
+    }
+
+    /// No VM has died, and nothing odd stands in the logs.
+    pub async fn are_sound(&self) {
+        for envoy in &self.envoys {
+            sound(envoy).await;
+        }
+    }
+}
+
+/// Runs a load beside something that goes wrong in the meantime.
+pub async fn load_while(plan: LoadPlan, fault: impl Future<Output = ()>) -> LoadReport {
+    let (report, ()) = tokio::join!(load::run(plan), fault);
+    report.unwrap()
+}
+
+/// What of a load is of clients that are compared: all others pass.
+pub fn compared(report: &LoadReport, seconds: u64) -> u64 {
+    report.count(200) - (PER_SECOND * seconds - 1) / ONE_IN
+}
+
+/// Every request was decided, and none waited longer than it may.
+pub fn assert_served(report: &LoadReport, seconds: u64) {
+    assert_eq!(report.count(200) + report.count(429), PER_SECOND * seconds, "{report:?}");
+    assert!(report.latency(1.0) < Duration::from_millis(TIMEOUT_MS) + SLACK, "{report:?}");
+}
+
+/// A metric of an aggregator, labels included in the name; 0 while there is none.
+pub async fn metric(aggregator: &Aggregator, name: &str) -> f64 {
+    let text = aggregator.admin_get("/metrics").await.unwrap().text();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map_or(0.0, |value| value.parse().unwrap())
+}
