@@ -509,7 +509,8 @@ async fn a_replica_is_read_and_its_failures_stay_its_own(store: &Store) {
     a.comes_to_hold(b"x", HOUR_MS, (0, 60)).await;
     replica.run("RENAME TABLE ratelimit_window_counts TO elsewhere").await;
     a.metric_becomes("weir_aggregator_breaker_state{store=\"global_replica\"}", |state| state == 2.0).await;
-    assert!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"schema\"}") >= 3.0);
+    a.metric_becomes("weir_ratelimit_global_sync_errors_total{reason=\"schema\"}", |errors| errors >= 3.0)
+        .await;
     a.used(HOUR_MS, &[(b"x", 51)]).await;
     at_primary.comes_to_hold(b"x", HOUR_MS, (70, 51)).await;
     assert_eq!(a.weir.metric("weir_aggregator_breaker_state{store=\"global\"}"), 0.0);

@@ -106,15 +106,15 @@ impl Exported {
     async fn gather() -> Exported {
         let redis = Redis::start(RedisOptions::default()).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
+        let database = format!("sqlite://{}", folder.path().join("weir.db").display());
+        let environment = [
+            ("WEIR_REDIS_URL", redis.url()),
+            ("WEIR_DATABASE_URL", database.clone()),
+            ("WEIR_DATABASE_READ_URL", database),
+        ];
         let aggregator = Aggregator::start(AggregatorOptions {
             arguments: ["--test-cadence", "--migrate"].map(str::to_owned).to_vec(),
-            environment: vec![
-                ("WEIR_REDIS_URL".to_owned(), redis.url()),
-                (
-                    "WEIR_DATABASE_URL".to_owned(),
-                    format!("sqlite://{}", folder.path().join("weir.db").display()),
-                ),
-            ],
+            environment: environment.map(|(name, value)| (name.to_owned(), value)).to_vec(),
             ..AggregatorOptions::default()
         })
         .await
