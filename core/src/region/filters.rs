@@ -43,7 +43,7 @@ impl Region {
         }
         let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
         let proposed = ask.own.saturating_add(ask.cost);
-        state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
+        changed |= state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
         let granted = admits(state, &at, origin, ask);
         if granted && ask.cost > 0 {
             changed |= state.raise(ask.sequence, origin, proposed, now)?;
@@ -108,7 +108,7 @@ impl Region {
             return self.witness(&key, count.sequence, count.region_others, now).map(|()| None);
         }
         let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, count.sequence, now)?;
-        state.note_limit(count.sequence, count.limit);
+        let became_hot = state.note_limit(count.sequence, count.limit);
         if count.unbased {
             if self.backing.life().is_some() {
                 // The store may hold what this aggregator has never heard: it is asked by telling it of nothing.
@@ -118,9 +118,12 @@ impl Region {
                 self.work.push(Errand::Replay, slot, cell);
                 self.work.note(slot, count.sequence, state, self.backing.life());
             }
+            if became_hot {
+                self.subscribers.changed(&key, state, origin);
+            }
             return Ok(Some(wire::View { key: count.key.clone(), ..state.view(count.sequence, origin) }));
         }
-        let mut changed = state.raise(count.sequence, origin, count.own, now)?;
+        let mut changed = state.raise(count.sequence, origin, count.own, now)? || became_hot;
         if count.region_others > 0 {
             let total = count.own.saturating_add(count.region_others);
             changed |= self.work.raise_floor(slot, count.sequence, state, total)?;
@@ -153,7 +156,7 @@ pub(super) fn answer(state: &KeyState, origin: OriginId, ask: &wire::Consult, gr
     wire::Answer {
         id: ask.id,
         granted,
-        current: Some(state.view(ask.sequence, origin)),
+        current: Some(state.view_in_full(ask.sequence, origin)),
         previous: ask.sequence.checked_sub(1).map(|sequence| state.view(sequence, origin)),
     }
 }
