@@ -156,7 +156,8 @@ fn others_hear_of_an_envoy_that_has_left() {
 #[test]
 fn others_hear_where_a_user_may_be_subscribed_elsewhere() {
     // (subscribed here, users of this cell, users of the cell before) → told
-    let cases: [(&[u8], &[u8], &[u8], bool); 6] = [
+    type Case = (&'static [u8], &'static [u8], &'static [u8], bool);
+    let cases: [Case; 6] = [
         (&[1, 2], &[1, 2], &[], false),
         (&[1], &[1, 2], &[], true),
         (&[1], &[1], &[], false),

@@ -558,15 +558,15 @@ impl World {
     /// Everybody of a region tells what waits, and hears what is on its way.
     fn settle_region(&mut self, region: usize) {
         self.stores[region].away = false;
-        for _ in 0..6 {
+        for _ in 0..3 {
             for n in (0..self.envoys.len()).filter(|n| n / ENVOYS == region) {
-                for _ in 0..50 {
+                for _ in 0..8 {
                     self.report(n);
                 }
             }
             for one in 0..AGGREGATORS {
                 self.look(region, one);
-                for _ in 0..100 {
+                for _ in 0..24 {
                     self.tell(region, one);
                     self.deliver(region, one);
                     self.deliver(region, one);
@@ -709,17 +709,17 @@ fn run(seed: u64, asks: bool, loses: bool) {
 
 #[test]
 fn nothing_is_lost_and_nothing_counts_twice() {
-    (0..150).for_each(|seed| run(seed, false, true));
+    (0..60).for_each(|seed| run(seed, false, true));
 }
 
 #[test]
 fn where_no_message_is_lost_all_followers_know_all() {
-    (1_000..1_100).for_each(|seed| run(seed, false, false));
+    (1_000..1_040).for_each(|seed| run(seed, false, false));
 }
 
 #[test]
 fn grants_are_kept() {
-    (2_000..2_150).for_each(|seed| run(seed, true, true));
+    (2_000..2_060).for_each(|seed| run(seed, true, true));
 }
 
 #[test]
