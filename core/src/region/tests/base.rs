@@ -40,6 +40,7 @@ fn what_nobody_accounts_for_becomes_the_base_once() {
     region.lost(NOW);
     region.witness(&key("k"), SEQUENCE, 20, NOW).unwrap();
     assert_eq!(region.end_grace(), vec![]);
+    region.settle(&floors, NOW);
     assert_eq!(cell(&region).component(BASE), 4, "set once");
     assert_eq!(cell(&region).regional_total(), 20, "more evidence still counts as a floor");
 }

@@ -312,3 +312,14 @@ fn the_number_of_windows_is_that_of_cells() {
     }
     assert_eq!(region.stats(NOW).windows, 0);
 }
+
+#[test]
+fn a_limit_that_is_learnt_late_makes_a_cell_known_to_all() {
+    let mut region = backed();
+    region.subscribe(origin(9));
+    pushed(&mut region, origin(9), NOW);
+    region.learn(&key("k"), SEQUENCE, u64::MAX, &[(origin(1), 8)], NOW).unwrap();
+    assert_eq!(pushed(&mut region, origin(9), NOW).0, vec![]);
+    region.learn(&key("k"), SEQUENCE, 10, &[(origin(1), 8)], NOW).unwrap();
+    assert_eq!(pushed(&mut region, origin(9), NOW).0, vec![(SEQUENCE, 0, 8)]);
+}
