@@ -105,6 +105,11 @@ impl CellState {
         self.sum.min(MAX_COUNT)
     }
 
+    /// What all components but one of `own` add up to.
+    pub(super) fn of_others(&self, own: u64) -> u64 {
+        self.sum.saturating_sub(own).min(MAX_COUNT)
+    }
+
     /// Past half its limit, or another region is.
     pub(super) fn is_hot(&self) -> bool {
         self.global_others > 0 || self.total() > self.limit / 2
@@ -159,6 +164,13 @@ impl CellState {
         };
         self.sum = self.sum.saturating_add(own - before);
         Ok(own > before)
+    }
+
+    /// True if that alone makes it hot.
+    pub(super) fn note_limit(&mut self, limit: u64) -> bool {
+        let was_hot = self.is_hot();
+        self.limit = self.limit.min(limit);
+        !was_hot && self.is_hot()
     }
 
     pub(super) fn raise_global(&mut self, sum: u64, now: UnixMs) -> bool {

@@ -124,10 +124,9 @@ impl KeyState {
         self.cell_mut(sequence)?.raise(origin, own, now)
     }
 
-    pub(super) fn note_limit(&mut self, sequence: u64, limit: u64) {
-        if let Ok(cell) = self.cell_mut(sequence) {
-            cell.limit = cell.limit.min(limit);
-        }
+    /// True if that alone makes the cell hot, so that everybody is to hear of it though it has not grown.
+    pub(super) fn note_limit(&mut self, sequence: u64, limit: u64) -> bool {
+        self.cell_mut(sequence).is_ok_and(|cell| cell.note_limit(limit))
     }
 
     /// Used in `sequence` and before, with `origin`'s component at least `own`.
@@ -141,7 +140,8 @@ impl KeyState {
         Used { current, previous }
     }
 
-    /// The cell as `origin` is to see it; the key is left for the caller to fill in.
+    /// The cell as `origin` is to see it; the key is left for the caller to fill in. It says what the others' components
+    /// add up to, not the floor: that may hold some of the origin's own use, of which only the origin knows how much.
     pub(super) fn view(&self, sequence: u64, origin: OriginId) -> wire::View {
         let Some(cell) = self.cell(sequence) else { return wire::View { sequence, ..Default::default() } };
         let own = cell.component(origin);
@@ -149,9 +149,18 @@ impl KeyState {
             key: Vec::new(),
             sequence,
             own,
-            region_others: cell.regional_total().saturating_sub(own).min(MAX_COUNT),
+            region_others: cell.of_others(own),
             global_others: cell.global_others,
         }
+    }
+
+    /// The same for an origin that has just said all that it has spent in the cell, so that the rest of the floor is
+    /// the others'.
+    pub(super) fn view_in_full(&self, sequence: u64, origin: OriginId) -> wire::View {
+        let mut view = self.view(sequence, origin);
+        let total = self.cell(sequence).map_or(0, CellState::regional_total);
+        view.region_others = view.region_others.max(total.min(MAX_COUNT).saturating_sub(view.own));
+        view
     }
 
     /// The cells that a window at `now` touches, and any newer one.

@@ -43,8 +43,9 @@ impl Region {
         }
         let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
         let proposed = ask.own.saturating_add(ask.cost);
-        state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
-        if let Some(cell) = state.known_mut(ask.sequence) {
+        changed |= state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
+        // One that asks for nothing does not say what it has spent either.
+        if let Some(cell) = state.known_mut(ask.sequence).filter(|_| ask.cost > 0) {
             cell.has_said_all(origin, now);
         }
         let granted = admits(state, &at, origin, ask);
@@ -111,7 +112,7 @@ impl Region {
             return self.witness(&key, count.sequence, count.region_others, now).map(|()| None);
         }
         let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, count.sequence, now)?;
-        state.note_limit(count.sequence, count.limit);
+        let became_hot = state.note_limit(count.sequence, count.limit);
         if count.unbased {
             if self.backing.life().is_some() {
                 // The store may hold what this aggregator has never heard: it is asked by telling it of nothing.
@@ -121,9 +122,12 @@ impl Region {
                 self.work.push(Errand::Replay, slot, cell);
                 self.work.note(slot, count.sequence, state, self.backing.life());
             }
+            if became_hot {
+                self.subscribers.changed(&key, state, origin);
+            }
             return Ok(Some(wire::View { key: count.key.clone(), ..state.view(count.sequence, origin) }));
         }
-        let mut changed = state.raise(count.sequence, origin, count.own, now)?;
+        let mut changed = state.raise(count.sequence, origin, count.own, now)? || became_hot;
         if count.region_others > 0 {
             let total = count.own.saturating_add(count.region_others);
             changed |= self.work.raise_floor(slot, count.sequence, state, total)?;
@@ -156,7 +160,7 @@ pub(super) fn answer(state: &KeyState, origin: OriginId, ask: &wire::Consult, gr
     wire::Answer {
         id: ask.id,
         granted,
-        current: Some(state.view(ask.sequence, origin)),
+        current: Some(state.view_in_full(ask.sequence, origin)),
         previous: ask.sequence.checked_sub(1).map(|sequence| state.view(sequence, origin)),
     }
 }

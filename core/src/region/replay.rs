@@ -142,10 +142,10 @@ impl Region {
         let at = at.seen_from(ask.sequence);
         let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
         // Also a count of 0 needs its place: without one, what is granted would be forgotten here.
-        if state.cell_mut(ask.sequence)?.raise(origin, ask.own, now)? {
+        let grew = state.cell_mut(ask.sequence)?.raise(origin, ask.own, now)?;
+        if state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT)) || grew {
             self.subscribers.changed(&key, state, origin);
         }
-        state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
         let fits = admits(state, &at, origin, ask);
         if !fits && ask.cost > 0 {
             self.work.note(slot, ask.sequence, state, self.backing.life);
@@ -217,8 +217,8 @@ impl Region {
         let Some(life) = self.backing.life else { return Ok(()) };
         let (key, _) = checked(key.as_bytes(), sequence, 0, now)?;
         let (slot, state) = self.keys.entry(&key, sequence, now)?;
-        state.note_limit(sequence, limit);
-        if state.cell_mut(sequence)?.learn(parts, life, now) {
+        let became_hot = state.note_limit(sequence, limit);
+        if state.cell_mut(sequence)?.learn(parts, life, now) || became_hot {
             self.subscribers.changed_outside(&key, state);
         }
         self.work.note(slot, sequence, state, self.backing.life);
@@ -310,8 +310,8 @@ impl Region {
         let holds = (merge.life == life).then_some(life);
         // A cell that was forgotten since is over.
         let Some(cell) = state.known_mut(sequence) else { return };
-        cell.limit = cell.limit.min(merged.limit);
-        let mut grew = cell.learn_all(&merged.current, holds, now);
+        let became_hot = cell.note_limit(merged.limit);
+        let mut grew = cell.learn_all(&merged.current, holds, now) || became_hot;
         if let (Some(parts), Some(before)) = (&merged.previous, sequence.checked_sub(1))
             && (!parts.is_empty() || state.cell(before).is_some())
             && Position::at(now, state.cell_ms()).sequence <= before.saturating_add(1)
