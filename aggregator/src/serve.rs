@@ -278,18 +278,23 @@ fn say_what_is_shared(settings: &Settings) {
     }
 }
 
-/// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know.
+/// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know, and
+/// those that take longer to come back are heard as well.
 async fn begin_anew(shared: Arc<Shared>, cadence: Cadence) {
-    shared.region(|region, now| region.lost(now));
+    let since = shared.now();
+    shared.region(|region, _| region.lost(since));
     shared.lost.notify_one();
-    sleep(Duration::from_millis(cadence.grace_ms)).await;
-    let cells = shared.region(|region, now| {
-        let floors = region.end_grace();
-        region.settle(&floors, now);
-        floors.len()
-    });
-    if cells > 0 {
-        info!(cells, "what nobody could account for after the start counts as the region's base");
+    for _ in 0..regional::GRACES {
+        sleep(Duration::from_millis(cadence.grace_ms)).await;
+        let cells = shared.region(|region, now| {
+            region.lost(since);
+            let floors = region.end_grace();
+            region.settle(&floors, now);
+            floors.len()
+        });
+        if cells > 0 {
+            info!(cells, "what nobody could account for after the start counts as the region's base");
+        }
     }
 }
 
