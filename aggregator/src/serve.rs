@@ -186,8 +186,11 @@ impl Server {
                 () = self.shared.taken_over.notified() => {
                     return ServeError::RegionTaken(self.shared.region_name.clone());
                 }
-                // What ends well had only something to begin.
-                Some(Err(error)) = self.helpers.join_next() => return error.into(),
+                Some(ended) = self.helpers.join_next() => match ended {
+                    Err(error) => return error.into(),
+                    // It had only something to begin.
+                    Ok(()) => {}
+                },
             }
         }
     }
@@ -281,18 +284,21 @@ fn say_what_is_shared(settings: &Settings) {
     }
 }
 
-/// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know.
+/// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know, and
+/// those that take longer to come back are heard as well.
 async fn begin_anew(shared: Arc<Shared>, cadence: Cadence) {
     let since = shared.now();
     shared.lost.notify_one();
-    sleep(Duration::from_millis(cadence.grace_ms)).await;
-    let cells = shared.region(|region, now| {
-        let floors = region.end_grace(since);
-        region.settle(&floors, now);
-        floors.len()
-    });
-    if cells > 0 {
-        info!(cells, "what nobody could account for after the start counts as the region's base");
+    for _ in 0..regional::GRACES {
+        sleep(Duration::from_millis(cadence.grace_ms)).await;
+        let cells = shared.region(|region, now| {
+            let floors = region.end_grace(since);
+            region.settle(&floors, now);
+            floors.len()
+        });
+        if cells > 0 {
+            info!(cells, "what nobody could account for after the start counts as the region's base");
+        }
     }
 }
 

@@ -289,18 +289,22 @@ async fn a_lost_region_is_rebuilt_from_what_a_living_filter_was_told() {
     assert_eq!(total(&third, "alice"), grown);
 }
 
-/// A filter that comes back after the time of grace is believed as well.
+/// A filter that comes back after the time of grace is believed as well, with a store and without.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_evidence_of_a_loss_counts_as_well() {
     let redis = redis().await;
-    let weir = ready(&redis.url()).await;
+    let weirs = [ready(&redis.url()).await, common::start(None).await];
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    let mut living = weir.join(1, true).await;
-    let count = Count { own: 100, region_others: 400, ..weir.count("alice", 0) };
-    let report = Report { id: 1, counts: vec![count] };
-    living.send(FilterFrame { report: Some(report), ..FilterFrame::default() }).await;
-    acknowledged(&mut living, 1).await;
-    holds(&weir, "alice", &[(0, 400), (1, 100)]).await;
+    for weir in &weirs {
+        let mut living = weir.join(1, true).await;
+        let count = Count { own: 100, region_others: 400, ..weir.count("alice", 0) };
+        let report = Report { id: 1, counts: vec![count] };
+        living.send(FilterFrame { report: Some(report), ..FilterFrame::default() }).await;
+        acknowledged(&mut living, 1).await;
+    }
+    for weir in &weirs {
+        holds(weir, "alice", &[(0, 400), (1, 100)]).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,6 +29,9 @@ use weir_core::time::MonoMs;
 
 pub use consult::answer;
 
+/// Times of grace after a loss. A filter that cannot connect tries again each second or so.
+pub const GRACES: usize = 5;
+
 /// The store, and what is known of how it does.
 pub struct Regional {
     store: Store,

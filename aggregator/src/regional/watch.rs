@@ -6,7 +6,7 @@
 //!
 //! Leaves to others: sentinels (`store`), telling again (`replay`), evidence (`weir_core::region`, `global`).
 
-use super::{Regional, ms, sisters};
+use super::{GRACES, Regional, ms, sisters};
 use crate::metrics::Operation;
 use crate::shared::Shared;
 use crate::store::Lives;
@@ -24,8 +24,6 @@ use weir_core::wire::Changes;
 const YOUNG_MS: u64 = 10_000;
 /// Between two looks before the store is found, which has to be connected to.
 const FIRST_LOOKS: Duration = Duration::from_millis(25);
-/// Times of grace after a loss. A filter that cannot connect tries again each second or so.
-const GRACES: usize = 5;
 
 /// Watches for as long as the program runs.
 pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
