@@ -186,10 +186,9 @@ impl Server {
                 () = self.shared.taken_over.notified() => {
                     return ServeError::RegionTaken(self.shared.region_name.clone());
                 }
-                Some(ended) = self.helpers.join_next() => match ended {
-                    Err(error) => return error.into(),
-                    // It had only something to begin.
-                    Ok(()) => {}
+                // What ends well had only something to begin.
+                Some(ended) = self.helpers.join_next() => if let Err(error) = ended {
+                    return error.into();
                 },
             }
         }
