@@ -133,11 +133,11 @@ impl Region {
         now: UnixMs,
     ) -> Result<Proposed, Refused> {
         let life = self.backing.life.unwrap_or_default();
-        let (key, at) = checked(&ask.key, ask.sequence, ask.own, now)?;
-        let at = at.seen_from(ask.sequence);
-        let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
+        let at = checked(&ask.key, ask.sequence, ask.own, now)?.seen_from(ask.sequence);
+        let (slot, state) =
+            touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
         if state.raise(ask.sequence, origin, ask.own, now)? {
-            self.subscribers.changed(&key, state, origin);
+            self.subscribers.changed(slot, state, origin);
         }
         state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
         let fits = admits(state, &at, origin, ask);
@@ -167,11 +167,13 @@ impl Region {
         if !parts.iter().any(|(known, _)| *known == origin) {
             parts.push((origin, cell.component(origin)));
         }
+        let limit = cell.limit;
+        let (key, _) = self.keys.at(slot).ok_or(Refused::Full)?;
         Ok(Proposed::Ask(Merge {
-            key,
+            key: key.clone(),
             sequence: ask.sequence,
             parts,
-            limit: cell.limit,
+            limit,
             expires,
             proposal: Some(proposal),
             wants_previous: true,
@@ -207,11 +209,11 @@ impl Region {
         now: UnixMs,
     ) -> Result<(), Refused> {
         let Some(life) = self.backing.life else { return Ok(()) };
-        let (key, _) = checked(key.as_bytes(), sequence, 0, now)?;
-        let (slot, state) = self.keys.entry(&key, sequence, now)?;
+        checked(key.as_bytes(), sequence, 0, now)?;
+        let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
         state.note_limit(sequence, limit);
         if state.cell_mut(sequence)?.learn(parts, life, now) {
-            self.subscribers.changed_outside(&key, state);
+            self.subscribers.changed_outside(slot, state);
         }
         self.work.note(slot, sequence, state, self.backing.life);
         Ok(())
@@ -294,8 +296,8 @@ impl Region {
         asker: Option<OriginId>,
     ) {
         let Some(life) = self.backing.life else { return };
-        let Some((key, state)) = self.keys.at_mut(slot) else { return };
-        let (key, sequence) = (key.clone(), merge.sequence);
+        let Some((_, state)) = self.keys.at_mut(slot) else { return };
+        let sequence = merge.sequence;
         state.note_limit(sequence, merged.limit);
         // A word that was on its way while the store was found wiped may be about what it held before.
         let holds = (merge.life == life).then_some(life);
@@ -312,8 +314,8 @@ impl Region {
             return;
         }
         match asker {
-            Some(asker) => self.subscribers.changed(&key, state, asker),
-            None => self.subscribers.changed_outside(&key, state),
+            Some(asker) => self.subscribers.changed(slot, state, asker),
+            None => self.subscribers.changed_outside(slot, state),
         }
     }
 
