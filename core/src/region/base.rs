@@ -19,10 +19,21 @@ use alloc::vec::Vec;
 impl Region {
     /// The region itself once published that it has used `total` of a cell.
     pub fn witness(&mut self, key: &Key, sequence: u64, total: u64, now: UnixMs) -> Result<(), Refused> {
-        let (key, _) = checked(key.as_bytes(), sequence, total.min(MAX_COUNT), now)?;
-        let (slot, state) = self.keys.entry(&key, sequence, now)?;
+        self.witness_bytes(key.as_bytes(), sequence, total, now)
+    }
+
+    /// The same of a key that may be none.
+    pub(super) fn witness_bytes(
+        &mut self,
+        key: &[u8],
+        sequence: u64,
+        total: u64,
+        now: UnixMs,
+    ) -> Result<(), Refused> {
+        checked(key, sequence, total.min(MAX_COUNT), now)?;
+        let (slot, state) = self.keys.entry(key, sequence, now)?;
         if self.work.raise_floor(slot, sequence, state, total)? {
-            self.subscribers.changed_outside(&key, state);
+            self.subscribers.changed_outside(slot, state);
         }
         self.work.note(slot, sequence, state, self.backing.life());
         Ok(())

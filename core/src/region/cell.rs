@@ -7,7 +7,7 @@ use super::exchange::{BASE, Part};
 use crate::key::OriginId;
 use crate::time::UnixMs;
 use crate::window::MAX_COUNT;
-use alloc::vec::Vec;
+use smallvec::SmallVec;
 
 /// Most components of a cell, and most followers of a key. A region's Envoys are fewer at any moment; but one that
 /// starts again is a new origin, and what it has spent before counts on until its cell is over.
@@ -31,13 +31,16 @@ pub struct Component {
     above_floor: bool,
 }
 
+/// The components of a cell; most cells have one writer, whose component needs no memory of its own.
+pub type Components = SmallVec<[Component; 1]>;
+
 /// One cell of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellState {
     /// Which cell.
     pub sequence: u64,
     /// Ordered by origin.
-    pub components: Vec<Component>,
+    pub components: Components,
     /// Sum of the other regions; never falls.
     pub global_others: u64,
     /// When that last grew.
@@ -76,7 +79,7 @@ impl CellState {
     pub(super) fn new(sequence: u64) -> CellState {
         CellState {
             sequence,
-            components: Vec::new(),
+            components: SmallVec::new(),
             global_others: 0,
             global_updated: UnixMs(0),
             limit: u64::MAX,
@@ -151,14 +154,8 @@ impl CellState {
             },
             Err(_) if self.components.len() >= MAX_ORIGINS_A_KEY => return Err(Refused::Full),
             Err(place) => {
-                if self.components.is_empty() {
-                    // Most cells have one writer; the usual growth would take room for four.
-                    self.components.reserve_exact(1);
-                }
-                self.components.insert(
-                    place,
-                    Component { origin, own, updated: now, stored: NEVER, above_floor: false },
-                );
+                let new = Component { origin, own, updated: now, stored: NEVER, above_floor: false };
+                self.components.insert(place, new);
                 0
             }
         };

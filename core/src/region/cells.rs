@@ -10,6 +10,7 @@ use crate::time::UnixMs;
 use crate::window::{MAX_COUNT, Position, Used};
 use crate::wire;
 use alloc::vec::Vec;
+use smallvec::SmallVec;
 
 /// Cells kept for a key: as many as a plausible sequence can name (now ± 2).
 pub(super) const MAX_CELLS: usize = 5;
@@ -18,33 +19,35 @@ pub const SHORTEST_PUBLISHED_MS: u64 = 60_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyState {
-    cell_ms: u64,
-    duration_ms: u64,
+    /// Both fit, as no window is longer than 31 days.
+    cell_ms: u32,
+    duration_ms: u32,
     /// Ordered by sequence.
     cells: Vec<CellState>,
-    /// Who touches the key, and the last sequence in which it did; ordered by origin.
-    followers: Vec<(OriginId, u64)>,
+    /// Who touches the key, and the last sequence in which it did; ordered by origin. Most keys have one.
+    followers: SmallVec<[(OriginId, u64); 1]>,
 }
 
 impl KeyState {
     pub(super) fn new(parts: &KeyParts<'_>) -> KeyState {
-        let (cell_ms, duration_ms) = (parts.cell_ms(), parts.duration_ms);
-        KeyState { cell_ms, duration_ms, cells: Vec::new(), followers: Vec::new() }
+        let whole = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
+        let (cell_ms, duration_ms) = (whole(parts.cell_ms()), whole(parts.duration_ms));
+        KeyState { cell_ms, duration_ms, cells: Vec::new(), followers: SmallVec::new() }
     }
 
     /// Whether other regions hear of it.
     pub(super) fn is_published(&self) -> bool {
-        self.duration_ms >= SHORTEST_PUBLISHED_MS
+        u64::from(self.duration_ms) >= SHORTEST_PUBLISHED_MS
     }
 
     pub(super) fn cell_ms(&self) -> u64 {
-        self.cell_ms
+        u64::from(self.cell_ms)
     }
 
     /// When no window touches cell `sequence` any more.
     pub(super) fn expires(&self, sequence: u64) -> UnixMs {
-        let end = sequence.saturating_add(1).saturating_mul(self.cell_ms);
-        UnixMs(end.saturating_add(self.duration_ms))
+        let end = sequence.saturating_add(1).saturating_mul(self.cell_ms());
+        UnixMs(end.saturating_add(u64::from(self.duration_ms)))
     }
 
     pub(super) fn cells(&self) -> &[CellState] {
@@ -53,13 +56,13 @@ impl KeyState {
 
     /// Second at which cell `sequence` matters to no window any more, seen from `now`.
     pub(super) fn expires_s(&self, sequence: u64, now: UnixMs) -> u64 {
-        let sequence = sequence.max(Position::at(now, self.cell_ms).sequence);
-        sequence.saturating_add(2).saturating_mul(self.cell_ms).div_ceil(1_000)
+        let sequence = sequence.max(Position::at(now, self.cell_ms()).sequence);
+        sequence.saturating_add(2).saturating_mul(self.cell_ms()).div_ceil(1_000)
     }
 
     /// Drops what is over; returns the newest sequence that is left, and how many cells went that had been counted.
     pub(super) fn drop_old(&mut self, now: UnixMs) -> (Option<u64>, usize) {
-        let oldest = Position::at(now, self.cell_ms).sequence.saturating_sub(1);
+        let oldest = Position::at(now, self.cell_ms()).sequence.saturating_sub(1);
         let mut forgotten = 0;
         self.cells.retain(|cell| {
             let stays = cell.sequence >= oldest;
@@ -82,9 +85,6 @@ impl KeyState {
             }
             Err(_) if self.followers.len() >= MAX_ORIGINS_A_KEY => false,
             Err(place) => {
-                if self.followers.is_empty() {
-                    self.followers.reserve_exact(1);
-                }
                 self.followers.insert(place, (origin, sequence));
                 true
             }
@@ -165,7 +165,7 @@ impl KeyState {
 
     /// The cells that a window at `now` touches, and any newer one.
     pub(super) fn views(&self, key: &Key, origin: OriginId, now: UnixMs) -> Vec<wire::View> {
-        let oldest = Position::at(now, self.cell_ms).sequence.saturating_sub(1);
+        let oldest = Position::at(now, self.cell_ms()).sequence.saturating_sub(1);
         let live = self.cells.iter().filter(|cell| cell.sequence >= oldest).take(2);
         live.map(|cell| wire::View { key: key.as_bytes().to_vec(), ..self.view(cell.sequence, origin) })
             .collect()
@@ -200,9 +200,8 @@ impl KeyState {
                 before
             }
         };
-        if self.cells.is_empty() {
-            self.cells.reserve_exact(1);
-        }
+        // A key has two for most of its life; the usual growth would take room for four.
+        self.cells.reserve_exact(1);
         let mut cell = CellState::new(sequence);
         // It takes the other's place in the books too, so that as many cells are counted as there are.
         cell.queued.counted = displaced;

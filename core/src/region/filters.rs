@@ -34,9 +34,9 @@ impl Region {
         ask: &wire::Consult,
         now: UnixMs,
     ) -> Result<wire::Answer, Refused> {
-        let (key, at) = checked(&ask.key, ask.sequence, ask.own, now)?;
-        let at = at.seen_from(ask.sequence);
-        let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
+        let at = checked(&ask.key, ask.sequence, ask.own, now)?.seen_from(ask.sequence);
+        let (slot, state) =
+            touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
         let wants_base = ask.own == 0 && ask.cost == 0;
         if wants_base && !tells_base(state, ask.sequence, self.backing.life()) {
             return Err(Refused::Base);
@@ -53,7 +53,7 @@ impl Region {
             changed |= state.raise(ask.sequence, origin, proposed, now)?;
         }
         if changed {
-            self.subscribers.changed(&key, state, origin);
+            self.subscribers.changed(slot, state, origin);
         }
         self.work.note(slot, ask.sequence, state, self.backing.life());
         Ok(answer(state, origin, ask, granted))
@@ -76,11 +76,11 @@ impl Region {
             return None;
         }
         self.subscribers.go_on(origin, &self.keys);
-        let (keys, complete) =
+        let (slots, complete) =
             self.subscribers.take(origin, wire::MAX_FRAME_CELLS / 2, self.backing.is_whole());
-        let views = keys
-            .iter()
-            .filter_map(|key| self.keys.get(key).map(|state| (key, state)))
+        let views = slots
+            .into_iter()
+            .filter_map(|slot| self.keys.at(slot))
             .flat_map(|(key, state)| state.views(key, origin, now))
             .collect();
         Some(wire::Push { views, complete })
@@ -106,12 +106,13 @@ impl Region {
         count: &wire::Count,
         now: UnixMs,
     ) -> Result<Option<wire::View>, Refused> {
-        let (key, _) = checked(&count.key, count.sequence, count.own, now)?;
+        checked(&count.key, count.sequence, count.own, now)?;
         if count.own == 0 && count.region_others > 0 {
             // Only what it was told: that makes it no user of the cell.
-            return self.witness(&key, count.sequence, count.region_others, now).map(|()| None);
+            return self.witness_bytes(&count.key, count.sequence, count.region_others, now).map(|()| None);
         }
-        let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, count.sequence, now)?;
+        let (slot, state) =
+            touch(&mut self.keys, &mut self.subscribers, &count.key, origin, count.sequence, now)?;
         let became_hot = state.note_limit(count.sequence, count.limit);
         if count.unbased {
             if self.backing.life().is_some() {
@@ -123,7 +124,7 @@ impl Region {
                 self.work.note(slot, count.sequence, state, self.backing.life());
             }
             if became_hot {
-                self.subscribers.changed(&key, state, origin);
+                self.subscribers.changed(slot, state, origin);
             }
             return Ok(Some(wire::View { key: count.key.clone(), ..state.view(count.sequence, origin) }));
         }
@@ -133,7 +134,7 @@ impl Region {
             changed |= self.work.raise_floor(slot, count.sequence, state, total)?;
         }
         if changed {
-            self.subscribers.changed(&key, state, origin);
+            self.subscribers.changed(slot, state, origin);
         }
         self.work.note(slot, count.sequence, state, self.backing.life());
         Ok(None)
@@ -169,14 +170,14 @@ pub(super) fn answer(state: &KeyState, origin: OriginId, ask: &wire::Consult, gr
 pub(super) fn touch<'a>(
     keys: &'a mut Keys,
     subscribers: &mut Subscribers,
-    key: &Key,
+    key: &[u8],
     origin: OriginId,
     sequence: u64,
     now: UnixMs,
 ) -> Result<(usize, &'a mut KeyState), Refused> {
     let (slot, state) = keys.entry(key, sequence, now)?;
     if state.follow(origin, sequence) && state.has_others(origin) {
-        subscribers.enqueue(origin, key);
+        subscribers.enqueue(origin, slot);
     }
     Ok((slot, state))
 }

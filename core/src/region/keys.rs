@@ -7,13 +7,11 @@
 
 use super::Refused;
 use super::cells::KeyState;
-use crate::key::{Key, KeyParts};
+use crate::key::{HashKey, Key, KeyParts, fingerprint};
 use crate::time::UnixMs;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use core::hash::BuildHasher;
-use hashbrown::HashMap;
-use siphasher::sip::SipHasher13;
+use hashbrown::HashTable;
 
 /// How many (workspace, namespace, window) are remembered, so that an identifier can be found without its window.
 /// A configuration has a few; a hostile peer could invent more.
@@ -25,12 +23,22 @@ const MAX_KEYS_A_STEP: usize = 4_096;
 pub(super) struct Keys {
     max: usize,
     slots: Vec<Option<(Key, KeyState)>>,
-    vacant: Vec<usize>,
-    index: HashMap<Key, usize, KeyHasher>,
-    /// When to look at a key again, in seconds since the epoch; each key stands here once.
-    expiry: BTreeMap<u64, Vec<Key>>,
+    vacant: Vec<u32>,
+    index: HashTable<Entry>,
+    /// Places keys by a secret, so that nobody outside can choose colliding ones.
+    secret: HashKey,
+    /// When to look at a slot again, in seconds since the epoch; each key's slot stands here once.
+    expiry: BTreeMap<u64, Vec<u32>>,
     shapes: BTreeSet<Shape>,
     forgotten: u64,
+}
+
+/// Where a key stands. The hash is kept with it: a growing index is moved without looking at a single key, as a million
+/// looks would take a tenth of a second.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u32,
+    slot: u32,
 }
 
 /// How a (workspace, namespace) cuts time.
@@ -43,25 +51,15 @@ struct Shape {
     resolution: u16,
 }
 
-/// Hashes keys with a secret, so that nobody outside can choose colliding ones.
-#[derive(Clone, Copy, Debug)]
-struct KeyHasher(u64, u64);
-
-impl BuildHasher for KeyHasher {
-    type Hasher = SipHasher13;
-
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_keys(self.0, self.1)
-    }
-}
-
 impl Keys {
     pub(super) fn new(max: usize, secret: (u64, u64)) -> Keys {
         Keys {
-            max,
+            // A slot has a number of 32 bits.
+            max: max.min(u32::MAX as usize),
             slots: Vec::new(),
             vacant: Vec::new(),
-            index: HashMap::with_hasher(KeyHasher(secret.0, secret.1)),
+            index: HashTable::new(),
+            secret: HashKey(secret.0, secret.1),
             expiry: BTreeMap::new(),
             shapes: BTreeSet::new(),
             forgotten: 0,
@@ -72,21 +70,32 @@ impl Keys {
         self.index.len()
     }
 
-    /// Some keys from slot `from` on, and the slot to go on from; `None` after the last.
-    pub(super) fn scan(&self, from: usize) -> (impl Iterator<Item = (&Key, &KeyState)>, Option<usize>) {
+    /// Some keys from slot `from` on, by their slots, and the slot to go on from; `None` after the last.
+    pub(super) fn scan(&self, from: usize) -> (impl Iterator<Item = (usize, &KeyState)>, Option<usize>) {
         let (slots, next) = self.step(from);
-        let some = self.slots.get(slots).unwrap_or_default();
-        (some.iter().flatten().map(|(key, state)| (key, state)), next)
+        (slots.filter_map(|slot| self.at(slot).map(|(_, state)| (slot, state))), next)
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&KeyState> {
-        let slot = self.slots.get(*self.index.get(key)?)?;
-        slot.as_ref().map(|(_, state)| state)
+        self.at(self.find(key)?).map(|(_, state)| state)
     }
 
     /// The slot in which a key stands.
     pub(super) fn find(&self, key: &Key) -> Option<usize> {
-        self.index.get(key).copied()
+        self.find_bytes(key.as_bytes(), self.hash(key.as_bytes()))
+    }
+
+    fn find_bytes(&self, key: &[u8], hash: u32) -> Option<usize> {
+        let is_it = |entry: &Entry| {
+            entry.hash == hash
+                && self.at(entry.slot as usize).is_some_and(|(known, _)| known.as_bytes() == key)
+        };
+        self.index.find(spread(hash), is_it).map(|entry| entry.slot as usize)
+    }
+
+    fn hash(&self, key: &[u8]) -> u32 {
+        // The upper half is as good as the lower.
+        fingerprint(key, self.secret) as u32
     }
 
     /// What stands in a slot.
@@ -99,16 +108,17 @@ impl Keys {
         self.slots.get_mut(slot)?.as_mut().map(|(key, state)| (&*key, state))
     }
 
-    /// Where the key stands, and its state, made if there is room.
+    /// Where the key of these bytes stands, and its state, made if there is room.
     pub(super) fn entry(
         &mut self,
-        key: &Key,
+        key: &[u8],
         sequence: u64,
         now: UnixMs,
     ) -> Result<(usize, &mut KeyState), Refused> {
-        let at = match self.index.get(key) {
-            Some(at) => *at,
-            None => self.insert(key, sequence, now)?,
+        let hash = self.hash(key);
+        let at = match self.find_bytes(key, hash) {
+            Some(at) => at,
+            None => self.insert(key, hash, sequence, now)?,
         };
         let slot = self.slots.get_mut(at).and_then(Option::as_mut);
         slot.map(|(_, state)| (at, state)).ok_or(Refused::Full)
@@ -130,14 +140,14 @@ impl Keys {
     pub(super) fn expire(&mut self, now: UnixMs) -> bool {
         let mut looked = 0;
         while let Some(mut due) = self.expiry.first_entry().filter(|entry| *entry.key() <= now.0 / 1_000) {
-            let keys = due.get_mut();
-            let some = keys.split_off(keys.len().saturating_sub(MAX_KEYS_A_STEP - looked));
-            if keys.is_empty() {
+            let slots = due.get_mut();
+            let some = slots.split_off(slots.len().saturating_sub(MAX_KEYS_A_STEP - looked));
+            if slots.is_empty() {
                 due.remove();
             }
             looked += some.len();
-            for key in some {
-                self.expire_key(key, now);
+            for slot in some {
+                self.expire_slot(slot, now);
             }
             if looked >= MAX_KEYS_A_STEP {
                 return true;
@@ -162,36 +172,40 @@ impl Keys {
         })
     }
 
-    fn insert(&mut self, key: &Key, sequence: u64, now: UnixMs) -> Result<usize, Refused> {
+    fn insert(&mut self, key: &[u8], hash: u32, sequence: u64, now: UnixMs) -> Result<usize, Refused> {
         if self.index.len() >= self.max {
             return Err(Refused::Full);
         }
+        let key = Key::parse(key).map_err(|_| Refused::Key)?;
         let state = KeyState::new(&key.parts());
-        self.expiry.entry(state.expires_s(sequence, now)).or_default().push(key.clone());
-        self.note_shape(key);
-        let at = self.vacant.pop().unwrap_or(self.slots.len());
-        let new = Some((key.clone(), state));
-        match self.slots.get_mut(at) {
+        self.note_shape(&key);
+        let next = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+        let at = self.vacant.pop().unwrap_or(next);
+        self.expiry.entry(state.expires_s(sequence, now)).or_default().push(at);
+        let new = Some((key, state));
+        match self.slots.get_mut(at as usize) {
             Some(slot) => *slot = new,
             None => self.slots.push(new),
         }
-        self.index.insert(key.clone(), at);
-        Ok(at)
+        self.index.insert_unique(spread(hash), Entry { hash, slot: at }, |entry| spread(entry.hash));
+        Ok(at as usize)
     }
 
-    fn expire_key(&mut self, key: Key, now: UnixMs) {
-        let Some(at) = self.index.get(&key).copied() else { return };
-        let Some(slot) = self.slots.get_mut(at) else { return };
+    fn expire_slot(&mut self, at: u32, now: UnixMs) {
+        let Some(slot) = self.slots.get_mut(at as usize) else { return };
         let Some((_, state)) = slot else { return };
         let (last, forgotten) = state.drop_old(now);
         self.forgotten = self.forgotten.saturating_add(forgotten as u64);
-        match last.map(|last| state.expires_s(last, now)) {
-            Some(due) => self.expiry.entry(due).or_default().push(key),
-            None => {
-                *slot = None;
-                self.vacant.push(at);
-                self.index.remove(&key);
+        if let Some(due) = last.map(|last| state.expires_s(last, now)) {
+            self.expiry.entry(due).or_default().push(at);
+            return;
+        }
+        if let Some((key, _)) = slot.take() {
+            let hash = spread(self.hash(key.as_bytes()));
+            if let Ok(entry) = self.index.find_entry(hash, |entry| entry.slot == at) {
+                entry.remove();
             }
+            self.vacant.push(at);
         }
     }
 
@@ -203,4 +217,9 @@ impl Keys {
         let (workspace, namespace) = (workspace.to_vec(), namespace.to_vec());
         self.shapes.insert(Shape { workspace, namespace, duration_ms, epoch, resolution });
     }
+}
+
+/// What the index wants: 64 bits, of which it uses the lowest and the highest.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -38,7 +38,7 @@ mod replay;
 mod subscribers;
 mod work;
 
-use crate::key::{Key, OriginId};
+use crate::key::{Key, KeyParts, OriginId};
 use crate::time::UnixMs;
 use crate::window::{MAX_COUNT, Position};
 use crate::wire;
@@ -236,16 +236,17 @@ impl Region {
     }
 }
 
-fn checked(key: &[u8], sequence: u64, component: u64, now: UnixMs) -> Result<(Key, Position), Refused> {
-    let key = Key::parse(key).map_err(|_| Refused::Key)?;
-    let at = Position::at(now, key.parts().cell_ms());
+/// Whether a count can be one, and the present position in the key's windows. No key is made yet: most are known.
+fn checked(key: &[u8], sequence: u64, component: u64, now: UnixMs) -> Result<Position, Refused> {
+    let parts = KeyParts::decode(key).map_err(|_| Refused::Key)?;
+    let at = Position::at(now, parts.cell_ms());
     if sequence.abs_diff(at.sequence) > MAX_SEQUENCE_SKEW {
         return Err(Refused::Sequence);
     }
     if component > MAX_COUNT {
         return Err(Refused::Component);
     }
-    Ok((key, at))
+    Ok(at)
 }
 
 #[cfg(test)]

@@ -38,7 +38,8 @@ impl Region {
     /// value is true if there is more: let others have their turn before the next call.
     pub fn next_due(&mut self, most: usize) -> (Vec<Due>, bool) {
         self.publish_again_some();
-        let mut due = Vec::new();
+        // Room that grows while it is filled would be copied over and over, and everybody waits meanwhile.
+        let mut due = Vec::with_capacity(most.min(self.work.len(Errand::Publish)));
         for _ in 0..most {
             let Some(spot) = self.work.pop(Errand::Publish, &mut self.keys) else { break };
             let Some((key, state)) = self.keys.at(spot.slot) else { continue };
@@ -94,13 +95,13 @@ impl Region {
     ) -> Result<bool, Refused> {
         // The sum of many may be more than one count can be, and is much all the same.
         let global_others = global_others.min(MAX_COUNT);
-        let (key, _) = checked(key.as_bytes(), sequence, global_others, now)?;
-        let (slot, state) = self.keys.entry(&key, sequence, now)?;
+        checked(key.as_bytes(), sequence, global_others, now)?;
+        let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
         let cell = state.cell_mut(sequence)?;
         let created = !core::mem::replace(&mut cell.queued.counted, true);
         self.imported = self.imported.saturating_add(u64::from(created));
         if cell.raise_global(global_others, now) {
-            self.subscribers.changed_outside(&key, state);
+            self.subscribers.changed_outside(slot, state);
             self.work.note(slot, sequence, state, self.backing.life());
         }
         Ok(created)

@@ -138,13 +138,13 @@ impl Region {
         now: UnixMs,
     ) -> Result<Proposed, Refused> {
         let life = self.backing.life.unwrap_or_default();
-        let (key, at) = checked(&ask.key, ask.sequence, ask.own, now)?;
-        let at = at.seen_from(ask.sequence);
-        let (slot, state) = touch(&mut self.keys, &mut self.subscribers, &key, origin, ask.sequence, now)?;
+        let at = checked(&ask.key, ask.sequence, ask.own, now)?.seen_from(ask.sequence);
+        let (slot, state) =
+            touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
         // Also a count of 0 needs its place: without one, what is granted would be forgotten here.
         let grew = state.cell_mut(ask.sequence)?.raise(origin, ask.own, now)?;
         if state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT)) || grew {
-            self.subscribers.changed(&key, state, origin);
+            self.subscribers.changed(slot, state, origin);
         }
         let fits = admits(state, &at, origin, ask);
         if !fits && ask.cost > 0 {
@@ -170,11 +170,13 @@ impl Region {
         } else {
             cell.unstored(life).map(|component| (component.origin, component.own)).collect()
         };
+        let limit = cell.limit;
+        let (key, _) = self.keys.at(slot).ok_or(Refused::Full)?;
         Ok(Proposed::Ask(Merge {
-            key,
+            key: key.clone(),
             sequence: ask.sequence,
             parts,
-            limit: cell.limit,
+            limit,
             expires,
             proposal: Some(proposal),
             wants_previous: true,
@@ -215,11 +217,11 @@ impl Region {
         now: UnixMs,
     ) -> Result<(), Refused> {
         let Some(life) = self.backing.life else { return Ok(()) };
-        let (key, _) = checked(key.as_bytes(), sequence, 0, now)?;
-        let (slot, state) = self.keys.entry(&key, sequence, now)?;
+        checked(key.as_bytes(), sequence, 0, now)?;
+        let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
         let became_hot = state.note_limit(sequence, limit);
         if state.cell_mut(sequence)?.learn(parts, life, now) || became_hot {
-            self.subscribers.changed_outside(&key, state);
+            self.subscribers.changed_outside(slot, state);
         }
         self.work.note(slot, sequence, state, self.backing.life);
         Ok(())
@@ -304,8 +306,8 @@ impl Region {
         asker: Option<OriginId>,
     ) {
         let Some(life) = self.backing.life else { return };
-        let Some((key, state)) = self.keys.at_mut(slot) else { return };
-        let (key, sequence) = (key.clone(), merge.sequence);
+        let Some((_, state)) = self.keys.at_mut(slot) else { return };
+        let sequence = merge.sequence;
         // A word that was on its way while the store was found wiped may be about what it held before.
         let holds = (merge.life == life).then_some(life);
         // A cell that was forgotten since is over.
@@ -324,8 +326,8 @@ impl Region {
             return;
         }
         match asker {
-            Some(asker) => self.subscribers.changed(&key, state, asker),
-            None => self.subscribers.changed_outside(&key, state),
+            Some(asker) => self.subscribers.changed(slot, state, asker),
+            None => self.subscribers.changed_outside(slot, state),
         }
     }
 

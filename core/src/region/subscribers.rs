@@ -7,20 +7,44 @@
 
 use super::cells::KeyState;
 use super::keys::Keys;
-use crate::key::{Key, OriginId};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::key::OriginId;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::hash::{BuildHasherDefault, Hasher};
+use hashbrown::HashSet;
+
+/// An emptied queue keeps room for so many keys.
+const KEPT_CAPACITY: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(super) struct Subscribers {
     queues: BTreeMap<OriginId, Queue>,
 }
 
+/// Keys by their slots. A slot that has gone to another key since costs a push that was not needed.
 #[derive(Debug, Default)]
 struct Queue {
-    order: VecDeque<Key>,
-    queued: BTreeSet<Key>,
+    order: VecDeque<usize>,
+    queued: HashSet<usize, BuildHasherDefault<SlotHasher>>,
     snapshot: Snapshot,
+}
+
+/// Slots are given out here one after the other; nobody outside chooses them.
+#[derive(Default)]
+struct SlotHasher(u64);
+
+impl Hasher for SlotHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
+    }
+
+    fn write_usize(&mut self, slot: usize) {
+        self.0 = (self.0 ^ slot as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
 }
 
 /// How much of what matters to it a new subscriber has been told.
@@ -47,20 +71,20 @@ impl Subscribers {
     }
 
     /// Queues a key for one origin, if it subscribes.
-    pub(super) fn enqueue(&mut self, origin: OriginId, key: &Key) {
+    pub(super) fn enqueue(&mut self, origin: OriginId, slot: usize) {
         if let Some(queue) = self.queues.get_mut(&origin) {
-            queue.push(key);
+            queue.push(slot);
         }
     }
 
     /// `writer` raised its component: the others who follow the key are to hear of it, or all if it is hot.
-    pub(super) fn changed(&mut self, key: &Key, state: &KeyState, writer: OriginId) {
-        self.tell(key, state, |origin| origin != writer);
+    pub(super) fn changed(&mut self, slot: usize, state: &KeyState, writer: OriginId) {
+        self.tell(slot, state, |origin| origin != writer);
     }
 
     /// Another region's share grew: everybody who follows the key is to hear of it.
-    pub(super) fn changed_outside(&mut self, key: &Key, state: &KeyState) {
-        self.tell(key, state, |_| true);
+    pub(super) fn changed_outside(&mut self, slot: usize, state: &KeyState) {
+        self.tell(slot, state, |_| true);
     }
 
     /// Queues the next part of a snapshot, where one is under way and nothing waits.
@@ -68,8 +92,8 @@ impl Subscribers {
         let Some(queue) = self.queues.get_mut(&origin).filter(|queue| queue.order.is_empty()) else { return };
         let Snapshot::Scanning(from) = queue.snapshot else { return };
         let (some, next) = keys.scan(from);
-        for (key, _) in some.filter(|(_, state)| state.follows(origin) || state.is_hot()) {
-            queue.push(key);
+        for (slot, _) in some.filter(|(_, state)| state.follows(origin) || state.is_hot()) {
+            queue.push(slot);
         }
         queue.snapshot = next.map_or(Snapshot::Draining, Snapshot::Scanning);
     }
@@ -78,21 +102,26 @@ impl Subscribers {
         self.queues.contains_key(&origin)
     }
 
-    /// Takes up to `most` keys, and whether the snapshot is complete with them; it never is before the region is
+    /// Takes the slots of up to `most` keys, and whether the snapshot is complete with them; it never is before the region is
     /// `whole`.
-    pub(super) fn take(&mut self, origin: OriginId, most: usize, whole: bool) -> (Vec<Key>, bool) {
+    pub(super) fn take(&mut self, origin: OriginId, most: usize, whole: bool) -> (Vec<usize>, bool) {
         let Some(queue) = self.queues.get_mut(&origin) else { return Default::default() };
         let taken = queue.order.len().min(most);
-        let keys: Vec<Key> = queue.order.drain(..taken).collect();
-        for key in &keys {
-            queue.queued.remove(key);
+        let slots: Vec<usize> = queue.order.drain(..taken).collect();
+        for slot in &slots {
+            queue.queued.remove(slot);
+        }
+        if queue.order.is_empty() && queue.order.capacity() > KEPT_CAPACITY {
+            // A store that went and came back, say, made everything change at once.
+            queue.order = VecDeque::new();
+            queue.queued = HashSet::default();
         }
         let told = queue.order.is_empty() && matches!(queue.snapshot, Snapshot::Draining | Snapshot::Partial);
         let complete = told && whole;
         if told {
             queue.snapshot = if whole { Snapshot::Complete } else { Snapshot::Partial };
         }
-        (keys, complete)
+        (slots, complete)
     }
 
     pub(super) fn has_work(&self, origin: OriginId, whole: bool) -> bool {
@@ -107,23 +136,23 @@ impl Subscribers {
         self.queues.values().map(|queue| queue.order.len()).sum()
     }
 
-    fn tell(&mut self, key: &Key, state: &KeyState, wants: impl Fn(OriginId) -> bool) {
+    fn tell(&mut self, slot: usize, state: &KeyState, wants: impl Fn(OriginId) -> bool) {
         if state.is_hot() {
             for (_, queue) in self.queues.iter_mut().filter(|(origin, _)| wants(**origin)) {
-                queue.push(key);
+                queue.push(slot);
             }
             return;
         }
         for origin in state.followers().filter(|origin| wants(*origin)) {
-            self.enqueue(origin, key);
+            self.enqueue(origin, slot);
         }
     }
 }
 
 impl Queue {
-    fn push(&mut self, key: &Key) {
-        if self.queued.insert(key.clone()) {
-            self.order.push_back(key.clone());
+    fn push(&mut self, slot: usize) {
+        if self.queued.insert(slot) {
+            self.order.push_back(slot);
         }
     }
 }

@@ -181,6 +181,7 @@ async fn run(options: &Options) -> Result<()> {
     let wanted = |case: &Case| options.only.is_empty() || options.only.contains(&case.measurement());
     let cases: Vec<_> = Case::all(options.quick).into_iter().filter(wanted).collect();
     let mut tables = Tables::default();
+    let load_before = load_average();
     for round in 0..options.rounds {
         // Each round starts with another case: none always follows the same one's heat.
         for place in 0..cases.len() {
@@ -198,5 +199,12 @@ async fn run(options: &Options) -> Result<()> {
         }
     }
     println!("{}\n{}", tables.markdown(), tables.noise());
+    println!("Load average at the start: {}; at the end: {}", load_before, load_average());
     Ok(())
+}
+
+/// How many others wanted to run on this machine: over one, five and fifteen minutes.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }

@@ -35,8 +35,7 @@ impl Tables {
         text
     }
 
-    /// By how much the rounds of a case differ, at the worst of its columns that are times or rates: what a reader
-    /// should know of this machine.
+    /// By how much the rounds of a case differ: what a reader should know of this machine.
     pub fn noise(&self) -> String {
         let mut text = String::new();
         for (case, rounds) in self.0.iter().filter(|(_, rounds)| rounds.len() > 1) {

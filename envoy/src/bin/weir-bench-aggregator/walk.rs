@@ -52,23 +52,28 @@ pub fn measure_here(cells: usize) -> Result<()> {
     // Nothing is due yet.
     report(&mut region, cells, 1, 1);
     let bytes = (resident_bytes()? - before) as f64 / cells as f64;
-    let (mut some, mut all, mut steps) = (Vec::new(), Vec::new(), [Duration::ZERO; 2]);
+    let (mut some, mut all) = (Vec::new(), Vec::new());
+    let (mut some_steps, mut all_steps) = (Vec::new(), Vec::new());
     let mut reported = Vec::new();
     for time in 0..TIMES {
         report(&mut region, cells, LIMIT / 2 + 2 * time, 10);
-        some.push(walk(&mut region, cells.div_ceil(10), &mut steps[0])?);
-        let began = Instant::now();
-        report(&mut region, cells, LIMIT / 2 + 2 * time + 1, 1);
-        reported.push(began.elapsed().as_secs_f64() / cells as f64 * 1e6);
-        all.push(walk(&mut region, cells, &mut steps[1])?);
+        let (took, step) = walk(&mut region, cells.div_ceil(10))?;
+        some.push(took);
+        some_steps.push(step);
+        let took = report(&mut region, cells, LIMIT / 2 + 2 * time + 1, 1);
+        reported.push(took.as_secs_f64() / cells as f64 * 1e6);
+        let (took, step) = walk(&mut region, cells)?;
+        all.push(took);
+        all_steps.push(step);
     }
-    let [some_step, all_step] = steps.map(|step| step.as_secs_f64() * 1e3);
-    println!("{} {some_step} {} {all_step} {bytes} {}", median(some), median(all), median(reported));
+    let values = [median(some), median(some_steps), median(all), median(all_steps), bytes, median(reported)];
+    println!("{}", values.map(|value| value.to_string()).join(" "));
     Ok(())
 }
 
-/// Raises one key in `every`.
-fn report(region: &mut Region, cells: usize, own: u64, every: usize) {
+/// Raises one key in `every`; returns how long the region took for it.
+fn report(region: &mut Region, cells: usize, own: u64, every: usize) -> Duration {
+    let mut took = Duration::ZERO;
     let numbers: Vec<_> = (0..cells).step_by(every).collect();
     for frame in numbers.chunks(MAX_FRAME_CELLS) {
         let count = |number: &usize| Count {
@@ -79,19 +84,23 @@ fn report(region: &mut Region, cells: usize, own: u64, every: usize) {
             ..Count::default()
         };
         let counts: Vec<_> = frame.iter().map(count).collect();
+        let began = Instant::now();
         region.report(ORIGIN, &counts, NOW);
+        took += began.elapsed();
     }
+    took
 }
 
-/// Takes all that is due, and says that it was published; returns how many milliseconds the taking took.
-fn walk(region: &mut Region, expected: usize, longest: &mut Duration) -> Result<f64> {
-    let (mut taken, mut took) = (0, Duration::ZERO);
+/// Takes all that is due, and says that it was published; returns how many milliseconds the taking took, and its longest
+/// step.
+fn walk(region: &mut Region, expected: usize) -> Result<(f64, f64)> {
+    let (mut taken, mut took, mut longest) = (0, Duration::ZERO, Duration::ZERO);
     loop {
         let began = Instant::now();
         let (due, more) = region.next_due(STEP_CELLS);
         let step = began.elapsed();
         took += step;
-        *longest = step.max(*longest);
+        longest = step.max(longest);
         taken += due.len();
         let rows: Vec<_> = due.into_iter().map(|due| due.publication).collect();
         region.published(&rows);
@@ -100,7 +109,7 @@ fn walk(region: &mut Region, expected: usize, longest: &mut Duration) -> Result<
         }
     }
     ensure!(taken == expected, "{taken} cells were due, not {expected}");
-    Ok(took.as_secs_f64() * 1e3)
+    Ok((took.as_secs_f64() * 1e3, longest.as_secs_f64() * 1e3))
 }
 
 fn resident_bytes() -> Result<u64> {
