@@ -36,11 +36,14 @@ const PROMISED: [&str; 14] = [
     "weir_ratelimit_origin_errors_total",
 ];
 
+/// A label's name, and the values that would do.
+type Matcher = (String, Vec<String>);
+
 /// What an expression asks for.
 #[derive(Debug, Default)]
 struct Asked {
     /// Each metric, and what is said of its labels: a name, and the values that would do.
-    metrics: Vec<(String, Vec<(String, Vec<String>)>)>,
+    metrics: Vec<(String, Vec<Matcher>)>,
     /// Labels by which results are grouped.
     grouped: BTreeSet<String>,
 }
