@@ -2,6 +2,7 @@
 //!
 //! Leaves to others: when something is counted, and serving the text (`admin`).
 
+use crate::database::Reason;
 use crate::refusal::Refusal;
 use crate::throttle::Throttle;
 use parking_lot::Mutex;
@@ -70,6 +71,26 @@ const GLOBAL_LEFT: (&str, &str) =
     ("global_left", "Cells that waited for the next publication, as their namespace had too many");
 const GLOBAL_SECONDS: (&str, &str) = ("global_tick_seconds", "Time that a publication or an import took");
 
+/// Why a call of the regional store may fail (`StoreError::reason`).
+const REGIONAL_REASONS: [&str; 4] = ["timeout", "away", "refused", "protocol"];
+/// Why a count may be refused, and a frame (`Refusal::label`).
+const COUNT_REASONS: [&str; 5] = ["key", "sequence", "component", "full", "base"];
+const FRAME_REASONS: [&str; 13] = [
+    "silent",
+    "no_hello",
+    "version",
+    "origin",
+    "origin_changed",
+    "token",
+    "too_many_origins",
+    "too_many_streams",
+    "too_many_counts",
+    "too_many_consults",
+    "unsteady",
+    "malformed",
+    "oversized",
+];
+
 /// One label, its name and value out of fixed sets.
 type Label = [(&'static str, &'static str); 1];
 /// Two of them.
@@ -103,6 +124,20 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// What is asked of the regional store.
+    const REGIONAL: [Operation; 7] = [
+        Operation::Replay,
+        Operation::Consult,
+        Operation::NameHot,
+        Operation::ReadHot,
+        Operation::Tell,
+        Operation::Announce,
+        Operation::Look,
+    ];
+    /// What is asked of the database.
+    const GLOBAL: [Operation; 4] =
+        [Operation::Publish, Operation::Import, Operation::LookGlobal, Operation::Recover];
+
     /// The label.
     pub const fn word(self) -> &'static str {
         match self {
@@ -224,10 +259,25 @@ impl Default for Metrics {
         let windows = register(w, WINDOWS, Gauge::default());
         let windows_created = register(w, WINDOWS_CREATED, Counter::default());
         let windows_evicted = register(w, WINDOWS_EVICTED, Counter::default());
-        let operations = register(w, OPERATIONS, Family::default());
-        let errors = register(w, ERRORS, Family::default());
-        let global_write_errors = register(w, GLOBAL_WRITE_ERRORS, Family::default());
-        let global_sync_errors = register(w, GLOBAL_SYNC_ERRORS, Family::default());
+        let operations: Family<Label, Counter> = register(w, OPERATIONS, Family::default());
+        let errors: Family<Labels, Counter> = register(w, ERRORS, Family::default());
+        let global_write_errors: Family<Label, Counter> = register(w, GLOBAL_WRITE_ERRORS, Family::default());
+        let global_sync_errors: Family<Label, Counter> = register(w, GLOBAL_SYNC_ERRORS, Family::default());
+        let operations_known = Operation::REGIONAL.into_iter().chain(Operation::GLOBAL);
+        for op in operations_known.map(|operation| ("op", operation.word())) {
+            drop(operations.get_or_create(&[op]));
+            drop(latency.get_or_create(&[op]));
+        }
+        for op in Operation::REGIONAL.map(|operation| ("op", operation.word())) {
+            REGIONAL_REASONS.iter().for_each(|reason| drop(errors.get_or_create(&[op, ("reason", *reason)])));
+        }
+        for reason in Reason::ALL.map(|reason| ("reason", reason.word())) {
+            for op in Operation::GLOBAL.map(|operation| ("op", operation.word())) {
+                drop(errors.get_or_create(&[op, reason]));
+            }
+            drop(global_write_errors.get_or_create(&[reason]));
+            drop(global_sync_errors.get_or_create(&[reason]));
+        }
         let r = registry.sub_registry_with_prefix(PREFIX);
         // One after the other: each holds the family's lock until its statement ends.
         let publish_seconds = seconds.get_or_create(&[("op", "publish")]).clone();
@@ -260,7 +310,7 @@ impl Default for Metrics {
             hot_read: Moment(Mutex::new(None)),
             published: Moment(Mutex::new(None)),
             imported: Moment(Mutex::new(None)),
-            store_wipes: register(r, STORE_WIPES, Family::default()),
+            store_wipes: register(r, STORE_WIPES, at_zero("store", &["regional", "global"])),
             breaker: register(r, BREAKER, Family::default()),
             queue: register(r, QUEUE, Family::default()),
             age,
@@ -275,9 +325,9 @@ impl Default for Metrics {
             live_origins: register(r, LIVE_ORIGINS, Gauge::default()),
             keys: register(r, KEYS, Gauge::default()),
             push_queue: register(r, PUSH_QUEUE, Gauge::default()),
-            counts_refused: register(r, COUNTS_REFUSED, Family::default()),
-            consults: register(r, CONSULTS, Family::default()),
-            frames_refused: register(r, FRAMES_REFUSED, Family::default()),
+            counts_refused: register(r, COUNTS_REFUSED, at_zero("reason", &COUNT_REASONS)),
+            consults: register(r, CONSULTS, at_zero("result", &["granted", "refused", "unjudged"])),
+            frames_refused: register(r, FRAMES_REFUSED, at_zero("reason", &FRAME_REASONS)),
             registry,
         }
     }
@@ -381,6 +431,13 @@ impl Metrics {
 fn register<M: Metric + Clone>(registry: &mut Registry, (name, help): (&str, &str), metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
+}
+
+/// A family that shows each of its values from the begin: an alert finds no change in what was not there before.
+fn at_zero(label: &'static str, values: &[&'static str]) -> Family<Label, Counter> {
+    let family = Family::default();
+    values.iter().for_each(|value| drop(family.get_or_create(&[(label, *value)])));
+    family
 }
 
 fn set(gauge: &Gauge, value: usize) {

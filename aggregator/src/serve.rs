@@ -6,7 +6,7 @@
 //! Leaves to others: arguments (`main`), streams (`grpc`, `stream`), HTTP (`admin`).
 
 use crate::clock::Clock;
-use crate::database::{Database, DatabaseError, DatabaseOptions};
+use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
 use crate::global::{self, Global, lease};
 use crate::grpc::RegionService;
 use crate::regional::{self, Regional};
@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle, yield_now};
+use tokio::task::{JoinError, JoinHandle, JoinSet, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tonic::transport::server::TcpIncoming;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use weir_core::cadence::Cadence;
 use weir_core::region::RegionLimits;
 
@@ -110,14 +110,15 @@ pub struct Server {
     grpc_address: SocketAddr,
     admin_address: SocketAddr,
     grpc: JoinHandle<Result<(), tonic::transport::Error>>,
-    helpers: Vec<JoinHandle<()>>,
+    helpers: JoinSet<()>,
 }
 
 impl Server {
     /// Listens and serves until [`Server::stop`].
     pub async fn start(settings: Settings, clock: Arc<dyn Clock>) -> Result<Server, ServeError> {
+        let mut helpers = JoinSet::new();
         let regional = open_store(&settings)?;
-        let global = open_database(&settings).await?;
+        let global = open_database(&settings, &mut helpers).await?;
         if let (None, Some(global)) = (&regional, &global) {
             lease::take(global).await.map_err(|_| ServeError::RegionTaken(settings.region.clone()))?;
         }
@@ -138,21 +139,21 @@ impl Server {
         if let Some(global) = &shared.global {
             global::prepare(&shared, global).await;
         }
-        let mut helpers = vec![
-            tokio::spawn(push::watch(shared.clone())),
-            tokio::spawn(tick(shared.clone())),
-            tokio::spawn(admin::serve(shared.clone(), admin_listener)),
-        ];
+        helpers.spawn(push::watch(shared.clone()));
+        helpers.spawn(tick(shared.clone()));
+        helpers.spawn(admin::serve(shared.clone(), admin_listener));
         if let Some(global) = &shared.global {
-            helpers.extend(global::start(&shared, global));
+            global::start(&shared, global, &mut helpers);
         }
         match (&shared.regional, &shared.global) {
-            (Some(regional), _) => helpers.extend(regional::start(&shared, regional)),
+            (Some(regional), _) => regional::start(&shared, regional, &mut helpers),
             (None, Some(global)) => {
-                helpers.push(tokio::spawn(lease::keep(shared.clone(), global.clone())));
-                helpers.push(tokio::spawn(begin_anew(shared.clone(), cadence)));
+                helpers.spawn(lease::keep(shared.clone(), global.clone()));
+                helpers.spawn(begin_anew(shared.clone(), cadence));
             }
-            (None, None) => helpers.push(tokio::spawn(begin_anew(shared.clone(), cadence))),
+            (None, None) => {
+                helpers.spawn(begin_anew(shared.clone(), cadence));
+            }
         }
         let grpc = tokio::spawn(serve_grpc(shared.clone(), grpc_listener));
         Ok(Server { shared, grpc_address, admin_address, grpc, helpers })
@@ -173,12 +174,23 @@ impl Server {
         &self.shared
     }
 
-    /// Completes only if the server ends by itself.
+    /// Completes only if the server, or a part without which it would be half dead, ends by itself.
     pub async fn failed(&mut self) -> ServeError {
-        match (&mut self.grpc).await {
-            Ok(Ok(())) => ServeError::Ended,
-            Ok(Err(error)) => error.into(),
-            Err(error) => error.into(),
+        loop {
+            tokio::select! {
+                ended = &mut self.grpc => return match ended {
+                    Ok(Ok(())) => ServeError::Ended,
+                    Ok(Err(error)) => error.into(),
+                    Err(error) => error.into(),
+                },
+                () = self.shared.taken_over.notified() => {
+                    return ServeError::RegionTaken(self.shared.region_name.clone());
+                }
+                // What ends well had only something to begin.
+                Some(ended) = self.helpers.join_next() => if let Err(error) = ended {
+                    return error.into();
+                },
+            }
         }
     }
 
@@ -202,8 +214,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // The others end with their set.
         self.grpc.abort();
-        self.helpers.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -213,18 +225,51 @@ fn open_store(settings: &Settings) -> Result<Option<Arc<Regional>>, ServeError> 
 }
 
 /// A database that is away is no reason not to serve; one without our tables is a mistake that somebody should hear of.
-async fn open_database(settings: &Settings) -> Result<Option<Arc<Global>>, ServeError> {
+async fn open_database(
+    settings: &Settings,
+    helpers: &mut JoinSet<()>,
+) -> Result<Option<Arc<Global>>, ServeError> {
     let Some(options) = &settings.database else { return Ok(None) };
     let database = Database::open(options)?;
-    if settings.migrate {
-        database.migrate().await?;
-    }
-    match database.check_schema(SCHEMA_CHECK).await {
-        Err(error) if error.reason() == "schema" => return Err(error.into()),
-        Err(error) => warn!(%error, "the database is away; this region goes on alone until it is back"),
+    let checked = match settings.migrate {
+        true => migrate_soon(&database).await,
+        false => database.check_schema(SCHEMA_CHECK).await,
+    };
+    match checked {
         Ok(()) => {}
+        Err(error) if matches!(error.kind(), Reason::Away | Reason::Timeout) => {
+            warn!(%error, "the database is away; this region goes on alone until it is back");
+            if settings.migrate {
+                helpers.spawn(migrate_later(database.clone()));
+            }
+        }
+        Err(error) if error.kind() == Reason::Schema => return Err(error.into()),
+        // It may be mended while this aggregator serves; to end would take the region's limits along.
+        Err(error) => {
+            error!(%error, "the database cannot be used; this region goes on alone until that is mended")
+        }
     }
     Ok(Some(Arc::new(Global::new(database, settings.cadence))))
+}
+
+/// Migrates, unless the database is not to be reached soon. Once it is, a migration may take its time.
+async fn migrate_soon(database: &Database) -> Result<(), DatabaseError> {
+    match database.check_schema(SCHEMA_CHECK).await {
+        Err(error) if matches!(error.kind(), Reason::Away | Reason::Timeout) => Err(error),
+        _ => database.migrate().await.map(drop),
+    }
+}
+
+/// Migrates when the database is back.
+async fn migrate_later(database: Database) {
+    loop {
+        sleep(SCHEMA_CHECK).await;
+        match migrate_soon(&database).await {
+            Ok(()) => return info!("the database is back, and its tables are up to date"),
+            Err(error) if matches!(error.kind(), Reason::Away | Reason::Timeout) => {}
+            Err(error) => return error!(%error, "the database's tables cannot be brought up to date"),
+        }
+    }
 }
 
 fn say_what_is_shared(settings: &Settings) {
@@ -238,18 +283,21 @@ fn say_what_is_shared(settings: &Settings) {
     }
 }
 
-/// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know.
+/// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know, and
+/// those that take longer to come back are heard as well.
 async fn begin_anew(shared: Arc<Shared>, cadence: Cadence) {
-    shared.region(|region, now| region.lost(now));
+    let since = shared.now();
     shared.lost.notify_one();
-    sleep(Duration::from_millis(cadence.grace_ms)).await;
-    let cells = shared.region(|region, now| {
-        let floors = region.end_grace();
-        region.settle(&floors, now);
-        floors.len()
-    });
-    if cells > 0 {
-        info!(cells, "what nobody could account for after the start counts as the region's base");
+    for _ in 0..regional::GRACES {
+        sleep(Duration::from_millis(cadence.grace_ms)).await;
+        let cells = shared.region(|region, now| {
+            let floors = region.end_grace(since);
+            region.settle(&floors, now);
+            floors.len()
+        });
+        if cells > 0 {
+            info!(cells, "what nobody could account for after the start counts as the region's base");
+        }
     }
 }
 

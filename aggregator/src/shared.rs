@@ -42,6 +42,8 @@ pub struct Shared {
     pub changed: Notify,
     /// Woken when the region may have lost what its own published figures could make up for.
     pub lost: Notify,
+    /// Woken when another aggregator serves the region, and this one must not.
+    pub taken_over: Notify,
     /// The region's store, if it has one.
     pub regional: Option<Arc<Regional>>,
     /// The database that regions share, if there is one.
@@ -126,6 +128,7 @@ impl Shared {
             draining: watch::Sender::new(None),
             changed: Notify::new(),
             lost: Notify::new(),
+            taken_over: Notify::new(),
             regional,
             global,
             replayed: watch::Sender::new(0),

@@ -62,8 +62,8 @@ impl Default for Cadence {
             hot_read_ms: 5_000,
             grace_ms: 2_000,
             namespace_cap: 20_000,
-            // A frozen store fails every call; a slow one some. Half of the last twenty is neither bad luck nor late.
-            store_breaker: breaker::Policy { window: 20, least: 5, failed_percent: 50, rest_ms: 500 },
+            // A frozen store fails every call; a slow one some. Half of the last ten is neither bad luck nor late.
+            store_breaker: breaker::Policy { window: 10, least: 5, failed_percent: 50, rest_ms: 500 },
             // At one call in ten seconds it must open on few; a rest of one beat spares a sick database one in two.
             global_breaker: breaker::Policy { window: 6, least: 3, failed_percent: 50, rest_ms: 15_000 },
         }

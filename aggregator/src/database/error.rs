@@ -27,6 +27,17 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All of them.
+    pub const ALL: [Reason; 7] = [
+        Reason::Timeout,
+        Reason::Away,
+        Reason::Deadlock,
+        Reason::LockWait,
+        Reason::Refused,
+        Reason::Schema,
+        Reason::Other,
+    ];
+
     /// The word for it.
     pub const fn word(self) -> &'static str {
         match self {

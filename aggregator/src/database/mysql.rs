@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 /// publication fails for one row.
 const LOCK_WAIT_SECONDS: u32 = 3;
 /// Seconds after which the server itself ends a statement whose caller has long given up.
-const STATEMENT_SECONDS: u32 = 60;
+const STATEMENT_SECONDS: u32 = 20;
 
 /// The statements.
 pub const STATEMENTS: Statements = Statements {

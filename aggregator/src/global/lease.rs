@@ -8,7 +8,7 @@ use crate::shared::Shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 /// How long the row speaks for its holder; a killed aggregator keeps its successor waiting for as long.
 const TTL: Duration = Duration::from_secs(3);
@@ -39,6 +39,8 @@ pub async fn take(global: &Global) -> Result<(), Taken> {
                     );
                 }
             }
+            // Who is known to have held it a moment ago is believed to hold it still.
+            Err(_) if said && began.elapsed() <= PATIENCE => {}
             Err(error) => {
                 warn!(%error, "cannot tell whether another aggregator serves this region");
                 return Ok(());
@@ -48,18 +50,19 @@ pub async fn take(global: &Global) -> Result<(), Taken> {
     }
 }
 
-/// Keeps it for as long as the program runs.
+/// Keeps it for as long as the program runs. Who was silent for too long, frozen perhaps, may find that another took it:
+/// then this one has to end, as each would keep the limits for itself.
 pub async fn keep(shared: Arc<Shared>, global: Arc<Global>) {
-    loop {
+    let mut lost = 0;
+    while lost < 2 {
         sleep(RENEW).await;
-        if let Ok(Lease::HeldBy { .. }) = global.database.lease(&global.id, TTL, WITHIN).await
-            && shared.metrics.warnings.pass().is_some()
-        {
-            error!(
-                "another aggregator serves this region too; limits are kept by each apart. End one of them, or give both a Redis (--redis-url)"
-            );
-        }
+        lost = match global.database.lease(&global.id, TTL, WITHIN).await {
+            Ok(Lease::HeldBy { .. }) => lost + 1,
+            Ok(Lease::Mine) => 0,
+            Err(_) => lost,
+        };
     }
+    shared.taken_over.notify_one();
 }
 
 /// Gives it up, so that the next one need not wait.

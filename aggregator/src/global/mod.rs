@@ -19,7 +19,7 @@ use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use weir_core::breaker::{Breaker, State};
 use weir_core::cadence::{Beat, Cadence};
@@ -115,11 +115,9 @@ pub async fn prepare(shared: &Shared, global: &Global) {
 }
 
 /// Begins everything that goes on beside streams.
-pub fn start(shared: &Arc<Shared>, global: &Arc<Global>) -> Vec<JoinHandle<()>> {
+pub fn start(shared: &Arc<Shared>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
     let (shared, global) = (|| shared.clone(), || global.clone());
-    vec![
-        tokio::spawn(publish::run(shared(), global())),
-        tokio::spawn(import::run(shared(), global())),
-        tokio::spawn(recover::run(shared(), global())),
-    ]
+    tasks.spawn(publish::run(shared(), global()));
+    tasks.spawn(import::run(shared(), global()));
+    tasks.spawn(recover::run(shared(), global()));
 }

@@ -30,8 +30,7 @@ pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {
         // floor that comes later in memory.
         if lost.elapsed() > grace && shared.regional.is_none() {
             shared.region(|region, now| {
-                region.lost(lost_at);
-                let floors = region.end_grace();
+                let floors = region.end_grace(lost_at);
                 region.settle(&floors, now);
             });
         }

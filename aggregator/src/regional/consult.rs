@@ -5,15 +5,19 @@
 use super::Regional;
 use crate::metrics::Operation;
 use crate::shared::Shared;
+use crate::store::StoreError;
 use std::time::{Duration, Instant};
 use weir_core::key::OriginId;
-use weir_core::region::{Proposed, exchange::Merge};
+use weir_core::region::Proposed;
+use weir_core::region::exchange::{Merge, Merged};
 use weir_core::wire::{Answer, Consult};
 
 /// What a filter waits for if it does not say.
 const DEFAULT_TIMEOUT_MS: u32 = 50;
 /// What an answer from memory and its way back take of that.
 const RESERVE_MS: u32 = 10;
+/// A store that works answers within this, unless the machine is very busy.
+const FAIR_PATIENCE: Duration = Duration::from_millis(25);
 
 /// Answers every consult, in any order.
 pub async fn answer(
@@ -55,9 +59,9 @@ async fn ask(
     answers: &mut Vec<Answer>,
     asked_at: Instant,
 ) {
-    let results = regional.store.merge(merges, patience(asks)).await;
-    let failure = results.iter().find_map(|result| result.as_ref().err().cloned());
-    regional.note(&shared.metrics, Operation::Consult, asked_at, &failure.map_or(Ok(()), Err));
+    let patience = patience(asks);
+    let results = regional.store.merge(merges, patience).await;
+    note(shared, regional, asked_at, patience, &results);
     shared.region(|region, now| {
         for ((ask, merge), result) in asks.iter().zip(merges).zip(&results) {
             let answer = match result {
@@ -70,6 +74,24 @@ async fn ask(
             });
         }
     });
+}
+
+/// A store that missed a deadline which it could hardly keep has not failed.
+fn note(
+    shared: &Shared,
+    regional: &Regional,
+    asked_at: Instant,
+    patience: Duration,
+    results: &[Result<Merged, StoreError>],
+) {
+    let error = results.iter().find_map(|result| result.as_ref().err());
+    let nothing = results.iter().all(Result::is_err);
+    let hurried = patience < FAIR_PATIENCE && error == Some(&StoreError::Timeout);
+    if hurried {
+        shared.metrics.operation_failed(Operation::Consult, "hurried");
+    } else {
+        regional.note_part(&shared.metrics, Operation::Consult, asked_at, nothing, error);
+    }
 }
 
 /// The shortest time that anybody waits, less what the way back takes.

@@ -19,15 +19,18 @@ use crate::shared::Shared;
 use crate::store::{Store, StoreError};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use weir_core::breaker::{Breaker, State};
 use weir_core::cadence::Cadence;
 use weir_core::time::MonoMs;
 
 pub use consult::answer;
+
+/// Times of grace after a loss. A filter that cannot connect tries again each second or so.
+pub const GRACES: usize = 5;
 
 /// The store, and what is known of how it does.
 pub struct Regional {
@@ -47,6 +50,8 @@ pub struct Regional {
     sisters_origins: Notify,
     /// Woken when messages may have been missed.
     missed: Notify,
+    /// The sentinels were read. Before that a wipe would not be noticed, and nothing is written or asked.
+    found: AtomicBool,
     /// Messages are heard, or were: from then on a full read of the hot index misses nothing.
     listens: AtomicBool,
     /// Losses of the store so far; the last one's time of grace is the one that counts.
@@ -67,6 +72,7 @@ impl Regional {
             origins: Notify::new(),
             sisters_origins: Notify::new(),
             missed: Notify::new(),
+            found: AtomicBool::new(false),
             listens: AtomicBool::new(false),
             losses: AtomicU64::new(0),
         }
@@ -74,7 +80,7 @@ impl Regional {
 
     /// Whether the store is asked at all.
     pub fn is_usable(&self) -> bool {
-        self.breaker_state() == State::Closed
+        self.found.load(Ordering::Acquire) && self.breaker_state() == State::Closed
     }
 
     /// What the breaker lets through.
@@ -84,6 +90,26 @@ impl Regional {
 
     fn now(&self) -> MonoMs {
         MonoMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Notes how a call of several parts went that began at `started`. Only one that did nothing at all speaks against
+    /// the store: of several servers one may be away, and one cell may not be what it should.
+    fn note_part(
+        &self,
+        metrics: &Metrics,
+        operation: Operation,
+        started: Instant,
+        nothing: bool,
+        error: Option<&StoreError>,
+    ) {
+        match error {
+            Some(error) if nothing => self.note::<()>(metrics, operation, started, &Err(error.clone())),
+            Some(error) => {
+                self.note(metrics, operation, started, &Ok(()));
+                metrics.operation_failed(operation, error.reason());
+            }
+            None => self.note(metrics, operation, started, &Ok(())),
+        }
     }
 
     /// Notes how a call went that began at `started`.
@@ -99,24 +125,25 @@ impl Regional {
             Ok(_) => self.breaker.lock().succeeded(),
             Err(error) => {
                 metrics.operation_failed(operation, error.reason());
-                self.breaker.lock().failed(self.now());
+                // That too much is asked at once says nothing of the store.
+                if *error != StoreError::Busy {
+                    self.breaker.lock().failed(self.now());
+                }
             }
         }
     }
 }
 
 /// Begins everything that goes on beside streams.
-pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>) -> Vec<JoinHandle<()>> {
+pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>, tasks: &mut JoinSet<()>) {
     shared.region(|region, _| region.back());
     let (shared, regional) = (|| shared.clone(), || regional.clone());
-    vec![
-        tokio::spawn(replay::run(shared(), regional())),
-        tokio::spawn(watch::run(shared(), regional())),
-        tokio::spawn(watch::announce(shared(), regional())),
-        tokio::spawn(sisters::tell(shared(), regional())),
-        tokio::spawn(sisters::listen(shared(), regional())),
-        tokio::spawn(sisters::read_hot(shared(), regional())),
-    ]
+    tasks.spawn(replay::run(shared(), regional()));
+    tasks.spawn(watch::run(shared(), regional()));
+    tasks.spawn(watch::announce(shared(), regional()));
+    tasks.spawn(sisters::tell(shared(), regional()));
+    tasks.spawn(sisters::listen(shared(), regional()));
+    tasks.spawn(sisters::read_hot(shared(), regional()));
 }
 
 fn ms(ms: u64) -> Duration {

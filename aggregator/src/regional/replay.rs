@@ -1,7 +1,8 @@
 //! What filters reported goes to the store, one entry for each cell that changed, many cells at once.
 //!
 //! A round takes what waits as it begins. When it is over, all reports that were merged before it are acknowledged:
-//! their counts are in the store, or the store is away and memory is all there is.
+//! their counts are in the store, or the store is known to be away, it or the server that should have them, and memory
+//! is all there is.
 //!
 //! Leaves to others: which cells wait (`weir_core::region`), acknowledging (`stream`).
 
@@ -10,67 +11,138 @@ use crate::metrics::Operation;
 use crate::shared::Shared;
 use crate::store::StoreError;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::time::sleep;
-use tracing::debug;
 use weir_core::region::exchange::{Merge, Merged};
 use weir_core::region::{HotCell, most_used};
 
 /// Most cells in one call.
 const CALL_CELLS: usize = 1_024;
+/// Most cells handed to the region while streams wait for it.
+const STEP_CELLS: usize = 128;
+/// How long a cell that the store would not take is not offered again, and how many are remembered.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+const MAX_REFUSED: usize = 4_096;
+
+/// How a round went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The store has all that waited, or all that it would take.
+    Told,
+    /// One of its servers is away, perhaps.
+    Partly,
+    /// It took nothing at all of some call: it is away, perhaps.
+    Failed,
+}
 
 /// Replays for as long as the program runs.
 pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
+    let mut refused = Refused::default();
     loop {
         regional.unstored.notified().await;
         let round = shared.begin_replay();
-        if regional.is_usable() {
-            replay(&shared, &regional, round.waiting).await;
+        let outcome = match regional.is_usable() {
+            true => replay(&shared, &regional, round.waiting, &mut refused).await,
+            false => Outcome::Failed,
+        };
+        // While it is not sure that the store is away, what it has not taken is not acknowledged: the next round tells.
+        if outcome != Outcome::Failed || !regional.is_usable() {
+            shared.replayed(round);
         }
-        shared.replayed(round);
         if regional.is_usable() {
             name_hot(&shared, &regional).await;
         }
-        if regional.is_usable() && shared.region(|region, _| region.has_merges()) {
+        shared.region(|region, _| region.merge_failed(&refused.due()));
+        let again = regional.is_usable() && shared.region(|region, _| region.has_merges());
+        if again {
             regional.unstored.notify_one();
         }
-        sleep(ms(regional.cadence.replay_ms)).await;
+        // What one of several servers did not take is not offered to it without pause.
+        let pause = if outcome == Outcome::Failed {
+            regional.cadence.sentinel_ms
+        } else {
+            regional.cadence.replay_ms
+        };
+        sleep(ms(pause)).await;
     }
 }
 
-/// Tells the store of up to `waiting` cells, until it fails.
-async fn replay(shared: &Shared, regional: &Regional, waiting: usize) {
-    let mut told = 0;
-    while told < waiting {
+/// Tells the store of up to `waiting` cells, until it takes none of a call.
+async fn replay(shared: &Shared, regional: &Regional, waiting: usize, refused: &mut Refused) -> Outcome {
+    let (mut told, mut away) = (0, Vec::new());
+    let mut outcome = Outcome::Told;
+    while told < waiting && outcome == Outcome::Told {
         let merges = shared.region(|region, _| region.next_merges(CALL_CELLS));
         if merges.is_empty() {
-            return;
+            break;
         }
         told += merges.len();
         let started = Instant::now();
         let results = regional.store.merge(&merges, ms(regional.cadence.replay_timeout_ms)).await;
-        let whole = take(shared, &merges, &results);
-        regional.note(&shared.metrics, Operation::Replay, started, &whole);
+        take(shared, &merges, &results);
+        let error = results.iter().find_map(|result| result.as_ref().err().cloned());
+        let nothing = results.iter().all(Result::is_err);
+        regional.note_part(&shared.metrics, Operation::Replay, started, nothing, error.as_ref());
         regional.changed.notify_one();
         shared.changed.notify_one();
-        if let Err(error) = whole {
-            debug!(%error, "the regional store did not take a replay");
-            return;
+        for (merge, result) in merges.into_iter().zip(results) {
+            match result {
+                Ok(_) => {}
+                Err(StoreError::Refused { .. }) if !nothing => refused.set_aside(merge),
+                Err(_) => away.push(merge),
+            }
         }
+        if nothing {
+            outcome = Outcome::Failed;
+        }
+        if let Some(error) = error {
+            shared.warn(&format!("the regional store did not take all of a replay: {error}"), None);
+        }
+    }
+    if outcome == Outcome::Told && !away.is_empty() {
+        outcome = Outcome::Partly;
+    }
+    shared.region(|region, _| region.merge_failed(&away));
+    outcome
+}
+
+/// Hands the store's words to the region, in steps, so that no stream waits for long.
+fn take(shared: &Shared, merges: &[Merge], results: &[Result<Merged, StoreError>]) {
+    for (merges, results) in merges.chunks(STEP_CELLS).zip(results.chunks(STEP_CELLS)) {
+        shared.region(|region, now| {
+            for (merge, result) in merges.iter().zip(results) {
+                if let Ok(merged) = result {
+                    region.merged(merge, merged, now);
+                }
+            }
+        });
     }
 }
 
-/// Hands the store's words to the region; what failed waits again. The first error speaks for all.
-fn take(shared: &Shared, merges: &[Merge], results: &[Result<Merged, StoreError>]) -> Result<(), StoreError> {
-    shared.region(|region, now| {
-        for (merge, result) in merges.iter().zip(results) {
-            match result {
-                Ok(merged) => region.merged(merge, merged, now),
-                Err(_) => region.merge_failed(std::slice::from_ref(merge)),
-            }
+/// Cells that the store will not take although it takes others: somebody may have put something else in their place.
+/// They are offered again after a while, and known from memory until then.
+#[derive(Debug, Default)]
+struct Refused {
+    cells: Vec<Merge>,
+    since: Option<Instant>,
+}
+
+impl Refused {
+    fn set_aside(&mut self, merge: Merge) {
+        self.since.get_or_insert_with(Instant::now);
+        if self.cells.len() < MAX_REFUSED {
+            self.cells.push(merge);
         }
-    });
-    results.iter().find_map(|result| result.as_ref().err().cloned()).map_or(Ok(()), Err)
+    }
+
+    /// Those that have waited for long enough.
+    fn due(&mut self) -> Vec<Merge> {
+        if self.since.is_none_or(|since| since.elapsed() < REFUSED_PAUSE) {
+            return Vec::new();
+        }
+        self.since = None;
+        std::mem::take(&mut self.cells)
+    }
 }
 
 /// Names cells that became hot in the index, from which aggregators learn what messages have missed.

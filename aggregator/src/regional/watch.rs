@@ -6,14 +6,14 @@
 //!
 //! Leaves to others: sentinels (`store`), telling again (`replay`), evidence (`weir_core::region`, `global`).
 
-use super::{Regional, ms, sisters};
+use super::{GRACES, Regional, ms, sisters};
 use crate::metrics::Operation;
 use crate::shared::Shared;
 use crate::store::Lives;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::{info, warn};
 use weir_core::breaker::State;
@@ -22,8 +22,8 @@ use weir_core::wire::Changes;
 
 /// A store whose life began less than this before it was found has been emptied just now, by whatever has happened.
 const YOUNG_MS: u64 = 10_000;
-/// Times of grace after a loss. A filter that cannot connect tries again each second or so.
-const GRACES: usize = 5;
+/// Between two looks before the store is found, which has to be connected to.
+const FIRST_LOOKS: Duration = Duration::from_millis(25);
 
 /// Watches for as long as the program runs.
 pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
@@ -33,15 +33,16 @@ pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
         if allowed {
             watch.look().await;
         }
-        sleep(ms(watch.regional.cadence.sentinel_ms)).await;
+        let found = watch.regional.found.load(Ordering::Acquire);
+        sleep(if found { ms(watch.regional.cadence.sentinel_ms) } else { FIRST_LOOKS }).await;
     }
 }
 
 struct Watch {
     shared: Arc<Shared>,
     regional: Arc<Regional>,
-    /// The life that each sentinel told of last.
-    known: BTreeMap<u16, u128>,
+    /// The life that each sentinel told of last, and how often it had been looked at.
+    known: BTreeMap<u16, (u128, u64)>,
     away: bool,
 }
 
@@ -78,14 +79,16 @@ impl Watch {
         let first = self.known.is_empty();
         let (mut changed, mut young) = (false, false);
         for life in &lives.seen {
-            match self.known.insert(life.place, life.id) {
-                Some(before) => changed |= before != life.id,
+            match self.known.insert(life.place, (life.id, life.looks)) {
+                Some((id, looks)) => changed |= id != life.id || looks > life.looks,
                 None => young |= life.age_ms < YOUNG_MS,
             }
         }
         if first {
             info!("the regional store is found");
+            self.regional.found.store(true, Ordering::Release);
             self.regional.missed.notify_one();
+            self.regional.origins.notify_one();
         }
         if changed {
             warn!("the regional store has lost what it held; all that is known here is written again");
@@ -102,10 +105,7 @@ impl Watch {
     /// Begins the time of grace, in place of one that may be under way.
     fn lost(&self) {
         let number = self.regional.losses.fetch_add(1, Ordering::Relaxed) + 1;
-        let since = self.shared.region(|region, now| {
-            region.lost(now);
-            now
-        });
+        let since = self.shared.now();
         self.shared.lost.notify_one();
         tokio::spawn(end_grace(self.shared.clone(), self.regional.clone(), number, since));
     }
@@ -126,10 +126,7 @@ async fn end_grace(shared: Arc<Shared>, regional: Arc<Regional>, number: u64, si
 }
 
 async fn settle(shared: &Shared, regional: &Regional, since: UnixMs) {
-    let (floors, life) = shared.region(|region, _| {
-        region.lost(since);
-        (region.end_grace(), region.store_life())
-    });
+    let (floors, life) = shared.region(|region, _| (region.end_grace(since), region.store_life()));
     if floors.is_empty() {
         return;
     }

@@ -34,8 +34,11 @@ local function share(count, covered, cell)
     return whole * covered + quotient_high * 65536 + quotient_low
 end
 
+local MAX_FIELDS = 8192 -- twice what aggregators write into one cell
+
 -- Fields and values in turn, where each origin's value stands, and its number.
 local function load(key)
+    if redis.call('HLEN', key) > MAX_FIELDS then error('this cell has too many fields', 0) end
     local flat = redis.call('HGETALL', key)
     local place, counts = {}, {}
     for i = 1, #flat, 2 do
@@ -77,15 +80,18 @@ local function save(cell)
     if #batch > 0 then redis.call('HSET', cell.key, unpack(batch)) end
 end
 
--- Lets the key live until expires_ms at least.
+local MARGIN_MS = 60000
+
+-- Lets the key live until expires_ms at least, and for a minute in any case: that moment is by another machine's clock.
 local function extend(key, expires_ms)
     local left_ms = redis.call('PTTL', key)
-    if left_ms >= 0 then
-        local time = redis.call('TIME')
-        local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-        if now_ms + left_ms >= tonumber(expires_ms) then return end
+    if left_ms == -2 then return end
+    local time = redis.call('TIME')
+    local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+    local until_ms = math.max(tonumber(expires_ms), now_ms + MARGIN_MS)
+    if left_ms < 0 or now_ms + left_ms < until_ms then
+        redis.call('PEXPIREAT', key, string.format('%.0f', until_ms))
     end
-    if left_ms ~= -2 then redis.call('PEXPIREAT', key, expires_ms) end
 end
 
 local function sum(counts)

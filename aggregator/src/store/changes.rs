@@ -17,6 +17,8 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt;
 
+/// Longest message that is passed on; none of ours is half as long. A longer one counts as missed.
+const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 /// Messages that wait for the reader.
 const MAX_WAITING: usize = 1_024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -105,6 +107,7 @@ async fn hear(
             message = messages.next() => match message {
                 None => return,
                 Some(_) if gap => {}
+                Some(message) if message.get_payload_bytes().len() > MAX_MESSAGE_BYTES => gap = true,
                 Some(message) => {
                     gap = heard.try_send(Heard::Message(message.get_payload_bytes().to_vec())).is_err();
                 }

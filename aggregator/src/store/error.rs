@@ -16,6 +16,9 @@ pub enum StoreError {
     /// There is no connection, or it broke before the answer came.
     #[error("the regional store is away")]
     Away,
+    /// A connection cannot be made, and why, as far as that is known.
+    #[error("the regional store is away: {0}")]
+    Unreachable(&'static str),
     /// As many requests wait for their answers as may.
     #[error("too many requests wait for the regional store")]
     Busy,
@@ -38,7 +41,7 @@ impl StoreError {
     pub fn reason(&self) -> &'static str {
         match self {
             StoreError::Timeout => "timeout",
-            StoreError::Away | StoreError::Busy => "away",
+            StoreError::Away | StoreError::Unreachable(_) | StoreError::Busy => "away",
             StoreError::Refused { .. } => "refused",
             StoreError::Protocol => "protocol",
         }
@@ -58,8 +61,25 @@ impl StoreError {
             (ErrorKind::AuthenticationFailed, _) => refused("WRONGPASS"),
             (ErrorKind::Parse | ErrorKind::UnexpectedReturnType, _) => StoreError::Protocol,
             (_, Some(code)) => refused(code),
-            _ => StoreError::Away,
+            _ => why_unreachable(error).map_or(StoreError::Away, StoreError::Unreachable),
         }
+    }
+}
+
+/// What a connection failed for, in words of our own: the crate's may hold what the URL does.
+fn why_unreachable(error: &RedisError) -> Option<&'static str> {
+    let text = error.to_string().to_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if error.is_connection_refusal() {
+        Some("nothing listens there")
+    } else if says(&["lookup", "resolve", "no addresses", "name or service"]) {
+        Some("its name cannot be resolved")
+    } else if says(&["certificate", "tls", "handshake"]) {
+        Some("TLS failed; is its certificate trusted, and made for this name?")
+    } else if error.is_timeout() || says(&["timed out"]) {
+        Some("it does not answer")
+    } else {
+        None
     }
 }
 

@@ -128,6 +128,11 @@ async fn run_chunk(
         let (loads, skip) = script::load_all();
         put(&mut answers, &forgotten, node.send_after(loads, skip, &again, quick, deadline).await);
     }
+    if !servers.is_cluster() && !which(&answers, |code| code == "READONLY" || code == "MASTERDOWN").is_empty()
+    {
+        // Behind this name another server is the primary by now.
+        node.connect_again();
+    }
     if servers.is_cluster() {
         follow(servers, node, &commands, &mut answers, quick, deadline).await;
     }
@@ -175,7 +180,7 @@ async fn follow(
 
 fn is_sign_of_change(answer: &Answer) -> bool {
     match answer {
-        Err(StoreError::Away | StoreError::Timeout) => true,
+        Err(StoreError::Away | StoreError::Unreachable(_) | StoreError::Timeout) => true,
         Err(StoreError::Refused { code, .. }) => {
             ["MOVED", "READONLY", "CLUSTERDOWN", "MASTERDOWN"].contains(&code.as_str())
         }

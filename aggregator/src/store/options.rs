@@ -87,6 +87,9 @@ impl StoreOptions {
             let url = part.strip_suffix(CLUSTER_QUERY);
             cluster |= url.is_some();
             let url = url.unwrap_or(part);
+            if url.contains(['?', '#']) {
+                return Err(OptionsError::Url(urls.len() + 1));
+            }
             let url = match urls.first() {
                 Some(first) if !url.contains("://") => {
                     with_host(first, url).ok_or(OptionsError::Url(urls.len() + 1))?

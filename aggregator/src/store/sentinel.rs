@@ -1,4 +1,4 @@
-//! Sentinels: keys that tell when the store's memory began.
+//! Sentinels: keys that tell when the store's memory began, and whether it went back in time.
 //!
 //! A wipe does not break a connection, so it has to be looked for. Each sentinel holds a random id, made when it was
 //! found missing. Another aggregator may make it again first, so what counts is whether the id is still the same.
@@ -21,6 +21,9 @@ pub struct Life {
     pub place: u16,
     /// Random; another one than before means that the server of this sentinel was wiped or replaced.
     pub id: u128,
+    /// How often this sentinel was looked at. Fewer than before means that older data took the server's place: it was
+    /// restarted from a copy, or a replica took over that had not heard of everything.
+    pub looks: u64,
     /// When it began, by the server's clock.
     pub since: UnixMs,
     /// How long ago that was, by the server's clock, in milliseconds.
@@ -62,11 +65,11 @@ impl Store {
 
 fn parse(place: u16, answer: &Value) -> Result<Life, StoreError> {
     let Value::Array(fields) = answer else { return Err(StoreError::Protocol) };
-    let [Value::BulkString(text), now] = fields.as_slice() else { return Err(StoreError::Protocol) };
-    let now = script::decimal(now)?;
+    let [Value::BulkString(text), looks, now] = fields.as_slice() else { return Err(StoreError::Protocol) };
+    let (looks, now) = (script::decimal(looks)?, script::decimal(now)?);
     let text = std::str::from_utf8(text).map_err(|_| StoreError::Protocol)?;
     let (id, since) = text.split_once(':').ok_or(StoreError::Protocol)?;
     let id = u128::from_str_radix(id, 16).map_err(|_| StoreError::Protocol)?;
     let since = since.parse().map_err(|_| StoreError::Protocol)?;
-    Ok(Life { place, id, since: UnixMs(since), age_ms: now.saturating_sub(since) })
+    Ok(Life { place, id, looks, since: UnixMs(since), age_ms: now.saturating_sub(since) })
 }

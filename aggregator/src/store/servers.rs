@@ -160,6 +160,12 @@ impl Servers {
 }
 
 impl Node {
+    /// Makes new connections in place of those that lead to the wrong server.
+    pub(super) fn connect_again(&self) {
+        self.quick.connect_again();
+        self.bulk.connect_again();
+    }
+
     fn open(address: Address, client: &Client) -> Node {
         let [quick, bulk] = [(); 2].map(|()| Wire::open(client.clone(), address.to_string()));
         Node { address, quick, bulk }

@@ -26,6 +26,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 const RETRY_MIN: Duration = Duration::from_millis(25);
 const RETRY_MAX: Duration = Duration::from_millis(400);
+/// A connection that lived no longer is not made again at once.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// Requests (a pipeline counts as one) that wait for their answers on one connection.
 const MAX_OUTSTANDING: usize = 512;
 
@@ -60,6 +62,13 @@ impl Wire {
     /// Whether there is a connection.
     pub(super) fn is_up(&self) -> bool {
         self.now.lock().is_ok()
+    }
+
+    /// Gives the present connection up and makes another one.
+    pub(super) fn connect_again(&self) {
+        if let Ok(live) = &*self.now.lock() {
+            live.broken.notify_one();
+        }
     }
 
     /// Sends `count` commands at once; each has its own answer, which may be an error of the server.
@@ -159,9 +168,14 @@ async fn keep(now: Arc<Now>, client: Client, server: String) {
                 *now.lock() = Ok(live.clone());
                 tracing::info!(server, "connected to the regional store");
                 told = None;
+                let since = Instant::now();
                 live.watch().await;
                 *now.lock() = Err(StoreError::Away);
                 tracing::warn!(server, "lost the connection to the regional store");
+                if since.elapsed() < SHORT_LIFE {
+                    // Something in between accepts and cuts; there is no hurry to be cut again.
+                    sleep(RETRY_MAX).await;
+                }
             }
             Err(error) => {
                 let error = StoreError::of_connection(&error);

@@ -7,19 +7,16 @@
 //!
 //! Leaves to others: when a loss is certain, and for how long the living are waited for (`aggregator`).
 
+use super::cell::CellState;
 use super::exchange::{BASE, Floor, Merge, Merged};
 use super::work::Errand;
 use super::{Refused, Region, checked};
 use crate::key::Key;
 use crate::time::UnixMs;
+use crate::window::MAX_COUNT;
 use alloc::vec::Vec;
 
 impl Region {
-    /// What was known before this moment may be lost.
-    pub fn lost(&mut self, now: UnixMs) {
-        self.lost = Some(now);
-    }
-
     /// The region itself once published that it has used `total` of a cell.
     pub fn witness(&mut self, key: &Key, sequence: u64, total: u64, now: UnixMs) -> Result<(), Refused> {
         self.witness_bytes(key.as_bytes(), sequence, total, now)
@@ -33,28 +30,32 @@ impl Region {
         total: u64,
         now: UnixMs,
     ) -> Result<(), Refused> {
-        checked(key, sequence, total, now)?;
+        checked(key, sequence, total.min(MAX_COUNT), now)?;
         let (slot, state) = self.keys.entry(key, sequence, now)?;
         if self.work.raise_floor(slot, sequence, state, total)? {
             self.subscribers.changed_outside(slot, state);
         }
+        self.work.note(slot, sequence, state, self.backing.life());
         Ok(())
     }
 
-    /// Ends the time of grace after a loss: the cells of which more is known to have been used than components say.
-    /// Without a store [`Region::settle`] is what to do with them.
-    pub fn end_grace(&mut self) -> Vec<Floor> {
-        let Some(lost) = self.lost.take() else { return Vec::new() };
-        let mut floors = Vec::new();
+    /// Ends a time of grace after all that was known before `lost` may have been lost: the cells that had begun by then and
+    /// of which more is known to have been used than components say. To be called when the living have had their time
+    /// since the last loss. Without a store [`Region::settle`] is what to do with them.
+    pub fn end_grace(&mut self, lost: UnixMs) -> Vec<Floor> {
+        let (mut floors, mut later) = (Vec::new(), Vec::new());
         while let Some(spot) = self.work.pop(Errand::Floor, &mut self.keys) {
             let Some((key, state)) = self.keys.at(spot.slot) else { continue };
             let began = UnixMs(spot.sequence.saturating_mul(state.cell_ms()));
-            let floor = state.cell(spot.sequence).and_then(|cell| cell.missing_floor());
-            if let Some(total) = floor.filter(|_| began <= lost) {
-                let expires = state.expires(spot.sequence);
+            let expires = state.expires(spot.sequence);
+            let Some(total) = state.cell(spot.sequence).and_then(CellState::missing_floor) else { continue };
+            if began <= lost {
                 floors.push(Floor { key: key.clone(), sequence: spot.sequence, total, expires });
+            } else {
+                later.push(Floor { key: key.clone(), sequence: spot.sequence, total, expires });
             }
         }
+        self.floors_failed(&later);
         floors
     }
 
@@ -89,11 +90,95 @@ impl Region {
         for floor in floors {
             let Some(slot) = self.keys.find(&floor.key) else { continue };
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
-            if let Some(cell) = state.known_mut(floor.sequence).filter(|cell| !cell.has_base()) {
+            let short = |cell: &&mut CellState| !cell.has_base() && cell.shortage() > 0;
+            if let Some(cell) = state.known_mut(floor.sequence).filter(short) {
                 // A cell that is full of components keeps its floor.
                 let _ = cell.raise(BASE, cell.shortage(), now);
             }
             self.work.note(slot, floor.sequence, state, self.backing.life());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{KeyParts, OriginId};
+    use crate::region::RegionLimits;
+    use crate::wire;
+    use std::vec;
+
+    const NOW: UnixMs = UnixMs(60_000_000);
+    const OLD: OriginId = OriginId([1; 16]);
+    const NEW: OriginId = OriginId([2; 16]);
+
+    fn key() -> Key {
+        let (workspace, namespace, identifier) = (b"w".as_slice(), b"n".as_slice(), b"i".as_slice());
+        let parts =
+            KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 };
+        Key::new(&parts).unwrap()
+    }
+
+    /// Knows that 80 were used, and of whom not.
+    fn region() -> Region {
+        let mut region = Region::new(RegionLimits::default(), (1, 2));
+        region.witness(&key(), 1_000, 80, NOW).unwrap();
+        region
+    }
+
+    fn asks(region: &mut Region, origin: OriginId, own: u64, cost: u64) -> bool {
+        let key = key().as_bytes().to_vec();
+        let ask = wire::Consult { key, sequence: 1_000, own, cost, limit: 100, ..Default::default() };
+        region.consult(origin, &ask, NOW).unwrap().granted
+    }
+
+    fn reports(region: &mut Region, origin: OriginId, own: u64) {
+        let key = key().as_bytes().to_vec();
+        let count = wire::Count { key, sequence: 1_000, own, limit: 100, ..Default::default() };
+        assert_eq!(region.report(origin, &[count], NOW).refused, vec![]);
+    }
+
+    fn total(region: &Region) -> u64 {
+        region.explain(b"w", b"n", b"i")[0].cells[0].regional_total()
+    }
+
+    fn settle(region: &mut Region) {
+        let floors = region.end_grace(NOW);
+        region.settle(&floors, NOW);
+    }
+
+    #[test]
+    fn what_is_granted_in_the_time_of_grace_comes_on_top() {
+        let mut region = region();
+        assert!(!asks(&mut region, NEW, 0, 21));
+        assert!(asks(&mut region, NEW, 0, 5));
+        assert_eq!(total(&region), 85);
+        assert!(asks(&mut region, NEW, 0, 5), "asked again");
+        assert_eq!(total(&region), 85);
+        reports(&mut region, NEW, 12);
+        assert_eq!(total(&region), 92, "spent without a question");
+        settle(&mut region);
+        assert_eq!(total(&region), 92);
+        assert!(!asks(&mut region, NEW, 12, 9));
+        assert!(asks(&mut region, NEW, 12, 8));
+        assert_eq!(total(&region), 100);
+    }
+
+    #[test]
+    fn what_is_repeated_in_the_time_of_grace_is_not_counted_twice() {
+        let mut region = region();
+        // Two workers of one process, the first with an older count.
+        reports(&mut region, OLD, 30);
+        reports(&mut region, OLD, 50);
+        assert_eq!(total(&region), 80);
+        assert!(asks(&mut region, OLD, 55, 5));
+        assert_eq!(total(&region), 85);
+        // Other evidence may hold what has grown since.
+        region.witness(&key(), 1_000, 88, NOW).unwrap();
+        reports(&mut region, OLD, 63);
+        assert_eq!(total(&region), 88);
+        reports(&mut region, NEW, 40);
+        settle(&mut region);
+        assert_eq!(total(&region), 103, "all of it stands in components");
     }
 }

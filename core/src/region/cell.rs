@@ -26,6 +26,9 @@ pub struct Component {
     pub updated: UnixMs,
     /// What the regional store holds of it, or [`NEVER`]; means something in the life that the cell names.
     stored: u64,
+    /// Its process has said what it has spent in all since the floor was last raised: by what it grows from then on,
+    /// the region has used more than the floor says.
+    above_floor: bool,
 }
 
 /// The components of a cell; most cells have one writer, whose component needs no memory of its own.
@@ -53,13 +56,14 @@ pub struct CellState {
     /// The life of the regional store to which the marks on components belong.
     life: u32,
     /// The life in which the store has said all that it holds of this cell.
-    whole_in: u32,
+    heard_in: u32,
     /// The life in which the hot index names this cell.
     pub(super) hot_in: u32,
     pub(super) queued: Queued,
 }
 
-/// The queues in which a cell stands, each at most once; and whether it has been counted.
+/// The queues in which a cell stands, each at most once; and whether it has been counted, and whether the regional store
+/// is to be asked of it even if nothing is new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queued {
     pub(super) replay: bool,
@@ -68,6 +72,7 @@ pub(super) struct Queued {
     pub(super) publish: bool,
     pub(super) floor: bool,
     pub(super) counted: bool,
+    pub(super) ask: bool,
 }
 
 impl CellState {
@@ -82,7 +87,7 @@ impl CellState {
             floor: 0,
             published: 0,
             life: 0,
-            whole_in: 0,
+            heard_in: 0,
             hot_in: 0,
             queued: Queued::default(),
         }
@@ -98,9 +103,14 @@ impl CellState {
         self.regional_total().saturating_add(self.global_others)
     }
 
-    /// Sum of the components alone: what the region says of itself to others.
+    /// Sum of the components alone: what the region says of itself to others, at most the highest count.
     pub(super) fn sum(&self) -> u64 {
-        self.sum
+        self.sum.min(MAX_COUNT)
+    }
+
+    /// What all components but one of `own` add up to.
+    pub(super) fn of_others(&self, own: u64) -> u64 {
+        self.sum.saturating_sub(own).min(MAX_COUNT)
     }
 
     /// Past half its limit, or another region is.
@@ -111,7 +121,7 @@ impl CellState {
     /// The other regions should hear of it: it has reached half its limit, or one of them already spoke of it.
     pub(super) fn is_worth_publishing(&self) -> bool {
         let reached = self.limit != u64::MAX && self.sum >= self.limit.div_ceil(2);
-        self.sum > self.published && (reached || self.global_others > 0)
+        self.sum() > self.published && (reached || self.global_others > 0)
     }
 
     /// Its share of the limit in thousandths, to tell the most used from others.
@@ -130,22 +140,34 @@ impl CellState {
     /// True if the component grew; refused if there is no room for another one. A count of 0 makes a component that
     /// says that its origin follows the cell.
     pub(super) fn raise(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
+        let shortage = self.shortage();
         let before = match self.find(origin) {
             Ok(found) => match self.components.get_mut(found) {
                 Some(component) if component.own < own => {
                     component.updated = now;
+                    if component.above_floor && shortage > 0 {
+                        self.floor = self.floor.saturating_add(own - component.own).min(MAX_COUNT);
+                    }
                     core::mem::replace(&mut component.own, own)
                 }
                 _ => return Ok(false),
             },
             Err(_) if self.components.len() >= MAX_ORIGINS_A_KEY => return Err(Refused::Full),
             Err(place) => {
-                self.components.insert(place, Component { origin, own, updated: now, stored: NEVER });
+                let new = Component { origin, own, updated: now, stored: NEVER, above_floor: false };
+                self.components.insert(place, new);
                 0
             }
         };
         self.sum = self.sum.saturating_add(own - before);
         Ok(own > before)
+    }
+
+    /// True if that alone makes it hot.
+    pub(super) fn note_limit(&mut self, limit: u64) -> bool {
+        let was_hot = self.is_hot();
+        self.limit = self.limit.min(limit);
+        !was_hot && self.is_hot()
     }
 
     pub(super) fn raise_global(&mut self, sum: u64, now: UnixMs) -> bool {
@@ -158,8 +180,25 @@ impl CellState {
 
     /// The region has used `total` at the least. True if that is more than its components say.
     pub(super) fn raise_floor(&mut self, total: u64) -> bool {
-        self.floor = self.floor.max(total.min(MAX_COUNT));
+        let total = total.min(MAX_COUNT);
+        if self.floor < total {
+            self.floor = total;
+            // The new floor may hold what components have grown by.
+            self.components.iter_mut().for_each(|component| component.above_floor = false);
+        }
         self.floor > self.sum
+    }
+
+    /// The component of `origin` is all that it has spent so far. While the floor is above what components say, what
+    /// is spent from now on comes on top of it; else it would hide in there until the base is made, and then for good.
+    pub(super) fn has_said_all(&mut self, origin: OriginId, now: UnixMs) {
+        // Without room for it, it is refused elsewhere.
+        if self.shortage() > 0
+            && self.raise(origin, 0, now).is_ok()
+            && let Some(component) = self.find(origin).ok().and_then(|at| self.components.get_mut(at))
+        {
+            component.above_floor = true;
+        }
     }
 
     /// What is known to have been used and stands in no component.
@@ -180,24 +219,31 @@ impl CellState {
             .filter(move |component| !known || component.stored == NEVER || component.stored < component.own)
     }
 
-    /// Whether the store has said all that it holds of this cell in this `life`. What other aggregators tell of it is
-    /// only a part.
-    pub(super) fn is_known_to(&self, life: u32) -> bool {
-        self.whole_in == life
-    }
-
-    /// What the store holds in this `life`, as far as that is known.
+    /// What the store is known to hold in this `life`.
     pub(super) fn stored(&self, life: u32) -> impl Iterator<Item = Part> + '_ {
         let known = self.life == life;
-        let stored = self.components.iter().filter(move |component| known && component.stored != NEVER);
-        stored.map(|component| (component.origin, component.stored))
+        let held = self.components.iter().filter(move |component| known && component.stored != NEVER);
+        held.map(|component| (component.origin, component.stored))
+    }
+
+    /// Whether the store has said in this `life` all that it holds of this cell, and nobody has asked anew since. What
+    /// other aggregators tell of it is only a part.
+    pub(super) fn is_known_to(&self, life: u32) -> bool {
+        self.heard_in == life
+    }
+
+    /// The store is to say anew what it holds: `origin` has forgotten its own count, which may have come to the store
+    /// through another aggregator.
+    pub(super) fn ask_anew(&mut self) {
+        self.heard_in = 0;
+        self.queued.ask = true;
     }
 
     /// The store has said all that it holds of the cell in this `life`: what is more is taken, what is less is to be
     /// told again. Without a life it has said what it once held, which it may have lost since. True if the cell grew.
     pub(super) fn learn_all(&mut self, parts: &[Part], life: Option<u32>, now: UnixMs) -> bool {
         let Some(life) = life else { return self.raise_all(parts, now) };
-        (self.life, self.whole_in) = (life, life);
+        (self.life, self.heard_in) = (life, life);
         for component in &mut self.components {
             component.stored = NEVER;
         }

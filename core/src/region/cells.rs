@@ -60,14 +60,18 @@ impl KeyState {
         sequence.saturating_add(2).saturating_mul(self.cell_ms()).div_ceil(1_000)
     }
 
-    /// Drops what is over; returns the newest sequence that is left, and how many cells went.
+    /// Drops what is over; returns the newest sequence that is left, and how many cells went that had been counted.
     pub(super) fn drop_old(&mut self, now: UnixMs) -> (Option<u64>, usize) {
         let oldest = Position::at(now, self.cell_ms()).sequence.saturating_sub(1);
-        let before = self.cells.len();
-        self.cells.retain(|cell| cell.sequence >= oldest);
+        let mut forgotten = 0;
+        self.cells.retain(|cell| {
+            let stays = cell.sequence >= oldest;
+            forgotten += usize::from(!stays && cell.queued.counted);
+            stays
+        });
         self.followers.retain(|(_, touched)| *touched >= oldest);
         let touched = self.followers.iter().map(|(_, touched)| *touched).max();
-        (self.cells.last().map(|cell| cell.sequence).max(touched), before - self.cells.len())
+        (self.cells.last().map(|cell| cell.sequence).max(touched), forgotten)
     }
 
     /// True if `origin` follows from now on; false if it did before, or if there is no room for another follower.
@@ -120,10 +124,9 @@ impl KeyState {
         self.cell_mut(sequence)?.raise(origin, own, now)
     }
 
-    pub(super) fn note_limit(&mut self, sequence: u64, limit: u64) {
-        if let Ok(cell) = self.cell_mut(sequence) {
-            cell.limit = cell.limit.min(limit);
-        }
+    /// True if that alone makes the cell hot, so that everybody is to hear of it though it has not grown.
+    pub(super) fn note_limit(&mut self, sequence: u64, limit: u64) -> bool {
+        self.cell_mut(sequence).is_ok_and(|cell| cell.note_limit(limit))
     }
 
     /// Used in `sequence` and before, with `origin`'s component at least `own`.
@@ -137,7 +140,8 @@ impl KeyState {
         Used { current, previous }
     }
 
-    /// The cell as `origin` is to see it; the key is left for the caller to fill in.
+    /// The cell as `origin` is to see it; the key is left for the caller to fill in. It says what the others' components
+    /// add up to, not the floor: that may hold some of the origin's own use, of which only the origin knows how much.
     pub(super) fn view(&self, sequence: u64, origin: OriginId) -> wire::View {
         let Some(cell) = self.cell(sequence) else { return wire::View { sequence, ..Default::default() } };
         let own = cell.component(origin);
@@ -145,9 +149,18 @@ impl KeyState {
             key: Vec::new(),
             sequence,
             own,
-            region_others: cell.regional_total().saturating_sub(own).min(MAX_COUNT),
+            region_others: cell.of_others(own),
             global_others: cell.global_others,
         }
+    }
+
+    /// The same for an origin that has just said all that it has spent in the cell, so that the rest of the floor is
+    /// the others'.
+    pub(super) fn view_in_full(&self, sequence: u64, origin: OriginId) -> wire::View {
+        let mut view = self.view(sequence, origin);
+        let total = self.cell(sequence).map_or(0, CellState::regional_total);
+        view.region_others = view.region_others.max(total.min(MAX_COUNT).saturating_sub(view.own));
+        view
     }
 
     /// The cells that a window at `now` touches, and any newer one.
@@ -178,17 +191,21 @@ impl KeyState {
             Ok(found) => return self.cells.get_mut(found).ok_or(Refused::Full),
             Err(place) => place,
         };
+        let mut displaced = false;
         let place = match (self.cells.len() >= MAX_CELLS, place.checked_sub(1)) {
             (false, _) => place,
             (true, None) => return Err(Refused::Full),
             (true, Some(before)) => {
-                self.cells.remove(0);
+                displaced = self.cells.remove(0).queued.counted;
                 before
             }
         };
         // A key has two for most of its life; the usual growth would take room for four.
         self.cells.reserve_exact(1);
-        self.cells.insert(place, CellState::new(sequence));
+        let mut cell = CellState::new(sequence);
+        // It takes the other's place in the books too, so that as many cells are counted as there are.
+        cell.queued.counted = displaced;
+        self.cells.insert(place, cell);
         self.cells.get_mut(place).ok_or(Refused::Full)
     }
 }

@@ -5,6 +5,7 @@
 use super::cells::KeyState;
 use super::keys::Keys;
 use super::subscribers::Subscribers;
+use super::work::Errand;
 use super::{Refused, Region, Reported, checked};
 use crate::key::{Key, OriginId};
 use crate::time::UnixMs;
@@ -37,12 +38,16 @@ impl Region {
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
         let wants_base = ask.own == 0 && ask.cost == 0;
-        if wants_base && !tells_base(state, origin, ask.sequence, self.backing.life()) {
+        if wants_base && !tells_base(state, ask.sequence, self.backing.life()) {
             return Err(Refused::Base);
         }
         let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
         let proposed = ask.own.saturating_add(ask.cost);
-        state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
+        changed |= state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
+        // One that asks for nothing does not say what it has spent either.
+        if let Some(cell) = state.known_mut(ask.sequence).filter(|_| ask.cost > 0) {
+            cell.has_said_all(origin, now);
+        }
         let granted = admits(state, &at, origin, ask);
         if granted && ask.cost > 0 {
             changed |= state.raise(ask.sequence, origin, proposed, now)?;
@@ -86,7 +91,7 @@ impl Region {
     pub fn base(&self, origin: OriginId, asked: &wire::View) -> Option<wire::View> {
         let key = Key::parse(&asked.key).ok()?;
         let state = self.keys.get(&key)?;
-        tells_base(state, origin, asked.sequence, self.backing.life())
+        tells_base(state, asked.sequence, self.backing.life())
             .then(|| wire::View { key: asked.key.clone(), ..state.view(asked.sequence, origin) })
     }
 
@@ -108,16 +113,22 @@ impl Region {
         }
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &count.key, origin, count.sequence, now)?;
-        state.note_limit(count.sequence, count.limit);
+        let became_hot = state.note_limit(count.sequence, count.limit);
         if count.unbased {
             if self.backing.life().is_some() {
                 // The store may hold what this aggregator has never heard: it is asked by telling it of nothing.
-                state.cell_mut(count.sequence)?.raise(origin, 0, now)?;
+                let cell = state.cell_mut(count.sequence)?;
+                cell.raise(origin, 0, now)?;
+                cell.ask_anew();
+                self.work.push(Errand::Replay, slot, cell);
                 self.work.note(slot, count.sequence, state, self.backing.life());
+            }
+            if became_hot {
+                self.subscribers.changed(slot, state, origin);
             }
             return Ok(Some(wire::View { key: count.key.clone(), ..state.view(count.sequence, origin) }));
         }
-        let mut changed = state.raise(count.sequence, origin, count.own, now)?;
+        let mut changed = state.raise(count.sequence, origin, count.own, now)? || became_hot;
         if count.region_others > 0 {
             let total = count.own.saturating_add(count.region_others);
             changed |= self.work.raise_floor(slot, count.sequence, state, total)?;
@@ -131,9 +142,10 @@ impl Region {
 }
 
 /// Whether what is known here of an origin's count is all there is: a process takes a base once.
-fn tells_base(state: &KeyState, origin: OriginId, sequence: u64, life: Option<u32>) -> bool {
+fn tells_base(state: &KeyState, sequence: u64, life: Option<u32>) -> bool {
     let Some(life) = life else { return true };
-    state.cell(sequence).is_some_and(|cell| cell.is_known_to(life) || cell.component(origin) > 0)
+    // What this aggregator has heard from the origin itself need not be all: its workers may report elsewhere too.
+    state.cell(sequence).is_some_and(|cell| cell.is_known_to(life))
 }
 
 /// Whether the region, as it is known here, has room for what is asked.
@@ -149,7 +161,7 @@ pub(super) fn answer(state: &KeyState, origin: OriginId, ask: &wire::Consult, gr
     wire::Answer {
         id: ask.id,
         granted,
-        current: Some(state.view(ask.sequence, origin)),
+        current: Some(state.view_in_full(ask.sequence, origin)),
         previous: ask.sequence.checked_sub(1).map(|sequence| state.view(sequence, origin)),
     }
 }

@@ -44,7 +44,6 @@ use crate::window::{MAX_COUNT, Position};
 use crate::wire;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use cell::MAX_ORIGINS_A_KEY;
 use keys::Keys;
 use replay::Backing;
 use subscribers::Subscribers;
@@ -153,8 +152,6 @@ pub struct Region {
     backing: Backing,
     /// The walk over all cells that the loss of the global store has made necessary; the slot to go on from.
     republish: Option<usize>,
-    /// Cells that began before this moment may have lost what nobody knows any more.
-    lost: Option<UnixMs>,
     imported: u64,
 }
 
@@ -170,7 +167,6 @@ impl Region {
             work: Work::default(),
             backing: Backing::default(),
             republish: None,
-            lost: None,
             imported: 0,
         }
     }

@@ -11,6 +11,7 @@ use super::work::Errand;
 use super::{Refused, Region, checked};
 use crate::key::Key;
 use crate::time::UnixMs;
+use crate::window::MAX_COUNT;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -92,6 +93,8 @@ impl Region {
         global_others: u64,
         now: UnixMs,
     ) -> Result<bool, Refused> {
+        // The sum of many may be more than one count can be, and is much all the same.
+        let global_others = global_others.min(MAX_COUNT);
         checked(key.as_bytes(), sequence, global_others, now)?;
         let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
         let cell = state.cell_mut(sequence)?;

@@ -7,11 +7,12 @@
 //!
 //! Leaves to others: talking to the store, timeouts, and whether it is asked at all (`aggregator`).
 
-use super::cell::CellState;
+use super::cells::KeyState;
 use super::exchange::{BASE, Merge, Merged, Part, Proposal};
 use super::filters::{admits, answer, touch};
+use super::subscribers::Subscribers;
 use super::work::{Errand, Spot};
-use super::{MAX_ORIGINS_A_KEY, Refused, Region, checked};
+use super::{Refused, Region, checked};
 use crate::key::{Key, OriginId};
 use crate::time::UnixMs;
 use crate::window::{MAX_COUNT, Position};
@@ -118,9 +119,13 @@ impl Region {
     pub fn merge_failed(&mut self, merges: &[Merge]) {
         for merge in merges {
             let Some(slot) = self.keys.find(&merge.key) else { continue };
-            if let Some((_, state)) = self.keys.at_mut(slot) {
-                self.work.note(slot, merge.sequence, state, self.backing.life);
+            let Some((_, state)) = self.keys.at_mut(slot) else { continue };
+            if let Some(cell) = state.known_mut(merge.sequence).filter(|_| merge.parts.is_empty()) {
+                // Nothing was to be told: it is the answer that is waited for.
+                cell.ask_anew();
+                self.work.push(Errand::Replay, slot, cell);
             }
+            self.work.note(slot, merge.sequence, state, self.backing.life);
         }
     }
 
@@ -136,10 +141,11 @@ impl Region {
         let at = checked(&ask.key, ask.sequence, ask.own, now)?.seen_from(ask.sequence);
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
-        if state.raise(ask.sequence, origin, ask.own, now)? {
+        // Also a count of 0 needs its place: without one, what is granted would be forgotten here.
+        let grew = state.cell_mut(ask.sequence)?.raise(origin, ask.own, now)?;
+        if state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT)) || grew {
             self.subscribers.changed(slot, state, origin);
         }
-        state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
         let fits = admits(state, &at, origin, ask);
         if !fits && ask.cost > 0 {
             self.work.note(slot, ask.sequence, state, self.backing.life);
@@ -159,14 +165,11 @@ impl Region {
         };
         let expires = state.expires(ask.sequence);
         let cell = state.cell_mut(ask.sequence)?;
-        let mut parts: Vec<Part> = if cell.components.len() <= MAX_REPEATED {
+        let parts: Vec<Part> = if cell.components.len() <= MAX_REPEATED {
             cell.components.iter().map(|component| (component.origin, component.own)).collect()
         } else {
             cell.unstored(life).map(|component| (component.origin, component.own)).collect()
         };
-        if !parts.iter().any(|(known, _)| *known == origin) {
-            parts.push((origin, cell.component(origin)));
-        }
         let limit = cell.limit;
         let (key, _) = self.keys.at(slot).ok_or(Refused::Full)?;
         Ok(Proposed::Ask(Merge {
@@ -192,9 +195,14 @@ impl Region {
     ) -> Result<wire::Answer, Refused> {
         let granted = merged.granted == Some(true);
         let slot = self.keys.find(&merge.key).ok_or(Refused::Full)?;
+        // What the question itself brought the store, whatever its word, no replay will bring, and so none will share.
+        let life = self.backing.life.unwrap_or_default();
+        let state = self.keys.at(slot).and_then(|(_, state)| state.cell(merge.sequence));
+        let brought = state.is_some_and(|cell| cell.unstored(life).any(|component| component.own > 0));
         self.learn_all(slot, merge, merged, now, Some(origin));
-        // Also after a refusal: what the asker had spent before is in the store by now, and no replay will tell.
-        self.share(slot, merge.sequence);
+        if granted || brought {
+            self.share(slot, merge.sequence);
+        }
         let (_, state) = self.keys.at(slot).ok_or(Refused::Full)?;
         Ok(answer(state, origin, ask, granted))
     }
@@ -211,8 +219,8 @@ impl Region {
         let Some(life) = self.backing.life else { return Ok(()) };
         checked(key.as_bytes(), sequence, 0, now)?;
         let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
-        state.note_limit(sequence, limit);
-        if state.cell_mut(sequence)?.learn(parts, life, now) {
+        let became_hot = state.note_limit(sequence, limit);
+        if state.cell_mut(sequence)?.learn(parts, life, now) || became_hot {
             self.subscribers.changed_outside(slot, state);
         }
         self.work.note(slot, sequence, state, self.backing.life);
@@ -271,16 +279,18 @@ impl Region {
     }
 
     fn merge_of(&mut self, spot: Spot, life: u32) -> Option<Merge> {
-        let (key, state) = self.keys.at(spot.slot)?;
-        let cell = state.cell(spot.sequence)?;
+        let (key, state) = self.keys.at_mut(spot.slot)?;
+        let expires = state.expires(spot.sequence);
+        let cell = state.known_mut(spot.sequence)?;
+        let asks = core::mem::take(&mut cell.queued.ask);
         let parts: Vec<Part> =
             cell.unstored(life).map(|component| (component.origin, component.own)).collect();
-        (!parts.is_empty()).then(|| Merge {
+        (asks || !parts.is_empty()).then(|| Merge {
             key: key.clone(),
             sequence: spot.sequence,
             parts,
             limit: cell.limit,
-            expires: state.expires(spot.sequence),
+            expires,
             proposal: None,
             wants_previous: !cell.is_known_to(life),
             life,
@@ -298,10 +308,12 @@ impl Region {
         let Some(life) = self.backing.life else { return };
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
         let sequence = merge.sequence;
-        state.note_limit(sequence, merged.limit);
         // A word that was on its way while the store was found wiped may be about what it held before.
         let holds = (merge.life == life).then_some(life);
-        let mut grew = state.cell_mut(sequence).is_ok_and(|cell| cell.learn_all(&merged.current, holds, now));
+        // A cell that was forgotten since is over.
+        let Some(cell) = state.known_mut(sequence) else { return };
+        let became_hot = cell.note_limit(merged.limit);
+        let mut grew = cell.learn_all(&merged.current, holds, now) || became_hot;
         if let (Some(parts), Some(before)) = (&merged.previous, sequence.checked_sub(1))
             && (!parts.is_empty() || state.cell(before).is_some())
             && Position::at(now, state.cell_ms()).sequence <= before.saturating_add(1)
@@ -320,15 +332,13 @@ impl Region {
     }
 
     /// Queues a cell that was just raised in the store for the region's other aggregators: where it is hot, or where
-    /// somebody uses it who may be subscribed elsewhere.
+    /// somebody uses it, or used the one before, who may be subscribed elsewhere: at a rollover filters count on hearing
+    /// of keys that they follow.
     fn share(&mut self, slot: usize, sequence: u64) {
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
+        let followed = is_followed_elsewhere(state, sequence, &self.subscribers);
         let Some(cell) = state.known_mut(sequence) else { return };
-        let elsewhere = |cell: &CellState| {
-            let mut users = cell.components.iter().filter(|component| component.origin != BASE);
-            cell.components.len() > 1 && users.any(|component| !self.subscribers.has(component.origin))
-        };
-        if cell.is_hot() || elsewhere(cell) {
+        if cell.is_hot() || followed {
             self.work.push(Errand::Share, slot, cell);
         }
     }
@@ -336,16 +346,32 @@ impl Region {
     fn change_of(&self, spot: Spot) -> Option<wire::Change> {
         let (key, state) = self.keys.at(spot.slot)?;
         let cell = state.cell(spot.sequence)?;
-        // Of many, only those whose word this aggregator has: their other aggregators tell of the rest.
+        let ours = |origin: OriginId| origin == BASE || self.origins.contains_key(&origin);
+        // Of few, all are said: also those of an Envoy that has left in the meantime.
         let few = cell.components.len() <= MAX_REPEATED;
-        let ours = |origin: OriginId| few || origin == BASE || self.origins.contains_key(&origin);
-        let stored = cell.stored(self.backing.life?).filter(|(origin, _)| ours(*origin));
-        let parts = stored.map(|(origin, own)| wire::Part { origin: origin.0.to_vec(), own });
-        Some(wire::Change {
+        let parts = cell.stored(self.backing.life?).filter(|(origin, _)| few || ours(*origin));
+        let parts: Vec<_> =
+            parts.map(|(origin, own)| wire::Part { origin: origin.0.to_vec(), own }).collect();
+        (!parts.is_empty()).then(|| wire::Change {
             key: key.as_bytes().to_vec(),
             sequence: spot.sequence,
             limit: cell.limit,
-            parts: parts.take(MAX_ORIGINS_A_KEY).collect(),
+            parts,
         })
     }
+}
+
+/// Whether an origin that does not subscribe here uses the cell or the one before, and is not the only one.
+fn is_followed_elsewhere(state: &KeyState, sequence: u64, subscribers: &Subscribers) -> bool {
+    let cells = [Some(sequence), sequence.checked_sub(1)].into_iter().flatten();
+    let users = cells.filter_map(|sequence| state.cell(sequence)).flat_map(|cell| &cell.components);
+    let (mut first, mut several, mut elsewhere) = (None, false, false);
+    for user in users.map(|component| component.origin) {
+        several |= *first.get_or_insert(user) != user;
+        elsewhere |= user != BASE && !subscribers.has(user);
+        if several && elsewhere {
+            return true;
+        }
+    }
+    false
 }

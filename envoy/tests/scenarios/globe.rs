@@ -106,7 +106,7 @@ pub struct Country {
     pub name: &'static str,
     pub envoys: Vec<Envoy>,
     pub aggregators: Vec<Aggregator>,
-    pub redis: Option<Redis>,
+    _redis: Option<Redis>,
 }
 
 impl Country {
@@ -115,7 +115,7 @@ impl Country {
             if shape.redis { Some(Redis::start(RedisOptions::default()).await.unwrap()) } else { None };
         let mut environment = vec![("WEIR_DATABASE_URL".to_owned(), url)];
         environment.extend(redis.iter().map(|redis| ("WEIR_REDIS_URL".to_owned(), redis.url())));
-        let mut country = Country { name, envoys: Vec::new(), aggregators: Vec::new(), redis };
+        let mut country = Country { name, envoys: Vec::new(), aggregators: Vec::new(), _redis: redis };
         for _ in 0..shape.aggregators {
             let options = AggregatorOptions {
                 region: name.to_owned(),
@@ -190,20 +190,24 @@ impl Country {
 
 /// What an aggregator holds of an identifier of the rule `r`, over its cells: own use, and other regions'.
 async fn held(aggregator: &Aggregator, identifier: &[u8]) -> (u64, u64) {
-    let identifier: String = identifier.iter().map(|byte| format!("%{byte:02x}")).collect();
-    let answer =
-        aggregator.admin_get(&format!("/v1/keys?namespace=r&identifier={identifier}")).await.unwrap();
-    if answer.status == 404 {
-        return (0, 0);
-    }
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let explanation = answer.json().unwrap();
-    let windows = explanation["windows"].as_array().unwrap();
+    let windows = windows(aggregator, identifier).await;
     let cells = windows.iter().flat_map(|window| window["cells"].as_array().unwrap());
     let number = |cell: &Value, name: &str| cell[name].as_u64().unwrap();
     cells.fold((0, 0), |(own, others), cell| {
         (own + number(cell, "regional_total"), others + number(cell, "global_others"))
     })
+}
+
+/// What an aggregator says of an identifier of the rule `r`.
+async fn windows(aggregator: &Aggregator, identifier: &[u8]) -> Vec<Value> {
+    let identifier: String = identifier.iter().map(|byte| format!("%{byte:02x}")).collect();
+    let answer =
+        aggregator.admin_get(&format!("/v1/keys?namespace=r&identifier={identifier}")).await.unwrap();
+    if answer.status == 404 {
+        return Vec::new();
+    }
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json().unwrap()["windows"].as_array().unwrap().clone()
 }
 
 /// One sample of an aggregator's metrics, its labels in the name; 0 while it is not there.
@@ -366,8 +370,8 @@ async fn identifiers_stay_apart_at_every_layer() {
     let envoy = &a.envoys[0];
     let mut expected = Vec::new();
     for (place, trap) in (0..).zip(&traps) {
-        // At least half the limit, so that other regions hear of it; neighbours differ.
-        let times = LIMIT / 2 + place % 4;
+        // More than half the limit, so that all of the region and other regions hear of it; neighbours differ.
+        let times = LIMIT / 2 + 1 + place % 4;
         let escaped: String = trap.iter().map(|byte| format!("%{byte:02x}")).collect();
         for _ in 0..times {
             let answer = envoy.send(Request::get(&format!("/?key={escaped}"))).await.unwrap();

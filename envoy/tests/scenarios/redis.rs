@@ -8,8 +8,8 @@ use tokio::time::sleep;
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{Envoy, wait};
 
-use crate::common::{SOON, config, connected, get_as, rule, total_in, with};
-use crate::sisters::{CONNECTIONS, Sisters, Wiring, assert_served, compared, limits, load_while};
+use crate::common::{SOON, config, connected, get_as, rule, sum_of, total_in, with};
+use crate::sisters::{CONNECTIONS, Sisters, Wiring, assert_served, compared, limits, load_while, metric};
 
 /// Which of two Envoys a request goes to: at random, the same in every run.
 fn side(number: u64) -> usize {
@@ -82,14 +82,19 @@ async fn an_envoy_hears_through_another_aggregator() {
     assert_eq!(load::run(load).await.unwrap().count(200), LIMIT);
     let knows = async || total_in(&sisters.aggregators[1], "r", "a").await == LIMIT;
     wait::until("the other aggregator knows", SOON, knows).await.unwrap();
-    let asked = sisters.consults().await;
-    let pushed = async || {
-        let views = reader.stat("wasmcustom.weir_views_total").await.unwrap();
-        views > 0
+    // It is the only subscriber there: it has taken in all when it has seen as many cells as were sent.
+    let told = async || {
+        let waiting = metric(&sisters.aggregators[1], "weir_aggregator_push_queue").await;
+        let sent = metric(&sisters.aggregators[1], "weir_aggregator_pushed_cells_total").await;
+        let seen = reader.stat("wasmcustom.weir_views_total").await.unwrap();
+        waiting == 0.0 && seen > 0 && seen as f64 >= sent
     };
-    wait::until("the other Envoy is told", SOON, pushed).await.unwrap();
+    wait::until("the other Envoy is told", SOON, told).await.unwrap();
     assert_eq!(reader.send(get_as("a")).await.unwrap().status, 429, "it heard");
-    assert_eq!(sisters.consults().await, asked, "without asking");
+    // Its statistics are told in batches, questions no later than decisions.
+    let counted = async || sum_of(reader, "wasmcustom.weir_decisions_total").await == 1;
+    wait::until("the decision is counted", SOON, counted).await.unwrap();
+    assert_eq!(sum_of(reader, "wasmcustom.weir_consults_total").await, 0, "without asking");
 }
 
 /// A rule that trusts a complete snapshot does not let a key pass that is used up, whoever knows of it.

@@ -1,0 +1,79 @@
+//! What is made up for after everything was lost.
+
+use super::exchange::Floor;
+use super::*;
+
+fn floors(region: &mut Region) -> Vec<(u64, u64)> {
+    region.end_grace(NOW).iter().map(|floor| (floor.sequence, floor.total)).collect()
+}
+
+#[test]
+fn what_filters_were_told_counts_at_once_and_adds_to_nothing() {
+    let mut region = region();
+    let count = wire::Count { region_others: 6, ..count("k", SEQUENCE, 3) };
+    region.report(origin(1), &[count], NOW);
+    assert_eq!((cell(&region).regional_total(), parts(&cell(&region))), (9, vec![(origin(1), 3)]));
+    assert!(!region.consult(origin(2), &ask(0, 2), NOW).unwrap().granted);
+    region.consult(origin(3), &ask(0, 0), NOW).unwrap();
+    region.report(origin(3), &[super::count("k", SEQUENCE, 6)], NOW);
+    assert_eq!(cell(&region).regional_total(), 9, "the components have reached it");
+}
+
+#[test]
+fn what_nobody_accounts_for_becomes_the_base_once() {
+    let mut region = region();
+    region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
+    region.report(origin(1), &[count("k", SEQUENCE, 3)], NOW);
+    let floors = region.end_grace(NOW);
+    region.settle(&floors, NOW);
+    assert_eq!(parts(&cell(&region)), vec![(BASE, 4), (origin(1), 3)]);
+    region.report(origin(1), &[count("k", SEQUENCE, 5)], NOW);
+    assert_eq!(cell(&region).regional_total(), 9, "new use adds to it");
+    region.settle(&[Floor { total: 20, ..floors[0].clone() }], NOW);
+    region.witness(&key("k"), SEQUENCE, 20, NOW).unwrap();
+    assert_eq!(region.end_grace(NOW), vec![]);
+    region.settle(&floors, NOW);
+    assert_eq!(cell(&region).component(BASE), 4, "set once");
+    assert_eq!(cell(&region).regional_total(), 20, "more evidence still counts as a floor");
+}
+
+#[test]
+fn what_is_accounted_for_needs_no_base() {
+    let mut region = region();
+    region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
+    let late = Floor { key: key("k"), sequence: SEQUENCE, total: 7, expires: NOW };
+    region.report(origin(1), &[count("k", SEQUENCE, 7)], NOW);
+    assert_eq!(floors(&mut region), vec![]);
+    region.settle(&[late], NOW);
+    assert!(!cell(&region).has_base(), "an empty one would stand in the way of the next");
+}
+
+#[test]
+fn cells_that_began_after_the_loss_get_none() {
+    let mut region = region();
+    region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
+    region.witness(&key("k"), SEQUENCE - 1, 8, NOW).unwrap();
+    let early = region.end_grace(UnixMs(NOW.0 - 1));
+    assert_eq!(early.iter().map(|floor| floor.sequence).collect::<Vec<_>>(), vec![SEQUENCE - 1]);
+    assert_eq!(floors(&mut region).last(), Some(&(SEQUENCE, 7)), "it waits for the next");
+}
+
+#[test]
+fn a_floor_never_exceeds_the_highest_count() {
+    let mut region = region();
+    region.witness(&key("k"), SEQUENCE, u64::MAX, NOW).unwrap();
+    assert_eq!(cell(&region).regional_total(), MAX_COUNT);
+}
+
+#[test]
+fn the_base_is_published_with_the_rest_and_goes_to_the_store() {
+    let mut region = backed();
+    region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
+    assert!(region.next_due(9).0.is_empty(), "a floor is nobody's use");
+    let floors = region.end_grace(NOW);
+    region.settle(&floors, NOW);
+    region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
+    assert_eq!(region.next_due(9).0[0].publication.count, 8);
+    let told = region.next_merges(9);
+    assert!(told[0].parts.contains(&(BASE, 7)));
+}

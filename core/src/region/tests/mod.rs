@@ -1,0 +1,99 @@
+//! Tests of a region: what each method means, and a world of several regions with faults.
+//!
+//! In reading order: `filters` and `laws` (what filters say), `replay`, `publish`, `base` (what stores say), and `world`
+//! (all of it at once, driven at random).
+
+mod base;
+mod filters;
+mod laws;
+mod publish;
+mod replay;
+mod world;
+
+use super::cell::MAX_ORIGINS_A_KEY;
+use super::exchange::{BASE, Merge, Merged, Part};
+use super::*;
+use crate::key::KeyParts;
+use std::vec;
+use std::vec::Vec;
+
+pub(super) const CELL_MS: u64 = 60_000;
+pub(super) const NOW: UnixMs = UnixMs(1_000 * CELL_MS);
+pub(super) const SEQUENCE: u64 = 1_000;
+
+pub(super) fn origin(n: u8) -> OriginId {
+    OriginId([n; 16])
+}
+
+/// As many origins as a key has room for.
+pub(super) fn crowd() -> impl Iterator<Item = OriginId> {
+    (1..=MAX_ORIGINS_A_KEY as u128).map(|n| OriginId(n.to_be_bytes()))
+}
+
+pub(super) fn key(identifier: &str) -> Key {
+    let identifier = identifier.as_bytes();
+    let parts = KeyParts {
+        workspace: b"w",
+        namespace: b"n",
+        identifier,
+        duration_ms: CELL_MS,
+        epoch: 0,
+        resolution: 1,
+    };
+    Key::new(&parts).unwrap()
+}
+
+pub(super) fn count(identifier: &str, sequence: u64, own: u64) -> wire::Count {
+    wire::Count { key: key(identifier).as_bytes().to_vec(), sequence, own, limit: 10, ..Default::default() }
+}
+
+pub(super) fn ask(own: u64, cost: u64) -> wire::Consult {
+    let key = key("k").as_bytes().to_vec();
+    wire::Consult { id: 1, key, sequence: SEQUENCE, own, cost, limit: 10, timeout_ms: 0 }
+}
+
+pub(super) fn region() -> Region {
+    Region::new(RegionLimits::default(), (1, 2))
+}
+
+/// All views pushed to `to`, and whether the snapshot became complete.
+pub(super) fn pushed(region: &mut Region, to: OriginId, now: UnixMs) -> (Vec<(u64, u64, u64)>, bool) {
+    let (mut views, mut complete) = (Vec::new(), false);
+    while let Some(push) = region.next_push(to, now) {
+        views.extend(push.views.iter().map(|view| (view.sequence, view.own, view.region_others)));
+        complete |= push.complete;
+    }
+    (views, complete)
+}
+
+/// A region with a store behind it.
+pub(super) fn backed() -> Region {
+    let mut region = region();
+    region.back();
+    region
+}
+
+/// What a store says that holds `parts`.
+pub(super) fn holding(parts: &[Part]) -> Merged {
+    Merged { current: parts.to_vec(), limit: u64::MAX, ..Merged::default() }
+}
+
+/// A store that held nothing before takes a merge.
+pub(super) fn took(region: &mut Region, merge: &Merge) {
+    region.merged(merge, &holding(&merge.parts), NOW);
+}
+
+/// The only cell of `k`.
+pub(super) fn cell(region: &Region) -> CellState {
+    cell_of(region, "k", SEQUENCE)
+}
+
+pub(super) fn cell_of(region: &Region, identifier: &str, sequence: u64) -> CellState {
+    let explained = region.explain(b"w", b"n", identifier.as_bytes());
+    let cells = explained.iter().flat_map(|explained| &explained.cells);
+    cells.into_iter().find(|cell| cell.sequence == sequence).cloned().unwrap()
+}
+
+pub(super) fn parts(cell: &CellState) -> Vec<Part> {
+    cell.components.iter().map(|component| (component.origin, component.own)).collect()
+}

@@ -1,0 +1,122 @@
+//! What other regions are told, and what is heard from them.
+
+use super::*;
+
+fn due(region: &mut Region) -> Vec<(u64, u64)> {
+    region.next_due(99).0.iter().map(|due| (due.publication.sequence, due.publication.count)).collect()
+}
+
+fn rows(region: &mut Region) -> Vec<exchange::Publication> {
+    region.next_due(99).0.into_iter().map(|due| due.publication).collect()
+}
+
+#[test]
+fn half_of_the_limit_is_published_and_less_is_not() {
+    let mut region = region();
+    region.report(origin(1), &[count("k", SEQUENCE, 2)], NOW);
+    region.report(origin(2), &[count("k", SEQUENCE, 2)], NOW);
+    assert_eq!(due(&mut region), vec![]);
+    region.report(origin(2), &[count("k", SEQUENCE, 3)], NOW);
+    assert_eq!(due(&mut region), vec![(SEQUENCE, 5)]);
+    assert_eq!(due(&mut region), vec![], "once");
+}
+
+#[test]
+fn what_was_imported_is_never_published_but_makes_a_cell_worth_it() {
+    let mut region = region();
+    region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
+    assert_eq!(region.import(&key("k"), SEQUENCE, 9, NOW), Ok(false));
+    assert_eq!(due(&mut region), vec![(SEQUENCE, 1)]);
+    assert_eq!(region.import(&key("other"), SEQUENCE, 9, NOW), Ok(true));
+    assert_eq!(due(&mut region), vec![], "nothing was used here");
+}
+
+#[test]
+fn short_windows_stay_in_their_region() {
+    let long = key("k");
+    let short = Key::new(&KeyParts { duration_ms: 59_000, ..long.parts() }).unwrap();
+    let sequence = NOW.0 / 59_000;
+    let mut region = region();
+    let count =
+        wire::Count { key: short.as_bytes().to_vec(), sequence, own: 10, limit: 10, ..Default::default() };
+    region.report(origin(1), &[count], NOW);
+    region.import(&short, sequence, 5, NOW).unwrap();
+    region.forget_published();
+    assert_eq!(due(&mut region), vec![]);
+}
+
+#[test]
+fn only_what_stands_in_the_table_counts_as_published() {
+    let mut region = region();
+    region.report(origin(1), &[count("a", SEQUENCE, 5), count("b", SEQUENCE, 6)], NOW);
+    let rows = rows(&mut region);
+    region.published(&rows[..1]);
+    region.publish_failed(&rows);
+    assert_eq!(due(&mut region), vec![(SEQUENCE, 6)]);
+}
+
+#[test]
+fn what_grew_while_it_was_published_is_due_again() {
+    let mut region = region();
+    region.report(origin(1), &[count("k", SEQUENCE, 5)], NOW);
+    let rows = rows(&mut region);
+    region.report(origin(1), &[count("k", SEQUENCE, 6)], NOW);
+    region.published(&rows);
+    region.publish_failed(&rows);
+    assert_eq!(due(&mut region), vec![(SEQUENCE, 6)]);
+}
+
+#[test]
+fn a_table_that_lost_all_is_told_all() {
+    let mut region = region();
+    region.report(origin(1), &[count("k", SEQUENCE, 5), count("small", SEQUENCE, 1)], NOW);
+    let rows = rows(&mut region);
+    region.published(&rows);
+    region.forget_published();
+    assert_eq!(due(&mut region), vec![(SEQUENCE, 5)]);
+}
+
+#[test]
+fn a_limit_that_falls_makes_a_cell_due() {
+    let mut region = region();
+    region.report(origin(1), &[count("k", SEQUENCE, 4)], NOW);
+    assert_eq!(due(&mut region), vec![]);
+    region.report(origin(2), &[wire::Count { limit: 8, ..count("k", SEQUENCE, 0) }], NOW);
+    assert_eq!(due(&mut region), vec![(SEQUENCE, 4)]);
+}
+
+#[test]
+fn sums_beyond_the_highest_count_are_that_count() {
+    let mut region = region();
+    let vast = wire::Count { limit: 10, ..count("k", SEQUENCE, MAX_COUNT) };
+    region.report(origin(1), std::slice::from_ref(&vast), NOW);
+    region.report(origin(2), &[vast], NOW);
+    let rows = rows(&mut region);
+    assert_eq!(rows[0].count, MAX_COUNT);
+    region.published(&rows);
+    region.publish_failed(&rows);
+    assert_eq!(due(&mut region), vec![], "not for ever");
+    assert_eq!(region.import(&key("k"), SEQUENCE, u64::MAX, NOW), Ok(false), "too much is much");
+    assert_eq!(cell(&region).global_others, MAX_COUNT);
+}
+
+#[test]
+fn implausible_cells_are_not_imported() {
+    let mut region = region();
+    for sequence in [SEQUENCE - 3, SEQUENCE + 3] {
+        assert_eq!(region.import(&key("k"), sequence, 1, NOW), Err(Refused::Sequence));
+    }
+}
+
+#[test]
+fn the_most_used_of_each_namespace_go_first() {
+    let items: Vec<(Key, u64)> = (0..6).map(|n| (key(&std::format!("k{n}")), n)).collect();
+    let one = key("k");
+    let other = KeyParts { namespace: b"m", ..one.parts() };
+    let mut items = items;
+    items.push((Key::new(&other).unwrap(), 0));
+    let choice = most_used(items, 2, |(key, used)| (key, *used));
+    let mut chosen: Vec<u64> = choice.chosen.iter().map(|(_, used)| *used).collect();
+    chosen.sort();
+    assert_eq!((chosen, choice.left.len()), (vec![0, 4, 5], 4), "the other namespace has room of its own");
+}

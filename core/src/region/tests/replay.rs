@@ -1,0 +1,325 @@
+//! What the regional store is told and what is believed of it.
+
+use super::*;
+use crate::wire::Part as WirePart;
+
+fn report(region: &mut Region, by: u8, own: u64) {
+    assert_eq!(region.report(origin(by), &[count("k", SEQUENCE, own)], NOW).refused, vec![]);
+}
+
+fn sequences(merges: &[Merge]) -> Vec<(u64, Vec<Part>)> {
+    merges.iter().map(|merge| (merge.sequence, merge.parts.clone())).collect()
+}
+
+#[test]
+fn nothing_waits_where_there_is_no_store() {
+    let mut region = region();
+    report(&mut region, 1, 9);
+    assert!(!region.has_merges() && region.next_merges(9).is_empty() && region.next_hot(9).is_empty());
+    region.store_wiped();
+    assert!(!region.has_merges());
+}
+
+#[test]
+fn a_cell_is_told_once_until_it_changes() {
+    let mut region = backed();
+    report(&mut region, 1, 3);
+    report(&mut region, 1, 4);
+    let merges = region.next_merges(9);
+    assert_eq!(sequences(&merges), vec![(SEQUENCE, vec![(origin(1), 4)])]);
+    assert!(region.next_merges(9).is_empty());
+    took(&mut region, &merges[0]);
+    assert!(region.next_merges(9).is_empty(), "the store holds it");
+    report(&mut region, 2, 1);
+    assert_eq!(sequences(&region.next_merges(9)), vec![(SEQUENCE, vec![(origin(2), 1)])], "only what is new");
+}
+
+#[test]
+fn what_grew_while_it_was_told_is_told_again() {
+    let mut region = backed();
+    report(&mut region, 1, 3);
+    let merges = region.next_merges(9);
+    report(&mut region, 1, 5);
+    took(&mut region, &merges[0]);
+    assert_eq!(sequences(&region.next_merges(9)), vec![(SEQUENCE, vec![(origin(1), 5)])]);
+}
+
+#[test]
+fn what_failed_waits_again() {
+    let mut region = backed();
+    report(&mut region, 1, 3);
+    let merges = region.next_merges(9);
+    region.merge_failed(&merges);
+    assert!(region.has_merges());
+    assert_eq!(region.next_merges(9), merges);
+}
+
+#[test]
+fn answers_out_of_order_lose_nothing() {
+    let mut region = backed();
+    report(&mut region, 1, 3);
+    let first = region.next_merges(9).remove(0);
+    report(&mut region, 2, 4);
+    let second = region.next_merges(9).remove(0);
+    region.merged(&second, &holding(&[(origin(1), 3), (origin(2), 4)]), NOW);
+    region.merged(&first, &holding(&[(origin(1), 3)]), NOW);
+    assert_eq!(parts(&cell(&region)), vec![(origin(1), 3), (origin(2), 4)]);
+    assert_eq!(sequences(&region.next_merges(9)), vec![(SEQUENCE, vec![(origin(2), 4)])], "rather once more");
+}
+
+#[test]
+fn a_wipe_voids_every_mark() {
+    let mut region = backed();
+    report(&mut region, 1, 3);
+    let merge = region.next_merges(9).remove(0);
+    took(&mut region, &merge);
+    region.store_wiped();
+    assert!(region.has_merges());
+    let again = region.next_merges(9);
+    assert_eq!(sequences(&again), vec![(SEQUENCE, vec![(origin(1), 3)])]);
+    assert!(again[0].wants_previous, "a new life, of which nothing is known");
+}
+
+#[test]
+fn a_store_that_was_emptied_unnoticed_is_told_what_it_does_not_name() {
+    let mut region = backed();
+    report(&mut region, 1, 3);
+    let merge = region.next_merges(9).remove(0);
+    took(&mut region, &merge);
+    report(&mut region, 2, 1);
+    let merge = region.next_merges(9).remove(0);
+    region.merged(&merge, &holding(&[(origin(2), 1)]), NOW);
+    assert_eq!(sequences(&region.next_merges(9)), vec![(SEQUENCE, vec![(origin(1), 3)])]);
+}
+
+#[test]
+fn the_first_word_brings_the_cell_before() {
+    let mut region = backed();
+    report(&mut region, 1, 3);
+    let merge = region.next_merges(9).remove(0);
+    assert!(merge.wants_previous);
+    let previous = Some(vec![(origin(2), 8)]);
+    region.merged(&merge, &Merged { previous, ..holding(&[(origin(1), 3), (origin(3), 2)]) }, NOW);
+    assert_eq!(parts(&cell(&region)), vec![(origin(1), 3), (origin(3), 2)]);
+    assert_eq!(parts(&cell_of(&region, "k", SEQUENCE - 1)), vec![(origin(2), 8)]);
+    assert!(!region.has_merges(), "all of it came from the store");
+    report(&mut region, 1, 4);
+    assert!(!region.next_merges(9)[0].wants_previous);
+}
+
+#[test]
+fn many_cells_are_told_again_in_steps() {
+    const MANY: u64 = 10_000;
+    let mut region = backed();
+    let counts: Vec<_> = (0..MANY).map(|n| count(&std::format!("k{n}"), SEQUENCE, 1)).collect();
+    region.report(origin(1), &counts, NOW);
+    let mut told = 0;
+    for wiped in [false, true] {
+        if wiped {
+            region.store_wiped();
+        }
+        while region.has_merges() {
+            let merges = region.next_merges(1_000);
+            merges.iter().for_each(|merge| took(&mut region, merge));
+            told += merges.len() as u64;
+        }
+    }
+    assert_eq!(told, 2 * MANY);
+}
+
+#[test]
+fn others_hear_what_the_store_holds_and_no_more() {
+    let mut region = backed();
+    region.heard(origin(1), NOW);
+    report(&mut region, 1, 6);
+    let merge = region.next_merges(9).remove(0);
+    took(&mut region, &merge);
+    report(&mut region, 1, 7);
+    let changes = region.next_changes(9);
+    assert_eq!(changes.len(), 1);
+    let six = WirePart { origin: origin(1).0.to_vec(), own: 6 };
+    assert_eq!(changes[0].parts, vec![six], "who hears it takes it for stored, so 7 would be lost with us");
+    assert_eq!(changes[0].limit, 10);
+}
+
+#[test]
+fn others_hear_of_an_envoy_that_has_left() {
+    let mut region = backed();
+    region.heard(origin(1), NOW);
+    report(&mut region, 1, 6);
+    region.gone(origin(1));
+    let merge = region.next_merges(9).remove(0);
+    took(&mut region, &merge);
+    assert_eq!(region.next_changes(9)[0].parts.len(), 1);
+}
+
+#[test]
+fn others_hear_where_a_user_may_be_subscribed_elsewhere() {
+    // (subscribed here, users of this cell, users of the cell before) → told
+    type Case = (&'static [u8], &'static [u8], &'static [u8], bool);
+    let cases: [Case; 6] = [
+        (&[1, 2], &[1, 2], &[], false),
+        (&[1], &[1, 2], &[], true),
+        (&[1], &[1], &[], false),
+        (&[], &[1], &[], false),
+        (&[1], &[1], &[2], true),
+        (&[1, 2], &[1], &[2], false),
+    ];
+    for (here, users, before, told) in cases {
+        let mut region = backed();
+        here.iter().for_each(|by| region.subscribe(origin(*by)));
+        for by in before {
+            region.report(origin(*by), &[count("k", SEQUENCE - 1, 1)], NOW);
+        }
+        users.iter().for_each(|by| report(&mut region, *by, 1));
+        let merges = region.next_merges(9);
+        for merge in merges.iter().filter(|merge| merge.sequence == SEQUENCE) {
+            took(&mut region, merge);
+        }
+        let heard = region.next_changes(9).iter().any(|change| change.sequence == SEQUENCE);
+        assert_eq!(heard, told, "{here:?} {users:?} {before:?}");
+    }
+}
+
+#[test]
+fn a_hot_cell_is_named_once_in_each_life() {
+    let mut region = backed();
+    report(&mut region, 1, 5);
+    assert!(region.next_hot(9).is_empty(), "half is not past half");
+    report(&mut region, 1, 6);
+    let hot = region.next_hot(9);
+    assert_eq!((hot.len(), hot[0].utilisation), (1, 600));
+    report(&mut region, 1, 7);
+    assert!(region.next_hot(9).is_empty());
+    region.hot_failed(&hot);
+    assert_eq!(region.next_hot(9).len(), 1);
+    region.store_wiped();
+    region.next_merges(9);
+    assert_eq!(region.next_hot(9).len(), 1);
+}
+
+#[test]
+fn the_store_has_the_last_word_on_a_consult() {
+    let mut region = backed();
+    report(&mut region, 1, 4);
+    let ask = ask(0, 6);
+    let Proposed::Ask(merge) = region.propose(origin(2), &ask, NOW).unwrap() else { panic!() };
+    let proposal = merge.proposal.unwrap();
+    assert_eq!((proposal.own, proposal.limit, proposal.covered_ms), (6, 10, CELL_MS));
+    assert_eq!(merge.parts, vec![(origin(1), 4), (origin(2), 0)], "what is known is repeated");
+    let refused =
+        Merged { granted: Some(false), ..holding(&[(origin(1), 4), (origin(3), 5), (origin(2), 0)]) };
+    let answer = region.concluded(origin(2), &ask, &merge, &refused, NOW).unwrap();
+    assert!(!answer.granted);
+    assert_eq!(answer.current.map(|view| (view.own, view.region_others)), Some((0, 9)));
+}
+
+#[test]
+fn what_a_refused_consult_told_the_store_is_told_to_others() {
+    let mut region = backed();
+    let ask = ask(3, 6);
+    let Proposed::Ask(merge) = region.propose(origin(1), &ask, NOW).unwrap() else { panic!() };
+    let refused = Merged { granted: Some(false), ..holding(&[(origin(1), 3), (origin(2), 5)]) };
+    region.concluded(origin(1), &ask, &merge, &refused, NOW).unwrap();
+    assert!(!region.has_merges(), "stored");
+    assert_eq!(region.next_changes(9).len(), 1);
+}
+
+#[test]
+fn a_denial_that_is_certain_needs_no_store() {
+    let mut region = backed();
+    report(&mut region, 1, 9);
+    assert!(matches!(region.propose(origin(2), &ask(0, 2), NOW), Ok(Proposed::Settled(_))));
+    assert!(matches!(region.propose(origin(2), &ask(0, 0), NOW), Ok(Proposed::Ask(_))), "it wants to know");
+}
+
+#[test]
+fn a_full_cell_lets_nobody_propose() {
+    let mut region = backed();
+    for one in crowd() {
+        region.report(one, &[wire::Count { limit: MAX_COUNT, ..count("k", SEQUENCE, 1) }], NOW);
+    }
+    let ask = wire::Consult { limit: MAX_COUNT, ..ask(0, 1) };
+    assert_eq!(
+        region.propose(origin(255), &ask, NOW),
+        Err(Refused::Full),
+        "its grant would be forgotten here"
+    );
+}
+
+fn unbased(region: &mut Region) -> wire::View {
+    let count = wire::Count { unbased: true, ..count("k", SEQUENCE, 1) };
+    region.report(origin(1), &[count], NOW).bases.remove(0).1
+}
+
+#[test]
+fn a_base_is_told_only_on_the_store_s_full_word() {
+    let mut region = backed();
+    let asked = unbased(&mut region);
+    assert_eq!(region.base(origin(1), &asked), None);
+    region.learn(&key("k"), SEQUENCE, 10, &[(origin(2), 3)], NOW).unwrap();
+    assert_eq!(region.base(origin(1), &asked), None, "another aggregator spoke of its own only");
+    let cold = ask(0, 0);
+    assert_eq!(region.consult(origin(1), &cold, NOW), Err(Refused::Base));
+    let merge = region.next_merges(9).remove(0);
+    region.merged(&merge, &holding(&[(origin(1), 7), (origin(2), 3)]), NOW);
+    assert_eq!(region.base(origin(1), &asked).map(|view| (view.own, view.region_others)), Some((7, 3)));
+}
+
+#[test]
+fn a_base_is_asked_for_anew_each_time() {
+    let mut region = backed();
+    report(&mut region, 1, 3);
+    let merge = region.next_merges(9).remove(0);
+    took(&mut region, &merge);
+    // Another worker of the same Envoy reports 7 through another aggregator; the process forgets the cell.
+    let asked = unbased(&mut region);
+    assert_eq!(region.base(origin(1), &asked), None);
+    let merge = region.next_merges(9).remove(0);
+    region.merged(&merge, &holding(&[(origin(1), 7)]), NOW);
+    assert_eq!(region.base(origin(1), &asked).map(|view| view.own), Some(7));
+}
+
+#[test]
+fn words_on_cells_that_are_over_make_no_cells() {
+    let mut region = backed();
+    report(&mut region, 1, 3);
+    let merge = region.next_merges(9).remove(0);
+    let later = UnixMs(NOW.0 + 3 * CELL_MS);
+    region.report(origin(1), &[count("k", SEQUENCE + 3, 1)], later);
+    region.tick(later);
+    region.merged(&merge, &holding(&merge.parts), later);
+    let explained = region.explain(b"w", b"n", b"k");
+    assert_eq!(explained[0].cells.iter().map(|cell| cell.sequence).collect::<Vec<_>>(), vec![SEQUENCE + 3]);
+}
+
+#[test]
+fn the_number_of_windows_is_that_of_cells() {
+    let mut region = backed();
+    region.witness(&key("seen"), SEQUENCE, 4, NOW).unwrap();
+    region.import(&key("imported"), SEQUENCE, 4, NOW).unwrap();
+    for step in 0..12 {
+        let now = UnixMs(NOW.0 + step * CELL_MS);
+        region.report(origin(1), &[count("k", SEQUENCE + step + 2, 1), count("k", SEQUENCE + step, 1)], now);
+        if step % 6 == 5 {
+            region.tick(now);
+        }
+    }
+    let cells = region.explain(b"w", b"n", b"k")[0].cells.len() as u64;
+    assert_eq!(region.stats(NOW).windows, cells);
+    while region.stats(NOW).keys > 0 {
+        region.tick(UnixMs(NOW.0 + 100 * CELL_MS));
+    }
+    assert_eq!(region.stats(NOW).windows, 0);
+}
+
+#[test]
+fn a_limit_that_is_learnt_late_makes_a_cell_known_to_all() {
+    let mut region = backed();
+    region.subscribe(origin(9));
+    pushed(&mut region, origin(9), NOW);
+    region.learn(&key("k"), SEQUENCE, u64::MAX, &[(origin(1), 8)], NOW).unwrap();
+    assert_eq!(pushed(&mut region, origin(9), NOW).0, vec![]);
+    region.learn(&key("k"), SEQUENCE, 10, &[(origin(1), 8)], NOW).unwrap();
+    assert_eq!(pushed(&mut region, origin(9), NOW).0, vec![(SEQUENCE, 0, 8)]);
+}

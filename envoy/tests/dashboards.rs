@@ -1,0 +1,236 @@
+//! The dashboard and the alerts name only what the programs export: every metric, its labels, and the values by which
+//! they choose among them. A renamed metric would otherwise leave an empty panel, and an alert that never comes.
+//!
+//! Leaves to others: whether thresholds are wise, and Grafana's and Prometheus' own checks of the files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use weir_envoy::http::Request;
+use weir_envoy::{
+    Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Redis, RedisOptions, Weir, binaries,
+    bootstrap, wait,
+};
+
+const SOON: Duration = Duration::from_secs(30);
+/// What Prometheus itself adds to every sample, and the metric that it makes.
+const SCRAPED: [&str; 2] = ["instance", "job"];
+const UP: &str = "up";
+/// What is counted of convergence, wherever it is counted.
+const PROMISED: [&str; 14] = [
+    "weir_ratelimit_global_writes_total",
+    "weir_ratelimit_global_write_errors_total",
+    "weir_ratelimit_global_sync_rows_applied_total",
+    "weir_ratelimit_global_sync_errors_total",
+    "weir_ratelimit_global_entries_created_total",
+    "weir_ratelimit_global_rows_last_poll",
+    "weir_ratelimit_windows",
+    "weir_ratelimit_windows_created_total",
+    "weir_ratelimit_windows_evicted_total",
+    "weir_ratelimit_strict_mode_activations_total",
+    "weir_ratelimit_origin_operations_total",
+    "weir_ratelimit_origin_latency_seconds_bucket",
+    "weir_ratelimit_origin_latency_seconds_count",
+    "weir_ratelimit_origin_errors_total",
+];
+
+/// What an expression asks for.
+#[derive(Debug, Default)]
+struct Asked {
+    /// Each metric, and what is said of its labels: a name, and the values that would do.
+    metrics: Vec<(String, Vec<(String, Vec<String>)>)>,
+    /// Labels by which results are grouped.
+    grouped: BTreeSet<String>,
+}
+
+/// Reads what matters here of PromQL: names, matchers, groups.
+fn read(expression: &str) -> Asked {
+    let mut asked = Asked::default();
+    let mut rest = expression;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic() || matches!(c, '"' | '[' | '_')) {
+        rest = &rest[start..];
+        if let Some(after) = rest.strip_prefix('[') {
+            rest = after.split_once(']').expect("a range ends").1;
+            continue;
+        }
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        if word == "by" {
+            let list = after.trim_start().strip_prefix('(').expect("a group is a list");
+            let (list, after) = list.split_once(')').expect("a list ends");
+            asked.grouped.extend(list.split(',').map(|label| label.trim().to_owned()));
+            rest = after;
+        } else if word.starts_with("weir") || word == UP {
+            let mut matchers = Vec::new();
+            if let Some(inside) = after.strip_prefix('{') {
+                let (inside, after) = inside.split_once('}').expect("a selector ends");
+                rest = after;
+                for matcher in inside.split(',') {
+                    let (label, value) = matcher.split_once('=').expect("a matcher");
+                    let value = value.trim_start_matches('~').trim_matches('"');
+                    matchers.push((label.to_owned(), value.split('|').map(str::to_owned).collect()));
+                }
+            }
+            asked.metrics.push((word.to_owned(), matchers));
+        }
+    }
+    asked
+}
+
+/// Samples by name, each with its labels.
+type Samples = BTreeMap<String, Vec<BTreeMap<String, String>>>;
+
+/// Reads Prometheus' text format.
+fn samples(text: &str) -> Samples {
+    let mut samples = Samples::new();
+    for line in text.lines().filter(|line| line.starts_with("weir")) {
+        let (series, _value) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.trim_end_matches('}').split_once('{').unwrap_or((series, ""));
+        let pairs = labels.split("\",").filter_map(|pair| pair.split_once("=\""));
+        let labels = pairs.map(|(label, value)| (label.to_owned(), value.trim_matches('"').to_owned()));
+        samples.entry(name.to_owned()).or_default().push(labels.collect());
+    }
+    samples
+}
+
+/// Everything that is exported, and the filter itself for what it exports only once it happens.
+struct Exported {
+    samples: Samples,
+    filter: Vec<u8>,
+}
+
+impl Exported {
+    async fn gather() -> Exported {
+        let redis = Redis::start(RedisOptions::default()).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let database = format!("sqlite://{}", folder.path().join("weir.db").display());
+        let environment = [
+            ("WEIR_REDIS_URL", redis.url()),
+            ("WEIR_DATABASE_URL", database.clone()),
+            ("WEIR_DATABASE_READ_URL", database),
+        ];
+        let aggregator = Aggregator::start(AggregatorOptions {
+            arguments: ["--test-cadence", "--migrate"].map(str::to_owned).to_vec(),
+            environment: environment.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+            ..AggregatorOptions::default()
+        })
+        .await
+        .unwrap();
+        let wasm = binaries::filter().unwrap();
+        let config = json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
+            { "name": "a.rule-of_mine", "identifier": { "header": "x-key" }, "limit": 2, "window": "1h" },
+        ]});
+        let envoy = Envoy::start(EnvoyOptions {
+            filter: Filter::Weir(Weir::new(wasm.clone(), config)),
+            aggregator_ports: vec![aggregator.grpc_port()],
+            ..EnvoyOptions::default()
+        })
+        .await
+        .unwrap();
+        envoy.wait_stat("wasmcustom.weir_subscribers", SOON, |subscribers| subscribers == 1).await.unwrap();
+        let mut text = String::new();
+        wait::until("all has happened that panels show", SOON, async || {
+            envoy.send(Request::get("/").header("x-key", "a")).await.unwrap();
+            text = envoy.admin_get("/stats/prometheus").await.unwrap().text();
+            text += &aggregator.admin_get("/metrics").await.unwrap().text();
+            let wanted = ["outcome=\"deny\"", "outcome=\"allow\"", "weir_consult_results_total{"];
+            wanted.iter().all(|wanted| text.contains(wanted))
+        })
+        .await
+        .unwrap();
+        Exported { samples: samples(&text), filter: std::fs::read(wasm).unwrap() }
+    }
+
+    /// Whether the filter names it; a counter appears in Envoy when it first counts.
+    fn filter_names(&self, name: &str) -> bool {
+        self.filter.windows(name.len()).any(|bytes| bytes == name.as_bytes())
+    }
+
+    fn check(&self, place: &str, expression: &str) {
+        let asked = read(expression);
+        assert!(!asked.metrics.is_empty(), "{place}: no metric in {expression}");
+        let count = |c: char| expression.matches(c).count();
+        assert_eq!((count('('), count('{')), (count(')'), count('}')), "{place}: {expression}");
+        let mut labels = BTreeSet::from(SCRAPED.map(str::to_owned));
+        for (name, matchers) in &asked.metrics {
+            if name == UP {
+                continue;
+            }
+            let Some(found) = self.samples.get(name) else {
+                assert!(self.filter_names(name), "{place}: nobody exports {name}");
+                assert!(matchers.iter().all(|(label, _)| SCRAPED.contains(&&**label)), "{place}: {name}");
+                continue;
+            };
+            labels.extend(found.iter().flat_map(BTreeMap::keys).cloned());
+            for (label, values) in matchers.iter().filter(|(label, _)| !SCRAPED.contains(&&**label)) {
+                for value in values {
+                    let exported = found.iter().any(|sample| sample.get(label) == Some(value));
+                    // One value of a label that only some calls have: the filter or the aggregator names it.
+                    let known = exported
+                        || found.iter().any(|sample| sample.contains_key(label)) && self.filter_names(value);
+                    assert!(known, "{place}: {name} has no {label}={value:?}: {found:?}");
+                }
+            }
+        }
+        assert!(asked.grouped.is_subset(&labels), "{place}: {:?} of {labels:?}", asked.grouped);
+    }
+}
+
+fn file(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("grafana").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_else(|| panic!("{field} of {value}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_dashboard_and_alerts_name_is_exported() {
+    let exported = Exported::gather().await;
+    for name in PROMISED {
+        assert!(exported.samples.contains_key(name), "{name}");
+    }
+    let dashboard: Value = serde_json::from_str(&file("weir.json")).unwrap();
+    let (mut expressions, mut ids) = (0, BTreeSet::new());
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = text(panel, "title");
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}: its id is another's");
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            exported.check(title, text(target, "expr"));
+            expressions += 1;
+        }
+    }
+    for variable in dashboard["templating"]["list"].as_array().unwrap() {
+        let Some(query) = variable["query"]["query"].as_str() else { continue };
+        exported.check("a variable", query);
+    }
+    let alerts: Value = serde_yaml_ng::from_str(&file("alerts.yml")).unwrap();
+    let mut names = BTreeSet::new();
+    for group in alerts["groups"].as_array().unwrap() {
+        for rule in group["rules"].as_array().unwrap() {
+            let name = text(rule, "alert");
+            assert!(names.insert(name.to_owned()), "{name} is there twice");
+            exported.check(name, text(rule, "expr"));
+            assert!(["info", "warning", "critical"].contains(&text(&rule["labels"], "severity")), "{name}");
+            for annotation in ["summary", "description"] {
+                assert!(!text(&rule["annotations"], annotation).is_empty(), "{name}");
+            }
+        }
+    }
+    println!("{expressions} expressions and {} alerts", names.len());
+}
+
+#[test]
+fn expressions_are_read() {
+    let asked = read(
+        r#"sum by (rule, le) (rate(weir_a_total{x="y",z=~"$v|w"}[$__rate_interval])) / max(weir_b) > 1e3"#,
+    );
+    let x = ("x".to_owned(), vec!["y".to_owned()]);
+    let z = ("z".to_owned(), vec!["$v".to_owned(), "w".to_owned()]);
+    assert_eq!(asked.metrics, [("weir_a_total".to_owned(), vec![x, z]), ("weir_b".to_owned(), vec![])]);
+    assert_eq!(asked.grouped, BTreeSet::from(["le".to_owned(), "rule".to_owned()]));
+}
