@@ -38,8 +38,9 @@ async fn publish(shared: &Shared, global: &Global, life: &mut Option<u64>) {
     }
     let due = all_due(shared).await;
     let choice = most_used(due, global.cadence.namespace_cap, |due| (&due.publication.key, due.utilisation));
-    shared.metrics.global_left.inc_by(choice.left.len() as u64);
-    shared.region(|region, _| region.publish_failed(choice.left.iter().map(|due| &due.publication)));
+    let left: Vec<Publication> = choice.left.into_iter().map(|due| due.publication).collect();
+    shared.metrics.global_left.inc_by(left.len() as u64);
+    wait_again(shared, &left).await;
     let rows: Vec<Publication> = choice.chosen.into_iter().map(|due| due.publication).collect();
     if rows.is_empty() || write(shared, global, &rows).await {
         shared.metrics.published.touch();
@@ -56,7 +57,7 @@ async fn write(shared: &Shared, global: &Global, rows: &[Publication]) -> bool {
         })
         .await;
     // What stands in the table by now is no longer worth publishing and does not wait again.
-    shared.region(|region, _| region.publish_failed(rows));
+    wait_again(shared, rows).await;
     shared.metrics.global_writes.inc_by(published.rows);
     for (reason, count) in &published.errors {
         shared.metrics.global_write_failed(reason, *count);
@@ -101,15 +102,25 @@ async fn still_lives(shared: &Shared, global: &Global, life: &mut Option<u64>) -
     }
 }
 
-/// Everything that is due, taken in steps, so that no consult waits for long.
+/// Everything that is due, taken in steps, so that no consult waits for long. A busy cell may come more than once, so
+/// there is an end to it.
 async fn all_due(shared: &Shared) -> Vec<Due> {
+    let cells = usize::try_from(shared.stats().windows).unwrap_or(usize::MAX);
     let mut all = Vec::new();
-    loop {
+    while all.len() <= cells {
         let (due, more) = shared.region(|region, _| region.next_due(STEP_CELLS));
         all.extend(due);
         if !more {
-            return all;
+            break;
         }
+        yield_now().await;
+    }
+    all
+}
+
+async fn wait_again(shared: &Shared, rows: &[Publication]) {
+    for rows in rows.chunks(STEP_CELLS) {
+        shared.region(|region, _| region.publish_failed(rows));
         yield_now().await;
     }
 }

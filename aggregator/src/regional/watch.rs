@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::{info, warn};
 use weir_core::breaker::State;
+use weir_core::region::exchange::Floor;
 use weir_core::time::UnixMs;
 use weir_core::wire::Changes;
 
@@ -24,6 +25,8 @@ use weir_core::wire::Changes;
 const YOUNG_MS: u64 = 10_000;
 /// Between two looks before the store is found, which has to be connected to.
 const FIRST_LOOKS: Duration = Duration::from_millis(25);
+/// Most cells made up for in one call.
+const STEP_CELLS: usize = 1_024;
 
 /// Watches for as long as the program runs.
 pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
@@ -127,13 +130,24 @@ async fn end_grace(shared: Arc<Shared>, regional: Arc<Regional>, number: u64, si
 
 async fn settle(shared: &Shared, regional: &Regional, since: UnixMs) {
     let (floors, life) = shared.region(|region, _| (region.end_grace(since), region.store_life()));
-    if floors.is_empty() {
-        return;
+    let mut settled = 0;
+    for floors in floors.chunks(STEP_CELLS) {
+        settled += raise(shared, regional, floors, life).await;
     }
+    regional.changed.notify_one();
+    shared.changed.notify_one();
+    if settled > 0 {
+        info!(cells = settled, "what nobody could account for after the loss counts as the region's base");
+    }
+}
+
+/// Has the store make up for some; how many it did. The others wait for the end of another time of grace.
+async fn raise(shared: &Shared, regional: &Regional, floors: &[Floor], life: u32) -> usize {
     let started = Instant::now();
-    let results = regional.store.raise_to(&floors, ms(regional.cadence.replay_timeout_ms)).await;
-    let failure = results.iter().find_map(|result| result.as_ref().err().cloned());
-    regional.note(&shared.metrics, Operation::Replay, started, &failure.map_or(Ok(()), Err));
+    let results = regional.store.raise_to(floors, ms(regional.cadence.replay_timeout_ms)).await;
+    let error = results.iter().find_map(|result| result.as_ref().err());
+    let nothing = results.iter().all(Result::is_err);
+    regional.note_part(&shared.metrics, Operation::Replay, started, nothing, error);
     shared.region(|region, now| {
         for (floor, result) in floors.iter().zip(&results) {
             match result {
@@ -142,10 +156,7 @@ async fn settle(shared: &Shared, regional: &Regional, since: UnixMs) {
             }
         }
     });
-    regional.changed.notify_one();
-    shared.changed.notify_one();
-    let cells = results.iter().filter(|result| result.is_ok()).count();
-    info!(cells, "what nobody could account for after the loss counts as the region's base");
+    results.iter().filter(|result| result.is_ok()).count()
 }
 
 /// Says which Envoys are alive here, and hears which are elsewhere, for as long as the program runs.

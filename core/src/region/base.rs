@@ -48,7 +48,10 @@ impl Region {
             let Some((key, state)) = self.keys.at(spot.slot) else { continue };
             let began = UnixMs(spot.sequence.saturating_mul(state.cell_ms()));
             let expires = state.expires(spot.sequence);
-            let Some(total) = state.cell(spot.sequence).and_then(CellState::missing_floor) else { continue };
+            let Some(cell) = state.cell(spot.sequence) else { continue };
+            let Some(total) = cell.missing_floor() else { continue };
+            // The store makes up for what it does not hold: what is known here and only on its way to it is no loss.
+            let total = total.saturating_sub(self.backing.life().map_or(0, |life| cell.on_its_way(life)));
             if began <= lost {
                 floors.push(Floor { key: key.clone(), sequence: spot.sequence, total, expires });
             } else {

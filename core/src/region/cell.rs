@@ -219,6 +219,12 @@ impl CellState {
             .filter(move |component| !known || component.stored == NEVER || component.stored < component.own)
     }
 
+    /// How much more the components say than the store is known to hold in this `life`.
+    pub(super) fn on_its_way(&self, life: u32) -> u64 {
+        let stored = self.stored(life).fold(0, |sum: u64, (_, own)| sum.saturating_add(own));
+        self.sum.saturating_sub(stored)
+    }
+
     /// What the store is known to hold in this `life`.
     pub(super) fn stored(&self, life: u32) -> impl Iterator<Item = Part> + '_ {
         let known = self.life == life;

@@ -77,3 +77,15 @@ fn the_base_is_published_with_the_rest_and_goes_to_the_store() {
     let told = region.next_merges(9);
     assert!(told[0].parts.contains(&(BASE, 7)));
 }
+
+#[test]
+fn what_is_only_on_its_way_to_the_store_is_no_loss() {
+    let mut region = backed();
+    region.witness(&key("k"), SEQUENCE, 9, NOW).unwrap();
+    region.report(origin(1), &[count("k", SEQUENCE, 2)], NOW);
+    let merge = region.next_merges(9).remove(0);
+    took(&mut region, &merge);
+    region.report(origin(1), &[count("k", SEQUENCE, 5)], NOW);
+    // The store holds 2, so its base is 4; with the 3 that it has still to be told, that makes 9.
+    assert_eq!(floors(&mut region), vec![(SEQUENCE, 6)]);
+}
