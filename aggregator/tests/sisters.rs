@@ -178,6 +178,29 @@ async fn a_wiped_redis_holds_everything_again_within_a_tick() {
     assert!(held(&one, "alice").iter().all(|(origin, _)| *origin != BASE), "nothing was made up");
 }
 
+/// The copy has the same sentinel; what tells is that it was looked at less often.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {
+    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"look\"}";
+    const WIPES: &str = "weir_aggregator_store_wipes_total{store=\"regional\"}";
+    let mut redis = redis().await;
+    let weir = ready(&redis.url()).await;
+    let mut peer = weir.join(1, false).await;
+    report(&weir, &mut peer, 1, "alice", 600).await;
+    assert!(redis.ask("SAVE").await.unwrap().starts_with("+OK"));
+    report(&weir, &mut peer, 2, "alice", 900).await;
+    let looks = weir.metric(LOOKS);
+    common::until("it is looked at", || weir.metric(LOOKS) > looks + 1.0).await;
+    assert_eq!(
+        (stored(&redis.url(), &weir, "alice").await, weir.metric(WIPES)),
+        (vec![(OriginId([1; 16]), 900)], 0.0)
+    );
+    redis.restart().await.unwrap();
+    let whole = async || stored(&redis.url(), &weir, "alice").await == [(OriginId([1; 16]), 900)];
+    wait::until("all is there again", DEADLINE, whole).await.unwrap();
+    assert_eq!(weir.metric(WIPES), 1.0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     let mut redis = redis().await;

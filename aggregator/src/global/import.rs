@@ -12,8 +12,8 @@ use tokio::task::yield_now;
 use tracing::debug;
 use weir_core::region::exchange::Stored;
 
-/// Most cells merged while others wait for the region.
-const STEP_CELLS: usize = 1_024;
+/// Most cells merged while others wait for the region: each is told to every Envoy.
+const STEP_CELLS: usize = 256;
 
 /// Imports for as long as the program runs.
 pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {

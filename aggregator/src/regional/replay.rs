@@ -16,6 +16,8 @@ use tokio::time::sleep;
 use weir_core::region::exchange::{Merge, Merged};
 use weir_core::region::{HotCell, most_used};
 
+/// So many cells take a second or more to tell.
+const BACKLOG_CELLS: usize = 65_536;
 /// Most cells in one call.
 const CALL_CELLS: usize = 1_024;
 /// Most cells handed to the region while streams wait for it.
@@ -41,6 +43,10 @@ pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
     loop {
         regional.unstored.notified().await;
         let round = shared.begin_replay();
+        if round.waiting > BACKLOG_CELLS {
+            // The store was away and catches up: until it has, memory is all there is. Filters would not wait so long.
+            shared.replayed(round);
+        }
         let outcome = match regional.is_usable() {
             true => replay(&shared, &regional, round.waiting, &mut refused).await,
             false => Outcome::Failed,

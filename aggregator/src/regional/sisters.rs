@@ -100,6 +100,7 @@ pub async fn read_hot(shared: Arc<Shared>, regional: Arc<Regional>) {
     loop {
         if timeout(pause, regional.missed.notified()).await.is_ok() {
             to_whole = HOT_SHARDS;
+            shared.region(|region, _| region.set_whole(false));
         }
         if !regional.listens.load(Ordering::Acquire) {
             // What became hot behind the reader would be missed.
@@ -111,6 +112,8 @@ pub async fn read_hot(shared: Arc<Shared>, regional: Arc<Regional>) {
                 Err(error) => {
                     debug!(%error, "the hot index could not be read");
                     to_whole = HOT_SHARDS;
+                    // The others need not wait for this one.
+                    shard = (shard + 1) % HOT_SHARDS;
                     break;
                 }
             }
@@ -152,7 +155,10 @@ async fn read_cells(shared: &Shared, regional: &Regional, shard: usize) -> Resul
                 }
             }
         });
-        if let Some(error) = read.into_iter().find_map(Result::err) {
+        // A cell that the store refuses is not what an aggregator made of it, and keeps nobody from the others.
+        let bad = |result: &Result<_, StoreError>| matches!(result, Err(StoreError::Refused { .. }));
+        let nothing = read.iter().all(Result::is_err);
+        if let Some(error) = read.into_iter().filter(|result| nothing || !bad(result)).find_map(Result::err) {
             return Err(error);
         }
     }

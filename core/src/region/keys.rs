@@ -172,6 +172,11 @@ impl Keys {
         })
     }
 
+    /// Whether a key may be made that no filter here has asked for: the last quarter of the room is for those.
+    pub(super) fn has_room_for(&self, key: &[u8]) -> bool {
+        self.index.len() < self.max - self.max / 4 || self.find_bytes(key, self.hash(key)).is_some()
+    }
+
     fn insert(&mut self, key: &[u8], hash: u32, sequence: u64, now: UnixMs) -> Result<usize, Refused> {
         if self.index.len() >= self.max {
             return Err(Refused::Full);

@@ -96,6 +96,9 @@ impl Region {
         // The sum of many may be more than one count can be, and is much all the same.
         let global_others = global_others.min(MAX_COUNT);
         checked(key.as_bytes(), sequence, global_others, now)?;
+        if !self.keys.has_room_for(key.as_bytes()) {
+            return Err(Refused::Full);
+        }
         let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
         let cell = state.cell_mut(sequence)?;
         let created = !core::mem::replace(&mut cell.queued.counted, true);

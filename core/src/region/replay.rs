@@ -218,6 +218,9 @@ impl Region {
     ) -> Result<(), Refused> {
         let Some(life) = self.backing.life else { return Ok(()) };
         checked(key.as_bytes(), sequence, 0, now)?;
+        if !self.keys.has_room_for(key.as_bytes()) {
+            return Err(Refused::Full);
+        }
         let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
         let became_hot = state.note_limit(sequence, limit);
         if state.cell_mut(sequence)?.learn(parts, life, now) || became_hot {

@@ -120,3 +120,12 @@ fn the_most_used_of_each_namespace_go_first() {
     chosen.sort();
     assert_eq!((chosen, choice.left.len()), (vec![0, 4, 5], 4), "the other namespace has room of its own");
 }
+
+#[test]
+fn other_regions_do_not_take_the_last_room() {
+    let mut region = Region::new(RegionLimits { max_keys: 4, max_origins: 9 }, (1, 2));
+    for (identifier, taken) in [("a", true), ("b", true), ("c", true), ("d", false), ("a", true)] {
+        assert_eq!(region.import(&key(identifier), SEQUENCE, 5, NOW).is_ok(), taken, "{identifier}");
+    }
+    assert_eq!(region.report(origin(1), &[count("e", SEQUENCE, 1)], NOW).refused, vec![]);
+}
