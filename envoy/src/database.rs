@@ -145,7 +145,8 @@ impl Kind {
                 command
             }
         };
-        command.arg(data).args(run_as());
+        // A server that starts removes what it takes for leftovers of others in the temporary folder.
+        command.arg(data).args(run_as()).env("TMPDIR", folder);
         let output = command.stdin(Stdio::null()).output().context("creating a database's folder")?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "creating a database's folder: {}\n{said}", output.status);
@@ -167,7 +168,8 @@ impl Kind {
             .args(COMMON)
             .args(own)
             .args(run_as())
-            .args(arguments);
+            .args(arguments)
+            .env("TMPDIR", folder);
         Process::spawn(name, command, folder)
     }
 }
