@@ -178,6 +178,30 @@ async fn a_wiped_redis_holds_everything_again_within_a_tick() {
     assert!(held(&one, "alice").iter().all(|(origin, _)| *origin != BASE), "nothing was made up");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_cell_turns_no_other_away_from_redis() {
+    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"look\"}";
+    let redis = redis().await;
+    let weir = ready(&redis.url()).await;
+    let damaged = format!("weir:test-region:{{default/api/mallory/3600000/0/1}}:{}", weir.sequence());
+    assert!(redis.ask(&format!("SET {damaged} x")).await.unwrap().starts_with("+OK"));
+    let mut peer = weir.join(1, false).await;
+    let looks = weir.metric(LOOKS);
+    let mut own = 0;
+    while weir.metric(LOOKS) < looks + 12.0 {
+        own += 1;
+        report(&weir, &mut peer, 2 * own, "mallory", own).await;
+        report(&weir, &mut peer, 2 * own + 1, "alice", own).await;
+        let answers = peer.answers(vec![weir.consult(own, "mallory", own, 1, 1_000_000)]).await;
+        assert!(answers[0].granted, "memory answers");
+        assert_eq!(weir.metric(BREAKER), 0.0, "the store works");
+    }
+    assert_eq!(stored(&redis.url(), &weir, "alice").await, [(OriginId([1; 16]), own)]);
+    assert!(redis.ask(&format!("DEL {damaged}")).await.unwrap().starts_with(":1"));
+    let mended = async || !stored(&redis.url(), &weir, "mallory").await.is_empty();
+    wait::until("it is offered again", DEADLINE, mended).await.unwrap();
+}
+
 /// The copy has the same sentinel; what tells is that it was looked at less often.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {

@@ -2,7 +2,7 @@
 //!
 //! Leaves to others: sending the answers (`stream`), judging (`weir_core::region`, and the store's script).
 
-use super::Regional;
+use super::{Regional, did_nothing};
 use crate::metrics::Operation;
 use crate::shared::Shared;
 use crate::store::StoreError;
@@ -85,7 +85,7 @@ fn note(
     results: &[Result<Merged, StoreError>],
 ) {
     let error = results.iter().find_map(|result| result.as_ref().err());
-    let nothing = results.iter().all(Result::is_err);
+    let nothing = did_nothing(results);
     let hurried = patience < FAIR_PATIENCE && error == Some(&StoreError::Timeout);
     if hurried {
         shared.metrics.operation_failed(Operation::Consult, "hurried");

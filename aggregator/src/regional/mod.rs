@@ -146,6 +146,11 @@ pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>, tasks: &mut JoinSet
     tasks.spawn(sisters::read_hot(shared(), regional()));
 }
 
+/// Whether every part of a call failed, and none because of its own cell.
+fn did_nothing<T>(results: &[Result<T, StoreError>]) -> bool {
+    results.iter().all(|result| result.as_ref().is_err_and(|error| !error.is_of_the_cell()))
+}
+
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }

@@ -6,7 +6,7 @@
 //!
 //! Leaves to others: which cells wait (`weir_core::region`), acknowledging (`stream`).
 
-use super::{Regional, ms};
+use super::{Regional, did_nothing, ms};
 use crate::metrics::Operation;
 use crate::shared::Shared;
 use crate::store::StoreError;
@@ -64,11 +64,8 @@ pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
             regional.unstored.notify_one();
         }
         // What one of several servers did not take is not offered to it without pause.
-        let pause = if outcome == Outcome::Failed {
-            regional.cadence.sentinel_ms
-        } else {
-            regional.cadence.replay_ms
-        };
+        let cadence = &regional.cadence;
+        let pause = if outcome == Outcome::Told { cadence.replay_ms } else { cadence.sentinel_ms };
         sleep(ms(pause)).await;
     }
 }
@@ -87,14 +84,14 @@ async fn replay(shared: &Shared, regional: &Regional, waiting: usize, refused: &
         let results = regional.store.merge(&merges, ms(regional.cadence.replay_timeout_ms)).await;
         take(shared, &merges, &results);
         let error = results.iter().find_map(|result| result.as_ref().err().cloned());
-        let nothing = results.iter().all(Result::is_err);
+        let nothing = did_nothing(&results);
         regional.note_part(&shared.metrics, Operation::Replay, started, nothing, error.as_ref());
         regional.changed.notify_one();
         shared.changed.notify_one();
         for (merge, result) in merges.into_iter().zip(results) {
             match result {
                 Ok(_) => {}
-                Err(StoreError::Refused { .. }) if !nothing => refused.set_aside(merge),
+                Err(error) if error.is_of_the_cell() => refused.set_aside(merge),
                 Err(_) => away.push(merge),
             }
         }

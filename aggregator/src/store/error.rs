@@ -47,6 +47,12 @@ impl StoreError {
         }
     }
 
+    /// Whether only the cell that was asked about is to blame: somebody has put something else in its place, or too much
+    /// into it. The store itself works.
+    pub fn is_of_the_cell(&self) -> bool {
+        matches!(self, StoreError::Refused { code, .. } if code == "WRONGTYPE" || code == "ERR")
+    }
+
     /// What a server said of a command.
     pub(super) fn of_command(error: &ServerError) -> StoreError {
         let mut detail = error.details().unwrap_or_default().to_owned();
