@@ -201,8 +201,13 @@ impl Server {
             info!("connections that did not end are cut");
             self.grpc.abort();
         }
-        // What a filter said last was not acknowledged perhaps, and the filter may be gone.
-        if timeout(LAST_REPLAY, self.shared.stored()).await.is_err() {
+        // What a filter said last was not acknowledged perhaps, and the filter may be gone. When a second round is over,
+        // the index names what became hot in the first, so that the region's other aggregators find it.
+        let told = async {
+            self.shared.stored().await;
+            self.shared.stored().await;
+        };
+        if timeout(LAST_REPLAY, told).await.is_err() {
             info!("the regional store does not take what was reported last");
         }
         if let (None, Some(global)) = (&self.shared.regional, &self.shared.global) {
