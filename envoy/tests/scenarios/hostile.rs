@@ -139,9 +139,14 @@ async fn a_peer_that_streams_nonsense() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_acknowledges_nothing() {
     const LIMIT: u64 = 200;
+    /// Streams that the deaf one was asked for.
+    static STREAMS: AtomicUsize = AtomicUsize::new(0);
     let deaf = Impostor::start(|connection, connections| {
         connections.spawn(async move {
-            let service = service_fn(async |request| Ok::<_, Infallible>(deaf(request)));
+            let service = service_fn(async |request| {
+                STREAMS.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, Infallible>(deaf(request))
+            });
             let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             // Envoy ends it when it has had enough.
             let _ = served.serve_connection(TokioIo::new(connection), service).await;
@@ -155,11 +160,24 @@ async fn a_peer_that_acknowledges_nothing() {
         concurrency: 4,
         ..EnvoyOptions::default()
     };
-    let envoy = Envoy::start(options).await.unwrap();
-    connected(&envoy).await;
+    // Each worker begins with either; now and then all begin with the one that hears, and there is nothing to see.
+    let envoy = loop {
+        let envoy = Envoy::start(options.clone()).await.unwrap();
+        connected(&envoy).await;
+        if STREAMS.load(Ordering::Relaxed) > 0 {
+            break envoy;
+        }
+    };
     assert_eq!(passing(&envoy, 50).await, 50);
     let given_up = "wasmcustom.weir_streams_unacknowledged_total";
-    envoy.wait_stat(given_up, SOON, |given_up| given_up > 0).await.unwrap();
+    let mut others = 0;
+    let gives_up = async || {
+        // Until a worker that speaks to the deaf one has something to tell.
+        others += 1;
+        envoy.send(get_as(&format!("other-{others}"))).await.unwrap();
+        envoy.stat(given_up).await.unwrap() > 0
+    };
+    wait::until("the deaf one is given up", SOON, gives_up).await.unwrap();
     assert!(envoy.log().unwrap().contains("acknowledges nothing"), "{}", envoy.log().unwrap());
     let told = async || total_in(&aggregator, "r", "a").await == 50;
     if wait::until("the other one is told everything", SOON, told).await.is_err() {
