@@ -102,7 +102,8 @@ impl<'a> KeyParts<'a> {
         self.duration_ms.checked_div(u64::from(self.resolution)).unwrap_or(self.duration_ms).max(1)
     }
 
-    fn check(&self) -> Result<(), KeyError> {
+    /// Whether these parts make a key.
+    pub fn check(&self) -> Result<(), KeyError> {
         if [self.workspace, self.namespace, self.identifier].iter().any(|t| t.len() > MAX_TEXT_BYTES) {
             return Err(KeyError::Malformed);
         }

@@ -35,6 +35,12 @@ pub struct FilterFrame {
     /// Echoed at once.
     #[prost(message, optional, tag = "4")]
     pub ping: Option<Ping>,
+    /// Questions about limits that are held exactly; at most [`MAX_FRAME_CELLS`].
+    #[prost(message, repeated, tag = "5")]
+    pub asks: Vec<Ask>,
+    /// Questions whose charges are to be undone, as their requests did not pass after all; at most [`MAX_FRAME_CELLS`].
+    #[prost(message, repeated, tag = "6")]
+    pub withdrawals: Vec<Withdrawal>,
 }
 
 /// Who speaks.
@@ -147,6 +153,9 @@ pub struct RegionFrame {
     /// Why this stream ends.
     #[prost(message, optional, tag = "6")]
     pub refusal: Option<Refusal>,
+    /// Answers to [`FilterFrame::asks`].
+    #[prost(message, repeated, tag = "7")]
+    pub rulings: Vec<Rulings>,
 }
 
 /// The stream is accepted.
@@ -242,6 +251,107 @@ pub struct Refusal {
     /// For an operator's eyes.
     #[prost(string, tag = "1")]
     pub reason: String,
+}
+
+/// May all of these pass? See [`crate::exact`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ask {
+    /// Returned in the [`Rulings`]; never used again by the same worker.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// At most [`crate::exact::MAX_CHARGES`].
+    #[prost(message, repeated, tag = "2")]
+    pub charges: Vec<Charge>,
+    /// How long the asker waits for the answer, in milliseconds.
+    #[prost(uint32, tag = "3")]
+    pub timeout_ms: u32,
+}
+
+/// One limit to be charged to: either a log or a ledger.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Charge {
+    /// A sliding log.
+    #[prost(message, optional, tag = "1")]
+    pub log: Option<LogLimit>,
+    /// A zone of the ledger.
+    #[prost(message, optional, tag = "2")]
+    pub ledger: Option<LedgerLimit>,
+    /// What is used; 0 only asks.
+    #[prost(uint64, tag = "3")]
+    pub cost: u64,
+}
+
+/// A sliding log.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct LogLimit {
+    /// Canonical key bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// Most that may be used in any window of the key's duration.
+    #[prost(uint64, tag = "2")]
+    pub most: u64,
+}
+
+/// A zone of the ledger, which knows rate and window.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct LedgerLimit {
+    /// The zone's number.
+    #[prost(uint32, tag = "1")]
+    pub zone: u32,
+    /// Whose attempts are counted together.
+    #[prost(bytes = "vec", tag = "2")]
+    pub bucket: Vec<u8>,
+}
+
+/// The aggregator's word on an [`Ask`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Rulings {
+    /// The question's id.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// One for each charge, in order; missing ones are undecided.
+    #[prost(message, repeated, tag = "2")]
+    pub rulings: Vec<Ruling>,
+}
+
+/// What became of one charge; see [`crate::exact::Ruling`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ruling {
+    /// 0 undecided, 1 untried, 2 allowed, 3 denied.
+    #[prost(uint32, tag = "1")]
+    pub verdict: u32,
+    /// The limit that was applied.
+    #[prost(uint64, tag = "2")]
+    pub limit: u64,
+    /// What could still be used.
+    #[prost(uint64, tag = "3")]
+    pub remaining: u64,
+    /// Milliseconds until the oldest use leaves the window.
+    #[prost(uint64, tag = "4")]
+    pub reset_ms: u64,
+    /// The window in milliseconds.
+    #[prost(uint64, tag = "5")]
+    pub window_ms: u64,
+    /// The ledger's number; 0 if there is none.
+    #[prost(uint64, tag = "6")]
+    pub transaction: u64,
+    /// Of a denial: milliseconds until the same cost could pass.
+    #[prost(uint64, tag = "7")]
+    pub retry_after_ms: u64,
+    /// Of a denial: the cost exceeds the limit.
+    #[prost(bool, tag = "8")]
+    pub never: bool,
+}
+
+/// The charges of an [`Ask`] that was allowed are to be undone. May be repeated.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Withdrawal {
+    /// The question.
+    #[prost(message, optional, tag = "1")]
+    pub ask: Option<Ask>,
+    /// What was ruled, as far as it is known: the ledger's numbers matter.
+    #[prost(message, repeated, tag = "2")]
+    pub rulings: Vec<Ruling>,
 }
 
 /// Between the aggregators of one region: cells that changed, as the region's store holds them now.

@@ -4,9 +4,10 @@ mod common;
 
 use common::allocations;
 use weir_core::key::{HashKey, Key, KeyParts, OriginId};
-use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
+use weir_core::limiter::{Check, Decision, ExactCheck, ExactLimit, Limiter, Policy, Setup};
 use weir_core::table::{Geometry, MemoryShared, Meta, Place, Shared, Version};
 use weir_core::time::{MonoMs, Now, UnixMs};
+use weir_core::wire;
 
 const NOW: Now = Now { unix: UnixMs(60_000_000), mono: MonoMs(1_000_000) };
 
@@ -37,8 +38,8 @@ fn key(identifier: &str) -> Key {
     Key::new(&parts).unwrap()
 }
 
-/// Decides 100 requests on one key after `warm_up` others; returns allocations, loads and stores.
-fn costs(limit: u64, warm_up: usize) -> (usize, usize, usize) {
+/// A worker's limiter and its table.
+fn limiter() -> (Limiter, Counted) {
     let mut shared = Counted::default();
     let proposal = Meta {
         origin: OriginId([1; 16]),
@@ -47,7 +48,12 @@ fn costs(limit: u64, warm_up: usize) -> (usize, usize, usize) {
     };
     let meta = Meta::establish(&mut shared, proposal);
     let setup = Setup { meta, worker: 7, token: String::new(), version: 1, local_sets: 64 };
-    let mut limiter = Limiter::new(setup, NOW);
+    (Limiter::new(setup, NOW), shared)
+}
+
+/// Decides 100 requests on one key after `warm_up` others; returns allocations, loads and stores.
+fn costs(limit: u64, warm_up: usize) -> (usize, usize, usize) {
+    let (mut limiter, mut shared) = limiter();
     let key = key("alice");
     let check =
         Check { rule: 0, key: key.as_bytes(), cell_ms: 60_000, limit, cost: 1, policy: Policy::default() };
@@ -71,4 +77,34 @@ fn a_lease_costs_neither_an_allocation_nor_an_access() {
 fn the_table_costs_a_load_and_a_store_and_no_allocation() {
     // A 64th of what is left is below four costs, so there is no lease.
     assert_eq!(costs(220, 100), (0, 100, 100));
+}
+
+#[test]
+fn a_remembered_denial_of_a_log_costs_neither_an_allocation_nor_an_access() {
+    let (mut limiter, mut shared) = limiter();
+    limiter.on_opening(NOW.mono);
+    let welcome = Some(wire::Welcome { version: wire::PROTOCOL_VERSION, region: String::new() });
+    limiter.on_frame(&mut shared, &wire::RegionFrame { welcome, ..Default::default() }, NOW.mono);
+    let key = key("alice");
+    let policy = Policy { timeout_ms: 100, ..Policy::default() };
+    let log =
+        ExactCheck { rule: 0, limit: ExactLimit::Log { key: key.as_bytes(), most: 5 }, cost: 1, policy };
+    let decide = |shared: &mut Counted, limiter: &mut Limiter| {
+        limiter.decide_exact(shared, 1, &[], &[log], NOW.mono).decision
+    };
+    assert_eq!(decide(&mut shared, &mut limiter), Decision::Wait);
+    assert_eq!(
+        limiter.take_frames(&mut shared, NOW.mono).iter().map(|frame| frame.asks.len()).sum::<usize>(),
+        1
+    );
+    let denied = wire::Ruling { verdict: 3, retry_after_ms: 1_000, ..Default::default() };
+    let rulings = vec![wire::Rulings { id: 1, rulings: vec![denied] }];
+    limiter.on_frame(&mut shared, &wire::RegionFrame { rulings, ..Default::default() }, NOW.mono);
+    (shared.loads, shared.stores) = (0, 0);
+    let allocated = allocations(|| {
+        for _ in 0..100 {
+            assert!(matches!(decide(&mut shared, &mut limiter), Decision::Deny(_)));
+        }
+    });
+    assert_eq!((allocated, shared.loads, shared.stores), (0, 0, 0));
 }

@@ -1,6 +1,7 @@
 //! Configurations: what is read, and what is said about what cannot be read.
 
 use proptest::prelude::*;
+use weir_core::exact::{self, MAX_LOG_LIMIT};
 use weir_core::rules::{Config, Cost, FirstRequest, Missing, OnConsultFailure};
 
 const RULE: &str = r#"{"name": "r", "identifier": {"header": "x"}, "limit": 1, "window": "1s"}"#;
@@ -329,6 +330,101 @@ fn rules_that_are_wrong() {
     let many = vec![r#"{"identifier": "a", "limit": 1}"#; 10_001].join(",");
     let expected = "rules[0].overrides: it has 10001 overrides; expected a list of 0 to 10000 overrides";
     check(&with_fields(&format!(r#""overrides": [{many}]"#)), &[expected]);
+}
+
+/// A configuration of one rule, which has a name and an identifier and these fields.
+fn held(fields: &str) -> String {
+    with_rules(&format!(r#"[{{"name": "r", "identifier": {{"header": "x"}}, {fields}}}]"#))
+}
+
+#[test]
+fn a_rule_names_its_strategy() {
+    let read = |fields: &str| Config::parse(held(fields).as_bytes()).unwrap().rules.remove(0);
+    let window = read(r#""limit": 5, "window": "1m", "strategy": "window""#);
+    assert_eq!((window.strategy, window.consult_timeout_ms), (exact::Strategy::Window, 50));
+    let log = read(r#""limit": 100000, "window": "1m", "strategy": "log""#);
+    assert_eq!((log.strategy, log.limit, log.duration_ms), (exact::Strategy::Log, MAX_LOG_LIMIT, 60_000));
+    assert_eq!(log.consult_timeout_ms, 100);
+    let ledger = read(
+        r#""strategy": "ledger", "zone": 4294967295, "consult_timeout": "10s", "on_consult_failure": "deny",
+           "shadow": true, "cost": 2, "missing": "skip", "match": {"methods": "GET"},
+           "overrides": [{"identifier": "vip", "exempt": true}]"#,
+    );
+    assert_eq!(ledger.strategy, exact::Strategy::Ledger { zone: u32::MAX });
+    assert_eq!((ledger.limit, ledger.duration_ms, ledger.consult_timeout_ms), (0, 0, 10_000));
+    assert_eq!(read(r#""strategy": "ledger", "zone": 1"#).consult_timeout_ms, 100);
+}
+
+#[test]
+fn what_a_strategy_has_no_use_for_is_refused() {
+    const LOG: &str = r#""limit": 5, "window": "1m", "strategy": "log""#;
+    const LEDGER: &str = r#""strategy": "ledger", "zone": 7"#;
+    let with = |base: &str, more: &str| format!("{base}, {more}");
+    for (fields, expected) in [
+        (
+            r#""limit": 5, "window": "1m", "strategy": "exact""#.to_owned(),
+            &[r#"rules[0].strategy: "exact" is none of its values; expected window, log or ledger"#][..],
+        ),
+        (
+            r#""limit": 100001, "window": "1m", "strategy": "log""#.into(),
+            &["rules[0].limit: 100001 is out of range; expected a whole number from 0 to 100000"],
+        ),
+        (r#""strategy": "log""#.into(), &["rules[0].limit: it is missing", "rules[0].window: it is missing"]),
+        (
+            with(
+                LOG,
+                r#""overrides": [{"identifier": "a", "limit": 100000}, {"identifier": "b", "limit": 100001}]"#,
+            ),
+            &["rules[0].overrides[1].limit: 100001 is out of range"],
+        ),
+        (
+            with(LOG, r#""consult_timeout": "11s""#),
+            &[
+                r#"rules[0].consult_timeout: "11s" is out of range; expected a number with ms, s, m, h or d between 1ms and 10s"#,
+            ],
+        ),
+        (
+            with(LOG, r#""first_request": "trust""#),
+            &[r#"rules[0].first_request: "trust" is of no use here, as every request is asked about"#],
+        ),
+        (
+            with(LOG, r#""zone": 7"#),
+            &[
+                r#"rules[0].zone: 7 is of no use here, as only a ledger has a zone; expected "strategy": "ledger""#,
+            ],
+        ),
+        (r#""limit": 5, "window": "1m", "zone": 7"#.into(), &["rules[0].zone: 7 is of no use here"]),
+        (
+            r#""strategy": "ledger""#.into(),
+            &["rules[0].zone: it is missing; expected the number of the ledger's zone"],
+        ),
+        (
+            r#""strategy": "ledger", "zone": 0"#.into(),
+            &["rules[0].zone: 0 is out of range; expected a whole number from 1 to 4294967295"],
+        ),
+        (
+            r#""strategy": "ledger", "zone": 4294967296"#.into(),
+            &["rules[0].zone: 4294967296 is out of range"],
+        ),
+        (
+            with(LEDGER, r#""limit": 5, "window": "1m""#),
+            &[
+                "rules[0].limit: 5 is of no use here, as a ledger's zone says rate and window",
+                r#"rules[0].window: "1m" is of no use here, as a ledger's zone says rate and window"#,
+            ],
+        ),
+        (
+            with(LEDGER, r#""overrides": [{"identifier": "a", "limit": 1}]"#),
+            &["rules[0].overrides[0].limit: 1 is of no use here, as a ledger's zone says how much passes"],
+        ),
+        (with(LEDGER, r#""first_request": "consult""#), &["rules[0].first_request: "]),
+        (
+            with(LEDGER, r#""namespace": "n""#),
+            &[r#"rules[0].namespace: "n" is of no use here, as a ledger counts by its zone"#],
+        ),
+    ] {
+        check(&held(&fields), expected);
+    }
 }
 
 #[test]

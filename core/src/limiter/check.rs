@@ -30,13 +30,108 @@ pub struct Policy {
     pub timeout_ms: u32,
 }
 
+/// One rule that applies to a request and whose limit is held exactly, where all counts meet (see [`crate::exact`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExactCheck<'a> {
+    /// The rule, as an index that the caller understands, below 64.
+    pub rule: u16,
+    /// Which limit.
+    pub limit: ExactLimit<'a>,
+    /// What the request uses; 0 only asks.
+    pub cost: u64,
+    /// How the rule behaves. Whether a first request is trusted means nothing here.
+    pub policy: Policy,
+}
+
+/// A limit that is held exactly, for one identifier; see [`crate::exact::Limit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExactLimit<'a> {
+    /// An exact sliding log.
+    Log {
+        /// Canonical key bytes.
+        key: &'a [u8],
+        /// Most in any window.
+        most: u64,
+    },
+    /// A zone of the ledger.
+    Ledger {
+        /// The zone's number.
+        zone: u32,
+        /// The canonical identifier.
+        bucket: &'a [u8],
+    },
+}
+
 /// The answer for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Whether the request passes.
     pub decision: Decision,
-    /// Shadow rules that would have denied: bit `n` for rule `n`.
+    /// Shadow rules that would have denied: bit `n` for rule `n`. Exact ones say so later, in
+    /// `Limiter::take_beside`.
     pub shadow_denied: u64,
+    /// What is to be told of the rules that are held exactly.
+    pub exact: Told,
+}
+
+/// What a request is told of exact rules beside its decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Rules that nobody has decided: bit `n` for rule `n`.
+    pub undecided: u64,
+    /// The window of the rule that the decision's budget names, in milliseconds, where it was ruled; else 0.
+    pub window_ms: u64,
+    /// Under which numbers the ledger recorded the request.
+    pub transactions: Transactions,
+}
+
+/// Most transactions that a request is told of; a ledger has more of them where more rules apply.
+pub const MAX_TRANSACTIONS: usize = 4;
+
+/// Numbers of transactions, in the order of the rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transactions([u64; MAX_TRANSACTIONS]);
+
+impl Transactions {
+    /// Adds one, if there is room.
+    pub fn push(&mut self, transaction: u64) {
+        if let Some(free) = self.0.iter_mut().find(|one| **one == 0) {
+            *free = transaction;
+        }
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().copied().filter(|one| *one != 0)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+}
+
+/// How a shadow rule that is held exactly was ruled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// It passes, and is charged.
+    Allowed,
+    /// It would be refused.
+    Denied,
+    /// Nobody has said.
+    Undecided,
+}
+
+impl Outcome {
+    /// Where no rule is held exactly.
+    pub(super) fn of(decision: Decision, shadow_denied: u64) -> Outcome {
+        Outcome { decision, shadow_denied, exact: Told::default() }
+    }
+
+    /// Whether the request passes.
+    pub(super) fn passes(&self) -> bool {
+        matches!(self.decision, Decision::Allow(_))
+    }
 }
 
 /// Whether a request passes.
@@ -59,7 +154,7 @@ pub struct Budget {
     pub limit: u64,
     /// What could still be used now.
     pub remaining: u64,
-    /// Milliseconds until the current cell ends.
+    /// Milliseconds until the current cell ends; of an exact rule, until its oldest use no longer counts.
     pub reset_ms: u64,
 }
 
@@ -83,7 +178,7 @@ pub enum Cause {
     Cost,
     /// What is left is reserved by others of this process: may pass at the next tick.
     Reserved,
-    /// The region did not answer, and the rule asks to deny then.
+    /// The region did not answer, or did not decide, and the rule asks to deny then.
     Undecided,
 }
 
@@ -115,4 +210,19 @@ pub enum ConsultResult {
     Broken,
     /// It could not judge: it is full, or the clocks differ too much.
     Unjudged,
+}
+
+/// How a question about exact limits ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AskResult {
+    /// All of it passes.
+    Allowed,
+    /// Some of it does not.
+    Denied,
+    /// Some of it could not be decided, and nothing is denied.
+    Undecided,
+    /// There was no ruling in time.
+    Timeout,
+    /// The stream broke.
+    Broken,
 }

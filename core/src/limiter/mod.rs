@@ -4,16 +4,21 @@
 //! one change of the shared table ([`charge`](self)). The verdict itself stands in `judge`. Where the local view is
 //! not good enough the request waits for the region (`consults`), at the most as long as its rule says. What was
 //! spent goes to the `outbox` and from there to the aggregator; what comes back is merged by max (`views`).
+//! [`Limiter::decide_exact`] is for requests that rules apply to whose limits are held elsewhere: they wait for a ruling
+//! first (`exact`).
 //!
-//! Drive it with [`Limiter::decide`] for each request, [`Limiter::tick`] every [`Limiter::next_tick_ms`], and
-//! [`Limiter::on_frame`] for each frame; send what [`Limiter::take_frames`] returns after each of them, and answer the
-//! requests that [`Limiter::take_resolved`] names.
+//! Drive it with one of the two for each request, [`Limiter::tick`] every [`Limiter::next_tick_ms`], and
+//! [`Limiter::on_frame`] for each frame; send what [`Limiter::take_frames`] returns after each of them, answer the
+//! requests that [`Limiter::take_resolved`] names, and count what [`Limiter::take_beside`] says.
 //!
 //! Leaves to others: host calls, headers and metrics (`filter`), what applies to a request (`rules`).
 
+mod asks;
 mod charge;
 mod check;
 mod consults;
+mod denials;
+mod exact;
 mod judge;
 mod lease;
 mod link;
@@ -31,10 +36,14 @@ use crate::key::OriginId;
 use crate::table::{Bucket, Meta, Shared};
 use crate::time::{MonoMs, Now, UnixMs};
 use crate::wire;
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use asks::Asks;
 use charge::Item;
 use consults::{Consults, Need, Waiting};
+use denials::Denials;
+use exact::Held;
 use judge::Standing;
 use link::Link;
 use outbox::Outbox;
@@ -43,9 +52,13 @@ use slots::Slots;
 use transact::{Make, Table};
 use walk::Walk;
 
-pub use check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Policy, Reason};
+pub use check::{
+    AskResult, Beside, Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactLimit,
+    MAX_TRANSACTIONS, Outcome, Policy, Reason, Told, Transactions,
+};
 pub use judge::{ANSWER_SERVES_MS, STALE_MS, TOLERANCE_PART, slack};
 pub use link::{FRESH_MS, GiveUp, PING_MS};
+pub use round::MAX_CHECKS;
 pub use stats::Stats;
 pub use transact::OVERFLOW_IDENTIFIER;
 
@@ -91,6 +104,11 @@ pub struct Limiter {
     outbox: Outbox,
     link: Link,
     consults: Consults,
+    asks: Asks,
+    /// Requests that wait for consults after their exact rules were settled.
+    held: BTreeMap<u64, Held>,
+    denials: Denials,
+    told_beside: Vec<(u16, Beside)>,
     roster: Roster,
     walk: Option<Walk>,
     walk_bucket: Bucket,
@@ -140,6 +158,10 @@ impl Limiter {
             outbox: Outbox::default(),
             link: Link::new(worker),
             consults: Consults::default(),
+            asks: Asks::default(),
+            held: BTreeMap::new(),
+            denials: Denials::default(),
+            told_beside: Vec::new(),
             roster: Roster::default(),
             walk: None,
             walk_bucket: Bucket::default(),
@@ -179,7 +201,7 @@ impl Limiter {
             Err(_) if self.consults.is_full() => self.unanswered(shared, checks, now),
             Err(needs) => {
                 self.ask(request, Waiting::new(checks, now.mono), &needs);
-                Outcome { decision: Decision::Wait, shadow_denied: 0 }
+                Outcome::of(Decision::Wait, 0)
             }
         }
     }
@@ -189,6 +211,7 @@ impl Limiter {
         self.wall_offset_ms = now.unix.0.saturating_sub(now.mono.0);
         let now = self.moment(now.mono);
         self.notice_clock_steps(now);
+        self.expire_asks(shared, now);
         self.expire_waiting(shared, now);
         if now.mono.since(self.synced) >= ROSTER_MS {
             self.synced = now.mono;
@@ -203,12 +226,20 @@ impl Limiter {
 
     /// Milliseconds until the next tick.
     pub fn next_tick_ms(&self) -> u64 {
-        if self.consults.is_empty() { TICK_MS } else { WAITING_TICK_MS }
+        match self.consults.is_empty() && !self.asks.is_waited_for() {
+            true => TICK_MS,
+            false => WAITING_TICK_MS,
+        }
     }
 
     /// A full report waits: send it at once.
     pub fn is_urgent(&self) -> bool {
         self.outbox.len() >= FLUSH_ROWS
+    }
+
+    /// Nothing waits, nothing is leased, and all that was spent is stored: the stream may end and nothing is missed.
+    pub fn is_at_rest(&self) -> bool {
+        self.consults.is_empty() && self.leases.len() == 0 && self.walk.is_none() && self.outbox.is_empty()
     }
 
     /// What to send now, in order. Empty unless a stream is open.
@@ -232,6 +263,7 @@ impl Limiter {
         for some in consults.chunks(wire::MAX_FRAME_CELLS) {
             frames.push(wire::FilterFrame { consults: some.to_vec(), ..Default::default() });
         }
+        self.asks.take_frames(self.link.echo(), now.mono, &mut frames);
         if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= ROSTER_MS {
             self.flushed = now.mono;
             self.push_reports(false, now.mono, &mut frames);
@@ -273,6 +305,7 @@ impl Limiter {
         self.outbox.broken();
         self.complete = false;
         self.told_subscriber = None;
+        self.break_asks(shared, now);
         self.break_waiting(shared, now);
     }
 
@@ -290,6 +323,9 @@ impl Limiter {
         }
         for answer in &frame.answers {
             self.answered(shared, answer, now);
+        }
+        for rulings in &frame.rulings {
+            self.ruled(shared, rulings, now);
         }
         if let Some(ack) = &frame.ack {
             self.stats.refused = self.stats.refused.saturating_add(ack.refused.len() as u64);
@@ -317,10 +353,13 @@ impl Limiter {
     /// other workers need not wait for its death.
     pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
         let now = self.moment(now);
+        // First: whoever waited for rulings may have to wait for consults now.
+        self.break_asks(shared, now);
         self.break_waiting(shared, now);
         self.return_leases(shared, now);
         let mut frames = Vec::new();
         if self.link.is_up() {
+            self.asks.take_frames(self.link.echo(), now.mono, &mut frames);
             self.push_reports(true, now.mono, &mut frames);
         }
         Roster::sign_off(shared, self.worker, now.mono);

@@ -209,6 +209,11 @@ impl Outbox {
         self.rows.len()
     }
 
+    /// Nothing waits to be reported, and nothing to be acknowledged.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.in_flight.is_empty() && !self.lost
+    }
+
     /// Leaves the first `taken` of `rows` in place and takes the others back.
     fn keep_from(&mut self, taken: usize, rows: &mut Vec<Held>, keys: &mut Vec<u8>) {
         self.index.clear();

@@ -7,12 +7,15 @@ use super::consults::Need;
 use super::judge::Standing;
 use crate::key::fingerprint;
 use crate::table::Shared;
-use crate::time::Now;
+use crate::time::{MonoMs, Now};
 use crate::window::MAX_COUNT;
 use alloc::vec::Vec;
 
-/// Most checks of one request; a configuration has no more rules.
-pub const MAX_CHECKS: usize = 64;
+/// Most checks of one request: one for each bit of a [`Places`]. A configuration has half as many rules.
+pub const MAX_CHECKS: usize = 128;
+
+/// A set of places among a request's items.
+type Places = u128;
 
 /// What the checks that need the table came to.
 enum Table {
@@ -33,7 +36,7 @@ impl Limiter {
             && !check.policy.shadow
         {
             let decision = self.decide_one(shared, check, asked, now)?;
-            return Ok(Outcome { decision, shadow_denied: 0 });
+            return Ok(Outcome::of(decision, 0));
         }
         let mut items = core::mem::take(&mut self.items);
         self.fold(checks, &mut items);
@@ -41,7 +44,7 @@ impl Limiter {
         let decided = self.enforce(shared, checks, &items, standing.as_ref(), now);
         let outcome = decided.map(|decision| {
             let passes = matches!(decision, Decision::Allow(_));
-            Outcome { decision, shadow_denied: self.shadows(shared, checks, &items, passes, now) }
+            Outcome::of(decision, self.shadows(shared, checks, &items, passes, now))
         });
         self.items = items;
         outcome
@@ -69,6 +72,68 @@ impl Limiter {
             Charged::Denied(denial) => Ok(Decision::Deny(denial)),
             Charged::Ask(reason) => Err(Vec::from([need(&item, reason)])),
         }
+    }
+
+    /// Whether `check` alone would pass, and what is left, by what is known here. Charges nothing and asks nobody.
+    pub fn look(
+        &mut self,
+        shared: &mut impl Shared,
+        check: &Check<'_>,
+        now: MonoMs,
+    ) -> Result<Budget, Denial> {
+        let now = self.moment(now);
+        let item = self.item(0, check);
+        if item.cost > item.limit {
+            return Err(self.above_limit(shared, &item, check, now));
+        }
+        match self.charge(shared, &item, check, Mode::Look, None, now) {
+            Charged::Admitted(budget) | Charged::Held { budget, .. } => Ok(budget),
+            Charged::Denied(denial) => Err(denial),
+            // Nobody is asked where there is no standing.
+            Charged::Ask(_) => {
+                Ok(Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms })
+            }
+        }
+    }
+
+    /// A denial of the checks that is certain by what is known here, without charging anything: counts only grow.
+    pub(super) fn foretold(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        now: Now,
+    ) -> Option<Denial> {
+        let mut items = core::mem::take(&mut self.items);
+        self.fold(checks, &mut items);
+        let mut denied = self.foregone(shared, checks, &items, now);
+        for (_, item, check) in enforced(&items, checks) {
+            if denied.is_some() || self.covered(item, check, now).is_some() {
+                continue;
+            }
+            // What is only reserved, and be it by this worker's own lease, may pass when it is charged.
+            if let Charged::Denied(denial) = self.charge(shared, item, check, Mode::Look, None, now)
+                && denial.cause == Cause::Limit
+            {
+                denied = Some(denial);
+            }
+        }
+        self.items = items;
+        denied
+    }
+
+    /// A refusal that does not come from the checks: their shadow rules look on all the same.
+    pub(super) fn refused(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        denial: Denial,
+        now: Now,
+    ) -> Outcome {
+        let mut items = core::mem::take(&mut self.items);
+        self.fold(checks, &mut items);
+        let shadow_denied = self.shadows(shared, checks, &items, false, now);
+        self.items = items;
+        Outcome::of(Decision::Deny(denial), shadow_denied)
     }
 
     /// What the worker's own memory decides: a denial that still holds, or a lease.
@@ -139,7 +204,7 @@ impl Limiter {
             return Ok(Decision::Deny(denial));
         }
         let mut budget: Option<Budget> = None;
-        let mut covered = 0u64;
+        let mut covered: Places = 0;
         for (at, item, check) in enforced(items, checks) {
             if let Some(left) = self.covered(item, check, now) {
                 budget = tighter(budget, Some(left));
@@ -181,14 +246,14 @@ impl Limiter {
         shared: &mut impl Shared,
         checks: &[Check<'_>],
         items: &[Item],
-        covered: u64,
+        covered: Places,
         standing: Option<&Standing>,
         now: Now,
     ) -> Result<Table, Vec<Need>> {
         let in_table = || enforced(items, checks).filter(|(at, ..)| covered & (1 << at) == 0);
         let Some((last, ..)) = in_table().last() else { return Ok(Table::Charged(None)) };
         let (mut budget, mut denied, mut needs) = (None, None, Vec::new());
-        let (mut held, mut diverted) = (0u64, 0u64);
+        let (mut held, mut diverted): (Places, Places) = (0, 0);
         for (at, item, check) in in_table() {
             let failed = denied.is_some() || !needs.is_empty();
             let mode = match (failed, at == last) {
@@ -201,7 +266,7 @@ impl Limiter {
                 Charged::Held { budget: left, overflow } => {
                     budget = tighter(budget, Some(left));
                     held |= 1 << at;
-                    diverted |= u64::from(overflow) << at;
+                    diverted |= Places::from(overflow) << at;
                 }
                 Charged::Denied(denial) => denied = worse(denied, Some(denial)),
                 Charged::Ask(reason) => needs.push(need(item, reason)),
@@ -286,7 +351,7 @@ fn enforced<'a, 'c>(
 }
 
 /// The budget with less left.
-fn tighter(one: Option<Budget>, other: Option<Budget>) -> Option<Budget> {
+pub(super) fn tighter(one: Option<Budget>, other: Option<Budget>) -> Option<Budget> {
     match (one, other) {
         (Some(one), Some(other)) if other.remaining < one.remaining => Some(other),
         (one, other) => one.or(other),
@@ -294,7 +359,7 @@ fn tighter(one: Option<Budget>, other: Option<Budget>) -> Option<Budget> {
 }
 
 /// The denial with the longer wait; never is longest.
-fn worse(one: Option<Denial>, other: Option<Denial>) -> Option<Denial> {
+pub(super) fn worse(one: Option<Denial>, other: Option<Denial>) -> Option<Denial> {
     let wait = |denial: &Denial| denial.retry_after_ms.unwrap_or(u64::MAX);
     match (one, other) {
         (Some(one), Some(other)) if wait(&other) > wait(&one) => Some(other),

@@ -1,6 +1,6 @@
 //! What a limiter counts, for metrics.
 
-use super::check::{ConsultResult, Reason};
+use super::check::{AskResult, ConsultResult, Reason};
 use crate::table::Left;
 
 /// Counters since the limiter was made, and gauges as of the last tick.
@@ -10,6 +10,18 @@ pub struct Stats {
     pub consults: [u64; 5],
     /// How they ended, by [`ConsultResult`] in its order.
     pub results: [u64; 5],
+    /// Questions about exact limits.
+    pub asks: u64,
+    /// How they ended, by [`AskResult`] in its order.
+    pub ask_results: [u64; 5],
+    /// Requests whose exact rules could not be asked about: there was nobody to ask, or too many waited.
+    pub unasked: u64,
+    /// Requests that a remembered denial of a log decided without asking.
+    pub spared: u64,
+    /// Questions whose charges were taken back.
+    pub withdrawals: u64,
+    /// Questions whose charges may stay, as too many were to be taken back while there was no stream.
+    pub withdrawals_lost: u64,
     /// Entries that left their bucket for others while a window still touched them.
     pub evictions: u64,
     /// Charges that went to an overflow cell.
@@ -45,6 +57,12 @@ pub struct Stats {
 impl Stats {
     pub(super) fn asked(&mut self, reason: Reason) {
         if let Some(count) = self.consults.get_mut(reason as usize) {
+            *count += 1;
+        }
+    }
+
+    pub(super) fn ruled(&mut self, result: AskResult) {
+        if let Some(count) = self.ask_results.get_mut(result as usize) {
             *count += 1;
         }
     }

@@ -1,14 +1,17 @@
 //! Scenarios of one or more processes: several workers over one table, a region behind them, time in steps.
 //!
-//! `harness` and `network` drive the two state machines as the shells do; the others say what must hold.
+//! `harness` and `network` drive the two state machines as the shells do, `ruler` holds exact limits; the others say what must hold.
 
 mod accuracy;
 mod aggregators;
 mod consults;
 mod decisions;
 mod eviction;
+mod exact;
+mod exact_property;
 mod faults;
 mod harness;
 mod local;
 mod network;
 mod property;
+mod ruler;

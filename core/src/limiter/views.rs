@@ -202,7 +202,7 @@ impl Limiter {
         waiting.rounds += 1;
         let asked = waiting.granted || waiting.rounds >= MAX_ROUNDS;
         match self.round(shared, &waiting.checks(), asked, now) {
-            Ok(outcome) => self.resolved.push((request, outcome)),
+            Ok(outcome) => self.resolve(request, outcome, now),
             Err(needs) => self.ask(request, waiting, &needs),
         }
     }
@@ -210,7 +210,7 @@ impl Limiter {
     /// A request that got no answer: decided by what is known, unless a rule would rather deny.
     fn decide_unanswered(&mut self, shared: &mut impl Shared, request: u64, waiting: &Waiting, now: Now) {
         let outcome = self.unanswered(shared, &waiting.checks(), now);
-        self.resolved.push((request, outcome));
+        self.resolve(request, outcome, now);
     }
 
     /// The outcome without the region's word: by what is known, unless a rule would rather deny.
@@ -219,9 +219,7 @@ impl Limiter {
         match wary {
             Some(check) => self.deny_undecided(shared, check, now),
             // A round that has asked needs nothing more, so the default is never reached.
-            None => self
-                .round(shared, checks, true, now)
-                .unwrap_or(Outcome { decision: Decision::Allow(None), shadow_denied: 0 }),
+            None => self.round(shared, checks, true, now).unwrap_or(Outcome::of(Decision::Allow(None), 0)),
         }
     }
 
@@ -232,8 +230,8 @@ impl Limiter {
             Charged::Admitted(budget) | Charged::Held { budget, .. } => {
                 Denial { budget, retry_after_ms: Some(UNDECIDED_RETRY_MS), cause: Cause::Undecided }
             }
-            Charged::Ask(_) => return Outcome { decision: Decision::Allow(None), shadow_denied: 0 },
+            Charged::Ask(_) => return Outcome::of(Decision::Allow(None), 0),
         };
-        Outcome { decision: Decision::Deny(denial), shadow_denied: 0 }
+        Outcome::of(Decision::Deny(denial), 0)
     }
 }

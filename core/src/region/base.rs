@@ -41,7 +41,7 @@ impl Region {
 
     /// Ends a time of grace after all that was known before `lost` may have been lost: the cells that had begun by then and
     /// of which more is known to have been used than components say. To be called when the living have had their time
-    /// since the last loss. Without a store [`Region::settle`] is what to do with them.
+    /// since the last loss. Without a store see [`Region::end_grace_here`].
     pub fn end_grace(&mut self, lost: UnixMs) -> Vec<Floor> {
         let (mut floors, mut later) = (Vec::new(), Vec::new());
         while let Some(spot) = self.work.pop(Errand::Floor, &mut self.keys) {
@@ -86,6 +86,14 @@ impl Region {
             life,
         };
         self.merged(&merge, merged, now);
+    }
+
+    /// Ends a time of grace where there is no store: what no component accounts for goes to [`BASE`] here. How many cells
+    /// that concerns.
+    pub fn end_grace_here(&mut self, lost: UnixMs, now: UnixMs) -> usize {
+        let floors = self.end_grace(lost);
+        self.settle(&floors, now);
+        floors.len()
     }
 
     /// Gives what no component accounts for to [`BASE`].

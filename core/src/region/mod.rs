@@ -229,7 +229,7 @@ impl Region {
             windows: (self.work.created + self.imported).saturating_sub(self.keys.forgotten()),
             windows_created: self.work.created,
             windows_forgotten: self.keys.forgotten(),
-            pending_replays: self.work.len(Errand::Replay),
+            pending_replays: self.pending_merges(),
             pending_shares: self.work.len(Errand::Share),
             pending_publications: self.work.len(Errand::Publish),
         }

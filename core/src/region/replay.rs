@@ -93,7 +93,12 @@ impl Region {
 
     /// Whether anything waits for the store.
     pub fn has_merges(&self) -> bool {
-        self.backing.retell.is_some() || self.work.len(Errand::Replay) > 0
+        self.backing.retell.is_some() || self.pending_merges() > 0
+    }
+
+    /// Cells that wait for the store; while all is told again there are more to come.
+    pub fn pending_merges(&self) -> usize {
+        self.work.len(Errand::Replay)
     }
 
     /// Up to `most` cells that the store is to hear of. Each comes once, until it changes or [`Region::merge_failed`].

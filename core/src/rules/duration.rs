@@ -40,8 +40,8 @@ impl Span {
     }
 }
 
-/// `"250ms"`, `"1s"`, `"5m"`, `"2h"`, `"31d"`: digits and one unit, nothing between.
-pub(super) fn parse_ms(text: &str) -> Option<u64> {
+/// Milliseconds of `"250ms"`, `"1s"`, `"5m"`, `"2h"`, `"31d"`: digits and one unit, nothing between.
+pub fn parse_ms(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at_checked(digits)?;
     let unit_ms = match unit {

@@ -24,6 +24,9 @@ pub const MAX_IDENTIFIER_BYTES: usize = 64;
 /// Every digest begins so; a raw identifier that begins so is digested, whatever its length.
 pub const DIGEST_PREFIX: &[u8] = b"sha256:";
 
+/// What stands for a part that is absent or empty; no value can spell it.
+const ABSENT: &[u8] = br"\-";
+
 /// The parts of one identifier.
 pub(super) const PARTS_MAX: usize = 8;
 
@@ -42,6 +45,22 @@ pub fn canonical_identifier(raw: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(DIGEST_PREFIX);
         push_base64url(&Sha256::digest(raw), out);
     }
+}
+
+/// Appends the canonical identifier of `values`, as a rule has it whose parts yield them: for those who name an
+/// identifier without a request. An empty value counts as absent.
+pub fn identifier_of(values: &[&[u8]], out: &mut Vec<u8>) {
+    let mut raw = Vec::new();
+    for (index, value) in values.iter().enumerate() {
+        if index > 0 {
+            raw.push(b'|');
+        }
+        match value.is_empty() {
+            true => raw.extend_from_slice(ABSENT),
+            false => push_escaped(value, &mut raw),
+        }
+    }
+    canonical_identifier(&raw, out);
 }
 
 /// One part of an identifier.
@@ -152,7 +171,7 @@ pub(super) fn write_raw<R: Request + ?Sized>(
         let start = out.len();
         part.write(request, sources, out);
         if out.len() == start {
-            out.extend_from_slice(br"\-");
+            out.extend_from_slice(ABSENT);
             complete = false;
         }
     }

@@ -4,6 +4,7 @@
 //! JSON text ─ json ─ fields ─┬─ config: workspace, aggregator, table, responses
 //!                            └─ rule ─┬─ matcher: path, methods, headers, host
 //!                                     ├─ identifier: parts of the request
+//!                                     ├─ strategy: how the limit is held
 //!                                     ├─ overrides: identifiers with another limit
 //!                                     └─ cost
 //!
@@ -43,9 +44,10 @@ mod path;
 mod query;
 mod request;
 mod resolve;
+mod strategy;
 mod text;
 
-mod duration;
+pub mod duration;
 mod envoy_config;
 mod errors;
 mod fields;

@@ -7,6 +7,7 @@ use super::errors::Errors;
 use super::fields::{Fields, Node};
 use super::glob::{self, GlobSet, Pattern};
 use super::json::Json;
+use super::strategy::Kind;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hash::BuildHasherDefault;
@@ -40,8 +41,10 @@ pub(super) struct Overrides {
 }
 
 impl Overrides {
-    pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Overrides> {
-        let entries = node.list(0..=OVERRIDES_MAX, "overrides", errors, read_entry)?;
+    /// Reads `overrides` of a rule whose limit is held so.
+    pub fn read(node: Node<'_>, kind: Kind, errors: &mut Errors) -> Option<Overrides> {
+        let read = |node: Node<'_>, errors: &mut Errors| read_entry(node, kind, errors);
+        let entries = node.list(0..=OVERRIDES_MAX, "overrides", errors, read)?;
         let mut overrides = Overrides::default();
         let mut globs = Vec::new();
         for (pattern, value) in entries {
@@ -79,10 +82,10 @@ impl Overrides {
     }
 }
 
-fn read_entry(node: Node<'_>, errors: &mut Errors) -> Option<(Pattern, Override)> {
+fn read_entry(node: Node<'_>, kind: Kind, errors: &mut Errors) -> Option<(Pattern, Override)> {
     let fields = node.object(&["identifier", "limit", "exempt"], errors)?;
     let pattern = fields.required("identifier", "an identifier or a pattern with *", errors, read_pattern);
-    let value = read_value(&fields, errors);
+    let value = read_value(&fields, kind, errors);
     Some((pattern?, value?))
 }
 
@@ -95,9 +98,9 @@ fn read_pattern(node: Node<'_>, errors: &mut Errors) -> Option<Pattern> {
     }
 }
 
-fn read_value(fields: &Fields<'_>, errors: &mut Errors) -> Option<Override> {
+fn read_value(fields: &Fields<'_>, kind: Kind, errors: &mut Errors) -> Option<Override> {
     match fields.exactly_one(&["limit", "exempt"], errors)? {
-        "limit" => fields.get("limit")?.integer(0..=u64::MAX, errors).map(Override::Limit),
+        "limit" => kind.read_most(fields.get("limit")?, errors).map(Override::Limit),
         _ => match fields.get("exempt")? {
             Node { json: Json::Bool(true), .. } => Some(Override::Exempt),
             node => node.reject(errors, "says nothing", "true"),
@@ -114,7 +117,7 @@ mod tests {
     fn read(json: &str) -> Overrides {
         let mut errors = Errors::default();
         let json = Json::parse(json.as_bytes(), &mut errors).unwrap();
-        let overrides = Overrides::read(Node::root(&json), &mut errors);
+        let overrides = Overrides::read(Node::root(&json), Kind::Window, &mut errors);
         errors.finish(overrides).unwrap_or_else(|errors| panic!("{errors}"))
     }
 

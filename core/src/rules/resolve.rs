@@ -28,7 +28,7 @@ pub struct Check<'a> {
 pub enum Action {
     /// Charge `cost` if `limit` leaves room for it.
     Limit {
-        /// The limit after overrides.
+        /// The limit after overrides; 0 for a ledger, whose zone says it.
         limit: u64,
         /// The request's cost.
         cost: u64,

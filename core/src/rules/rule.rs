@@ -1,20 +1,17 @@
 //! One rule: whom it limits, and how much.
 //!
-//! Reading it from configuration is here; what its parts mean is `matcher`, `identifier`, `overrides` and `cost`.
+//! Reading it from configuration is here; what its parts mean is `matcher`, `identifier`, `strategy`,
+//! `overrides` and `cost`.
 
 use super::cost::Cost;
-use super::duration::Span;
 use super::errors::Errors;
 use super::fields::Node;
 use super::identifier::Part;
 use super::matcher::Conditions;
 use super::overrides::Overrides;
+use super::strategy::{Held, Kind};
+use crate::exact::Strategy;
 use alloc::string::String;
-
-const WINDOW: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
-
-const CONSULT_TIMEOUT: Span = Span { min_ms: 1, max_ms: 1_000, words: ("1ms", "1s"), example: "50ms" };
-const CONSULT_TIMEOUT_MS_DEFAULT: u64 = 50;
 
 /// One of `rules`, in force for each request that its `match` fits.
 #[derive(Clone, Debug)]
@@ -25,9 +22,13 @@ pub struct Rule {
     /// `namespace` (default: the rule's name): where identifiers are counted. Rules of one namespace and window count
     /// together.
     pub namespace: String,
-    /// `limit` (required): how much may be used in a window. 0 denies every request that costs anything.
+    /// `strategy` (default `window`): how the limit is held; with `ledger` goes a `zone` of at least 1.
+    pub strategy: Strategy,
+    /// `limit` (required, but for a ledger, whose zone says it): how much may be used in a window. 0 denies every
+    /// request that costs anything. A log's is at most [`MAX_LOG_LIMIT`](crate::exact::MAX_LOG_LIMIT); a ledger's is 0.
     pub limit: u64,
-    /// `window` (required): `"1s"` to `"31d"`, or whole milliseconds; here in milliseconds.
+    /// `window` (required, but for a ledger, whose zone says it): `"1s"` to `"31d"`, or whole milliseconds; here in
+    /// milliseconds; a ledger's is 0.
     pub duration_ms: u64,
     /// `cost` (default 1): what a request uses, as a number of 0 or more, or as
     /// `{header, cap, default}` by a header of at least 1 (default 1 without it) and at most the cap.
@@ -36,11 +37,12 @@ pub struct Rule {
     pub missing: Missing,
     /// `shadow` (default false): the rule decides, counts and reports, but never denies.
     pub shadow: bool,
-    /// `consult_timeout` (default `"50ms"`): `"1ms"` to `"1s"`, or whole milliseconds; here in milliseconds.
+    /// `consult_timeout` (default `"50ms"`, `"100ms"` for a log or a ledger): `"1ms"` to `"1s"`, up to `"10s"` for a log
+    /// or a ledger, or whole milliseconds; here in milliseconds.
     pub consult_timeout_ms: u64,
     /// `on_consult_failure` (default `allow`): what a request gets that had to ask and got no answer.
     pub on_consult_failure: OnConsultFailure,
-    /// `first_request` (default `consult`): what a key gets that this Envoy has not seen.
+    /// `first_request` (default `consult`; a window's only): what a key gets that this Envoy has not seen.
     pub first_request: FirstRequest,
     /// `match` (default: every request).
     pub(super) conditions: Conditions,
@@ -65,7 +67,7 @@ pub enum Missing {
 /// What happens to a request whose consult failed or came too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnConsultFailure {
-    /// `allow`: the view that this Envoy has decides.
+    /// `allow`: the view that this Envoy has decides; it has none of a log or a ledger, so those let pass.
     #[default]
     Allow,
     /// `deny`: it is denied.
@@ -82,11 +84,13 @@ pub enum FirstRequest {
     Trust,
 }
 
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 15] = [
     "name",
     "match",
     "namespace",
     "identifier",
+    "strategy",
+    "zone",
     "limit",
     "window",
     "cost",
@@ -110,25 +114,28 @@ impl Rule {
             errors,
             Part::read_all,
         );
-        let limit =
-            fields.required("limit", "a whole number, 0 or more", errors, |n, e| n.integer(0..=u64::MAX, e));
-        let duration_ms =
-            fields.required("window", "a duration such as \"1m\"", errors, |n, e| WINDOW.read(n, e));
+        let kind = fields.or("strategy", Kind::default(), errors, Kind::read);
+        // What follows a strategy that cannot be read is read as the usual one's.
+        let of = kind.unwrap_or_default();
+        let held = of.read_limit(&fields, errors);
         let cost = fields.or("cost", Cost::Fixed(1), errors, Cost::read);
-        let overrides = fields.or("overrides", Overrides::default(), errors, Overrides::read);
+        let overrides =
+            fields.or("overrides", Overrides::default(), errors, |n, e| Overrides::read(n, of, e));
         let missing = fields.or("missing", Missing::default(), errors, Missing::read);
         let shadow = fields.or("shadow", false, errors, |n, e| n.boolean(e));
-        let consult_timeout_ms = fields
-            .or("consult_timeout", CONSULT_TIMEOUT_MS_DEFAULT, errors, |n, e| CONSULT_TIMEOUT.read(n, e));
+        let consult_timeout_ms = of.read_timeout(&fields, errors);
         let on_consult_failure =
             fields.or("on_consult_failure", OnConsultFailure::default(), errors, OnConsultFailure::read);
         let first_request = fields.or("first_request", FirstRequest::default(), errors, FirstRequest::read);
-        let name = name?;
+        let others = of.check_others(&fields, errors);
+        let (name, _, ()) = (name?, kind?, others?);
+        let Held { strategy, limit, duration_ms } = held?;
         Some(Rule {
             namespace: namespace?.unwrap_or_else(|| name.clone()),
             name,
-            limit: limit?,
-            duration_ms: duration_ms?,
+            strategy,
+            limit,
+            duration_ms,
             cost: cost?,
             missing: missing?,
             shadow: shadow?,

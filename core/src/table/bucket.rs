@@ -4,7 +4,8 @@
 //! bucket:  layout u8 · entries u8 · evicted_through u64 · entry…
 //! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 14 × u64 · key · reservation…
 //! ```
-//! All little-endian. Bytes that do not parse (another layout, somebody else's key) count as an empty bucket.
+//! All little-endian. Bytes that do not parse (another layout, somebody else's key) count as an empty bucket, entries
+//! that do not parse as none.
 //!
 //! Leaves to others: loading and storing the bytes (`Shared`), what the fields mean (`entry`).
 
@@ -57,7 +58,8 @@ impl Bucket {
         &mut self.bytes
     }
 
-    /// Makes sure that the bytes are a bucket; what is not becomes an empty one.
+    /// Makes sure that the bytes are a bucket; what is not becomes an empty one. Entries from the first one on that
+    /// does not parse are dropped, and so are bytes behind the last: else what is put there would never be found again.
     pub fn check(&mut self) {
         if self.bytes.first() != Some(&LAYOUT) || self.bytes.len() < HEADER {
             self.bytes.clear();
@@ -65,6 +67,17 @@ impl Bucket {
             if let Some(layout) = self.bytes.first_mut() {
                 *layout = LAYOUT;
             }
+        }
+        let (mut end, mut sound) = (HEADER, 0u8);
+        while usize::from(sound) < self.len()
+            && let Some(length) = self.length_at(end)
+        {
+            end += length;
+            sound += 1;
+        }
+        self.bytes.truncate(end);
+        if let Some(count) = self.bytes.get_mut(1) {
+            *count = sound;
         }
     }
 

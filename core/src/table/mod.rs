@@ -11,12 +11,14 @@
 //!
 //! Leaves to others: what is decided on an entry (`limiter`), and where the bytes live ([`Shared`]).
 
+mod array;
 mod bucket;
 mod entry;
 mod meta;
 
 use alloc::vec::Vec;
 
+pub use array::ArrayShared;
 pub use bucket::{Bucket, Found, Left, NoRoom};
 pub use entry::{Cell, Entry, Reservation, ReservationKind, Tag};
 pub use meta::Meta;

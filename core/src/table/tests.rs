@@ -201,3 +201,36 @@ fn the_least_used_leaves_but_none_that_is_held_back() {
     );
     assert_eq!(bucket.evicted_through(), UnixMs(11_000));
 }
+
+proptest! {
+    #[test]
+    fn whatever_the_bytes_were_what_is_put_is_found_again(
+        named in named_entries(), from in any::<prop::sample::Index>(), junk in prop::collection::vec(any::<u8>(), 0..60)
+    ) {
+        let mut bucket = Bucket::default();
+        bucket.check();
+        for (key, entry) in &named {
+            let vacant = bucket.vacant(entry.clone());
+            bucket.put(&vacant, key);
+        }
+        let from = from.index(bucket.bytes().len() + 1);
+        let sound = bucket.bytes()[..from].to_vec();
+        bucket.buffer().splice(from.., junk);
+        bucket.check();
+        let fresh = Entry { fingerprint: 5, ..named.first().map_or_else(Entry::default, |(_, entry)| entry.clone()) };
+        let vacant = bucket.vacant(fresh.clone());
+        bucket.put(&vacant, b"a key of its own");
+        bucket.check();
+        let found = bucket.find(5, b"a key of its own").map(|found| found.entry);
+        prop_assert_eq!(found, Some(fresh));
+        // Entries that end before the damage are still there.
+        let mut whole = Bucket::default();
+        whole.buffer().extend_from_slice(&sound);
+        whole.check();
+        if from > 10 {
+            for (key, kept) in whole.entries() {
+                prop_assert!(bucket.entries().any(|(other, found)| other == key && found.entry == kept.entry));
+            }
+        }
+    }
+}

@@ -5,10 +5,11 @@
 
 use super::super::*;
 use super::network::{Frame, Stream};
+use super::ruler::Ruler;
 use crate::key::{Key, KeyParts};
 use crate::region::{Region, RegionLimits};
 use crate::table::{Geometry, MemoryShared, Place, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::vec;
 
 pub(super) const START_MONO: u64 = 1_000_000;
@@ -70,10 +71,16 @@ pub(super) struct World {
     pub(super) consults: u64,
     /// Every question as it was sent, and when.
     pub(super) asked: Vec<(u64, wire::Consult)>,
+    /// Holds the exact limits, for all aggregators.
+    pub(super) ruler: Ruler,
+    /// Verdicts of exact shadow rules, as they came.
+    pub(super) beside: Vec<(u16, Beside)>,
     pub(super) random: Random,
     pub(super) streams: BTreeMap<u64, Stream>,
     pub(super) subscribers: BTreeMap<(usize, OriginId), u64>,
     pub(super) network: BTreeMap<(u64, u64), (u64, Frame)>,
+    /// What a paused region has not taken yet.
+    pub(super) held_up: VecDeque<(u64, wire::FilterFrame)>,
     pub(super) push_at: Option<u64>,
     pub(super) last_id: u64,
 }
@@ -125,10 +132,13 @@ impl World {
             repeat_frames: false,
             consults: 0,
             asked: Vec::new(),
+            ruler: Ruler::default(),
+            beside: Vec::new(),
             random: Random::new(7),
             streams: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             network: BTreeMap::new(),
+            held_up: VecDeque::new(),
             push_at: None,
             last_id: 0,
         };
@@ -183,6 +193,29 @@ impl World {
         (id, outcome)
     }
 
+    /// The same for a request that exact rules apply to.
+    pub(super) fn request_exact(
+        &mut self,
+        process: usize,
+        worker: usize,
+        checks: &[Check<'_>],
+        exact: &[ExactCheck<'_>],
+    ) -> (u64, Outcome) {
+        self.last_id += 1;
+        let (id, now) = (self.last_id, MonoMs(self.now));
+        let Process { shared, workers, .. } = &mut self.processes[process];
+        let worker_state = workers[worker].as_mut().unwrap();
+        let outcome = worker_state.limiter.decide_exact(shared, id, checks, exact, now);
+        self.send(process, worker);
+        (id, outcome)
+    }
+
+    /// The outcome of a request that exact rules apply to, and after how many milliseconds.
+    pub(super) fn decide_exact(&mut self, checks: &[Check<'_>], exact: &[ExactCheck<'_>]) -> (u64, Outcome) {
+        let (id, outcome) = self.request_exact(0, 0, checks, exact);
+        self.wait_for(id, outcome)
+    }
+
     /// Whether a request passes, however long it takes.
     pub(super) fn passes(&mut self, process: usize, worker: usize, checks: &[Check<'_>]) -> bool {
         matches!(self.decide(process, worker, checks).decision, Decision::Allow(_))
@@ -190,7 +223,12 @@ impl World {
 
     /// The outcome of a request, however long it takes.
     pub(super) fn decide(&mut self, process: usize, worker: usize, checks: &[Check<'_>]) -> Outcome {
-        let (id, mut outcome) = self.request(process, worker, checks);
+        let (id, outcome) = self.request(process, worker, checks);
+        self.wait_for(id, outcome).1
+    }
+
+    /// What becomes of request `id`, and after how many milliseconds.
+    pub(super) fn wait_for(&mut self, id: u64, mut outcome: Outcome) -> (u64, Outcome) {
         let asked = self.now;
         while outcome.decision == Decision::Wait {
             assert!(self.now < asked + 1_000, "request {id} waits for ever");
@@ -199,7 +237,7 @@ impl World {
                 outcome = *resolved;
             }
         }
-        outcome
+        (self.now - asked, outcome)
     }
 
     /// Lets `ms` pass, millisecond by millisecond where something happens.

@@ -6,6 +6,7 @@
 use super::super::*;
 use super::harness::{Process, World};
 use crate::time::MonoMs;
+use std::vec;
 
 /// What the region's side knows of a stream.
 pub(super) struct Stream {
@@ -33,10 +34,13 @@ impl World {
         for (id, outcome) in state.limiter.take_resolved() {
             assert!(self.resolved.insert(id, (now.0, outcome)).is_none(), "request {id} resolved twice");
         }
+        self.beside.extend(state.limiter.take_beside());
         // Deciding needs a tick sooner than was planned.
         state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
         let Some(stream) = state.stream else { return };
         for frame in frames {
+            assert!(prost::Message::encoded_len(&frame) <= wire::MAX_FRAME_BYTES);
+            assert!(frame.asks.len().max(frame.withdrawals.len()) <= wire::MAX_FRAME_CELLS);
             self.asked.extend(frame.consults.iter().map(|ask| (self.now, ask.clone())));
             self.carry(stream, Frame::Up(frame));
         }
@@ -61,14 +65,13 @@ impl World {
     }
 
     pub(super) fn deliver(&mut self) {
+        while let Some((stream, frame)) = self.held_up.pop_front_if(|_| !self.paused) {
+            self.region_takes(stream, frame);
+        }
         while let Some(next) = self.network.first_entry().filter(|next| next.key().0 <= self.now) {
             let (stream, frame) = next.remove();
             match frame {
-                Frame::Up(frame) if self.paused => {
-                    // Taken up again soon; the order is kept by the ids.
-                    self.last_id += 1;
-                    self.network.insert((self.now + 5, self.last_id), (stream, Frame::Up(frame)));
-                }
+                Frame::Up(frame) if self.paused => self.held_up.push_back((stream, frame)),
                 Frame::Up(frame) => self.region_takes(stream, frame),
                 Frame::Down(frame) => self.worker_takes(stream, &frame),
             }
@@ -89,7 +92,7 @@ impl World {
     pub(super) fn region_takes(&mut self, stream: u64, frame: wire::FilterFrame) {
         let now = self.unix();
         let Some(state) = self.streams.get(&stream) else { return };
-        let (origin, at) = (state.origin, state.aggregator);
+        let (origin, at, worker) = (state.origin, state.aggregator, (state.process, state.worker));
         assert!(self.regions[at].heard(origin, now));
         let mut answer = wire::RegionFrame::default();
         if let Some(hello) = frame.hello {
@@ -122,6 +125,16 @@ impl World {
                 }
                 None => {}
             }
+        }
+        for ask in &frame.asks {
+            let rulings = self.ruler.rule(worker, ask, self.now);
+            let Some(ms) = self.ruler.takes_ms(&mut self.random) else { continue };
+            self.last_id += 1;
+            let ruled = wire::RegionFrame { rulings: vec![rulings], ..Default::default() };
+            self.network.insert((self.now + ms, self.last_id), (stream, Frame::Down(ruled)));
+        }
+        for withdrawal in &frame.withdrawals {
+            self.ruler.withdraw(worker, withdrawal);
         }
         self.consults += frame.consults.len() as u64;
         let unjudged = |ask: &wire::Consult| wire::Answer { id: ask.id, ..Default::default() };

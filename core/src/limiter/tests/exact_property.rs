@@ -1,0 +1,195 @@
+//! Random schedules of requests with windows, logs and ledgers: what passed is what stands charged, and nothing else.
+
+use super::harness::*;
+use crate::key::Key;
+use crate::limiter::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+enum Step {
+    Request { worker: usize, of: Of },
+    Pass { ms: u64 },
+    Cut { worker: usize },
+    Slow { most_ms: u64 },
+    Lose { one_in: u64 },
+    Away { away: bool },
+    Freeze { frozen: bool },
+}
+
+/// What applies to a request.
+#[derive(Clone, Debug)]
+struct Of {
+    windows: Vec<usize>,
+    log: Option<usize>,
+    ledger: bool,
+    cost: u64,
+    deny: bool,
+    timeout_ms: u32,
+}
+
+const WINDOW_LIMITS: [u64; 2] = [12, 1_000];
+const LOG_LIMITS: [u64; 2] = [10, 300];
+const ZONE: u32 = 7;
+const RATE: u64 = 20;
+
+fn of() -> impl Strategy<Value = Of> {
+    let windows = prop::collection::btree_set(0usize..2, 0..3);
+    (windows, prop::option::of(0usize..2), any::<bool>(), 0u64..4, any::<bool>(), 20u32..150).prop_map(
+        |(windows, log, ledger, cost, deny, timeout_ms)| {
+            let windows = windows.into_iter().collect();
+            Of { windows, log, ledger, cost, deny, timeout_ms }
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pass = prop_oneof![4 => 0u64..30, 2 => 30u64..400, 1 => 400u64..3_000];
+    prop_oneof![
+        12 => (0usize..2, of()).prop_map(|(worker, of)| Step::Request { worker, of }),
+        8 => pass.prop_map(|ms| Step::Pass { ms }),
+        1 => (0usize..2).prop_map(|worker| Step::Cut { worker }),
+        1 => (0u64..300).prop_map(|most_ms| Step::Slow { most_ms }),
+        1 => (0u64..4).prop_map(|one_in| Step::Lose { one_in }),
+        1 => any::<bool>().prop_map(|away| Step::Away { away }),
+        1 => any::<bool>().prop_map(|frozen| Step::Freeze { frozen }),
+    ]
+}
+
+/// Who waits, since when, and for what.
+struct Asker {
+    of: Of,
+    since: u64,
+}
+
+struct Run {
+    world: World,
+    windows: Vec<Key>,
+    logs: Vec<Key>,
+    waiting: BTreeMap<u64, Asker>,
+    passed: Vec<(Of, Told)>,
+    /// How long a request waited beyond what its rules allow.
+    overdue_ms: u64,
+}
+
+/// Rules: windows 0 and 1, logs 2 and 3, the ledger 4.
+impl Run {
+    fn of(steps: &[Step]) -> Run {
+        let mut world = World::connected(2, 1);
+        world.ruler.zones.insert(ZONE, (RATE, HOUR));
+        world.latency = (0, 8);
+        let (windows, logs) = (keys(2, HOUR), keys(2, MINUTE * 30));
+        let (waiting, passed) = (BTreeMap::new(), Vec::new());
+        let mut run = Run { world, windows, logs, waiting, passed, overdue_ms: 0 };
+        for step in steps {
+            run.take(step);
+        }
+        // Everything that is under way arrives, or is given up.
+        run.take(&Step::Freeze { frozen: false });
+        run.pass_time(asks::LATE_MS + 12_000);
+        run
+    }
+
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Request { worker, of } => self.request(*worker, of),
+            Step::Pass { ms } => self.pass_time(*ms),
+            Step::Cut { worker } => self.world.cut(*worker, 0),
+            Step::Slow { most_ms } => self.world.ruler.slowness = (0, *most_ms),
+            Step::Lose { one_in } => self.world.ruler.loses_one_in = *one_in,
+            Step::Away { away } => self.world.ruler.away = *away,
+            Step::Freeze { frozen } => self.world.paused = *frozen,
+        }
+        self.collect();
+    }
+
+    fn request(&mut self, worker: usize, of: &Of) {
+        let policy = Policy { deny_on_failure: of.deny, timeout_ms: of.timeout_ms, ..Policy::default() };
+        let windows: Vec<Check<'_>> = of
+            .windows
+            .iter()
+            .map(|at| Check {
+                rule: *at as u16,
+                policy: Policy { timeout_ms: 50, ..Policy::default() },
+                ..check(&self.windows[*at], WINDOW_LIMITS[*at], of.cost)
+            })
+            .collect();
+        let log = of.log.map(|at| {
+            let limit = ExactLimit::Log { key: self.logs[at].as_bytes(), most: LOG_LIMITS[at] };
+            ExactCheck { rule: 2 + at as u16, limit, cost: of.cost, policy }
+        });
+        let limit = ExactLimit::Ledger { zone: ZONE, bucket: b"b" };
+        let ledger = of.ledger.then_some(ExactCheck { rule: 4, limit, cost: of.cost, policy });
+        let exact: Vec<ExactCheck<'_>> = log.into_iter().chain(ledger).collect();
+        let (id, outcome) = self.world.request_exact(worker, 0, &windows, &exact);
+        let asker = Asker { of: of.clone(), since: self.world.now };
+        match outcome.decision {
+            Decision::Wait => drop(self.waiting.insert(id, asker)),
+            _ => self.note(&asker, self.world.now, &outcome),
+        }
+    }
+
+    fn pass_time(&mut self, ms: u64) {
+        self.world.run(ms);
+        self.collect();
+    }
+
+    fn collect(&mut self) {
+        for (id, (at, outcome)) in std::mem::take(&mut self.world.resolved) {
+            let asker = self.waiting.remove(&id).unwrap();
+            self.note(&asker, at, &outcome);
+        }
+    }
+
+    fn note(&mut self, asker: &Asker, at: u64, outcome: &Outcome) {
+        // A tick late at each of the two deadlines.
+        let windows = if asker.of.windows.is_empty() { 0 } else { 50 + WAITING_TICK_MS };
+        let most = u64::from(asker.of.timeout_ms) + WAITING_TICK_MS + windows;
+        self.overdue_ms = self.overdue_ms.max((at - asker.since).saturating_sub(most));
+        if outcome.passes() {
+            self.passed.push((asker.of.clone(), outcome.exact));
+        }
+    }
+
+    /// Costs of what passed under `rule`, and how much of that was decided by it.
+    fn sums(&self, rule: u16, applies: impl Fn(&Of) -> bool) -> (u64, u64) {
+        let all = || self.passed.iter().filter(|(of, _)| applies(of));
+        let decided = all().filter(|(_, told)| told.undecided & (1 << rule) == 0);
+        (all().map(|(of, _)| of.cost).sum(), decided.map(|(of, _)| of.cost).sum())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_passed_is_charged_everywhere_and_what_did_not_nowhere(
+        steps in prop::collection::vec(step(), 1..80)
+    ) {
+        let mut run = Run::of(&steps);
+        prop_assert!(run.waiting.is_empty(), "somebody waits for ever");
+        prop_assert_eq!(run.overdue_ms, 0, "somebody waited too long");
+        for (at, limit) in LOG_LIMITS.into_iter().enumerate() {
+            // What was let pass undecided may have been charged: its ruling came late, or not at all.
+            let (all, decided) = run.sums(2 + at as u16, |of| of.log == Some(at));
+            let charged = run.world.ruler.charged(run.logs[at].as_bytes());
+            prop_assert!((decided..=all).contains(&charged), "log {at}: {charged}, of {decided} to {all}");
+            prop_assert!(charged <= limit);
+        }
+        let (all, decided) = run.sums(4, |of| of.ledger);
+        let recorded = run.world.ruler.recorded(ZONE, b"b");
+        prop_assert!((decided..=all).contains(&recorded), "ledger: {recorded}, of {decided} to {all}");
+        prop_assert!(recorded <= RATE);
+        for at in 0..2 {
+            let (all, _) = run.sums(at as u16, |of| of.windows.contains(&at));
+            let owns = (0..2).filter_map(|process| run.world.entry(process, &run.windows[at]));
+            prop_assert_eq!(owns.map(|entry| entry.current.own).sum::<u64>(), all, "window {}", at);
+        }
+        for process in 0..2 {
+            let limiter = &run.world.processes[process].workers[0].as_ref().unwrap().limiter;
+            prop_assert!(limiter.asks.is_idle() && limiter.asks.open.is_empty() && limiter.held.is_empty());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! How a rule's limit is held, and what follows from that for its other fields.
+//!
+//! A window and a log have a limit and a window of their own; a ledger's stand in its zone. What a strategy has no use
+//! for is an error rather than ignored: whoever writes it expects something of it.
+//!
+//! Leaves to others: what the strategies are (`exact`), reading the rest of a rule (`rule`).
+
+use super::duration::Span;
+use super::errors::Errors;
+use super::fields::{Fields, Node};
+use crate::exact::{MAX_LOG_LIMIT, Strategy};
+
+const WINDOW: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
+
+/// A window's consult serves a decision that could be made without it.
+const CONSULT_TIMEOUT: Span = Span { min_ms: 1, max_ms: 1_000, words: ("1ms", "1s"), example: "50ms" };
+const CONSULT_TIMEOUT_MS_DEFAULT: u64 = 50;
+/// A log's or a ledger's answer is the decision.
+const RULING_TIMEOUT: Span = Span { min_ms: 1, max_ms: 10_000, words: ("1ms", "10s"), example: "100ms" };
+const RULING_TIMEOUT_MS_DEFAULT: u64 = 100;
+
+/// The words of `strategy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    #[default]
+    Window,
+    Log,
+    Ledger,
+}
+
+/// What a rule's strategy needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub strategy: Strategy,
+    /// 0 where the strategy has none of its own.
+    pub limit: u64,
+    /// 0 where the strategy has none of its own.
+    pub duration_ms: u64,
+}
+
+impl Kind {
+    /// Reads `strategy`.
+    pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Kind> {
+        node.word(&[("window", Kind::Window), ("log", Kind::Log), ("ledger", Kind::Ledger)], errors)
+    }
+
+    /// Reads `limit`, `window` and `zone`, of which each strategy has some.
+    pub fn read_limit(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
+        if self == Kind::Ledger {
+            return read_ledger(fields, errors);
+        }
+        let limit =
+            fields.required("limit", "a whole number, 0 or more", errors, |n, e| self.read_most(n, e));
+        let duration_ms =
+            fields.required("window", "a duration such as \"1m\"", errors, |n, e| WINDOW.read(n, e));
+        let why = "is of no use here, as only a ledger has a zone";
+        let zoneless = without("zone", why, "\"strategy\": \"ledger\" beside it, or no zone", fields, errors);
+        let strategy = if self == Kind::Log { Strategy::Log } else { Strategy::Window };
+        zoneless?;
+        Some(Held { strategy, limit: limit?, duration_ms: duration_ms? })
+    }
+
+    /// Reads a limit, a rule's or an override's.
+    pub fn read_most(self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
+        match self {
+            Kind::Window => node.integer(0..=u64::MAX, errors),
+            Kind::Log => node.integer(0..=MAX_LOG_LIMIT, errors),
+            Kind::Ledger => node.reject(
+                errors,
+                "is of no use here, as a ledger's zone says how much passes",
+                "\"exempt\": true, or no override",
+            ),
+        }
+    }
+
+    /// Reads `consult_timeout`.
+    pub fn read_timeout(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<u64> {
+        let (span, default) = match self {
+            Kind::Window => (CONSULT_TIMEOUT, CONSULT_TIMEOUT_MS_DEFAULT),
+            Kind::Log | Kind::Ledger => (RULING_TIMEOUT, RULING_TIMEOUT_MS_DEFAULT),
+        };
+        fields.or("consult_timeout", default, errors, |n, e| span.read(n, e))
+    }
+
+    /// Refuses fields that mean nothing to the strategy.
+    pub fn check_others(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<()> {
+        let why = "is of no use here, as every request is asked about";
+        let asks = self == Kind::Window
+            || without("first_request", why, "\"strategy\": \"window\", or no first_request", fields, errors)
+                .is_some();
+        let why = "is of no use here, as a ledger counts by its zone";
+        let counts =
+            self != Kind::Ledger || without("namespace", why, "no namespace", fields, errors).is_some();
+        (asks && counts).then_some(())
+    }
+}
+
+fn read_ledger(fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
+    let why = "is of no use here, as a ledger's zone says rate and window";
+    let limitless = without("limit", why, "no limit: see `weir-aggregator zones`", fields, errors);
+    let windowless = without("window", why, "no window: see `weir-aggregator zones`", fields, errors);
+    let expected = "the number of the ledger's zone, 1 or more";
+    let zone = fields.required("zone", expected, errors, |n, e| n.integer(1..=u64::from(u32::MAX), e));
+    limitless.and(windowless)?;
+    Some(Held { strategy: Strategy::Ledger { zone: u32::try_from(zone?).ok()? }, limit: 0, duration_ms: 0 })
+}
+
+fn without<'a>(
+    name: &'a str,
+    why: &str,
+    expected: &str,
+    fields: &Fields<'a>,
+    errors: &mut Errors,
+) -> Option<()> {
+    match fields.get(name) {
+        Some(node) => node.reject(errors, why, expected),
+        None => Some(()),
+    }
+}
