@@ -10,6 +10,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
+use weir_core::exact::Strategy;
 use weir_core::rules::rule::Rule;
 use weir_core::rules::{Config, find_plugin_configs};
 
@@ -99,8 +100,13 @@ fn summary(config: &Config) -> String {
 fn rule_summary(rule: &Rule) -> String {
     let Rule { name, namespace, limit, duration_ms, shadow, .. } = rule;
     let window = humantime::format_duration(Duration::from_millis(*duration_ms));
+    let limited = match rule.strategy {
+        Strategy::Window => format!("{limit} per {window} in namespace {namespace:?}"),
+        Strategy::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),
+        Strategy::Ledger { zone } => format!("what zone {zone} of the ledger allows"),
+    };
     let shadow = if *shadow { ", in shadow: never denies" } else { "" };
-    format!("{name}: {limit} per {window} in namespace {namespace:?}{shadow}")
+    format!("{name}: {limited}{shadow}")
 }
 
 #[cfg(test)]
@@ -135,10 +141,16 @@ mod tests {
     #[test]
     fn verdicts() {
         let wrong_limit = PLUGIN.replace("100", "\"many\"");
+        let log = PLUGIN.replace("\"limit\"", "\"strategy\": \"log\", \"limit\"");
+        let ledger = r#"{"aggregator": {"cluster": "weir"}, "rules": [{"name": "cards",
+            "identifier": {"header": "x-card"}, "strategy": "ledger", "zone": 7, "shadow": true}]}"#;
         let cases = [
             (PLUGIN.to_owned(), Ok("keys: 100 per 1h in namespace \"api\"")),
             (envoy(PLUGIN), Ok("http_filters[0]")),
             (envoy(PLUGIN), Ok("keys: 100 per 1h")),
+            (log, Ok("keys: 100 per 1h in namespace \"api\", by an exact log")),
+            (ledger.to_owned(), Ok("cards: what zone 7 of the ledger allows, in shadow: never denies")),
+            (ledger.replace("\"zone\": 7, ", ""), Err("rules[0].zone: ")),
             (wrong_limit.clone(), Err("rules[0].limit: ")),
             (envoy(&wrong_limit), Err("  rules[0].limit: ")),
             (envoy("{}"), Err("rules")),

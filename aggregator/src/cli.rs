@@ -5,7 +5,8 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
-use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::database::{DatabaseOptions, ZoneChange, ZoneError};
+use weir_aggregator::doors::{DoorSettings, TlsFiles};
 use weir_aggregator::serve::Settings;
 use weir_aggregator::store::StoreOptions;
 use weir_core::cadence::Cadence;
@@ -31,7 +32,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve a region.
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Check a filter's configuration with the filter's own parser.
     CheckConfig {
         /// The filter's JSON, or a whole Envoy configuration as YAML or JSON.
@@ -42,8 +43,15 @@ pub enum Command {
         #[command(flatten)]
         database: DatabaseUrl,
     },
+    /// Make a token for an application; it is printed once, beside the entry for the tokens file.
+    Token(Token),
     /// Delete what has expired from the global database; run it now and then.
     Cleanup(Cleanup),
+    /// The ledger's zones: which there are, and how much each allows.
+    Zones {
+        #[command(subcommand)]
+        command: Zones,
+    },
 }
 
 /// The global database; for all commands.
@@ -78,6 +86,16 @@ pub struct DatabaseReadUrl {
 }
 
 #[derive(Debug, Args)]
+pub struct Token {
+    /// Whose it is; shown in logs.
+    #[arg(long, value_parser = name)]
+    pub name: String,
+    /// The only workspace that it is good for.
+    #[arg(long, default_value = "default", value_parser = name)]
+    pub workspace: String,
+}
+
+#[derive(Debug, Args)]
 pub struct Cleanup {
     #[command(flatten)]
     pub database: DatabaseUrl,
@@ -87,6 +105,57 @@ pub struct Cleanup {
     /// Most rows that one statement deletes.
     #[arg(long, default_value_t = 25_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "NUMBER")]
     pub batch: u32,
+    /// How old transactions of the ledger become; one that its zone counts stays, however old it is.
+    #[arg(long, env = "WEIR_LEDGER_RETENTION", default_value = "90d", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    pub ledger_retention: Duration,
+}
+
+/// What is done with zones.
+#[derive(Debug, Subcommand)]
+pub enum Zones {
+    /// Show all zones.
+    List {
+        #[command(flatten)]
+        database: DatabaseUrl,
+        /// As JSON, one array, for programs.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a zone, or change it; in force with the next attempt.
+    Set(SetZone),
+    /// Delete a zone. Attempts in it are not decided any more; what was recorded stays until the cleanup.
+    Delete {
+        #[command(flatten)]
+        database: DatabaseUrl,
+        /// The zone's number.
+        #[arg(long, value_name = "NUMBER")]
+        zone: u32,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct SetZone {
+    #[command(flatten)]
+    pub database: DatabaseUrl,
+    /// The zone's number, which rules name.
+    #[arg(long, value_name = "NUMBER")]
+    zone: u32,
+    /// Most that may be used in any window: 0 to 2^53.
+    #[arg(long, value_name = "NUMBER")]
+    rate: u64,
+    /// How long a use counts: whole seconds, 1s to 366 days.
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
+    window: Duration,
+    /// What it is for; a zone that is changed keeps what it has.
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+}
+
+impl SetZone {
+    /// What the zone is to be.
+    pub fn change(self) -> Result<ZoneChange, ZoneError> {
+        ZoneChange::new(self.zone, self.rate, self.window, self.description)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -108,6 +177,23 @@ pub struct Serve {
     /// Where operators and Prometheus connect (HTTP).
     #[arg(long, env = "WEIR_ADMIN_LISTEN", default_value = "127.0.0.1:7070", value_name = "HOST:PORT")]
     admin_listen: String,
+    /// Where applications connect (HTTP).
+    #[arg(long, env = "WEIR_HTTP_LISTEN", default_value = "127.0.0.1:7072", value_name = "HOST:PORT")]
+    http_listen: String,
+    /// Who may ask over HTTP, as YAML, read again when it changes; without it everybody on this machine may. See
+    /// weir-aggregator token.
+    #[arg(long, env = "WEIR_TOKENS_FILE", value_name = "FILE")]
+    tokens_file: Option<PathBuf>,
+    /// The certificate of the gRPC and the HTTP listener, and those between it and its authority, as PEM; read again when
+    /// it changes. Without it both speak plain text.
+    #[arg(long, env = "WEIR_TLS_CERT_FILE", value_name = "FILE")]
+    tls_cert_file: Option<PathBuf>,
+    /// The certificate's private key, as PEM.
+    #[arg(long, env = "WEIR_TLS_KEY_FILE", value_name = "FILE")]
+    tls_key_file: Option<PathBuf>,
+    /// The authorities that clients' certificates must come from, as PEM; without it clients need none.
+    #[arg(long, env = "WEIR_TLS_CLIENT_CA_FILE", value_name = "FILE")]
+    tls_client_ca_file: Option<PathBuf>,
     /// What filters must know to connect; best given by the variable, as arguments are seen by everyone.
     #[arg(long, env = "WEIR_TOKEN", default_value = "", hide_default_value = true, hide_env_values = true)]
     token: String,
@@ -138,6 +224,10 @@ pub struct Serve {
     /// Bring the database's tables up to date first.
     #[arg(long, env = "WEIR_MIGRATE")]
     migrate: bool,
+    /// The limits of Envoy's rate-limit service, in the reference service's YAML: a file, or a folder of them. Read again
+    /// when they change.
+    #[arg(long, env = "WEIR_RATE_LIMITS_FILE", value_name = "PATH")]
+    rate_limits_file: Option<PathBuf>,
     /// Speak to the database every 300 ms or so, for tests that wait for it.
     #[arg(long, hide = true)]
     test_cadence: bool,
@@ -165,6 +255,9 @@ pub enum Unusable {
     /// There is nothing to read a replica of.
     #[error("--database-read-url is set, and --database-url is not; the one is a replica of the other")]
     ReplicaAlone,
+    /// One half of a pair.
+    #[error("{0} is set, and {1} is not; TLS needs both")]
+    TlsHalf(&'static str, &'static str),
     /// Nothing tells which database.
     #[error(
         "no database is set; set WEIR_DATABASE_URL or --database-url, as in mysql://user:password@host/database or \
@@ -220,6 +313,7 @@ impl Serve {
         if self.database.database_url.is_empty() && !self.replica.database_read_url.is_empty() {
             return Err(Unusable::ReplicaAlone);
         }
+        let doors = self.doors()?;
         let database = self.database.of_region(self.replica, self.region.clone());
         let cadence = if self.test_cadence { Cadence::for_tests() } else { Cadence::default() };
         Ok(Settings {
@@ -227,11 +321,35 @@ impl Serve {
             database,
             migrate: self.migrate,
             cadence,
+            doors,
             region: self.region,
             grpc_listen: self.grpc_listen,
             admin_listen: self.admin_listen,
             token: Some(self.token).filter(|token| !token.is_empty()),
             limits: RegionLimits { max_keys: self.max_keys, ..RegionLimits::default() },
+        })
+    }
+
+    fn doors(&self) -> Result<DoorSettings, Unusable> {
+        const CERTIFICATE: &str = "--tls-cert-file (WEIR_TLS_CERT_FILE)";
+        const KEY: &str = "--tls-key-file (WEIR_TLS_KEY_FILE)";
+        let tls = match (given(&self.tls_cert_file), given(&self.tls_key_file)) {
+            (Some(certificate), Some(key)) => {
+                let client_authorities = given(&self.tls_client_ca_file);
+                Some(TlsFiles { certificate, key, client_authorities })
+            }
+            (Some(_), None) => return Err(Unusable::TlsHalf(CERTIFICATE, KEY)),
+            (None, Some(_)) => return Err(Unusable::TlsHalf(KEY, CERTIFICATE)),
+            (None, None) if given(&self.tls_client_ca_file).is_some() => {
+                return Err(Unusable::TlsHalf("--tls-client-ca-file (WEIR_TLS_CLIENT_CA_FILE)", CERTIFICATE));
+            }
+            (None, None) => None,
+        };
+        Ok(DoorSettings {
+            http_listen: self.http_listen.clone(),
+            tokens_file: given(&self.tokens_file),
+            tls,
+            rate_limits_file: given(&self.rate_limits_file),
         })
     }
 
@@ -243,5 +361,19 @@ impl Serve {
         options.prefix.clone_from(&self.redis_prefix);
         options.ca_file.clone_from(&self.redis_ca_file);
         Ok(Some(options))
+    }
+}
+
+/// An empty variable is one that is not set.
+fn given(path: &Option<PathBuf>) -> Option<PathBuf> {
+    path.clone().filter(|path| !path.as_os_str().is_empty())
+}
+
+/// 1 to 64 printable characters that need no escape in YAML.
+fn name(text: &str) -> Result<String, &'static str> {
+    let plain = |byte: u8| (b' '..=b'~').contains(&byte) && !matches!(byte, b'"' | b'\\');
+    match (1..=64).contains(&text.len()) && text.bytes().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err("it is not 1 to 64 printable ASCII characters other than \" and \\"),
     }
 }

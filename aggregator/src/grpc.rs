@@ -84,10 +84,8 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let method = request.uri().path().rsplit('/').next().unwrap_or_default();
-        if method != METHOD {
-            let status = Status::unimplemented(format!("{SERVICE} has one method, {METHOD}"));
-            return Box::pin(ready(Ok(status.into_http())));
+        if let Some(refused) = refuse_other_method(&request, SERVICE, METHOD) {
+            return Box::pin(ready(Ok(refused)));
         }
         let service = self.clone();
         Box::pin(async move {
@@ -96,4 +94,15 @@ where
             Ok(grpc.streaming(service, request).await)
         })
     }
+}
+
+/// The answer to a call of anything but the one `method` that a `service` has.
+pub(crate) fn refuse_other_method<B>(
+    request: &http::Request<B>,
+    service: &str,
+    method: &str,
+) -> Option<http::Response<Body>> {
+    let called = request.uri().path().rsplit('/').next().unwrap_or_default();
+    let status = || Status::unimplemented(format!("{service} has one method, {method}"));
+    (called != method).then(|| status().into_http())
 }

@@ -10,8 +10,11 @@
 //! 6. [`push`]: what changed, to those who subscribe.
 //! 7. [`regional`]: what several aggregators of one region share, in a [`store`].
 //! 8. [`global`]: what the regions tell each other, through a [`database`].
-//! 9. [`admin`]: health, readiness, [`metrics`], and the explanation of a key.
-//! 10. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
+//! 9. [`exact`]: limits that are held exactly: logs, ledgers.
+//! 10. [`doors`]: HTTP for applications, the rate-limit service for any Envoy.
+//! 11. [`listen`], [`tls`]: connections and certificates of all doors; [`follow`]: files that change.
+//! 12. [`admin`]: health, readiness, [`metrics`], and the explanation of a key.
+//! 13. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
 //!
 //! What it leaves to others: every rule of counting is `weir_core::region`, every frame `weir_core::wire`. Nothing
 //! but [`clock`] reads the wall clock.
@@ -21,8 +24,13 @@ pub mod admin;
 pub mod check_config;
 pub mod clock;
 pub mod database;
+pub mod descriptors;
+pub mod doors;
+pub mod exact;
+pub mod follow;
 pub mod global;
 pub mod grpc;
+pub mod listen;
 pub mod metrics;
 pub mod outgoing;
 pub mod push;
@@ -33,3 +41,4 @@ pub mod shared;
 pub mod store;
 pub mod stream;
 pub mod throttle;
+pub mod tls;

@@ -3,9 +3,10 @@
 //! Leaves to others: everything else.
 
 mod cli;
+mod zones;
 
 use clap::Parser;
-use cli::{Cleanup, Cli, Command, DatabaseUrl, LogFormat};
+use cli::{Cleanup, Cli, Command, DatabaseUrl, LogFormat, Token};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,19 +17,28 @@ use tracing::info;
 use tracing_subscriber::EnvFilter;
 use weir_aggregator::check_config::{self, Verdict};
 use weir_aggregator::clock::{Clock, SystemClock};
-use weir_aggregator::database::{Database, Migrated};
+use weir_aggregator::database::{Database, Deleted, Migrated};
+use weir_aggregator::descriptors;
+use weir_aggregator::doors::tokens::NewToken;
 use weir_aggregator::serve::{Server, Settings};
 
 const UNUSABLE: u8 = 2;
+const DAY_SECONDS: u64 = 24 * 3_600;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
         Command::CheckConfig { file } => check(&file),
         Command::Migrate { database } => with_database(database, migrate),
-        Command::Cleanup(Cleanup { database, older_than, batch }) => {
-            with_database(database, async move |database| cleanup(&database, older_than, batch).await)
+        Command::Cleanup(Cleanup { database, older_than, batch, ledger_retention }) => {
+            with_database(database, async move |database| {
+                let counts = cleanup(&database, older_than, batch).await;
+                // One does not keep the other from being cleaned up.
+                cleanup_ledger(&database, ledger_retention, batch).await.and(counts)
+            })
         }
+        Command::Token(asked) => token(&asked),
+        Command::Zones { command } => zones::run(command),
         Command::Serve(arguments) => {
             let settings = match arguments.settings() {
                 Ok(settings) => settings,
@@ -37,6 +47,7 @@ fn main() -> ExitCode {
             if let Err(error) = start_log(&cli.log, cli.log_format) {
                 return fail(&error, UNUSABLE);
             }
+            descriptors::raise_limit();
             match serve(settings) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&error, 1),
@@ -93,6 +104,38 @@ async fn cleanup(database: &Database, older_than: Duration, batch: u32) -> anyho
     let age = humantime::format_duration(older_than);
     println!("deleted {deleted} rows that expired more than {age} ago");
     Ok(result.map(drop)?)
+}
+
+fn token(Token { name, workspace }: &Token) -> ExitCode {
+    let NewToken { token, entry } = NewToken::new(name, workspace);
+    println!("{token}\n");
+    println!(
+        "# The token above is shown once. This entry is for the file that --tokens-file names:\n{entry}"
+    );
+    ExitCode::SUCCESS
+}
+
+async fn cleanup_ledger(database: &Database, retention: Duration, batch: u32) -> anyhow::Result<()> {
+    let (mut transactions, mut locks) = (0, 0);
+    let on_batch = |deleted| match deleted {
+        Deleted::Transactions(rows) => transactions += rows,
+        Deleted::Locks(rows) => locks += rows,
+    };
+    let result = database.cleanup_ledger(retention, batch, on_batch).await;
+    let age = in_days(retention);
+    println!("deleted {transactions} transactions of the ledger and {locks} bucket locks older than {age}");
+    Ok(result?)
+}
+
+/// A time as people write it: in days, as months have no fixed length.
+fn in_days(time: Duration) -> String {
+    let (days, rest) = (time.as_secs() / DAY_SECONDS, time.as_secs() % DAY_SECONDS);
+    let rest = humantime::format_duration(Duration::from_secs(rest));
+    match (days, rest.to_string()) {
+        (0, rest) => rest,
+        (days, rest) if rest == "0s" => format!("{days}d"),
+        (days, rest) => format!("{days}d {rest}"),
+    }
 }
 
 fn check(file: &Path) -> ExitCode {

@@ -3,6 +3,7 @@
 //! Leaves to others: when something is counted, and serving the text (`admin`).
 
 use crate::database::Reason;
+use crate::doors::metrics::DoorMetrics;
 use crate::refusal::Refusal;
 use crate::throttle::Throttle;
 use parking_lot::Mutex;
@@ -15,6 +16,7 @@ use prometheus_client::registry::{Metric, Registry};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use weir_core::breaker::State;
+use weir_core::exact::{Charge, Limit, Ruling, Verdict};
 use weir_core::region::{Refused, RegionStats};
 
 /// What the names of this program's own figures begin with; counters end in `_total`.
@@ -49,7 +51,21 @@ const AGE: (&str, &str) = (
     "snapshot_age_seconds",
     "Time since the hot index was read (hot), cells were published (publish) or imported (import); -1 if never",
 );
+const DOOR_DECISIONS: (&str, &str) = ("door_decisions", "Calls of a door, by door and result");
 const BAD_ROWS: (&str, &str) = ("bad_rows", "Rows of the database, or cells for it, that were skipped");
+
+const EXACT_CHARGES: (&str, &str) =
+    ("exact_charges", "Charges against limits that are held exactly, by strategy and ruling");
+const EXACT_SECONDS: (&str, &str) =
+    ("exact_seconds", "Time to rule on one question about such limits, with all its charges");
+const EXACT_REMEMBERED: (&str, &str) =
+    ("exact_remembered", "Such questions that a remembered denial answered without a store");
+const EXACT_WITHDRAWALS: (&str, &str) =
+    ("exact_withdrawals", "Charges taken back, by result: done, missing (nothing was charged), given_up");
+const LEDGER_UNDECIDED: (&str, &str) =
+    ("ledger_undecided", "Charges that a ledger did not rule on, by reason");
+const EXACT_ASKS: (&str, &str) =
+    ("exact_asks", "Such questions of filters: taken, malformed, turned_away as too many of a stream wait");
 
 const WINDOWS: (&str, &str) = ("windows", "Cells that are kept");
 const WINDOWS_CREATED: (&str, &str) = ("windows_created", "Cells made because somebody used them");
@@ -75,7 +91,7 @@ const GLOBAL_SECONDS: (&str, &str) = ("global_tick_seconds", "Time that a public
 const REGIONAL_REASONS: [&str; 4] = ["timeout", "away", "refused", "protocol"];
 /// Why a count may be refused, and a frame (`Refusal::label`).
 const COUNT_REASONS: [&str; 5] = ["key", "sequence", "component", "full", "base"];
-const FRAME_REASONS: [&str; 13] = [
+const FRAME_REASONS: [&str; 16] = [
     "silent",
     "no_hello",
     "version",
@@ -86,6 +102,9 @@ const FRAME_REASONS: [&str; 13] = [
     "too_many_streams",
     "too_many_counts",
     "too_many_consults",
+    "too_many_asks",
+    "too_many_withdrawals",
+    "too_many_charges",
     "unsteady",
     "malformed",
     "oversized",
@@ -95,6 +114,61 @@ const FRAME_REASONS: [&str; 13] = [
 type Label = [(&'static str, &'static str); 1];
 /// Two of them.
 type Labels = [(&'static str, &'static str); 2];
+
+/// A way in for those who have no filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// Envoy's rate-limit service.
+    Rls,
+    /// HTTP for applications.
+    Http,
+}
+
+impl Door {
+    const ALL: [Door; 2] = [Door::Rls, Door::Http];
+
+    const fn word(self) -> &'static str {
+        match self {
+            Door::Rls => "rls",
+            Door::Http => "http",
+        }
+    }
+}
+
+/// How a call of a door ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DoorResult {
+    /// It passes.
+    Allowed,
+    /// It passes, but a limit in shadow mode would not have let it.
+    ShadowDenied,
+    /// It is over a limit.
+    Denied,
+    /// An exact limit could not be asked in time.
+    Undecided,
+    /// The call could not be answered: malformed, too large, or not permitted.
+    Refused,
+}
+
+impl DoorResult {
+    const ALL: [DoorResult; 5] = [
+        DoorResult::Allowed,
+        DoorResult::ShadowDenied,
+        DoorResult::Denied,
+        DoorResult::Undecided,
+        DoorResult::Refused,
+    ];
+
+    const fn word(self) -> &'static str {
+        match self {
+            DoorResult::Allowed => "allowed",
+            DoorResult::ShadowDenied => "shadow_denied",
+            DoorResult::Denied => "denied",
+            DoorResult::Undecided => "undecided",
+            DoorResult::Refused => "refused",
+        }
+    }
+}
 
 /// What is asked of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,12 +246,98 @@ impl Moment {
     }
 }
 
+/// What is counted of limits that are held exactly. Clones count together.
+#[derive(Clone, Debug)]
+pub struct ExactFigures {
+    /// [`EXACT_REMEMBERED`].
+    pub remembered: Counter,
+    charges: Family<Labels, Counter>,
+    seconds: Histogram,
+    withdrawals: Family<Label, Counter>,
+    ledger_undecided: Family<Label, Counter>,
+    asks: Family<Label, Counter>,
+}
+
+impl Default for ExactFigures {
+    fn default() -> Self {
+        let charges: Family<Labels, Counter> = Family::default();
+        for strategy in ["log", "ledger"] {
+            for result in ["allowed", "denied", "untried", "undecided"] {
+                drop(charges.get_or_create(&[("strategy", strategy), ("result", result)]));
+            }
+        }
+        let ledger_undecided = at_zero("reason", &["no_database"]);
+        Reason::ALL
+            .iter()
+            .for_each(|reason| drop(ledger_undecided.get_or_create(&[("reason", reason.word())])));
+        ExactFigures {
+            remembered: Counter::default(),
+            charges,
+            seconds: Histogram::new(exponential_buckets(1e-5, 2.5, 14)), // 10 µs to 1.5 s
+            withdrawals: at_zero("result", &["done", "missing", "given_up"]),
+            ledger_undecided,
+            asks: at_zero("result", &["taken", "malformed", "turned_away"]),
+        }
+    }
+}
+
+impl ExactFigures {
+    /// Counts the rulings on a question.
+    pub fn ruled(&self, charges: &[Charge], rulings: &[Ruling], took: Duration) {
+        self.seconds.observe(took.as_secs_f64());
+        for (charge, ruling) in charges.iter().zip(rulings) {
+            let strategy = match charge.limit {
+                Limit::Log { .. } => "log",
+                Limit::Ledger { .. } => "ledger",
+            };
+            let result = match ruling.verdict {
+                Verdict::Allowed => "allowed",
+                Verdict::Denied { .. } => "denied",
+                Verdict::Untried => "untried",
+                Verdict::Undecided => "undecided",
+            };
+            self.charges.get_or_create(&[("strategy", strategy), ("result", result)]).inc();
+        }
+    }
+
+    /// Counts a charge that was taken back: `done` or `missing`.
+    pub fn withdrawn(&self, result: &'static str) {
+        self.withdrawals.get_or_create(&[("result", result)]).inc();
+    }
+
+    /// Counts charges that could not be taken back.
+    pub fn withdrawals_given_up(&self, charges: u64) {
+        self.withdrawals.get_or_create(&[("result", "given_up")]).inc_by(charges);
+    }
+
+    /// Counts a charge that a ledger did not rule on: `no_database`, `no_zone`, or one of a database's reasons.
+    pub fn ledger_undecided(&self, reason: &'static str) {
+        self.ledger_undecided.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// Counts a question of a filter: `taken`, `malformed` or `turned_away`.
+    pub fn asked(&self, result: &'static str) {
+        self.asks.get_or_create(&[("result", result)]).inc();
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        register(registry, EXACT_CHARGES, self.charges.clone());
+        register(registry, EXACT_SECONDS, self.seconds.clone());
+        register(registry, EXACT_REMEMBERED, self.remembered.clone());
+        register(registry, EXACT_WITHDRAWALS, self.withdrawals.clone());
+        register(registry, LEDGER_UNDECIDED, self.ledger_undecided.clone());
+        register(registry, EXACT_ASKS, self.asks.clone());
+    }
+}
+
 /// A handle on each metric.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     /// Warns of peers that misbehave, once in a while.
     pub warnings: Throttle,
+    /// Those of the doors.
+    pub doors: DoorMetrics,
     /// [`STREAMS`].
     pub streams: Gauge,
     /// [`REPORTS`].
@@ -236,10 +396,13 @@ pub struct Metrics {
     counts_refused: Family<Label, Counter>,
     consults: Family<Label, Counter>,
     frames_refused: Family<Label, Counter>,
+    /// By [`Door`] and [`DoorResult`] in their order: no name is looked up for a decision.
+    door_decisions: [[Counter; 5]; 2],
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
+impl Metrics {
+    /// All at zero, but `exact`, which are counted elsewhere.
+    pub fn new(exact: &ExactFigures) -> Self {
         const WARNING_INTERVAL: Duration = Duration::from_secs(10);
         let mut registry = Registry::default();
         let w = registry.sub_registry_with_prefix(RATELIMIT_PREFIX);
@@ -279,12 +442,21 @@ impl Default for Metrics {
             drop(global_sync_errors.get_or_create(&[reason]));
         }
         let r = registry.sub_registry_with_prefix(PREFIX);
+        exact.register(r);
         // One after the other: each holds the family's lock until its statement ends.
         let publish_seconds = seconds.get_or_create(&[("op", "publish")]).clone();
         let import_seconds = seconds.get_or_create(&[("op", "import")]).clone();
         let age: Family<Label, Gauge<f64, AtomicU64>> = Family::default();
         r.register(AGE.0, AGE.1, age.clone());
+        let decisions: Family<Labels, Counter> = register(r, DOOR_DECISIONS, Family::default());
+        let door_decisions = Door::ALL.map(|door| {
+            DoorResult::ALL.map(|result| {
+                decisions.get_or_create(&[("door", door.word()), ("result", result.word())]).clone()
+            })
+        });
         Metrics {
+            door_decisions,
+            doors: DoorMetrics::register(r),
             warnings: Throttle::new(WARNING_INTERVAL),
             streams: register(r, STREAMS, Gauge::default()),
             reports: register(r, REPORTS, Counter::default()),
@@ -331,9 +503,7 @@ impl Default for Metrics {
             registry,
         }
     }
-}
 
-impl Metrics {
     /// Counts a count that was not merged.
     pub fn count_refused(&self, refused: Refused) {
         let reason = match refused {
@@ -359,6 +529,11 @@ impl Metrics {
     /// Counts a frame that ended its stream.
     pub fn frame_refused(&self, refusal: &Refusal) {
         self.frames_refused.get_or_create(&[("reason", refusal.label())]).inc();
+    }
+
+    /// Counts a call of a door.
+    pub fn door_decided(&self, door: Door, result: DoorResult) {
+        self.door_decisions[door as usize][result as usize].inc();
     }
 
     /// Counts a call of a store.
@@ -428,7 +603,12 @@ impl Metrics {
     }
 }
 
-fn register<M: Metric + Clone>(registry: &mut Registry, (name, help): (&str, &str), metric: M) -> M {
+/// Adds a metric by its name and help text.
+pub(crate) fn register<M: Metric + Clone>(
+    registry: &mut Registry,
+    (name, help): (&str, &str),
+    metric: M,
+) -> M {
     registry.register(name, help, metric.clone());
     metric
 }

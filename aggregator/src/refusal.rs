@@ -4,6 +4,7 @@
 
 use subtle::ConstantTimeEq;
 use tonic::Code;
+use weir_core::exact::MAX_CHARGES;
 use weir_core::key::OriginId;
 use weir_core::wire::{Hello, MAX_FRAME_CELLS, PROTOCOL_VERSION};
 
@@ -40,6 +41,15 @@ pub enum Refusal {
     /// Over the cap of a frame.
     #[error("{0} consults in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyConsults(usize),
+    /// Over the cap of a frame.
+    #[error("{0} asks in one frame; at most {MAX_FRAME_CELLS} are allowed")]
+    TooManyAsks(usize),
+    /// Over the cap of a frame.
+    #[error("{0} withdrawals in one frame; at most {MAX_FRAME_CELLS} are allowed")]
+    TooManyWithdrawals(usize),
+    /// Over the cap of a question.
+    #[error("{0} charges in one ask; at most {MAX_CHARGES} are allowed")]
+    TooManyCharges(usize),
     /// Began and ceased to subscribe again and again.
     #[error("the subscription of this stream changes too often")]
     Unsteady,
@@ -65,6 +75,9 @@ impl Refusal {
             Refusal::TooManyStreams(_) => "too_many_streams",
             Refusal::TooManyCounts(_) => "too_many_counts",
             Refusal::TooManyConsults(_) => "too_many_consults",
+            Refusal::TooManyAsks(_) => "too_many_asks",
+            Refusal::TooManyWithdrawals(_) => "too_many_withdrawals",
+            Refusal::TooManyCharges(_) => "too_many_charges",
             Refusal::Unsteady => "unsteady",
             Refusal::Malformed(_) => "malformed",
             Refusal::Oversized(_) => "oversized",

@@ -1,4 +1,4 @@
-//! The running program: two listeners, a clock that ticks, and an end in good order.
+//! The running program: three listeners, a clock that ticks, and an end in good order.
 //!
 //! To stop, it says so at `/readyz`, takes no more connections, serves what streams have already sent (`stream`),
 //! ends them, and lets go of whoever still holds a connection.
@@ -7,22 +7,30 @@
 
 use crate::clock::Clock;
 use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
+use crate::doors::entrance::{Entrance, EntranceError};
+use crate::doors::http::{self, HttpDoor, Ledger};
+use crate::doors::rls::{Files, FilesError, Gate, RateLimitService};
+use crate::doors::tokens::Tokens;
+use crate::doors::{Decider, DoorSettings};
+use crate::exact::Exact;
 use crate::global::{self, Global, lease};
-use crate::grpc::RegionService;
+use crate::grpc::{MAX_STREAMS, RegionService};
+use crate::listen::{Connection, Listener, Patience};
 use crate::regional::{self, Regional};
 use crate::shared::Shared;
 use crate::store::{Store, StoreOptions};
 use crate::stream::DRAIN;
+use crate::tls::{Protocol, Tls};
 use crate::{admin, push};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinHandle, JoinSet, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-use tonic::transport::server::TcpIncoming;
+use tokio_stream::wrappers::ReceiverStream;
 use tracing::{error, info, warn};
 use weir_core::cadence::Cadence;
 use weir_core::region::RegionLimits;
@@ -33,6 +41,8 @@ const TICK: Duration = Duration::from_secs(1);
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Most streams on one connection. An Envoy's worker opens one or two on its own.
 const MAX_STREAMS_PER_CONNECTION: u32 = 256;
+/// How long a gRPC client may take to begin.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the database may take at the start to say whether its tables are there.
 const SCHEMA_CHECK: Duration = Duration::from_secs(5);
 /// What connections get beyond the draining of their streams, to say goodbye.
@@ -61,6 +71,8 @@ pub struct Settings {
     pub migrate: bool,
     /// When stores are spoken to.
     pub cadence: Cadence,
+    /// The doors for those who have no filter.
+    pub doors: DoorSettings,
 }
 
 /// Why the program does not start, or does not go on.
@@ -78,6 +90,9 @@ pub enum ServeError {
         /// What the system said.
         source: io::Error,
     },
+    /// Certificates or tokens cannot be used.
+    #[error("{0}")]
+    Entrance(#[from] EntranceError),
     /// The Redis settings cannot be used.
     #[error("{0}; see --redis-url or WEIR_REDIS_URL")]
     Store(#[from] crate::store::OptionsError),
@@ -87,6 +102,9 @@ pub enum ServeError {
     /// The database is there but not as it should be.
     #[error("{0}")]
     Database(#[from] DatabaseError),
+    /// The rate-limit service's limits cannot be used.
+    #[error("{0}\nsee --rate-limits-file or WEIR_RATE_LIMITS_FILE")]
+    RateLimits(#[from] FilesError),
     /// Two aggregators with a memory each would keep two limits.
     #[error(
         "another aggregator serves region {0:?}; without a Redis of its own a region has one. End the other, or give \
@@ -96,8 +114,8 @@ pub enum ServeError {
     /// The transport gave up.
     #[error("the gRPC server failed: {0}")]
     Grpc(#[from] tonic::transport::Error),
-    /// The gRPC server ended without being asked to.
-    #[error("the gRPC server ended by itself")]
+    /// A server ended without being asked to.
+    #[error("the gRPC or the HTTP server ended by itself")]
     Ended,
     /// A task of the program panicked.
     #[error("a task failed: {0}")]
@@ -107,9 +125,12 @@ pub enum ServeError {
 /// A program that serves.
 pub struct Server {
     shared: Arc<Shared>,
+    decider: Arc<Decider>,
     grpc_address: SocketAddr,
     admin_address: SocketAddr,
+    http_address: SocketAddr,
     grpc: JoinHandle<Result<(), tonic::transport::Error>>,
+    http: JoinHandle<()>,
     helpers: JoinSet<()>,
 }
 
@@ -117,16 +138,36 @@ impl Server {
     /// Listens and serves until [`Server::stop`].
     pub async fn start(settings: Settings, clock: Arc<dyn Clock>) -> Result<Server, ServeError> {
         let mut helpers = JoinSet::new();
-        let regional = open_store(&settings)?;
-        let global = open_database(&settings, &mut helpers).await?;
+        let limits_files = settings.doors.rate_limits_file.clone().map(Files::open).transpose()?;
+        let mut entrance = Entrance::open(&settings.doors)?;
+        let store = settings.store.as_ref().map(Store::open).transpose()?;
+        let database = settings.database.as_ref().map(Database::open).transpose()?;
+        let exact = Exact::new(store.clone(), database.clone());
+        let ledger = database.clone();
+        let regional = store.map(|store| Arc::new(Regional::new(store, settings.cadence)));
+        let global = match database {
+            Some(database) => Some(check_database(database, &settings, &mut helpers).await?),
+            None => None,
+        };
         if let (None, Some(global)) = (&regional, &global) {
             lease::take(global).await.map_err(|_| ServeError::RegionTaken(settings.region.clone()))?;
         }
-        let (grpc_listener, grpc_address) =
+        let (grpc_socket, grpc_address) =
             listen(&settings.grpc_listen, "filters (gRPC)", "--grpc-listen or WEIR_GRPC_LISTEN").await?;
-        let (admin_listener, admin_address) =
+        let (admin_socket, admin_address) =
             listen(&settings.admin_listen, "the admin HTTP", "--admin-listen or WEIR_ADMIN_LISTEN").await?;
-        info!(region = settings.region, grpc = %grpc_address, admin = %admin_address, "weir-aggregator serves");
+        let (http_socket, http_address) =
+            listen(&settings.doors.http_listen, "applications (HTTP)", "--http-listen or WEIR_HTTP_LISTEN")
+                .await?;
+        entrance.admit(http_address)?;
+        info!(
+            region = settings.region,
+            grpc = %grpc_address,
+            admin = %admin_address,
+            http = %http_address,
+            "weir-aggregator serves"
+        );
+        entrance.describe(http_address, grpc_address, settings.token.is_some());
         if settings.token.is_none() && !grpc_address.ip().is_loopback() {
             warn!(grpc = %grpc_address, "other machines can connect, and no token is set (--token or WEIR_TOKEN)");
         }
@@ -135,13 +176,13 @@ impl Server {
         }
         say_what_is_shared(&settings);
         let Settings { region, token, limits, cadence, .. } = settings;
-        let shared = Arc::new(Shared::new(region, token, limits, clock, regional, global));
+        let shared = Arc::new(Shared::new(region, token, limits, clock, regional, global, exact));
         if let Some(global) = &shared.global {
             global::prepare(&shared, global).await;
         }
         helpers.spawn(push::watch(shared.clone()));
         helpers.spawn(tick(shared.clone()));
-        helpers.spawn(admin::serve(shared.clone(), admin_listener));
+        helpers.spawn(admin::serve(shared.clone(), admin_socket));
         if let Some(global) = &shared.global {
             global::start(&shared, global, &mut helpers);
         }
@@ -155,8 +196,18 @@ impl Server {
                 helpers.spawn(begin_anew(shared.clone(), cadence));
             }
         }
-        let grpc = tokio::spawn(serve_grpc(shared.clone(), grpc_listener));
-        Ok(Server { shared, grpc_address, admin_address, grpc, helpers })
+        entrance.follow(&shared, &mut helpers);
+        let decider = Decider::start(shared.clone(), &mut helpers);
+        let rate_limits = rate_limits(&shared, &decider, limits_files, entrance.tokens.clone(), &mut helpers);
+        let door = HttpDoor {
+            shared: shared.clone(),
+            decider: decider.clone(),
+            tokens: entrance.tokens.clone(),
+            ledger: ledger.map(|database| Arc::new(Ledger::new(database))),
+        };
+        let http = tokio::spawn(http::serve(door, http_socket, entrance.tls.clone()));
+        let grpc = tokio::spawn(serve_grpc(shared.clone(), rate_limits, grpc_socket, entrance.tls));
+        Ok(Server { shared, decider, grpc_address, admin_address, http_address, grpc, http, helpers })
     }
 
     /// Where filters connect.
@@ -169,9 +220,19 @@ impl Server {
         self.admin_address
     }
 
+    /// Where applications connect.
+    pub fn http_address(&self) -> SocketAddr {
+        self.http_address
+    }
+
     /// What this server holds.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// What decides for its doors.
+    pub fn decider(&self) -> &Arc<Decider> {
+        &self.decider
     }
 
     /// Completes only if the server, or a part without which it would be half dead, ends by itself.
@@ -181,6 +242,10 @@ impl Server {
                 ended = &mut self.grpc => return match ended {
                     Ok(Ok(())) => ServeError::Ended,
                     Ok(Err(error)) => error.into(),
+                    Err(error) => error.into(),
+                },
+                ended = &mut self.http => return match ended {
+                    Ok(()) => ServeError::Ended,
                     Err(error) => error.into(),
                 },
                 () = self.shared.taken_over.notified() => {
@@ -197,10 +262,13 @@ impl Server {
     /// Ends in good order; takes as long as streams need, within bounds.
     pub async fn stop(mut self) {
         self.shared.draining.send_replace(Some(Instant::now()));
-        if timeout(DRAIN + GOODBYE, &mut self.grpc).await.is_err() {
+        let ended = async { tokio::join!(&mut self.grpc, &mut self.http) };
+        if timeout(DRAIN + GOODBYE, ended).await.is_err() {
             info!("connections that did not end are cut");
             self.grpc.abort();
+            self.http.abort();
         }
+        self.decider.stop();
         // What a filter said last was not acknowledged perhaps, and the filter may be gone. When a second round is over,
         // the index names what became hot in the first, so that the region's other aggregators find it.
         let told = async {
@@ -221,21 +289,36 @@ impl Drop for Server {
     fn drop(&mut self) {
         // The others end with their set.
         self.grpc.abort();
+        self.http.abort();
     }
 }
 
-fn open_store(settings: &Settings) -> Result<Option<Arc<Regional>>, ServeError> {
-    let Some(options) = &settings.store else { return Ok(None) };
-    Ok(Some(Arc::new(Regional::new(Store::open(options)?, settings.cadence))))
+/// Envoy's rate-limit service; without a file it knows no limit, and lets everything pass.
+fn rate_limits(
+    shared: &Arc<Shared>,
+    decider: &Arc<Decider>,
+    files: Option<Files>,
+    tokens: Arc<Tokens>,
+    helpers: &mut JoinSet<()>,
+) -> RateLimitService {
+    let limits = match files {
+        Some(files) => {
+            let current = files.current();
+            helpers.spawn(files.follow(shared.clone()));
+            current
+        }
+        None => watch::Sender::default().subscribe(),
+    };
+    let gate = Gate::new(shared.token.clone(), tokens);
+    RateLimitService::new(shared.clone(), decider.clone(), limits, gate)
 }
 
 /// A database that is away is no reason not to serve; one without our tables is a mistake that somebody should hear of.
-async fn open_database(
+async fn check_database(
+    database: Database,
     settings: &Settings,
     helpers: &mut JoinSet<()>,
-) -> Result<Option<Arc<Global>>, ServeError> {
-    let Some(options) = &settings.database else { return Ok(None) };
-    let database = Database::open(options)?;
+) -> Result<Arc<Global>, ServeError> {
     let checked = match settings.migrate {
         true => migrate_soon(&database).await,
         false => database.check_schema(SCHEMA_CHECK).await,
@@ -254,7 +337,7 @@ async fn open_database(
             error!(%error, "the database cannot be used; this region goes on alone until that is mended")
         }
     }
-    Ok(Some(Arc::new(Global::new(database, settings.cadence))))
+    Ok(Arc::new(Global::new(database, settings.cadence)))
 }
 
 /// Migrates, unless the database is not to be reached soon. Once it is, a migration may take its time.
@@ -292,14 +375,9 @@ fn say_what_is_shared(settings: &Settings) {
 /// those that take longer to come back are heard as well.
 async fn begin_anew(shared: Arc<Shared>, cadence: Cadence) {
     let since = shared.now();
-    shared.lost.notify_one();
     for _ in 0..regional::GRACES {
         sleep(Duration::from_millis(cadence.grace_ms)).await;
-        let cells = shared.region(|region, now| {
-            let floors = region.end_grace(since);
-            region.settle(&floors, now);
-            floors.len()
-        });
+        let cells = shared.region(|region, now| region.end_grace_here(since, now));
         if cells > 0 {
             info!(cells, "what nobody could account for after the start counts as the region's base");
         }
@@ -317,20 +395,46 @@ async fn listen(
     Ok((listener, bound))
 }
 
-async fn serve_grpc(shared: Arc<Shared>, listener: TcpListener) -> Result<(), tonic::transport::Error> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let draining = draining(shared.draining.subscribe());
-    tonic::transport::Server::builder()
+async fn serve_grpc(
+    shared: Arc<Shared>,
+    rate_limits: RateLimitService,
+    socket: TcpListener,
+    tls: Option<Arc<Tls>>,
+) -> Result<(), tonic::transport::Error> {
+    let listener = Listener {
+        door: "grpc",
+        socket,
+        tls,
+        protocol: Protocol::Grpc,
+        // Each worker of an Envoy has a connection of its own.
+        max_connections: MAX_STREAMS,
+        patience: Patience::Preface(PREFACE_TIMEOUT),
+    };
+    let (opened, connections) = mpsc::channel::<io::Result<Connection>>(1);
+    let accepting = listener.run(shared.clone(), draining(shared.draining.subscribe()), move |connection| {
+        let opened = opened.clone();
+        // The server ends first, and needs no more connections then.
+        async move { drop(opened.send(Ok(connection)).await) }
+    });
+    let serving = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
-        .add_service(RegionService::new(shared))
-        .serve_with_incoming_shutdown(incoming, draining)
-        .await
+        .add_service(RegionService::new(shared.clone()))
+        .add_service(rate_limits)
+        .serve_with_incoming_shutdown(
+            ReceiverStream::new(connections),
+            draining(shared.draining.subscribe()),
+        );
+    tokio::pin!(accepting, serving);
+    tokio::select! {
+        served = &mut serving => served,
+        () = &mut accepting => serving.await,
+    }
 }
 
 /// Completes when the program begins to end.
-async fn draining(mut draining: watch::Receiver<Option<Instant>>) {
+pub async fn draining(mut draining: watch::Receiver<Option<Instant>>) {
     // An error means that everything is gone already.
     let _ = draining.wait_for(Option::is_some).await;
 }
@@ -342,6 +446,9 @@ async fn tick(shared: Arc<Shared>) {
         ticks.tick().await;
         // A step takes well below a millisecond; millions of keys at a stretch would keep streams waiting.
         while shared.tick() {
+            yield_now().await;
+        }
+        while shared.exact.tick() {
             yield_now().await;
         }
     }

@@ -6,6 +6,7 @@
 //! Leaves to others: reading frames and sending replies (`stream`), and when pushes are sent (`push`).
 
 use crate::clock::Clock;
+use crate::exact::Exact;
 use crate::global::Global;
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
@@ -48,6 +49,8 @@ pub struct Shared {
     pub regional: Option<Arc<Regional>>,
     /// The database that regions share, if there is one.
     pub global: Option<Arc<Global>>,
+    /// What rules on limits that are held exactly.
+    pub exact: Exact,
     /// The last round of replays that is over.
     pub replayed: watch::Sender<u64>,
     clock: Arc<dyn Clock>,
@@ -119,18 +122,20 @@ impl Shared {
         clock: Arc<dyn Clock>,
         regional: Option<Arc<Regional>>,
         global: Option<Arc<Global>>,
+        exact: Exact,
     ) -> Shared {
         let region = Region::new(limits, (rand::random(), rand::random()));
         Shared {
             region_name,
             token,
-            metrics: Metrics::default(),
+            metrics: Metrics::new(exact.figures()),
             draining: watch::Sender::new(None),
             changed: Notify::new(),
             lost: Notify::new(),
             taken_over: Notify::new(),
             regional,
             global,
+            exact,
             replayed: watch::Sender::new(0),
             clock,
             state: Mutex::new(State { region, origins: HashMap::new(), next_stream: 0, rounds: 0 }),
@@ -191,10 +196,9 @@ impl Shared {
 
     /// Begins a round of replays.
     pub fn begin_replay(&self) -> Round {
-        let now = self.now();
         let mut state = self.state.lock();
         state.rounds += 1;
-        let waiting = state.region.stats(now).pending_replays;
+        let waiting = state.region.pending_merges();
         // While all is told again, cells are queued as the walk finds them.
         let waiting = if state.region.has_merges() { waiting.max(RETOLD_A_ROUND) } else { waiting };
         Round { number: state.rounds, waiting }
@@ -328,7 +332,8 @@ impl Shared {
     pub fn metrics_text(&self) -> String {
         let regional = self.regional.as_ref().map(|regional| ("regional", regional.breaker_state()));
         let global = self.global.iter().flat_map(|global| global.breaker_states());
-        let breakers: Vec<_> = regional.into_iter().chain(global).collect();
+        let exact = self.exact.breaker_states();
+        let breakers: Vec<_> = regional.into_iter().chain(global).chain(exact).collect();
         self.metrics.text(self.stats(), &breakers)
     }
 

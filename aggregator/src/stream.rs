@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tonic::{Code, Status, Streaming};
+use tokio_stream::{Stream as FrameStream, StreamExt};
+use tonic::{Code, Status};
 use tracing::debug;
+use weir_core::exact::MAX_CHARGES;
 use weir_core::key::OriginId;
-use weir_core::wire::{self, Consult, FilterFrame, Hello, MAX_FRAME_CELLS, RegionFrame, Welcome};
+use weir_core::wire::{self, Ask, Consult, FilterFrame, Hello, MAX_FRAME_CELLS, RegionFrame, Welcome};
 
 /// How long a new stream may take to say who it is.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -29,11 +31,18 @@ const QUIET: Duration = Duration::from_millis(30);
 const LATE_ACKS: usize = 64;
 /// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
 const OPEN_QUESTIONS: usize = 32;
+/// Questions of one stream about limits that are held exactly that may wait; further ones are undecided.
+const OPEN_ASKS: usize = 256;
 /// Changes of a stream's subscription that are allowed at any time; one more for each second of its life.
 const SUBSCRIPTION_CHANGES: u64 = 10;
 
+/// What a peer sends: over a connection, or from within this program.
+pub trait Incoming: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin {}
+
+impl<S: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin> Incoming for S {}
+
 /// Serves a stream to its end.
-pub async fn run(shared: Arc<Shared>, mut incoming: Streaming<FilterFrame>, outgoing: Outgoing) {
+pub async fn run(shared: Arc<Shared>, mut incoming: impl Incoming, outgoing: Outgoing) {
     shared.metrics.streams.inc();
     let mut origin = None;
     let end = serve(&shared, &mut incoming, &outgoing, &mut origin).await;
@@ -61,7 +70,7 @@ enum End {
 
 async fn serve(
     shared: &Arc<Shared>,
-    incoming: &mut Streaming<FilterFrame>,
+    incoming: &mut impl Incoming,
     outgoing: &Outgoing,
     heard: &mut Option<OriginId>,
 ) -> End {
@@ -81,12 +90,14 @@ async fn serve(
         shared,
         outgoing,
         origin,
+        worker: hello.worker,
         id,
         pusher: None,
         began: Instant::now(),
         changes: 0,
         acks,
         questions: Arc::new(Semaphore::new(OPEN_QUESTIONS)),
+        exact: Arc::new(Semaphore::new(OPEN_ASKS)),
     };
     match stream.serve(hello, first, incoming).await {
         Ok(()) => End::Left,
@@ -97,7 +108,7 @@ async fn serve(
 /// The hello, checked, and the frame that it came in.
 async fn first_frame(
     shared: &Shared,
-    incoming: &mut Streaming<FilterFrame>,
+    incoming: &mut impl Incoming,
     outgoing: &Outgoing,
 ) -> Result<(OriginId, Hello, FilterFrame), End> {
     let silent = Refusal::Silent(HELLO_TIMEOUT.as_millis() as u64);
@@ -112,17 +123,17 @@ async fn first_frame(
 /// The next frame, or the end of the stream, by whichever side.
 async fn next_frame(
     shared: &Shared,
-    incoming: &mut Streaming<FilterFrame>,
+    incoming: &mut impl Incoming,
     outgoing: &Outgoing,
 ) -> Result<FilterFrame, End> {
     tokio::select! {
         biased;
         () = outgoing.closed() => Err(End::Left),
         () = overdue(shared, Duration::ZERO, DRAIN) => Err(End::Drained),
-        frame = incoming.message() => match frame {
-            Ok(Some(frame)) => Ok(frame),
-            Ok(None) => Err(End::Left),
-            Err(status) => Err(bad_frame(&status)),
+        frame = incoming.next() => match frame {
+            Some(Ok(frame)) => Ok(frame),
+            None => Err(End::Left),
+            Some(Err(status)) => Err(bad_frame(&status)),
         },
         () = overdue(shared, QUIET, Duration::ZERO) => Err(End::Drained),
     }
@@ -164,12 +175,14 @@ struct Stream<'a> {
     shared: &'a Arc<Shared>,
     outgoing: &'a Outgoing,
     origin: OriginId,
+    worker: u64,
     id: StreamId,
     pusher: Option<JoinHandle<()>>,
     began: Instant,
     changes: u64,
     acks: mpsc::Sender<LateAck>,
     questions: Arc<Semaphore>,
+    exact: Arc<Semaphore>,
 }
 
 impl Stream<'_> {
@@ -177,7 +190,7 @@ impl Stream<'_> {
         mut self,
         hello: Hello,
         first: FilterFrame,
-        incoming: &mut Streaming<FilterFrame>,
+        incoming: &mut impl Incoming,
     ) -> Result<(), End> {
         let region = self.shared.region_name.clone();
         let welcome = Welcome { version: wire::PROTOCOL_VERSION, region };
@@ -190,8 +203,10 @@ impl Stream<'_> {
         }
     }
 
-    async fn take(&mut self, frame: FilterFrame) -> Result<(), End> {
+    async fn take(&mut self, mut frame: FilterFrame) -> Result<(), End> {
         self.check(&frame).map_err(End::Refused)?;
+        let asks = std::mem::take(&mut frame.asks);
+        frame.withdrawals.iter().for_each(|withdrawal| self.shared.exact.undo(self.worker, withdrawal));
         if let Some(hello) = &frame.hello {
             self.take_role(hello);
         }
@@ -206,7 +221,29 @@ impl Stream<'_> {
         if !taken.asks.is_empty() {
             self.ask(taken.asks).await?;
         }
-        Ok(())
+        self.rule(asks).await
+    }
+
+    /// Has each of these ruled on by itself, without keeping the stream or the others waiting.
+    async fn rule(&self, asks: Vec<Ask>) -> Result<(), End> {
+        let mut turned_away = Vec::new();
+        for ask in asks {
+            let Ok(room) = self.exact.clone().try_acquire_owned() else {
+                turned_away.push(self.shared.exact.turn_away(&ask));
+                continue;
+            };
+            let (shared, worker, outgoing) = (self.shared.clone(), self.worker, self.outgoing.clone());
+            tokio::spawn(async move {
+                let rulings = vec![shared.exact.answer(worker, &ask).await];
+                // A peer that left needs no answer; what it was charged it will not use.
+                let _ = outgoing.send(RegionFrame { rulings, ..RegionFrame::default() }).await;
+                drop(room);
+            });
+        }
+        if turned_away.is_empty() {
+            return Ok(());
+        }
+        self.send(RegionFrame { rulings: turned_away, ..RegionFrame::default() }).await
     }
 
     /// Has the store answer these without keeping the stream waiting.
@@ -234,6 +271,7 @@ impl Stream<'_> {
         if frame.consults.len() > MAX_FRAME_CELLS {
             return Err(Refusal::TooManyConsults(frame.consults.len()));
         }
+        check_asks(frame)?;
         let Some(hello) = &frame.hello else { return Ok(()) };
         if check_hello(hello, self.shared.token.as_deref())? != self.origin {
             return Err(Refusal::OriginChanged);
@@ -275,6 +313,19 @@ impl Stream<'_> {
             self.shared.unsubscribe(self.origin, self.id);
         }
     }
+}
+
+/// Whether what a frame asks exactly, or takes back, is within bounds.
+fn check_asks(frame: &FilterFrame) -> Result<(), Refusal> {
+    if frame.asks.len() > MAX_FRAME_CELLS {
+        return Err(Refusal::TooManyAsks(frame.asks.len()));
+    }
+    if frame.withdrawals.len() > MAX_FRAME_CELLS {
+        return Err(Refusal::TooManyWithdrawals(frame.withdrawals.len()));
+    }
+    let withdrawn = frame.withdrawals.iter().filter_map(|withdrawal| withdrawal.ask.as_ref());
+    let charges = frame.asks.iter().chain(withdrawn).map(|ask| ask.charges.len()).max().unwrap_or(0);
+    if charges > MAX_CHARGES { Err(Refusal::TooManyCharges(charges)) } else { Ok(()) }
 }
 
 /// Acknowledges reports in their order, each when the store has what it said or is known to be away.

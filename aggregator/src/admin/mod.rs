@@ -1,28 +1,31 @@
 //! HTTP for operators and Prometheus: `/healthz`, `/readyz`, `/metrics`, `/v1/keys`.
 //!
-//! It has its own accept loop, because a client must not hold a connection for as long as it likes: the head of a
-//! request has to arrive in time, a connection lives for a bounded time, and there is a bounded number of them.
+//! A client does not hold a connection for as long as it likes: the head of a request has to arrive in time, a connection
+//! lives for a bounded time, and there is a bounded number of them.
 //!
-//! Leaves to others: what is measured (`metrics`), what a key's explanation says ([`keys`]).
+//! Leaves to others: connections (`listen`), what is measured (`metrics`), what a key's explanation says ([`keys`]).
 
 pub mod keys;
 pub mod query;
 
+use crate::listen::{Connection, Listener, Patience};
 use crate::shared::Shared;
+use crate::tls::Protocol;
 use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use axum::{Router, body};
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use serde_json::json;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tracing::debug;
 
 /// How long a request's head may take, and how long a connection may be idle.
@@ -30,32 +33,22 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection lives at most; a client that wants more connects again.
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
 /// Most connections at one time; further ones wait to be accepted.
-const MAX_CONNECTIONS: usize = 128;
+pub const MAX_CONNECTIONS: usize = 128;
 /// Content type of Prometheus' text format as the metrics' encoder writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves for as long as the program runs.
-pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
-    let router = router(shared);
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        // The semaphore is never closed.
-        let Ok(slot) = slots.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((connection, _)) => {
-                let router = router.clone();
-                tokio::spawn(async move {
-                    serve_connection(router, connection).await;
-                    drop(slot);
-                });
-            }
-            Err(error) => {
-                // No more file descriptors, perhaps; connections that end give some back.
-                debug!(%error, "could not accept a connection to the admin HTTP");
-                sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+pub async fn serve(shared: Arc<Shared>, socket: TcpListener) {
+    let router = router(shared.clone());
+    let listener = Listener {
+        door: "admin",
+        socket,
+        tls: None,
+        protocol: Protocol::Http,
+        max_connections: MAX_CONNECTIONS,
+        patience: Patience::Exchange { idle: HEAD_TIMEOUT, head: HEAD_TIMEOUT, write: CONNECTION_LIFE },
+    };
+    listener.run(shared, pending(), move |connection| serve_connection(router.clone(), connection)).await;
 }
 
 /// The paths and their answers.
@@ -74,11 +67,21 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-async fn serve_connection(router: Router, connection: TcpStream) {
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(connection), TowerToHyperService::new(router));
+async fn serve_connection(router: Router, connection: Connection) {
+    let turn = connection.turn();
+    let router = TowerToHyperService::new(router);
+    let served = http1::Builder::new().serve_connection(
+        TokioIo::new(connection),
+        service_fn(move |request| {
+            turn.begin();
+            let (answer, turn) = (router.call(request), turn.clone());
+            async move {
+                let answer = answer.await;
+                turn.end();
+                answer
+            }
+        }),
+    );
     if let Ok(Err(error)) = timeout(CONNECTION_LIFE, served).await {
         debug!(%error, "a connection to the admin HTTP ended");
     }

@@ -73,7 +73,7 @@ impl KeyQuery {
 }
 
 /// Undoes percent-encoding, with `+` for a space.
-fn decode(value: &str) -> Option<Vec<u8>> {
+pub(crate) fn decode(value: &str) -> Option<Vec<u8>> {
     let mut decoded = Vec::with_capacity(value.len());
     let mut bytes = value.bytes();
     while let Some(byte) = bytes.next() {

@@ -4,6 +4,7 @@
 
 use super::connection::Arg;
 use super::retry::{self, Execute};
+use super::zones::Number;
 use super::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -13,10 +14,24 @@ use weir_core::time::UnixMs;
 const BATCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest rest between two batches.
 const MAX_REST: Duration = Duration::from_secs(1);
+const DAY_SECONDS: u64 = 24 * 3_600;
+/// An attempt stays for so much longer than its zone counts it: a clock that is set back by less finds it again.
+const CLOCK_STEP_SECONDS: u64 = 3_600;
+/// A hundred years: further back there are dates that a database does not know.
+const MAX_AGE_SECONDS: u64 = 100 * 365 * DAY_SECONDS;
+
+/// What a batch of [`Database::cleanup_ledger`] deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// So many transactions.
+    Transactions(u64),
+    /// So many bucket locks.
+    Locks(u64),
+}
 
 impl Database {
     /// Deletes rows of all regions that expired more than `older_than` ago, `batch` at a time, and tells `on_batch`
-    /// how many each time. Rests after each batch for as long as it took, so that writers and replicas keep up.
+    /// how many each time.
     pub async fn cleanup(
         &self,
         older_than: Duration,
@@ -29,15 +44,70 @@ impl Database {
         let args = [Arg::Int(now.0.saturating_sub(older_than_ms)), Arg::Int(batch)];
         let mut deleted = 0;
         loop {
-            let began = Instant::now();
-            let delete = Execute(self.primary().statements().cleanup, &args);
-            let rows = retry::until(began + BATCH_TIMEOUT, self.primary(), delete).await?;
+            let rows = self.delete_batch(self.primary().statements().cleanup, &args).await?;
             deleted += rows;
             on_batch(rows);
             if rows < batch {
                 return Ok(deleted);
             }
-            sleep(began.elapsed().min(MAX_REST)).await;
         }
+    }
+
+    /// Deletes transactions of the ledger that are older than `retention`, but none that its zone counts, and the locks
+    /// of buckets that were not used for as long; `batch` at a time. Goes by the database's clock.
+    pub async fn cleanup_ledger(
+        &self,
+        retention: Duration,
+        batch: u32,
+        mut on_batch: impl FnMut(Deleted),
+    ) -> Result<(), DatabaseError> {
+        let batch = u64::from(batch.max(1));
+        let mut next_zone = Some(0);
+        while let Some(zone) = self.recorded_zone(next_zone).await? {
+            loop {
+                let age = self.attempts_age(zone, retention).await?;
+                let args = [Arg::Int(zone), Arg::Int(age), Arg::Int(batch)];
+                let rows = self.delete_batch(self.primary().statements().cleanup_attempts, &args).await?;
+                on_batch(Deleted::Transactions(rows));
+                if rows < batch {
+                    break;
+                }
+            }
+            next_zone = zone.checked_add(1);
+        }
+        let Some(locks) = self.primary().statements().cleanup_locks else { return Ok(()) };
+        let days = retention.as_secs().div_ceil(DAY_SECONDS).clamp(1, MAX_AGE_SECONDS / DAY_SECONDS);
+        loop {
+            let rows = self.delete_batch(locks, &[Arg::Int(days), Arg::Int(batch)]).await?;
+            on_batch(Deleted::Locks(rows));
+            if rows < batch {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn recorded_zone(&self, from: Option<u64>) -> Result<Option<u64>, DatabaseError> {
+        let Some(from) = from else { return Ok(None) };
+        let args = [Arg::Int(from)];
+        let next = Number(self.primary().statements().recorded_zone, &args);
+        retry::until(Instant::now() + BATCH_TIMEOUT, self.primary(), next).await
+    }
+
+    /// How old attempts in a zone have to be, in seconds. Asked before every batch, as windows may become longer.
+    async fn attempts_age(&self, zone: u64, retention: Duration) -> Result<u64, DatabaseError> {
+        let args = [Arg::Int(zone)];
+        let window = Number(self.primary().statements().zone_window, &args);
+        let window = retry::until(Instant::now() + BATCH_TIMEOUT, self.primary(), window).await?;
+        let needed = window.map_or(0, |seconds| seconds.saturating_add(CLOCK_STEP_SECONDS));
+        Ok(retention.as_secs().max(needed).min(MAX_AGE_SECONDS))
+    }
+
+    /// Deletes once, and rests for as long as that took, so that writers and replicas keep up.
+    async fn delete_batch(&self, statement: &'static str, args: &[Arg<'_>]) -> Result<u64, DatabaseError> {
+        let began = Instant::now();
+        let delete = Execute(statement, args);
+        let rows = retry::until(began + BATCH_TIMEOUT, self.primary(), delete).await?;
+        sleep(began.elapsed().min(MAX_REST)).await;
+        Ok(rows)
     }
 }

@@ -3,10 +3,11 @@
 //! Leaves to others: which statements (`mysql`, `sqlite`), how many connections (`pool`), deadlines (`retry`).
 
 use super::error::DatabaseError;
+use super::pool::Purpose;
 use super::{mysql, sqlite};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use std::fmt;
 use tokio_stream::StreamExt;
 
@@ -44,6 +45,46 @@ pub struct Statements {
     pub lease_release: &'static str,
     /// Deletes some of what expired before: cutoff, most rows.
     pub cleanup: &'static str,
+    /// Withdraws an attempt that was allowed: transaction, zone, bucket.
+    pub withdraw: &'static str,
+    /// An attempt: transaction.
+    pub transaction: &'static str,
+    /// A bucket's attempts, the newest first: zone, bucket, transaction that all are before, most rows.
+    pub transactions: &'static str,
+    /// All zones.
+    pub zones: &'static str,
+    /// A zone: zone.
+    pub zone: &'static str,
+    /// Makes a zone or changes it: zone, description, rate, window, whether to change the description (1) or not (0).
+    pub zone_set: &'static str,
+    /// The window of a zone in seconds: zone.
+    pub zone_window: &'static str,
+    /// Deletes a zone: zone.
+    pub zone_delete: &'static str,
+    /// How many attempts in a zone are recorded: zone, number to count to.
+    pub zone_attempts: &'static str,
+    /// The next zone in which attempts are recorded: the lowest number that it may have.
+    pub recorded_zone: &'static str,
+    /// Deletes some of a zone's oldest attempts: zone, seconds that they are older than, most rows.
+    pub cleanup_attempts: &'static str,
+    /// Deletes some of the bucket locks that were not used lately, where there are any: days, most rows.
+    pub cleanup_locks: Option<&'static str>,
+}
+
+impl Statements {
+    /// [`Statements::check_schema`], the same for both.
+    pub const CHECK_SCHEMA: &'static [&'static str] = &[
+        "SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at
+         FROM ratelimit_window_counts LIMIT 0",
+        "SELECT region, holder, expires_at FROM weir_region_leases LIMIT 0",
+        "SELECT id, description, rate, `window` FROM zone_master LIMIT 0",
+        "SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn LIMIT 0",
+    ];
+    /// [`Statements::upsert_begin`], the same for both.
+    pub const UPSERT_BEGIN: &'static str = "
+INSERT INTO ratelimit_window_counts
+    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
+VALUES ";
 }
 
 /// A parameter.
@@ -66,10 +107,10 @@ pub(super) enum Row<'a> {
 }
 
 impl Target {
-    pub async fn connect(&self) -> Result<Connection, DatabaseError> {
+    pub async fn connect(&self, purpose: Purpose) -> Result<Connection, DatabaseError> {
         Ok(match self {
-            Target::MySql(options) => Connection::MySql(Box::new(mysql::connect(options).await?)),
-            Target::Sqlite(options) => Connection::Sqlite(Box::new(options.connect().await?)),
+            Target::MySql(options) => Connection::MySql(Box::new(mysql::connect(options, purpose).await?)),
+            Target::Sqlite(options) => Connection::Sqlite(Box::new(sqlite::connect(options, purpose).await?)),
         })
     }
 
@@ -179,14 +220,15 @@ impl Row<'_> {
         }
     }
 
-    /// A number; `None` if it is negative or none at all.
+    /// A number; `None` if it is negative, or none at all.
     pub fn number(&self, column: usize) -> Option<u64> {
         match self {
             Row::MySql(row) => row.try_get::<u64, _>(column).ok().or_else(|| {
                 let signed: i64 = row.try_get(column).ok()?;
                 signed.try_into().ok()
             }),
-            Row::Sqlite(row) => row.try_get::<i64, _>(column).ok()?.try_into().ok(),
+            // SQLite takes nothing at all for 0, unless asked.
+            Row::Sqlite(row) => row.try_get::<Option<i64>, _>(column).ok()??.try_into().ok(),
         }
     }
 }

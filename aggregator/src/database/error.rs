@@ -20,21 +20,24 @@ pub enum Reason {
     LockWait,
     /// The server lets nobody in with these credentials, or not do this.
     Refused,
-    /// A table or a column is missing.
+    /// A table, a column or a procedure is missing.
     Schema,
+    /// The ledger has no such zone.
+    NoZone,
     /// Anything else.
     Other,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 7] = [
+    pub const ALL: [Reason; 8] = [
         Reason::Timeout,
         Reason::Away,
         Reason::Deadlock,
         Reason::LockWait,
         Reason::Refused,
         Reason::Schema,
+        Reason::NoZone,
         Reason::Other,
     ];
 
@@ -47,6 +50,7 @@ impl Reason {
             Reason::LockWait => "lock_wait",
             Reason::Refused => "refused",
             Reason::Schema => "schema",
+            Reason::NoZone => "no_zone",
             Reason::Other => "other",
         }
     }
@@ -87,7 +91,7 @@ impl DatabaseError {
     /// Whether the connection is as good as before. After any other error it is closed: a primary that became
     /// read-only, for instance, is left by connecting to where the name points now.
     pub(super) fn spares_connection(&self) -> bool {
-        matches!(self.reason, Reason::Deadlock | Reason::LockWait)
+        matches!(self.reason, Reason::Deadlock | Reason::LockWait | Reason::NoZone)
     }
 }
 
@@ -134,11 +138,13 @@ fn mysql_reason(number: u16) -> Reason {
         1205 | 3572 => Reason::LockWait,
         // The statement ran for longer than the session allows: MariaDB, MySQL.
         1969 | 3024 => Reason::Timeout,
-        // No such user, password, database for this user, right; read-only.
-        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1275 | 1290 | 1370 | 1524 | 1698 | 1836 | 3118
-        | 3159 => Reason::Refused,
-        // No such database, column, table.
-        1049 | 1054 | 1146 => Reason::Schema,
+        // No such user, password, database for this user, right; read-only; the user is gone that made a procedure.
+        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1275 | 1290 | 1370 | 1449 | 1524 | 1698 | 1836
+        | 3118 | 3159 => Reason::Refused,
+        // No such database, column, table, procedure.
+        1049 | 1054 | 1146 | 1305 => Reason::Schema,
+        // What the procedure itself says.
+        31001 => Reason::NoZone,
         _ => Reason::Other,
     }
 }
@@ -166,6 +172,9 @@ mod tests {
             (1040, "away"),
             (1045, "refused"),
             (1146, "schema"),
+            (1305, "schema"),
+            (1449, "refused"),
+            (31001, "no_zone"),
             (1969, "timeout"),
             (1062, "other"),
         ] {

@@ -1,14 +1,16 @@
-//! The global store: what each region has used of each cell, in MySQL, MariaDB or SQLite.
+//! The global store: what each region has used of each cell, and the ledger, in MySQL, MariaDB or SQLite.
 //!
-//! One row for each cell and region, raised by max, so that any write may be repeated, late or out of order. In reading
-//! order:
+//! Of counts, one row for each cell and region, raised by max, so that any write may be repeated, late or out of order.
+//! Of the ledger, one row for each attempt. In reading order:
 //!
 //! 1. [`DatabaseOptions`] (`options`): which database, and as which region.
 //! 2. `publish`, `import`: this region's rows out, the others' sums in. `rows` says how a key becomes columns.
-//! 3. `sentinel`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, the
+//! 3. `ledger`, `zones`, `history`: attempts decided and recorded, against which limits, and what was recorded.
+//! 4. `sentinel`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, the
 //!    tables themselves.
-//! 4. `retry`, `pool`, `connection`: until when, over which connection, and the two kinds of database behind one type.
-//! 5. [`mysql`], [`sqlite`]: the statements themselves, and how a session is set up for them.
+//! 5. `retry`, `gate`, `pool`, `connection`: until when (and, for the ledger, whether at all), over which connection,
+//!    and the two kinds of database behind one type.
+//! 6. [`mysql`], [`sqlite`]: the statements themselves, and how a session is set up for them.
 //!
 //! Every call ends within the time that it is given. A connection on which a call ran out of time is closed, never used
 //! again: what it may still answer belongs to nobody.
@@ -18,8 +20,11 @@
 mod cleanup;
 mod connection;
 mod error;
+mod gate;
+mod history;
 mod import;
 mod lease;
+mod ledger;
 mod migrate;
 pub mod mysql;
 mod options;
@@ -29,16 +34,22 @@ mod retry;
 mod rows;
 mod sentinel;
 pub mod sqlite;
+mod zones;
 
+pub use cleanup::Deleted;
 pub use error::{DatabaseError, Reason};
+pub use history::{MAX_HISTORY_ROWS, Outcome, Transaction};
 pub use import::{Imported, MAX_IMPORT_CELLS};
 pub use lease::Lease;
+pub use ledger::{Attempt, MAX_BUCKET_BYTES, Velocity};
 pub use migrate::Migrated;
 pub use options::{DatabaseOptions, MAX_REGION_BYTES, OptionsError};
 pub use publish::{CHUNK_ROWS, Published};
 pub use rows::{decode_identifier, encode_identifier};
+pub use zones::{MAX_RATE, MAX_WINDOW, Remains, Zone, ZoneChange, ZoneError};
 
-use pool::Pool;
+use gate::Gate;
+use pool::{Pool, Purpose};
 use retry::Execute;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +66,7 @@ struct Inner {
     primary: Pool,
     /// Where imports read; the primary if there is no other.
     replica: Option<Pool>,
+    ledger: Gate,
 }
 
 impl Database {
@@ -63,8 +75,9 @@ impl Database {
         let (primary, replica) = options.targets()?;
         let inner = Inner {
             region: options.region.clone(),
-            primary: Pool::new(primary),
-            replica: replica.map(Pool::new),
+            ledger: Gate::new(Pool::new(primary.clone(), Purpose::Ledger)),
+            primary: Pool::new(primary, Purpose::Counts),
+            replica: replica.map(|replica| Pool::new(replica, Purpose::Counts)),
         };
         Ok(Database { inner: Arc::new(inner) })
     }
@@ -98,6 +111,10 @@ impl Database {
         self.inner.replica.as_ref().unwrap_or(&self.inner.primary)
     }
 
+    fn ledger(&self) -> &Gate {
+        &self.inner.ledger
+    }
+
     fn region_bytes(&self) -> &[u8] {
         self.inner.region.as_bytes()
     }
@@ -105,11 +122,11 @@ impl Database {
 
 impl std::fmt::Debug for Database {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Inner { region, primary, replica } = &*self.inner;
+        let Inner { region, primary, replica, .. } = &*self.inner;
         f.debug_struct("Database")
             .field("region", region)
             .field("primary", primary)
             .field("replica", replica)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

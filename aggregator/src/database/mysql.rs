@@ -6,28 +6,19 @@
 //! Leaves to others: when each is run.
 
 use super::connection::Statements;
+use super::pool::Purpose;
 use super::publish::CHUNK_ROWS;
 use super::{DatabaseError, Reason};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 
-/// Seconds that a statement waits for a row's lock: long enough for other writers to end, and not so long that a
-/// publication fails for one row.
-const LOCK_WAIT_SECONDS: u32 = 3;
 /// Seconds after which the server itself ends a statement whose caller has long given up.
 const STATEMENT_SECONDS: u32 = 20;
 
 /// The statements.
 pub const STATEMENTS: Statements = Statements {
-    check_schema: &[
-        "SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at
-         FROM ratelimit_window_counts LIMIT 0",
-        "SELECT region, holder, expires_at FROM weir_region_leases LIMIT 0",
-    ],
-    upsert_begin: "
-INSERT INTO ratelimit_window_counts
-    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
-VALUES ",
+    check_schema: Statements::CHECK_SCHEMA,
+    upsert_begin: Statements::UPSERT_BEGIN,
     // A row that does not grow stays as it is: nothing is written, logged or replicated for it.
     upsert_end: "
 ON DUPLICATE KEY UPDATE
@@ -76,7 +67,48 @@ DELETE FROM ratelimit_window_counts
 WHERE expires_at > 0 AND expires_at < ?
 ORDER BY expires_at
 LIMIT ?",
+    withdraw: "UPDATE zone_txn SET blocked = 2 WHERE id = ? AND zone_id = ? AND bucket_key = ? AND blocked = 0",
+    transaction: "
+SELECT id, zone_id, bucket_key, blocked, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), cost, region
+FROM zone_txn WHERE id = ?",
+    transactions: "
+SELECT id, zone_id, bucket_key, blocked, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), cost, region
+FROM zone_txn FORCE INDEX (history_idx)
+WHERE zone_id = ? AND bucket_key = ? AND id < ?
+ORDER BY id DESC
+LIMIT ?",
+    zones: "SELECT id, CAST(description AS BINARY), rate, `window` FROM zone_master ORDER BY id",
+    zone: "SELECT id, CAST(description AS BINARY), rate, `window` FROM zone_master WHERE id = ?",
+    zone_set: "
+INSERT INTO zone_master (id, description, rate, `window`)
+VALUES (?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE
+    description = IF(? = 1, VALUES(description), description),
+    rate        = VALUES(rate),
+    `window`    = VALUES(`window`)",
+    zone_window: "SELECT `window` FROM zone_master WHERE id = ?",
+    zone_delete: "DELETE FROM zone_master WHERE id = ?",
+    zone_attempts: "SELECT COUNT(*) FROM (SELECT 1 FROM zone_txn WHERE zone_id = ? LIMIT ?) AS some",
+    recorded_zone: "SELECT MIN(zone_id) FROM zone_txn WHERE zone_id >= ?",
+    cleanup_attempts: "
+DELETE FROM zone_txn
+WHERE zone_id = ? AND created_at < UTC_TIMESTAMP(6) - INTERVAL ? SECOND
+ORDER BY created_at
+LIMIT ?",
+    cleanup_locks: Some(
+        "
+DELETE FROM zone_bucket_lock
+WHERE used_on < UTC_DATE() - INTERVAL ? DAY
+ORDER BY used_on
+LIMIT ?",
+    ),
 };
+
+/// Decides and records an attempt: zone, bucket, cost, region. Its row holds what [`ANSWER`] says.
+pub const CHECK_VELOCITY: &str = "CALL check_velocity_cost(?, ?, ?, ?)";
+
+/// Where the columns of [`CHECK_VELOCITY`]'s row are: blocked, transaction, rate, window, used, reset, retry after.
+pub(super) const ANSWER: [usize; 7] = [0, 1, 4, 5, 6, 7, 8];
 
 /// What the URL says, and what the statements rely on whatever it says.
 pub(super) fn session(options: MySqlConnectOptions) -> MySqlConnectOptions {
@@ -90,13 +122,17 @@ pub(super) fn session(options: MySqlConnectOptions) -> MySqlConnectOptions {
 
 /// Connects, and makes the session independent of how the server is configured. READ COMMITTED locks only rows that
 /// are changed; the default also locks the gaps between them, in which others insert.
-pub(super) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, DatabaseError> {
+pub(super) async fn connect(
+    options: &MySqlConnectOptions,
+    purpose: Purpose,
+) -> Result<MySqlConnection, DatabaseError> {
+    let lock_wait_seconds = purpose.lock_wait_seconds();
     let mut connection = options.connect().await.map_err(explain)?;
     let settings = format!(
         "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
              SESSION autocommit = 1,
-             SESSION innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS},
-             SESSION lock_wait_timeout = {LOCK_WAIT_SECONDS}
+             SESSION innodb_lock_wait_timeout = {lock_wait_seconds},
+             SESSION lock_wait_timeout = {lock_wait_seconds}
              /*M!100101 , SESSION max_statement_time = {STATEMENT_SECONDS} */
              /*!80000 , SESSION max_execution_time = {STATEMENT_SECONDS}000 */"
     );

@@ -9,14 +9,15 @@
 use super::connection::{Connection, Statements, Target};
 use super::error::{DatabaseError, Reason};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
-/// Connections at one time: a publication, an import, the sentinel or lease, and one to spare.
-const MAX_CONNECTIONS: usize = 4;
-/// How long a call waits for one that another has.
+/// How long a call waits for a connection that another has.
 const MAX_WAIT: Duration = Duration::from_secs(2);
+/// Most calls that wait for one; further ones are refused at once.
+const MAX_WAITING: usize = 1_024;
 /// A connection that was idle for longer is asked first whether it lives; the answer may take as long.
 const FRESH: Duration = Duration::from_secs(1);
 /// A connection that was idle for longer is closed.
@@ -25,10 +26,21 @@ const MAX_IDLE: Duration = Duration::from_secs(60);
 /// noticed.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
+/// What connections are for. The two are kept apart, so that neither waits for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// What regions tell each other, and whatever people ask.
+    Counts,
+    /// Attempts, each of which somebody waits for.
+    Ledger,
+}
+
 /// Connections to one place.
 pub(super) struct Pool {
     target: Target,
+    purpose: Purpose,
     slots: Semaphore,
+    waiting: AtomicUsize,
     idle: Mutex<Vec<Idle>>,
 }
 
@@ -36,6 +48,12 @@ struct Idle {
     connection: Connection,
     opened: Instant,
     since: Instant,
+}
+
+/// The right to one connection.
+pub(super) struct Slot<'a> {
+    pool: &'a Pool,
+    permit: SemaphorePermit<'a>,
 }
 
 /// A connection in use. Dropping it closes it.
@@ -46,9 +64,33 @@ pub(super) struct Held<'a> {
     _slot: SemaphorePermit<'a>,
 }
 
+impl Purpose {
+    /// Connections at one time.
+    fn connections(self, target: &Target) -> usize {
+        match (self, target) {
+            // A publication, an import, the sentinel or lease, and one to spare.
+            (Purpose::Counts, _) => 4,
+            // While one waits for its disk, others may count; more would wait for the same disk.
+            (Purpose::Ledger, Target::MySql(_)) => 16,
+            // One writes at a time, and those who wait here wait in order.
+            (Purpose::Ledger, Target::Sqlite(_)) => 1,
+        }
+    }
+
+    /// Seconds that a statement waits for another transaction: long enough for other writers to end, and not so long
+    /// that a publication fails for one row. Who asked the ledger has long given up after one.
+    pub fn lock_wait_seconds(self) -> u32 {
+        match self {
+            Purpose::Counts => 3,
+            Purpose::Ledger => 1,
+        }
+    }
+}
+
 impl Pool {
-    pub fn new(target: Target) -> Pool {
-        Pool { target, slots: Semaphore::new(MAX_CONNECTIONS), idle: Mutex::default() }
+    pub fn new(target: Target, purpose: Purpose) -> Pool {
+        let slots = Semaphore::new(purpose.connections(&target));
+        Pool { target, purpose, slots, waiting: AtomicUsize::new(0), idle: Mutex::default() }
     }
 
     pub fn statements(&self) -> &'static Statements {
@@ -57,14 +99,17 @@ impl Pool {
 
     /// A connection that lives, as far as can be told.
     pub async fn hold(&self) -> Result<Held<'_>, DatabaseError> {
-        let busy = || DatabaseError::new(Reason::Timeout, "all connections to the database are busy");
-        let slot =
-            timeout(MAX_WAIT, self.slots.acquire()).await.ok().and_then(Result::ok).ok_or_else(busy)?;
-        let (connection, opened) = match self.kept().await {
-            Some(Idle { connection, opened, .. }) => (connection, opened),
-            None => (self.target.connect().await?, Instant::now()),
-        };
-        Ok(Held { connection, opened, pool: self, _slot: slot })
+        self.slot().await?.hold().await
+    }
+
+    /// The next turn to have a connection.
+    pub async fn slot(&self) -> Result<Slot<'_>, DatabaseError> {
+        if let Ok(permit) = self.slots.try_acquire() {
+            return Ok(Slot { pool: self, permit });
+        }
+        let _waiting = Waiting::among(&self.waiting).ok_or_else(busy)?;
+        let permit = timeout(MAX_WAIT, self.slots.acquire()).await.ok().and_then(Result::ok);
+        permit.map(|permit| Slot { pool: self, permit }).ok_or_else(busy)
     }
 
     async fn kept(&self) -> Option<Idle> {
@@ -86,6 +131,40 @@ impl Pool {
         let closed = std::mem::take(&mut *self.idle.lock());
         drop(closed);
     }
+}
+
+impl<'a> Slot<'a> {
+    /// A connection that lives, as far as can be told.
+    pub async fn hold(self) -> Result<Held<'a>, DatabaseError> {
+        let Slot { pool, permit } = self;
+        let (connection, opened) = match pool.kept().await {
+            Some(Idle { connection, opened, .. }) => (connection, opened),
+            None => (pool.target.connect(pool.purpose).await?, Instant::now()),
+        };
+        Ok(Held { connection, opened, pool, _slot: permit })
+    }
+}
+
+/// One of the calls that wait, for as long as this lives.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn among(waiting: &'a AtomicUsize) -> Option<Waiting<'a>> {
+        let place = waiting.fetch_add(1, Relaxed);
+        let one = Waiting(waiting);
+        (place < MAX_WAITING).then_some(one)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Says that others have all connections.
+pub(super) fn busy() -> DatabaseError {
+    DatabaseError::new(Reason::Timeout, "all connections to the database are busy")
 }
 
 impl Held<'_> {

@@ -74,6 +74,7 @@ async fn once<W: Work>(pool: &Pool, work: &mut W) -> Result<W::Output, DatabaseE
     result
 }
 
-fn jittered(pause_ms: u64) -> Duration {
+/// A pause of up to half as long again, so that those who met do not meet again.
+pub(super) fn jittered(pause_ms: u64) -> Duration {
     Duration::from_millis(pause_ms + rand::random_range(0..=pause_ms / 2))
 }

@@ -3,26 +3,18 @@
 //! Leaves to others: when each is run.
 
 use super::connection::Statements;
+use super::pool::Purpose;
 use sqlx::ConnectOptions;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use std::time::Duration;
 
-/// How long a statement waits while another process writes.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(3);
 /// Rows in one statement; at the longest texts that stays below SQLite's million bytes.
 const UPSERT_ROWS: usize = 1_000;
 
 /// The statements.
 pub const STATEMENTS: Statements = Statements {
-    check_schema: &[
-        "SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at
-         FROM ratelimit_window_counts LIMIT 0",
-        "SELECT region, holder, expires_at FROM weir_region_leases LIMIT 0",
-    ],
-    upsert_begin: "
-INSERT INTO ratelimit_window_counts
-    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
-VALUES ",
+    check_schema: Statements::CHECK_SCHEMA,
+    upsert_begin: Statements::UPSERT_BEGIN,
     upsert_end: "
 ON CONFLICT (workspace_id, namespace, identifier, duration_ms, sequence, region) DO UPDATE
 SET count = excluded.count, updated_at = excluded.updated_at
@@ -70,14 +62,77 @@ WHERE pk IN (
     ORDER BY expires_at
     LIMIT ?
 )",
+    withdraw: "UPDATE zone_txn SET blocked = 2 WHERE id = ? AND zone_id = ? AND bucket_key = ? AND blocked = 0",
+    transaction: "
+SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn WHERE id = ?",
+    transactions: "
+SELECT id, zone_id, bucket_key, blocked, created_at, cost, region
+FROM zone_txn INDEXED BY history_idx
+WHERE zone_id = ? AND bucket_key = ? AND id < ?
+ORDER BY id DESC
+LIMIT ?",
+    zones: "SELECT id, CAST(description AS BLOB), rate, `window` FROM zone_master ORDER BY id",
+    zone: "SELECT id, CAST(description AS BLOB), rate, `window` FROM zone_master WHERE id = ?",
+    zone_set: "
+INSERT INTO zone_master (id, description, rate, `window`)
+VALUES (?1, CAST(?2 AS TEXT), ?3, ?4)
+ON CONFLICT (id) DO UPDATE
+SET description = IIF(?5 = 1, excluded.description, description), rate = excluded.rate, `window` = excluded.`window`",
+    zone_window: "SELECT `window` FROM zone_master WHERE id = ?",
+    zone_delete: "DELETE FROM zone_master WHERE id = ?",
+    zone_attempts: "SELECT COUNT(*) FROM (SELECT 1 FROM zone_txn WHERE zone_id = ? LIMIT ?)",
+    recorded_zone: "SELECT MIN(zone_id) FROM zone_txn WHERE zone_id >= ?",
+    cleanup_attempts: "
+DELETE FROM zone_txn
+WHERE id IN (
+    SELECT id FROM zone_txn INDEXED BY created_at_idx
+    WHERE zone_id = ? AND created_at < CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000 - ? * 1000000
+    ORDER BY created_at
+    LIMIT ?
+)",
+    cleanup_locks: None,
 };
 
-/// Readers do not wait for writers (WAL). A crash of the machine may lose the last moments, which are published again.
+/// Begins to decide an attempt; nobody else writes until it ends.
+pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
+/// Microseconds since the Unix epoch.
+pub(super) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000";
+/// What counts of a bucket, and the oldest of it: zone, bucket, moment after which it must have been.
+pub const COUNT: &str = "
+SELECT COALESCE(SUM(cost), 0), MIN(created_at)
+FROM zone_txn INDEXED BY counted_idx
+WHERE zone_id = ? AND bucket_key = ? AND blocked = 0 AND cost > 0 AND created_at > ?";
+/// When the attempt was made with which so much has left: zone, bucket, moment as for [`COUNT`], how much.
+pub const ENOUGH: &str = "
+SELECT created_at
+FROM (
+    SELECT created_at, SUM(cost) OVER (ORDER BY created_at, id) AS gone
+    FROM zone_txn INDEXED BY counted_idx
+    WHERE zone_id = ? AND bucket_key = ? AND blocked = 0 AND cost > 0 AND created_at > ?
+)
+WHERE gone >= ?
+ORDER BY created_at
+LIMIT 1";
+/// Records an attempt and tells its number: zone, bucket, blocked, moment, cost, region.
+pub(super) const RECORD: &str = "
+INSERT INTO zone_txn (zone_id, bucket_key, blocked, created_at, cost, region)
+VALUES (?, ?, ?, ?, ?, ?)
+RETURNING id";
+
+/// Connects. A crash of the machine may lose the last counts, which are published again, and no attempt.
+pub(super) async fn connect(
+    options: &SqliteConnectOptions,
+    purpose: Purpose,
+) -> Result<SqliteConnection, sqlx::Error> {
+    let synchronous = match purpose {
+        Purpose::Counts => SqliteSynchronous::Normal,
+        Purpose::Ledger => SqliteSynchronous::Full,
+    };
+    let busy_timeout = Duration::from_secs(purpose.lock_wait_seconds().into());
+    options.clone().synchronous(synchronous).busy_timeout(busy_timeout).connect().await
+}
+
+/// Readers do not wait for writers (WAL).
 pub(super) fn session(options: SqliteConnectOptions) -> SqliteConnectOptions {
-    options
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Normal)
-        .busy_timeout(BUSY_TIMEOUT)
-        .disable_statement_logging()
+    options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).disable_statement_logging()
 }

@@ -4,7 +4,8 @@
 //! a store of its own has one aggregator), `recover` (a region that has lost everything reads its own figures).
 //!
 //! An aggregator that starts reads first and serves then, if the database answers at once: else what it grants in its
-//! first seconds would rest on nothing. Nothing else that a request waits for is here. While the database is away, the region goes on with what it has imported.
+//! first seconds would rest on nothing. Nothing else that a request waits for is here. While the database is away, the
+//! region goes on with what it has imported.
 //!
 //! Leaves to others: rows and statements (`database`), what is published and merged (`weir_core::region`).
 
@@ -106,8 +107,9 @@ impl Global {
 pub async fn prepare(shared: &Shared, global: &Global) {
     let is_all_there_is = shared.regional.is_none();
     let own = async {
-        if is_all_there_is {
-            recover::recover(shared, global, PREPARATION).await;
+        if is_all_there_is && !recover::recover(shared, global, PREPARATION).await {
+            // It is asked over and over then, while others are served already.
+            shared.lost.notify_one();
         }
     };
     let others = import::import_now(shared, global, PREPARATION);

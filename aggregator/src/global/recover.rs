@@ -29,10 +29,7 @@ pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {
         // Who gives floors to the base has done so at the end of the time of grace. A region with a store keeps a
         // floor that comes later in memory.
         if lost.elapsed() > grace && shared.regional.is_none() {
-            shared.region(|region, now| {
-                let floors = region.end_grace(lost_at);
-                region.settle(&floors, now);
-            });
+            shared.region(|region, now| region.end_grace_here(lost_at, now));
         }
     }
 }

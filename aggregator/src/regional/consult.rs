@@ -2,7 +2,7 @@
 //!
 //! Leaves to others: sending the answers (`stream`), judging (`weir_core::region`, and the store's script).
 
-use super::{Regional, did_nothing};
+use super::{Regional, first_error};
 use crate::metrics::Operation;
 use crate::shared::Shared;
 use crate::store::StoreError;
@@ -84,13 +84,11 @@ fn note(
     patience: Duration,
     results: &[Result<Merged, StoreError>],
 ) {
-    let error = results.iter().find_map(|result| result.as_ref().err());
-    let nothing = did_nothing(results);
-    let hurried = patience < FAIR_PATIENCE && error == Some(&StoreError::Timeout);
+    let hurried = patience < FAIR_PATIENCE && first_error(results) == Some(&StoreError::Timeout);
     if hurried {
         shared.metrics.operation_failed(Operation::Consult, "hurried");
     } else {
-        regional.note_part(&shared.metrics, Operation::Consult, asked_at, nothing, error);
+        regional.note_parts(&shared.metrics, Operation::Consult, asked_at, results);
     }
 }
 

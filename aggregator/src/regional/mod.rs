@@ -94,16 +94,17 @@ impl Regional {
 
     /// Notes how a call of several parts went that began at `started`. Only one that did nothing at all speaks against
     /// the store: of several servers one may be away, and one cell may not be what it should.
-    fn note_part(
+    fn note_parts<T>(
         &self,
         metrics: &Metrics,
         operation: Operation,
         started: Instant,
-        nothing: bool,
-        error: Option<&StoreError>,
+        results: &[Result<T, StoreError>],
     ) {
-        match error {
-            Some(error) if nothing => self.note::<()>(metrics, operation, started, &Err(error.clone())),
+        match first_error(results) {
+            Some(error) if did_nothing(results) => {
+                self.note::<()>(metrics, operation, started, &Err(error.clone()));
+            }
             Some(error) => {
                 self.note(metrics, operation, started, &Ok(()));
                 metrics.operation_failed(operation, error.reason());
@@ -149,6 +150,11 @@ pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>, tasks: &mut JoinSet
 /// Whether every part of a call failed, and none because of its own cell.
 fn did_nothing<T>(results: &[Result<T, StoreError>]) -> bool {
     results.iter().all(|result| result.as_ref().is_err_and(|error| !error.is_of_the_cell()))
+}
+
+/// It speaks for all that failed.
+fn first_error<T>(results: &[Result<T, StoreError>]) -> Option<&StoreError> {
+    results.iter().find_map(|result| result.as_ref().err())
 }
 
 fn ms(ms: u64) -> Duration {

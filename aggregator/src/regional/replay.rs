@@ -6,7 +6,7 @@
 //!
 //! Leaves to others: which cells wait (`weir_core::region`), acknowledging (`stream`).
 
-use super::{Regional, did_nothing, ms};
+use super::{Regional, did_nothing, first_error, ms};
 use crate::metrics::Operation;
 use crate::shared::Shared;
 use crate::store::StoreError;
@@ -83,23 +83,21 @@ async fn replay(shared: &Shared, regional: &Regional, waiting: usize, refused: &
         let started = Instant::now();
         let results = regional.store.merge(&merges, ms(regional.cadence.replay_timeout_ms)).await;
         take(shared, &merges, &results);
-        let error = results.iter().find_map(|result| result.as_ref().err().cloned());
-        let nothing = did_nothing(&results);
-        regional.note_part(&shared.metrics, Operation::Replay, started, nothing, error.as_ref());
+        regional.note_parts(&shared.metrics, Operation::Replay, started, &results);
         regional.changed.notify_one();
         shared.changed.notify_one();
+        if let Some(error) = first_error(&results) {
+            shared.warn(&format!("the regional store did not take all of a replay: {error}"), None);
+        }
+        if did_nothing(&results) {
+            outcome = Outcome::Failed;
+        }
         for (merge, result) in merges.into_iter().zip(results) {
             match result {
                 Ok(_) => {}
                 Err(error) if error.is_of_the_cell() => refused.set_aside(merge),
                 Err(_) => away.push(merge),
             }
-        }
-        if nothing {
-            outcome = Outcome::Failed;
-        }
-        if let Some(error) = error {
-            shared.warn(&format!("the regional store did not take all of a replay: {error}"), None);
         }
     }
     if outcome == Outcome::Told && !away.is_empty() {

@@ -6,7 +6,7 @@
 //!
 //! Leaves to others: sentinels (`store`), telling again (`replay`), evidence (`weir_core::region`, `global`).
 
-use super::{GRACES, Regional, did_nothing, ms, sisters};
+use super::{GRACES, Regional, ms, sisters};
 use crate::metrics::Operation;
 use crate::shared::Shared;
 use crate::store::Lives;
@@ -145,9 +145,7 @@ async fn settle(shared: &Shared, regional: &Regional, since: UnixMs) {
 async fn raise(shared: &Shared, regional: &Regional, floors: &[Floor], life: u32) -> usize {
     let started = Instant::now();
     let results = regional.store.raise_to(floors, ms(regional.cadence.replay_timeout_ms)).await;
-    let error = results.iter().find_map(|result| result.as_ref().err());
-    let nothing = did_nothing(&results);
-    regional.note_part(&shared.metrics, Operation::Replay, started, nothing, error);
+    regional.note_parts(&shared.metrics, Operation::Replay, started, &results);
     shared.region(|region, now| {
         for (floor, result) in floors.iter().zip(&results) {
             match result {

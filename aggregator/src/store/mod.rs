@@ -8,6 +8,7 @@
 //! 4. `wire`: one connection that heals; `servers`: all of them, and who holds what (`topology`);
 //!    `nodes`: who gets which command.
 //! 5. This file: merging cells. [`sentinel`], [`hot`], [`origins`], [`changes`]: the rest that is shared.
+//! 6. `log`: limits that are held exactly, by the clock of the server (`server_clock`).
 //!
 //! All counts are absolute and merge by max, so every call may be repeated, also one that timed out and whose effect
 //! is unknown. The store never waits for a server that is away: calls fail, and connections are made again in the
@@ -18,12 +19,14 @@
 pub mod changes;
 pub mod error;
 pub mod hot;
+pub mod log;
 pub mod names;
 mod nodes;
 pub mod options;
 pub mod origins;
 mod script;
 pub mod sentinel;
+mod server_clock;
 mod servers;
 mod slots;
 mod topology;

@@ -54,6 +54,15 @@ impl Names {
         }
     }
 
+    /// The sliding log of a key. A cell has a number in this place.
+    pub(super) fn log(&self, key: &Key) -> String {
+        let mut name = self.root.clone();
+        name.push('{');
+        write_key(&key.parts(), &mut name);
+        name.push_str("}:log");
+        name
+    }
+
     pub(super) fn hot(&self, shard: usize) -> String {
         format!("{}hot:{{{shard}}}", self.root)
     }
@@ -186,6 +195,7 @@ mod tests {
         let key = key(&[b"default".to_vec(), b"login".to_vec(), b"al/ice".to_vec()], 60_000, 0, 1);
         let name = Names::new("weir", "eu").cell(&key, 29_384_812);
         assert_eq!(name, "weir:eu:{default/login/al%2Fice/60000/0/1}:29384812");
+        assert_eq!(Names::new("weir", "eu").log(&key), "weir:eu:{default/login/al%2Fice/60000/0/1}:log");
     }
 
     #[test]

@@ -91,6 +91,11 @@ impl Nodes {
         self.run(vec![command], deadline).await.pop().unwrap_or(Err(StoreError::Away))
     }
 
+    /// Who holds `slot`, as far as that is known.
+    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
+        self.servers.owner(slot).ok()
+    }
+
     /// What connects to some server of the store: another one for each `attempt` where there are several.
     pub(super) fn any_client(&self, attempt: usize) -> Option<Client> {
         self.servers.any_client(attempt)

@@ -19,6 +19,8 @@ pub(super) struct Scripts {
     pub(super) hot: Script,
     pub(super) life: Script,
     pub(super) origins: Script,
+    pub(super) log: Script,
+    pub(super) log_withdraw: Script,
 }
 
 const MERGE: &str = concat!(include_str!("cell.lua"), include_str!("merge.lua"));
@@ -26,7 +28,9 @@ const FLOOR: &str = concat!(include_str!("cell.lua"), include_str!("floor.lua"))
 const HOT: &str = concat!(include_str!("cell.lua"), include_str!("hot.lua"));
 const LIFE: &str = include_str!("life.lua");
 const ORIGINS: &str = include_str!("origins.lua");
-const SOURCES: [&str; 5] = [MERGE, FLOOR, HOT, LIFE, ORIGINS];
+const LOG: &str = concat!(include_str!("log_key.lua"), include_str!("log.lua"));
+const LOG_WITHDRAW: &str = concat!(include_str!("log_key.lua"), include_str!("log_withdraw.lua"));
+const SOURCES: [&str; 7] = [MERGE, FLOOR, HOT, LIFE, ORIGINS, LOG, LOG_WITHDRAW];
 
 /// Hashed once.
 pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
@@ -35,6 +39,8 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     hot: Script::new(HOT),
     life: Script::new(LIFE),
     origins: Script::new(ORIGINS),
+    log: Script::new(LOG),
+    log_withdraw: Script::new(LOG_WITHDRAW),
 });
 
 /// Field of the lowest limit; never an origin's, as those have 16 bytes.

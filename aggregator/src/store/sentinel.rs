@@ -12,6 +12,7 @@ use super::script::{self, SCRIPTS};
 use super::slots::slot_of;
 use redis::Value;
 use std::time::Duration;
+use tokio::time::Instant;
 use weir_core::time::UnixMs;
 
 /// One sentinel's word.
@@ -47,12 +48,17 @@ impl Store {
             what.arg(format!("{:032x}", rand::random::<u128>()));
             Command { slot: slot_of(name.as_bytes()), what }
         });
+        let sent = Instant::now();
         let answers = self.run(commands.collect(), within).await;
+        let heard = Instant::now();
         let mut lives = Lives::default();
         let mut problem = StoreError::Away;
         for (place, answer) in (0..).zip(answers) {
             match answer.and_then(|answer| parse(place, &answer)) {
-                Ok(life) => lives.seen.push(life),
+                Ok((life, now)) => {
+                    self.note_clock(place, now, sent, heard);
+                    lives.seen.push(life);
+                }
                 Err(error) => {
                     problem = error;
                     lives.unseen += 1;
@@ -61,9 +67,19 @@ impl Store {
         }
         if lives.seen.is_empty() { Err(problem) } else { Ok(lives) }
     }
+
+    /// A look at a sentinel is also one at its server's clock; that is read in whole milliseconds.
+    fn note_clock(&self, place: u16, now: UnixMs, sent: Instant, heard: Instant) {
+        let name = self.inner.sentinels.get(usize::from(place));
+        let node = name.and_then(|name| self.inner.nodes.owner(slot_of(name.as_bytes())));
+        if let Some(node) = node {
+            node.showed(now.0.saturating_mul(1_000), 999, sent, heard);
+        }
+    }
 }
 
-fn parse(place: u16, answer: &Value) -> Result<Life, StoreError> {
+/// A life, and the server's time.
+fn parse(place: u16, answer: &Value) -> Result<(Life, UnixMs), StoreError> {
     let Value::Array(fields) = answer else { return Err(StoreError::Protocol) };
     let [Value::BulkString(text), looks, now] = fields.as_slice() else { return Err(StoreError::Protocol) };
     let (looks, now) = (script::decimal(looks)?, script::decimal(now)?);
@@ -71,5 +87,6 @@ fn parse(place: u16, answer: &Value) -> Result<Life, StoreError> {
     let (id, since) = text.split_once(':').ok_or(StoreError::Protocol)?;
     let id = u128::from_str_radix(id, 16).map_err(|_| StoreError::Protocol)?;
     let since = since.parse().map_err(|_| StoreError::Protocol)?;
-    Ok(Life { place, id, looks, since: UnixMs(since), age_ms: now.saturating_sub(since) })
+    let life = Life { place, id, looks, since: UnixMs(since), age_ms: now.saturating_sub(since) };
+    Ok((life, UnixMs(now)))
 }

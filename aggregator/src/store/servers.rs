@@ -7,6 +7,7 @@
 
 use super::error::StoreError;
 use super::options::Checked;
+use super::server_clock::ServerClock;
 use super::slots::SLOTS;
 use super::topology::{self, Address};
 use super::wire::Wire;
@@ -48,6 +49,7 @@ struct Map {
 /// One server. Bulk work has a connection of its own, so that a single cell need not wait behind thousands.
 pub(super) struct Node {
     pub(super) address: Address,
+    pub(super) clock: ServerClock,
     quick: Wire,
     bulk: Wire,
 }
@@ -168,7 +170,7 @@ impl Node {
 
     fn open(address: Address, client: &Client) -> Node {
         let [quick, bulk] = [(); 2].map(|()| Wire::open(client.clone(), address.to_string()));
-        Node { address, quick, bulk }
+        Node { address, clock: ServerClock::new(), quick, bulk }
     }
 
     /// Sends `commands` in one go.

@@ -1,0 +1,199 @@
+//! Attempts: each is decided against its zone's rate and recorded, allowed or not, before it is answered.
+//!
+//! An attempt is allowed if its cost and the costs of all that were allowed while younger than the zone's window are the
+//! rate at most. MySQL and MariaDB do it in a stored procedure (`migrations/mysql/0006_check_velocity_cost.sql`), which
+//! anybody may call by hand; SQLite in one transaction here, with the same answers.
+//!
+//! Leaves to others: second tries and deadlines (`gate`), which zones there are (`zones`), what was recorded (`history`).
+
+use super::connection::{Arg, Connection, Row};
+use super::retry::{Execute, Work};
+use super::{Database, DatabaseError, Reason, mysql, sqlite};
+use std::time::Duration;
+use weir_core::breaker::State;
+use weir_core::window::MAX_COUNT;
+
+/// Longest bucket in bytes: what the table's column holds.
+pub const MAX_BUCKET_BYTES: usize = 255;
+
+/// What is to be decided and recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt<'a> {
+    /// The zone, which knows rate and window.
+    pub zone: u32,
+    /// Who is limited, compared byte by byte; at most [`MAX_BUCKET_BYTES`].
+    pub bucket: &'a [u8],
+    /// What is used; 0 only asks, and is recorded too. More than 2^53 is taken as 2^53.
+    pub cost: u64,
+}
+
+/// What became of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Velocity {
+    /// Under which number it is recorded.
+    pub transaction: u64,
+    /// Whether it is blocked.
+    pub blocked: bool,
+    /// The zone's rate.
+    pub rate: u64,
+    /// The zone's window in milliseconds.
+    pub window_ms: u64,
+    /// All that counts, this attempt included if it was allowed.
+    pub used: u64,
+    /// Milliseconds until the oldest that counts no longer does; 0 if nothing counts.
+    pub reset_ms: u64,
+    /// For a blocked one, milliseconds until enough has left for the same cost; `None` where the cost exceeds the rate.
+    pub retry_after_ms: Option<u64>,
+}
+
+impl Database {
+    /// Decides an attempt and records it. `None`: there is no such zone, and nothing is recorded. After an error it may
+    /// be recorded nevertheless, unless the database undid it for certain.
+    pub async fn check_velocity(
+        &self,
+        attempt: &Attempt<'_>,
+        within: Duration,
+    ) -> Result<Option<Velocity>, DatabaseError> {
+        if attempt.bucket.len() > MAX_BUCKET_BYTES {
+            let text =
+                format!("a bucket of {} bytes is longer than {MAX_BUCKET_BYTES}", attempt.bucket.len());
+            return Err(DatabaseError::new(Reason::Other, text));
+        }
+        let attempt = Attempt { cost: attempt.cost.min(MAX_COUNT), ..*attempt };
+        match self.ledger().call(within, Check { attempt, region: self.region_bytes() }).await {
+            Ok(velocity) => Ok(Some(velocity)),
+            Err(error) if error.kind() == Reason::NoZone => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets an attempt of this zone and bucket that was allowed count no more. Whether this call did it: not if it is
+    /// unknown, another's, was blocked, or had been withdrawn before.
+    pub async fn withdraw(
+        &self,
+        transaction: u64,
+        zone: u32,
+        bucket: &[u8],
+        within: Duration,
+    ) -> Result<bool, DatabaseError> {
+        let Some(transaction) = storable(transaction) else { return Ok(false) };
+        let args = [Arg::Int(transaction), Arg::Int(u64::from(zone)), Arg::Bytes(bucket)];
+        let statement = self.primary().statements().withdraw;
+        let rows = self.ledger().call(within, Execute(statement, &args)).await?;
+        Ok(rows > 0)
+    }
+
+    /// What the breaker before the ledger lets through.
+    pub fn ledger_state(&self) -> State {
+        self.ledger().state()
+    }
+}
+
+/// A number that every column holds.
+pub(super) fn storable(number: u64) -> Option<u64> {
+    i64::try_from(number).is_ok().then_some(number)
+}
+
+/// Decides one attempt on one connection.
+struct Check<'a> {
+    attempt: Attempt<'a>,
+    region: &'a [u8],
+}
+
+impl Work for Check<'_> {
+    type Output = Velocity;
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<Velocity, DatabaseError> {
+        match connection {
+            Connection::MySql(_) => self.call(connection).await,
+            Connection::Sqlite(_) => self.transact(connection).await,
+        }
+    }
+}
+
+impl Check<'_> {
+    async fn call(&self, connection: &mut Connection) -> Result<Velocity, DatabaseError> {
+        let Attempt { zone, bucket, cost } = self.attempt;
+        let args = [Arg::Int(zone.into()), Arg::Bytes(bucket), Arg::Int(cost), Arg::Bytes(self.region)];
+        let mut answer = None;
+        connection.each(mysql::CHECK_VELOCITY, &args, |row| answer = read_answer(row)).await?;
+        answer
+            .ok_or_else(|| DatabaseError::new(Reason::Schema, "check_velocity_cost answers no row of Weir's"))
+    }
+
+    async fn transact(&self, connection: &mut Connection) -> Result<Velocity, DatabaseError> {
+        connection.execute(sqlite::BEGIN, &[]).await?;
+        let result = self.decide(connection).await;
+        let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        // A transaction that does not end may not stay in a connection that is kept.
+        let ended = connection.execute(end, &[]).await;
+        ended.map_err(|error| DatabaseError::new(Reason::Other, error))?;
+        result
+    }
+
+    /// The same as the procedure.
+    async fn decide(&self, connection: &mut Connection) -> Result<Velocity, DatabaseError> {
+        let Attempt { zone, bucket, cost } = self.attempt;
+        let (zone, bucket) = (Arg::Int(zone.into()), Arg::Bytes(bucket));
+        let statement = sqlite::STATEMENTS.zone;
+        let [_, _, Some(rate), Some(window)] = first(connection, statement, &[zone]).await? else {
+            return Err(DatabaseError::new(Reason::NoZone, "there is no such zone"));
+        };
+        let [now] = first(connection, sqlite::CLOCK, &[]).await?;
+        let now = now.unwrap_or_default();
+        let window_us = window.saturating_mul(1_000_000);
+        let since = now.saturating_sub(window_us);
+        let counted = [zone, bucket, Arg::Int(since)];
+        let [used, oldest] = first(connection, sqlite::COUNT, &counted).await?;
+        let used = used.unwrap_or_default();
+        let excess = used.saturating_add(cost).saturating_sub(rate);
+        let blocked = excess > 0;
+        let [enough] = match blocked && cost <= rate {
+            true => {
+                first(connection, sqlite::ENOUGH, &[zone, bucket, Arg::Int(since), Arg::Int(excess)]).await?
+            }
+            false => [None],
+        };
+        let region = Arg::Bytes(self.region);
+        let record = [zone, bucket, Arg::Int(blocked.into()), Arg::Int(now), Arg::Int(cost), region];
+        let [transaction] = first(connection, sqlite::RECORD, &record).await?;
+        let until_left_ms = |moment: u64| moment.saturating_sub(since).div_ceil(1_000);
+        let oldest = oldest.or((cost > 0 && !blocked).then_some(now));
+        Ok(Velocity {
+            transaction: transaction.unwrap_or_default(),
+            blocked,
+            rate,
+            window_ms: window.saturating_mul(1_000),
+            used: if blocked { used } else { used + cost },
+            reset_ms: oldest.map_or(0, until_left_ms),
+            retry_after_ms: enough.map(until_left_ms),
+        })
+    }
+}
+
+/// The first numbers of the first row.
+async fn first<const N: usize>(
+    connection: &mut Connection,
+    statement: &'static str,
+    args: &[Arg<'_>],
+) -> Result<[Option<u64>; N], DatabaseError> {
+    let mut numbers = [None; N];
+    connection
+        .each(statement, args, |row| numbers = std::array::from_fn(|column| row.number(column)))
+        .await?;
+    Ok(numbers)
+}
+
+fn read_answer(row: &Row<'_>) -> Option<Velocity> {
+    let [blocked, transaction, rate, window, used, reset_ms, retry_after_ms] =
+        mysql::ANSWER.map(|column| row.number(column));
+    Some(Velocity {
+        transaction: transaction?,
+        blocked: blocked? != 0,
+        rate: rate?,
+        window_ms: window?.saturating_mul(1_000),
+        used: used?,
+        reset_ms: reset_ms?,
+        retry_after_ms,
+    })
+}

@@ -1,0 +1,133 @@
+//! Why a request cannot be answered, in one shape for all:
+//! `{"error": {"code": "invalid_request", "message": "…", "field": "checks[3].limit", "problems": [{"field", "message"}]}}`.
+//!
+//! Leaves to others: finding problems (`ask`, `routes`).
+
+use crate::doors::tokens::Unauthorized;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+
+/// Most fields of one request that are told.
+pub(super) const MAX_PROBLEMS: usize = 20;
+
+/// Why a request cannot be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// 400 and above.
+    pub status: StatusCode,
+    /// For programs.
+    pub code: &'static str,
+    /// For people.
+    pub message: String,
+    /// The fields that are wrong, at most 20.
+    pub fields: Vec<FieldProblem>,
+    /// A header that belongs to the status.
+    pub header: Option<(HeaderName, &'static str)>,
+}
+
+/// What is wrong with a field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FieldProblem {
+    /// Its path, such as `checks[3].limit`.
+    pub field: String,
+    /// What is wrong, and what would be right.
+    pub message: String,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    error: Told<'a>,
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    code: &'static str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    problems: &'a [FieldProblem],
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Problem {
+        Problem { status, code, message: message.into(), fields: Vec::new(), header: None }
+    }
+
+    /// The body is no JSON that a request could be.
+    pub(super) fn json(error: &serde_json::Error) -> Problem {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            "invalid_json",
+            format!("the body cannot be read as JSON: {error}"),
+        )
+    }
+
+    /// Fields are wrong; there is one at least.
+    pub(super) fn fields(fields: Vec<FieldProblem>) -> Problem {
+        let message = match fields.as_slice() {
+            [first] => format!("{}: {}", first.field, first.message),
+            [first, more @ ..] => format!("{}: {} (and {} more)", first.field, first.message, more.len()),
+            [] => String::new(),
+        };
+        Problem { fields, ..Problem::new(StatusCode::BAD_REQUEST, "invalid_request", message) }
+    }
+
+    /// The caller may not say this.
+    pub(super) fn forbidden(code: &'static str, field: String, message: String) -> Problem {
+        let fields = vec![FieldProblem { field, message }];
+        Problem { status: StatusCode::FORBIDDEN, code, ..Problem::fields(fields) }
+    }
+
+    /// Who asks is not known (RFC 6750, section 3).
+    pub(super) fn unauthorized(reason: Unauthorized) -> Problem {
+        let (code, challenge) = match reason {
+            Unauthorized::Missing => ("token_missing", "Bearer"),
+            Unauthorized::Malformed => ("token_malformed", "Bearer error=\"invalid_request\""),
+            Unauthorized::Unknown => ("token_unknown", "Bearer error=\"invalid_token\""),
+        };
+        Problem::new(StatusCode::UNAUTHORIZED, code, reason.to_string()).with(WWW_AUTHENTICATE, challenge)
+    }
+
+    pub(super) fn method(allowed: &'static str) -> Problem {
+        let message = format!("this path is asked with {allowed}");
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).with(ALLOW, allowed)
+    }
+
+    pub(super) fn too_slow() -> Problem {
+        let message = "the body did not arrive in time";
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message).with(CONNECTION, "close")
+    }
+
+    fn with(self, name: HeaderName, value: &'static str) -> Problem {
+        Problem { header: Some((name, value)), ..self }
+    }
+
+    /// As it is sent.
+    pub(super) fn response(&self) -> Response<Full<Bytes>> {
+        let error = Told {
+            code: self.code,
+            message: &self.message,
+            field: self.fields.first().map(|first| first.field.as_str()),
+            problems: &self.fields,
+        };
+        let mut response = json(self.status, &Body { error });
+        if let Some((name, value)) = &self.header {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+/// An answer as JSON.
+pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
+    // What is sent are structs of text and numbers, which have no errors.
+    let bytes = serde_json::to_vec(body).unwrap_or_default();
+    let mut response = Response::new(Full::new(Bytes::from(bytes)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

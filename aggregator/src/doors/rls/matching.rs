@@ -1,0 +1,321 @@
+//! Which limit a request's descriptor finds.
+//!
+//! Its entries are followed from level to level, one for each: the descriptor with the very value first, then the first
+//! with a pattern that fits, then the one of that key alone. The limit is that of the last entry's descriptor; one that
+//! has no limit, or is not reached, lets everything pass.
+//!
+//! Leaves to others: where levels come from (`config`).
+
+use super::wire::{Entry, Unit};
+use memchr::memmem;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The limits of one domain.
+#[derive(Debug)]
+pub struct Domain {
+    /// Its name.
+    pub name: String,
+    /// Where its limits are counted.
+    pub workspace: Vec<u8>,
+    /// What a first entry may find.
+    pub level: Level,
+}
+
+/// What is applied to a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Where its identifiers are counted.
+    pub namespace: Vec<u8>,
+    /// As configured; empty if it has none.
+    pub name: String,
+    /// Most in each unit of time; `None` is unlimited.
+    pub limit: Option<(Unit, u32)>,
+    /// It decides and counts, and never refuses.
+    pub shadow: bool,
+    /// Names of limits that are not applied where this one is.
+    pub replaces: Vec<String>,
+    /// Entries whose values make the identifier.
+    pub free: Vec<usize>,
+}
+
+/// The descriptors of one list, by key.
+#[derive(Debug, Default)]
+pub struct Level {
+    keys: HashMap<String, Values>,
+}
+
+/// Those of one key.
+#[derive(Debug, Default)]
+struct Values {
+    exact: HashMap<Vec<u8>, Node>,
+    /// In the order of the configuration.
+    patterns: Vec<(Pattern, Node)>,
+    any: Option<Node>,
+}
+
+#[derive(Debug)]
+struct Node {
+    rule: Option<Arc<Rule>>,
+    next: Level,
+}
+
+/// Text in which each `*` stands for any bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pattern {
+    /// What stands before the first, between two, and behind the last.
+    parts: Vec<Vec<u8>>,
+}
+
+impl Domain {
+    /// The limit that entries find.
+    pub fn find(&self, entries: &[Entry]) -> Option<&Arc<Rule>> {
+        let (last, way) = entries.split_last()?;
+        let level = way.iter().try_fold(&self.level, |level, entry| Some(&level.node(entry)?.next))?;
+        level.node(last)?.rule.as_ref()
+    }
+}
+
+impl Level {
+    /// Adds a descriptor; false if there is one of that key and value.
+    pub fn insert(
+        &mut self,
+        key: String,
+        value: Option<String>,
+        rule: Option<Arc<Rule>>,
+        next: Level,
+    ) -> bool {
+        let values = self.keys.entry(key).or_default();
+        let node = Node { rule, next };
+        match value {
+            None => {
+                let new = values.any.is_none();
+                values.any.get_or_insert(node);
+                new
+            }
+            Some(value) if value.contains('*') => {
+                let pattern = Pattern::new(&value);
+                let new = values.patterns.iter().all(|(other, _)| *other != pattern);
+                values.patterns.push((pattern, node));
+                new
+            }
+            Some(value) => values.exact.insert(value.into_bytes(), node).is_none(),
+        }
+    }
+
+    fn node(&self, entry: &Entry) -> Option<&Node> {
+        let values = self.keys.get(&entry.key)?;
+        let fits = |(pattern, node)| Pattern::fits(pattern, &entry.value).then_some(node);
+        let by_value = values.exact.get(&entry.value);
+        by_value
+            .or_else(|| values.patterns.iter().map(|(pattern, node)| (pattern, node)).find_map(fits))
+            .or(values.any.as_ref())
+    }
+}
+
+impl Pattern {
+    fn new(text: &str) -> Pattern {
+        Pattern { parts: text.split('*').map(Vec::from).collect() }
+    }
+
+    /// Takes the middle parts from the left, each at its first place: whatever fits, fits so.
+    fn fits(&self, value: &[u8]) -> bool {
+        let [first, middle @ .., last] = self.parts.as_slice() else { return false };
+        let Some(rest) = value.strip_prefix(first.as_slice()) else { return false };
+        let Some(rest) = rest.strip_suffix(last.as_slice()) else { return false };
+        let after = middle
+            .iter()
+            .try_fold(rest, |rest, part| memmem::find(rest, part).and_then(|at| rest.get(at + part.len()..)));
+        after.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::Limits;
+    use super::super::naming;
+    use super::*;
+
+    fn entries(descriptor: &[(&str, &str)]) -> Vec<Entry> {
+        descriptor.iter().map(|(key, value)| Entry { key: (*key).into(), value: (*value).into() }).collect()
+    }
+
+    /// `number unit`, `unlimited` or `-`, as a domain's only document has it.
+    fn found(text: &str, descriptor: &[(&str, &str)]) -> String {
+        let limits = Limits::parse([("f", text)]).unwrap();
+        let domain = limits.domain("d").unwrap();
+        match domain.find(&entries(descriptor)).map(|rule| rule.limit) {
+            Some(Some((unit, requests))) => format!("{requests} {unit:?}"),
+            Some(None) => "unlimited".into(),
+            None => "-".into(),
+        }
+    }
+
+    fn check(text: &str, cases: &[(&[(&str, &str)], &str)]) {
+        for (descriptor, expected) in cases {
+            assert_eq!(found(text, descriptor), *expected, "{descriptor:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_more_specific_than_a_key() {
+        let text = "
+domain: d
+descriptors:
+  - key: remote_address
+    rate_limit: {unit: second, requests_per_unit: 10}
+  - key: remote_address
+    value: 50.0.0.5
+    rate_limit: {unit: second, requests_per_unit: 0}
+";
+        check(
+            text,
+            &[
+                (&[("remote_address", "50.0.0.1")], "10 Second"),
+                (&[("remote_address", "50.0.0.5")], "0 Second"),
+                (&[("remote_address", "")], "10 Second"),
+                (&[("Remote_Address", "50.0.0.5")], "-"),
+                (&[("remote", "address_50.0.0.5")], "-"),
+            ],
+        );
+    }
+
+    #[test]
+    fn levels_are_followed_to_the_very_last() {
+        let text = "
+domain: d
+descriptors:
+  - key: message_type
+    value: marketing
+    descriptors:
+      - key: to_number
+        rate_limit: {unit: day, requests_per_unit: 5}
+  - key: to_number
+    rate_limit: {unit: day, requests_per_unit: 100}
+  - key: key
+    value: value
+    rate_limit: {unit: second, requests_per_unit: 300}
+";
+        check(
+            text,
+            &[
+                (&[("message_type", "marketing"), ("to_number", "1")], "5 Day"),
+                (&[("to_number", "1")], "100 Day"),
+                (&[("message_type", "marketing")], "-"),
+                (&[("message_type", "other"), ("to_number", "1")], "-"),
+                (&[("key", "value"), ("subkey", "subvalue")], "-"),
+                (&[("key", "value")], "300 Second"),
+                (&[("to_number", "1"), ("to_number", "1")], "-"),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_more_specific_way_is_taken_even_if_it_leads_nowhere() {
+        let text = "
+domain: d
+descriptors:
+  - key: a
+    descriptors:
+      - key: b
+        rate_limit: {unit: week, requests_per_unit: 1}
+  - key: a
+    value: x
+  - key: free
+    rate_limit: {unlimited: true}
+";
+        check(
+            text,
+            &[
+                (&[("a", "y"), ("b", "")], "1 Week"),
+                (&[("a", "x"), ("b", "")], "-"),
+                (&[("free", "1")], "unlimited"),
+            ],
+        );
+    }
+
+    #[test]
+    fn wildcards_come_after_values_in_their_order() {
+        let text = "
+domain: d
+descriptors:
+  - key: k
+    rate_limit: {unit: hour, requests_per_unit: 1}
+  - key: k
+    value: test*
+    rate_limit: {unit: hour, requests_per_unit: 2}
+  - key: k
+    value: test1
+    rate_limit: {unit: hour, requests_per_unit: 3}
+  - key: k
+    value: t*2
+    rate_limit: {unit: hour, requests_per_unit: 4}
+  - key: k
+    value: 'a*b*b*c'
+    rate_limit: {unit: month, requests_per_unit: 5}
+";
+        check(
+            text,
+            &[
+                (&[("k", "test1")], "3 Hour"),
+                (&[("k", "test")], "2 Hour"),
+                (&[("k", "test2")], "2 Hour"),
+                (&[("k", "tes2")], "4 Hour"),
+                (&[("k", "tes")], "1 Hour"),
+                (&[("k", "abbc")], "5 Month"),
+                (&[("k", "a-b-b-c")], "5 Month"),
+                (&[("k", "abc")], "1 Hour"),
+                (&[("k", "abbcd")], "1 Hour"),
+            ],
+        );
+        let overlap = Pattern::new("ab*ba");
+        assert!(!overlap.fits(b"aba") && overlap.fits(b"abba") && overlap.fits(b"ab\xffba"));
+    }
+
+    /// Which descriptors count on one key.
+    #[test]
+    fn what_the_configuration_does_not_fix_makes_the_identifier() {
+        let text = "
+domain: d
+descriptors:
+  - key: one
+    value: fixed
+    rate_limit: {unit: hour, requests_per_unit: 1}
+  - key: tenant
+    value: 't*'
+    descriptors:
+      - key: path
+        value: '/a*'
+        share_threshold: true
+        descriptors:
+          - key: user
+            rate_limit: {unit: hour, requests_per_unit: 1}
+      - key: path
+        value: '/b'
+        descriptors:
+          - key: user
+            rate_limit: {name: shared-with-filters, unit: hour, requests_per_unit: 1}
+";
+        let limits = Limits::parse([("f", text)]).unwrap();
+        let domain = limits.domain("d").unwrap();
+        let key = |descriptor: &[(&str, &str)]| {
+            let entries = entries(descriptor);
+            let rule = domain.find(&entries).unwrap();
+            let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+            (text(rule.namespace.clone()), text(naming::identifier(&entries, &rule.free)))
+        };
+        let shared = "rls|d|tenant|~t*|path|+/a*|user|\\-";
+        let cases = [
+            (&[("one", "fixed")][..], ("rls|d|one|=fixed", "*")),
+            (&[("tenant", "t1"), ("path", "/a1"), ("user", "u|v")], (shared, "t1|u\\|v")),
+            (&[("tenant", "t1"), ("path", "/a2"), ("user", "")], (shared, "t1|\\-")),
+            (&[("tenant", "t2"), ("path", "/b"), ("user", "u")], ("shared-with-filters", "t2|u")),
+        ];
+        for (descriptor, (namespace, identifier)) in cases {
+            assert_eq!(key(descriptor), (namespace.to_owned(), identifier.to_owned()), "{descriptor:?}");
+        }
+        let long = "x".repeat(100);
+        let (_, identifier) = key(&[("tenant", "t1"), ("path", "/b"), ("user", &long)]);
+        assert!(identifier.starts_with("sha256:") && identifier.len() == 50, "{identifier}");
+    }
+}

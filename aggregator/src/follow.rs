@@ -1,0 +1,202 @@
+//! Files that are read again when they change: certificates, tokens.
+//!
+//! Contents are compared, not times: a symbolic link that is swapped, as Kubernetes does with secrets, keeps old times.
+//! What changed is taken once two looks in a row see the same, so that a file is not read while it is being written,
+//! nor a certificate without its new key.
+//!
+//! Leaves to others: what the contents mean (`tls`, `doors::tokens`).
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often files are looked at.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Largest file that is read, in bytes.
+pub const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The contents of several files, in the order of their paths.
+pub type Contents = Vec<Vec<u8>>;
+
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}: {source}", path.display())]
+pub struct ReadError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Files, and what they held when they were last of use.
+#[derive(Debug)]
+pub struct Followed {
+    paths: Vec<PathBuf>,
+    taken: Contents,
+    /// What the last look saw, if that was new.
+    seen: Option<Contents>,
+    refused: Option<Contents>,
+    unreadable: Option<String>,
+}
+
+/// What a look at files brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing new.
+    Same,
+    /// They hold again what is in force; in between they did not, or could not be read.
+    Back,
+    /// Something new, and whole: to be answered by [`Followed::take`] or [`Followed::refuse`].
+    Changed(Contents),
+    /// They cannot be read, for a reason not told before.
+    Unreadable(String),
+}
+
+impl Followed {
+    /// Reads all files for the first time.
+    pub fn open(paths: Vec<PathBuf>) -> Result<Followed, ReadError> {
+        let taken = read_all(&paths)?;
+        Ok(Followed { paths, taken, seen: None, refused: None, unreadable: None })
+    }
+
+    /// What is in force.
+    pub fn contents(&self) -> &Contents {
+        &self.taken
+    }
+
+    /// Reads all files again. Blocks for as long as their file system takes.
+    pub fn look(&mut self) -> Look {
+        let found = match read_all(&self.paths) {
+            Ok(found) => found,
+            Err(error) => return self.complain(error.to_string()),
+        };
+        let was_unreadable = self.unreadable.take().is_some();
+        if found == self.taken {
+            self.seen = None;
+            let was_refused = self.refused.take().is_some();
+            return if was_unreadable || was_refused { Look::Back } else { Look::Same };
+        }
+        if self.refused.as_ref() == Some(&found) {
+            return Look::Same;
+        }
+        if self.seen.as_ref() == Some(&found) {
+            return Look::Changed(found);
+        }
+        self.seen = Some(found);
+        Look::Same
+    }
+
+    /// These contents are in force from now on.
+    pub fn take(&mut self, contents: Contents) {
+        (self.taken, self.seen, self.refused) = (contents, None, None);
+    }
+
+    /// These contents are of no use; what was in force stays.
+    pub fn refuse(&mut self, contents: Contents) {
+        (self.seen, self.refused) = (None, Some(contents));
+    }
+
+    fn complain(&mut self, reason: String) -> Look {
+        self.seen = None;
+        if self.unreadable.as_ref() == Some(&reason) {
+            return Look::Same;
+        }
+        self.unreadable = Some(reason.clone());
+        Look::Unreadable(reason)
+    }
+}
+
+/// Looks at files for as long as the program runs. `take` puts new contents in force or says why it cannot; `tell` hears
+/// of each change: whether what is in force is what the files hold, and why not.
+pub async fn follow(
+    mut followed: Followed,
+    mut take: impl FnMut(&Contents) -> Result<(), String>,
+    mut tell: impl FnMut(Result<(), &str>),
+) {
+    let mut looks = interval(LOOK_INTERVAL);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let looked = spawn_blocking(move || (followed.look(), followed)).await;
+        // It fails only while the runtime ends.
+        let Ok((look, back)) = looked else { return };
+        followed = back;
+        match look {
+            Look::Same => {}
+            Look::Back => tell(Ok(())),
+            Look::Unreadable(reason) => tell(Err(&reason)),
+            Look::Changed(contents) => match take(&contents) {
+                Ok(()) => {
+                    followed.take(contents);
+                    tell(Ok(()));
+                }
+                Err(reason) => {
+                    followed.refuse(contents);
+                    tell(Err(&reason));
+                }
+            },
+        }
+    }
+}
+
+fn read_all(paths: &[PathBuf]) -> Result<Contents, ReadError> {
+    paths
+        .iter()
+        .map(|path| read(path, MAX_FILE_BYTES).map_err(|source| ReadError { path: path.clone(), source }))
+        .collect()
+}
+
+/// What a file holds. A pipe, a device and what is longer than `most` bytes are errors.
+pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    // Asked before opening: to open a pipe would wait for its writer.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("it is longer than {most} bytes")));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{remove_file, write};
+
+    #[test]
+    fn what_changed_is_taken_when_it_rests_and_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths: Vec<PathBuf> = ["a", "b"].map(|name| folder.path().join(name)).into();
+        let set = |index: usize, text: &str| write(&paths[index], text).unwrap();
+        set(0, "1");
+        assert!(Followed::open(paths.clone()).unwrap_err().to_string().contains("/b"));
+        set(1, "1");
+        let mut followed = Followed::open(paths.clone()).unwrap();
+        assert_eq!(followed.look(), Look::Same);
+        set(0, "2");
+        assert_eq!(followed.look(), Look::Same);
+        set(1, "2");
+        assert_eq!(followed.look(), Look::Same, "it changed since the last look");
+        let both = vec![b"2".to_vec(), b"2".to_vec()];
+        assert_eq!(followed.look(), Look::Changed(both.clone()));
+        followed.refuse(both.clone());
+        assert_eq!((followed.look(), followed.look()), (Look::Same, Look::Same));
+        set(0, "1");
+        set(1, "1");
+        assert_eq!((followed.look(), followed.look()), (Look::Back, Look::Same));
+        set(0, "2");
+        set(1, "2");
+        assert_eq!((followed.look(), followed.look()), (Look::Same, Look::Changed(both.clone())));
+        followed.take(both);
+        remove_file(&paths[0]).unwrap();
+        assert!(matches!(followed.look(), Look::Unreadable(_)));
+        assert_eq!(followed.look(), Look::Same);
+        set(0, "2");
+        assert_eq!((followed.look(), followed.look()), (Look::Back, Look::Same));
+        set(0, &"x".repeat(MAX_FILE_BYTES as usize + 1));
+        assert!(matches!(followed.look(), Look::Unreadable(reason) if reason.contains("longer")));
+    }
+}
