@@ -2,6 +2,7 @@
 
 mod database_support;
 
+use database_support::ledger::*;
 use database_support::*;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Executor, MySqlConnection, Row};
@@ -30,6 +31,7 @@ async fn scenarios(store: &Store) {
         an_upsert_reads_each_row_once(&mut connection, live).await;
     }
     the_table_is_as_specified(&filled(store, 1, 1).await).await;
+    the_ledger_reads_what_counts(store).await;
 }
 
 /// Half of the live rows in each of two regions.
@@ -142,6 +144,81 @@ async fn the_table_is_as_specified(scene: &Scene) {
     );
 }
 
+/// Attempts of other buckets, of the same one before the window, and such as were blocked, are not even looked at.
+async fn the_ledger_reads_what_counts(store: &Store) {
+    const COUNTED: u64 = 40;
+    let scene = store.fresh().await;
+    set_zone(&scene.open("a"), ZONE, COUNTED + 1, 3_600).await;
+    let fill = async |rows: u64, bucket: &str, blocked: u8, age_seconds: u64| {
+        let values: Vec<_> = (0..rows)
+            .map(|place| {
+                let bucket = bucket.replace('#', &(place % 1_000).to_string());
+                format!("(7, '{bucket}', {blocked}, UTC_TIMESTAMP(6) - INTERVAL {age_seconds} SECOND, 1, '')")
+            })
+            .collect();
+        let columns = "zone_id, bucket_key, blocked, created_at, cost, region";
+        scene.run(&format!("INSERT INTO zone_txn ({columns}) VALUES {}", values.join(","))).await;
+    };
+    fill(30_000, "other #", 0, 10).await;
+    fill(5_000, "x", 0, 4_000).await;
+    fill(5_000, "x", 1, 10).await;
+    fill(5_000, "x", 2, 10).await;
+    fill(COUNTED, "x", 0, 10).await;
+    let mut connection = scene.mysql().await;
+    connection.execute("ANALYZE TABLE zone_txn").await.unwrap();
+
+    let count = counting_statement();
+    assert_eq!(plan(&mut connection, &count).await, ("range".to_owned(), "counted_idx".to_owned()));
+    let rows = query(&mut connection, format!("EXPLAIN FORMAT=TRADITIONAL {count}")).await;
+    let extra: Vec<u8> = rows[0].try_get_unchecked("Extra").unwrap();
+    assert!(String::from_utf8(extra).unwrap().contains("Using index"), "it reads the table too");
+    // MySQL reads its own tables the first time that a session calls a procedure.
+    query(&mut connection, "CALL check_velocity_cost(7, 'y', 0, '')".to_owned()).await;
+    // One is allowed; the next is blocked, and looks for when enough will have left.
+    for (cost, blocked) in [(1, false), (1, true), (2, true)] {
+        let call = format!("CALL check_velocity_cost(7, 'x', {cost}, '')");
+        let (by_index, by_scan) = reads(&mut connection, &call).await;
+        let most = if blocked { 2 * (COUNTED + 1) } else { COUNTED };
+        assert!((COUNTED..=most + 4).contains(&by_index), "{by_index} entries were read for {call}");
+        // The window function's own temporary table.
+        assert!(by_scan <= if blocked { 4 * COUNTED } else { 0 }, "{by_scan} rows were scanned for {call}");
+    }
+
+    let statements = mysql::STATEMENTS;
+    for (statement, args, key, most) in [
+        (statements.transactions, ["7", "'x'", "1000000", "20"].as_slice(), "history_idx", 20),
+        (statements.cleanup_attempts, &["7", "3900", "50"], "created_at_idx", 51),
+        (statements.cleanup_locks.unwrap(), &["1", "50"], "used_on_idx", 1),
+        (statements.transaction, &["5"], "PRIMARY", 0),
+        (statements.withdraw, &["5", "7", "'x'"], "PRIMARY", 1),
+    ] {
+        let sql = filled_in(statement, args);
+        assert_eq!(plan(&mut connection, &sql).await.1, key, "{sql}");
+        let (by_index, by_scan) = reads(&mut connection, &sql).await;
+        assert!(by_index <= most && by_scan == 0, "{by_index} and {by_scan} were read for {sql}");
+    }
+    let next = filled_in(statements.recorded_zone, &["1"]);
+    assert!(reads(&mut connection, &next).await.0 <= 1);
+}
+
+/// As it stands in the procedure, with values for its variables.
+fn counting_statement() -> String {
+    let body = include_str!("../../migrations/mysql/0006_check_velocity_cost.sql");
+    let begin = body.find("SELECT COALESCE(SUM(cost)").unwrap();
+    let statement = body[begin..].split_once(';').unwrap().0;
+    [
+        (" INTO v_used, v_oldest", ""),
+        ("p_zone_id", "7"),
+        ("p_bucket_key", "'x'"),
+        ("v_since", "UTC_TIMESTAMP(6) - INTERVAL 3600 SECOND"),
+    ]
+    .into_iter()
+    .fold(statement.to_owned(), |sql, (variable, value)| {
+        assert!(sql.contains(variable), "{sql}");
+        sql.replace(variable, value)
+    })
+}
+
 /// SQLite says how it goes about a statement in words.
 #[tokio::test]
 async fn sqlite_uses_its_indexes() {
@@ -159,6 +236,21 @@ async fn sqlite_uses_its_indexes() {
             "USING COVERING INDEX expires_at_idx (expires_at>? AND expires_at<?)",
         ),
         (statements.sentinel_read, &["x'61'"], "unique_window_region (workspace_id=? AND namespace=?"),
+        (
+            sqlite::COUNT,
+            &["1", "x'61'", "5"],
+            "USING COVERING INDEX counted_idx (zone_id=? AND bucket_key=? AND created_at>?)",
+        ),
+        (
+            statements.transactions,
+            &["1", "x'61'", "5", "9"],
+            "USING INDEX history_idx (zone_id=? AND bucket_key=? AND rowid<?)",
+        ),
+        (
+            statements.cleanup_attempts,
+            &["1", "5", "9"],
+            "USING COVERING INDEX created_at_idx (zone_id=? AND created_at<?)",
+        ),
     ] {
         let sql = format!("EXPLAIN QUERY PLAN {}", filled_in(statement, args));
         let plan: Vec<String> = sqlx::query(AssertSqlSafe(sql))

@@ -1,7 +1,8 @@
-//! `migrate` and `cleanup` as an operator and a cron job meet them.
+//! `migrate`, `cleanup` and `zones` as an operator and a cron job meet them.
 
 mod database_support;
 
+use database_support::ledger::*;
 use database_support::*;
 use std::process::{Command, Output, Stdio};
 use weir_aggregator::clock::{Clock, SystemClock};
@@ -11,19 +12,24 @@ use weir_envoy::ports;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb() {
-    migrate_and_clean_up(&Store::mariadb().await).await;
+    let store = Store::mariadb().await;
+    migrate_and_clean_up(&store).await;
+    zones(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql() {
     if let Some(store) = Store::mysql().await {
         migrate_and_clean_up(&store).await;
+        zones(&store).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlite() {
-    migrate_and_clean_up(&Store::sqlite()).await;
+    let store = Store::sqlite();
+    migrate_and_clean_up(&store).await;
+    zones(&store).await;
 }
 
 fn program(arguments: &[&str], url: Option<&str>) -> Command {
@@ -60,7 +66,8 @@ async fn migrate_and_clean_up(store: &Store) {
         .collect();
     assert_eq!(said.matches("applied 0001 window counts\n").count(), 1, "{said}");
     assert_eq!(said.matches("applied 0002 region leases\n").count(), 1, "{said}");
-    let nothing = (Some(0), "nothing to do: all 2 migrations had been applied\n".to_owned(), String::new());
+    let all = migrations(&scene);
+    let nothing = (Some(0), format!("nothing to do: all {all} migrations had been applied\n"), String::new());
     assert_eq!(run(&["migrate", "--database-url", &scene.url], None), nothing);
 
     let now = SystemClock.now().0;
@@ -74,7 +81,8 @@ async fn migrate_and_clean_up(store: &Store) {
     }
     database.life(WITHIN).await.unwrap();
     let deleted = |output: (Option<i32>, String, String), expected: &str| {
-        assert_eq!(output, (Some(0), format!("deleted {expected} ago\n"), String::new()));
+        let ledger = "deleted 0 transactions of the ledger and 0 bucket locks older than 90d";
+        assert_eq!(output, (Some(0), format!("deleted {expected} ago\n{ledger}\n"), String::new()));
     };
     deleted(run(&["cleanup", "--batch", "7"], url), "30 rows that expired more than 1h");
     deleted(run(&["cleanup"], url), "0 rows that expired more than 1h");
@@ -82,12 +90,58 @@ async fn migrate_and_clean_up(store: &Store) {
     assert_eq!(scene.rows().await, 1);
 }
 
+/// An operator changes what an aggregator that runs goes by.
+async fn zones(store: &Store) {
+    let scene = store.fresh().await;
+    let url = Some(scene.url.as_str());
+    let aggregator = scene.open("here");
+    let said = |arguments: &[&str]| {
+        let (code, said, error) = run(arguments, url);
+        assert_eq!((code, error.as_str()), (Some(0), ""), "{arguments:?}");
+        said
+    };
+    assert_eq!(said(&["zones", "list", "--json"]), "[]\n");
+    let set = ["zones", "set", "--zone", "7", "--rate", "1", "--window", "1m", "--description", "log-ins, é"];
+    assert_eq!(said(&set), "zone 7 is new and allows 1 per 1m\n");
+    assert!(!check(&aggregator, "x", 1).await.blocked && check(&aggregator, "x", 1).await.blocked);
+    let more = ["zones", "set", "--zone", "7", "--rate", "2", "--window", "1h"];
+    assert_eq!(said(&more), "zone 7 allows 2 per 1h from now on; it allowed 1 per 1m\n");
+    assert!(!check(&aggregator, "x", 1).await.blocked && check(&aggregator, "x", 1).await.blocked);
+    let listed: serde_json::Value = serde_json::from_str(&said(&["zones", "list", "--json"])).unwrap();
+    let expected =
+        serde_json::json!([{"id": 7, "description": "log-ins, é", "rate": 2, "window_seconds": 3_600}]);
+    assert_eq!(listed, expected);
+    let table = said(&["zones", "list"]);
+    assert!(table.lines().count() == 2 && table.contains("log-ins, é") && table.contains(" 1h "), "{table}");
+    let deleted = "deleted zone 7; 4 transactions of it stay until they are cleaned up\n";
+    assert_eq!(said(&["zones", "delete", "--zone", "7"]), deleted);
+    let (code, _, error) = run(&["zones", "delete", "--zone", "7"], url);
+    assert!(code == Some(1) && error.contains("no zone 7"), "{error}");
+    // By the retention, and no sooner.
+    let clean = |retention: Option<&str>| {
+        let output =
+            program(&["cleanup"], url).envs(retention.map(|it| ("WEIR_LEDGER_RETENTION", it))).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    assert!(clean(None).contains("deleted 0 transactions of the ledger and 0 bucket locks older than 90d"));
+    assert!(clean(Some("0s")).contains("deleted 4 transactions of the ledger"));
+}
+
 #[test]
 fn what_cannot_be_used() {
     let away = format!("mysql://u:geheim@127.0.0.1:{}/d", ports::free().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let unwritable = format!("sqlite://{}/no/such/folder/x.db", folder.path().display());
-    let cases: [(&[&str], Option<&str>, i32, &str); 11] = [
+    let zone = ["zones", "set", "--zone", "1", "--rate"];
+    let with = |rest: [&'static str; 3]| [zone.as_slice(), &rest].concat();
+    let (rate, window) = (with(["9007199254740993", "--window", "1m"]), with(["1", "--window", "1500ms"]));
+    let cases: [(&[&str], Option<&str>, i32, &str); 17] = [
+        (&["zones", "list"], None, 2, "WEIR_DATABASE_URL"),
+        (&["zones", "delete", "--zone", "-1"], Some(&away), 2, "--zone"),
+        (&rate, Some(&away), 2, "--rate"),
+        (&window, Some(&away), 2, "--window"),
+        (&["zones", "list"], Some(&away), 1, "cannot be reached"),
+        (&["cleanup", "--ledger-retention", "soon"], Some(&away), 2, "--ledger-retention"),
         (&["migrate"], None, 2, "WEIR_DATABASE_URL"),
         (&["cleanup"], None, 2, "--database-url"),
         (&["migrate"], Some(""), 2, "WEIR_DATABASE_URL"),

@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-aggregator"));
@@ -15,6 +15,25 @@ fn program(arguments: &[&str]) -> Command {
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const ANYWHERE: [&str; 6] =
+    ["--grpc-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"];
+
+fn start(command: &mut Command) -> (Running, BufReader<ChildStderr>) {
+    let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+    let log = BufReader::new(running.0.stderr.take().unwrap());
+    (running, log)
+}
+
+/// The first line of the log that has this part.
+fn line_with(log: &mut impl BufRead, part: &str) -> String {
+    let mut line = String::new();
+    while !line.contains(part) {
+        line.clear();
+        assert!(log.read_line(&mut line).unwrap() > 0, "the program ends without {part:?}");
+    }
+    line
 }
 
 /// Ends the program if the test does not.
@@ -51,8 +70,13 @@ fn a_missing_or_empty_region_is_an_error_that_says_how_to_set_it() {
 
 #[test]
 fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
-    let cases: [&[&str]; 4] = [
+    let cases: [&[&str]; 9] = [
         &[],
+        &["serve", "--region", "r", "--tls-cert-file", "a"],
+        &["serve", "--region", "r", "--tls-key-file", "a"],
+        &["serve", "--region", "r", "--tls-client-ca-file", "a"],
+        &["token"],
+        &["token", "--name", "a\"b"],
         &["serve", "--region", "r", "--max-keys", "0"],
         &["serve", "--region", "r", "--log", "a=b=c"],
         &["serve", "--region", "r", "--nonsense"],
@@ -67,10 +91,12 @@ fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
 fn a_busy_port_is_named_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    for option in ["--grpc-listen", "--admin-listen"] {
-        let other = if option == "--grpc-listen" { "--admin-listen" } else { "--grpc-listen" };
-        let arguments = ["serve", "--region", "r", option, &address, other, "127.0.0.1:0", "--log", "error"];
-        let output = program(&arguments).output().unwrap();
+    const OPTIONS: [&str; 3] = ["--grpc-listen", "--admin-listen", "--http-listen"];
+    for option in OPTIONS {
+        let others = OPTIONS.iter().filter(|other| **other != option);
+        let others = others.flat_map(|other| [*other, "127.0.0.1:0"]);
+        let arguments = ["serve", "--region", "r", option, &address, "--log", "error"];
+        let output = program(&arguments).args(others).output().unwrap();
         let said = said(&output);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
@@ -81,7 +107,8 @@ fn a_busy_port_is_named_in_one_line() {
 #[test]
 fn it_says_where_it_serves_and_ends_well_on_a_signal() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let listen = ["--grpc-listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0"];
+        let listen =
+            ["--grpc-listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"];
         let child = program(&["serve", "--region", "here", "--log-format", "json"])
             .args(listen)
             .stderr(Stdio::piped())
@@ -89,16 +116,87 @@ fn it_says_where_it_serves_and_ends_well_on_a_signal() {
             .unwrap();
         let mut running = Running(child);
         let mut log = BufReader::new(running.0.stderr.take().unwrap());
-        let mut line = String::new();
-        log.read_line(&mut line).unwrap();
-        let first: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(first["fields"]["region"], "here", "{line}");
+        let line = line_with(&mut log, "weir-aggregator serves");
+        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(told["fields"]["region"], "here", "{line}");
         kill(Pid::from_raw(running.0.id().cast_signed()), signal).unwrap();
         let mut rest = String::new();
         log.read_to_string(&mut rest).unwrap();
         assert!(rest.contains("no token is set"), "{rest}");
+        assert!(rest.contains("loopback only, without TLS, without tokens"), "{rest}");
+        let grpc =
+            "from other machines, without TLS, filters without tokens, the rate-limit service without tokens";
+        assert!(rest.contains(grpc), "{rest}");
         assert_eq!(running.0.wait().unwrap().code(), Some(0), "{rest}");
     }
+}
+
+/// Where applications could come from anywhere, it does not say that it serves.
+#[test]
+fn nobody_is_told_that_an_open_door_serves() {
+    let output = program(&["serve", "--region", "here", "--http-listen", "0.0.0.0:0"])
+        .args(["--grpc-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+        .output()
+        .unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no tokens are set") && !said.contains("serves"), "{said}");
+}
+
+#[test]
+fn it_says_who_opens_which_door() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens.yaml");
+    std::fs::write(&tokens, "[]").unwrap();
+    let file = ["--tokens-file", tokens.to_str().unwrap()];
+    let token = ["--token", "secret"];
+    let cases = [
+        (vec![], "filters without tokens, the rate-limit service without tokens"),
+        (token.to_vec(), "filters by --token, the rate-limit service by --token\n"),
+        (file.to_vec(), "filters without tokens, the rate-limit service by --tokens-file"),
+        ([token, file].concat(), "filters by --token, the rate-limit service by --token or --tokens-file"),
+    ];
+    for (arguments, expected) in cases {
+        let mut command = program(&["serve", "--region", "here"]);
+        let (_running, mut log) = start(command.args(ANYWHERE).args(arguments));
+        let line = line_with(&mut log, "gRPC at 127.0.0.1:");
+        assert!(line.contains(expected), "{line}");
+    }
+}
+
+/// Full doors need more files than systems let a program open that does not ask.
+#[test]
+fn it_opens_as_many_files_as_it_may() {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -Sn 200 && ulimit -Hn 700 && exec \"$0\" \"$@\""]);
+    limited.arg(env!("CARGO_BIN_EXE_weir-aggregator")).args(["serve", "--region", "here"]).args(ANYWHERE);
+    let (running, mut log) = start(&mut limited);
+    let warning = line_with(&mut log, "few files may be open");
+    assert!(warning.contains("700"), "{warning}");
+    line_with(&mut log, "weir-aggregator serves");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", running.0.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["700", "700"]);
+}
+
+#[test]
+fn a_token_is_made_once_and_its_entry_can_be_used_as_it_is() {
+    let make = || {
+        let output = program(&["token", "--name", "the shop", "--workspace", "eu"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (printed, other) = (make(), make());
+    let (token, rest) = printed.split_once("\n\n").unwrap();
+    assert!(token.starts_with("weir_") && token.len() == 69, "{token}");
+    assert!(!rest.contains(token) && !other.contains(token), "it is told once, and random");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.yaml");
+    std::fs::write(&path, rest).unwrap();
+    let (tokens, _) = weir_aggregator::doors::tokens::Tokens::read(path).unwrap();
+    let caller = tokens.check(Some(format!("bearer {token}").as_bytes())).unwrap();
+    assert_eq!((caller.name.as_str(), caller.workspace(None)), ("the shop", Some(b"eu".as_slice())));
+    assert!(!caller.may_use(1), "no zone unless it is named");
 }
 
 #[test]

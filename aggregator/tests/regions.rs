@@ -106,6 +106,7 @@ impl Options {
             }),
             migrate: false,
             cadence: self.cadence,
+            doors: weir_aggregator::doors::DoorSettings::default(),
         };
         let server = Server::start(settings, self.clock.clone()).await.unwrap();
         let weir = Weir { server, clock: self.clock };

@@ -513,7 +513,10 @@ async fn without_redis_a_second_aggregator_of_a_region_is_refused() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir-aggregator"));
         let variables = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("WEIR_"));
         command.args(["serve", "--region", "eu", "--grpc-listen", "127.0.0.1:0", "--migrate"]);
-        command.args(["--admin-listen", "127.0.0.1:0"]).env_clear().envs(variables);
+        command
+            .args(["--admin-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"])
+            .env_clear()
+            .envs(variables);
         command.env("WEIR_DATABASE_URL", &url).stdin(Stdio::null()).stderr(Stdio::piped());
         command.kill_on_drop(true);
         command.spawn().unwrap()

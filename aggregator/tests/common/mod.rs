@@ -13,6 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use weir_aggregator::clock::{Clock, SystemClock};
+use weir_aggregator::doors::DoorSettings;
 use weir_aggregator::serve::{Server, Settings};
 use weir_core::cadence::Cadence;
 use weir_core::key::{Key, KeyParts};
@@ -62,6 +63,7 @@ pub fn settings() -> Settings {
         database: None,
         migrate: false,
         cadence: Cadence::default(),
+        doors: DoorSettings::default(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Stores for the database tests: one server for each test, a fresh database for each scenario.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test uses a part")]
+
+pub mod ledger;
 
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, SqliteConnection};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,6 +19,18 @@ pub const NOW: UnixMs = UnixMs(1_800_000_000_000);
 pub const WITHIN: Duration = Duration::from_secs(20);
 /// The window of all keys that say nothing else.
 pub const HOUR_MS: u64 = 3_600_000;
+
+/// Runs scenarios on one store, one after the other, and tells how long each took.
+macro_rules! run {
+    ($store:expr, $($scenario:ident),+ $(,)?) => {
+        $(
+            let began = std::time::Instant::now();
+            $scenario($store).await;
+            eprintln!("{} {:?}", stringify!($scenario), began.elapsed());
+        )+
+    };
+}
+pub(crate) use run;
 
 /// Where scenarios get their databases.
 pub struct Store {
@@ -64,6 +78,12 @@ impl Store {
         scene.open("a").migrate().await.unwrap();
         scene
     }
+}
+
+/// How many migrations a database has.
+pub fn migrations(scene: &Scene) -> usize {
+    // Buckets have no locks in SQLite, and there are no procedures.
+    if scene.is_mysql() { 7 } else { 4 }
 }
 
 /// One database.

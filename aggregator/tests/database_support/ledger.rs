@@ -1,0 +1,127 @@
+//! What the ledger tests share: attempts by program and by hand, and what must be true of whatever was recorded.
+
+use super::{Scene, WITHIN};
+use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row, SqliteConnection};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use weir_aggregator::database::{Attempt, Database, Velocity, ZoneChange};
+
+/// The zone of scenarios that need one.
+pub const ZONE: u32 = 7;
+
+pub async fn set_zone(database: &Database, zone: u32, rate: u64, window_seconds: u64) {
+    let window = Duration::from_secs(window_seconds);
+    let change = ZoneChange::new(zone, rate, window, Some("for a test".to_owned())).unwrap();
+    database.set_zone(&change, WITHIN).await.unwrap();
+}
+
+/// An attempt in [`ZONE`], which has to be answered.
+pub async fn check(database: &Database, bucket: &str, cost: u64) -> Velocity {
+    let attempt = Attempt { zone: ZONE, bucket: bucket.as_bytes(), cost };
+    database.check_velocity(&attempt, WITHIN).await.unwrap().expect("the zone is there")
+}
+
+/// The row that a procedure answers to whoever calls it by hand, bucket included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub velocity: Velocity,
+    pub zone: u64,
+    pub bucket: Vec<u8>,
+}
+
+pub async fn by_hand(connection: &mut MySqlConnection, call: &str) -> Result<Answer, sqlx::Error> {
+    let rows = connection.fetch_all(sqlx::raw_sql(AssertSqlSafe(call.to_owned()))).await?;
+    assert_eq!(rows.len(), 1, "{call}");
+    let row = &rows[0];
+    let number = |name: &str| -> Option<u64> {
+        let text: Option<String> = row.try_get_unchecked(name).unwrap();
+        text.map(|text| text.parse().unwrap())
+    };
+    let known = |name| number(name).unwrap_or_else(|| panic!("{call}: no {name}"));
+    let velocity = Velocity {
+        transaction: known("transaction_id"),
+        blocked: known("blocked") != 0,
+        rate: known("rate"),
+        window_ms: known("window") * 1_000,
+        used: known("used"),
+        reset_ms: known("reset_ms"),
+        retry_after_ms: number("retry_after_ms"),
+    };
+    Ok(Answer { velocity, zone: known("zone_id"), bucket: row.try_get_unchecked("bucket_key").unwrap() })
+}
+
+/// The number of an error that the server raised.
+pub fn error_number<T: std::fmt::Debug>(result: Result<T, sqlx::Error>) -> u16 {
+    let error = result.unwrap_err();
+    let sqlx::Error::Database(cause) = error else { panic!("{error}") };
+    cause.downcast_ref::<sqlx::mysql::MySqlDatabaseError>().number()
+}
+
+/// A recorded attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    pub bucket: Vec<u8>,
+    pub blocked: u64,
+    pub cost: u64,
+    pub at_us: u64,
+}
+
+/// All that is recorded in [`ZONE`], in the order of the numbers.
+pub async fn recorded(scene: &Scene) -> Vec<Recorded> {
+    let at =
+        if scene.is_mysql() { "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at)" } else { "created_at" };
+    let unsigned = if scene.is_mysql() { "SIGNED" } else { "INTEGER" };
+    let sql = format!(
+        "SELECT bucket_key, CAST(blocked AS {unsigned}), CAST(cost AS {unsigned}), CAST({at} AS {unsigned})
+         FROM zone_txn WHERE zone_id = {ZONE} ORDER BY id"
+    );
+    type Columns = (Vec<u8>, i64, i64, i64);
+    let rows: Vec<Columns> = if scene.is_mysql() {
+        sqlx::query_as(AssertSqlSafe(sql)).fetch_all(&mut scene.mysql().await).await.unwrap()
+    } else {
+        let mut connection = SqliteConnection::connect(&scene.url).await.unwrap();
+        sqlx::query_as(AssertSqlSafe(sql)).fetch_all(&mut connection).await.unwrap()
+    };
+    let number = |value: i64| u64::try_from(value).unwrap();
+    rows.into_iter()
+        .map(|(bucket, blocked, cost, at)| Recorded {
+            bucket,
+            blocked: number(blocked),
+            cost: number(cost),
+            at_us: number(at),
+        })
+        .collect()
+}
+
+fn by_bucket(rows: &[Recorded]) -> impl Iterator<Item = Vec<&Recorded>> {
+    let mut buckets: BTreeMap<&[u8], Vec<&Recorded>> = BTreeMap::new();
+    rows.iter().for_each(|row| buckets.entry(&row.bucket).or_default().push(row));
+    buckets.into_values()
+}
+
+/// No window of any placement holds more than the rate. Where the window begins at an attempt is enough: any other holds
+/// no more than one of those.
+pub fn no_window_holds_more(rows: &[Recorded], rate: u64, window_seconds: u64) {
+    for mut bucket in by_bucket(rows) {
+        bucket.retain(|row| row.blocked == 0);
+        bucket.sort_by_key(|row| row.at_us);
+        for (place, begin) in bucket.iter().enumerate() {
+            let end = begin.at_us + window_seconds * 1_000_000;
+            let sum: u64 = bucket[place..].iter().take_while(|row| row.at_us < end).map(|row| row.cost).sum();
+            assert!(sum <= rate, "{sum} of {rate} in the window that begins at {begin:?}");
+        }
+    }
+}
+
+/// Each attempt was allowed or blocked as those before it demand: neither too many nor too few.
+pub fn decisions_are_right(rows: &[Recorded], rate: u64, window_seconds: u64) {
+    for bucket in by_bucket(rows) {
+        for (place, row) in bucket.iter().enumerate() {
+            let counted = |other: &&&Recorded| {
+                other.blocked == 0 && other.at_us + window_seconds * 1_000_000 > row.at_us
+            };
+            let used: u64 = bucket[..place].iter().filter(counted).map(|other| other.cost).sum();
+            assert_eq!(row.blocked != 0, used + row.cost > rate, "{used} of {rate} were used before {row:?}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Questions about limits that are held exactly, and their withdrawal, on filters' streams.
+
+mod common;
+
+use common::{Peer, Weir, hello_frame, settings, start, start_with, until};
+use std::collections::BTreeMap;
+use weir_aggregator::serve::Settings;
+use weir_aggregator::store::StoreOptions;
+use weir_core::exact::MAX_CHARGES;
+use weir_core::wire::{
+    Ask, Charge, FilterFrame, LedgerLimit, LogLimit, MAX_FRAME_CELLS, Ping, Ruling, Rulings, Withdrawal,
+};
+use weir_envoy::{Redis, RedisOptions};
+
+const UNDECIDED: u32 = 0;
+
+const ALLOWED: u32 = 2;
+const DENIED: u32 = 3;
+
+fn log(identifier: &str, cost: u64, most: u64) -> Charge {
+    let limit = LogLimit { key: common::key(identifier), most };
+    Charge { log: Some(limit), ledger: None, cost }
+}
+
+fn ledger() -> Charge {
+    let limit = LedgerLimit { zone: 1, bucket: b"bucket".to_vec() };
+    Charge { log: None, ledger: Some(limit), cost: 1 }
+}
+
+fn ask(id: u64, charges: Vec<Charge>) -> Ask {
+    Ask { id, charges, timeout_ms: 5_000 }
+}
+
+fn asks(asks: Vec<Ask>) -> FilterFrame {
+    FilterFrame { asks, ..FilterFrame::default() }
+}
+
+/// As many rulings as are wanted, by the questions' ids.
+async fn rulings(peer: &mut Peer, wanted: usize) -> BTreeMap<u64, Vec<Ruling>> {
+    let mut found = BTreeMap::new();
+    while found.len() < wanted {
+        let some = peer.next_with(|frame| Some(frame.rulings).filter(|rulings| !rulings.is_empty())).await;
+        for Rulings { id, rulings } in some {
+            assert!(found.insert(id, rulings).is_none(), "one answer for each");
+        }
+    }
+    found
+}
+
+async fn ruled(peer: &mut Peer, question: Ask) -> Vec<Ruling> {
+    let id = question.id;
+    peer.send(asks(vec![question])).await;
+    rulings(peer, 1).await.remove(&id).expect("the answer to this question")
+}
+
+fn verdicts(rulings: &[Ruling]) -> Vec<u32> {
+    rulings.iter().map(|ruling| ruling.verdict).collect()
+}
+
+async fn are_ruled_on(weir: &Weir) {
+    let mut peer = weir.join(1, false).await;
+    peer.send(asks((1..=5).map(|id| ask(id, vec![log("alice", 1, 3)])).collect())).await;
+    let answers = rulings(&mut peer, 5).await;
+    let allowed: Vec<_> =
+        answers.iter().filter(|(_, r)| verdicts(r) == [ALLOWED]).map(|(id, _)| *id).collect();
+    assert_eq!(allowed.len(), 3);
+    let denied = &answers.values().find(|r| verdicts(r) == [DENIED]).unwrap()[0];
+    assert_eq!((denied.limit, denied.remaining, denied.window_ms), (3, 0, common::HOUR_MS));
+    assert!((3_590_000..=3_600_000).contains(&denied.retry_after_ms) && !denied.never, "{denied:?}");
+    let again = ruled(&mut peer, ask(allowed[0], vec![log("alice", 1, 3)])).await;
+    assert_eq!(verdicts(&again), [DENIED], "a denial is remembered, also of what had passed");
+
+    let withdrawal = |id| Withdrawal { ask: Some(ask(id, vec![log("alice", 1, 3)])), rulings: Vec::new() };
+    let withdrawals = vec![withdrawal(allowed[0]), withdrawal(allowed[0]), Withdrawal::default()];
+    peer.send(FilterFrame { withdrawals, ..FilterFrame::default() }).await;
+    let done = "weir_aggregator_exact_withdrawals_total{result=\"done\"}";
+    until("it is taken back", || weir.metric(done) == 1.0).await;
+    // Another worker's question of the same number is another question.
+    let mut other = Peer::open(weir.connect().await).await;
+    let mut frame = hello_frame(2, false);
+    frame.hello.as_mut().unwrap().worker = 2;
+    other.send(frame).await;
+    assert_eq!(verdicts(&ruled(&mut other, ask(allowed[1], vec![log("alice", 1, 3)])).await), [ALLOWED]);
+    assert_eq!(verdicts(&ruled(&mut peer, ask(99, vec![log("alice", 1, 3)])).await), [DENIED]);
+
+    let mixed = ruled(&mut peer, ask(100, vec![log("bob", 1, 3), ledger()])).await;
+    assert_eq!(verdicts(&mixed), [ALLOWED, UNDECIDED], "what is undecided speaks against nothing");
+    let malformed = Charge { log: None, ledger: None, cost: 1 };
+    let wrong = ruled(&mut peer, ask(101, vec![log("bob", 1, 3), malformed])).await;
+    assert_eq!(verdicts(&wrong), [UNDECIDED, UNDECIDED]);
+    assert_eq!(verdicts(&ruled(&mut peer, ask(102, vec![log("bob", 2, 3)])).await), [ALLOWED]);
+    for (name, value) in [
+        ("asks_total{result=\"malformed\"}", 1.0),
+        ("charges_total{strategy=\"log\",result=\"allowed\"}", 6.0),
+        ("charges_total{strategy=\"ledger\",result=\"undecided\"}", 1.0),
+    ] {
+        assert_eq!(weir.metric(&format!("weir_aggregator_exact_{name}")), value, "{name}");
+    }
+    assert!(weir.metric("weir_aggregator_exact_remembered_total") >= 1.0);
+}
+
+#[tokio::test]
+async fn questions_are_ruled_on_in_memory() {
+    are_ruled_on(&start(None).await).await;
+}
+
+#[tokio::test]
+async fn questions_are_ruled_on_in_redis() {
+    let redis = Redis::start(RedisOptions::default()).await.unwrap();
+    let store = Some(StoreOptions::parse(&redis.url(), "test-region").unwrap());
+    let weir = start_with(Settings { store, ..settings() }).await;
+    ready(&weir).await;
+    are_ruled_on(&weir).await;
+}
+
+async fn ready(weir: &Weir) {
+    let regional = weir.server.shared().regional.clone().unwrap();
+    until("Redis is found", || regional.is_usable()).await;
+}
+
+#[tokio::test]
+async fn questions_that_wait_keep_nothing_else_waiting_and_are_bounded() {
+    let mut redis = Redis::start(RedisOptions::default()).await.unwrap();
+    let store = Some(StoreOptions::parse(&redis.url(), "test-region").unwrap());
+    let weir = start_with(Settings { store, ..settings() }).await;
+    ready(&weir).await;
+    let mut peer = weir.join(1, false).await;
+    redis.process().pause().await.unwrap();
+    let many = |from: u64| {
+        let each = (from..).take(MAX_FRAME_CELLS);
+        asks(each.map(|id| Ask { timeout_ms: 400, ..ask(id, vec![log("carol", 1, 9)]) }).collect())
+    };
+    peer.send(many(0)).await;
+    peer.send(many(1_000)).await;
+    peer.send(FilterFrame { ping: Some(Ping { sent_ms: 7 }), ..FilterFrame::default() }).await;
+    let mut answered = BTreeMap::new();
+    let mut ponged_after = None;
+    while answered.len() < 2 * MAX_FRAME_CELLS || ponged_after.is_none() {
+        let frame = peer.next().await.unwrap().unwrap();
+        answered.extend(frame.rulings.into_iter().map(|rulings| (rulings.id, verdicts(&rulings.rulings))));
+        if frame.pong.is_some() {
+            ponged_after = Some(answered.len());
+        }
+    }
+    assert!(answered.values().all(|verdicts| *verdicts == [UNDECIDED]));
+    assert!(ponged_after < Some(2 * MAX_FRAME_CELLS), "{ponged_after:?}");
+    let turned_away = weir.metric("weir_aggregator_exact_asks_total{result=\"turned_away\"}");
+    assert!(turned_away >= 1.0 && turned_away <= MAX_FRAME_CELLS as f64, "{turned_away}");
+    redis.process().resume().unwrap();
+}
+
+#[tokio::test]
+async fn too_much_at_once_ends_the_stream() {
+    let weir = start(None).await;
+    let one = || ask(1, vec![log("dave", 1, 9)]);
+    let large = || ask(1, vec![log("dave", 1, 9); MAX_CHARGES + 1]);
+    let withdrawal = |ask| Withdrawal { ask: Some(ask), rulings: Vec::new() };
+    let withdrawals = |withdrawals| FilterFrame { withdrawals, ..FilterFrame::default() };
+    for (frame, reason) in [
+        (asks(vec![one(); MAX_FRAME_CELLS + 1]), "257 asks"),
+        (withdrawals(vec![withdrawal(one()); MAX_FRAME_CELLS + 1]), "257 withdrawals"),
+        (asks(vec![large()]), "129 charges"),
+        (withdrawals(vec![withdrawal(large())]), "129 charges"),
+    ] {
+        let mut peer = weir.join(1, false).await;
+        peer.send(frame).await;
+        let (told, code) = peer.refused().await;
+        assert!(told.starts_with(reason), "{told}");
+        assert_eq!(code, tonic::Code::InvalidArgument);
+    }
+}

@@ -1,0 +1,95 @@
+//! A client of the HTTP door, and files that it is configured by.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use crate::common::{DEADLINE, Weir, settings, start_with};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::SendRequest;
+use hyper::{HeaderMap, Method, Request};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use weir_aggregator::doors::DoorSettings;
+use weir_aggregator::doors::tokens::NewToken;
+use weir_aggregator::serve::Settings;
+
+pub const JSON: (&str, &str) = ("content-type", "application/json");
+
+pub async fn start_doors(doors: DoorSettings) -> Weir {
+    start_with(Settings { doors, ..settings() }).await
+}
+
+/// An answer, its body parsed if it is JSON.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Value,
+}
+
+/// One connection that is kept.
+pub struct Client {
+    sender: SendRequest<Full<Bytes>>,
+    driver: JoinHandle<()>,
+}
+
+impl Client {
+    pub async fn connect(weir: &Weir) -> Client {
+        Client::over(TcpStream::connect(weir.server.http_address()).await.unwrap()).await
+    }
+
+    pub async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Client {
+        let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        Client { sender, driver: tokio::spawn(async move { drop(driver.await) }) }
+    }
+
+    pub async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.header("host", "weir").body(Full::new(Bytes::copy_from_slice(body))).unwrap();
+        timeout(DEADLINE, self.sender.ready()).await.unwrap().unwrap();
+        let response = timeout(DEADLINE, self.sender.send_request(request)).await.unwrap().unwrap();
+        let (head, body) = response.into_parts();
+        let body = timeout(DEADLINE, body.collect()).await.unwrap().unwrap().to_bytes();
+        let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        Answer { status: head.status.as_u16(), headers: head.headers, body }
+    }
+
+    pub async fn post(&mut self, path: &str, body: &Value) -> Answer {
+        self.send("POST", path, &[JSON], body.to_string().as_bytes()).await
+    }
+
+    pub async fn post_as(&mut self, token: &str, path: &str, body: &Value) -> Answer {
+        let bearer = format!("Bearer {token}");
+        self.send("POST", path, &[JSON, ("authorization", &bearer)], body.to_string().as_bytes()).await
+    }
+
+    /// Whether the server has ended the connection.
+    pub fn is_over(&self) -> bool {
+        self.driver.is_finished()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// A new token, and its entry with these zones.
+pub fn token(name: &str, workspace: &str, zones: &str) -> (String, String) {
+    let NewToken { token, entry } = NewToken::new(name, workspace);
+    (token, entry.replace("zones: []", &format!("zones: {zones}")))
+}
+
+pub fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}

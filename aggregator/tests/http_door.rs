@@ -1,0 +1,275 @@
+//! The HTTP door as applications use it: limits, tokens, connections that are kept, and the end of the program.
+
+mod common;
+mod http_common;
+
+use common::{HOUR_MS, Weir, start, start_with, until};
+use http_common::{Client, JSON, start_doors, token, write};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_aggregator::doors::DoorSettings;
+use weir_aggregator::serve::{ServeError, Server, Settings};
+use weir_core::wire::{FilterFrame, Report};
+
+/// Method, path, headers, body; status and code of the answer.
+type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
+
+fn hourly(identifier: &str, limit: u64, cost: u64) -> Value {
+    json!({"namespace": "api", "identifier": identifier, "limit": limit, "duration": "1h", "cost": cost})
+}
+
+fn success(body: &Value) -> bool {
+    body["success"].as_bool().unwrap_or_else(|| panic!("{body}"))
+}
+
+/// Calls of this door that ended so.
+fn calls(weir: &Weir, result: &str) -> f64 {
+    weir.metric(&format!("weir_aggregator_door_decisions_total{{door=\"http\",result=\"{result}\"}}"))
+}
+
+#[tokio::test]
+async fn a_limit_is_used_up_and_says_when_to_come_back() {
+    let weir = start(None).await;
+    let mut client = Client::connect(&weir).await;
+    for left in [2, 1, 0] {
+        let answer = client.post("/v1/limit", &hourly("alice", 3, 1)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let body = &answer.body;
+        assert_eq!((&body["success"], &body["decided"]), (&json!(true), &json!(true)), "{body}");
+        assert_eq!((&body["limit"], &body["remaining"]), (&json!(3), &json!(left)), "{body}");
+        assert!(body.get("retry_after_ms").is_none() && body.get("transaction").is_none(), "{body}");
+    }
+    let denied = client.post("/v1/limit", &hourly("alice", 3, 1)).await;
+    assert_eq!(denied.status, 200, "a denial is an answer");
+    assert!(!success(&denied.body) && denied.body["decided"] == true, "{denied:?}");
+    let now = weir.server.shared().now().0;
+    let (reset, wait) =
+        (denied.body["reset"].as_u64().unwrap(), denied.body["retry_after_ms"].as_u64().unwrap());
+    assert!(reset >= now - 60_000 && reset <= now + 2 * HOUR_MS, "{denied:?}");
+    assert!((1..=2 * HOUR_MS).contains(&wait), "{denied:?}");
+    let never = client.post("/v1/limit", &hourly("alice", 3, 4)).await;
+    assert!(!success(&never.body) && never.body.get("retry_after_ms").is_none(), "{never:?}");
+    assert!(success(&client.post("/v1/limit", &hourly("alice", 3, 0)).await.body), "a cost of 0 only asks");
+    assert!(success(&client.post("/v1/limit", &hourly("bob", 3, 1)).await.body));
+}
+
+#[tokio::test]
+async fn what_filters_reported_counts_here_too() {
+    let weir = start(None).await;
+    let mut filter = weir.join(1, false).await;
+    let counts = vec![weir.count("alice", 7)];
+    filter.send(FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }).await;
+    filter.next_with(|frame| frame.ack).await;
+    let mut client = Client::connect(&weir).await;
+    let passed = client.post("/v1/limit", &hourly("alice", 8, 1)).await;
+    assert!(success(&passed.body) && passed.body["remaining"] == 0, "{passed:?}");
+    let listed = json!({"namespace": "api", "identifier": ["alice"], "limit": 8, "duration": 3_600_000});
+    let denied = client.post("/v1/limit", &listed).await;
+    assert!(!success(&denied.body), "a list of one part is that part");
+}
+
+#[tokio::test]
+async fn several_limits_pass_together_or_not_at_all() {
+    let weir = start(None).await;
+    let mut client = Client::connect(&weir).await;
+    let both = json!({"checks": [hourly("carol", 10, 4), hourly("dave", 5, 4)]});
+    let first = client.post("/v1/limits", &both).await;
+    assert!(success(&first.body) && first.body["decided"] == true, "{first:?}");
+    let remaining: Vec<&Value> =
+        first.body["checks"].as_array().unwrap().iter().map(|of| &of["remaining"]).collect();
+    assert_eq!(remaining, [&json!(6), &json!(1)]);
+    let second = client.post("/v1/limits", &both).await;
+    assert!(!success(&second.body) && second.body["decided"] == true, "{second:?}");
+    assert_eq!(
+        (&second.body["checks"][1]["success"], &second.body["checks"][1]["decided"]),
+        (&json!(false), &json!(true))
+    );
+    let carol = client.post("/v1/limit", &hourly("carol", 10, 0)).await;
+    assert_eq!(carol.body["remaining"], 6, "nothing was charged to the one that would pass");
+}
+
+#[tokio::test]
+async fn what_is_not_decided_says_so_and_the_caller_chooses() {
+    let weir = start(None).await;
+    let mut client = Client::connect(&weir).await;
+    // Without a database there is no ledger that could decide.
+    let ask = |on_failure: &str| json!({"identifier": "a", "strategy": "ledger", "zone": 1, "on_failure": on_failure});
+    for (on_failure, expected) in [("deny", false), ("allow", true)] {
+        let answer = client.post("/v1/limit", &ask(on_failure)).await;
+        assert_eq!((answer.status, success(&answer.body)), (200, expected), "{answer:?}");
+        assert_eq!(answer.body["decided"], false, "{answer:?}");
+    }
+    let mixed = json!({"on_failure": "allow", "checks": [
+        {"identifier": "a", "strategy": "ledger", "zone": 1}, hourly("erin", 0, 1)]});
+    let answer = client.post("/v1/limits", &mixed).await;
+    assert!(!success(&answer.body) && answer.body["decided"] == true, "a denial decides: {answer:?}");
+    assert_eq!(["allowed", "denied", "undecided"].map(|result| calls(&weir, result)), [0.0, 1.0, 2.0]);
+}
+
+#[tokio::test]
+async fn tokens_are_bound_to_workspaces_and_zones() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shop, first) = token("shop", "one", "[7]");
+    let (other, second) = token("other", "two", "all");
+    let path = write(folder.path(), "tokens.yaml", &format!("{first}{second}"));
+    let weir = start_doors(DoorSettings { tokens_file: Some(path), ..DoorSettings::default() }).await;
+    let mut client = Client::connect(&weir).await;
+    let ask = hourly("alice", 1, 1);
+    let code = |body: &Value| body["error"]["code"].as_str().unwrap_or_default().to_owned();
+    for (header, expected, challenge) in [
+        (None, "token_missing", "Bearer"),
+        (Some(format!("Basic {shop}")), "token_malformed", "Bearer error=\"invalid_request\""),
+        (Some(format!("Bearer {shop} ")), "", ""),
+        (Some(format!("Bearer {}", "x".repeat(600))), "token_malformed", "Bearer error=\"invalid_request\""),
+        (Some("Bearer weir_nobody".to_owned()), "token_unknown", "Bearer error=\"invalid_token\""),
+        (Some(format!("Bearer {}", shop.to_uppercase())), "token_unknown", "Bearer error=\"invalid_token\""),
+    ] {
+        let mut headers = vec![JSON];
+        headers.extend(header.as_deref().map(|value| ("authorization", value)));
+        let answer = client.send("POST", "/v1/limit", &headers, ask.to_string().as_bytes()).await;
+        if expected.is_empty() {
+            // White space around a header's value is none of it.
+            assert_eq!(answer.status, 200, "{answer:?}");
+            continue;
+        }
+        assert_eq!((answer.status, code(&answer.body).as_str()), (401, expected));
+        assert_eq!(answer.headers["www-authenticate"], challenge);
+        assert!(!answer.body.to_string().contains(&shop), "{answer:?}");
+    }
+    // The one that passed above used up workspace `one`; `two` has counts of its own.
+    assert!(!success(&client.post_as(&shop, "/v1/limit", &ask).await.body));
+    assert!(success(&client.post_as(&other, "/v1/limit", &ask).await.body));
+    let named =
+        |workspace: &str| json!({"workspace": workspace, "identifier": "b", "limit": 1, "duration": "1h"});
+    assert_eq!(client.post_as(&shop, "/v1/limit", &named("one")).await.status, 200);
+    let answer = client.post_as(&shop, "/v1/limit", &named("two")).await;
+    assert_eq!((answer.status, code(&answer.body).as_str()), (403, "workspace_not_allowed"));
+    let zone = |zone: u32| json!({"checks": [hourly("c", 1, 0), {"identifier": "a", "strategy": "ledger", "zone": zone}]});
+    let answer = client.post_as(&shop, "/v1/limits", &zone(8)).await;
+    assert_eq!((answer.status, code(&answer.body).as_str()), (403, "zone_not_allowed"));
+    assert_eq!(answer.body["error"]["field"], "checks[1].zone");
+    assert_eq!(client.post_as(&shop, "/v1/limits", &zone(7)).await.status, 200);
+    assert_eq!(client.post_as(&other, "/v1/limits", &zone(8)).await.status, 200);
+}
+
+#[tokio::test]
+async fn tokens_are_read_again_and_a_broken_file_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, first) = token("old", "default", "[]");
+    let (new, second) = token("new", "default", "[]");
+    let path = write(folder.path(), "tokens.yaml", &first);
+    let weir = start_doors(DoorSettings { tokens_file: Some(path), ..DoorSettings::default() }).await;
+    let mut client = Client::connect(&weir).await;
+    let ask = hourly("alice", 100, 1);
+    let read = |result: &str| {
+        weir.metric(&format!("weir_aggregator_files_read_total{{files=\"tokens\",result=\"{result}\"}}"))
+    };
+    let stale = || weir.metric("weir_aggregator_files_stale{files=\"tokens\"}");
+    write(folder.path(), "tokens.yaml", "- {name: a}");
+    until("the broken file is seen", || read("failed") == 1.0).await;
+    assert_eq!((stale(), client.post_as(&old, "/v1/limit", &ask).await.status), (1.0, 200));
+    write(folder.path(), "tokens.yaml", &second);
+    until("the new file is read", || read("ok") == 1.0).await;
+    assert_eq!((stale(), read("failed")), (0.0, 1.0));
+    assert_eq!(client.post_as(&old, "/v1/limit", &ask).await.status, 401);
+    assert_eq!(client.post_as(&new, "/v1/limit", &ask).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_door_that_anybody_could_use_does_not_open() {
+    let refused = async |doors: DoorSettings| {
+        let started = Server::start(
+            Settings { doors, ..common::settings() },
+            std::sync::Arc::new(common::ShiftedClock::default()),
+        );
+        match started.await {
+            Ok(_) => panic!("it started"),
+            Err(error @ ServeError::Entrance(_)) => error.to_string(),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let open = DoorSettings { http_listen: "0.0.0.0:0".into(), ..DoorSettings::default() };
+    let said = refused(open.clone()).await;
+    assert!(said.contains("--tokens-file") && said.contains("--http-listen"), "{said}");
+    let folder = tempfile::tempdir().unwrap();
+    let with = |tokens_file: PathBuf| DoorSettings { tokens_file: Some(tokens_file), ..open.clone() };
+    let (_, entry) = token("a", "default", "all");
+    for (text, part) in [
+        ("", "not a list"),
+        ("- {name: a, sha256: b, workspace: c}", "entry 1: sha256"),
+        (&entry.replace("zones: all", "zones: some"), "entry 1: zones"),
+        (&entry.replace("zones: all", "zone: 1"), "zone"),
+        (&entry.replace("name: \"a\"", "name: \"\""), "entry 1: the name"),
+        (&format!("{entry}{entry}"), "entry 2 (\"a\")"),
+        (&format!("{entry}{}", entry.replace("name: \"a\"", "name: \"b\"")), "the same sha256"),
+        (&"- {name: a, sha256: b, workspace: c}\n".repeat(10_001), "10001 tokens"),
+    ] {
+        let said = refused(with(write(folder.path(), "tokens.yaml", text))).await;
+        assert!(said.contains(part) && said.contains("WEIR_TOKENS_FILE"), "{said}");
+    }
+    let said = refused(with(folder.path().join("none.yaml"))).await;
+    assert!(said.contains("none.yaml") && said.contains("--tokens-file"), "{said}");
+    let weir = start_with(Settings {
+        doors: with(write(folder.path(), "tokens.yaml", &entry)),
+        ..common::settings()
+    });
+    assert!(weir.await.server.http_address().ip().is_unspecified());
+}
+
+#[tokio::test]
+async fn what_cannot_be_answered_says_why() {
+    let weir = start(None).await;
+    let mut client = Client::connect(&weir).await;
+    let sound = hourly("a", 1, 1).to_string();
+    let sound = sound.as_bytes();
+    let text = ("content-type", "text/plain");
+    let long = vec![b' '; 64 * 1024 + 1];
+    let cases: [Case<'_>; 15] = [
+        ("POST", "/v1/limit", &[], sound, 415, "unsupported_media_type"),
+        ("POST", "/v1/limit", &[text], sound, 415, "unsupported_media_type"),
+        ("POST", "/v1/limit", &[JSON, ("content-encoding", "gzip")], sound, 415, "unsupported_media_type"),
+        ("POST", "/v1/limit", &[("content-type", "Application/JSON; charset=utf-8")], sound, 200, ""),
+        ("POST", "/v1/limit", &[JSON], b"{", 400, "invalid_json"),
+        ("POST", "/v1/limit", &[JSON], b"", 400, "invalid_json"),
+        ("POST", "/v1/limit", &[JSON], b"{}", 400, "invalid_request"),
+        ("POST", "/v1/limits", &[JSON], sound, 400, "invalid_request"),
+        ("POST", "/v1/limit", &[JSON], &long, 413, "too_large"),
+        ("POST", "/v1/limits", &[JSON], &long, 400, "invalid_json"),
+        ("GET", "/v1/limit", &[], b"", 405, "method_not_allowed"),
+        ("HEAD", "/openapi.json", &[], b"", 405, ""),
+        ("DELETE", "/v1/ledger/1", &[], b"", 405, "method_not_allowed"),
+        ("POST", "/v2/limit", &[JSON], sound, 404, "not_found"),
+        ("GET", "/v1/ledger/1/2", &[], b"", 404, "not_found"),
+    ];
+    for (method, path, headers, body, status, code) in cases {
+        let answer = client.send(method, path, headers, body).await;
+        let said = answer.body["error"]["code"].as_str().unwrap_or_default();
+        assert_eq!((answer.status, said), (status, code), "{method} {path} {answer:?}");
+        if status == 405 {
+            let allowed = if path == "/v1/limit" { "POST" } else { "GET" };
+            assert_eq!(answer.headers["allow"], allowed);
+        }
+        if status != 200 && method != "HEAD" {
+            assert!(!answer.body["error"]["message"].as_str().unwrap().is_empty());
+        }
+    }
+    let requests = |route: &str, class: &str| {
+        weir.metric(&format!("weir_aggregator_http_requests_total{{route=\"{route}\",class=\"{class}\"}}"))
+    };
+    assert_eq!((requests("limit", "2xx"), requests("unknown", "4xx")), (1.0, 2.0));
+    assert_eq!((calls(&weir, "allowed"), calls(&weir, "refused")), (1.0, 10.0));
+}
+
+#[tokio::test]
+async fn kept_connections_end_after_their_answer_when_the_program_drains() {
+    let weir = start(None).await;
+    let mut busy = Client::connect(&weir).await;
+    let idle = Client::connect(&weir).await;
+    assert_eq!(busy.post("/v1/limit", &hourly("a", 9, 1)).await.status, 200);
+    until("both are counted", || weir.metric("weir_aggregator_connections{door=\"http\"}") == 2.0).await;
+    let began = std::time::Instant::now();
+    weir.server.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(2), "nothing was waited for in vain");
+    until("both are over", || busy.is_over() && idle.is_over()).await;
+}

@@ -1,0 +1,153 @@
+//! Clients of the HTTP door that are slow, silent, greedy or wrong: each costs itself alone.
+
+mod common;
+mod http_common;
+
+use common::{Weir, start, until};
+use http_common::Client;
+use serde_json::json;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, interval, timeout};
+
+/// Above every timeout under test but the one between requests.
+const CUT_WITHIN: Duration = Duration::from_secs(20);
+
+async fn connect(weir: &Weir) -> TcpStream {
+    TcpStream::connect(weir.server.http_address()).await.unwrap()
+}
+
+/// What the server says until it ends the connection.
+async fn rest(connection: &mut TcpStream) -> String {
+    let mut said = Vec::new();
+    // A reset is an end as well.
+    let _ =
+        timeout(CUT_WITHIN, connection.read_to_end(&mut said)).await.expect("the connection is still held");
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// Sends a byte now and then until the server ends the connection.
+async fn drip(connection: &mut TcpStream, byte: u8) -> Duration {
+    let (began, mut beat) = (Instant::now(), interval(Duration::from_millis(200)));
+    while connection.write_all(&[byte]).await.is_ok() {
+        assert!(began.elapsed() < CUT_WITHIN, "the connection is still held");
+        beat.tick().await;
+    }
+    began.elapsed()
+}
+
+async fn others_are_served(weir: &Weir) {
+    let mut client = Client::connect(weir).await;
+    let body = json!({"identifier": "somebody", "limit": 1_000, "duration": "1h"});
+    assert_eq!(client.post("/v1/limit", &body).await.status, 200);
+}
+
+#[tokio::test]
+async fn whoever_says_nothing_or_drips_a_head_is_cut() {
+    let weir = start(None).await;
+    let mut silent = connect(&weir).await;
+    let mut halfway = connect(&weir).await;
+    halfway.write_all(b"POST /v1/limit HTTP/1.1\r\nhost: weir\r\n").await.unwrap();
+    let mut slow = connect(&weir).await;
+    slow.write_all(b"POST /v1/limit HTTP/1.1\r\nx: ").await.unwrap();
+    others_are_served(&weir).await;
+    let (first, second, _) = tokio::join!(rest(&mut silent), rest(&mut halfway), drip(&mut slow, b'a'));
+    assert_eq!((first.as_str(), second.as_str()), ("", ""));
+    until("all are let go", || weir.metric("weir_aggregator_connections{door=\"http\"}") == 0.0).await;
+}
+
+#[tokio::test]
+async fn a_second_head_that_drips_is_cut_as_well() {
+    let weir = start(None).await;
+    let mut slow = connect(&weir).await;
+    slow.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: weir\r\n\r\n").await.unwrap();
+    let mut said = vec![0; 17];
+    timeout(CUT_WITHIN, slow.read_exact(&mut said)).await.unwrap().unwrap();
+    assert!(said.starts_with(b"HTTP/1.1 200 OK"));
+    slow.write_all(b"GET /").await.unwrap();
+    let took = drip(&mut slow, b'a').await;
+    assert!(took < Duration::from_secs(15), "it was cut as if it were idle: {took:?}");
+}
+
+#[tokio::test]
+async fn a_body_that_drips_is_told_and_cut() {
+    let weir = start(None).await;
+    let head = "POST /v1/limit HTTP/1.1\r\nhost: weir\r\ncontent-type: application/json\r\n";
+    let mut fixed = connect(&weir).await;
+    fixed.write_all(format!("{head}content-length: 1000\r\n\r\n{{").as_bytes()).await.unwrap();
+    let mut chunked = connect(&weir).await;
+    chunked
+        .write_all(format!("{head}transfer-encoding: chunked\r\n\r\n1\r\n{{\r\n").as_bytes())
+        .await
+        .unwrap();
+    others_are_served(&weir).await;
+    let (mut reader, mut writer) = fixed.into_split();
+    let dripping = tokio::spawn(async move {
+        let mut beat = interval(Duration::from_millis(200));
+        while writer.write_all(b" ").await.is_ok() {
+            beat.tick().await;
+        }
+    });
+    let mut said = Vec::new();
+    let _ = timeout(CUT_WITHIN, reader.read_to_end(&mut said)).await.expect("the connection is still held");
+    dripping.abort();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    for said in [said, rest(&mut chunked).await] {
+        assert!(said.starts_with("HTTP/1.1 408") && said.contains("too_slow"), "{said}");
+        assert!(said.contains("connection: close"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn too_much_is_refused_before_it_is_taken() {
+    let weir = start(None).await;
+    let head = "POST /v1/limits HTTP/1.1\r\nhost: weir\r\ncontent-type: application/json\r\n";
+    // Announced, and sent nevertheless: the answer arrives all the same.
+    let mut announced = connect(&weir).await;
+    announced
+        .write_all(format!("{head}content-length: 400000\r\nconnection: close\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
+    announced.write_all(&vec![b' '; 400_000]).await.unwrap();
+    let said = rest(&mut announced).await;
+    assert!(said.starts_with("HTTP/1.1 413") && said.contains("262144"), "{said}");
+    // Not announced.
+    let mut endless = connect(&weir).await;
+    endless.write_all(format!("{head}transfer-encoding: chunked\r\n\r\n").as_bytes()).await.unwrap();
+    let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
+    let mut sent = 0_usize;
+    while endless.write_all(&chunk).await.is_ok() {
+        sent += chunk.len();
+        assert!(sent < 64 * 1024 * 1024, "it reads on and on");
+    }
+    // A head without end.
+    let mut long = connect(&weir).await;
+    let _ = long
+        .write_all(format!("GET /openapi.json HTTP/1.1\r\nx: {}\r\n", "a".repeat(40_000)).as_bytes())
+        .await;
+    let said = rest(&mut long).await;
+    assert!(said.is_empty() || said.starts_with("HTTP/1.1 431"), "{said}");
+    // Not HTTP.
+    let mut other = connect(&weir).await;
+    other.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").await.unwrap();
+    let said = rest(&mut other).await;
+    assert!(said.is_empty() || said.starts_with("HTTP/1.1 400"), "{said}");
+    others_are_served(&weir).await;
+}
+
+#[tokio::test]
+async fn whoever_does_not_read_answers_is_cut() {
+    let weir = start(None).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    let mut deaf = socket.connect(weir.server.http_address()).await.unwrap();
+    let request = b"GET /openapi.json HTTP/1.1\r\nhost: weir\r\n\r\n".repeat(100);
+    let began = Instant::now();
+    // Ends when the server has ended the connection; until then this waits whenever all buffers are full.
+    while timeout(CUT_WITHIN, deaf.write_all(&request)).await.expect("the connection is still held").is_ok() {
+        assert!(began.elapsed() < 2 * CUT_WITHIN, "it goes on and on");
+    }
+    others_are_served(&weir).await;
+    until("it is let go", || weir.metric("weir_aggregator_connections{door=\"http\"}") == 0.0).await;
+}

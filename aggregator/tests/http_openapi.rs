@@ -1,0 +1,239 @@
+//! The description that the door serves of itself, held against what it does: every path, method, status, field and
+//! bound in it, and every route that the door names.
+
+mod common;
+mod http_common;
+mod schema;
+
+use common::{Weir, settings, start_with};
+use http_common::{Answer, Client, JSON, token, write};
+use schema::Document;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use weir_aggregator::database::{Attempt, Database, DatabaseOptions, ZoneChange};
+use weir_aggregator::doors::DoorSettings;
+use weir_aggregator::serve::Settings;
+
+type Header<'a> = (&'a str, &'a str);
+
+const SOON: Duration = Duration::from_secs(5);
+
+async fn document(weir: &Weir) -> Document {
+    let answer = Client::connect(weir).await.send("GET", "/openapi.json", &[], b"").await;
+    Document(answer.body)
+}
+
+/// A server with tokens and a ledger that holds `attempts` in zone 1.
+async fn start_ledger(attempts: usize) -> (Weir, String, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let (bearer, entry) = token("tester", "default", "[1]");
+    let doors = DoorSettings {
+        tokens_file: Some(write(folder.path(), "tokens.yaml", &entry)),
+        ..DoorSettings::default()
+    };
+    let url = format!("sqlite://{}/weir.db", folder.path().display());
+    let database = DatabaseOptions { url, read_url: None, region: "test-region".into() };
+    let weir =
+        start_with(Settings { doors, database: Some(database.clone()), migrate: true, ..settings() }).await;
+    let ledger = Database::open(&database).unwrap();
+    for zone in [1, 2] {
+        let change = ZoneChange::new(zone, 2, Duration::from_secs(60), None).unwrap();
+        ledger.set_zone(&change, SOON).await.unwrap();
+        for _ in 0..attempts {
+            ledger.check_velocity(&Attempt { zone, bucket: b"a|b", cost: 1 }, SOON).await.unwrap().unwrap();
+        }
+    }
+    (weir, format!("Bearer {bearer}"), folder)
+}
+
+#[tokio::test]
+async fn every_status_of_every_path_is_seen_and_looks_as_described() {
+    let (weir, bearer, _folder) = start_ledger(3).await;
+    let away =
+        DatabaseOptions { url: "mysql://nobody@127.0.0.1:1/none".into(), read_url: None, region: "r".into() };
+    let no_database = start_with(Settings { database: Some(away), ..settings() }).await;
+    let document = document(&weir).await;
+    let mut seen = BTreeSet::new();
+    let mut see = |path: &str, method: &str, answer: &Answer| {
+        document.check_answer(path, method, answer);
+        seen.insert((path.to_owned(), method.to_owned(), answer.status));
+    };
+    let mut client = Client::connect(&weir).await;
+    let bearer = ("authorization", bearer.as_str());
+    let check = json!({"identifier": "a", "limit": 1, "duration": "1h"});
+    let elsewhere = json!({"identifier": "a", "limit": 1, "duration": "1h", "workspace": "elsewhere"});
+    for (path, sound, forbidden) in [
+        ("/v1/limit", check.clone(), elsewhere),
+        (
+            "/v1/limits",
+            json!({"checks": [check]}),
+            json!({"checks": [{"identifier": "a", "strategy": "ledger", "zone": 2}]}),
+        ),
+    ] {
+        let (sound, forbidden) = (sound.to_string(), forbidden.to_string());
+        let long = vec![b' '; 256 * 1024 + 1];
+        let cases: [(&[Header], &[u8], u16); 7] = [
+            (&[JSON, bearer], sound.as_bytes(), 200),
+            (&[JSON, bearer], sound.as_bytes(), 200),
+            (&[JSON, bearer], b"{}", 400),
+            (&[JSON], sound.as_bytes(), 401),
+            (&[JSON, bearer], forbidden.as_bytes(), 403),
+            (&[JSON, bearer], &long, 413),
+            (&[bearer], sound.as_bytes(), 415),
+        ];
+        for (headers, body, status) in cases {
+            let answer = client.send("POST", path, headers, body).await;
+            assert_eq!(answer.status, status, "{path} {answer:?}");
+            see(path, "post", &answer);
+        }
+        see(path, "post", &too_slow(&weir, path, bearer.1).await);
+    }
+    for (path, asked, headers, status) in [
+        ("/v1/ledger", "/v1/ledger?zone=1&bucket=a%7Cb", vec![bearer], 200),
+        ("/v1/ledger", "/v1/ledger?zone=1&identifier=a&identifier=b&limit=2", vec![bearer], 200),
+        ("/v1/ledger", "/v1/ledger?zone=1", vec![bearer], 400),
+        ("/v1/ledger", "/v1/ledger?zone=1&bucket=a", vec![], 401),
+        ("/v1/ledger", "/v1/ledger?zone=2&bucket=a", vec![bearer], 403),
+        ("/v1/ledger/{id}", "/v1/ledger/1", vec![bearer], 200),
+        ("/v1/ledger/{id}", "/v1/ledger/x", vec![bearer], 400),
+        ("/v1/ledger/{id}", "/v1/ledger/1", vec![], 401),
+        ("/v1/ledger/{id}", "/v1/ledger/999999", vec![bearer], 404),
+        // Of a zone that this token does not see.
+        ("/v1/ledger/{id}", "/v1/ledger/4", vec![bearer], 404),
+        ("/openapi.json", "/openapi.json", vec![], 200),
+    ] {
+        let answer = client.send("GET", asked, &headers, b"").await;
+        assert_eq!(answer.status, status, "{asked} {answer:?}");
+        see(path, "get", &answer);
+    }
+    let mut alone = Client::connect(&no_database).await;
+    for (path, asked) in [("/v1/ledger", "/v1/ledger?zone=1&bucket=a"), ("/v1/ledger/{id}", "/v1/ledger/1")] {
+        let answer = alone.send("GET", asked, &[], b"").await;
+        assert_eq!(answer.status, 503, "{asked} {answer:?}");
+        see(path, "get", &answer);
+    }
+    let without = start_with(settings()).await;
+    let answer = Client::connect(&without).await.send("GET", "/v1/ledger?zone=1&bucket=a", &[], b"").await;
+    assert_eq!(answer.body["error"]["code"], "no_ledger");
+    see("/v1/ledger", "get", &answer);
+    assert_eq!(seen, document.statuses());
+}
+
+/// A body that does not arrive.
+async fn too_slow(weir: &Weir, path: &str, bearer: &str) -> Answer {
+    let mut slow = TcpStream::connect(weir.server.http_address()).await.unwrap();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: weir\r\ncontent-type: application/json\r\nauthorization: {bearer}\r\n\
+         content-length: 9\r\n\r\n{{"
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let mut said = String::new();
+    tokio::time::timeout(Duration::from_secs(15), slow.read_to_string(&mut said)).await.unwrap().unwrap();
+    assert!(said.starts_with("HTTP/1.1 408 ") && said.contains("content-type: application/json"), "{said}");
+    let (_, body) = said.split_once("\r\n\r\n").unwrap();
+    Answer {
+        status: 408,
+        headers: [(hyper::header::CONTENT_TYPE, "application/json".parse().unwrap())].into_iter().collect(),
+        body: serde_json::from_str(body).unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn the_ledger_tells_what_it_recorded() {
+    let (weir, bearer, _folder) = start_ledger(3).await;
+    let mut client = Client::connect(&weir).await;
+    let headers = [("authorization", bearer.as_str())];
+    let page = client.send("GET", "/v1/ledger?zone=1&bucket=a%7Cb&limit=2", &headers, b"").await.body;
+    let outcomes: Vec<&Value> =
+        page["transactions"].as_array().unwrap().iter().map(|of| &of["outcome"]).collect();
+    assert_eq!(outcomes, ["blocked", "allowed"], "the newest first: {page}");
+    let rest = format!("/v1/ledger?zone=1&bucket=a%7Cb&limit=2&before={}", page["next"]);
+    let rest = client.send("GET", &rest, &headers, b"").await.body;
+    assert_eq!((rest["transactions"].as_array().unwrap().len(), rest.get("next")), (1, None), "{rest}");
+    let id = &rest["transactions"][0]["id"];
+    let one = client.send("GET", &format!("/v1/ledger/{id}"), &headers, b"").await.body;
+    assert_eq!(one, rest["transactions"][0]);
+    assert_eq!((&one["bucket"], &one["cost"], &one["zone"]), (&json!("a|b"), &json!(1), &json!(1)));
+}
+
+#[tokio::test]
+async fn every_route_is_described() {
+    let weir = start_with(settings()).await;
+    let document = document(&weir).await;
+    let lost = Client::connect(&weir).await.send("GET", "/", &[], b"").await.body;
+    let lost = lost["error"]["message"].as_str().unwrap();
+    let named: BTreeSet<(String, String)> = lost
+        .split_once("there are ")
+        .unwrap()
+        .1
+        .replace(" and ", ", ")
+        .split(", ")
+        .map(|route| route.split_once(' ').unwrap())
+        .map(|(method, path)| (path.to_owned(), method.to_lowercase()))
+        .collect();
+    let described = document.statuses().into_iter().map(|(path, method, _)| (path, method)).collect();
+    assert_eq!(named, described);
+}
+
+#[tokio::test]
+async fn every_field_and_bound_of_a_request_is_the_doors() {
+    let weir = start_with(settings()).await;
+    let document = document(&weir).await;
+    let mut client = Client::connect(&weir).await;
+    let window = json!({"identifier": "a", "limit": 5, "duration": "1h"});
+    let ledger = json!({"identifier": "a", "strategy": "ledger", "zone": 1, "timeout": 1});
+    let mut tried = 0;
+    for name in document.fields("LimitRequest") {
+        let base = if name == "zone" { &ledger } else { &window };
+        for (value, fits) in document.probes("LimitRequest", &name) {
+            let mut request = base.clone();
+            request[&name] = value;
+            let listed = match name.as_str() {
+                "workspace" | "on_failure" | "timeout" => {
+                    json!({"checks": [base.clone()], &name: request[&name]})
+                }
+                _ => json!({"checks": [request.clone()]}),
+            };
+            let listed = strip_call_fields(listed);
+            // A ledger has fields of its own.
+            let strategy = name == "strategy" && request["strategy"] == "ledger";
+            for (path, schema, body) in
+                [("/v1/limit", "LimitRequest", &request), ("/v1/limits", "LimitsRequest", &listed)]
+            {
+                let answer = client.post(path, body).await;
+                assert_eq!(document.fits(schema, body), fits, "{body}");
+                let expected = if fits && !strategy { 200 } else { 400 };
+                assert_eq!(answer.status, expected, "{path} {body}: {answer:?}");
+                // A list in a list in a check nests too deep to be read as fields.
+                if answer.body["error"]["code"] == "invalid_request" && !fits {
+                    let field = answer.body["error"]["field"].as_str().unwrap();
+                    assert!(field.ends_with(&name), "{body}: {field}");
+                }
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 100, "{tried} requests");
+    for count in [0, 1, 100, 101] {
+        let request = json!({"checks": vec![window.clone(); count]});
+        let expected = if document.fits("LimitsRequest", &request) { 200 } else { 400 };
+        assert_eq!(client.post("/v1/limits", &request).await.status, expected, "{count} checks");
+        assert_eq!(expected == 200, (1..=100).contains(&count));
+    }
+    let unknown = json!({"identifier": "a", "limit": 5, "duration": "1h", "cots": 1});
+    assert!(!document.fits("LimitRequest", &unknown));
+    assert_eq!(client.post("/v1/limit", &unknown).await.status, 400);
+    assert!(!document.fits("LimitRequest", &json!({"limit": 5, "duration": "1h"})));
+}
+
+/// `timeout` belongs to the call, not to a check.
+fn strip_call_fields(mut listed: Value) -> Value {
+    if let Some(check) = listed["checks"][0].as_object_mut() {
+        check.remove("timeout");
+    }
+    listed
+}

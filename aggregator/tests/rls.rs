@@ -1,0 +1,401 @@
+//! Envoy's rate-limit service over a real connection: what a call is answered, and what is refused.
+//!
+//! Real Envoys are left to the scenarios; which limit a descriptor finds, to the unit tests beside it.
+
+mod common;
+
+use common::{DEADLINE, TOKEN, Weir, settings, start_with, until};
+use std::path::Path;
+use std::time::Duration;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Code as GrpcCode, Request, Status};
+use tonic_prost::ProstCodec;
+use weir_aggregator::doors::DoorSettings;
+use weir_aggregator::doors::rls::call::{MAX_DESCRIPTORS, MAX_ENTRIES};
+use weir_aggregator::doors::rls::service::{MAX_CALL, MAX_REQUEST_BYTES};
+use weir_aggregator::doors::rls::wire::{
+    Code, Descriptor, DescriptorStatus, Entry, Override, RateLimitRequest, RateLimitResponse, Unit,
+};
+use weir_aggregator::doors::tokens::NewToken;
+use weir_aggregator::serve::{ServeError, Server, Settings};
+
+const LIMITS: &str = "
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {name: users, unit: month, requests_per_unit: 3}
+  - key: path
+    value: /login
+    rate_limit: {unit: month, requests_per_unit: 5}
+  - key: shade
+    shadow_mode: true
+    rate_limit: {unit: month, requests_per_unit: 2}
+  - key: free
+    rate_limit: {unlimited: true}
+  - key: banned
+    rate_limit: {unit: month, requests_per_unit: 0}
+  - key: vip
+    rate_limit: {unit: month, requests_per_unit: 4, replaces: [{name: users}]}
+";
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// A server whose limits are in a folder, which goes with this value.
+struct Service {
+    weir: Weir,
+    folder: tempfile::TempDir,
+    channel: Channel,
+}
+
+impl Service {
+    async fn start(token: Option<&str>) -> Service {
+        Service::start_with(token, None).await
+    }
+
+    /// With the text of a tokens file.
+    async fn start_with(token: Option<&str>, tokens: Option<&str>) -> Service {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("edge.yaml"), LIMITS).unwrap();
+        let mut settings = Settings { token: token.map(str::to_owned), ..with_limits(folder.path()) };
+        settings.doors.tokens_file = tokens.map(|text| {
+            let file = folder.path().join("tokens");
+            std::fs::write(&file, text).unwrap();
+            file
+        });
+        let weir = start_with(settings).await;
+        let channel = weir.connect().await;
+        Service { weir, folder, channel }
+    }
+
+    async fn send(&self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
+        let mut grpc = Grpc::new(self.channel.clone());
+        grpc.ready().await.unwrap();
+        let path = PathAndQuery::from_static(PATH);
+        let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+        let call = grpc.unary(request, path, codec);
+        tokio::time::timeout(DEADLINE, call).await.unwrap().map(tonic::Response::into_inner)
+    }
+
+    /// What a call comes to whose message never ends, nor begins.
+    async fn say_nothing(&self, authorization: Option<&str>) -> Status {
+        let mut grpc = Grpc::new(self.channel.clone());
+        grpc.ready().await.unwrap();
+        let mut request = Request::new(tokio_stream::pending::<RateLimitRequest>());
+        if let Some(authorization) = authorization {
+            request.metadata_mut().insert("authorization", authorization.parse().unwrap());
+        }
+        let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+        let call = grpc.client_streaming(request, PathAndQuery::from_static(PATH), codec);
+        tokio::time::timeout(DEADLINE, call).await.unwrap().map(drop).unwrap_err()
+    }
+
+    fn decisions(&self, result: &str) -> f64 {
+        self.weir.metric(&format!("weir_aggregator_door_decisions_total{{door=\"rls\",result=\"{result}\"}}"))
+    }
+
+    async fn call(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        let mut request = Request::new(request);
+        // A busy machine must not look like an undecided limit.
+        request.set_timeout(Duration::from_secs(5));
+        self.send(request).await
+    }
+
+    async fn ask(&self, descriptors: &[Entries<'_>]) -> RateLimitResponse {
+        let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
+        self.call(request(descriptors)).await.unwrap()
+    }
+}
+
+fn with_limits(path: &Path) -> Settings {
+    let doors = DoorSettings { rate_limits_file: Some(path.to_owned()), ..DoorSettings::default() };
+    Settings { doors, ..settings() }
+}
+
+fn descriptor(entries: Entries) -> Descriptor {
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
+    Descriptor { entries: entries.iter().map(entry).collect(), ..Descriptor::default() }
+}
+
+fn request(descriptors: Vec<Descriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 0 }
+}
+
+fn codes(response: &RateLimitResponse) -> (Code, Vec<Code>) {
+    (response.overall_code(), response.statuses.iter().map(DescriptorStatus::code).collect())
+}
+
+fn remaining(response: &RateLimitResponse) -> Vec<u32> {
+    response.statuses.iter().map(|status| status.limit_remaining).collect()
+}
+
+/// Keys and values of one descriptor.
+type Entries<'a> = &'a [(&'a str, &'a str)];
+
+const OK: Code = Code::Ok;
+const OVER: Code = Code::OverLimit;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_is_held_and_shown() {
+    let service = Service::start(None).await;
+    for left in [2, 1, 0] {
+        let response = service.ask(&[&[("user", "a")]]).await;
+        assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK]), vec![left]));
+        assert_eq!(response.response_headers_to_add, []);
+        let limit = response.statuses[0].current_limit.clone().unwrap();
+        assert_eq!((limit.requests_per_unit, limit.unit(), limit.name.as_str()), (3, Unit::Month, "users"));
+        let reset = response.statuses[0].duration_until_reset.unwrap();
+        assert!((0..=30 * 24 * 3_600).contains(&reset.seconds) && reset.nanos < 1_000_000_000);
+    }
+    let response = service.ask(&[&[("user", "a")]]).await;
+    assert_eq!(codes(&response), (OVER, vec![OVER]));
+    let [header] = &response.response_headers_to_add[..] else { panic!("one header") };
+    assert_eq!(header.key, "retry-after");
+    assert!((1..=60 * 24 * 3_600).contains(&header.value.parse::<u64>().unwrap()), "{}", header.value);
+    assert_eq!(codes(&service.ask(&[&[("user", "b")]]).await), (OK, vec![OK]), "another's is another count");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_descriptors_are_charged_or_none() {
+    let service = Service::start(None).await;
+    let login: Entries = &[("path", "/login")];
+    let (user, other): (Entries, Entries) = (&[("user", "a")], &[("user", "b")]);
+    for left in [2, 1, 0] {
+        let response = service.ask(&[user, login]).await;
+        assert_eq!(codes(&response), (OK, vec![OK, OK]));
+        assert_eq!(remaining(&response), [left, left + 2]);
+    }
+    let response = service.ask(&[login, user]).await;
+    assert_eq!((codes(&response), remaining(&response)), ((OVER, vec![OK, OVER]), vec![2, 0]));
+    assert_eq!(
+        remaining(&service.ask(&[login, other]).await),
+        [1, 2],
+        "the refused call was charged nothing"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_no_limit_passes() {
+    let service = Service::start(None).await;
+    let response =
+        service.ask(&[&[("free", "x")], &[("unknown", "x")], &[("user", "a"), ("more", "")]]).await;
+    assert_eq!(codes(&response), (OK, vec![OK; 3]));
+    assert_eq!(remaining(&response), [u32::MAX, 0, 0]);
+    assert!(response.statuses.iter().all(|status| status.current_limit.is_none()));
+    let elsewhere =
+        RateLimitRequest { domain: "other".into(), ..request(vec![descriptor(&[("banned", "x")])]) };
+    assert_eq!(codes(&service.call(elsewhere).await.unwrap()), (OK, vec![OK]));
+    let never = service.ask(&[&[("banned", "x")]]).await;
+    assert_eq!(codes(&never), (OVER, vec![OVER]));
+    assert_eq!(never.response_headers_to_add, [], "there is no moment at which it would pass");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_overrides_and_replacements() {
+    let service = Service::start(None).await;
+    let user = descriptor(&[("user", "a")]);
+    let hits = |hits_addend| RateLimitRequest { hits_addend, ..request(vec![user.clone()]) };
+    assert_eq!(remaining(&service.call(hits(2)).await.unwrap()), [1]);
+    assert_eq!(codes(&service.call(hits(2)).await.unwrap()), (OVER, vec![OVER]));
+    let own = Descriptor { hits_addend: Some(0), ..user.clone() };
+    let asked = service.call(RateLimitRequest { hits_addend: 9, ..request(vec![own]) }).await.unwrap();
+    assert_eq!((codes(&asked), remaining(&asked)), ((OK, vec![OK]), vec![1]), "0 only asks");
+    // A limit of its own, on the same count.
+    let limit = Some(Override { requests_per_unit: 10, unit: Unit::Month as i32 });
+    let mut response = service.call(request(vec![Descriptor { limit, ..user.clone() }])).await.unwrap();
+    assert_eq!(remaining(&response), [7]);
+    let shown = response.statuses.remove(0).current_limit.unwrap();
+    assert_eq!((shown.requests_per_unit, shown.name.as_str()), (10, ""));
+    // One that the configuration does not know counts too.
+    let unknown =
+        Descriptor { limit: Some(Override { requests_per_unit: 1, unit: 4 }), ..descriptor(&[("new", "x")]) };
+    let passed = service.call(request(vec![unknown.clone()])).await.unwrap();
+    let refused = service.call(request(vec![unknown])).await.unwrap();
+    assert_eq!((passed.overall_code(), refused.overall_code()), (OK, OVER));
+    // The limit of 3 is used up, and does not count beside the one that replaces it.
+    for left in [3, 2, 1, 0] {
+        let response = service.ask(&[&[("user", "a")], &[("vip", "a")]]).await;
+        assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK, OK]), vec![0, left]));
+    }
+    assert_eq!(codes(&service.ask(&[&[("user", "a")], &[("vip", "a")]]).await), (OVER, vec![OK, OVER]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_in_shadow_mode_decides_and_never_refuses() {
+    let service = Service::start(None).await;
+    let (shade, user): (Entries, Entries) = (&[("shade", "s")], &[("user", "a")]);
+    for left in [1, 0] {
+        let response = service.ask(&[shade]).await;
+        assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK]), vec![left]));
+    }
+    let response = service.ask(&[shade, user]).await;
+    assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK, OK]), vec![0, 2]));
+    let results = ["allowed", "shadow_denied", "denied"].map(|result| service.decisions(result));
+    assert_eq!(results, [2.0, 1.0, 0.0]);
+    // What is refused charges no shadow either.
+    let other: Entries = &[("shade", "t")];
+    let response = service.ask(&[&[("banned", "x")], other]).await;
+    assert_eq!((codes(&response), remaining(&response)), ((OVER, vec![OVER, OK]), vec![0, 2]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_malformed_or_too_much_is_an_error() {
+    let service = Service::start(None).await;
+    let user = || descriptor(&[("user", "a")]);
+    let long = "x".repeat(2_000);
+    let huge = "x".repeat(MAX_REQUEST_BYTES);
+    let (bad, full) = (GrpcCode::InvalidArgument, GrpcCode::OutOfRange);
+    let cases = [
+        (RateLimitRequest { domain: String::new(), ..request(vec![user()]) }, bad),
+        (request(vec![]), bad),
+        (request(vec![user(); MAX_DESCRIPTORS + 1]), bad),
+        (request(vec![user(), descriptor(&[])]), bad),
+        (request(vec![descriptor(&[("user", "a"); MAX_ENTRIES + 1])]), bad),
+        (request(vec![descriptor(&[("", "a")])]), bad),
+        (request(vec![descriptor(&[(&long, "a")])]), bad),
+        (request(vec![descriptor(&[("user", &huge)])]), full),
+        (
+            request(vec![Descriptor { limit: Some(Override { requests_per_unit: 1, unit: 0 }), ..user() }]),
+            bad,
+        ),
+        (
+            request(vec![Descriptor { limit: Some(Override { requests_per_unit: 1, unit: 6 }), ..user() }]),
+            bad,
+        ),
+        (
+            request(vec![Descriptor { limit: Some(Override { requests_per_unit: 1, unit: 99 }), ..user() }]),
+            bad,
+        ),
+        (request(vec![Descriptor { is_negative_hits: true, ..user() }]), GrpcCode::Unimplemented),
+    ];
+    for (at, (request, expected)) in cases.into_iter().enumerate() {
+        let status = service.call(request).await.unwrap_err();
+        assert_eq!(status.code(), expected, "case {at}: {status}");
+        assert_eq!(service.decisions("refused"), (at + 1) as f64, "each is counted");
+    }
+    let users: Vec<String> = (1..MAX_DESCRIPTORS).map(|at| format!("u{at}")).collect();
+    let others = users.iter().map(|user| descriptor(&[("user", user)]));
+    let most = request(std::iter::once(user()).chain(others).collect());
+    assert_eq!(
+        remaining(&service.call(most).await.unwrap()),
+        [2; MAX_DESCRIPTORS],
+        "and nothing was charged before"
+    );
+}
+
+/// Whoever sends a long or an odd header must not be let through by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_value_is_limited_as_any_other() {
+    let service = Service::start(None).await;
+    let long = vec![b'x'; 200 * 1024];
+    let odd = b"\xff\xfe no text \xc3".to_vec();
+    for value in [long, odd] {
+        let entries = vec![Entry { key: "user".into(), value: value.clone() }];
+        let asked = request(vec![Descriptor { entries, ..Descriptor::default() }]);
+        for left in [2, 1, 0] {
+            let response = service.call(asked.clone()).await.unwrap();
+            assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK]), vec![left]));
+        }
+        assert_eq!(codes(&service.call(asked).await.unwrap()), (OVER, vec![OVER]));
+        let entries = vec![Entry { key: "user".into(), value: [&value[..], b"y"].concat() }];
+        let other = request(vec![Descriptor { entries, ..Descriptor::default() }]);
+        assert_eq!(remaining(&service.call(other).await.unwrap()), [2], "another's is another count");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_says_nothing_is_cut() {
+    let service = Service::start(Some(TOKEN)).await;
+    let began = std::time::Instant::now();
+    assert_eq!(service.say_nothing(None).await.code(), GrpcCode::Unauthenticated);
+    assert!(began.elapsed() < MAX_CALL, "who calls is asked before what");
+    let silent = service.say_nothing(Some(&format!("Bearer {TOKEN}"))).await;
+    assert_eq!(silent.code(), GrpcCode::DeadlineExceeded);
+    assert_eq!(service.decisions("refused"), 2.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_the_file_open_their_workspace() {
+    let (ours, theirs) = (NewToken::new("ours", "default"), NewToken::new("theirs", "elsewhere"));
+    let file = format!("{}{}", ours.entry, theirs.entry);
+    for token in [None, Some(TOKEN)] {
+        let service = Service::start_with(token, Some(&file)).await;
+        let asked = |token: Option<&str>| {
+            let mut request = Request::new(request(vec![descriptor(&[("user", "a")])]));
+            if let Some(token) = token {
+                request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+            }
+            request.set_timeout(Duration::from_secs(5));
+            service.send(request)
+        };
+        let (unknown, other) = (GrpcCode::Unauthenticated, GrpcCode::PermissionDenied);
+        let stranger = NewToken::new("stranger", "default").token;
+        for (shown, expected) in [(None, unknown), (Some(&stranger), unknown), (Some(&theirs.token), other)] {
+            assert_eq!(asked(shown.map(String::as_str)).await.unwrap_err().code(), expected, "{token:?}");
+        }
+        assert_eq!(remaining(&asked(Some(&ours.token)).await.unwrap()), [2], "{token:?}");
+        match token {
+            Some(token) => assert_eq!(remaining(&asked(Some(token)).await.unwrap()), [1], "either opens"),
+            None => assert_eq!(asked(Some(TOKEN)).await.unwrap_err().code(), unknown),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_is_asked_for() {
+    let service = Service::start(Some(TOKEN)).await;
+    let asked = |authorization: Option<String>| {
+        let mut request = Request::new(request(vec![descriptor(&[("user", "a")])]));
+        if let Some(authorization) = authorization {
+            request.metadata_mut().insert("authorization", authorization.parse().unwrap());
+        }
+        service.send(request)
+    };
+    for wrong in [None, Some("Bearer wrong".to_owned()), Some(TOKEN.to_owned())] {
+        let status = asked(wrong.clone()).await.unwrap_err();
+        assert_eq!(status.code(), GrpcCode::Unauthenticated, "{wrong:?}");
+    }
+    let response = asked(Some(format!("Bearer {TOKEN}"))).await.unwrap();
+    assert_eq!(remaining(&response), [2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_are_read_again_when_they_change() {
+    let service = Service::start(None).await;
+    let file = service.folder.path().join("edge.yaml");
+    let metric = |name: &str| service.weir.metric(&format!("weir_aggregator_files_{name}"));
+    let read = |result| metric(&format!("read_total{{files=\"rate_limits\",result=\"{result}\"}}"));
+    let stale = || metric("stale{files=\"rate_limits\"}");
+    let user: Entries = &[("user", "a")];
+    assert_eq!(remaining(&service.ask(&[user]).await), [2]);
+    std::fs::write(&file, "domain: [").unwrap();
+    until("the broken file is noticed", || read("failed") == 1.0).await;
+    assert_eq!(remaining(&service.ask(&[user]).await), [1], "what was before stays in force");
+    assert_eq!(stale(), 1.0);
+    std::fs::write(&file, LIMITS.replace("requests_per_unit: 3", "requests_per_unit: 9")).unwrap();
+    until("the new file is in force", || read("ok") == 1.0).await;
+    assert_eq!((stale(), read("failed")), (0.0, 1.0));
+    assert_eq!(remaining(&service.ask(&[user]).await), [6], "the count goes on");
+}
+
+#[tokio::test]
+async fn nothing_starts_with_limits_that_cannot_be_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.yaml");
+    std::fs::write(
+        &file,
+        "domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 1}}]",
+    )
+    .unwrap();
+    let empty = folder.path().join("empty.yaml");
+    std::fs::write(&empty, "").unwrap();
+    for path in [file.as_path(), &empty, folder.path(), &folder.path().join("none")] {
+        let started =
+            Server::start(with_limits(path), std::sync::Arc::new(weir_aggregator::clock::SystemClock)).await;
+        let Err(error @ ServeError::RateLimits(_)) = started else {
+            panic!("it starts with {}", path.display())
+        };
+        assert!(error.to_string().contains("--rate-limits-file"), "{error}");
+    }
+}
