@@ -1,0 +1,86 @@
+//! What clients send through Envoy, and what operators ask the admin HTTP.
+
+use weir_aggregator::admin::query::KeyQuery;
+use weir_core::rules::{Config, Lines, MAX_IDENTIFIER_BYTES, Request, Scratch};
+
+/// Rules with every kind of part, condition and cost.
+const CONFIG: &str = r#"{"aggregator": {"cluster": "c"}, "rules": [
+    {"name": "parts", "limit": 5, "window": "1m", "identifier": [{"header": "x-key"}, {"cookie": "sid"}, {"query": "q"},
+        {"path_segment": 2}, {"authority": true}, {"jwt_claim": {"claim": "sub"}}, {"constant": "c|\\"},
+        {"client_address": {"trusted_proxies": 1, "ipv4_prefix": 24, "ipv6_prefix": 56}}],
+        "overrides": [{"identifier": "a*|*", "limit": 7}, {"identifier": "b", "exempt": true}]},
+    {"name": "match", "limit": 5, "window": "1h", "missing": "skip", "identifier": {"header": "x-key"},
+        "match": {"path": {"regex": "^/a(/[a-z]+)*$"}, "methods": ["GET"], "host": "*.example.com",
+            "headers": [{"name": "x-plan", "prefix": "p", "invert": true}]},
+        "cost": {"header": "x-cost", "cap": 9}}]}"#;
+
+/// A request: header lines `name:value`, a peer address and a claim, each ended by a line feed.
+struct Lined<'a> {
+    lines: Vec<(&'a [u8], &'a [u8])>,
+}
+
+impl<'a> Lined<'a> {
+    fn new(data: &'a [u8]) -> Self {
+        let lines = data.split(|byte| *byte == b'\n').map(|line| {
+            // Pseudo-headers begin with a colon.
+            let colon = line.iter().skip(1).position(|byte| *byte == b':').map_or(line.len(), |at| at + 1);
+            let (name, value) = line.split_at(colon);
+            (name, value.get(1..).unwrap_or_default())
+        });
+        Lined { lines: lines.collect() }
+    }
+
+    fn values(&self, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+        self.lines.iter().filter(move |(line, _)| *line == name).map(|(_, value)| *value)
+    }
+}
+
+impl Request for Lined<'_> {
+    fn header(&self, name: &[u8]) -> Lines<'_> {
+        let mut values = self.values(name);
+        match (values.next(), values.next()) {
+            (None, _) => Lines::None,
+            (Some(value), None) => Lines::One(value),
+            _ => Lines::Many,
+        }
+    }
+
+    fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8])) {
+        self.values(name).for_each(line);
+    }
+
+    fn peer_address(&self, out: &mut Vec<u8>) {
+        self.values(b"peer").for_each(|value| out.extend_from_slice(value));
+    }
+
+    fn metadata(&self, _: &[String], out: &mut Vec<u8>) -> bool {
+        let mut found = false;
+        for value in self.values(b"claim") {
+            out.extend_from_slice(value);
+            found = true;
+        }
+        found
+    }
+}
+
+/// A request against all rules: identifiers are short, and the same each time.
+pub fn resolve(data: &[u8]) {
+    let config = Config::parse(CONFIG.as_bytes()).expect("the rules above are sound");
+    let request = Lined::new(data);
+    let resolved = || {
+        let mut scratch = Scratch::default();
+        let checks = config.resolve(&request, &mut scratch);
+        checks.map(|check| (check.rule_index, check.identifier.to_vec(), check.action)).collect::<Vec<_>>()
+    };
+    let once = resolved();
+    assert!(once.iter().all(|(_, identifier, _)| identifier.len() <= MAX_IDENTIFIER_BYTES));
+    assert_eq!(once, resolved());
+}
+
+/// The query of `/v1/keys`.
+pub fn admin_query(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        // Either outcome will do.
+        let _ = KeyQuery::parse(text);
+    }
+}
