@@ -18,6 +18,7 @@ pub struct AggregatorOptions {
     pub region: String,
     pub grpc_port: u16,
     pub admin_port: u16,
+    pub http_port: u16,
     pub token: Option<String>,
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
@@ -30,6 +31,7 @@ impl Default for AggregatorOptions {
             region,
             grpc_port: 0,
             admin_port: 0,
+            http_port: 0,
             token: None,
             arguments: Vec::new(),
             environment: Vec::new(),
@@ -47,7 +49,7 @@ pub struct Aggregator {
 impl Aggregator {
     /// Starts it, and waits until it is ready.
     pub async fn start(mut options: AggregatorOptions) -> Result<Self> {
-        for port in [&mut options.grpc_port, &mut options.admin_port] {
+        for port in [&mut options.grpc_port, &mut options.admin_port, &mut options.http_port] {
             if *port == 0 {
                 *port = ports::free()?;
             }
@@ -94,6 +96,11 @@ impl Aggregator {
         ports::local(self.options.admin_port)
     }
 
+    /// Where applications connect.
+    pub fn http_address(&self) -> SocketAddr {
+        ports::local(self.options.http_port)
+    }
+
     /// Asks its admin server.
     pub async fn admin_get(&self, path: &str) -> Result<http::Response> {
         http::send(self.admin_address(), http::Request::get(path)).await
@@ -107,6 +114,7 @@ fn spawn(options: &AggregatorOptions, folder: &TempDir) -> Result<Process> {
         .args(["--region", &options.region])
         .args(["--grpc-listen", &ports::local(options.grpc_port).to_string()])
         .args(["--admin-listen", &ports::local(options.admin_port).to_string()])
+        .args(["--http-listen", &ports::local(options.http_port).to_string()])
         .args(&options.arguments)
         .current_dir(folder.path())
         .envs(options.environment.iter().map(|(name, value)| (name, value)));

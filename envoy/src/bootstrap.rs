@@ -26,6 +26,8 @@ pub struct EnvoyOptions {
     pub route: Route,
     /// The gRPC ports of the region's aggregators on this machine. None leaves their cluster out.
     pub aggregator_ports: Vec<u16>,
+    /// How TLS is spoken to the aggregators: files as PEM, or plain text.
+    pub aggregator_tls: Option<UpstreamTls>,
     /// Read the listener from a file that [`crate::Envoy::reload`] replaces. Otherwise a wrong listener ends Envoy.
     pub reloadable: bool,
     /// Write a JSON line for each request to `access.log` in the scenario's folder.
@@ -44,12 +46,24 @@ impl Default for EnvoyOptions {
             filter: Filter::None,
             route: Route::Direct,
             aggregator_ports: Vec::new(),
+            aggregator_tls: None,
             reloadable: false,
             access_log: false,
             log_level: "warning".to_owned(),
             environment: Vec::new(),
         }
     }
+}
+
+/// What an Envoy needs for mutual TLS with its aggregators.
+#[derive(Clone, Debug)]
+pub struct UpstreamTls {
+    /// The authority of the aggregators' certificates.
+    pub authority: PathBuf,
+    /// The name in them.
+    pub name: String,
+    /// Envoy's own certificate and its key, if it shows one.
+    pub own: Option<(PathBuf, PathBuf)>,
 }
 
 /// What a request passes before it is routed.
@@ -61,6 +75,22 @@ pub enum Filter {
     Local {
         tokens: u32,
     },
+    /// Envoy's own filter for the rate-limit service, which is asked of the aggregators. Envoy asks only about requests
+    /// to an upstream.
+    RateLimit(RateLimit),
+}
+
+/// What Envoy's own filter asks the rate-limit service.
+#[derive(Clone, Debug, Default)]
+pub struct RateLimit {
+    pub domain: String,
+    /// One descriptor for each list of request headers; an entry's key is its header's name. A request without one of
+    /// them is not asked about by that descriptor.
+    pub descriptors: Vec<Vec<&'static str>>,
+    /// What the aggregator wants to be shown.
+    pub token: Option<String>,
+    /// Answer 500 where the service does not answer.
+    pub failure_mode_deny: bool,
 }
 
 /// A WASM filter: Weir's, or another one in its place.
@@ -74,12 +104,14 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// The filter `wasm`; where the configuration asks for headers on allowed responses, the module beside it that
-    /// hears of responses.
+    /// The filter `wasm`; where the configuration asks for headers on allowed responses, or has a ledger, whose
+    /// transactions they carry, the module beside it that hears of responses.
     pub fn new(wasm: PathBuf, config: Value) -> Self {
-        let wasm = match config.pointer("/responses/on_allow") {
-            Some(Value::Bool(true)) => wasm.with_file_name("weir-filter-responses.wasm"),
-            _ => wasm,
+        let rules = config["rules"].as_array();
+        let has_ledger = rules.is_some_and(|rules| rules.iter().any(|rule| rule["strategy"] == "ledger"));
+        let wasm = match config["responses"]["on_allow"] == true || has_ledger {
+            true => wasm.with_file_name("weir-filter-responses.wasm"),
+            false => wasm,
         };
         Self { wasm, vm_id: "weir".to_owned(), config }
     }
@@ -101,7 +133,11 @@ pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
         clusters.push(cluster("upstream", &[port]));
     }
     if !options.aggregator_ports.is_empty() {
-        clusters.push(aggregator_cluster(&options.aggregator_ports));
+        let mut cluster = aggregator_cluster(&options.aggregator_ports);
+        if let Some(tls) = &options.aggregator_tls {
+            cluster["transport_socket"] = transport_socket(tls);
+        }
+        clusters.push(cluster);
     }
     let mut bootstrap = json!({
         "node": { "id": format!("weir-{}", options.port), "cluster": "weir" },
@@ -136,7 +172,7 @@ fn listener(options: &EnvoyOptions, folder: &Path) -> Value {
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": LISTENER,
         "codec_type": "AUTO",
-        "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": [route(options.route)] }] },
+        "route_config": { "virtual_hosts": [virtual_host(options)] },
         "http_filters": http_filters(&options.filter),
     });
     if options.access_log {
@@ -147,6 +183,18 @@ fn listener(options: &EnvoyOptions, folder: &Path) -> Value {
         "address": address(options.host, options.port),
         "filter_chains": [{ "filters": [{ "name": "http", "typed_config": manager }] }],
     })
+}
+
+fn virtual_host(options: &EnvoyOptions) -> Value {
+    let mut host = json!({ "name": "all", "domains": ["*"], "routes": [route(options.route)] });
+    if let Filter::RateLimit(service) = &options.filter {
+        let action =
+            |header: &&str| json!({ "request_headers": { "header_name": header, "descriptor_key": header } });
+        let actions =
+            |headers: &Vec<&str>| json!({ "actions": headers.iter().map(action).collect::<Vec<_>>() });
+        host["rate_limits"] = service.descriptors.iter().map(actions).collect();
+    }
+    host
 }
 
 fn route(route: Route) -> Value {
@@ -167,6 +215,7 @@ fn http_filters(filter: &Filter) -> Vec<Value> {
         Filter::None => None,
         Filter::Weir(weir) => Some(wasm_filter(weir)),
         Filter::Local { tokens } => Some(local_ratelimit(*tokens)),
+        Filter::RateLimit(service) => Some(rate_limit_service(service)),
     };
     first.into_iter().chain([router]).collect()
 }
@@ -201,6 +250,25 @@ fn local_ratelimit(tokens: u32) -> Value {
         "token_bucket": { "max_tokens": tokens, "tokens_per_fill": tokens, "fill_interval": "3600s" },
         "filter_enabled": always,
         "filter_enforced": always,
+    }})
+}
+
+fn rate_limit_service(service: &RateLimit) -> Value {
+    let bearer = |token: &String| json!({ "key": "authorization", "value": format!("Bearer {token}") });
+    json!({ "name": "ratelimit", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
+        "domain": service.domain,
+        // Envoy waits 20 ms if it is not told, which a busy machine exceeds.
+        "timeout": "1s",
+        "failure_mode_deny": service.failure_mode_deny,
+        "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
+        "rate_limit_service": {
+            "transport_api_version": "V3",
+            "grpc_service": {
+                "envoy_grpc": { "cluster_name": AGGREGATOR_CLUSTER },
+                "initial_metadata": service.token.iter().map(bearer).collect::<Vec<_>>(),
+            },
+        },
     }})
 }
 
@@ -264,6 +332,22 @@ fn aggregator_cluster(ports: &[u16]) -> Value {
     }});
     cluster["circuit_breakers"] = json!({ "thresholds": [{ "max_connections": 64, "max_requests": 1024 }] });
     cluster
+}
+
+fn transport_socket(UpstreamTls { authority, name, own }: &UpstreamTls) -> Value {
+    let file = |path: &PathBuf| json!({ "filename": path });
+    let pair = |(chain, key): &(PathBuf, PathBuf)| json!({ "certificate_chain": file(chain), "private_key": file(key) });
+    json!({ "name": "tls", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        "sni": name,
+        "common_tls_context": {
+            "tls_certificates": own.iter().map(pair).collect::<Vec<_>>(),
+            "validation_context": {
+                "trusted_ca": file(authority),
+                "match_typed_subject_alt_names": [{ "san_type": "DNS", "matcher": { "exact": name } }],
+            },
+        },
+    }})
 }
 
 fn local_address(port: u16) -> Value {

@@ -1,5 +1,6 @@
 //! The dashboard and the alerts name only what the programs export: every metric, its labels, and the values by which
 //! they choose among them. A renamed metric would otherwise leave an empty panel, and an alert that never comes.
+//! README's tables name all that is exported, with its labels, and nothing else.
 //!
 //! Leaves to others: whether thresholds are wise, and Grafana's and Prometheus' own checks of the files.
 
@@ -7,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 use weir_envoy::http::Request;
 use weir_envoy::{
@@ -125,6 +127,7 @@ impl Exported {
         let wasm = binaries::filter().unwrap();
         let config = json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
             { "name": "a.rule-of_mine", "identifier": { "header": "x-key" }, "limit": 2, "window": "1h" },
+            { "name": "held", "identifier": { "header": "x-key" }, "limit": 9, "window": "1h", "strategy": "log" },
         ]});
         let envoy = Envoy::start(EnvoyOptions {
             filter: Filter::Weir(Weir::new(wasm.clone(), config)),
@@ -139,17 +142,31 @@ impl Exported {
             envoy.send(Request::get("/").header("x-key", "a")).await.unwrap();
             text = envoy.admin_get("/stats/prometheus").await.unwrap().text();
             text += &aggregator.admin_get("/metrics").await.unwrap().text();
-            let wanted = ["outcome=\"deny\"", "outcome=\"allow\"", "weir_consult_results_total{"];
-            wanted.iter().all(|wanted| text.contains(wanted))
+            let results = ["weir_consult_results_total{", "weir_ask_results_total{"];
+            let mut wanted = ["outcome=\"deny\"", "outcome=\"allow\""].into_iter().chain(results);
+            wanted.all(|wanted| text.contains(wanted))
         })
         .await
         .unwrap();
+        text += &figures_with_certificate().await;
         Exported { samples: samples(&text), filter: std::fs::read(wasm).unwrap() }
     }
 
-    /// Whether the filter names it; a counter appears in Envoy when it first counts.
-    fn filter_names(&self, name: &str) -> bool {
-        self.filter.windows(name.len()).any(|bytes| bytes == name.as_bytes())
+    /// Whether the filter has the word: a counter with labels appears in Envoy when it first counts.
+    fn filter_names(&self, word: &str) -> bool {
+        self.filter.windows(word.len()).any(|bytes| bytes == word.as_bytes())
+    }
+
+    /// Each metric with the names of its labels; a histogram's series as one.
+    fn metrics(&self) -> Metrics {
+        let mut metrics = Metrics::new();
+        for (name, found) in &self.samples {
+            let series = ["_bucket", "_sum", "_count"].into_iter().filter_map(|end| name.strip_suffix(end));
+            let histogram = series.into_iter().find(|of| self.samples.contains_key(&format!("{of}_bucket")));
+            let labels = found.iter().flat_map(BTreeMap::keys).filter(|label| *label != "le").cloned();
+            metrics.entry(histogram.unwrap_or(name).to_owned()).or_default().extend(labels);
+        }
+        metrics
     }
 
     fn check(&self, place: &str, expression: &str) {
@@ -162,11 +179,7 @@ impl Exported {
             if name == UP {
                 continue;
             }
-            let Some(found) = self.samples.get(name) else {
-                assert!(self.filter_names(name), "{place}: nobody exports {name}");
-                assert!(matchers.iter().all(|(label, _)| SCRAPED.contains(&&**label)), "{place}: {name}");
-                continue;
-            };
+            let Some(found) = self.samples.get(name) else { panic!("{place}: nobody exports {name}") };
             labels.extend(found.iter().flat_map(BTreeMap::keys).cloned());
             for (label, values) in matchers.iter().filter(|(label, _)| !SCRAPED.contains(&&**label)) {
                 for value in values {
@@ -180,6 +193,57 @@ impl Exported {
         }
         assert!(asked.grouped.is_subset(&labels), "{place}: {:?} of {labels:?}", asked.grouped);
     }
+}
+
+/// What an aggregator with a certificate exports: only there is one whose end can be told.
+async fn figures_with_certificate() -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_string_lossy().into_owned()
+    };
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["aggregator.test".to_owned()]).unwrap();
+    let certificate = certificate.self_signed(&key).unwrap().pem();
+    let [certificate, key] = [put("crt", certificate), put("key", key.serialize_pem())];
+    let arguments = ["--tls-cert-file".to_owned(), certificate, "--tls-key-file".to_owned(), key].to_vec();
+    let options = AggregatorOptions { arguments, ..AggregatorOptions::default() };
+    let aggregator = Aggregator::start(options).await.unwrap();
+    let mut text = String::new();
+    wait::until("the certificate's end is told", SOON, async || {
+        text = aggregator.admin_get("/metrics").await.unwrap().text();
+        text.contains("weir_aggregator_certificate_not_after_seconds{")
+    })
+    .await
+    .unwrap();
+    text
+}
+
+/// Names of metrics, each with those of its labels.
+type Metrics = BTreeMap<String, BTreeSet<String>>;
+
+/// Those of README's tables. A sentence before a table says what its names begin with.
+fn documented() -> Metrics {
+    const BEGIN_WITH: &str = "begin with `weir";
+    let readme = file("../../README.md");
+    let (_, section) = readme.split_once("\n## Access logs and metrics\n").expect("a section");
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    let (mut metrics, mut prefix) = (Metrics::new(), String::new());
+    for line in section.lines() {
+        if let Some((_, begin)) = line.split_once(BEGIN_WITH) {
+            prefix = format!("weir{}", begin.split('`').next().unwrap_or_default());
+        }
+        let Some(row) = line.strip_prefix("| `") else { continue };
+        let (names, _meaning) = row.split_once("` |").expect("a row has two cells");
+        for name in names.split("`, `").filter(|name| !name.starts_with("envoy_")) {
+            let (name, labels) = name.trim_end_matches('}').split_once('{').unwrap_or((name, ""));
+            let name = if name.starts_with("weir_") { name.to_owned() } else { format!("{prefix}{name}") };
+            let labels = labels.split(',').filter(|label| !label.is_empty()).map(str::to_owned).collect();
+            assert!(metrics.insert(name.clone(), labels).is_none(), "{name} is there twice");
+        }
+    }
+    metrics
 }
 
 fn file(name: &str) -> String {
@@ -224,7 +288,11 @@ async fn what_dashboard_and_alerts_name_is_exported() {
             }
         }
     }
-    println!("{expressions} expressions and {} alerts", names.len());
+    let (metrics, documented) = (exported.metrics(), documented());
+    for name in metrics.keys().chain(documented.keys()) {
+        assert_eq!(metrics.get(name), documented.get(name), "{name}: its labels as exported and in README");
+    }
+    println!("{expressions} expressions, {} alerts and {} metrics", names.len(), metrics.len());
 }
 
 #[test]

@@ -121,6 +121,15 @@ async fn each_client_address_has_its_budget() {
     assert_eq!(explained.await.unwrap().json().unwrap()["windows"][0]["limit"], 600);
 }
 
+#[tokio::test]
+async fn the_rate_limit_services_files_are_accepted() {
+    let folder = repository().join("examples/rate-limit-service").canonicalize().unwrap();
+    validate_file(&folder.join("envoy.yaml")).unwrap();
+    let limits = folder.join("limits.yaml").into_os_string().into_string().unwrap();
+    let arguments = vec!["--rate-limits-file".to_owned(), limits];
+    Aggregator::start(AggregatorOptions { arguments, ..AggregatorOptions::default() }).await.unwrap();
+}
+
 #[test]
 fn the_readmes_fragments_make_an_envoy() {
     let readme = read("README.md");

@@ -4,9 +4,13 @@
 //! are what most gateways send. `RateLimit` and `RateLimit-Policy` are those of
 //! draft-ietf-httpapi-ratelimit-headers-08 to -11, whose problem type `quota-exceeded` the JSON body is of.
 //!
+//! `x-ratelimit-transaction` has the numbers under which the ledger recorded the request, `x-ratelimit-undecided` the
+//! rules that nobody has decided; both may be lists.
+//!
 //! Leaves to others: sending it (`host`).
 
-use weir_core::limiter::{Budget, Cause, Denial};
+use weir_core::exact::Strategy;
+use weir_core::limiter::{Budget, Cause, Denial, Told};
 use weir_core::rules::{Responses, Rule};
 
 /// Problem type of the draft's section on quotas.
@@ -36,20 +40,32 @@ pub enum Client {
     Grpc,
 }
 
-/// The response to a refused request.
-pub fn denied(rule: &Rule, denial: &Denial, formats: &Responses, client: Client) -> Answer {
+/// The response to a request that one of `rules` refuses: `None` if the denial names none of them.
+pub fn denied(
+    rules: &[Rule],
+    denial: &Denial,
+    told: &Told,
+    formats: &Responses,
+    client: Client,
+) -> Option<Answer> {
+    let rule = rules.get(usize::from(denial.budget.rule))?;
     // A cost above the limit never passes; a window's length keeps the client from hammering.
-    let retry_after_s = seconds(denial.retry_after_ms.unwrap_or(rule.duration_ms)).max(1);
+    let retry_after_s = seconds(denial.retry_after_ms.unwrap_or(window_ms(rule, told))).max(1);
     let mut headers = vec![("retry-after", retry_after_s.to_string())];
-    // The draft's `t` says when budget comes back, so here it is the wait, not the cell's end.
-    let waiting = Budget { reset_ms: retry_after_s.saturating_mul(1_000), ..denial.budget };
-    budget_headers(rule, &denial.budget, &waiting, formats, &mut headers);
+    // Where an exact rule is undecided, nothing is known of its budget.
+    if denial.cause != Cause::Undecided || rule.strategy == Strategy::Window {
+        // The draft's `t` says when budget comes back, so here it is the wait, not the cell's end.
+        let waiting = Budget { reset_ms: retry_after_s.saturating_mul(1_000), ..denial.budget };
+        budget_headers(rule, told, (&denial.budget, &waiting), formats, &mut headers);
+    }
+    let undecided = if denial.cause == Cause::Undecided { bit(denial.budget.rule) } else { 0 };
+    exact_headers(rules, &Told { undecided: told.undecided | undecided, ..*told }, &mut headers);
     let details = match denial.cause {
         Cause::Limit | Cause::Cost => "weir_limit_exceeded",
         Cause::Reserved => "weir_limit_reserved",
         Cause::Undecided => "weir_undecided",
     };
-    refusal(rule, details, headers, formats, client)
+    Some(refusal(rule, details, headers, formats, client))
 }
 
 /// The response to a request that lacks what identifies it, where the rule denies such.
@@ -59,17 +75,40 @@ pub fn missing_identifier(rule: &Rule, formats: &Responses, client: Client) -> A
     refusal(rule, "weir_missing_identifier", headers, formats, client)
 }
 
-/// The headers that an allowed response carries, where they are asked for.
-pub fn allowed_headers(rule: &Rule, budget: &Budget, formats: &Responses) -> Vec<(&'static str, String)> {
+/// The headers that an allowed response carries: those of its budget where they are asked for, and what is to be told
+/// of rules that are held exactly.
+pub fn allowed_headers(
+    rules: &[Rule],
+    budget: Option<&Budget>,
+    told: &Told,
+    formats: &Responses,
+) -> Vec<(&'static str, String)> {
     let mut headers = Vec::new();
-    budget_headers(rule, budget, budget, formats, &mut headers);
+    if let Some(budget) = budget.filter(|_| formats.on_allow)
+        && let Some(rule) = rules.get(usize::from(budget.rule))
+    {
+        budget_headers(rule, told, (budget, budget), formats, &mut headers);
+    }
+    exact_headers(rules, told, &mut headers);
     headers
+}
+
+fn exact_headers(rules: &[Rule], told: &Told, headers: &mut Vec<(&'static str, String)>) {
+    if !told.transactions.is_empty() {
+        let transactions: Vec<String> = told.transactions.iter().map(|number| number.to_string()).collect();
+        headers.push(("x-ratelimit-transaction", transactions.join(", ")));
+    }
+    if told.undecided != 0 {
+        let undecided = (0u16..).zip(rules).filter(|(index, _)| told.undecided & bit(*index) != 0);
+        let names: Vec<&str> = undecided.map(|(_, rule)| rule.name.as_str()).collect();
+        headers.push(("x-ratelimit-undecided", names.join(", ")));
+    }
 }
 
 fn budget_headers(
     rule: &Rule,
-    budget: &Budget,
-    draft: &Budget,
+    told: &Told,
+    (budget, draft): (&Budget, &Budget),
     formats: &Responses,
     headers: &mut Vec<(&'static str, String)>,
 ) {
@@ -77,11 +116,21 @@ fn budget_headers(
     headers.push(("x-ratelimit-remaining", budget.remaining.to_string()));
     headers.push(("x-ratelimit-reset", seconds(budget.reset_ms).to_string()));
     if formats.draft_headers {
-        let (name, window_s) = (&rule.name, seconds(rule.duration_ms));
+        let (name, window_s) = (&rule.name, seconds(window_ms(rule, told)));
         headers
             .push(("ratelimit", format!("\"{name}\";r={};t={}", draft.remaining, seconds(draft.reset_ms))));
         headers.push(("ratelimit-policy", format!("\"{name}\";q={};w={window_s}", budget.limit)));
     }
+}
+
+/// A ledger's window stands in its zone, so the ruling tells it.
+fn window_ms(rule: &Rule, told: &Told) -> u64 {
+    if told.window_ms > 0 { told.window_ms } else { rule.duration_ms }
+}
+
+/// The place of a rule in a set of rules.
+pub fn bit(rule: u16) -> u64 {
+    1u64.checked_shl(u32::from(rule)).unwrap_or(0)
 }
 
 fn refusal(
@@ -115,30 +164,107 @@ fn seconds(ms: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::limiter::Transactions;
     use weir_core::rules::Config;
 
+    /// A window, a log and a ledger.
     fn config(responses: &str) -> Config {
         let text = format!(
-            r#"{{"aggregator": {{"cluster": "c"}}, "responses": {responses}, "rules": [{{"name": "per-key",
-            "identifier": {{"header": "x-key"}}, "limit": 100, "window": "1m"}}]}}"#
+            r#"{{"aggregator": {{"cluster": "c"}}, "responses": {responses}, "rules": [
+            {{"name": "per-key", "identifier": {{"header": "x-key"}}, "limit": 100, "window": "1m"}},
+            {{"name": "log", "strategy": "log", "identifier": {{"header": "x-key"}}, "limit": 9, "window": "1m"}},
+            {{"name": "cards", "strategy": "ledger", "identifier": {{"header": "x-key"}}, "zone": 7}}]}}"#
         );
         Config::parse(text.as_bytes()).unwrap()
     }
 
     fn denial(retry_after_ms: Option<u64>, cause: Cause) -> Denial {
-        Denial {
-            budget: Budget { rule: 0, limit: 100, remaining: 6, reset_ms: 12_001 },
-            retry_after_ms,
-            cause,
-        }
+        denial_of(0, retry_after_ms, cause)
+    }
+
+    fn denial_of(rule: u16, retry_after_ms: Option<u64>, cause: Cause) -> Denial {
+        Denial { budget: Budget { rule, limit: 100, remaining: 6, reset_ms: 12_001 }, retry_after_ms, cause }
+    }
+
+    fn told(undecided: u64, window_ms: u64, numbers: &[u64]) -> Told {
+        let mut transactions = Transactions::default();
+        numbers.iter().for_each(|number| transactions.push(*number));
+        Told { undecided, window_ms, transactions }
     }
 
     fn check(responses: &str, denial: &Denial, expected: &[(&str, &str)]) -> Answer {
+        check_told(responses, denial, &Told::default(), expected)
+    }
+
+    fn check_told(responses: &str, denial: &Denial, told: &Told, expected: &[(&str, &str)]) -> Answer {
         let config = config(responses);
-        let answer = denied(&config.rules[0], denial, &config.responses, Client::Http);
+        let answer = denied(&config.rules, denial, told, &config.responses, Client::Http).unwrap();
         let got: Vec<_> = answer.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         assert_eq!((answer.status, got.as_slice()), (429, expected));
         answer
+    }
+
+    #[test]
+    fn a_ledgers_denial_names_its_transaction_and_its_zones_window() {
+        let with = |retry_after, window| {
+            [
+                ("retry-after", retry_after),
+                ("x-ratelimit-limit", "100"),
+                ("x-ratelimit-remaining", "6"),
+                ("x-ratelimit-reset", "13"),
+                ("ratelimit", if retry_after == "1" { "\"cards\";r=6;t=1" } else { "\"cards\";r=6;t=300" }),
+                ("ratelimit-policy", window),
+                ("x-ratelimit-transaction", "18446744073709551615"),
+                ("content-type", "text/plain"),
+            ]
+        };
+        let told = told(0, 300_000, &[u64::MAX]);
+        let draft = r#"{"draft_headers": true}"#;
+        let policy = "\"cards\";q=100;w=300";
+        check_told(draft, &denial_of(2, Some(1), Cause::Limit), &told, &with("1", policy));
+        check_told(draft, &denial_of(2, None, Cause::Cost), &told, &with("300", policy));
+    }
+
+    #[test]
+    fn what_is_not_decided_is_said_to_be_so() {
+        let undecided = denial_of(1, Some(1_000), Cause::Undecided);
+        let answer = check_told(
+            "{}",
+            &undecided,
+            &told(0b110, 0, &[]),
+            &[("retry-after", "1"), ("x-ratelimit-undecided", "log, cards"), ("content-type", "text/plain")],
+        );
+        assert_eq!(answer.details, "weir_undecided");
+        // A window's own view is shown, whoever else was to be asked.
+        check(
+            "{}",
+            &denial(Some(1_000), Cause::Undecided),
+            &[
+                ("retry-after", "1"),
+                ("x-ratelimit-limit", "100"),
+                ("x-ratelimit-remaining", "6"),
+                ("x-ratelimit-reset", "13"),
+                ("x-ratelimit-undecided", "per-key"),
+                ("content-type", "text/plain"),
+            ],
+        );
+    }
+
+    #[test]
+    fn an_allowed_response_tells_of_exact_rules_whether_or_not_of_budgets() {
+        let budget = Budget { rule: 1, limit: 9, remaining: 6, reset_ms: 12_001 };
+        let get = |responses: &str, told: &Told| {
+            let config = config(responses);
+            let headers = allowed_headers(&config.rules, Some(&budget), told, &config.responses);
+            headers.into_iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>()
+        };
+        assert!(get("{}", &told(0, 0, &[])).is_empty());
+        let exact = ["x-ratelimit-transaction: 5, 7", "x-ratelimit-undecided: cards"];
+        assert_eq!(get("{}", &told(0b100, 0, &[5, 7])), exact);
+        let all = get(r#"{"on_allow": true}"#, &told(0b100, 0, &[5, 7]));
+        assert_eq!((all[0].as_str(), &all[3..]), ("x-ratelimit-limit: 9", &exact.map(str::to_owned)[..]));
+        let none = config("{}");
+        assert!(allowed_headers(&none.rules, None, &Told::default(), &none.responses).is_empty());
     }
 
     #[test]
@@ -181,7 +307,8 @@ mod tests {
     fn a_grpc_client_gets_a_plain_message() {
         let config = config(r#"{"problem_json": true}"#);
         let denial = denial(Some(1), Cause::Limit);
-        let answer = denied(&config.rules[0], &denial, &config.responses, Client::Grpc);
+        let told = Told::default();
+        let answer = denied(&config.rules, &denial, &told, &config.responses, Client::Grpc).unwrap();
         assert_eq!(answer.body, "rate limit exceeded");
     }
 }

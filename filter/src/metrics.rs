@@ -6,7 +6,7 @@
 //! Workers share Envoy's metrics, so gauges are moved by differences, not set.
 
 use crate::host;
-use crate::tally::Tally;
+use crate::tally::{Outcome, Tally};
 use proxy_wasm::types::MetricType;
 use weir_core::limiter::Stats;
 use weir_core::rules::Rule;
@@ -18,12 +18,13 @@ const FLUSH_MS: u64 = 200;
 const STRICT: &str = "weir_ratelimit_strict_mode_activations_total";
 const REASONS: [&str; 5] = ["cold", "base", "strict", "stale", "slack"];
 const RESULTS: [&str; 5] = ["granted", "refused", "timeout", "broken", "unjudged"];
+const ASK_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "broken"];
 
 /// Metrics of one worker.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    decisions: Vec<[Option<u32>; 4]>,
-    /// `None` before the first batch, which defines what alerts may be set on: they must find it at zero.
+    decisions: Vec<[Option<u32>; Outcome::ALL.len()]>,
+    /// `None` before the first batch, which defines what has no label: an alert finds no change in what was not there.
     told: Option<Stats>,
     ids: Vec<(&'static str, u32)>,
     flushed: MonoMs,
@@ -32,7 +33,7 @@ pub struct Metrics {
 impl Metrics {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Metrics {
-        Metrics { decisions: vec![[None; 4]; rules], ..Metrics::default() }
+        Metrics { decisions: vec![[None; Outcome::ALL.len()]; rules], ..Metrics::default() }
     }
 
     /// Tells what has changed since the last time, if it is time or `now_or_never`.
@@ -74,7 +75,15 @@ impl Metrics {
         for ((result, count), before) in RESULTS.iter().zip(stats.results).zip(told.results) {
             self.labelled("weir_consult_results_total.result.", result, count, before);
         }
+        for ((result, count), before) in ASK_RESULTS.iter().zip(stats.ask_results).zip(told.ask_results) {
+            self.labelled("weir_ask_results_total.result.", result, count, before);
+        }
         let counters = [
+            ("weir_asks_total", stats.asks, told.asks),
+            ("weir_asks_spared_total", stats.spared, told.spared),
+            ("weir_unasked_total", stats.unasked, told.unasked),
+            ("weir_withdrawals_total", stats.withdrawals, told.withdrawals),
+            ("weir_withdrawals_lost_total", stats.withdrawals_lost, told.withdrawals_lost),
             ("weir_table_evictions_total", stats.evictions, told.evictions),
             ("weir_table_overflows_total", stats.overflows, told.overflows),
             ("weir_table_conflicts_total", stats.conflicts, told.conflicts),
@@ -85,10 +94,10 @@ impl Metrics {
             (STRICT, stats.strict, told.strict),
             ("weir_streams_unacknowledged_total", stats.unacknowledged, told.unacknowledged),
         ];
-        if first {
-            self.id(MetricType::Counter, STRICT);
-        }
         for (name, count, before) in counters {
+            if first {
+                self.id(MetricType::Counter, name);
+            }
             self.moved(MetricType::Counter, name, count, before);
         }
         let keys = |stats: &Stats| stats.keys_added.wrapping_sub(stats.keys_removed);

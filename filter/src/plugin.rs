@@ -16,8 +16,11 @@ use crate::tally::{Outcome, Tally};
 use prost::Message;
 use proxy_wasm::types::LogLevel;
 use std::collections::BTreeMap;
+use weir_core::exact::Strategy;
 use weir_core::key::{HashKey, KeyParts, MAX_KEY_BYTES, OriginId};
-use weir_core::limiter::{self, Check, Decision, GiveUp, Limiter, Policy, Setup, Stats};
+use weir_core::limiter::{
+    self, Beside, Cause, Check, Decision, ExactCheck, ExactLimit, GiveUp, Limiter, Policy, Setup, Stats,
+};
 use weir_core::rules::{Action, Config, FirstRequest, OnConsultFailure, Rule, Scratch};
 use weir_core::table::{Geometry, Meta};
 use weir_core::time::{MonoMs, Now};
@@ -30,8 +33,8 @@ const INLINE_CHECKS: usize = 4;
 /// Allowed requests whose response headers are still to come; more are let go without the headers.
 const MAX_TRACKED: usize = 16_384;
 
-const NEEDS_RESPONSES: &str = "weir: configuration: responses.on_allow: this module does not hear of responses, which \
-    spares every request a crossing; load weir-filter-responses.wasm instead";
+const NEEDS_RESPONSES: &str = "this module does not hear of responses, which spares every request a crossing; load \
+    weir-filter-responses.wasm instead";
 
 /// What is to be done to a request.
 #[derive(Debug)]
@@ -69,12 +72,21 @@ pub struct Plugin {
     tick_ms: u64,
     paused: BTreeMap<u32, Paused>,
     /// Allowed requests whose response is to carry headers.
-    allowed: BTreeMap<u32, limiter::Budget>,
+    allowed: BTreeMap<u32, Allowed>,
+    /// This module is told of responses.
+    hears_responses: bool,
     clock_shift_ms: i64,
 }
 
-/// The parts of a rule's keys that do not change.
+/// What an allowed response is to tell.
+struct Allowed {
+    budget: Option<limiter::Budget>,
+    told: limiter::Told,
+}
+
+/// The parts of a rule's keys that do not change; a ledger's bucket is the identifier alone.
 struct Shape {
+    strategy: Strategy,
     before: Vec<u8>,
     after: Vec<u8>,
     cell_ms: u64,
@@ -129,8 +141,9 @@ impl Plugin {
                 return None;
             }
         };
-        if config.responses.on_allow && !abi::hears_responses() {
-            host::log(LogLevel::Error, NEEDS_RESPONSES);
+        let hears_responses = abi::hears_responses();
+        if let Some(field) = asks_for_responses(&config).filter(|_| !hears_responses) {
+            host::log(LogLevel::Error, &format!("weir: configuration: {field}: {NEEDS_RESPONSES}"));
             return None;
         }
         let now = Now { unix: host::unix_now(), mono: host::mono_now() };
@@ -160,6 +173,7 @@ impl Plugin {
             tick_ms: limiter::TICK_MS,
             paused: BTreeMap::new(),
             allowed: BTreeMap::new(),
+            hears_responses,
             clock_shift_ms: 0,
             config,
         })
@@ -177,9 +191,8 @@ impl Plugin {
 
     /// Headers for the response of an allowed request.
     pub fn on_response(&mut self, context: u32) -> Vec<(&'static str, String)> {
-        let Some(budget) = self.allowed.remove(&context) else { return Vec::new() };
-        let rule = self.config.rules.get(usize::from(budget.rule));
-        rule.map(|rule| answer::allowed_headers(rule, &budget, &self.config.responses)).unwrap_or_default()
+        let Some(Allowed { budget, told }) = self.allowed.remove(&context) else { return Vec::new() };
+        answer::allowed_headers(&self.config.rules, budget.as_ref(), &told, &self.config.responses)
     }
 
     /// A request is over, whether or not it was answered.
@@ -260,6 +273,7 @@ impl Plugin {
         for frame in self.limiter.shutdown(&mut EnvoyShared, mono) {
             self.stream.send(&frame);
         }
+        self.count_beside();
         let effects = self.take_effects();
         // Gauges that stand for this worker go back; what it put into the table stays.
         let stats =
@@ -303,10 +317,7 @@ impl Plugin {
                     label = Some((check.rule_index, Outcome::Exempt));
                 }
                 Action::Limit { limit, cost } => {
-                    self.keys.extend_from_slice(&shape.before);
-                    self.keys.push(u8::try_from(check.identifier.len()).unwrap_or(u8::MAX));
-                    self.keys.extend_from_slice(check.identifier);
-                    self.keys.extend_from_slice(&shape.after);
+                    shape.write_key(check.identifier, &mut self.keys);
                     let key_end = self.keys.len();
                     self.resolved.push(Resolved { rule: check.rule_index, key_end, limit, cost });
                 }
@@ -326,21 +337,30 @@ impl Plugin {
         label: Option<(usize, Outcome)>,
     ) -> Effect {
         let now = host::mono_now();
-        let mut begin = 0;
-        let mut checks = self.resolved.iter().filter_map(|resolved| {
-            let key = self.keys.get(begin..resolved.key_end)?;
-            begin = resolved.key_end;
-            let shape = self.shapes.get(resolved.rule)?;
-            let rule = u16::try_from(resolved.rule).unwrap_or(u16::MAX);
-            let Shape { cell_ms, policy, .. } = *shape;
-            Some(Check { rule, key, cell_ms, limit: resolved.limit, cost: resolved.cost, policy })
-        });
         let request = u64::from(context);
-        let outcome = match (checks.next(), checks.next()) {
-            (Some(check), None) => self.limiter.decide(&mut EnvoyShared, request, &[check], now),
+        let (keys, shapes) = (&self.keys, &self.shapes);
+        let mut begin = 0;
+        let mut resolved = self.resolved.iter().filter_map(|resolved| {
+            let key = keys.get(begin..resolved.key_end)?;
+            begin = resolved.key_end;
+            Some((resolved, shapes.get(resolved.rule)?, key))
+        });
+        let outcome = match (resolved.next(), resolved.next()) {
+            (Some((one, shape, key)), None) if shape.strategy == Strategy::Window => {
+                self.limiter.decide(&mut EnvoyShared, request, &[check(one, shape, key)], now)
+            }
             (first, second) => {
-                let checks: Vec<_> = first.into_iter().chain(second).chain(checks).collect();
-                self.limiter.decide(&mut EnvoyShared, request, &checks, now)
+                let (mut checks, mut exact) = (Vec::new(), Vec::new());
+                for (one, shape, key) in first.into_iter().chain(second).chain(resolved) {
+                    match exact_limit(one, shape, key) {
+                        None => checks.push(check(one, shape, key)),
+                        Some(limit) => exact.push(exact_check(one, shape, limit)),
+                    }
+                }
+                match exact.is_empty() {
+                    true => self.limiter.decide(&mut EnvoyShared, request, &checks, now),
+                    false => self.limiter.decide_exact(&mut EnvoyShared, request, &checks, &exact, now),
+                }
             }
         };
         if outcome.decision == Decision::Wait {
@@ -367,43 +387,68 @@ impl Plugin {
             Decision::Wait => Effect::Pause,
             Decision::Deny(denial) => {
                 let rule = usize::from(denial.budget.rule);
-                self.tally.count(rule, Outcome::Deny);
-                self.count_shadows(outcome.shadow_denied);
-                let Some(found) = self.config.rules.get(rule) else { return Effect::Pass };
-                let answer = answer::denied(found, &denial, &self.config.responses, client());
-                Effect::Refuse(self.label((rule, Outcome::Deny)), Box::new(answer))
+                let undecided = outcome.exact.undecided;
+                // A window that would rather not guess has decided to deny.
+                let said = match denial.cause == Cause::Undecided && bit(undecided, rule) {
+                    true => Outcome::Undecided,
+                    false => Outcome::Deny,
+                };
+                if said == Outcome::Deny {
+                    self.tally.count(rule, said);
+                }
+                self.count_each(undecided, Outcome::Undecided);
+                self.count_each(outcome.shadow_denied, Outcome::ShadowDeny);
+                let Config { rules, responses, .. } = &self.config;
+                let Some(answer) = answer::denied(rules, &denial, &outcome.exact, responses, client()) else {
+                    return Effect::Pass;
+                };
+                Effect::Refuse(self.label((rule, said)), Box::new(answer))
             }
             Decision::Allow(budget) => {
                 match paused {
-                    Some(rules) => {
-                        count_allowed(&mut self.tally, rules.iter().copied(), outcome.shadow_denied)
-                    }
+                    Some(rules) => count_allowed(&mut self.tally, rules.iter().copied(), &outcome),
                     None => {
                         let rules = applied(&self.resolved, &self.shapes);
-                        count_allowed(&mut self.tally, rules, outcome.shadow_denied);
+                        count_allowed(&mut self.tally, rules, &outcome);
                     }
                 }
-                if let Some(budget) = budget.filter(|_| self.config.responses.on_allow)
-                    && self.allowed.len() < MAX_TRACKED
-                {
-                    self.allowed.insert(context, budget);
-                }
-                match outcome.shadow_denied {
-                    0 => Effect::Pass,
-                    denied => {
-                        let rule = usize::try_from(denied.trailing_zeros()).unwrap_or(0);
-                        Effect::PassLabelled(self.label((rule, Outcome::ShadowDeny)))
+                self.track(context, budget, outcome.exact);
+                let lowest = |rules: u64| usize::try_from(rules.trailing_zeros()).unwrap_or(0);
+                match (outcome.exact.undecided, outcome.shadow_denied) {
+                    (0, 0) => Effect::Pass,
+                    (0, denied) => Effect::PassLabelled(self.label((lowest(denied), Outcome::ShadowDeny))),
+                    (undecided, _) => {
+                        Effect::PassLabelled(self.label((lowest(undecided), Outcome::Undecided)))
                     }
                 }
             }
         }
     }
 
-    fn count_shadows(&mut self, shadow_denied: u64) {
-        for rule in 0..self.config.rules.len() {
-            if bit(shadow_denied, rule) {
-                self.tally.count(rule, Outcome::ShadowDeny);
-            }
+    /// Keeps what the response of an allowed request is to tell, if there is anything.
+    fn track(&mut self, context: u32, budget: Option<limiter::Budget>, told: limiter::Told) {
+        let budget = budget.filter(|_| self.config.responses.on_allow);
+        let tells = budget.is_some() || told.undecided != 0 || !told.transactions.is_empty();
+        if tells && self.hears_responses && self.allowed.len() < MAX_TRACKED {
+            self.allowed.insert(context, Allowed { budget, told });
+        }
+    }
+
+    fn count_each(&mut self, rules: u64, outcome: Outcome) {
+        for rule in (0..self.config.rules.len()).filter(|rule| bit(rules, *rule)) {
+            self.tally.count(rule, outcome);
+        }
+    }
+
+    /// Counts what was said of shadow rules that are held exactly.
+    fn count_beside(&mut self) {
+        for (rule, said) in self.limiter.take_beside() {
+            let outcome = match said {
+                Beside::Allowed => Outcome::Allow,
+                Beside::Denied => Outcome::ShadowDeny,
+                Beside::Undecided => Outcome::Undecided,
+            };
+            self.tally.count(usize::from(rule), outcome);
         }
     }
 
@@ -416,6 +461,7 @@ impl Plugin {
     fn go_on(&mut self, mono: MonoMs) -> Vec<(u32, Effect)> {
         self.send(mono);
         self.hurry_tick();
+        self.count_beside();
         self.take_effects()
     }
 
@@ -459,18 +505,55 @@ impl Plugin {
     }
 }
 
-/// The rules that apply to the request at hand.
+/// What this configuration asks for that only a module does which hears of responses.
+fn asks_for_responses(config: &Config) -> Option<String> {
+    if config.responses.on_allow {
+        return Some("responses.on_allow".to_owned());
+    }
+    let ledger = |rule: &Rule| matches!(rule.strategy, Strategy::Ledger { .. });
+    let at = config.rules.iter().position(ledger)?;
+    Some(format!("rules[{at}].strategy: responses carry a ledger's transactions"))
+}
+
+fn check<'a>(resolved: &Resolved, shape: &Shape, key: &'a [u8]) -> Check<'a> {
+    let rule = u16::try_from(resolved.rule).unwrap_or(u16::MAX);
+    let Shape { cell_ms, policy, .. } = *shape;
+    Check { rule, key, cell_ms, limit: resolved.limit, cost: resolved.cost, policy }
+}
+
+/// The limit where it is held exactly.
+fn exact_limit<'a>(resolved: &Resolved, shape: &Shape, key: &'a [u8]) -> Option<ExactLimit<'a>> {
+    match shape.strategy {
+        Strategy::Window => None,
+        Strategy::Log => Some(ExactLimit::Log { key, most: resolved.limit }),
+        Strategy::Ledger { zone } => Some(ExactLimit::Ledger { zone, bucket: key }),
+    }
+}
+
+fn exact_check<'a>(resolved: &Resolved, shape: &Shape, limit: ExactLimit<'a>) -> ExactCheck<'a> {
+    let rule = u16::try_from(resolved.rule).unwrap_or(u16::MAX);
+    ExactCheck { rule, limit, cost: resolved.cost, policy: shape.policy }
+}
+
+/// The rules that apply to the request at hand and are decided with it: exact shadow rules are ruled later.
 fn applied(resolved: &[Resolved], shapes: &[Shape]) -> impl Iterator<Item = Applied> {
-    resolved.iter().map(|resolved| {
-        let shadow = shapes.get(resolved.rule).is_some_and(|shape| shape.policy.shadow);
-        Applied { rule: resolved.rule, shadow }
+    resolved.iter().filter_map(|resolved| {
+        let shape = shapes.get(resolved.rule)?;
+        let shadow = shape.policy.shadow;
+        let now = !shadow || shape.strategy == Strategy::Window;
+        now.then_some(Applied { rule: resolved.rule, shadow })
     })
 }
 
-fn count_allowed(tally: &mut Tally, rules: impl Iterator<Item = Applied>, shadow_denied: u64) {
+fn count_allowed(tally: &mut Tally, rules: impl Iterator<Item = Applied>, outcome: &limiter::Outcome) {
     for applied in rules {
-        let refused = applied.shadow && bit(shadow_denied, applied.rule);
-        tally.count(applied.rule, if refused { Outcome::ShadowDeny } else { Outcome::Allow });
+        let refused = applied.shadow && bit(outcome.shadow_denied, applied.rule);
+        let said = match (bit(outcome.exact.undecided, applied.rule), refused) {
+            (true, _) => Outcome::Undecided,
+            (false, true) => Outcome::ShadowDeny,
+            (false, false) => Outcome::Allow,
+        };
+        tally.count(applied.rule, said);
     }
 }
 
@@ -493,6 +576,19 @@ fn proposal(config: &Config) -> Meta {
     }
 }
 
+impl Shape {
+    /// Appends the key of an identifier.
+    fn write_key(&self, identifier: &[u8], out: &mut Vec<u8>) {
+        if matches!(self.strategy, Strategy::Ledger { .. }) {
+            return out.extend_from_slice(identifier);
+        }
+        out.extend_from_slice(&self.before);
+        out.push(u8::try_from(identifier.len()).unwrap_or(u8::MAX));
+        out.extend_from_slice(identifier);
+        out.extend_from_slice(&self.after);
+    }
+}
+
 /// The rule's key with an identifier of one byte, cut around it.
 fn shape(workspace: &str, rule: &Rule) -> Shape {
     let parts = KeyParts {
@@ -504,12 +600,14 @@ fn shape(workspace: &str, rule: &Rule) -> Shape {
         resolution: 1,
     };
     let mut key = Vec::with_capacity(MAX_KEY_BYTES);
-    // The configuration's own bounds are the key's; were it otherwise the key would be empty and shared.
+    // The configuration's own bounds are the key's, but for a ledger, which has no window and no key. Were it otherwise
+    // the key would be empty and shared.
     let _ = parts.encode(&mut key);
     let tail = key.len().saturating_sub(8 + 4 + 2);
     let after = key.split_off(tail);
     key.pop(); // the length of the empty identifier
     Shape {
+        strategy: rule.strategy,
         before: key,
         after,
         cell_ms: parts.cell_ms(),

@@ -11,11 +11,14 @@ pub enum Outcome {
     ShadowDeny,
     /// An override exempts the identifier.
     Exempt,
+    /// Its limit is held elsewhere, and nobody there has said.
+    Undecided,
 }
 
 impl Outcome {
     /// All, in the order of their numbers.
-    pub const ALL: [Outcome; 4] = [Outcome::Allow, Outcome::Deny, Outcome::ShadowDeny, Outcome::Exempt];
+    pub const ALL: [Outcome; 5] =
+        [Outcome::Allow, Outcome::Deny, Outcome::ShadowDeny, Outcome::Exempt, Outcome::Undecided];
 
     /// As metrics name it.
     pub const fn name(self) -> &'static str {
@@ -24,6 +27,7 @@ impl Outcome {
             Outcome::Deny => "deny",
             Outcome::ShadowDeny => "shadow_deny",
             Outcome::Exempt => "exempt",
+            Outcome::Undecided => "undecided",
         }
     }
 }
@@ -31,13 +35,13 @@ impl Outcome {
 /// Counts by rule and outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    counts: Vec<[u64; 4]>,
+    counts: Vec<[u64; Outcome::ALL.len()]>,
 }
 
 impl Tally {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Tally {
-        Tally { counts: vec![[0; 4]; rules] }
+        Tally { counts: vec![[0; Outcome::ALL.len()]; rules] }
     }
 
     /// One more.
@@ -69,10 +73,11 @@ mod tests {
         tally.count(1, Outcome::Deny);
         tally.count(1, Outcome::Deny);
         tally.count(0, Outcome::Exempt);
+        tally.count(0, Outcome::Undecided);
         tally.count(7, Outcome::Allow);
         let mut drained = Vec::new();
         tally.drain(|rule, outcome, count| drained.push((rule, outcome, count)));
-        assert_eq!(drained, [(0, Outcome::Exempt, 1), (1, Outcome::Deny, 2)]);
+        assert_eq!(drained, [(0, Outcome::Exempt, 1), (0, Outcome::Undecided, 1), (1, Outcome::Deny, 2)]);
         tally.drain(|_, _, _| panic!("nothing is left"));
     }
 }

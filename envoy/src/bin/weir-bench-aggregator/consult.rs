@@ -90,7 +90,7 @@ pub async fn measure(store: Store, load: Load, time: Duration) -> Result<Vec<f64
         times.percentile_ms(1.0),
         late as f64 / times.len() as f64 * 1e6,
         per_answer(cpu.aggregators, true),
-        per_answer(cpu.redis, store == Store::Redis),
+        per_answer(cpu.store, store == Store::Redis),
     ])
 }
 

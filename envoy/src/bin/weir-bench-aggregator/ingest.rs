@@ -54,7 +54,7 @@ pub async fn measure(store: Store, keys: Keys, time: Duration) -> Result<Vec<f64
     while let Some(ended) = streams.join_next().await {
         ended??;
     }
-    let (aggregator, redis) = (cpu.aggregators.as_secs_f64(), cpu.redis.as_secs_f64());
+    let (aggregator, redis) = (cpu.aggregators.as_secs_f64(), cpu.store.as_secs_f64());
     let redis_us = if store == Store::Redis { redis / counts * 1e6 } else { f64::NAN };
     let both = if store == Store::Redis { counts / (aggregator + redis) } else { f64::NAN };
     Ok(vec![counts / took, aggregator / counts * 1e6, counts / aggregator, redis_us, both])

@@ -2,10 +2,12 @@
 //! their database, in interleaved rounds on one machine.
 //!
 //! Everything is real: `weir-aggregator` processes, a Redis, a MariaDB, and gRPC streams as filters open them, all started
-//! here and ended with this program. [`ingest`], [`consult`], [`push`], [`regions`] and [`walk`] measure; [`stage`] and
-//! [`peer`] are what they have in common; [`tables`] and [`stats`] say what came out.
+//! here and ended with this program. [`ingest`], [`consult`], [`decide`], [`push`], [`regions`] and [`walk`] measure; [`stage`],
+//! [`doors`] and [`peer`] are what they have in common; [`tables`] and [`stats`] say what came out.
 
 mod consult;
+mod decide;
+mod doors;
 mod ingest;
 mod peer;
 mod push;
@@ -21,6 +23,7 @@ use anyhow::Result;
 use clap::{Parser, ValueEnum};
 
 use crate::consult::Load;
+use crate::decide::Crowd;
 use crate::ingest::Keys;
 use crate::regions::Effort;
 use crate::stage::Store;
@@ -56,6 +59,8 @@ pub enum Measurement {
     Ingest,
     /// Questions answered.
     Consult,
+    /// Decisions for those who cannot make them: exact limits, applications, other Envoys.
+    Decide,
     /// From a report at one aggregator to the push at another.
     Push,
     /// Ten regions on one database.
@@ -69,6 +74,7 @@ pub enum Measurement {
 pub enum Case {
     Ingest(Store, Keys),
     Consult(Store, Load),
+    Decide(Crowd),
     Push,
     /// By how much there is more than the present load.
     Regions(usize),
@@ -81,6 +87,7 @@ impl Measurement {
         match self {
             Self::Ingest => "Reports of 256 counts, 4 streams",
             Self::Consult => "Consults, 5 000 a second in an open loop, 8 streams",
+            Self::Decide => "Decisions, each client asks when it has its answer",
             Self::Push => "From a report at one aggregator to the push at another",
             Self::Regions => "Ten regions on one MariaDB",
             Self::Walk => "Everything due for other regions is taken; memory",
@@ -91,6 +98,7 @@ impl Measurement {
         match self {
             Self::Ingest => &ingest::COLUMNS,
             Self::Consult => &consult::COLUMNS,
+            Self::Decide => &decide::COLUMNS,
             Self::Push => &push::COLUMNS,
             Self::Regions => &regions::COLUMNS,
             Self::Walk => &walk::COLUMNS,
@@ -109,9 +117,9 @@ impl Case {
             Case::Consult(Store::Redis, Load::Many),
             Case::Consult(Store::Redis, Load::One),
             Case::Consult(Store::Redis, Load::Beside),
-            Case::Push,
-            Case::Regions(1),
         ];
+        cases.extend(Crowd::all().map(Case::Decide));
+        cases.extend([Case::Push, Case::Regions(1)]);
         cases.extend((!quick).then_some(Case::Regions(10)));
         cases.push(Case::Walk(240_000));
         cases.extend((!quick).then_some(Case::Walk(5_000_000)));
@@ -122,6 +130,7 @@ impl Case {
         match self {
             Case::Ingest(..) => Measurement::Ingest,
             Case::Consult(..) => Measurement::Consult,
+            Case::Decide(_) => Measurement::Decide,
             Case::Push => Measurement::Push,
             Case::Regions(_) => Measurement::Regions,
             Case::Walk(_) => Measurement::Walk,
@@ -143,6 +152,7 @@ impl Case {
             Case::Consult(place, Load::Beside) => {
                 format!("{}, many keys, beside reports without pause", store(place))
             }
+            Case::Decide(crowd) => crowd.title(),
             Case::Push => "two aggregators, one Redis".to_owned(),
             Case::Regions(scale) => format!("{} windows", scale * regions::WINDOWS),
             Case::Walk(cells) => format!("{cells} cells"),
@@ -154,6 +164,7 @@ impl Case {
         match self {
             Case::Ingest(store, keys) => ingest::measure(store, keys, time).await,
             Case::Consult(store, load) => consult::measure(store, load, time).await,
+            Case::Decide(crowd) => decide::measure(crowd, time).await,
             // Rare events are what is looked for.
             Case::Push => push::measure(4 * time).await,
             Case::Regions(scale) => {

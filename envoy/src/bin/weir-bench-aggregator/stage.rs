@@ -24,7 +24,8 @@ pub struct Stage {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cpu {
     pub aggregators: Duration,
-    pub redis: Duration,
+    /// Redis, or the database.
+    pub store: Duration,
 }
 
 impl Stage {
@@ -53,7 +54,7 @@ impl Stage {
             cpu.aggregators += aggregator.process().cpu_time()?;
         }
         if let Some(redis) = &mut self.redis {
-            cpu.redis = redis.process().cpu_time()?;
+            cpu.store = redis.process().cpu_time()?;
         }
         Ok(cpu)
     }
@@ -61,6 +62,6 @@ impl Stage {
 
 impl Cpu {
     pub fn since(self, before: Cpu) -> Cpu {
-        Cpu { aggregators: self.aggregators - before.aggregators, redis: self.redis - before.redis }
+        Cpu { aggregators: self.aggregators - before.aggregators, store: self.store - before.store }
     }
 }

@@ -1,20 +1,10 @@
-//! Medians, percentiles and how much a measurement varies; and what an aggregator's metrics say.
+//! Percentiles and how much a measurement varies; and what an aggregator's metrics say.
 //!
 //! Leaves to others: what is measured.
 
 use std::time::Duration;
 
-/// The middle of the values; of an even number, the mean of the two in the middle.
-pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut values: Vec<_> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.get(..=middle) {
-        Some([.., below, at]) if values.len().is_multiple_of(2) => f64::midpoint(*below, *at),
-        Some([.., at]) => *at,
-        _ => f64::NAN,
-    }
-}
+use weir_envoy::median;
 
 /// How far the values lie apart, in per cent of their median; 0 for fewer than two.
 pub fn spread_percent(values: &[f64]) -> f64 {
@@ -75,13 +65,6 @@ pub fn metric(text: &str, name: &str, label: &str) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn medians_of_odd_and_even_numbers() {
-        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median([]).is_nan());
-    }
 
     #[test]
     fn spread() {

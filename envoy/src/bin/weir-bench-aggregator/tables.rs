@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::stats::{median, spread_percent};
+use weir_envoy::median;
+
+use crate::stats::spread_percent;
 use crate::{Case, Measurement};
 
 /// What each case gave, round by round.

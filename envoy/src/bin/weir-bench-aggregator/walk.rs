@@ -10,9 +10,9 @@ use weir_core::key::OriginId;
 use weir_core::region::{Region, RegionLimits};
 use weir_core::time::UnixMs;
 use weir_core::wire::{Count, MAX_FRAME_CELLS};
+use weir_envoy::median;
 
 use crate::peer::{HOUR_MS, key};
-use crate::stats::median;
 
 const NOW: UnixMs = UnixMs(1_700_000_000_000);
 const LIMIT: u64 = 1_000;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::Result;
+use weir_envoy::median;
 
 use crate::variants::Variant;
 use crate::wrk::Run;
@@ -65,17 +66,6 @@ fn paired(
     Some(median(one.iter().zip(other).map(|(one, other)| compare(one, other))))
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<_> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.get(..=middle) {
-        Some([.., below, at]) if values.len().is_multiple_of(2) => f64::midpoint(*below, *at),
-        Some([.., at]) => *at,
-        _ => f64::NAN,
-    }
-}
-
 fn cell(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
 }
@@ -86,13 +76,6 @@ mod tests {
 
     fn sample(cpu_us: f64, per_second: f64) -> Sample {
         Sample { cpu_us, run: Run { per_second, ..Run::default() } }
-    }
-
-    #[test]
-    fn medians_of_odd_and_even_numbers() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
-        assert!(median(std::iter::empty()).is_nan());
     }
 
     #[test]

@@ -1,0 +1,326 @@
+//! Limits that are held exactly, elsewhere: what passes and what clients are told, what Redis is spared, and what
+//! becomes of requests about which nobody rules.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use weir_envoy::http::{Request, Response};
+use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::{
+    Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Redis, Reload, Weir, binaries, wait,
+};
+
+use crate::common::{
+    KEY, Region, SOON, config, connected, filter, get_as, rule, sound, stats_of, sum_of, with,
+};
+use crate::globe::Globe;
+use crate::sisters::{CONNECTIONS, Sisters, Wiring};
+
+/// What a busy machine may add to a wait.
+const SLACK: Duration = Duration::from_millis(1_000);
+
+/// A log that would rather deny, and waits until the slowest machine has ruled.
+fn log(name: &str, limit: u64) -> Value {
+    let exact = json!({ "strategy": "log", "consult_timeout": "5s", "on_consult_failure": "deny" });
+    with(rule(name, limit), exact)
+}
+
+fn ledger(name: &str, zone: u32) -> Value {
+    json!({ "name": name, "identifier": { "header": KEY }, "strategy": "ledger", "zone": zone,
+            "consult_timeout": "5s", "on_consult_failure": "deny" })
+}
+
+fn at(path: &str) -> Value {
+    json!({ "match": { "path": { "prefix": path } } })
+}
+
+fn on_allow(rules: &[Value]) -> Value {
+    with(config(rules), json!({ "responses": { "on_allow": true } }))
+}
+
+async fn timed(envoy: &Envoy, request: Request) -> (Response, Duration) {
+    let started = Instant::now();
+    let answer = envoy.send(request).await.unwrap();
+    (answer, started.elapsed())
+}
+
+/// A stream that is up and silent: every rule waits as long as it says and then has its say, and clients, operators and
+/// access logs are told that nothing was decided.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_rules_is_left_to_each_rule() {
+    let open = with(with(log("open", 9), at("/open")), json!({ "consult_timeout": "100ms" }));
+    let open = with(open, json!({ "on_consult_failure": "allow" }));
+    let wary = with(with(log("wary", 9), at("/wary")), json!({ "consult_timeout": "300ms" }));
+    let options = EnvoyOptions { access_log: true, ..EnvoyOptions::default() };
+    let mut region = Region::start(1, options, &on_allow(&[open, wary])).await;
+    region.aggregator.process().pause().await.unwrap();
+    let cases = [("/open", 100, 200, "open"), ("/wary", 300, 429, "wary")];
+    for (path, timeout_ms, status, rule) in cases {
+        let (answer, waited) = timed(region.envoy(), Request::get(path).header(KEY, "a")).await;
+        println!("{path}: waited {waited:?}");
+        assert_eq!(
+            (answer.status, answer.header("x-ratelimit-undecided")),
+            (status, Some(rule)),
+            "{answer:?}"
+        );
+        assert_eq!(answer.header("x-ratelimit-limit"), None, "nothing is known: {answer:?}");
+        assert_eq!(answer.header("retry-after"), (status == 429).then_some("1"));
+        let timeout = Duration::from_millis(timeout_ms);
+        assert!(waited >= timeout && waited < timeout + SLACK, "{path}: {waited:?}");
+    }
+    let written = async || region.envoy().access_log().unwrap().len() == 2;
+    wait::until("the access log is written", SOON, written).await.unwrap();
+    for (line, (_, _, status, rule)) in region.envoy().access_log().unwrap().iter().zip(cases) {
+        assert_eq!((&line["status"], &line["rule"]), (&json!(status), &json!(rule)));
+        assert_eq!(line["outcome"], "undecided");
+        assert_eq!(line["details"] == "weir_undecided", status == 429, "{line}");
+    }
+    region.counted(2).await;
+    let timeouts = stats_of(region.envoy(), "wasmcustom.weir_ask_results_total.result.timeout").await;
+    assert_eq!(timeouts, [(String::new(), 2)]);
+    for (_, _, _, rule) in cases {
+        let name = format!("wasmcustom.weir_decisions_total.rule.{rule}.outcome.undecided");
+        assert_eq!(region.envoy().stat(&name).await.unwrap(), 1);
+    }
+    // Once it has been silent for a while nobody waits for it any more.
+    let unasked = async || {
+        region.envoy().send(Request::get("/open").header(KEY, "a")).await.unwrap();
+        sum_of(region.envoy(), "wasmcustom.weir_unasked_total").await > 0
+    };
+    wait::until("nobody is asked", SOON, unasked).await.unwrap();
+    region.aggregator.process().resume().unwrap();
+    region.is_sound().await;
+}
+
+/// The usual module does not hear of responses, so it says what it has to say only where it answers itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_module_that_hears_of_no_responses_still_denies_and_counts() {
+    let open = with(log("open", 9), json!({ "consult_timeout": "50ms", "on_consult_failure": "allow" }));
+    let mut region = Region::start(1, EnvoyOptions::default(), &config(&[open])).await;
+    region.aggregator.process().pause().await.unwrap();
+    let answer = region.envoy().send(get_as("a")).await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ratelimit-undecided")), (200, None));
+    let counted = "wasmcustom.weir_decisions_total.rule.open.outcome.undecided";
+    region.envoy().wait_stat(counted, SOON, |undecided| undecided == 1).await.unwrap();
+    region.aggregator.process().resume().unwrap();
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_is_answered_when_the_aggregator_dies() {
+    let patient = with(log("r", 9), json!({ "consult_timeout": "10s" }));
+    let mut region = Region::start(1, EnvoyOptions::default(), &config(&[patient])).await;
+    region.aggregator.process().pause().await.unwrap();
+    let address = region.envoy().address();
+    let asking = tokio::spawn(async move {
+        let started = Instant::now();
+        let answer = weir_envoy::http::send(address, get_as("a")).await.unwrap();
+        (answer, started.elapsed())
+    });
+    let asks = "wasmcustom.weir_asks_total";
+    region.envoy().wait_stat(asks, SOON, |asks| asks == 1).await.unwrap();
+    region.aggregator.process().kill().unwrap();
+    let (answer, waited) = asking.await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ratelimit-undecided")), (429, Some("r")), "{answer:?}");
+    assert!(waited < Duration::from_secs(9), "not by its timeout: {waited:?}");
+    let broken = stats_of(region.envoy(), "wasmcustom.weir_ask_results_total.result.broken").await;
+    println!("answered after {waited:?}, {broken:?}");
+    let (answer, _) = timed(region.envoy(), get_as("a")).await;
+    assert_eq!((answer.status, answer.header("x-ratelimit-undecided")), (429, Some("r")), "{answer:?}");
+    region.is_sound().await;
+}
+
+/// The connections of some who wait are cut; the others are served all the same, and nothing hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_leave_while_they_wait_harm_nobody() {
+    let open = with(log("open", 100), json!({ "consult_timeout": "2s", "on_consult_failure": "allow" }));
+    let mut region = Region::start(1, EnvoyOptions::default(), &config(&[open])).await;
+    region.aggregator.process().pause().await.unwrap();
+    let address = region.envoy().address();
+    let mut leaving = Vec::new();
+    for _ in 0..4 {
+        let mut connection = TcpStream::connect(address).await.unwrap();
+        connection.write_all(b"GET / HTTP/1.1\r\nhost: h\r\nx-key: a\r\n\r\n").await.unwrap();
+        leaving.push(connection);
+    }
+    let staying = LoadPlan::of(vec![address], 4, 4, |_| (0, get_as("a")));
+    let departures = async {
+        active(region.envoy(), 8).await;
+        drop(leaving);
+        active(region.envoy(), 4).await;
+    };
+    let (report, ()) = tokio::join!(load::run(staying), departures);
+    let report = report.unwrap();
+    assert_eq!((report.count(200), report.errors), (4, 0), "{report:?}");
+    active(region.envoy(), 0).await;
+    region.aggregator.process().resume().unwrap();
+    region.is_sound().await;
+}
+
+/// Waits until so many requests are under way.
+async fn active(envoy: &Envoy, requests: u64) {
+    envoy.wait_stat("http.ingress.downstream_rq_active", SOON, |active| active == requests).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_needs_the_module_that_hears_of_responses() {
+    let options = EnvoyOptions { reloadable: true, ..EnvoyOptions::default() };
+    let mut region = Region::start(1, options, &config(&[rule("r", 3)])).await;
+    let ledger = config(&[rule("r", 3), ledger("cards", 7)]);
+    let deaf = Weir { config: ledger.clone(), ..Weir::new(binaries::filter().unwrap(), config(&[])) };
+    assert_eq!(region.envoys[0].reload(Filter::Weir(deaf)).await.unwrap(), Reload::Rejected);
+    let log = region.envoy().log().unwrap();
+    assert!(log.contains("rules[1].strategy: responses carry a ledger's transaction"), "{log}");
+    assert_eq!(region.envoys[0].reload(filter(&ledger)).await.unwrap(), Reload::Accepted);
+}
+
+fn number(answer: &Response, header: &str) -> u64 {
+    answer.header(header).unwrap_or_else(|| panic!("no {header}: {answer:?}")).parse().unwrap()
+}
+
+/// Two Envoys and two aggregators pass exactly the limit together, however many ask at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_is_exact_over_envoys_and_aggregators() {
+    const LIMIT: u64 = 100;
+    for wiring in [Wiring::Crossed, Wiring::Apart] {
+        let (sisters, _redis) = Sisters::start(wiring, &on_allow(&[log("r", LIMIT)])).await;
+        let first = sisters.envoys[0].send(get_as("a")).await.unwrap();
+        assert_eq!((first.status, number(&first, "x-ratelimit-remaining")), (200, LIMIT - 1), "{first:?}");
+        let addresses = sisters.envoys.iter().map(Envoy::address).collect();
+        let plan = LoadPlan::of(addresses, CONNECTIONS, 10 * LIMIT, |n| ((n % 2) as usize, get_as("a")));
+        let report = load::run(plan).await.unwrap();
+        println!("{wiring:?}: {report:?}");
+        assert_eq!((report.count(200), report.count(429)), (LIMIT - 1, 9 * LIMIT + 1), "{report:?}");
+        for envoy in &sisters.envoys {
+            let denied = envoy.send(get_as("a")).await.unwrap();
+            assert_eq!((denied.status, denied.header("x-ratelimit-undecided")), (429, None), "{denied:?}");
+            assert_eq!(
+                (number(&denied, "x-ratelimit-limit"), number(&denied, "x-ratelimit-remaining")),
+                (LIMIT, 0)
+            );
+            assert!(number(&denied, "retry-after") >= 1);
+            assert_eq!(envoy.send(get_as("b")).await.unwrap().status, 200, "another client");
+        }
+        sisters.are_sound().await;
+    }
+}
+
+/// What a log once denied is denied from memory: however many requests come, Redis hears next to nothing of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_flood_spares_redis() {
+    const FLOOD: u64 = 20_000;
+    let (sisters, redis) = Sisters::start(Wiring::Crossed, &config(&[log("r", 3)])).await;
+    for _ in 0..4 {
+        sisters.envoys[0].send(get_as("a")).await.unwrap();
+    }
+    let before = scripts(&redis).await;
+    let addresses = sisters.envoys.iter().map(Envoy::address).collect();
+    let plan = LoadPlan::of(addresses, CONNECTIONS, FLOOD, |n| ((n % 2) as usize, get_as("a")));
+    let report = load::run(plan).await.unwrap();
+    let during = scripts(&redis).await - before;
+    let (mut asks, mut spared) = (0, 0);
+    let counted = async || {
+        (asks, spared) = (0, 0);
+        for envoy in &sisters.envoys {
+            asks += sum_of(envoy, "wasmcustom.weir_asks_total").await;
+            spared += sum_of(envoy, "wasmcustom.weir_asks_spared_total").await;
+        }
+        asks + spared == FLOOD + 4
+    };
+    wait::until("every request is counted", SOON, counted).await.unwrap();
+    println!("{FLOOD} denied: {asks} asks, {spared} spared, {during} scripts in Redis, {report:?}");
+    assert_eq!(report.count(429), FLOOD, "{report:?}");
+    // Each worker asks once for each of its connections, before it has heard of the first denial.
+    assert!(asks <= 4 + 4 * CONNECTIONS as u64, "{asks} asks");
+    assert!(during < FLOOD / 50, "{during} scripts");
+    sisters.are_sound().await;
+}
+
+/// Scripts that a Redis has run.
+async fn scripts(redis: &Redis) -> u64 {
+    let info = redis.ask("INFO commandstats").await.unwrap();
+    let calls = info.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
+    let scripts = calls.filter(|(name, _)| name.starts_with("eval") || name.starts_with("fcall"));
+    scripts.map(|(_, rest)| rest.split(',').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// What a window denies is charged to no log, and what a log denies to no window.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_and_logs_are_charged_together_or_not_at_all() {
+    let both = with(rule("window", 4), at("/both"));
+    let (sisters, _redis) = Sisters::start(Wiring::Crossed, &config(&[both, log("log", 10)])).await;
+    let addresses: Vec<_> = sisters.envoys.iter().map(Envoy::address).collect();
+    let run = async |path: &'static str| {
+        let plan = LoadPlan::of(addresses.clone(), CONNECTIONS, 200, move |n| {
+            ((n % 2) as usize, Request::get(path).header(KEY, "a"))
+        });
+        load::run(plan).await.unwrap().count(200)
+    };
+    let passed = run("/both").await;
+    assert!((1..=4).contains(&passed), "{passed} passed both");
+    // What windows denied after all is taken back.
+    let mut more = 0;
+    let used_up = async || {
+        more += run("/log").await;
+        passed + more == 10
+    };
+    wait::until("the log has passed what it can", SOON, used_up).await.unwrap();
+    assert_eq!(run("/log").await, 0);
+    sisters.are_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shadow_log_is_counted_and_denies_nobody() {
+    let shadow = with(log("watched", 3), json!({ "shadow": true }));
+    let (sisters, _redis) = Sisters::start(Wiring::Crossed, &config(&[shadow])).await;
+    for _ in 0..8 {
+        assert_eq!(sisters.envoys[0].send(get_as("a")).await.unwrap().status, 200);
+    }
+    for (outcome, times) in [("allow", 3), ("shadow_deny", 5)] {
+        let name = format!("wasmcustom.weir_decisions_total.rule.watched.outcome.{outcome}");
+        sisters.envoys[0].wait_stat(&name, SOON, |count| count == times).await.unwrap();
+    }
+    sisters.are_sound().await;
+}
+
+fn run_aggregator(url: &str, arguments: &[&str]) {
+    let mut command = Command::new(binaries::aggregator().unwrap());
+    let output = command.args(arguments).env("WEIR_DATABASE_URL", url).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+/// Every attempt is recorded, and its number told, whether it passes or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_tells_every_transaction() {
+    let globe = Globe::mariadb().await;
+    run_aggregator(&globe.url(), &["migrate"]);
+    run_aggregator(&globe.url(), &["zones", "set", "--zone", "7", "--rate", "5", "--window", "1h"]);
+    let options = AggregatorOptions {
+        environment: vec![("WEIR_DATABASE_URL".to_owned(), globe.url())],
+        ..AggregatorOptions::default()
+    };
+    let aggregator = Aggregator::start(options).await.unwrap();
+    let envoy = Envoy::start(EnvoyOptions {
+        filter: filter(&config(&[ledger("cards", 7)])),
+        aggregator_ports: vec![aggregator.grpc_port()],
+        ..EnvoyOptions::default()
+    });
+    let envoy = envoy.await.unwrap();
+    connected(&envoy).await;
+    let mut told = Vec::new();
+    for attempt in 0..8 {
+        let answer = envoy.send(get_as("alice")).await.unwrap();
+        assert_eq!(answer.status, if attempt < 5 { 200 } else { 429 }, "{answer:?}");
+        told.push(number(&answer, "x-ratelimit-transaction"));
+        assert_eq!(answer.header("x-ratelimit-limit"), (attempt >= 5).then_some("5"), "{answer:?}");
+        if attempt >= 5 {
+            assert!((1..=3_600).contains(&number(&answer, "retry-after")));
+        }
+    }
+    assert!(told.windows(2).all(|pair| pair[0] < pair[1]), "{told:?}");
+    assert_eq!(envoy.send(get_as("bob")).await.unwrap().status, 200, "another bucket");
+    sound(&envoy).await;
+}

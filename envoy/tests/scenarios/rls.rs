@@ -1,0 +1,182 @@
+//! Envoys without the filter: their own rate-limit filter asks the aggregator, and a limit that is the filter's too is one.
+
+use std::path::Path;
+
+use serde_json::json;
+use weir_envoy::http::Response;
+use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::{
+    Aggregator, AggregatorOptions, EchoUpstream, Envoy, EnvoyOptions, Filter, RateLimit, Route, http, wait,
+};
+
+use crate::common::{KEY, SOON, config, connected, filter, get_as, sound, total_in, unix_ms, with};
+
+const DOMAIN: &str = "native";
+const USER: &str = "x-user";
+const SHADE: &str = "x-shade";
+const CONNECTIONS: usize = 8;
+
+/// A unit of time in which nothing rolls over while the test runs, as the service and as the filter name it.
+fn long_unit() -> (&'static str, &'static str) {
+    const ROOM_MS: u64 = 5 * 60_000;
+    let hour_ms = 3_600_000;
+    let units = [("hour", "1h", hour_ms), ("day", "24h", 24 * hour_ms), ("week", "7d", 7 * 24 * hour_ms)];
+    let lasts = |(_, _, ms): &&(&str, &str, u64)| ms - unix_ms() % ms > ROOM_MS;
+    let (unit, window, _) = units.iter().find(lasts).unwrap_or(&("month", "30d", 0));
+    (unit, window)
+}
+
+/// An aggregator that knows limits, on files that go with this value.
+struct Service {
+    aggregator: Aggregator,
+    upstream: EchoUpstream,
+    _folder: tempfile::TempDir,
+}
+
+impl Service {
+    async fn start(limits: &str, token: Option<&str>) -> Service {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limits.yaml");
+        std::fs::write(&file, limits).unwrap();
+        let aggregator = Aggregator::start(AggregatorOptions {
+            arguments: vec!["--rate-limits-file".to_owned(), path(&file)],
+            token: token.map(str::to_owned),
+            ..AggregatorOptions::default()
+        });
+        let upstream = EchoUpstream::start(0).await.unwrap();
+        Service { aggregator: aggregator.await.unwrap(), upstream, _folder: folder }
+    }
+
+    /// An Envoy that knows nothing of Weir.
+    async fn envoy(&self, asks: RateLimit) -> Envoy {
+        let envoy = Envoy::start(EnvoyOptions {
+            concurrency: 2,
+            filter: Filter::RateLimit(RateLimit { domain: DOMAIN.to_owned(), ..asks }),
+            route: Route::Upstream(self.upstream.port()),
+            aggregator_ports: vec![self.aggregator.grpc_port()],
+            ..EnvoyOptions::default()
+        });
+        envoy.await.unwrap()
+    }
+}
+
+fn path(path: &Path) -> String {
+    path.to_str().expect("temporary files have plain names").to_owned()
+}
+
+async fn get(envoy: &Envoy, headers: &[(&str, &str)]) -> Response {
+    let request =
+        headers.iter().fold(http::Request::get("/"), |request, (name, value)| request.header(name, value));
+    http::send(envoy.address(), request).await.unwrap()
+}
+
+/// Status, and what the client is told of the limit.
+fn told(response: &Response) -> (u16, Option<&str>, Option<&str>) {
+    (response.status, response.header("x-ratelimit-limit"), response.header("x-ratelimit-remaining"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoys_own_filter_holds_a_limit_and_tells_of_it() {
+    let (unit, _) = long_unit();
+    let limits = format!(
+        "
+domain: {DOMAIN}
+descriptors:
+  - key: {USER}
+    rate_limit: {{name: users, unit: {unit}, requests_per_unit: 3}}
+  - key: {SHADE}
+    shadow_mode: true
+    rate_limit: {{unit: {unit}, requests_per_unit: 1}}
+"
+    );
+    let service = Service::start(&limits, Some("a token")).await;
+    let asks = RateLimit {
+        descriptors: vec![vec![USER], vec![SHADE]],
+        token: Some("a token".to_owned()),
+        failure_mode_deny: true,
+        ..RateLimit::default()
+    };
+    let envoy = service.envoy(asks.clone()).await;
+    let stranger = service.envoy(RateLimit { token: None, ..asks }).await;
+    let seconds = json!({ "hour": 3_600, "day": 86_400, "week": 604_800, "month": 2_592_000 })[unit].clone();
+    for left in ["2", "1", "0"] {
+        let response = get(&envoy, &[(USER, "a")]).await;
+        let (status, limit, remaining) = told(&response);
+        assert_eq!((status, remaining), (200, Some(left)));
+        let expected = format!("3, 3;w={seconds};name=\"users\"");
+        assert_eq!(limit.map(|limit| limit.replace("; ", ";")), Some(expected));
+        assert!(response.header("x-ratelimit-reset").unwrap().parse::<u64>().unwrap() > 0);
+    }
+    let refused = get(&envoy, &[(USER, "a")]).await;
+    assert_eq!((refused.status, told(&refused).2), (429, Some("0")));
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() > 0);
+    assert_eq!(get(&envoy, &[(USER, "b")]).await.status, 200);
+    assert_eq!(get(&envoy, &[]).await.status, 200, "what nobody limits passes");
+    for _ in 0..3 {
+        assert_eq!(get(&envoy, &[(SHADE, "s")]).await.status, 200, "shadow mode never refuses");
+    }
+    let metrics = service.aggregator.admin_get("/metrics").await.unwrap().text();
+    assert!(
+        metrics.contains("weir_aggregator_door_decisions_total{door=\"rls\",result=\"shadow_denied\"} 2\n")
+    );
+    assert_eq!(get(&stranger, &[(USER, "c")]).await.status, 500, "without the token nobody is answered");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_an_aggregator_envoy_does_as_it_was_told() {
+    let (unit, _) = long_unit();
+    let limits = format!(
+        "domain: {DOMAIN}\ndescriptors: [{{key: {USER}, rate_limit: {{unit: {unit}, requests_per_unit: 1}}}}]"
+    );
+    let mut service = Service::start(&limits, None).await;
+    let asks = |failure_mode_deny| RateLimit {
+        descriptors: vec![vec![USER]],
+        failure_mode_deny,
+        ..RateLimit::default()
+    };
+    let (open, closed) = (service.envoy(asks(false)).await, service.envoy(asks(true)).await);
+    assert_eq!(get(&open, &[(USER, "a")]).await.status, 200);
+    assert_eq!(get(&closed, &[(USER, "a")]).await.status, 429, "both count on one key");
+    service.aggregator.process().kill().unwrap();
+    assert_eq!(get(&open, &[(USER, "a")]).await.status, 200);
+    assert_eq!(get(&closed, &[(USER, "a")]).await.status, 500);
+    service.aggregator.restart().await.unwrap();
+    let answers = async || get(&closed, &[(USER, "b")]).await.status != 500;
+    wait::until("the aggregator is asked again", SOON, answers).await.unwrap();
+}
+
+/// The same namespace, window and identifier: an Envoy with the filter and one without count on one key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_with_the_filter_and_one_without_share_a_limit() {
+    const LIMIT: u64 = 2_000;
+    let (unit, window) = long_unit();
+    let limits = format!(
+        "
+domain: {DOMAIN}
+descriptors:
+  - key: {KEY}
+    rate_limit: {{name: shared, unit: {unit}, requests_per_unit: {LIMIT}}}
+"
+    );
+    let service = Service::start(&limits, None).await;
+    let native = service.envoy(RateLimit { descriptors: vec![vec![KEY]], ..RateLimit::default() }).await;
+    let rule = json!({ "name": "shared", "identifier": { "header": KEY }, "limit": LIMIT, "window": window });
+    let weir = Envoy::start(EnvoyOptions {
+        filter: filter(&config(&[with(rule, json!({ "namespace": "shared" }))])),
+        aggregator_ports: vec![service.aggregator.grpc_port()],
+        ..EnvoyOptions::default()
+    });
+    let weir = weir.await.unwrap();
+    connected(&weir).await;
+    let plan = LoadPlan::of(vec![native.address(), weir.address()], CONNECTIONS, 3 * LIMIT, |number| {
+        (usize::from(number % 2 == 1), get_as("a"))
+    });
+    let report = load::run(plan).await.unwrap();
+    let passed = report.count(200);
+    println!("limit {LIMIT}: {passed} passed, {report:?}");
+    assert_eq!((passed + report.count(429), report.errors), (3 * LIMIT, 0), "{report:?}");
+    assert!((LIMIT..=LIMIT + LIMIT / 20).contains(&passed), "{report:?}");
+    let settled = async || total_in(&service.aggregator, "shared", "a").await == passed;
+    wait::until("the region knows what passed", SOON, settled).await.unwrap();
+    sound(&weir).await;
+}
