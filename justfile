@@ -55,6 +55,10 @@ bench-aggregator *ARGS:
 bench-core *ARGS:
     cargo bench -p weir-core "$@"
 
+# Feed every parser that meets outside bytes with what a fuzzer makes up. `fuzz --help` names the options.
+fuzz *ARGS:
+    @exec envoy/setup/fuzz.sh "$@"
+
 # Remove the tools that were installed into .tools.
 clean-tools:
     rm -rf "${WEIR_TOOLS:-.tools}"
