@@ -131,7 +131,7 @@ impl Limiter {
         let slot = self.slots.get(item.fingerprint).copied();
         let lease_tag = self.tag(ReservationKind::Lease);
         let hold_tag = self.tag(ReservationKind::Hold);
-        let origins = self.origins();
+        let origins = self.origins(now.mono);
         let trusted =
             standing.filter(|s| check.policy.trust_first && s.usable && s.fresh && s.complete).is_some();
         let subject = Subject {
@@ -222,7 +222,7 @@ impl Limiter {
             return;
         };
         let tag = self.tag(ReservationKind::Lease);
-        let origins = self.origins();
+        let origins = self.origins(now.mono);
         let go_on = go_on && slot.lease.spent > 0;
         let change = |entry: &mut Entry, at: &Position| {
             settle_into(entry, Some(&slot), tag, now.mono);

@@ -22,6 +22,11 @@ const MAX_RETRY_MS: u64 = 1_000;
 /// A report whose acknowledgement is owed for this long, by a peer that answers pings, is not going to be acknowledged:
 /// twice what one takes that waits for a store which hangs.
 const UNACKED_MS: u64 = 5_000;
+/// For so long after it came up, a stream's word on how many processes there are in the region may be too low: this one may
+/// be the first that found an aggregator which has just begun, and aggregators tell each other each second.
+pub(super) const SETTLING_MS: u64 = 1_500;
+/// So many processes may be there as leave nobody anything to spend without asking.
+pub(super) const UNKNOWN_ORIGINS: u32 = u32::MAX;
 /// Timeouts in a row that open the breaker.
 const BREAKER_TIMEOUTS: u32 = 3;
 
@@ -51,7 +56,11 @@ pub(super) struct Link {
     echo: MonoMs,
     /// When the peer was last heard of; zero while the stream is down.
     heard: MonoMs,
+    /// Live processes of the region, as told last.
     origins: u32,
+    /// The same, as told last by a stream that had settled.
+    settled_origins: Option<u32>,
+    welcomed: MonoMs,
     timeouts: u32,
     /// The breaker is open until a ping sent after this comes back.
     open_since: Option<MonoMs>,
@@ -76,6 +85,8 @@ impl Link {
             echo: MonoMs(0),
             heard: MonoMs(0),
             origins: 1,
+            settled_origins: None,
+            welcomed: MonoMs(0),
             timeouts: 0,
             open_since: None,
             offset: None,
@@ -104,7 +115,7 @@ impl Link {
 
     pub(super) fn welcomed(&mut self, now: MonoMs) {
         self.state = State::Up;
-        self.heard = now;
+        (self.heard, self.welcomed) = (now, now);
         self.failures = 0;
         self.unanswered = 0;
         (self.pinged, self.echo) = (MonoMs(0), MonoMs(0));
@@ -141,8 +152,24 @@ impl Link {
         self.heard
     }
 
-    pub(super) fn origins(&self) -> u32 {
-        self.origins
+    /// Live processes of the region, this one included. A stream that has not settled is believed upwards only, and one
+    /// that nothing was known before of not at all: else those who start together would each take all for themselves.
+    pub(super) fn origins(&self, now: MonoMs) -> u32 {
+        match self.settled_origins {
+            _ if self.has_settled(now) => self.origins,
+            Some(before) => self.origins.max(before),
+            None if self.is_up() => UNKNOWN_ORIGINS,
+            None => self.origins,
+        }
+    }
+
+    /// Takes another worker's word on how many processes there are, where this one's stream has none yet.
+    pub(super) fn suppose_origins(&mut self, origins: u32) {
+        self.settled_origins.get_or_insert(origins);
+    }
+
+    fn has_settled(&self, now: MonoMs) -> bool {
+        self.is_up() && now.since(self.welcomed) >= SETTLING_MS
     }
 
     /// Unix time minus monotonic time as the aggregator has it, once measured.
@@ -169,6 +196,9 @@ impl Link {
         (self.echo, self.heard) = (sent, self.heard.max(sent));
         self.unanswered = 0;
         self.origins = pong.live_origins.max(1);
+        if self.has_settled(now) {
+            self.settled_origins = Some(self.origins);
+        }
         self.measure(UnixMs(pong.unix_ms), now.since(sent), now);
         if self.open_since.is_some_and(|since| sent >= since) {
             self.open_since = None;
@@ -225,6 +255,28 @@ mod tests {
                 assert!((most / 2..=most).contains(&wait), "{failures} failures: {wait} of {most}");
             }
         }
+    }
+
+    #[test]
+    fn a_stream_is_not_believed_that_it_is_alone_before_it_has_settled() {
+        let mut link = Link::new(1);
+        assert_eq!(link.origins(MonoMs(5)), 1, "without any stream nobody is asked");
+        link.welcomed(MonoMs(10));
+        link.echoed(&pong(20, 0), MonoMs(21));
+        assert_eq!(link.origins(MonoMs(21)), UNKNOWN_ORIGINS);
+        let settled = 10 + SETTLING_MS;
+        assert_eq!(link.origins(MonoMs(settled)), 2);
+        link.echoed(&pong(settled, 0), MonoMs(settled));
+        link.closed(MonoMs(settled));
+        link.welcomed(MonoMs(settled + 50));
+        link.echoed(&wire::Pong { live_origins: 1, ..pong(settled + 60, 0) }, MonoMs(settled + 60));
+        assert_eq!(
+            link.origins(MonoMs(settled + 60)),
+            2,
+            "the new aggregator has not heard of the other yet"
+        );
+        link.echoed(&wire::Pong { live_origins: 3, ..pong(settled + 70, 0) }, MonoMs(settled + 70));
+        assert_eq!(link.origins(MonoMs(settled + 70)), 3);
     }
 
     #[test]

@@ -410,7 +410,7 @@ impl Limiter {
                 && self.roster.echo != MonoMs(0)
                 && now.since(self.roster.echo) < FRESH_MS,
             complete: self.roster.complete,
-            origins: self.origins(),
+            origins: self.origins(now),
         }
     }
 

@@ -9,6 +9,7 @@
 //! the subscriber has told everything once more to the aggregator that it talks to (`resent`), nor while any worker
 //! hears nothing.
 
+use super::link::UNKNOWN_ORIGINS;
 use crate::table::{Place, Shared};
 use crate::time::MonoMs;
 use alloc::vec::Vec;
@@ -144,9 +145,18 @@ impl Roster {
     /// Live processes of the region: aggregators that have lost each other know of different ones, and the largest
     /// number is the careful one.
     pub(super) fn origins(&self, now: MonoMs) -> u32 {
-        let hears = |worker: &&Worker| now.since(worker.heard) <= SILENT_MS;
-        let most = self.workers.iter().filter(hears).map(|worker| worker.origins).max();
-        u32::try_from(most.unwrap_or(1)).unwrap_or(u32::MAX)
+        self.told_origins(now).max().unwrap_or(1)
+    }
+
+    /// The same, by those workers alone whose streams have settled.
+    pub(super) fn settled_origins(&self, now: MonoMs) -> Option<u32> {
+        self.told_origins(now).filter(|origins| *origins != UNKNOWN_ORIGINS).max()
+    }
+
+    fn told_origins(&self, now: MonoMs) -> impl Iterator<Item = u32> + '_ {
+        let hears = move |worker: &&Worker| now.since(worker.heard) <= SILENT_MS;
+        let told = self.workers.iter().filter(hears).map(|worker| worker.origins);
+        told.map(|origins| u32::try_from(origins).unwrap_or(u32::MAX))
     }
 
     /// Workers that have stopped ticking.

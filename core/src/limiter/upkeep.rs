@@ -17,7 +17,7 @@ impl Limiter {
             echo: self.link.echo(),
             complete: self.complete,
             heard: self.link.heard(),
-            origins: self.link.origins(),
+            origins: self.link.origins(now.mono),
             gap: self.gap,
             resent: self.resent,
             recall: core::mem::take(&mut self.recall),
@@ -31,6 +31,9 @@ impl Limiter {
         let before = core::mem::replace(&mut self.roster, roster);
         self.table.safe_before = self.roster.safe_before(now.mono);
         self.others_origins = self.roster.origins(now.mono);
+        if let Some(known) = self.roster.settled_origins(now.mono) {
+            self.link.suppose_origins(known);
+        }
         let recalled: Option<Vec<u64>> = self.roster.recalled_since(&before).map(Iterator::collect);
         match recalled {
             Some(recalled) => recalled.into_iter().for_each(|key| self.settle(shared, key, false, now)),
@@ -39,8 +42,8 @@ impl Limiter {
     }
 
     /// Live processes of the region, this one included: as this worker's aggregator counts them, or another worker's.
-    pub(super) fn origins(&self) -> u32 {
-        self.link.origins().max(self.others_origins)
+    pub(super) fn origins(&self, now: MonoMs) -> u32 {
+        self.link.origins(now).max(self.others_origins)
     }
 
     /// Everything that this worker spent before this moment is stored in the region; `None` while it does not know.

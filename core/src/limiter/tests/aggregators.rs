@@ -226,9 +226,9 @@ fn the_largest_number_of_processes_that_any_aggregator_knows_counts() {
     let mut world = World::with(2, 2, SMALL, false);
     let other = world.add_aggregator();
     world.routes.insert((0, 1), other);
-    world.run(1_000);
+    world.run(2_000);
     for worker in [0, 1] {
-        assert_eq!(limiter(&world, 0, worker).origins(), 2);
+        assert_eq!(limiter(&world, 0, worker).origins(crate::time::MonoMs(world.now)), 2);
     }
 }
 

@@ -111,7 +111,7 @@ impl World {
     /// The same with a region, connected and settled.
     pub(super) fn connected(processes: usize, workers: usize) -> World {
         let mut world = World::with(processes, workers, Geometry { buckets: 64, keys_per_bucket: 8 }, false);
-        world.run(1_000);
+        world.run(2_000);
         world
     }
 
