@@ -105,6 +105,7 @@ impl Metrics {
             ("weir_table_keys", keys(&stats), keys(&told)),
             ("weir_report_queue", stats.report_queue, told.report_queue),
             ("weir_streams_connected", u64::from(stats.connected), u64::from(told.connected)),
+            ("weir_streams_settled", u64::from(stats.settled), u64::from(told.settled)),
             ("weir_subscribers", u64::from(stats.subscriber), u64::from(told.subscriber)),
         ];
         for (name, value, before) in gauges {

@@ -168,7 +168,7 @@ impl Link {
         self.settled_origins.get_or_insert(origins);
     }
 
-    fn has_settled(&self, now: MonoMs) -> bool {
+    pub(super) fn has_settled(&self, now: MonoMs) -> bool {
         self.is_up() && now.since(self.welcomed) >= SETTLING_MS
     }
 

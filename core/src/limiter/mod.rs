@@ -371,6 +371,7 @@ impl Limiter {
         Stats {
             report_queue: self.outbox.len() as u64,
             connected: self.link.is_up(),
+            settled: self.link.has_settled(now),
             subscriber: self.is_subscriber(),
             snapshot_age_ms: if self.roster.echo == MonoMs(0) {
                 u64::MAX

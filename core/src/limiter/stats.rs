@@ -40,6 +40,8 @@ pub struct Stats {
     pub report_queue: u64,
     /// The stream is up.
     pub connected: bool,
+    /// It has been up for long enough to be believed how many processes there are.
+    pub settled: bool,
     /// This worker takes the pushes for its process.
     pub subscriber: bool,
     /// Milliseconds since the subscription was last known to be alive; `u64::MAX` if never.

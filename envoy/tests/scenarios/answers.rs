@@ -115,6 +115,7 @@ async fn metrics_have_labels() {
     let shadow = with(rule("v1.watched", 1), json!({ "shadow": true }));
     let exempt = with(rule("paid", 2), json!({ "overrides": [{ "identifier": "vip", "exempt": true }] }));
     let region = region(&config(&[shadow, exempt])).await;
+    region.settled().await;
     for key in ["a", "a", "a", "vip"] {
         region.envoy().send(get_as(key)).await.unwrap();
     }
@@ -129,6 +130,7 @@ async fn metrics_have_labels() {
         r#"weir_consult_results_total{result="granted"} 1"#,
         r#"weir_table_keys{} 3"#,
         r#"weir_streams_connected{} 2"#,
+        r#"weir_streams_settled{} 2"#,
         r#"weir_ratelimit_strict_mode_activations_total{} 1"#,
     ];
     for line in lines {

@@ -36,6 +36,13 @@ impl Region {
         connected(self.envoys.last().unwrap()).await;
     }
 
+    /// Waits until every Envoy knows how many there are.
+    pub async fn settled(&self) {
+        for envoy in &self.envoys {
+            settled(envoy).await;
+        }
+    }
+
     /// The only Envoy, or the first.
     pub fn envoy(&self) -> &Envoy {
         &self.envoys[0]
@@ -129,6 +136,12 @@ pub async fn connected(envoy: &Envoy) {
     envoy.wait_stat("wasmcustom.weir_subscribers", SOON, |subscribers| subscribers == 1).await.unwrap();
     let workers = workers(envoy).await;
     envoy.wait_stat("wasmcustom.weir_streams_connected", SOON, |streams| streams == workers).await.unwrap();
+}
+
+/// Waits until the Envoy knows how many others there are, and need not ask about each request any more.
+pub async fn settled(envoy: &Envoy) {
+    let workers = workers(envoy).await;
+    envoy.wait_stat("wasmcustom.weir_streams_settled", SOON, |streams| streams == workers).await.unwrap();
 }
 
 /// Threads of an Envoy that hold a stream: its workers and the main thread.

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{Envoy, wait};
 
-use crate::common::{SOON, config, connected, get_as, rule, sum_of, total_in, with};
+use crate::common::{SOON, config, connected, get_as, rule, settled, sum_of, total_in, with};
 use crate::sisters::{CONNECTIONS, Sisters, Wiring, assert_served, compared, limits, load_while, metric};
 
 /// Which of two Envoys a request goes to: at random, the same in every run.
@@ -19,6 +19,9 @@ fn side(number: u64) -> usize {
 /// Both Envoys together pass what one exact limiter would, within 5 %, and both aggregators know how much.
 async fn check_share(wiring: Wiring, limit: u64) {
     let (sisters, _redis) = Sisters::start(wiring, &config(&[rule("r", limit)])).await;
+    for envoy in &sisters.envoys {
+        settled(envoy).await;
+    }
     let addresses = sisters.envoys.iter().map(Envoy::address).collect();
     let before = sisters.metric(CONSULTS_OF_STORE).await;
     let plan = LoadPlan::of(addresses, CONNECTIONS, 2 * limit, |number| (side(number), get_as("a")));
