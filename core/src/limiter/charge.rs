@@ -353,7 +353,7 @@ impl Limiter {
         self.slots.get(fingerprint).is_some_and(|slot| slot.lease.amount > 0 && slot.lease.due <= due)
     }
 
-    fn untouched(&self, item: &Item, check: &Check<'_>, now: Now) -> Budget {
+    pub(super) fn untouched(&self, item: &Item, check: &Check<'_>, now: Now) -> Budget {
         let reset_ms = Position::at(now.unix, check.cell_ms).until_next_ms();
         Budget { rule: check.rule, limit: item.limit, remaining: item.limit, reset_ms }
     }

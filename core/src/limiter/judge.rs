@@ -15,8 +15,15 @@ pub const ANSWER_SERVES_MS: u64 = 20;
 /// A view of a key that no live stream follows is stale after this long.
 pub const STALE_MS: u64 = 100;
 
-/// One part in this many of a limit may pass beyond it, summed over all processes of a region.
+/// One part in this many of a limit may pass beyond it for each time that the others have not heard yet, summed over all
+/// processes of a region.
 pub const TOLERANCE_PART: u64 = 50;
+/// A process spends its part in this many of what is left, divided by the processes, before it asks.
+///
+/// While the region confirms what was spent, and until the others have heard of that, a process may spend its slack
+/// twice. All together spend, unheard, at most `u = 2 × (left + u) ÷ SLACK_PART`, where each of them takes `left + u` to be
+/// left, `u` being what it has not heard: with 4 that is `u = left`. With 2 it would have no bound.
+pub const SLACK_PART: u64 = 4;
 
 /// What a worker knows of its region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,12 +85,12 @@ pub fn judge(
     Verdict::Admit { spare: left.saturating_sub(cost) }
 }
 
-/// What this process may spend beyond what the region knows: what is left ÷ (2 × live origins). Alone in its region
-/// it may spend all.
+/// What this process may spend beyond what the region knows: what is left ÷ ([`SLACK_PART`] × live origins). Alone in its
+/// region it may spend all.
 pub fn slack(left: u64, origins: u32) -> u64 {
     match origins {
         0 | 1 => u64::MAX,
-        _ => left.checked_div(u64::from(origins).saturating_mul(2)).unwrap_or(0),
+        _ => left.checked_div(SLACK_PART.saturating_mul(u64::from(origins))).unwrap_or(0),
     }
 }
 

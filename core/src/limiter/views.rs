@@ -1,10 +1,10 @@
 //! What the region says, merged into the table: pushes, bases, and the answers that requests wait for.
 
-use super::Limiter;
 use super::charge::{Charged, Mode, UNDECIDED_RETRY_MS};
-use super::check::{Cause, Check, ConsultResult, Decision, Denial, Outcome};
-use super::consults::{MAX_ROUNDS, Question, Sent, Waiting};
+use super::check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Reason};
+use super::consults::{MAX_ROUNDS, Need, Question, Sent, Waiting};
 use super::transact::{Make, Subject};
+use super::{Limiter, TICK_MS};
 use crate::key::{KeyParts, fingerprint};
 use crate::table::{Entry, ReservationKind, Shared};
 use crate::time::Now;
@@ -200,11 +200,32 @@ impl Limiter {
     /// A request whose answers are all there: decided, or it waits for the next answer.
     fn decide_again(&mut self, shared: &mut impl Shared, request: u64, mut waiting: Waiting, now: Now) {
         waiting.rounds += 1;
-        let asked = waiting.granted || waiting.rounds >= MAX_ROUNDS;
-        match self.round(shared, &waiting.checks(), asked, now) {
+        match self.round(shared, &waiting.checks(), waiting.granted, now) {
             Ok(outcome) => self.resolve(request, outcome, now),
-            Err(needs) => self.ask(request, waiting, &needs),
+            Err(needs) if waiting.rounds < MAX_ROUNDS => self.ask(request, waiting, &needs),
+            Err(needs) => {
+                let outcome = self.outbid(shared, &waiting.checks(), &needs, now);
+                self.resolve(request, outcome, now);
+            }
         }
+    }
+
+    /// A request that the region refused again and again, as others of the region were faster each time, though a little was
+    /// left after each: what the process may spend without asking is spent, so it is denied for this moment.
+    fn outbid(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        needs: &[Need],
+        now: Now,
+    ) -> Outcome {
+        let contended = needs.iter().find(|need| need.reason == Reason::Slack);
+        let Some(check) = contended.and_then(|need| checks.get(need.check)) else {
+            return self.unanswered(shared, checks, now);
+        };
+        let budget = Budget { remaining: 0, ..self.untouched(&self.item(0, check), check, now) };
+        let denial = Denial { budget, retry_after_ms: Some(TICK_MS), cause: Cause::Reserved };
+        self.refused(shared, checks, denial, now)
     }
 
     /// A request that got no answer: decided by what is known, unless a rule would rather deny.
