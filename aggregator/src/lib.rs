@@ -6,7 +6,7 @@
 //! 2. [`grpc`]: `/weir.v1.Region/Follow` as a tonic service; every call becomes a stream.
 //! 3. [`stream`]: one stream's life: hello, frames in, replies out, and why it ends ([`refusal`]).
 //! 4. [`outgoing`]: the bounded queue behind each stream, and what happens to a reader that does not read.
-//! 5. [`shared`]: the region behind its lock, and which streams belong to which Envoy.
+//! 5. [`shared`]: the desk behind its lock, and who waits for its bells.
 //! 6. [`push`]: what changed, to those who subscribe.
 //! 7. [`regional`]: what several aggregators of one region share, in a [`store`].
 //! 8. [`global`]: what the regions tell each other, through a [`database`].
@@ -16,8 +16,8 @@
 //! 12. [`admin`]: health, readiness, [`metrics`], and the explanation of a key.
 //! 13. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
 //!
-//! What it leaves to others: every rule of counting is `weir_core::region`, every frame `weir_core::wire`. Nothing
-//! but [`clock`] reads the wall clock.
+//! What it leaves to others: all that is decided is `weir_core::aggregator`, every rule of counting `weir_core::region`,
+//! every frame `weir_core::wire`. Nothing but [`clock`] reads the wall clock.
 #![forbid(unsafe_code)]
 
 pub mod admin;

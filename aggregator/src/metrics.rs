@@ -6,7 +6,6 @@ use crate::database::Reason;
 use crate::doors::metrics::DoorMetrics;
 use crate::refusal::Refusal;
 use crate::throttle::Throttle;
-use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -14,10 +13,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use weir_core::aggregator::Figures;
+use weir_core::aggregator::figures::Refusals;
 use weir_core::breaker::State;
 use weir_core::exact::{Charge, Limit, Ruling, Verdict};
-use weir_core::region::{Refused, RegionStats};
+use weir_core::region::RegionStats;
+use weir_core::time::MonoMs;
 
 /// What the names of this program's own figures begin with; counters end in `_total`.
 pub const PREFIX: &str = "weir_aggregator";
@@ -89,8 +91,13 @@ const GLOBAL_SECONDS: (&str, &str) = ("global_tick_seconds", "Time that a public
 
 /// Why a call of the regional store may fail (`StoreError::reason`).
 const REGIONAL_REASONS: [&str; 4] = ["timeout", "away", "refused", "protocol"];
-/// Why a count may be refused, and a frame (`Refusal::label`).
+/// Why a count may be refused.
 const COUNT_REASONS: [&str; 5] = ["key", "sequence", "component", "full", "base"];
+/// What a consult may come to.
+const CONSULT_RESULTS: [&str; 3] = ["granted", "refused", "unjudged"];
+/// Whose losses are counted.
+const STORES: [&str; 2] = ["regional", "global"];
+/// Why a frame may be refused (`Refusal::label`).
 const FRAME_REASONS: [&str; 16] = [
     "silent",
     "no_hello",
@@ -230,22 +237,6 @@ impl Operation {
     }
 }
 
-/// When something was last done.
-#[derive(Debug)]
-pub struct Moment(Mutex<Option<Instant>>);
-
-impl Moment {
-    /// It was done now.
-    pub fn touch(&self) {
-        *self.0.lock() = Some(Instant::now());
-    }
-
-    /// Seconds since; -1 if it never was.
-    fn age(&self) -> f64 {
-        self.0.lock().map_or(-1.0, |moment| moment.elapsed().as_secs_f64())
-    }
-}
-
 /// What is counted of limits that are held exactly. Clones count together.
 #[derive(Clone, Debug)]
 pub struct ExactFigures {
@@ -340,44 +331,29 @@ pub struct Metrics {
     pub doors: DoorMetrics,
     /// [`STREAMS`].
     pub streams: Gauge,
-    /// [`REPORTS`].
-    pub reports: Counter,
-    /// [`COUNTS_MERGED`].
-    pub counts_merged: Counter,
-    /// [`PUSHES`].
-    pub pushes: Counter,
-    /// [`PUSHED_CELLS`].
-    pub pushed_cells: Counter,
     /// [`SLOW_STREAMS`].
     pub slow_streams: Counter,
     /// [`FRAME_SECONDS`].
     pub frame_seconds: Histogram,
-    /// [`HOT_LEFT`].
-    pub hot_left: Counter,
-    /// [`CHANGES_HEARD`].
-    pub changes_heard: Counter,
     /// [`BAD_ROWS`].
     pub bad_rows: Counter,
     /// [`GLOBAL_WRITES`].
     pub global_writes: Counter,
-    /// [`GLOBAL_LEFT`].
-    pub global_left: Counter,
-    /// [`GLOBAL_APPLIED`].
-    pub global_rows_applied: Counter,
-    /// [`GLOBAL_CREATED`].
-    pub global_entries_created: Counter,
     /// [`GLOBAL_POLLED`].
     pub global_rows_last_poll: Gauge,
     /// [`GLOBAL_SECONDS`] of publications.
     pub publish_seconds: Histogram,
     /// [`GLOBAL_SECONDS`] of imports.
     pub import_seconds: Histogram,
-    /// The hot index was read.
-    pub hot_read: Moment,
-    /// Everything due was published.
-    pub published: Moment,
-    /// The other regions' rows were imported.
-    pub imported: Moment,
+    reports: Counter,
+    counts_merged: Counter,
+    pushes: Counter,
+    pushed_cells: Counter,
+    hot_left: Counter,
+    changes_heard: Counter,
+    global_left: Counter,
+    global_rows_applied: Counter,
+    global_entries_created: Counter,
     store_wipes: Family<Label, Counter>,
     breaker: Family<Label, Gauge>,
     queue: Family<Label, Gauge>,
@@ -479,10 +455,7 @@ impl Metrics {
             global_rows_last_poll,
             publish_seconds,
             import_seconds,
-            hot_read: Moment(Mutex::new(None)),
-            published: Moment(Mutex::new(None)),
-            imported: Moment(Mutex::new(None)),
-            store_wipes: register(r, STORE_WIPES, at_zero("store", &["regional", "global"])),
+            store_wipes: register(r, STORE_WIPES, at_zero("store", &STORES)),
             breaker: register(r, BREAKER, Family::default()),
             queue: register(r, QUEUE, Family::default()),
             age,
@@ -498,32 +471,10 @@ impl Metrics {
             keys: register(r, KEYS, Gauge::default()),
             push_queue: register(r, PUSH_QUEUE, Gauge::default()),
             counts_refused: register(r, COUNTS_REFUSED, at_zero("reason", &COUNT_REASONS)),
-            consults: register(r, CONSULTS, at_zero("result", &["granted", "refused", "unjudged"])),
+            consults: register(r, CONSULTS, at_zero("result", &CONSULT_RESULTS)),
             frames_refused: register(r, FRAMES_REFUSED, at_zero("reason", &FRAME_REASONS)),
             registry,
         }
-    }
-
-    /// Counts a count that was not merged.
-    pub fn count_refused(&self, refused: Refused) {
-        let reason = match refused {
-            Refused::Key => "key",
-            Refused::Sequence => "sequence",
-            Refused::Component => "component",
-            Refused::Full => "full",
-            Refused::Base => "base",
-        };
-        self.counts_refused.get_or_create(&[("reason", reason)]).inc();
-    }
-
-    /// Counts a consult that was granted or not.
-    pub fn consult_judged(&self, granted: bool) {
-        self.consult(if granted { "granted" } else { "refused" });
-    }
-
-    /// Counts a consult that the region could not judge.
-    pub fn consult_unjudged(&self) {
-        self.consult("unjudged");
     }
 
     /// Counts a frame that ended its stream.
@@ -558,13 +509,15 @@ impl Metrics {
         self.global_sync_errors.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// Counts that a store, `regional` or `global`, was found to have lost what it held.
-    pub fn wiped(&self, store: &'static str) {
-        self.store_wipes.get_or_create(&[("store", store)]).inc();
-    }
-
-    /// Everything in Prometheus' text format; the region's figures and the breakers' states as given.
-    pub fn text(&self, stats: RegionStats, breakers: &[(&'static str, State)]) -> String {
+    /// Everything in Prometheus' text format; what others count and the breakers' states as given.
+    pub fn text(
+        &self,
+        figures: &Figures,
+        now: MonoMs,
+        stats: RegionStats,
+        breakers: &[(&'static str, State)],
+    ) -> String {
+        self.raise(figures);
         set(&self.live_origins, stats.live_origins);
         set(&self.keys, stats.keys);
         set(&self.push_queue, stats.pending_pushes);
@@ -587,10 +540,12 @@ impl Metrics {
         for (queue, cells) in queues {
             set(&self.queue.get_or_create(&[("queue", queue)]), cells);
         }
-        for (what, moment) in
-            [("hot", &self.hot_read), ("publish", &self.published), ("import", &self.imported)]
-        {
-            self.age.get_or_create(&[("what", what)]).set(moment.age());
+        let moments =
+            [("hot", figures.whole_at), ("publish", figures.published_at), ("import", figures.imported_at)];
+        for (what, moment) in moments {
+            // Seconds since; -1 if it never was.
+            let age = moment.map_or(-1.0, |moment| now.since(moment) as f64 / 1e3);
+            self.age.get_or_create(&[("what", what)]).set(age);
         }
         let mut text = String::new();
         // Writing into a string has no error.
@@ -598,8 +553,26 @@ impl Metrics {
         text
     }
 
-    fn consult(&self, result: &'static str) {
-        self.consults.get_or_create(&[("result", result)]).inc();
+    fn raise(&self, figures: &Figures) {
+        let counters = [
+            (&self.reports, figures.reports),
+            (&self.counts_merged, figures.counts_merged),
+            (&self.pushes, figures.pushes),
+            (&self.pushed_cells, figures.pushed_cells),
+            (&self.hot_left, figures.hot_left),
+            (&self.changes_heard, figures.changes_heard),
+            (&self.global_left, figures.publications_left),
+            (&self.global_rows_applied, figures.imports_merged),
+            (&self.global_entries_created, figures.imports_created),
+        ];
+        counters.iter().for_each(|(counter, value)| raise(counter, *value));
+        let Refusals { key, sequence, component, full, base } = figures.counts_refused;
+        let refused = [key, sequence, component, full, base];
+        let results = [figures.granted, figures.denied, figures.unjudged];
+        raise_each(&self.counts_refused, "reason", COUNT_REASONS.iter().zip(refused));
+        raise_each(&self.consults, "result", CONSULT_RESULTS.iter().zip(results));
+        let wipes = [figures.store_wipes, figures.database_wipes];
+        raise_each(&self.store_wipes, "store", STORES.iter().zip(wipes));
     }
 }
 
@@ -622,6 +595,15 @@ fn at_zero(label: &'static str, values: &[&'static str]) -> Family<Label, Counte
 
 fn set(gauge: &Gauge, value: usize) {
     gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+}
+
+/// Counters of a family that somebody else keeps.
+fn raise_each(
+    family: &Family<Label, Counter>,
+    label: &'static str,
+    values: impl Iterator<Item = (&'static &'static str, u64)>,
+) {
+    values.for_each(|(name, value)| raise(&family.get_or_create(&[(label, *name)]), value));
 }
 
 /// A counter that somebody else keeps.

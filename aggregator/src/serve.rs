@@ -32,11 +32,12 @@ use tokio::task::{JoinError, JoinHandle, JoinSet, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{error, info, warn};
+use weir_core::aggregator::Next;
+use weir_core::aggregator::desk::TICK_MS;
+use weir_core::aggregator::grace::Grace;
 use weir_core::cadence::Cadence;
 use weir_core::region::RegionLimits;
 
-/// How often cells that are over are looked for.
-const TICK: Duration = Duration::from_secs(1);
 /// How often an idle connection is asked whether its peer is still there, and how long the answer may take.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Most streams on one connection. An Envoy's worker opens one or two on its own.
@@ -374,13 +375,17 @@ fn say_what_is_shared(settings: &Settings) {
 /// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know, and
 /// those that take longer to come back are heard as well.
 async fn begin_anew(shared: Arc<Shared>, cadence: Cadence) {
-    let since = shared.now();
-    for _ in 0..regional::GRACES {
-        sleep(Duration::from_millis(cadence.grace_ms)).await;
-        let cells = shared.region(|region, now| region.end_grace_here(since, now));
+    let mut grace = Grace::anew(cadence, shared.now());
+    loop {
+        let next = grace.next(&mut &*shared);
+        let (is_over, cells) = (next == Next::Over, grace.take_settled());
         if cells > 0 {
             info!(cells, "what nobody could account for after the start counts as the region's base");
         }
+        if is_over {
+            return;
+        }
+        shared.idle(next).await;
     }
 }
 
@@ -440,7 +445,7 @@ pub async fn draining(mut draining: watch::Receiver<Option<Instant>>) {
 }
 
 async fn tick(shared: Arc<Shared>) {
-    let mut ticks = interval(TICK);
+    let mut ticks = interval(Duration::from_millis(TICK_MS));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

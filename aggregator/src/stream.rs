@@ -7,7 +7,7 @@
 
 use crate::outgoing::Outgoing;
 use crate::refusal::{Refusal, check_hello};
-use crate::shared::{LateAck, Shared, StreamId};
+use crate::shared::Shared;
 use crate::{push, regional};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +17,8 @@ use tokio::time::timeout;
 use tokio_stream::{Stream as FrameStream, StreamExt};
 use tonic::{Code, Status};
 use tracing::debug;
+use weir_core::aggregator::StreamId;
+use weir_core::aggregator::desk::LateAck;
 use weir_core::exact::MAX_CHARGES;
 use weir_core::key::OriginId;
 use weir_core::wire::{self, Ask, Consult, FilterFrame, Hello, MAX_FRAME_CELLS, RegionFrame, Welcome};
@@ -255,7 +257,7 @@ impl Stream<'_> {
         };
         let (shared, origin, outgoing) = (self.shared.clone(), self.origin, self.outgoing.clone());
         tokio::spawn(async move {
-            let answers = regional::answer(&shared, &store, origin, &consults).await;
+            let answers = regional::answer(&shared, &store, origin, consults).await;
             // A peer that left needs no answer.
             let _ = outgoing.send(RegionFrame { answers, ..RegionFrame::default() }).await;
             drop(room);
@@ -335,18 +337,13 @@ async fn acknowledge(
     mut late: mpsc::Receiver<LateAck>,
     outgoing: Outgoing,
 ) {
-    while let Some(LateAck { mut ack, bases, after }) = late.recv().await {
+    while let Some(late) = late.recv().await {
         tokio::select! {
             // A peer that left needs no acknowledgement, and what it said is stored all the same.
             () = outgoing.closed() => return,
-            over = shared.after_replay(after) => if !over { return },
+            over = shared.after_replay(late.after) => if !over { return },
         }
-        for (place, asked) in bases {
-            match shared.region(|region, _| region.base(origin, &asked)) {
-                Some(base) => ack.bases.push(base),
-                None => ack.refused.push(place),
-            }
-        }
+        let ack = shared.acknowledge(origin, late);
         if outgoing.send(RegionFrame { ack: Some(ack), ..RegionFrame::default() }).await.is_err() {
             return;
         }

@@ -114,8 +114,8 @@ async fn questions_are_ruled_on_in_redis() {
 }
 
 async fn ready(weir: &Weir) {
-    let regional = weir.server.shared().regional.clone().unwrap();
-    until("Redis is found", || regional.is_usable()).await;
+    let shared = weir.server.shared().clone();
+    until("Redis is found", || shared.store_is_usable()).await;
 }
 
 #[tokio::test]

@@ -1,85 +1,90 @@
-//! The others' use comes in: on each beat the sum of all other regions, cell by cell.
+//! The others' use comes in.
 //!
-//! Leaves to others: the query (`database`), merging and who is pushed to (`weir_core::region`).
+//! Leaves to others: when, and what becomes of it (`weir_core::aggregator::globe::import`), the query (`database`).
 
-use super::Global;
-use crate::database::DatabaseError;
+use super::{Global, count, failure};
+use crate::database::Imported;
 use crate::metrics::Operation;
 use crate::shared::Shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::yield_now;
 use tracing::debug;
-use weir_core::region::exchange::Stored;
-
-/// Most cells merged while others wait for the region: each is told to every Envoy.
-const STEP_CELLS: usize = 256;
+use weir_core::aggregator::Next;
+use weir_core::aggregator::globe::import::{Import, Importer};
 
 /// Imports for as long as the program runs.
 pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {
-    let mut beat = global.beat(global.cadence.import_ms);
+    let importer = Importer::new(global.cadence, shared.moment().mono, rand::random());
+    drive(&shared, &global, importer).await;
+}
+
+/// An import that is under way.
+struct Going {
+    began: Instant,
+    /// Rows that were read, or none if that failed.
+    read: Option<Imported>,
+    /// Cells merged and refused so far, of all imports.
+    before: (u64, u64),
+}
+
+/// Imports for as long as the machine does; what goes wrong is counted and said.
+pub(super) async fn drive(shared: &Shared, global: &Global, mut importer: Importer) {
+    let mut going: Option<Going> = None;
     loop {
-        global.wait_for(&mut beat).await;
-        if global.is_allowed(Operation::Import) {
-            import_now(&shared, &global, global.within()).await;
-        }
-    }
-}
-
-/// Imports once; what goes wrong is counted and said.
-pub(super) async fn import_now(shared: &Shared, global: &Global, within: Duration) {
-    let started = Instant::now();
-    if let Err(error) = import(shared, global, within).await {
-        shared.metrics.global_sync_failed(error.reason());
-        shared.warn(&format!("nothing could be imported: {error}"), None);
-    }
-    shared.metrics.import_seconds.observe(started.elapsed().as_secs_f64());
-}
-
-async fn import(shared: &Shared, global: &Global, within: Duration) -> Result<(), DatabaseError> {
-    let started = Instant::now();
-    let result = global.database.import(shared.now(), within).await;
-    global.note(&shared.metrics, Operation::Import, started, &result);
-    let imported = result?;
-    let polled = i64::try_from(imported.cells.len()).unwrap_or(i64::MAX);
-    shared.metrics.global_rows_last_poll.set(polled);
-    if imported.truncated {
-        shared.warn("there are more cells in the database than are imported at once", None);
-    }
-    let (mut applied, mut bad) = (0, imported.bad);
-    for cells in imported.cells.chunks(STEP_CELLS) {
-        let (merged, refused) = merge(shared, cells);
-        applied += merged;
-        bad += refused;
-        shared.changed.notify_one();
-        yield_now().await;
-    }
-    shared.metrics.global_rows_applied.inc_by(applied);
-    if bad > 0 {
-        shared.metrics.bad_rows.inc_by(bad);
-        let example = imported.bad_example.unwrap_or_default();
-        shared.warn(&format!("{bad} rows of the database are skipped: {example}"), None);
-    }
-    debug!(cells = polled, applied, "imported");
-    shared.metrics.imported.touch();
-    Ok(())
-}
-
-/// How many were merged and how many cannot be.
-fn merge(shared: &Shared, cells: &[Stored]) -> (u64, u64) {
-    shared.region(|region, now| {
-        let (mut merged, mut refused) = (0, 0);
-        for cell in cells {
-            match region.import(&cell.key, cell.sequence, cell.count, now) {
-                Ok(created) => {
-                    merged += 1;
-                    if created {
-                        shared.metrics.global_entries_created.inc();
-                    }
+        let next = importer.next(&mut &*shared, rand::random());
+        match next {
+            Next::Call(call) => going = Some(read(shared, global, &mut importer, call).await),
+            Next::Yield => drop(shared.idle(next).await),
+            idle => {
+                if let Some(going) = going.take() {
+                    conclude(shared, going);
                 }
-                Err(_) => refused += 1,
+                if idle == Next::Over {
+                    return;
+                }
+                shared.idle(idle).await;
             }
         }
-        (merged, refused)
-    })
+    }
+}
+
+async fn read(shared: &Shared, global: &Global, importer: &mut Importer, call: Import) -> Going {
+    let (began, before) = (Instant::now(), merged(shared));
+    let result = global.database.import(shared.now(), Duration::from_millis(call.within_ms)).await;
+    count(&shared.metrics, Operation::Import, began, &result);
+    match result {
+        Ok(mut imported) => {
+            let polled = i64::try_from(imported.cells.len()).unwrap_or(i64::MAX);
+            shared.metrics.global_rows_last_poll.set(polled);
+            if imported.truncated {
+                shared.warn("there are more cells in the database than are imported at once", None);
+            }
+            importer.imported(&mut &*shared, Ok(std::mem::take(&mut imported.cells)));
+            Going { began, read: Some(imported), before }
+        }
+        Err(error) => {
+            shared.metrics.global_sync_failed(error.reason());
+            shared.warn(&format!("nothing could be imported: {error}"), None);
+            importer.imported(&mut &*shared, Err(failure(&error)));
+            Going { began, read: None, before }
+        }
+    }
+}
+
+fn conclude(shared: &Shared, going: Going) {
+    if let Some(Imported { bad, bad_example, .. }) = going.read {
+        let (merged, refused) = merged(shared);
+        let bad = bad + refused.saturating_sub(going.before.1);
+        if bad > 0 {
+            shared.metrics.bad_rows.inc_by(bad);
+            let example = bad_example.unwrap_or_default();
+            shared.warn(&format!("{bad} rows of the database are skipped: {example}"), None);
+        }
+        debug!(applied = merged.saturating_sub(going.before.0), "imported");
+    }
+    shared.metrics.import_seconds.observe(going.began.elapsed().as_secs_f64());
+}
+
+fn merged(shared: &Shared) -> (u64, u64) {
+    shared.desk(|desk, _| (desk.figures.imports_merged, desk.figures.imports_refused))
 }

@@ -1,23 +1,18 @@
 //! Without a store of its own, a region has one aggregator: its memory is all there is. A row in the database says who.
 //!
-//! Leaves to others: the row (`database`), and where it matters (`serve`).
+//! Leaves to others: the row (`database`), what its word means (`weir_core::aggregator::globe::lease`), and where it
+//! matters (`serve`).
 
-use super::Global;
-use crate::database::Lease;
+use super::{Global, failure};
+use crate::database::{DatabaseError, Lease};
 use crate::shared::Shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::{info, warn};
-
-/// How long the row speaks for its holder; a killed aggregator keeps its successor waiting for as long.
-const TTL: Duration = Duration::from_secs(3);
-/// Between two renewals.
-const RENEW: Duration = Duration::from_millis(750);
-/// How long a new aggregator waits for the last one's row to run out.
-const PATIENCE: Duration = Duration::from_secs(6);
-/// How long one statement may take.
-const WITHIN: Duration = Duration::from_millis(700);
+use weir_core::aggregator::Failure;
+use weir_core::aggregator::globe::lease::{Holder, Keeping, TTL_MS, Taking, Then, WITHIN_MS};
+use weir_core::time::MonoMs;
 
 /// Another aggregator serves this region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,47 +21,58 @@ pub struct Taken;
 /// Takes the region, or says that somebody else has it. A database that is away refuses nobody.
 pub async fn take(global: &Global) -> Result<(), Taken> {
     let began = Instant::now();
-    let mut said = false;
+    let mut taking = Taking::new(MonoMs(0));
     loop {
-        match global.database.lease(&global.id, TTL, WITHIN).await {
-            Ok(Lease::Mine) => return Ok(()),
-            Ok(Lease::HeldBy { .. }) if began.elapsed() > PATIENCE => return Err(Taken),
-            Ok(Lease::HeldBy { for_ms, .. }) => {
-                if !std::mem::replace(&mut said, true) {
+        let lease = ask(global).await;
+        let now = MonoMs(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let was_held = taking.is_held();
+        match taking.answered(holder(&lease), now) {
+            Then::Serve { .. } => {
+                if let Err(error) = lease {
+                    warn!(%error, "cannot tell whether another aggregator serves this region");
+                }
+                return Ok(());
+            }
+            Then::TakenOver => return Err(Taken),
+            Then::Again(ms) => {
+                if let (false, Ok(Lease::HeldBy { for_ms, .. })) = (was_held, &lease) {
                     info!(
                         for_ms,
                         "another aggregator served this region a moment ago; waiting for it to end"
                     );
                 }
-            }
-            // Who is known to have held it a moment ago is believed to hold it still.
-            Err(_) if said && began.elapsed() <= PATIENCE => {}
-            Err(error) => {
-                warn!(%error, "cannot tell whether another aggregator serves this region");
-                return Ok(());
+                sleep(Duration::from_millis(ms)).await;
             }
         }
-        sleep(RENEW / 3).await;
     }
 }
 
-/// Keeps it for as long as the program runs. Who was silent for too long, frozen perhaps, may find that another took it:
-/// then this one has to end, as each would keep the limits for itself.
+/// Keeps it for as long as the program runs, or until another serves the region.
 pub async fn keep(shared: Arc<Shared>, global: Arc<Global>) {
-    let mut lost = 0;
-    while lost < 2 {
-        sleep(RENEW).await;
-        lost = match global.database.lease(&global.id, TTL, WITHIN).await {
-            Ok(Lease::HeldBy { .. }) => lost + 1,
-            Ok(Lease::Mine) => 0,
-            Err(_) => lost,
-        };
+    let mut keeping = Keeping::default();
+    loop {
+        sleep(Duration::from_millis(Keeping::pause_ms())).await;
+        if keeping.answered(holder(&ask(&global).await)) {
+            return shared.taken_over.notify_one();
+        }
     }
-    shared.taken_over.notify_one();
 }
 
 /// Gives it up, so that the next one need not wait.
 pub async fn release(global: &Global) {
     // If that fails, the next one waits.
-    let _ = global.database.release(&global.id, WITHIN).await;
+    let _ = global.database.release(&global.id, Duration::from_millis(WITHIN_MS)).await;
+}
+
+async fn ask(global: &Global) -> Result<Lease, DatabaseError> {
+    let (ttl, within) = (Duration::from_millis(TTL_MS), Duration::from_millis(WITHIN_MS));
+    global.database.lease(&global.id, ttl, within).await
+}
+
+fn holder(lease: &Result<Lease, DatabaseError>) -> Result<Holder, Failure> {
+    match lease {
+        Ok(Lease::Mine) => Ok(Holder::Mine),
+        Ok(Lease::HeldBy { .. }) => Ok(Holder::Another),
+        Err(error) => Err(failure(error)),
+    }
 }

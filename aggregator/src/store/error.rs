@@ -3,6 +3,7 @@
 //! Leaves to others: what to do about it. Every call may be repeated, as counts are absolute.
 
 use redis::{ErrorKind, RedisError, ServerError};
+use weir_core::aggregator::Failure;
 
 /// Longest text of a server's error that is kept.
 const MAX_DETAIL_BYTES: usize = 160;
@@ -39,11 +40,18 @@ pub enum StoreError {
 impl StoreError {
     /// One of `timeout`, `away`, `refused`, `protocol`: a label for metrics.
     pub fn reason(&self) -> &'static str {
+        self.failure().word()
+    }
+
+    /// What matters of it to what is done next.
+    pub fn failure(&self) -> Failure {
         match self {
-            StoreError::Timeout => "timeout",
-            StoreError::Away | StoreError::Unreachable(_) | StoreError::Busy => "away",
-            StoreError::Refused { .. } => "refused",
-            StoreError::Protocol => "protocol",
+            StoreError::Timeout => Failure::Timeout,
+            StoreError::Away | StoreError::Unreachable(_) => Failure::Away,
+            StoreError::Busy => Failure::Busy,
+            StoreError::Refused { .. } if self.is_of_the_cell() => Failure::OfTheCell,
+            StoreError::Refused { .. } => Failure::Refused,
+            StoreError::Protocol => Failure::Malformed,
         }
     }
 

@@ -9,10 +9,9 @@
 
 use super::slots;
 use std::fmt::Write;
+pub use weir_core::aggregator::hot::HOT_SHARDS;
 use weir_core::key::{HashKey, Key, KeyParts, MAX_TEXT_BYTES, fingerprint};
 
-/// Sorted sets that the hot index is spread over.
-pub const HOT_SHARDS: usize = 16;
 /// Sentinels of a cluster: enough for one on each of 64 evenly filled shards.
 pub const CLUSTER_SENTINELS: u16 = 64;
 /// Longest prefix or region in bytes.

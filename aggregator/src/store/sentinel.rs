@@ -13,32 +13,8 @@ use super::slots::slot_of;
 use redis::Value;
 use std::time::Duration;
 use tokio::time::Instant;
+pub use weir_core::aggregator::watch::{Life, Lives};
 use weir_core::time::UnixMs;
-
-/// One sentinel's word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
-    /// Which sentinel: 0 on a single server, 0 to 63 on a cluster.
-    pub place: u16,
-    /// Random; another one than before means that the server of this sentinel was wiped or replaced.
-    pub id: u128,
-    /// How often this sentinel was looked at. Fewer than before means that older data took the server's place: it was
-    /// restarted from a copy, or a replica took over that had not heard of everything.
-    pub looks: u64,
-    /// When it began, by the server's clock.
-    pub since: UnixMs,
-    /// How long ago that was, by the server's clock, in milliseconds.
-    pub age_ms: u64,
-}
-
-/// What the sentinels say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lives {
-    /// In the order of their places.
-    pub seen: Vec<Life>,
-    /// Sentinels whose server did not answer: nothing is known about these.
-    pub unseen: usize,
-}
 
 impl Store {
     /// Reads all sentinels, and makes those that are missing. An error if none could be read.
