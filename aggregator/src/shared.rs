@@ -382,7 +382,7 @@ impl Shared {
     /// the request, and the filter need not wait for its timeout to decide on what it knows itself.
     pub fn unjudged(&self, consult: &Consult) -> Answer {
         self.metrics.consult_unjudged();
-        Answer { id: consult.id, granted: false, current: None, previous: None }
+        Answer { id: consult.id, ..Answer::default() }
     }
 
     fn origins_changed(&self) {
