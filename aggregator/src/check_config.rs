@@ -98,15 +98,16 @@ fn summary(config: &Config) -> String {
 }
 
 fn rule_summary(rule: &Rule) -> String {
-    let Rule { name, namespace, limit, duration_ms, shadow, .. } = rule;
+    let Rule { name, namespace, limit, duration_ms, ceiling, shadow, .. } = rule;
     let window = humantime::format_duration(Duration::from_millis(*duration_ms));
     let limited = match rule.strategy {
         Strategy::Window => format!("{limit} per {window} in namespace {namespace:?}"),
         Strategy::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),
         Strategy::Ledger { zone } => format!("what zone {zone} of the ledger allows"),
     };
+    let ceiling = if *ceiling { ", at most that in any window" } else { "" };
     let shadow = if *shadow { ", in shadow: never denies" } else { "" };
-    format!("{name}: {limited}{shadow}")
+    format!("{name}: {limited}{ceiling}{shadow}")
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ fn window(identifier: &str, limit: u64, cost: u64) -> Question {
         namespace: b"api".to_vec(),
         identifier: identifier.as_bytes().to_vec(),
         duration_ms: HOUR_MS,
+        ceiling: false,
         limit,
         cost,
     }

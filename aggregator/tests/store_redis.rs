@@ -20,7 +20,7 @@ async fn components_merge_by_max_and_all_are_told() {
     let key = key(b"alice");
     let told = merge_one(&store, merge(&key, &[(A, 5), (C, 0)])).await;
     assert_eq!(told.current, [(C, 0), (A, 5)], "0 says that the origin follows");
-    assert_eq!((told.granted, told.previous, told.limit), (None, None, u64::MAX));
+    assert_eq!((told.granted, told.previous, told.limit), (None, vec![], u64::MAX));
     for (parts, expected) in [
         (vec![(A, 3)], vec![(C, 0), (A, 5)]), // late
         (vec![(A, 5)], vec![(C, 0), (A, 5)]), // repeated
@@ -32,7 +32,7 @@ async fn components_merge_by_max_and_all_are_told() {
     }
     let next = Merge { sequence: CELL + 1, wants_previous: true, ..merge(&key, &[(A, 1)]) };
     let told = merge_one(&store, next).await;
-    assert_eq!((told.current, told.previous), (vec![(A, 1)], Some(vec![(C, 2), (A, 5), (B, 7)])));
+    assert_eq!((told.current, told.previous), (vec![(A, 1)], vec![vec![(C, 2), (A, 5), (B, 7)]]));
     let read = store.read(&[(key.clone(), CELL), (numbered(1), CELL)], AMPLE).await;
     assert_eq!(read[0].as_ref().unwrap().current, [(C, 2), (A, 5), (B, 7)]);
     assert_eq!(read[1].as_ref().unwrap().current, []);
@@ -101,6 +101,79 @@ async fn a_proposal_considers_all_that_is_used() {
         let expected = if granted { vec![(A, 4), (B, own)] } else { vec![(A, 4)] };
         assert_eq!(told.current, expected, "case {number}");
     }
+}
+
+/// A key whose windows are cut into ten cells, all of which count in full.
+fn fine(identifier: &[u8]) -> Key {
+    Key::new(&KeyParts { resolution: 10, ..key(identifier).parts() }).unwrap()
+}
+
+#[tokio::test]
+async fn a_proposal_of_a_ceiling_considers_eleven_cells_in_full() {
+    let (_redis, store) = started().await;
+    let key = fine(b"alice");
+    // One that no window touches any more, ten before, and the current one: 11 × 2 of which 22 count.
+    for back in 0..=11 {
+        merge_one(&store, Merge { sequence: CELL - back, ..merge(&key, &[(A, 1), (C, 1)]) }).await;
+    }
+    let full = |own, limit, global_current, global_previous| Proposal {
+        global_current,
+        global_previous,
+        covered_ms: 6_000,
+        cell_ms: 6_000,
+        ..proposal(B, own, limit)
+    };
+    for (own, limit, now, before, granted) in [
+        (0, 22, 0, 0, true),
+        (0, 21, 0, 0, false),
+        (3, 24, 0, 0, false),
+        (3, 28, 2, 2, false),
+        (3, 29, 2, 2, true),
+        (3, 25, 0, 0, true), // repeated
+        (4, 25, 0, 0, false),
+    ] {
+        let told = merge_one(&store, proposing(&key, full(own, limit, now, before))).await;
+        assert_eq!(told.granted, Some(granted), "{own} of {limit} with {now} and {before} elsewhere");
+    }
+    let wanted = Merge { wants_previous: true, ..merge(&key, &[]) };
+    let told = merge_one(&store, wanted).await;
+    assert_eq!(told.current, [(C, 1), (A, 1), (B, 3)]);
+    assert_eq!(told.previous, vec![vec![(C, 1), (A, 1)]; 10], "and not the eleventh");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proposers_in_different_cells_of_a_ceiling_never_pass_its_limit() {
+    const LIMIT: u64 = 200;
+    let redis = redis().await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        let store = open(&options(&redis.url())).await;
+        tasks.spawn(async move {
+            let mut own = 0;
+            // Half of them are still in the cell before: what they are granted counts against the others' window at once.
+            let sequence = CELL + number % 2;
+            for _ in 0..LIMIT {
+                let full = Proposal {
+                    covered_ms: 6_000,
+                    cell_ms: 6_000,
+                    ..proposal(origin(number), own + 1, LIMIT)
+                };
+                let asked = Merge { sequence, ..proposing(&fine(b"all"), full) };
+                own += u64::from(merge_one(&store, asked).await.granted.unwrap());
+            }
+            (sequence, own)
+        });
+    }
+    let granted = tasks.join_all().await;
+    let of = |cell: u64| -> u64 { granted.iter().filter(|(at, _)| *at == cell).map(|(_, own)| own).sum() };
+    let (older, newer) = (of(CELL), of(CELL + 1));
+    assert!(older <= LIMIT, "{older} in a window that ends with the older cell");
+    assert!(older + newer >= LIMIT, "{older} and {newer}");
+    // Whoever asks in the newer cell sees both.
+    let full = Proposal { covered_ms: 6_000, cell_ms: 6_000, ..proposal(A, 1, LIMIT) };
+    let store = open(&options(&redis.url())).await;
+    let asked = Merge { sequence: CELL + 1, ..proposing(&fine(b"all"), full) };
+    assert_eq!(merge_one(&store, asked).await.granted, Some(false));
 }
 
 #[tokio::test]
@@ -214,7 +287,7 @@ impl Case {
         let own = current.entry(self.proposal.origin).or_default();
         *own = self.proposal.own.max(*own);
         let previous: u64 = self.previous.iter().map(|part| part.1).sum();
-        Used {
+        Used::Average {
             current: current.values().sum::<u64>() + self.proposal.global_current,
             previous: previous + self.proposal.global_previous,
         }

@@ -218,6 +218,10 @@ pub struct Answer {
     /// The cell before it.
     #[prost(message, optional, tag = "4")]
     pub previous: Option<View>,
+    /// Those before that which a window of the key still touches, newest first; at most
+    /// [`crate::window::MAX_CELLS`] − 2, none for most keys.
+    #[prost(message, repeated, tag = "5")]
+    pub older: Vec<View>,
 }
 
 /// Cells that changed, or all that matter after a subscription.

@@ -356,6 +356,38 @@ fn a_rule_names_its_strategy() {
 }
 
 #[test]
+fn a_ceiling_is_for_windows_that_fall_into_ten_cells() {
+    let read = |fields: &str| {
+        let text = with_rules(&format!(r#"[{{"name": "r", "identifier": {{"header": "x"}}, {fields}}}]"#));
+        Config::parse(text.as_bytes()).map(|config| (config.rules[0].ceiling, config.rules[0].resolution()))
+    };
+    for (fields, expected) in [
+        (r#""limit": 5, "window": "1s""#, (false, 1)),
+        (r#""limit": 5, "window": "1001ms", "ceiling": false"#, (false, 1)),
+        (r#""limit": 5, "window": "1s", "ceiling": true"#, (true, 10)),
+        (r#""limit": 5, "window": 1010, "ceiling": true, "strategy": "window""#, (true, 10)),
+        (r#""limit": 5, "window": "31d", "ceiling": true"#, (true, 10)),
+    ] {
+        assert_eq!(read(fields), Ok(expected), "{fields}");
+    }
+    check(
+        &with_fields(r#""window": "1001ms", "ceiling": true"#),
+        &[
+            r#"rules[0].window: "1001ms" cannot be cut into ten cells of whole milliseconds, as a ceiling needs; expected a multiple of 10ms"#,
+        ],
+    );
+    check(&with_fields(r#""ceiling": "yes""#), &[r#"rules[0].ceiling: "yes" is"#]);
+    check(
+        &with_fields(r#""strategy": "log", "ceiling": true"#),
+        &[
+            "rules[0].ceiling: true is of no use here, as no window of a log ever holds more than its limit; expected \"strategy\": \"window\"",
+        ],
+    );
+    let ledger = r#"[{"name": "r", "identifier": {"header": "x"}, "strategy": "ledger", "zone": 1, "ceiling": false}]"#;
+    check(&with_rules(ledger), &["rules[0].ceiling: false is of no use here, as no window of a ledger"]);
+}
+
+#[test]
 fn what_a_strategy_has_no_use_for_is_refused() {
     const LOG: &str = r#""limit": 5, "window": "1m", "strategy": "log""#;
     const LEDGER: &str = r#""strategy": "ledger", "zone": 7"#;

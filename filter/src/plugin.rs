@@ -597,7 +597,7 @@ fn shape(workspace: &str, rule: &Rule) -> Shape {
         identifier: b"",
         duration_ms: rule.duration_ms,
         epoch: 0,
-        resolution: 1,
+        resolution: rule.resolution(),
     };
     let mut key = Vec::with_capacity(MAX_KEY_BYTES);
     // The configuration's own bounds are the key's, but for a ledger, which has no window and no key. Were it otherwise

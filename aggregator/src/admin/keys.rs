@@ -29,7 +29,8 @@ struct Window {
     duration_ms: u64,
     epoch: u32,
     resolution: u16,
-    /// What counts against the limit now: the current cell and what is left of the one before.
+    /// What counts against the limit now: the current cell and what is left of the one before, or all cells that a window
+    /// with a ceiling touches.
     effective: u64,
     /// The lowest that was applied in the cells below.
     limit: Option<u64>,
@@ -90,7 +91,8 @@ fn window(explained: &Explained, now: UnixMs) -> Window {
         let cell = explained.cells.iter().find(|cell| Some(cell.sequence) == sequence);
         cell.map_or(0, CellState::total)
     };
-    let used = Used { current: total(Some(at.sequence)), previous: total(at.sequence.checked_sub(1)) };
+    let counts = (0..=u64::from(parts.resolution)).map(|back| total(at.sequence.checked_sub(back)));
+    let used = Used::of(parts.resolution, counts);
     Window {
         duration_ms: parts.duration_ms,
         epoch: parts.epoch,

@@ -10,4 +10,4 @@ if not cell.counts[ARGV[3]] then
     end
 end
 extend(KEYS[1], ARGV[1])
-return { -1, cell.flat, false }
+return { -1, cell.flat, {} }

@@ -1,8 +1,8 @@
--- KEYS: the cell, and the cell before if it is wanted or there is a proposal.
--- ARGV: expires_ms, limit or '', '1' if the cell before is wanted, '1' if there is a proposal;
+-- KEYS: the cell, and those before that a window touches if they are wanted or there is a proposal, newest first.
+-- ARGV: expires_ms, limit or '', '1' if the cells before are wanted, '1' if there is a proposal;
 --       of the proposal: origin, own, limit, global_current, global_previous, covered_ms, cell_ms;
 --       then origin and count in turn.
--- Returns 1, 0 or -1 (granted, refused, nothing proposed), the cell, the cell before or nothing.
+-- Returns 1, 0 or -1 (granted, refused, nothing proposed), the cell, and a list of the cells before if they are wanted.
 
 local cell = load(KEYS[1])
 local proposed = ARGV[4] == '1'
@@ -14,8 +14,8 @@ if ARGV[2] ~= '' then
     if not stored or tonumber(ARGV[2]) < stored then put(cell, 'l', ARGV[2]) end
 end
 
-local before
-if proposed or ARGV[3] == '1' then before = load(KEYS[2]) end
+local before = {}
+for i = 2, #KEYS do before[i - 1] = load(KEYS[i]) end
 
 local granted = -1
 if proposed then
@@ -24,8 +24,9 @@ if proposed then
     cell.counts[origin] = math.max(stored or 0, own)
     local used = add(sum(cell.counts), tonumber(ARGV[8]))
     cell.counts[origin] = stored
-    local previous = math.min(MAX, add(sum(before.counts), tonumber(ARGV[9])))
-    used = add(used, share(previous, tonumber(ARGV[10]), tonumber(ARGV[11])))
+    local previous = tonumber(ARGV[9])
+    for _, one in ipairs(before) do previous = add(previous, sum(one.counts)) end
+    used = add(used, share(math.min(MAX, previous), tonumber(ARGV[10]), tonumber(ARGV[11])))
     granted = 0
     if used <= tonumber(ARGV[7]) then
         granted = 1
@@ -35,4 +36,8 @@ end
 
 save(cell)
 extend(KEYS[1], ARGV[1])
-return { granted, cell.flat, ARGV[3] == '1' and before.flat or false }
+local told = {}
+if ARGV[3] == '1' then
+    for i, one in ipairs(before) do told[i] = one.flat end
+end
+return { granted, cell.flat, told }

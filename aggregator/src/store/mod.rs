@@ -85,9 +85,11 @@ impl Store {
     pub async fn merge(&self, cells: &[Merge], within: Duration) -> Vec<Result<Merged, StoreError>> {
         let commands = cells.iter().map(|cell| {
             let current = self.inner.names.cell(&cell.key, cell.sequence);
-            let previous =
-                script::needs_previous(cell).then(|| self.inner.names.cell_before(&cell.key, cell.sequence));
-            command(&current, script::merge(cell, &current, previous.as_deref()))
+            let previous = match script::needs_previous(cell) {
+                true => self.inner.names.cells_before(&cell.key, cell.sequence),
+                false => Vec::new(),
+            };
+            command(&current, script::merge(cell, &current, &previous))
         });
         let answers = self.run(commands.collect(), within).await;
         answers.into_iter().map(|answer| answer.and_then(script::merged)).collect()

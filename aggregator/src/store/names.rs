@@ -18,7 +18,7 @@ pub const CLUSTER_SENTINELS: u16 = 64;
 pub const MAX_NAME_BYTES: usize = 64;
 /// Longest name of a cell in bytes: every text as long as it may be, and every byte of it escaped.
 pub const MAX_CELL_NAME_BYTES: usize =
-    2 * (3 * MAX_NAME_BYTES + 1) + 2 + 3 * (3 * MAX_TEXT_BYTES + 1) + (10 + 1 + 10 + 1 + 4) + 1 + 20;
+    2 * (3 * MAX_NAME_BYTES + 1) + 2 + 3 * (3 * MAX_TEXT_BYTES + 1) + (10 + 1 + 10 + 1 + 2) + 1 + 20;
 
 /// The names of one region.
 #[derive(Debug)]
@@ -45,12 +45,14 @@ impl Names {
         name
     }
 
-    /// The cell before. Before the first there is none, and nothing is ever stored under its name.
-    pub(super) fn cell_before(&self, key: &Key, sequence: u64) -> String {
-        match sequence.checked_sub(1) {
+    /// The cells before that a window touches, newest first. Before the first there is none, and nothing is ever stored under
+    /// its name.
+    pub(super) fn cells_before(&self, key: &Key, sequence: u64) -> Vec<String> {
+        let before = (1..=u64::from(key.parts().resolution)).map(|back| match sequence.checked_sub(back) {
             Some(before) => self.cell(key, before),
             None => format!("{}:none", self.cell(key, 0)),
-        }
+        });
+        before.collect()
     }
 
     /// The sliding log of a key. A cell has a number in this place.
@@ -194,6 +196,9 @@ mod tests {
         let key = key(&[b"default".to_vec(), b"login".to_vec(), b"al/ice".to_vec()], 60_000, 0, 1);
         let name = Names::new("weir", "eu").cell(&key, 29_384_812);
         assert_eq!(name, "weir:eu:{default/login/al%2Fice/60000/0/1}:29384812");
+        let fine = self::key(&[b"default".to_vec(), b"login".to_vec(), b"x".to_vec()], 60_000, 0, 2);
+        let before = ["weir:eu:{default/login/x/60000/0/2}:6", "weir:eu:{default/login/x/60000/0/2}:5"];
+        assert_eq!(Names::new("weir", "eu").cells_before(&fine, 7), before);
         assert_eq!(Names::new("weir", "eu").log(&key), "weir:eu:{default/login/al%2Fice/60000/0/1}:log");
     }
 
@@ -234,7 +239,7 @@ mod tests {
     fn the_longest_name_is_as_long_as_stated() {
         let texts = [const { [0xFF; MAX_TEXT_BYTES] }; 3].map(|text| text.to_vec());
         // The longest duration in digits that the finest resolution divides.
-        let key = key(&texts, 2_678_400_000, u32::MAX, 1_000);
+        let key = key(&texts, 2_678_400_000, u32::MAX, 10);
         let long = "\u{ff}".repeat(MAX_NAME_BYTES / 2);
         assert_eq!(Names::new(&long, &long).cell(&key, u64::MAX).len(), MAX_CELL_NAME_BYTES);
     }

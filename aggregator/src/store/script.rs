@@ -62,15 +62,15 @@ pub(super) fn call(script: &Script, keys: &[&str]) -> Cmd {
     command
 }
 
-/// Whether the cell before takes part.
+/// Whether the cells before take part.
 pub(super) fn needs_previous(cell: &Merge) -> bool {
     cell.wants_previous || cell.proposal.is_some()
 }
 
-/// Calls `merge.lua` on the cell named `current`, and the one before where it takes part: while a cluster moves a slot,
+/// Calls `merge.lua` on the cell named `current`, and those before where they take part: while a cluster moves a slot,
 /// it may refuse whatever names two keys.
-pub(super) fn merge(cell: &Merge, current: &str, previous: Option<&str>) -> Cmd {
-    let keys: Vec<_> = [Some(current), previous].into_iter().flatten().collect();
+pub(super) fn merge(cell: &Merge, current: &str, previous: &[String]) -> Cmd {
+    let keys: Vec<&str> = std::iter::once(current).chain(previous.iter().map(String::as_str)).collect();
     let mut command = call(&SCRIPTS.merge, &keys);
     command.arg(cell.expires.0);
     if cell.limit == u64::MAX {
@@ -114,16 +114,14 @@ pub(super) fn merged(answer: Value) -> Result<Merged, StoreError> {
         Value::Int(-1) => None,
         _ => return Err(StoreError::Protocol),
     };
-    let previous = match previous {
-        Value::Nil => None,
-        cell => Some(stored(cell)?.current),
-    };
+    let parts = |cell: Value| stored(cell).map(|cell| cell.current);
+    let previous = array(previous)?.into_iter().map(parts).collect::<Result<_, _>>()?;
     Ok(Merged { granted, previous, ..stored(current)? })
 }
 
 /// A cell as `HGETALL` gives it: fields and values in turn. Fields that no aggregator wrote are left out.
 pub(super) fn stored(answer: Value) -> Result<Merged, StoreError> {
-    let mut cell = Merged { granted: None, current: Vec::new(), previous: None, limit: u64::MAX };
+    let mut cell = Merged { limit: u64::MAX, ..Merged::default() };
     let mut flat = array(answer)?.into_iter();
     while let (Some(field), Some(value)) = (flat.next(), flat.next()) {
         let (Value::BulkString(field), Value::BulkString(value)) = (field, value) else {
@@ -195,7 +193,9 @@ mod tests {
             Value::Int(1),
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(2), Value::Array(vec![]), Value::Nil]),
-            Value::Array(vec![Value::Int(1), Value::Nil, Value::Nil]),
+            Value::Array(vec![Value::Int(1), Value::Nil, Value::Array(vec![])]),
+            Value::Array(vec![Value::Int(1), Value::Array(vec![]), Value::Nil]),
+            Value::Array(vec![Value::Int(1), Value::Array(vec![]), Value::Array(vec![Value::Int(1)])]),
             Value::Array(vec![Value::Int(1), Value::Array(vec![Value::Nil, Value::Nil]), Value::Nil]),
         ];
         for answer in answers {

@@ -8,7 +8,7 @@ use super::judge::{Standing, Verdict, judge};
 use super::lease::{self, settle_into, take_lease};
 use super::outbox::Row;
 use super::roster::MAX_RECALLED;
-use super::slots::{Lease, Remembered, Slot};
+use super::slots::{Lease, Remains, Remembered, Slot};
 use super::transact::{Done, Failed, Make, Subject};
 use crate::table::{Cell, Entry, Reservation, ReservationKind, Shared, Tag};
 use crate::time::{MonoMs, Now};
@@ -102,19 +102,12 @@ impl Limiter {
     pub(super) fn remembered(&mut self, item: &Item, check: &Check<'_>, now: MonoMs) -> Option<Denial> {
         let version = self.version;
         let known = self.slots.get(item.fingerprint)?.denied.filter(|known| known.version == version)?;
-        let until = match (item.cost, item.limit) == (known.cost, known.limit) {
-            true => known.until,
-            false => known.since.after(known.used.wait_ms(&known.at, item.cost, item.limit)?),
-        };
-        (now < until).then(|| {
-            let (used, at) = known.used.later(&known.at, now.since(known.since));
-            let budget = Budget {
-                rule: check.rule,
-                limit: item.limit,
-                remaining: used.remaining(&at, item.limit),
-                reset_ms: at.until_next_ms(),
-            };
-            Denial { budget, retry_after_ms: Some(until.since(now)), cause: Cause::Limit }
+        let same = (item.cost, item.limit) == (known.cost, known.limit);
+        let (until, remaining, reset_ms) = known.seen_at(now, same, (item.cost, item.limit))?;
+        (now < until).then(|| Denial {
+            budget: Budget { rule: check.rule, limit: item.limit, remaining, reset_ms },
+            retry_after_ms: Some(until.since(now)),
+            cause: Cause::Limit,
         })
     }
 
@@ -202,9 +195,7 @@ impl Limiter {
         let tag = self.tag(ReservationKind::Hold);
         let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Never };
         let change = |entry: &mut Entry, _: &Position| {
-            let cells = [entry.sequence, entry.sequence.saturating_sub(1)];
-            let held =
-                cells.into_iter().find_map(|sequence| entry.release(tag, sequence).map(|by| (sequence, by)));
+            let held = entry.release_newest(tag);
             if let Some((sequence, amount)) = held.filter(|_| spend) {
                 entry.charge_in(sequence, amount, now.mono);
             }
@@ -212,7 +203,7 @@ impl Limiter {
         };
         let ended = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
         if let Some(done) = ended.ok().filter(|_| spend) {
-            self.note_both(&done.entry, now.mono);
+            self.note_cells(&done.entry, now.mono);
         }
     }
 
@@ -234,7 +225,7 @@ impl Limiter {
         let subject = Subject { fingerprint, key: None, make: Make::Never };
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
             Ok(Done { result: (leased, spare, at), entry, .. }) => {
-                self.note_both(&entry, now.mono);
+                self.note_cells(&entry, now.mono);
                 let (limit, spare) = (entry.limit, spare.saturating_sub(leased));
                 self.put_lease(fingerprint, (leased, spare), limit, &at, now.mono);
             }
@@ -252,10 +243,9 @@ impl Limiter {
     }
 
     /// Queues what the entry of the last transaction has spent in its cells for the region.
-    pub(super) fn note_both(&mut self, entry: &Entry, now: MonoMs) {
-        for sequence in [entry.sequence, entry.sequence.saturating_sub(1)] {
-            let unconfirmed = |cell: &&Cell| cell.own > cell.confirmed || cell.unbased;
-            if let Some(cell) = entry.cell(sequence).filter(unconfirmed) {
+    pub(super) fn note_cells(&mut self, entry: &Entry, now: MonoMs) {
+        for (sequence, cell) in entry.cells() {
+            if cell.own > cell.confirmed || cell.unbased {
                 let row = row(entry, self.table.key(), sequence, cell);
                 self.outbox.note(&row, now);
             }
@@ -275,10 +265,10 @@ impl Limiter {
         self.stats.strict = self.stats.strict.saturating_add(u64::from(begins_strict));
         let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Look;
         if done.reaped {
-            self.note_both(&done.entry, now.mono);
+            self.note_cells(&done.entry, now.mono);
         }
         if verdict_spends(verdict, mode) || had_lease {
-            self.note_both(&done.entry, now.mono);
+            self.note_cells(&done.entry, now.mono);
             self.slots.entry(item.fingerprint, now.mono);
             let spare = remaining.saturating_sub(leased);
             self.put_lease(item.fingerprint, (leased, spare), done.entry.limit, &at, now.mono);
@@ -321,6 +311,7 @@ impl Limiter {
         let Some(wait_ms) = wait_ms else { return };
         if let Some(slot) = self.slots.entry(item.fingerprint, now) {
             let (cost, limit, until) = (item.cost, item.limit, now.after(wait_ms));
+            let used = Remains::of(&used, &at);
             slot.denied = Some(Remembered { used, at, since: now, cost, limit, until, version });
         }
     }
@@ -383,8 +374,9 @@ fn verdict_spends(verdict: Verdict, mode: Mode) -> bool {
 
 /// From a denial on, the local view alone is not trusted for a window's length.
 fn note_strict(entry: &mut Entry, at: &Position, now: MonoMs) -> bool {
-    let until = now.after(at.cell_ms);
-    let moves = until.since(entry.strict_until) > at.cell_ms / 8;
+    let window_ms = entry.window_ms(at.cell_ms);
+    let until = now.after(window_ms);
+    let moves = until.since(entry.strict_until) > window_ms / 8;
     if moves {
         entry.strict_until = until;
     }

@@ -11,7 +11,7 @@
 //! Leaves to others: spending it (`charge`), remembering it (`slots`).
 
 use super::judge::slack;
-use super::slots::Slot;
+use super::slots::{Acked, Slot};
 use crate::table::{Entry, Tag};
 use crate::time::MonoMs;
 use crate::window::MAX_COUNT;
@@ -71,8 +71,9 @@ impl Due {
 /// Spends what was spent of the lease and gives back the rest; takes over what the region acknowledged.
 pub(super) fn settle_into(entry: &mut Entry, slot: Option<&Slot>, tag: Tag, now: MonoMs) -> bool {
     let Some(slot) = slot else { return false };
-    let (acked_sequence, acked_own) = slot.acked;
-    entry.confirm(acked_sequence, acked_own);
+    let Acked { sequence, own, before } = slot.acked;
+    entry.confirm(sequence, own);
+    entry.confirm(sequence.saturating_sub(1), before);
     if slot.lease.amount == 0 {
         return false;
     }

@@ -336,7 +336,7 @@ impl Limiter {
                 now.mono,
                 |fingerprint, sequence, own| {
                     if let Some(slot) = slots.get(fingerprint) {
-                        slot.acked = slot.acked.max((sequence, own));
+                        slot.acked.note(sequence, own);
                     }
                 },
             );

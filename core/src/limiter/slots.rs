@@ -18,8 +18,7 @@ pub(super) struct Slot {
     pub(super) used: MonoMs,
     pub(super) lease: Lease,
     pub(super) denied: Option<Remembered>,
-    /// The region acknowledged this much of that cell.
-    pub(super) acked: (u64, u64),
+    pub(super) acked: Acked,
 }
 
 /// What may be spent without asking the table.
@@ -43,11 +42,23 @@ pub(super) struct Lease {
     pub(super) last: u64,
 }
 
+/// What the region acknowledged of a key and the table has not been told yet. Two cells, as a report that goes out after a
+/// cell's end holds the rest of it too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Acked {
+    /// The newer cell.
+    pub(super) sequence: u64,
+    /// How much of it.
+    pub(super) own: u64,
+    /// How much of the cell before.
+    pub(super) before: u64,
+}
+
 /// A denial that stays true until a moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remembered {
     /// What was used, where in the cell, and when that was.
-    pub(super) used: Used,
+    pub(super) used: Remains,
     pub(super) at: Position,
     pub(super) since: MonoMs,
     /// What was denied, and until when it would be.
@@ -55,6 +66,16 @@ pub(super) struct Remembered {
     pub(super) limit: u64,
     pub(super) until: MonoMs,
     pub(super) version: u64,
+}
+
+/// What a denial rests on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Remains {
+    /// Two cells: what is left of them at any later moment follows.
+    Cells(u64, u64),
+    /// Of more cells the sum, which counts until the present one ends: to keep them all would make each slot twice as large
+    /// for the sake of one look in a tenth of a window.
+    Sum(u64),
 }
 
 #[derive(Debug)]
@@ -91,6 +112,53 @@ impl Slots {
     }
 }
 
+impl Acked {
+    /// The region holds `own` of cell `sequence`.
+    pub(super) fn note(&mut self, sequence: u64, own: u64) {
+        if sequence == self.sequence {
+            self.own = self.own.max(own);
+        } else if sequence.checked_add(1) == Some(self.sequence) {
+            self.before = self.before.max(own);
+        } else if sequence > self.sequence {
+            let follows = self.sequence.checked_add(1) == Some(sequence);
+            *self = Acked { sequence, own, before: if follows { self.own } else { 0 } };
+        }
+    }
+}
+
+impl Remains {
+    pub(super) fn of(used: &Used, at: &Position) -> Remains {
+        match used {
+            Used::Average { current, previous } => Remains::Cells(*current, *previous),
+            Used::Ceiling(_) => Remains::Sum(used.effective(at)),
+        }
+    }
+}
+
+impl Remembered {
+    /// Until when `asked` (cost and limit) is denied, what is left at `now`, and milliseconds to the next cell. `same` says
+    /// that they are those that were denied. `None` if that does not follow.
+    pub(super) fn seen_at(&self, now: MonoMs, same: bool, asked: (u64, u64)) -> Option<(MonoMs, u64, u64)> {
+        let (cost, limit) = asked;
+        let passed_ms = now.since(self.since);
+        match self.used {
+            Remains::Cells(current, previous) => {
+                let used = Used::Average { current, previous };
+                let until = match same {
+                    true => self.until,
+                    false => self.since.after(used.wait_ms(&self.at, cost, limit)?),
+                };
+                let (used, at) = used.later(&self.at, passed_ms);
+                Some((until, used.remaining(&at, limit), at.until_next_ms()))
+            }
+            Remains::Sum(sum) => {
+                let left_ms = self.at.until_next_ms().checked_sub(passed_ms).filter(|left| *left > 0)?;
+                same.then_some((self.until, limit.saturating_sub(sum), left_ms))
+            }
+        }
+    }
+}
+
 impl Lease {
     /// Spends `cost` of the lease, if it covers it.
     pub(super) fn spend(&mut self, cost: u64, sequence: u64, now: MonoMs) -> bool {
@@ -100,5 +168,22 @@ impl Lease {
             self.spent += cost;
         }
         good
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_cells_are_remembered_as_acknowledged_whatever_the_order() {
+        let acked = |told: &[(u64, u64)]| {
+            let mut acked = Acked::default();
+            told.iter().for_each(|(sequence, own)| acked.note(*sequence, *own));
+            (acked.sequence, acked.own, acked.before)
+        };
+        assert_eq!(acked(&[(7, 3), (8, 2)]), (8, 2, 3));
+        assert_eq!(acked(&[(8, 2), (7, 3), (7, 1), (8, 4)]), (8, 4, 3));
+        assert_eq!(acked(&[(7, 3), (9, 1), (7, 5)]), (9, 1, 0));
     }
 }

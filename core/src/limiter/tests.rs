@@ -4,6 +4,7 @@
 
 mod accuracy;
 mod aggregators;
+mod ceiling;
 mod consults;
 mod decisions;
 mod eviction;

@@ -211,9 +211,8 @@ impl Table {
         let at = Position::at(now.unix, cell_ms);
         let starts = |sequence: u64| UnixMs(sequence.saturating_mul(cell_ms));
         let evicted_through = self.bucket.evicted_through();
-        let mut entry = Entry { fingerprint, sequence: at.sequence, ..Entry::default() };
-        entry.current.unbased = evicted_through > starts(at.sequence);
-        entry.previous.unbased = evicted_through > starts(at.sequence.saturating_sub(1));
+        let mut entry = Entry::new(fingerprint, resolution(&self.key), at.sequence);
+        entry.mark_unbased(|sequence| evicted_through > starts(sequence));
         Some((entry, left))
     }
 
@@ -233,4 +232,8 @@ impl Table {
 /// Length of a cell of `key` in milliseconds.
 pub(super) fn cell_ms(key: &[u8]) -> u64 {
     KeyParts::decode(key).map_or(1, |parts| parts.cell_ms())
+}
+
+fn resolution(key: &[u8]) -> u16 {
+    KeyParts::decode(key).map_or(1, |parts| parts.resolution)
 }

@@ -43,7 +43,7 @@ impl Limiter {
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
                 self.stats.views += 1;
                 if done.result || done.reaped {
-                    self.note_both(&done.entry, now.mono);
+                    self.note_cells(&done.entry, now.mono);
                 }
             }
         }
@@ -106,7 +106,7 @@ impl Limiter {
             question.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0, overflow });
             asked.push(consult);
             if let Some(entry) = reaped {
-                self.note_both(&entry, now.mono);
+                self.note_cells(&entry, now.mono);
             }
         }
         asked
@@ -122,8 +122,8 @@ impl Limiter {
             (false, None) => ConsultResult::Unjudged,
         };
         self.stats.ended(result);
-        let views = [answer.previous.as_ref(), answer.current.as_ref()];
-        self.close_question(shared, fingerprint, &question, &views, now);
+        let views = answer.older.iter().rev().chain(&answer.previous).chain(&answer.current);
+        self.close_question(shared, fingerprint, &question, views, now);
         let inquiry = question.sent.is_some_and(|sent| sent.inquiry) && question.cost > 0;
         for (request, waiting) in self.consults.released(&question, answer.granted && !inquiry) {
             match result {
@@ -147,7 +147,7 @@ impl Limiter {
         }
         late.extend(self.consults.abandoned());
         for (fingerprint, question) in late {
-            self.close_question(shared, fingerprint, &question, &[], now);
+            self.close_question(shared, fingerprint, &question, [].iter(), now);
         }
         for (request, waiting) in overdue {
             self.decide_unanswered(shared, request, &waiting, now);
@@ -162,19 +162,19 @@ impl Limiter {
         let all = self.consults.all();
         for (fingerprint, question) in self.consults.abandoned() {
             self.stats.ended(ConsultResult::Broken);
-            self.close_question(shared, fingerprint, &question, &[], now);
+            self.close_question(shared, fingerprint, &question, [].iter(), now);
         }
         for (request, waiting) in all {
             self.decide_unanswered(shared, request, &waiting, now);
         }
     }
 
-    fn close_question(
+    fn close_question<'a>(
         &mut self,
         shared: &mut impl Shared,
         fingerprint: u64,
         question: &Question,
-        views: &[Option<&wire::View>],
+        views: impl Iterator<Item = &'a wire::View> + Clone,
         now: Now,
     ) {
         let tag = self.tag(ReservationKind::Consult);
@@ -183,17 +183,17 @@ impl Limiter {
                 entry.release(tag, sequence);
             }
             let based = entry.is_unbased();
-            for view in views.iter().flatten() {
+            for view in views.clone() {
                 entry.merge(view, now.mono);
             }
             (based && !entry.is_unbased(), true)
         };
-        let make = if views.is_empty() { Make::Never } else { Make::Always };
+        let make = if views.clone().next().is_none() { Make::Never } else { Make::Always };
         let overflow = question.sent.is_some_and(|sent| sent.overflow);
         let subject = Subject { fingerprint, key: Some(&question.key), make };
         let closed = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
         if let Some(done) = closed.ok().filter(|done| done.result) {
-            self.note_both(&done.entry, now.mono);
+            self.note_cells(&done.entry, now.mono);
         }
     }
 

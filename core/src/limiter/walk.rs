@@ -96,8 +96,7 @@ impl Limiter {
                     entry = done.entry;
                 }
             }
-            for sequence in [entry.sequence, entry.sequence.saturating_sub(1)] {
-                let Some(cell) = entry.cell(sequence) else { continue };
+            for (sequence, cell) in entry.cells() {
                 let region_others = if views { cell.region_others } else { 0 };
                 // An entry of which only others are known to make use has no limit yet.
                 let limit = if entry.limit == 0 && cell.own == 0 { u64::MAX } else { entry.limit };

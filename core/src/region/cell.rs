@@ -75,6 +75,66 @@ pub(super) struct Queued {
     pub(super) ask: bool,
 }
 
+/// What is used of a limit, added up over one cell or over the cells of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// Sum of the region's components.
+    sum: u64,
+    /// Sum over region and globe.
+    total: u64,
+    /// Another region spoke of it.
+    global_others: bool,
+    /// Lowest limit that anybody applied; `u64::MAX` if unknown.
+    limit: u64,
+}
+
+/// Who is to hear of a cell for what is used of its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    /// Past half its limit, or another region is: everybody in the region.
+    pub(super) is_hot: bool,
+    /// It has reached half its limit, or another region spoke of it: the other regions.
+    pub(super) is_global: bool,
+    /// Its share of the limit in thousandths, to tell the most used from others.
+    pub(super) utilisation: u64,
+}
+
+impl Usage {
+    /// Both together.
+    pub(super) fn and(&self, other: &Usage) -> Usage {
+        Usage {
+            sum: self.sum.saturating_add(other.sum),
+            total: self.total.saturating_add(other.total),
+            global_others: self.global_others || other.global_others,
+            limit: self.limit.min(other.limit),
+        }
+    }
+
+    pub(super) fn is_hot(&self) -> bool {
+        self.global_others || self.total > self.limit / 2
+    }
+
+    pub(super) fn load(&self) -> Load {
+        let reached = self.limit != u64::MAX && self.sum >= self.limit.div_ceil(2);
+        Load {
+            is_hot: self.is_hot(),
+            is_global: reached || self.global_others,
+            utilisation: self.total.saturating_mul(1_000).checked_div(self.limit).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl Load {
+    /// That of a cell which belongs to both.
+    pub(super) fn or(self, other: Load) -> Load {
+        Load {
+            is_hot: self.is_hot || other.is_hot,
+            is_global: self.is_global || other.is_global,
+            utilisation: self.utilisation.max(other.utilisation),
+        }
+    }
+}
+
 impl CellState {
     pub(super) fn new(sequence: u64) -> CellState {
         CellState {
@@ -113,20 +173,15 @@ impl CellState {
         self.sum.saturating_sub(own).min(MAX_COUNT)
     }
 
-    /// Past half its limit, or another region is.
-    pub(super) fn is_hot(&self) -> bool {
-        self.global_others > 0 || self.total() > self.limit / 2
+    /// What it holds itself.
+    pub(super) fn usage(&self) -> Usage {
+        let (sum, total, limit) = (self.sum, self.total(), self.limit);
+        Usage { sum, total, global_others: self.global_others > 0, limit }
     }
 
-    /// The other regions should hear of it: it has reached half its limit, or one of them already spoke of it.
-    pub(super) fn is_worth_publishing(&self) -> bool {
-        let reached = self.limit != u64::MAX && self.sum >= self.limit.div_ceil(2);
-        self.sum() > self.published && (reached || self.global_others > 0)
-    }
-
-    /// Its share of the limit in thousandths, to tell the most used from others.
-    pub(super) fn utilisation(&self) -> u64 {
-        self.total().saturating_mul(1_000).checked_div(self.limit).unwrap_or(u64::MAX)
+    /// It has grown since the other regions heard of it.
+    pub(super) fn is_unpublished(&self) -> bool {
+        self.sum() > self.published
     }
 
     pub(super) fn component(&self, origin: OriginId) -> u64 {
@@ -161,13 +216,6 @@ impl CellState {
         };
         self.sum = self.sum.saturating_add(own - before);
         Ok(own > before)
-    }
-
-    /// True if that alone makes it hot.
-    pub(super) fn note_limit(&mut self, limit: u64) -> bool {
-        let was_hot = self.is_hot();
-        self.limit = self.limit.min(limit);
-        !was_hot && self.is_hot()
     }
 
     pub(super) fn raise_global(&mut self, sum: u64, now: UnixMs) -> bool {

@@ -3,8 +3,8 @@
 //! Leaves to others: what is in a cell (`cell`), which keys exist and when they are looked at again (`keys`), who is
 //! told (`subscribers`).
 
-use super::Refused;
-use super::cell::{CellState, MAX_ORIGINS_A_KEY};
+use super::cell::{CellState, Load, MAX_ORIGINS_A_KEY, Usage};
+use super::{MAX_WINDOW_SKEW, Refused};
 use crate::key::{Key, KeyParts, OriginId};
 use crate::time::UnixMs;
 use crate::window::{MAX_COUNT, Position, Used};
@@ -12,8 +12,6 @@ use crate::wire;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
-/// Cells kept for a key: as many as a plausible sequence can name (now ± 2).
-pub(super) const MAX_CELLS: usize = 5;
 /// Windows shorter than this stay within their region: they are over before other regions could hear of them.
 pub const SHORTEST_PUBLISHED_MS: u64 = 60_000;
 
@@ -44,6 +42,27 @@ impl KeyState {
         u64::from(self.cell_ms)
     }
 
+    /// Cells per window: how many before the current one a window touches.
+    pub(super) fn resolution(&self) -> u64 {
+        u64::from(self.duration_ms).checked_div(self.cell_ms()).unwrap_or(1).max(1)
+    }
+
+    /// Cells kept: as many as a plausible sequence can name.
+    fn max_cells(&self) -> usize {
+        let either_side = MAX_WINDOW_SKEW.saturating_mul(self.resolution());
+        usize::try_from(either_side.saturating_mul(2).saturating_add(1)).unwrap_or(usize::MAX)
+    }
+
+    /// The oldest cell that a window at `now` touches.
+    pub(super) fn oldest(&self, now: UnixMs) -> u64 {
+        Position::at(now, self.cell_ms()).sequence.saturating_sub(self.resolution())
+    }
+
+    /// The sequences before `sequence` whose cells a window that ends in it touches, newest first.
+    pub(super) fn before(&self, sequence: u64) -> impl Iterator<Item = u64> + use<> {
+        (sequence.saturating_sub(self.resolution())..sequence).rev()
+    }
+
     /// When no window touches cell `sequence` any more.
     pub(super) fn expires(&self, sequence: u64) -> UnixMs {
         let end = sequence.saturating_add(1).saturating_mul(self.cell_ms());
@@ -57,12 +76,12 @@ impl KeyState {
     /// Second at which cell `sequence` matters to no window any more, seen from `now`.
     pub(super) fn expires_s(&self, sequence: u64, now: UnixMs) -> u64 {
         let sequence = sequence.max(Position::at(now, self.cell_ms()).sequence);
-        sequence.saturating_add(2).saturating_mul(self.cell_ms()).div_ceil(1_000)
+        self.expires(sequence).0.div_ceil(1_000)
     }
 
     /// Drops what is over; returns the newest sequence that is left, and how many cells went that had been counted.
     pub(super) fn drop_old(&mut self, now: UnixMs) -> (Option<u64>, usize) {
-        let oldest = Position::at(now, self.cell_ms()).sequence.saturating_sub(1);
+        let oldest = self.oldest(now);
         let mut forgotten = 0;
         self.cells.retain(|cell| {
             let stays = cell.sequence >= oldest;
@@ -105,9 +124,35 @@ impl KeyState {
             .any(|cell| cell.global_others > 0 || cell.components.iter().any(|other| other.origin != origin))
     }
 
-    /// Past half the limit in any live cell, here or in another region.
+    /// Past half the limit in any live cell, here or in another region; where windows are cut finer, in any window.
     pub(super) fn is_hot(&self) -> bool {
-        self.cells.iter().any(CellState::is_hot)
+        self.cells.iter().any(|cell| match self.resolution() {
+            1 => cell.usage().is_hot(),
+            _ => self.window(cell.sequence).is_some_and(|window| window.is_hot()),
+        })
+    }
+
+    /// What is used of the limit that cell `sequence` counts against: in it, or in the windows that touch it where those
+    /// are cut finer, as a tenth of a window rarely holds half of a limit.
+    pub(super) fn load(&self, sequence: u64) -> Load {
+        if self.resolution() == 1 {
+            return self.cell(sequence).map(|cell| cell.usage().load()).unwrap_or_default();
+        }
+        let ends = sequence..=sequence.saturating_add(self.resolution());
+        let ends = self.cells.iter().map(|cell| cell.sequence).filter(|end| ends.contains(end));
+        let windows = ends.filter_map(|end| self.window(end));
+        windows.map(|window| window.load()).fold(Load::default(), Load::or)
+    }
+
+    /// All cells of the window that ends with cell `end`.
+    fn window(&self, end: u64) -> Option<Usage> {
+        self.touching(end).map(CellState::usage).reduce(|all, cell| all.and(&cell))
+    }
+
+    /// The cells that a window which ends in `sequence` touches.
+    pub(super) fn touching(&self, sequence: u64) -> impl Iterator<Item = &CellState> {
+        let touched = sequence.saturating_sub(self.resolution())..=sequence;
+        self.cells.iter().filter(move |cell| touched.contains(&cell.sequence))
     }
 
     /// Merges by max; true if it grew.
@@ -126,7 +171,14 @@ impl KeyState {
 
     /// True if that alone makes the cell hot, so that everybody is to hear of it though it has not grown.
     pub(super) fn note_limit(&mut self, sequence: u64, limit: u64) -> bool {
-        self.cell_mut(sequence).is_ok_and(|cell| cell.note_limit(limit))
+        if self.cell_mut(sequence).map_or(true, |cell| cell.limit <= limit) {
+            return false;
+        }
+        let was_hot = self.load(sequence).is_hot;
+        if let Some(cell) = self.known_mut(sequence) {
+            cell.limit = limit;
+        }
+        !was_hot && self.load(sequence).is_hot
     }
 
     /// Used in `sequence` and before, with `origin`'s component at least `own`.
@@ -135,9 +187,9 @@ impl KeyState {
             let component = cell.component(origin);
             cell.total().saturating_sub(component).saturating_add(component.max(own))
         });
-        let previous =
-            sequence.checked_sub(1).and_then(|before| self.cell(before)).map_or(0, CellState::total);
-        Used { current, previous }
+        let total = |sequence: u64| self.cell(sequence).map_or(0, CellState::total);
+        let resolution = u16::try_from(self.resolution()).unwrap_or(u16::MAX);
+        Used::of(resolution, core::iter::once(current).chain(self.before(sequence).map(total)))
     }
 
     /// The cell as `origin` is to see it; the key is left for the caller to fill in. It says what the others' components
@@ -164,11 +216,25 @@ impl KeyState {
     }
 
     /// The cells that a window at `now` touches, and any newer one.
-    pub(super) fn views(&self, key: &Key, origin: OriginId, now: UnixMs) -> Vec<wire::View> {
-        let oldest = Position::at(now, self.cell_ms()).sequence.saturating_sub(1);
-        let live = self.cells.iter().filter(|cell| cell.sequence >= oldest).take(2);
-        live.map(|cell| wire::View { key: key.as_bytes().to_vec(), ..self.view(cell.sequence, origin) })
-            .collect()
+    pub(super) fn views<'a>(
+        &'a self,
+        key: &'a Key,
+        origin: OriginId,
+        now: UnixMs,
+    ) -> impl Iterator<Item = wire::View> + 'a {
+        self.shown(now)
+            .map(move |cell| wire::View { key: key.as_bytes().to_vec(), ..self.view(cell.sequence, origin) })
+    }
+
+    /// How many of them there are.
+    pub(super) fn views_len(&self, now: UnixMs) -> usize {
+        self.shown(now).count()
+    }
+
+    fn shown(&self, now: UnixMs) -> impl Iterator<Item = &CellState> {
+        let oldest = self.oldest(now);
+        let most = usize::try_from(self.resolution()).unwrap_or(usize::MAX).saturating_add(1);
+        self.cells.iter().filter(move |cell| cell.sequence >= oldest).take(most)
     }
 
     /// Where `origin` stands among the followers, or would.
@@ -192,7 +258,7 @@ impl KeyState {
             Err(place) => place,
         };
         let mut displaced = false;
-        let place = match (self.cells.len() >= MAX_CELLS, place.checked_sub(1)) {
+        let place = match (self.cells.len() >= self.max_cells(), place.checked_sub(1)) {
             (false, _) => place,
             (true, None) => return Err(Refused::Full),
             (true, Some(before)) => {

@@ -32,7 +32,7 @@ pub struct Merge {
     pub expires: UnixMs,
     /// Granted or refused in the same step.
     pub proposal: Option<Proposal>,
-    /// Whether the cell before is read as well.
+    /// Whether the cells before are read as well: as many as the key's resolution says, all that a window touches.
     pub wants_previous: bool,
     /// In which of the store's lives, as the region counts them, this was to be said.
     pub life: u32,
@@ -49,9 +49,10 @@ pub struct Proposal {
     pub limit: u64,
     /// Other regions' use of the cell.
     pub global_current: u64,
-    /// Other regions' use of the cell before.
+    /// Other regions' use of the cells before.
     pub global_previous: u64,
-    /// Milliseconds of the cell before that the window still covers; at most `cell_ms`.
+    /// Milliseconds of the cells before that count: of a single one those that the window still covers, else all. At most
+    /// `cell_ms`.
     pub covered_ms: u64,
     /// Length of a cell; at least 1.
     pub cell_ms: u64,
@@ -64,8 +65,8 @@ pub struct Merged {
     pub granted: Option<bool>,
     /// All components of the cell.
     pub current: Vec<Part>,
-    /// All components of the cell before; `None` if it was not read.
-    pub previous: Option<Vec<Part>>,
+    /// All components of each cell before, newest first; empty if they were not read.
+    pub previous: Vec<Vec<Part>>,
     /// Lowest limit that anybody named for the cell; `u64::MAX` if nobody did.
     pub limit: u64,
 }

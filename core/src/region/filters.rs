@@ -26,7 +26,7 @@ impl Region {
         reported
     }
 
-    /// Grants `own + cost` or not, and tells all that is known of the cell and the one before. An error means that the
+    /// Grants `own + cost` or not, and tells all that is known of the cell and of those before that count. An error means that the
     /// region cannot judge it.
     pub fn consult(
         &mut self,
@@ -76,8 +76,10 @@ impl Region {
             return None;
         }
         self.subscribers.go_on(origin, &self.keys);
+        let keys = &self.keys;
+        let views_of = |slot: usize| keys.at(slot).map_or(0, |(_, state)| state.views_len(now));
         let (slots, complete) =
-            self.subscribers.take(origin, wire::MAX_FRAME_CELLS / 2, self.backing.is_whole());
+            self.subscribers.take(origin, wire::MAX_FRAME_CELLS, views_of, self.backing.is_whole());
         let views = slots
             .into_iter()
             .filter_map(|slot| self.keys.at(slot))
@@ -156,13 +158,15 @@ pub(super) fn admits(state: &KeyState, at: &Position, origin: OriginId, ask: &wi
     proposed <= MAX_COUNT && ask.cost <= limit && used.admits(at, 0, limit)
 }
 
-/// All that is known of the cell that was asked about and the one before.
+/// All that is known of the cell that was asked about and of those before that count beside it.
 pub(super) fn answer(state: &KeyState, origin: OriginId, ask: &wire::Consult, granted: bool) -> wire::Answer {
+    let mut before = state.before(ask.sequence).map(|sequence| state.view(sequence, origin));
     wire::Answer {
         id: ask.id,
         granted,
         current: Some(state.view_in_full(ask.sequence, origin)),
-        previous: ask.sequence.checked_sub(1).map(|sequence| state.view(sequence, origin)),
+        previous: before.next(),
+        older: before.collect(),
     }
 }
 

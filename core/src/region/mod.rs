@@ -12,7 +12,7 @@
 //! What peers may make it hold is bounded; the bounds multiply, as a key costs what its origins cost:
 //!
 //! - keys by [`RegionLimits::max_keys`], and by time: one that no window touches any more is forgotten;
-//! - cells of a key by the plausible sequences, now ± [`MAX_SEQUENCE_SKEW`];
+//! - cells of a key by the plausible sequences, now ± [`MAX_WINDOW_SKEW`] windows;
 //! - components of a cell and followers of a key by `MAX_ORIGINS_A_KEY` each, however many origins come and go:
 //!   a further origin's counts and consults are refused, and it hears of the key only while that is hot;
 //! - origins that are there at the same time, and with them subscribers, by [`RegionLimits::max_origins`];
@@ -58,8 +58,8 @@ pub use replay::{HotCell, Proposed};
 pub const ORIGIN_ALIVE_MS: u64 = 2_000;
 /// An origin is forgotten after this long without a frame.
 const SILENT_MS: u64 = 3_600_000;
-/// How far a sequence may lie from the aggregator's own; more means that a clock is wrong.
-pub const MAX_SEQUENCE_SKEW: u64 = 2;
+/// How many windows a sequence may lie from the aggregator's own; more means that a clock is wrong.
+pub const MAX_WINDOW_SKEW: u64 = 2;
 
 /// Bounds of a [`Region`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +83,8 @@ pub enum Refused {
     /// The key's bytes are not a key.
     #[error("malformed key")]
     Key,
-    /// More than two cells away from now.
-    #[error("sequence is more than two cells away from now")]
+    /// More than two windows away from now.
+    #[error("sequence is more than two windows away from now")]
     Sequence,
     /// A component beyond [`MAX_COUNT`].
     #[error("implausible component")]
@@ -208,7 +208,8 @@ impl Region {
     /// again soon, as there is more to forget than it takes on at once.
     pub fn tick(&mut self, now: UnixMs) -> bool {
         self.origins.retain(|_, last| now.0.saturating_sub(last.0) < SILENT_MS);
-        self.work.sweep(&mut self.keys);
+        let cells = self.live_cells();
+        self.work.sweep(&mut self.keys, usize::try_from(cells).unwrap_or(usize::MAX));
         self.keys.expire(now)
     }
 
@@ -226,7 +227,7 @@ impl Region {
             keys: self.keys.len(),
             live_origins: self.live_origins(now),
             pending_pushes: self.subscribers.pending(),
-            windows: (self.work.created + self.imported).saturating_sub(self.keys.forgotten()),
+            windows: self.live_cells(),
             windows_created: self.work.created,
             windows_forgotten: self.keys.forgotten(),
             pending_replays: self.pending_merges(),
@@ -234,13 +235,17 @@ impl Region {
             pending_publications: self.work.len(Errand::Publish),
         }
     }
+
+    fn live_cells(&self) -> u64 {
+        (self.work.created + self.imported).saturating_sub(self.keys.forgotten())
+    }
 }
 
 /// Whether a count can be one, and the present position in the key's windows. No key is made yet: most are known.
 fn checked(key: &[u8], sequence: u64, component: u64, now: UnixMs) -> Result<Position, Refused> {
     let parts = KeyParts::decode(key).map_err(|_| Refused::Key)?;
     let at = Position::at(now, parts.cell_ms());
-    if sequence.abs_diff(at.sequence) > MAX_SEQUENCE_SKEW {
+    if sequence.abs_diff(at.sequence) > MAX_WINDOW_SKEW.saturating_mul(u64::from(parts.resolution)) {
         return Err(Refused::Sequence);
     }
     if component > MAX_COUNT {

@@ -1,11 +1,12 @@
 //! The globe: which cells the other regions are to hear of, and what is heard from them.
 //!
 //! A region publishes the sum of its own components and nothing that it imported, so nobody's use comes back to him.
-//! It speaks of a cell once that has reached half its limit, or where another region spoke of it before, and again
+//! It speaks of a cell once that (or, where windows are cut finer, a window that touches it) has reached half its limit, or where another region spoke of it before, and again
 //! when it has grown. Cells come in the order in which they became due; no walk over all others is needed.
 //!
 //! Leaves to others: when that is done and over what (`aggregator`), rows and queries (`aggregator`).
 
+use super::cell::CellState;
 use super::exchange::Publication;
 use super::work::Errand;
 use super::{Refused, Region, checked};
@@ -43,9 +44,9 @@ impl Region {
         for _ in 0..most {
             let Some(spot) = self.work.pop(Errand::Publish, &mut self.keys) else { break };
             let Some((key, state)) = self.keys.at(spot.slot) else { continue };
-            let Some(cell) = state.cell(spot.sequence).filter(|cell| cell.is_worth_publishing()) else {
-                continue;
-            };
+            let load = state.load(spot.sequence);
+            let due_still = |cell: &&CellState| load.is_global && cell.is_unpublished();
+            let Some(cell) = state.cell(spot.sequence).filter(due_still) else { continue };
             due.push(Due {
                 publication: Publication {
                     key: key.clone(),
@@ -53,7 +54,7 @@ impl Region {
                     count: cell.sum(),
                     expires: state.expires(spot.sequence),
                 },
-                utilisation: cell.utilisation(),
+                utilisation: load.utilisation,
             });
         }
         (due, self.republish.is_some() || self.work.len(Errand::Publish) > 0)

@@ -15,7 +15,7 @@ use super::work::{Errand, Spot};
 use super::{Refused, Region, checked};
 use crate::key::{Key, OriginId};
 use crate::time::UnixMs;
-use crate::window::{MAX_COUNT, Position};
+use crate::window::MAX_COUNT;
 use crate::wire;
 use alloc::vec::Vec;
 
@@ -156,16 +156,16 @@ impl Region {
             self.work.note(slot, ask.sequence, state, self.backing.life);
             return Ok(Proposed::Settled(answer(state, origin, ask, false)));
         }
-        let global = |sequence: Option<u64>| {
-            sequence.and_then(|sequence| state.cell(sequence)).map_or(0, |cell| cell.global_others)
-        };
+        let global = |sequence: u64| state.cell(sequence).map_or(0, |cell| cell.global_others);
+        let global_previous = state.before(ask.sequence).map(global).fold(0, u64::saturating_add);
         let proposal = Proposal {
             origin,
             own: ask.own.saturating_add(ask.cost).min(MAX_COUNT),
             limit: ask.limit.min(MAX_COUNT),
-            global_current: global(Some(ask.sequence)),
-            global_previous: global(ask.sequence.checked_sub(1)),
-            covered_ms: at.until_next_ms(),
+            global_current: global(ask.sequence),
+            global_previous: global_previous.min(MAX_COUNT),
+            // Several count in full, as far as each reaches into the window.
+            covered_ms: if state.resolution() == 1 { at.until_next_ms() } else { at.cell_ms },
             cell_ms: at.cell_ms,
         };
         let expires = state.expires(ask.sequence);
@@ -253,9 +253,9 @@ impl Region {
             let Some(spot) = self.work.pop(Errand::Hot, &mut self.keys) else { break };
             let Some((key, state)) = self.keys.at_mut(spot.slot) else { continue };
             let expires = state.expires(spot.sequence);
+            let utilisation = state.load(spot.sequence).utilisation;
             let Some(cell) = state.known_mut(spot.sequence) else { continue };
             cell.hot_in = life;
-            let utilisation = cell.utilisation();
             hot.push(HotCell { key: key.clone(), sequence: spot.sequence, expires, utilisation });
         }
         hot
@@ -319,15 +319,19 @@ impl Region {
         // A word that was on its way while the store was found wiped may be about what it held before.
         let holds = (merge.life == life).then_some(life);
         // A cell that was forgotten since is over.
-        let Some(cell) = state.known_mut(sequence) else { return };
-        let became_hot = cell.note_limit(merged.limit);
-        let mut grew = cell.learn_all(&merged.current, holds, now) || became_hot;
-        if let (Some(parts), Some(before)) = (&merged.previous, sequence.checked_sub(1))
-            && (!parts.is_empty() || state.cell(before).is_some())
-            && Position::at(now, state.cell_ms()).sequence <= before.saturating_add(1)
-        {
-            grew |= state.cell_mut(before).is_ok_and(|cell| cell.learn_all(parts, holds, now));
-            self.work.note(slot, before, state, Some(life));
+        if state.cell(sequence).is_none() {
+            return;
+        }
+        let mut grew = state.note_limit(sequence, merged.limit);
+        if let Some(cell) = state.known_mut(sequence) {
+            grew |= cell.learn_all(&merged.current, holds, now);
+        }
+        let oldest = state.oldest(now);
+        for (before, parts) in state.before(sequence).zip(&merged.previous) {
+            if before >= oldest && (!parts.is_empty() || state.cell(before).is_some()) {
+                grew |= state.cell_mut(before).is_ok_and(|cell| cell.learn_all(parts, holds, now));
+                self.work.note(slot, before, state, Some(life));
+            }
         }
         self.work.note(slot, sequence, state, Some(life));
         if !grew {
@@ -344,11 +348,9 @@ impl Region {
     /// of keys that they follow.
     fn share(&mut self, slot: usize, sequence: u64) {
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
-        let followed = is_followed_elsewhere(state, sequence, &self.subscribers);
-        let Some(cell) = state.known_mut(sequence) else { return };
-        if cell.is_hot() || followed {
-            self.work.push(Errand::Share, slot, cell);
-        }
+        let shared = state.load(sequence).is_hot || is_followed_elsewhere(state, sequence, &self.subscribers);
+        let Some(cell) = state.known_mut(sequence).filter(|_| shared) else { return };
+        self.work.push(Errand::Share, slot, cell);
     }
 
     fn change_of(&self, spot: Spot) -> Option<wire::Change> {
@@ -369,10 +371,9 @@ impl Region {
     }
 }
 
-/// Whether an origin that does not subscribe here uses the cell or the one before, and is not the only one.
+/// Whether an origin that does not subscribe here uses the cell or one before that counts, and is not the only one.
 fn is_followed_elsewhere(state: &KeyState, sequence: u64, subscribers: &Subscribers) -> bool {
-    let cells = [Some(sequence), sequence.checked_sub(1)].into_iter().flatten();
-    let users = cells.filter_map(|sequence| state.cell(sequence)).flat_map(|cell| &cell.components);
+    let users = state.touching(sequence).flat_map(|cell| &cell.components);
     let (mut first, mut several, mut elsewhere) = (None, false, false);
     for user in users.map(|component| component.origin) {
         several |= *first.get_or_insert(user) != user;

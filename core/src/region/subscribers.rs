@@ -102,11 +102,23 @@ impl Subscribers {
         self.queues.contains_key(&origin)
     }
 
-    /// Takes the slots of up to `most` keys, and whether the snapshot is complete with them; it never is before the region is
-    /// `whole`.
-    pub(super) fn take(&mut self, origin: OriginId, most: usize, whole: bool) -> (Vec<usize>, bool) {
+    /// Takes the slots of as many keys as have room in `most` views, of which each needs some by `views_of`.
+    /// And whether the snapshot is complete with them; it never is before the region is `whole`.
+    pub(super) fn take(
+        &mut self,
+        origin: OriginId,
+        most: usize,
+        views_of: impl Fn(usize) -> usize,
+        whole: bool,
+    ) -> (Vec<usize>, bool) {
         let Some(queue) = self.queues.get_mut(&origin) else { return Default::default() };
-        let taken = queue.order.len().min(most);
+        let mut views = 0usize;
+        let fits = |slot: &&usize| {
+            // A key without cells costs a look, so they are not taken without end either.
+            views = views.saturating_add(views_of(**slot).max(1));
+            views <= most
+        };
+        let taken = queue.order.iter().take_while(fits).count();
         let slots: Vec<usize> = queue.order.drain(..taken).collect();
         for slot in &slots {
             queue.queued.remove(slot);

@@ -5,7 +5,7 @@
 
 use super::Refused;
 use super::cell::{CellState, Queued};
-use super::cells::{KeyState, MAX_CELLS};
+use super::cells::KeyState;
 use super::keys::Keys;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -64,20 +64,51 @@ impl Work {
     /// Queues a cell that changed for all who are to hear of it. `life` is that of the regional store, if there is one.
     pub(super) fn note(&mut self, slot: usize, sequence: u64, state: &mut KeyState, life: Option<u32>) {
         let published = state.is_published();
+        let load = state.load(sequence);
         let Some(cell) = state.known_mut(sequence) else { return };
         if !cell.queued.counted {
             cell.queued.counted = true;
             self.created = self.created.saturating_add(1);
         }
-        if published && cell.is_worth_publishing() {
+        if published && load.is_global && cell.is_unpublished() {
             self.push(Errand::Publish, slot, cell);
         }
-        let Some(life) = life else { return };
-        if !cell.queued.replay && cell.unstored(life).next().is_some() {
-            self.push(Errand::Replay, slot, cell);
+        if let Some(life) = life {
+            if !cell.queued.replay && cell.unstored(life).next().is_some() {
+                self.push(Errand::Replay, slot, cell);
+            }
+            if cell.hot_in != life && load.is_hot {
+                self.push(Errand::Hot, slot, cell);
+            }
         }
-        if cell.hot_in != life && cell.is_hot() {
-            self.push(Errand::Hot, slot, cell);
+        if state.resolution() > 1 && (load.is_hot || load.is_global) {
+            self.note_windows(slot, sequence, state, life);
+        }
+    }
+
+    /// The other cells of the windows that touch `sequence`: what is used in one of them may be what makes the window full,
+    /// and whoever is to hear of that needs them all.
+    fn note_windows(&mut self, slot: usize, sequence: u64, state: &mut KeyState, life: Option<u32>) {
+        let (published, near) = (state.is_published(), state.resolution());
+        let unhot = |cell: &CellState| life.filter(|life| cell.hot_in != *life && !cell.queued.hot);
+        let unpublished = |cell: &CellState| published && !cell.queued.publish && cell.is_unpublished();
+        let waits = |cell: &&CellState| {
+            cell.sequence.abs_diff(sequence) <= near && (unhot(cell).is_some() || unpublished(cell))
+        };
+        let waiting: Vec<u64> = state.cells().iter().filter(waits).map(|cell| cell.sequence).collect();
+        for other in waiting {
+            let load = state.load(other);
+            let Some(cell) = state.known_mut(other) else { continue };
+            if load.is_global && unpublished(cell) {
+                self.push(Errand::Publish, slot, cell);
+            }
+            if let Some(life) = unhot(cell).filter(|_| load.is_hot) {
+                self.push(Errand::Hot, slot, cell);
+                // It was raised in the store when it mattered to nobody else yet.
+                if cell.stored(life).next().is_some() {
+                    self.push(Errand::Share, slot, cell);
+                }
+            }
         }
     }
 
@@ -129,9 +160,10 @@ impl Work {
     }
 
     /// Drops what waits for cells that were forgotten, where that has become much: a store may be away for long.
-    pub(super) fn sweep(&mut self, keys: &mut Keys) {
+    /// `cells` is how many there are.
+    pub(super) fn sweep(&mut self, keys: &mut Keys, cells: usize) {
         for errand in Errand::ALL {
-            if self.len(errand) <= MAX_CELLS * keys.len() + STALE_ENTRIES {
+            if self.len(errand) <= cells.saturating_mul(2).saturating_add(STALE_ENTRIES) {
                 continue;
             }
             let waiting: Vec<Spot> = self.queue(errand).drain(..).collect();

@@ -11,6 +11,7 @@ use super::matcher::Conditions;
 use super::overrides::Overrides;
 use super::strategy::{Held, Kind};
 use crate::exact::Strategy;
+use crate::key::CEILING_RESOLUTION;
 use alloc::string::String;
 
 /// One of `rules`, in force for each request that its `match` fits.
@@ -20,7 +21,7 @@ pub struct Rule {
     /// and logs.
     pub name: String,
     /// `namespace` (default: the rule's name): where identifiers are counted. Rules of one namespace and window count
-    /// together.
+    /// together, those with a ceiling apart.
     pub namespace: String,
     /// `strategy` (default `window`): how the limit is held; with `ledger` goes a `zone` of at least 1.
     pub strategy: Strategy,
@@ -30,6 +31,9 @@ pub struct Rule {
     /// `window` (required, but for a ledger, whose zone says it): `"1s"` to `"31d"`, or whole milliseconds; here in
     /// milliseconds; a ledger's is 0.
     pub duration_ms: u64,
+    /// `ceiling` (default false; a window's only, of a multiple of 10 ms): no true window holds more than the limit, wherever it
+    /// begins.
+    pub ceiling: bool,
     /// `cost` (default 1): what a request uses, as a number of 0 or more, or as
     /// `{header, cap, default}` by a header of at least 1 (default 1 without it) and at most the cap.
     pub cost: Cost,
@@ -84,7 +88,7 @@ pub enum FirstRequest {
     Trust,
 }
 
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 16] = [
     "name",
     "match",
     "namespace",
@@ -93,6 +97,7 @@ const FIELDS: [&str; 15] = [
     "zone",
     "limit",
     "window",
+    "ceiling",
     "cost",
     "overrides",
     "missing",
@@ -103,6 +108,11 @@ const FIELDS: [&str; 15] = [
 ];
 
 impl Rule {
+    /// Cells per window of the keys on which the rule counts.
+    pub fn resolution(&self) -> u16 {
+        if self.ceiling { CEILING_RESOLUTION } else { 1 }
+    }
+
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Rule> {
         let fields = node.object(&FIELDS, errors)?;
         let name = fields.required("name", "a name for headers, metrics and logs", errors, |n, e| n.name(e));
@@ -118,6 +128,7 @@ impl Rule {
         // What follows a strategy that cannot be read is read as the usual one's.
         let of = kind.unwrap_or_default();
         let held = of.read_limit(&fields, errors);
+        let ceiling = of.read_ceiling(&fields, held.as_ref(), errors);
         let cost = fields.or("cost", Cost::Fixed(1), errors, Cost::read);
         let overrides =
             fields.or("overrides", Overrides::default(), errors, |n, e| Overrides::read(n, of, e));
@@ -136,6 +147,7 @@ impl Rule {
             strategy,
             limit,
             duration_ms,
+            ceiling: ceiling?,
             cost: cost?,
             missing: missing?,
             shadow: shadow?,

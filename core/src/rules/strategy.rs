@@ -9,6 +9,7 @@ use super::duration::Span;
 use super::errors::Errors;
 use super::fields::{Fields, Node};
 use crate::exact::{MAX_LOG_LIMIT, Strategy};
+use crate::key::CEILING_RESOLUTION;
 
 const WINDOW: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
 
@@ -60,6 +61,16 @@ impl Kind {
         Some(Held { strategy, limit: limit?, duration_ms: duration_ms? })
     }
 
+    /// Reads `ceiling`, for which the window has to fall into cells of whole milliseconds.
+    pub fn read_ceiling(self, fields: &Fields<'_>, held: Option<&Held>, errors: &mut Errors) -> Option<bool> {
+        let why = match self {
+            Kind::Window => return read_windows_ceiling(fields, held, errors),
+            Kind::Log => "is of no use here, as no window of a log ever holds more than its limit",
+            Kind::Ledger => "is of no use here, as no window of a ledger ever holds more than its rate",
+        };
+        without("ceiling", why, "\"strategy\": \"window\", or no ceiling", fields, errors).map(|()| false)
+    }
+
     /// Reads a limit, a rule's or an override's.
     pub fn read_most(self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
         match self {
@@ -92,6 +103,19 @@ impl Kind {
         let counts =
             self != Kind::Ledger || without("namespace", why, "no namespace", fields, errors).is_some();
         (asks && counts).then_some(())
+    }
+}
+
+fn read_windows_ceiling(fields: &Fields<'_>, held: Option<&Held>, errors: &mut Errors) -> Option<bool> {
+    let ceiling = fields.or("ceiling", false, errors, |n, e| n.boolean(e))?;
+    let uneven = held.is_some_and(|held| !held.duration_ms.is_multiple_of(CEILING_RESOLUTION.into()));
+    match fields.get("window").filter(|_| ceiling && uneven) {
+        Some(window) => window.reject(
+            errors,
+            "cannot be cut into ten cells of whole milliseconds, as a ceiling needs",
+            "a multiple of 10ms, or no ceiling",
+        ),
+        None => Some(ceiling),
     }
 }
 

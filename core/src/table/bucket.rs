@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! bucket:  layout u8 · entries u8 · evicted_through u64 · entry…
-//! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 14 × u64 · key · reservation…
+//! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 14 × u64 · key · older cell… · reservation…
+//! flags:   current unbased · previous unbased · unstored · 0 · older cells u4
+//! older:   unbased u8 · 4 × u64
 //! ```
 //! All little-endian. Bytes that do not parse (another layout, somebody else's key) count as an empty bucket, entries
 //! that do not parse as none.
 //!
 //! Leaves to others: loading and storing the bytes (`Shared`), what the fields mean (`entry`).
 
-use super::entry::{Cell, Entry, Reservation, ReservationKind, Tag};
+use super::entry::{Cell, Entry, MAX_OLDER, Reservation, ReservationKind, Tag};
 use crate::time::{MonoMs, UnixMs};
 use crate::window::Position;
 use alloc::vec::Vec;
@@ -21,6 +23,10 @@ const RESERVATION: usize = 4 * 8;
 const CURRENT_UNBASED: u8 = 1;
 const PREVIOUS_UNBASED: u8 = 2;
 const UNSTORED: u8 = 4;
+/// Of the flags, the number of older cells.
+const OLDER_SHIFT: u8 = 4;
+const OLDER: usize = 1 + 4 * 8;
+const _: () = assert!(MAX_OLDER < 1 << (8 - OLDER_SHIFT));
 
 /// A bucket's bytes, parsed in place; reused from load to load.
 #[derive(Clone, Debug, Default)]
@@ -133,7 +139,9 @@ impl Bucket {
 
     /// Writes an entry back to where it was found, or a vacant one to the end.
     pub fn put(&mut self, found: &Found, key: &[u8]) {
-        let length = FIXED + key.len() + found.entry.reservations.len() * RESERVATION;
+        let entry = &found.entry;
+        let length =
+            FIXED + key.len() + older_of(entry).len() * OLDER + entry.reservations.len() * RESERVATION;
         if found.length == 0 {
             self.bytes.resize(found.at + length, 0);
             self.count(1);
@@ -141,7 +149,7 @@ impl Bucket {
             let zeros = core::iter::repeat_n(0, length);
             self.bytes.splice(found.at..found.at + found.length, zeros);
         }
-        self.write(found.at, length, &found.entry, key);
+        self.write(found.at, length, entry, key);
     }
 
     /// Makes room for one entry below `most`: the least used entry leaves, but none that `may_leave` holds back.
@@ -158,7 +166,7 @@ impl Bucket {
                 .entries()
                 .filter_map(|(key, found)| {
                     let now = at(key);
-                    let over = now.sequence.saturating_sub(found.entry.sequence) > 1;
+                    let over = now.sequence.saturating_sub(found.entry.sequence) > found.entry.before();
                     (over || may_leave(&found.entry)).then(|| {
                         let rank =
                             if over { (0, MonoMs(0)) } else { (found.entry.hits, found.entry.charged) };
@@ -220,8 +228,16 @@ impl Bucket {
         let length = usize::from(u16::from_le_bytes(*self.bytes.get(at..)?.first_chunk::<2>()?));
         let key = usize::from(*self.bytes.get(at + 2)?);
         let reservations = usize::from(*self.bytes.get(at + 3)?);
-        let fits = length == FIXED + key + reservations * RESERVATION && at + length <= self.bytes.len();
+        let older = self.older_at(at)?;
+        let sound = length == FIXED + key + older * OLDER + reservations * RESERVATION;
+        let fits = sound && at + length <= self.bytes.len();
         fits.then_some(length)
+    }
+
+    /// Number of older cells of the entry at `at`.
+    fn older_at(&self, at: usize) -> Option<usize> {
+        let older = usize::from(self.bytes.get(at + 5)? >> OLDER_SHIFT);
+        (older <= MAX_OLDER).then_some(older)
     }
 
     fn key_at(&self, at: usize) -> Option<&[u8]> {
@@ -239,8 +255,11 @@ impl Bucket {
             confirmed: field(first + 3),
             unbased: byte(5) & flag != 0,
         };
+        let older = self.older_at(at).unwrap_or(0);
         let first = at + FIXED + usize::from(byte(2));
-        let reservation = |index: usize| read_reservation(&self.bytes, first + index * RESERVATION);
+        let older_cell = |index: usize| read_older(&self.bytes, first + index * OLDER);
+        let reserved = first + older * OLDER;
+        let reservation = |index: usize| read_reservation(&self.bytes, reserved + index * RESERVATION);
         Entry {
             fingerprint: field(0),
             limit: field(1),
@@ -252,6 +271,7 @@ impl Bucket {
             sequence: field(5),
             current: cell(6, CURRENT_UNBASED),
             previous: cell(10, PREVIOUS_UNBASED),
+            older: (0..older).map(older_cell).collect(),
             reservations: (0..usize::from(byte(3))).map(reservation).collect(),
         }
     }
@@ -267,7 +287,8 @@ impl Bucket {
             entry.hits,
             unbased(&entry.current, CURRENT_UNBASED)
                 | unbased(&entry.previous, PREVIOUS_UNBASED)
-                | if entry.unstored { UNSTORED } else { 0 },
+                | if entry.unstored { UNSTORED } else { 0 }
+                | (older_of(entry).len() as u8) << OLDER_SHIFT,
         ];
         let (current, previous) = (&entry.current, &entry.previous);
         let words = [
@@ -295,9 +316,38 @@ impl Bucket {
         if let Some(place) = out.get_mut(FIXED..FIXED + key.len()) {
             place.copy_from_slice(key);
         }
-        for (index, reservation) in entry.reservations.iter().enumerate() {
-            write_reservation(out, FIXED + key.len() + index * RESERVATION, reservation);
+        for (index, cell) in older_of(entry).iter().enumerate() {
+            write_older(out, FIXED + key.len() + index * OLDER, cell);
         }
+        let reserved = FIXED + key.len() + older_of(entry).len() * OLDER;
+        for (index, reservation) in entry.reservations.iter().enumerate() {
+            write_reservation(out, reserved + index * RESERVATION, reservation);
+        }
+    }
+}
+
+fn older_of(entry: &Entry) -> &[Cell] {
+    entry.older.get(..MAX_OLDER).unwrap_or(&entry.older)
+}
+
+fn read_older(bytes: &[u8], at: usize) -> Cell {
+    let field = |index: usize| word(bytes, at + 1 + index * 8);
+    Cell {
+        own: field(0),
+        region_others: field(1),
+        global_others: field(2),
+        confirmed: field(3),
+        unbased: bytes.get(at) == Some(&1),
+    }
+}
+
+fn write_older(bytes: &mut [u8], at: usize, cell: &Cell) {
+    if let Some(unbased) = bytes.get_mut(at) {
+        *unbased = u8::from(cell.unbased);
+    }
+    let words = [cell.own, cell.region_others, cell.global_others, cell.confirmed];
+    for (index, value) in words.into_iter().enumerate() {
+        set_word(bytes, at + 1 + index * 8, value);
     }
 }
 

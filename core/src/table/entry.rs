@@ -1,9 +1,12 @@
-//! One key of the table: two cells, what is reserved in them, and how fresh all that is.
+//! One key of the table: the cells that a window touches, what is reserved in them, and how fresh all that is.
+//!
+//! Those are two for most keys. One whose window is cut finer has more of them, all that the entry is made with: they
+//! stand in a list of their own, so that the others pay nothing for it.
 //!
 //! Leaves to others: its place among the bytes of a bucket (`bucket`), decisions (`limiter`).
 
 use crate::time::MonoMs;
-use crate::window::{MAX_COUNT, Position, Used};
+use crate::window::{Counts, MAX_CELLS, MAX_COUNT, Position, Used};
 use crate::wire;
 use alloc::vec::Vec;
 
@@ -12,8 +15,10 @@ use alloc::vec::Vec;
 pub const MAX_RESERVATIONS: usize = 64;
 /// Of these, how many may be leases.
 pub const MAX_LEASES: usize = 8;
-/// A sequence this far ahead of now is no small step of the clock any more.
+/// A sequence more than so many windows ahead of now is no small step of the clock any more.
 const MAX_AHEAD: u64 = 2;
+/// Most cells of an entry beside the current one and the one before.
+pub const MAX_OLDER: usize = MAX_CELLS - 2;
 
 /// What is known of one cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,32 +91,49 @@ pub struct Entry {
     pub current: Cell,
     /// The one before.
     pub previous: Cell,
-    /// What is reserved in either.
+    /// Those before that, newest first, where a window touches more than two: always as many, empty ones too.
+    pub older: Vec<Cell>,
+    /// What is reserved in any of them.
     pub reservations: Vec<Reservation>,
 }
 
 impl Entry {
+    /// An entry in which nothing is known, in cell `sequence` of a key of this `resolution`.
+    pub fn new(fingerprint: u64, resolution: u16, sequence: u64) -> Entry {
+        let older = usize::from(resolution).saturating_sub(1).min(MAX_OLDER);
+        Entry { fingerprint, sequence, older: alloc::vec![Cell::default(); older], ..Entry::default() }
+    }
+
+    /// Cells before the current one that a window touches: the key's resolution.
+    pub fn before(&self) -> u64 {
+        (self.older.len() as u64).saturating_add(1)
+    }
+
+    /// Length of a window in milliseconds, whose cells have `cell_ms`.
+    pub fn window_ms(&self, cell_ms: u64) -> u64 {
+        cell_ms.saturating_mul(self.before())
+    }
+
     /// Brings the cells to `at`, and turns reservations of the dead into spent. Returns the moment as the entry's
     /// current cell sees it: its start, where the clock went back a little.
     pub fn advance(&mut self, at: &Position, now: MonoMs) -> Position {
         self.reap(now);
         let ahead = self.sequence.saturating_sub(at.sequence);
-        if ahead > MAX_AHEAD {
-            // The clock had been far ahead and was set right: the count stays, its cell is the one of now.
-            self.previous = Cell::default();
-            self.current.confirmed = 0;
-            self.move_reservations(at.sequence);
-            self.sequence = at.sequence;
+        if ahead > MAX_AHEAD.saturating_mul(self.before()) {
+            self.set_back(at.sequence);
         }
         match at.sequence.saturating_sub(self.sequence) {
             0 => {}
-            1 => {
-                self.previous = core::mem::take(&mut self.current);
+            cells if cells <= self.before() => {
+                for _ in 0..cells {
+                    self.roll();
+                }
                 self.sequence = at.sequence;
             }
             _ => {
                 self.previous = Cell::default();
                 self.current = Cell::default();
+                self.older.fill(Cell::default());
                 self.unstored = false;
                 self.sequence = at.sequence;
                 // The region has forgotten by now that this process follows the key.
@@ -119,7 +141,7 @@ impl Entry {
             }
         }
         if !self.reservations.is_empty() {
-            let oldest = self.sequence.saturating_sub(1);
+            let oldest = self.sequence.saturating_sub(self.before());
             self.reservations.retain(|reservation| reservation.sequence >= oldest);
         }
         at.seen_from(self.sequence)
@@ -127,16 +149,33 @@ impl Entry {
 
     /// What counts as used, reservations aside.
     pub fn used(&self) -> Used {
-        Used { current: self.current.used(), previous: self.previous.used() }
+        if self.older.is_empty() {
+            return Used::Average { current: self.current.used(), previous: self.previous.used() };
+        }
+        self.ceiling(|_| 0)
     }
 
     /// What counts as used if everybody spends what is reserved.
     pub fn used_and_reserved(&self) -> Used {
-        let used = self.used();
-        Used {
-            current: used.current.saturating_add(self.reserved_in(self.sequence)),
-            previous: used.previous.saturating_add(self.reserved_in(self.sequence.saturating_sub(1))),
+        if self.older.is_empty() {
+            let before = self.sequence.saturating_sub(1);
+            return Used::Average {
+                current: self.current.used().saturating_add(self.reserved_in(self.sequence)),
+                previous: self.previous.used().saturating_add(self.reserved_in(before)),
+            };
         }
+        self.ceiling(|sequence| self.reserved_in(sequence))
+    }
+
+    /// The cells that a window touches, from the current one back, each with its sequence.
+    pub fn cells(&self) -> impl Iterator<Item = (u64, &Cell)> {
+        let cells = [&self.current, &self.previous].into_iter().chain(&self.older);
+        (0..=self.sequence).rev().zip(cells)
+    }
+
+    fn ceiling(&self, reserved_in: impl Fn(u64) -> u64) -> Used {
+        let counts = self.cells().map(|(sequence, cell)| cell.used().saturating_add(reserved_in(sequence)));
+        Used::Ceiling(Counts::new(self.older.len().saturating_add(2), counts))
     }
 
     /// Sum of the reservations in cell `sequence`.
@@ -162,12 +201,10 @@ impl Entry {
 
     /// The cell of `sequence`, if a window still touches it.
     pub fn cell(&self, sequence: u64) -> Option<&Cell> {
-        if sequence == self.sequence {
-            Some(&self.current)
-        } else if sequence.checked_add(1) == Some(self.sequence) {
-            Some(&self.previous)
-        } else {
-            None
+        match self.sequence.checked_sub(sequence)? {
+            0 => Some(&self.current),
+            1 => Some(&self.previous),
+            back => self.older.get(usize::try_from(back).ok()?.checked_sub(2)?),
         }
     }
 
@@ -195,6 +232,13 @@ impl Entry {
         Some(self.reservations.swap_remove(at).amount)
     }
 
+    /// The same of the newest cell in which `tag` reserved anything, and its sequence.
+    pub fn release_newest(&mut self, tag: Tag) -> Option<(u64, u64)> {
+        let held = self.reservations.iter().filter(|held| held.tag == tag);
+        let sequence = held.map(|held| held.sequence).max()?;
+        self.release(tag, sequence).map(|amount| (sequence, amount))
+    }
+
     /// Merges what the region knows. Everything grows by max; an unbased cell gets its base, once. True if it
     /// changed anything but the time.
     pub fn merge(&mut self, view: &wire::View, now: MonoMs) -> bool {
@@ -219,37 +263,69 @@ impl Entry {
         }
     }
 
-    /// What may be spent in the current cell that the region does not know of.
+    /// What may be spent in the cells that count in full that the region does not know of: usually the current one.
     pub fn unconfirmed(&self) -> u64 {
-        let spent = self.current.own.saturating_add(self.reserved_in(self.sequence));
-        spent.saturating_sub(self.current.confirmed)
+        let of = |(sequence, cell): (u64, &Cell)| {
+            let spent = cell.own.saturating_add(self.reserved_in(sequence));
+            spent.saturating_sub(cell.confirmed)
+        };
+        if self.older.is_empty() {
+            return of((self.sequence, &self.current));
+        }
+        self.cells().map(of).fold(0, u64::saturating_add)
     }
 
     /// Whether a base is missing in a cell that counts.
-    pub const fn is_unbased(&self) -> bool {
-        self.current.unbased || self.previous.unbased
+    pub fn is_unbased(&self) -> bool {
+        self.current.unbased || self.previous.unbased || self.older.iter().any(|cell| cell.unbased)
+    }
+
+    /// A base is missing in those cells of which `forgotten` says so.
+    pub fn mark_unbased(&mut self, forgotten: impl Fn(u64) -> bool) {
+        let cells = [&mut self.current, &mut self.previous].into_iter().chain(&mut self.older);
+        for (sequence, cell) in (0..=self.sequence).rev().zip(cells) {
+            cell.unbased = forgotten(sequence);
+        }
     }
 
     fn cell_mut(&mut self, sequence: u64) -> Option<&mut Cell> {
-        if sequence == self.sequence {
-            Some(&mut self.current)
-        } else if sequence.checked_add(1) == Some(self.sequence) {
-            Some(&mut self.previous)
-        } else {
-            None
+        match self.sequence.checked_sub(sequence)? {
+            0 => Some(&mut self.current),
+            1 => Some(&mut self.previous),
+            back => self.older.get_mut(usize::try_from(back).ok()?.checked_sub(2)?),
         }
+    }
+
+    /// Each cell becomes the one before it; the oldest is over.
+    fn roll(&mut self) {
+        let before = core::mem::replace(&mut self.previous, core::mem::take(&mut self.current));
+        if !self.older.is_empty() {
+            self.older.rotate_right(1);
+        }
+        if let Some(newest) = self.older.first_mut() {
+            *newest = before;
+        }
+    }
+
+    /// The clock had been far ahead and was set right: the counts stay, their cells are those up to now. Of two cells
+    /// the newer one is enough.
+    fn set_back(&mut self, sequence: u64) {
+        if self.older.is_empty() {
+            self.previous = Cell::default();
+        }
+        self.current.confirmed = 0;
+        self.previous.confirmed = 0;
+        self.older.iter_mut().for_each(|cell| cell.confirmed = 0);
+        for reservation in &mut self.reservations {
+            reservation.sequence = sequence;
+        }
+        self.sequence = sequence;
     }
 
     fn reap(&mut self, now: MonoMs) {
         while let Some(at) = self.reservations.iter().position(|held| held.expires <= now) {
             let dead = self.reservations.swap_remove(at);
             self.charge_in(dead.sequence, dead.amount, now);
-        }
-    }
-
-    fn move_reservations(&mut self, sequence: u64) {
-        for reservation in &mut self.reservations {
-            reservation.sequence = sequence;
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Envoy gives the workers of a process one thing in common: shared data, a map of byte strings with compare-and-set
 //! in which a key can never be deleted and a creation can be lost. So the table has a fixed number of buckets, made
-//! once, each holding a few keys with their current and previous cell. Whoever wants to change an entry loads its
+//! once, each holding a few keys with the cells that their windows touch. Whoever wants to change an entry loads its
 //! bucket, changes the bytes and stores them if nobody else has in between: exact however many workers there are.
 //!
 //! An entry keeps apart what is *spent* (`own`, only ever grows, the only value that is reported) and what is

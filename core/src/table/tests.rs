@@ -1,3 +1,4 @@
+use super::entry::MAX_OLDER;
 use super::*;
 use crate::time::{MonoMs, UnixMs};
 use crate::window::Position;
@@ -34,8 +35,15 @@ fn reservation() -> impl Strategy<Value = Reservation> {
 
 fn entry() -> impl Strategy<Value = Entry> {
     let reservations = prop::collection::vec(reservation(), 0..5);
-    (any::<[u64; 6]>(), any::<u8>(), cell(), cell(), reservations).prop_map(
-        |([fingerprint, limit, strict, charged, viewed, sequence], hits, current, previous, reservations)| {
+    let older = prop_oneof![Just(vec![]), prop::collection::vec(cell(), 1..=MAX_OLDER)];
+    let cells = (cell(), cell(), older);
+    (any::<[u64; 6]>(), any::<u8>(), cells, reservations).prop_map(
+        |(
+            [fingerprint, limit, strict, charged, viewed, sequence],
+            hits,
+            (current, previous, older),
+            reservations,
+        )| {
             Entry {
                 fingerprint,
                 limit,
@@ -47,6 +55,7 @@ fn entry() -> impl Strategy<Value = Entry> {
                 sequence,
                 current,
                 previous,
+                older,
                 reservations,
             }
         },
@@ -97,22 +106,23 @@ proptest! {
 
     #[test]
     fn spending_is_never_forgotten_while_a_window_touches_it(
-        steps in prop::collection::vec((0u64..3, 1u64..5), 1..40)
+        steps in prop::collection::vec((0u64..3, 1u64..5), 1..40), resolution in 1u16..=10
     ) {
-        let mut entry = Entry { sequence: 10, ..Entry::default() };
+        let mut entry = Entry::new(1, resolution, 10);
         let (mut now, mut spent) = (10u64, std::collections::BTreeMap::<u64, u64>::new());
         for (forward, cost) in steps {
             now += forward;
             entry.advance(&at(now), MonoMs(1));
             entry.charge(cost, MonoMs(1));
             *spent.entry(now).or_default() += cost;
-            prop_assert_eq!(entry.current.own, spent[&now]);
-            prop_assert_eq!(entry.previous.own, spent.get(&(now - 1)).copied().unwrap_or(0));
+            let held: Vec<u64> = entry.cells().map(|(_, cell)| cell.own).collect();
+            let counts = |back| spent.get(&(now - back)).copied().unwrap_or(0);
+            prop_assert_eq!(held, (0..=u64::from(resolution)).map(counts).collect::<Vec<_>>());
         }
     }
 
     #[test]
-    fn merging_views_is_commutative_and_idempotent(views in prop::collection::vec((9u64..=10, any::<[u32; 3]>()), 0..20)) {
+    fn merging_views_is_commutative_and_idempotent(views in prop::collection::vec((7u64..=10, any::<[u32; 3]>()), 0..20), resolution in 1u16..=10) {
         let view = |&(sequence, [own, region_others, global_others]): &(u64, [u32; 3])| wire::View {
             key: vec![],
             sequence,
@@ -121,11 +131,11 @@ proptest! {
             global_others: global_others.into(),
         };
         let merged = |order: Vec<wire::View>| {
-            let mut entry = Entry { sequence: 10, ..Entry::default() };
+            let mut entry = Entry::new(1, resolution, 10);
             for view in &order {
                 entry.merge(view, MonoMs(1));
             }
-            (entry.current, entry.previous)
+            entry.cells().map(|(_, cell)| *cell).collect::<Vec<_>>()
         };
         let forward: Vec<_> = views.iter().map(view).collect();
         let mut twice_backward: Vec<_> = views.iter().rev().map(view).collect();
@@ -143,6 +153,48 @@ fn a_reservation_of_the_dead_counts_as_spent() {
     entry.advance(&at(11), MonoMs(100));
     assert_eq!((entry.current.own, entry.previous.own, entry.reserved_in(10)), (0, 5, 0));
     assert_eq!(entry.release(LEASE, 10), None);
+}
+
+#[test]
+fn what_is_reserved_counts_in_its_cell_while_a_window_touches_that() {
+    let mut entry = Entry::new(1, 10, 100);
+    assert!(entry.reserve(LEASE, 5, MonoMs(1_000)));
+    let sum = |entry: &Entry| entry.used_and_reserved().effective(&at(entry.sequence));
+    for later in 0..=10 {
+        entry.advance(&at(100 + later), MonoMs(1));
+        assert_eq!((sum(&entry), entry.unconfirmed()), (5, 5), "{later} cells later");
+    }
+    let mut spent = entry.clone();
+    spent.advance(&at(110), MonoMs(1_000));
+    assert_eq!((spent.cell(100).map(|cell| cell.own), sum(&spent)), (Some(5), 5), "its owner is dead");
+    entry.advance(&at(111), MonoMs(1));
+    assert_eq!((sum(&entry), entry.release(LEASE, 100)), (0, None));
+}
+
+#[test]
+fn a_clock_set_right_leaves_all_counts_of_a_ceiling() {
+    // (cells back) → the sequence that the newest count is in
+    for (back, expected) in [(1, 100), (20, 100), (21, 79), (90, 10)] {
+        let mut entry = Entry::new(1, 10, 95);
+        entry.charge(4, MonoMs(1));
+        entry.advance(&at(100), MonoMs(1));
+        entry.charge(3, MonoMs(1));
+        let seen = entry.advance(&at(100 - back), MonoMs(2));
+        assert_eq!((entry.used().effective(&seen), entry.sequence), (7, expected), "back {back}");
+    }
+}
+
+#[test]
+fn an_entry_of_two_cells_takes_no_more_room_than_ever() {
+    let length = |entry: Entry| {
+        let mut bucket = Bucket::default();
+        bucket.check();
+        let found = bucket.vacant(entry);
+        bucket.put(&found, b"key");
+        bucket.bytes().len() - 10
+    };
+    assert_eq!(length(Entry::new(1, 1, 5)), 118 + 3);
+    assert_eq!(length(Entry::new(1, 10, 5)), 118 + 3 + 9 * 33);
 }
 
 #[test]
@@ -200,6 +252,16 @@ fn the_least_used_leaves_but_none_that_is_held_back() {
         "cells that are over hold nobody back"
     );
     assert_eq!(bucket.evicted_through(), UnixMs(11_000));
+}
+
+#[test]
+fn an_entry_of_many_cells_is_over_with_the_window_that_touches_its_newest() {
+    let mut bucket = Bucket::default();
+    bucket.check();
+    let found = bucket.vacant(Entry::new(1, 10, 100));
+    bucket.put(&found, b"a");
+    assert_eq!(bucket.make_room(1, |_| at(110), |_| false), Err(NoRoom));
+    assert_eq!(bucket.make_room(1, |_| at(111), |_| false), Ok(Left { over: 1, evicted: 0 }));
 }
 
 proptest! {

@@ -3,6 +3,7 @@
 
 mod aggregators;
 mod answers;
+mod ceiling;
 mod common;
 mod consults;
 mod exact;

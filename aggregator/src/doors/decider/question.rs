@@ -3,7 +3,7 @@
 //! Leaves to others: deciding (the parent module), parsing (`http`, `rls`).
 
 use weir_core::exact::{Charge, Limit, MAX_LOG_LIMIT, Ruling, Strategy, Verdict};
-use weir_core::key::{Key, KeyError, KeyParts, MAX_TEXT_BYTES};
+use weir_core::key::{CEILING_RESOLUTION, Key, KeyError, KeyParts, MAX_TEXT_BYTES};
 use weir_core::window::MAX_COUNT;
 
 /// One limit that a caller asks about.
@@ -19,6 +19,8 @@ pub struct Question {
     pub identifier: Vec<u8>,
     /// The window, 1 s to 31 days; of no meaning to a ledger, whose zone knows it.
     pub duration_ms: u64,
+    /// No true window may hold more than the limit, of a window alone; see `weir_core::rules::Rule::ceiling`.
+    pub ceiling: bool,
     /// Most that may be used in a window; of no meaning to a ledger.
     pub limit: u64,
     /// What is used; 0 only asks.
@@ -97,7 +99,7 @@ impl Question {
             identifier: &self.identifier,
             duration_ms: self.duration_ms,
             epoch: 0,
-            resolution: 1,
+            resolution: if self.ceiling { CEILING_RESOLUTION } else { 1 },
         }
     }
 
@@ -141,6 +143,7 @@ mod tests {
             namespace: b"n".to_vec(),
             identifier: b"i".to_vec(),
             duration_ms: 60_000,
+            ceiling: false,
             limit: 10,
             cost: 1,
         }
@@ -162,6 +165,11 @@ mod tests {
             (Question { identifier: vec![0xff; 64], ..window.clone() }, Ok(())),
             (Question { duration_ms: 999, ..window.clone() }, Err(QuestionError::Duration(999))),
             (Question { duration_ms: 31 * day_ms, ..window.clone() }, Ok(())),
+            (Question { ceiling: true, ..window.clone() }, Ok(())),
+            (
+                Question { ceiling: true, duration_ms: 1_005, ..window.clone() },
+                Err(QuestionError::Key(KeyError::Resolution(10))),
+            ),
             (
                 Question { duration_ms: 31 * day_ms + 1, ..log.clone() },
                 Err(QuestionError::Duration(31 * day_ms + 1)),

@@ -16,6 +16,7 @@ use weir_core::time::MonoMs;
 /// One window of a call; questions about it, to the last letter of its key, are one.
 pub(super) struct Window {
     key: Vec<u8>,
+    cell_ms: u64,
     duration_ms: u64,
     limit: u64,
     cost: u64,
@@ -41,16 +42,17 @@ impl Window {
     /// The window that `question` asks about; it stands at `place`.
     fn of(question: &Question, place: usize) -> Result<Window, QuestionError> {
         let mut key = Vec::with_capacity(MAX_KEY_BYTES);
-        question.parts().encode(&mut key)?;
+        let parts = question.parts();
+        parts.encode(&mut key)?;
         let Question { duration_ms, limit, cost, .. } = *question;
-        Ok(Window { key, duration_ms, limit, cost, places: vec![place] })
+        Ok(Window { key, cell_ms: parts.cell_ms(), duration_ms, limit, cost, places: vec![place] })
     }
 
     fn check(&self, rule: usize, timeout_ms: u32) -> Check<'_> {
         Check {
             rule: u16::try_from(rule).unwrap_or(u16::MAX),
             key: &self.key,
-            cell_ms: self.duration_ms,
+            cell_ms: self.cell_ms,
             limit: self.limit,
             cost: self.cost,
             policy: Policy { timeout_ms, ..Policy::default() },

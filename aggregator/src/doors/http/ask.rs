@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use weir_core::exact::{MAX_LOG_LIMIT, Strategy};
-use weir_core::key::MAX_TEXT_BYTES;
+use weir_core::key::{CEILING_RESOLUTION, MAX_TEXT_BYTES};
 use weir_core::rules::duration::parse_ms;
 use weir_core::rules::identifier::identifier_of;
 use weir_core::window::MAX_COUNT;
@@ -146,9 +146,9 @@ fn question(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Proble
         window_or_log => limited(window_or_log, fields, check, problems),
     };
     kind?;
-    let Limited { strategy, namespace, duration_ms, limit } = limited?;
+    let Limited { strategy, namespace, duration_ms, ceiling, limit } = limited?;
     let (workspace, identifier, cost) = (Vec::new(), identifier?, cost?.unwrap_or(1));
-    Some(Question { strategy, workspace, namespace, identifier, duration_ms, limit, cost })
+    Some(Question { strategy, workspace, namespace, identifier, duration_ms, ceiling, limit, cost })
 }
 
 /// What depends on the strategy.
@@ -156,6 +156,7 @@ struct Limited {
     strategy: Strategy,
     namespace: Vec<u8>,
     duration_ms: u64,
+    ceiling: bool,
     limit: u64,
 }
 
@@ -170,17 +171,30 @@ fn limited(
     let namespace = fields.text("namespace", MAX_NAMESPACE_BYTES, problems);
     let limit = fields.number("limit", 0..=most, problems);
     let duration = fields.span("duration", DURATION_MS, "1s to 31d, such as \"1m\" or 60000", problems);
+    let ceiling = match kind {
+        Kind::Window => fields.boolean("ceiling", problems),
+        _ => fields.useless(
+            "ceiling",
+            "no window of a log ever holds more than its limit; leave it out",
+            problems,
+        ),
+    };
     if fields.take("zone").is_some() {
         problems.add(check, "zone", "only the ledger has zones; use it with \"strategy\": \"ledger\"");
     }
     let limit =
         required(limit, check, "limit", "how much may be used in the duration, such as 100", problems);
     let duration_ms = required(duration, check, "duration", "the window, such as \"1m\" or 60000", problems);
+    let (ceiling, duration_ms) = (ceiling?.unwrap_or(false), duration_ms?);
+    if ceiling && !duration_ms.is_multiple_of(CEILING_RESOLUTION.into()) {
+        return problems.wrong(check, "duration", "with a ceiling, expected a multiple of 10ms".into());
+    }
     let namespace = namespace?.unwrap_or(Cow::Borrowed(DEFAULT_NAMESPACE)).into_owned().into_bytes();
-    Some(Limited { strategy, namespace, duration_ms: duration_ms?, limit: limit? })
+    Some(Limited { strategy, namespace, duration_ms, ceiling, limit: limit? })
 }
 
 fn ledger(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Problems) -> Option<Limited> {
+    fields.useless("ceiling", "no window of a ledger ever holds more than its rate; leave it out", problems);
     for name in ["namespace", "limit", "duration"] {
         if fields.take(name).is_some() {
             problems.add(check, name, "a ledger's zone says this; leave it out");
@@ -189,7 +203,7 @@ fn ledger(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Problems
     let zone = fields.number("zone", 1..=u64::from(u32::MAX), problems);
     let zone = required(zone, check, "zone", "the number of the ledger's zone", problems)?;
     let strategy = Strategy::Ledger { zone: u32::try_from(zone).ok()? };
-    Some(Limited { strategy, namespace: Vec::new(), duration_ms: 0, limit: 0 })
+    Some(Limited { strategy, namespace: Vec::new(), duration_ms: 0, ceiling: false, limit: 0 })
 }
 
 /// In canonical form: a text, or the list of texts that a rule's parts would yield.
@@ -274,6 +288,22 @@ impl<'a> Fields<'a> {
                 let (least, most) = range.into_inner();
                 problems.wrong(self.check, name, format!("expected a whole number from {least} to {most}"))
             }
+        }
+    }
+
+    fn boolean(&mut self, name: &'static str, problems: &mut Problems) -> Option<Option<bool>> {
+        match self.take(name) {
+            None => Some(None),
+            Some(Value::Bool(value)) => Some(Some(value)),
+            Some(_) => problems.wrong(self.check, name, "expected true or false".into()),
+        }
+    }
+
+    /// A field that means nothing here.
+    fn useless(&mut self, name: &'static str, why: &str, problems: &mut Problems) -> Option<Option<bool>> {
+        match self.take(name) {
+            None => Some(None),
+            Some(_) => problems.wrong(self.check, name, why.into()),
         }
     }
 
@@ -403,6 +433,7 @@ mod tests {
             namespace: b"default".to_vec(),
             identifier: b"a".to_vec(),
             duration_ms: 60_000,
+            ceiling: false,
             limit: 5,
             cost: 1,
         };
@@ -474,6 +505,7 @@ mod tests {
             ("identifier", json!([["a"]]), "1 to 8 texts"),
             ("identifier", json!(vec!["a"; 9]), "1 to 8 texts"),
             ("zone", json!(1), "only the ledger"),
+            ("ceiling", json!(1), "true or false"),
             ("window", json!(1), "no such field"),
         ] {
             wrong(with(name, value), &[(name, part)]);
@@ -482,6 +514,17 @@ mod tests {
             json!({"identifier": "a", "strategy": "log", "limit": 100_001, "duration": "1m"}),
             &[("limit", "from 0 to 100000")],
         );
+        assert!(right(with("ceiling", json!(true))).ceiling);
+        assert!(!right(with("ceiling", json!(false))).ceiling);
+        for (fields, field, part) in [
+            (json!({"limit": 1, "duration": 1_005}), "duration", "multiple of 10ms"),
+            (json!({"strategy": "log", "limit": 1, "duration": "1m"}), "ceiling", "of a log"),
+            (json!({"strategy": "ledger", "zone": 1}), "ceiling", "of a ledger"),
+        ] {
+            let mut json = json!({"identifier": "a", "ceiling": true});
+            json.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            wrong(json, &[(field, part)]);
+        }
         wrong(
             json!({"identifier": "a", "strategy": "ledger", "limit": 1, "duration": 1, "namespace": "n"}),
             &[

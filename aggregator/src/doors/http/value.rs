@@ -20,7 +20,7 @@ const MAX_VALUES: usize = 256;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value<'a> {
     Null,
-    Bool,
+    Bool(bool),
     Integer(u64),
     /// Negative, broken, or beyond what a double holds exactly.
     OtherNumber,
@@ -73,8 +73,8 @@ impl<'de> Visitor<'de> for Depth {
         Ok(Value::Null)
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<Value<'de>, E> {
-        Ok(Value::Bool)
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value<'de>, E> {
+        Ok(Value::Bool(value))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Value<'de>, E> {
@@ -166,7 +166,7 @@ mod tests {
         let text = |text: &'static str| Value::Text(text.into());
         for (json, expected) in [
             ("null", Value::Null),
-            (" true ", Value::Bool),
+            (" true ", Value::Bool(true)),
             ("18446744073709551615", Value::Integer(u64::MAX)),
             ("1e3", Value::Integer(1_000)),
             ("2.0", Value::Integer(2)),

@@ -230,6 +230,7 @@ fn limit(
         identifier,
         // Only units that have a length come here.
         duration_ms: unit.ms().unwrap_or_default(),
+        ceiling: false,
         limit: u64::from(requests_per_unit),
         cost,
     };

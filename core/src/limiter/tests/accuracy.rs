@@ -43,7 +43,10 @@ fn run(case: &Case) -> Figures {
         for _ in 0..due {
             let at = Position::at(world.unix(), WINDOW);
             let count = |cells: &BTreeMap<u64, u64>, sequence| cells.get(&sequence).copied().unwrap_or(0);
-            let used = Used { current: count(&exact, at.sequence), previous: count(&exact, at.sequence - 1) };
+            let used = Used::Average {
+                current: count(&exact, at.sequence),
+                previous: count(&exact, at.sequence - 1),
+            };
             if used.admits(&at, 1, case.limit) {
                 *exact.entry(at.sequence).or_default() += 1;
             }

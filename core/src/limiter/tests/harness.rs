@@ -407,6 +407,12 @@ pub(super) fn key(identifier: &str, duration_ms: u64) -> Key {
     Key::new(&parts).unwrap()
 }
 
+/// The same with a ceiling.
+pub(super) fn ceiling_key(identifier: &str, duration_ms: u64) -> Key {
+    let usual = key(identifier, duration_ms);
+    Key::new(&KeyParts { resolution: crate::key::CEILING_RESOLUTION, ..usual.parts() }).unwrap()
+}
+
 pub(super) const HOUR: u64 = 3_600_000;
 pub(super) const MINUTE: u64 = 60_000;
 

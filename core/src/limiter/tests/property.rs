@@ -153,7 +153,7 @@ impl Run {
         let at = Position::at(self.world.unix(), WINDOW);
         for key in keys {
             let count = |sequence| self.passed.get(&(*key, sequence)).copied().unwrap_or(0);
-            let used = Used { current: count(at.sequence), previous: count(at.sequence - 1) };
+            let used = Used::Average { current: count(at.sequence), previous: count(at.sequence - 1) };
             assert!(used.admits(&at, cost, LIMITS[*key]), "{used:?} and {cost} passed {at:?}");
             *self.passed.entry((*key, at.sequence)).or_default() += cost;
         }

@@ -4,6 +4,7 @@
 //! (all of it at once, driven at random).
 
 mod base;
+mod ceiling;
 mod filters;
 mod laws;
 mod publish;

@@ -98,7 +98,7 @@ fn the_first_word_brings_the_cell_before() {
     report(&mut region, 1, 3);
     let merge = region.next_merges(9).remove(0);
     assert!(merge.wants_previous);
-    let previous = Some(vec![(origin(2), 8)]);
+    let previous = vec![vec![(origin(2), 8)]];
     region.merged(&merge, &Merged { previous, ..holding(&[(origin(1), 3), (origin(3), 2)]) }, NOW);
     assert_eq!(parts(&cell(&region)), vec![(origin(1), 3), (origin(3), 2)]);
     assert_eq!(parts(&cell_of(&region, "k", SEQUENCE - 1)), vec![(origin(2), 8)]);

@@ -49,14 +49,16 @@ impl Store {
         Merged {
             granted: None,
             current: parts.unwrap_or_default(),
-            previous: None,
+            previous: vec![],
             limit: self.limits.get(at).copied().unwrap_or(u64::MAX),
         }
     }
 
     fn merge(&mut self, merge: &Merge) -> Merged {
         let at = (merge.key.clone(), merge.sequence);
-        let before = self.word(&(merge.key.clone(), merge.sequence - 1)).current;
+        let resolution = u64::from(merge.key.parts().resolution);
+        let word = |back| self.word(&(merge.key.clone(), merge.sequence - back)).current;
+        let before: Vec<Vec<Part>> = (1..=resolution).map(word).collect();
         let cell = self.cells.entry(at.clone()).or_default();
         for (origin, own) in &merge.parts {
             let held = cell.entry(*origin).or_default();
@@ -68,7 +70,7 @@ impl Store {
             let mut with = cell.clone();
             let own = with.entry(proposal.origin).or_default();
             *own = proposal.own.max(*own);
-            let previous = sum(&mut before.iter().map(|(_, own)| *own)) + proposal.global_previous;
+            let previous = sum(&mut before.iter().flatten().map(|(_, own)| *own)) + proposal.global_previous;
             let used = sum(&mut with.values().copied()) + proposal.global_current;
             let fits = used + previous * proposal.covered_ms / proposal.cell_ms <= proposal.limit;
             if fits {
@@ -78,7 +80,7 @@ impl Store {
         }
         let limit = self.limits.entry(at.clone()).or_insert(u64::MAX);
         *limit = merge.limit.min(*limit);
-        let previous = merge.wants_previous.then_some(before);
+        let previous = if merge.wants_previous { before } else { vec![] };
         Merged { granted, previous, ..self.word(&at) }
     }
 
@@ -172,6 +174,8 @@ impl World {
         };
         let short = key("short");
         let short = Key::new(&KeyParts { duration_ms: 30_000, ..short.parts() }).unwrap();
+        let fine = key("fine");
+        let fine = Key::new(&KeyParts { resolution: 10, ..fine.parts() }).unwrap();
         let mut world = World {
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             now: NOW,
@@ -183,7 +187,7 @@ impl World {
             table: BTreeMap::new(),
             table_life: 0,
             crashes: 0,
-            keys: vec![key("a"), key("b"), short],
+            keys: vec![key("a"), key("b"), short, fine],
         };
         for n in 0..world.envoys.len() {
             world.connect(n);
@@ -255,7 +259,7 @@ impl World {
             return; // lost
         }
         let (lags, repeats) = (self.random.percent(20), self.random.percent(20));
-        let oldest = |key: &Key| self.now.0 / key.parts().cell_ms() - 1;
+        let oldest = |key: &Key| self.now.0 / key.parts().cell_ms() - u64::from(key.parts().resolution);
         let envoy = &self.envoys[n];
         let counts: Vec<_> = envoy
             .unacknowledged
@@ -346,7 +350,7 @@ impl World {
                     *own = (ask.own + ask.cost).max(*own);
                     self.envoys[n].unacknowledged.insert((merge.key.clone(), merge.sequence));
                 }
-                for view in answer.current.into_iter().chain(answer.previous) {
+                for view in answer.current.into_iter().chain(answer.previous).chain(answer.older) {
                     self.see(n, (merge.key.clone(), view.sequence), &view);
                 }
             }
@@ -533,7 +537,7 @@ impl World {
         let mut all = vec![];
         for region in 0..REGIONS {
             for one in 0..AGGREGATORS {
-                for identifier in ["a", "b", "short"] {
+                for identifier in ["a", "b", "short", "fine"] {
                     let held = &self.aggregators[region][one].region;
                     for explained in held.explain(b"w", b"n", identifier.as_bytes()) {
                         for cell in explained.cells {
@@ -596,7 +600,7 @@ impl World {
     }
 
     fn is_live(&self, at: &At) -> bool {
-        at.1 + 1 >= self.sequence(&at.0)
+        at.1 + u64::from(at.0.parts().resolution) >= self.sequence(&at.0)
     }
 
     /// What must hold when nothing goes wrong any more.
@@ -626,7 +630,7 @@ impl World {
         }
         for one in self.aggregators.iter().flatten() {
             let counted = one.region.stats(self.now).windows;
-            let identifiers = ["a", "b", "short"];
+            let identifiers = ["a", "b", "short", "fine"];
             let held: usize = identifiers
                 .iter()
                 .flat_map(|identifier| one.region.explain(b"w", b"n", identifier.as_bytes()))

@@ -1,0 +1,132 @@
+//! `ceiling: true`: no true window holds more than the limit, measured from when each request was sent and answered.
+
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use weir_envoy::http::{Connection, Request};
+use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::{Envoy, EnvoyOptions};
+
+use crate::common::{Region, config, rule, unix_ms, with};
+
+const LIMIT: usize = 60;
+const WINDOW: Duration = Duration::from_secs(3);
+/// Envoy's clock follows the aggregator's by some milliseconds, so a window may be so much shorter by another clock.
+const CLOCKS: Duration = Duration::from_millis(50);
+const CONNECTIONS: usize = 4;
+
+/// A request that passed: decided somewhere between the two.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    sent: Instant,
+    answered: Instant,
+}
+
+/// A rule for those who send the header `by`, with the fields of `more`.
+fn rule_by(name: &str, by: &str, limit: u64, more: Value) -> Value {
+    with(with(rule(name, limit), json!({ "identifier": { "header": by }, "missing": "skip" })), more)
+}
+
+/// Requests that certainly passed within one window's length, in the fullest of all such windows.
+fn worst(passed: &[Passed]) -> usize {
+    let within = |begin: Instant| {
+        let end = begin + WINDOW - CLOCKS;
+        passed.iter().filter(|one| one.sent >= begin && one.answered <= end).count()
+    };
+    passed.iter().map(|one| within(one.sent)).max().unwrap_or(0)
+}
+
+/// Sends over some connections, `count` in all, every `pause` on each.
+async fn send(envoy: &Envoy, request: &Request, count: usize, pause: Duration) -> Vec<Passed> {
+    let mut senders = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let (address, request) = (envoy.address(), request.clone());
+        senders.spawn(async move {
+            let mut connection = Connection::open(address).await.unwrap();
+            let mut passed = Vec::new();
+            for _ in 0..count / CONNECTIONS {
+                let sent = Instant::now();
+                let status = connection.send(request.clone()).await.unwrap().status;
+                let answered = Instant::now();
+                match status {
+                    200 => passed.push(Passed { sent, answered }),
+                    429 => {}
+                    other => panic!("status {other}"),
+                }
+                sleep(pause).await;
+            }
+            passed
+        });
+    }
+    senders.join_all().await.into_iter().flatten().collect()
+}
+
+/// The whole limit just before a window ends, then ten times as much as could pass, for two windows and more. `None` if
+/// this machine was too slow for the first part.
+async fn attack(envoy: &Envoy, by: &str, client: &str) -> Option<Vec<Passed>> {
+    const BEFORE_MS: u64 = 500;
+    let window_ms = u64::try_from(WINDOW.as_millis()).unwrap();
+    let until_end = || window_ms - unix_ms() % window_ms;
+    let early = (until_end() + window_ms - BEFORE_MS) % window_ms;
+    sleep(Duration::from_millis(early)).await;
+    let ends_in = until_end();
+    let began = unix_ms();
+    let request = Request::get("/").header(by, client);
+    let mut passed = send(envoy, &request, LIMIT, Duration::ZERO).await;
+    if unix_ms() >= began + ends_in {
+        return None;
+    }
+    assert_eq!(passed.len(), LIMIT, "nothing was used before");
+    let pause = Duration::from_millis(20);
+    let more = usize::try_from(window_ms * 9 / 4 / 20).unwrap() * CONNECTIONS;
+    passed.extend(send(envoy, &request, more, pause).await);
+    Some(passed)
+}
+
+/// The worst true window of an attack that this machine was fast enough for.
+async fn worst_of_attack(envoy: &Envoy, by: &str) -> usize {
+    for attempt in 0..10 {
+        if let Some(passed) = attack(envoy, by, &format!("attacker-{attempt}")).await {
+            return worst(&passed);
+        }
+    }
+    panic!("{LIMIT} requests took half a second ten times");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attack_on_a_windows_end_meets_the_ceiling() {
+    let limit = u64::try_from(LIMIT).unwrap();
+    let rules = [
+        rule_by("usual", "x-usual", limit, json!({ "window": "3s" })),
+        rule_by("ceiling", "x-ceiling", limit, json!({ "window": "3s", "ceiling": true })),
+    ];
+    let options = EnvoyOptions { concurrency: 2, ..EnvoyOptions::default() };
+    let region = Region::start(1, options, &config(&rules)).await;
+    let usual = worst_of_attack(region.envoy(), "x-usual").await;
+    let ceiling = worst_of_attack(region.envoy(), "x-ceiling").await;
+    println!("worst true window of {LIMIT}: {usual} by the average, {ceiling} with a ceiling");
+    assert!(usual * 2 >= LIMIT * 3, "{usual}: the attack is none");
+    assert!(ceiling <= LIMIT, "{ceiling} of {LIMIT}");
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steady_traffic_gets_nine_tenths_of_a_ceiling() {
+    const PER_SECOND: u64 = 50;
+    const WINDOWS: u64 = 11;
+    let rules = [rule_by("ceiling", "x-ceiling", PER_SECOND, json!({ "window": "1s", "ceiling": true }))];
+    let options = EnvoyOptions { concurrency: 2, ..EnvoyOptions::default() };
+    let region = Region::start(1, options, &config(&rules)).await;
+    let request = Request::get("/").header("x-ceiling", "a");
+    let sent = 2 * PER_SECOND * WINDOWS;
+    let plan = LoadPlan::of(vec![region.envoy().address()], CONNECTIONS, sent, move |_| (0, request.clone()));
+    let report = load::run(plan.rate(2.0 * PER_SECOND as f64)).await.unwrap();
+    let passed = report.count(200);
+    println!("twice a limit of {PER_SECOND} for {WINDOWS} windows: {passed} passed, {report:?}");
+    assert!(passed * 10 >= PER_SECOND * WINDOWS * 9, "{passed}: {report:?}");
+    // In so much time not more than that many windows may be full, whichever way they are placed.
+    let windows = report.elapsed.as_secs() + 1;
+    assert!(passed <= PER_SECOND * windows, "{passed} in {windows} windows");
+    region.is_sound().await;
+}
