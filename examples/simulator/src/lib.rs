@@ -7,6 +7,7 @@
 //! Leaves to others: printing and arguments (`main`). No clock, no threads, no I/O, so that it also runs in a browser.
 
 pub mod figures;
+pub mod measure;
 pub mod observe;
 pub mod plan;
 pub mod random;
