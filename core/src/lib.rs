@@ -9,9 +9,10 @@
 //! 5. [`limiter`]: one worker's decision over that table: allow, deny or consult; reports, leases, memory of denials.
 //! 6. [`wire`]: the frames between a filter and an aggregator.
 //! 7. [`region`]: an aggregator's view: components of all origins, grants, pushes, and what its stores are told.
-//! 8. [`exact`]: limits that are worth a round trip: what is asked about them and what is ruled;
+//! 8. [`aggregator`]: what is around a region but for its edges: when which store is told and asked, and what is believed.
+//! 9. [`exact`]: limits that are worth a round trip: what is asked about them and what is ruled;
 //!    [`log`]: a sliding log of exactly what was used.
-//! 9. [`cadence`] and [`breaker`]: when stores are spoken to, and whether.
+//! 10. [`cadence`] and [`breaker`]: when stores are spoken to, and whether.
 //!
 //! Nothing here reads a clock, draws a random number, performs I/O or holds a global: time, seeds and messages
 //! come in as values, effects go out as values. The shells (`filter`, `aggregator`) do the rest.
@@ -34,6 +35,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod aggregator;
 pub mod breaker;
 pub mod cadence;
 pub mod exact;

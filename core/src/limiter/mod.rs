@@ -396,8 +396,9 @@ impl Limiter {
         self.consults.wait(request, waiting, needs, |reason| stats.asked(reason));
     }
 
-    /// Both clocks at `mono`: Unix time as the aggregator has it while it is heard of, else as the machine has it.
-    fn moment(&self, mono: MonoMs) -> Now {
+    /// Both clocks at `mono`, as this worker decides by them: Unix time as the aggregator has it while it is heard of, else
+    /// as the machine has it.
+    pub fn moment(&self, mono: MonoMs) -> Now {
         let heard = mono.since(self.link.echo()) < CLOCK_MEMORY_MS;
         let offset = self.link.offset_ms().filter(|_| heard).unwrap_or(self.wall_offset_ms);
         Now { unix: UnixMs(mono.0.saturating_add(offset)), mono }

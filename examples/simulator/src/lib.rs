@@ -6,9 +6,11 @@
 //!
 //! Leaves to others: printing and arguments (`main`). No clock, no threads, no I/O, so that it also runs in a browser.
 
+pub mod check;
 pub mod figures;
 pub mod measure;
 pub mod observe;
 pub mod plan;
 pub mod random;
 pub mod traffic;
+pub mod world;

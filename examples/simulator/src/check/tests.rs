@@ -1,0 +1,1 @@
+//! Checkers that cannot fail are none: each is shown what it must not like.

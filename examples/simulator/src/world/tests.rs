@@ -1,0 +1,93 @@
+//! Small worlds: quiet ones, busy ones, and each kind of fault once.
+
+use super::*;
+use crate::observe::Verdict;
+use crate::plan::{Network as Speeds, Rule, Topology};
+
+fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Plan {
+    Plan {
+        seed,
+        topology,
+        rules,
+        traffic: Vec::new(),
+        faults: Vec::new(),
+        network: Speeds::default(),
+        settle_ms: 3_000,
+        traffic_ms,
+        quiet_ms: 15_000,
+    }
+}
+
+/// Arrivals for a few identifiers at all Envoys, so many a second.
+fn steady(plan: &Plan, identifiers: u64, a_second: f64) -> Vec<Arrival> {
+    let mut chance = Random::new(plan.seed).fork("test traffic", 0);
+    let topology = plan.topology;
+    let mut at_us = 0.0;
+    let mut arrivals = Vec::new();
+    loop {
+        at_us += chance.exponential(1_000_000.0 / a_second);
+        if at_us as u64 >= plan.traffic_ms * 1_000 {
+            return arrivals;
+        }
+        arrivals.push(Arrival {
+            at_us: at_us as u64,
+            region: chance.below(topology.regions as u64) as u16,
+            envoy: chance.below(topology.envoys as u64) as u16,
+            worker: chance.below(topology.workers as u64) as u16,
+            identifier: chance.below(identifiers),
+            cost: 1,
+            rules: u64::MAX,
+        });
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    arrived: u64,
+    admitted: u64,
+    others: u64,
+    text: String,
+}
+
+impl Observer for Tally {
+    fn arrived(&mut self, _: &Arrival) {
+        self.arrived += 1;
+    }
+
+    fn decided(&mut self, decided: &Decided) {
+        use std::fmt::Write;
+        match decided.verdict {
+            Verdict::Admitted => self.admitted += 1,
+            _ => self.others += 1,
+        }
+        writeln!(self.text, "{decided:?}").unwrap();
+    }
+}
+
+fn run(plan: &Plan, arrivals: Vec<Arrival>) -> (Tally, Figures) {
+    let mut tally = Tally::default();
+    let mut world = World::with_arrivals(plan, arrivals.into_iter());
+    let figures = world.run(&mut tally);
+    (tally, figures)
+}
+
+#[test]
+fn a_quiet_world_converges() {
+    let plan = plan(1, Topology::region(3), vec![Rule::new(100, 60_000)], 20_000);
+    let (tally, figures) = run(&plan, steady(&plan, 3, 20.0));
+    assert_eq!(figures.violations, []);
+    assert_eq!(tally.arrived, tally.admitted + tally.others);
+    assert!(tally.admitted > 250 && tally.admitted < 310, "{}", tally.admitted);
+    assert!(figures.convergence.count > 10 && figures.convergence.p50 < 200, "{:?}", figures.convergence);
+    println!("{figures:#?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let plan = plan(7, Topology::region(3), vec![Rule::new(20, 5_000), Rule::new(50, 60_000)], 10_000);
+    let (first, again) = (run(&plan, steady(&plan, 5, 50.0)), run(&plan, steady(&plan, 5, 50.0)));
+    assert_eq!(first.0.text, again.0.text);
+    assert_eq!(first.1, again.1);
+    let other = Plan { seed: 8, ..plan.clone() };
+    assert_ne!(first.0.text, run(&other, steady(&plan, 5, 50.0)).0.text);
+}
