@@ -8,6 +8,7 @@
 
 pub mod check;
 pub mod figures;
+pub mod measure;
 pub mod observe;
 pub mod plan;
 pub mod random;

@@ -215,7 +215,7 @@ mod tests {
             assert!((3_000..3_700).contains(&share), "{share}");
         }
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(times(&Shape::Steady { identifier: 1, rate }, 0, 1), []);
+            assert_eq!(times(&Shape::Steady { identifier: 1, rate }, 0, 1), [0u64; 0]);
         }
         let fresh = Shape::Fresh { from: 7, rate: 10.0 };
         let whose: Vec<u64> =
