@@ -3,9 +3,8 @@
 //! Leaves to others: who counts as alive (`region`, and the store by its own clock), what their number means.
 
 use super::bells::{Bell, Bells};
-use super::desk::Access;
 use super::failure::Failure;
-use super::{Next, note};
+use super::{Access, Next, note};
 use crate::cadence::Cadence;
 use crate::key::OriginId;
 use crate::wire::Changes;

@@ -1,53 +1,32 @@
 //! The desk of an aggregator: the region, which streams belong to which Envoy, and what else its parts know together.
 //!
-//! Whatever goes on in an aggregator comes here for one short step at a time, by [`Access`]. What a step makes for others
-//! to do rings a [`Bell`]. A frame is taken in one step: some hundred microseconds for the largest.
+//! Whatever goes on in an aggregator comes here for one short step at a time ([`Access`]). What a step makes
+//! for others to do rings a [`Bell`]. A frame is taken in one step: some hundred microseconds for the largest.
 //!
 //! A report is acknowledged when the region's store has what it says. The store is told in *rounds* (`replay`): all that was
 //! merged before one began is dealt with when it is over, and so is a [`LateAck`] that waits for it.
 //!
 //! Leaves to others: counting (`region`), frames and connections, and waking who waits (`aggregator`).
 
+mod access;
+
 use super::bells::{Bell, Bells};
 use super::figures::{Figures, add};
 use super::guard::{Gates, Guard};
+use super::streams::{Entered, StreamId, Streams};
 use crate::breaker::Policy;
 use crate::key::OriginId;
 use crate::region::{Region, RegionLimits};
 use crate::time::{MonoMs, Now};
 use crate::wire::{Ack, Answer, Consult, FilterFrame, Pong, Push, RegionFrame, Report, View};
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+
+pub use access::{Access, Alone};
 
 /// How often [`Desk::tick`] is to be called, in milliseconds, and again at once while it says so.
 pub const TICK_MS: u64 = 1_000;
 /// Most cells of one round of replays while everything is told again.
 const RETOLD_A_ROUND: usize = 65_536;
-
-/// The way to the desk, for one step at a time. Between two steps others may have theirs.
-pub trait Access {
-    /// Does something at the desk, at this moment. Keep it short: everybody waits.
-    fn desk<R>(&mut self, act: impl FnOnce(&mut Desk, Now) -> R) -> R;
-}
-
-/// Somebody who has the desk to himself, at one moment.
-#[derive(Debug)]
-pub struct Alone<'a> {
-    /// The desk.
-    pub desk: &'a mut Desk,
-    /// The moment.
-    pub now: Now,
-}
-
-impl Access for Alone<'_> {
-    fn desk<R>(&mut self, act: impl FnOnce(&mut Desk, Now) -> R) -> R {
-        act(self.desk, self.now)
-    }
-}
-
-/// Names one stream for as long as the aggregator runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StreamId(pub u64);
 
 /// There are as many Envoys already as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,15 +74,6 @@ pub enum Turn {
     Superseded,
 }
 
-/// A stream that was let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entered {
-    /// Its name.
-    pub id: StreamId,
-    /// It is the first of its Envoy.
-    pub is_first: bool,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Desk {
@@ -116,8 +86,7 @@ pub struct Desk {
     /// Before the database, if there is one.
     database: Option<Gates>,
     bells: Bells,
-    origins: BTreeMap<OriginId, Streams>,
-    next_stream: u64,
+    streams: Streams,
     /// Rounds of replays that have begun.
     rounds: u64,
     /// The last one that is over.
@@ -126,13 +95,6 @@ pub struct Desk {
     pub(super) losses: u64,
     /// Messages of other aggregators are heard, or were: from then on a full read of the hot index misses nothing.
     pub(super) listens: bool,
-}
-
-/// The streams of one Envoy.
-#[derive(Debug, Default)]
-struct Streams {
-    open: usize,
-    subscriber: Option<StreamId>,
 }
 
 impl Desk {
@@ -144,8 +106,7 @@ impl Desk {
             store: None,
             database: None,
             bells: Bells::new(),
-            origins: BTreeMap::new(),
-            next_stream: 0,
+            streams: Streams::default(),
             rounds: 0,
             replayed: 0,
             losses: 0,
@@ -198,24 +159,18 @@ impl Desk {
         if !self.region.heard(origin, now.unix) {
             return Err(TooManyOrigins);
         }
-        self.next_stream = self.next_stream.saturating_add(1);
-        let streams = self.origins.entry(origin).or_default();
-        streams.open = streams.open.saturating_add(1);
-        let is_first = streams.open == 1;
-        if is_first {
+        let entered = self.streams.enter(origin);
+        if entered.is_first {
             self.ring(Bell::Announce);
         }
-        Ok(Entered { id: StreamId(self.next_stream), is_first })
+        Ok(entered)
     }
 
     /// Ends a stream. True with the last one of its Envoy, which no longer counts as alive.
     pub fn leave(&mut self, origin: OriginId, id: StreamId) -> bool {
         self.unsubscribe(origin, id);
-        let Some(streams) = self.origins.get_mut(&origin) else { return false };
-        streams.open = streams.open.saturating_sub(1);
-        let is_last = streams.open == 0;
+        let is_last = self.streams.leave(origin);
         if is_last {
-            self.origins.remove(&origin);
             self.region.gone(origin);
             self.ring(Bell::Announce);
         }
@@ -225,14 +180,13 @@ impl Desk {
     /// Makes this stream its Envoy's subscriber, in place of the one that is returned.
     pub fn subscribe(&mut self, origin: OriginId, id: StreamId) -> Option<StreamId> {
         self.region.subscribe(origin);
-        self.origins.entry(origin).or_default().subscriber.replace(id)
+        self.streams.subscribe(origin, id)
     }
 
     /// Ends this stream's subscription. False if it was no longer the one that counts.
     pub fn unsubscribe(&mut self, origin: OriginId, id: StreamId) -> bool {
-        let subscribed = self.subscribes(origin, id);
-        if let Some(streams) = self.origins.get_mut(&origin).filter(|_| subscribed) {
-            streams.subscriber = None;
+        let subscribed = self.streams.unsubscribe(origin, id);
+        if subscribed {
             self.region.unsubscribe(origin);
         }
         subscribed
@@ -240,15 +194,13 @@ impl Desk {
 
     /// The streams that have something to be told.
     pub fn to_be_told(&self) -> impl Iterator<Item = StreamId> + '_ {
-        let told = |(origin, streams): (&OriginId, &Streams)| {
-            streams.subscriber.filter(|_| self.region.has_push(*origin))
-        };
-        self.origins.iter().filter_map(told)
+        let subscribers = self.streams.subscribers();
+        subscribers.filter(|(origin, _)| self.region.has_push(*origin)).map(|(_, id)| id)
     }
 
     /// The next push for a subscriber.
     pub fn next_push(&mut self, origin: OriginId, id: StreamId, now: Now) -> Turn {
-        if !self.subscribes(origin, id) {
+        if !self.streams.subscribes(origin, id) {
             return Turn::Superseded;
         }
         self.region.next_push(origin, now.unix).map_or(Turn::Idle, Turn::Push)
@@ -342,7 +294,7 @@ impl Desk {
     /// the request, and the filter need not wait for its timeout to decide on what it knows itself.
     pub(super) fn unjudged(&mut self, consult: &Consult) -> Answer {
         add(&mut self.figures.unjudged, 1);
-        Answer { id: consult.id, granted: false, current: None, previous: None }
+        Answer { id: consult.id, ..Answer::default() }
     }
 
     pub(super) fn answer(&mut self, origin: OriginId, consult: &Consult, now: Now) -> Answer {
@@ -368,95 +320,7 @@ impl Desk {
         let ack = Ack { report_id: report.id, bases: Vec::new(), refused };
         LateAck { after: self.next_round(), ack, bases: reported.bases }
     }
-
-    fn subscribes(&self, origin: OriginId, id: StreamId) -> bool {
-        self.origins.get(&origin).is_some_and(|streams| streams.subscriber == Some(id))
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::testing::{NOW, ORIGIN, consult, desk, origin, report};
-    use super::*;
-    use std::vec;
-
-    fn entered(desk: &mut Desk, by: OriginId) -> StreamId {
-        desk.enter(by, NOW).unwrap().id
-    }
-
-    #[test]
-    fn an_envoy_is_there_from_its_first_stream_to_its_last() {
-        let mut desk = desk();
-        let first = desk.enter(ORIGIN, NOW).unwrap();
-        assert!(first.is_first && desk.take_bells().has(Bell::Announce));
-        let second = desk.enter(ORIGIN, NOW).unwrap();
-        assert!(!second.is_first && desk.take_bells().is_empty());
-        assert!(!desk.leave(ORIGIN, first.id));
-        assert_eq!(desk.region.live_origins(NOW.unix), 1);
-        assert!(desk.leave(ORIGIN, second.id) && desk.take_bells().has(Bell::Announce));
-        assert_eq!(desk.region.live_origins(NOW.unix), 0);
-    }
-
-    #[test]
-    fn the_last_to_subscribe_is_the_one_that_is_told() {
-        let mut desk = desk();
-        let (a, b) = (entered(&mut desk, ORIGIN), entered(&mut desk, ORIGIN));
-        assert_eq!(desk.subscribe(ORIGIN, a), None);
-        assert_eq!(desk.subscribe(ORIGIN, b), Some(a));
-        assert_eq!(desk.to_be_told().collect::<Vec<_>>(), vec![b]);
-        assert_eq!(desk.next_push(ORIGIN, a, NOW), Turn::Superseded);
-        assert!(!desk.unsubscribe(ORIGIN, a), "another has its place");
-        let snapshot = Push { views: vec![], complete: true };
-        assert_eq!(desk.next_push(ORIGIN, b, NOW), Turn::Push(snapshot));
-        assert_eq!(desk.next_push(ORIGIN, b, NOW), Turn::Idle);
-        assert!(desk.unsubscribe(ORIGIN, b));
-        assert_eq!(desk.to_be_told().count(), 0);
-    }
-
-    #[test]
-    fn memory_acknowledges_at_once_and_a_store_when_a_round_is_over() {
-        let mut memory = desk();
-        let taken = memory.take(ORIGIN, report(7, 3), NOW).unwrap();
-        assert_eq!((taken.reply.ack.unwrap().report_id, taken.ack), (7, None));
-        assert!(memory.take_bells().has(Bell::Push));
-
-        let mut backed = desk().with_store(crate::cadence::Cadence::default().store_breaker);
-        let taken = backed.take(ORIGIN, report(7, 3), NOW).unwrap();
-        assert_eq!(taken.reply.ack, None);
-        assert!(backed.take_bells().has(Bell::Replay));
-        let late = taken.ack.unwrap();
-        let round = backed.begin_replay();
-        assert_eq!((late.after, round.number, round.waiting), (1, 1, 1.max(RETOLD_A_ROUND)));
-        assert_eq!(backed.replayed(), 0);
-        backed.end_replay(round);
-        assert_eq!(backed.replayed(), late.after);
-        assert_eq!(backed.acknowledge(ORIGIN, late).report_id, 7);
-        assert_eq!(backed.take(ORIGIN, report(8, 4), NOW).unwrap().ack.unwrap().after, 2);
-    }
-
-    #[test]
-    fn questions_go_to_a_store_that_is_usable_and_else_to_memory() {
-        let mut desk = desk().with_store(crate::cadence::Cadence::default().store_breaker);
-        let frame = |id| FilterFrame { consults: vec![consult(id, 5, 10)], ..FilterFrame::default() };
-        let taken = desk.take(origin(1), frame(1), NOW).unwrap();
-        assert_eq!((taken.reply.answers.len(), taken.asks.len()), (1, 0));
-        assert!(taken.reply.answers[0].granted);
-        desk.store().unwrap().found();
-        let taken = desk.take(origin(2), frame(2), NOW).unwrap();
-        assert_eq!((taken.reply.answers.len(), taken.asks.len()), (0, 1));
-        let answers = desk.answer_from_memory(origin(2), &[consult(2, 6, 10), Consult::default()], NOW);
-        assert!(!answers[0].granted && answers[1].current.is_none());
-        let figures = &desk.figures;
-        assert_eq!((figures.granted, figures.denied, figures.unjudged), (1, 1, 1));
-    }
-
-    #[test]
-    fn what_is_refused_is_counted_by_reason() {
-        let mut desk = desk();
-        let mut frame = report(1, 3);
-        frame.report.as_mut().unwrap().counts[0].sequence += 9;
-        let ack = desk.take(ORIGIN, frame, NOW).unwrap().reply.ack.unwrap();
-        assert_eq!(ack.refused, vec![0]);
-        assert_eq!((desk.figures.counts_refused.sequence, desk.figures.counts_merged), (1, 0));
-    }
-}
+mod tests;

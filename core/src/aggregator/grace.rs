@@ -7,9 +7,9 @@
 //! Leaves to others: evidence (`region`, `globe`), raising in the store (`aggregator`).
 
 use super::bells::Bell;
-use super::desk::{Access, Desk};
+use super::desk::Desk;
 use super::failure::Failure;
-use super::{Next, note_parts};
+use super::{Access, Next, note_parts};
 use crate::cadence::Cadence;
 use crate::region::exchange::{Floor, Merged};
 use crate::time::{Now, UnixMs};

@@ -6,9 +6,8 @@
 //! Leaves to others: what is hot (`region`), the index itself (`aggregator`).
 
 use super::bells::Bell;
-use super::desk::Access;
 use super::failure::Failure;
-use super::{Next, note};
+use super::{Access, Next, note};
 use crate::cadence::Cadence;
 use crate::key::Key;
 use crate::region::exchange::Merged;
@@ -183,10 +182,10 @@ fn failure_of(results: &[Result<Merged, Failure>]) -> Option<Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::desk::Desk;
     use super::super::sisters::connected;
     use super::super::testing::{ORIGIN, SEQUENCE, at, backed, key, sum};
     use super::*;
+    use crate::aggregator::Desk;
     use std::vec;
 
     fn word() -> Result<Merged, Failure> {

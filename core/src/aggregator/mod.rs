@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //!
-//! 1. [`desk`]: the region, the streams of each Envoy, and what the parts know together; [`bells`] between them.
+//! 1. [`desk`]: the region, the [`streams`] of each Envoy, and what the parts know together; [`bells`] between them.
 //! 2. [`push`]: what subscribers are told.
 //! 3. The region's store: [`replay`] (what filters reported goes there), [`questions`] (its word on what they ask),
 //!    [`sisters`] (what aggregators tell each other) and [`hot`] (the index behind that), [`watch`] (is it there, has it
@@ -29,14 +29,16 @@ pub mod push;
 pub mod questions;
 pub mod replay;
 pub mod sisters;
+pub mod streams;
 #[cfg(test)]
 mod testing;
 pub mod watch;
 
 pub use bells::{Bell, Bells};
-pub use desk::{Access, Alone, Desk, StreamId};
+pub use desk::{Access, Alone, Desk};
 pub use failure::Failure;
 pub use figures::Figures;
+pub use streams::StreamId;
 
 use crate::time::Now;
 

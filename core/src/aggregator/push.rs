@@ -6,8 +6,9 @@
 //!
 //! Leaves to others: who is to be told what (`region`), and peers that do not read (`aggregator`).
 
-use super::desk::{Access, StreamId, Turn};
+use super::desk::Turn;
 use super::figures::add;
+use super::{Access, StreamId};
 use crate::key::OriginId;
 use crate::wire::Push;
 
@@ -90,7 +91,7 @@ mod tests {
     #[test]
     fn a_large_snapshot_leaves_room_for_answers() {
         let mut desk = desk();
-        let keys = 17 * MAX_FRAME_CELLS / 2;
+        let keys = 17 * MAX_FRAME_CELLS;
         for from in (0..keys).step_by(MAX_FRAME_CELLS) {
             let to = keys.min(from + MAX_FRAME_CELLS);
             let counts: Vec<_> = (from..to).map(|key| count(&format!("i{key}"), 9)).collect();

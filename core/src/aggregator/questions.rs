@@ -3,9 +3,8 @@
 //! Leaves to others: judging (`region`, and the store's script), asking and answering (`aggregator`).
 
 use super::bells::Bell;
-use super::desk::Access;
 use super::failure::{Failure, first_failure};
-use super::note_parts;
+use super::{Access, note_parts};
 use crate::key::OriginId;
 use crate::region::Proposed;
 use crate::region::exchange::{Merge, Merged};

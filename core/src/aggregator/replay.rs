@@ -7,10 +7,10 @@
 //! Leaves to others: which cells wait (`region`), calling the store and sleeping (`aggregator`).
 
 use super::bells::Bell;
-use super::desk::{Access, Round};
+use super::desk::Round;
 use super::failure::{Failure, did_nothing};
 use super::figures::add;
-use super::{Next, note, note_parts};
+use super::{Access, Next, note, note_parts};
 use crate::cadence::Cadence;
 use crate::region::exchange::{Merge, Merged};
 use crate::region::{HotCell, most_used};
@@ -257,9 +257,9 @@ impl SetAside {
 
 #[cfg(test)]
 mod tests {
-    use super::super::desk::Desk;
     use super::super::testing::{NOW, ORIGIN, at, backed, count, report};
     use super::*;
+    use crate::aggregator::Desk;
     use crate::wire::{FilterFrame, Report};
     use std::vec;
 

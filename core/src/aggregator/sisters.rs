@@ -3,10 +3,9 @@
 //! Leaves to others: what is worth telling (`region`), channels (`aggregator`).
 
 use super::bells::Bell;
-use super::desk::Access;
 use super::failure::Failure;
 use super::figures::add;
-use super::{Next, note};
+use super::{Access, Next, note};
 use crate::cadence::Cadence;
 use crate::key::{Key, OriginId};
 use crate::region::exchange::{BASE, Part};

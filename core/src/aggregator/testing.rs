@@ -1,6 +1,6 @@
 //! What the tests of an aggregator's parts have in common.
 
-use super::desk::{Alone, Desk};
+use super::{Alone, Desk};
 use crate::key::{Key, KeyParts, OriginId};
 use crate::region::RegionLimits;
 use crate::time::{MonoMs, Now, UnixMs};

@@ -7,10 +7,10 @@
 //! Leaves to others: sentinels (`aggregator`), telling again (`replay`).
 
 use super::bells::Bell;
-use super::desk::{Access, Desk};
+use super::desk::Desk;
 use super::failure::Failure;
 use super::grace::Grace;
-use super::{Next, note};
+use super::{Access, Next, note};
 use crate::breaker::State;
 use crate::cadence::Cadence;
 use crate::time::{Now, UnixMs};

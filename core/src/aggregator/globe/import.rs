@@ -3,12 +3,12 @@
 //! Leaves to others: the query (`aggregator`), merging and who is pushed to (`region`).
 
 use super::{PREPARATION_MS, allows, note, until};
-use crate::aggregator::Next;
 use crate::aggregator::bells::Bell;
-use crate::aggregator::desk::{Access, Desk};
+use crate::aggregator::desk::Desk;
 use crate::aggregator::failure::Failure;
 use crate::aggregator::figures::add;
 use crate::aggregator::guard::Traffic;
+use crate::aggregator::{Access, Next};
 use crate::cadence::{Beat, Cadence};
 use crate::region::exchange::Stored;
 use crate::time::{MonoMs, UnixMs};

@@ -6,11 +6,10 @@
 //! Leaves to others: which cells are due (`region`), statements and retries (`aggregator`).
 
 use super::{allows, note, until};
-use crate::aggregator::Next;
-use crate::aggregator::desk::Access;
 use crate::aggregator::failure::Failure;
 use crate::aggregator::figures::add;
 use crate::aggregator::guard::Traffic;
+use crate::aggregator::{Access, Next};
 use crate::cadence::{Beat, Cadence};
 use crate::region::exchange::Publication;
 use crate::region::{Due, most_used};
@@ -166,9 +165,9 @@ pub fn stored(access: &mut impl Access, rows: &[Publication]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::desk::Desk;
     use super::super::super::testing::{NOW, ORIGIN, at, count, desk};
     use super::*;
+    use crate::aggregator::Desk;
     use crate::wire::{FilterFrame, MAX_FRAME_CELLS, Report};
     use std::format;
 

@@ -5,11 +5,11 @@
 //! Leaves to others: what becomes of a floor (`region`), when something is lost (`watch`).
 
 use super::{PREPARATION_MS, note};
-use crate::aggregator::Next;
 use crate::aggregator::bells::Bell;
-use crate::aggregator::desk::{Access, Desk};
+use crate::aggregator::desk::Desk;
 use crate::aggregator::failure::Failure;
 use crate::aggregator::guard::Traffic;
+use crate::aggregator::{Access, Next};
 use crate::cadence::Cadence;
 use crate::region::exchange::Stored;
 use crate::time::Now;
