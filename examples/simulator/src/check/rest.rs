@@ -19,7 +19,14 @@ pub struct Expected {
 
 impl Check {
     /// What is to be known in a region.
-    pub(crate) fn expected(&self, id: CellId, region: usize, limit: u64, window_ms: u64, of: impl Fn(&Share) -> u64) -> Expected {
+    pub(crate) fn expected(
+        &self,
+        id: CellId,
+        region: usize,
+        limit: u64,
+        window_ms: u64,
+        of: impl Fn(&Share) -> u64,
+    ) -> Expected {
         let near = self.truth.sum(id, |one| one.region == region, &of);
         let regions = self.truth.lost_us.len();
         let sums = (0..regions).map(|region| self.truth.sum(id, |one| one.region == region, &of));
