@@ -15,7 +15,7 @@ mod tests;
 pub(crate) mod truth;
 
 use crate::figures::{Peak, Violation};
-use crate::plan::{Plan, Wrong};
+use crate::plan::{Link, Part, Plan, Wrong};
 use crate::world::keys::Shape;
 use std::collections::BTreeMap;
 use truth::Truth;
@@ -46,8 +46,9 @@ pub struct Check {
     awake_us: BTreeMap<usize, u64>,
     /// When a clock was set last.
     stepped_us: Option<u64>,
-    /// Clocks are set somewhere in this plan, or parts lose what only they knew.
-    pub(crate) steps: bool,
+    has_redis: bool,
+    /// Stores are away at times in this plan.
+    store_fails: bool,
     /// Room for a bucket.
     bucket: Bucket,
 }
@@ -63,7 +64,8 @@ impl Check {
             peaks: BTreeMap::new(),
             awake_us: BTreeMap::new(),
             stepped_us: None,
-            steps: plan.faults.iter().any(|fault| matches!(fault.what, Wrong::Skew { .. })),
+            has_redis: plan.topology.aggregators > 1,
+            store_fails: plan.faults.iter().any(|fault| fails_stores(&fault.what)),
             bucket: Bucket::default(),
         }
     }
@@ -86,6 +88,25 @@ impl Check {
     /// Whether a cell that was first used at `born_us` may have been moved by a clock that was set.
     pub(crate) fn is_unsteady(&self, born_us: u64, cell_ms: u64) -> bool {
         self.stepped_us.is_some_and(|stepped_us| born_us <= stepped_us + 3 * cell_ms * 1_000)
+    }
+
+    /// A region's memory has ended: with it is gone what no store holds.
+    pub(crate) fn region_lost(&mut self, region: usize, now_us: u64, at_once: bool) {
+        // Where a store holds what was acknowledged, only what it could not be told is gone.
+        if !self.has_redis || (at_once && self.store_fails) {
+            self.lost(region, now_us);
+        }
+    }
+
+    /// A region's store has lost everything.
+    pub(crate) fn wiped(&mut self, region: usize, now_us: u64) {
+        self.lost(region, now_us);
+    }
+
+    fn lost(&mut self, region: usize, now_us: u64) {
+        if let Some(lost_us) = self.truth.lost_us.get_mut(region) {
+            *lost_us = Some(now_us);
+        }
     }
 
     /// An Envoy, or one of its workers, falls asleep or awakes.
@@ -142,5 +163,17 @@ impl Check {
             bound: *bound,
         };
         self.peaks.iter().map(peak).collect()
+    }
+}
+
+fn fails_stores(what: &Wrong) -> bool {
+    match what {
+        Wrong::Freeze { part } | Wrong::Crash { part } | Wrong::Restart { part } | Wrong::Slow { part, .. } => {
+            matches!(part, Part::Redis { .. })
+        }
+        Wrong::Cut { link } | Wrong::Lose { link, .. } | Wrong::Delay { link, .. } => {
+            matches!(link, Link::Redis { .. })
+        }
+        _ => false,
     }
 }

@@ -5,6 +5,7 @@
 
 use super::{CellId, Check};
 use crate::world::{EnvoyProcess, keys};
+use weir_core::key::{Key, OriginId};
 use weir_core::table::{Bucket, Cell, Entry, Place};
 
 impl Check {
@@ -85,6 +86,32 @@ impl Check {
             });
         }
         self.heard(id, said, origin, now_us);
+    }
+
+    /// What a region's store holds of a cell.
+    pub(crate) fn stored(
+        &mut self,
+        region: usize,
+        key: &Key,
+        sequence: u64,
+        parts: impl Iterator<Item = (OriginId, u64)>,
+        now_us: u64,
+    ) {
+        let Some((rule, identifier)) = keys::parse(key.as_bytes()) else { return };
+        let id = CellId { rule, sequence, identifier };
+        let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
+        if self.is_unsteady(born_us, self.truth.cell_ms(rule)) || self.truth.is_made_up(region, born_us) {
+            return;
+        }
+        for (origin, own) in parts {
+            let number = self.truth.number(origin);
+            let most = number.map_or(0, |number| self.truth.share_of(id, number).most());
+            if own > most {
+                self.violated("truth", now_us, || {
+                    format!("Redis of region {region} holds {own} of {origin} in {id:?}, which used {most}")
+                });
+            }
+        }
     }
 
     /// What a table says of others.

@@ -4,7 +4,7 @@
 
 use super::World;
 use super::queue::{Event, WorkerAt};
-use crate::plan::{Part, Wrong};
+use crate::plan::{Link, Part, Wrong};
 
 impl World<'_> {
     pub(super) fn plan_faults(&mut self) {
@@ -60,14 +60,20 @@ impl World<'_> {
                 false => {
                     self.network.end(number);
                     self.heal();
+                    // Connections for messages that hung are made anew.
+                    if let Wrong::Cut { link: Link::Redis { region, .. } | Link::Sisters { region } } = what
+                        && region < self.redis.len()
+                    {
+                        self.listen_anew(region);
+                    }
                 }
             },
             Wrong::Freeze { part } => self.freeze(part, begins),
             Wrong::Crash { part } => self.stop(part, begins, false),
             Wrong::Restart { part } | Wrong::Rebuild { part } => self.stop(part, begins, true),
             Wrong::Skew { part, ms } => self.skew(part, if begins { ms } else { ms.saturating_neg() }),
-            Wrong::Wipe { part } if begins => self.wipe(part),
-            Wrong::Slow { part, ms } => self.slow(part, ms, begins),
+            Wrong::Wipe { part } if begins => self.wipe_store(part),
+            Wrong::Slow { part, ms } => self.slow_store(part, ms, begins),
             // Wipes end at once, floods are traffic, rolls have events of their own.
             Wrong::Wipe { .. } | Wrong::Flood { .. } | Wrong::Roll { .. } => {}
         }
@@ -146,10 +152,12 @@ impl World<'_> {
                     None => {}
                     Some(_) if begins => self.end_aggregator(at, in_order),
                     Some(host) if host.process.is_none() => self.start_aggregator(at),
+                    // It is still about to end.
+                    Some(_) if in_order => self.aggregators[at].begins_anew = true,
                     Some(_) => {}
                 }
             }
-            Part::Redis { .. } | Part::Database => self.stop_store(part, begins, in_order),
+            Part::Redis { .. } | Part::Database => self.stop_store(part, begins),
         }
     }
 
@@ -170,9 +178,4 @@ impl World<'_> {
             self.check.stepped(self.now_us);
         }
     }
-
-    fn freeze_store(&mut self, _part: Part, _begins: bool) {}
-    fn stop_store(&mut self, _part: Part, _begins: bool, _in_order: bool) {}
-    fn wipe(&mut self, _part: Part) {}
-    fn slow(&mut self, _part: Part, _ms: u64, _begins: bool) {}
 }

@@ -165,7 +165,7 @@ impl World<'_> {
         let now_us = self.now_us;
         for host in &self.aggregators {
             let Some(process) = &host.process else { continue };
-            let stats = process.region.stats(host.clock.unix(now_us));
+            let stats = process.desk.region.stats(host.clock.unix(now_us));
             self.check.held("keys of a region", stats.keys as u64, 2_000_000, now_us);
             let subscribers = self.plan.topology.envoys as u64 + 1;
             let bound = stats.keys as u64 * subscribers + 1;

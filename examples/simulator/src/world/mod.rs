@@ -6,13 +6,18 @@
 //! Leaves to others: what is asked (`traffic`), what must hold (`check`), what comes of it (`measure`).
 
 mod aggregator;
+mod calls;
 mod clock;
+mod database;
 mod envoy;
 mod faults;
 pub(crate) mod keys;
 mod looks;
+mod machines;
 mod network;
 mod queue;
+mod redis;
+mod stores;
 mod streams;
 mod table;
 #[cfg(test)]
@@ -25,12 +30,16 @@ use crate::plan::Plan;
 use crate::random::Random;
 use crate::traffic::{self, Arrival};
 use aggregator::Aggregator;
+use calls::Calls;
 use clock::Clock;
+use database::Database;
 use envoy::Envoy;
 use keys::Shape;
 use network::Network;
 use queue::{Event, Queue, WorkerAt};
+use redis::Redis;
 use std::iter::Peekable;
+use stores::Stores;
 use streams::{Carried, Streams};
 use weir_core::wire::FilterFrame;
 
@@ -52,6 +61,10 @@ pub struct World<'a> {
     streams: Streams,
     envoys: Vec<Envoy>,
     aggregators: Vec<Aggregator>,
+    redis: Vec<Redis>,
+    database: Database,
+    stores: Stores,
+    calls: Calls,
     check: Check,
     counts: Counts,
     waits_us: Vec<u64>,
@@ -70,6 +83,7 @@ struct Chance {
     root: Random,
     streams: Random,
     timers: Random,
+    stores: Random,
 }
 
 /// What was sent.
@@ -117,10 +131,19 @@ impl<'a> World<'a> {
             begin_us: plan.settle_ms * 1_000,
             queue: Queue::default(),
             network: Network::new(plan.network, root.fork("network", 0)),
-            chance: Chance { streams: root.fork("streams", 0), timers: root.fork("timers", 0), root },
+            chance: Chance {
+                streams: root.fork("streams", 0),
+                timers: root.fork("timers", 0),
+                stores: root.fork("stores", 0),
+                root: root.clone(),
+            },
             streams: Streams::default(),
             envoys,
             aggregators,
+            redis: vec![Redis::default(); topology.regions],
+            database: Database::new(root.fork("database", 0).next()),
+            stores: Stores::new(topology.regions),
+            calls: Calls::default(),
             counts: Counts::default(),
             waits_us: Vec::new(),
             told: Vec::new(),
@@ -206,6 +229,9 @@ impl<'a> World<'a> {
             Event::Down(id, frame) => self.arrives(id, Carried::Down(frame)),
             Event::Keepalive(id, end) => self.keepalive(id, end),
             Event::Aggregator(at, life, due) => self.aggregator_does(at, life, due),
+            Event::StoreTakes(store, at, id, request) => self.store_takes(store, at, id, request),
+            Event::Answered(id, reply) => self.answered(id, reply),
+            Event::Heard(at, life, message) => self.sister_says(at, life, message),
             Event::Fault(number, begins) => self.fault(number, begins),
             Event::Roll(at, ends) => self.roll(at, ends),
             Event::Look => self.look(),

@@ -2,6 +2,7 @@
 //!
 //! Leaves to others: what an event does (`world`).
 
+use super::calls::{Reply, Request, Store};
 use super::streams::{End, StreamId};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -29,6 +30,12 @@ pub enum Event {
     Keepalive(StreamId, End),
     /// An aggregator has something to do; void in another life of it.
     Aggregator(usize, u64, super::aggregator::Due),
+    /// A call of an aggregator reaches a store.
+    StoreTakes(Store, usize, u64, Box<Request>),
+    /// A call is answered; without an answer, its time is over.
+    Answered(u64, Option<Box<Reply>>),
+    /// A message of a sister reaches an aggregator; void in another life of it.
+    Heard(usize, u64, Box<[u8]>),
     /// A fault begins, or ends.
     Fault(usize, bool),
     /// An Envoy of a rolling restart ends, or the next one takes its place.

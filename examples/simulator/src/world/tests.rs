@@ -91,3 +91,37 @@ fn the_same_seed_gives_the_same_bytes() {
     let other = Plan { seed: 8, ..plan.clone() };
     assert_ne!(first.0.text, run(&other, steady(&plan, 5, 50.0)).0.text);
 }
+
+fn topology(regions: usize, aggregators: usize, envoys: usize) -> Topology {
+    Topology { regions, aggregators, ..Topology::region(envoys) }
+}
+
+/// Runs a plan and wants nothing to be wrong.
+fn well(plan: &Plan, identifiers: u64, a_second: f64) -> (Tally, Figures) {
+    let (tally, figures) = run(plan, steady(plan, identifiers, a_second));
+    let seen: Vec<_> = figures.violations.iter().take(5).collect();
+    assert!(seen.is_empty(), "{} violations: {seen:#?} of {:?}", figures.violations.len(), plan.faults);
+    (tally, figures)
+}
+
+#[test]
+fn aggregators_are_of_one_mind() {
+    let plan = plan(2, topology(1, 3, 3), vec![Rule::new(100, 60_000)], 20_000);
+    let (tally, figures) = well(&plan, 3, 20.0);
+    assert!(tally.admitted > 250 && tally.admitted < 310, "{}", tally.admitted);
+    assert!(figures.convergence.p50 < 300, "{:?}", figures.convergence);
+    assert!(figures.redis_commands > 100 && figures.messages > 10);
+    println!("{figures:#?}");
+}
+
+#[test]
+fn regions_hear_of_each_other() {
+    let mut plan = plan(3, topology(3, 1, 2), vec![Rule::new(200, 300_000)], 60_000);
+    plan.quiet_ms = 60_000;
+    let (_, figures) = well(&plan, 2, 10.0);
+    assert!(figures.convergence.max > 5_000, "{:?}", figures.convergence);
+    println!("{figures:#?}");
+    let plan = Plan { topology: topology(2, 2, 2), ..plan };
+    let (_, figures) = well(&plan, 2, 10.0);
+    println!("{figures:#?}");
+}
