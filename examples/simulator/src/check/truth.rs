@@ -53,6 +53,8 @@ pub struct Share {
     pub proposed: u64,
     /// What its table holds as spent; the most that it held if it was forgotten there.
     pub own: u64,
+    /// What its region held of it when it ended.
+    pub left: u64,
     /// The table has forgotten it and does not know its base.
     pub forgotten: bool,
 }

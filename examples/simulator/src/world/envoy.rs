@@ -148,6 +148,7 @@ impl World<'_> {
         for worker in 0..workers {
             self.end_worker(WorkerAt { envoy: number, worker }, in_order);
         }
+        self.note_left(number);
         if let Some(process) = self.envoys[number].process.take() {
             self.check.ends(process.origin);
         }

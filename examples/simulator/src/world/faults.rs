@@ -179,3 +179,17 @@ impl World<'_> {
         }
     }
 }
+
+/// Whether a fault may keep messages of sisters from arriving.
+pub(super) fn loses_messages(what: &Wrong) -> bool {
+    match what {
+        Wrong::Lose { link, .. } | Wrong::Cut { link } | Wrong::Delay { link, .. } => {
+            matches!(link, Link::Redis { .. } | Link::Sisters { .. })
+        }
+        Wrong::Freeze { part } | Wrong::Crash { part } | Wrong::Restart { part } | Wrong::Wipe { part } => {
+            matches!(part, Part::Redis { .. } | Part::Aggregator { .. })
+        }
+        Wrong::Slow { part, .. } => matches!(part, Part::Redis { .. }),
+        _ => false,
+    }
+}

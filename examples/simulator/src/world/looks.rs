@@ -6,11 +6,14 @@ use super::World;
 use super::envoy::Process;
 use super::queue::Event;
 use crate::check::CellId;
+use super::keys::{WORKSPACE, decimal};
+use crate::check::rest::{Held, Seen};
 use crate::check::truth::Share;
 use crate::plan::START_UNIX_MS;
 use serde::Serialize;
-use weir_core::key::fingerprint;
-use weir_core::table::Entry;
+use weir_core::key::{Key, fingerprint};
+use weir_core::region::SHORTEST_PUBLISHED_MS;
+use weir_core::table::{Bucket, Entry};
 use weir_core::window::MAX_COUNT;
 
 /// Between two looks at everything.
@@ -19,6 +22,14 @@ const LOOK_US: u64 = 1_000_000;
 const MAX_ROWS: u64 = 16_384;
 /// Most requests that wait at one worker; its own bound.
 const MAX_WAITING: u64 = 16_384;
+
+/// A cell that nobody has used for so long, and that no fault has touched, is known in its region: leases are back, streams
+/// are up, times of grace are over.
+const REST_US: u64 = 13_000_000;
+/// And in all regions: two beats of publishing and importing, with their jitter and a failed one each.
+const GLOBAL_REST_US: u64 = 50_000_000;
+/// Most cells that are looked at in the end.
+const MOST_CELLS: usize = 20_000;
 
 /// What one Envoy believes of an identifier's current window, and the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -173,12 +184,145 @@ impl World<'_> {
         }
     }
 
+    /// An Envoy is about to end: what its region holds of it by now is not to be lost.
+    pub(super) fn note_left(&mut self, number: usize) {
+        let Some(process) = self.envoys[number].process.as_ref() else { return };
+        let (region, origin) = (self.place(number).0, process.origin);
+        let Some(share) = self.check.truth.number(origin) else { return };
+        for id in self.live_cells() {
+            let has_share = |one: &Share| one.origin == share;
+            if !self.check.truth.cell(id).is_some_and(|cell| cell.shares.iter().any(has_share)) {
+                continue;
+            }
+            let parts = self.holders(id, region).into_iter().map(|(_, held)| held.parts);
+            let left = parts.filter_map(|parts| parts.get(&origin).copied()).max().unwrap_or(0);
+            if let Some((cell, at)) = self.check.truth.share(id, share, self.now_us) {
+                cell.shares[at].left = left;
+            }
+        }
+    }
+
+    /// The world has come to rest: all parts that are to know a cell know it, exactly.
     pub(super) fn finish(&mut self) {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
         self.look();
+        let faults_end_us = if self.plan.faults.is_empty() { 0 } else { self.plan.traffic_ms * 1_000 };
+        let faults_end_us = self.begin_us.max(self.begin_us + faults_end_us);
+        let cells: Vec<CellId> = self.live_cells().take(MOST_CELLS).collect();
+        for id in cells {
+            let Some(cell) = self.check.truth.cell(id) else { continue };
+            let rested_us = self.now_us - cell.changed_us.max(faults_end_us);
+            let (born_us, cell_ms) = (cell.born_us, self.check.truth.cell_ms(id.rule));
+            if rested_us >= REST_US && !self.check.is_unsteady(born_us, cell_ms) {
+                self.finish_cell(id, rested_us >= GLOBAL_REST_US);
+            }
+        }
     }
+
+    fn finish_cell(&mut self, id: CellId, globally: bool) {
+        let Some(shape) = self.shapes.get(id.rule) else { return };
+        let (limit, window_ms, key) = (shape.rule.limit, shape.rule.window_ms, shape.key(id.identifier));
+        let regions = self.plan.topology.regions;
+        let sums: Vec<u64> = (0..regions)
+            .map(|region| self.holders(id, region).iter().map(|(_, held)| held.total).max().unwrap_or(0))
+            .collect();
+        let is_long = window_ms >= SHORTEST_PUBLISHED_MS && regions > 1;
+        let spoken_of = is_long && sums.iter().any(|sum| *sum >= limit.div_ceil(2));
+        for region in 0..regions {
+            let sum = sums[region];
+            let far = if spoken_of { sums.iter().sum::<u64>() - sum } else { 0 };
+            let is_hot = sum > limit / 2 || far > 0;
+            let surely = is_hot || !self.loses_messages;
+            for (who, held) in self.holders(id, region) {
+                if who == "Redis" || self.is_only_holder(region) || is_hot {
+                    self.check.rests_in_region(id, (region, &who), &held, self.now_us);
+                }
+                if globally && held.far != far && spoken_of {
+                    let now_us = self.now_us;
+                    self.check.violated("rest", now_us, || {
+                        format!("{who} of region {region} believes that others used {} of {far} in {id:?}", held.far)
+                    });
+                }
+            }
+            for envoy in 0..self.plan.topology.envoys {
+                let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else { continue };
+                let origin = process.origin;
+                let seen = entry_of(process, &key).and_then(|entry| seen_in(&entry, id.sequence));
+                let number = self.check.truth.number(origin);
+                let uses = number.is_some_and(|number| self.check.truth.share_of(id, number).own > 0);
+                let has_room = !is_crowded(process, &key);
+                let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
+                let far = (globally && near.is_some()).then_some(far);
+                if seen.is_some() || near.is_some() {
+                    self.check.rests_in_table(id, origin, seen, (near, far), self.now_us);
+                }
+            }
+        }
+    }
+
+    /// Everybody in a region who holds components of a cell: its aggregators, and its Redis.
+    fn holders(&self, id: CellId, region: usize) -> Vec<(String, Held)> {
+        let Some(shape) = self.shapes.get(id.rule) else { return Vec::new() };
+        let key = shape.key(id.identifier);
+        let mut text = [0; 20];
+        let identifier = decimal(id.identifier, &mut text);
+        let mut holders = Vec::new();
+        for host in self.aggregators.iter().filter(|host| host.region == region) {
+            let Some(process) = &host.process else { continue };
+            let explained = process.desk.region.explain(WORKSPACE, &shape.namespace, identifier);
+            let cells = explained.iter().filter(|one| one.key.as_bytes() == key).flat_map(|one| &one.cells);
+            let cell = cells.into_iter().find(|cell| cell.sequence == id.sequence);
+            let held = cell.map_or_else(Held::default, |cell| Held {
+                parts: cell.components.iter().map(|part| (part.origin, part.own)).collect(),
+                total: cell.regional_total(),
+                far: cell.global_others,
+            });
+            holders.push((format!("aggregator {}", host.number), held));
+        }
+        if self.has_redis()
+            && let Ok(key) = Key::parse(&key)
+        {
+            let parts = self.redis[region].cells.get(&(key, id.sequence)).map(|cell| cell.parts.clone());
+            let parts = parts.unwrap_or_default();
+            let total = parts.values().sum();
+            let far = holders.first().map_or(0, |(_, held)| held.far);
+            holders.push(("Redis".to_owned(), Held { parts, total, far }));
+        }
+        holders
+    }
+
+    fn is_only_holder(&self, _region: usize) -> bool {
+        !self.has_redis()
+    }
+
+    /// Cells that a window may touch now.
+    fn live_cells(&self) -> impl Iterator<Item = CellId> + use<> {
+        let unix_ms = self.unix_ms();
+        let rules = 0..self.shapes.len();
+        let cells: Vec<CellId> = rules
+            .flat_map(|rule| {
+                let sequence = (unix_ms / self.check.truth.cell_ms(rule)).saturating_sub(1);
+                self.check.truth.since(rule, sequence)
+            })
+            .collect();
+        cells.into_iter()
+    }
+}
+
+/// Whether a key's bucket is full, so that no key enters which nobody there asks for.
+fn is_crowded(process: &Process, key: &[u8]) -> bool {
+    let place = process.meta.geometry.place(fingerprint(key, process.meta.secret));
+    let mut bucket = Bucket::default();
+    process.table.read(place, &mut bucket);
+    bucket.len() >= usize::from(process.meta.geometry.keys_per_bucket)
+}
+
+fn seen_in(entry: &Entry, sequence: u64) -> Option<Seen> {
+    let cell = entry.cell(sequence)?;
+    let (own, near, far, unbased) = (cell.own, cell.region_others, cell.global_others, cell.unbased);
+    Some(Seen { own, near, far, reserved: entry.reserved_in(sequence), unbased })
 }
 
 enum Knowledge {

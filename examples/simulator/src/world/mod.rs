@@ -76,6 +76,8 @@ pub struct World<'a> {
     /// Room for the keys of a request.
     keys: Vec<u8>,
     finished: bool,
+    /// Messages of sisters may get lost in this plan.
+    loses_messages: bool,
 }
 
 /// Where chance comes from.
@@ -151,6 +153,7 @@ impl<'a> World<'a> {
             lives: 0,
             keys: Vec::new(),
             finished: false,
+            loses_messages: plan.faults.iter().any(|fault| faults::loses_messages(&fault.what)),
             plan: plan.clone(),
         };
         world.begin();

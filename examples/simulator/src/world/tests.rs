@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::observe::Verdict;
-use crate::plan::{Network as Speeds, Rule, Topology};
+use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Topology, Wrong};
 
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Plan {
     Plan {
@@ -102,6 +102,56 @@ fn well(plan: &Plan, identifiers: u64, a_second: f64) -> (Tally, Figures) {
     let seen: Vec<_> = figures.violations.iter().take(5).collect();
     assert!(seen.is_empty(), "{} violations: {seen:#?} of {:?}", figures.violations.len(), plan.faults);
     (tally, figures)
+}
+
+#[test]
+fn each_fault_is_overcome() {
+    let envoy = Part::Envoy { region: 0, envoy: 1 };
+    let worker = Part::Worker { region: 0, envoy: 1, worker: 1 };
+    let aggregator = Part::Aggregator { region: 0, aggregator: 0 };
+    let redis = Part::Redis { region: 0 };
+    let streams = Link::Streams { region: 0, envoy: None, aggregator: None };
+    let one_stream = Link::Streams { region: 0, envoy: Some(1), aggregator: None };
+    let to_redis = Link::Redis { region: 0, aggregator: None };
+    let sisters = Link::Sisters { region: 0 };
+    let database = Link::Database { region: None };
+    let mut faults = vec![
+        Wrong::Skew { part: envoy, ms: 2_000 },
+        Wrong::Skew { part: aggregator, ms: -2_000 },
+        Wrong::Slow { part: redis, ms: 30 },
+        Wrong::Slow { part: Part::Database, ms: 3_000 },
+        Wrong::Wipe { part: redis },
+        Wrong::Wipe { part: Part::Database },
+        Wrong::Rebuild { part: envoy },
+        Wrong::Roll { region: 0 },
+    ];
+    for link in [streams, one_stream, to_redis, sisters, database] {
+        faults.extend([
+            Wrong::Delay { link, ms: 40 },
+            Wrong::Lose { link, per_mille: 20 },
+            Wrong::Repeat { link, per_mille: 200 },
+            Wrong::Reorder { link },
+            Wrong::Cut { link },
+        ]);
+    }
+    for part in [envoy, worker, aggregator, redis, Part::Database] {
+        faults.extend([Wrong::Freeze { part }, Wrong::Crash { part }, Wrong::Restart { part }]);
+    }
+    let mut bad = Vec::new();
+    for (number, what) in faults.into_iter().enumerate() {
+        for topology in [topology(1, 1, 3), topology(1, 3, 3), topology(2, 1, 2), topology(2, 2, 2)] {
+            let rules = vec![Rule::new(60, 300_000), Rule::new(1_000, 300_000)];
+            let mut plan = plan(number as u64, topology, rules, 20_000);
+            plan.quiet_ms = 80_000;
+            plan.faults = vec![Fault { at_ms: 5_000, for_ms: 6_000, what }];
+            let (_, figures) = run(&plan, steady(&plan, 4, 40.0));
+            if let Some(first) = figures.violations.first() {
+                let count = figures.violations.len();
+                bad.push(format!("{what:?} in {topology:?}: {count}, first {first:?}"));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{}:\n{}", bad.len(), bad.join("\n"));
 }
 
 #[test]
