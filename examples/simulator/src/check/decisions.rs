@@ -44,7 +44,9 @@ impl Check {
         match outcome.decision {
             Decided::Wait => {}
             Decided::Allow(_) => {
-                for (rule, shape) in keys::rules(arrival.rules).filter_map(|rule| Some((rule, shapes.get(rule)?))) {
+                for (rule, shape) in
+                    keys::rules(arrival.rules).filter_map(|rule| Some((rule, shapes.get(rule)?)))
+                {
                     let refused = shape.rule.shadow && outcome.shadow_denied >> rule & 1 == 1;
                     if refused || arrival.cost == 0 {
                         continue;
@@ -89,7 +91,8 @@ impl Check {
         now_us: u64,
         note: impl FnOnce(&mut super::truth::Share),
     ) {
-        let (Some((rule, identifier)), Some(origin)) = (keys::parse(&ask.key), self.truth.number(origin)) else {
+        let (Some((rule, identifier)), Some(origin)) = (keys::parse(&ask.key), self.truth.number(origin))
+        else {
             return;
         };
         let id = CellId { rule, sequence: ask.sequence, identifier };
@@ -155,7 +158,10 @@ impl Check {
         let born_us = self.truth.cell(before).or(self.truth.cell(id)).map_or(0, |cell| cell.born_us);
         if !self.is_unsteady(born_us, at.cell_ms) {
             self.violated("limit", by.now_us, || {
-                format!("Envoy {} let {cost} of {id:?} pass with {used:?} of its own, limit {limit}", who.envoy)
+                format!(
+                    "Envoy {} let {cost} of {id:?} pass with {used:?} of its own, limit {limit}",
+                    who.envoy
+                )
             });
         }
     }
@@ -172,7 +178,10 @@ impl Check {
         let ahead = Used { current: all(after), previous: all(id) };
         let start = at.seen_from(id.sequence + 1);
         let earlier = Position { elapsed_ms: at.elapsed_ms.saturating_sub(BORDER_MS), ..*at };
-        if !used.admits(&earlier, cost, limit) || made_up || self.is_unsteady(born_us.min(by.now_us), at.cell_ms) {
+        if !used.admits(&earlier, cost, limit)
+            || made_up
+            || self.is_unsteady(born_us.min(by.now_us), at.cell_ms)
+        {
             return;
         }
         let first = at.elapsed_ms < BORDER_MS;

@@ -10,9 +10,9 @@
 mod decisions;
 pub(crate) mod rest;
 mod tables;
-pub(crate) mod truth;
 #[cfg(test)]
 mod tests;
+pub(crate) mod truth;
 
 use crate::figures::{Peak, Violation};
 use crate::plan::{Link, Part, Plan, Wrong};

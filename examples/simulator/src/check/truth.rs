@@ -191,7 +191,11 @@ impl Truth {
     /// All cells of one sequence or a later one, in order.
     pub fn since(&self, rule: usize, sequence: u64) -> impl Iterator<Item = CellId> + '_ {
         let cells = self.cells.get(rule).into_iter().flat_map(move |cells| cells.range((sequence, 0)..));
-        cells.map(move |((sequence, identifier), _)| CellId { rule, sequence: *sequence, identifier: *identifier })
+        cells.map(move |((sequence, identifier), _)| CellId {
+            rule,
+            sequence: *sequence,
+            identifier: *identifier,
+        })
     }
 
     /// Forgets what no window touches any more.

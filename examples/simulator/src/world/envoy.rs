@@ -392,11 +392,8 @@ impl World<'_> {
         let mono = self.envoys[at.envoy].clock.mono(self.now_us);
         let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
         let Some(Some(worker)) = process.workers.get(at.worker) else { return };
-        let said = Said {
-            origin: process.origin,
-            unix: worker.limiter.moment(mono).unix,
-            now_us: self.now_us,
-        };
+        let said =
+            Said { origin: process.origin, unix: worker.limiter.moment(mono).unix, now_us: self.now_us };
         for (cell, due_us) in self.check.decided(&said, &arrival, outcome, &self.shapes) {
             self.queue.plan(due_us, Event::Rest(cell));
         }
@@ -411,7 +408,13 @@ impl World<'_> {
         shadow_denied: u64,
     ) {
         let at_us = self.now_us.saturating_sub(self.begin_us);
-        self.told.push(super::Told::Decided(Decided { arrival, at_us, verdict, shadow_denied, retry_after_ms }));
+        self.told.push(super::Told::Decided(Decided {
+            arrival,
+            at_us,
+            verdict,
+            shadow_denied,
+            retry_after_ms,
+        }));
     }
 
     fn rules_of(&self, arrival: &Arrival) -> impl Iterator<Item = usize> + use<> {

@@ -150,7 +150,9 @@ impl World<'_> {
         for region in 0..self.plan.topology.regions {
             let expected = self.check.expected(id, region, limit, window_ms, known);
             for envoy in 0..self.plan.topology.envoys {
-                let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else { continue };
+                let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else {
+                    continue;
+                };
                 let Some(number) = self.check.truth.number(process.origin) else { continue };
                 let share = self.check.truth.share_of(id, number);
                 let all = expected.near + expected.far;
@@ -337,7 +339,7 @@ pub(super) fn entry_of(process: &Process, key: &[u8]) -> Option<Entry> {
 
 /// What a table holds as used in a cell; nothing if it is at a later one already.
 pub(super) fn used_in(entry: &Entry, sequence: u64) -> u64 {
-    entry.cell(sequence).map_or(0, |cell| {
-        cell.own.saturating_add(cell.region_others).saturating_add(cell.global_others)
-    })
+    entry
+        .cell(sequence)
+        .map_or(0, |cell| cell.own.saturating_add(cell.region_others).saturating_add(cell.global_others))
 }
