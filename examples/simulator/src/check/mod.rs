@@ -168,7 +168,10 @@ impl Check {
 
 fn fails_stores(what: &Wrong) -> bool {
     match what {
-        Wrong::Freeze { part } | Wrong::Crash { part } | Wrong::Restart { part } | Wrong::Slow { part, .. } => {
+        Wrong::Freeze { part }
+        | Wrong::Crash { part }
+        | Wrong::Restart { part }
+        | Wrong::Slow { part, .. } => {
             matches!(part, Part::Redis { .. })
         }
         Wrong::Cut { link } | Wrong::Lose { link, .. } | Wrong::Delay { link, .. } => {

@@ -83,7 +83,8 @@ impl Check {
         let made_up = self.truth.is_made_up(region, born_us);
         let (mut least, mut most) = (0u64, 0u64);
         for share in &shares {
-            let Some(origin) = self.truth.origin(share.origin).copied().filter(|one| one.region == region) else {
+            let Some(origin) = self.truth.origin(share.origin).copied().filter(|one| one.region == region)
+            else {
                 continue;
             };
             let part = held.parts.get(&origin.id).copied().unwrap_or(0);
@@ -92,19 +93,26 @@ impl Check {
             most += share.most();
             let fits = (known..=share.most()).contains(&part);
             // What was asked for may have been granted by an answer that got lost.
-            let exact = !origin.lives || part == share.known() || (part > share.known() && share.proposed >= part);
+            let exact =
+                !origin.lives || part == share.known() || (part > share.known() && share.proposed >= part);
             let lost = made_up && (part < known || part == 0);
             if !(fits && exact || lost) {
                 self.violated("rest", now_us, || {
-                    format!("{who} of region {region} holds {part} of Envoy {} in {id:?}: {share:?}", origin.envoy)
+                    format!(
+                        "{who} of region {region} holds {part} of Envoy {} in {id:?}: {share:?}",
+                        origin.envoy
+                    )
                 });
             }
         }
         let base = held.parts.get(&BASE).copied().unwrap_or(0);
-        let fits = if made_up { (least..=2 * most) } else { (least..=most) }.contains(&held.total);
+        let fits = if made_up { least..=2 * most } else { least..=most }.contains(&held.total);
         if !fits || (base > 0 && !made_up) {
             self.violated("rest", now_us, || {
-                format!("{who} of region {region} counts {} of {least} to {most} in {id:?}, base {base}", held.total)
+                format!(
+                    "{who} of region {region} counts {} of {least} to {most} in {id:?}, base {base}",
+                    held.total
+                )
             });
         }
     }
@@ -143,7 +151,10 @@ impl Check {
         let knows = others.zip(others_most).is_none_or(|(least, most)| (least..=most).contains(&seen.near));
         if !knows || far.is_some_and(|far| far != seen.far) {
             self.violated("rest", now_us, || {
-                format!("Envoy {} holds {seen:?} of {id:?}, where the region has {near:?} and others {far:?}", who.envoy)
+                format!(
+                    "Envoy {} holds {seen:?} of {id:?}, where the region has {near:?} and others {far:?}",
+                    who.envoy
+                )
             });
         }
     }

@@ -62,6 +62,11 @@ impl Check {
         let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
         let born_us = cell.born_us;
         let share = &mut cell.shares[at];
+        let heard = (said.region_others, said.global_others);
+        let is_news = std::mem::replace(&mut share.heard, heard) != heard;
+        if !is_news && said.own == share.own && said.unbased == share.forgotten {
+            return;
+        }
         let fell = said.own < share.own && !said.unbased && !share.forgotten;
         share.forgotten = said.unbased;
         if said.own > share.own {
@@ -85,7 +90,9 @@ impl Check {
                 format!("Envoy {} holds {} of {id:?} where {passed} passed", who.envoy, share.own)
             });
         }
-        self.heard(id, said, origin, now_us);
+        if is_news {
+            self.heard(id, said, origin, now_us);
+        }
     }
 
     /// What a region's store holds of a cell.
@@ -117,17 +124,22 @@ impl Check {
     /// What a table says of others.
     fn heard(&mut self, id: CellId, said: &Cell, origin: u32, now_us: u64) {
         let Some(who) = self.truth.origin(origin).copied() else { return };
-        let most = super::truth::Share::most;
-        let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
+        let Some(cell) = self.truth.cell(id) else { return };
+        let (mut near, mut near_own, mut far) = (0, 0, 0);
+        for share in &cell.shares {
+            match self.truth.origin(share.origin) {
+                Some(one) if one.id == who.id => near_own = share.most(),
+                Some(one) if one.region == who.region => near += share.most(),
+                _ => far += share.most(),
+            }
+        }
         // A base may hold what was granted and forgotten, and what living ones repeat later.
-        let doubled = |region: usize| 1 + u64::from(self.truth.is_made_up(region, born_us));
-        let near = self.truth.sum(id, |one| one.region == who.region && one.id != who.id, most);
-        let near_all = self.truth.sum(id, |one| one.region == who.region, most);
-        let near = if doubled(who.region) > 1 { 2 * near_all } else { near };
-        let far = self.truth.sum(id, |one| one.region != who.region, |share| share.most() * 2);
-        let far_once = self.truth.sum(id, |one| one.region != who.region, most);
-        let made_up = (0..self.truth.lost_us.len()).any(|region| doubled(region) > 1);
-        let far = if made_up { far } else { far_once };
+        if self.truth.is_made_up(who.region, cell.born_us) {
+            near = 2 * (near + near_own);
+        }
+        if (0..self.truth.lost_us.len()).any(|region| self.truth.is_made_up(region, cell.born_us)) {
+            far *= 2;
+        }
         if said.region_others > near || said.global_others > far {
             self.violated("truth", now_us, || {
                 format!(

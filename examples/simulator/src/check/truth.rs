@@ -30,6 +30,8 @@ pub struct Cell {
     pub born_us: u64,
     /// When it last changed.
     pub changed_us: u64,
+    /// Who was found not to know it last, by number in the world.
+    pub lags: usize,
     /// Somebody looks already whether it has come to rest.
     pub watched: bool,
 }
@@ -55,6 +57,8 @@ pub struct Share {
     pub own: u64,
     /// What its region held of it when it ended.
     pub left: u64,
+    /// What its table was seen to believe of its region's others and of other regions.
+    pub heard: (u64, u64),
     /// The table has forgotten it and does not know its base.
     pub forgotten: bool,
 }
@@ -79,6 +83,8 @@ pub struct Origin {
 pub struct Truth {
     cells: Vec<BTreeMap<(u64, u64), Cell>>,
     cell_ms: Vec<u64>,
+    /// Of each rule: cells before this are forgotten.
+    oldest: Vec<u64>,
     origins: Vec<Origin>,
     numbers: BTreeMap<OriginId, u32>,
     envoys: usize,
@@ -90,6 +96,11 @@ impl Share {
     /// The most that anybody may believe of it.
     pub fn most(&self) -> u64 {
         (self.admitted + self.neighbour + self.reserved).max(self.own).max(self.proposed)
+    }
+
+    /// What everybody is to know soon: also what is only leased and not returned yet.
+    pub fn believed(&self) -> u64 {
+        self.admitted.max(self.known())
     }
 
     /// What everybody is to know when it has come to rest.
@@ -104,6 +115,7 @@ impl Truth {
         Truth {
             cells: shapes.iter().map(|_| BTreeMap::new()).collect(),
             cell_ms: shapes.iter().map(|shape| shape.cell_ms).collect(),
+            oldest: vec![0; shapes.len()],
             origins: Vec::new(),
             numbers: BTreeMap::new(),
             envoys: envoys.max(1),
@@ -155,8 +167,11 @@ impl Truth {
         self.cells.get_mut(id.rule)?.get_mut(&(id.sequence, id.identifier))
     }
 
-    /// The share of an origin, made if there is none.
+    /// The share of an origin, made if there is none; `None` where the cell has been forgotten.
     pub fn share(&mut self, id: CellId, origin: u32, now_us: u64) -> Option<(&mut Cell, usize)> {
+        if id.sequence < self.oldest.get(id.rule).copied()? {
+            return None;
+        }
         let cell = self.cells.get_mut(id.rule)?.entry((id.sequence, id.identifier));
         let cell = cell.or_insert_with(|| Cell { born_us: now_us, changed_us: now_us, ..Cell::default() });
         let at = match cell.shares.iter().position(|share| share.origin == origin) {
@@ -200,16 +215,12 @@ impl Truth {
 
     /// Forgets what no window touches any more.
     pub fn forget(&mut self, unix_ms: u64) {
-        for (cells, cell_ms) in self.cells.iter_mut().zip(&self.cell_ms) {
-            let oldest = (unix_ms / cell_ms).saturating_sub(KEPT_CELLS);
-            while cells.first_key_value().is_some_and(|((sequence, _), _)| *sequence < oldest) {
+        let rules = self.cells.iter_mut().zip(&self.cell_ms).zip(&mut self.oldest);
+        for ((cells, cell_ms), oldest) in rules {
+            *oldest = (unix_ms / cell_ms).saturating_sub(KEPT_CELLS);
+            while cells.first_key_value().is_some_and(|((sequence, _), _)| sequence < oldest) {
                 cells.pop_first();
             }
         }
-    }
-
-    /// Cells that are kept.
-    pub fn len(&self) -> usize {
-        self.cells.iter().map(BTreeMap::len).sum()
     }
 }

@@ -483,10 +483,17 @@ impl World<'_> {
         if subscribes == peer.pusher.is_some() {
             return;
         }
+        let mine = peer.id;
         match subscribes {
             true => {
-                process.desk.subscribe(peer.origin, peer.id);
+                let superseded = process.desk.subscribe(peer.origin, peer.id);
                 peer.pusher = Some(Pusher::new(peer.origin, peer.id));
+                // It hears that its place is taken, and may take it again.
+                let theirs =
+                    process.peers.values_mut().find(|peer| Some(peer.id) == superseded && peer.id != mine);
+                if let Some(peer) = theirs {
+                    peer.pusher = None;
+                }
                 self.push(at, id);
             }
             false => {
@@ -559,7 +566,9 @@ impl World<'_> {
             let Some(peer) = process.peers.get_mut(&id) else { return };
             let Some(pusher) = &mut peer.pusher else { return };
             match pusher.next(&mut Alone { desk: &mut process.desk, now }) {
-                Step::Send(push) => self.reply(id, RegionFrame { push: Some(push), ..RegionFrame::default() }),
+                Step::Send(push) => {
+                    self.reply(id, RegionFrame { push: Some(push), ..RegionFrame::default() })
+                }
                 Step::Sleep(ms) => {
                     let due = Event::Aggregator(at, life, Due::Pusher(id));
                     return self.queue.plan(self.now_us + ms * 1_000, due);

@@ -178,7 +178,8 @@ impl World<'_> {
         };
         let back = self.network.pass(self.path_to(at, store));
         if !back.lost {
-            self.queue.plan(self.now_us + slow_us + back.delay_us, Event::Answered(id, Some(Box::new(reply))));
+            self.queue
+                .plan(self.now_us + slow_us + back.delay_us, Event::Answered(id, Some(Box::new(reply))));
         }
     }
 
@@ -198,7 +199,9 @@ impl World<'_> {
         let reply = reply.map_or_else(|| request.failed(Failure::Timeout), |reply| *reply);
         match caller {
             Caller::Machine(number) => self.machine_hears(aggregator, number, request, reply),
-            Caller::Questions(questions, stream) => self.conclude_questions(aggregator, *questions, stream, reply),
+            Caller::Questions(questions, stream) => {
+                self.conclude_questions(aggregator, *questions, stream, reply)
+            }
             Caller::Nobody => {}
         }
     }

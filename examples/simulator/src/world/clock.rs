@@ -41,9 +41,4 @@ impl Clock {
     pub fn now(&self, now_us: u64) -> Now {
         Now { unix: self.unix(now_us), mono: self.mono(now_us) }
     }
-
-    /// When the monotonic clock will show `mono`; now if it has.
-    pub fn at(&self, mono: MonoMs, now_us: u64) -> u64 {
-        (mono.0.saturating_mul(1_000)).saturating_sub(self.mono_us).max(now_us)
-    }
 }

@@ -55,8 +55,6 @@ pub struct Process {
 pub struct Worker {
     /// What decides.
     pub limiter: Limiter,
-    /// Never used again.
-    pub life: u64,
     /// How many faults freeze it alone.
     pub frozen: u32,
     stream: Option<StreamId>,
@@ -105,6 +103,8 @@ impl World<'_> {
         let mut table = Table::new(geometry);
         let secret = HashKey(chance.next(), chance.next());
         let meta = Meta::establish(&mut table, Meta { origin: origin(&mut chance), secret, geometry });
+        // That it was made is no news.
+        table.take_written();
         let process = Process { origin: meta.origin, meta, table, workers: Vec::new() };
         self.check.begins(meta.origin, number);
         self.envoys[number].process = Some(process);
@@ -125,7 +125,6 @@ impl World<'_> {
             Setup { meta: process.meta, worker, token: String::new(), version: 1, local_sets: LOCAL_SETS };
         let begun = Worker {
             limiter: Limiter::new(setup, now),
-            life,
             frozen: 0,
             stream: None,
             tick_ms: TICK_MS,
@@ -250,8 +249,7 @@ impl World<'_> {
         let opens = self.worker(at).filter(|(_, worker)| worker.limiter.should_open(now.mono));
         if let Some((_, worker)) = opens {
             worker.limiter.on_opening(now.mono);
-            let life = worker.life;
-            let stream = self.open_stream(at, life);
+            let stream = self.open_stream(at);
             if let Some((_, worker)) = self.worker(at) {
                 worker.stream = Some(stream);
             }

@@ -4,10 +4,10 @@
 
 use super::World;
 use super::envoy::Process;
+use super::keys::{WORKSPACE, decimal};
 use super::queue::Event;
 use crate::check::CellId;
-use super::keys::{WORKSPACE, decimal};
-use crate::check::rest::{Held, Seen};
+use crate::check::rest::{Expected, Held, Seen};
 use crate::check::truth::Share;
 use crate::plan::START_UNIX_MS;
 use serde::Serialize;
@@ -131,7 +131,7 @@ impl World<'_> {
             Knowledge::Complete { others: 0 } => {}
             Knowledge::Complete { .. } => self.check.convergence_ms.push(rested_us / 1_000),
             Knowledge::Missing => {
-                let step_us = (rested_us / 16).max(5_000);
+                let step_us = (rested_us / 8).max(5_000);
                 self.queue.plan(now_us + step_us, Event::Rest(id));
                 return;
             }
@@ -141,35 +141,44 @@ impl World<'_> {
         }
     }
 
-    /// Whether everybody who is to know a cell does.
-    fn knowledge(&self, id: CellId, limit: u64, window_ms: u64) -> Knowledge {
+    /// Whether everybody who is to know a cell does. Who lagged behind last is asked first.
+    fn knowledge(&mut self, id: CellId, limit: u64, window_ms: u64) -> Knowledge {
         let Some(shape) = self.shapes.get(id.rule) else { return Knowledge::Missing };
         let key = shape.key(id.identifier);
-        let known = |share: &Share| share.admitted.max(share.own).max(share.granted);
+        let expected: Vec<Expected> = (0..self.plan.topology.regions)
+            .map(|region| self.check.expected(id, region, limit, window_ms, Share::believed))
+            .collect();
+        let lags = self.check.truth.cell(id).map_or(0, |cell| cell.lags);
         let mut others = 0;
-        for region in 0..self.plan.topology.regions {
-            let expected = self.check.expected(id, region, limit, window_ms, known);
-            for envoy in 0..self.plan.topology.envoys {
-                let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else {
-                    continue;
-                };
-                let Some(number) = self.check.truth.number(process.origin) else { continue };
-                let share = self.check.truth.share_of(id, number);
-                let all = expected.near + expected.far;
-                if !(share.admitted > 0 || expected.by_all) || all == known(&share) {
-                    continue;
-                }
-                others += 1;
-                let used = entry_of(process, &key).map_or(0, |entry| {
-                    let leased = share.admitted.saturating_sub(share.own);
-                    used_in(&entry, id.sequence).saturating_add(leased)
-                });
-                if used < all.min(MAX_COUNT) {
+        for at in [lags].into_iter().chain(0..self.envoys.len()) {
+            match self.knows(id, at, &key, &expected) {
+                None => {}
+                Some(true) => others += 1,
+                Some(false) => {
+                    if let Some(cell) = self.check.truth.cell_mut(id) {
+                        cell.lags = at;
+                    }
                     return Knowledge::Missing;
                 }
             }
         }
         Knowledge::Complete { others }
+    }
+
+    /// Whether an Envoy knows a cell; `None` if it need not, or has nothing to learn.
+    fn knows(&self, id: CellId, at: usize, key: &[u8], expected: &[Expected]) -> Option<bool> {
+        let process = self.envoys.get(at)?.process.as_ref()?;
+        let expected = expected.get(self.place(at).0)?;
+        let share = self.check.truth.share_of(id, self.check.truth.number(process.origin)?);
+        let all = expected.near + expected.far;
+        if !(share.admitted > 0 || expected.by_all) || all == share.believed() {
+            return None;
+        }
+        let used = entry_of(process, key).map_or(0, |entry| {
+            let leased = share.admitted.saturating_sub(share.own);
+            used_in(&entry, id.sequence).saturating_add(leased)
+        });
+        Some(used >= all.min(MAX_COUNT))
     }
 
     fn look_at_regions(&mut self) {
@@ -236,18 +245,23 @@ impl World<'_> {
             let is_hot = sum > limit / 2 || far > 0;
             let surely = is_hot || !self.loses_messages;
             for (who, held) in self.holders(id, region) {
-                if who == "Redis" || self.is_only_holder(region) || is_hot {
+                if who == "Redis" || !self.has_redis() || is_hot {
                     self.check.rests_in_region(id, (region, &who), &held, self.now_us);
                 }
                 if globally && held.far != far && spoken_of {
                     let now_us = self.now_us;
                     self.check.violated("rest", now_us, || {
-                        format!("{who} of region {region} believes that others used {} of {far} in {id:?}", held.far)
+                        format!(
+                            "{who} of region {region} believes that others used {} of {far} in {id:?}",
+                            held.far
+                        )
                     });
                 }
             }
             for envoy in 0..self.plan.topology.envoys {
-                let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else { continue };
+                let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else {
+                    continue;
+                };
                 let origin = process.origin;
                 let seen = entry_of(process, &key).and_then(|entry| seen_in(&entry, id.sequence));
                 let number = self.check.truth.number(origin);
@@ -293,10 +307,6 @@ impl World<'_> {
         holders
     }
 
-    fn is_only_holder(&self, _region: usize) -> bool {
-        !self.has_redis()
-    }
-
     /// Cells that a window may touch now.
     fn live_cells(&self) -> impl Iterator<Item = CellId> + use<> {
         let unix_ms = self.unix_ms();
@@ -308,6 +318,52 @@ impl World<'_> {
             })
             .collect();
         cells.into_iter()
+    }
+}
+
+/// What tests of the checkers do to a world that is well.
+#[cfg(test)]
+impl World<'_> {
+    pub(crate) fn check_mut(&mut self) -> &mut crate::check::Check {
+        &mut self.check
+    }
+
+    pub(crate) fn origin_of(&self, envoy: usize) -> weir_core::key::OriginId {
+        self.envoys[envoy].process.as_ref().map(|process| process.origin).unwrap()
+    }
+
+    /// Changes an Envoy's entry of an identifier under the first rule. False if there is none.
+    pub(crate) fn doctor_table(
+        &mut self,
+        envoy: usize,
+        identifier: u64,
+        change: impl Fn(&mut Entry),
+    ) -> bool {
+        use weir_core::table::Shared;
+        let key = self.shapes[0].key(identifier);
+        let Some(process) = self.envoys[envoy].process.as_mut() else { return false };
+        let fingerprint = fingerprint(&key, process.meta.secret);
+        let place = process.meta.geometry.place(fingerprint);
+        let mut bucket = Bucket::default();
+        let version = process.table.load(place, bucket.buffer());
+        bucket.check();
+        let Some(mut found) = bucket.find(fingerprint, &key) else { return false };
+        change(&mut found.entry);
+        bucket.put(&found, &key);
+        let stored = process.table.store(place, bucket.bytes(), version);
+        self.check_writes(envoy);
+        stored
+    }
+
+    /// Changes each cell of a region's Redis. False if there is none.
+    pub(crate) fn doctor_redis(
+        &mut self,
+        region: usize,
+        change: impl Fn(&mut std::collections::BTreeMap<weir_core::key::OriginId, u64>),
+    ) -> bool {
+        let cells = &mut self.redis[region].cells;
+        cells.values_mut().for_each(|cell| change(&mut cell.parts));
+        !cells.is_empty()
     }
 }
 

@@ -113,10 +113,8 @@ impl World<'_> {
                     break;
                 }
                 Step::Sleep(ms) => {
-                    self.queue.plan(
-                        now_us + ms * 1_000,
-                        Event::Aggregator(at, life, Due::Pause(number, pause)),
-                    );
+                    self.queue
+                        .plan(now_us + ms * 1_000, Event::Aggregator(at, life, Due::Pause(number, pause)));
                     break;
                 }
                 Step::Wait(bells, at_most_ms) => {
@@ -271,13 +269,7 @@ fn rang(machine: &mut Machine, bell: Bell, access: &mut Alone<'_>) {
     }
 }
 
-fn step(
-    machine: &mut Machine,
-    access: &mut Alone<'_>,
-    region: usize,
-    random: u64,
-    id: [u8; 16],
-) -> Step {
+fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u64, id: [u8; 16]) -> Step {
     let cadence = Cadence::default();
     let (redis, database) = (Store::Redis(region), Store::Database);
     let replay_ms = cadence.replay_timeout_ms;

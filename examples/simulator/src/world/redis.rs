@@ -77,13 +77,8 @@ impl Redis {
                 let (id, since, looks) = self.sentinel.get_or_insert((fresh, now_ms, 0));
                 *looks += 1;
                 let (id, since, looks) = (*id, *since, *looks);
-                let life = Life {
-                    place: 0,
-                    id,
-                    looks,
-                    since: UnixMs(since),
-                    age_ms: now_ms.saturating_sub(since),
-                };
+                let life =
+                    Life { place: 0, id, looks, since: UnixMs(since), age_ms: now_ms.saturating_sub(since) };
                 Reply::Lives(Ok(Lives { seen: vec![life], unseen: 0 }))
             }
             // Not asked of a Redis.

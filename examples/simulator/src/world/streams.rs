@@ -40,8 +40,6 @@ pub enum Carried {
 pub struct Stream {
     /// Whose.
     pub at: WorkerAt,
-    /// Which of the worker's lives.
-    pub worker_life: u64,
     /// To whom, by number in the world.
     pub aggregator: usize,
     /// Which of its lives.
@@ -94,7 +92,7 @@ impl Streams {
 
 impl World<'_> {
     /// A worker opens a stream: to any of its region's aggregators, as behind a load balancer.
-    pub(super) fn open_stream(&mut self, at: WorkerAt, worker_life: u64) -> StreamId {
+    pub(super) fn open_stream(&mut self, at: WorkerAt) -> StreamId {
         let (region, envoy) = self.place(at.envoy);
         let number = self.chance.streams.below(self.plan.topology.aggregators.max(1) as u64) as usize;
         let aggregator = self.aggregator_at(region, number);
@@ -106,7 +104,6 @@ impl World<'_> {
         let connected = self.now_us + 2 * passage.delay_us;
         let stream = Stream {
             at,
-            worker_life,
             aggregator,
             aggregator_life,
             path,

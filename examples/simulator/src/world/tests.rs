@@ -79,7 +79,6 @@ fn a_quiet_world_converges() {
     assert_eq!(tally.arrived, tally.admitted + tally.others);
     assert!(tally.admitted > 250 && tally.admitted < 310, "{}", tally.admitted);
     assert!(figures.convergence.count > 10 && figures.convergence.p50 < 200, "{:?}", figures.convergence);
-    println!("{figures:#?}");
 }
 
 #[test]
@@ -161,7 +160,6 @@ fn aggregators_are_of_one_mind() {
     assert!(tally.admitted > 250 && tally.admitted < 310, "{}", tally.admitted);
     assert!(figures.convergence.p50 < 300, "{:?}", figures.convergence);
     assert!(figures.redis_commands > 100 && figures.messages > 10);
-    println!("{figures:#?}");
 }
 
 #[test]
@@ -170,8 +168,76 @@ fn regions_hear_of_each_other() {
     plan.quiet_ms = 60_000;
     let (_, figures) = well(&plan, 2, 10.0);
     assert!(figures.convergence.max > 5_000, "{:?}", figures.convergence);
-    println!("{figures:#?}");
     let plan = Plan { topology: topology(2, 2, 2), ..plan };
-    let (_, figures) = well(&plan, 2, 10.0);
-    println!("{figures:#?}");
+    well(&plan, 2, 10.0);
+}
+
+/// Any plan at all, within bounds.
+fn random_plan(seed: u64) -> Plan {
+    let mut chance = Random::new(seed).fork("plan", 0);
+    let topology =
+        topology(1 + chance.below(2) as usize, 1 + chance.below(3) as usize, 1 + chance.below(4) as usize);
+    let rules = vec![
+        Rule::new(5 + chance.below(100), 300_000),
+        Rule {
+            shadow: chance.per_mille(300),
+            ..Rule::new(5 + chance.below(30), 1_000 + 1_000 * chance.below(5))
+        },
+    ];
+    let mut plan = plan(seed, topology, rules, 15_000);
+    plan.quiet_ms = 70_000;
+    for _ in 0..chance.below(4) {
+        let at_ms = chance.below(12_000);
+        let for_ms = 100 + chance.below(4_000);
+        plan.faults.push(Fault { at_ms, for_ms, what: random_wrong(&mut chance, topology) });
+    }
+    plan
+}
+
+fn random_wrong(chance: &mut Random, topology: Topology) -> Wrong {
+    let region = chance.below(topology.regions as u64) as usize;
+    let envoy = chance.below(topology.envoys as u64) as usize;
+    let aggregator = chance.below(topology.aggregators as u64) as usize;
+    let worker = chance.below(topology.workers as u64 + 1) as usize;
+    let part = match chance.below(6) {
+        0 | 1 => Part::Envoy { region, envoy },
+        2 => Part::Worker { region, envoy, worker },
+        3 => Part::Aggregator { region, aggregator },
+        4 => Part::Redis { region },
+        _ => Part::Database,
+    };
+    let link = match chance.below(5) {
+        0 => Link::Streams { region, envoy: Some(envoy), aggregator: None },
+        1 => Link::Streams { region, envoy: None, aggregator: Some(aggregator) },
+        2 => Link::Redis { region, aggregator: Some(aggregator) },
+        3 => Link::Sisters { region },
+        _ => Link::Database { region: Some(region) },
+    };
+    match chance.below(11) {
+        0 => Wrong::Delay { link, ms: chance.below(100) },
+        1 => Wrong::Lose { link, per_mille: chance.below(50) },
+        2 => Wrong::Repeat { link, per_mille: chance.below(300) },
+        3 => Wrong::Reorder { link },
+        4 => Wrong::Cut { link },
+        5 => Wrong::Freeze { part },
+        6 => Wrong::Crash { part },
+        7 => Wrong::Restart { part },
+        8 => Wrong::Rebuild { part: Part::Envoy { region, envoy } },
+        9 => Wrong::Roll { region },
+        _ => Wrong::Slow { part: Part::Redis { region }, ms: chance.below(60) },
+    }
+}
+
+#[test]
+fn whatever_happens_nothing_is_lost_and_nothing_counts_twice() {
+    let mut bad = Vec::new();
+    for seed in 0..40 {
+        let plan = random_plan(seed);
+        let (_, figures) = run(&plan, steady(&plan, 4, 40.0));
+        if let Some(first) = figures.violations.first() {
+            let (count, faults) = (figures.violations.len(), &plan.faults);
+            bad.push(format!("seed {seed}: {count}, first {first:?} of {:?} with {faults:?}", plan.topology));
+        }
+    }
+    assert!(bad.is_empty(), "{}:\n{}", bad.len(), bad.join("\n"));
 }
