@@ -136,6 +136,9 @@ pub struct Limiter {
     flushed: MonoMs,
     /// What the stream was last told about the subscription; `None` before its first frame.
     told_subscriber: Option<bool>,
+    /// The roster was brought up to date since the stream came up. What it said before may be over: another worker may have
+    /// the subscription by now, and to claim it too and then let go of it would leave the process without one.
+    listed: bool,
     /// The stream has brought a complete snapshot.
     complete: bool,
     serves: bool,
@@ -178,6 +181,7 @@ impl Limiter {
             synced: MonoMs(0),
             flushed: MonoMs(0),
             told_subscriber: None,
+            listed: false,
             complete: false,
             serves: false,
             items: Vec::new(),
@@ -249,7 +253,7 @@ impl Limiter {
         if self.link.is_closed() {
             return frames;
         }
-        let subscriber = self.is_subscriber() && self.link.is_up();
+        let subscriber = self.is_subscriber() && self.link.is_up() && self.listed;
         if self.told_subscriber != Some(subscriber) {
             self.told_subscriber = Some(subscriber);
             // A new subscription begins with a new snapshot; what was told to an earlier one has had a gap since.
@@ -304,6 +308,7 @@ impl Limiter {
         self.link.closed(now.mono);
         self.outbox.broken();
         self.complete = false;
+        self.listed = false;
         self.told_subscriber = None;
         self.break_asks(shared, now);
         self.break_waiting(shared, now);
@@ -315,6 +320,7 @@ impl Limiter {
         if frame.welcome.as_ref().is_some_and(|welcome| welcome.version == wire::PROTOCOL_VERSION) {
             self.link.welcomed(now.mono);
             self.told_subscriber = Some(false);
+            self.listed = false;
             // Whoever answers may know less than the process does.
             self.gap = true;
         }
@@ -397,8 +403,9 @@ impl Limiter {
         self.consults.wait(request, waiting, needs, |reason| stats.asked(reason));
     }
 
-    /// Both clocks at `mono`: Unix time as the aggregator has it while it is heard of, else as the machine has it.
-    fn moment(&self, mono: MonoMs) -> Now {
+    /// Both clocks at `mono`, as this worker decides by them: Unix time as the aggregator has it while it is heard of, else
+    /// as the machine has it.
+    pub fn moment(&self, mono: MonoMs) -> Now {
         let heard = mono.since(self.link.echo()) < CLOCK_MEMORY_MS;
         let offset = self.link.offset_ms().filter(|_| heard).unwrap_or(self.wall_offset_ms);
         Now { unix: UnixMs(mono.0.saturating_add(offset)), mono }

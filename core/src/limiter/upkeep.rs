@@ -28,6 +28,7 @@ impl Limiter {
         };
         self.buried.clear();
         (self.gap, self.resent) = (false, None);
+        self.listed = me.connected;
         let before = core::mem::replace(&mut self.roster, roster);
         self.table.safe_before = self.roster.safe_before(now.mono);
         self.others_origins = self.roster.origins(now.mono);

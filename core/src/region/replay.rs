@@ -231,6 +231,7 @@ impl Region {
         if state.cell_mut(sequence)?.learn(parts, life, now) || became_hot {
             self.subscribers.changed_outside(slot, state);
         }
+        follow(&mut self.subscribers, slot, state, sequence, parts);
         self.work.note(slot, sequence, state, self.backing.life);
         Ok(())
     }
@@ -333,6 +334,7 @@ impl Region {
                 self.work.note(slot, before, state, Some(life));
             }
         }
+        follow(&mut self.subscribers, slot, state, sequence, &merged.current);
         self.work.note(slot, sequence, state, Some(life));
         if !grew {
             return;
@@ -368,6 +370,16 @@ impl Region {
             limit: cell.limit,
             parts,
         })
+    }
+}
+
+/// Whoever has a component in the cell follows it, also where all that it reports of it goes to another aggregator: it may
+/// be subscribed here, and one that is new to the cell hears what is known.
+fn follow(subscribers: &mut Subscribers, slot: usize, state: &mut KeyState, sequence: u64, parts: &[Part]) {
+    for (origin, _) in parts.iter().filter(|(origin, _)| *origin != BASE) {
+        if state.follow(*origin, sequence) {
+            subscribers.enqueue(*origin, slot);
+        }
     }
 }
 

@@ -42,6 +42,17 @@ impl ArrayShared {
         named.chain(&self.buckets).map(|held| held.bytes.capacity()).sum()
     }
 
+    /// What stands at a place; nothing if nothing ever did. For whoever only looks.
+    pub fn bytes(&self, place: Place) -> &[u8] {
+        let held = match place {
+            Place::Meta => Some(&self.meta),
+            Place::Roster => Some(&self.roster),
+            Place::Overflow => Some(&self.overflow),
+            Place::Bucket(number) => usize::try_from(number).ok().and_then(|number| self.buckets.get(number)),
+        };
+        held.map_or(&[], |held| &held.bytes)
+    }
+
     fn place(&mut self, place: Place) -> Option<&mut Held> {
         match place {
             Place::Meta => Some(&mut self.meta),

@@ -6,8 +6,18 @@
 //!
 //! Leaves to others: printing and arguments (`main`). No clock, no threads, no I/O, so that it also runs in a browser.
 
+pub mod accuracy;
+pub mod bounds;
+pub mod check;
 pub mod figures;
+pub mod measure;
 pub mod observe;
 pub mod plan;
 pub mod random;
+pub mod report;
+pub mod run;
+pub mod scenarios;
+pub mod shrink;
 pub mod traffic;
+pub mod trail;
+pub mod world;

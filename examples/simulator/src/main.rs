@@ -1,1 +1,274 @@
-fn main() {}
+//! `weir-simulate`: runs scenarios of the simulator and says what they came to.
+//!
+//! Here are the arguments, the threads, the clock for a budget of wall time, and files; all else is the library.
+
+mod jobs;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use jobs::{Job, in_order};
+use std::hash::{BuildHasher, RandomState};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use weir_simulator::plan::Plan;
+use weir_simulator::report::{self, Row};
+use weir_simulator::run::{Expected, run};
+use weir_simulator::scenarios::{self, Scenario};
+use weir_simulator::shrink::shrink;
+use weir_simulator::traffic::{Shape, Traffic, arrivals, trace};
+use weir_simulator::trail::Trail;
+use weir_simulator::{accuracy, observe::Nobody};
+
+/// Failures that are shrunk; further ones are only told.
+const SHRUNK_MAX: usize = 3;
+/// Runs that shrinking one failure may take.
+const SHRINK_RUNS: usize = 80;
+/// Events that are shown of a shrunk failure.
+const TRAIL: usize = 40;
+
+/// Run the whole of Weir in one deterministic process, and check what must hold.
+#[derive(Debug, Parser)]
+#[command(name = "weir-simulate")]
+struct Args {
+    /// Decides all chance; a fresh one if not given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Which scenario, or `all`, which leaves out the long ones [default: all; `random` with --for]
+    #[arg(long)]
+    scenario: Option<String>,
+    /// How many seeds, counting up.
+    #[arg(long, default_value_t = 1)]
+    runs: u64,
+    /// A plan instead of a scenario, as JSON.
+    #[arg(long, conflicts_with = "scenario")]
+    plan: Option<PathBuf>,
+    /// The arrivals of a trace file instead of the plan's traffic.
+    #[arg(long)]
+    trace: Option<PathBuf>,
+    /// Write the arrivals of the plan as a trace file instead of running it.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Print the plan as JSON instead of running it.
+    #[arg(long)]
+    show: bool,
+    /// Go on with further seeds for so many seconds of wall time.
+    #[arg(long = "for", value_name = "SECONDS")]
+    budget: Option<u64>,
+    /// Name the scenarios.
+    #[arg(long)]
+    list: bool,
+    /// One line of JSON for each run instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Measure how exact Weir is where nothing is wrong, as Markdown.
+    #[arg(long)]
+    accuracy: bool,
+    /// With --accuracy: every cell of the grid.
+    #[arg(long, requires = "accuracy")]
+    full: bool,
+    /// Where shrunk plans are written.
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/simulate")]
+    out: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    // What a run panics with is one of its failures, and shrinking repeats it often.
+    std::panic::set_hook(Box::new(|_| {}));
+    match simulate(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("weir-simulate: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether all was well.
+fn simulate(args: &Args) -> Result<bool> {
+    if args.list {
+        print(&list())?;
+        return Ok(true);
+    }
+    let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
+    print(&format!("seed {seed}\n"))?;
+    if args.accuracy {
+        return measure(seed, args.full);
+    }
+    let source = Source::of(args)?;
+    if args.show || args.record.is_some() {
+        return tell(&source, seed, args);
+    }
+    let rows = carry_out(&source, seed, args)?;
+    if args.json {
+        for row in &rows {
+            print(&format!("{}\n", serde_json::to_string(row)?))?;
+        }
+    } else {
+        print(&report::table(&rows))?;
+    }
+    explain(&source, &rows, args)?;
+    Ok(rows.iter().all(Row::is_well))
+}
+
+/// Where plans come from.
+enum Source {
+    Scenarios(Vec<Scenario>, Option<Traffic>),
+    File(String, Box<Plan>),
+}
+
+impl Source {
+    fn of(args: &Args) -> Result<Source> {
+        let read = |path: &Path| std::fs::read_to_string(path).with_context(|| path.display().to_string());
+        let trace = match &args.trace {
+            Some(path) => {
+                let arrivals = trace::read(&read(path)?).with_context(|| path.display().to_string())?;
+                let shape = Shape::Trace { arrivals };
+                Some(Traffic { from_ms: 0, until_ms: None, rules: 0, cost: (1, 1), at: Vec::new(), shape })
+            }
+            None => None,
+        };
+        if let Some(path) = &args.plan {
+            let mut plan: Plan =
+                serde_json::from_str(&read(path)?).with_context(|| path.display().to_string())?;
+            plan.traffic = trace.map_or(plan.traffic, |trace| vec![trace]);
+            return Ok(Source::File(path.display().to_string(), Box::new(plan)));
+        }
+        let default = if args.budget.is_some() { scenarios::RANDOM.name } else { "all" };
+        let name = args.scenario.as_deref().unwrap_or(default);
+        let chosen = if name == "all" {
+            scenarios::all().filter(|scenario| !scenario.long).collect()
+        } else {
+            vec![scenarios::find(name).with_context(|| format!("there is no scenario {name}; see --list"))?]
+        };
+        Ok(Source::Scenarios(chosen, trace))
+    }
+
+    /// The runs of a seed. A plan from a file has its own.
+    fn jobs(&self, seed: u64) -> Vec<Job> {
+        match self {
+            Source::File(name, plan) => {
+                let expected = Expected::default();
+                vec![Job { name: name.clone(), plan: (**plan).clone(), expected }]
+            }
+            Source::Scenarios(chosen, trace) => chosen
+                .iter()
+                .map(|scenario| {
+                    let mut plan = (scenario.plan)(seed);
+                    let expected = (scenario.expected)(&plan);
+                    plan.traffic = trace.clone().map_or(plan.traffic, |trace| vec![trace]);
+                    Job { name: scenario.name.to_owned(), plan, expected }
+                })
+                .collect(),
+        }
+    }
+}
+
+fn carry_out(source: &Source, seed: u64, args: &Args) -> Result<Vec<Row>> {
+    let mut jobs: Vec<Job> = Vec::new();
+    let begun = Instant::now();
+    let runs = if matches!(source, Source::File(..)) { 1 } else { args.runs.max(1) };
+    (0..runs).for_each(|run| jobs.extend(source.jobs(seed.wrapping_add(run))));
+    let mut rows = in_order(&jobs, Job::run);
+    let Some(budget) = args.budget.map(Duration::from_secs) else { return Ok(rows) };
+    if matches!(source, Source::File(..)) {
+        bail!("--for goes on with further seeds, and a plan has one");
+    }
+    // A few at a time, so that no thread waits long for another at the end.
+    let mut next = runs;
+    while begun.elapsed() < budget {
+        let some: Vec<Job> = (next..next + 8).flat_map(|run| source.jobs(seed.wrapping_add(run))).collect();
+        next += 8;
+        let until = budget;
+        rows.extend(
+            in_order(&some, |job| (begun.elapsed() < until).then(|| job.run())).into_iter().flatten(),
+        );
+    }
+    Ok(rows)
+}
+
+/// Tells each failure, and shrinks the first few.
+fn explain(source: &Source, rows: &[Row], args: &Args) -> Result<()> {
+    let mut shrunk = 0;
+    for row in rows.iter().filter(|row| !row.is_well()) {
+        let repeat = match source {
+            Source::File(name, _) => format!("--plan {name}"),
+            Source::Scenarios(..) => format!("--scenario {} --seed {}", row.scenario, row.seed),
+        };
+        let mut text = report::failure(row, &repeat);
+        // An expectation is of the scenario as it is: a smaller one may well miss it.
+        let broken =
+            row.outcome.failures.iter().find(|failure| failure.at_ms.is_some() || failure.checker == "panic");
+        if let Some(failure) = broken.filter(|_| shrunk < SHRUNK_MAX)
+            && let Some(job) = source.jobs(row.seed).into_iter().find(|job| job.name == row.scenario)
+        {
+            shrunk += 1;
+            text.push_str(&smallest(&job, &failure.checker, &args.out)?);
+        }
+        eprint!("{text}");
+    }
+    Ok(())
+}
+
+/// Shrinks a failing run, writes the plan, and tells what happened last.
+fn smallest(job: &Job, checker: &str, out: &Path) -> Result<String> {
+    let failure = |plan: &Plan| {
+        let outcome = run(plan, &Expected::default(), &mut Nobody);
+        outcome.failures.into_iter().find(|failure| failure.checker == checker)
+    };
+    let shrunk = shrink(&job.plan, SHRINK_RUNS, |plan| failure(plan).is_some());
+    let Some(last) = failure(&shrunk.plan) else {
+        return Ok("  it does not fail when it is repeated\n".to_owned());
+    };
+    let mut trail = Trail::new(last.at_ms, report::identifier(&last), TRAIL);
+    run(&shrunk.plan, &Expected::default(), &mut trail);
+    let name = job.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let path = out.join(format!("{name}-{}.json", job.plan.seed));
+    std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
+    std::fs::write(&path, serde_json::to_string_pretty(&shrunk.plan)?)
+        .with_context(|| path.display().to_string())?;
+    Ok(report::shrunk(&shrunk.plan, shrunk.runs, &last, &trail, &format!("--plan {}", path.display())))
+}
+
+/// Plans or their arrivals, instead of running them.
+fn tell(source: &Source, seed: u64, args: &Args) -> Result<bool> {
+    let jobs = source.jobs(seed);
+    if let Some(path) = &args.record {
+        let [job] = &jobs[..] else { bail!("--record takes the arrivals of one scenario or plan") };
+        let all: Vec<_> = arrivals(&job.plan).collect();
+        std::fs::write(path, trace::write(&all)).with_context(|| path.display().to_string())?;
+    }
+    for job in jobs.iter().filter(|_| args.show) {
+        print(&format!("{}\n", serde_json::to_string_pretty(&job.plan)?))?;
+    }
+    Ok(true)
+}
+
+fn measure(seed: u64, full: bool) -> Result<bool> {
+    let cells = in_order(&accuracy::cases(), |case| accuracy::measure(case, seed));
+    print(&if full { accuracy::full_table(&cells) } else { accuracy::table(&cells) })?;
+    let runs = in_order(&accuracy::ZIPF_ENVOYS, |envoys| {
+        let outcome = run(&accuracy::zipf_plan(*envoys, seed), &Expected::default(), &mut Nobody);
+        (*envoys, outcome.comparison)
+    });
+    print(&format!("\n{}", accuracy::zipf_table(&runs)))?;
+    Ok(cells.iter().all(|cell| !cell.failed))
+}
+
+fn list() -> String {
+    let width = scenarios::all().map(|scenario| scenario.name.len()).max().unwrap_or(0);
+    let line = |scenario: Scenario| {
+        let long = if scenario.long { " (long: only by its name)" } else { "" };
+        format!("{:<width$}  {}{long}\n", scenario.name, scenario.says)
+    };
+    scenarios::all().map(line).collect()
+}
+
+/// A reader that has had enough, as `head`, is no error of ours to panic over.
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")
+}

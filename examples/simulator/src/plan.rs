@@ -5,6 +5,10 @@
 use crate::traffic::Traffic;
 use serde::{Deserialize, Serialize};
 
+/// Unix time at which the traffic of every run begins, in milliseconds: a whole minute, so that it is also the beginning
+/// of every window that divides a minute.
+pub const START_UNIX_MS: u64 = 1_700_000_040_000;
+
 /// Everything that decides a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -247,3 +247,17 @@ fn a_worker_that_ends_leaves_the_roster_and_its_duties() {
     let safe = limiter(&world, 0, rest[0]).table.safe_before.0;
     assert!(safe > world.now - 500, "nobody waits for its death");
 }
+
+#[test]
+fn a_process_whose_workers_come_back_together_has_one_subscriber() {
+    for outage in 1_000..1_150 {
+        let mut world = World::connected(1, 3);
+        world.latency = (20, 20);
+        world.down = true;
+        world.cut_all();
+        world.run(outage);
+        world.down = false;
+        world.run(3_000);
+        assert_eq!(world.subscribers.len(), 1, "after {outage} ms");
+    }
+}

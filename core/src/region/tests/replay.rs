@@ -68,6 +68,28 @@ fn answers_out_of_order_lose_nothing() {
 }
 
 #[test]
+fn who_reports_to_another_aggregator_is_told_where_it_subscribes() {
+    let subscribed = || {
+        let mut region = backed();
+        assert!(region.heard(origin(1), NOW));
+        region.subscribe(origin(1));
+        pushed(&mut region, origin(1), NOW);
+        region
+    };
+    // Far below half of its limit, so that not everybody is told.
+    let mut by_message = subscribed();
+    by_message.learn(&key("k"), SEQUENCE, 100, &[(origin(1), 3)], NOW).unwrap();
+    by_message.learn(&key("k"), SEQUENCE, 100, &[(origin(2), 4)], NOW).unwrap();
+    assert_eq!(pushed(&mut by_message, origin(1), NOW).0, vec![(SEQUENCE, 3, 4)]);
+
+    let mut by_the_store = subscribed();
+    report(&mut by_the_store, 2, 1);
+    let merge = by_the_store.next_merges(9).remove(0);
+    by_the_store.merged(&merge, &holding(&[(origin(1), 1), (origin(2), 1)]), NOW);
+    assert_eq!(pushed(&mut by_the_store, origin(1), NOW).0, vec![(SEQUENCE, 1, 1)]);
+}
+
+#[test]
 fn a_wipe_voids_every_mark() {
     let mut region = backed();
     report(&mut region, 1, 3);

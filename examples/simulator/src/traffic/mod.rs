@@ -1,6 +1,17 @@
 //! Who asks for what, when and where: arrivals in order of time, decided by the plan's seed.
 //!
+//! In reading order: the shapes as data, here; [`arrivals`] of a whole plan; what each shape gives (`shapes`), one of them
+//! by Zipf's law ([`Zipf`]); arrivals as text ([`trace`]).
+//!
 //! Leaves to others: which Envoys are alive, and deciding (`world`).
+
+mod merge;
+mod shapes;
+pub mod trace;
+mod zipf;
+
+pub use merge::{Arrivals, arrivals};
+pub use zipf::Zipf;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +50,8 @@ pub struct Traffic {
     /// What one request costs: at least, at most.
     #[serde(default = "one")]
     pub cost: (u64, u64),
-    /// Which of the regions' Envoys are asked; all if empty. Each is a region and a number in it.
+    /// Which of the regions' Envoys are asked; all if empty. Each is a region and a number in it; those that the topology
+    /// does not have are left out.
     #[serde(default)]
     pub at: Vec<(u16, u16)>,
     /// The shape.
@@ -82,7 +94,8 @@ pub enum Shape {
         /// Each burst takes this long.
         over_ms: u64,
     },
-    /// Against averages over two cells: silence, then the whole limit at a window's very end, then as much as is let pass.
+    /// Against averages over two cells, each three windows anew: silence for one, the whole limit at the very end of the
+    /// next, and as much as is let pass in the third.
     WindowEnd {
         /// Whose.
         identifier: u64,
@@ -93,7 +106,7 @@ pub enum Shape {
         /// A second, after the burst.
         rate: f64,
     },
-    /// So much in each window, spread evenly over all regions and Envoys and over the window's beginning.
+    /// So much in each window, spread evenly over all regions and Envoys and over the window's first half.
     UnderFloor {
         /// Whose.
         identifier: u64,
@@ -111,9 +124,16 @@ pub enum Shape {
         /// A second, all together.
         rate: f64,
     },
-    /// As it was recorded.
+    /// Each arrival with an identifier that nobody has had before.
+    Fresh {
+        /// The first of them; the next ones count up.
+        from: u64,
+        /// A second.
+        rate: f64,
+    },
+    /// As it was recorded: places, costs and rules are the arrivals' own, times count from the source's beginning.
     Trace {
-        /// In order of time.
+        /// Those at places or of workers that the topology does not have are left out.
         arrivals: Vec<Arrival>,
     },
 }

@@ -1,0 +1,194 @@
+//! Each decision against the truth: nothing passes in one Envoy that its own use forbids, and nothing is denied that the
+//! use of all would allow.
+//!
+//! Leaves to others: what others did not know yet (`measure` compares with an oracle).
+
+use super::{CellId, Check};
+use crate::traffic::Arrival;
+use crate::world::keys::{self, Shape};
+use smallvec::SmallVec;
+use weir_core::key::OriginId;
+use weir_core::limiter::{Cause, Decision as Decided, Outcome};
+use weir_core::time::UnixMs;
+use weir_core::window::{Position, Used};
+use weir_core::wire::Consult;
+
+/// A decision this near to the border of two cells may have been made in either: the moment moves a little while frames
+/// are taken.
+const BORDER_MS: u64 = 10;
+/// First look whether a cell has come to rest, after its change.
+pub(crate) const FIRST_LOOK_US: u64 = 20_000;
+
+/// Who decided, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision {
+    /// The process.
+    pub origin: OriginId,
+    /// The moment by which the worker decides.
+    pub unix: UnixMs,
+    /// The moment.
+    pub now_us: u64,
+}
+
+impl Check {
+    /// Notes what was decided, and which cells are to be looked at when.
+    pub(crate) fn decided(
+        &mut self,
+        by: &Decision,
+        arrival: &Arrival,
+        outcome: &Outcome,
+        shapes: &[Shape],
+    ) -> SmallVec<[(CellId, u64); 1]> {
+        let mut watched = SmallVec::new();
+        let Some(origin) = self.truth.number(by.origin) else { return watched };
+        match outcome.decision {
+            Decided::Wait => {}
+            Decided::Allow(_) => {
+                for (rule, shape) in
+                    keys::rules(arrival.rules).filter_map(|rule| Some((rule, shapes.get(rule)?)))
+                {
+                    let refused = shape.rule.shadow && outcome.shadow_denied >> rule & 1 == 1;
+                    if refused || arrival.cost == 0 {
+                        continue;
+                    }
+                    let at = Position::at(by.unix, shape.cell_ms);
+                    let cell = CellId { rule, sequence: at.sequence, identifier: arrival.identifier };
+                    if !shape.rule.shadow {
+                        self.passed(by, origin, cell, &at, arrival.cost, shape.rule.limit);
+                    }
+                    watched.extend(self.admitted(origin, cell, &at, arrival.cost, by.now_us));
+                }
+            }
+            Decided::Deny(denial) if denial.cause == Cause::Limit => {
+                let rule = usize::from(denial.budget.rule);
+                if let Some(shape) = shapes.get(rule) {
+                    let at = Position::at(by.unix, shape.cell_ms);
+                    let cell = CellId { rule, sequence: at.sequence, identifier: arrival.identifier };
+                    self.denied(by, cell, &at, arrival.cost, denial.budget.limit);
+                }
+            }
+            Decided::Deny(_) => {}
+        }
+        watched
+    }
+
+    /// The region took up a proposal.
+    pub(crate) fn granted(&mut self, origin: OriginId, ask: &Consult, now_us: u64) {
+        let own = ask.own.saturating_add(ask.cost);
+        self.of_ask(origin, ask, now_us, |share| share.granted = own.max(share.granted));
+    }
+
+    /// The region heard a proposal.
+    pub(crate) fn proposed(&mut self, origin: OriginId, ask: &Consult, now_us: u64) {
+        let own = ask.own.saturating_add(ask.cost);
+        self.of_ask(origin, ask, now_us, |share| share.proposed = own.max(share.proposed));
+    }
+
+    fn of_ask(
+        &mut self,
+        origin: OriginId,
+        ask: &Consult,
+        now_us: u64,
+        note: impl FnOnce(&mut super::truth::Share),
+    ) {
+        let (Some((rule, identifier)), Some(origin)) = (keys::parse(&ask.key), self.truth.number(origin))
+        else {
+            return;
+        };
+        let id = CellId { rule, sequence: ask.sequence, identifier };
+        let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
+        let before = cell.shares[at].known();
+        note(&mut cell.shares[at]);
+        if cell.shares[at].known() > before {
+            cell.changed_us = now_us;
+        }
+    }
+
+    fn admitted(
+        &mut self,
+        origin: u32,
+        id: CellId,
+        at: &Position,
+        cost: u64,
+        now_us: u64,
+    ) -> Option<(CellId, u64)> {
+        let border = self.neighbour(id, at);
+        if let Some(neighbour) = border
+            && let Some((cell, at)) = self.truth.share(neighbour, origin, now_us)
+        {
+            cell.shares[at].neighbour += cost;
+        }
+        let (cell, at) = self.truth.share(id, origin, now_us)?;
+        let share = &mut cell.shares[at];
+        share.admitted = share.admitted.saturating_add(cost);
+        if border.is_some() {
+            share.border += cost;
+        }
+        cell.changed_us = now_us;
+        (!std::mem::replace(&mut cell.watched, true)).then_some((id, now_us + FIRST_LOOK_US))
+    }
+
+    /// The cell that it may stand in as well.
+    fn neighbour(&self, id: CellId, at: &Position) -> Option<CellId> {
+        if at.until_next_ms() <= BORDER_MS {
+            Some(CellId { sequence: id.sequence + 1, ..id })
+        } else if at.elapsed_ms < BORDER_MS {
+            Some(CellId { sequence: id.sequence.saturating_sub(1), ..id })
+        } else {
+            // A worker whose clock is behind is told by the others' cell that it is later than it believes.
+            let next = CellId { sequence: id.sequence + 1, ..id };
+            self.truth.cell(next).is_some().then_some(next)
+        }
+    }
+
+    /// The law of one Envoy: by what it has let pass itself, this fitted.
+    fn passed(&mut self, by: &Decision, origin: u32, id: CellId, at: &Position, cost: u64, limit: u64) {
+        let Some(who) = self.truth.origin(origin).copied() else { return };
+        let before = CellId { sequence: id.sequence.saturating_sub(1), ..id };
+        let of = |id| {
+            let share = self.truth.share_of(id, origin);
+            share.admitted.saturating_sub(share.border)
+        };
+        let used = Used { current: of(id), previous: of(before) };
+        // While frames are taken the moment may have moved.
+        let (used, at) = used.later(at, BORDER_MS.min(at.until_next_ms() - 1));
+        if who.forgets || used.admits(&at, cost, limit) {
+            return;
+        }
+        let born_us = self.truth.cell(before).or(self.truth.cell(id)).map_or(0, |cell| cell.born_us);
+        if !self.is_unsteady(born_us, at.cell_ms) {
+            self.violated("limit", by.now_us, || {
+                format!(
+                    "Envoy {} let {cost} of {id:?} pass with {used:?} of its own, limit {limit}",
+                    who.envoy
+                )
+            });
+        }
+    }
+
+    /// A denial that says that the limit is used up is right by what all have used.
+    fn denied(&mut self, by: &Decision, id: CellId, at: &Position, cost: u64, limit: u64) {
+        let before = CellId { sequence: id.sequence.saturating_sub(1), ..id };
+        let after = CellId { sequence: id.sequence + 1, ..id };
+        let all = |id| self.truth.sum(id, |_| true, super::truth::Share::most);
+        let used = Used { current: all(id), previous: all(before) };
+        let born_us = self.truth.cell(before).or(self.truth.cell(id)).map_or(u64::MAX, |cell| cell.born_us);
+        let made_up = (0..self.truth.lost_us.len()).any(|region| self.truth.is_made_up(region, born_us));
+        // A worker whose clock is behind may stand before a cell that others have begun.
+        let ahead = Used { current: all(after), previous: all(id) };
+        let start = at.seen_from(id.sequence + 1);
+        let earlier = Position { elapsed_ms: at.elapsed_ms.saturating_sub(BORDER_MS), ..*at };
+        if !used.admits(&earlier, cost, limit)
+            || made_up
+            || self.is_unsteady(born_us.min(by.now_us), at.cell_ms)
+        {
+            return;
+        }
+        let first = at.elapsed_ms < BORDER_MS;
+        if ahead.admits(&start, cost, limit) && !first {
+            self.violated("denial", by.now_us, || {
+                format!("{cost} of {id:?} was denied though all have used {used:?}, limit {limit}")
+            });
+        }
+    }
+}

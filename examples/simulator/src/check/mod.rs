@@ -1,0 +1,182 @@
+//! What must hold, whatever happens: checkers that know the truth from decided outcomes and from looking into parts, and
+//! nothing of what the parts believe.
+//!
+//! The `truth` of a cell is a share for each origin: what was admitted there, what its table holds as spent, what the
+//! region granted it. Each write of a table is checked (`tables`), each decision (`decisions`), and everything when the
+//! world has come to rest (`rest`).
+//!
+//! Leaves to others: carrying out the plan, and looking at the right moments (`world`).
+
+mod decisions;
+pub(crate) mod rest;
+mod tables;
+#[cfg(test)]
+mod tests;
+pub(crate) mod truth;
+
+use crate::figures::{Peak, Violation};
+use crate::plan::{Link, Part, Plan, Wrong};
+use crate::world::keys::Shape;
+use std::collections::BTreeMap;
+use truth::Truth;
+use weir_core::key::OriginId;
+use weir_core::limiter::WAITING_TICK_MS;
+use weir_core::table::Bucket;
+
+pub use decisions::Decision;
+pub(crate) use decisions::FIRST_LOOK_US;
+pub use truth::CellId;
+
+/// Violations that are told; further ones are only the same again.
+const MAX_VIOLATIONS: usize = 100;
+/// What a request may wait beyond its timeout: a tick, a timer that is late, and clocks that show whole milliseconds.
+const LATE_US: u64 = (WAITING_TICK_MS + 4) * 1_000;
+
+/// All checkers.
+#[derive(Debug)]
+pub struct Check {
+    /// What is known for certain.
+    pub(crate) truth: Truth,
+    /// Times to convergence.
+    pub(crate) convergence_ms: Vec<u64>,
+    begin_us: u64,
+    violations: Vec<Violation>,
+    peaks: BTreeMap<String, (u64, u64)>,
+    /// Since when each Envoy has been awake; `u64::MAX` while it is not.
+    awake_us: BTreeMap<usize, u64>,
+    /// When a clock was set last.
+    stepped_us: Option<u64>,
+    has_redis: bool,
+    /// Stores are away at times in this plan.
+    store_fails: bool,
+    /// Room for a bucket.
+    bucket: Bucket,
+}
+
+impl Check {
+    /// Of a world of `plan`.
+    pub(crate) fn new(shapes: &[Shape], plan: &Plan) -> Check {
+        Check {
+            truth: Truth::new(shapes, plan.topology.regions, plan.topology.envoys),
+            convergence_ms: Vec::new(),
+            begin_us: plan.settle_ms * 1_000,
+            violations: Vec::new(),
+            peaks: BTreeMap::new(),
+            awake_us: BTreeMap::new(),
+            stepped_us: None,
+            has_redis: plan.topology.aggregators > 1,
+            store_fails: plan.faults.iter().any(|fault| fails_stores(&fault.what)),
+            bucket: Bucket::default(),
+        }
+    }
+
+    /// A process begins at an Envoy.
+    pub(crate) fn begins(&mut self, origin: OriginId, envoy: usize) {
+        self.truth.begins(origin, envoy);
+    }
+
+    /// It has ended.
+    pub(crate) fn ends(&mut self, origin: OriginId) {
+        self.truth.ends(origin);
+    }
+
+    /// A clock was set.
+    pub(crate) fn stepped(&mut self, now_us: u64) {
+        self.stepped_us = Some(now_us);
+    }
+
+    /// Whether a cell that was first used at `born_us` may have been moved by a clock that was set.
+    pub(crate) fn is_unsteady(&self, born_us: u64, cell_ms: u64) -> bool {
+        self.stepped_us.is_some_and(|stepped_us| born_us <= stepped_us + 3 * cell_ms * 1_000)
+    }
+
+    /// A region's memory has ended: with it is gone what no store holds.
+    pub(crate) fn region_lost(&mut self, region: usize, now_us: u64, at_once: bool) {
+        // Where a store holds what was acknowledged, only what it could not be told is gone.
+        if !self.has_redis || (at_once && self.store_fails) {
+            self.lost(region, now_us);
+        }
+    }
+
+    /// A region's store has lost everything.
+    pub(crate) fn wiped(&mut self, region: usize, now_us: u64) {
+        self.lost(region, now_us);
+    }
+
+    fn lost(&mut self, region: usize, now_us: u64) {
+        if let Some(lost_us) = self.truth.lost_us.get_mut(region) {
+            *lost_us = Some(now_us);
+        }
+    }
+
+    /// An Envoy, or one of its workers, falls asleep or awakes.
+    pub(crate) fn slept(&mut self, envoy: usize, now_us: u64, begins: bool) {
+        self.awake_us.insert(envoy, if begins { u64::MAX } else { now_us });
+    }
+
+    /// A request has waited.
+    pub(crate) fn waited(&mut self, envoy: usize, waited_us: u64, timeout_ms: u32, now_us: u64) {
+        let awake_us = self.awake_us.get(&envoy).copied().unwrap_or(0);
+        let was_awake = awake_us <= now_us.saturating_sub(waited_us);
+        let bound_us = u64::from(timeout_ms) * 1_000 + LATE_US;
+        if was_awake && waited_us > bound_us {
+            self.violated("wait", now_us, || format!("a request waited {waited_us} µs with {timeout_ms} ms"));
+        }
+    }
+
+    /// The limiter named a request that does not wait.
+    pub(crate) fn resolved_twice(&mut self, request: u64, now_us: u64) {
+        self.violated("answers", now_us, || format!("request {request} was decided twice"));
+    }
+
+    /// Notes how much of something is held, and how much may be.
+    pub(crate) fn held(&mut self, what: &str, much: u64, bound: u64, now_us: u64) {
+        if !self.peaks.contains_key(what) {
+            self.peaks.insert(what.to_owned(), (0, bound));
+        }
+        let Some((most, known)) = self.peaks.get_mut(what) else { return };
+        let rises = much > *most;
+        (*most, *known) = (much.max(*most), bound.max(*known));
+        if rises && much > bound {
+            self.violated("bounds", now_us, || format!("{what}: {much} of at most {bound}"));
+        }
+    }
+
+    /// What must not happen has happened.
+    pub(crate) fn violated(&mut self, checker: &'static str, now_us: u64, what: impl FnOnce() -> String) {
+        if self.violations.len() < MAX_VIOLATIONS {
+            let at_ms = (now_us as i64 - self.begin_us as i64) / 1_000;
+            self.violations.push(Violation { at_ms, checker, what: what() });
+        }
+    }
+
+    /// All that were found.
+    pub(crate) fn violations(&self) -> Vec<Violation> {
+        self.violations.clone()
+    }
+
+    /// The most that was held of each.
+    pub(crate) fn peaks(&self) -> Vec<Peak> {
+        let peak = |(what, (most, bound)): (&String, &(u64, u64))| Peak {
+            what: what.clone(),
+            most: *most,
+            bound: *bound,
+        };
+        self.peaks.iter().map(peak).collect()
+    }
+}
+
+fn fails_stores(what: &Wrong) -> bool {
+    match what {
+        Wrong::Freeze { part }
+        | Wrong::Crash { part }
+        | Wrong::Restart { part }
+        | Wrong::Slow { part, .. } => {
+            matches!(part, Part::Redis { .. })
+        }
+        Wrong::Cut { link } | Wrong::Lose { link, .. } | Wrong::Delay { link, .. } => {
+            matches!(link, Link::Redis { .. })
+        }
+        _ => false,
+    }
+}

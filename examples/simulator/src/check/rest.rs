@@ -1,0 +1,161 @@
+//! When a cell has come to rest: who is to know it, and what. Then all parts agree with the truth, exactly.
+//!
+//! What is counted and was not let pass has a name: a grant that stays unspent ([`Share::granted`], or
+//! [`Share::proposed`] where the answer got lost), and what dead or sleeping workers had reserved ([`Share::reserved`]).
+//! Where a region has lost what only it knew, its base makes up for it, which is not exact: then what the living know is
+//! the least, and everything that anybody may have counted, twice, the most.
+//!
+//! Leaves to others: reading tables, regions and stores (`world`).
+
+use super::truth::Share;
+use super::{CellId, Check};
+use std::collections::BTreeMap;
+use weir_core::key::OriginId;
+use weir_core::region::SHORTEST_PUBLISHED_MS;
+use weir_core::region::exchange::BASE;
+
+/// What an Envoy is to know of a cell that has come to rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// What its region used.
+    pub near: u64,
+    /// What other regions did, as far as they speak of it.
+    pub far: u64,
+    /// Everybody in the region is to know it, not only those who use it.
+    pub by_all: bool,
+}
+
+/// The components of a cell as a part of a region holds them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Of each origin.
+    pub parts: BTreeMap<OriginId, u64>,
+    /// What it counts as the region's sum.
+    pub total: u64,
+    /// What other regions are believed to have used.
+    pub far: u64,
+}
+
+/// What an Envoy's table says of a cell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Spent here.
+    pub own: u64,
+    /// By others of the region.
+    pub near: u64,
+    /// By other regions.
+    pub far: u64,
+    /// Reserved at the moment.
+    pub reserved: u64,
+    /// Its base is not known.
+    pub unbased: bool,
+}
+
+impl Check {
+    /// What is to be known in a region.
+    pub(crate) fn expected(
+        &self,
+        id: CellId,
+        region: usize,
+        limit: u64,
+        window_ms: u64,
+        of: impl Fn(&Share) -> u64,
+    ) -> Expected {
+        let near = self.truth.sum(id, |one| one.region == region, &of);
+        let regions = self.truth.lost_us.len();
+        let mut sums = (0..regions).map(|region| self.truth.sum(id, |one| one.region == region, &of));
+        let spoken_of =
+            regions > 1 && window_ms >= SHORTEST_PUBLISHED_MS && sums.any(|sum| sum >= limit.div_ceil(2));
+        let far = if spoken_of { self.truth.sum(id, |one| one.region != region, &of) } else { 0 };
+        Expected { near, far, by_all: far > 0 || near > limit / 2 }
+    }
+
+    /// A part of a region holds this of a cell at rest; `who` names the part. It is to know all of it.
+    pub(crate) fn rests_in_region(
+        &mut self,
+        id: CellId,
+        (region, who): (usize, &str),
+        held: &Held,
+        now_us: u64,
+    ) {
+        let Some(cell) = self.truth.cell(id) else { return };
+        let (born_us, shares) = (cell.born_us, cell.shares.clone());
+        let made_up = self.truth.is_made_up(region, born_us);
+        let (mut least, mut most) = (0u64, 0u64);
+        for share in &shares {
+            let Some(origin) = self.truth.origin(share.origin).copied().filter(|one| one.region == region)
+            else {
+                continue;
+            };
+            let part = held.parts.get(&origin.id).copied().unwrap_or(0);
+            let known = if origin.lives { share.known() } else { share.left };
+            least += known;
+            most += share.most();
+            let fits = (known..=share.most()).contains(&part);
+            // What was asked for may have been granted by an answer that got lost.
+            let exact =
+                !origin.lives || part == share.known() || (part > share.known() && share.proposed >= part);
+            let lost = made_up && (part < known || part == 0);
+            if !(fits && exact || lost) {
+                self.violated("rest", now_us, || {
+                    format!(
+                        "{who} of region {region} holds {part} of Envoy {} in {id:?}: {share:?}",
+                        origin.envoy
+                    )
+                });
+            }
+        }
+        let base = held.parts.get(&BASE).copied().unwrap_or(0);
+        let fits = if made_up { least..=2 * most } else { least..=most }.contains(&held.total);
+        if !fits || (base > 0 && !made_up) {
+            self.violated("rest", now_us, || {
+                format!(
+                    "{who} of region {region} counts {} of {least} to {most} in {id:?}, base {base}",
+                    held.total
+                )
+            });
+        }
+    }
+
+    /// An Envoy holds this of a cell at rest; `None`: it does not know it. `near` is what its region holds of all, `far`
+    /// what others have published, if it is to know that.
+    pub(crate) fn rests_in_table(
+        &mut self,
+        id: CellId,
+        origin: OriginId,
+        seen: Option<Seen>,
+        (near, far): (Option<u64>, Option<u64>),
+        now_us: u64,
+    ) {
+        let Some(number) = self.truth.number(origin) else { return };
+        let Some(who) = self.truth.origin(number).copied() else { return };
+        let share = self.truth.share_of(id, number);
+        let Some(seen) = seen else {
+            if near.is_some_and(|near| near > 0) || share.admitted > share.border {
+                self.violated("rest", now_us, || {
+                    format!("Envoy {} knows nothing of {id:?}, which used {near:?} and {far:?}", who.envoy)
+                });
+            }
+            return;
+        };
+        let least = share.admitted.saturating_sub(share.border + seen.reserved);
+        let most = share.admitted + share.neighbour + share.reserved;
+        let counted = if who.forgets { seen.own >= least } else { (least..=most).contains(&seen.own) };
+        if !counted || seen.unbased {
+            self.violated("rest", now_us, || {
+                format!("Envoy {} holds {seen:?} of {id:?}, where it let {least} to {most} pass", who.envoy)
+            });
+        }
+        let others = near.map(|near| near.saturating_sub(share.known()));
+        let others_most = near.map(|near| near.saturating_sub(share.own));
+        let knows = others.zip(others_most).is_none_or(|(least, most)| (least..=most).contains(&seen.near));
+        if !knows || far.is_some_and(|far| far != seen.far) {
+            self.violated("rest", now_us, || {
+                format!(
+                    "Envoy {} holds {seen:?} of {id:?}, where the region has {near:?} and others {far:?}",
+                    who.envoy
+                )
+            });
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Each write of an Envoy's table: an own count never falls, never exceeds what was let pass, and what is told of others
+//! never exceeds what they may have used.
+//!
+//! Leaves to others: what everybody must know in the end (`rest`).
+
+use super::{CellId, Check};
+use crate::world::{EnvoyProcess, keys};
+use weir_core::key::{Key, OriginId};
+use weir_core::table::{Bucket, Cell, Entry, Place};
+
+impl Check {
+    /// Looks at what was written since it last looked.
+    pub(crate) fn wrote(&mut self, process: &mut EnvoyProcess, now_us: u64) {
+        let written = process.table.take_written();
+        let Some(origin) = self.truth.number(process.origin) else { return };
+        let mut bucket = std::mem::take(&mut self.bucket);
+        for place in written {
+            process.table.read(place, &mut bucket);
+            self.wrote_bucket(&bucket, place, origin, now_us);
+        }
+        self.bucket = bucket;
+    }
+
+    /// Some of its workers may be believed dead, so that what they have reserved may count as spent.
+    pub(crate) fn may_reap(&mut self, process: &EnvoyProcess, now_us: u64) {
+        let Some(origin) = self.truth.number(process.origin) else { return };
+        let mut bucket = Bucket::default();
+        let buckets = (0..process.meta.geometry.buckets).map(Place::Bucket).chain([Place::Overflow]);
+        for place in buckets {
+            process.table.read(place, &mut bucket);
+            for (key, found) in bucket.entries() {
+                let Some((rule, identifier)) = keys::parse(key) else { continue };
+                for reserved in &found.entry.reservations {
+                    let id = CellId { rule, sequence: reserved.sequence, identifier };
+                    if let Some((cell, at)) = self.truth.share(id, origin, now_us) {
+                        cell.shares[at].reserved += reserved.amount;
+                    }
+                }
+            }
+        }
+    }
+
+    fn wrote_bucket(&mut self, bucket: &Bucket, place: Place, origin: u32, now_us: u64) {
+        if bucket.evicted_through().0 > 0 || place == Place::Overflow {
+            self.truth.forgets(origin);
+        }
+        for (key, found) in bucket.entries() {
+            let Some((rule, identifier)) = keys::parse(key) else { continue };
+            let Entry { sequence, current, previous, .. } = &found.entry;
+            let cells = [(*sequence, current), (sequence.saturating_sub(1), previous)];
+            for (sequence, cell) in cells {
+                if *cell != Cell::default() {
+                    self.wrote_cell(CellId { rule, sequence, identifier }, cell, origin, now_us);
+                }
+            }
+        }
+    }
+
+    fn wrote_cell(&mut self, id: CellId, said: &Cell, origin: u32, now_us: u64) {
+        let Some(who) = self.truth.origin(origin).copied() else { return };
+        let cell_ms = self.truth.cell_ms(id.rule);
+        let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
+        let born_us = cell.born_us;
+        let share = &mut cell.shares[at];
+        let heard = (said.region_others, said.global_others);
+        let is_news = std::mem::replace(&mut share.heard, heard) != heard;
+        if !is_news && said.own == share.own && said.unbased == share.forgotten {
+            return;
+        }
+        let fell = said.own < share.own && !said.unbased && !share.forgotten;
+        share.forgotten = said.unbased;
+        if said.own > share.own {
+            share.own = said.own;
+        }
+        let share = *share;
+        if self.is_unsteady(born_us, cell_ms) {
+            return;
+        }
+        let made_up = self.truth.is_made_up(who.region, born_us);
+        if fell && !made_up {
+            self.violated("owner", now_us, || {
+                format!("Envoy {} holds {} of {id:?} after {}", who.envoy, said.own, share.own)
+            });
+        }
+        let passed = share.admitted + share.neighbour + share.reserved;
+        // A base that the region had kept may hold what it once granted.
+        let passed = if who.forgets { passed.max(share.proposed) } else { passed };
+        if share.own > passed && !made_up {
+            self.violated("charge", now_us, || {
+                format!("Envoy {} holds {} of {id:?} where {passed} passed", who.envoy, share.own)
+            });
+        }
+        if is_news {
+            self.heard(id, said, origin, now_us);
+        }
+    }
+
+    /// What a region's store holds of a cell.
+    pub(crate) fn stored(
+        &mut self,
+        region: usize,
+        key: &Key,
+        sequence: u64,
+        parts: impl Iterator<Item = (OriginId, u64)>,
+        now_us: u64,
+    ) {
+        let Some((rule, identifier)) = keys::parse(key.as_bytes()) else { return };
+        let id = CellId { rule, sequence, identifier };
+        let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
+        if self.is_unsteady(born_us, self.truth.cell_ms(rule)) || self.truth.is_made_up(region, born_us) {
+            return;
+        }
+        for (origin, own) in parts {
+            let number = self.truth.number(origin);
+            let most = number.map_or(0, |number| self.truth.share_of(id, number).most());
+            if own > most {
+                self.violated("truth", now_us, || {
+                    format!("Redis of region {region} holds {own} of {origin} in {id:?}, which used {most}")
+                });
+            }
+        }
+    }
+
+    /// What a table says of others.
+    fn heard(&mut self, id: CellId, said: &Cell, origin: u32, now_us: u64) {
+        let Some(who) = self.truth.origin(origin).copied() else { return };
+        let Some(cell) = self.truth.cell(id) else { return };
+        let (mut near, mut near_own, mut far) = (0, 0, 0);
+        for share in &cell.shares {
+            match self.truth.origin(share.origin) {
+                Some(one) if one.id == who.id => near_own = share.most(),
+                Some(one) if one.region == who.region => near += share.most(),
+                _ => far += share.most(),
+            }
+        }
+        // A base may hold what was granted and forgotten, and what living ones repeat later.
+        if self.truth.is_made_up(who.region, cell.born_us) {
+            near = 2 * (near + near_own);
+        }
+        if (0..self.truth.lost_us.len()).any(|region| self.truth.is_made_up(region, cell.born_us)) {
+            far *= 2;
+        }
+        if said.region_others > near || said.global_others > far {
+            self.violated("truth", now_us, || {
+                format!(
+                    "Envoy {} believes {} + {} of others in {id:?}, which used {near} + {far}",
+                    who.envoy, said.region_others, said.global_others
+                )
+            });
+        }
+    }
+}

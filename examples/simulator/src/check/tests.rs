@@ -1,0 +1,145 @@
+//! Checkers that cannot fail are none: each is shown what it must not like.
+
+use crate::check::Decision as By;
+use crate::observe::Nobody;
+use crate::plan::{Network, Plan, Rule, Topology};
+use crate::traffic::Arrival;
+use crate::world::World;
+use crate::world::keys::Shape;
+use weir_core::limiter::{Budget, Cause, Decision, Denial, Outcome, Told};
+use weir_core::table::Entry;
+use weir_core::time::UnixMs;
+
+fn plan(aggregators: usize) -> Plan {
+    Plan {
+        seed: 5,
+        topology: Topology { aggregators, ..Topology::region(2) },
+        rules: vec![Rule::new(40, 300_000)],
+        traffic: Vec::new(),
+        faults: Vec::new(),
+        network: Network::default(),
+        settle_ms: 3_000,
+        traffic_ms: 4_000,
+        quiet_ms: 20_000,
+    }
+}
+
+fn arrivals() -> impl Iterator<Item = Arrival> {
+    (0..30u64).map(|n| Arrival {
+        at_us: n * 100_000,
+        region: 0,
+        envoy: (n % 2) as u16,
+        worker: (n / 2 % 2) as u16,
+        identifier: 7,
+        cost: 1,
+        rules: 1,
+    })
+}
+
+/// A world at rest in which 30 of 40 were used, half at each of two Envoys.
+fn rested(plan: &Plan) -> World<'static> {
+    let mut world = World::with_arrivals(plan, arrivals());
+    world.run_until(24_000, &mut Nobody);
+    world
+}
+
+/// Which checkers complain, when the world is looked at in the end.
+fn complaints(mut world: World<'_>) -> Vec<&'static str> {
+    let figures = world.run(&mut Nobody);
+    let mut checkers: Vec<_> = figures.violations.iter().map(|violation| violation.checker).collect();
+    checkers.dedup();
+    checkers
+}
+
+fn with_entry(change: impl Fn(&mut Entry)) -> Vec<&'static str> {
+    let plan = plan(1);
+    let mut world = rested(&plan);
+    assert!(world.doctor_table(0, 7, change), "there is such an entry");
+    complaints(world)
+}
+
+#[test]
+fn nobody_complains_where_all_is_well() {
+    for aggregators in [1, 2] {
+        let plan = plan(aggregators);
+        assert_eq!(complaints(rested(&plan)), Vec::<&str>::new());
+    }
+}
+
+#[test]
+fn an_own_count_that_falls_is_seen() {
+    assert_eq!(with_entry(|entry| entry.current.own -= 1).first(), Some(&"owner"));
+}
+
+#[test]
+fn a_charge_for_what_did_not_pass_is_seen() {
+    assert_eq!(with_entry(|entry| entry.current.own += 1).first(), Some(&"charge"));
+}
+
+#[test]
+fn a_belief_that_exceeds_the_truth_is_seen() {
+    assert_eq!(with_entry(|entry| entry.current.region_others += 1).first(), Some(&"truth"));
+    assert_eq!(with_entry(|entry| entry.current.global_others += 1).first(), Some(&"truth"));
+}
+
+#[test]
+fn an_envoy_that_does_not_know_all_in_the_end_is_seen() {
+    assert_eq!(with_entry(|entry| entry.current.region_others -= 1), ["rest"]);
+}
+
+#[test]
+fn a_store_that_forgets_a_component_is_seen() {
+    let plan = plan(2);
+    let mut world = rested(&plan);
+    assert!(world.doctor_redis(0, |parts| {
+        parts.pop_first();
+    }));
+    assert_eq!(complaints(world), ["rest"]);
+    let mut world = rested(&plan);
+    assert!(world.doctor_redis(0, |parts| parts.values_mut().for_each(|own| *own += 1)));
+    assert_eq!(complaints(world).first(), Some(&"rest"));
+}
+
+#[test]
+fn decisions_against_the_truth_are_seen() {
+    let plan = plan(1);
+    let shapes = [Shape::new(0, plan.rules[0])];
+    let budget = Budget { rule: 0, limit: 40, remaining: 1, reset_ms: 9 };
+    let arrival = arrivals().next().unwrap();
+    for (passes, others, expected) in [(10, 0, vec![]), (11, 0, vec!["limit"]), (0, 40, vec!["denial"])] {
+        let mut world = rested(&plan);
+        let origin = world.origin_of(0);
+        // At the beginning of the cell, whatever clocks show.
+        let by = By { origin, unix: UnixMs(1_699_999_800_000 + 290_000), now_us: 9_000_000 };
+        let admit = Decision::Allow(Some(budget));
+        let deny = Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause: Cause::Limit });
+        // This Envoy has let 15 pass.
+        for _ in 0..if others > 0 { 0 } else { 15 + passes } {
+            let outcome = Outcome { decision: admit, shadow_denied: 0, exact: Told::default() };
+            world.check_mut().decided(&by, &arrival, &outcome, &shapes);
+        }
+        if others > 0 {
+            let outcome = Outcome { decision: deny, shadow_denied: 0, exact: Told::default() };
+            world.check_mut().decided(&by, &arrival, &outcome, &shapes);
+        }
+        let mut seen: Vec<_> =
+            world.check_mut().violations().iter().map(|violation| violation.checker).collect();
+        seen.dedup();
+        assert_eq!(seen, expected, "{passes}");
+    }
+}
+
+#[test]
+fn waits_bounds_and_second_answers_are_seen() {
+    let plan = plan(1);
+    let mut world = rested(&plan);
+    let check = world.check_mut();
+    check.waited(0, 60_000, 50, 9_000_000);
+    check.held("things", 4, 4, 9_000_000);
+    assert_eq!(check.violations(), []);
+    check.waited(0, 70_000, 50, 9_000_000);
+    check.held("things", 5, 4, 9_000_000);
+    check.resolved_twice(3, 9_000_000);
+    let seen: Vec<_> = check.violations().iter().map(|violation| violation.checker).collect();
+    assert_eq!(seen, ["wait", "bounds", "answers"]);
+}

@@ -1,0 +1,95 @@
+//! One key: both judges of it, and what Weir let pass.
+//!
+//! Leaves to others: requests over several keys (`super`).
+
+use super::cells::Cells;
+use crate::plan::Rule;
+use std::collections::VecDeque;
+use weir_core::exact::AskId;
+use weir_core::log::{EntryId, Log, Micros, Outcome};
+
+/// Who judges.
+#[derive(Clone, Copy, Debug)]
+pub enum Judge {
+    /// The sliding log; the request's number names what it charges.
+    Exact(u64),
+    /// The rule's law in one place.
+    Central,
+}
+
+/// All about one key.
+#[derive(Debug)]
+pub struct Key {
+    exact: Log,
+    central: Cells,
+    passed: Cells,
+    /// What passed in the window that ends now, oldest first: when, and what it cost.
+    recent: VecDeque<(u64, u64)>,
+    recent_cost: u64,
+    window_us: u64,
+    /// Microseconds.
+    pub last_used_us: u64,
+}
+
+impl Key {
+    /// With nothing used.
+    pub fn new(rule: &Rule) -> Key {
+        let window_us = rule.window_ms.saturating_mul(1_000);
+        Key {
+            exact: Log::new(window_us),
+            central: Cells::new(rule),
+            passed: Cells::new(rule),
+            recent: VecDeque::new(),
+            recent_cost: 0,
+            window_us,
+            last_used_us: 0,
+        }
+    }
+
+    /// Whether `judge` lets `cost` pass; charges nothing.
+    pub fn admits(&mut self, judge: Judge, at_us: u64, cost: u64, limit: u64) -> bool {
+        match judge {
+            Judge::Exact(number) => {
+                let said = self.exact.look(Micros(at_us), entry(number), cost, limit);
+                said.outcome == Outcome::Allowed
+            }
+            Judge::Central => self.central.effective(at_us).saturating_add(cost) <= limit,
+        }
+    }
+
+    /// Charges what `judge` has let pass.
+    pub fn charge(&mut self, judge: Judge, at_us: u64, cost: u64) {
+        match judge {
+            Judge::Exact(number) => drop(self.exact.decide(Micros(at_us), entry(number), cost, u64::MAX)),
+            Judge::Central => self.central.charge(at_us, cost),
+        }
+    }
+
+    /// Takes back what the log was charged under this number.
+    pub fn withdraw(&mut self, number: u64) {
+        self.exact.withdraw(entry(number));
+    }
+
+    /// Notes what Weir let pass; tells how far the law is exceeded now, and how much passed in the true window that ends
+    /// now, both as part of the limit.
+    pub fn passed(&mut self, at_us: u64, cost: u64, limit: u64) -> (f64, f64) {
+        while let Some((at, cost)) = self.recent.front().copied()
+            && at_us.saturating_sub(at) >= self.window_us
+        {
+            self.recent.pop_front();
+            self.recent_cost -= cost;
+        }
+        if cost > 0 {
+            self.recent.push_back((at_us, cost));
+        }
+        self.recent_cost += cost;
+        self.passed.charge(at_us, cost);
+        let limit = limit.max(1) as f64;
+        let over = self.passed.effective(at_us) as f64 - limit;
+        ((over / limit).max(0.0), self.recent_cost as f64 / limit)
+    }
+}
+
+fn entry(number: u64) -> EntryId {
+    EntryId { ask: AskId(u128::from(number).to_be_bytes()), place: 0 }
+}

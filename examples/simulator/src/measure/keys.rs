@@ -1,0 +1,76 @@
+//! Keys, made when they are first used and dropped when nothing of them counts any more.
+//!
+//! Leaves to others: what a key knows (`key`).
+
+use super::key::Key;
+use crate::plan::Rule;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+/// Keys that each use looks at in passing: twice as many as it can add.
+const KEYS_A_USE: usize = 2;
+/// Beyond its windows a key is kept for this long, as requests that waited are decided late.
+const GRACE_US: u64 = 5_000_000;
+
+/// A hasher without a random seed. No order of it is ever seen.
+type Hasher = BuildHasherDefault<DefaultHasher>;
+
+/// All keys of a run.
+#[derive(Debug)]
+pub struct Keys {
+    rules: Vec<OfRule>,
+}
+
+#[derive(Debug)]
+struct OfRule {
+    rule: Rule,
+    keys: HashMap<u64, Key, Hasher>,
+    /// Each key once: when to look whether it may go, and whose it is.
+    leaving: VecDeque<(u64, u64)>,
+}
+
+impl Keys {
+    /// None yet.
+    pub fn new(rules: &[Rule]) -> Keys {
+        let of_rule =
+            |rule: &Rule| OfRule { rule: *rule, keys: HashMap::default(), leaving: VecDeque::new() };
+        Keys { rules: rules.iter().map(of_rule).collect() }
+    }
+
+    /// The key of one identifier under the rule with this number, which must exist.
+    pub fn get(&mut self, rule: usize, identifier: u64, at_us: u64) -> &mut Key {
+        let of_rule = &mut self.rules[rule];
+        of_rule.forget(at_us);
+        let OfRule { rule, keys, leaving } = of_rule;
+        let key = keys.entry(identifier).or_insert_with(|| {
+            leaving.push_back((at_us.saturating_add(kept_us(rule)), identifier));
+            Key::new(rule)
+        });
+        key.last_used_us = key.last_used_us.max(at_us);
+        key
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.rules.iter().map(|of_rule| of_rule.keys.len()).sum()
+    }
+}
+
+impl OfRule {
+    fn forget(&mut self, at_us: u64) {
+        for _ in 0..KEYS_A_USE {
+            let Some((_, identifier)) = self.leaving.pop_front_if(|(when, _)| *when <= at_us) else { return };
+            let when = self.keys.get(&identifier).map_or(0, |key| key.last_used_us + kept_us(&self.rule));
+            if when > at_us {
+                self.leaving.push_back((when, identifier));
+            } else {
+                self.keys.remove(&identifier);
+            }
+        }
+    }
+}
+
+/// Two cells of the law, and the exact window, are over after twice the window.
+fn kept_us(rule: &Rule) -> u64 {
+    rule.window_ms.saturating_mul(2_000).saturating_add(GRACE_US)
+}

@@ -1,0 +1,124 @@
+//! Named runs: what breaks naive designs, each kind of fault, traffic that aims at weaknesses, and whatever chance brings.
+//!
+//! Leaves to others: carrying them out (`run`).
+
+mod faults;
+mod naive;
+mod random;
+mod traffic;
+
+use crate::plan::{Network, Plan, Rule, Topology};
+use crate::run::Expected;
+use crate::traffic::{Shape, Traffic};
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// How it is asked for.
+    pub name: &'static str,
+    /// What it is about, in a sentence.
+    pub says: &'static str,
+    /// The plan of a seed.
+    pub plan: fn(u64) -> Plan,
+    /// What it may come to; no scenario may violate anything.
+    pub expected: fn(&Plan) -> Expected,
+    /// Takes longer than a few seconds of wall time, so it is run only where it is asked for by name.
+    pub long: bool,
+}
+
+impl Scenario {
+    const fn new(name: &'static str, says: &'static str, plan: fn(u64) -> Plan) -> Scenario {
+        Scenario { name, says, plan, expected: nothing, long: false }
+    }
+
+    const fn expecting(self, expected: fn(&Plan) -> Expected) -> Scenario {
+        Scenario { expected, ..self }
+    }
+
+    const fn long(self) -> Scenario {
+        Scenario { long: true, ..self }
+    }
+}
+
+/// The one that chance makes up.
+pub const RANDOM: Scenario =
+    Scenario::new("random", "topology, rules, traffic and faults are all drawn from the seed", random::plan);
+
+/// All, in the order in which they are told.
+pub fn all() -> impl Iterator<Item = Scenario> {
+    [naive::ALL, faults::ALL, traffic::ALL, &[RANDOM]].into_iter().flatten().copied()
+}
+
+/// The one of this name.
+pub fn find(name: &str) -> Option<Scenario> {
+    all().find(|scenario| scenario.name == name)
+}
+
+fn nothing(_: &Plan) -> Expected {
+    Expected::default()
+}
+
+/// So long after the traffic; regions have to hear of each other in it.
+const QUIET_MS: u64 = 5_000;
+const QUIET_REGIONS_MS: u64 = 45_000;
+
+fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic: Vec<Traffic>, traffic_ms: u64) -> Plan {
+    let quiet_ms = if topology.regions > 1 { QUIET_REGIONS_MS } else { QUIET_MS };
+    let (faults, network, settle_ms) = (Vec::new(), Network::default(), 3_000);
+    Plan { seed, topology, rules, traffic, faults, network, settle_ms, traffic_ms, quiet_ms }
+}
+
+fn source(shape: Shape) -> Traffic {
+    Traffic { from_ms: 0, until_ms: None, rules: 1, cost: (1, 1), at: Vec::new(), shape }
+}
+
+fn steady(identifier: u64, rate: f64) -> Traffic {
+    source(Shape::Steady { identifier, rate })
+}
+
+fn spread(identifiers: u64, rate: f64) -> Traffic {
+    source(Shape::Spread { identifiers, rate })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Wrong;
+    use std::collections::BTreeSet;
+    use std::mem::discriminant;
+
+    #[test]
+    fn names_are_words_and_each_is_there_once() {
+        let mut names = BTreeSet::new();
+        for scenario in all() {
+            assert!(scenario.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'));
+            assert!(names.insert(scenario.name), "{} is there twice", scenario.name);
+            assert_eq!(find(scenario.name).map(|found| found.name), Some(scenario.name));
+        }
+    }
+
+    #[test]
+    fn every_plan_is_its_seeds_and_survives_json() {
+        for scenario in all() {
+            let plan = (scenario.plan)(5);
+            assert_eq!(plan, (scenario.plan)(5), "{}", scenario.name);
+            assert_eq!(plan.seed, 5, "{}", scenario.name);
+            assert!(!plan.rules.is_empty() && !plan.traffic.is_empty(), "{}", scenario.name);
+            let text = serde_json::to_string(&plan).unwrap();
+            assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan, "{}", scenario.name);
+            let rules = plan.rules.len() as u32;
+            assert!(plan.traffic.iter().all(|traffic| traffic.rules < 1 << rules), "{}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn each_kind_of_fault_is_in_a_scenario_of_its_own_and_chance_finds_all() {
+        let kind = |wrong: &Wrong| format!("{:?}", discriminant(wrong));
+        let kinds = |plans: Vec<Plan>| -> BTreeSet<String> {
+            plans.iter().flat_map(|plan| plan.faults.iter().map(|fault| kind(&fault.what))).collect()
+        };
+        let named = kinds(faults::ALL.iter().map(|scenario| (scenario.plan)(1)).collect());
+        assert_eq!(named.len(), 14, "kinds of faults with a scenario");
+        assert_eq!(kinds((0..300).map(random::plan).collect()), named);
+    }
+}

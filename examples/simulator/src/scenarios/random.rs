@@ -1,0 +1,152 @@
+//! A plan of chance: small, so that what goes wrong can be understood, and crowded, so that something does.
+
+use super::source;
+use crate::plan::{Fault, Link, Network, Part, Plan, Rule, Topology, Wrong};
+use crate::random::Random;
+use crate::traffic::{Shape, Traffic};
+
+/// The plan of a seed.
+pub(super) fn plan(seed: u64) -> Plan {
+    let mut dice = Random::new(seed).fork("scenario", 0);
+    let topology = topology(&mut dice);
+    let rules: Vec<Rule> = (0..=dice.below(3)).map(|_| rule(&mut dice)).collect();
+    let traffic_ms = 4_000 + dice.below(14_000) + if topology.regions > 1 { 30_000 } else { 0 };
+    let masks = (1u64 << rules.len()) - 1;
+    let mut traffic: Vec<Traffic> =
+        (0..=dice.below(3)).map(|_| traffic_of(&mut dice, &rules, masks, traffic_ms)).collect();
+    // Somebody is always at the limit of the first rule.
+    let rate = (2_000.0 * rules[0].limit as f64 / rules[0].window_ms as f64).min(300.0);
+    traffic.push(source(Shape::Steady { identifier: 0, rate }));
+    let faults = (0..dice.below(5)).map(|_| fault(&mut dice, &topology, traffic_ms)).collect();
+    Plan {
+        seed,
+        topology,
+        rules,
+        traffic,
+        faults,
+        network: Network::default(),
+        settle_ms: 3_000,
+        traffic_ms,
+        quiet_ms: if topology.regions > 1 { super::QUIET_REGIONS_MS } else { super::QUIET_MS },
+    }
+}
+
+fn one_of<T: Copy>(dice: &mut Random, some: &[T]) -> T {
+    some[below(dice, some.len())]
+}
+
+fn below(dice: &mut Random, bound: usize) -> usize {
+    usize::try_from(dice.below(bound as u64)).unwrap_or(0)
+}
+
+fn topology(dice: &mut Random) -> Topology {
+    Topology {
+        regions: one_of(dice, &[1, 1, 1, 2, 3]),
+        aggregators: one_of(dice, &[1, 2, 2]),
+        envoys: one_of(dice, &[1, 2, 3, 4]),
+        workers: one_of(dice, &[1, 2, 3]),
+        buckets: one_of(dice, &[2, 16, 1_024]),
+        keys_per_bucket: one_of(dice, &[2, 8]),
+    }
+}
+
+fn rule(dice: &mut Random) -> Rule {
+    let limit = one_of(dice, &[1, 2, 5, 10, 50, 100, 1_000]);
+    Rule {
+        ceiling: dice.per_mille(200),
+        timeout_ms: one_of(dice, &[20, 50, 50, 200]),
+        deny_on_failure: dice.per_mille(250),
+        trust_first: dice.per_mille(250),
+        shadow: dice.per_mille(150),
+        ..Rule::new(limit, one_of(dice, &[1_000, 2_000, 5_000, 10_000, 60_000]))
+    }
+}
+
+fn traffic_of(dice: &mut Random, rules: &[Rule], masks: u64, traffic_ms: u64) -> Traffic {
+    let rate = one_of(dice, &[5.0, 50.0, 200.0]);
+    let limit = one_of(dice, rules).limit;
+    let window_ms = one_of(dice, rules).window_ms;
+    let identifier = dice.below(3);
+    let shape = match dice.below(8) {
+        0 => Shape::Steady { identifier, rate },
+        1 => Shape::Spread { identifiers: one_of(dice, &[3, 50, 2_000]), rate },
+        2 => Shape::Bursts {
+            identifier,
+            requests: 1 + dice.below(100),
+            every_ms: 1 + dice.below(3_000),
+            over_ms: 10,
+        },
+        3 => Shape::WindowEnd { identifier, limit: limit.min(200), window_ms, rate },
+        4 => Shape::UnderFloor { identifier, requests: limit.min(400).div_ceil(2), window_ms },
+        5 => Shape::Zipf { identifiers: 10_000, exponent: 1.0, rate },
+        6 => Shape::Fresh { from: 1 << 32, rate },
+        _ => Shape::Steady { identifier: 0, rate },
+    };
+    let from_ms = if dice.per_mille(300) { dice.below(traffic_ms) } else { 0 };
+    Traffic {
+        from_ms,
+        until_ms: dice.per_mille(300).then(|| from_ms + dice.below(traffic_ms)),
+        rules: 1 + dice.below(masks),
+        cost: one_of(dice, &[(1, 1), (1, 1), (0, 1), (1, 5)]),
+        at: Vec::new(),
+        shape,
+    }
+}
+
+fn fault(dice: &mut Random, topology: &Topology, traffic_ms: u64) -> Fault {
+    let at_ms = dice.below(traffic_ms);
+    let for_ms = one_of(dice, &[0, 100, 1_000, 3_000, 8_000]);
+    Fault { at_ms, for_ms, what: wrong(dice, topology) }
+}
+
+fn wrong(dice: &mut Random, topology: &Topology) -> Wrong {
+    let region = below(dice, topology.regions);
+    let envoy = Part::Envoy { region, envoy: below(dice, topology.envoys) };
+    let aggregator = Part::Aggregator { region, aggregator: below(dice, topology.aggregators) };
+    let link = link(dice, topology, region);
+    let part = part(dice, topology, region);
+    let store =
+        if topology.regions > 1 && dice.per_mille(500) { Part::Database } else { Part::Redis { region } };
+    let process = if dice.per_mille(500) { envoy } else { aggregator };
+    match dice.below(14) {
+        0 => Wrong::Delay { link, ms: one_of(dice, &[5, 60, 500]) },
+        1 => Wrong::Lose { link, per_mille: one_of(dice, &[5, 50, 500]) },
+        2 => Wrong::Repeat { link, per_mille: one_of(dice, &[50, 500]) },
+        3 => Wrong::Reorder { link },
+        4 => Wrong::Cut { link },
+        5 => Wrong::Freeze { part },
+        6 => Wrong::Crash { part: process },
+        7 => Wrong::Restart { part: process },
+        8 => Wrong::Wipe { part: store },
+        9 => {
+            let ms = i64::try_from(dice.below(8_000)).unwrap_or(0) - 4_000;
+            Wrong::Skew { part: process, ms }
+        }
+        10 => Wrong::Slow { part: store, ms: one_of(dice, &[20, 300, 3_000]) },
+        11 => Wrong::Rebuild { part: envoy },
+        12 => Wrong::Roll { region },
+        _ => Wrong::Flood { part: envoy, identifiers: one_of(dice, &[50, 1_000]) },
+    }
+}
+
+fn part(dice: &mut Random, topology: &Topology, region: usize) -> Part {
+    let envoy = below(dice, topology.envoys);
+    match dice.below(5) {
+        0 => Part::Envoy { region, envoy },
+        1 => Part::Worker { region, envoy, worker: below(dice, topology.workers + 1) },
+        2 => Part::Aggregator { region, aggregator: below(dice, topology.aggregators) },
+        3 => Part::Redis { region },
+        _ => Part::Database,
+    }
+}
+
+fn link(dice: &mut Random, topology: &Topology, region: usize) -> Link {
+    let aggregator = Some(below(dice, topology.aggregators)).filter(|_| dice.per_mille(500));
+    let envoy = Some(below(dice, topology.envoys)).filter(|_| dice.per_mille(500));
+    match dice.below(5) {
+        0 | 1 => Link::Streams { region, envoy, aggregator },
+        2 => Link::Redis { region, aggregator },
+        3 => Link::Sisters { region },
+        _ => Link::Database { region: Some(region) },
+    }
+}

@@ -1,0 +1,117 @@
+//! Traffic that aims at a weakness, or that is simply much; nothing goes wrong in these.
+
+use super::{Scenario, plan, source, spread, steady};
+use crate::bounds::Case;
+use crate::plan::{Plan, Rule, Topology};
+use crate::run::Expected;
+use crate::traffic::{Shape, Traffic};
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("one-envoy", "half again what may pass, in one Envoy: exact", one_envoy).expecting(one_envoy_expected),
+    Scenario::new("steady", "half again what may pass, over three Envoys", three_envoys).expecting(three_envoys_expected),
+    Scenario::new("bursts", "a whole limit within 20 ms, again and again", bursts),
+    Scenario::new(
+        "window-end",
+        "a limit at a window's very end, then saturation: an average over two cells lets almost twice the limit pass",
+        |seed| window_end(seed, false),
+    )
+    .expecting(|_| Expected { worst_window: Some(2.2), ..Expected::default() }),
+    Scenario::new(
+        "window-end-ceiling",
+        "the same against a ceiling: no true window exceeds the limit",
+        |seed| window_end(seed, true),
+    )
+    .expecting(|_| Expected { over: Some(0.0), worst_window: Some(1.0), ..Expected::default() }),
+    Scenario::new(
+        "under-floor",
+        "ten regions, each just under the half of the limit at which it is spoken of",
+        under_floor,
+    )
+    .expecting(under_floor_expected),
+    Scenario::new("many-identifiers", "more identifiers than a table holds, at three Envoys", many_identifiers),
+    Scenario::new("ten-regions", "ten regions spend one limit together", ten_regions).expecting(ten_regions_expected),
+    Scenario::new("zipf-million", "a million identifiers by Zipf's law", zipf_million),
+    Scenario::new("day", "a day of little traffic", day).long(),
+];
+
+fn one_envoy(seed: u64) -> Plan {
+    let topology = Topology { workers: 4, ..Topology::region(1) };
+    plan(seed, topology, vec![Rule::new(100, 1_000)], vec![steady(1, 150.0)], 20_000)
+}
+
+fn one_envoy_expected(_: &Plan) -> Expected {
+    // An Envoy's clock follows its aggregator's echo, by which a request may fall into the next cell a millisecond early.
+    Expected { over: Some(0.01), under: Some(0.01), ..Expected::default() }
+}
+
+fn three_envoys(seed: u64) -> Plan {
+    plan(seed, Topology::region(3), vec![Rule::new(500, 10_000)], vec![steady(1, 75.0)], 40_000)
+}
+
+fn three_envoys_expected(_: &Plan) -> Expected {
+    within(&Case { regions: 1, envoys: 3, limit: 500, window_ms: 10_000, load: 1.5 })
+}
+
+fn within(case: &Case) -> Expected {
+    Expected { over: Some(case.over()), under: Some(case.under()), ..Expected::default() }
+}
+
+fn bursts(seed: u64) -> Plan {
+    let shape = Shape::Bursts { identifier: 1, requests: 200, every_ms: 1_500, over_ms: 20 };
+    plan(
+        seed,
+        Topology::region(5),
+        vec![Rule::new(200, 5_000)],
+        vec![source(shape), spread(10, 50.0)],
+        20_000,
+    )
+}
+
+/// In one Envoy, so that all that is seen is the law.
+fn window_end(seed: u64, ceiling: bool) -> Plan {
+    let rule = Rule { ceiling, ..Rule::new(200, 2_000) };
+    let shape = Shape::WindowEnd { identifier: 1, limit: 200, window_ms: 2_000, rate: 1_000.0 };
+    plan(seed, Topology::region(1), vec![rule], vec![source(shape)], 18_000)
+}
+
+fn under_floor(seed: u64) -> Plan {
+    let topology = Topology { regions: 10, ..Topology::region(1) };
+    let shape = Shape::UnderFloor { identifier: 1, requests: 49, window_ms: 60_000 };
+    plan(seed, topology, vec![Rule::new(100, 60_000)], vec![source(shape)], 180_000)
+}
+
+fn under_floor_expected(_: &Plan) -> Expected {
+    // Nobody is spoken of, so all of it passes: ten times 49 of 100, by two cells and a little.
+    Expected { over: Some(4.9), under: Some(0.0), ..Expected::default() }
+}
+
+fn many_identifiers(seed: u64) -> Plan {
+    let topology = Topology { buckets: 64, keys_per_bucket: 8, ..Topology::region(3) };
+    let fresh = source(Shape::Fresh { from: 1 << 40, rate: 1_000.0 });
+    let rules = vec![Rule { trust_first: true, ..Rule::new(20, 10_000) }];
+    plan(seed, topology, rules, vec![spread(5_000, 1_000.0), fresh, steady(1, 10.0)], 12_000)
+}
+
+fn ten_regions(seed: u64) -> Plan {
+    let topology = Topology { regions: 10, ..Topology::region(1) };
+    plan(seed, topology, vec![Rule::new(2_000, 300_000)], vec![steady(1, 10.0)], 400_000)
+}
+
+fn ten_regions_expected(_: &Plan) -> Expected {
+    within(&Case { regions: 10, envoys: 1, limit: 2_000, window_ms: 300_000, load: 1.5 })
+}
+
+fn zipf_million(seed: u64) -> Plan {
+    let topology = Topology { buckets: 16_384, ..Topology::region(3) };
+    let rules = vec![Rule { trust_first: true, ..Rule::new(100, 10_000) }];
+    let shape = Shape::Zipf { identifiers: 1_000_000, exponent: 1.0, rate: 5_000.0 };
+    plan(seed, topology, rules, vec![source(shape)], 30_000)
+}
+
+fn day(seed: u64) -> Plan {
+    const DAY_MS: u64 = 24 * 3_600_000;
+    let topology = Topology { workers: 1, ..Topology::region(2) };
+    let rules = vec![Rule::new(1_000, 3_600_000), Rule::new(20, 60_000)];
+    let both = Traffic { rules: 3, ..spread(10, 1.0) };
+    plan(seed, topology, rules, vec![both], DAY_MS)
+}

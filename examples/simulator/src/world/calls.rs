@@ -1,0 +1,257 @@
+//! Calls of aggregators to stores: on their way, at the store, answered, or given up when their time is over.
+//!
+//! Leaves to others: what a store does (`redis`, `database`), what a caller makes of the answer (`machines`).
+
+use super::World;
+use super::aggregator::Inbox;
+use super::network::Path;
+use super::queue::Event;
+use super::streams::StreamId;
+use std::collections::BTreeMap;
+use weir_core::aggregator::Failure;
+use weir_core::aggregator::globe::lease::Holder;
+use weir_core::aggregator::questions::Questions;
+use weir_core::aggregator::watch::Lives;
+use weir_core::key::{Key, OriginId};
+use weir_core::region::HotCell;
+use weir_core::region::exchange::{Floor, Merge, Merged, Publication, Stored};
+
+/// A store, by where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// A region's Redis.
+    Redis(usize),
+    /// What all regions share.
+    Database,
+}
+
+/// What a store is asked.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Raise cells.
+    Merge(Vec<Merge>),
+    /// Raise cells to a floor.
+    Raise(Vec<Floor>),
+    /// Name cells in the hot index.
+    NameHot(Vec<HotCell>),
+    /// Which cells does a shard of the index name?
+    Shard(usize),
+    /// What is held of these?
+    Cells(Vec<(Key, u64)>),
+    /// These are alive; who else?
+    Origins(Vec<OriginId>),
+    /// Tell all who listen.
+    Publish(Vec<u8>),
+    /// Which life is it?
+    Lives(u128),
+    /// Which life has the table?
+    TableLife,
+    /// Raise rows of a region.
+    Write(Vec<Publication>),
+    /// The sum of all other regions.
+    Import,
+    /// What the region itself has published.
+    Own,
+    /// Who may serve the region?
+    Lease([u8; 16]),
+    /// Whoever has it gives it up.
+    Release([u8; 16]),
+}
+
+/// What it says.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// To each cell.
+    Merged(Vec<Result<Merged, Failure>>),
+    /// It is done.
+    Done(Result<(), Failure>),
+    /// Cells that are named.
+    Named(Result<Vec<(Key, u64)>, Failure>),
+    /// Who is alive.
+    Alive(Result<Vec<OriginId>, Failure>),
+    /// Sentinels.
+    Lives(Result<Lives, Failure>),
+    /// The table's life.
+    TableLife(Result<u64, Failure>),
+    /// Rows.
+    Rows(Result<Vec<Stored>, Failure>),
+    /// Who has the lease.
+    Holder(Result<Holder, Failure>),
+}
+
+/// Who waits for an answer.
+#[derive(Debug)]
+pub enum Caller {
+    /// A machine, by its number in the aggregator.
+    Machine(usize),
+    /// The questions of a frame, and the stream that it came on.
+    Questions(Box<Questions>, StreamId),
+    /// Nobody.
+    Nobody,
+}
+
+/// Calls that are under way.
+#[derive(Debug, Default)]
+pub struct Calls {
+    pending: BTreeMap<u64, Pending>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    aggregator: usize,
+    life: u64,
+    caller: Caller,
+    request: Request,
+}
+
+impl Request {
+    /// How many commands or statements it is.
+    pub fn size(&self) -> u64 {
+        let cells = match self {
+            Request::Merge(merges) => merges.len(),
+            Request::Raise(floors) => floors.len(),
+            Request::NameHot(cells) => cells.len(),
+            Request::Cells(cells) => cells.len(),
+            // Rows are written many at once.
+            Request::Write(rows) => rows.len().div_ceil(500),
+            _ => 1,
+        };
+        cells as u64
+    }
+
+    /// The answer where there is none.
+    fn failed(&self, failure: Failure) -> Reply {
+        let each = |cells: usize| Reply::Merged(vec![Err(failure); cells]);
+        match self {
+            Request::Merge(merges) => each(merges.len()),
+            Request::Raise(floors) => each(floors.len()),
+            Request::Cells(cells) => each(cells.len()),
+            Request::NameHot(_) | Request::Publish(_) | Request::Write(_) | Request::Release(_) => {
+                Reply::Done(Err(failure))
+            }
+            Request::Shard(_) => Reply::Named(Err(failure)),
+            Request::Origins(_) => Reply::Alive(Err(failure)),
+            Request::Lives(_) => Reply::Lives(Err(failure)),
+            Request::TableLife => Reply::TableLife(Err(failure)),
+            Request::Import | Request::Own => Reply::Rows(Err(failure)),
+            Request::Lease(_) => Reply::Holder(Err(failure)),
+        }
+    }
+}
+
+impl World<'_> {
+    /// An aggregator asks a store, which has so long.
+    pub(super) fn call(&mut self, at: usize, store: Store, request: Request, within_ms: u64, caller: Caller) {
+        let path = self.path_to(at, store);
+        match store {
+            Store::Redis(_) => self.counts.redis_commands += request.size(),
+            Store::Database => self.counts.database_statements += request.size(),
+        }
+        self.calls.last += 1;
+        let id = self.calls.last;
+        let there = self.network.pass(path);
+        let arrives = self.now_us + there.delay_us;
+        if !there.lost {
+            let copy = there.twice.then(|| Box::new(request.clone()));
+            self.queue.plan(arrives, Event::StoreTakes(store, at, id, Box::new(request.clone())));
+            if let Some(copy) = copy {
+                self.queue.plan(arrives, Event::StoreTakes(store, at, id, copy));
+            }
+        }
+        self.queue.plan(self.now_us + within_ms * 1_000, Event::Answered(id, None));
+        let life = self.aggregators[at].life;
+        self.calls.pending.insert(id, Pending { aggregator: at, life, caller, request });
+    }
+
+    /// A call reaches its store.
+    pub(super) fn store_takes(&mut self, store: Store, at: usize, id: u64, request: Box<Request>) {
+        if self.is_store_frozen(store) {
+            self.held_mut(store).push((at, id, request));
+            return;
+        }
+        let slow_us = self.slow_us(store);
+        let reply = match self.is_store_there(store) {
+            true => self.execute(store, at, *request),
+            // Nobody listens: its machine says so at once.
+            false => request.failed(Failure::Away),
+        };
+        let back = self.network.pass(self.path_to(at, store));
+        if !back.lost {
+            self.queue
+                .plan(self.now_us + slow_us + back.delay_us, Event::Answered(id, Some(Box::new(reply))));
+        }
+    }
+
+    /// An answer comes, or the time for it is over.
+    pub(super) fn answered(&mut self, id: u64, reply: Option<Box<Reply>>) {
+        let Some(pending) = self.calls.pending.get(&id) else { return };
+        let host = &mut self.aggregators[pending.aggregator];
+        if host.is_frozen() && host.life == pending.life {
+            host.inbox.push_back(Inbox::Answer(id, reply));
+            return;
+        }
+        let Some(pending) = self.calls.pending.remove(&id) else { return };
+        let Pending { aggregator, life, caller, request } = pending;
+        if self.aggregators[aggregator].life != life {
+            return;
+        }
+        let reply = reply.map_or_else(|| request.failed(Failure::Timeout), |reply| *reply);
+        match caller {
+            Caller::Machine(number) => self.machine_hears(aggregator, number, request, reply),
+            Caller::Questions(questions, stream) => {
+                self.conclude_questions(aggregator, *questions, stream, reply)
+            }
+            Caller::Nobody => {}
+        }
+    }
+
+    pub(super) fn path_to(&self, at: usize, store: Store) -> Path {
+        let host = &self.aggregators[at];
+        match store {
+            Store::Redis(region) => Path::Redis(region, host.number),
+            Store::Database => Path::Database(host.region),
+        }
+    }
+
+    fn execute(&mut self, store: Store, at: usize, request: Request) -> Reply {
+        let region = self.aggregators[at].region;
+        match store {
+            Store::Redis(region) => {
+                let unix_ms = self.unix_ms();
+                if let Request::Publish(message) = request {
+                    self.spread(region, &message);
+                    return Reply::Done(Ok(()));
+                }
+                let reply = self.redis[region].execute(request, unix_ms);
+                self.check_redis(region);
+                reply
+            }
+            Store::Database => {
+                let unix_ms = self.unix_ms();
+                self.database.execute(region, request, unix_ms)
+            }
+        }
+    }
+
+    /// What one aggregator publishes goes to all who listen.
+    fn spread(&mut self, region: usize, message: &[u8]) {
+        for number in 0..self.plan.topology.aggregators {
+            let at = self.aggregator_at(region, number);
+            let host = &self.aggregators[at];
+            let passage = self.network.pass(Path::Sisters(region));
+            let is_cut = self.network.is_cut(Path::Redis(region, number));
+            self.counts.messages += 1;
+            if !host.hears_sisters() || passage.lost || is_cut {
+                continue;
+            }
+            let life = host.life;
+            let sooner = self.now_us + passage.delay_us;
+            let arrives = if passage.overtakes { sooner } else { sooner.max(host.heard_us) };
+            self.aggregators[at].heard_us = arrives.max(host.heard_us);
+            for _ in 0..1 + usize::from(passage.twice) {
+                self.queue.plan(arrives, Event::Heard(at, life, message.into()));
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What all regions share: one row for each region and cell, raised by the greatest, as the simplest table that does it.
+//!
+//! Leaves to others: who calls it and whether calls arrive (`calls`).
+
+use super::calls::{Reply, Request};
+use std::collections::BTreeMap;
+use weir_core::aggregator::globe::lease::{Holder, TTL_MS};
+use weir_core::key::Key;
+use weir_core::region::exchange::Stored;
+
+/// Between two cleanups, in milliseconds.
+const SWEEP_MS: u64 = 10_000;
+
+/// The server.
+#[derive(Clone, Debug)]
+pub struct Database {
+    /// Of each cell and region: how much, and when no window touches it any more.
+    pub rows: BTreeMap<(Key, u64), BTreeMap<usize, (u64, u64)>>,
+    leases: BTreeMap<usize, ([u8; 16], u64)>,
+    life: u64,
+    swept_ms: u64,
+}
+
+impl Database {
+    /// An empty table with this life.
+    pub fn new(life: u64) -> Database {
+        Database { rows: BTreeMap::new(), leases: BTreeMap::new(), life, swept_ms: 0 }
+    }
+
+    /// Does what a region asks, at a moment by its own clock.
+    pub fn execute(&mut self, region: usize, request: Request, now_ms: u64) -> Reply {
+        self.sweep(now_ms);
+        match request {
+            Request::TableLife => Reply::TableLife(Ok(self.life)),
+            Request::Write(rows) => {
+                for row in rows {
+                    let cell = self.rows.entry((row.key, row.sequence)).or_default();
+                    let (count, expires_ms) = cell.entry(region).or_default();
+                    *count = row.count.max(*count);
+                    *expires_ms = row.expires.0.max(*expires_ms);
+                }
+                Reply::Done(Ok(()))
+            }
+            Request::Import => Reply::Rows(Ok(self.sums(now_ms, |by| by != region))),
+            Request::Own => Reply::Rows(Ok(self.sums(now_ms, |by| by == region))),
+            Request::Lease(id) => {
+                let held = self.leases.get(&region).filter(|(by, until)| *by != id && *until > now_ms);
+                let holder = if held.is_some() { Holder::Another } else { Holder::Mine };
+                if holder == Holder::Mine {
+                    self.leases.insert(region, (id, now_ms + TTL_MS));
+                }
+                Reply::Holder(Ok(holder))
+            }
+            Request::Release(id) => {
+                if self.leases.get(&region).is_some_and(|(by, _)| *by == id) {
+                    self.leases.remove(&region);
+                }
+                Reply::Done(Ok(()))
+            }
+            // Not asked of a database.
+            _ => Reply::Done(Ok(())),
+        }
+    }
+
+    /// Loses everything; what comes after has another life.
+    pub fn wipe(&mut self, life: u64) {
+        *self = Database { swept_ms: self.swept_ms, ..Database::new(life) };
+    }
+
+    fn sums(&self, now_ms: u64, of: impl Fn(usize) -> bool) -> Vec<Stored> {
+        let sum = |((key, sequence), regions): (&(Key, u64), &BTreeMap<usize, (u64, u64)>)| {
+            let counted = regions.iter().filter(|(by, (_, expires_ms))| of(**by) && *expires_ms > now_ms);
+            let count = counted.fold(0, |sum: u64, (_, (count, _))| sum.saturating_add(*count));
+            (count > 0).then(|| Stored { key: key.clone(), sequence: *sequence, count })
+        };
+        self.rows.iter().filter_map(sum).collect()
+    }
+
+    fn sweep(&mut self, now_ms: u64) {
+        if now_ms.saturating_sub(self.swept_ms) < SWEEP_MS {
+            return;
+        }
+        self.swept_ms = now_ms;
+        self.rows.retain(|_, regions| regions.values().any(|(_, expires_ms)| *expires_ms > now_ms));
+    }
+}

@@ -1,0 +1,439 @@
+//! Envoys: processes with a table that all their workers share, and on each worker the core's own limiter, driven as the
+//! filter does it: ticks, streams, requests that wait.
+//!
+//! Leaves to others: streams (`streams`), what ends and begins an Envoy (`faults`), whether all is well (`check`).
+
+use super::World;
+use super::clock::Clock;
+use super::keys;
+use super::queue::{Event, WorkerAt};
+use super::streams::{Carried, End, StreamId};
+use super::table::Table;
+use crate::check::Decision as Said;
+use crate::observe::{Decided, Verdict};
+use crate::random::Random;
+use crate::traffic::Arrival;
+use std::collections::{BTreeMap, VecDeque};
+use weir_core::key::{HashKey, OriginId};
+use weir_core::limiter::{Cause, Decision, Limiter, Outcome, Setup, TICK_MS};
+use weir_core::table::{Geometry, Meta};
+use weir_core::wire::RegionFrame;
+
+/// Keys that a worker remembers, in sets of four.
+const LOCAL_SETS: usize = 1_024;
+/// A timer is late by up to this, as those of a busy machine are.
+const TIMER_LATE_US: u64 = 1_500;
+
+/// One machine with an Envoy on it.
+#[derive(Debug)]
+pub struct Envoy {
+    /// Its clocks.
+    pub clock: Clock,
+    /// `None`: there is none at the moment.
+    pub process: Option<Process>,
+    /// How many faults freeze it at the moment.
+    pub frozen: u32,
+    /// How many processes it has had.
+    pub lives: u64,
+}
+
+/// One process, or one life of a listener's table.
+#[derive(Debug)]
+pub struct Process {
+    /// The table's.
+    pub origin: OriginId,
+    /// Where keys stand in the table.
+    pub meta: Meta,
+    /// What all workers share.
+    pub table: Table,
+    /// `None`: dead.
+    pub workers: Vec<Option<Worker>>,
+}
+
+/// One thread.
+#[derive(Debug)]
+pub struct Worker {
+    /// What decides.
+    pub limiter: Limiter,
+    /// How many faults freeze it alone.
+    pub frozen: u32,
+    stream: Option<StreamId>,
+    tick_ms: u64,
+    /// Names the timer that counts.
+    timer: u64,
+    waiting: BTreeMap<u64, Waiting>,
+    /// What came while it was frozen.
+    inbox: VecDeque<Inbox>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    arrival: Arrival,
+    since_us: u64,
+}
+
+#[derive(Debug)]
+enum Inbox {
+    Tick,
+    Arrival(Arrival),
+    Frame(StreamId, Option<Box<RegionFrame>>),
+}
+
+impl Worker {
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+impl World<'_> {
+    /// A new process takes an Envoy's place.
+    pub(super) fn start_envoy(&mut self, number: usize) {
+        let topology = self.plan.topology;
+        let life = {
+            let envoy = &mut self.envoys[number];
+            envoy.lives += 1;
+            envoy.lives
+        };
+        let mut chance = self.chance.root.fork("envoy", number as u64).fork("life", life);
+        let geometry = Geometry {
+            buckets: topology.buckets.max(1),
+            keys_per_bucket: u8::try_from(topology.keys_per_bucket).unwrap_or(u8::MAX).clamp(1, 32),
+        };
+        let mut table = Table::new(geometry);
+        let secret = HashKey(chance.next(), chance.next());
+        let meta = Meta::establish(&mut table, Meta { origin: origin(&mut chance), secret, geometry });
+        // That it was made is no news.
+        table.take_written();
+        let process = Process { origin: meta.origin, meta, table, workers: Vec::new() };
+        self.check.begins(meta.origin, number);
+        self.envoys[number].process = Some(process);
+        for worker in 0..=topology.workers {
+            self.start_worker(WorkerAt { envoy: number, worker });
+        }
+    }
+
+    /// A worker begins, over the table that is there.
+    pub(super) fn start_worker(&mut self, at: WorkerAt) {
+        let now = self.envoys[at.envoy].clock.now(self.now_us);
+        self.lives += 1;
+        let life = self.lives;
+        let mut chance = self.chance.root.fork("worker", life);
+        let Some(process) = self.envoys[at.envoy].process.as_mut() else { return };
+        let worker = chance.next();
+        let setup =
+            Setup { meta: process.meta, worker, token: String::new(), version: 1, local_sets: LOCAL_SETS };
+        let begun = Worker {
+            limiter: Limiter::new(setup, now),
+            frozen: 0,
+            stream: None,
+            tick_ms: TICK_MS,
+            timer: 0,
+            waiting: BTreeMap::new(),
+            inbox: VecDeque::new(),
+        };
+        match process.workers.get_mut(at.worker) {
+            Some(place) => *place = Some(begun),
+            None => process.workers.push(Some(begun)),
+        }
+        // Workers do not begin at the same moment.
+        let phase_us = chance.below(TICK_MS * 1_000);
+        self.set_timer(at, phase_us);
+    }
+
+    /// A process ends: in good order, or not.
+    pub(super) fn end_envoy(&mut self, number: usize, in_order: bool) {
+        let workers = self.envoys[number].process.as_ref().map_or(0, |process| process.workers.len());
+        for worker in 0..workers {
+            self.end_worker(WorkerAt { envoy: number, worker }, in_order);
+        }
+        self.note_left(number);
+        if let Some(process) = self.envoys[number].process.take() {
+            self.check.ends(process.origin);
+        }
+    }
+
+    /// A worker ends: in good order, or not.
+    pub(super) fn end_worker(&mut self, at: WorkerAt, in_order: bool) {
+        if in_order {
+            let now = self.envoys[at.envoy].clock.mono(self.now_us);
+            let Some((table, worker)) = self.worker(at) else { return };
+            let frames = worker.limiter.shutdown(table, now);
+            let stream = worker.stream;
+            for frame in frames {
+                self.count_up(&frame);
+                if let Some(stream) = stream {
+                    self.carry(stream, Carried::Up(Some(Box::new(frame))));
+                }
+            }
+            self.take_resolved(at);
+        }
+        let Some(process) = self.envoys[at.envoy].process.as_mut() else { return };
+        let Some(ended) = process.workers.get_mut(at.worker).and_then(Option::take) else { return };
+        self.check.wrote(process, self.now_us);
+        if !in_order {
+            self.check.may_reap(process, self.now_us);
+        }
+        for (_, waiting) in ended.waiting {
+            self.decided(waiting.arrival, Verdict::Lost, None, 0);
+        }
+        if let Some(stream) = ended.stream {
+            self.closed(stream, End::Worker);
+        }
+    }
+
+    /// A request reaches an Envoy, if there is one.
+    pub(super) fn arrive(&mut self, arrival: Arrival) {
+        let at = WorkerAt {
+            envoy: self.envoy_at(usize::from(arrival.region), usize::from(arrival.envoy)),
+            worker: usize::from(arrival.worker) + 1,
+        };
+        if self.holds_up(at, || Inbox::Arrival(arrival)) {
+            return;
+        }
+        let now = self.envoys.get(at.envoy).map(|envoy| envoy.clock.mono(self.now_us)).unwrap_or_default();
+        self.requests += 1;
+        let request = self.requests;
+        let mut keys = std::mem::take(&mut self.keys);
+        keys.clear();
+        let mut ends = [0usize; 64];
+        for (place, rule) in self.rules_of(&arrival).enumerate() {
+            self.shapes[rule].write_key(arrival.identifier, &mut keys);
+            ends[place] = keys.len();
+        }
+        let mut checks = smallvec::SmallVec::<[_; 4]>::new();
+        let mut begin = 0;
+        for (end, rule) in ends.into_iter().zip(self.rules_of(&arrival)) {
+            checks.push(self.shapes[rule].check(rule, &keys[begin..end], arrival.cost));
+            begin = end;
+        }
+        let worker = self.envoys.get_mut(at.envoy).and_then(|envoy| worker_of(envoy, at.worker));
+        let outcome = worker.map(|(table, worker)| {
+            let outcome = worker.limiter.decide(table, request, &checks, now);
+            let urgent = worker.limiter.is_urgent();
+            if outcome.decision == Decision::Wait {
+                worker.waiting.insert(request, Waiting { arrival, since_us: self.now_us });
+            }
+            (outcome, urgent)
+        });
+        drop(checks);
+        self.keys = keys;
+        let Some((outcome, urgent)) = outcome else { return };
+        self.told.push(super::Told::Arrived(arrival));
+        if outcome.decision != Decision::Wait {
+            self.conclude(at, arrival, &outcome);
+        }
+        if outcome.decision == Decision::Wait || urgent {
+            self.send(at);
+            self.hurry(at);
+        }
+        self.check_writes(at.envoy);
+    }
+
+    /// A worker's timer.
+    pub(super) fn tick(&mut self, at: WorkerAt, timer: u64) {
+        let counts = self.worker(at).is_some_and(|(_, worker)| worker.timer == timer);
+        if !counts || self.holds_up(at, || Inbox::Tick) {
+            return;
+        }
+        self.tick_now(at);
+    }
+
+    fn tick_now(&mut self, at: WorkerAt) {
+        let now = self.envoys[at.envoy].clock.now(self.now_us);
+        let Some((table, worker)) = self.worker(at) else { return };
+        worker.limiter.tick(table, now);
+        if worker.limiter.should_give_up(now.mono).is_some() {
+            self.break_stream(at);
+        }
+        let opens = self.worker(at).filter(|(_, worker)| worker.limiter.should_open(now.mono));
+        if let Some((_, worker)) = opens {
+            worker.limiter.on_opening(now.mono);
+            let stream = self.open_stream(at);
+            if let Some((_, worker)) = self.worker(at) {
+                worker.stream = Some(stream);
+            }
+        }
+        self.go_on(at);
+        let Some((_, worker)) = self.worker(at) else { return };
+        worker.tick_ms = worker.limiter.next_tick_ms();
+        let tick_us = worker.tick_ms * 1_000;
+        self.set_timer(at, tick_us);
+    }
+
+    /// A frame reaches the worker's end of a stream, or the news that it has ended.
+    pub(super) fn worker_hears(&mut self, id: StreamId, frame: Option<Box<RegionFrame>>) {
+        let Some(stream) = self.streams.get(id) else { return };
+        let at = stream.at;
+        let mut frame = Some(frame);
+        if self.holds_up(at, || Inbox::Frame(id, frame.take().flatten())) {
+            return;
+        }
+        self.take_frame(at, id, frame.flatten());
+    }
+
+    fn take_frame(&mut self, at: WorkerAt, id: StreamId, frame: Option<Box<RegionFrame>>) {
+        let now = self.envoys[at.envoy].clock.mono(self.now_us);
+        let Some((table, worker)) = self.worker(at).filter(|(_, worker)| worker.stream == Some(id)) else {
+            return;
+        };
+        match frame {
+            Some(frame) => worker.limiter.on_frame(table, &frame, now),
+            None => self.break_stream(at),
+        }
+        self.go_on(at);
+    }
+
+    /// What was held up by a freeze is dealt with now, in order.
+    pub(super) fn thaw(&mut self, at: WorkerAt) {
+        if self.is_worker_frozen(at) {
+            return;
+        }
+        let Some((_, worker)) = self.worker(at) else { return };
+        for held in std::mem::take(&mut worker.inbox) {
+            match held {
+                Inbox::Tick => self.tick_now(at),
+                Inbox::Arrival(arrival) => self.arrive(arrival),
+                Inbox::Frame(id, frame) => self.take_frame(at, id, frame),
+            }
+        }
+    }
+
+    /// A worker that does nothing at the moment.
+    pub(super) fn is_worker_frozen(&self, at: WorkerAt) -> bool {
+        let Some(envoy) = self.envoys.get(at.envoy) else { return false };
+        let worker = envoy.process.as_ref().and_then(|process| process.workers.get(at.worker)?.as_ref());
+        envoy.frozen > 0 || worker.is_some_and(|worker| worker.frozen > 0)
+    }
+
+    fn holds_up(&mut self, at: WorkerAt, what: impl FnOnce() -> Inbox) -> bool {
+        let frozen = self.is_worker_frozen(at);
+        if frozen && let Some((_, worker)) = self.worker(at) {
+            worker.inbox.push_back(what());
+        }
+        frozen
+    }
+
+    /// After anything that may have brought decisions or things to say.
+    fn go_on(&mut self, at: WorkerAt) {
+        self.send(at);
+        self.hurry(at);
+        self.take_resolved(at);
+        self.check_writes(at.envoy);
+    }
+
+    fn send(&mut self, at: WorkerAt) {
+        let now = self.envoys[at.envoy].clock.mono(self.now_us);
+        let Some((table, worker)) = self.worker(at) else { return };
+        let frames = worker.limiter.take_frames(table, now);
+        let Some(stream) = worker.stream else { return };
+        for frame in frames {
+            self.count_up(&frame);
+            self.carry(stream, Carried::Up(Some(Box::new(frame))));
+        }
+    }
+
+    fn take_resolved(&mut self, at: WorkerAt) {
+        let Some((_, worker)) = self.worker(at) else { return };
+        for (request, outcome) in worker.limiter.take_resolved() {
+            let Some((_, worker)) = self.worker(at) else { return };
+            let Some(waiting) = worker.waiting.remove(&request) else {
+                self.check.resolved_twice(request, self.now_us);
+                continue;
+            };
+            self.note_wait(at, &waiting.arrival, waiting.since_us);
+            self.conclude(at, waiting.arrival, &outcome);
+        }
+    }
+
+    fn break_stream(&mut self, at: WorkerAt) {
+        let now = self.envoys[at.envoy].clock.mono(self.now_us);
+        let Some((table, worker)) = self.worker(at) else { return };
+        let stream = worker.stream.take();
+        worker.limiter.on_closed(table, now);
+        if let Some(stream) = stream {
+            self.closed(stream, End::Worker);
+        }
+    }
+
+    fn hurry(&mut self, at: WorkerAt) {
+        let Some((_, worker)) = self.worker(at) else { return };
+        let wanted = worker.limiter.next_tick_ms();
+        if wanted < worker.tick_ms {
+            worker.tick_ms = wanted;
+            self.set_timer(at, wanted * 1_000);
+        }
+    }
+
+    fn set_timer(&mut self, at: WorkerAt, after_us: u64) {
+        let due = self.now_us + after_us + self.chance.timers.below(TIMER_LATE_US);
+        let Some((_, worker)) = self.worker(at) else { return };
+        worker.timer += 1;
+        let timer = worker.timer;
+        self.queue.plan(due, Event::Tick(at, timer));
+    }
+
+    /// Tells what became of a request.
+    fn conclude(&mut self, at: WorkerAt, arrival: Arrival, outcome: &Outcome) {
+        let (verdict, retry_after_ms) = match outcome.decision {
+            Decision::Allow(_) => (Verdict::Admitted, None),
+            Decision::Deny(denial) => {
+                let verdict = match denial.cause {
+                    Cause::Limit | Cause::Cost => Verdict::Denied,
+                    Cause::Reserved => Verdict::Reserved,
+                    Cause::Undecided => Verdict::Undecided,
+                };
+                (verdict, denial.retry_after_ms)
+            }
+            Decision::Wait => return,
+        };
+        let mono = self.envoys[at.envoy].clock.mono(self.now_us);
+        let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
+        let Some(Some(worker)) = process.workers.get(at.worker) else { return };
+        let said =
+            Said { origin: process.origin, unix: worker.limiter.moment(mono).unix, now_us: self.now_us };
+        for (cell, due_us) in self.check.decided(&said, &arrival, outcome, &self.shapes) {
+            self.queue.plan(due_us, Event::Rest(cell));
+        }
+        self.decided(arrival, verdict, retry_after_ms, outcome.shadow_denied);
+    }
+
+    fn decided(
+        &mut self,
+        arrival: Arrival,
+        verdict: Verdict,
+        retry_after_ms: Option<u64>,
+        shadow_denied: u64,
+    ) {
+        let at_us = self.now_us.saturating_sub(self.begin_us);
+        self.told.push(super::Told::Decided(Decided {
+            arrival,
+            at_us,
+            verdict,
+            shadow_denied,
+            retry_after_ms,
+        }));
+    }
+
+    fn rules_of(&self, arrival: &Arrival) -> impl Iterator<Item = usize> + use<> {
+        let known = self.shapes.len();
+        keys::rules(arrival.rules).filter(move |rule| *rule < known)
+    }
+
+    fn worker(&mut self, at: WorkerAt) -> Option<(&mut Table, &mut Worker)> {
+        worker_of(self.envoys.get_mut(at.envoy)?, at.worker)
+    }
+}
+
+fn worker_of(envoy: &mut Envoy, worker: usize) -> Option<(&mut Table, &mut Worker)> {
+    let Process { table, workers, .. } = envoy.process.as_mut()?;
+    Some((table, workers.get_mut(worker)?.as_mut()?))
+}
+
+fn origin(chance: &mut Random) -> OriginId {
+    let [a, b] = [chance.next().to_be_bytes(), chance.next().max(1).to_be_bytes()];
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&a);
+    id[8..].copy_from_slice(&b);
+    OriginId(id)
+}

@@ -1,0 +1,401 @@
+//! Looking into parts: for the checkers, and for plots.
+//!
+//! Leaves to others: what must hold (`check`).
+
+use super::World;
+use super::envoy::Process;
+use super::keys::{WORKSPACE, decimal};
+use super::queue::Event;
+use crate::check::CellId;
+use crate::check::rest::{Expected, Held, Seen};
+use crate::check::truth::Share;
+use crate::plan::START_UNIX_MS;
+use serde::Serialize;
+use weir_core::key::{Key, fingerprint};
+use weir_core::region::SHORTEST_PUBLISHED_MS;
+use weir_core::table::{Bucket, Entry};
+use weir_core::window::MAX_COUNT;
+
+/// Between two looks at everything.
+const LOOK_US: u64 = 1_000_000;
+/// Most cells waiting to be reported by one worker; its own bound.
+const MAX_ROWS: u64 = 16_384;
+/// Most requests that wait at one worker; its own bound.
+const MAX_WAITING: u64 = 16_384;
+
+/// A cell that nobody has used for so long, and that no fault has touched, is known in its region: leases are back, streams
+/// are up, times of grace are over.
+const REST_US: u64 = 13_000_000;
+/// And in all regions: two beats of publishing and importing, with their jitter and a failed one each.
+const GLOBAL_REST_US: u64 = 50_000_000;
+/// Most cells that are looked at in the end.
+const MOST_CELLS: usize = 20_000;
+
+/// What one Envoy believes of an identifier's current window, and the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct View {
+    /// Its region.
+    pub region: usize,
+    /// Its number there.
+    pub envoy: usize,
+    /// Used in the current cell, as it believes; its own use included.
+    pub current: u64,
+    /// In the cell before.
+    pub previous: u64,
+    /// What all Envoys of all regions have let pass in the current cell.
+    pub true_current: u64,
+    /// In the cell before.
+    pub true_previous: u64,
+}
+
+impl World<'_> {
+    /// What each Envoy that is there believes of an identifier under a rule, and the truth.
+    pub fn views(&self, identifier: u64, rule: usize) -> Vec<View> {
+        let Some(shape) = self.shapes.get(rule) else { return Vec::new() };
+        let key = shape.key(identifier);
+        let sequence = self.unix_ms() / shape.cell_ms;
+        let of = |sequence| {
+            self.check.truth.sum(CellId { rule, sequence, identifier }, |_| true, |share| share.admitted)
+        };
+        let (true_current, true_previous) = (of(sequence), of(sequence.saturating_sub(1)));
+        let living = self.envoys.iter().enumerate();
+        let living = living.filter_map(|(at, envoy)| Some((at, envoy.process.as_ref()?)));
+        let view = |(at, process)| {
+            let entry = entry_of(process, &key);
+            let used = |sequence| entry.as_ref().map_or(0, |entry| used_in(entry, sequence));
+            let (region, envoy) = self.place(at);
+            let (current, previous) = (used(sequence), used(sequence.saturating_sub(1)));
+            View { region, envoy, current, previous, true_current, true_previous }
+        };
+        living.map(view).collect()
+    }
+
+    /// Unix time as it is, whatever clocks show.
+    pub(super) fn unix_ms(&self) -> u64 {
+        START_UNIX_MS.saturating_sub(self.plan.settle_ms) + self.now_us / 1_000
+    }
+
+    pub(super) fn plan_look(&mut self) {
+        self.queue.plan(self.now_us + LOOK_US, Event::Look);
+    }
+
+    /// Has the checkers see what was written.
+    pub(super) fn check_writes(&mut self, envoy: usize) {
+        let process = self.envoys.get_mut(envoy).and_then(|envoy| envoy.process.as_mut());
+        if let Some(process) = process.filter(|process| process.table.is_written()) {
+            self.check.wrote(process, self.now_us);
+        }
+    }
+
+    /// Looks at how much everybody holds.
+    pub(super) fn look(&mut self) {
+        self.plan_look();
+        let now_us = self.now_us;
+        self.check.truth.forget(self.unix_ms());
+        for envoy in &self.envoys {
+            let Some(process) = &envoy.process else { continue };
+            let geometry = process.meta.geometry;
+            // A bucket holds its keys with at most 64 reservations each.
+            let entry = 6 + 14 * 8 + 208 + 64 * 32;
+            let bytes = (u64::from(geometry.buckets) + 8) * u64::from(geometry.keys_per_bucket) * entry;
+            self.check.held("bytes of an Envoy's table", process.table.held_bytes() as u64, bytes, now_us);
+            let mono = envoy.clock.mono(now_us);
+            for worker in process.workers.iter().flatten() {
+                let stats = worker.limiter.stats(mono);
+                self.check.held("cells to be reported by a worker", stats.report_queue, MAX_ROWS, now_us);
+                let waiting = worker.waiting() as u64;
+                self.check.held("requests that wait at a worker", waiting, MAX_WAITING, now_us);
+            }
+        }
+        self.look_at_regions();
+    }
+
+    /// A cell changed a while ago: has it come to rest, and do all know it?
+    pub(super) fn rest(&mut self, id: CellId) {
+        let now_us = self.now_us;
+        let Some(shape) = self.shapes.get(id.rule) else { return };
+        let (limit, window_ms, cell_ms) = (shape.rule.limit, shape.rule.window_ms, shape.cell_ms);
+        let is_over = id.sequence + 1 < self.unix_ms() / cell_ms;
+        let Some(cell) = self.check.truth.cell_mut(id) else { return };
+        let rested_us = now_us - cell.changed_us;
+        let changed_us = cell.changed_us;
+        if is_over {
+            cell.watched = false;
+            return;
+        }
+        if rested_us < crate::check::FIRST_LOOK_US {
+            self.queue.plan(changed_us + crate::check::FIRST_LOOK_US, Event::Rest(id));
+            return;
+        }
+        match self.knowledge(id, limit, window_ms) {
+            Knowledge::Complete { others: 0 } => {}
+            Knowledge::Complete { .. } => self.check.convergence_ms.push(rested_us / 1_000),
+            Knowledge::Missing => {
+                let step_us = (rested_us / 8).max(5_000);
+                self.queue.plan(now_us + step_us, Event::Rest(id));
+                return;
+            }
+        }
+        if let Some(cell) = self.check.truth.cell_mut(id) {
+            cell.watched = false;
+        }
+    }
+
+    /// Whether everybody who is to know a cell does. Who lagged behind last is asked first.
+    fn knowledge(&mut self, id: CellId, limit: u64, window_ms: u64) -> Knowledge {
+        let Some(shape) = self.shapes.get(id.rule) else { return Knowledge::Missing };
+        let key = shape.key(id.identifier);
+        let expected: Vec<Expected> = (0..self.plan.topology.regions)
+            .map(|region| self.check.expected(id, region, limit, window_ms, Share::believed))
+            .collect();
+        let lags = self.check.truth.cell(id).map_or(0, |cell| cell.lags);
+        let mut others = 0;
+        for at in [lags].into_iter().chain(0..self.envoys.len()) {
+            match self.knows(id, at, &key, &expected) {
+                None => {}
+                Some(true) => others += 1,
+                Some(false) => {
+                    if let Some(cell) = self.check.truth.cell_mut(id) {
+                        cell.lags = at;
+                    }
+                    return Knowledge::Missing;
+                }
+            }
+        }
+        Knowledge::Complete { others }
+    }
+
+    /// Whether an Envoy knows a cell; `None` if it need not, or has nothing to learn.
+    fn knows(&self, id: CellId, at: usize, key: &[u8], expected: &[Expected]) -> Option<bool> {
+        let process = self.envoys.get(at)?.process.as_ref()?;
+        let expected = expected.get(self.place(at).0)?;
+        let share = self.check.truth.share_of(id, self.check.truth.number(process.origin)?);
+        let all = expected.near + expected.far;
+        if !(share.admitted > 0 || expected.by_all) || all == share.believed() {
+            return None;
+        }
+        let used = entry_of(process, key).map_or(0, |entry| {
+            let leased = share.admitted.saturating_sub(share.own);
+            used_in(&entry, id.sequence).saturating_add(leased)
+        });
+        Some(used >= all.min(MAX_COUNT))
+    }
+
+    fn look_at_regions(&mut self) {
+        let now_us = self.now_us;
+        for host in &self.aggregators {
+            let Some(process) = &host.process else { continue };
+            let stats = process.desk.region.stats(host.clock.unix(now_us));
+            self.check.held("keys of a region", stats.keys as u64, 2_000_000, now_us);
+            let subscribers = self.plan.topology.envoys as u64 + 1;
+            let bound = stats.keys as u64 * subscribers + 1;
+            self.check.held("pushes that wait at an aggregator", stats.pending_pushes as u64, bound, now_us);
+        }
+    }
+
+    /// An Envoy is about to end: what its region holds of it by now is not to be lost.
+    pub(super) fn note_left(&mut self, number: usize) {
+        let Some(process) = self.envoys[number].process.as_ref() else { return };
+        let (region, origin) = (self.place(number).0, process.origin);
+        let Some(share) = self.check.truth.number(origin) else { return };
+        for id in self.live_cells() {
+            let has_share = |one: &Share| one.origin == share;
+            if !self.check.truth.cell(id).is_some_and(|cell| cell.shares.iter().any(has_share)) {
+                continue;
+            }
+            let parts = self.holders(id, region).into_iter().map(|(_, held)| held.parts);
+            let left = parts.filter_map(|parts| parts.get(&origin).copied()).max().unwrap_or(0);
+            if let Some((cell, at)) = self.check.truth.share(id, share, self.now_us) {
+                cell.shares[at].left = left;
+            }
+        }
+    }
+
+    /// The world has come to rest: all parts that are to know a cell know it, exactly.
+    pub(super) fn finish(&mut self) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        self.look();
+        let faults_end_us = if self.plan.faults.is_empty() { 0 } else { self.plan.traffic_ms * 1_000 };
+        let faults_end_us = self.begin_us.max(self.begin_us + faults_end_us);
+        let cells: Vec<CellId> = self.live_cells().take(MOST_CELLS).collect();
+        for id in cells {
+            let Some(cell) = self.check.truth.cell(id) else { continue };
+            let rested_us = self.now_us - cell.changed_us.max(faults_end_us);
+            let (born_us, cell_ms) = (cell.born_us, self.check.truth.cell_ms(id.rule));
+            if rested_us >= REST_US && !self.check.is_unsteady(born_us, cell_ms) {
+                self.finish_cell(id, rested_us >= GLOBAL_REST_US);
+            }
+        }
+    }
+
+    fn finish_cell(&mut self, id: CellId, globally: bool) {
+        let Some(shape) = self.shapes.get(id.rule) else { return };
+        let (limit, window_ms, key) = (shape.rule.limit, shape.rule.window_ms, shape.key(id.identifier));
+        let regions = self.plan.topology.regions;
+        let sums: Vec<u64> = (0..regions)
+            .map(|region| self.holders(id, region).iter().map(|(_, held)| held.total).max().unwrap_or(0))
+            .collect();
+        let is_long = window_ms >= SHORTEST_PUBLISHED_MS && regions > 1;
+        let spoken_of = is_long && sums.iter().any(|sum| *sum >= limit.div_ceil(2));
+        for region in 0..regions {
+            let sum = sums[region];
+            let far = if spoken_of { sums.iter().sum::<u64>() - sum } else { 0 };
+            let is_hot = sum > limit / 2 || far > 0;
+            let surely = is_hot || !self.loses_messages;
+            for (who, held) in self.holders(id, region) {
+                if who == "Redis" || !self.has_redis() || is_hot {
+                    self.check.rests_in_region(id, (region, &who), &held, self.now_us);
+                }
+                if globally && held.far != far && spoken_of {
+                    let now_us = self.now_us;
+                    self.check.violated("rest", now_us, || {
+                        format!(
+                            "{who} of region {region} believes that others used {} of {far} in {id:?}",
+                            held.far
+                        )
+                    });
+                }
+            }
+            for envoy in 0..self.plan.topology.envoys {
+                let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else {
+                    continue;
+                };
+                let origin = process.origin;
+                let seen = entry_of(process, &key).and_then(|entry| seen_in(&entry, id.sequence));
+                let number = self.check.truth.number(origin);
+                let uses = number.is_some_and(|number| self.check.truth.share_of(id, number).own > 0);
+                let has_room = !is_crowded(process, &key);
+                let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
+                let far = (globally && near.is_some()).then_some(far);
+                if seen.is_some() || near.is_some() {
+                    self.check.rests_in_table(id, origin, seen, (near, far), self.now_us);
+                }
+            }
+        }
+    }
+
+    /// Everybody in a region who holds components of a cell: its aggregators, and its Redis.
+    fn holders(&self, id: CellId, region: usize) -> Vec<(String, Held)> {
+        let Some(shape) = self.shapes.get(id.rule) else { return Vec::new() };
+        let key = shape.key(id.identifier);
+        let mut text = [0; 20];
+        let identifier = decimal(id.identifier, &mut text);
+        let mut holders = Vec::new();
+        for host in self.aggregators.iter().filter(|host| host.region == region) {
+            let Some(process) = &host.process else { continue };
+            let explained = process.desk.region.explain(WORKSPACE, &shape.namespace, identifier);
+            let cells = explained.iter().filter(|one| one.key.as_bytes() == key).flat_map(|one| &one.cells);
+            let cell = cells.into_iter().find(|cell| cell.sequence == id.sequence);
+            let held = cell.map_or_else(Held::default, |cell| Held {
+                parts: cell.components.iter().map(|part| (part.origin, part.own)).collect(),
+                total: cell.regional_total(),
+                far: cell.global_others,
+            });
+            holders.push((format!("aggregator {}", host.number), held));
+        }
+        if self.has_redis()
+            && let Ok(key) = Key::parse(&key)
+        {
+            let parts = self.redis[region].cells.get(&(key, id.sequence)).map(|cell| cell.parts.clone());
+            let parts = parts.unwrap_or_default();
+            let total = parts.values().sum();
+            let far = holders.first().map_or(0, |(_, held)| held.far);
+            holders.push(("Redis".to_owned(), Held { parts, total, far }));
+        }
+        holders
+    }
+
+    /// Cells that a window may touch now.
+    fn live_cells(&self) -> impl Iterator<Item = CellId> + use<> {
+        let unix_ms = self.unix_ms();
+        let rules = 0..self.shapes.len();
+        let cells: Vec<CellId> = rules
+            .flat_map(|rule| {
+                let sequence = (unix_ms / self.check.truth.cell_ms(rule)).saturating_sub(1);
+                self.check.truth.since(rule, sequence)
+            })
+            .collect();
+        cells.into_iter()
+    }
+}
+
+/// What tests of the checkers do to a world that is well.
+#[cfg(test)]
+impl World<'_> {
+    pub(crate) fn check_mut(&mut self) -> &mut crate::check::Check {
+        &mut self.check
+    }
+
+    pub(crate) fn origin_of(&self, envoy: usize) -> weir_core::key::OriginId {
+        self.envoys[envoy].process.as_ref().map(|process| process.origin).unwrap()
+    }
+
+    /// Changes an Envoy's entry of an identifier under the first rule. False if there is none.
+    pub(crate) fn doctor_table(
+        &mut self,
+        envoy: usize,
+        identifier: u64,
+        change: impl Fn(&mut Entry),
+    ) -> bool {
+        use weir_core::table::Shared;
+        let key = self.shapes[0].key(identifier);
+        let Some(process) = self.envoys[envoy].process.as_mut() else { return false };
+        let fingerprint = fingerprint(&key, process.meta.secret);
+        let place = process.meta.geometry.place(fingerprint);
+        let mut bucket = Bucket::default();
+        let version = process.table.load(place, bucket.buffer());
+        bucket.check();
+        let Some(mut found) = bucket.find(fingerprint, &key) else { return false };
+        change(&mut found.entry);
+        bucket.put(&found, &key);
+        let stored = process.table.store(place, bucket.bytes(), version);
+        self.check_writes(envoy);
+        stored
+    }
+
+    /// Changes each cell of a region's Redis. False if there is none.
+    pub(crate) fn doctor_redis(
+        &mut self,
+        region: usize,
+        change: impl Fn(&mut std::collections::BTreeMap<weir_core::key::OriginId, u64>),
+    ) -> bool {
+        let cells = &mut self.redis[region].cells;
+        cells.values_mut().for_each(|cell| change(&mut cell.parts));
+        !cells.is_empty()
+    }
+}
+
+/// Whether a key's bucket is full, so that no key enters which nobody there asks for.
+fn is_crowded(process: &Process, key: &[u8]) -> bool {
+    let place = process.meta.geometry.place(fingerprint(key, process.meta.secret));
+    let mut bucket = Bucket::default();
+    process.table.read(place, &mut bucket);
+    bucket.len() >= usize::from(process.meta.geometry.keys_per_bucket)
+}
+
+fn seen_in(entry: &Entry, sequence: u64) -> Option<Seen> {
+    let cell = entry.cell(sequence)?;
+    let (own, near, far, unbased) = (cell.own, cell.region_others, cell.global_others, cell.unbased);
+    Some(Seen { own, near, far, reserved: entry.reserved_in(sequence), unbased })
+}
+
+enum Knowledge {
+    /// All know it; so many had it to learn.
+    Complete { others: usize },
+    /// Somebody does not.
+    Missing,
+}
+
+pub(super) fn entry_of(process: &Process, key: &[u8]) -> Option<Entry> {
+    let fingerprint = fingerprint(key, process.meta.secret);
+    process.table.entry(process.meta.geometry.place(fingerprint), fingerprint, key)
+}
+
+/// What a table holds as used in a cell; nothing if it is at a later one already.
+pub(super) fn used_in(entry: &Entry, sequence: u64) -> u64 {
+    entry
+        .cell(sequence)
+        .map_or(0, |cell| cell.own.saturating_add(cell.region_others).saturating_add(cell.global_others))
+}

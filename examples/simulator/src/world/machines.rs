@@ -1,0 +1,323 @@
+//! The machines of an aggregator, which the core decides for, as events: what each does next, its calls, its pauses, and
+//! the bells that wake it.
+//!
+//! Leaves to others: streams and frames (`aggregator`), calls on their way (`calls`).
+
+use super::World;
+use super::aggregator::Due;
+use super::calls::{Caller, Reply, Request, Store};
+use super::queue::Event;
+use prost::Message;
+use weir_core::aggregator::announce::{self, Announcer};
+use weir_core::aggregator::globe::import::Importer;
+use weir_core::aggregator::globe::lease::{Keeping, Taking, Then, WITHIN_MS};
+use weir_core::aggregator::globe::publish::{self, Publisher};
+use weir_core::aggregator::globe::recover::Recovery;
+use weir_core::aggregator::grace::Grace;
+use weir_core::aggregator::hot::{self, HotReader};
+use weir_core::aggregator::replay::{self, Replay};
+use weir_core::aggregator::sisters::Teller;
+use weir_core::aggregator::watch::Watch;
+use weir_core::aggregator::{Alone, Bell, Bells, Next};
+use weir_core::cadence::Cadence;
+use weir_core::wire::Changes;
+
+/// How soon a program that may not serve yet is started again.
+const AGAIN_US: u64 = 1_000_000;
+
+/// One of them.
+#[derive(Debug)]
+pub enum Machine {
+    /// See the core.
+    Replay(Replay),
+    /// See the core.
+    Watch(Watch),
+    /// See the core.
+    Announcer(Announcer),
+    /// See the core.
+    Teller(Teller),
+    /// See the core.
+    HotReader(HotReader),
+    /// See the core.
+    Grace(Grace),
+    /// See the core.
+    Publisher(Publisher),
+    /// See the core.
+    Importer(Importer),
+    /// See the core.
+    Recovery(Recovery),
+    /// Takes the region before it serves.
+    Taking(Taking),
+    /// Keeps the region.
+    Keeping(Keeping),
+}
+
+/// A machine, and what it waits for.
+#[derive(Debug)]
+pub struct Running {
+    machine: Machine,
+    /// Any of these wakes it.
+    awaits: Option<Bells>,
+    /// Names its last pause.
+    pause: u64,
+    /// What it does has to be over before the program serves.
+    is_first: bool,
+}
+
+/// What a machine wants.
+enum Step {
+    Call(Store, Request, u64),
+    Sleep(u64),
+    Wait(Bells, Option<u64>),
+    Yield,
+    Over,
+}
+
+impl World<'_> {
+    /// A machine begins.
+    pub(super) fn spawn(&mut self, at: usize, machine: Machine, is_first: bool) {
+        let Some(process) = self.aggregators[at].process.as_mut() else { return };
+        let number = process.machines.len();
+        process.machines.push(Some(Running { machine, awaits: None, pause: 0, is_first }));
+        self.drive(at, number);
+    }
+
+    /// A pause of a machine is over, or its patience.
+    pub(super) fn pause_over(&mut self, at: usize, number: usize, pause: u64) {
+        let Some(process) = self.aggregators[at].process.as_mut() else { return };
+        let Some(Some(running)) = process.machines.get_mut(number) else { return };
+        if running.pause == pause {
+            running.awaits = None;
+            self.drive(at, number);
+        }
+    }
+
+    /// Goes on with a machine until it waits for something.
+    fn drive(&mut self, at: usize, number: usize) {
+        loop {
+            let now_us = self.now_us;
+            let random = self.chance.stores.next();
+            let host = &mut self.aggregators[at];
+            let (life, region) = (host.life, host.region);
+            let now = host.clock.now(now_us);
+            let Some(process) = host.process.as_mut() else { return };
+            let Some(Some(running)) = process.machines.get_mut(number) else { return };
+            let mut access = Alone { desk: &mut process.desk, now };
+            let step = step(&mut running.machine, &mut access, region, random, process.id);
+            running.pause += 1;
+            let pause = running.pause;
+            let is_first = running.is_first;
+            match step {
+                Step::Call(store, request, within_ms) => {
+                    self.call(at, store, request, within_ms, Caller::Machine(number));
+                    break;
+                }
+                Step::Sleep(ms) => {
+                    self.queue
+                        .plan(now_us + ms * 1_000, Event::Aggregator(at, life, Due::Pause(number, pause)));
+                    break;
+                }
+                Step::Wait(bells, at_most_ms) => {
+                    if let Some(bell) = process.rung.hear(bells) {
+                        rang(&mut running.machine, bell, &mut Alone { desk: &mut process.desk, now });
+                        continue;
+                    }
+                    running.awaits = Some(bells);
+                    if let Some(ms) = at_most_ms {
+                        let due = Due::Pause(number, pause);
+                        self.queue.plan(now_us + ms * 1_000, Event::Aggregator(at, life, due));
+                    }
+                    break;
+                }
+                Step::Yield => {
+                    self.queue.plan(now_us, Event::Aggregator(at, life, Due::Pause(number, pause)));
+                    break;
+                }
+                Step::Over => {
+                    process.machines[number] = None;
+                    if is_first {
+                        self.serve_when_ready(at);
+                    }
+                    break;
+                }
+            }
+        }
+        self.ring(at);
+    }
+
+    /// What a store said comes to the machine that asked.
+    pub(super) fn machine_hears(&mut self, at: usize, number: usize, request: Request, reply: Reply) {
+        let now_us = self.now_us;
+        let host = &mut self.aggregators[at];
+        let (life, now) = (host.life, host.clock.now(now_us));
+        let Some(process) = host.process.as_mut() else { return };
+        let Some(Some(running)) = process.machines.get_mut(number) else { return };
+        let mut access = Alone { desk: &mut process.desk, now };
+        let mut grace = None;
+        match (&mut running.machine, request, reply) {
+            (Machine::Replay(replay), Request::Merge(merges), Reply::Merged(results)) => {
+                replay.merged(&mut access, merges, &results);
+            }
+            (Machine::Replay(replay), Request::NameHot(hot), Reply::Done(result)) => {
+                replay.named(&mut access, &hot, result);
+            }
+            (Machine::Watch(watch), _, Reply::Lives(lives)) => {
+                grace = watch.looked(&mut access, lives.as_ref().map_err(|failure| *failure)).grace;
+            }
+            (Machine::Announcer(announcer), _, Reply::Alive(alive)) => {
+                announcer.heard(&mut access, alive.as_deref().map_err(|failure| *failure));
+            }
+            (Machine::Announcer(announcer), _, Reply::Done(result)) => announcer.sent(&mut access, result),
+            (Machine::Teller(teller), _, Reply::Done(result)) => teller.sent(&mut access, result),
+            (Machine::HotReader(reader), _, Reply::Named(named)) => {
+                reader.indexed(&mut access, named);
+            }
+            (Machine::HotReader(reader), Request::Cells(cells), Reply::Merged(results)) => {
+                reader.read(&mut access, &cells, &results);
+            }
+            (Machine::Grace(grace), Request::Raise(floors), Reply::Merged(results)) => {
+                grace.raised(&mut access, &floors, &results);
+            }
+            (Machine::Publisher(publisher), _, Reply::TableLife(life)) => {
+                publisher.lived(&mut access, life);
+            }
+            (Machine::Publisher(publisher), Request::Write(rows), Reply::Done(result)) => {
+                if result.is_ok() {
+                    publish::stored(&mut access, &rows);
+                }
+                publisher.wrote(&mut access, rows, result);
+            }
+            (Machine::Importer(importer), _, Reply::Rows(rows)) => importer.imported(&mut access, rows),
+            (Machine::Recovery(recovery), _, Reply::Rows(rows)) => {
+                recovery.recovered(&mut access, rows.as_deref().map_err(|failure| *failure));
+            }
+            (Machine::Taking(taking), _, Reply::Holder(holder)) => {
+                match taking.answered(holder, now.mono) {
+                    Then::Serve { .. } => {
+                        process.machines[number] = None;
+                        self.prepare(at);
+                    }
+                    Then::Again(ms) => {
+                        running.pause += 1;
+                        let due = Due::Pause(number, running.pause);
+                        self.queue.plan(now_us + ms * 1_000, Event::Aggregator(at, life, due));
+                    }
+                    Then::TakenOver => self.taken_over(at),
+                }
+                return;
+            }
+            (Machine::Keeping(keeping), _, Reply::Holder(holder)) => {
+                let is_lost = keeping.answered(holder);
+                running.pause += 1;
+                let due = Due::Pause(number, running.pause);
+                match is_lost {
+                    true => self.taken_over(at),
+                    false => {
+                        let next = now_us + Keeping::pause_ms() * 1_000;
+                        self.queue.plan(next, Event::Aggregator(at, life, due));
+                    }
+                }
+                return;
+            }
+            _ => {}
+        }
+        if let Some(grace) = grace {
+            self.spawn(at, Machine::Grace(grace), false);
+        }
+        self.drive(at, number);
+    }
+
+    /// Wakes who waits for the bells that rang, and acknowledges what a round of replays has stored.
+    pub(super) fn ring(&mut self, at: usize) {
+        loop {
+            let now_us = self.now_us;
+            let host = &mut self.aggregators[at];
+            let now = host.clock.now(now_us);
+            let Some(process) = host.process.as_mut() else { return };
+            for bell in process.desk.take_bells().iter() {
+                process.rung.ring(bell);
+            }
+            let awakened = process.machines.iter_mut().enumerate().find_map(|(number, running)| {
+                let running = running.as_mut()?;
+                let bell = process.rung.hear(running.awaits?)?;
+                running.awaits = None;
+                rang(&mut running.machine, bell, &mut Alone { desk: &mut process.desk, now });
+                Some(number)
+            });
+            match awakened {
+                Some(number) => self.drive(at, number),
+                None => break,
+            }
+        }
+        self.acknowledge(at);
+        self.watch_pushes(at);
+    }
+
+    /// Another serves the region: this program ends, and whoever watches over it starts it again.
+    fn taken_over(&mut self, at: usize) {
+        self.end_aggregator_now(at);
+        let life = self.aggregators[at].life;
+        self.queue.plan(self.now_us + AGAIN_US, Event::Aggregator(at, life, Due::Start));
+    }
+}
+
+fn rang(machine: &mut Machine, bell: Bell, access: &mut Alone<'_>) {
+    match machine {
+        Machine::Announcer(announcer) => announcer.rang(bell),
+        Machine::HotReader(reader) => reader.rang(access),
+        _ => {}
+    }
+}
+
+fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u64, id: [u8; 16]) -> Step {
+    let cadence = Cadence::default();
+    let (redis, database) = (Store::Redis(region), Store::Database);
+    let replay_ms = cadence.replay_timeout_ms;
+    let tell = |changes: Changes| Step::Call(redis, Request::Publish(changes.encode_to_vec()), replay_ms);
+    match machine {
+        Machine::Replay(replay) => of(replay.next(access), |call| match call {
+            replay::Call::Merge(merges) => Step::Call(redis, Request::Merge(merges), replay_ms),
+            replay::Call::NameHot(hot) => Step::Call(redis, Request::NameHot(hot), replay_ms),
+        }),
+        Machine::Watch(watch) => of(watch.next(access), |()| {
+            let fresh = u128::from(random) << 64 | u128::from(random.rotate_left(17));
+            Step::Call(redis, Request::Lives(fresh), cadence.sentinel_timeout_ms)
+        }),
+        Machine::Announcer(announcer) => of(announcer.next(access), |call| match call {
+            announce::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine), replay_ms),
+            announce::Call::Tell(changes) => tell(changes),
+        }),
+        Machine::Teller(teller) => of(teller.next(access), tell),
+        Machine::HotReader(reader) => of(reader.next(access), |call| match call {
+            hot::Call::Shard(shard) => Step::Call(redis, Request::Shard(shard), replay_ms),
+            hot::Call::Cells(cells) => Step::Call(redis, Request::Cells(cells), replay_ms),
+        }),
+        Machine::Grace(grace) => {
+            of(grace.next(access), |floors| Step::Call(redis, Request::Raise(floors), replay_ms))
+        }
+        Machine::Publisher(publisher) => of(publisher.next(access, random), |call| {
+            let request = match call {
+                publish::Call::Life => Request::TableLife,
+                publish::Call::Write(rows) => Request::Write(rows),
+            };
+            Step::Call(database, request, cadence.global_timeout_ms)
+        }),
+        Machine::Importer(importer) => of(importer.next(access, random), |import| {
+            Step::Call(database, Request::Import, import.within_ms)
+        }),
+        Machine::Recovery(recovery) => {
+            of(recovery.next(access), |own| Step::Call(database, Request::Own, own.within_ms))
+        }
+        Machine::Taking(_) | Machine::Keeping(_) => Step::Call(database, Request::Lease(id), WITHIN_MS),
+    }
+}
+
+fn of<C>(next: Next<C>, call: impl FnOnce(C) -> Step) -> Step {
+    match next {
+        Next::Call(what) => call(what),
+        Next::Sleep(ms) => Step::Sleep(ms),
+        Next::Wait { bells, at_most_ms } => Step::Wait(bells, at_most_ms),
+        Next::Yield => Step::Yield,
+        Next::Over => Step::Over,
+    }
+}

@@ -1,0 +1,272 @@
+//! The world: everything a plan names, on virtual time, and one queue of what happens next.
+//!
+//! In reading order: `queue` and `clock`; `envoy` (workers with the core's limiter) over a `table`; `streams` over a
+//! `network`; `aggregator` (the core's aggregator); `redis` and `database`; `faults`.
+//!
+//! Leaves to others: what is asked (`traffic`), what must hold (`check`), what comes of it (`measure`).
+
+mod aggregator;
+mod calls;
+mod clock;
+mod database;
+mod envoy;
+mod faults;
+pub(crate) mod keys;
+mod looks;
+mod machines;
+mod network;
+mod queue;
+mod redis;
+mod stores;
+mod streams;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use crate::check::Check;
+use crate::figures::{Figures, Spread};
+use crate::observe::{Decided, Observer};
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::traffic::{self, Arrival};
+use aggregator::Aggregator;
+use calls::Calls;
+use clock::Clock;
+use database::Database;
+use envoy::Envoy;
+use keys::Shape;
+use network::Network;
+use queue::{Event, Queue, WorkerAt};
+use redis::Redis;
+use std::iter::Peekable;
+use stores::Stores;
+use streams::{Carried, Streams};
+use weir_core::wire::FilterFrame;
+
+pub(crate) use envoy::Process as EnvoyProcess;
+pub use looks::View;
+
+/// A plan, being carried out.
+pub struct World<'a> {
+    plan: Plan,
+    shapes: Vec<Shape>,
+    arrivals: Peekable<Box<dyn Iterator<Item = Arrival> + 'a>>,
+    /// Since the world's beginning, in microseconds.
+    now_us: u64,
+    /// When the traffic begins.
+    begin_us: u64,
+    queue: Queue,
+    chance: Chance,
+    network: Network,
+    streams: Streams,
+    envoys: Vec<Envoy>,
+    aggregators: Vec<Aggregator>,
+    redis: Vec<Redis>,
+    database: Database,
+    stores: Stores,
+    calls: Calls,
+    check: Check,
+    counts: Counts,
+    waits_us: Vec<u64>,
+    told: Vec<Told>,
+    /// Names requests.
+    requests: u64,
+    /// Names workers.
+    lives: u64,
+    /// Room for the keys of a request.
+    keys: Vec<u8>,
+    finished: bool,
+    /// Messages of sisters may get lost in this plan.
+    loses_messages: bool,
+}
+
+/// Where chance comes from.
+struct Chance {
+    root: Random,
+    streams: Random,
+    timers: Random,
+    stores: Random,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    frames: u64,
+    messages: u64,
+    redis_commands: u64,
+    database_statements: u64,
+    consults: u64,
+}
+
+/// What the observer is to hear.
+enum Told {
+    Arrived(Arrival),
+    Decided(Decided),
+}
+
+impl<'a> World<'a> {
+    /// The world of `plan` at its beginning.
+    pub fn new(plan: &'a Plan) -> World<'a> {
+        World::with_arrivals(plan, traffic::arrivals(plan))
+    }
+
+    /// The world of `plan` at its beginning, with these arrivals in order of time.
+    pub fn with_arrivals(plan: &Plan, arrivals: impl Iterator<Item = Arrival> + 'a) -> World<'a> {
+        let root = Random::new(plan.seed);
+        let topology = plan.topology;
+        let mut clocks = root.fork("clocks", 0);
+        let mut clock = || Clock::new(plan.settle_ms, &mut clocks);
+        let shapes: Vec<Shape> =
+            plan.rules.iter().take(64).enumerate().map(|(at, rule)| Shape::new(at, *rule)).collect();
+        let envoys = (0..topology.regions * topology.envoys)
+            .map(|_| Envoy { clock: clock(), process: None, frozen: 0, lives: 0 })
+            .collect();
+        let aggregators = (0..topology.regions * topology.aggregators)
+            .map(|at| Aggregator::new(at / topology.aggregators, at % topology.aggregators, clock()))
+            .collect();
+        let arrivals: Box<dyn Iterator<Item = Arrival> + 'a> = Box::new(arrivals);
+        let mut world = World {
+            check: Check::new(&shapes, plan),
+            shapes,
+            arrivals: arrivals.peekable(),
+            now_us: 0,
+            begin_us: plan.settle_ms * 1_000,
+            queue: Queue::default(),
+            network: Network::new(plan.network, root.fork("network", 0)),
+            chance: Chance {
+                streams: root.fork("streams", 0),
+                timers: root.fork("timers", 0),
+                stores: root.fork("stores", 0),
+                root: root.clone(),
+            },
+            streams: Streams::default(),
+            envoys,
+            aggregators,
+            redis: vec![Redis::default(); topology.regions],
+            database: Database::new(root.fork("database", 0).next()),
+            stores: Stores::new(topology.regions),
+            calls: Calls::default(),
+            counts: Counts::default(),
+            waits_us: Vec::new(),
+            told: Vec::new(),
+            requests: 0,
+            lives: 0,
+            keys: Vec::new(),
+            finished: false,
+            loses_messages: plan.faults.iter().any(|fault| faults::loses_messages(&fault.what)),
+            plan: plan.clone(),
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        (0..self.aggregators.len()).for_each(|at| self.start_aggregator(at));
+        (0..self.envoys.len()).for_each(|at| self.start_envoy(at));
+        self.plan_faults();
+        self.plan_look();
+    }
+
+    /// Carries out all that is left of the plan, and says what came of it.
+    pub fn run(&mut self, observer: &mut dyn Observer) -> Figures {
+        let end_ms = self.plan.traffic_ms + self.plan.quiet_ms;
+        self.run_until(i64::try_from(end_ms).unwrap_or(i64::MAX), observer);
+        self.finish();
+        self.figures()
+    }
+
+    /// Goes on until so many milliseconds after the traffic began; before that, negative.
+    pub fn run_until(&mut self, at_ms: i64, observer: &mut dyn Observer) {
+        let end_us = self.begin_us.saturating_add_signed(at_ms.saturating_mul(1_000));
+        let last_us = self.plan.traffic_ms.saturating_mul(1_000);
+        loop {
+            let event = self.queue.next_us().unwrap_or(u64::MAX);
+            let arrival = self.arrivals.peek().filter(|arrival| arrival.at_us <= last_us);
+            let arrival = arrival.map_or(u64::MAX, |arrival| self.begin_us + arrival.at_us);
+            let next = event.min(arrival);
+            if next > end_us {
+                break;
+            }
+            self.now_us = self.now_us.max(next);
+            if arrival < event {
+                if let Some(arrival) = self.arrivals.next() {
+                    self.arrive(arrival);
+                }
+            } else if let Some(event) = self.queue.pop() {
+                self.happen(event);
+            }
+            for told in self.told.drain(..) {
+                match told {
+                    Told::Arrived(arrival) => observer.arrived(&arrival),
+                    Told::Decided(decided) => observer.decided(&decided),
+                }
+            }
+        }
+        self.now_us = self.now_us.max(end_us);
+    }
+
+    /// What came of it so far.
+    pub fn figures(&mut self) -> Figures {
+        Figures {
+            frames: self.counts.frames,
+            messages: self.counts.messages,
+            redis_commands: self.counts.redis_commands,
+            database_statements: self.counts.database_statements,
+            consults: self.counts.consults,
+            waits: Spread::of(&mut self.waits_us),
+            convergence: Spread::of(&mut self.check.convergence_ms),
+            peaks: self.check.peaks(),
+            violations: self.check.violations(),
+        }
+    }
+
+    /// How many events there were so far, requests aside.
+    pub fn events(&self) -> u64 {
+        self.queue.planned()
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Tick(at, timer) => self.tick(at, timer),
+            Event::Up(id, frame) => self.arrives(id, Carried::Up(frame)),
+            Event::Down(id, frame) => self.arrives(id, Carried::Down(frame)),
+            Event::Keepalive(id, end) => self.keepalive(id, end),
+            Event::Aggregator(at, life, due) => self.aggregator_does(at, life, due),
+            Event::StoreTakes(store, at, id, request) => self.store_takes(store, at, id, request),
+            Event::Answered(id, reply) => self.answered(id, reply),
+            Event::Heard(at, life, message) => self.sister_says(at, life, message),
+            Event::Fault(number, begins) => self.fault(number, begins),
+            Event::Roll(at, ends) => self.roll(at, ends),
+            Event::Look => self.look(),
+            Event::Rest(cell) => self.rest(cell),
+        }
+    }
+
+    fn place(&self, envoy: usize) -> (usize, usize) {
+        let of = self.plan.topology.envoys.max(1);
+        (envoy / of, envoy % of)
+    }
+
+    fn envoy_at(&self, region: usize, envoy: usize) -> usize {
+        // A place that the topology does not have leads nowhere.
+        let exists = region < self.plan.topology.regions && envoy < self.plan.topology.envoys;
+        if exists { region * self.plan.topology.envoys + envoy } else { usize::MAX }
+    }
+
+    fn aggregator_at(&self, region: usize, aggregator: usize) -> usize {
+        region * self.plan.topology.aggregators + aggregator
+    }
+
+    fn count_up(&mut self, frame: &FilterFrame) {
+        self.counts.frames += 1;
+        self.counts.consults += frame.consults.len() as u64;
+    }
+
+    fn note_wait(&mut self, at: WorkerAt, arrival: &Arrival, since_us: u64) {
+        let waited_us = self.now_us.saturating_sub(since_us);
+        self.waits_us.push(waited_us);
+        let rules = keys::rules(arrival.rules).filter_map(|rule| self.shapes.get(rule));
+        let timeout = rules.filter(|shape| !shape.rule.shadow).map(|shape| shape.rule.timeout_ms).min();
+        self.check.waited(at.envoy, waited_us, timeout.unwrap_or(0), self.now_us);
+    }
+}

@@ -1,0 +1,108 @@
+//! How a message travels: how long, whether at all, how often.
+//!
+//! Leaves to others: order on a stream and what a loss does to it (`streams`), timeouts of calls (whoever calls).
+
+use crate::plan::{Link, Network as Speeds, Wrong};
+use crate::random::Random;
+
+/// Between whom a message travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// A worker's stream: region, Envoy, aggregator.
+    Stream(usize, usize, usize),
+    /// An aggregator and its Redis: region, aggregator.
+    Redis(usize, usize),
+    /// From one aggregator to another: region.
+    Sisters(usize),
+    /// A region and the database.
+    Database(usize),
+}
+
+/// What becomes of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// How long it takes, in microseconds.
+    pub delay_us: u64,
+    /// It does not arrive.
+    pub lost: bool,
+    /// It arrives once more.
+    pub twice: bool,
+    /// It need not wait for earlier ones.
+    pub overtakes: bool,
+}
+
+/// The network, and what is wrong with it at the moment.
+#[derive(Debug)]
+pub struct Network {
+    speeds: Speeds,
+    chance: Random,
+    wrongs: Vec<(usize, Wrong)>,
+}
+
+impl Network {
+    /// One where nothing is wrong.
+    pub fn new(speeds: Speeds, chance: Random) -> Network {
+        Network { speeds, chance, wrongs: Vec::new() }
+    }
+
+    /// From now on this is wrong; `number` names it.
+    pub fn begin(&mut self, number: usize, wrong: Wrong) {
+        self.wrongs.push((number, wrong));
+    }
+
+    /// Nothing of that is wrong any more.
+    pub fn end(&mut self, number: usize) {
+        self.wrongs.retain(|(other, _)| *other != number);
+    }
+
+    /// Nothing gets through, and nobody is told.
+    pub fn is_cut(&self, path: Path) -> bool {
+        let cuts = |wrong: &Wrong| matches!(wrong, Wrong::Cut { link } if covers(link, path));
+        self.wrongs.iter().any(|(_, wrong)| cuts(wrong))
+    }
+
+    /// Draws what becomes of a message.
+    pub fn pass(&mut self, path: Path) -> Passage {
+        let (least, most) = match path {
+            Path::Database(_) => self.speeds.global_us,
+            _ => self.speeds.regional_us,
+        };
+        let delay_us = least + self.chance.below(most.saturating_sub(least) + 1);
+        let mut passage = Passage { delay_us, lost: false, twice: false, overtakes: false };
+        for (_, wrong) in &self.wrongs {
+            match wrong {
+                Wrong::Delay { link, ms } if covers(link, path) => {
+                    passage.delay_us += self.chance.below(ms * 1_000 + 1);
+                }
+                Wrong::Lose { link, per_mille } if covers(link, path) => {
+                    passage.lost |= self.chance.per_mille(*per_mille);
+                }
+                Wrong::Repeat { link, per_mille } if covers(link, path) => {
+                    passage.twice |= self.chance.per_mille(*per_mille);
+                }
+                Wrong::Reorder { link } if covers(link, path) => {
+                    passage.overtakes = true;
+                    // Without a spread of times nothing would overtake anything.
+                    passage.delay_us += self.chance.below(20 * most.max(1));
+                }
+                Wrong::Cut { link } if covers(link, path) => passage.lost = true,
+                _ => {}
+            }
+        }
+        passage
+    }
+}
+
+fn covers(link: &Link, path: Path) -> bool {
+    let of = |wanted: &Option<usize>, number: usize| wanted.is_none_or(|wanted| wanted == number);
+    match (link, path) {
+        (Link::Streams { region, envoy, aggregator }, Path::Stream(at, from, to)) => {
+            *region == at && of(envoy, from) && of(aggregator, to)
+        }
+        (Link::Redis { region, aggregator }, Path::Redis(at, from)) => *region == at && of(aggregator, from),
+        // What sisters say goes by their Redis.
+        (Link::Sisters { region }, Path::Sisters(at)) => *region == at,
+        (Link::Database { region }, Path::Database(at)) => of(region, at),
+        _ => false,
+    }
+}

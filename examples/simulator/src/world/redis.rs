@@ -1,0 +1,161 @@
+//! A region's Redis, as the simplest store that does what its scripts and commands do.
+//!
+//! Leaves to others: who calls it and whether calls arrive (`calls`), publish and subscribe (`calls`).
+
+use super::calls::{Reply, Request};
+use std::collections::BTreeMap;
+use weir_core::aggregator::hot::{HOT_SHARDS, SHARD_CELLS};
+use weir_core::aggregator::watch::{Life, Lives};
+use weir_core::key::{Key, OriginId};
+use weir_core::region::exchange::{BASE, Floor, Merge, Merged, Part, Proposal};
+use weir_core::time::UnixMs;
+use weir_core::window::MAX_COUNT;
+
+/// A cell lives so long at least, whatever anybody's clock says, in milliseconds.
+const MARGIN_MS: u64 = 60_000;
+/// An origin that nobody named for so long is not alive, in milliseconds.
+const SILENT_AFTER_MS: u64 = 3_000;
+/// Between two sweeps of what is over, in milliseconds.
+const SWEEP_MS: u64 = 1_000;
+
+type At = (Key, u64);
+
+/// The server.
+#[derive(Clone, Debug, Default)]
+pub struct Redis {
+    /// Cells: the parts of their origins, the lowest limit, when they leave.
+    pub cells: BTreeMap<At, Cell>,
+    hot: BTreeMap<At, u64>,
+    sentinel: Option<(u128, u64, u64)>,
+    origins: BTreeMap<OriginId, u64>,
+    swept_ms: u64,
+    /// Cells that were written since the checkers looked.
+    pub written: Vec<At>,
+}
+
+/// A cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Of each origin.
+    pub parts: BTreeMap<OriginId, u64>,
+    limit: u64,
+    expires_ms: u64,
+}
+
+impl Default for Cell {
+    fn default() -> Self {
+        Cell { parts: BTreeMap::new(), limit: u64::MAX, expires_ms: 0 }
+    }
+}
+
+impl Redis {
+    /// Does what is asked, at a moment by its own clock.
+    pub fn execute(&mut self, request: Request, now_ms: u64) -> Reply {
+        self.sweep(now_ms);
+        match request {
+            Request::Merge(merges) => {
+                Reply::Merged(merges.iter().map(|merge| Ok(self.merge(merge, now_ms))).collect())
+            }
+            Request::Raise(floors) => {
+                Reply::Merged(floors.iter().map(|floor| Ok(self.raise_to(floor, now_ms))).collect())
+            }
+            Request::Cells(cells) => Reply::Merged(cells.iter().map(|at| Ok(self.word(at))).collect()),
+            Request::NameHot(cells) => {
+                self.hot.extend(cells.into_iter().map(|cell| ((cell.key, cell.sequence), cell.expires.0)));
+                Reply::Done(Ok(()))
+            }
+            Request::Shard(shard) => {
+                let named = self.hot.keys().filter(|(key, _)| shard_of(key) == shard);
+                Reply::Named(Ok(named.take(SHARD_CELLS).cloned().collect()))
+            }
+            Request::Origins(mine) => {
+                self.origins.extend(mine.into_iter().map(|origin| (origin, now_ms)));
+                self.origins.retain(|_, named_ms| now_ms.saturating_sub(*named_ms) <= SILENT_AFTER_MS);
+                Reply::Alive(Ok(self.origins.keys().copied().collect()))
+            }
+            Request::Lives(fresh) => {
+                let (id, since, looks) = self.sentinel.get_or_insert((fresh, now_ms, 0));
+                *looks += 1;
+                let (id, since, looks) = (*id, *since, *looks);
+                let life =
+                    Life { place: 0, id, looks, since: UnixMs(since), age_ms: now_ms.saturating_sub(since) };
+                Reply::Lives(Ok(Lives { seen: vec![life], unseen: 0 }))
+            }
+            // Not asked of a Redis.
+            _ => Reply::Done(Ok(())),
+        }
+    }
+
+    /// Loses everything.
+    pub fn wipe(&mut self) {
+        *self = Redis { swept_ms: self.swept_ms, ..Redis::default() };
+    }
+
+    fn merge(&mut self, merge: &Merge, now_ms: u64) -> Merged {
+        let at = (merge.key.clone(), merge.sequence);
+        let before = merge.sequence.checked_sub(1).map(|sequence| (merge.key.clone(), sequence));
+        let before: Vec<Part> = before.map_or_else(Vec::new, |before| self.word(&before).current);
+        let cell = self.cells.entry(at.clone()).or_default();
+        for (origin, own) in &merge.parts {
+            raise(cell, *origin, *own);
+        }
+        cell.limit = cell.limit.min(merge.limit);
+        let granted = merge.proposal.map(|proposal| {
+            let fits = fits(cell, &before, &proposal);
+            if fits {
+                raise(cell, proposal.origin, proposal.own);
+            }
+            fits
+        });
+        cell.expires_ms = cell.expires_ms.max(merge.expires.0).max(now_ms + MARGIN_MS);
+        self.written.push(at.clone());
+        Merged { granted, previous: merge.wants_previous.then_some(before), ..self.word(&at) }
+    }
+
+    fn raise_to(&mut self, floor: &Floor, now_ms: u64) -> Merged {
+        let at = (floor.key.clone(), floor.sequence);
+        let cell = self.cells.entry(at.clone()).or_default();
+        let missing = floor.total.saturating_sub(cell.parts.values().sum());
+        if missing > 0 && !cell.parts.contains_key(&BASE) {
+            cell.parts.insert(BASE, missing);
+        }
+        cell.expires_ms = cell.expires_ms.max(floor.expires.0).max(now_ms + MARGIN_MS);
+        self.written.push(at.clone());
+        self.word(&at)
+    }
+
+    fn word(&self, at: &At) -> Merged {
+        let Some(cell) = self.cells.get(at) else { return Merged { limit: u64::MAX, ..Merged::default() } };
+        let current = cell.parts.iter().map(|(origin, own)| (*origin, *own)).collect();
+        Merged { granted: None, current, previous: None, limit: cell.limit }
+    }
+
+    fn sweep(&mut self, now_ms: u64) {
+        if now_ms.saturating_sub(self.swept_ms) < SWEEP_MS {
+            return;
+        }
+        self.swept_ms = now_ms;
+        self.cells.retain(|_, cell| cell.expires_ms > now_ms);
+        self.hot.retain(|_, expires_ms| *expires_ms > now_ms);
+    }
+}
+
+fn raise(cell: &mut Cell, origin: OriginId, own: u64) {
+    let held = cell.parts.entry(origin).or_default();
+    *held = own.max(*held);
+}
+
+fn fits(cell: &Cell, before: &[Part], proposal: &Proposal) -> bool {
+    let others = cell.parts.iter().filter(|(origin, _)| **origin != proposal.origin);
+    let others = others.fold(0, |sum: u64, (_, own)| sum.saturating_add(*own));
+    let own = cell.parts.get(&proposal.origin).copied().unwrap_or(0).max(proposal.own);
+    let previous = before.iter().fold(proposal.global_previous, |sum, (_, own)| sum.saturating_add(*own));
+    let previous = previous.min(MAX_COUNT);
+    let share = u128::from(previous) * u128::from(proposal.covered_ms) / u128::from(proposal.cell_ms.max(1));
+    let used = u128::from(others.saturating_add(own).saturating_add(proposal.global_current)) + share;
+    used <= u128::from(proposal.limit)
+}
+
+fn shard_of(key: &Key) -> usize {
+    key.as_bytes().iter().map(|byte| usize::from(*byte)).sum::<usize>() % HOT_SHARDS
+}

@@ -1,0 +1,243 @@
+//! Small worlds: quiet ones, busy ones, and each kind of fault once.
+
+use super::*;
+use crate::observe::Verdict;
+use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Topology, Wrong};
+
+fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Plan {
+    Plan {
+        seed,
+        topology,
+        rules,
+        traffic: Vec::new(),
+        faults: Vec::new(),
+        network: Speeds::default(),
+        settle_ms: 3_000,
+        traffic_ms,
+        quiet_ms: 15_000,
+    }
+}
+
+/// Arrivals for a few identifiers at all Envoys, so many a second.
+fn steady(plan: &Plan, identifiers: u64, a_second: f64) -> Vec<Arrival> {
+    let mut chance = Random::new(plan.seed).fork("test traffic", 0);
+    let topology = plan.topology;
+    let mut at_us = 0.0;
+    let mut arrivals = Vec::new();
+    loop {
+        at_us += chance.exponential(1_000_000.0 / a_second);
+        if at_us as u64 >= plan.traffic_ms * 1_000 {
+            return arrivals;
+        }
+        arrivals.push(Arrival {
+            at_us: at_us as u64,
+            region: chance.below(topology.regions as u64) as u16,
+            envoy: chance.below(topology.envoys as u64) as u16,
+            worker: chance.below(topology.workers as u64) as u16,
+            identifier: chance.below(identifiers),
+            cost: 1,
+            rules: u64::MAX,
+        });
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    arrived: u64,
+    admitted: u64,
+    others: u64,
+    text: String,
+}
+
+impl Observer for Tally {
+    fn arrived(&mut self, _: &Arrival) {
+        self.arrived += 1;
+    }
+
+    fn decided(&mut self, decided: &Decided) {
+        use std::fmt::Write;
+        match decided.verdict {
+            Verdict::Admitted => self.admitted += 1,
+            _ => self.others += 1,
+        }
+        writeln!(self.text, "{decided:?}").unwrap();
+    }
+}
+
+fn run(plan: &Plan, arrivals: Vec<Arrival>) -> (Tally, Figures) {
+    let mut tally = Tally::default();
+    let mut world = World::with_arrivals(plan, arrivals.into_iter());
+    let figures = world.run(&mut tally);
+    (tally, figures)
+}
+
+#[test]
+fn a_quiet_world_converges() {
+    let plan = plan(1, Topology::region(3), vec![Rule::new(100, 60_000)], 20_000);
+    let (tally, figures) = run(&plan, steady(&plan, 3, 20.0));
+    assert_eq!(figures.violations, []);
+    assert_eq!(tally.arrived, tally.admitted + tally.others);
+    assert!(tally.admitted > 250 && tally.admitted < 310, "{}", tally.admitted);
+    assert!(figures.convergence.count > 10 && figures.convergence.p50 < 200, "{:?}", figures.convergence);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let plan = plan(7, Topology::region(3), vec![Rule::new(20, 5_000), Rule::new(50, 60_000)], 10_000);
+    let (first, again) = (run(&plan, steady(&plan, 5, 50.0)), run(&plan, steady(&plan, 5, 50.0)));
+    assert_eq!(first.0.text, again.0.text);
+    assert_eq!(first.1, again.1);
+    let other = Plan { seed: 8, ..plan.clone() };
+    assert_ne!(first.0.text, run(&other, steady(&plan, 5, 50.0)).0.text);
+}
+
+fn topology(regions: usize, aggregators: usize, envoys: usize) -> Topology {
+    Topology { regions, aggregators, ..Topology::region(envoys) }
+}
+
+/// Runs a plan and wants nothing to be wrong.
+fn well(plan: &Plan, identifiers: u64, a_second: f64) -> (Tally, Figures) {
+    let (tally, figures) = run(plan, steady(plan, identifiers, a_second));
+    let seen: Vec<_> = figures.violations.iter().take(5).collect();
+    assert!(seen.is_empty(), "{} violations: {seen:#?} of {:?}", figures.violations.len(), plan.faults);
+    (tally, figures)
+}
+
+#[test]
+fn each_fault_is_overcome() {
+    let envoy = Part::Envoy { region: 0, envoy: 1 };
+    let worker = Part::Worker { region: 0, envoy: 1, worker: 1 };
+    let aggregator = Part::Aggregator { region: 0, aggregator: 0 };
+    let redis = Part::Redis { region: 0 };
+    let streams = Link::Streams { region: 0, envoy: None, aggregator: None };
+    let one_stream = Link::Streams { region: 0, envoy: Some(1), aggregator: None };
+    let to_redis = Link::Redis { region: 0, aggregator: None };
+    let sisters = Link::Sisters { region: 0 };
+    let database = Link::Database { region: None };
+    let mut faults = vec![
+        Wrong::Skew { part: envoy, ms: 2_000 },
+        Wrong::Skew { part: aggregator, ms: -2_000 },
+        Wrong::Slow { part: redis, ms: 30 },
+        Wrong::Slow { part: Part::Database, ms: 3_000 },
+        Wrong::Wipe { part: redis },
+        Wrong::Wipe { part: Part::Database },
+        Wrong::Rebuild { part: envoy },
+        Wrong::Roll { region: 0 },
+    ];
+    for link in [streams, one_stream, to_redis, sisters, database] {
+        faults.extend([
+            Wrong::Delay { link, ms: 40 },
+            Wrong::Lose { link, per_mille: 20 },
+            Wrong::Repeat { link, per_mille: 200 },
+            Wrong::Reorder { link },
+            Wrong::Cut { link },
+        ]);
+    }
+    for part in [envoy, worker, aggregator, redis, Part::Database] {
+        faults.extend([Wrong::Freeze { part }, Wrong::Crash { part }, Wrong::Restart { part }]);
+    }
+    let mut bad = Vec::new();
+    for (number, what) in faults.into_iter().enumerate() {
+        for topology in [topology(1, 1, 3), topology(1, 3, 3), topology(2, 1, 2), topology(2, 2, 2)] {
+            let rules = vec![Rule::new(60, 300_000), Rule::new(1_000, 300_000)];
+            let mut plan = plan(number as u64, topology, rules, 20_000);
+            plan.quiet_ms = 80_000;
+            plan.faults = vec![Fault { at_ms: 5_000, for_ms: 6_000, what }];
+            let (_, figures) = run(&plan, steady(&plan, 4, 40.0));
+            if let Some(first) = figures.violations.first() {
+                let count = figures.violations.len();
+                bad.push(format!("{what:?} in {topology:?}: {count}, first {first:?}"));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{}:\n{}", bad.len(), bad.join("\n"));
+}
+
+#[test]
+fn aggregators_are_of_one_mind() {
+    let plan = plan(2, topology(1, 3, 3), vec![Rule::new(100, 60_000)], 20_000);
+    let (tally, figures) = well(&plan, 3, 20.0);
+    assert!(tally.admitted > 250 && tally.admitted < 310, "{}", tally.admitted);
+    assert!(figures.convergence.p50 < 300, "{:?}", figures.convergence);
+    assert!(figures.redis_commands > 100 && figures.messages > 10);
+}
+
+#[test]
+fn regions_hear_of_each_other() {
+    let mut plan = plan(3, topology(3, 1, 2), vec![Rule::new(200, 300_000)], 60_000);
+    plan.quiet_ms = 60_000;
+    let (_, figures) = well(&plan, 2, 10.0);
+    assert!(figures.convergence.max > 5_000, "{:?}", figures.convergence);
+    let plan = Plan { topology: topology(2, 2, 2), ..plan };
+    well(&plan, 2, 10.0);
+}
+
+/// Any plan at all, within bounds.
+fn random_plan(seed: u64) -> Plan {
+    let mut chance = Random::new(seed).fork("plan", 0);
+    let topology =
+        topology(1 + chance.below(2) as usize, 1 + chance.below(3) as usize, 1 + chance.below(4) as usize);
+    let rules = vec![
+        Rule::new(5 + chance.below(100), 300_000),
+        Rule {
+            shadow: chance.per_mille(300),
+            ..Rule::new(5 + chance.below(30), 1_000 + 1_000 * chance.below(5))
+        },
+    ];
+    let mut plan = plan(seed, topology, rules, 15_000);
+    plan.quiet_ms = 70_000;
+    for _ in 0..chance.below(4) {
+        let at_ms = chance.below(12_000);
+        let for_ms = 100 + chance.below(4_000);
+        plan.faults.push(Fault { at_ms, for_ms, what: random_wrong(&mut chance, topology) });
+    }
+    plan
+}
+
+fn random_wrong(chance: &mut Random, topology: Topology) -> Wrong {
+    let region = chance.below(topology.regions as u64) as usize;
+    let envoy = chance.below(topology.envoys as u64) as usize;
+    let aggregator = chance.below(topology.aggregators as u64) as usize;
+    let worker = chance.below(topology.workers as u64 + 1) as usize;
+    let part = match chance.below(6) {
+        0 | 1 => Part::Envoy { region, envoy },
+        2 => Part::Worker { region, envoy, worker },
+        3 => Part::Aggregator { region, aggregator },
+        4 => Part::Redis { region },
+        _ => Part::Database,
+    };
+    let link = match chance.below(5) {
+        0 => Link::Streams { region, envoy: Some(envoy), aggregator: None },
+        1 => Link::Streams { region, envoy: None, aggregator: Some(aggregator) },
+        2 => Link::Redis { region, aggregator: Some(aggregator) },
+        3 => Link::Sisters { region },
+        _ => Link::Database { region: Some(region) },
+    };
+    match chance.below(11) {
+        0 => Wrong::Delay { link, ms: chance.below(100) },
+        1 => Wrong::Lose { link, per_mille: chance.below(50) },
+        2 => Wrong::Repeat { link, per_mille: chance.below(300) },
+        3 => Wrong::Reorder { link },
+        4 => Wrong::Cut { link },
+        5 => Wrong::Freeze { part },
+        6 => Wrong::Crash { part },
+        7 => Wrong::Restart { part },
+        8 => Wrong::Rebuild { part: Part::Envoy { region, envoy } },
+        9 => Wrong::Roll { region },
+        _ => Wrong::Slow { part: Part::Redis { region }, ms: chance.below(60) },
+    }
+}
+
+#[test]
+fn whatever_happens_nothing_is_lost_and_nothing_counts_twice() {
+    let mut bad = Vec::new();
+    for seed in 0..40 {
+        let plan = random_plan(seed);
+        let (_, figures) = run(&plan, steady(&plan, 4, 40.0));
+        if let Some(first) = figures.violations.first() {
+            let (count, faults) = (figures.violations.len(), &plan.faults);
+            bad.push(format!("seed {seed}: {count}, first {first:?} of {:?} with {faults:?}", plan.topology));
+        }
+    }
+    assert!(bad.is_empty(), "{}:\n{}", bad.len(), bad.join("\n"));
+}
