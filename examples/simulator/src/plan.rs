@@ -4,6 +4,7 @@
 
 use crate::traffic::Traffic;
 use serde::{Deserialize, Serialize};
+use weir_core::key::CEILING_RESOLUTION;
 
 /// Unix time at which the traffic of every run begins, in milliseconds: a whole minute, so that it is also the beginning
 /// of every window that divides a minute.
@@ -95,6 +96,11 @@ fn timeout_ms() -> u32 {
 }
 
 impl Rule {
+    /// Into how many cells its window is cut.
+    pub fn resolution(&self) -> u16 {
+        if self.ceiling { CEILING_RESOLUTION } else { 1 }
+    }
+
     /// `limit` in `window_ms`, by the usual average.
     pub fn new(limit: u64, window_ms: u64) -> Rule {
         Rule {

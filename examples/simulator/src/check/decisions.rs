@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use weir_core::key::OriginId;
 use weir_core::limiter::{Cause, Decision as Decided, Outcome};
 use weir_core::time::UnixMs;
-use weir_core::window::{Position, Used};
+use weir_core::window::Position;
 use weir_core::wire::Consult;
 
 /// A decision this near to the border of two cells may have been made in either: the moment moves a little while frames
@@ -145,11 +145,10 @@ impl Check {
     fn passed(&mut self, by: &Decision, origin: u32, id: CellId, at: &Position, cost: u64, limit: u64) {
         let Some(who) = self.truth.origin(origin).copied() else { return };
         let before = CellId { sequence: id.sequence.saturating_sub(1), ..id };
-        let of = |id| {
+        let used = self.truth.used(id, |id| {
             let share = self.truth.share_of(id, origin);
             share.admitted.saturating_sub(share.border)
-        };
-        let used = Used { current: of(id), previous: of(before) };
+        });
         // While frames are taken the moment may have moved.
         let (used, at) = used.later(at, BORDER_MS.min(at.until_next_ms() - 1));
         if who.forgets || used.admits(&at, cost, limit) {
@@ -171,11 +170,11 @@ impl Check {
         let before = CellId { sequence: id.sequence.saturating_sub(1), ..id };
         let after = CellId { sequence: id.sequence + 1, ..id };
         let all = |id| self.truth.sum(id, |_| true, super::truth::Share::most);
-        let used = Used { current: all(id), previous: all(before) };
+        let used = self.truth.used(id, all);
         let born_us = self.truth.cell(before).or(self.truth.cell(id)).map_or(u64::MAX, |cell| cell.born_us);
         let made_up = (0..self.truth.lost_us.len()).any(|region| self.truth.is_made_up(region, born_us));
         // A worker whose clock is behind may stand before a cell that others have begun.
-        let ahead = Used { current: all(after), previous: all(id) };
+        let ahead = self.truth.used(after, all);
         let start = at.seen_from(id.sequence + 1);
         let earlier = Position { elapsed_ms: at.elapsed_ms.saturating_sub(BORDER_MS), ..*at };
         if !used.admits(&earlier, cost, limit)

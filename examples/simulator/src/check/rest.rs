@@ -7,7 +7,7 @@
 //!
 //! Leaves to others: reading tables, regions and stores (`world`).
 
-use super::truth::Share;
+use super::truth::{Origin, Share};
 use super::{CellId, Check};
 use std::collections::BTreeMap;
 use weir_core::key::OriginId;
@@ -62,12 +62,13 @@ impl Check {
         of: impl Fn(&Share) -> u64,
     ) -> Expected {
         let near = self.truth.sum(id, |one| one.region == region, &of);
-        let regions = self.truth.lost_us.len();
-        let mut sums = (0..regions).map(|region| self.truth.sum(id, |one| one.region == region, &of));
-        let spoken_of =
-            regions > 1 && window_ms >= SHORTEST_PUBLISHED_MS && sums.any(|sum| sum >= limit.div_ceil(2));
+        let load =
+            |region| self.truth.load(id, |id| self.truth.sum(id, |one: &Origin| one.region == region, &of));
+        let mut regions = 0..self.truth.lost_us.len();
+        let is_long = regions.len() > 1 && window_ms >= SHORTEST_PUBLISHED_MS;
+        let spoken_of = is_long && regions.any(|region| load(region) >= limit.div_ceil(2));
         let far = if spoken_of { self.truth.sum(id, |one| one.region != region, &of) } else { 0 };
-        Expected { near, far, by_all: far > 0 || near > limit / 2 }
+        Expected { near, far, by_all: far > 0 || load(region) > limit / 2 }
     }
 
     /// A part of a region holds this of a cell at rest; `who` names the part. It is to know all of it.

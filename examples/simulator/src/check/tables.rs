@@ -46,9 +46,9 @@ impl Check {
         }
         for (key, found) in bucket.entries() {
             let Some((rule, identifier)) = keys::parse(key) else { continue };
-            let Entry { sequence, current, previous, .. } = &found.entry;
-            let cells = [(*sequence, current), (sequence.saturating_sub(1), previous)];
-            for (sequence, cell) in cells {
+            let Entry { sequence, current, previous, older, .. } = &found.entry;
+            let before = [current, previous].into_iter().chain(older);
+            for (sequence, cell) in (0..=*sequence).rev().zip(before) {
                 if *cell != Cell::default() {
                     self.wrote_cell(CellId { rule, sequence, identifier }, cell, origin, now_us);
                 }

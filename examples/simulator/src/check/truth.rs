@@ -6,9 +6,10 @@ use crate::world::keys::Shape;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use weir_core::key::OriginId;
+use weir_core::window::Used;
 
 /// Cells are kept this long after they are over, in lengths of themselves: late words about them may come.
-const KEPT_CELLS: u64 = 3;
+const KEPT_WINDOWS: u64 = 3;
 
 /// One cell of one identifier under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +84,8 @@ pub struct Origin {
 pub struct Truth {
     cells: Vec<BTreeMap<(u64, u64), Cell>>,
     cell_ms: Vec<u64>,
+    /// Of each rule: into how many cells its window is cut.
+    resolutions: Vec<u16>,
     /// Of each rule: cells before this are forgotten.
     oldest: Vec<u64>,
     origins: Vec<Origin>,
@@ -115,6 +118,7 @@ impl Truth {
         Truth {
             cells: shapes.iter().map(|_| BTreeMap::new()).collect(),
             cell_ms: shapes.iter().map(|shape| shape.cell_ms).collect(),
+            resolutions: shapes.iter().map(|shape| shape.rule.resolution()).collect(),
             oldest: vec![0; shapes.len()],
             origins: Vec::new(),
             numbers: BTreeMap::new(),
@@ -157,6 +161,29 @@ impl Truth {
 
     pub fn cell_ms(&self, rule: usize) -> u64 {
         self.cell_ms.get(rule).copied().unwrap_or(1)
+    }
+
+    pub fn resolution(&self, rule: usize) -> u16 {
+        self.resolutions.get(rule).copied().unwrap_or(1)
+    }
+
+    /// What was used in the cells of the window that ends in cell `id`, by what `of` says of each.
+    pub fn used(&self, id: CellId, of: impl Fn(CellId) -> u64) -> Used {
+        let resolution = self.resolution(id.rule);
+        let cells = (0..=u64::from(resolution)).map_while(|back| id.sequence.checked_sub(back));
+        Used::of(resolution, cells.map(|sequence| of(CellId { sequence, ..id })))
+    }
+
+    /// The most that `of` adds up to in any window that touches cell `id`; of usual windows, in the cell itself.
+    pub fn load(&self, id: CellId, of: impl Fn(CellId) -> u64) -> u64 {
+        let resolution = u64::from(self.resolution(id.rule));
+        if resolution == 1 {
+            return of(id);
+        }
+        let first = id.sequence.saturating_sub(resolution);
+        let counts: Vec<u64> =
+            (first..=id.sequence + resolution).map(|sequence| of(CellId { sequence, ..id })).collect();
+        counts.windows(resolution as usize + 1).map(|window| window.iter().sum()).max().unwrap_or(0)
     }
 
     pub fn cell(&self, id: CellId) -> Option<&Cell> {
@@ -215,9 +242,9 @@ impl Truth {
 
     /// Forgets what no window touches any more.
     pub fn forget(&mut self, unix_ms: u64) {
-        let rules = self.cells.iter_mut().zip(&self.cell_ms).zip(&mut self.oldest);
-        for ((cells, cell_ms), oldest) in rules {
-            *oldest = (unix_ms / cell_ms).saturating_sub(KEPT_CELLS);
+        let rules = self.cells.iter_mut().zip(&self.cell_ms).zip(&self.resolutions).zip(&mut self.oldest);
+        for (((cells, cell_ms), resolution), oldest) in rules {
+            *oldest = (unix_ms / cell_ms).saturating_sub(KEPT_WINDOWS * u64::from(*resolution));
             while cells.first_key_value().is_some_and(|((sequence, _), _)| sequence < oldest) {
                 cells.pop_first();
             }

@@ -66,18 +66,18 @@ mod tests {
     fn two_cells_are_the_cores() {
         let mut random = crate::random::Random::new(1);
         let mut cells = Cells::new(&Rule::new(1, 1_000));
-        let (mut used, mut sequence, mut at_us) = (Used::default(), 0, 0);
+        let (mut counts, mut sequence, mut at_us) = ([0; 2], 0, 0);
         for _ in 0..10_000 {
             at_us += random.below(400_000);
             let at = Position::at(UnixMs(START_UNIX_MS + at_us / 1_000), 1_000);
             for _ in 0..at.sequence.saturating_sub(sequence).min(2) {
-                used = Used { current: 0, previous: used.current };
+                counts = [0, counts[0]];
             }
             sequence = at.sequence;
-            assert_eq!(cells.effective(at_us), used.effective(&at));
+            assert_eq!(cells.effective(at_us), Used::of(1, counts).effective(&at));
             let cost = random.below(9);
             cells.charge(at_us, cost);
-            used.current += cost;
+            counts[0] += cost;
         }
     }
 

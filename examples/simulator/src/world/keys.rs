@@ -33,7 +33,7 @@ impl Shape {
             identifier: b"",
             duration_ms: rule.window_ms,
             epoch: 0,
-            resolution: 1,
+            resolution: rule.resolution(),
         };
         let mut before = Vec::with_capacity(MAX_KEY_BYTES);
         // A window that no key can have leaves an empty one; the plan's mistake shows in its first request.

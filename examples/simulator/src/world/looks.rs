@@ -115,7 +115,7 @@ impl World<'_> {
         let now_us = self.now_us;
         let Some(shape) = self.shapes.get(id.rule) else { return };
         let (limit, window_ms, cell_ms) = (shape.rule.limit, shape.rule.window_ms, shape.cell_ms);
-        let is_over = id.sequence + 1 < self.unix_ms() / cell_ms;
+        let is_over = id.sequence + u64::from(shape.rule.resolution()) < self.unix_ms() / cell_ms;
         let Some(cell) = self.check.truth.cell_mut(id) else { return };
         let rested_us = now_us - cell.changed_us;
         let changed_us = cell.changed_us;
@@ -237,12 +237,20 @@ impl World<'_> {
         let sums: Vec<u64> = (0..regions)
             .map(|region| self.holders(id, region).iter().map(|(_, held)| held.total).max().unwrap_or(0))
             .collect();
+        let truth = &self.check.truth;
+        let known = |id, region| truth.sum(id, |one| one.region == region, Share::known);
+        // What is known of the other cells of a finer window is less exact, as it may change or not be held any more.
+        let is_fine = shape.rule.ceiling;
+        let loads: Vec<u64> = match is_fine {
+            true => (0..regions).map(|region| truth.load(id, |id| known(id, region))).collect(),
+            false => sums.clone(),
+        };
         let is_long = window_ms >= SHORTEST_PUBLISHED_MS && regions > 1;
-        let spoken_of = is_long && sums.iter().any(|sum| *sum >= limit.div_ceil(2));
+        let spoken_of = is_long && loads.iter().any(|load| *load >= limit.div_ceil(2));
         for region in 0..regions {
             let sum = sums[region];
             let far = if spoken_of { sums.iter().sum::<u64>() - sum } else { 0 };
-            let is_hot = sum > limit / 2 || far > 0;
+            let is_hot = loads[region] > limit / 2 || far > 0;
             let surely = is_hot || !self.loses_messages;
             for (who, held) in self.holders(id, region) {
                 if who == "Redis" || !self.has_redis() || is_hot {
@@ -268,7 +276,7 @@ impl World<'_> {
                 let uses = number.is_some_and(|number| self.check.truth.share_of(id, number).own > 0);
                 let has_room = !is_crowded(process, &key);
                 let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
-                let far = (globally && near.is_some()).then_some(far);
+                let far = (globally && near.is_some() && (spoken_of || !is_fine)).then_some(far);
                 if seen.is_some() || near.is_some() {
                     self.check.rests_in_table(id, origin, seen, (near, far), self.now_us);
                 }
@@ -313,7 +321,8 @@ impl World<'_> {
         let rules = 0..self.shapes.len();
         let cells: Vec<CellId> = rules
             .flat_map(|rule| {
-                let sequence = (unix_ms / self.check.truth.cell_ms(rule)).saturating_sub(1);
+                let cells = u64::from(self.check.truth.resolution(rule));
+                let sequence = (unix_ms / self.check.truth.cell_ms(rule)).saturating_sub(cells);
                 self.check.truth.since(rule, sequence)
             })
             .collect();

@@ -93,8 +93,10 @@ impl Redis {
 
     fn merge(&mut self, merge: &Merge, now_ms: u64) -> Merged {
         let at = (merge.key.clone(), merge.sequence);
-        let before = merge.sequence.checked_sub(1).map(|sequence| (merge.key.clone(), sequence));
-        let before: Vec<Part> = before.map_or_else(Vec::new, |before| self.word(&before).current);
+        let resolution = u64::from(merge.key.parts().resolution.max(1));
+        let cells_before = (1..=resolution).map_while(|back| merge.sequence.checked_sub(back));
+        let before: Vec<Vec<Part>> =
+            cells_before.map(|sequence| self.word(&(merge.key.clone(), sequence)).current).collect();
         let cell = self.cells.entry(at.clone()).or_default();
         for (origin, own) in &merge.parts {
             raise(cell, *origin, *own);
@@ -109,7 +111,8 @@ impl Redis {
         });
         cell.expires_ms = cell.expires_ms.max(merge.expires.0).max(now_ms + MARGIN_MS);
         self.written.push(at.clone());
-        Merged { granted, previous: merge.wants_previous.then_some(before), ..self.word(&at) }
+        let previous = if merge.wants_previous { before } else { Vec::new() };
+        Merged { granted, previous, ..self.word(&at) }
     }
 
     fn raise_to(&mut self, floor: &Floor, now_ms: u64) -> Merged {
@@ -127,7 +130,7 @@ impl Redis {
     fn word(&self, at: &At) -> Merged {
         let Some(cell) = self.cells.get(at) else { return Merged { limit: u64::MAX, ..Merged::default() } };
         let current = cell.parts.iter().map(|(origin, own)| (*origin, *own)).collect();
-        Merged { granted: None, current, previous: None, limit: cell.limit }
+        Merged { granted: None, current, previous: Vec::new(), limit: cell.limit }
     }
 
     fn sweep(&mut self, now_ms: u64) {
@@ -145,11 +148,12 @@ fn raise(cell: &mut Cell, origin: OriginId, own: u64) {
     *held = own.max(*held);
 }
 
-fn fits(cell: &Cell, before: &[Part], proposal: &Proposal) -> bool {
+fn fits(cell: &Cell, before: &[Vec<Part>], proposal: &Proposal) -> bool {
     let others = cell.parts.iter().filter(|(origin, _)| **origin != proposal.origin);
     let others = others.fold(0, |sum: u64, (_, own)| sum.saturating_add(*own));
     let own = cell.parts.get(&proposal.origin).copied().unwrap_or(0).max(proposal.own);
-    let previous = before.iter().fold(proposal.global_previous, |sum, (_, own)| sum.saturating_add(*own));
+    let previous =
+        before.iter().flatten().fold(proposal.global_previous, |sum, (_, own)| sum.saturating_add(*own));
     let previous = previous.min(MAX_COUNT);
     let share = u128::from(previous) * u128::from(proposal.covered_ms) / u128::from(proposal.cell_ms.max(1));
     let used = u128::from(others.saturating_add(own).saturating_add(proposal.global_current)) + share;
