@@ -55,6 +55,10 @@ bench-aggregator *ARGS:
 bench-core *ARGS:
     cargo bench -p weir-core "$@"
 
+# Run the whole of Weir in one deterministic process, and check what must hold. `simulate --help` names the options.
+simulate *ARGS:
+    @cargo run -q {{ locked }} -p weir-simulator --bin weir-simulate -- "$@"
+
 # Feed every parser that meets outside bytes with what a fuzzer makes up. `fuzz --help` names the options.
 fuzz *ARGS:
     @exec envoy/setup/fuzz.sh "$@"

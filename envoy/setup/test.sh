@@ -25,5 +25,9 @@ export WEIR_CLOCK_SHIM="$root/target/libweir_clock_shim.so"
 export WEIR_FILTER_WASM="$root/target/weir-filter.wasm"
 # Each end-to-end test keeps several processes busy: two at a time are enough for two cores.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-2}"
+# Somebody who names tests wants those.
+if (($# == 0)); then
+    "$root/envoy/setup/simulate.sh"
+fi
 say "running the tests"
 cargo test "${locked[@]}" --workspace --no-fail-fast "$@"

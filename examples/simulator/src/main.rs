@@ -59,7 +59,7 @@ struct Args {
     /// Name the scenarios.
     #[arg(long)]
     list: bool,
-    /// One line of JSON for each run instead of the table.
+    /// One line of JSON for each run; the table goes to standard error.
     #[arg(long)]
     json: bool,
     /// Measure how exact Weir is where nothing is wrong, as Markdown.
@@ -107,6 +107,7 @@ fn simulate(args: &Args) -> Result<bool> {
         for row in &rows {
             print(&format!("{}\n", serde_json::to_string(row)?))?;
         }
+        eprint!("{}", report::table(&rows));
     } else {
         print(&report::table(&rows))?;
     }

@@ -28,6 +28,7 @@ impl Random {
     }
 
     /// Uniform over all numbers.
+    #[allow(clippy::should_implement_trait, reason = "chance is no sequence that ends")]
     pub fn next(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let drawn = a.wrapping_add(d).rotate_left(23).wrapping_add(a);

@@ -50,7 +50,7 @@ pub fn run(plan: &Plan, expected: &Expected, also: &mut dyn Observer) -> Outcome
     // Nothing of the world is looked at after a panic, and observers only count.
     let world = || World::new(plan).run(&mut Both(&mut measure, also));
     let ran = catch_unwind(AssertUnwindSafe(world));
-    let comparison = measure.comparison().clone();
+    let comparison = measure.comparison();
     let figures = match ran {
         Ok(figures) => figures,
         Err(panic) => {

@@ -27,6 +27,8 @@ pub struct Key {
     recent: VecDeque<(u64, u64)>,
     recent_cost: u64,
     window_us: u64,
+    /// Requests that Weir admitted more than the exact judge did.
+    pub balance: i64,
     /// Microseconds.
     pub last_used_us: u64,
 }
@@ -42,6 +44,7 @@ impl Key {
             recent: VecDeque::new(),
             recent_cost: 0,
             window_us,
+            balance: 0,
             last_used_us: 0,
         }
     }

@@ -25,6 +25,8 @@ pub struct Keys {
 struct OfRule {
     rule: Rule,
     keys: HashMap<u64, Key, Hasher>,
+    /// Sum of the balances of keys that were dropped, whichever way they were off.
+    balances: u64,
     /// Each key once: when to look whether it may go, and whose it is.
     leaving: VecDeque<(u64, u64)>,
 }
@@ -32,8 +34,12 @@ struct OfRule {
 impl Keys {
     /// None yet.
     pub fn new(rules: &[Rule]) -> Keys {
-        let of_rule =
-            |rule: &Rule| OfRule { rule: *rule, keys: HashMap::default(), leaving: VecDeque::new() };
+        let of_rule = |rule: &Rule| OfRule {
+            rule: *rule,
+            keys: HashMap::default(),
+            balances: 0,
+            leaving: VecDeque::new(),
+        };
         Keys { rules: rules.iter().map(of_rule).collect() }
     }
 
@@ -41,13 +47,22 @@ impl Keys {
     pub fn get(&mut self, rule: usize, identifier: u64, at_us: u64) -> &mut Key {
         let of_rule = &mut self.rules[rule];
         of_rule.forget(at_us);
-        let OfRule { rule, keys, leaving } = of_rule;
+        let OfRule { rule, keys, leaving, .. } = of_rule;
         let key = keys.entry(identifier).or_insert_with(|| {
             leaving.push_back((at_us.saturating_add(kept_us(rule)), identifier));
             Key::new(rule)
         });
         key.last_used_us = key.last_used_us.max(at_us);
         key
+    }
+
+    /// By how many requests all keys are off, one way or the other.
+    pub fn balances(&self) -> u64 {
+        let of_rule = |of_rule: &OfRule| {
+            let held: u64 = of_rule.keys.values().map(|key| key.balance.unsigned_abs()).sum();
+            of_rule.balances + held
+        };
+        self.rules.iter().map(of_rule).sum()
     }
 
     /// How many there are.
@@ -63,8 +78,8 @@ impl OfRule {
             let when = self.keys.get(&identifier).map_or(0, |key| key.last_used_us + kept_us(&self.rule));
             if when > at_us {
                 self.leaving.push_back((when, identifier));
-            } else {
-                self.keys.remove(&identifier);
+            } else if let Some(key) = self.keys.remove(&identifier) {
+                self.balances += key.balance.unsigned_abs();
             }
         }
     }

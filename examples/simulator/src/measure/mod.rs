@@ -44,6 +44,9 @@ pub struct Comparison {
     pub central: Against,
     /// Requests that the central judge decides differently from the exact one: what the law alone does.
     pub law_differs: u64,
+    /// By how many requests Weir admitted more or less than the exact judge, summed over identifiers, each for as long as its
+    /// windows go on: which of an identifier's equal requests passed is nothing to this.
+    pub off_by: u64,
     /// Admitted requests of which a shadow rule said something else than the exact judge's.
     pub shadow_differs: u64,
     /// Largest excess of what was admitted over a limit, by the rule's own law and at any moment; as part of the limit.
@@ -124,8 +127,8 @@ impl Measure {
     }
 
     /// What has come out so far.
-    pub fn comparison(&self) -> &Comparison {
-        &self.comparison
+    pub fn comparison(&self) -> Comparison {
+        Comparison { off_by: self.keys.balances(), ..self.comparison.clone() }
     }
 
     /// Keys that are held now.
@@ -198,6 +201,10 @@ impl Measure {
             against.admitted_cost += if ruling.admitted { cost } else { 0 };
             against.beyond += u64::from(admitted && !ruling.admitted);
             against.wrongly_denied += u64::from(!admitted && ruling.admitted);
+        }
+        if let Some((number, _)) = applying(&self.rules, rules).find(|(_, rule)| !rule.shadow) {
+            let key = self.keys.get(number, decided.arrival.identifier, decided.at_us);
+            key.balance += i64::from(admitted) - i64::from(said.exact.admitted);
         }
         comparison.law_differs += u64::from(said.exact.admitted != said.central.admitted);
         if admitted {

@@ -101,6 +101,7 @@ fn what_differs_is_counted_by_request_and_by_cost() {
         (6, 2, 2, 1, 1, 1)
     );
     assert_eq!((got.admitted_cost, got.over, got.worst_window), (12, 0.2, 1.2));
+    assert_eq!(got.off_by, 0, "as many of the same identifier");
     assert_eq!((got.differently(), got.beyond(), got.under()), (2.0 / 6.0, 0.2, 0.0));
     pass(&mut measure, asks(1_200, 1, 10, 1));
     assert_eq!(measure.comparison().exact.beyond, 1, "what was lost has used nothing");
@@ -158,5 +159,10 @@ fn keys_leave_when_their_windows_are_over() {
     for identifier in 0..100_000 {
         pass(&mut measure, asks(identifier, identifier, 1, 1));
     }
+    let denied = asks(100_000, 5, 1, 1);
+    measure.arrived(&denied);
+    says(&mut measure, denied, Verdict::Denied, 0);
+    (0..12).for_each(|_| pass(&mut measure, asks(100_000, 6, 1, 1)));
+    assert_eq!(measure.comparison().off_by, 3, "one too few, two too many");
     assert!(measure.keys() <= 7_100, "{} after 100 s of a key a millisecond", measure.keys());
 }
