@@ -278,7 +278,7 @@ fn who_was_subscriber_before_an_outage_does_not_put_off_who_is_now() {
         first = first.or_else(|| take_welcome(&mut world, 1 - before));
         second = second.or_else(|| take_welcome(&mut world, before));
     }
-    let mut arrives = |world: &mut World, frame: Option<(u64, Frame)>| {
+    let arrives = |world: &mut World, frame: Option<(u64, Frame)>| {
         world.last_id += 1;
         world.network.insert((world.now + 1, world.last_id), frame.unwrap());
     };
