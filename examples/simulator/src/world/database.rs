@@ -11,11 +11,14 @@ use weir_core::region::exchange::Stored;
 /// Between two cleanups, in milliseconds.
 const SWEEP_MS: u64 = 10_000;
 
+/// Of each region: how much, and when no window touches it any more.
+type Counts = BTreeMap<usize, (u64, u64)>;
+
 /// The server.
 #[derive(Clone, Debug)]
 pub struct Database {
-    /// Of each cell and region: how much, and when no window touches it any more.
-    pub rows: BTreeMap<(Key, u64), BTreeMap<usize, (u64, u64)>>,
+    /// Of each cell.
+    pub rows: BTreeMap<(Key, u64), Counts>,
     leases: BTreeMap<usize, ([u8; 16], u64)>,
     life: u64,
     swept_ms: u64,
@@ -68,7 +71,7 @@ impl Database {
     }
 
     fn sums(&self, now_ms: u64, of: impl Fn(usize) -> bool) -> Vec<Stored> {
-        let sum = |((key, sequence), regions): (&(Key, u64), &BTreeMap<usize, (u64, u64)>)| {
+        let sum = |((key, sequence), regions): (&(Key, u64), &Counts)| {
             let counted = regions.iter().filter(|(by, (_, expires_ms))| of(**by) && *expires_ms > now_ms);
             let count = counted.fold(0, |sum: u64, (_, (count, _))| sum.saturating_add(*count));
             (count > 0).then(|| Stored { key: key.clone(), sequence: *sequence, count })
