@@ -76,13 +76,13 @@ pub fn judge(
     if !reserved.admits(at, cost, limit) {
         return Verdict::Reserved;
     }
-    let left = reserved.remaining(at, limit);
+    let left = reserved.remaining(at, limit).min(entry.spared_at_once(limit));
     if let Some(standing) = standing.filter(|standing| standing.usable || policy.deny_on_failure)
         && let Some(reason) = doubt(entry, (cost, limit), left, policy.trust_first, standing, now)
     {
         return if standing.usable { Verdict::Ask(reason) } else { Verdict::Undecided };
     }
-    Verdict::Admit { spare: left.saturating_sub(cost) }
+    Verdict::Admit { spare: reserved.remaining(at, limit).saturating_sub(cost) }
 }
 
 /// What this process may spend beyond what the region knows: what is left ÷ ([`SLACK_PART`] × live origins). Alone in its

@@ -4,7 +4,7 @@ use super::charge::{Charged, Mode, UNDECIDED_RETRY_MS};
 use super::check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Reason};
 use super::consults::{MAX_ROUNDS, Need, Question, Sent, Waiting};
 use super::transact::{Make, Subject};
-use super::{Limiter, TICK_MS};
+use super::{ANSWER_SERVES_MS, Limiter, TICK_MS};
 use crate::key::{KeyParts, fingerprint};
 use crate::table::{Entry, ReservationKind, Shared};
 use crate::time::Now;
@@ -130,6 +130,17 @@ impl Limiter {
                 ConsultResult::Unjudged => self.decide_unanswered(shared, request, &waiting, now),
                 _ => self.decide_again(shared, request, waiting, now),
             }
+        }
+        if result == ConsultResult::Refused {
+            self.prolong_denial(fingerprint, question.cell_ms);
+        }
+    }
+
+    /// The region's refusal serves the key for a moment: at the limit a little comes free at any time, and every worker of the
+    /// region would ask for it again and again, though one gets it.
+    fn prolong_denial(&mut self, fingerprint: u64, cell_ms: u64) {
+        if let Some(denied) = self.slots.get(fingerprint).and_then(|slot| slot.denied.as_mut()) {
+            denied.until = denied.until.max(denied.since.after(ANSWER_SERVES_MS.min(cell_ms / 8)));
         }
     }
 

@@ -104,6 +104,16 @@ impl Entry {
         Entry { fingerprint, sequence, older: alloc::vec![Cell::default(); older], ..Entry::default() }
     }
 
+    /// As much of `limit` as may be spent without asking, all processes together. Where cells count in full a whole limit may
+    /// come free at one moment, and what all spend before they hear of each other would go beyond what a ceiling promises:
+    /// no more than one cell's part is.
+    pub fn spared_at_once(&self, limit: u64) -> u64 {
+        match self.before() {
+            0 | 1 => u64::MAX,
+            cells => limit.checked_div(cells).unwrap_or(0),
+        }
+    }
+
     /// Cells before the current one that a window touches: the key's resolution.
     pub fn before(&self) -> u64 {
         (self.older.len() as u64).saturating_add(1)

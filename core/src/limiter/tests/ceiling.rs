@@ -190,22 +190,21 @@ fn steady_traffic_gets_nine_tenths_of_the_limit() {
 
 #[test]
 fn processes_of_a_region_keep_to_a_ceiling_together() {
-    for (processes, limit, latency) in [(2, 20, (0, 0)), (3, 100, (0, 20)), (3, 1_000, (0, 20))] {
+    for (processes, limit, latency) in [(2, 20, (0, 0)), (3, 100, (0, 5)), (3, 1_000, (0, 5))] {
         let mut world = World::connected(processes, 2);
         world.latency = latency;
         let mut run = Run::new(world, ceiling_key("k", WINDOW), limit);
         run.attack();
         run.saturate(9 * WINDOW);
         let worst = run.passed.worst();
-        // When a whole limit is free again at one moment, each takes its slack before it hears of the others.
-        assert!(worst <= limit + limit / 4, "{processes} processes: {worst} of {limit}");
+        assert!(worst <= limit + limit / 20, "{processes} processes: {worst} of {limit}");
         let passed = run.passed.sum();
         assert!(
             passed * 100 >= 11 * limit * 89,
             "{processes} processes: {passed} in eleven windows of {limit}"
         );
         let consults = run.world.consults;
-        assert!(consults <= 2 * passed + 100, "{processes} processes: {consults} consults for {passed}");
+        assert!(consults <= 4 * passed + 100, "{processes} processes: {consults} consults for {passed}");
     }
 }
 
