@@ -167,6 +167,11 @@ impl Check {
 
     /// A denial that says that the limit is used up is right by what all have used.
     fn denied(&mut self, by: &Decision, id: CellId, at: &Position, cost: u64, limit: u64) {
+        let who = self.truth.number(by.origin).and_then(|number| self.truth.origin(number));
+        if who.is_some_and(|who| who.forgets) {
+            // Identifiers that share an overflow cell are denied for each other's use.
+            return;
+        }
         let before = CellId { sequence: id.sequence.saturating_sub(1), ..id };
         let after = CellId { sequence: id.sequence + 1, ..id };
         let all = |id| self.truth.sum(id, |_| true, super::truth::Share::most);
