@@ -56,7 +56,7 @@ pub use check::{
     AskResult, Beside, Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactLimit,
     MAX_TRANSACTIONS, Outcome, Policy, Reason, Told, Transactions,
 };
-pub use judge::{ANSWER_SERVES_MS, STALE_MS, TOLERANCE_PART, slack};
+pub use judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, TOLERANCE_PART, slack};
 pub use link::{FRESH_MS, GiveUp, PING_MS};
 pub use round::MAX_CHECKS;
 pub use stats::Stats;

@@ -7,7 +7,7 @@
 //! Leaves to others: measuring.
 
 use weir_core::cadence::Cadence;
-use weir_core::limiter::{ANSWER_SERVES_MS, TICK_MS, TOLERANCE_PART, WAITING_TICK_MS};
+use weir_core::limiter::{ANSWER_SERVES_MS, SLACK_PART, TICK_MS, TOLERANCE_PART, WAITING_TICK_MS};
 
 /// A way between two parts of a region, the clocks' disagreement over it included, in milliseconds.
 const WAY_MS: u64 = 2;
@@ -37,11 +37,12 @@ impl Case {
     /// Most that all Envoys of a region let pass beyond the limit.
     ///
     /// A region grants exactly by what it knows, so what it does not know may come on top. That is what processes spend
-    /// without asking, each up to its `allowance`: left ÷ (2 n), and at the least limit ÷ (50 n), summed half of what is
+    /// without asking, each up to its `allowance`: left ÷ (4 n), and at the least limit ÷ (50 n), summed a quarter of what is
     /// left or a fiftieth of the limit. Two things limit it further:
     ///
-    /// - Half of what is left can only be spent on top where grants use up the rest within the same time, before a report
+    /// - A quarter of what is left can only be spent on top where grants use up the rest within the same time, before a report
     ///   tells of it. So no more comes on top than arrives while what is spent is unknown: a tick, a push and three ways.
+    ///   Who asks tells all that he has spent, so that takes one Envoy that is flooded and others that get a trickle.
     /// - At the limit only the fiftieth is left, once of what is not reported yet and once of what others have not heard yet.
     ///
     /// Whole requests: a process whose share is below one asks for each.
@@ -52,7 +53,7 @@ impl Case {
         let others = (self.envoys - 1) as f64 / self.envoys as f64;
         let unknown_ms = (TICK_MS + WAITING_TICK_MS + PUSH_MS + 3 * WAY_MS) as f64;
         let arrives = self.with_chance(self.load * unknown_ms / self.window_ms as f64);
-        let slack = (others / 2.0).min(arrives);
+        let slack = (others / SLACK_PART as f64).min(arrives);
         let share =
             if self.limit / (TOLERANCE_PART * self.envoys) > 0 { 2.0 / TOLERANCE_PART as f64 } else { 0.0 };
         slack + share.min(arrives)
