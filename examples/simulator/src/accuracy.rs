@@ -11,6 +11,7 @@ use crate::run::{Expected, run};
 use crate::traffic::{Shape, Traffic};
 use serde::Serialize;
 use std::fmt::Write as _;
+use weir_core::region::SHORTEST_PUBLISHED_MS;
 
 /// Regions, and Envoys of each.
 const PLACES: [(u64, u64); 7] = [(1, 1), (1, 3), (1, 5), (1, 9), (1, 33), (3, 1), (10, 1)];
@@ -114,8 +115,12 @@ pub fn table(cells: &[Cell]) -> String {
     let mut text = "| regions × Envoys | more: median, worst | at | less: median, worst | at | \
                     worst moment: median, worst | its bound | at | above a bound |\n|---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
-    for (regions, envoys) in PLACES {
-        let here = || cells.iter().filter(move |cell| (cell.regions, cell.envoys) == (regions, envoys));
+    for (regions, envoys, windows) in rows() {
+        let here = || {
+            cells.iter().filter(move |cell| {
+                (cell.regions, cell.envoys) == (regions, envoys) && windows.hold(cell.window_ms)
+            })
+        };
         let (Some(more), Some(less), Some(over)) = (
             spread(here(), |cell| cell.more),
             spread(here(), |cell| cell.less),
@@ -127,7 +132,8 @@ pub fn table(cells: &[Cell]) -> String {
         let [more_at, less_at, over_at] = [more.1, less.1, over.1].map(at);
         let _ = writeln!(
             text,
-            "| {regions} × {envoys} | {}, {} | {more_at} | {}, {} | {less_at} | {}, {} | {} | {over_at} | {beyond} of {} |",
+            "| {regions} × {envoys}{} | {}, {} | {more_at} | {}, {} | {less_at} | {}, {} | {} | {over_at} | {beyond} of {} |",
+            windows.name(),
             percent(more.0),
             percent(more.1.more),
             percent(less.0),
@@ -139,6 +145,41 @@ pub fn table(cells: &[Cell]) -> String {
         );
     }
     text
+}
+
+/// Which windows a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Windows {
+    All,
+    /// Too short for other regions to hear of them: each region has its own limit.
+    Unshared,
+    Shared,
+}
+
+impl Windows {
+    fn hold(self, window_ms: u64) -> bool {
+        match self {
+            Windows::All => true,
+            Windows::Unshared => window_ms < SHORTEST_PUBLISHED_MS,
+            Windows::Shared => window_ms >= SHORTEST_PUBLISHED_MS,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Windows::All => "",
+            Windows::Unshared => ", windows below 60 s",
+            Windows::Shared => ", windows from 60 s",
+        }
+    }
+}
+
+fn rows() -> impl Iterator<Item = (u64, u64, Windows)> {
+    PLACES.into_iter().flat_map(|(regions, envoys)| {
+        let windows: &[Windows] =
+            if regions > 1 { &[Windows::Shared, Windows::Unshared] } else { &[Windows::All] };
+        windows.iter().map(move |windows| (regions, envoys, *windows))
+    })
 }
 
 /// Median of `of`, and the cell where it is largest.
