@@ -11,6 +11,12 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("steady", "half again what may pass, over three Envoys", three_envoys).expecting(three_envoys_expected),
     Scenario::new("bursts", "a whole limit within 20 ms, again and again", bursts),
     Scenario::new(
+        "one-flooded",
+        "one of five Envoys gets three limits within 8 ms, and the others what they need not ask for: the worst that slack allows",
+        one_flooded,
+    )
+    .expecting(one_flooded_expected),
+    Scenario::new(
         "window-end",
         "a limit at a window's very end, then saturation: an average over two cells lets almost twice the limit pass",
         |seed| window_end(seed, false),
@@ -65,6 +71,18 @@ fn bursts(seed: u64) -> Plan {
         vec![source(shape), spread(10, 50.0)],
         20_000,
     )
+}
+
+fn one_flooded(seed: u64) -> Plan {
+    let burst = |requests| source(Shape::Bursts { identifier: 1, requests, every_ms: 200_000, over_ms: 8 });
+    let flooded = Traffic { at: vec![(0, 0)], ..burst(3_000) };
+    let others = Traffic { at: (1..5).map(|envoy| (0, envoy)).collect(), ..burst(190) };
+    plan(seed, Topology::region(5), vec![Rule::new(1_000, 60_000)], vec![flooded, others], 20_000)
+}
+
+fn one_flooded_expected(_: &Plan) -> Expected {
+    // As fast as it comes, no report tells of what the others spend: the load is what a window of 8 ms would make of it.
+    within(&Case { regions: 1, envoys: 5, limit: 1_000, window_ms: 8, load: 3.19 })
 }
 
 /// In one Envoy, so that all that is seen is the law.
