@@ -45,6 +45,11 @@ impl Check {
             self.truth.forgets(origin);
         }
         for (key, found) in bucket.entries() {
+            if let Some(rule) = keys::parse_rule(key).filter(|_| place == Place::Overflow) {
+                for (sequence, cell) in found.entry.cells().filter(|(_, cell)| cell.own > 0) {
+                    self.truth.overflows(rule, sequence, origin, cell.own);
+                }
+            }
             let Some((rule, identifier)) = keys::parse(key) else { continue };
             let Entry { sequence, current, previous, older, .. } = &found.entry;
             let before = [current, previous].into_iter().chain(older);

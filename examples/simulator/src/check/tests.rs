@@ -1,6 +1,7 @@
 //! Checkers that cannot fail are none: each is shown what it must not like.
 
-use crate::check::Decision as By;
+use crate::check::rest::Seen;
+use crate::check::{CellId, Decision as By};
 use crate::observe::Nobody;
 use crate::plan::{Network, Plan, Rule, Topology};
 use crate::traffic::Arrival;
@@ -85,6 +86,41 @@ fn a_belief_that_exceeds_the_truth_is_seen() {
 #[test]
 fn an_envoy_that_does_not_know_all_in_the_end_is_seen() {
     assert_eq!(with_entry(|entry| entry.current.region_others -= 1), ["rest"]);
+}
+
+/// Complaints about a table that has forgotten some, which holds this of a cell of which it let 15 pass.
+fn forgetful(identifier: u64, seen: Seen, overflow: u64, looks: usize) -> usize {
+    let plan = plan(1);
+    let mut world = rested(&plan);
+    let origin = world.origin_of(0);
+    let check = world.check_mut();
+    let number = check.truth.number(origin).unwrap();
+    let sequence = check.truth.since(0, 0).next().unwrap().sequence;
+    check.truth.forgets(number);
+    check.truth.overflows(0, sequence, number, overflow);
+    for _ in 0..looks {
+        let id = CellId { rule: 0, sequence, identifier };
+        check.rests_in_table(id, origin, Some(seen), (None, None), 24_000_000);
+    }
+    check.violations().len()
+}
+
+#[test]
+fn what_neither_an_entry_nor_the_overflow_cell_holds_is_seen() {
+    let seen = Seen { own: 13, ..Seen::default() };
+    assert_eq!(forgetful(7, seen, 0, 1), 1);
+    assert_eq!(forgetful(7, seen, 1, 1), 1);
+    assert_eq!(forgetful(7, seen, 3, 1), 0);
+    assert_eq!(forgetful(7, seen, 3, 2), 1, "it accounts for no more than it holds");
+}
+
+#[test]
+fn a_base_that_is_not_known_is_seen_where_there_is_one() {
+    let unbased = Seen { unbased: true, ..Seen::default() };
+    assert_eq!(forgetful(8, unbased, 0, 1), 0, "nothing was spent");
+    assert_eq!(forgetful(8, Seen { own: 1, ..unbased }, 0, 1), 1);
+    assert_eq!(forgetful(7, unbased, 15, 1), 1);
+    assert_eq!(forgetful(7, Seen { own: 15, ..unbased }, 0, 1), 1);
 }
 
 #[test]

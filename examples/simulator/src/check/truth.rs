@@ -88,6 +88,8 @@ pub struct Truth {
     resolutions: Vec<u16>,
     /// Of each rule: cells before this are forgotten.
     oldest: Vec<u64>,
+    /// Of each rule, cell and origin: what its overflow cell holds as spent, whoever's.
+    overflows: BTreeMap<(usize, u64, u32), u64>,
     origins: Vec<Origin>,
     numbers: BTreeMap<OriginId, u32>,
     envoys: usize,
@@ -120,6 +122,7 @@ impl Truth {
             cell_ms: shapes.iter().map(|shape| shape.cell_ms).collect(),
             resolutions: shapes.iter().map(|shape| shape.rule.resolution()).collect(),
             oldest: vec![0; shapes.len()],
+            overflows: BTreeMap::new(),
             origins: Vec::new(),
             numbers: BTreeMap::new(),
             envoys: envoys.max(1),
@@ -157,6 +160,19 @@ impl Truth {
         if let Some(origin) = self.origins.get_mut(number as usize) {
             origin.forgets = true;
         }
+    }
+
+    /// An origin's overflow cell holds `own` as spent.
+    pub fn overflows(&mut self, rule: usize, sequence: u64, origin: u32, own: u64) {
+        let known = self.overflows.entry((rule, sequence, origin)).or_default();
+        *known = own.max(*known);
+    }
+
+    /// Whether an origin's overflow cell accounts for `missing` of cell `id`. What it did is taken from it, so that it
+    /// accounts for no more than it holds.
+    pub fn accounts_for(&mut self, id: CellId, origin: u32, missing: u64) -> bool {
+        let left = self.overflows.get_mut(&(id.rule, id.sequence, origin));
+        missing == 0 || left.is_some_and(|left| left.checked_sub(missing).map(|less| *left = less).is_some())
     }
 
     pub fn cell_ms(&self, rule: usize) -> u64 {
@@ -249,5 +265,8 @@ impl Truth {
                 cells.pop_first();
             }
         }
+        let oldest = &self.oldest;
+        self.overflows
+            .retain(|(rule, sequence, _), _| oldest.get(*rule).is_some_and(|first| sequence >= first));
     }
 }

@@ -75,10 +75,14 @@ impl Shape {
 
 /// Rule and identifier of a key; `None` for one that no request has, as an overflow cell's.
 pub fn parse(key: &[u8]) -> Option<(usize, u64)> {
-    let parts = KeyParts::decode(key).ok()?;
-    let rule = std::str::from_utf8(parts.namespace.strip_prefix(b"rule-")?).ok()?.parse().ok()?;
-    let identifier = std::str::from_utf8(parts.identifier).ok()?.parse().ok()?;
-    Some((rule, identifier))
+    let identifier = std::str::from_utf8(KeyParts::decode(key).ok()?.identifier).ok()?.parse().ok()?;
+    Some((parse_rule(key)?, identifier))
+}
+
+/// Rule of a key, also of an overflow cell's.
+pub fn parse_rule(key: &[u8]) -> Option<usize> {
+    let namespace = KeyParts::decode(key).ok()?.namespace;
+    std::str::from_utf8(namespace.strip_prefix(b"rule-")?).ok()?.parse().ok()
 }
 
 /// Rules that a mask names.
