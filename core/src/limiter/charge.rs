@@ -133,7 +133,11 @@ impl Limiter {
             make: if mode == Mode::Look { Make::Never } else { Make::Always },
         };
         let change = |entry: &mut Entry, at: &Position| {
-            let settled = mode != Mode::Look && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
+            // An overflow cell is no place for what the worker remembers of the key: nobody would find a lease again there
+            // by the key's own fingerprint, and what the region acknowledged of the key says nothing of the cell.
+            let is_own = entry.fingerprint == item.fingerprint;
+            let settles = is_own && mode != Mode::Look;
+            let settled = settles && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
             let cost_and_limit = (item.cost, item.limit);
             let mut verdict = judge(entry, at, cost_and_limit, &check.policy, standing, now.mono);
             let mut leased = 0;
@@ -146,8 +150,7 @@ impl Limiter {
                         entry.viewed = now.mono;
                     }
                     entry.charge(item.cost, now.mono);
-                    // In an overflow cell nobody would find the lease again by the key's own fingerprint.
-                    if entry.fingerprint == item.fingerprint {
+                    if is_own {
                         leased =
                             take_lease(entry, slot.as_ref(), lease_tag, spare, item.cost, origins, now.mono);
                     }

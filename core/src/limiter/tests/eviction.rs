@@ -64,6 +64,32 @@ fn unreported_work_stays_and_newcomers_share_a_cell() {
 }
 
 #[test]
+fn what_was_acknowledged_of_a_key_says_nothing_of_the_cell_that_it_shares() {
+    let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
+    world.run(1_000);
+    let known = key("known", HOUR);
+    for _ in 0..20 {
+        assert!(world.passes(0, 0, &[check(&known, 100, 1)]));
+        world.run(60);
+    }
+    world.run(500);
+    // Two that are not stored yet take its place.
+    for stranger in keys(2, HOUR) {
+        assert!(world.passes(0, 0, &[check(&stranger, 100, 1)]));
+    }
+    assert!(world.entry(0, &known).is_none());
+    // Without a question, whose answer would tell the region as well.
+    let mut shadow = check(&known, 100, 1);
+    shadow.policy.shadow = true;
+    assert!(world.passes(0, 0, &[shadow]));
+    assert!(world.sum_of(|stats| stats.overflows) > 0);
+    world.run(500);
+    let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+    let overflow = key(core::str::from_utf8(OVERFLOW_IDENTIFIER).unwrap(), HOUR);
+    assert_eq!((world.regional(&known, at).0, world.regional(&overflow, at).0), (20, 1));
+}
+
+#[test]
 fn a_flood_leaves_the_limits_of_known_keys_intact() {
     let mut world = World::with(1, 1, TINY, false);
     world.run(1_000);
