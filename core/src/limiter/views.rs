@@ -37,7 +37,8 @@ impl Limiter {
             };
             let change = |entry: &mut Entry, _: &Position| {
                 let based = entry.is_unbased();
-                let changed = entry.merge(view, now.mono);
+                // A push may come from an aggregator that has not heard all that this process has told another.
+                let changed = entry.merge(view, make != Make::WhereFree, now.mono);
                 (based && !entry.is_unbased(), changed)
             };
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
@@ -195,7 +196,7 @@ impl Limiter {
             }
             let based = entry.is_unbased();
             for view in views.clone() {
-                entry.merge(view, now.mono);
+                entry.merge(view, true, now.mono);
             }
             (based && !entry.is_unbased(), true)
         };

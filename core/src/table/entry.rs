@@ -249,16 +249,17 @@ impl Entry {
         self.release(tag, sequence).map(|amount| (sequence, amount))
     }
 
-    /// Merges what the region knows. Everything grows by max; an unbased cell gets its base, once. True if it
-    /// changed anything but the time.
-    pub fn merge(&mut self, view: &wire::View, now: MonoMs) -> bool {
+    /// Merges what the region knows. Everything grows by max; an unbased cell gets its base, once, where the view
+    /// `tells_base`: it answers a question or a report without one, and is all that the region holds of this process. True if
+    /// it changed anything but the time.
+    pub fn merge(&mut self, view: &wire::View, tells_base: bool, now: MonoMs) -> bool {
         self.viewed = now;
         let Some(cell) = self.cell_mut(view.sequence) else { return false };
         let before = *cell;
         let bounded = |count: u64| count.min(MAX_COUNT);
         cell.region_others = cell.region_others.max(bounded(view.region_others));
         cell.global_others = cell.global_others.max(bounded(view.global_others));
-        if cell.unbased {
+        if cell.unbased && tells_base {
             cell.own = cell.own.saturating_add(bounded(view.own)).min(MAX_COUNT);
             cell.unbased = false;
         }
@@ -342,6 +343,9 @@ impl Entry {
 
 impl Cell {
     fn used(&self) -> u64 {
-        self.own.saturating_add(self.region_others).saturating_add(self.global_others)
+        // Without a base `own` is what came on top of it, and what the region has confirmed is some of it at the least.
+        let base = if self.unbased { self.confirmed } else { 0 };
+        let own = self.own.saturating_add(base);
+        own.saturating_add(self.region_others).saturating_add(self.global_others)
     }
 }

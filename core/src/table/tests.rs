@@ -1,7 +1,7 @@
 use super::entry::MAX_OLDER;
 use super::*;
 use crate::time::{MonoMs, UnixMs};
-use crate::window::Position;
+use crate::window::{Position, Used};
 use crate::wire;
 use proptest::prelude::*;
 use std::vec;
@@ -133,7 +133,7 @@ proptest! {
         let merged = |order: Vec<wire::View>| {
             let mut entry = Entry::new(1, resolution, 10);
             for view in &order {
-                entry.merge(view, MonoMs(1));
+                entry.merge(view, true, MonoMs(1));
             }
             entry.cells().map(|(_, cell)| *cell).collect::<Vec<_>>()
         };
@@ -203,8 +203,8 @@ fn a_base_is_added_once() {
     entry.current.unbased = true;
     entry.charge(2, MonoMs(1));
     let view = wire::View { sequence: 10, own: 7, ..Default::default() };
-    entry.merge(&view, MonoMs(2));
-    entry.merge(&view, MonoMs(3));
+    entry.merge(&view, true, MonoMs(2));
+    entry.merge(&view, true, MonoMs(3));
     assert_eq!((entry.current.own, entry.current.unbased), (9, false));
 }
 
@@ -295,4 +295,18 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_push_is_no_base() {
+    let unbased = Cell { unbased: true, ..Cell::default() };
+    let mut entry = Entry { sequence: 7, current: unbased, ..Entry::default() };
+    entry.charge(3, MonoMs(1));
+    let push = wire::View { sequence: 7, own: 4, region_others: 2, ..Default::default() };
+    entry.merge(&push, false, MonoMs(2));
+    assert!(entry.is_unbased(), "another aggregator may have heard more");
+    assert_eq!(entry.used(), Used::Average { current: 9, previous: 0 }, "but it has heard of that much");
+    entry.merge(&wire::View { own: 5, ..push }, true, MonoMs(3));
+    assert!(!entry.is_unbased());
+    assert_eq!((entry.current.own, entry.used()), (8, Used::Average { current: 10, previous: 0 }));
 }

@@ -88,8 +88,8 @@ impl Check {
             });
         }
         let passed = share.admitted + share.neighbour + share.reserved;
-        // A base that the region had kept may hold what it once granted.
-        let passed = if who.forgets { passed.max(share.proposed) } else { passed };
+        // A base that the region had kept may hold what it once granted and nobody spent, and new use comes on top of it.
+        let passed = if who.forgets { passed.saturating_add(share.proposed) } else { passed };
         if share.own > passed && !made_up {
             self.violated("charge", now_us, || {
                 format!("Envoy {} holds {} of {id:?} where {passed} passed", who.envoy, share.own)

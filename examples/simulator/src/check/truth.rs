@@ -10,6 +10,8 @@ use weir_core::window::Used;
 
 /// Cells are kept this long after they are over, in lengths of themselves: late words about them may come.
 const KEPT_WINDOWS: u64 = 3;
+/// And for so long at the least: what waits for a store that is frozen comes late.
+const KEPT_MS: u64 = 30_000;
 
 /// One cell of one identifier under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -260,7 +262,8 @@ impl Truth {
     pub fn forget(&mut self, unix_ms: u64) {
         let rules = self.cells.iter_mut().zip(&self.cell_ms).zip(&self.resolutions).zip(&mut self.oldest);
         for (((cells, cell_ms), resolution), oldest) in rules {
-            *oldest = (unix_ms / cell_ms).saturating_sub(KEPT_WINDOWS * u64::from(*resolution));
+            let kept = (KEPT_WINDOWS * u64::from(*resolution)).max(KEPT_MS / cell_ms);
+            *oldest = (unix_ms / cell_ms).saturating_sub(kept);
             while cells.first_key_value().is_some_and(|((sequence, _), _)| sequence < oldest) {
                 cells.pop_first();
             }

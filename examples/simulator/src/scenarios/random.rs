@@ -5,8 +5,17 @@ use crate::plan::{Fault, Link, Network, Part, Plan, Rule, Topology, Wrong};
 use crate::random::Random;
 use crate::traffic::{Shape, Traffic};
 
-/// The plan of a seed.
+/// The plan of a seed, with tables that hold everything and clocks that are right: there the checkers are exact.
 pub(super) fn plan(seed: u64) -> Plan {
+    let mut plan = wild(seed);
+    (plan.topology.buckets, plan.topology.keys_per_bucket) = (4_096, 8);
+    plan.faults.retain(|fault| !matches!(fault.what, Wrong::Skew { .. }));
+    plan
+}
+
+/// The plan of a seed, with tables far too small and clocks that step as well. What an Envoy has forgotten, and which cell a moment
+/// falls into by a wrong clock, the checkers know less exactly: now and then they see something where nothing is.
+pub(super) fn wild(seed: u64) -> Plan {
     let mut dice = Random::new(seed).fork("scenario", 0);
     let topology = topology(&mut dice);
     let rules: Vec<Rule> = (0..=dice.below(3)).map(|_| rule(&mut dice)).collect();
