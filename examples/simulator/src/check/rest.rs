@@ -90,7 +90,8 @@ impl Check {
             };
             let part = held.parts.get(&origin.id).copied().unwrap_or(0);
             let known = if origin.lives { share.known() } else { share.left };
-            least += known;
+            // What only the dead had told, a region that lost all may have made up for or not.
+            least += if made_up && !origin.lives { 0 } else { known };
             most += share.most();
             let fits = (known..=share.most()).contains(&part);
             // What was asked for may have been granted by an answer that got lost.
