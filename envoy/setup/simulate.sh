@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Simulates for about two minutes: every scenario at one seed, twice with the same bytes, then what fresh seeds make up.
+# Simulates for about a minute: every scenario at one seed, twice with the same bytes, then what fresh seeds make up.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-fresh_seconds=85
+fresh_seconds=40
 
 cargo build "${locked[@]}" -p weir-simulator
 simulate="$root/target/debug/weir-simulate"

@@ -8,7 +8,7 @@ use crate::traffic::Arrival;
 use crate::world::keys::{self, Shape};
 use smallvec::SmallVec;
 use weir_core::key::OriginId;
-use weir_core::limiter::{Cause, Decision as Decided, Outcome};
+use weir_core::limiter::{ANSWER_SERVES_MS, Cause, Decision as Decided, Outcome};
 use weir_core::time::UnixMs;
 use weir_core::window::Position;
 use weir_core::wire::Consult;
@@ -16,6 +16,8 @@ use weir_core::wire::Consult;
 /// A decision this near to the border of two cells may have been made in either: the moment moves a little while frames
 /// are taken.
 const BORDER_MS: u64 = 10;
+/// A refusal of the region serves its key for a while.
+const REFUSED_MS: u64 = BORDER_MS + ANSWER_SERVES_MS;
 /// First look whether a cell has come to rest, after its change.
 pub(crate) const FIRST_LOOK_US: u64 = 20_000;
 
@@ -181,14 +183,14 @@ impl Check {
         // A worker whose clock is behind may stand before a cell that others have begun.
         let ahead = self.truth.used(after, all);
         let start = at.seen_from(id.sequence + 1);
-        let earlier = Position { elapsed_ms: at.elapsed_ms.saturating_sub(BORDER_MS), ..*at };
+        let earlier = Position { elapsed_ms: at.elapsed_ms.saturating_sub(REFUSED_MS), ..*at };
         if !used.admits(&earlier, cost, limit)
             || made_up
             || self.is_unsteady(born_us.min(by.now_us), at.cell_ms)
         {
             return;
         }
-        let first = at.elapsed_ms < BORDER_MS;
+        let first = at.elapsed_ms < REFUSED_MS;
         if ahead.admits(&start, cost, limit) && !first {
             self.violated("denial", by.now_us, || {
                 format!("{cost} of {id:?} was denied though all have used {used:?}, limit {limit}")
