@@ -115,7 +115,6 @@ async fn metrics_have_labels() {
     let shadow = with(rule("v1.watched", 1), json!({ "shadow": true }));
     let exempt = with(rule("paid", 2), json!({ "overrides": [{ "identifier": "vip", "exempt": true }] }));
     let region = region(&config(&[shadow, exempt])).await;
-    region.settled().await;
     for key in ["a", "a", "a", "vip"] {
         region.envoy().send(get_as(key)).await.unwrap();
     }

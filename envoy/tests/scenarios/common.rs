@@ -18,13 +18,15 @@ pub struct Region {
 }
 
 impl Region {
-    /// `envoys` Envoys with `config`, connected.
+    /// `envoys` Envoys with `config`, connected, that know how many they are: until then each request asks, and what is granted
+    /// to several at once and not used up stays counted.
     pub async fn start(envoys: usize, options: EnvoyOptions, config: &Value) -> Self {
         let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
         let mut region = Self { envoys: Vec::new(), aggregator };
         for _ in 0..envoys {
             region.add(options.clone(), config).await;
         }
+        region.settled().await;
         region
     }
 
@@ -36,8 +38,7 @@ impl Region {
         connected(self.envoys.last().unwrap()).await;
     }
 
-    /// Waits until every Envoy knows how many there are.
-    pub async fn settled(&self) {
+    async fn settled(&self) {
         for envoy in &self.envoys {
             settled(envoy).await;
         }

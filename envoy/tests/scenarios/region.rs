@@ -24,7 +24,6 @@ fn assert_close(passed: u64, exact: u64) {
 /// Sends twice the limit to two Envoys.
 async fn check(limit: u64) {
     let region = Region::start(2, EnvoyOptions::default(), &config(&[rule("r", limit)])).await;
-    region.settled().await;
     let addresses = region.envoys.iter().map(|envoy| envoy.address()).collect();
     let plan = LoadPlan::of(addresses, CONNECTIONS, 2 * limit, |number| (side(number), get_as("a")));
     let report = load::run(plan).await.unwrap();
@@ -59,7 +58,6 @@ async fn two_envoys_share_a_window_that_moves() {
     const WINDOW_MS: u64 = 5_000;
     let short = with(rule("r", LIMIT), json!({ "window": WINDOW_MS }));
     let region = Region::start(2, EnvoyOptions::default(), &config(&[short])).await;
-    region.settled().await;
     let addresses = region.envoys.iter().map(|envoy| envoy.address()).collect();
     let times = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&times);
