@@ -7,6 +7,13 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixMs(pub u64);
 
+impl UnixMs {
+    /// The moment `ms` later.
+    pub const fn after(self, ms: u64) -> UnixMs {
+        UnixMs(self.0.saturating_add(ms))
+    }
+}
+
 /// Milliseconds on a monotonic clock that all workers of one process share; its zero means nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MonoMs(pub u64);

@@ -44,7 +44,7 @@ fn the_least_configuration_has_the_documented_defaults() {
     let config = Config::parse(with_rules(&format!("[{RULE}]")).as_bytes()).unwrap();
     assert_eq!(config.workspace, "default");
     assert_eq!((config.aggregator.cluster.as_str(), config.aggregator.token.is_none()), ("weir", true));
-    assert_eq!(config.aggregator.authority, None);
+    assert_eq!((config.aggregator.authority, config.aggregator.trace), (None, false));
     assert_eq!((config.table.buckets, config.table.keys_per_bucket), (32_768, 8));
     assert_eq!(config.responses, Default::default());
     assert!(!config.test_faults);
@@ -60,7 +60,8 @@ fn the_least_configuration_has_the_documented_defaults() {
 
 const WHOLE: &str = r#"{
     "workspace": "acme.prod",
-    "aggregator": {"cluster": "outbound|80||weir.svc", "token": "secret", "authority": "weir.example"},
+    "aggregator": {"cluster": "outbound|80||weir.svc", "token": "secret", "authority": "weir.example",
+        "trace": true},
     "table": {"buckets": 1e3, "keys_per_bucket": 4.0},
     "responses": {"draft_headers": true, "problem_json": true, "on_allow": true},
     "test_faults": true,
@@ -242,7 +243,38 @@ fn rules_that_are_wrong() {
             "rules[0].cost: -1 is not a cost; expected a whole number, 0 or more, or an object",
         ),
         (r#""cost": {"header": "x"}"#, "rules[0].cost.cap: it is missing"),
+        (
+            r#""cost": {"response_header": "x", "cap": 9, "header": "y", "reserve": 1}"#,
+            "rules[0].cost: there is no field \"header\" here",
+        ),
+        (r#""cost": {"response_header": "x", "cap": 9}"#, "rules[0].cost.reserve: it is missing"),
+        (
+            r#""cost": {"response_header": "x", "cap": 9, "reserve": 10}"#,
+            "rules[0].cost.reserve: 10 is out of range",
+        ),
+        (
+            r#""cost": {"response_header": "x", "cap": 9, "reserve": 1, "default": 10}"#,
+            "rules[0].cost.default: 10 is out of range",
+        ),
+        (
+            r#""cost": {"response_header": "x", "cap": 9, "reserve": 1, "timeout": "2h"}"#,
+            "rules[0].cost.timeout: \"2h\" is out of range",
+        ),
+        (
+            r#""cost": {"response_header": "x", "cap": 9, "reserve": 1}, "strategy": "log""#,
+            "rules[0].cost: an object cannot be told by a response",
+        ),
+        (
+            r#""cost": {"response_header": "x", "cap": 9, "reserve": 1}, "ceiling": true"#,
+            "rules[0].cost: an object cannot be told by a response, as a ceiling",
+        ),
         (r#""cost": {"header": "x", "cap": 0}"#, "rules[0].cost.cap: 0 is out of range"),
+        (r#""ban": {"denials": 0, "within": "1m", "for": "1m"}"#, "rules[0].ban.denials: 0 is out of range"),
+        (r#""ban": {"denials": 1, "within": "1m"}"#, "rules[0].ban.for: it is missing"),
+        (
+            r#""ban": {"denials": 1, "within": "1m", "for": "2m", "up_to": "1m"}"#,
+            "rules[0].ban.up_to: \"1m\" is shorter than the first ban",
+        ),
         (r#""cost": {"header": "x", "cap": 5, "default": 6}"#, "rules[0].cost.default: 6 is out of range"),
         (
             r#""missing": "allow""#,

@@ -5,7 +5,10 @@ mod common;
 use common::allocations;
 use proptest::prelude::*;
 use std::sync::LazyLock;
-use weir_core::rules::{Action, Config, Lines, MAX_IDENTIFIER_BYTES, Request, Scratch};
+use weir_core::control::{Banned, Control, Controls, Effect, Target, Who, parse_network};
+use weir_core::rules::{Action, Config, Lines, Live, MAX_IDENTIFIER_BYTES, Request, Scratch};
+use weir_core::time::UnixMs;
+use weir_core::wire;
 
 #[derive(Clone, Debug, Default)]
 struct Headers {
@@ -68,20 +71,21 @@ fn check(lines: &[(&str, &str)], expected: &[Expected<'_>]) {
     let request = Headers::of(lines);
     // Twice: nothing of a request may stay in the scratch.
     for _ in 0..2 {
-        let checks = config.resolve(&request, &mut scratch);
+        let checks = config.resolve(&request, &Live::default(), &mut scratch);
         assert_eq!(checks.len(), expected.len(), "{lines:?}");
         for (check, (rule, identifier, action)) in checks.zip(expected) {
             let found = String::from_utf8_lossy(check.identifier);
             assert_eq!((check.rule_index, &*found, &check.action), (*rule, *identifier, action), "{lines:?}");
             assert_eq!(check.rule.name, config.rules[*rule].name);
         }
-        config.resolve(&Headers::of(&[(":path", "/claims/other/"), ("x-api-key", "other")]), &mut scratch);
+        let other = Headers::of(&[(":path", "/claims/other/"), ("x-api-key", "other")]);
+        config.resolve(&other, &Live::default(), &mut scratch);
     }
 }
 
 #[test]
 fn requests_resolve_to_checks() {
-    let limit = |limit, cost| Action::Limit { limit, cost };
+    let limit = |limit, cost| Action::Limit { limit, cost, epoch: 0 };
     let login = [(":method", "POST"), (":authority", "www.Example.com"), (":path", "//login?user=al%7Cice")];
     let and = |more: &[(&'static str, &'static str)]| [&login[..], more].concat();
     for (lines, expected) in [
@@ -137,12 +141,144 @@ fn a_warm_scratch_allocates_nothing() {
         Headers::of(&[(":path", "/claims/x"), ("cookie", "a=b; s=1"), (":authority", "a.b")]),
     ];
     requests[4].claim = b"alice".into();
+    let controls = controls(&[
+        ("keys", "k", Effect::Limit(7)),
+        ("keys", "*-a*", Effect::Credit(7)),
+        ("*", "*", Effect::Reset),
+        ("login", "2001:db8::/32", Effect::Exempt),
+        ("*", "198.51.0.0/16", Effect::Exempt),
+    ]);
+    let live = Live { controls: Some(&controls), now: UnixMs(0) };
     let mut resolve_all =
-        || requests.iter().map(|request| config.resolve(request, &mut scratch).count()).sum::<usize>();
+        || requests.iter().map(|request| config.resolve(request, &live, &mut scratch).count()).sum::<usize>();
     resolve_all();
     let mut checks = 0;
     let allocated = allocations(|| checks = (0..100).map(|_| resolve_all()).sum());
     assert_eq!((checks, allocated), (500, 0));
+}
+
+/// Live controls in force at moment 0, each a scope, an identifier or a network, and an effect.
+fn controls(said: &[(&str, &str, Effect)]) -> Controls {
+    let entry = |(revision, (scope, who, effect)): (u64, &(&str, &str, Effect))| {
+        let who = match parse_network(who) {
+            Ok(network) => Who::Network(network),
+            Err(_) => Who::Identifier((*who).to_owned()),
+        };
+        let target = Target { workspace: "default".into(), scope: (*scope).into(), who, window_ms: None };
+        Control { target, effect: *effect, expires: None, revision }.to_wire()
+    };
+    let entries: Vec<_> = (1..).zip(said).map(entry).collect();
+    let mut controls = Controls::default();
+    controls.apply(&wire::Controls {
+        life: 1,
+        entries,
+        complete_through: 100,
+        from_scratch: true,
+        ..Default::default()
+    });
+    assert_eq!(controls.iter().count(), said.len());
+    controls
+}
+
+fn actions(config: &Config, controls: &Controls, lines: &[(&str, &str)]) -> Vec<Action> {
+    let live = Live { controls: Some(controls), now: UnixMs(0) };
+    let mut scratch = Scratch::default();
+    config.resolve(&Headers::of(lines), &live, &mut scratch).map(|check| check.action).collect()
+}
+
+#[test]
+fn what_is_said_live_counts_before_what_is_configured() {
+    let config = Config::parse(CONFIG.as_bytes()).unwrap();
+    let controls = controls(&[
+        ("keys", "vip-1", Effect::Limit(7)),
+        ("keys", "vip-1", Effect::Credit(3)),
+        ("keys", "slow", Effect::Credit(10)),
+        ("keys", "slow", Effect::Reset),
+        ("keys", "vip-2", Effect::Ban),
+        ("*", "k", Effect::Exempt),
+        ("keys", "vip-3", Effect::Credit(10)),
+        ("claims", r"\-|*", Effect::Ban),
+        ("login", "192.0.2.0/24", Effect::Ban),
+        ("login", r"7.7.7.0/24|vip", Effect::Limit(99)),
+    ]);
+    let limit = |limit, epoch| Action::Limit { limit, cost: 1, epoch };
+    let banned = Action::Ban(Banned::ForEver);
+    for (key, expected) in [
+        ("vip-1", limit(10, 0)),
+        ("slow", limit(15, 4)),
+        ("vip-2", banned),
+        ("vip-3", Action::Exempt),
+        ("k", Action::Exempt),
+        ("other", limit(100, 0)),
+    ] {
+        assert_eq!(actions(&config, &controls, &[("x-api-key", key)]), [expected], "{key}");
+    }
+    let login = [(":method", "POST"), (":authority", "a.example.com"), (":path", "/login?user=vip")];
+    assert_eq!(actions(&config, &controls, &login), [banned]);
+    // The rule's identifier is by what a proxy said, live networks by the peer unless `addresses` says otherwise.
+    let proxied = |user| {
+        let path = format!("/login?user={user}");
+        let login = [(":method", "POST"), (":authority", "a.example.com"), (":path", path.as_str())];
+        actions(&config, &controls, &[&login[..], &[("x-forwarded-for", "7.7.7.7")]].concat())
+    };
+    assert_eq!(proxied("vip"), [limit(99, 0)]);
+    assert_eq!(proxied("other"), [banned]);
+    assert_eq!(actions(&config, &controls, &[(":path", "/claims/x")]), [banned]);
+}
+
+#[test]
+fn limits_of_logs_and_ledgers_keep_within_what_these_can_hold() {
+    let text = r#"{"aggregator": {"cluster": "c"}, "rules": [
+        {"name": "log", "strategy": "log", "identifier": {"header": "x"}, "limit": 9, "window": "1m"},
+        {"name": "cards", "strategy": "ledger", "identifier": {"header": "x"}, "zone": 7}]}"#;
+    let config = Config::parse(text.as_bytes()).unwrap();
+    let limit = |limit, epoch| Action::Limit { limit, cost: 1, epoch };
+    for (said, expected) in [
+        (&[("*", "a", Effect::Limit(1_000_000))][..], [limit(100_000, 0), limit(0, 0)]),
+        (&[("*", "a", Effect::Credit(1 << 53))], [limit(100_000, 0), limit(0, 0)]),
+        (&[("*", "b", Effect::Exempt), ("*", "a", Effect::Reset)], [limit(9, 2), limit(0, 2)]),
+        (&[("*", "a", Effect::Exempt)], [Action::Exempt; 2]),
+    ] {
+        assert_eq!(actions(&config, &controls(said), &[("x", "a")]), expected, "{said:?}");
+    }
+}
+
+#[test]
+fn addresses_are_let_pass_or_denied() {
+    let addresses = r#"{"addresses": {"trusted_proxies": 1, "allow": ["10.0.0.0/8", "10.6.6.6"],
+        "deny": ["10.6.0.0/16", "2001:db8::/32"]}, "#;
+    let config = Config::parse(CONFIG.replacen('{', addresses, 1).as_bytes()).unwrap();
+    let limit = Action::Limit { limit: 100, cost: 1, epoch: 0 };
+    let none = Controls::default();
+    let live = controls(&[
+        ("*", "10.6.7.0/24", Effect::Exempt),
+        ("keys", "10.6.8.0/24", Effect::Exempt),
+        ("*", "10.0.0.0/9", Effect::Ban),
+        ("keys", "192.0.2.1", Effect::Ban),
+        ("keys", "bad", Effect::Ban),
+    ]);
+    let banned = Action::Ban(Banned::ForEver);
+    for (address, key, configured, with_live) in [
+        ("10.1.1.1", "k", Some(Action::Exempt), Some(banned)),
+        ("10.200.1.1", "k", Some(Action::Exempt), Some(Action::Exempt)),
+        ("10.200.1.1", "bad", Some(Action::Exempt), Some(banned)),
+        ("10.6.1.1", "k", None, None),
+        ("10.6.6.6", "k", Some(Action::Exempt), Some(Action::Exempt)),
+        ("10.6.7.1", "k", None, Some(Action::Exempt)),
+        ("10.6.8.1", "k", None, None),
+        ("[2001:db8::1]:80", "k", None, None),
+        ("192.0.2.1", "k", Some(limit), Some(banned)),
+        ("192.0.2.2", "k", Some(limit), Some(limit)),
+    ] {
+        for (controls, expected) in [(&none, configured), (&live, with_live)] {
+            let request = Headers::of(&[("x-forwarded-for", address), ("x-api-key", key)]);
+            let mut scratch = Scratch::default();
+            let live = Live { controls: Some(controls), now: UnixMs(0) };
+            let mut checks = config.resolve(&request, &live, &mut scratch);
+            assert_eq!(checks.address_is_denied(), expected.is_none(), "{address} {key}");
+            assert_eq!(checks.next().map(|check| check.action), expected, "{address} {key}");
+        }
+    }
 }
 
 #[test]
@@ -150,7 +286,8 @@ fn huge_headers_are_digested() {
     let config = Config::parse(CONFIG.as_bytes()).unwrap();
     let mut scratch = Scratch::default();
     let request = Headers::of(&[("x-api-key", &"|\\".repeat(32_768)), (":path", &"/..".repeat(20_000))]);
-    let identifiers: Vec<_> = config.resolve(&request, &mut scratch).map(|check| check.identifier).collect();
+    let identifiers: Vec<_> =
+        config.resolve(&request, &Live::default(), &mut scratch).map(|check| check.identifier).collect();
     assert!(
         identifiers.iter().all(|identifier| identifier.starts_with(b"sha256:") && identifier.len() == 50)
     );
@@ -191,8 +328,8 @@ proptest! {
         let mut warm = Scratch::default();
         for request in requests {
             let mut cold = Scratch::default();
-            let fresh = config.resolve(&request, &mut cold);
-            let again = config.resolve(&request, &mut warm);
+            let fresh = config.resolve(&request, &Live::default(), &mut cold);
+            let again = config.resolve(&request, &Live::default(), &mut warm);
             prop_assert_eq!(fresh.len(), again.len());
             for (one, other) in fresh.zip(again) {
                 prop_assert_eq!((one.rule_index, one.identifier), (other.rule_index, other.identifier));

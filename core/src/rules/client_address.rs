@@ -10,7 +10,7 @@ use core::fmt::{self, Write};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// More trusted proxies in a row than anyone has.
-const TRUSTED_PROXIES_MAX: u64 = 32;
+pub(super) const TRUSTED_PROXIES_MAX: u64 = 32;
 
 /// `client_address`: the peer's address, or one that trusted proxies vouch for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,17 +42,9 @@ impl ClientAddress {
         buffer: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) {
-        let forwarded = self.forwarded(request, buffer);
-        if let Some(address) = forwarded.or_else(|| peer.address(request)) {
+        if let Some(address) = client_address(self.trusted_proxies, request, peer, buffer) {
             self.write_prefix(address, out);
         }
-    }
-
-    /// The address that the outermost trusted proxy saw: the n-th from the right in all the lines together.
-    fn forwarded<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> Option<IpAddr> {
-        let from_right = self.trusted_proxies.checked_sub(1)?;
-        let hops = joined_header(request, b"x-forwarded-for", buffer)?;
-        parse_address(hops.rsplit(|byte| *byte == b',').nth(from_right)?)
     }
 
     fn write_prefix(&self, address: IpAddr, out: &mut Vec<u8>) {
@@ -77,6 +69,27 @@ impl ClientAddress {
             }
         };
     }
+}
+
+/// The client's address: the one that trusted proxies vouch for, else the peer's.
+pub(super) fn client_address<R: Request + ?Sized>(
+    trusted_proxies: usize,
+    request: &R,
+    peer: &mut Peer,
+    buffer: &mut Vec<u8>,
+) -> Option<IpAddr> {
+    forwarded(trusted_proxies, request, buffer).or_else(|| peer.address(request))
+}
+
+/// The address that the outermost trusted proxy saw: the n-th from the right in all the lines together.
+fn forwarded<R: Request + ?Sized>(
+    trusted_proxies: usize,
+    request: &R,
+    buffer: &mut Vec<u8>,
+) -> Option<IpAddr> {
+    let from_right = trusted_proxies.checked_sub(1)?;
+    let hops = joined_header(request, b"x-forwarded-for", buffer)?;
+    parse_address(hops.rsplit(|byte| *byte == b',').nth(from_right)?)
 }
 
 /// The peer's address, asked for at most once a request.

@@ -2,6 +2,7 @@
 //!
 //! Rules are `rule`'s; finding the configuration inside an Envoy configuration is `envoy_config`'s.
 
+use super::addresses::Addresses;
 use super::errors::{ConfigErrors, Errors, Path};
 use super::fields::Node;
 use super::json::{Json, quoted};
@@ -37,6 +38,8 @@ pub struct Config {
     pub table: Table,
     /// `responses` (default: see there): what clients are told beside the status.
     pub responses: Responses,
+    /// `addresses` (default: none): clients that are let pass or denied by their address.
+    pub addresses: Addresses,
     /// `test_faults` (default false): lets requests break the filter on purpose, for tests. Not for production.
     pub test_faults: bool,
     /// `rules` (required): 1 to 64, in order. Without any the filter would silently limit nothing.
@@ -53,6 +56,8 @@ pub struct Aggregator {
     pub token: Option<Token>,
     /// `authority` (default: the cluster's name): the `:authority` of the stream.
     pub authority: Option<String>,
+    /// `trace` (default false): questions say which trace and request they are asked for.
+    pub trace: bool,
 }
 
 /// `table`: how much of the process' shared data holds keys.
@@ -121,12 +126,13 @@ fn version_of(text: &[u8]) -> u64 {
 }
 
 fn read_config(node: Node<'_>, version: u64, errors: &mut Errors) -> Option<Config> {
-    let known = ["workspace", "aggregator", "table", "responses", "test_faults", "rules"];
+    let known = ["workspace", "aggregator", "table", "responses", "addresses", "test_faults", "rules"];
     let fields = node.object(&known, errors)?;
     let workspace = fields.or("workspace", "default".to_string(), errors, |n, e| n.name(e));
     let aggregator = fields.required("aggregator", "an object with cluster", errors, Aggregator::read);
     let table = fields.or("table", Table::default(), errors, Table::read);
     let responses = fields.or("responses", Responses::default(), errors, Responses::read);
+    let addresses = fields.or("addresses", Addresses::default(), errors, Addresses::read);
     let test_faults = fields.or("test_faults", false, errors, |n, e| n.boolean(e));
     let rules = fields.required("rules", "a list of 1 to 64 rules", errors, read_rules);
     Some(Config {
@@ -134,6 +140,7 @@ fn read_config(node: Node<'_>, version: u64, errors: &mut Errors) -> Option<Conf
         aggregator: aggregator?,
         table: table?,
         responses: responses?,
+        addresses: addresses?,
         test_faults: test_faults?,
         rules: rules?,
         version,
@@ -164,14 +171,15 @@ fn reject_repeated_names(node: Node<'_>, errors: &mut Errors) {
 
 impl Aggregator {
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<Aggregator> {
-        let fields = node.object(&["cluster", "token", "authority"], errors)?;
+        let fields = node.object(&["cluster", "token", "authority", "trace"], errors)?;
         let cluster = fields.required("cluster", "the name of an Envoy cluster", errors, |n, e| {
             n.visible(CLUSTER_BYTES_MAX, e).map(String::from)
         });
         let token = fields.optional("token", errors, Token::read);
         let authority =
             fields.optional("authority", errors, |n, e| n.visible(CLUSTER_BYTES_MAX, e).map(String::from));
-        Some(Aggregator { cluster: cluster?, token: token?, authority: authority? })
+        let trace = fields.or("trace", false, errors, |n, e| n.boolean(e));
+        Some(Aggregator { cluster: cluster?, token: token?, authority: authority?, trace: trace? })
     }
 }
 

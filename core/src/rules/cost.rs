@@ -1,11 +1,14 @@
-//! What a request costs: a constant, or what a header says, kept between 1 and a cap.
+//! What a request costs: a constant, what a header says, kept between 1 and a cap, or what its response says.
 //!
 //! Whoever sets the header must be trusted to set it; so one that cannot be read costs the cap.
+//!
+//! Leaves to others: costs that only the response tells (`response_cost`).
 
 use super::errors::Errors;
 use super::fields::Node;
 use super::json::Json;
 use super::request::{Request, joined_header};
+use super::response_cost::ResponseCost;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -23,11 +26,16 @@ pub enum Cost {
         /// The cost of a request without the header.
         default: u64,
     },
+    /// What a header of the response says; until then something is reserved.
+    Response(ResponseCost),
 }
 
 impl Cost {
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Cost> {
         match node.json {
+            Json::Object(fields) if fields.iter().any(|(name, _)| name == "response_header") => {
+                ResponseCost::read(node, errors).map(Cost::Response)
+            }
             Json::Object(_) => Cost::read_header(node, errors),
             json => match json.as_integer() {
                 Some(cost) => Some(Cost::Fixed(cost)),
@@ -52,7 +60,7 @@ impl Cost {
         Some(Cost::Header { name: name?, cap: cap?, default: default? })
     }
 
-    /// The cost of this request.
+    /// The cost of this request, as far as it is known: where the response tells it, what is reserved until then.
     pub(super) fn of<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> u64 {
         match self {
             Cost::Fixed(cost) => *cost,
@@ -60,14 +68,15 @@ impl Cost {
                 Some(value) => parse(value.trim_ascii()).unwrap_or(*cap).clamp(1, (*cap).max(1)),
                 None => *default,
             },
+            Cost::Response(cost) => cost.reserve,
         }
     }
 }
 
-const EXPECTED: &str = "a whole number, 0 or more, or an object with header, cap and default";
+const EXPECTED: &str = "a whole number, 0 or more, or an object with header or response_header";
 
 /// A number of digits only; `None` for anything else, and for one too large.
-fn parse(digits: &[u8]) -> Option<u64> {
+pub(super) fn parse(digits: &[u8]) -> Option<u64> {
     let mut value: u64 = 0;
     for byte in digits {
         let digit = char::from(*byte).to_digit(10)?;

@@ -1,16 +1,51 @@
-//! Weir's configurations inside a whole Envoy configuration.
+//! What somebody wrote or pasted: the filter's own configuration, or a whole Envoy configuration with Weir's in it.
 //!
-//! Only looks; reading what is found is [`Config::parse`](super::Config::parse), and turning YAML into JSON is the
-//! caller's.
+//! Only looks; reading what is found is [`Config::parse`](super::Config::parse), and reading YAML is the caller's.
 
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::fmt::Display;
 use serde_json::Value;
+
+/// Fields at the top of Envoy's configuration files, of which one is enough to tell.
+const ENVOY_FIELDS: [&str; 6] =
+    ["static_resources", "dynamic_resources", "resources", "filter_chains", "http_filters", "typed_config"];
 
 const WASM_FILTER: &str = "envoy.extensions.filters.http.wasm.v3.Wasm";
 const TYPED_STRUCT: &str = ".TypedStruct";
 const OUR_NAME: &str = "weir";
+/// Names of fields are shortened to this many characters in a path.
+const NAME_CHARS_MAX: usize = 64;
+
+/// What a text holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The filter's own configuration, or what is to be judged as one because it is nothing else.
+    Filter,
+    /// An Envoy configuration or a part of one; never empty.
+    Envoy(Vec<PluginConfig>),
+}
+
+/// Tells what `text` is, where `parsed` is what a reader of YAML, and so of JSON, made of it. Otherwise says why it is nothing.
+pub fn tell_written<E: Display>(text: &[u8], parsed: &Result<Value, E>) -> Result<Written, String> {
+    let value = match parsed {
+        Ok(value) => value,
+        // It is plainly meant to be JSON, and the filter's parser says what is wrong with it as that.
+        Err(_) if text.trim_ascii_start().starts_with(b"{") => return Ok(Written::Filter),
+        Err(error) => return Err(format!("this is neither JSON nor YAML: {error}")),
+    };
+    let plugins = find_plugin_configs(value);
+    if !plugins.is_empty() {
+        return Ok(Written::Envoy(plugins));
+    }
+    if ENVOY_FIELDS.iter().any(|field| value.get(field).is_some()) {
+        return Err("this Envoy configuration has no Weir filter; expected an HTTP filter of type \
+                    envoy.extensions.filters.http.wasm.v3.Wasm whose name, root_id or vm_id contains \"weir\""
+            .to_string());
+    }
+    Ok(Written::Filter)
+}
 
 /// One configuration of the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,31 +61,73 @@ pub struct PluginConfig {
 /// A plugin is Weir's when its name, root or VM id contains `weir`, or when its configuration has `rules`.
 pub fn find_plugin_configs(value: &Value) -> Vec<PluginConfig> {
     let mut found = Vec::new();
+    let mut steps = Vec::from([Step { from: 0, to: Child::Root }]);
     // A stack of its own: the depth of the value is the writer's.
-    let mut pending = Vec::from([(String::new(), value)]);
-    while let Some((path, value)) = pending.pop() {
+    let mut pending = Vec::from([(0, value)]);
+    while let Some((step, value)) = pending.pop() {
         if let Some(plugin) = plugin_of(value) {
-            found.extend(weir_config(&path, plugin));
-        }
-        let at = pending.len();
-        match value {
-            Value::Object(fields) => {
-                let children = fields.iter().map(|(name, child)| (join(&path, name), child));
-                pending.extend(children);
-            }
-            Value::Array(items) => {
-                let children =
-                    items.iter().enumerate().map(|(index, child)| (format!("{path}[{index}]"), child));
-                pending.extend(children);
-            }
-            _ => {}
+            found.extend(weir_config(|| path_to(&steps, step), plugin));
         }
         // The first child is to be taken first.
-        if let Some(children) = pending.get_mut(at..) {
-            children.reverse();
+        for (to, child) in children(value).into_iter().rev() {
+            pending.push((steps.len(), child));
+            steps.push(Step { from: step, to });
         }
     }
     found
+}
+
+/// The values in a value that hold others in turn, in its order.
+fn children(value: &Value) -> Vec<(Child<'_>, &Value)> {
+    let all: Vec<_> = match value {
+        Value::Object(fields) => {
+            fields.iter().map(|(name, child)| (Child::Field(name.as_str()), child)).collect()
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(index, child)| (Child::Item(index), child)).collect()
+        }
+        _ => Vec::new(),
+    };
+    all.into_iter().filter(|(_, child)| child.is_object() || child.is_array()).collect()
+}
+
+/// A step from one value into the next: the values on the way share theirs, so that a long name on top of many costs no more than
+/// its own length.
+struct Step<'a> {
+    /// The step before; the root's own for the root.
+    from: usize,
+    to: Child<'a>,
+}
+
+enum Child<'a> {
+    Root,
+    Field(&'a str),
+    Item(usize),
+}
+
+/// The path that ends with a step.
+fn path_to(steps: &[Step<'_>], last: usize) -> String {
+    let mut way = Vec::new();
+    let mut at = last;
+    while let Some(Step { from, to }) = steps.get(at).filter(|step| !matches!(step.to, Child::Root)) {
+        way.push(to);
+        at = *from;
+    }
+    way.iter().rev().fold(String::new(), |path, to| match to {
+        Child::Root => path,
+        Child::Field(name) => join(&path, &shown(name)),
+        Child::Item(index) => format!("{path}[{index}]"),
+    })
+}
+
+/// A field's name as a path has it: shortened where it is longer than any that means something.
+fn shown(name: &str) -> String {
+    let mut characters = name.chars();
+    let mut shown: String = characters.by_ref().take(NAME_CHARS_MAX).collect();
+    if characters.next().is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// The way to a plugin's configuration, and the plugin: `config` of a Wasm filter, typed or as a typed struct.
@@ -66,10 +143,9 @@ fn plugin_of(filter: &Value) -> Option<(&'static str, &Value)> {
     None
 }
 
-fn weir_config(path: &str, (way, plugin): (&str, &Value)) -> Option<PluginConfig> {
-    let path = join(path, way);
+fn weir_config(path: impl Fn() -> String, (way, plugin): (&str, &Value)) -> Option<PluginConfig> {
     let configuration = plugin.get("configuration");
-    let (way, json) = match configuration {
+    let (part, json) = match configuration {
         None | Some(Value::Null) => ("configuration", String::new()),
         Some(Value::String(text)) => ("configuration", text.clone()),
         Some(any) => match any.get("value") {
@@ -80,7 +156,7 @@ fn weir_config(path: &str, (way, plugin): (&str, &Value)) -> Option<PluginConfig
         },
     };
     let ours = is_named_ours(plugin) || has_rules(&json);
-    ours.then(|| PluginConfig { path: join(&path, way), json })
+    ours.then(|| PluginConfig { path: join(&join(&path(), way), part), json })
 }
 
 fn is_named_ours(plugin: &Value) -> bool {
@@ -117,6 +193,24 @@ mod tests {
 
     fn wasm(plugin: Value) -> Value {
         json!({"@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm", "config": plugin})
+    }
+
+    #[test]
+    fn what_is_written_is_told() {
+        let told = |text: &str, parsed: Result<Value, &str>| tell_written(text.as_bytes(), &parsed);
+        assert_eq!(told("{}", Ok(json!({"rules": []}))), Ok(Written::Filter));
+        assert_eq!(told("", Ok(json!(null))), Ok(Written::Filter));
+        assert_eq!(told(" {\"rules\": [", Err("it ends")), Ok(Written::Filter), "plainly meant to be JSON");
+        let error = told("a: b: c", Err("no map here")).unwrap_err();
+        assert_eq!(error, "this is neither JSON nor YAML: no map here");
+        for field in ENVOY_FIELDS {
+            let error = told("", Ok(json!({field: {}}))).unwrap_err();
+            assert!(error.starts_with("this Envoy configuration has no Weir filter; expected"), "{error}");
+        }
+        let filter = json!([{"name": "weir", "typed_config": wasm(json!({"name": "weir"}))}]);
+        let path = "[0].typed_config.config.configuration".to_string();
+        let found = Written::Envoy(Vec::from([PluginConfig { path, json: String::new() }]));
+        assert_eq!(told("", Ok(filter)), Ok(found), "a list of filters is a part of one");
     }
 
     #[test]
@@ -166,6 +260,16 @@ mod tests {
             json!({"static_resources": {"listeners": [listener("a"), listener("b")]}}),
             &[(&path(0), "a"), (&path(1), "b")],
         );
+    }
+
+    #[test]
+    fn a_long_name_over_many_values_costs_its_length_once() {
+        let name = "n".repeat(1_000_000);
+        let mut items: Vec<Value> = (0..50_000).map(|_| json!([])).collect();
+        items.push(wasm(json!({"name": "weir"})));
+        let found = find_plugin_configs(&json!({name: items}));
+        let path = format!("{}…[50000].config.configuration", "n".repeat(64));
+        assert_eq!(found, [PluginConfig { path, json: String::new() }]);
     }
 
     #[test]

@@ -1,33 +1,42 @@
 //! Thousands of `*` patterns against one identifier, in time linear in the identifier.
 //!
 //! Trying every pattern costs (patterns × length), and a careless matcher of `*a*a*a*b` far more; both are a client's
-//! to provoke. So: one automaton finds all literal fragments of all patterns at once. The first sweep learns which
-//! patterns have their longest fragment in the identifier, and begin and end as it does. The second follows the
+//! to provoke. So: one automaton finds all literal fragments of all patterns at once (`fragments`). The first sweep learns
+//! which patterns have their longest fragment in the identifier, and begin and end as it does. The second follows the
 //! patterns with a middle, all together: each waits for its next fragment, and a hit moves all that wait for it.
 //! A pattern moves at most once per fragment, so the work is the identifier's length plus the patterns' own.
 //!
+//! Where `com`, `.com` and `example.com` are fragments, the longest of them ends wherever the others do, and they would all
+//! be hits at each such place. But whoever has seen a fragment has seen those that it ends in; and of these, only those
+//! that a pattern waits for are looked at again.
+//!
 //! A `*` stands for whole characters: `\|` in a raw identifier is one, so no fragment begins inside it. Thus
-//! `*|gold|*` cannot be met by a client that puts `x|gold` into the first part.
+//! `*|gold|*` cannot be met by a client that puts `x|gold` into the first part. See [`set_apart`].
+//!
+//! Leaves to others: finding fragments (`fragments`), noting who waits for which (`scratch`).
 
-use super::overrides::Override;
-use aho_corasick::{AhoCorasick, Input};
+mod fragments;
+mod scratch;
+
+pub(crate) use scratch::Scratch;
+
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-
-/// Nobody: an end of a list, or no pattern found yet.
-const NONE: u32 = u32::MAX;
+use core::ops::ControlFlow::{Break, Continue};
+use core::ops::Range;
+use fragments::{Finder, Fragments, NONE, index};
+use scratch::Wait;
 
 /// An identifier to match: exact, or with `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Pattern {
+pub(crate) enum Pattern {
     Exact(Box<[u8]>),
     Glob(Glob),
 }
 
-/// A pattern with at least one `*`, cut at its stars.
+/// A pattern with at least one `*`, cut at its stars; see [`set_apart`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Glob {
+pub(crate) struct Glob {
     prefix: Vec<u8>,
     middles: Vec<Vec<u8>>,
     suffix: Vec<u8>,
@@ -36,7 +45,7 @@ pub(super) struct Glob {
 
 impl Pattern {
     /// Reads a pattern; `None` when it has a backslash that no raw identifier can have. As `\*` is not in raw
-    /// identifiers either, it is free to mean the star itself.
+    /// identifiers either, it is free to mean the star itself. The text is UTF-8.
     pub fn parse(text: &[u8]) -> Option<Pattern> {
         let mut pieces = Vec::from([Vec::new()]);
         let mut literal_chars: usize = 0;
@@ -62,14 +71,34 @@ impl Pattern {
             // UTF-8 continuation bytes belong to the character before them.
             literal_chars = literal_chars.saturating_add(usize::from(*first & 0xc0 != 0x80));
         }
-        let suffix = pieces.pop()?;
+        let mut suffix = pieces.pop()?;
         if pieces.is_empty() {
             return Some(Pattern::Exact(suffix.into()));
         }
+        set_apart(&mut suffix);
+        pieces.iter_mut().for_each(|piece| set_apart(piece));
         let mut pieces = pieces.into_iter();
         let prefix = pieces.next()?;
         let middles = pieces.filter(|piece| !piece.is_empty()).collect();
         Some(Pattern::Glob(Glob { prefix, middles, suffix, literal_chars }))
+    }
+}
+
+/// Replaces the second byte of each escaped pair by one that is nowhere else in a pattern. Thus nothing that begins inside a
+/// pair is equal to a fragment.
+fn set_apart(text: &mut [u8]) {
+    let mut escaping = false;
+    for byte in text {
+        let escaped = escaping;
+        escaping = !escaped && *byte == b'\\';
+        // UTF-8 has none of these bytes, so patterns have not.
+        *byte = match (escaped, *byte) {
+            (false, byte) => byte,
+            (true, b'|') => 0xff,
+            (true, b'\\') => 0xfe,
+            (true, b'-') => 0xfd,
+            (true, _) => 0xfc,
+        };
     }
 }
 
@@ -80,122 +109,170 @@ impl Glob {
     }
 }
 
-/// All patterns of one rule, best first.
+/// Patterns and what they stand for, best first.
 #[derive(Clone, Debug)]
-pub(super) struct GlobSet {
-    patterns: Vec<Compiled>,
+pub(crate) struct GlobSet<V> {
+    patterns: Vec<Compiled<V>>,
     /// By fragment: the patterns whose longest fragment it is, best first.
     triggers: Vec<Vec<u32>>,
     /// Finds all fragments; absent when no pattern has one.
-    automaton: Option<AhoCorasick>,
-    /// The first pattern of stars only.
-    everything: Option<Override>,
+    finder: Option<Finder>,
+    /// The patterns of stars only, best first.
+    everything: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
-struct Compiled {
+struct Compiled<V> {
     prefix: Box<[u8]>,
     middles: Box<[u32]>,
     suffix: Box<[u8]>,
     bytes_min: usize,
-    value: Override,
+    value: V,
 }
 
-impl GlobSet {
-    /// `None` when the automaton would be too large.
-    pub fn build(mut globs: Vec<(Glob, Override)>) -> Option<GlobSet> {
+impl<V: Copy> GlobSet<V> {
+    /// Best is the pattern with most literal characters, of equals the first. `None` when the automaton would be too large.
+    pub fn build(mut globs: Vec<(Glob, V)>) -> Option<GlobSet<V>> {
         // A stable sort: equals stay in the order of their listing.
         globs.sort_by_key(|(glob, _)| core::cmp::Reverse(glob.literal_chars));
-        let everything = globs.iter().find(|(glob, _)| glob.literal_chars == 0).map(|(_, value)| *value);
-        globs.retain(|(glob, _)| glob.literal_chars > 0);
+        GlobSet::in_order(&globs)
+    }
 
+    /// Best is the first. `None` when the automaton would be too large.
+    pub fn in_order(globs: &[(Glob, V)]) -> Option<GlobSet<V>> {
         let mut fragments = Fragments::default();
         let mut patterns = Vec::with_capacity(globs.len());
         let mut triggers: Vec<Vec<u32>> = Vec::new();
+        let mut everything = Vec::new();
         for (rank, (glob, value)) in globs.iter().enumerate() {
-            let longest = fragments.id(glob.fragments().max_by_key(|fragment| fragment.len())?)?;
+            let rank = u32::try_from(rank).ok()?;
+            match glob.fragments().max_by_key(|fragment| fragment.len()) {
+                Some(longest) => {
+                    let longest = fragments.id(longest)?;
+                    triggers.resize_with(fragments.len(), Vec::new);
+                    triggers.get_mut(index(longest))?.push(rank);
+                }
+                None => everything.push(rank),
+            }
             let middles =
                 glob.middles.iter().map(|middle| fragments.id(middle)).collect::<Option<Box<[u32]>>>()?;
-            triggers.resize_with(fragments.ids.len(), Vec::new);
-            triggers.get_mut(index(longest))?.push(u32::try_from(rank).ok()?);
+            triggers.resize_with(fragments.len(), Vec::new);
             let bytes_min =
                 glob.fragments().fold(0_usize, |sum, fragment| sum.saturating_add(fragment.len()));
             let (prefix, suffix) = (glob.prefix.as_slice().into(), glob.suffix.as_slice().into());
             patterns.push(Compiled { prefix, middles, suffix, bytes_min, value: *value });
         }
-        let automaton = match fragments.order.as_slice() {
-            [] => None,
-            order => Some(AhoCorasick::new(order).ok()?),
-        };
-        Some(GlobSet { patterns, triggers, automaton, everything })
+        let finder = if fragments.is_empty() { None } else { Some(fragments.finder()?) };
+        Some(GlobSet { patterns, triggers, finder, everything })
     }
 
-    /// The value of the best pattern that matches.
-    pub fn find(&self, text: &[u8], scratch: &mut Scratch) -> Option<Override> {
-        let Some(automaton) = &self.automaton else { return self.everything };
-        scratch.begin(text, self.triggers.len());
-        let best = self.sweep_triggers(automaton, text, scratch);
-        let best = self.sweep_middles(automaton, text, scratch, best);
-        self.pattern(best).map(|pattern| pattern.value).or(self.everything)
+    /// The value of the best pattern that matches and is acceptable.
+    pub fn find(&self, text: &[u8], accept: impl Fn(&V) -> bool, scratch: &mut Scratch) -> Option<V> {
+        let acceptable = |rank: &u32| self.pattern(*rank).is_some_and(|pattern| accept(&pattern.value));
+        let mut best = self.everything.iter().copied().find(acceptable).unwrap_or(NONE);
+        if let Some(finder) = &self.finder {
+            let mut apart = core::mem::take(&mut scratch.apart);
+            let text = with_pairs_apart(text, &mut apart);
+            scratch.begin(finder.len());
+            best = self.sweep_triggers(finder, text, &accept, scratch, best);
+            best = self.sweep_middles(finder, text, scratch, best);
+            scratch.apart = apart;
+        }
+        self.pattern(best).map(|pattern| pattern.value)
     }
 
-    fn pattern(&self, rank: u32) -> Option<&Compiled> {
+    fn pattern(&self, rank: u32) -> Option<&Compiled<V>> {
         self.patterns.get(index(rank))
     }
 
-    /// Finds the best pattern without a middle, and notes those whose middles are still to be followed.
-    fn sweep_triggers(&self, automaton: &AhoCorasick, text: &[u8], scratch: &mut Scratch) -> u32 {
-        let mut best = NONE;
-        let Ok(hits) = automaton.try_find_overlapping_iter(Input::new(text)) else { return best };
-        for hit in hits {
+    /// Finds the best pattern without a middle, if it is better than `best`, and notes those whose middles are still to be
+    /// followed.
+    fn sweep_triggers(
+        &self,
+        finder: &Finder,
+        text: &[u8],
+        accept: &impl Fn(&V) -> bool,
+        scratch: &mut Scratch,
+        best: u32,
+    ) -> u32 {
+        let mut best = best;
+        finder.sweep(text, |longest, _| {
             scratch.step();
-            let fragment = hit.pattern().as_u32();
-            if !scratch.first_sight(fragment) {
-                continue;
-            }
-            for rank in self.triggers.get(index(fragment)).into_iter().flatten().copied() {
+            let mut fragment = longest;
+            while scratch.first_sight(fragment) {
                 scratch.step();
-                if rank >= best {
-                    break;
+                best = self.try_triggered(fragment, text, accept, scratch, best);
+                if best == 0 {
+                    return Break(());
                 }
-                match self.pattern(rank) {
-                    Some(pattern) if !pattern.ends_fit(text, scratch) => {}
-                    Some(pattern) => match pattern.middles.first() {
-                        Some(middle) => scratch.wait(*middle, rank, 0, pattern.prefix.len()),
-                        None => best = rank,
-                    },
-                    None => {}
-                }
+                fragment = finder.within(fragment);
             }
-            if best == 0 {
+            Continue(())
+        });
+        best
+    }
+
+    /// The same for the patterns whose longest fragment this is.
+    fn try_triggered(
+        &self,
+        fragment: u32,
+        text: &[u8],
+        accept: &impl Fn(&V) -> bool,
+        scratch: &mut Scratch,
+        best: u32,
+    ) -> u32 {
+        for rank in self.triggers.get(index(fragment)).into_iter().flatten().copied() {
+            scratch.step();
+            if rank >= best {
                 break;
+            }
+            let Some(pattern) = self.pattern(rank) else { continue };
+            if pattern.ends_fit(text) && accept(&pattern.value) {
+                match pattern.middles.first() {
+                    Some(middle) => scratch.wait(*middle, rank, 0, pattern.prefix.len()),
+                    None => return rank,
+                }
             }
         }
         best
     }
 
     /// Follows the patterns that wait for a middle, and returns the best of them and `best`.
-    fn sweep_middles(&self, automaton: &AhoCorasick, text: &[u8], scratch: &mut Scratch, best: u32) -> u32 {
+    fn sweep_middles(&self, finder: &Finder, text: &[u8], scratch: &mut Scratch, best: u32) -> u32 {
         let mut best = best;
         if scratch.best_waiting >= best {
             return best;
         }
-        let Ok(hits) = automaton.try_find_overlapping_iter(Input::new(text)) else { return best };
-        for hit in hits {
+        finder.sweep(text, |longest, end| {
             scratch.step();
-            if !scratch.is_character(hit.start()) {
-                continue;
+            let mut fragment = scratch.next_waited(finder, longest);
+            while fragment != NONE {
+                let start = end.saturating_sub(finder.bytes_of(fragment));
+                best =
+                    self.advance_all(scratch.take_waiting(fragment), start..end, text.len(), scratch, best);
+                fragment = scratch.next_waited(finder, finder.within(fragment));
             }
-            let mut next = scratch.take_waiting(hit.pattern().as_u32());
-            while let Some(wait) = scratch.waits.get(index(next)).copied() {
-                let this = core::mem::replace(&mut next, wait.next);
-                scratch.step();
-                if wait.rank < best && self.advance(this, wait, hit.start(), hit.end(), text.len(), scratch) {
-                    best = wait.rank;
-                }
-            }
-            if best <= scratch.best_waiting || scratch.waiting == 0 {
-                break;
+            let is_over = best <= scratch.best_waiting || scratch.waiting == 0;
+            if is_over { Break(()) } else { Continue(()) }
+        });
+        best
+    }
+
+    /// Moves a list of waiting patterns over a hit of their fragment; the best of those that this completes and `best`.
+    fn advance_all(
+        &self,
+        first: u32,
+        hit: Range<usize>,
+        len: usize,
+        scratch: &mut Scratch,
+        best: u32,
+    ) -> u32 {
+        let (mut next, mut best) = (first, best);
+        while let Some(wait) = scratch.waits.get(index(next)).copied() {
+            let this = core::mem::replace(&mut next, wait.next);
+            scratch.step();
+            if wait.rank < best && self.advance(this, wait, hit.start, hit.end, len, scratch) {
+                best = wait.rank;
             }
         }
         best
@@ -228,322 +305,23 @@ impl GlobSet {
     }
 }
 
-impl Compiled {
+impl<V> Compiled<V> {
     /// Whether the text begins and ends as the pattern does, with room between.
-    fn ends_fit(&self, text: &[u8], scratch: &Scratch) -> bool {
-        text.len() >= self.bytes_min
-            && text.starts_with(&self.prefix)
-            && text.ends_with(&self.suffix)
-            && (self.suffix.is_empty() || scratch.is_character(text.len().saturating_sub(self.suffix.len())))
+    fn ends_fit(&self, text: &[u8]) -> bool {
+        text.len() >= self.bytes_min && text.starts_with(&self.prefix) && text.ends_with(&self.suffix)
     }
 }
 
-/// Working memory, kept between identifiers.
-#[derive(Debug, Default)]
-pub(super) struct Scratch {
-    /// Marks of this search; older ones count as unset, so nothing is cleared.
-    search: u64,
-    fragments: Vec<Fragment>,
-    waits: Vec<Wait>,
-    /// Patterns on the waiting lists, and the best that ever was on one.
-    waiting: usize,
-    best_waiting: u32,
-    /// By byte of the text: whether it is the second of an escaped pair. Empty when nothing is escaped.
-    escaped: Vec<bool>,
-    #[cfg(test)]
-    pub steps: usize,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Fragment {
-    seen: u64,
-    listed: u64,
-    first_wait: u32,
-}
-
-/// A pattern that waits for its `step`-th middle, at `from` or later.
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    rank: u32,
-    step: u32,
-    from: usize,
-    next: u32,
-}
-
-impl Scratch {
-    fn begin(&mut self, text: &[u8], fragments: usize) {
-        self.search = self.search.wrapping_add(1);
-        if self.fragments.len() < fragments {
-            self.fragments.resize(fragments, Fragment::default());
-        }
-        self.waits.clear();
-        self.waiting = 0;
-        self.best_waiting = NONE;
-        self.escaped.clear();
-        if memchr::memchr(b'\\', text).is_some() {
-            let mut escaping = false;
-            self.escaped.extend(text.iter().map(|byte| {
-                let escaped = escaping;
-                escaping = !escaped && *byte == b'\\';
-                escaped
-            }));
-        }
+/// A raw identifier as patterns are compared with it; into `apart` if it has escaped pairs.
+fn with_pairs_apart<'a>(text: &'a [u8], apart: &'a mut Vec<u8>) -> &'a [u8] {
+    if memchr::memchr(b'\\', text).is_none() {
+        return text;
     }
-
-    /// Whether a character begins at this byte.
-    fn is_character(&self, at: usize) -> bool {
-        !self.escaped.get(at).copied().unwrap_or(false)
-    }
-
-    fn first_sight(&mut self, fragment: u32) -> bool {
-        let search = self.search;
-        self.fragments
-            .get_mut(index(fragment))
-            .is_some_and(|f| core::mem::replace(&mut f.seen, search) != search)
-    }
-
-    fn wait(&mut self, fragment: u32, rank: u32, step: u32, from: usize) {
-        let wait = Wait { rank, step, from, next: NONE };
-        if let Ok(this) = u32::try_from(self.waits.len()) {
-            self.best_waiting = self.best_waiting.min(rank);
-            self.waits.push(wait);
-            self.wait_again(this, fragment, wait);
-        }
-    }
-
-    fn wait_again(&mut self, this: u32, fragment: u32, wait: Wait) {
-        let search = self.search;
-        let Some(entry) = self.fragments.get_mut(index(fragment)) else { return };
-        let next = if entry.listed == search { entry.first_wait } else { NONE };
-        (entry.listed, entry.first_wait) = (search, this);
-        if let Some(slot) = self.waits.get_mut(index(this)) {
-            *slot = Wait { next, ..wait };
-            self.waiting = self.waiting.saturating_add(1);
-        }
-    }
-
-    /// Empties a fragment's list and returns its first element.
-    fn take_waiting(&mut self, fragment: u32) -> u32 {
-        match self.fragments.get_mut(index(fragment)) {
-            Some(entry) if entry.listed == self.search => {
-                let first = core::mem::replace(&mut entry.first_wait, NONE);
-                self.count_taken(first);
-                first
-            }
-            _ => NONE,
-        }
-    }
-
-    fn count_taken(&mut self, first: u32) {
-        let mut next = first;
-        while let Some(wait) = self.waits.get(index(next)) {
-            self.waiting = self.waiting.saturating_sub(1);
-            next = wait.next;
-        }
-    }
-
-    #[cfg(test)]
-    fn step(&mut self) {
-        self.steps += 1;
-    }
-
-    #[cfg(not(test))]
-    #[inline(always)]
-    fn step(&self) {}
-}
-
-/// Distinct fragments, numbered in the order in which they are first met.
-#[derive(Default)]
-struct Fragments<'a> {
-    ids: BTreeMap<&'a [u8], u32>,
-    order: Vec<&'a [u8]>,
-}
-
-impl<'a> Fragments<'a> {
-    fn id(&mut self, fragment: &'a [u8]) -> Option<u32> {
-        if let Some(id) = self.ids.get(fragment) {
-            return Some(*id);
-        }
-        let id = u32::try_from(self.order.len()).ok()?;
-        self.ids.insert(fragment, id);
-        self.order.push(fragment);
-        Some(id)
-    }
-}
-
-fn index(id: u32) -> usize {
-    usize::try_from(id).unwrap_or(usize::MAX)
+    apart.clear();
+    apart.extend_from_slice(text);
+    set_apart(apart);
+    apart
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::format;
-    use alloc::string::String;
-    use alloc::vec;
-    use proptest::prelude::*;
-
-    fn set(patterns: &[&str]) -> GlobSet {
-        let globs = patterns.iter().zip(1..).map(|(text, limit)| match Pattern::parse(text.as_bytes()) {
-            Some(Pattern::Glob(glob)) => (glob, Override::Limit(limit)),
-            other => panic!("{text} is no glob: {other:?}"),
-        });
-        GlobSet::build(globs.collect()).unwrap()
-    }
-
-    fn matches(pattern: &str, text: &[u8]) -> bool {
-        set(&[pattern]).find(text, &mut Scratch::default()).is_some()
-    }
-
-    /// Characters of a raw identifier: an escaped pair is one.
-    fn characters(text: &[u8]) -> Vec<Vec<u8>> {
-        let mut characters = Vec::new();
-        let mut bytes = text.iter();
-        while let Some(byte) = bytes.next() {
-            let mut character = vec![*byte];
-            if *byte == b'\\' {
-                character.extend(bytes.next());
-            }
-            characters.push(character);
-        }
-        characters
-    }
-
-    /// The definition, by backtracking.
-    fn naive(pattern: &[Vec<u8>], text: &[Vec<u8>]) -> bool {
-        match pattern.split_first() {
-            None => text.is_empty(),
-            Some((first, rest)) if first == b"*" => (0..=text.len()).any(|skip| naive(rest, &text[skip..])),
-            Some((first, rest)) => {
-                let literal = if first == br"\*" { b"*".to_vec() } else { first.clone() };
-                text.first() == Some(&literal) && naive(rest, &text[1..])
-            }
-        }
-    }
-
-    #[test]
-    fn single_patterns() {
-        for (pattern, text, expected) in [
-            ("*", "", true),
-            ("**", "x", true),
-            ("a*", "a", true),
-            ("a*", "ba", false),
-            ("*a", "ba", true),
-            ("*a", "ab", false),
-            ("a*a", "a", false),
-            ("a*a", "aa", true),
-            ("ab*ba", "aba", false),
-            ("*ab*", "xabx", true),
-            ("*aa*aa*", "aaa", false),
-            ("*aa*aa*", "aaaa", true),
-            ("a*b*c", "abc", true),
-            ("a*b*c", "acb", false),
-            ("a*bc*c", "abc", false),
-            ("a*ab*", "ab", false),
-            (r"*\**", "x*y", true),
-            (r"*\**", "xy", false),
-            (r"*|gold|*", r"x\|gold|silver|z", false),
-            (r"*|gold|*", r"x|gold|z", true),
-            (r"*|b", r"a\|b", false),
-            (r"*|b", r"a\\|b", true),
-            (r"*-", r"\-", false),
-            (r"*\-", r"a|\-", true),
-            (r"*|*", r"\|\|", false),
-        ] {
-            assert_eq!(matches(pattern, text.as_bytes()), expected, "{pattern} {text}");
-        }
-    }
-
-    #[test]
-    fn backslashes_that_stand_for_nothing_are_refused() {
-        for text in [r"\", r"a\", r"\a*", r"\\\", r"*\"] {
-            assert_eq!(Pattern::parse(text.as_bytes()), None, "{text}");
-        }
-        assert_eq!(Pattern::parse(br"a\*b"), Some(Pattern::Exact(b"a*b".as_slice().into())));
-    }
-
-    #[test]
-    fn characters_are_counted_not_bytes() {
-        // "éé" has four bytes but two characters, so the three of "*abc" are more.
-        let set = set(&["éé*", "*abc"]);
-        assert_eq!(set.find("éé-abc".as_bytes(), &mut Scratch::default()), Some(Override::Limit(2)));
-    }
-
-    /// Steps for patterns and texts made to be bad, against the length of both.
-    fn check_linear(patterns: &[String], text: &[u8]) {
-        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
-        let set = set(&patterns);
-        let steps = |text: &[u8]| {
-            let mut scratch = Scratch::default();
-            set.find(text, &mut scratch);
-            scratch.steps
-        };
-        let size: usize = patterns.iter().map(|pattern| pattern.len()).sum();
-        let (half, whole) = (steps(&text[text.len() / 2..]), steps(text));
-        assert!(whole <= 2 * half + 4 * size, "{half} steps, then {whole} for twice the text");
-        assert!(
-            whole <= 12 * text.len() + 8 * size,
-            "{whole} steps for {} bytes, patterns {size}",
-            text.len()
-        );
-    }
-
-    #[test]
-    fn adversaries_stay_linear() {
-        let many = |pattern: &dyn Fn(usize) -> String| (0..10_000).map(pattern).collect::<Vec<_>>();
-        check_linear(&[String::from("*a*a*a*a*a*a*a*a*b")], &vec![b'a'; 65_536]);
-        check_linear(&many(&|n| format!("{}b{n}", "*a".repeat(5))), &vec![b'a'; 65_536]);
-        check_linear(&many(&|n| format!("*a*a*-{n}*")), &b"a-1".repeat(20_000));
-        check_linear(&many(&|n| format!("*user-{n}*x*y*")), &b"user-1x user-22 user-333 ".repeat(2_000));
-        let all: Vec<u8> = (0..10_000).flat_map(|n| format!("user-{n},").into_bytes()).collect();
-        check_linear(&many(&|n| format!("*user-{n},*,*,*nowhere*")), &all);
-        check_linear(&many(&|n| format!("*user-{n},*,*,*{n},user-*,{n},*")), &all);
-        check_linear(&[String::from("*|x|*|y*")], &br"\|".repeat(32_768));
-        check_linear(&[String::from("*aaaaaaaaaaaaaaaa*aaaaaaaaaaaaaaaa*b*")], &vec![b'a'; 65_536]);
-    }
-
-    #[test]
-    fn the_search_ends_when_nothing_better_can_come() {
-        let set = set(&["best-of-all*", "*a*", "*a*b*"]);
-        let mut scratch = Scratch::default();
-        let text = [b"best-of-all".as_slice(), &vec![b'a'; 60_000]].concat();
-        assert_eq!(set.find(&text, &mut scratch), Some(Override::Limit(1)));
-        assert!(scratch.steps < 20, "{}", scratch.steps);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
-
-        #[test]
-        fn sets_agree_with_the_definition(
-            patterns in proptest::collection::vec(r"([ab*]|\\\\|\\\||\\-|\||\\\*){0,7}", 1..8),
-            texts in proptest::collection::vec(r"([ab*]|\\\\|\\\||\\-|\|){0,9}", 1..8),
-        ) {
-            let globs: Vec<&str> = patterns
-                .iter()
-                .map(String::as_str)
-                .filter(|text| matches!(Pattern::parse(text.as_bytes()), Some(Pattern::Glob(_))))
-                .collect();
-            let set = set(&globs);
-            let mut scratch = Scratch::default();
-            for text in texts {
-                let characters_of_text = characters(text.as_bytes());
-                let literals = |glob: &str| {
-                    characters(glob.as_bytes()).iter().filter(|character| **character != b"*").count()
-                };
-                let expected = globs
-                    .iter()
-                    .zip(1_u64..)
-                    .filter(|(glob, _)| naive(&characters(glob.as_bytes()), &characters_of_text))
-                    .max_by_key(|(glob, n)| (literals(glob), core::cmp::Reverse(*n)))
-                    .map(|(_, n)| Override::Limit(n));
-                prop_assert_eq!(set.find(text.as_bytes(), &mut scratch), expected, "{:?} {}", globs, text);
-            }
-        }
-
-        #[test]
-        fn any_bytes_are_safe(text in proptest::collection::vec(any::<u8>(), 0..300)) {
-            set(&["*\u{e9}*", r"*\\*a*", "*|*|*", r"\-*", "*"]).find(&text, &mut Scratch::default());
-        }
-    }
-}
+mod tests;

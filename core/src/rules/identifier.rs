@@ -24,6 +24,9 @@ pub const MAX_IDENTIFIER_BYTES: usize = 64;
 /// Every digest begins so; a raw identifier that begins so is digested, whatever its length.
 pub const DIGEST_PREFIX: &[u8] = b"sha256:";
 
+/// Length of every digest.
+pub const DIGEST_BYTES: usize = 50;
+
 /// What stands for a part that is absent or empty; no value can spell it.
 const ABSENT: &[u8] = br"\-";
 
@@ -44,6 +47,25 @@ pub fn canonical_identifier(raw: &[u8], out: &mut Vec<u8>) {
     } else {
         out.extend_from_slice(DIGEST_PREFIX);
         push_base64url(&Sha256::digest(raw), out);
+    }
+}
+
+/// Appends what stands for a canonical identifier since a reset, where there is no other place for its epoch: in epoch 0 the
+/// identifier itself, else an identifier that no request has, as `\@` is in none.
+pub fn identifier_in_epoch(canonical: &[u8], epoch: u32, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(canonical);
+    if epoch == 0 {
+        return;
+    }
+    out.extend_from_slice(br"\@");
+    out.extend_from_slice(&epoch.to_be_bytes());
+    let Some(whole) = out.get(start..) else { return };
+    if whole.len() > MAX_IDENTIFIER_BYTES {
+        let digest = Sha256::digest(whole);
+        out.truncate(start);
+        out.extend_from_slice(DIGEST_PREFIX);
+        push_base64url(&digest, out);
     }
 }
 
@@ -355,6 +377,27 @@ mod tests {
         assert_eq!(canonical(&[b'a'; 65]), "sha256:Y1NhxIu56rFBmOduqKt_GkFoXWrWKqkUbTAdTxfrCuA");
         // printf 'sha256:' | openssl dgst -sha256 -binary | basenc --base64url
         assert_eq!(canonical(b"sha256:"), "sha256:n9cUzm9jw7MgyUS3DoCl0QX9Lz4tMK4vqBNw4iP1DQc");
+    }
+
+    #[test]
+    fn identifiers_of_epochs_are_nobodys() {
+        let (short, long) = ([b'a'; 58], [b'a'; 59]);
+        let mut all = Vec::new();
+        for (canonical, epoch) in
+            [(&short[..], 0), (&short, 1), (&short, 2), (&long, 0), (&long, 1), (&long, u32::MAX)]
+        {
+            let mut out = b"before".to_vec();
+            identifier_in_epoch(canonical, epoch, &mut out);
+            let identifier = out.split_off(6);
+            assert_eq!(out, b"before");
+            assert!(identifier.len() <= MAX_IDENTIFIER_BYTES);
+            all.push(identifier);
+        }
+        assert_eq!(all[0], short);
+        assert_eq!(all[1], [&short[..], br"\@", &[0, 0, 0, 1]].concat());
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 6);
     }
 
     /// Joins values as parts do, without a request.

@@ -37,7 +37,7 @@ type ExactMap = HashMap<Box<[u8]>, Override, BuildHasherDefault<SipHasher13>>;
 pub(super) struct Overrides {
     exact: ExactMap,
     exact_bytes_max: usize,
-    globs: Option<GlobSet>,
+    globs: Option<GlobSet<Override>>,
 }
 
 impl Overrides {
@@ -78,7 +78,7 @@ impl Overrides {
         {
             return Some(*value);
         }
-        self.globs.as_ref()?.find(raw, scratch)
+        self.globs.as_ref()?.find(raw, |_| true, scratch)
     }
 }
 

@@ -1,14 +1,24 @@
 //! A request against all rules: which apply, for which identifier, with what limit and cost.
 //!
+//! What operators say live counts before what is configured. A network that the configuration denies is denied whatever rules
+//! there are, unless a live exemption of all namespaces names it as closely; one that it allows is exempt from all of them,
+//! unless live control bans the identifier, or a network as close.
+//!
 //! Deciding what follows from the checks is the limiter's.
 
+use super::addresses::Listed;
 use super::config::Config;
 use super::glob;
 use super::identifier::{Sources, canonical_identifier, write_raw};
 use super::overrides::Override;
 use super::request::Request;
 use super::rule::{Missing, Rule};
+use crate::control::{self, Banned, Controls, Found, Subject};
+use crate::exact::{MAX_LOG_LIMIT, Strategy};
+use crate::time::UnixMs;
+use crate::window::MAX_COUNT;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 /// One rule that applies to a request.
 #[derive(Clone, Copy, Debug)]
@@ -28,15 +38,28 @@ pub struct Check<'a> {
 pub enum Action {
     /// Charge `cost` if `limit` leaves room for it.
     Limit {
-        /// The limit after overrides; 0 for a ledger, whose zone says it.
+        /// The limit after overrides and credits; 0 for a ledger, whose zone says it.
         limit: u64,
         /// The request's cost.
         cost: u64,
+        /// Since which reset it is counted; 0 if there was none.
+        epoch: u32,
     },
     /// Let it pass, and count nothing.
     Exempt,
     /// Deny it, and count nothing: a part of the identifier is missing.
     DenyMissing,
+    /// Deny it, and count nothing: somebody said so.
+    Ban(Banned),
+}
+
+/// What operators say at this moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Live<'a> {
+    /// All that is known; `None` for nothing.
+    pub controls: Option<&'a Controls>,
+    /// The moment, for what expires. Any will do while nothing is said.
+    pub now: UnixMs,
 }
 
 /// Memory for resolving, one for each worker: once warm, a request allocates nothing.
@@ -46,11 +69,21 @@ pub struct Scratch {
     raw: Vec<u8>,
     identifiers: Vec<u8>,
     globs: glob::Scratch,
-    found: Vec<Found>,
+    live: control::Scratch,
+    client: Client,
+    found: Vec<Applied>,
+}
+
+/// What is known of the client's address, where it matters.
+#[derive(Clone, Copy, Debug, Default)]
+struct Client {
+    address: Option<IpAddr>,
+    /// Length of the prefix by which the configuration lets it pass.
+    allowed: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct Applied {
     rule_index: usize,
     identifier_end: usize,
     action: Action,
@@ -61,20 +94,41 @@ struct Found {
 pub struct Checks<'a> {
     rules: &'a [Rule],
     identifiers: &'a [u8],
-    found: core::slice::Iter<'a, Found>,
+    found: core::slice::Iter<'a, Applied>,
     identifier_start: usize,
+    address_is_denied: bool,
 }
 
 impl Config {
     /// The checks that this request must pass; none when no rule applies.
-    pub fn resolve<'a, R: Request + ?Sized>(&'a self, request: &R, scratch: &'a mut Scratch) -> Checks<'a> {
+    pub fn resolve<'a, R: Request + ?Sized>(
+        &'a self,
+        request: &R,
+        live: &Live<'_>,
+        scratch: &'a mut Scratch,
+    ) -> Checks<'a> {
         scratch.begin();
-        for (rule_index, rule) in self.rules.iter().enumerate() {
-            scratch.apply(rule_index, rule, request);
+        let said = Said {
+            controls: live.controls.filter(|controls| !controls.is_empty()),
+            now: live.now,
+            workspace: &self.workspace,
+        };
+        let address_is_denied = scratch.is_denied(self, request, &said);
+        if !address_is_denied {
+            for (rule_index, rule) in self.rules.iter().enumerate() {
+                scratch.apply(rule_index, rule, request, &said);
+            }
         }
         let (identifiers, found) = (scratch.identifiers.as_slice(), scratch.found.iter());
-        Checks { rules: &self.rules, identifiers, found, identifier_start: 0 }
+        Checks { rules: &self.rules, identifiers, found, identifier_start: 0, address_is_denied }
     }
+}
+
+/// What is said live in this workspace; no controls if nothing is.
+struct Said<'a> {
+    controls: Option<&'a Controls>,
+    now: UnixMs,
+    workspace: &'a str,
 }
 
 impl Scratch {
@@ -82,9 +136,33 @@ impl Scratch {
         self.sources.forget();
         self.identifiers.clear();
         self.found.clear();
+        self.client = Client::default();
     }
 
-    fn apply<R: Request + ?Sized>(&mut self, rule_index: usize, rule: &Rule, request: &R) {
+    /// Whether the client's address is denied; notes what is known of it.
+    fn is_denied<R: Request + ?Sized>(&mut self, config: &Config, request: &R, said: &Said<'_>) -> bool {
+        let named = said.controls.is_some_and(|controls| controls.has_networks(said.workspace));
+        if !named && !config.addresses.are_listed() {
+            return false;
+        }
+        let Sources { peer, buffer, .. } = &mut self.sources;
+        self.client.address = config.addresses.client(request, peer, buffer);
+        let Some(address) = self.client.address else { return false };
+        match config.addresses.find(address) {
+            None => false,
+            Some((prefix, Listed::Allow)) => {
+                self.client.allowed = Some(prefix);
+                false
+            }
+            Some((prefix, Listed::Deny)) => {
+                let live =
+                    said.controls.and_then(|controls| controls.network(said.workspace, address, said.now));
+                !live.is_some_and(|(live, banned)| live >= prefix && !banned)
+            }
+        }
+    }
+
+    fn apply<R: Request + ?Sized>(&mut self, rule_index: usize, rule: &Rule, request: &R, said: &Said<'_>) {
         let Sources { path, buffer, .. } = &mut self.sources;
         if !rule.conditions.matches(request, path, buffer) {
             return;
@@ -93,21 +171,60 @@ impl Scratch {
         if !complete && rule.missing == Missing::Skip {
             return;
         }
-        let action = match (complete, rule.missing) {
-            (false, Missing::Deny) => Action::DenyMissing,
-            _ => self.action(rule, request),
-        };
+        let start = self.identifiers.len();
         canonical_identifier(&self.raw, &mut self.identifiers);
-        self.found.push(Found { rule_index, identifier_end: self.identifiers.len(), action });
+        let action = match self.said_of(rule, start, said) {
+            Found { ban: Some(banned), .. } => Action::Ban(banned),
+            Found { exempt: true, .. } => Action::Exempt,
+            _ if !complete && rule.missing == Missing::Deny => Action::DenyMissing,
+            found => self.limit(rule, request, &found),
+        };
+        self.found.push(Applied { rule_index, identifier_end: self.identifiers.len(), action });
     }
 
-    fn action<R: Request + ?Sized>(&mut self, rule: &Rule, request: &R) -> Action {
-        let limit = match rule.overrides.find(&self.raw, &mut self.globs) {
-            Some(Override::Exempt) => return Action::Exempt,
-            Some(Override::Limit(limit)) => limit,
-            None => rule.limit,
+    /// What is said live of the identifier at hand, which begins at `start`, and of the client's address.
+    fn said_of(&mut self, rule: &Rule, start: usize, said: &Said<'_>) -> Found {
+        let Client { address, allowed } = self.client;
+        let Some(controls) = said.controls else {
+            return Found { exempt: allowed.is_some(), ..Found::default() };
         };
-        Action::Limit { limit, cost: rule.cost.of(request, &mut self.sources.buffer) }
+        let subject = Subject {
+            workspace: said.workspace,
+            namespace: &rule.namespace,
+            raw: &self.raw,
+            canonical: self.identifiers.get(start..).unwrap_or_default(),
+            window_ms: rule.duration_ms,
+            address,
+            allowed,
+        };
+        controls.find(&subject, said.now, &mut self.live)
+    }
+
+    fn limit<R: Request + ?Sized>(&mut self, rule: &Rule, request: &R, found: &Found) -> Action {
+        let limit = match (found.limit, rule.overrides.find(&self.raw, &mut self.globs)) {
+            (Some(limit), _) | (None, Some(Override::Limit(limit))) => limit,
+            (None, Some(Override::Exempt)) => return Action::Exempt,
+            (None, None) => rule.limit,
+        };
+        let most = match rule.strategy {
+            Strategy::Window => u64::MAX,
+            Strategy::Log => MAX_LOG_LIMIT,
+            Strategy::Ledger { .. } => 0,
+        };
+        let credited =
+            if found.credit > 0 { limit.min(MAX_COUNT).saturating_add(found.credit) } else { limit };
+        Action::Limit {
+            limit: credited.min(most),
+            cost: rule.cost.of(request, &mut self.sources.buffer),
+            epoch: found.epoch,
+        }
+    }
+}
+
+impl Checks<'_> {
+    /// The client's address is denied: no rule is asked.
+    pub fn address_is_denied(&self) -> bool {
+        self.address_is_denied
     }
 }
 
@@ -115,7 +232,7 @@ impl<'a> Iterator for Checks<'a> {
     type Item = Check<'a>;
 
     fn next(&mut self) -> Option<Check<'a>> {
-        let Found { rule_index, identifier_end, action } = *self.found.next()?;
+        let Applied { rule_index, identifier_end, action } = *self.found.next()?;
         let identifier = self.identifiers.get(self.identifier_start..identifier_end)?;
         self.identifier_start = identifier_end;
         Some(Check { rule_index, rule: self.rules.get(rule_index)?, identifier, action })

@@ -3,6 +3,7 @@
 //! Reading it from configuration is here; what its parts mean is `matcher`, `identifier`, `strategy`,
 //! `overrides` and `cost`.
 
+use super::ban::Ban;
 use super::cost::Cost;
 use super::errors::Errors;
 use super::fields::Node;
@@ -11,7 +12,7 @@ use super::matcher::Conditions;
 use super::overrides::Overrides;
 use super::strategy::{Held, Kind};
 use crate::exact::Strategy;
-use crate::key::CEILING_RESOLUTION;
+use crate::key::{CEILING_RESOLUTION, MAX_TEXT_BYTES};
 use alloc::string::String;
 
 /// One of `rules`, in force for each request that its `match` fits.
@@ -35,7 +36,8 @@ pub struct Rule {
     /// begins.
     pub ceiling: bool,
     /// `cost` (default 1): what a request uses, as a number of 0 or more, or as
-    /// `{header, cap, default}` by a header of at least 1 (default 1 without it) and at most the cap.
+    /// `{header, cap, default}` by a header of at least 1 (default 1 without it) and at most the cap, or by a header of the
+    /// response (see [`ResponseCost`](super::ResponseCost); a window's only, without a ceiling).
     pub cost: Cost,
     /// `missing` (default `shared`): what happens when a part of the identifier is missing.
     pub missing: Missing,
@@ -48,6 +50,9 @@ pub struct Rule {
     pub on_consult_failure: OnConsultFailure,
     /// `first_request` (default `consult`; a window's only): what a key gets that this Envoy has not seen.
     pub first_request: FirstRequest,
+    /// `ban` (default: none): who is denied too often is denied for a while; see [`Ban`]. Needs a namespace of at most 63
+    /// characters.
+    pub ban: Option<Ban>,
     /// `match` (default: every request).
     pub(super) conditions: Conditions,
     /// `identifier` (required): one part or a list of up to 8.
@@ -88,7 +93,7 @@ pub enum FirstRequest {
     Trust,
 }
 
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 17] = [
     "name",
     "match",
     "namespace",
@@ -105,6 +110,7 @@ const FIELDS: [&str; 16] = [
     "consult_timeout",
     "on_consult_failure",
     "first_request",
+    "ban",
 ];
 
 impl Rule {
@@ -130,6 +136,7 @@ impl Rule {
         let held = of.read_limit(&fields, errors);
         let ceiling = of.read_ceiling(&fields, held.as_ref(), errors);
         let cost = fields.or("cost", Cost::Fixed(1), errors, Cost::read);
+        let told = of.check_cost(&fields, cost.as_ref(), ceiling == Some(true), errors);
         let overrides =
             fields.or("overrides", Overrides::default(), errors, |n, e| Overrides::read(n, of, e));
         let missing = fields.or("missing", Missing::default(), errors, Missing::read);
@@ -138,11 +145,18 @@ impl Rule {
         let on_consult_failure =
             fields.or("on_consult_failure", OnConsultFailure::default(), errors, OnConsultFailure::read);
         let first_request = fields.or("first_request", FirstRequest::default(), errors, FirstRequest::read);
+        let ban = fields.optional("ban", errors, Ban::read);
         let others = of.check_others(&fields, errors);
-        let (name, _, ()) = (name?, kind?, others?);
+        let (name, _, (), ()) = (name?, kind?, others?, told?);
         let Held { strategy, limit, duration_ms } = held?;
+        let namespace = namespace?.unwrap_or_else(|| name.clone());
+        let long = namespace.len() >= MAX_TEXT_BYTES;
+        if let Some(ban) = fields.get("ban").filter(|_| long) {
+            let expected = "a namespace of at most 63 characters";
+            return ban.reject(errors, "cannot be counted beside so long a namespace", expected);
+        }
         Some(Rule {
-            namespace: namespace?.unwrap_or_else(|| name.clone()),
+            namespace,
             name,
             strategy,
             limit,
@@ -154,6 +168,7 @@ impl Rule {
             consult_timeout_ms: consult_timeout_ms?,
             on_consult_failure: on_consult_failure?,
             first_request: first_request?,
+            ban: ban?,
             conditions: conditions?,
             parts: parts?,
             overrides: overrides?,

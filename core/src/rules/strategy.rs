@@ -5,6 +5,7 @@
 //!
 //! Leaves to others: what the strategies are (`exact`), reading the rest of a rule (`rule`).
 
+use super::cost::Cost;
 use super::duration::Span;
 use super::errors::Errors;
 use super::fields::{Fields, Node};
@@ -91,6 +92,30 @@ impl Kind {
             Kind::Log | Kind::Ledger => (RULING_TIMEOUT, RULING_TIMEOUT_MS_DEFAULT),
         };
         fields.or("consult_timeout", default, errors, |n, e| span.read(n, e))
+    }
+
+    /// Refuses a cost that only the response tells where a limit is to be held exactly.
+    pub fn check_cost(
+        self,
+        fields: &Fields<'_>,
+        cost: Option<&Cost>,
+        ceiling: bool,
+        errors: &mut Errors,
+    ) -> Option<()> {
+        let why = match (self, ceiling) {
+            (Kind::Window, false) => return Some(()),
+            (Kind::Window, true) => {
+                "cannot be told by a response, as a ceiling holds against what is known before"
+            }
+            (Kind::Log | Kind::Ledger, _) => {
+                "cannot be told by a response, as a log or a ledger is charged before"
+            }
+        };
+        let expected = "a number, or a cost by a header of the request";
+        match fields.get("cost").filter(|_| matches!(cost, Some(Cost::Response(_)))) {
+            Some(node) => node.reject(errors, why, expected),
+            None => Some(()),
+        }
     }
 
     /// Refuses fields that mean nothing to the strategy.

@@ -1,0 +1,160 @@
+//! Which clients are let pass or denied by their address alone, before any rule.
+//!
+//! Of the networks that hold an address the one with the longest prefix counts, allowed or denied. Live control may name
+//! networks too; how both meet is `resolve`'s.
+
+use super::client_address::{Peer, TRUSTED_PROXIES_MAX, client_address};
+use super::errors::{Errors, Path};
+use super::fields::Node;
+use super::request::Request;
+use crate::control::networks::Networks;
+use crate::control::parse_network;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use ipnet::IpNet;
+
+/// Networks of one list.
+const NETWORKS_MAX: usize = 10_000;
+/// Longest way to write a network.
+const NETWORK_BYTES_MAX: usize = 64;
+
+/// `addresses`: networks whose clients no rule limits, and networks whose clients are denied.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// `trusted_proxies` (default 0): how many proxies vouch for the client's address, as in `client_address`.
+    trusted_proxies: usize,
+    networks: Networks<Listed>,
+}
+
+/// The list that a network is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listed {
+    /// `allow` (default: none): exempt from all rules.
+    Allow,
+    /// `deny` (default: none): refused.
+    Deny,
+}
+
+impl Addresses {
+    pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Addresses> {
+        let fields = node.object(&["trusted_proxies", "allow", "deny"], errors)?;
+        let trusted_proxies =
+            fields.or("trusted_proxies", 0, errors, |node, e| node.integer(0..=TRUSTED_PROXIES_MAX, e));
+        let allow = fields.or("allow", Vec::new(), errors, read_list);
+        let deny = fields.or("deny", Vec::new(), errors, read_list);
+        let (allow, deny) = (allow?, deny?);
+        reject_contradictions(&node, &allow, &deny, errors)?;
+        let listed = |networks: Vec<IpNet>, list| networks.into_iter().map(move |network| (network, list));
+        let networks = listed(allow, Listed::Allow).chain(listed(deny, Listed::Deny));
+        Some(Addresses {
+            trusted_proxies: usize::try_from(trusted_proxies?).ok()?,
+            networks: Networks::build(networks),
+        })
+    }
+
+    /// Whether any network is listed.
+    pub(super) fn are_listed(&self) -> bool {
+        !self.networks.is_empty()
+    }
+
+    /// The client's address, if it has one.
+    pub(super) fn client<R: Request + ?Sized>(
+        &self,
+        request: &R,
+        peer: &mut Peer,
+        buffer: &mut Vec<u8>,
+    ) -> Option<IpAddr> {
+        client_address(self.trusted_proxies, request, peer, buffer)
+    }
+
+    /// Length of the longest prefix that holds an address, and the list it is in.
+    pub(super) fn find(&self, address: IpAddr) -> Option<(u8, Listed)> {
+        self.networks.find(address, |_| true)
+    }
+}
+
+fn read_list(node: Node<'_>, errors: &mut Errors) -> Option<Vec<IpNet>> {
+    node.list(0..=NETWORKS_MAX, "networks", errors, |node, errors| {
+        let text = node.text(NETWORK_BYTES_MAX, errors)?;
+        match parse_network(text) {
+            Ok(network) => Some(network),
+            Err(_) => node.reject(
+                errors,
+                "is no network",
+                "an address, or one with a prefix, such as \"203.0.113.0/24\" or \"2001:db8::/32\"",
+            ),
+        }
+    })
+}
+
+/// A network in both lists says two things.
+fn reject_contradictions(
+    node: &Node<'_>,
+    allow: &[IpNet],
+    deny: &[IpNet],
+    errors: &mut Errors,
+) -> Option<()> {
+    let allowed: BTreeMap<IpNet, usize> = allow.iter().copied().zip(0..).collect();
+    let list = Path::Field(&node.path, "deny");
+    let mut sound = Some(());
+    for (index, network) in deny.iter().enumerate() {
+        if let Some(other) = allowed.get(network) {
+            let problem = format!("{network} is also allowed, by allow[{other}]");
+            sound = errors.reject(&Path::Index(&list, index), problem, "a network of one list");
+        }
+    }
+    sound
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json::Json;
+    use super::*;
+    use alloc::string::{String, ToString};
+
+    fn read(text: &str) -> Result<Addresses, String> {
+        let mut errors = Errors::default();
+        let json = Json::parse(text.as_bytes(), &mut errors).unwrap();
+        let addresses = Addresses::read(Node::root(&json), &mut errors);
+        errors.finish(addresses).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn the_longest_prefix_of_both_lists_counts() {
+        let addresses = read(
+            r#"{"allow": ["10.0.0.0/8", "203.0.113.7"], "deny": ["203.0.113.0/24", "10.6.6.0/24", "2001:db8::/32"]}"#,
+        )
+        .unwrap();
+        for (address, expected) in [
+            ("10.1.1.1", Some((8, Listed::Allow))),
+            ("10.6.6.1", Some((24, Listed::Deny))),
+            ("203.0.113.6", Some((24, Listed::Deny))),
+            ("203.0.113.7", Some((32, Listed::Allow))),
+            ("2001:db8::1", Some((32, Listed::Deny))),
+            ("192.0.2.1", None),
+        ] {
+            assert_eq!(addresses.find(address.parse().unwrap()), expected, "{address}");
+        }
+        assert!(addresses.are_listed() && !read("{}").unwrap().are_listed());
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        for (text, expected) in [
+            (r#"{"allow": ["10.0.0.0/33"]}"#, "configuration.allow[0]: \"10.0.0.0/33\" is no network"),
+            (r#"{"deny": ["example.org"]}"#, "configuration.deny[0]: \"example.org\" is no network"),
+            (r#"{"deny": [7]}"#, "configuration.deny[0]: 7 is not a string"),
+            (
+                r#"{"allow": ["::1", "10.0.0.1/8"], "deny": ["10.0.0.0/8"]}"#,
+                "configuration.deny[0]: 10.0.0.0/8 is also allowed, by allow[1]",
+            ),
+            (r#"{"trusted_proxies": 33}"#, "configuration.trusted_proxies: 33 is out of range"),
+            (r#"{"block": []}"#, "configuration: there is no field \"block\" here"),
+        ] {
+            let told = read(text).unwrap_err().replace("configuration.", "");
+            assert!(told.starts_with(&expected.replace("configuration.", "")), "{told}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A rule's ban: who is denied so many times in so long is denied for a time that doubles from ban to ban.
+//!
+//! Leaves to others: counting denials (`limiter`), keeping bans (`control`).
+
+use super::duration::Span;
+use super::errors::Errors;
+use super::fields::Node;
+
+const WITHIN: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
+const FOR: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "10m" };
+const UP_TO_MS_DEFAULT: u64 = 86_400_000;
+const DENIALS_MAX: u64 = 1_000_000;
+
+/// `ban`: when a rule bans, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ban {
+    /// `denials` (required): 1 to 1 000 000; so many of an identifier lead to a ban.
+    pub denials: u64,
+    /// `within` (required): `"1s"` to `"31d"`, or whole milliseconds; the window in which they count, here in milliseconds.
+    pub within_ms: u64,
+    /// `for` (required): `"1s"` to `"31d"`; how long the first ban lasts, here in milliseconds. Each further one lasts twice as
+    /// long as the one before.
+    pub for_ms: u64,
+    /// `up_to` (default a day, or `for` if that is longer): `for` to `"31d"`; how long a ban lasts at the most, and how long an
+    /// identifier has to be good after a ban to be banned as if for the first time; here in milliseconds.
+    pub up_to_ms: u64,
+}
+
+impl Ban {
+    pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Ban> {
+        let fields = node.object(&["denials", "within", "for", "up_to"], errors)?;
+        let denials = fields.required("denials", "how many denials, such as 100", errors, |n, e| {
+            n.integer(1..=DENIALS_MAX, e)
+        });
+        let within = fields.required("within", "a duration such as \"1m\"", errors, |n, e| WITHIN.read(n, e));
+        let lasts = fields.required("for", "a duration such as \"10m\"", errors, |n, e| FOR.read(n, e));
+        let least = lasts.unwrap_or(FOR.min_ms);
+        let up_to = fields.or("up_to", UP_TO_MS_DEFAULT.max(least), errors, |n, e| match FOR.read(n, e)? {
+            up_to if up_to < least => n.reject(e, "is shorter than the first ban", "at least what for says"),
+            up_to => Some(up_to),
+        });
+        Some(Ban { denials: denials?, within_ms: within?, for_ms: lasts?, up_to_ms: up_to? })
+    }
+
+    /// How long the ban of this `level` lasts, in milliseconds: 1 is the first in a row.
+    pub fn length_ms(&self, level: u32) -> u64 {
+        let doubled = 1u64.checked_shl(level.saturating_sub(1)).unwrap_or(u64::MAX);
+        self.for_ms.saturating_mul(doubled).min(self.up_to_ms)
+    }
+
+    /// For how long after its end a ban has to be remembered, in milliseconds: until the next one is the first of a row, and
+    /// nothing counts any more that led to it.
+    pub fn memory_ms(&self) -> u64 {
+        self.up_to_ms.max(self.within_ms.saturating_mul(2))
+    }
+
+    /// The lowest level whose ban lasts for `left_ms`: what can be known of a ban that somebody else made.
+    pub fn level_lasting(&self, left_ms: u64) -> u32 {
+        let lasts = |level: &u32| self.length_ms(*level) >= left_ms.min(self.up_to_ms);
+        (1..=u64::BITS).find(lasts).unwrap_or(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bans_double_up_to_the_longest() {
+        let ban = Ban { denials: 1, within_ms: 1_000, for_ms: 600, up_to_ms: 5_000 };
+        for (level, expected) in [
+            (0, 600),
+            (1, 600),
+            (2, 1_200),
+            (3, 2_400),
+            (4, 4_800),
+            (5, 5_000),
+            (64, 5_000),
+            (u32::MAX, 5_000),
+        ] {
+            assert_eq!(ban.length_ms(level), expected, "level {level}");
+        }
+        for (left_ms, expected) in [(0, 1), (600, 1), (601, 2), (2_300, 3), (4_801, 5), (u64::MAX, 5)] {
+            assert_eq!(ban.level_lasting(left_ms), expected, "{left_ms} ms left");
+        }
+    }
+}
