@@ -12,7 +12,9 @@
 //! 8. [`aggregator`]: what is around a region but for its edges: when which store is told and asked, and what is believed.
 //! 9. [`exact`]: limits that are worth a round trip: what is asked about them and what is ruled;
 //!    [`log`]: a sliding log of exactly what was used.
-//! 10. [`cadence`] and [`breaker`]: when stores are spoken to, and whether.
+//! 10. [`control`]: what operators change while everything runs: overrides, bans, resets, credits, shadow switches.
+//! 11. [`cadence`] and [`breaker`]: when stores are spoken to, and whether.
+//! 12. [`trace`]: whence a request comes, for those who look at traces.
 //!
 //! Nothing here reads a clock, draws a random number, performs I/O or holds a global: time, seeds and messages
 //! come in as values, effects go out as values. The shells (`filter`, `aggregator`) do the rest.
@@ -38,6 +40,7 @@ extern crate std;
 pub mod aggregator;
 pub mod breaker;
 pub mod cadence;
+pub mod control;
 pub mod exact;
 pub mod key;
 pub mod limiter;
@@ -46,5 +49,6 @@ pub mod region;
 pub mod rules;
 pub mod table;
 pub mod time;
+pub mod trace;
 pub mod window;
 pub mod wire;

@@ -17,6 +17,8 @@ pub const SERVICE: &str = "weir.v1.Region";
 pub const METHOD: &str = "Follow";
 /// Most cells in one frame, so that neither side stalls over it.
 pub const MAX_FRAME_CELLS: usize = 256;
+/// Most live controls in one frame.
+pub const MAX_FRAME_CONTROLS: usize = 128;
 /// Largest frame in bytes that a well-behaved peer sends.
 pub const MAX_FRAME_BYTES: usize = 256 * 1024;
 
@@ -41,6 +43,15 @@ pub struct FilterFrame {
     /// Questions whose charges are to be undone, as their requests did not pass after all; at most [`MAX_FRAME_CELLS`].
     #[prost(message, repeated, tag = "6")]
     pub withdrawals: Vec<Withdrawal>,
+    /// Which live controls the process has; from its subscriber, when its stream is new and whenever that changes.
+    #[prost(message, optional, tag = "7")]
+    pub controls_known: Option<ControlsKnown>,
+    /// Who is to be denied everywhere for a while, as a rule of this process says; at most [`MAX_FRAME_CONTROLS`].
+    #[prost(message, repeated, tag = "8")]
+    pub bans: Vec<Ban>,
+    /// What this worker's rules have decided; absolute, so that it may be lost or repeated.
+    #[prost(message, optional, tag = "9")]
+    pub tallies: Option<Tallies>,
 }
 
 /// Who speaks.
@@ -122,6 +133,27 @@ pub struct Consult {
     /// How long the asker waits for the answer, in milliseconds; 0 if it does not say.
     #[prost(uint32, tag = "7")]
     pub timeout_ms: u32,
+    /// Whence the requests come that wait for it, as far as they say: at most [`crate::trace::MAX_TRACES`], one that is
+    /// recorded first.
+    #[prost(message, repeated, tag = "8")]
+    pub traces: Vec<Trace>,
+}
+
+/// Whence a request comes; decides nothing. See [`crate::trace`].
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Trace {
+    /// W3C trace context: 16 bytes; empty if there is none.
+    #[prost(bytes = "vec", tag = "1")]
+    pub trace_id: Vec<u8>,
+    /// 8 bytes; empty if there is none.
+    #[prost(bytes = "vec", tag = "2")]
+    pub span_id: Vec<u8>,
+    /// One byte; its lowest bit says that the trace is recorded.
+    #[prost(uint32, tag = "3")]
+    pub flags: u32,
+    /// Envoy's `x-request-id`; empty if there is none.
+    #[prost(string, tag = "4")]
+    pub request_id: String,
 }
 
 /// Are you there?
@@ -156,6 +188,9 @@ pub struct RegionFrame {
     /// Answers to [`FilterFrame::asks`].
     #[prost(message, repeated, tag = "7")]
     pub rulings: Vec<Rulings>,
+    /// Live controls that changed since what the process knew; to subscribers only.
+    #[prost(message, optional, tag = "8")]
+    pub controls: Option<Controls>,
 }
 
 /// The stream is accepted.
@@ -269,6 +304,9 @@ pub struct Ask {
     /// How long the asker waits for the answer, in milliseconds.
     #[prost(uint32, tag = "3")]
     pub timeout_ms: u32,
+    /// Whence the request comes that waits for it.
+    #[prost(message, optional, tag = "4")]
+    pub trace: Option<Trace>,
 }
 
 /// One limit to be charged to: either a log or a ledger.
@@ -370,6 +408,9 @@ pub struct Changes {
     /// The sender's Envoys changed: who counts as alive is to be asked anew.
     #[prost(bool, tag = "3")]
     pub origins_changed: bool,
+    /// Live controls changed: the database is to be read.
+    #[prost(bool, tag = "4")]
+    pub controls_changed: bool,
 }
 
 /// Some components of one cell.
@@ -398,4 +439,158 @@ pub struct Part {
     /// Absolute.
     #[prost(uint64, tag = "2")]
     pub own: u64,
+}
+
+/// Up to which change of live controls the process knows all of them.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ControlsKnown {
+    /// Of which life of the database; 0 if none.
+    #[prost(uint64, tag = "1")]
+    pub life: u64,
+    /// Up to which revision.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+}
+
+/// Live controls, in the order of their revisions.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Controls {
+    /// The database that they come from: another one counts its revisions anew, and what was known of the former is void.
+    #[prost(uint64, tag = "1")]
+    pub life: u64,
+    /// At most [`MAX_FRAME_CONTROLS`].
+    #[prost(message, repeated, tag = "2")]
+    pub entries: Vec<Control>,
+    /// With this frame the process knows all controls up to this revision; 0 in frames before the last. A database begins at 1, so
+    /// that it can be told that there are none.
+    #[prost(uint64, tag = "3")]
+    pub complete_through: u64,
+    /// The first frame of all that there are: what the process holds is to be replaced, once all is there.
+    #[prost(bool, tag = "4")]
+    pub from_scratch: bool,
+    /// The highest revision in the frame before, or what the process said it knows; 0 from scratch. A process that has not been
+    /// told all up to it has missed a frame: it takes the entries, but does not count itself complete.
+    #[prost(uint64, tag = "5")]
+    pub after: u64,
+    /// The sender's clock in Unix milliseconds: what was over long before need not be kept any longer; 0 if it does not say.
+    #[prost(uint64, tag = "6")]
+    pub now_ms: u64,
+    /// In each frame of all that there are: the revision at which that was so. Frames of different moments do not make a whole,
+    /// as what is gone is not told. 0 in frames of what has changed.
+    #[prost(uint64, tag = "7")]
+    pub as_of: u64,
+}
+
+/// One live control; see [`crate::control::Control`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Control {
+    /// Grows with each change in the database.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    /// Whose limits.
+    #[prost(string, tag = "2")]
+    pub workspace: String,
+    /// Of which namespace, `*` for all; of a shadow switch the rule's name.
+    #[prost(string, tag = "3")]
+    pub scope: String,
+    /// An identifier or a pattern, as in a rule's overrides; empty if it is not about identifiers.
+    #[prost(string, tag = "4")]
+    pub identifier: String,
+    /// A network such as `203.0.113.0/24`; empty if it is not about addresses.
+    #[prost(string, tag = "5")]
+    pub network: String,
+    /// Of windows of this length in milliseconds alone; 0 for all.
+    #[prost(uint64, tag = "6")]
+    pub window_ms: u64,
+    /// 1 limit, 2 exemption, 3 ban, 4 credit, 5 reset, 6 shadow switch.
+    #[prost(uint32, tag = "7")]
+    pub kind: u32,
+    /// The limit, the credit, or 1 for a shadow switch that is on.
+    #[prost(uint64, tag = "8")]
+    pub amount: u64,
+    /// Unix milliseconds until which it is in force; 0 for ever.
+    #[prost(uint64, tag = "9")]
+    pub expires_ms: u64,
+    /// It is no more; target and kind say what.
+    #[prost(bool, tag = "10")]
+    pub deleted: bool,
+}
+
+/// A rule's own ban: so many denials in so long.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ban {
+    /// Whose limits.
+    #[prost(string, tag = "1")]
+    pub workspace: String,
+    /// Of which namespace.
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    /// The raw identifier, not a pattern.
+    #[prost(bytes = "vec", tag = "3")]
+    pub identifier: Vec<u8>,
+    /// Unix milliseconds until which it is denied.
+    #[prost(uint64, tag = "4")]
+    pub until_ms: u64,
+    /// Which ban in a row this is, from 1.
+    #[prost(uint32, tag = "5")]
+    pub level: u32,
+    /// The rule's name.
+    #[prost(string, tag = "6")]
+    pub rule: String,
+    /// Unix milliseconds at which the rule made it, so that what a person says afterwards stays; 0 if that is unknown, which
+    /// is taken for the moment at which it is heard.
+    #[prost(uint64, tag = "7")]
+    pub since_ms: u64,
+}
+
+/// What one worker's rules have decided.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Tallies {
+    /// One for each rule.
+    #[prost(message, repeated, tag = "1")]
+    pub rules: Vec<RuleTally>,
+    /// The configuration's workspace.
+    #[prost(string, tag = "2")]
+    pub workspace: String,
+}
+
+/// What one rule has decided, since the worker loaded it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RuleTally {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Where its identifiers are counted.
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    /// `window`, `log` or `ledger`.
+    #[prost(string, tag = "3")]
+    pub strategy: String,
+    /// Before overrides.
+    #[prost(uint64, tag = "4")]
+    pub limit: u64,
+    /// Its window in milliseconds.
+    #[prost(uint64, tag = "5")]
+    pub window_ms: u64,
+    /// It never denies, as configured or as a live control says.
+    #[prost(bool, tag = "6")]
+    pub shadow: bool,
+    /// Requests that passed.
+    #[prost(uint64, tag = "7")]
+    pub allowed: u64,
+    /// Requests that were refused.
+    #[prost(uint64, tag = "8")]
+    pub denied: u64,
+    /// Requests that a rule in shadow would have refused.
+    #[prost(uint64, tag = "9")]
+    pub shadow_denied: u64,
+    /// Requests of identifiers that are exempt.
+    #[prost(uint64, tag = "10")]
+    pub exempt: u64,
+    /// Requests that nobody decided.
+    #[prost(uint64, tag = "11")]
+    pub undecided: u64,
+    /// Requests that were refused by a ban; not among those refused.
+    #[prost(uint64, tag = "12")]
+    pub banned: u64,
 }

@@ -14,6 +14,9 @@ pub struct ArrayShared {
     meta: Held,
     roster: Held,
     overflow: Held,
+    controls: Held,
+    control_set: Held,
+    bans: Held,
     buckets: Vec<Held>,
 }
 
@@ -32,14 +35,18 @@ impl ArrayShared {
             meta: Held::default(),
             roster: Held::default(),
             overflow: Held::default(),
+            controls: Held::default(),
+            control_set: Held::default(),
+            bans: Held::default(),
             buckets: alloc::vec![Held::default(); buckets],
         }
     }
 
     /// Bytes that the table's places take at this moment.
     pub fn held_bytes(&self) -> usize {
-        let named = [&self.meta, &self.roster, &self.overflow].into_iter();
-        named.chain(&self.buckets).map(|held| held.bytes.capacity()).sum()
+        let table = [&self.meta, &self.roster, &self.overflow].into_iter();
+        let controls = [&self.controls, &self.control_set, &self.bans];
+        table.chain(controls).chain(&self.buckets).map(|held| held.bytes.capacity()).sum()
     }
 
     /// What stands at a place; nothing if nothing ever did. For whoever only looks.
@@ -48,6 +55,9 @@ impl ArrayShared {
             Place::Meta => Some(&self.meta),
             Place::Roster => Some(&self.roster),
             Place::Overflow => Some(&self.overflow),
+            Place::Controls => Some(&self.controls),
+            Place::ControlSet => Some(&self.control_set),
+            Place::Bans => Some(&self.bans),
             Place::Bucket(number) => usize::try_from(number).ok().and_then(|number| self.buckets.get(number)),
         };
         held.map_or(&[], |held| &held.bytes)
@@ -58,6 +68,9 @@ impl ArrayShared {
             Place::Meta => Some(&mut self.meta),
             Place::Roster => Some(&mut self.roster),
             Place::Overflow => Some(&mut self.overflow),
+            Place::Controls => Some(&mut self.controls),
+            Place::ControlSet => Some(&mut self.control_set),
+            Place::Bans => Some(&mut self.bans),
             Place::Bucket(number) => self.buckets.get_mut(usize::try_from(number).ok()?),
         }
     }

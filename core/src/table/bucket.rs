@@ -153,10 +153,11 @@ impl Bucket {
     }
 
     /// Makes room for one entry below `most`: the least used entry leaves, but none that `may_leave` holds back.
-    /// Cells that no window touches any more hold nobody back. Returns how many left.
+    /// Cells that no window touches any more hold nobody back, unless requests are open on them. Returns how many left.
     pub fn make_room(
         &mut self,
         most: u8,
+        mono: MonoMs,
         at: impl Fn(&[u8]) -> Position,
         may_leave: impl Fn(&Entry) -> bool,
     ) -> Result<Left, NoRoom> {
@@ -166,7 +167,8 @@ impl Bucket {
                 .entries()
                 .filter_map(|(key, found)| {
                     let now = at(key);
-                    let over = now.sequence.saturating_sub(found.entry.sequence) > found.entry.before();
+                    let past = now.sequence.saturating_sub(found.entry.sequence) > found.entry.before();
+                    let over = past && !found.entry.is_open(mono);
                     (over || may_leave(&found.entry)).then(|| {
                         let rank =
                             if over { (0, MonoMs(0)) } else { (found.entry.hits, found.entry.charged) };
@@ -356,7 +358,8 @@ fn read_reservation(bytes: &[u8], at: usize) -> Reservation {
     let kind = match packed & 3 {
         0 => ReservationKind::Lease,
         1 => ReservationKind::Hold,
-        _ => ReservationKind::Consult,
+        2 => ReservationKind::Consult,
+        _ => ReservationKind::Open,
     };
     Reservation {
         tag: Tag { worker: packed >> 2, kind },
@@ -371,6 +374,7 @@ fn write_reservation(bytes: &mut [u8], at: usize, reservation: &Reservation) {
         ReservationKind::Lease => 0,
         ReservationKind::Hold => 1,
         ReservationKind::Consult => 2,
+        ReservationKind::Open => 3,
     };
     set_word(bytes, at, reservation.tag.worker << 2 | kind);
     set_word(bytes, at + 8, reservation.sequence);

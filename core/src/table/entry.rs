@@ -15,6 +15,8 @@ use alloc::vec::Vec;
 pub const MAX_RESERVATIONS: usize = 64;
 /// Of these, how many may be leases.
 pub const MAX_LEASES: usize = 8;
+/// And how many may be of open requests, one for each worker that has some.
+pub const MAX_OPEN: usize = 32;
 /// A sequence more than so many windows ahead of now is no small step of the clock any more.
 const MAX_AHEAD: u64 = 2;
 /// Most cells of an entry beside the current one and the one before.
@@ -44,6 +46,9 @@ pub enum ReservationKind {
     Hold,
     /// A consult about it is under way.
     Consult,
+    /// Requests of a worker are under way whose responses will tell their cost. As they may end in any cell, it moves on
+    /// with the cells.
+    Open,
 }
 
 /// Who reserved, and what for.
@@ -150,11 +155,13 @@ impl Entry {
                 self.viewed = MonoMs(0);
             }
         }
+        let seen = at.seen_from(self.sequence);
         if !self.reservations.is_empty() {
+            self.carry_open(&seen, now);
             let oldest = self.sequence.saturating_sub(self.before());
             self.reservations.retain(|reservation| reservation.sequence >= oldest);
         }
-        at.seen_from(self.sequence)
+        seen
     }
 
     /// What counts as used, reservations aside.
@@ -224,12 +231,16 @@ impl Entry {
         let same = |held: &&mut Reservation| held.tag == tag && held.sequence == sequence;
         if let Some(held) = self.reservations.iter_mut().find(same) {
             held.amount = held.amount.saturating_add(amount);
-            held.expires = expires;
+            held.expires = held.expires.max(expires);
             return true;
         }
-        let leases = self.reservations.iter().filter(|held| held.tag.kind == ReservationKind::Lease).count();
-        let full = self.reservations.len() >= MAX_RESERVATIONS
-            || (tag.kind == ReservationKind::Lease && leases >= MAX_LEASES);
+        let most = match tag.kind {
+            ReservationKind::Lease => MAX_LEASES,
+            ReservationKind::Open => MAX_OPEN,
+            ReservationKind::Hold | ReservationKind::Consult => MAX_RESERVATIONS,
+        };
+        let alike = self.reservations.iter().filter(|held| held.tag.kind == tag.kind).count();
+        let full = self.reservations.len() >= MAX_RESERVATIONS || alike >= most;
         if !full {
             self.reservations.push(Reservation { tag, sequence, amount, expires });
         }
@@ -247,6 +258,25 @@ impl Entry {
         let held = self.reservations.iter().filter(|held| held.tag == tag);
         let sequence = held.map(|held| held.sequence).max()?;
         self.release(tag, sequence).map(|amount| (sequence, amount))
+    }
+
+    /// Takes back `amount` of what `tag` reserved, in whatever cell; returns how much of it was still there. The rest counts
+    /// as spent.
+    pub fn release_part(&mut self, tag: Tag, amount: u64) -> u64 {
+        let Some(at) = self.reservations.iter().position(|held| held.tag == tag) else { return 0 };
+        let Some(held) = self.reservations.get_mut(at) else { return 0 };
+        let taken = held.amount.min(amount);
+        held.amount = held.amount.saturating_sub(taken);
+        if held.amount == 0 {
+            self.reservations.swap_remove(at);
+        }
+        taken
+    }
+
+    /// Whether requests are open on it that a living worker will settle.
+    pub fn is_open(&self, now: MonoMs) -> bool {
+        let open = |held: &Reservation| held.tag.kind == ReservationKind::Open && held.expires > now;
+        self.reservations.iter().any(open)
     }
 
     /// Merges what the region knows. Everything grows by max; an unbased cell gets its base, once, where the view
@@ -334,10 +364,26 @@ impl Entry {
     }
 
     fn reap(&mut self, now: MonoMs) {
-        while let Some(at) = self.reservations.iter().position(|held| held.expires <= now) {
+        let dead = |held: &Reservation| held.expires <= now && held.tag.kind != ReservationKind::Open;
+        while let Some(at) = self.reservations.iter().position(dead) {
             let dead = self.reservations.swap_remove(at);
             self.charge_in(dead.sequence, dead.amount, now);
         }
+    }
+
+    /// What is reserved for open requests is in the current cell. Where the worker is dead it counts as spent, in the cell
+    /// in which its time was over.
+    fn carry_open(&mut self, at: &Position, now: MonoMs) {
+        let dead = |held: &Reservation| held.expires <= now && held.tag.kind == ReservationKind::Open;
+        while let Some(found) = self.reservations.iter().position(dead) {
+            let dead = self.reservations.swap_remove(found);
+            let before_cell_ms = now.since(dead.expires).saturating_sub(at.elapsed_ms);
+            let back = before_cell_ms.div_ceil(at.cell_ms.max(1));
+            self.charge_in(self.sequence.saturating_sub(back), dead.amount, now);
+        }
+        let newest = self.sequence;
+        let open = self.reservations.iter_mut().filter(|held| held.tag.kind == ReservationKind::Open);
+        open.for_each(|held| held.sequence = newest);
     }
 }
 

@@ -26,6 +26,7 @@ impl Meta {
     /// yet: two creators at once could lose each other's writes.
     pub fn establish(shared: &mut impl Shared, proposal: Meta) -> Meta {
         let mut bytes = Vec::new();
+        establish_controls(shared, &mut bytes);
         let version = shared.load(Place::Meta, &mut bytes);
         if let Some(meta) = Meta::decode(&bytes) {
             return meta;
@@ -68,5 +69,14 @@ impl Meta {
             secret: HashKey(u64::from_le_bytes(*first), u64::from_le_bytes(*second)),
             geometry: Geometry { buckets, keys_per_bucket },
         })
+    }
+}
+
+/// The places of live control, which a table may lack that an earlier version made.
+fn establish_controls(shared: &mut impl Shared, bytes: &mut Vec<u8>) {
+    for place in [Place::Controls, Place::ControlSet, Place::Bans] {
+        if shared.load(place, bytes).is_none() {
+            shared.store(place, &[], None);
+        }
     }
 }

@@ -35,6 +35,12 @@ pub enum Place {
     Roster,
     /// Where keys go whose bucket is full of unreported work.
     Overflow,
+    /// Tells workers that the two below have changed; see [`crate::control::Keeper`].
+    Controls,
+    /// Live controls.
+    ControlSet,
+    /// Bans that rules of this process made.
+    Bans,
     /// Part of the table.
     Bucket(u32),
 }

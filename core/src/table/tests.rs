@@ -26,9 +26,9 @@ fn cell() -> impl Strategy<Value = Cell> {
 }
 
 fn reservation() -> impl Strategy<Value = Reservation> {
-    (0u64..1 << 62, 0u8..3, any::<[u64; 3]>()).prop_map(|(worker, kind, [sequence, amount, expires])| {
-        let kind =
-            [ReservationKind::Lease, ReservationKind::Hold, ReservationKind::Consult][usize::from(kind)];
+    (0u64..1 << 62, 0u8..4, any::<[u64; 3]>()).prop_map(|(worker, kind, [sequence, amount, expires])| {
+        use ReservationKind::{Consult, Hold, Lease, Open};
+        let kind = [Lease, Hold, Consult, Open][usize::from(kind)];
         Reservation { tag: Tag { worker, kind }, sequence, amount, expires: MonoMs(expires) }
     })
 }
@@ -99,7 +99,7 @@ proptest! {
         bucket.check();
         bucket.find(entry.fingerprint, b"k");
         bucket.entries().count();
-        let _ = bucket.make_room(1, |_| at(5), |_| true);
+        let _ = bucket.make_room(1, MonoMs(0), |_| at(5), |_| true);
         let found = bucket.vacant(entry);
         bucket.put(&found, b"k");
     }
@@ -241,13 +241,13 @@ fn the_least_used_leaves_but_none_that_is_held_back() {
         bucket.put(&found, name);
     }
     let held = |entry: &Entry| entry.fingerprint != 2;
-    assert_eq!(bucket.make_room(3, |_| at(10), held), Ok(Left { over: 0, evicted: 1 }));
+    assert_eq!(bucket.make_room(3, MonoMs(0), |_| at(10), held), Ok(Left { over: 0, evicted: 1 }));
     let left: Vec<_> = bucket.entries().map(|(key, found)| (key.to_vec(), found.entry.hits)).collect();
     assert_eq!(left, vec![(b"a".to_vec(), 8), (b"b".to_vec(), 1)]);
     assert_eq!(bucket.evicted_through(), UnixMs(11_000));
-    assert_eq!(bucket.make_room(2, |_| at(10), |_| false), Err(NoRoom));
+    assert_eq!(bucket.make_room(2, MonoMs(0), |_| at(10), |_| false), Err(NoRoom));
     assert_eq!(
-        bucket.make_room(2, |_| at(12), |_| false),
+        bucket.make_room(2, MonoMs(0), |_| at(12), |_| false),
         Ok(Left { over: 1, evicted: 0 }),
         "cells that are over hold nobody back"
     );
@@ -260,8 +260,8 @@ fn an_entry_of_many_cells_is_over_with_the_window_that_touches_its_newest() {
     bucket.check();
     let found = bucket.vacant(Entry::new(1, 10, 100));
     bucket.put(&found, b"a");
-    assert_eq!(bucket.make_room(1, |_| at(110), |_| false), Err(NoRoom));
-    assert_eq!(bucket.make_room(1, |_| at(111), |_| false), Ok(Left { over: 1, evicted: 0 }));
+    assert_eq!(bucket.make_room(1, MonoMs(0), |_| at(110), |_| false), Err(NoRoom));
+    assert_eq!(bucket.make_room(1, MonoMs(0), |_| at(111), |_| false), Ok(Left { over: 1, evicted: 0 }));
 }
 
 proptest! {

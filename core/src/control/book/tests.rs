@@ -1,0 +1,325 @@
+use super::super::{Controls, Effect, MAX_PATTERN_BYTES, Who};
+use super::*;
+use crate::key::MAX_TEXT_BYTES;
+use crate::wire::MAX_FRAME_BYTES;
+use proptest::prelude::*;
+use prost::Message;
+use std::format;
+use std::string::String;
+
+const NOW: UnixMs = UnixMs(1_800_000_000_000);
+
+fn entry(name: &str, effect: Effect, revision: u64) -> Entry {
+    let who = Who::Identifier(name.into());
+    let target = Target { workspace: "w".into(), scope: "n".into(), who, window_ms: None };
+    Entry { control: Control { target, effect, expires: None, revision }, is_deleted: false }
+}
+
+fn edition(life: u64, revision: u64, floor: u64) -> Edition {
+    Edition { life, revision, floor }
+}
+
+fn known(life: u64, revision: u64) -> Option<ControlsKnown> {
+    Some(ControlsKnown { life, revision })
+}
+
+#[test]
+fn who_knows_all_is_told_nothing_and_others_what_they_miss() {
+    let mut book = Book::new();
+    assert_eq!(book.frames_since(None, NOW), vec![], "nothing is known of a database that nobody has read");
+    let entries = (1..=300).map(|i| entry(&format!("i{i}"), Effect::Ban, i)).collect();
+    assert!(book.take(edition(7, 300, 0), 0, entries, NOW));
+    assert_eq!(book.frames_since(known(7, 300), NOW), vec![]);
+    assert_eq!(book.frames_since(known(7, 301), NOW), vec![], "it knows more");
+    let shape = |known| -> Vec<(usize, bool, u64)> {
+        let frames = book.frames_since(known, NOW);
+        frames.iter().map(|frame| (frame.entries.len(), frame.from_scratch, frame.complete_through)).collect()
+    };
+    assert_eq!(shape(known(7, 298)), vec![(2, false, 300)]);
+    for stranger in [None, known(8, 300), known(0, 0)] {
+        assert_eq!(shape(stranger), vec![(128, true, 0), (128, false, 0), (44, false, 300)]);
+    }
+    let nothing = edition(9, 1, 0);
+    assert!(book.take(nothing, 0, vec![], NOW));
+    let frames = book.frames_since(known(7, 300), NOW);
+    let all = wire::Controls {
+        life: 9,
+        from_scratch: true,
+        complete_through: 1,
+        now_ms: NOW.0,
+        as_of: 1,
+        ..Default::default()
+    };
+    assert_eq!(frames, vec![all]);
+}
+
+#[test]
+fn what_is_to_be_read() {
+    let mut book = Book::new();
+    assert_eq!(book.reading(edition(7, 5, 0)), Reading::All);
+    assert!(book.take(edition(7, 5, 0), 0, vec![], NOW));
+    for (found, expected) in [
+        (edition(7, 5, 0), Reading::Nothing),
+        (edition(7, 6, 5), Reading::Since(5)),
+        (edition(7, 5, 4), Reading::Since(5)),
+        (edition(7, 9, 6), Reading::All),
+        (edition(7, 4, 0), Reading::WentBack(5)),
+        (edition(8, 1, 0), Reading::All),
+    ] {
+        assert_eq!(book.reading(found), expected, "{found:?}");
+    }
+    book.heard(ControlsKnown { life: 6, revision: 99 }, NOW);
+    let too_many = NOW.0 / 1_000 + MAX_AHEAD + 1;
+    for revision in [too_many, MAX_REVISION, u64::MAX] {
+        book.heard(ControlsKnown { life: 7, revision }, NOW);
+    }
+    assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing, "neither says anything");
+    book.heard(ControlsKnown { life: 7, revision: 8 }, NOW);
+    assert_eq!(book.reading(edition(7, 7, 0)), Reading::WentBack(8), "a filter knows more");
+    assert_eq!(book.reading(edition(7, 8, 0)), Reading::Since(5));
+    assert!(book.take(edition(8, 9, 0), 0, vec![], NOW));
+    assert_eq!(book.reading(edition(7, 20, 0)), Reading::WentBack(9), "a life that was over");
+    assert_eq!(book.reading(edition(6, 20, 0)), Reading::All);
+}
+
+#[test]
+fn what_was_dropped_here_stays_so_though_the_database_has_it_again() {
+    let mut book = Book::new();
+    assert!(book.take(edition(7, 5, 5), 0, vec![], NOW));
+    assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing);
+    assert_eq!(book.reading(edition(7, 6, 0)), Reading::Since(5));
+    assert!(book.take(edition(7, 6, 0), 5, vec![entry("a", Effect::Ban, 6)], NOW));
+    let frames = book.frames_since(Some(ControlsKnown { life: 7, revision: 4 }), NOW);
+    assert!(frames[0].from_scratch, "nobody can tell what the fifth change was");
+}
+
+#[test]
+fn what_does_not_continue_what_is_held_is_not_taken() {
+    let mut book = Book::new();
+    assert!(!book.take(edition(7, 5, 0), 4, vec![entry("a", Effect::Ban, 5)], NOW));
+    assert!(book.take(edition(7, 5, 0), 0, vec![entry("a", Effect::Ban, 5)], NOW));
+    assert!(!book.take(edition(7, 4, 0), 0, vec![], NOW), "read before");
+    assert!(!book.take(edition(7, 9, 0), 6, vec![], NOW), "a gap");
+    assert!(!book.take(edition(8, 9, 0), 5, vec![], NOW), "another life");
+    assert!(book.take(
+        edition(7, 6, 0),
+        5,
+        vec![entry("a", Effect::Exempt, 6), entry("b", Effect::Ban, 7)],
+        NOW
+    ));
+    let held: Vec<u64> = book.entries().map(|entry| entry.control.revision).collect();
+    assert_eq!(held, vec![6], "the newer word on a, and nothing from after the edition");
+}
+
+#[test]
+fn what_is_over_is_dropped_with_the_floor() {
+    let mut book = Book::new();
+    let expired = |mut entry: Entry| {
+        entry.control.expires = Some(UnixMs(NOW.0 - KEPT_OVER_MS));
+        entry
+    };
+    let deleted = |entry| Entry { is_deleted: true, ..entry };
+    let entries = vec![
+        expired(entry("a", Effect::Ban, 1)),
+        deleted(entry("b", Effect::Ban, 2)),
+        entry("c", Effect::Ban, 3),
+        deleted(entry("d", Effect::Ban, 4)),
+    ];
+    assert!(book.take(edition(7, 4, 0), 0, entries, NOW));
+    assert_eq!((book.entries().count(), book.in_force(NOW)), (4, 1));
+    assert!(book.take(edition(7, 4, 2), 4, vec![], NOW));
+    assert_eq!(book.entries().map(|entry| entry.control.revision).collect::<Vec<_>>(), vec![3, 4]);
+    let since_three = book.frames_since(known(7, 3), NOW);
+    assert!(since_three[0].entries[0].deleted && !since_three[0].from_scratch);
+    let anew = book.frames_since(known(7, 1), NOW);
+    assert!(anew[0].from_scratch && anew[0].entries.len() == 1, "{anew:?}");
+}
+
+#[test]
+fn an_aggregator_whose_clock_is_fast_keeps_and_tells_what_is_in_force() {
+    let soon = |name, revision| {
+        let mut entry = entry(name, Effect::Ban, revision);
+        entry.control.expires = Some(UnixMs(NOW.0 + 1_000));
+        entry
+    };
+    let fast = UnixMs(NOW.0 + 60 * 60 * 1_000);
+    let mut book = Book::new();
+    assert!(book.take(edition(7, 2, 0), 0, vec![soon("a", 1), soon("b", 2)], fast));
+    assert!(book.take(edition(7, 2, 1), 2, vec![], fast), "something was dropped from the database");
+    let mut peer = Controls::default();
+    book.frames_since(None, fast).iter().for_each(|frame| tell(&mut peer, frame));
+    assert_eq!(held(&peer), ["a", "b"]);
+    assert_eq!(book.frames_since(None, UnixMs(NOW.0 + KEPT_OVER_MS + 1_000))[0].entries, vec![]);
+}
+
+#[test]
+fn what_the_database_drops_by_another_clock_is_bounded() {
+    let mut book = Book::new();
+    let many = MAX_KEPT as u64;
+    let over = |revision| {
+        let mut entry = entry(&format!("i{revision}"), Effect::Ban, revision);
+        entry.control.expires = Some(UnixMs(NOW.0 - 1));
+        entry
+    };
+    assert!(book.take(edition(7, many, 0), 0, (1..=many).map(over).collect(), NOW));
+    assert!(book.take(edition(7, many + 1, 9), many, vec![over(many + 1)], NOW));
+    assert_eq!(book.entries().count(), MAX_KEPT - 8);
+}
+
+#[test]
+fn the_largest_frame_is_one_that_a_peer_takes() {
+    let long = |bytes| "x".repeat(bytes);
+    let target = |i: u64| Target {
+        workspace: long(MAX_TEXT_BYTES),
+        scope: long(MAX_TEXT_BYTES),
+        who: Who::Identifier(format!("{i:0width$}", width = MAX_PATTERN_BYTES)),
+        window_ms: Some(2_678_400_000),
+    };
+    let control = |i| Control {
+        target: target(i),
+        effect: Effect::Limit(crate::window::MAX_COUNT),
+        expires: Some(UnixMs(u64::MAX)),
+        revision: MAX_REVISION - i,
+    };
+    let entries = (0..200).map(|i| Entry { control: control(i), is_deleted: false }).collect();
+    let mut book = Book::new();
+    assert!(book.take(edition(u64::MAX, MAX_REVISION, 0), 0, entries, NOW));
+    for frame in book.frames_since(None, NOW) {
+        assert!(frame.entries.len() <= MAX_FRAME_CONTROLS && frame.encoded_len() <= MAX_FRAME_BYTES);
+    }
+}
+
+/// What a database may do.
+#[derive(Clone, Debug)]
+enum Act {
+    Set(u8, bool),
+    Delete(u8),
+    /// Drops what is over.
+    Clean,
+    /// Is set back to what it was before the last few changes.
+    Restore,
+    Wipe,
+    /// The aggregator reads.
+    Read,
+    /// The filter is told; so many of the frames arrive.
+    Tell(usize),
+}
+
+/// A database, as far as it matters here.
+#[derive(Clone, Debug)]
+struct Tables {
+    edition: Edition,
+    rows: BTreeMap<String, Entry>,
+}
+
+/// A life that nobody has heard of.
+fn fresh_life(held: Edition, book: &Book) -> u64 {
+    held.life.max(book.edition().map_or(0, |edition| edition.life)) + 1
+}
+
+impl Tables {
+    /// Through the aggregator that holds `book`.
+    fn change(&mut self, book: &Book, name: u8, is_deleted: bool, is_over: bool) {
+        self.renew(book);
+        self.edition.revision += 1;
+        let name = format!("i{name}");
+        let mut entry = Entry { is_deleted, ..entry(&name, Effect::Ban, self.edition.revision) };
+        entry.control.expires = is_over.then_some(UnixMs(NOW.0 - 1));
+        self.rows.insert(name, entry);
+    }
+
+    fn clean(&mut self) {
+        let over = self.rows.values().filter(|entry| entry.is_over(NOW));
+        self.edition.floor = over.map(|entry| entry.control.revision).fold(self.edition.floor, u64::max);
+        self.rows.retain(|_, entry| !entry.is_over(NOW));
+    }
+
+    /// Another life, where it is older than what is known of it.
+    fn renew(&mut self, book: &Book) {
+        if let Reading::WentBack(known) = book.reading(self.edition) {
+            self.edition.life = fresh_life(self.edition, book);
+            self.edition.revision = self.edition.revision.max(known) + 1;
+        }
+    }
+
+    fn read_by(&mut self, book: &mut Book) {
+        self.renew(book);
+        let since = match book.reading(self.edition) {
+            Reading::Nothing => return,
+            Reading::Since(since) => since,
+            _ => 0,
+        };
+        let newer = self.rows.values().filter(|entry| entry.control.revision > since).cloned().collect();
+        assert!(book.take(self.edition, since, newer, NOW));
+    }
+
+    fn in_force(&self) -> Vec<String> {
+        self.rows.iter().filter(|(_, entry)| !entry.is_over(NOW)).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// Whether that changed anything does not matter here.
+fn tell(peer: &mut Controls, frame: &wire::Controls) {
+    peer.apply(frame);
+}
+
+/// What a filter's process has in force.
+fn held(peer: &Controls) -> Vec<String> {
+    let name = |control: Control| match control.target.who {
+        Who::Identifier(name) => name,
+        other => panic!("{other:?}"),
+    };
+    let mut names: Vec<String> = peer.iter().filter(|control| control.is_in_force(NOW)).map(name).collect();
+    names.sort();
+    names
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        4 => (0..6_u8, any::<bool>()).prop_map(|(name, over)| Act::Set(name, over)),
+        2 => (0..6_u8).prop_map(Act::Delete),
+        1 => Just(Act::Clean),
+        1 => Just(Act::Restore),
+        1 => Just(Act::Wipe),
+        4 => Just(Act::Read),
+        4 => (0..3_usize).prop_map(Act::Tell),
+    ];
+    prop::collection::vec(act, 0..60)
+}
+
+proptest! {
+    /// Whatever is changed, cleaned, wiped, set back, read late or lost on the way: at the end all agree.
+    #[test]
+    fn filters_come_to_hold_what_the_database_holds(acts in acts()) {
+        let mut tables = Tables { edition: edition(1, 1, 0), rows: BTreeMap::new() };
+        let (mut backup, mut book, mut peer) = (tables.clone(), Book::new(), Controls::default());
+        for act in acts {
+            match act {
+                Act::Set(name, is_over) => tables.change(&book, name, false, is_over),
+                Act::Delete(name) => tables.change(&book, name, true, false),
+                Act::Clean => {
+                    backup = tables.clone();
+                    tables.clean();
+                }
+                Act::Restore => tables = backup.clone(),
+                Act::Wipe => {
+                    tables = Tables { edition: edition(fresh_life(tables.edition, &book), 1, 0), rows: BTreeMap::new() };
+                    backup = tables.clone();
+                }
+                Act::Read => tables.read_by(&mut book),
+                Act::Tell(arrive) => {
+                    book.heard(peer.known(), NOW);
+                    let frames = book.frames_since(Some(peer.known()), NOW);
+                    frames.iter().take(arrive).for_each(|frame| tell(&mut peer, frame));
+                }
+            }
+        }
+        book.heard(peer.known(), NOW);
+        tables.read_by(&mut book);
+        let mut teller = Teller::new(peer.known());
+        teller.next(&book, NOW).iter().for_each(|frame| tell(&mut peer, frame));
+        prop_assert_eq!(teller.next(&book, NOW), vec![]);
+        prop_assert_eq!(held(&peer), tables.in_force());
+        prop_assert_eq!(book.in_force(NOW), held(&peer).len());
+    }
+}

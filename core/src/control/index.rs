@@ -1,0 +1,291 @@
+//! Controls as they are looked up: who is asked about, and what is said of them.
+//!
+//! Of limits, exemptions and bans one counts: an exact identifier's before a pattern's, among patterns that with most literal
+//! characters, then a network's, of which the longest prefix; at each of these steps the namespace's own before those of all
+//! namespaces. Of one identifier, or of patterns alike, a ban comes first, then what is for the window, then what is newest.
+//! Credits are found in the same way. Of resets the newest counts, whoever it names.
+//!
+//! What has expired is passed over, so that what it hid is seen again. Nothing here allocates when it is asked.
+//!
+//! Leaves to others: what is said (`set`), what one namespace holds (`scope`), bans that rules made (`bans`).
+
+use super::scope::{Part, Said, Scope, canonical};
+use super::stock::Stock;
+use super::{ALL_NAMESPACES, Effect, Slot, Target, Who};
+use crate::rules::glob::{self, Pattern};
+use crate::time::UnixMs;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::net::IpAddr;
+
+/// Memory for lookups, one for each worker.
+#[derive(Debug, Default)]
+pub struct Scratch(glob::Scratch);
+
+/// Who is asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Whose limits.
+    pub workspace: &'a str,
+    /// Where the rule counts.
+    pub namespace: &'a str,
+    /// The raw identifier.
+    pub raw: &'a [u8],
+    /// The canonical identifier, see [`canonical_identifier`].
+    pub canonical: &'a [u8],
+    /// The rule's window in milliseconds; 0 for a ledger, which has none here.
+    pub window_ms: u64,
+    /// The client's address, if it is known.
+    pub address: Option<IpAddr>,
+    /// Length of the prefix by which the configuration lets the address pass, if it does.
+    pub allowed: Option<u8>,
+}
+
+/// What is said of a subject.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// It is denied.
+    pub ban: Option<Banned>,
+    /// It has no limit.
+    pub exempt: bool,
+    /// Its limit instead of the rule's.
+    pub limit: Option<u64>,
+    /// So much more than the limit.
+    pub credit: u64,
+    /// Where it is counted; 0 if it was never reset.
+    pub epoch: u32,
+}
+
+/// Until when somebody is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Banned {
+    /// Until then.
+    Until(UnixMs),
+    /// For ever.
+    ForEver,
+}
+
+/// All controls, by workspace.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Index {
+    workspaces: BTreeMap<Box<str>, Workspace>,
+    /// What is to be built anew, by workspace and scope.
+    stale: BTreeSet<(Box<str>, Box<str>, Part)>,
+    /// Words that were looked at for changes.
+    #[cfg(test)]
+    pub work: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Workspace {
+    scopes: BTreeMap<Box<str>, Scope>,
+    shadows: BTreeMap<Box<str>, Said>,
+    /// Somebody is named by a network.
+    networks: bool,
+}
+
+impl Index {
+    /// Takes a word in the place of another on the same target and slot. Of rules and of identifiers that are named exactly
+    /// it counts at once; of patterns and networks from the next [`Index::settle`] on.
+    pub fn change(&mut self, target: &Target, before: Option<Said>, after: Option<Said>) {
+        if before == after {
+            return;
+        }
+        self.count_work(1);
+        let part = match &target.who {
+            Who::Rule => return self.change_shadow(target, after),
+            Who::Network(_) => Part::Networks,
+            Who::Identifier(text) => match Pattern::parse(text.as_bytes()) {
+                Some(Pattern::Exact(raw)) => return self.change_exact(target, canonical(raw), before, after),
+                Some(Pattern::Glob(_)) => match after.or(before) {
+                    Some(said) => Part::Patterns(said.effect.slot()),
+                    None => return,
+                },
+                None => return,
+            },
+        };
+        self.stale.insert((target.workspace.as_str().into(), target.scope.as_str().into(), part));
+    }
+
+    /// Builds anew what has changed and is built as a whole, out of what is said in its scope.
+    pub fn settle(&mut self, stock: &Stock) {
+        while let Some((workspace, scope, part)) = self.stale.pop_first() {
+            let mut looked_at = 0_usize;
+            let said =
+                stock.of_scope(&workspace, &scope).inspect(|_| looked_at = looked_at.saturating_add(1));
+            self.scope(&workspace, &scope).build(part, said);
+            self.count_work(looked_at);
+            self.tidy(&workspace, &scope);
+        }
+    }
+
+    fn change_shadow(&mut self, target: &Target, after: Option<Said>) {
+        let shadows = &mut self.workspace(&target.workspace).shadows;
+        match after {
+            Some(said) => drop(shadows.insert(target.scope.as_str().into(), said)),
+            None => drop(shadows.remove(target.scope.as_str())),
+        }
+        self.tidy(&target.workspace, &target.scope);
+    }
+
+    fn change_exact(
+        &mut self,
+        target: &Target,
+        canonical: Box<[u8]>,
+        before: Option<Said>,
+        after: Option<Said>,
+    ) {
+        self.scope(&target.workspace, &target.scope).change(canonical, before, after);
+        if after.is_none() {
+            self.tidy(&target.workspace, &target.scope);
+        }
+    }
+
+    fn workspace(&mut self, name: &str) -> &mut Workspace {
+        self.workspaces.entry(name.into()).or_default()
+    }
+
+    fn scope(&mut self, workspace: &str, name: &str) -> &mut Scope {
+        self.workspace(workspace).scopes.entry(name.into()).or_default()
+    }
+
+    /// Lets go of a scope in which nothing is said any more, so that nobody is looked up in it.
+    fn tidy(&mut self, workspace: &str, scope: &str) {
+        let Some(held) = self.workspaces.get_mut(workspace) else { return };
+        if held.scopes.get(scope).is_some_and(Scope::is_empty) {
+            held.scopes.remove(scope);
+        }
+        held.networks = held.scopes.values().any(Scope::has_networks);
+        if held.scopes.is_empty() && held.shadows.is_empty() {
+            self.workspaces.remove(workspace);
+        }
+    }
+
+    #[cfg(test)]
+    fn count_work(&mut self, words: usize) {
+        self.work += words;
+    }
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    fn count_work(&self, _: usize) {}
+
+    pub fn is_empty(&self) -> bool {
+        self.workspaces.is_empty()
+    }
+
+    /// Whether a client's address matters in this workspace.
+    pub fn has_networks(&self, workspace: &str) -> bool {
+        self.workspaces.get(workspace).is_some_and(|workspace| workspace.networks)
+    }
+
+    /// A rule's shadow switch.
+    pub fn shadow(&self, workspace: &str, rule: &str, now: UnixMs) -> Option<bool> {
+        let said = self.workspaces.get(workspace)?.shadows.get(rule)?;
+        match said.effect {
+            Effect::Shadow(on) if said.expires.is_none_or(|expires| now < expires) => Some(on),
+            _ => None,
+        }
+    }
+
+    /// How long exactly this identifier is banned in exactly this namespace, expired or not.
+    pub fn named(&self, workspace: &str, namespace: &str, canonical: &[u8]) -> Option<Banned> {
+        // Where there are several, a ban comes first.
+        let said = self
+            .workspaces
+            .get(workspace)?
+            .scopes
+            .get(namespace)?
+            .exact(canonical, |said| said.effect == Effect::Ban)?;
+        Some(Banned::from(said.expires))
+    }
+
+    /// What is said of a subject, but for bans that rules made.
+    pub fn find(&self, subject: &Subject<'_>, now: UnixMs, scratch: &mut Scratch) -> Found {
+        let allowed = Found { exempt: subject.allowed.is_some(), ..Found::default() };
+        let Some(workspace) = self.workspaces.get(subject.workspace) else { return allowed };
+        let scopes = [workspace.scopes.get(subject.namespace), workspace.scopes.get(ALL_NAMESPACES)];
+        let scopes = Scopes { scopes, subject, now };
+        let mut found = scopes.override_of(scratch);
+        found.credit = match scopes.by_identifier(Slot::Credit, scratch).map(|said| said.effect) {
+            Some(Effect::Credit(amount)) => amount,
+            _ => 0,
+        };
+        found.epoch = scopes.epoch(scratch);
+        found
+    }
+
+    /// Length of the prefix by which a network of all namespaces is exempt, and whether it is denied instead.
+    pub fn network(&self, workspace: &str, address: IpAddr, now: UnixMs) -> Option<(u8, bool)> {
+        let scope = self.workspaces.get(workspace)?.scopes.get(ALL_NAMESPACES)?;
+        let (prefix, said) = scope.network(address, |said| said.counts(Slot::Override, 0, now))?;
+        Some((prefix, said.effect == Effect::Ban))
+    }
+}
+
+/// The scopes that a subject is in, its own namespace first.
+struct Scopes<'a> {
+    scopes: [Option<&'a Scope>; 2],
+    subject: &'a Subject<'a>,
+    now: UnixMs,
+}
+
+impl Scopes<'_> {
+    fn each(&self) -> impl Iterator<Item = &Scope> {
+        self.scopes.iter().copied().flatten()
+    }
+
+    fn counts(&self, slot: Slot) -> impl Fn(&Said) -> bool {
+        move |said| said.counts(slot, self.subject.window_ms, self.now)
+    }
+
+    fn exact(&self, scope: &Scope, slot: Slot) -> Option<Said> {
+        scope.exact(self.subject.canonical, self.counts(slot))
+    }
+
+    fn glob(&self, scope: &Scope, slot: Slot, scratch: &mut Scratch) -> Option<Said> {
+        scope.pattern(slot, self.subject.raw, self.counts(slot), &mut scratch.0)
+    }
+
+    fn by_identifier(&self, slot: Slot, scratch: &mut Scratch) -> Option<Said> {
+        let exact = self.each().find_map(|scope| self.exact(scope, slot));
+        exact.or_else(|| self.each().find_map(|scope| self.glob(scope, slot, scratch)))
+    }
+
+    /// By the client's network, unless the configuration lets a smaller one pass.
+    fn by_network(&self) -> Option<Said> {
+        let address = self.subject.address?;
+        let found = |scope: &Scope| scope.network(address, self.counts(Slot::Override));
+        let (prefix, said) = self.each().find_map(found)?;
+        self.subject.allowed.is_none_or(|allowed| prefix >= allowed).then_some(said)
+    }
+
+    fn override_of(&self, scratch: &mut Scratch) -> Found {
+        let said = self.by_identifier(Slot::Override, scratch).or_else(|| self.by_network());
+        let nothing = Found::default();
+        let Some(said) = said else { return Found { exempt: self.subject.allowed.is_some(), ..nothing } };
+        match said.effect {
+            Effect::Ban => Found { ban: Some(Banned::from(said.expires)), ..nothing },
+            Effect::Exempt => Found { exempt: true, ..nothing },
+            Effect::Limit(limit) => {
+                Found { limit: Some(limit), exempt: self.subject.allowed.is_some(), ..nothing }
+            }
+            _ => nothing,
+        }
+    }
+
+    fn epoch(&self, scratch: &mut Scratch) -> u32 {
+        let newest = |scope| {
+            let glob = self.glob(scope, Slot::Reset, scratch);
+            self.exact(scope, Slot::Reset).into_iter().chain(glob).map(|said| said.revision).max()
+        };
+        let newest = self.scopes.iter().copied().flatten().filter_map(newest).max().unwrap_or(0);
+        u32::try_from(newest).unwrap_or(u32::MAX)
+    }
+}
+
+impl From<Option<UnixMs>> for Banned {
+    fn from(expires: Option<UnixMs>) -> Banned {
+        expires.map_or(Banned::ForEver, Banned::Until)
+    }
+}

@@ -1,0 +1,240 @@
+//! One worker's hold on the controls of its process: what it heard it keeps where all workers find it, and what others kept it
+//! takes over.
+//!
+//! Shared data has a small head with two serials, one for the set and one for the process' own bans; each worker looks at it
+//! on its tick and loads what has changed. The newest set of a life wins, whoever writes it; bans are merged. So a worker, a
+//! configuration or a VM that begins has at once what the process knew, and keeps it for as long as nobody says otherwise.
+//!
+//! Leaves to others: what the set says (`set`), the frames' way (`filter`).
+
+use super::bans::Local;
+use super::set::Controls;
+use super::stored::{self, Found};
+use crate::table::{Place, Shared, Version};
+use crate::time::{MonoMs, Now, UnixMs};
+use crate::wire;
+use alloc::vec::Vec;
+
+/// Between looks at the head; a little less than a tick, as ticks jitter.
+const LOOK_MS: u64 = 40;
+/// Everything is looked at this often, whatever the head says: a worker may have died before it wrote the head.
+const RELOOK_MS: u64 = 5_000;
+/// Stores that may fail because somebody else was faster, before the next tick tries again.
+const MAX_TRIES: usize = 16;
+/// A buffer is given back beyond this.
+const KEEP_BYTES: usize = 64 * 1024;
+
+/// The controls as one worker has them.
+#[derive(Debug, Default)]
+pub struct Keeper {
+    controls: Controls,
+    head: Head,
+    /// Of the stored set that was read or written last.
+    set: Option<Version>,
+    /// Of the stored bans, likewise.
+    bans: Option<Version>,
+    /// What is still to be stored.
+    unsaved: Unsaved,
+    /// The set has changed since the own bans were compared with it.
+    changed: bool,
+    looked: MonoMs,
+    relooked: MonoMs,
+    /// What the stream was last told.
+    told: Option<wire::ControlsKnown>,
+    buffer: Vec<u8>,
+}
+
+/// Grows whenever something was stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Head {
+    set: u64,
+    bans: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Unsaved {
+    set: bool,
+    bans: bool,
+    head: Head,
+}
+
+impl Keeper {
+    /// What the process has kept. Call it where the table is established.
+    pub fn load(shared: &mut impl Shared, now: Now) -> Keeper {
+        let mut keeper = Keeper { looked: now.mono, relooked: now.mono, ..Keeper::default() };
+        keeper.head = keeper.read_head(shared).1;
+        keeper.load_set(shared);
+        keeper.load_bans(shared, now.unix);
+        keeper
+    }
+
+    /// All that is known.
+    pub fn controls(&self) -> &Controls {
+        &self.controls
+    }
+
+    /// Takes what the aggregator tells.
+    pub fn on_frame(&mut self, shared: &mut impl Shared, frame: &wire::Controls) {
+        let known = self.controls.known();
+        let changes = self.controls.apply(frame);
+        self.changed |= changes;
+        // Others hear of a telling when it is complete.
+        if changes && frame.complete_through != 0 {
+            self.unsaved.set = true;
+            self.save_set(shared);
+        }
+        self.unsaved.bans |= self.controls.bans_mut().lift(frame, known);
+    }
+
+    /// A rule of this worker bans somebody; the other workers hear of it by the next ticks.
+    pub fn ban(&mut self, names: (&str, &str), canonical: &[u8], ban: Local, now: UnixMs) {
+        self.unsaved.bans |= self.controls.ban_here(names, canonical, ban, now);
+    }
+
+    /// Lets time pass: stores what is not yet stored, and takes over what others have.
+    pub fn tick(&mut self, shared: &mut impl Shared, now: Now) {
+        if now.mono.since(self.looked) < LOOK_MS {
+            return;
+        }
+        self.looked = now.mono;
+        self.controls.settle();
+        if self.unsaved.set {
+            self.save_set(shared);
+        }
+        if core::mem::take(&mut self.changed) {
+            self.unsaved.bans |= self.controls.take_over();
+        }
+        if self.unsaved.bans {
+            self.save_bans(shared, now.unix);
+        }
+        self.announce(shared);
+        let relook = now.mono.since(self.relooked) >= RELOOK_MS;
+        let (_, head) = self.read_head(shared);
+        let before = core::mem::replace(&mut self.head, head);
+        if relook {
+            self.relooked = now.mono;
+            self.controls.bans_mut().forget(now.unix);
+            self.controls.forget(now.unix);
+        }
+        if relook || head.set != before.set {
+            self.load_set(shared);
+        }
+        if relook || head.bans != before.bans {
+            self.load_bans(shared, now.unix);
+        }
+        self.buffer.shrink_to(KEEP_BYTES);
+    }
+
+    /// Stores what is not yet stored, as this worker ends.
+    pub fn shutdown(&mut self, shared: &mut impl Shared, now: UnixMs) {
+        if self.unsaved.set {
+            self.save_set(shared);
+        }
+        if self.unsaved.bans {
+            self.save_bans(shared, now);
+        }
+    }
+
+    /// What the aggregator is to be told, if it does not know it: `subscribed` says that this worker's stream is the one that
+    /// takes what is pushed.
+    pub fn to_tell(&mut self, subscribed: bool) -> Option<wire::ControlsKnown> {
+        if !subscribed {
+            self.told = None;
+            return None;
+        }
+        let known = Some(self.controls.known());
+        (core::mem::replace(&mut self.told, known) != known).then_some(known).flatten()
+    }
+
+    fn load_set(&mut self, shared: &mut impl Shared) {
+        let version = shared.load(Place::ControlSet, &mut self.buffer);
+        if version == self.set {
+            return;
+        }
+        if self.unsaved.set {
+            return self.save_set(shared);
+        }
+        self.set = version;
+        if stored::known(&self.buffer) != Some(self.controls.known()) {
+            self.changed |= self.take_stored();
+        }
+    }
+
+    /// Takes over what is in the buffer, if it can be read.
+    fn take_stored(&mut self) -> bool {
+        match stored::read(&self.buffer, self.controls.known()) {
+            Some(Found::News(frame)) => drop(self.controls.apply(&frame)),
+            Some(Found::All(stock)) => drop(self.controls.replace(stock)),
+            None => return false,
+        }
+        true
+    }
+
+    fn load_bans(&mut self, shared: &mut impl Shared, now: UnixMs) {
+        let version = shared.load(Place::Bans, &mut self.buffer);
+        if version != self.bans {
+            self.bans = version;
+            self.controls.bans_mut().merge(&self.buffer, now);
+        }
+    }
+
+    fn save_set(&mut self, shared: &mut impl Shared) {
+        let known = self.controls.known();
+        for _ in 0..MAX_TRIES {
+            let version = shared.load(Place::ControlSet, &mut self.buffer);
+            let stored = stored::known(&self.buffer).filter(|stored| stored.life == known.life);
+            let is_newer = stored.is_some_and(|stored| stored.revision > known.revision);
+            if is_newer && self.take_stored() {
+                (self.set, self.unsaved.set, self.changed) = (version, false, true);
+                return;
+            }
+            let mine = || stored::write(&self.buffer, self.controls.stock());
+            if stored == Some(known) || shared.store(Place::ControlSet, &mine(), version) {
+                self.unsaved.set = false;
+                self.unsaved.head.set = 1;
+                return self.announce(shared);
+            }
+        }
+    }
+
+    fn save_bans(&mut self, shared: &mut impl Shared, now: UnixMs) {
+        for _ in 0..MAX_TRIES {
+            let version = shared.load(Place::Bans, &mut self.buffer);
+            self.controls.bans_mut().merge(&self.buffer, now);
+            self.controls.bans_mut().forget(now);
+            if shared.store(Place::Bans, &self.controls.bans().encode(), version) {
+                self.unsaved.bans = false;
+                self.unsaved.head.bans = 1;
+                return self.announce(shared);
+            }
+        }
+    }
+
+    /// Lets the head grow by what was stored.
+    fn announce(&mut self, shared: &mut impl Shared) {
+        if self.unsaved.head == Head::default() {
+            return;
+        }
+        for _ in 0..MAX_TRIES {
+            let (version, head) = self.read_head(shared);
+            let Head { set, bans } = self.unsaved.head;
+            let grown = Head { set: head.set.wrapping_add(set), bans: head.bans.wrapping_add(bans) };
+            let words = [grown.set, grown.bans];
+            if shared.store(Place::Controls, words.map(u64::to_le_bytes).as_flattened(), version) {
+                self.unsaved.head = Head::default();
+                // Who stored a set need not load it, unless somebody else has stored one too.
+                if head.set == self.head.set {
+                    self.head.set = grown.set;
+                }
+                return;
+            }
+        }
+    }
+
+    fn read_head(&mut self, shared: &mut impl Shared) -> (Option<Version>, Head) {
+        let version = shared.load(Place::Controls, &mut self.buffer);
+        let words = self.buffer.as_chunks::<8>().0;
+        let word = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+        (version, Head { set: word(0), bans: word(1) })
+    }
+}

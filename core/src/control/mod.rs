@@ -1,0 +1,279 @@
+//! Live control: what operators say about limits while everything runs, without touching a configuration.
+//!
+//! A [`Control`] is one such word: an override, an exemption, a ban, a credit or a reset for those whom its [`Target`] names,
+//! or a rule's shadow switch. The database that regions share numbers all changes (*revisions*); what has the same target and
+//! the same [`Slot`] is replaced by what has the higher revision.
+//!
+//! [`Controls`] are all of them as a process has them, and are asked about a request's [`Subject`].
+//!
+//! Leaves to others: which configured rule a request meets (`rules`), how controls are stored and told (`aggregator`).
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
+mod bans;
+pub mod book;
+mod index;
+mod keeper;
+pub mod networks;
+mod scope;
+mod set;
+mod stock;
+mod stored;
+
+pub use bans::{Local, MAX_BANS, Named};
+pub use index::{Banned, Found, Scratch, Subject};
+pub use keeper::Keeper;
+pub use set::Controls;
+
+use crate::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
+use crate::rules::glob::Pattern;
+use crate::time::UnixMs;
+use crate::window::MAX_COUNT;
+use crate::wire;
+use alloc::string::{String, ToString};
+use core::net::IpAddr;
+use ipnet::{IpNet, Ipv4Net};
+
+/// Most controls that are in force at a time, in all workspaces.
+pub const MAX_CONTROLS: usize = 10_000;
+/// Longest identifier or pattern in bytes.
+pub const MAX_PATTERN_BYTES: usize = 256;
+/// The scope that stands for all namespaces of a workspace.
+pub const ALL_NAMESPACES: &str = "*";
+
+/// One word of live control.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// For whom.
+    pub target: Target,
+    /// What is said.
+    pub effect: Effect,
+    /// Until when; `None`: for ever.
+    pub expires: Option<UnixMs>,
+    /// Grows with each change in the database.
+    pub revision: u64,
+}
+
+/// For whom a control is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Target {
+    /// Whose limits, 1 to 64 bytes.
+    pub workspace: String,
+    /// Of which namespace, 1 to 64 bytes, or [`ALL_NAMESPACES`]; for [`Who::Rule`] the rule's name.
+    pub scope: String,
+    /// Who.
+    pub who: Who,
+    /// Of windows of this length alone; `None` for all, and for all but limits and credits.
+    pub window_ms: Option<u64>,
+}
+
+/// Whom a control is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Who {
+    /// An identifier or a pattern, written as in a rule's overrides, 1 to [`MAX_PATTERN_BYTES`] bytes.
+    Identifier(String),
+    /// Clients of this network.
+    Network(IpNet),
+    /// A rule, whoever asks.
+    Rule,
+}
+
+/// What a control says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// This limit instead of the rule's.
+    Limit(u64),
+    /// No limit: neither decided nor counted.
+    Exempt,
+    /// Denied.
+    Ban,
+    /// So much more than the limit.
+    Credit(u64),
+    /// What was counted so far is forgotten: counting begins anew in an epoch that is the control's revision.
+    Reset,
+    /// The rule never denies (true), or denies although it is configured as a shadow (false).
+    Shadow(bool),
+}
+
+/// Effects of which one replaces another of the same target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Slot {
+    /// A limit, an exemption or a ban.
+    Override,
+    /// A credit.
+    Credit,
+    /// A reset.
+    Reset,
+    /// A shadow switch.
+    Shadow,
+}
+
+/// Why something is no control.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// Workspace, namespace or rule.
+    #[error("{0} has to be 1 to {MAX_TEXT_BYTES} printable ASCII characters without spaces")]
+    Name(&'static str),
+    /// Pattern.
+    #[error("an identifier has to be 1 to {MAX_PATTERN_BYTES} bytes")]
+    Identifier,
+    /// A pattern that no identifier can meet.
+    #[error(r"an identifier is parts joined by |, where \\ is a backslash, \| a bar, \- a missing part, \* a star, and * is anything")]
+    Pattern,
+    /// Network.
+    #[error(
+        "{0:?} is not a network; expected an address with a prefix, such as 203.0.113.0/24 or 2001:db8::/32"
+    )]
+    Network(String),
+    /// Window.
+    #[error("a window has to be between 1s and 31d")]
+    Window,
+    /// Amount.
+    #[error("limits and credits end at {MAX_COUNT}")]
+    Amount,
+    /// Effect and target do not go together.
+    #[error("{0}")]
+    Mismatch(&'static str),
+    /// Written by a version that knows more.
+    #[error("unknown kind {0}")]
+    Kind(u32),
+}
+
+impl Effect {
+    /// Which effects it replaces.
+    pub fn slot(&self) -> Slot {
+        match self {
+            Effect::Limit(_) | Effect::Exempt | Effect::Ban => Slot::Override,
+            Effect::Credit(_) => Slot::Credit,
+            Effect::Reset => Slot::Reset,
+            Effect::Shadow(_) => Slot::Shadow,
+        }
+    }
+}
+
+impl Target {
+    fn check(&self, effect: Effect) -> Result<(), ControlError> {
+        let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        let name = |text: &str| (1..=MAX_TEXT_BYTES).contains(&text.len()) && printable(text);
+        if !name(&self.workspace) {
+            return Err(ControlError::Name("a workspace"));
+        }
+        if !name(&self.scope) {
+            return Err(ControlError::Name(if self.who == Who::Rule { "a rule" } else { "a namespace" }));
+        }
+        if self.window_ms.is_some_and(|ms| !(MIN_DURATION_MS..=MAX_DURATION_MS).contains(&ms)) {
+            return Err(ControlError::Window);
+        }
+        match (&self.who, effect) {
+            (Who::Rule, Effect::Shadow(_)) => {}
+            (Who::Rule, _) => return Err(ControlError::Mismatch("only a shadow switch is for a rule")),
+            (_, Effect::Shadow(_)) => return Err(ControlError::Mismatch("a shadow switch is for a rule")),
+            (Who::Identifier(text), _) if !(1..=MAX_PATTERN_BYTES).contains(&text.len()) => {
+                return Err(ControlError::Identifier);
+            }
+            (Who::Identifier(text), _) if Pattern::parse(text.as_bytes()).is_none() => {
+                return Err(ControlError::Pattern);
+            }
+            (Who::Identifier(_), _) | (Who::Network(_), Effect::Ban | Effect::Exempt) => {}
+            (Who::Network(_), _) => {
+                return Err(ControlError::Mismatch("a network is exempt or banned, and nothing else"));
+            }
+        }
+        match (self.window_ms, effect) {
+            (None, _) | (Some(_), Effect::Limit(_) | Effect::Credit(_)) => Ok(()),
+            (Some(_), _) => Err(ControlError::Mismatch("only limits and credits are for one window")),
+        }
+    }
+}
+
+impl Control {
+    /// Whether this is a control that can be in force.
+    pub fn check(&self) -> Result<(), ControlError> {
+        match self.effect {
+            Effect::Limit(amount) | Effect::Credit(amount) if amount > MAX_COUNT => Err(ControlError::Amount),
+            effect => self.target.check(effect),
+        }
+    }
+
+    /// Whether it is in force at this moment.
+    pub fn is_in_force(&self, now: UnixMs) -> bool {
+        self.expires.is_none_or(|expires| now < expires)
+    }
+
+    /// As it travels.
+    pub fn to_wire(&self) -> wire::Control {
+        let (kind, amount) = match self.effect {
+            Effect::Limit(amount) => (1, amount),
+            Effect::Exempt => (2, 0),
+            Effect::Ban => (3, 0),
+            Effect::Credit(amount) => (4, amount),
+            Effect::Reset => (5, 0),
+            Effect::Shadow(on) => (6, u64::from(on)),
+        };
+        let (identifier, network) = match &self.target.who {
+            Who::Identifier(text) => (text.clone(), String::new()),
+            Who::Network(network) => (String::new(), network.to_string()),
+            Who::Rule => (String::new(), String::new()),
+        };
+        wire::Control {
+            revision: self.revision,
+            workspace: self.target.workspace.clone(),
+            scope: self.target.scope.clone(),
+            identifier,
+            network,
+            window_ms: self.target.window_ms.unwrap_or(0),
+            kind,
+            amount,
+            expires_ms: self.expires.map_or(0, |at| at.0),
+            deleted: false,
+        }
+    }
+
+    /// Reads what came from anywhere. Whether it is deleted is the caller's to see.
+    pub fn from_wire(from: &wire::Control) -> Result<Control, ControlError> {
+        let effect = match from.kind {
+            1 => Effect::Limit(from.amount),
+            2 => Effect::Exempt,
+            3 => Effect::Ban,
+            4 => Effect::Credit(from.amount),
+            5 => Effect::Reset,
+            6 => Effect::Shadow(from.amount != 0),
+            kind => return Err(ControlError::Kind(kind)),
+        };
+        let who = match (from.identifier.as_str(), from.network.as_str()) {
+            ("", "") => Who::Rule,
+            ("", network) => Who::Network(parse_network(network)?),
+            (_, "") => Who::Identifier(from.identifier.clone()),
+            _ => return Err(ControlError::Mismatch("either an identifier or a network")),
+        };
+        let control = Control {
+            target: Target {
+                workspace: from.workspace.clone(),
+                scope: from.scope.clone(),
+                who,
+                window_ms: (from.window_ms != 0).then_some(from.window_ms),
+            },
+            effect,
+            expires: (from.expires_ms != 0).then_some(UnixMs(from.expires_ms)),
+            revision: from.revision,
+        };
+        control.check().map(|()| control)
+    }
+}
+
+/// A network, with the bits behind its prefix cleared; an address alone is a network of one. IPv4 in IPv6 is IPv4.
+pub fn parse_network(text: &str) -> Result<IpNet, ControlError> {
+    let alone = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    let network = text.parse::<IpNet>().ok().or_else(alone);
+    network.map(|network| unmapped(network).trunc()).ok_or_else(|| ControlError::Network(text.into()))
+}
+
+fn unmapped(network: IpNet) -> IpNet {
+    let IpNet::V6(long) = network else { return network };
+    let prefix = long.prefix_len().checked_sub(96);
+    let short = long.addr().to_ipv4_mapped().zip(prefix);
+    short.and_then(|(address, prefix)| Ipv4Net::new(address, prefix).ok()).map_or(network, IpNet::V4)
+}
+
+#[cfg(test)]
+mod tests;

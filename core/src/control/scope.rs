@@ -1,0 +1,181 @@
+//! What is said in one namespace, or of all of a workspace, as it is looked up.
+//!
+//! Who is named exactly is in a map, and one change of it is one change here: clients may provoke many, by rules that ban.
+//! Patterns of a slot share one automaton and networks a sorted list; of these a changed one is built anew, out of all
+//! that is said here, and only operators change them.
+//!
+//! Leaves to others: which scopes a subject is in and which of what is found counts (`index`).
+
+use super::networks::Networks;
+use super::{Effect, Slot, Target, Who};
+use crate::rules::canonical_identifier;
+use crate::rules::glob::{self, Glob, GlobSet, Pattern};
+use crate::rules::identifier::{DIGEST_BYTES, DIGEST_PREFIX};
+use crate::time::UnixMs;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::hash::BuildHasherDefault;
+use core::net::IpAddr;
+use hashbrown::HashMap;
+use siphasher::sip::SipHasher13;
+
+/// A control without its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    pub effect: Effect,
+    pub window_ms: Option<u64>,
+    pub expires: Option<UnixMs>,
+    pub revision: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scope {
+    /// By canonical identifier: overrides, credits and resets, those that win first.
+    exact: ExactMap,
+    overrides: Option<GlobSet<Said>>,
+    credits: Option<GlobSet<Said>>,
+    resets: Option<GlobSet<Said>>,
+    networks: Networks<Said>,
+}
+
+/// What of a scope is built as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    /// The patterns of a slot.
+    Patterns(Slot),
+    /// All networks.
+    Networks,
+}
+
+/// A fixed hash key is no weakness here: clients only look up, and what is inserted is the operators' own, or
+/// identifiers that rules have banned, which are few.
+type ExactMap = HashMap<Box<[u8]>, Vec<Said>, BuildHasherDefault<SipHasher13>>;
+
+impl Said {
+    #[inline]
+    pub fn counts(&self, slot: Slot, window_ms: u64, now: UnixMs) -> bool {
+        self.effect.slot() == slot
+            && self.window_ms.is_none_or(|ms| ms == window_ms)
+            && self.expires.is_none_or(|expires| now < expires)
+    }
+
+    /// Sorts those first that win.
+    fn rank(&self) -> impl Ord + use<> {
+        (self.effect != Effect::Ban, self.window_ms.is_none(), Reverse(self.revision))
+    }
+}
+
+impl Scope {
+    pub fn is_empty(&self) -> bool {
+        let patterns = [&self.overrides, &self.credits, &self.resets];
+        self.exact.is_empty() && self.networks.is_empty() && patterns.iter().all(|globs| globs.is_none())
+    }
+
+    pub fn has_networks(&self) -> bool {
+        !self.networks.is_empty()
+    }
+
+    /// What is said of an identifier in one slot, if it is named exactly.
+    #[inline]
+    pub fn exact(&self, canonical: &[u8], counts: impl Fn(&Said) -> bool) -> Option<Said> {
+        self.exact.get(canonical)?.iter().copied().find(|said| counts(said))
+    }
+
+    /// What is said of it by a pattern.
+    #[inline]
+    pub fn pattern(
+        &self,
+        slot: Slot,
+        raw: &[u8],
+        counts: impl Fn(&Said) -> bool,
+        scratch: &mut glob::Scratch,
+    ) -> Option<Said> {
+        let globs = match slot {
+            Slot::Override => &self.overrides,
+            Slot::Credit => &self.credits,
+            _ => &self.resets,
+        };
+        globs.as_ref()?.find(raw, counts, scratch)
+    }
+
+    /// What is said of the smallest network that holds an address, and the length of its prefix.
+    #[inline]
+    pub fn network(&self, address: IpAddr, counts: impl Fn(&Said) -> bool) -> Option<(u8, Said)> {
+        self.networks.find(address, counts)
+    }
+
+    /// Takes a word in the place of another on the same identifier.
+    pub fn change(&mut self, canonical: Box<[u8]>, before: Option<Said>, after: Option<Said>) {
+        let Some(all) = self.exact.get_mut(&canonical) else {
+            if let Some(after) = after {
+                self.exact.insert(canonical, Vec::from([after]));
+            }
+            return;
+        };
+        if let Some(at) = before.and_then(|before| all.iter().position(|said| *said == before)) {
+            all.remove(at);
+        }
+        if let Some(after) = after {
+            let at = all.partition_point(|said| said.rank() <= after.rank());
+            all.insert(at, after);
+        }
+        if all.is_empty() {
+            self.exact.remove(&canonical);
+        }
+    }
+
+    /// Builds a part out of all that is said in this scope.
+    pub fn build<'a>(&mut self, part: Part, said: impl Iterator<Item = (&'a Target, Said)>) {
+        match part {
+            Part::Networks => {
+                let network = |(target, said): (&Target, Said)| match target.who {
+                    Who::Network(network) => Some((network, said)),
+                    _ => None,
+                };
+                self.networks = Networks::build(said.filter_map(network));
+            }
+            Part::Patterns(slot) => {
+                let of_slot = said.filter(|(_, said)| said.effect.slot() == slot);
+                let globs =
+                    build_globs(slot, of_slot.filter_map(|(target, said)| Some((glob(target)?, said))));
+                match slot {
+                    Slot::Override => self.overrides = globs,
+                    Slot::Credit => self.credits = globs,
+                    _ => self.resets = globs,
+                }
+            }
+        }
+    }
+}
+
+fn glob(target: &Target) -> Option<Glob> {
+    let Who::Identifier(text) = &target.who else { return None };
+    // Most identifiers are exact: those without a star need not be read.
+    let text = Some(text.as_bytes()).filter(|text| memchr::memchr(b'*', text).is_some())?;
+    match Pattern::parse(text)? {
+        Pattern::Glob(glob) => Some(glob),
+        Pattern::Exact(_) => None,
+    }
+}
+
+fn build_globs(slot: Slot, globs: impl Iterator<Item = (Glob, Said)>) -> Option<GlobSet<Said>> {
+    let mut globs: Vec<(Glob, Said)> = globs.collect();
+    if globs.is_empty() {
+        return None;
+    }
+    globs.sort_by_key(|(_, said)| said.rank());
+    // Too large an automaton is no operator's: ten thousand patterns of the greatest length make none.
+    if slot == Slot::Reset { GlobSet::in_order(&globs) } else { GlobSet::build(globs) }
+}
+
+/// The canonical form of an exact identifier; what already is a digest is taken for one.
+pub(super) fn canonical(raw: Box<[u8]>) -> Box<[u8]> {
+    if raw.len() == DIGEST_BYTES && raw.starts_with(DIGEST_PREFIX) {
+        return raw;
+    }
+    let mut identifier = Vec::new();
+    canonical_identifier(&raw, &mut identifier);
+    identifier.into()
+}

@@ -1,0 +1,288 @@
+//! What one life of a database has said, as far as this process was told: the newest word on each target and slot.
+//!
+//! Whoever holds a stock hears of each word that takes the place of another ([`Stock::take`] and the others tell it), so that
+//! what is derived from the words need not be made anew for one of them.
+//!
+//! Leaves to others: which telling counts (`set`), lookups (`index`).
+
+use super::book::{KEPT_OVER_MS, MAX_KEPT};
+use super::scope::Said;
+use super::{Control, Effect, Slot, Target, Who};
+use crate::time::UnixMs;
+use crate::wire;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+
+/// Most deletions that are kept although nothing older can come.
+const MAX_DELETIONS: usize = 256;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stock {
+    /// 0 if there was none yet.
+    pub(super) life: u64,
+    /// All up to this revision is here.
+    known: u64,
+    /// The same while frames of one telling still come.
+    told: u64,
+    /// Of a telling from scratch: the moment that it tells of.
+    as_of: u64,
+    words: BTreeMap<(Target, Slot), Word>,
+    /// How many of the words are deletions.
+    deletions: usize,
+    /// Up to this revision, deletions may be missing.
+    dropped: u64,
+    /// What the clock of whoever told last said; 0 if it did not say.
+    clock: u64,
+}
+
+/// The newest word on a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Word {
+    effect: Effect,
+    expires: Option<UnixMs>,
+    revision: u64,
+    /// Kept until nothing older can come, and a while longer for [`Stock::since`].
+    deleted: bool,
+}
+
+/// Hears of a target, what was said of it and what is said now.
+pub(super) trait Hear: FnMut(&Target, Option<Said>, Option<Said>) {}
+
+impl<F: FnMut(&Target, Option<Said>, Option<Said>)> Hear for F {}
+
+/// Hears of nothing: the words are not in use yet.
+pub(super) fn unheard(_: &Target, _: Option<Said>, _: Option<Said>) {}
+
+impl Stock {
+    /// Nothing yet of what is told from scratch, by frames of which this is the first.
+    pub fn begin(frame: &wire::Controls) -> Stock {
+        let wire::Controls { life, as_of, after: told, .. } = *frame;
+        Stock { life, as_of, told, ..Stock::default() }
+    }
+
+    /// What was kept as a frame.
+    pub fn from_frame(frame: &wire::Controls) -> Stock {
+        let mut stock = Stock { life: frame.life, ..Stock::default() };
+        stock.follow(frame);
+        stock
+    }
+
+    /// Takes a frame that says what came after all that is known.
+    pub fn follow(&mut self, frame: &wire::Controls) {
+        self.take(frame, &mut 0, unheard);
+        self.complete(frame);
+    }
+
+    /// Up to which revision all is here.
+    pub fn known(&self) -> wire::ControlsKnown {
+        wire::ControlsKnown { life: self.life, revision: self.known }
+    }
+
+    /// What came after all up to a revision; `None` if that is not known of all that is gone.
+    pub fn since(&self, revision: u64) -> Option<wire::Controls> {
+        let is_new = |word: &Word| (revision..self.known).contains(&word.revision.saturating_sub(1));
+        let news = || self.words.iter().filter(|(_, word)| is_new(word)).map(to_entry).collect();
+        let entries = (self.dropped..=self.known).contains(&revision).then(news)?;
+        Some(wire::Controls { entries, now_ms: self.clock, ..Default::default() })
+    }
+
+    /// All of it as one frame, deletions included.
+    pub fn to_frame(&self) -> wire::Controls {
+        wire::Controls {
+            life: self.life,
+            entries: self.words.iter().map(to_entry).collect(),
+            complete_through: self.known,
+            from_scratch: true,
+            now_ms: self.clock,
+            ..Default::default()
+        }
+    }
+
+    /// All that is not deleted, in the order of targets.
+    pub fn controls(&self) -> impl Iterator<Item = Control> + '_ {
+        let there = |(_, word): &(_, &Word)| !word.deleted;
+        self.words.iter().filter(there).map(|((target, _), word)| word.on(target))
+    }
+
+    /// What is said in one namespace, or of all; and of the rule of that name.
+    pub fn of_scope(&self, workspace: &str, scope: &str) -> impl Iterator<Item = (&Target, Said)> {
+        let who = Who::Identifier(String::new());
+        let first = Target { workspace: workspace.into(), scope: scope.into(), who, window_ms: None };
+        let is_here = move |target: &Target| target.workspace == workspace && target.scope == scope;
+        let from_here = self.words.range((first, Slot::Override)..);
+        from_here
+            .take_while(move |((target, _), _)| is_here(target))
+            .filter_map(|((target, _), word)| Some((target, word.said(target)?)))
+    }
+
+    /// Whether a frame is of the telling from scratch that is gathered here.
+    pub fn belongs(&self, frame: &wire::Controls) -> bool {
+        (self.life, self.as_of) == (frame.life, frame.as_of)
+    }
+
+    /// Whether it follows on what has come of it.
+    pub fn follows(&self, frame: &wire::Controls) -> bool {
+        frame.after <= self.told
+    }
+
+    /// Takes the place of what was told otherwise: of what is gone nothing is known.
+    pub fn begin_anew(&mut self) {
+        self.dropped = self.known;
+    }
+
+    /// Tells how this differs from what was `before`; whether it does.
+    pub fn compare(&self, before: &Stock, mut hear: impl Hear) -> bool {
+        let (mut old, mut new) = (before.words.iter().peekable(), self.words.iter().peekable());
+        let mut differs = false;
+        loop {
+            let order = match (old.peek(), new.peek()) {
+                (Some((old, _)), Some((new, _))) => old.cmp(new),
+                (Some(_), None) => Ordering::Less,
+                (None, _) => Ordering::Greater,
+            };
+            let was = if order.is_le() { old.next() } else { None };
+            let is = if order.is_ge() { new.next() } else { None };
+            let Some(((target, _), _)) = is.or(was) else { return differs };
+            let said = |word: Option<(&(Target, Slot), &Word)>| word.and_then(|(_, word)| word.said(target));
+            let (was, is) = (said(was), said(is));
+            if was != is {
+                differs = true;
+                hear(target, was, is);
+            }
+        }
+    }
+
+    /// Lets go of what has been over for long by all clocks; what it replaced is older than all that is known, and will not be
+    /// told again.
+    pub fn forget(&mut self, now: UnixMs, hear: impl Hear) {
+        let Some(long_ago) = self.clock.min(now.0).checked_sub(KEPT_OVER_MS) else { return };
+        let known = self.known;
+        self.drop_where(|word| word.over_at(known).is_some_and(|at| at <= long_ago), hear);
+    }
+
+    /// Lets go of what need not be here, for a frame that brings more than there is room for: deletions, then what has been
+    /// over for longest.
+    fn make_room(&mut self, frame: &wire::Controls, hear: impl Hear) {
+        let excess = |held: usize| held.saturating_add(frame.entries.len()).saturating_sub(MAX_KEPT);
+        if excess(self.words.len()) > 0 && self.deletions > 0 {
+            self.drop_deletions();
+        }
+        let (known, excess) = (self.known, excess(self.words.len()));
+        if excess == 0 {
+            return;
+        }
+        let over_at = |word: &Word| word.over_at(known).filter(|at| *at <= frame.now_ms);
+        let mut ends: Vec<u64> = self.words.values().filter_map(over_at).collect();
+        ends.sort_unstable();
+        if let Some(last) = ends.get(excess.saturating_sub(1)).or(ends.last()).copied() {
+            self.drop_where(|word| over_at(word).is_some_and(|at| at <= last), hear);
+        }
+    }
+
+    /// Merges a frame's entries; whether any made a difference.
+    pub fn take(&mut self, frame: &wire::Controls, refused: &mut u64, mut hear: impl Hear) -> bool {
+        if frame.now_ms > 0 {
+            self.clock = frame.now_ms;
+        }
+        self.make_room(frame, &mut hear);
+        let mut changed = false;
+        for entry in &frame.entries {
+            // What is older than all that is known has been heard of already, and may be gone again.
+            if entry.revision <= self.known {
+                continue;
+            }
+            match Control::from_wire(entry) {
+                Ok(control) => changed |= self.put(control, entry.deleted, refused, &mut hear),
+                Err(_) => *refused = refused.saturating_add(1),
+            }
+        }
+        changed
+    }
+
+    fn put(&mut self, control: Control, deleted: bool, refused: &mut u64, hear: &mut impl Hear) -> bool {
+        let Control { target, effect, expires, revision } = control;
+        let word = Word { effect, expires, revision, deleted };
+        let key = (target, effect.slot());
+        let before = self.words.get(&key).copied();
+        if before.is_some_and(|before| before.revision >= revision) {
+            return false;
+        }
+        // Some expired and deleted ones may be told before those that are in force.
+        if before.is_none() && self.words.len() >= MAX_KEPT {
+            *refused = refused.saturating_add(1);
+            return false;
+        }
+        let was_deleted = before.is_some_and(|before| before.deleted);
+        self.deletions =
+            self.deletions.saturating_add(usize::from(deleted)).saturating_sub(usize::from(was_deleted));
+        let target = &key.0;
+        hear(target, before.and_then(|before| before.said(target)), word.said(target));
+        self.words.insert(key, word);
+        before.is_some() || !deleted
+    }
+
+    /// Notes up to where a frame tells everything; whether that completes a telling.
+    pub fn complete(&mut self, frame: &wire::Controls) -> bool {
+        if frame.after > self.told.max(self.known) {
+            return false;
+        }
+        let last = frame.entries.iter().map(|entry| entry.revision).max().unwrap_or(0);
+        self.told = self.told.max(last);
+        if frame.complete_through == 0 {
+            return false;
+        }
+        self.known = self.known.max(frame.complete_through);
+        self.told = self.known;
+        if self.deletions > MAX_DELETIONS {
+            self.drop_deletions();
+        }
+        true
+    }
+
+    fn drop_deletions(&mut self) {
+        let known = self.known;
+        self.drop_where(|word| word.deleted && word.revision <= known, unheard);
+        self.dropped = known;
+    }
+
+    fn drop_where(&mut self, over: impl Fn(&Word) -> bool, mut hear: impl Hear) {
+        let mut deletions = 0_usize;
+        self.words.retain(|(target, _), word| {
+            let stays = !over(word);
+            if !stays {
+                hear(target, word.said(target), None);
+            }
+            deletions = deletions.saturating_add(usize::from(stays && word.deleted));
+            stays
+        });
+        self.deletions = deletions;
+    }
+}
+
+fn to_entry(((target, _), word): (&(Target, Slot), &Word)) -> wire::Control {
+    wire::Control { deleted: word.deleted, ..word.on(target).to_wire() }
+}
+
+impl Word {
+    fn on(&self, target: &Target) -> Control {
+        Control {
+            target: target.clone(),
+            effect: self.effect,
+            expires: self.expires,
+            revision: self.revision,
+        }
+    }
+
+    /// When it is over; `None` if it need not be, or something older may come of which it is the newest word.
+    fn over_at(&self, known: u64) -> Option<u64> {
+        self.expires.map(|at| at.0).filter(|_| self.revision <= known)
+    }
+
+    fn said(&self, target: &Target) -> Option<Said> {
+        let Word { effect, expires, revision, deleted } = *self;
+        (!deleted).then_some(Said { effect, window_ms: target.window_ms, expires, revision })
+    }
+}

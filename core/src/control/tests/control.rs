@@ -1,0 +1,65 @@
+use super::*;
+
+fn of(who: Who, effect: Effect) -> Control {
+    let target = Target { workspace: "w".into(), scope: "n".into(), who, window_ms: None };
+    Control { target, effect, expires: Some(UnixMs(7)), revision: 3 }
+}
+
+#[test]
+fn every_kind_travels() {
+    let alice = || Who::Identifier("alice|*".into());
+    let network = Who::Network(parse_network("10.1.2.3/8").unwrap());
+    for control in [
+        of(alice(), Effect::Limit(5)),
+        of(alice(), Effect::Exempt),
+        of(alice(), Effect::Ban),
+        of(alice(), Effect::Credit(9)),
+        of(alice(), Effect::Reset),
+        of(network, Effect::Ban),
+        of(Who::Rule, Effect::Shadow(true)),
+        of(Who::Rule, Effect::Shadow(false)),
+    ] {
+        assert_eq!(Control::from_wire(&control.to_wire()), Ok(control));
+    }
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let network = || Who::Network(parse_network("10.0.0.0/8").unwrap());
+    let windowed = |effect| {
+        let mut control = of(Who::Identifier("a".into()), effect);
+        control.target.window_ms = Some(60_000);
+        control
+    };
+    assert_eq!(windowed(Effect::Limit(1)).check(), Ok(()));
+    for wrong in [
+        of(Who::Rule, Effect::Ban),
+        of(network(), Effect::Limit(1)),
+        of(network(), Effect::Shadow(true)),
+        of(Who::Identifier(String::new()), Effect::Ban),
+        of(Who::Identifier(r"a\b".into()), Effect::Ban),
+        of(Who::Identifier("a".into()), Effect::Limit(MAX_COUNT + 1)),
+        windowed(Effect::Ban),
+    ] {
+        assert!(wrong.check().is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn networks() {
+    for (text, expected) in [
+        ("203.0.113.9/24", Some("203.0.113.0/24")),
+        ("203.0.113.9", Some("203.0.113.9/32")),
+        ("2001:db8::1/32", Some("2001:db8::/32")),
+        ("::1", Some("::1/128")),
+        ("::ffff:10.1.2.3/104", Some("10.0.0.0/8")),
+        ("::ffff:10.1.2.3", Some("10.1.2.3/32")),
+        ("::ffff:10.1.2.3/95", Some("::fffe:0:0/95")),
+        ("203.0.113.9/33", None),
+        ("example.org", None),
+        ("", None),
+    ] {
+        let network = parse_network(text).map(|network| network.to_string());
+        assert_eq!(network.ok().as_deref(), expected, "{text}");
+    }
+}

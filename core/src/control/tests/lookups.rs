@@ -1,0 +1,315 @@
+use super::*;
+use crate::control::book::MAX_KEPT;
+use crate::rules::identifier::DIGEST_BYTES;
+use std::format;
+use std::string::String;
+
+const NOTHING: Found = Found { ban: None, exempt: false, limit: None, credit: 0, epoch: 0 };
+const EXEMPT: Found = Found { exempt: true, ..NOTHING };
+const BANNED: Found = Found { ban: Some(Banned::ForEver), ..NOTHING };
+
+fn limit(limit: u64) -> Found {
+    Found { limit: Some(limit), ..NOTHING }
+}
+
+#[test]
+fn who_is_named_most_closely_wins() {
+    let set = set(&[
+        control(1, "n", "alice", Effect::Limit(1)),
+        control(2, "*", "alice", Effect::Limit(2)),
+        control(3, "*", "bob", Effect::Limit(3)),
+        control(4, "n", "b*", Effect::Limit(4)),
+        control(5, "n", "bo-*", Effect::Limit(5)),
+        control(6, "*", "bo-x-*", Effect::Limit(6)),
+        control(7, "*", "c*", Effect::Limit(7)),
+        control(8, "n", "10.0.0.0/8", Effect::Ban),
+        control(9, "*", "10.1.0.0/16", Effect::Exempt),
+        control(10, "n", "10.2.0.0/16", Effect::Exempt),
+        control(11, "*", "11.0.0.0/8", Effect::Ban),
+    ]);
+    for (raw, address, expected) in [
+        ("alice", "10.0.0.1", limit(1)),
+        ("bob", "10.0.0.1", limit(3)),
+        ("bert", "10.0.0.1", limit(4)),
+        ("bo-1", "", limit(5)),
+        ("bo-x-1", "", limit(5)),
+        ("carol", "11.0.0.1", limit(7)),
+        ("dora", "10.0.0.1", BANNED),
+        ("dora", "10.1.0.1", BANNED),
+        ("dora", "10.2.0.1", EXEMPT),
+        ("dora", "11.1.1.1", BANNED),
+        ("dora", "12.1.1.1", NOTHING),
+        ("dora", "", NOTHING),
+    ] {
+        assert_eq!(ask(&set, raw, address, 0), expected, "{raw} {address}");
+    }
+    let elsewhere = |raw, address| ask_in(&set, "m", 60_000, raw, address, None, 0);
+    assert_eq!(elsewhere("alice", ""), limit(2));
+    assert_eq!(elsewhere("bo-x-1", ""), limit(6));
+    assert_eq!(elsewhere("bert", "10.1.0.1"), EXEMPT);
+    assert_eq!(elsewhere("bert", "10.0.0.1"), NOTHING);
+}
+
+#[test]
+fn a_window_of_its_own_wins_but_for_a_ban() {
+    let set = set(&[
+        control(9, "n", "alice", Effect::Limit(1)),
+        control(2, "n/60000", "alice", Effect::Limit(2)),
+        control(3, "n/60000", "bob", Effect::Limit(3)),
+        control(4, "n", "bob", Effect::Ban),
+        control(5, "n/60000", "c*", Effect::Limit(5)),
+        control(6, "n", "c*", Effect::Exempt),
+        control(7, "n/60000", "alice", Effect::Credit(70)),
+        control(8, "n", "alice", Effect::Credit(80)),
+    ]);
+    let asked = |raw, window_ms| ask_in(&set, "n", window_ms, raw, "", None, 0);
+    assert_eq!(asked("alice", 60_000), Found { credit: 70, ..limit(2) });
+    assert_eq!(asked("alice", 1_000), Found { credit: 80, ..limit(1) });
+    assert_eq!(asked("alice", 0), Found { credit: 80, ..limit(1) });
+    assert_eq!(asked("bob", 60_000), BANNED);
+    assert_eq!(asked("carol", 60_000), limit(5));
+    assert_eq!(asked("carol", 1_000), EXEMPT);
+}
+
+#[test]
+fn what_has_expired_no_longer_hides_the_rest() {
+    let set = set(&[
+        until(control(1, "n", "alice", Effect::Ban), 100),
+        until(control(2, "n", "al*", Effect::Exempt), 200),
+        until(control(3, "n", "a*", Effect::Limit(3)), 300),
+        control(4, "n", "*", Effect::Limit(4)),
+        until(control(5, "n", "10.1.0.0/16", Effect::Ban), 100),
+        control(6, "n", "10.0.0.0/8", Effect::Exempt),
+        until(control(7, "n", "alice", Effect::Reset), 100),
+        until(control(8, "rule-1", "rule", Effect::Shadow(true)), 100),
+    ]);
+    let banned = Found { ban: Some(Banned::Until(UnixMs(100))), epoch: 7, ..NOTHING };
+    for (now, expected) in
+        [(99, banned), (100, EXEMPT), (199, EXEMPT), (200, limit(3)), (299, limit(3)), (300, limit(4))]
+    {
+        assert_eq!(ask(&set, "alice", "", now), expected, "{now}");
+    }
+    let expected = Banned::Until(UnixMs(100));
+    let set = self::set(&[
+        until(control(5, "n", "10.1.0.0/16", Effect::Ban), 100),
+        control(6, "n", "10.0.0.0/8", Effect::Exempt),
+        until(control(8, "rule-1", "rule", Effect::Shadow(true)), 100),
+    ]);
+    assert_eq!(ask(&set, "x", "10.1.1.1", 99).ban, Some(expected));
+    assert_eq!(ask(&set, "x", "10.1.1.1", 100), EXEMPT);
+    assert_eq!(set.shadow("w", "rule-1", UnixMs(99)), Some(true));
+    assert_eq!(set.shadow("w", "rule-1", UnixMs(100)), None);
+    assert_eq!(set.shadow("v", "rule-1", UnixMs(0)), None);
+}
+
+#[test]
+fn the_newest_reset_counts_whoever_it_names() {
+    let set = set(&[
+        control(5, "n", "alice", Effect::Reset),
+        control(9, "*", "a*", Effect::Reset),
+        control(7, "n", "*", Effect::Reset),
+        control(8, "n", "bob", Effect::Reset),
+        control(u64::MAX, "n", "z", Effect::Reset),
+    ]);
+    for (raw, epoch) in [("alice", 9), ("bob", 8), ("carol", 7), ("z", u32::MAX)] {
+        assert_eq!(ask(&set, raw, "", 0).epoch, epoch, "{raw}");
+    }
+}
+
+#[test]
+fn configured_and_live_networks_meet_by_prefix() {
+    let set = set(&[
+        control(1, "n", "10.1.0.0/16", Effect::Ban),
+        control(2, "n", "bob", Effect::Ban),
+        control(3, "n", "carol", Effect::Limit(5)),
+    ]);
+    let asked = |raw, address, allowed| ask_in(&set, "n", 60_000, raw, address, allowed, 0);
+    assert_eq!(asked("x", "10.1.0.1", Some(8)), BANNED);
+    assert_eq!(asked("x", "10.1.0.1", Some(16)), BANNED);
+    assert_eq!(asked("x", "10.1.0.1", Some(24)), EXEMPT);
+    assert_eq!(asked("x", "10.2.0.1", Some(8)), EXEMPT);
+    assert_eq!(asked("bob", "10.2.0.1", Some(8)), BANNED);
+    assert!(asked("carol", "10.2.0.1", Some(8)).exempt, "a limit takes no exemption back");
+    assert_eq!(ask_in(&Controls::default(), "n", 1_000, "x", "10.0.0.1", Some(8), 0), EXEMPT);
+}
+
+#[test]
+fn identifiers_are_raw_ones_or_digests() {
+    let long = "x".repeat(100);
+    let mut digest = Vec::new();
+    canonical_identifier("y".repeat(3_000).as_bytes(), &mut digest);
+    assert_eq!(digest.len(), DIGEST_BYTES);
+    let digest = String::from_utf8(digest).unwrap();
+    let set = set(&[
+        control(1, "n", &long, Effect::Limit(1)),
+        control(2, "n", &digest, Effect::Limit(2)),
+        control(3, "n", r"a\|b|\-", Effect::Limit(3)),
+        control(4, "n", r"star\*", Effect::Limit(4)),
+    ]);
+    for (raw, expected) in [
+        (long.as_str(), limit(1)),
+        (&"y".repeat(3_000), limit(2)),
+        (r"a\|b|\-", limit(3)),
+        ("star*", limit(4)),
+        (&format!("{long}x"), NOTHING),
+        (&digest, NOTHING),
+    ] {
+        assert_eq!(ask(&set, raw, "", 0), expected, "{raw}");
+    }
+}
+
+#[test]
+fn workspaces_are_apart() {
+    let mut other = control(1, "n", "alice", Effect::Ban);
+    other.target.workspace = "v".into();
+    let set = set(&[other]);
+    assert_eq!(ask(&set, "alice", "", 0), NOTHING);
+    assert!(!set.is_empty());
+}
+
+#[test]
+fn ten_thousand_of_each_kind_are_told_apart() {
+    let who = |n: u64| match n % 3 {
+        0 => format!("user-{n}"),
+        1 => format!("*-user-{n}"),
+        _ => format!("10.{}.{}.0/24", n / 256, n % 256),
+    };
+    let said = |n: u64| if n % 3 == 2 { Effect::Ban } else { Effect::Limit(n) };
+    let controls: Vec<Control> =
+        (1..=MAX_CONTROLS as u64).map(|n| control(n, "n", &who(n), said(n))).collect();
+    let mut set = Controls::default();
+    set.apply(&whole(&controls, 10_000));
+    for (raw, address, expected) in [
+        ("user-9999", "", limit(9_999)),
+        ("a-user-9997", "", limit(9_997)),
+        ("nobody", "10.39.14.7", BANNED),
+        ("nobody", "10.39.15.7", NOTHING),
+    ] {
+        assert_eq!(ask(&set, raw, address, 0), expected, "{raw} {address}");
+    }
+    let many = MAX_KEPT as u64;
+    set.apply(&wire::Controls {
+        entries: (10_001..=many + 1)
+            .map(|n| control(n, "n", &format!("more-{n}"), Effect::Ban).to_wire())
+            .collect(),
+        after: 10_000,
+        complete_through: many + 1,
+        ..wire::Controls { life: LIFE, ..Default::default() }
+    });
+    assert_eq!((set.iter().count(), set.refused()), (MAX_KEPT, 1));
+    assert_eq!(ask(&set, &format!("more-{}", many + 1), "", 0), NOTHING);
+}
+
+#[test]
+fn a_rules_own_ban_holds_until_its_end_or_the_regions_word() {
+    let mut set = Controls::default();
+    let ban = |until: u64, level| Local { level, remembered: UnixMs(until + 50), ..made(until) };
+    let local = |set: &Controls, now| ask(set, "alice", "", now).ban;
+    assert!(set.ban_here(("w", "n"), b"alice", ban(100, 1), UnixMs(0)));
+    assert!(!set.ban_here(("w", "n"), b"alice", ban(90, 1), UnixMs(0)), "the later end counts");
+    assert_eq!(local(&set, 99), Some(Banned::Until(UnixMs(100))));
+    assert_eq!(local(&set, 100), None);
+    assert_eq!(ask_in(&set, "m", 60_000, "alice", "", None, 0), NOTHING);
+    assert_eq!(set.banned_here(("w", "n"), b"alice", UnixMs(149)).map(|ban| ban.level), Some(1));
+    assert_eq!(set.banned_here(("w", "n"), b"alice", UnixMs(150)), None);
+    assert!(set.ban_here(("w", "n"), b"alice", ban(300, 2), UnixMs(120)));
+
+    // An earlier ban, told late, says nothing of this one; nor does one that is not in force yet, as its telling goes on.
+    let early = until(control(3, "n", "alice", Effect::Ban), 100);
+    set.apply(&whole(core::slice::from_ref(&early), 3));
+    let told = until(control(4, "n", "alice", Effect::Ban), 300);
+    let all = whole(core::slice::from_ref(&told), 4);
+    set.apply(&wire::Controls { life: LIFE + 1, complete_through: 0, ..all.clone() });
+    assert!(!set.take_over());
+    assert_eq!(local(&set, 200), Some(Banned::Until(UnixMs(300))));
+    // The region knows it: now it can be lifted there.
+    set.apply(&all);
+    assert!(set.take_over() && !set.take_over());
+    assert_eq!(local(&set, 200), Some(Banned::Until(UnixMs(300))));
+    let lifted = wire::Control { deleted: true, revision: 5, ..told.to_wire() };
+    set.apply(&wire::Controls {
+        entries: [lifted].into(),
+        after: 4,
+        complete_through: 5,
+        ..wire::Controls { life: LIFE, ..Default::default() }
+    });
+    assert_eq!(local(&set, 200), None);
+    assert_eq!(set.banned_here(("w", "n"), b"alice", UnixMs(200)).map(|ban| ban.level), Some(2));
+}
+
+#[test]
+fn an_exemption_lifts_a_rules_own_ban_and_a_limit_does_not() {
+    for (effect, banned) in [(Effect::Exempt, false), (Effect::Limit(5), true)] {
+        let mut set = set(&[control(1, "n", "alice", effect)]);
+        set.ban_here(("w", "n"), b"alice", made(100), UnixMs(0));
+        assert_eq!(ask(&set, "alice", "", 0).ban.is_some(), banned, "{effect:?}");
+    }
+}
+
+#[test]
+fn a_ban_that_was_stored_and_lifted_unseen_is_lifted_here_as_well() {
+    let deleted = |revision, until_ms| wire::Control {
+        deleted: true,
+        ..until(control(revision, "n", "alice", Effect::Ban), until_ms).to_wire()
+    };
+    let mut bans = bans::Bans::default();
+    bans.put(("w", "n"), b"alice", made(300), UnixMs(0));
+    let mut lifts = |life, entry| {
+        let frame = wire::Controls { life, entries: [entry].into(), ..Default::default() };
+        bans.lift(&frame, wire::ControlsKnown { life: LIFE, revision: 4 })
+    };
+    assert!(!lifts(LIFE + 1, deleted(5, 300)), "of another database");
+    assert!(!lifts(LIFE, deleted(4, 300)), "heard of before");
+    assert!(!lifts(LIFE, deleted(5, 299)), "an earlier ban");
+    assert!(!lifts(LIFE, until(control(5, "n", "alice", Effect::Ban), 300).to_wire()), "not lifted");
+    assert!(lifts(LIFE, deleted(5, 300)));
+    assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), None);
+    assert!(bans.put(("w", "n"), b"alice", made(400), UnixMs(0)), "but another one is not");
+    assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), Some(UnixMs(400)));
+}
+
+#[test]
+fn a_later_ban_counts_though_it_ends_before_one_that_is_over() {
+    let mut bans = bans::Bans::default();
+    bans.put(("w", "n"), b"alice", Local { taken_over: true, ..made(900) }, UnixMs(0));
+    assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), None);
+    let later = Local { mark: UnixMs(901), until: UnixMs(300), ..made(300) };
+    assert!(bans.put(("w", "n"), b"alice", later, UnixMs(0)));
+    assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), Some(UnixMs(300)));
+    assert_eq!(bans.open(UnixMs(299)).map(|open| open.identifier).collect::<Vec<_>>(), [b"alice"]);
+    assert_eq!(bans.open(UnixMs(300)).count(), 0);
+}
+
+#[test]
+fn of_too_many_bans_those_stay_that_deny_longest() {
+    let mut bans = bans::Bans::default();
+    let put = |bans: &mut bans::Bans, name: &str, ban| bans.put(("w", "n"), name.as_bytes(), ban, UnixMs(0));
+    let most = MAX_BANS as u64;
+    for n in 0..most {
+        // What is only remembered goes first, however long it is.
+        let is_ours = n % 2 == 0;
+        let ban = if is_ours { made(1_000 + n) } else { Local { until: UnixMs(0), ..made(9_000 + n) } };
+        assert!(put(&mut bans, &n.to_string(), ban));
+    }
+    assert_eq!(bans.open(UnixMs(0)).count(), MAX_BANS / 2);
+    for n in most..most + MAX_BANS as u64 / 2 {
+        assert!(put(&mut bans, &n.to_string(), made(20_000 + n)));
+    }
+    assert_eq!(bans.open(UnixMs(0)).count(), MAX_BANS, "all that deny, new ones too");
+    assert!(put(&mut bans, "short", made(10)), "there is room again");
+    assert_eq!(bans.until("w", "n", b"0", UnixMs(0)), None, "that ended first");
+    let last = most + MAX_BANS as u64 / 2 - 1;
+    assert!(bans.until("w", "n", last.to_string().as_bytes(), UnixMs(0)).is_some());
+    let kept = bans.encode();
+    let mut other = bans.clone();
+    assert!(!other.merge(&kept, UnixMs(0)), "nothing new");
+    assert!(!put(&mut bans, &"x".repeat(65), made(9_999)), "no canonical identifier");
+    assert!(bans.forget(UnixMs(99_000)));
+    assert!(bans.is_empty());
+}
+
+/// A rule's first ban.
+fn made(until: u64) -> Local {
+    let until = UnixMs(until);
+    Local { mark: until, level: 1, until, remembered: until, ..Local::default() }
+}

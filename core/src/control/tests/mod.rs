@@ -1,0 +1,71 @@
+//! What is said of whom, how a set follows what it is told, and how workers keep it together.
+
+mod control;
+mod converge;
+mod following;
+mod keeper;
+mod lookups;
+
+use super::*;
+use crate::rules::canonical_identifier;
+use crate::wire;
+use std::vec::Vec;
+
+const LIFE: u64 = 7;
+
+/// `who` is an identifier, a network if it has dots, or `rule`; the window follows a `/` at the end of the scope.
+fn control(revision: u64, scope: &str, who: &str, effect: Effect) -> Control {
+    let (scope, window_ms) = match scope.split_once('/') {
+        Some((scope, window_ms)) => (scope, Some(window_ms.parse().unwrap())),
+        None => (scope, None),
+    };
+    let who = match who {
+        "rule" => Who::Rule,
+        network if network.contains('.') => Who::Network(parse_network(network).unwrap()),
+        identifier => Who::Identifier(identifier.into()),
+    };
+    let target = Target { workspace: "w".into(), scope: scope.into(), who, window_ms };
+    let control = Control { target, effect, expires: None, revision };
+    assert_eq!(control.check(), Ok(()));
+    control
+}
+
+fn until(mut control: Control, at: u64) -> Control {
+    control.expires = Some(UnixMs(at));
+    control
+}
+
+/// All there is, in one frame.
+fn whole(controls: &[Control], complete_through: u64) -> wire::Controls {
+    let entries = controls.iter().map(Control::to_wire).collect();
+    wire::Controls { life: LIFE, entries, complete_through, from_scratch: true, ..Default::default() }
+}
+
+fn set(controls: &[Control]) -> Controls {
+    let mut set = Controls::default();
+    set.apply(&whole(controls, 1_000));
+    assert_eq!((set.iter().count(), set.refused()), (controls.len(), 0));
+    set
+}
+
+/// Asks about an identifier in namespace `n`, in the window of a minute.
+fn ask(set: &Controls, raw: &str, address: &str, now: u64) -> Found {
+    ask_in(set, "n", 60_000, raw, address, None, now)
+}
+
+fn ask_in(
+    set: &Controls,
+    namespace: &str,
+    window_ms: u64,
+    raw: &str,
+    address: &str,
+    allowed: Option<u8>,
+    now: u64,
+) -> Found {
+    let mut canonical = Vec::new();
+    canonical_identifier(raw.as_bytes(), &mut canonical);
+    let (raw, canonical) = (raw.as_bytes(), canonical.as_slice());
+    let address = address.parse().ok();
+    let subject = Subject { workspace: "w", namespace, raw, canonical, window_ms, address, allowed };
+    set.find(&subject, UnixMs(now), &mut Scratch::default())
+}
