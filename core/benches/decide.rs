@@ -23,7 +23,7 @@ struct Places {
 impl Places {
     fn new(buckets: u32) -> Places {
         let empty = |n: usize| vec![(Vec::new(), 1); n];
-        Places { buckets: empty(buckets as usize), others: empty(3) }
+        Places { buckets: empty(buckets as usize), others: empty(6) }
     }
 
     fn place(&mut self, place: Place) -> &mut (Vec<u8>, u32) {
@@ -32,6 +32,9 @@ impl Places {
             Place::Meta => &mut self.others[0],
             Place::Roster => &mut self.others[1],
             Place::Overflow => &mut self.others[2],
+            Place::Controls => &mut self.others[3],
+            Place::ControlSet => &mut self.others[4],
+            Place::Bans => &mut self.others[5],
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::exact::{Ruling, Verdict};
 use crate::key::{HashKey, fingerprint};
 use crate::time::MonoMs;
 use crate::wire;
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use prost::Message;
@@ -170,6 +171,15 @@ impl Asks {
         self.paused.insert(id, Paused { question, request, windows, shadows });
     }
 
+    /// Whence a request comes that waits for rulings, the last one that was paused.
+    pub(super) fn trace(&mut self, request: u64, trace: wire::Trace) {
+        let Some(mut last) = self.paused.last_entry().filter(|last| last.get().request == request) else {
+            return;
+        };
+        last.get_mut().windows.trace = Some(Box::new(trace.clone()));
+        last.get_mut().question.ask.trace = Some(trace);
+    }
+
     /// Asks without anybody waiting. False if too many questions are under way.
     pub(super) fn ask_beside(&mut self, mut question: Question, now: MonoMs) -> bool {
         if self.beside.len() >= MAX_BESIDE {
@@ -275,7 +285,9 @@ impl Asks {
             return;
         }
         stats.withdrawals += 1;
-        self.withdrawals.push_back(wire::Withdrawal { ask: Some(ask), rulings });
+        // Nobody looks at the trace of what is taken back.
+        let ask = Some(wire::Ask { trace: None, ..ask });
+        self.withdrawals.push_back(wire::Withdrawal { ask, rulings });
     }
 
     fn name(&mut self, question: &mut Question) -> u64 {

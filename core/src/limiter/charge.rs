@@ -6,6 +6,7 @@ use super::Limiter;
 use super::check::{Budget, Cause, Check, Denial, Reason};
 use super::judge::{Standing, Verdict, judge};
 use super::lease::{self, settle_into, take_lease};
+use super::open::Opening;
 use super::outbox::Row;
 use super::roster::MAX_RECALLED;
 use super::slots::{Lease, Remains, Remembered, Slot};
@@ -32,6 +33,8 @@ pub(super) struct Item {
     pub(super) shadow: bool,
     /// Another item charges the same cell, so this one only looks.
     pub(super) looks: bool,
+    /// The cost is reserved until the response tells it.
+    pub(super) open: Option<Opening>,
 }
 
 /// What became of an item.
@@ -65,6 +68,8 @@ struct Judged {
     verdict: Verdict,
     /// Size of the lease that was taken as well.
     leased: u64,
+    /// The cost was reserved for a request that is open now.
+    held: bool,
     /// What is left, the lease included.
     remaining: u64,
     /// The moment as the entry sees it.
@@ -78,7 +83,7 @@ impl Limiter {
     pub(super) fn covered(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Budget> {
         let slot = self.slots.get(item.fingerprint)?;
         slot.used = now.mono;
-        if slot.lease.amount == 0 || slot.lease.limit > item.limit {
+        if slot.lease.amount == 0 || slot.lease.limit > item.limit || item.open.is_some() {
             return None;
         }
         let at = Position::at(now.unix, check.cell_ms);
@@ -124,6 +129,7 @@ impl Limiter {
         let slot = self.slots.get(item.fingerprint).copied();
         let lease_tag = self.tag(ReservationKind::Lease);
         let hold_tag = self.tag(ReservationKind::Hold);
+        let open_tag = self.tag(ReservationKind::Open);
         let origins = self.origins(now.mono);
         let trusted =
             standing.filter(|s| check.policy.trust_first && s.usable && s.fresh && s.complete).is_some();
@@ -140,7 +146,7 @@ impl Limiter {
             let settled = settles && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
             let cost_and_limit = (item.cost, item.limit);
             let mut verdict = judge(entry, at, cost_and_limit, &check.policy, standing, now.mono);
-            let mut leased = 0;
+            let (mut leased, mut held) = (0, false);
             let mut begins_strict = false;
             let mut kept = settled;
             match (verdict, mode) {
@@ -149,8 +155,11 @@ impl Limiter {
                     if trusted && entry.viewed == MonoMs(0) {
                         entry.viewed = now.mono;
                     }
-                    entry.charge(item.cost, now.mono);
-                    if is_own {
+                    held = item.open.is_some_and(|open| open.reserve(entry, open_tag, item.cost, now.mono));
+                    if !held {
+                        entry.charge(item.cost, now.mono);
+                    }
+                    if is_own && item.open.is_none() {
                         leased =
                             take_lease(entry, slot.as_ref(), lease_tag, spare, item.cost, origins, now.mono);
                     }
@@ -176,7 +185,7 @@ impl Limiter {
                 Verdict::Deny { .. } => entry.used().remaining(at, item.limit),
                 _ => entry.used_and_reserved().remaining(at, item.limit).saturating_add(leased),
             };
-            (Judged { verdict, leased, remaining, at: *at, begins_strict }, kept)
+            (Judged { verdict, leased, held, remaining, at: *at, begins_strict }, kept)
         };
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
             Ok(done) => self.conclude(item, check, mode, slot, done, now),
@@ -186,7 +195,8 @@ impl Limiter {
         }
     }
 
-    /// Turns what [`Mode::Hold`] reserved into spent, or gives it back. `overflow` says where, as [`Charged::Held`] did.
+    /// Turns what [`Mode::Hold`] reserved into spent, or into what is reserved for an open request, or gives it back.
+    /// `overflow` says where, as [`Charged::Held`] did.
     pub(super) fn end_hold(
         &mut self,
         shared: &mut impl Shared,
@@ -196,15 +206,24 @@ impl Limiter {
         now: Now,
     ) {
         let tag = self.tag(ReservationKind::Hold);
+        let open_tag = self.tag(ReservationKind::Open);
         let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Never };
         let change = |entry: &mut Entry, _: &Position| {
             let held = entry.release_newest(tag);
+            let mut goes_on = false;
             if let Some((sequence, amount)) = held.filter(|_| spend) {
-                entry.charge_in(sequence, amount, now.mono);
+                goes_on = item.open.is_some_and(|open| open.reserve(entry, open_tag, amount, now.mono));
+                if !goes_on {
+                    entry.charge_in(sequence, amount, now.mono);
+                }
             }
-            ((), held.is_some())
+            (goes_on, held.is_some())
         };
         let ended = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
+        if spend {
+            let held = ended.as_ref().is_ok_and(|done| done.result);
+            self.opened(item, check, (held, overflow), now);
+        }
         if let Some(done) = ended.ok().filter(|_| spend) {
             self.note_cells(&done.entry, now.mono);
         }
@@ -264,7 +283,7 @@ impl Limiter {
         done: Done<Judged>,
         now: Now,
     ) -> Charged {
-        let Judged { verdict, leased, remaining, at, begins_strict } = done.result;
+        let Judged { verdict, leased, held, remaining, at, begins_strict } = done.result;
         self.stats.strict = self.stats.strict.saturating_add(u64::from(begins_strict));
         let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Look;
         if done.reaped {
@@ -275,6 +294,9 @@ impl Limiter {
             self.slots.entry(item.fingerprint, now.mono);
             let spare = remaining.saturating_sub(leased);
             self.put_lease(item.fingerprint, (leased, spare), done.entry.limit, &at, now.mono);
+        }
+        if verdict_spends(verdict, mode) {
+            self.opened(item, check, (held, done.overflow), now);
         }
         let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
         match verdict {

@@ -28,6 +28,11 @@ pub struct Policy {
     pub deny_on_failure: bool,
     /// Longest that a request may wait for consults, in milliseconds.
     pub timeout_ms: u32,
+    /// What the request costs is known only from its response: until [`Limiter::settle_cost`](super::Limiter::settle_cost)
+    /// says it the check's cost is reserved, and counts as spent after so many milliseconds. 0: the cost is known.
+    pub settles_within_ms: u32,
+    /// What the response may say at the most; charged to a request that too many others wait beside to wait for it.
+    pub settles_at_most: u64,
 }
 
 /// One rule that applies to a request and whose limit is held exactly, where all counts meet (see [`crate::exact`]).

@@ -7,6 +7,9 @@
 
 use super::check::{Check, Policy, Reason};
 use crate::time::MonoMs;
+use crate::trace::{self, MAX_TRACES};
+use crate::wire;
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -25,6 +28,8 @@ pub(super) struct Consults {
     ids: BTreeMap<u64, u64>,
     waiting: BTreeMap<u64, Waiting>,
     last_id: u64,
+    /// Some request has said whence it comes.
+    traced: bool,
 }
 
 /// Asked of the region about one key.
@@ -38,6 +43,8 @@ pub(super) struct Question {
     pub(super) cost: u64,
     /// Smallest cost among them.
     pub(super) least: u64,
+    /// Somebody only wants to know the region's view, so its answer grants nothing to anybody: all are judged by it.
+    pub(super) inquires: bool,
     /// When the first of them gives up: an answer that comes later is of no use to it.
     deadline: MonoMs,
     /// Once sent.
@@ -67,6 +74,8 @@ pub(super) struct Waiting {
     pub(super) rounds: u8,
     /// An answer that it waited for took up its cost.
     pub(super) granted: bool,
+    /// Whence it comes, if it says so.
+    pub(super) trace: Option<Box<wire::Trace>>,
 }
 
 #[derive(Debug)]
@@ -87,6 +96,8 @@ pub(super) struct Need {
     pub(super) cost: u64,
     pub(super) limit: u64,
     pub(super) reason: Reason,
+    /// The region's view is wanted and nothing else.
+    pub(super) inquires: bool,
 }
 
 impl Waiting {
@@ -107,6 +118,7 @@ impl Waiting {
             open: 0,
             rounds: 0,
             granted: false,
+            trace: None,
         }
     }
 
@@ -163,6 +175,7 @@ impl Consults {
                     limit: need.limit,
                     cost: 0,
                     least: u64::MAX,
+                    inquires: false,
                     deadline: MonoMs(u64::MAX),
                     sent: None,
                     joined: Vec::new(),
@@ -174,6 +187,7 @@ impl Consults {
                 question.least = question.least.min(need.cost);
                 question.deadline = question.deadline.min(waiting.deadline);
                 question.limit = question.limit.min(need.limit);
+                question.inquires |= need.inquires;
                 question.joined.push(request);
             } else {
                 question.queued.push((request, need.cost));
@@ -181,6 +195,29 @@ impl Consults {
             waiting.open += 1;
         }
         self.waiting.insert(request, waiting);
+    }
+
+    /// Whence a request comes that waits. False if it does not.
+    pub(super) fn trace(&mut self, request: u64, trace: &wire::Trace) -> bool {
+        let Some(waiting) = self.waiting.get_mut(&request) else { return false };
+        waiting.trace = Some(Box::new(trace.clone()));
+        self.traced = true;
+        true
+    }
+
+    /// Whence the requests come that joined the question about `fingerprint`: some of them, one that is recorded first.
+    pub(super) fn traces(&self, fingerprint: u64) -> Vec<wire::Trace> {
+        let mut traces: Vec<&wire::Trace> = Vec::new();
+        let joined = self.questions.get(&fingerprint).filter(|_| self.traced).map(|q| q.joined.iter());
+        for trace in joined.into_iter().flatten().filter_map(|at| self.waiting.get(at)?.trace.as_deref()) {
+            if trace::is_sampled(trace) && !traces.first().is_some_and(|first| trace::is_sampled(first)) {
+                traces.insert(0, trace);
+                traces.truncate(MAX_TRACES);
+            } else if traces.len() < MAX_TRACES {
+                traces.push(trace);
+            }
+        }
+        traces.into_iter().cloned().collect()
     }
 
     /// Fingerprints of the questions to send, each once; they count as sent when [`Question::sent`] is set.
@@ -282,6 +319,7 @@ impl Consults {
             limit: old.limit,
             cost: still.iter().fold(0, |sum, (_, cost)| sum.saturating_add(*cost)),
             least: still.iter().map(|(_, cost)| *cost).min().unwrap_or(0),
+            inquires: old.inquires,
             deadline: still
                 .iter()
                 .filter_map(|(request, _)| self.deadline(*request))

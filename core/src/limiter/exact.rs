@@ -202,6 +202,8 @@ impl Limiter {
         let outcome = self.decide_settled(shared, request, &windows.checks(), held, now);
         if outcome.decision != Decision::Wait {
             self.resolved.push((request, outcome));
+        } else if let Some(trace) = &windows.trace {
+            self.consults.trace(request, trace);
         }
     }
 
@@ -240,9 +242,9 @@ impl Limiter {
         held: Held,
         now: Now,
     ) -> Outcome {
-        let outcome = match self.round(shared, checks, false, now) {
+        let outcome = match self.round(shared, request, checks, false, now) {
             Ok(outcome) => outcome,
-            Err(_) if self.consults.is_full() => self.unanswered(shared, checks, now),
+            Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
             Err(needs) => {
                 self.held.insert(request, held);
                 self.ask(request, Waiting::new(checks, now.mono), &needs);

@@ -5,7 +5,7 @@
 //! not good enough the request waits for the region (`consults`), at the most as long as its rule says. What was
 //! spent goes to the `outbox` and from there to the aggregator; what comes back is merged by max (`views`).
 //! [`Limiter::decide_exact`] is for requests that rules apply to whose limits are held elsewhere: they wait for a ruling
-//! first (`exact`).
+//! first (`exact`). What a request costs may be known only from its response (`open`): then [`Limiter::settle_cost`] says it.
 //!
 //! Drive it with one of the two for each request, [`Limiter::tick`] every [`Limiter::next_tick_ms`], and
 //! [`Limiter::on_frame`] for each frame; send what [`Limiter::take_frames`] returns after each of them, answer the
@@ -22,11 +22,13 @@ mod exact;
 mod judge;
 mod lease;
 mod link;
+mod open;
 mod outbox;
 mod roster;
 mod round;
 mod slots;
 mod stats;
+mod strikes;
 mod transact;
 mod upkeep;
 mod views;
@@ -35,6 +37,7 @@ mod walk;
 use crate::key::OriginId;
 use crate::table::{Bucket, Meta, Shared};
 use crate::time::{MonoMs, Now, UnixMs};
+use crate::trace::Trace;
 use crate::wire;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -46,9 +49,11 @@ use denials::Denials;
 use exact::Held;
 use judge::Standing;
 use link::Link;
+use open::Open;
 use outbox::Outbox;
 use roster::Roster;
 use slots::Slots;
+use strikes::Strikes;
 use transact::{Make, Table};
 use walk::Walk;
 
@@ -58,8 +63,10 @@ pub use check::{
 };
 pub use judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, TOLERANCE_PART, slack};
 pub use link::{FRESH_MS, GiveUp, PING_MS};
+pub use open::MAX_OPEN_REQUESTS;
 pub use round::MAX_CHECKS;
 pub use stats::Stats;
+pub use strikes::{MAX_STRUCK, Strike, Struck, strikes_namespace};
 pub use transact::OVERFLOW_IDENTIFIER;
 
 /// Between ticks while no request waits: reports, pings and pushed changes travel at this pace.
@@ -109,6 +116,9 @@ pub struct Limiter {
     held: BTreeMap<u64, Held>,
     denials: Denials,
     told_beside: Vec<(u16, Beside)>,
+    /// Requests whose responses are to tell their cost.
+    open: Open,
+    strikes: Strikes,
     roster: Roster,
     walk: Option<Walk>,
     walk_bucket: Bucket,
@@ -165,6 +175,8 @@ impl Limiter {
             held: BTreeMap::new(),
             denials: Denials::default(),
             told_beside: Vec::new(),
+            open: Open::default(),
+            strikes: Strikes::default(),
             roster: Roster::default(),
             walk: None,
             walk_bucket: Bucket::default(),
@@ -200,13 +212,21 @@ impl Limiter {
     ) -> Outcome {
         self.serves = true;
         let now = self.moment(now);
-        match self.round(shared, checks, false, now) {
+        match self.round(shared, request, checks, false, now) {
             Ok(outcome) => outcome,
-            Err(_) if self.consults.is_full() => self.unanswered(shared, checks, now),
+            Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
             Err(needs) => {
                 self.ask(request, Waiting::new(checks, now.mono), &needs);
                 Outcome::of(Decision::Wait, 0)
             }
+        }
+    }
+
+    /// Says whence `request` comes, which has just been told to wait: what is asked for it carries that. Decides nothing.
+    pub fn trace(&mut self, request: u64, trace: &Trace<'_>) {
+        let trace = trace.to_wire();
+        if !self.consults.trace(request, &trace) {
+            self.asks.trace(request, trace);
         }
     }
 
@@ -217,11 +237,13 @@ impl Limiter {
         self.notice_clock_steps(now);
         self.expire_asks(shared, now);
         self.expire_waiting(shared, now);
+        self.expire_open(shared, now);
         if now.mono.since(self.synced) >= ROSTER_MS {
             self.synced = now.mono;
             self.sync_roster(shared, now);
             // Not at the short ticks of waiting requests: these take milliseconds where there is much to do.
             self.settle_due(shared, now);
+            self.flush_strikes(shared, now);
             self.plan_walk(now);
             self.step_walk(shared, now);
             self.finish_walk(now);
@@ -243,7 +265,18 @@ impl Limiter {
 
     /// Nothing waits, nothing is leased, and all that was spent is stored: the stream may end and nothing is missed.
     pub fn is_at_rest(&self) -> bool {
-        self.consults.is_empty() && self.leases.len() == 0 && self.walk.is_none() && self.outbox.is_empty()
+        let nothing_held = self.leases.len() == 0 && !self.has_open();
+        self.consults.is_empty() && nothing_held && self.walk.is_none() && self.outbox.is_empty()
+    }
+
+    /// The stream is up.
+    pub fn is_connected(&self) -> bool {
+        self.link.is_up()
+    }
+
+    /// The stream takes what the region pushes to the process.
+    pub fn is_subscribed(&self) -> bool {
+        self.told_subscriber == Some(true) && self.link.is_up()
     }
 
     /// What to send now, in order. Empty unless a stream is open.
@@ -363,6 +396,8 @@ impl Limiter {
         self.break_asks(shared, now);
         self.break_waiting(shared, now);
         self.return_leases(shared, now);
+        self.spend_all_open(shared, now);
+        self.flush_strikes(shared, now);
         let mut frames = Vec::new();
         if self.link.is_up() {
             self.asks.take_frames(self.link.echo(), now.mono, &mut frames);

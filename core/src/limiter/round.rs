@@ -5,6 +5,7 @@ use super::charge::{Charged, Item, Mode};
 use super::check::{Budget, Cause, Check, Decision, Denial, Outcome, Reason};
 use super::consults::Need;
 use super::judge::Standing;
+use super::open::Opening;
 use crate::key::fingerprint;
 use crate::table::Shared;
 use crate::time::{MonoMs, Now};
@@ -28,6 +29,7 @@ impl Limiter {
     pub(super) fn round(
         &mut self,
         shared: &mut impl Shared,
+        request: u64,
         checks: &[Check<'_>],
         asked: bool,
         now: Now,
@@ -36,6 +38,9 @@ impl Limiter {
             && !check.policy.shadow
         {
             let decision = self.decide_one(shared, check, asked, now)?;
+            if check.policy.settles_within_ms > 0 {
+                self.keep_open(shared, request, now);
+            }
             return Ok(Outcome::of(decision, 0));
         }
         let mut items = core::mem::take(&mut self.items);
@@ -47,6 +52,7 @@ impl Limiter {
             Outcome::of(decision, self.shadows(shared, checks, &items, passes, now))
         });
         self.items = items;
+        self.keep_open(shared, request, now);
         outcome
     }
 
@@ -158,6 +164,7 @@ impl Limiter {
             limit: check.limit.min(MAX_COUNT),
             shadow: check.policy.shadow,
             looks: false,
+            open: Opening::of(check),
         }
     }
 
@@ -174,6 +181,7 @@ impl Limiter {
                     if new.limit < item.limit {
                         (item.limit, item.check) = (new.limit, new.check);
                     }
+                    item.open = Opening::fold((item.open, item.cost), (new.open, new.cost));
                     item.cost = item.cost.max(new.cost);
                 }
                 other => {
@@ -319,7 +327,9 @@ impl Limiter {
         // Where another rule has charged the cell, this request's cost is in it already.
         let cost = if passes && item.looks { 0 } else { item.cost };
         let charged = self.charge(shared, &Item { cost, ..*item }, check, mode, None, now);
-        matches!(charged, Charged::Denied(denial) if denial.cause == Cause::Limit)
+        // What open requests reserve is held until they end: that is no moment.
+        let counts = |cause| cause == Cause::Limit || (cause == Cause::Reserved && item.open.is_some());
+        matches!(charged, Charged::Denied(denial) if counts(denial.cause))
     }
 
     /// A cost above the limit never passes, charges nothing and makes nothing strict.
@@ -337,8 +347,12 @@ impl Limiter {
 }
 
 fn need(item: &Item, reason: Reason) -> Need {
-    let Item { check, fingerprint, cost, limit, .. } = *item;
-    Need { check, fingerprint, cost, limit, reason }
+    let Item { check, fingerprint, limit, .. } = *item;
+    // What the region grants to an open request stays granted, though less may come of it. So only what the process may not
+    // hold by itself is asked for; for any other reason, what the region knows is enough.
+    let inquires = item.open.is_some() && reason != Reason::Slack;
+    let cost = if inquires { 0 } else { item.cost };
+    Need { check, fingerprint, cost, limit, reason, inquires }
 }
 
 /// The items that enforce, with their place and check.

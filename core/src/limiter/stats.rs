@@ -30,6 +30,8 @@ pub struct Stats {
     pub conflicts: u64,
     /// Charges given up after too many of those; the request was refused as [`super::Cause::Reserved`].
     pub exhausted: u64,
+    /// Requests that were charged the most they may cost, as too many others waited beside them to be told theirs.
+    pub unawaited: u64,
     /// Leases taken.
     pub leases: u64,
     /// Keys that entered the table.

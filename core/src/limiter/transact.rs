@@ -207,7 +207,7 @@ impl Table {
             let spared = make == Make::WhereFree && entry.limit > 0;
             entry.charged < safe_before && entry.reservations.is_empty() && !entry.unstored && !spared
         };
-        let left = self.bucket.make_room(most, position, may_leave).ok()?;
+        let left = self.bucket.make_room(most, now.mono, position, may_leave).ok()?;
         let at = Position::at(now.unix, cell_ms);
         let starts = |sequence: u64| UnixMs(sequence.saturating_mul(cell_ms));
         let evicted_through = self.bucket.evicted_through();

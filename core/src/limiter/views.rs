@@ -69,6 +69,7 @@ impl Limiter {
         let tag = self.tag(ReservationKind::Consult);
         let mut asked = Vec::new();
         for fingerprint in self.consults.take_unsent() {
+            let traces = self.consults.traces(fingerprint);
             let Some(question) = self.consults.unsent(fingerprint) else { continue };
             let subject = Subject { fingerprint, key: Some(&question.key), make: Make::Always };
             let change = |entry: &mut Entry, at: &Position| {
@@ -90,6 +91,7 @@ impl Limiter {
                 cost: 0,
                 limit: question.limit,
                 timeout_ms: question.timeout_ms(now.mono),
+                traces,
             };
             let (mut overflow, mut reaped) = (false, None);
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
@@ -126,7 +128,8 @@ impl Limiter {
         let views = answer.older.iter().rev().chain(&answer.previous).chain(&answer.current);
         self.close_question(shared, fingerprint, &question, views, now);
         let inquiry = question.sent.is_some_and(|sent| sent.inquiry) && question.cost > 0;
-        for (request, waiting) in self.consults.released(&question, answer.granted && !inquiry) {
+        let granted = answer.granted && !inquiry && !question.inquires;
+        for (request, waiting) in self.consults.released(&question, granted) {
             match result {
                 ConsultResult::Unjudged => self.decide_unanswered(shared, request, &waiting, now),
                 _ => self.decide_again(shared, request, waiting, now),
@@ -212,11 +215,11 @@ impl Limiter {
     /// A request whose answers are all there: decided, or it waits for the next answer.
     fn decide_again(&mut self, shared: &mut impl Shared, request: u64, mut waiting: Waiting, now: Now) {
         waiting.rounds += 1;
-        match self.round(shared, &waiting.checks(), waiting.granted, now) {
+        match self.round(shared, request, &waiting.checks(), waiting.granted, now) {
             Ok(outcome) => self.resolve(request, outcome, now),
             Err(needs) if waiting.rounds < MAX_ROUNDS => self.ask(request, waiting, &needs),
             Err(needs) => {
-                let outcome = self.outbid(shared, &waiting.checks(), &needs, now);
+                let outcome = self.outbid(shared, request, &waiting.checks(), &needs, now);
                 self.resolve(request, outcome, now);
             }
         }
@@ -227,13 +230,14 @@ impl Limiter {
     fn outbid(
         &mut self,
         shared: &mut impl Shared,
+        request: u64,
         checks: &[Check<'_>],
         needs: &[Need],
         now: Now,
     ) -> Outcome {
         let contended = needs.iter().find(|need| need.reason == Reason::Slack);
         let Some(check) = contended.and_then(|need| checks.get(need.check)) else {
-            return self.unanswered(shared, checks, now);
+            return self.unanswered(shared, request, checks, now);
         };
         let budget = Budget { remaining: 0, ..self.untouched(&self.item(0, check), check, now) };
         let denial = Denial { budget, retry_after_ms: Some(TICK_MS), cause: Cause::Reserved };
@@ -242,17 +246,25 @@ impl Limiter {
 
     /// A request that got no answer: decided by what is known, unless a rule would rather deny.
     fn decide_unanswered(&mut self, shared: &mut impl Shared, request: u64, waiting: &Waiting, now: Now) {
-        let outcome = self.unanswered(shared, &waiting.checks(), now);
+        let outcome = self.unanswered(shared, request, &waiting.checks(), now);
         self.resolve(request, outcome, now);
     }
 
     /// The outcome without the region's word: by what is known, unless a rule would rather deny.
-    pub(super) fn unanswered(&mut self, shared: &mut impl Shared, checks: &[Check<'_>], now: Now) -> Outcome {
+    pub(super) fn unanswered(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        now: Now,
+    ) -> Outcome {
         let wary = checks.iter().find(|check| check.policy.deny_on_failure && !check.policy.shadow);
         match wary {
             Some(check) => self.deny_undecided(shared, check, now),
             // A round that has asked needs nothing more, so the default is never reached.
-            None => self.round(shared, checks, true, now).unwrap_or(Outcome::of(Decision::Allow(None), 0)),
+            None => self
+                .round(shared, request, checks, true, now)
+                .unwrap_or(Outcome::of(Decision::Allow(None), 0)),
         }
     }
 

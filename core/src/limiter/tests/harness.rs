@@ -69,6 +69,8 @@ pub(super) struct World {
     pub(super) paused: bool,
     pub(super) repeat_frames: bool,
     pub(super) consults: u64,
+    /// What the next requests that wait say of whence they come.
+    pub(super) traceparent: Option<&'static str>,
     /// Every question as it was sent, and when.
     pub(super) asked: Vec<(u64, wire::Consult)>,
     /// Holds the exact limits, for all aggregators.
@@ -83,6 +85,14 @@ pub(super) struct World {
     pub(super) held_up: VecDeque<(u64, wire::FilterFrame)>,
     pub(super) push_at: Option<u64>,
     pub(super) last_id: u64,
+}
+
+/// Tells a limiter whence a request comes that it lets wait.
+fn say_whence(limiter: &mut Limiter, id: u64, outcome: Outcome, traceparent: Option<&str>) {
+    let trace = traceparent.and_then(|header| Trace::of_headers(Some(header.as_bytes()), Some(b"an-id")));
+    if let (Decision::Wait, Some(trace)) = (outcome.decision, trace) {
+        limiter.trace(id, &trace);
+    }
 }
 
 /// xorshift: the same seed, the same schedule.
@@ -131,6 +141,7 @@ impl World {
             paused: false,
             repeat_frames: false,
             consults: 0,
+            traceparent: None,
             asked: Vec::new(),
             ruler: Ruler::default(),
             beside: Vec::new(),
@@ -189,6 +200,7 @@ impl World {
         let Process { shared, workers, .. } = &mut self.processes[process];
         let worker_state = workers[worker].as_mut().unwrap();
         let outcome = worker_state.limiter.decide(shared, id, checks, now);
+        say_whence(&mut worker_state.limiter, id, outcome, self.traceparent);
         self.send(process, worker);
         (id, outcome)
     }
@@ -206,6 +218,7 @@ impl World {
         let Process { shared, workers, .. } = &mut self.processes[process];
         let worker_state = workers[worker].as_mut().unwrap();
         let outcome = worker_state.limiter.decide_exact(shared, id, checks, exact, now);
+        say_whence(&mut worker_state.limiter, id, outcome, self.traceparent);
         self.send(process, worker);
         (id, outcome)
     }
