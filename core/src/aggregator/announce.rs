@@ -58,7 +58,8 @@ impl Announcer {
             Stage::Named if self.changed => {
                 let sender = self.id.to_vec();
                 self.changed = false;
-                return Next::Call(Call::Tell(Changes { sender, cells: Vec::new(), origins_changed: true }));
+                let changes = Changes { sender, origins_changed: true, ..Changes::default() };
+                return Next::Call(Call::Tell(changes));
             }
             Stage::Named | Stage::Waiting => {}
         }

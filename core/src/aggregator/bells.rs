@@ -21,12 +21,22 @@ pub enum Bell {
     Missed,
     /// The region may have lost what its own published figures could make up for.
     Recover,
+    /// Live controls may have changed.
+    Controls,
 }
 
 impl Bell {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Bell; 7] =
-        [Bell::Push, Bell::Replay, Bell::Tell, Bell::Announce, Bell::Elsewhere, Bell::Missed, Bell::Recover];
+    pub const ALL: [Bell; 8] = [
+        Bell::Push,
+        Bell::Replay,
+        Bell::Tell,
+        Bell::Announce,
+        Bell::Elsewhere,
+        Bell::Missed,
+        Bell::Recover,
+        Bell::Controls,
+    ];
 
     const fn bit(self) -> u8 {
         1 << self as u8

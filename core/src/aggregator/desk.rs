@@ -134,6 +134,11 @@ impl Desk {
         self.store.as_mut()
     }
 
+    /// Whether messages of other aggregators are heard, or were.
+    pub fn hears_sisters(&self) -> bool {
+        self.listens
+    }
+
     /// What stands before the database.
     pub fn database(&mut self) -> Option<&mut Gates> {
         self.database.as_mut()

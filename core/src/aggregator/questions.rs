@@ -53,6 +53,11 @@ impl Questions {
         &self.merges
     }
 
+    /// The questions behind those, in the same order.
+    pub fn asked(&self) -> &[Consult] {
+        &self.asks
+    }
+
     /// How long the store may take, in milliseconds: the shortest time that anybody waits, less what the way back takes.
     pub fn patience_ms(&self) -> u64 {
         let named = |ask: &Consult| if ask.timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { ask.timeout_ms };

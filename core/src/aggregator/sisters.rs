@@ -80,6 +80,9 @@ pub fn hear(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Result<(
             if changes.origins_changed {
                 desk.ring(Bell::Elsewhere);
             }
+            if changes.controls_changed {
+                desk.ring(Bell::Controls);
+            }
             add(&mut desk.figures.changes_heard, changes.cells.len());
             for change in &changes.cells {
                 let Ok(key) = Key::parse(&change.key) else { continue };
@@ -142,6 +145,10 @@ mod tests {
         let no_cell = Changes { cells: vec![Change::default()], origins_changed: true, ..Changes::default() };
         assert_eq!(hear(&mut at(&mut desk, 0), &A, &no_cell.encode_to_vec()), Ok(()));
         assert_eq!(desk.region.explain(b"w", b"n", b"i"), vec![]);
-        assert!(desk.take_bells().has(Bell::Elsewhere));
+        let bells = desk.take_bells();
+        assert!(bells.has(Bell::Elsewhere) && !bells.has(Bell::Controls));
+        let control = Changes { controls_changed: true, ..Changes::default() };
+        assert_eq!(hear(&mut at(&mut desk, 0), &A, &control.encode_to_vec()), Ok(()));
+        assert!(desk.take_bells().has(Bell::Controls));
     }
 }

@@ -104,7 +104,9 @@ impl Region {
             let short = |cell: &&mut CellState| !cell.has_base() && cell.shortage() > 0;
             if let Some(cell) = state.known_mut(floor.sequence).filter(short) {
                 // A cell that is full of components keeps its floor.
-                let _ = cell.raise(BASE, cell.shortage(), now);
+                if cell.raise(BASE, cell.shortage(), now).unwrap_or(false) {
+                    self.subscribers.changed_outside(slot, state);
+                }
             }
             self.work.note(slot, floor.sequence, state, self.backing.life());
         }

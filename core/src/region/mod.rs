@@ -23,7 +23,7 @@
 //! and one that all regions share (`publish`). What was lost on all sides is made up for by `base`.
 //!
 //! In reading order: `filters` (what filters say and hear), `cells` and [`cell`] (what is kept), `replay`, `publish`,
-//! `base`, and `work` (the queues between them).
+//! `base`, and `work` (the queues between them); [`top`] for people who look.
 //!
 //! Leaves to others: streams, clocks and stores (`aggregator`); what a filter does with it (`limiter`).
 
@@ -36,6 +36,7 @@ mod keys;
 mod publish;
 mod replay;
 mod subscribers;
+pub mod top;
 mod work;
 
 use crate::key::{Key, KeyParts, OriginId};

@@ -1,7 +1,7 @@
 //! The database that regions share: what they tell each other, every ten seconds or so.
 //!
 //! In reading order: [`publish`] (this region's use goes out), [`import`] (the others' comes in), [`recover`] (a region that
-//! has lost everything reads its own figures), [`lease`] (a region without a store of its own has one aggregator).
+//! has lost everything reads its own figures), [`controls`] (live control is read), [`lease`] (a region without a store of its own has one aggregator).
 //!
 //! An aggregator that starts reads first and serves then ([`import::Importer::once`], [`recover::Recovery::once`]), if the
 //! database answers at once: else what it grants in its first seconds would rest on nothing. Nothing else that a request
@@ -9,6 +9,7 @@
 //!
 //! Leaves to others: rows and statements (`aggregator`), what is published and merged (`region`).
 
+pub mod controls;
 pub mod import;
 pub mod lease;
 pub mod publish;

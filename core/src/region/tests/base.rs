@@ -38,6 +38,18 @@ fn what_nobody_accounts_for_becomes_the_base_once() {
 }
 
 #[test]
+fn everybody_who_follows_the_key_is_told_of_its_base() {
+    let mut region = region();
+    region.subscribe(origin(1));
+    region.report(origin(1), &[count("k", SEQUENCE, 3)], NOW);
+    region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
+    pushed(&mut region, origin(1), NOW);
+    let floors = region.end_grace(NOW);
+    region.settle(&floors, NOW);
+    assert_eq!(pushed(&mut region, origin(1), NOW).0, vec![(SEQUENCE, 3, 4)]);
+}
+
+#[test]
 fn what_is_accounted_for_needs_no_base() {
     let mut region = region();
     region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();

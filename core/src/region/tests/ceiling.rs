@@ -19,7 +19,7 @@ fn tenth(sequence: u64, own: u64, limit: u64) -> wire::Count {
 
 fn asks(sequence: u64, own: u64, cost: u64, limit: u64) -> wire::Consult {
     let key = fine().as_bytes().to_vec();
-    wire::Consult { id: 1, key, sequence, own, cost, limit, timeout_ms: 0 }
+    wire::Consult { id: 1, key, sequence, own, cost, limit, ..Default::default() }
 }
 
 /// One use in each of `cells` cells up to the newest.

@@ -9,6 +9,7 @@ mod filters;
 mod laws;
 mod publish;
 mod replay;
+mod top;
 mod world;
 
 use super::cell::MAX_ORIGINS_A_KEY;
@@ -50,7 +51,7 @@ pub(super) fn count(identifier: &str, sequence: u64, own: u64) -> wire::Count {
 
 pub(super) fn ask(own: u64, cost: u64) -> wire::Consult {
     let key = key("k").as_bytes().to_vec();
-    wire::Consult { id: 1, key, sequence: SEQUENCE, own, cost, limit: 10, timeout_ms: 0 }
+    wire::Consult { id: 1, key, sequence: SEQUENCE, own, cost, limit: 10, ..Default::default() }
 }
 
 pub(super) fn region() -> Region {

@@ -1,0 +1,110 @@
+//! The keys nearest their limits, and how a key stands.
+
+use super::*;
+use crate::region::top::{MAX_SCOPE_KEYS, MAX_TOP, Scope, Top};
+use proptest::prelude::*;
+use std::format;
+use std::string::{String, ToString};
+
+fn limited(identifier: &str, sequence: u64, own: u64, limit: u64) -> wire::Count {
+    wire::Count { limit, ..count(identifier, sequence, own) }
+}
+
+fn walk(region: &Region, scopes: Vec<Scope>) -> Top {
+    let mut top = Top::new(scopes);
+    while region.rank(&mut top, NOW) {}
+    top
+}
+
+fn scope(namespace: &str, window_ms: u64) -> Scope {
+    Scope { workspace: b"w".to_vec(), namespace: namespace.as_bytes().to_vec(), window_ms }
+}
+
+fn names(ranked: &[super::super::top::Ranked]) -> Vec<String> {
+    ranked.iter().map(|one| String::from_utf8_lossy(one.key.parts().identifier).to_string()).collect()
+}
+
+#[test]
+fn the_nearest_come_first_and_those_without_a_limit_not_at_all() {
+    let mut region = region();
+    let counts = [
+        limited("third", SEQUENCE, 5, 10),
+        limited("first", SEQUENCE, 30, 10),
+        limited("second", SEQUENCE, 9, 10),
+        limited("unlimited", SEQUENCE, 99, u64::MAX),
+        limited("unused", SEQUENCE, 0, 10),
+    ];
+    region.report(origin(1), &counts, NOW);
+    let top = walk(&region, vec![scope("n", CELL_MS), scope("other", CELL_MS), scope("n", 1)]);
+    assert_eq!(names(&top.nearest), ["first", "second", "third"]);
+    assert_eq!((top.past_half, top.over), (2, 1));
+    let over: Vec<_> = top.scopes.iter().map(|over| (over.keys, names(&over.furthest))).collect();
+    assert_eq!(over, [(1, vec!["first".to_string()]), (0, vec![]), (0, vec![])]);
+}
+
+#[test]
+fn a_key_stands_as_a_decision_sees_it() {
+    let mut region = region();
+    region.report(origin(1), &[limited("k", SEQUENCE - 1, 10, 50)], NOW);
+    region.report(origin(2), &[limited("k", SEQUENCE, 4, 12)], NOW);
+    let half = UnixMs(NOW.0 + CELL_MS / 2);
+    let standing = region.explain(b"w", b"n", b"k")[0].standing(half);
+    assert_eq!((standing.used, standing.limit, standing.current), (9, Some(12), 4));
+    assert_eq!((standing.global_others, standing.wait_ms), (0, Some(0)));
+    // Under a limit that somebody has said since.
+    let standing = region.explain(b"w", b"n", b"k")[0].standing_under(Some(9), half);
+    assert_eq!((standing.used, standing.limit, standing.is_over()), (9, Some(9), true));
+    assert_eq!(standing.wait_ms, Some(1), "then one less of the ten before counts");
+    // The next window knows no limit of its own yet, so the last one that was applied stands.
+    let later = UnixMs(NOW.0 + CELL_MS);
+    let standing = region.explain(b"w", b"n", b"k")[0].standing(later);
+    assert_eq!((standing.used, standing.limit, standing.current), (4, Some(12), 0));
+}
+
+#[test]
+fn lists_are_bounded_and_a_walk_over_many_keys_goes_in_steps() {
+    let mut region = region();
+    for batch in 0..100 {
+        let counts: Vec<_> =
+            (0..100).map(|n| limited(&format!("k{batch}-{n}"), SEQUENCE, 10 + n, 10)).collect();
+        region.report(origin(1), &counts, NOW);
+    }
+    let mut top = Top::new([scope("n", CELL_MS)]);
+    assert!(region.rank(&mut top, NOW), "one step is not all");
+    while region.rank(&mut top, NOW) {}
+    assert_eq!((top.limited, top.over), (10_000, 10_000));
+    assert_eq!((top.nearest.len(), top.scopes[0].furthest.len()), (MAX_TOP, MAX_SCOPE_KEYS));
+    assert!(top.nearest.iter().all(|one| one.standing.used == 109));
+}
+
+#[test]
+fn the_highest_numbers_do_no_harm() {
+    let mut region = region();
+    let counts = [
+        limited("a", SEQUENCE, MAX_COUNT, 0),
+        limited("b", SEQUENCE, MAX_COUNT, MAX_COUNT),
+        limited("c", SEQUENCE, 1, u64::MAX - 1),
+    ];
+    region.report(origin(1), &counts, NOW);
+    assert_eq!(names(&walk(&region, vec![]).nearest), ["a", "b", "c"]);
+}
+
+proptest! {
+    #[test]
+    fn the_list_is_what_sorting_all_would_give(
+        used in prop::collection::vec((1u64..40, 1u64..20), 1..300)
+    ) {
+        let mut region = region();
+        for (at, (own, limit)) in used.iter().enumerate() {
+            region.report(origin(1), &[limited(&format!("{at}"), SEQUENCE, *own, *limit)], NOW);
+        }
+        let top = walk(&region, vec![]);
+        let mut shares: Vec<_> = used.iter().map(|(own, limit)| own * 1_000_000 / limit).collect();
+        shares.sort_unstable_by(|a, b| b.cmp(a));
+        shares.truncate(MAX_TOP);
+        let found: Vec<_> =
+            top.nearest.iter().map(|one| one.standing.used * 1_000_000 / one.standing.limit.unwrap()).collect();
+        prop_assert_eq!(found, shares);
+        prop_assert_eq!(top.over, used.iter().filter(|(own, limit)| own >= limit).count() as u64);
+    }
+}

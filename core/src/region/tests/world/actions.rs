@@ -1,0 +1,277 @@
+//! What may happen at any step: traffic, reports, questions, messages and beats of aggregators, and what goes wrong.
+//!
+//! Leaves to others: which of it happens (`World::step`), and what must hold afterwards (`check`).
+
+use super::*;
+
+impl World {
+    pub(super) fn spend(&mut self, n: usize) {
+        let key = self.keys[self.random.below(self.keys.len())].clone();
+        let at = (key.clone(), self.sequence(&key));
+        let cost = 1 + self.random.below(3) as u64;
+        let envoy = &mut self.envoys[n];
+        *envoy.own.entry(at.clone()).or_default() += cost;
+        envoy.unacknowledged.insert(at);
+    }
+
+    /// Sends what is not acknowledged; to another aggregator now and then, as workers have streams of their own.
+    pub(super) fn report(&mut self, n: usize) {
+        let (region, home) = (self.envoys[n].region, self.envoys[n].home);
+        let to = if self.random.percent(30) { self.random.below(AGGREGATORS) } else { home };
+        if self.random.percent(15) {
+            return; // lost
+        }
+        let (lags, repeats) = (self.random.percent(20), self.random.percent(20));
+        let oldest = |key: &Key| self.now.0 / key.parts().cell_ms() - u64::from(key.parts().resolution);
+        let envoy = &self.envoys[n];
+        let counts: Vec<_> = envoy
+            .unacknowledged
+            .iter()
+            .filter(|(key, sequence)| *sequence >= oldest(key))
+            .map(|at| wire::Count {
+                key: at.0.as_bytes().to_vec(),
+                sequence: at.1,
+                own: envoy.own.get(at).map_or(0, |own| own - u64::from(lags)),
+                limit: LIMIT,
+                region_others: envoy.view.get(at).copied().unwrap_or(0),
+                ..wire::Count::default()
+            })
+            .collect();
+        let id = envoy.id;
+        let aggregator = &mut self.aggregators[region][to];
+        aggregator.region.heard(id, self.now);
+        for _ in 0..1 + usize::from(repeats) {
+            assert_eq!(aggregator.region.report(id, &counts, self.now).refused, vec![]);
+        }
+        if !lags {
+            self.envoys[n].unacknowledged.clear();
+        }
+    }
+
+    pub(super) fn ask(&mut self, n: usize) {
+        let key = self.keys[self.random.below(self.keys.len())].clone();
+        let at = (key.clone(), self.sequence(&key));
+        let (cost, away) = (self.random.below(4) as u64, self.random.percent(10));
+        let envoy = &mut self.envoys[n];
+        let own = envoy.own.get(&at).copied().unwrap_or(0);
+        let granted = envoy.granted.entry(at.clone()).or_default();
+        *granted = (own + cost).max(*granted);
+        let ask = wire::Consult {
+            id: 1,
+            key: key.as_bytes().to_vec(),
+            sequence: at.1,
+            own,
+            cost,
+            limit: LIMIT,
+            ..Default::default()
+        };
+        let (store, id) = (&mut self.stores[envoy.region], envoy.id);
+        let aggregator = &mut self.aggregators[envoy.region][envoy.home];
+        let Ok(Proposed::Ask(merge)) = aggregator.region.propose(id, &ask, self.now) else { return };
+        let word = (!store.away).then(|| store.merge(&merge));
+        let call = Call::Asked(n, ask, merge, word.filter(|_| !away));
+        aggregator.calls.push(call);
+    }
+
+    pub(super) fn tell(&mut self, region: usize, one: usize) {
+        let most = 1 + self.random.below(4);
+        let store = &mut self.stores[region];
+        let aggregator = &mut self.aggregators[region][one];
+        for merge in aggregator.region.next_merges(most) {
+            let word = (!store.away).then(|| store.merge(&merge));
+            // Some time out though the store has done it.
+            let word = word.filter(|_| !self.random.percent(10));
+            aggregator.calls.push(Call::Told(merge, word));
+        }
+        let hot = aggregator.region.next_hot(most);
+        if store.away {
+            aggregator.region.hot_failed(&hot);
+        } else {
+            store.hot.extend(hot.into_iter().map(|hot| (hot.key, hot.sequence)));
+        }
+    }
+
+    /// One answer arrives, whichever, perhaps from a life that is over.
+    pub(super) fn deliver(&mut self, region: usize, one: usize) {
+        let aggregator = &mut self.aggregators[region][one];
+        if aggregator.calls.is_empty() {
+            return;
+        }
+        let call = aggregator.calls.swap_remove(self.random.below(aggregator.calls.len()));
+        match call {
+            Call::Told(merge, Some(word)) => aggregator.region.merged(&merge, &word, self.now),
+            Call::Told(merge, _) => aggregator.region.merge_failed(&[merge]),
+            Call::Asked(n, ask, merge, word) => {
+                let id = self.envoys[n].id;
+                let answer = match word {
+                    Some(word) => aggregator.region.concluded(id, &ask, &merge, &word, self.now),
+                    None => aggregator.region.consult(id, &ask, self.now),
+                };
+                let Ok(answer) = answer else { return };
+                if answer.granted && ask.cost > 0 {
+                    let own = self.envoys[n].own.entry((merge.key.clone(), merge.sequence)).or_default();
+                    *own = (ask.own + ask.cost).max(*own);
+                    self.envoys[n].unacknowledged.insert((merge.key.clone(), merge.sequence));
+                }
+                for view in answer.current.into_iter().chain(answer.previous).chain(answer.older) {
+                    self.see(n, (merge.key.clone(), view.sequence), &view);
+                }
+            }
+        }
+    }
+
+    pub(super) fn share(&mut self, region: usize, one: usize) {
+        for change in self.aggregators[region][one].region.next_changes(8) {
+            for other in (0..AGGREGATORS).filter(|other| *other != one) {
+                if !self.loses || !self.random.percent(20) {
+                    self.aggregators[region][other].inbox.push(change.clone());
+                }
+            }
+        }
+        let aggregator = &mut self.aggregators[region][one];
+        while !aggregator.inbox.is_empty() {
+            let change = aggregator.inbox.swap_remove(self.random.below(aggregator.inbox.len()));
+            let parts: Vec<Part> = change
+                .parts
+                .iter()
+                .map(|part| (OriginId(part.origin.as_slice().try_into().unwrap()), part.own))
+                .collect();
+            let key = Key::parse(&change.key).unwrap();
+            // One that is over by now is refused.
+            let _ = aggregator.region.learn(&key, change.sequence, change.limit, &parts, self.now);
+        }
+    }
+
+    /// Looks at the sentinel.
+    pub(super) fn look(&mut self, region: usize, one: usize) {
+        let store = &self.stores[region];
+        let aggregator = &mut self.aggregators[region][one];
+        if store.away || aggregator.life == Some(store.life) {
+            return;
+        }
+        // Also the first look may find another life than the one that was told of something already.
+        aggregator.region.store_wiped();
+        if aggregator.life.replace(store.life).is_some() {
+            aggregator.lost = Some(self.now);
+            for at in self.table.keys().filter(|(by, _)| *by == region).map(|(_, at)| at) {
+                let total = self.table.get(&(region, at.clone())).copied().unwrap_or(0);
+                let _ = aggregator.region.witness(&at.0, at.1, total, self.now);
+            }
+        }
+    }
+
+    pub(super) fn read_hot(&mut self, region: usize, one: usize) {
+        let store = &self.stores[region];
+        if store.away {
+            return;
+        }
+        for at in &store.hot {
+            let word = store.word(at);
+            let aggregator = &mut self.aggregators[region][one].region;
+            let _ = aggregator.learn(&at.0, at.1, word.limit, &word.current, self.now);
+        }
+    }
+
+    pub(super) fn publish(&mut self, region: usize, one: usize) {
+        let aggregator = &mut self.aggregators[region][one];
+        if core::mem::replace(&mut aggregator.table_life, self.table_life) != self.table_life {
+            aggregator.region.forget_published();
+        }
+        let mut due = vec![];
+        loop {
+            let (some, more) = aggregator.region.next_due(2);
+            due.extend(some.into_iter().map(|due| due.publication));
+            if !more {
+                break;
+            }
+        }
+        let done = if self.random.percent(25) { self.random.below(due.len() + 1) } else { due.len() };
+        for row in &due[..done] {
+            assert!(row.key.parts().duration_ms >= SHORTEST_PUBLISHED_MS, "short windows stay at home");
+            let held = self.table.entry((region, (row.key.clone(), row.sequence))).or_default();
+            *held = row.count.max(*held);
+        }
+        aggregator.region.published(&due[..done]);
+        aggregator.region.publish_failed(&due);
+    }
+
+    pub(super) fn import(&mut self, region: usize, one: usize) {
+        let mut sums: BTreeMap<At, u64> = BTreeMap::new();
+        for ((_, at), count) in self.table.iter().filter(|((by, _), _)| *by != region) {
+            *sums.entry(at.clone()).or_default() += count;
+        }
+        for (at, sum) in sums {
+            // Cells that are over are refused.
+            let _ = self.aggregators[region][one].region.import(&at.0, at.1, sum, self.now);
+        }
+    }
+
+    pub(super) fn take_pushes(&mut self, n: usize) {
+        let (region, home) = (self.envoys[n].region, self.envoys[n].home);
+        let id = self.envoys[n].id;
+        while let Some(push) = self.aggregators[region][home].region.next_push(id, self.now) {
+            for view in push.views {
+                self.see(n, (Key::parse(&view.key).unwrap(), view.sequence), &view);
+            }
+        }
+    }
+
+    pub(super) fn see(&mut self, n: usize, at: At, view: &wire::View) {
+        let region = self.envoys[n].region;
+        let own = self.envoys[n].own.get(&at).copied().unwrap_or(0);
+        let others = self.bound(region, &at) - if self.asks { 0 } else { own };
+        assert!(view.region_others <= others, "told {} of {others}: {at:?}", view.region_others);
+        let elsewhere = (0..REGIONS).filter(|other| *other != region);
+        let elsewhere: u64 = elsewhere.map(|other| self.bound(other, &at)).sum();
+        assert!(view.global_others <= elsewhere, "nothing comes back: {at:?}");
+        let known = self.envoys[n].view.entry(at).or_default();
+        *known = view.region_others.max(*known);
+    }
+
+    /// The time of grace is over when all who live have repeated what they know.
+    pub(super) fn end_grace(&mut self, region: usize, one: usize) {
+        if self.aggregators[region][one].lost.is_none() {
+            return;
+        }
+        self.settle_region(region);
+        let Some(lost) = self.aggregators[region][one].lost.take() else { return };
+        let floors = self.aggregators[region][one].region.end_grace(lost);
+        for floor in floors {
+            let word = self.stores[region].raise_to(&floor);
+            assert!(self.asks || !word.current.iter().any(|(by, _)| *by == BASE), "all who knew it live");
+            let aggregator = &mut self.aggregators[region][one];
+            let life = aggregator.region.store_life();
+            aggregator.region.floored(&floor, &word, life, self.now);
+        }
+    }
+
+    pub(super) fn pass_time(&mut self) {
+        self.now.0 += 1 + self.random.below(8_000) as u64;
+        for aggregator in self.aggregators.iter_mut().flatten() {
+            while aggregator.region.tick(self.now) {}
+        }
+    }
+
+    pub(super) fn break_something(&mut self, region: usize, one: usize) {
+        match self.random.below(5) {
+            0 => self.stores[region].wipe(),
+            1 => {
+                self.table.clear();
+                self.table_life += 1;
+            }
+            2 => {
+                self.crashes += 1;
+                self.aggregators[region][one] = Aggregator::new(100 + self.crashes);
+                // Streams end; whoever is left hears again all that each Envoy owns, and what it was told.
+                for n in 0..self.envoys.len() {
+                    if self.envoys[n].region == region {
+                        let envoy = &mut self.envoys[n];
+                        envoy.unacknowledged.extend(envoy.own.keys().cloned());
+                        self.connect(n);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}

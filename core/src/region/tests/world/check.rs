@@ -1,0 +1,177 @@
+//! What must hold: at any time nothing exceeds what was spent; after a quiet time everything reaches it.
+
+use super::*;
+
+impl World {
+    /// What holds at any time: nobody counts more of anybody than he has spent or been granted.
+    pub(super) fn check_bounds(&self) {
+        for region in 0..REGIONS {
+            for envoy in &self.envoys {
+                for (at, cell) in &self.stores[region].cells {
+                    let held = cell.get(&envoy.id).copied().unwrap_or(0);
+                    let most = if envoy.region == region { envoy.most(at) } else { 0 };
+                    assert!(held <= most, "store {region} has {held} of {most}: {:?} {at:?}", envoy.id);
+                }
+            }
+        }
+        for ((region, at), count) in &self.table {
+            assert!(*count <= self.bound(*region, at), "region {region} published {count}: {at:?}");
+        }
+        for (region, one, at, cell) in self.all_cells() {
+            let bound = self.bound(region, &at);
+            assert!(cell.regional_total() <= bound, "{one}: {} of {bound}: {at:?}", cell.regional_total());
+            assert!(self.asks || cell.component(BASE) == 0, "all who knew it live");
+        }
+    }
+
+    pub(super) fn all_cells(&self) -> Vec<(usize, usize, At, CellState)> {
+        let mut all = vec![];
+        for region in 0..REGIONS {
+            for one in 0..AGGREGATORS {
+                for identifier in ["a", "b", "short", "fine"] {
+                    let held = &self.aggregators[region][one].region;
+                    for explained in held.explain(b"w", b"n", identifier.as_bytes()) {
+                        for cell in explained.cells {
+                            all.push((region, one, (explained.key.clone(), cell.sequence), cell));
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Everybody of a region tells what waits, and hears what is on its way.
+    pub(super) fn settle_region(&mut self, region: usize) {
+        self.stores[region].away = false;
+        for _ in 0..3 {
+            for n in (0..self.envoys.len()).filter(|n| n / ENVOYS == region) {
+                for _ in 0..8 {
+                    self.report(n);
+                }
+            }
+            for one in 0..AGGREGATORS {
+                self.look(region, one);
+                for _ in 0..24 {
+                    self.tell(region, one);
+                    self.deliver(region, one);
+                    self.deliver(region, one);
+                }
+                while !self.aggregators[region][one].calls.is_empty() {
+                    self.deliver(region, one);
+                }
+            }
+        }
+    }
+
+    pub(super) fn quiet(&mut self) {
+        self.loses = false;
+        for _ in 0..4 {
+            for region in 0..REGIONS {
+                self.settle_region(region);
+                for one in 0..AGGREGATORS {
+                    self.end_grace(region, one);
+                }
+                for one in 0..AGGREGATORS {
+                    self.share(region, one);
+                    self.share(region, (one + 1) % AGGREGATORS);
+                    self.read_hot(region, one);
+                    for _ in 0..20 {
+                        self.publish(region, one);
+                    }
+                    self.import(region, one);
+                }
+                self.settle_region(region);
+            }
+        }
+        for n in 0..self.envoys.len() {
+            self.take_pushes(n);
+        }
+        self.check_bounds();
+    }
+
+    pub(super) fn is_live(&self, at: &At) -> bool {
+        at.1 + u64::from(at.0.parts().resolution) >= self.sequence(&at.0)
+    }
+
+    /// What must hold when nothing goes wrong any more.
+    pub(super) fn check_quiet(&self, always_shared: bool) {
+        let cells: BTreeSet<At> = self
+            .envoys
+            .iter()
+            .flat_map(|envoy| envoy.own.keys())
+            .filter(|at| self.is_live(at))
+            .cloned()
+            .collect();
+        for region in 0..REGIONS {
+            for at in &cells {
+                self.check_cell(region, at, always_shared);
+            }
+            for one in &self.aggregators[region] {
+                assert!(!one.region.has_merges(), "something still waits for the store");
+                let stats = one.region.stats(self.now);
+                assert_eq!((stats.pending_replays, stats.pending_publications), (0, 0));
+            }
+        }
+        for (region, one, at, cell) in self.all_cells().into_iter().filter(|(_, _, at, _)| self.is_live(at)) {
+            let others = self.table.iter().filter(|((by, of), _)| *by != region && *of == at);
+            let imported: u64 = others.map(|(_, count)| count).sum();
+            // A table that was wiped may say less for a while than it said; then it says the same again.
+            assert_eq!(cell.global_others, imported, "imports of {region}/{one}: {at:?}");
+        }
+        for one in self.aggregators.iter().flatten() {
+            let counted = one.region.stats(self.now).windows;
+            let identifiers = ["a", "b", "short", "fine"];
+            let held: usize = identifiers
+                .iter()
+                .flat_map(|identifier| one.region.explain(b"w", b"n", identifier.as_bytes()))
+                .map(|explained| explained.cells.len())
+                .sum();
+            assert_eq!(counted, held as u64, "windows in the books");
+        }
+    }
+
+    pub(super) fn check_cell(&self, region: usize, at: &At, always_shared: bool) {
+        let truth = self.truth(region, at);
+        let store = self.stores[region].cells.get(at).cloned().unwrap_or_default();
+        for envoy in self.envoys.iter().filter(|envoy| envoy.region == region) {
+            let own = envoy.own.get(at).copied().unwrap_or(0);
+            let stored = store.get(&envoy.id).copied().unwrap_or(0);
+            assert!(stored >= own, "the store has {stored} of {own}: {:?} {at:?}", envoy.id);
+        }
+        let sum: u64 = store.values().sum();
+        assert!(self.asks || sum == truth, "the store has {sum} of {truth}: {at:?}");
+        let others: u64 =
+            (0..REGIONS).filter(|other| *other != region).map(|other| self.truth(other, at)).sum();
+        let is_long = at.0.parts().duration_ms >= SHORTEST_PUBLISHED_MS;
+        let published = self.table.get(&(region, at.clone())).copied().unwrap_or(0);
+        let spoken_of = sum >= LIMIT.div_ceil(2) || others >= LIMIT.div_ceil(2);
+        if is_long && spoken_of {
+            assert_eq!(published, sum, "region {region} has published {at:?}");
+        }
+        for (one, aggregator) in self.aggregators[region].iter().enumerate() {
+            let mut here = self.envoys.iter().filter(|envoy| envoy.region == region && envoy.home == one);
+            let follows = here.any(|envoy| envoy.own.contains_key(at));
+            if sum > LIMIT / 2 || (always_shared && follows) {
+                let identifier = at.0.parts().identifier.to_vec();
+                let held: Vec<Part> = aggregator
+                    .region
+                    .explain(b"w", b"n", &identifier)
+                    .iter()
+                    .flat_map(|explained| &explained.cells)
+                    .filter(|cell| cell.sequence == at.1)
+                    .flat_map(parts)
+                    .filter(|(_, own)| *own > 0)
+                    .collect();
+                let stored: Vec<Part> =
+                    store.iter().filter(|(_, own)| **own > 0).map(|(by, own)| (*by, *own)).collect();
+                assert_eq!(held, stored, "{region}/{one} knows all of {at:?}");
+            }
+        }
+        for envoy in self.envoys.iter().filter(|envoy| envoy.region == region && sum > LIMIT / 2) {
+            let own = store.get(&envoy.id).copied().unwrap_or(0);
+            let told = envoy.view.get(at).copied().unwrap_or(0);
+            assert!(told >= sum - own, "{:?} was told {told} of {}: {at:?}", envoy.id, sum - own);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The plainest thing that does what a region's store promises.
+//!
+//! Leaves to others: who asks it, and when it is away (`actions`).
+
+use super::*;
+
+/// What the scripts of the regional store do.
+#[derive(Default)]
+pub(super) struct Store {
+    pub(super) life: u64,
+    pub(super) away: bool,
+    pub(super) cells: BTreeMap<At, BTreeMap<OriginId, u64>>,
+    pub(super) limits: BTreeMap<At, u64>,
+    pub(super) hot: BTreeSet<At>,
+}
+
+impl Store {
+    pub(super) fn word(&self, at: &At) -> Merged {
+        let parts = self.cells.get(at).map(|cell| cell.iter().map(|(o, n)| (*o, *n)).collect());
+        Merged {
+            granted: None,
+            current: parts.unwrap_or_default(),
+            previous: vec![],
+            limit: self.limits.get(at).copied().unwrap_or(u64::MAX),
+        }
+    }
+
+    pub(super) fn merge(&mut self, merge: &Merge) -> Merged {
+        let at = (merge.key.clone(), merge.sequence);
+        let resolution = u64::from(merge.key.parts().resolution);
+        let word = |back| self.word(&(merge.key.clone(), merge.sequence - back)).current;
+        let before: Vec<Vec<Part>> = (1..=resolution).map(word).collect();
+        let cell = self.cells.entry(at.clone()).or_default();
+        for (origin, own) in &merge.parts {
+            let held = cell.entry(*origin).or_default();
+            *held = (*own).max(*held);
+        }
+        let mut granted = None;
+        if let Some(proposal) = &merge.proposal {
+            let sum = |parts: &mut dyn Iterator<Item = u64>| parts.sum::<u64>();
+            let mut with = cell.clone();
+            let own = with.entry(proposal.origin).or_default();
+            *own = proposal.own.max(*own);
+            let previous = sum(&mut before.iter().flatten().map(|(_, own)| *own)) + proposal.global_previous;
+            let used = sum(&mut with.values().copied()) + proposal.global_current;
+            let fits = used + previous * proposal.covered_ms / proposal.cell_ms <= proposal.limit;
+            if fits {
+                *cell = with;
+            }
+            granted = Some(fits);
+        }
+        let limit = self.limits.entry(at.clone()).or_insert(u64::MAX);
+        *limit = merge.limit.min(*limit);
+        let previous = if merge.wants_previous { before } else { vec![] };
+        Merged { granted, previous, ..self.word(&at) }
+    }
+
+    pub(super) fn raise_to(&mut self, floor: &exchange::Floor) -> Merged {
+        let at = (floor.key.clone(), floor.sequence);
+        let cell = self.cells.entry(at.clone()).or_default();
+        let missing = floor.total.saturating_sub(cell.values().sum());
+        if missing > 0 {
+            cell.entry(BASE).or_insert(missing);
+        }
+        self.word(&at)
+    }
+
+    pub(super) fn wipe(&mut self) {
+        *self = Store { life: self.life + 1, away: self.away, ..Store::default() };
+    }
+}
