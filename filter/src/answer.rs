@@ -1,4 +1,5 @@
 //! A denial as a response: 429 with the headers that clients know, and the drafts' formats where they are asked for.
+//! Who is banned until some moment gets 429 too; who is banned for ever, or denied by address, 403: to come back is of no use.
 //!
 //! `retry-after` (RFC 9110) is in whole seconds, at least 1. `x-ratelimit-limit`, `-remaining` and `-reset` (seconds)
 //! are what most gateways send. `RateLimit` and `RateLimit-Policy` are those of
@@ -9,14 +10,20 @@
 //!
 //! Leaves to others: sending it (`host`).
 
+use weir_core::control::Banned;
 use weir_core::exact::Strategy;
 use weir_core::limiter::{Budget, Cause, Denial, Told};
 use weir_core::rules::{Responses, Rule};
+use weir_core::time::UnixMs;
 
 /// Problem type of the draft's section on quotas.
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+/// That of a response that is no more than its status.
+const PROBLEM_BLANK: &str = "about:blank";
+/// gRPC's PERMISSION_DENIED.
+const GRPC_PERMISSION_DENIED: i32 = 7;
 /// gRPC's RESOURCE_EXHAUSTED.
-pub const GRPC_RESOURCE_EXHAUSTED: i32 = 8;
+const GRPC_RESOURCE_EXHAUSTED: i32 = 8;
 
 /// What to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +36,8 @@ pub struct Answer {
     pub headers: Vec<(&'static str, String)>,
     /// Response body.
     pub body: String,
+    /// For gRPC requests, which get it in place of the HTTP status.
+    pub grpc_status: i32,
 }
 
 /// Who is answered. Envoy turns a response to a gRPC request into a status, and its body into the message.
@@ -73,6 +82,24 @@ pub fn missing_identifier(rule: &Rule, formats: &Responses, client: Client) -> A
     let retry_after_s = seconds(rule.duration_ms).max(1);
     let headers = vec![("retry-after", retry_after_s.to_string())];
     refusal(rule, "weir_missing_identifier", headers, formats, client)
+}
+
+/// The response to a request of somebody whom live control or a rule has banned.
+pub fn banned(rule: &Rule, banned: Banned, now: UnixMs, formats: &Responses, client: Client) -> Answer {
+    let details = "weir_banned";
+    match banned {
+        Banned::ForEver => forbidden(details, "banned", formats, client),
+        Banned::Until(until) => {
+            let retry_after_s = seconds(until.0.saturating_sub(now.0)).max(1);
+            let headers = vec![("retry-after", retry_after_s.to_string())];
+            refusal(rule, details, headers, formats, client)
+        }
+    }
+}
+
+/// The response to a request of a client whose address is denied.
+pub fn denied_address(formats: &Responses, client: Client) -> Answer {
+    forbidden("weir_denied_address", "address denied", formats, client)
 }
 
 /// The headers that an allowed response carries: those of its budget where they are asked for, and what is to be told
@@ -153,7 +180,21 @@ fn refusal(
         headers.push(("content-type", "text/plain".to_owned()));
         "rate limit exceeded".to_owned()
     };
-    Answer { status: 429, details, headers, body }
+    Answer { status: 429, details, headers, body, grpc_status: GRPC_RESOURCE_EXHAUSTED }
+}
+
+fn forbidden(details: &'static str, why: &str, formats: &Responses, client: Client) -> Answer {
+    let (kind, body) = match formats.problem_json && client == Client::Http {
+        true => {
+            let problem = serde_json::json!({
+                "type": PROBLEM_BLANK, "title": "Forbidden", "status": 403, "detail": why,
+            });
+            ("application/problem+json", problem.to_string())
+        }
+        false => ("text/plain", why.to_owned()),
+    };
+    let headers = vec![("content-type", kind.to_owned())];
+    Answer { status: 403, details, headers, body, grpc_status: GRPC_PERMISSION_DENIED }
 }
 
 /// Whole seconds, rounded up.
@@ -310,5 +351,34 @@ mod tests {
         let told = Told::default();
         let answer = denied(&config.rules, &denial, &told, &config.responses, Client::Grpc).unwrap();
         assert_eq!(answer.body, "rate limit exceeded");
+    }
+
+    #[test]
+    fn a_ban_says_when_it_ends_if_it_does() {
+        let formats = config(r#"{"problem_json": true, "draft_headers": true}"#);
+        let (rule, responses) = (&formats.rules[0], &formats.responses);
+        let now = UnixMs(1_000);
+        for (until, retry_after) in [(61_000, "60"), (61_001, "61"), (1_001, "1"), (0, "1")] {
+            let answer = banned(rule, Banned::Until(UnixMs(until)), now, responses, Client::Http);
+            assert_eq!((answer.status, answer.details), (429, "weir_banned"));
+            assert_eq!(answer.headers[0], ("retry-after", retry_after.to_owned()));
+            assert!(answer.body.contains("per-key"), "{}", answer.body);
+        }
+        let for_ever = banned(rule, Banned::ForEver, now, responses, Client::Http);
+        assert_eq!((for_ever.status, for_ever.grpc_status), (403, GRPC_PERMISSION_DENIED));
+        assert_eq!(for_ever.headers, [("content-type", "application/problem+json".to_owned())]);
+        assert_eq!(
+            for_ever.body,
+            r#"{"detail":"banned","status":403,"title":"Forbidden","type":"about:blank"}"#
+        );
+    }
+
+    #[test]
+    fn a_denied_address_is_told_so() {
+        for (responses, client) in [("{}", Client::Http), (r#"{"problem_json": true}"#, Client::Grpc)] {
+            let answer = denied_address(&config(responses).responses, client);
+            assert_eq!((answer.status, answer.body.as_str()), (403, "address denied"));
+            assert_eq!(answer.headers, [("content-type", "text/plain".to_owned())]);
+        }
     }
 }

@@ -22,6 +22,13 @@ mod raw {
             length: *mut usize,
         ) -> u32;
         pub fn proxy_get_header_map_pairs(map: u32, data: *mut *const u8, length: *mut usize) -> u32;
+        pub fn proxy_get_header_map_value(
+            map: u32,
+            key: *const u8,
+            key_length: usize,
+            value: *mut *const u8,
+            value_length: *mut usize,
+        ) -> u32;
         pub fn proxy_add_header_map_value(
             map: u32,
             key: *const u8,
@@ -163,6 +170,16 @@ pub fn request_headers<R>(read: impl FnOnce(&[u8]) -> R) -> R {
     // SAFETY: `fetch` gives valid places for the answer.
     let call = |data, length| unsafe { raw::proxy_get_header_map_pairs(map, data, length) };
     fetch(Arena::Headers, call, |_, bytes| read(bytes))
+}
+
+/// A header of the response at hand; one that is empty counts as missing.
+pub fn response_header<R>(name: &[u8], read: impl FnOnce(Option<&[u8]>) -> R) -> R {
+    let map = MapType::HttpResponseHeaders as u32;
+    // SAFETY: the host reads a live slice; `fetch` gives valid places for the answer.
+    let call = |data, length| unsafe {
+        raw::proxy_get_header_map_value(map, name.as_ptr(), name.len(), data, length)
+    };
+    fetch(Arena::Other, call, |status, bytes| read((status == OK && !bytes.is_empty()).then_some(bytes)))
 }
 
 /// Adds a header to the response at hand.

@@ -5,8 +5,9 @@
 //! 1. `abi`: Envoy calls an exported function.
 //! 2. `vm`: which plugin's request it is, and that no call meets another half done.
 //! 3. [`headers`]: the request's headers, read in one host call, as the rules see them.
-//! 4. `plugin`: rules, then the limiter decides; the stream to the aggregator; the tick.
-//! 5. [`answer`]: a denial as a response, in the formats that clients know.
+//! 4. `plugin`: rules, then the limiter decides (`plugin::request`), and what follows (`plugin::verdict`); the stream to the
+//!    aggregator; the tick; [`bans`] by rules.
+//! 5. [`answer`]: a denial as a response, in the formats that clients know; `settle`: what a response says of its request's cost.
 //! 6. `host`: everything that Envoy is asked for.
 //!
 //! What is decided stands in `weir-core`; this crate is its edge. It never panics: a panic would strand every paused
@@ -32,8 +33,11 @@
 #![warn(missing_docs)]
 
 pub mod answer;
+pub mod bans;
+pub mod complaints;
 pub mod headers;
 pub mod tally;
+pub mod told;
 
 #[cfg(target_arch = "wasm32")]
 mod abi;
@@ -45,6 +49,8 @@ mod host;
 mod metrics;
 #[cfg(target_arch = "wasm32")]
 mod plugin;
+#[cfg(target_arch = "wasm32")]
+mod settle;
 #[cfg(target_arch = "wasm32")]
 mod shared;
 #[cfg(target_arch = "wasm32")]

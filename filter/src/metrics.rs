@@ -7,6 +7,7 @@
 
 use crate::host;
 use crate::tally::{Outcome, Tally};
+use crate::told::Told;
 use proxy_wasm::types::MetricType;
 use weir_core::limiter::Stats;
 use weir_core::rules::Rule;
@@ -40,7 +41,7 @@ impl Metrics {
     pub fn flush(
         &mut self,
         rules: &[Rule],
-        tally: &mut Tally,
+        (tally, told): (&mut Tally, &mut Told),
         stats: Stats,
         now: MonoMs,
         now_or_never: bool,
@@ -51,6 +52,7 @@ impl Metrics {
         self.flushed = now;
         let decisions = &mut self.decisions;
         tally.drain(|rule, outcome, count| {
+            told.add(rule, outcome, count);
             let Some(id) = decisions.get_mut(rule).and_then(|ids| ids.get_mut(outcome as usize)) else {
                 return;
             };
@@ -63,6 +65,11 @@ impl Metrics {
                 host::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
             }
         });
+        const DENIED: &str = "weir_addresses_denied_total";
+        if self.told.is_none() {
+            self.id(MetricType::Counter, DENIED);
+        }
+        self.moved(MetricType::Counter, DENIED, std::mem::take(&mut tally.denied_addresses), 0);
         self.flush_stats(stats);
     }
 
@@ -88,6 +95,7 @@ impl Metrics {
             ("weir_table_overflows_total", stats.overflows, told.overflows),
             ("weir_table_conflicts_total", stats.conflicts, told.conflicts),
             ("weir_table_exhausted_total", stats.exhausted, told.exhausted),
+            ("weir_costs_unawaited_total", stats.unawaited, told.unawaited),
             ("weir_leases_total", stats.leases, told.leases),
             ("weir_views_total", stats.views, told.views),
             ("weir_refused_cells_total", stats.refused, told.refused),

@@ -28,6 +28,9 @@ fn key(place: Place) -> ([u8; 8], usize) {
         Place::Meta => (*b"weir.met", 8),
         Place::Roster => (*b"weir.ros", 8),
         Place::Overflow => (*b"weir.ovf", 8),
+        Place::Controls => (*b"weir.ctl", 8),
+        Place::ControlSet => (*b"weir.set", 8),
+        Place::Bans => (*b"weir.ban", 8),
         Place::Bucket(index) => {
             let [a, b, c, d] = index.to_le_bytes();
             ([b'w', b'b', a, b, c, d, 0, 0], 6)

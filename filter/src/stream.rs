@@ -4,12 +4,14 @@
 //! passed. An opened stream may close a moment later: it counts once the aggregator has welcomed it. After a close
 //! the token is cancelled too, as Envoy keeps it otherwise.
 //!
-//! Leaves to others: when to open it and what to say (`weir_core::limiter`).
+//! Leaves to others: when to open it and what to say (`weir_core::limiter`), what the log is told of it (`complaints`).
 
+use crate::complaints::Complaints;
 use crate::host::{self, Refused};
 use prost::Message;
 use proxy_wasm::types::LogLevel;
 use weir_core::rules::Aggregator;
+use weir_core::time::MonoMs;
 use weir_core::wire;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -29,12 +31,12 @@ struct EnvoyGrpc {
 /// One stream at a time.
 #[derive(Debug)]
 pub struct Stream {
-    cluster: String,
     service: Vec<u8>,
     token: Option<u32>,
     buffer: Vec<u8>,
-    /// Something is wrong and the log knows it: what follows until the next welcome is mostly its consequence.
-    complained: bool,
+    complaints: Complaints,
+    /// The aggregator has said that it accepts it.
+    is_welcome: bool,
 }
 
 impl Stream {
@@ -45,8 +47,8 @@ impl Stream {
             authority: aggregator.authority.clone().unwrap_or_default(),
         };
         let service = GrpcService { envoy_grpc: Some(envoy_grpc) }.encode_to_vec();
-        let cluster = aggregator.cluster.clone();
-        Stream { cluster, service, token: None, buffer: Vec::new(), complained: false }
+        let complaints = Complaints::new(&aggregator.cluster);
+        Stream { service, token: None, buffer: Vec::new(), complaints, is_welcome: false }
     }
 
     /// Opens it, unless Envoy refuses (no such cluster).
@@ -56,23 +58,24 @@ impl Stream {
         Ok(())
     }
 
-    /// Tells the log what is wrong, once until the next welcome: a stream is retried every second or faster.
-    pub fn complain(&mut self, what: &str) {
-        if !std::mem::replace(&mut self.complained, true) {
-            let text = format!(
-                "weir: no stream to the aggregator (cluster {:?}): {what}. Limits hold by what this Envoy knows; retrying",
-                self.cluster
-            );
-            host::log(LogLevel::Warn, &text);
+    /// Tells the log what is wrong, if it does not know.
+    pub fn complain(&mut self, what: &str, now: MonoMs) {
+        if let Some(line) = self.complaints.wrong(what, now) {
+            host::log(LogLevel::Warn, &line);
         }
     }
 
     /// The aggregator has accepted it.
     pub fn welcomed(&mut self) {
-        if std::mem::replace(&mut self.complained, false) {
-            let text = format!("weir: the stream to the aggregator (cluster {:?}) is up", self.cluster);
-            host::log(LogLevel::Warn, &text);
+        self.is_welcome = true;
+        if let Some(line) = self.complaints.right() {
+            host::log(LogLevel::Warn, &line);
         }
+    }
+
+    /// Whether the aggregator has accepted it.
+    pub fn is_welcome(&self) -> bool {
+        self.is_welcome
     }
 
     /// Whether `token` is this stream's.
@@ -89,6 +92,7 @@ impl Stream {
 
     /// Forgets it.
     pub fn close(&mut self) {
+        self.is_welcome = false;
         if let Some(token) = self.token.take() {
             host::grpc_cancel(token);
         }

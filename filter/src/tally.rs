@@ -13,12 +13,20 @@ pub enum Outcome {
     Exempt,
     /// Its limit is held elsewhere, and nobody there has said.
     Undecided,
+    /// It was refused because of a ban.
+    Ban,
 }
 
 impl Outcome {
     /// All, in the order of their numbers.
-    pub const ALL: [Outcome; 5] =
-        [Outcome::Allow, Outcome::Deny, Outcome::ShadowDeny, Outcome::Exempt, Outcome::Undecided];
+    pub const ALL: [Outcome; 6] = [
+        Outcome::Allow,
+        Outcome::Deny,
+        Outcome::ShadowDeny,
+        Outcome::Exempt,
+        Outcome::Undecided,
+        Outcome::Ban,
+    ];
 
     /// As metrics name it.
     pub const fn name(self) -> &'static str {
@@ -28,6 +36,7 @@ impl Outcome {
             Outcome::ShadowDeny => "shadow_deny",
             Outcome::Exempt => "exempt",
             Outcome::Undecided => "undecided",
+            Outcome::Ban => "ban",
         }
     }
 }
@@ -36,12 +45,14 @@ impl Outcome {
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     counts: Vec<[u64; Outcome::ALL.len()]>,
+    /// Requests that were refused for their client's address, before any rule.
+    pub denied_addresses: u64,
 }
 
 impl Tally {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Tally {
-        Tally { counts: vec![[0; Outcome::ALL.len()]; rules] }
+        Tally { counts: vec![[0; Outcome::ALL.len()]; rules], denied_addresses: 0 }
     }
 
     /// One more.

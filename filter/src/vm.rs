@@ -3,7 +3,6 @@
 //! Resuming or answering a request can call back into the VM, so effects are done when no plugin is borrowed. An
 //! event that arrives in the midst of another (a stream that closes while it is opened) waits for the next.
 
-use crate::answer::GRPC_RESOURCE_EXHAUSTED;
 use crate::headers::serialise;
 use crate::host;
 use crate::plugin::{Effect, Label, Plugin};
@@ -182,7 +181,7 @@ fn perform(effect: Effect) {
                 answer.details,
                 &headers,
                 answer.body.as_bytes(),
-                GRPC_RESOURCE_EXHAUSTED,
+                answer.grpc_status,
             );
         }
     }

@@ -1,0 +1,269 @@
+//! Bans by rules: whose denials are counted, when they lead to a ban and for how long, and proposing it to the region.
+//!
+//! ```text
+//! denial → strike (counted with all workers and Envoys) → often enough → banned here, at once → proposed until it is known
+//! ```
+//! How often in a row somebody was banned is remembered with the last ban. A ban of the same identifier that somebody else
+//! made is remembered too, when it denies a request, as one of the row that lasts as long as it has still to go.
+//!
+//! One worker of the Envoy proposes, the one that hears of the region's word: whatever workers banned, and whatever VMs did
+//! before this one.
+//!
+//! Leaves to others: counting (`limiter`), keeping bans where all workers find them (`control`), denying by them (`plugin`).
+
+use std::collections::BTreeMap;
+use weir_core::control::{Banned, Keeper, Local};
+use weir_core::key::{KeyParts, MAX_KEY_BYTES};
+use weir_core::limiter::{Limiter, Strike, strikes_namespace};
+use weir_core::rules::{Ban, Config};
+use weir_core::table::Shared;
+use weir_core::time::{MonoMs, Now, UnixMs};
+use weir_core::wire;
+
+/// Most bans that are proposed at a time; further ones are when these are known or over.
+const MAX_PROPOSALS: usize = 1_024;
+/// A proposal is repeated after so long, then after twice as long each time.
+const REPEAT_MS: u64 = 1_000;
+/// But after so long at the most.
+const REPEAT_MS_MAX: u64 = 60_000;
+/// Epochs of strikes are seconds, as they have to fit 32 bits.
+const EPOCH_MS: u64 = 1_000;
+
+/// The bans of one configuration on one worker.
+pub struct Bans {
+    workspace: String,
+    rules: Vec<Option<Banning>>,
+    /// Whom the request at hand is about: a rule, a length and an identifier for each rule that bans.
+    accused: Vec<u8>,
+    key: Vec<u8>,
+    proposals: BTreeMap<Name, Proposal>,
+    /// What the proposals were last compared with; see [`Controls::bans_version`](weir_core::control::Controls::bans_version).
+    version: Option<u64>,
+    /// When the first of them is due.
+    due: Option<MonoMs>,
+}
+
+/// Namespace and identifier.
+type Name = (String, Vec<u8>);
+
+/// A rule that bans.
+struct Banning {
+    ban: Ban,
+    name: String,
+    namespace: String,
+    /// Where its denials are counted.
+    strikes: String,
+}
+
+struct Proposal {
+    ban: wire::Ban,
+    next: MonoMs,
+    pause_ms: u64,
+}
+
+impl Bans {
+    /// Those of `config`.
+    pub fn new(config: &Config) -> Bans {
+        let banning = |rule: &weir_core::rules::Rule| {
+            let (name, namespace) = (rule.name.clone(), rule.namespace.clone());
+            let strikes = strikes_namespace(&namespace);
+            rule.ban.map(|ban| Banning { ban, name, namespace, strikes })
+        };
+        Bans {
+            workspace: config.workspace.clone(),
+            rules: config.rules.iter().map(banning).collect(),
+            accused: Vec::new(),
+            key: Vec::with_capacity(MAX_KEY_BYTES),
+            proposals: BTreeMap::new(),
+            version: None,
+            due: None,
+        }
+    }
+
+    /// Whether a rule bans.
+    pub fn has(&self, rule: usize) -> bool {
+        matches!(self.rules.get(rule), Some(Some(_)))
+    }
+
+    /// A new request.
+    pub fn begin(&mut self) {
+        self.accused.clear();
+    }
+
+    /// The request is one of `identifier`, in canonical form, for a rule.
+    pub fn accuse(&mut self, rule: usize, identifier: &[u8]) {
+        if let (Some(Some(_)), Ok(rule), Ok(length)) =
+            (self.rules.get(rule), u8::try_from(rule), u8::try_from(identifier.len()))
+        {
+            self.accused.extend_from_slice(&[rule, length]);
+            self.accused.extend_from_slice(identifier);
+        }
+    }
+
+    /// Whom the request at hand is about, for one that has to wait.
+    pub fn accused(&self) -> Vec<u8> {
+        self.accused.clone()
+    }
+
+    /// The request at hand is one that waited.
+    pub fn accuse_again(&mut self, accused: Vec<u8>) {
+        self.accused = accused;
+    }
+
+    /// The rule has denied the request at hand.
+    pub fn denied(
+        &mut self,
+        shared: &mut impl Shared,
+        limiter: &mut Limiter,
+        keeper: &mut Keeper,
+        rule: usize,
+        now: Now,
+    ) {
+        let Some(banning) = self.rules.get(rule).and_then(Option::as_ref) else { return };
+        let Some(identifier) = find(&self.accused, rule) else { return };
+        let last = keeper.controls().banned_here((&self.workspace, &banning.namespace), identifier, now.unix);
+        let parts = KeyParts {
+            workspace: self.workspace.as_bytes(),
+            namespace: banning.strikes.as_bytes(),
+            identifier,
+            duration_ms: banning.ban.within_ms,
+            epoch: last.map_or(0, |last| epoch(last.mark)),
+            resolution: 1,
+        };
+        self.key.clear();
+        if parts.encode(&mut self.key).is_ok() {
+            let rule = u16::try_from(rule).unwrap_or(u16::MAX);
+            limiter.strike(shared, &Strike { rule, key: &self.key, most: banning.ban.denials }, now.mono);
+            self.ban_struck(limiter, keeper, now);
+        }
+    }
+
+    /// A ban has denied the request at hand. If it is one of this very identifier, the rule's next one is another in the row,
+    /// whoever made this one.
+    pub fn heard(&mut self, keeper: &mut Keeper, rule: usize, now: UnixMs) {
+        let Some(Banning { ban, namespace, .. }) = self.rules.get(rule).and_then(Option::as_ref) else {
+            return;
+        };
+        let Some(identifier) = find(&self.accused, rule) else { return };
+        let names = (self.workspace.as_str(), namespace.as_str());
+        let Some(Banned::Until(until)) = keeper.controls().named(names, identifier) else { return };
+        let last = keeper.controls().banned_here(names, identifier, now);
+        // As far as the rule's own bans go, since a longer one may be lifted long before its end; anew when half of that is over.
+        let within = |ms: u64| until.min(now.after(ms));
+        if until <= now || last.is_some_and(|last| last.mark >= within(ban.up_to_ms / 2)) {
+            return;
+        }
+        let mark = within(ban.up_to_ms);
+        let level = ban.level_lasting(mark.0.saturating_sub(now.0)).max(last.map_or(1, |last| last.level));
+        let remembered = mark.after(ban.memory_ms());
+        keeper.ban(names, identifier, Local { mark, level, remembered, ..Local::default() }, now);
+    }
+
+    /// Bans those who have been denied often enough.
+    pub fn ban_struck(&mut self, limiter: &mut Limiter, keeper: &mut Keeper, now: Now) {
+        for struck in limiter.take_struck() {
+            let Ok(KeyParts { identifier, epoch: counted, .. }) = KeyParts::decode(&struck.key) else {
+                continue;
+            };
+            let Some(banning) = self.rules.get(usize::from(struck.rule)).and_then(Option::as_ref) else {
+                continue;
+            };
+            let names = (self.workspace.as_str(), banning.namespace.as_str());
+            let last = keeper.controls().banned_here(names, identifier, now.unix);
+            // Another worker was faster, and what was counted has led to its ban already.
+            if last.is_some_and(|last| epoch(last.mark) != counted) {
+                continue;
+            }
+            let ban = next_ban(&banning.ban, last, now.unix);
+            keeper.ban(names, identifier, ban, now.unix);
+        }
+    }
+
+    /// Another stream is up: whoever is there may not have heard of anything.
+    pub fn propose_anew(&mut self) {
+        self.proposals.clear();
+        self.version = None;
+    }
+
+    /// What to propose now, on the stream that hears of live control: each ban until the region has taken it over, or it has
+    /// ended. Nothing is gone through while nothing is due.
+    pub fn take_frames(&mut self, keeper: &Keeper, now: Now) -> Vec<wire::FilterFrame> {
+        let version = keeper.controls().bans_version();
+        if self.version.replace(version) != Some(version) {
+            self.compare(keeper, now);
+        }
+        if self.due.is_none_or(|due| now.mono < due) {
+            return Vec::new();
+        }
+        let mut due = Vec::new();
+        self.proposals.retain(|_, proposal| now.unix.0 < proposal.ban.until_ms);
+        for proposal in self.proposals.values_mut().filter(|proposal| proposal.next <= now.mono) {
+            proposal.next = now.mono.after(proposal.pause_ms);
+            proposal.pause_ms = proposal.pause_ms.saturating_mul(2).min(REPEAT_MS_MAX);
+            due.push(proposal.ban.clone());
+        }
+        self.due = self.proposals.values().map(|proposal| proposal.next).min();
+        let framed = |bans: &[wire::Ban]| wire::FilterFrame { bans: bans.to_vec(), ..Default::default() };
+        due.chunks(wire::MAX_FRAME_CONTROLS).map(framed).collect()
+    }
+
+    /// Brings the proposals in line with the bans that hold here alone.
+    fn compare(&mut self, keeper: &Keeper, now: Now) {
+        let mut before = std::mem::take(&mut self.proposals);
+        for open in keeper.controls().open_bans(now.unix) {
+            let rule = self.rules.iter().flatten().find(|rule| rule.namespace == open.namespace);
+            let Some(rule) = rule.filter(|_| open.workspace == self.workspace) else { continue };
+            if self.proposals.len() >= MAX_PROPOSALS {
+                break;
+            }
+            let name = (open.namespace.to_owned(), open.identifier.to_vec());
+            let known = before.remove(&name).filter(|known| known.ban.until_ms == open.ban.until.0);
+            let proposal = known.unwrap_or_else(|| Proposal {
+                ban: wire::Ban {
+                    workspace: self.workspace.clone(),
+                    namespace: rule.namespace.clone(),
+                    identifier: open.identifier.to_vec(),
+                    until_ms: open.ban.until.0,
+                    level: open.ban.level,
+                    rule: rule.name.clone(),
+                    since_ms: open.ban.since.0,
+                },
+                next: now.mono,
+                pause_ms: REPEAT_MS,
+            });
+            self.proposals.insert(name, proposal);
+        }
+        self.due = self.proposals.values().map(|proposal| proposal.next).min();
+    }
+}
+
+/// The ban that follows the last one that is remembered.
+fn next_ban(rule: &Ban, last: Option<Local>, now: UnixMs) -> Local {
+    // After a time without bans the row begins anew.
+    let row = last.filter(|last| now < last.mark.after(rule.up_to_ms));
+    let level = row.map_or(0, |last| last.level).saturating_add(1);
+    let until = now.after(rule.length_ms(level));
+    // Denials from now on are others than those that led here.
+    let mark = last.map_or(until, |last| until.max(last.mark.after(EPOCH_MS)));
+    Local { mark, level, until, since: now, remembered: mark.after(rule.memory_ms()), taken_over: false }
+}
+
+fn epoch(until: UnixMs) -> u32 {
+    let seconds = until.0.checked_div(EPOCH_MS).unwrap_or(0);
+    // The lower bits tell one ban from the next as well.
+    u32::try_from(seconds & u64::from(u32::MAX)).unwrap_or(0)
+}
+
+fn find(mut accused: &[u8], rule: usize) -> Option<&[u8]> {
+    while let Some(([of, length], rest)) = accused.split_first_chunk::<2>() {
+        let (identifier, rest) = rest.split_at_checked(usize::from(*length))?;
+        if usize::from(*of) == rule {
+            return Some(identifier);
+        }
+        accused = rest;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

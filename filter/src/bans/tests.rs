@@ -1,0 +1,250 @@
+//! Workers of one process over simulated time: who is banned, for how long, and what is proposed.
+
+use super::*;
+use weir_core::key::{HashKey, OriginId};
+use weir_core::limiter::Setup;
+use weir_core::table::{Geometry, MemoryShared, Meta};
+
+const CONFIG: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [{
+    "name": "login", "identifier": {"header": "x"}, "limit": 1, "window": "1m",
+    "ban": {"denials": 3, "within": "1m", "for": "10m", "up_to": "30m"}
+}]}"#;
+const MINUTE: u64 = 60_000;
+
+/// Workers of one process, each with its own memory.
+struct World {
+    shared: MemoryShared,
+    workers: Vec<(Limiter, Keeper, Bans)>,
+    now: Now,
+}
+
+impl World {
+    fn of(workers: u64) -> World {
+        World::with(workers, CONFIG)
+    }
+
+    fn with(workers: u64, config: &str) -> World {
+        let mut shared = MemoryShared::default();
+        let geometry = Geometry { buckets: 8, keys_per_bucket: 8 };
+        let proposal = Meta { origin: OriginId([1; 16]), secret: HashKey(1, 2), geometry };
+        let meta = Meta::establish(&mut shared, proposal);
+        let now = Now { unix: UnixMs(1_700_000_040_000), mono: MonoMs(1_000_000) };
+        let config = Config::parse(config.as_bytes()).unwrap();
+        let worker = |worker, shared: &mut MemoryShared| {
+            let setup = Setup { meta, worker, token: String::new(), version: 1, local_sets: 8 };
+            (Limiter::new(setup, now), Keeper::load(shared, now), Bans::new(&config))
+        };
+        let workers = (1..=workers).map(|number| worker(number, &mut shared)).collect();
+        World { shared, workers, now }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        let end = self.now.mono.0 + ms;
+        while self.now.mono.0 < end {
+            let step = 50.min(end - self.now.mono.0);
+            self.now.mono.0 += step;
+            self.now.unix.0 += step;
+            for (limiter, keeper, bans) in &mut self.workers {
+                limiter.tick(&mut self.shared, self.now);
+                keeper.tick(&mut self.shared, self.now);
+                bans.ban_struck(limiter, keeper, self.now);
+            }
+        }
+    }
+
+    fn deny(&mut self, worker: usize, identifier: &str, times: usize) {
+        let (limiter, keeper, bans) = &mut self.workers[worker];
+        for _ in 0..times {
+            bans.begin();
+            bans.accuse(0, identifier.as_bytes());
+            bans.denied(&mut self.shared, limiter, keeper, 0, self.now);
+        }
+    }
+
+    /// Which ban in a row holds on a worker, and for how many more milliseconds.
+    fn banned(&self, worker: usize, identifier: &str) -> Option<(u32, u64)> {
+        let (_, keeper, _) = &self.workers[worker];
+        let ban =
+            keeper.controls().banned_here(("default", "login"), identifier.as_bytes(), self.now.unix)?;
+        let left_ms = ban.until.0.saturating_sub(self.now.unix.0);
+        (left_ms > 0).then_some((ban.level, left_ms))
+    }
+
+    /// The region tells the first worker of a ban that lasts so long, and of nothing else.
+    fn tell_ban(&mut self, identifier: &str, minutes: u64, revision: u64) {
+        let control = wire::Control {
+            revision,
+            workspace: "default".into(),
+            scope: "login".into(),
+            identifier: identifier.into(),
+            kind: 3,
+            expires_ms: self.now.unix.0 + minutes * MINUTE,
+            ..Default::default()
+        };
+        self.tell(vec![control], revision);
+    }
+
+    /// The region tells the first worker that nothing is said any more.
+    fn lift_all(&mut self, revision: u64) {
+        self.tell(Vec::new(), revision);
+    }
+
+    fn tell(&mut self, entries: Vec<wire::Control>, revision: u64) {
+        let controls = wire::Controls {
+            life: 1,
+            entries,
+            complete_through: revision,
+            from_scratch: true,
+            as_of: revision,
+            ..Default::default()
+        };
+        self.workers[0].1.on_frame(&mut self.shared, &controls);
+    }
+
+    /// A request of the first worker is denied by a ban.
+    fn meets_a_ban(&mut self, identifier: &str) {
+        let (_, keeper, bans) = &mut self.workers[0];
+        bans.begin();
+        bans.accuse(0, identifier.as_bytes());
+        bans.heard(keeper, 0, self.now.unix);
+    }
+
+    fn proposed(&mut self, worker: usize) -> Vec<wire::Ban> {
+        let (_, keeper, bans) = &mut self.workers[worker];
+        bans.take_frames(keeper, self.now).into_iter().flat_map(|frame| frame.bans).collect()
+    }
+}
+
+#[test]
+fn bans_double_up_to_the_longest_and_are_forgotten() {
+    let mut world = World::of(1);
+    for (level, minutes) in [(1, 10), (2, 20), (3, 30), (4, 30)] {
+        world.deny(0, "mallory", 2);
+        world.pass(100);
+        assert_eq!(world.banned(0, "mallory"), None, "two are not three");
+        world.deny(0, "mallory", 1);
+        world.pass(100);
+        let (known, left_ms) = world.banned(0, "mallory").unwrap();
+        assert_eq!((known, left_ms.div_ceil(MINUTE)), (level, minutes));
+        world.pass(minutes * MINUTE);
+    }
+    world.pass(30 * MINUTE);
+    world.deny(0, "mallory", 3);
+    assert_eq!(world.banned(0, "mallory").unwrap().0, 1, "good for so long");
+    assert_eq!(world.banned(0, "alice"), None);
+}
+
+#[test]
+fn a_ban_holds_on_all_workers_and_is_made_once() {
+    let mut world = World::of(3);
+    world.deny(0, "mallory", 1);
+    world.deny(1, "mallory", 1);
+    world.pass(100);
+    world.deny(2, "mallory", 1);
+    world.pass(200);
+    let bans: Vec<_> = (0..3).map(|worker| world.banned(worker, "mallory")).collect();
+    assert!(bans[0].is_some() && bans.iter().all(|ban| *ban == bans[0]), "{bans:?}");
+    // What came to a worker before it heard of the ban is no reason for another one.
+    world.deny(1, "mallory", 2);
+    world.pass(200);
+    assert_eq!(world.banned(1, "mallory").unwrap().0, 1);
+}
+
+#[test]
+fn a_new_vm_knows_the_bans() {
+    let mut world = World::of(1);
+    world.deny(0, "mallory", 3);
+    world.pass(100);
+    let config = Config::parse(CONFIG.as_bytes()).unwrap();
+    let (_, keeper, bans) = &mut world.workers[0];
+    (*keeper, *bans) = (Keeper::load(&mut world.shared, world.now), Bans::new(&config));
+    assert_eq!(world.banned(0, "mallory").unwrap().0, 1);
+    world.pass(10 * MINUTE);
+    world.deny(0, "mallory", 3);
+    assert_eq!(world.banned(0, "mallory").unwrap().0, 2);
+}
+
+#[test]
+fn a_ban_is_proposed_until_the_region_tells_of_it() {
+    let mut world = World::of(1);
+    world.deny(0, "mallory", 3);
+    let [ban] = &world.proposed(0)[..] else { panic!("one proposal") };
+    assert_eq!((ban.identifier.as_slice(), ban.level, ban.rule.as_str()), (&b"mallory"[..], 1, "login"));
+    assert_eq!(ban.until_ms, world.now.unix.0 + 10 * MINUTE);
+    assert_eq!(world.proposed(0), [], "not again at once");
+    world.pass(1_000);
+    assert_eq!(world.proposed(0).len(), 1, "but again");
+    world.tell_ban("mallory", 10, 1);
+    world.pass(2_000);
+    assert_eq!(world.proposed(0), []);
+}
+
+#[test]
+fn a_ban_of_somebody_else_is_one_of_the_row() {
+    let mut world = World::of(1);
+    world.tell_ban("mallory", 15, 1);
+    world.meets_a_ban("mallory");
+    world.pass(15 * MINUTE);
+    world.deny(0, "mallory", 3);
+    assert_eq!(world.banned(0, "mallory").unwrap().0, 3, "it had lasted like a second one");
+}
+
+#[test]
+fn after_a_long_ban_was_lifted_the_rule_bans_again() {
+    let mut world = World::of(1);
+    world.tell_ban("mallory", 30 * 24 * 60, 1);
+    world.meets_a_ban("mallory");
+    world.pass(20 * MINUTE);
+    world.meets_a_ban("mallory");
+    world.pass(MINUTE);
+    world.lift_all(2);
+    world.pass(MINUTE);
+    // Now the rule has reasons of its own.
+    let began = world.now.unix.0;
+    world.deny(0, "mallory", 3);
+    world.pass(100);
+    assert_eq!(world.banned(0, "mallory").unwrap().1.div_ceil(MINUTE), 30);
+    let [ban] = &world.proposed(0)[..] else { panic!("one proposal") };
+    assert_eq!(ban.since_ms, began, "so that it is no older than the lifting");
+}
+
+#[test]
+fn who_only_shares_a_banned_network_is_in_no_row() {
+    let mut world = World::of(1);
+    world.meets_a_ban("mallory");
+    world.pass(100);
+    world.deny(0, "mallory", 3);
+    assert_eq!(world.banned(0, "mallory").unwrap().0, 1);
+}
+
+#[test]
+fn what_a_vm_that_died_had_banned_is_proposed_by_the_next() {
+    let mut world = World::of(2);
+    world.deny(1, "mallory", 3);
+    world.pass(100);
+    let config = Config::parse(CONFIG.as_bytes()).unwrap();
+    world.workers.truncate(1);
+    let (_, keeper, bans) = &mut world.workers[0];
+    (*keeper, *bans) = (Keeper::load(&mut world.shared, world.now), Bans::new(&config));
+    let [ban] = &world.proposed(0)[..] else { panic!("one proposal") };
+    assert_eq!((ban.identifier.as_slice(), ban.level, ban.rule.as_str()), (&b"mallory"[..], 1, "login"));
+}
+
+#[test]
+fn denials_that_led_to_a_ban_lead_to_no_other() {
+    // Forgotten sooner than its denials leave the window, the ban would be repeated at each single denial.
+    let config = CONFIG
+        .replace("\"within\": \"1m\"", "\"within\": \"1h\"")
+        .replace("\"for\": \"10m\", \"up_to\": \"30m\"", "\"for\": \"1m\", \"up_to\": \"1m\"");
+    let mut world = World::with(1, &config);
+    world.deny(0, "mallory", 3);
+    world.pass(100);
+    assert_eq!(world.banned(0, "mallory").map(|ban| ban.0), Some(1));
+    world.pass(3 * MINUTE);
+    world.deny(0, "mallory", 2);
+    world.pass(100);
+    assert_eq!(world.banned(0, "mallory"), None, "two are not three");
+    world.deny(0, "mallory", 1);
+    world.pass(100);
+    assert_eq!(world.banned(0, "mallory").map(|ban| ban.0), Some(1), "good for longer than the longest ban");
+}

@@ -1,0 +1,111 @@
+//! The plugin's talk with the aggregator: what comes, what is sent, and the stream that carries both.
+//!
+//! Leaves to others: what a frame means (`weir_core::limiter`, `weir_core::control`), and the stream as Envoy has it
+//! (`crate::stream`).
+
+use super::Plugin;
+use super::verdict::Effect;
+use crate::complaints::quoted;
+use crate::host;
+use crate::shared::EnvoyShared;
+use prost::Message;
+use weir_core::limiter::GiveUp;
+use weir_core::time::MonoMs;
+use weir_core::wire::{FilterFrame, RegionFrame};
+
+impl Plugin {
+    /// A message came on stream `token`.
+    pub fn on_message(&mut self, token: u32) -> Vec<(u32, Effect)> {
+        if !self.stream.is(token) {
+            return Vec::new();
+        }
+        let mono = host::mono_now();
+        match host::grpc_message(|bytes| RegionFrame::decode(bytes)) {
+            Ok(frame) => self.take(&frame, mono),
+            Err(error) => {
+                self.stream.complain(&format!("what it says is malformed: {error}"), mono);
+                self.break_stream(mono);
+            }
+        }
+        self.go_on(mono)
+    }
+
+    /// Stream `token` ended.
+    pub fn on_stream_closed(&mut self, token: u32, status: u32) -> Vec<(u32, Effect)> {
+        if !self.stream.is(token) {
+            return Vec::new();
+        }
+        let mono = host::mono_now();
+        self.stream.complain(&format!("it ended with gRPC status {status}"), mono);
+        self.break_stream(mono);
+        self.go_on(mono)
+    }
+
+    fn take(&mut self, frame: &RegionFrame, mono: MonoMs) {
+        if let Some(refusal) = &frame.refusal {
+            let what = format!("the aggregator refuses it: {}", quoted(&refusal.reason));
+            self.stream.complain(&what, mono);
+        }
+        if frame.welcome.is_some() {
+            self.stream.welcomed();
+            self.told.begin();
+            self.bans.propose_anew();
+        }
+        self.limiter.on_frame(&mut EnvoyShared, frame, mono);
+        if let Some(controls) = &frame.controls {
+            self.keeper.on_frame(&mut EnvoyShared, controls);
+            self.switch_shadows(self.limiter.moment(mono).unix);
+        }
+    }
+
+    /// Lets go of a stream that is of no use, and opens one where one is wanted.
+    pub(super) fn mind_stream(&mut self, mono: MonoMs) {
+        if let Some(why) = self.limiter.should_give_up(mono) {
+            let what = match why {
+                GiveUp::Unanswered => "the aggregator does not answer",
+                GiveUp::Unacknowledged => "the aggregator acknowledges nothing; another one may",
+            };
+            self.stream.complain(what, mono);
+            self.break_stream(mono);
+        }
+        if self.limiter.should_open(mono) {
+            self.limiter.on_opening(mono);
+            if let Err(refused) = self.stream.open() {
+                let what = format!("Envoy cannot open it (status {}): is there such a cluster?", refused.0);
+                self.stream.complain(&what, mono);
+                self.break_stream(mono);
+            }
+        }
+    }
+
+    /// Sends what there is to send.
+    pub(super) fn send(&mut self, mono: MonoMs) {
+        let mut frames = self.limiter.take_frames(&mut EnvoyShared, mono);
+        if let Some(known) = self.keeper.to_tell(self.limiter.is_subscribed()) {
+            frames.push(FilterFrame { controls_known: Some(known), ..Default::default() });
+        }
+        if self.limiter.is_subscribed() {
+            frames.extend(self.bans.take_frames(&self.keeper, self.limiter.moment(mono)));
+        }
+        for frame in frames {
+            if !self.stream.send(&frame) {
+                self.break_stream(mono);
+                return;
+            }
+        }
+    }
+
+    /// Tells what rules have decided. A stream that does not take it is found out by the frames that matter.
+    pub(super) fn tell(&mut self, mono: MonoMs) {
+        if self.stream.is_welcome()
+            && let Some(frame) = self.told.next(&self.config, mono)
+        {
+            self.stream.send(&frame);
+        }
+    }
+
+    fn break_stream(&mut self, mono: MonoMs) {
+        self.stream.close();
+        self.limiter.on_closed(&mut EnvoyShared, mono);
+    }
+}

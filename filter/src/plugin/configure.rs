@@ -1,0 +1,115 @@
+//! From a configuration's text to a plugin that is ready for requests.
+//!
+//! Leaves to others: what a configuration may say (`weir_core::rules`).
+
+use super::Plugin;
+use super::shape::Shape;
+use crate::abi;
+use crate::bans::Bans;
+use crate::host;
+use crate::metrics::Metrics;
+use crate::shared::EnvoyShared;
+use crate::stream::Stream;
+use crate::tally::Tally;
+use crate::told::Told;
+use proxy_wasm::types::LogLevel;
+use std::collections::BTreeMap;
+use weir_core::control::Keeper;
+use weir_core::exact::Strategy;
+use weir_core::key::{HashKey, MAX_KEY_BYTES, OriginId};
+use weir_core::limiter::{self, Limiter, Setup};
+use weir_core::rules::{Config, Cost, Rule, Scratch};
+use weir_core::table::{Geometry, Meta};
+use weir_core::time::Now;
+
+/// Keys a worker remembers in its own memory, in sets of four: 32 768, some 6 MB once all are used.
+const LOCAL_SETS: usize = 8_192;
+/// Checks that fit a request without allocating.
+const INLINE_CHECKS: usize = 4;
+
+const NEEDS_RESPONSES: &str = "this module does not hear of responses, which spares every request a crossing; load \
+    weir-filter-responses.wasm instead";
+
+impl Plugin {
+    /// Takes a configuration; `None` (and why, in the log) if it is not one.
+    pub fn configure(text: &[u8]) -> Option<Plugin> {
+        let config = match Config::parse(text) {
+            Ok(config) => config,
+            Err(errors) => {
+                for error in errors.iter() {
+                    host::log(LogLevel::Error, &format!("weir: configuration: {error}"));
+                }
+                return None;
+            }
+        };
+        let hears_responses = abi::hears_responses();
+        if let Some(field) = asks_for_responses(&config).filter(|_| !hears_responses) {
+            host::log(LogLevel::Error, &format!("weir: configuration: {field}: {NEEDS_RESPONSES}"));
+            return None;
+        }
+        let now = Now { unix: host::unix_now(), mono: host::mono_now() };
+        let setup = setup(&config);
+        let rules = config.rules.len();
+        let keeper = Keeper::load(&mut EnvoyShared, now);
+        host::set_tick_period(u32::try_from(limiter::TICK_MS).unwrap_or(u32::MAX));
+        let mut plugin = Plugin {
+            shapes: config.rules.iter().map(|rule| Shape::of(&config.workspace, rule)).collect(),
+            limiter: Limiter::new(setup, now),
+            keeper,
+            bans: Bans::new(&config),
+            stream: Stream::new(&config.aggregator),
+            scratch: Scratch::default(),
+            keys: Vec::with_capacity(MAX_KEY_BYTES.saturating_mul(INLINE_CHECKS)),
+            resolved: Vec::with_capacity(INLINE_CHECKS),
+            tally: Tally::new(rules),
+            told: Told::new(rules),
+            metrics: Metrics::new(rules),
+            tick_ms: limiter::TICK_MS,
+            paused: BTreeMap::new(),
+            allowed: BTreeMap::new(),
+            hears_responses,
+            clock_shift_ms: 0,
+            config,
+        };
+        plugin.switch_shadows(now.unix);
+        Some(plugin)
+    }
+}
+
+/// What this configuration asks for that only a module does which hears of responses.
+fn asks_for_responses(config: &Config) -> Option<String> {
+    if config.responses.on_allow {
+        return Some("responses.on_allow".to_owned());
+    }
+    let told = |rule: &Rule| matches!(rule.cost, Cost::Response(_));
+    if let Some(at) = config.rules.iter().position(told) {
+        return Some(format!("rules[{at}].cost.response_header"));
+    }
+    let ledger = |rule: &Rule| matches!(rule.strategy, Strategy::Ledger { .. });
+    let at = config.rules.iter().position(ledger)?;
+    Some(format!("rules[{at}].strategy: responses carry a ledger's transactions"))
+}
+
+/// What the limiter is made with, over the table that the process has, or that this worker proposes.
+fn setup(config: &Config) -> Setup {
+    let token = config.aggregator.token.as_ref();
+    Setup {
+        meta: Meta::establish(&mut EnvoyShared, proposal(config)),
+        worker: u64::from_le_bytes(host::random()),
+        token: token.map(|token| token.reveal().to_owned()).unwrap_or_default(),
+        version: config.version(),
+        local_sets: LOCAL_SETS,
+    }
+}
+
+fn proposal(config: &Config) -> Meta {
+    let [a, b]: [[u8; 8]; 2] = [host::random(), host::random()];
+    Meta {
+        origin: OriginId(host::random()),
+        secret: HashKey(u64::from_le_bytes(a), u64::from_le_bytes(b)),
+        geometry: Geometry {
+            buckets: config.table.buckets,
+            keys_per_bucket: u8::try_from(config.table.keys_per_bucket).unwrap_or(u8::MAX),
+        },
+    }
+}

@@ -1,0 +1,124 @@
+//! What of a rule's checks never changes, and a request's part of them: together they are what the limiter is asked.
+//!
+//! A key is written into the buffer of the request at hand: the identifier between the constant ends of its rule's key.
+//!
+//! Leaves to others: which rules a request meets and with what limit (`request`), the key's format (`weir_core::key`).
+
+use weir_core::exact::Strategy;
+use weir_core::key::{KeyParts, MAX_KEY_BYTES};
+use weir_core::limiter::{Check, ExactCheck, ExactLimit, Policy};
+use weir_core::rules::{Cost, FirstRequest, OnConsultFailure, Rule, identifier_in_epoch};
+
+/// The parts of a rule's keys that do not change; a ledger's bucket is the identifier alone.
+pub(super) struct Shape {
+    pub(super) strategy: Strategy,
+    before: Vec<u8>,
+    duration: [u8; 8],
+    resolution: [u8; 2],
+    cell_ms: u64,
+    pub(super) policy: Policy,
+}
+
+/// A check whose key stands in the plugin's `keys`.
+#[derive(Clone, Copy)]
+pub(super) struct Resolved {
+    pub(super) rule: usize,
+    pub(super) key_end: usize,
+    pub(super) limit: u64,
+    pub(super) cost: u64,
+}
+
+/// A rule that applies to a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Applied {
+    pub(super) rule: usize,
+    pub(super) shadow: bool,
+}
+
+impl Shape {
+    /// The rule's key with an empty identifier, cut where that stands; identifier, duration, epoch and resolution follow.
+    pub(super) fn of(workspace: &str, rule: &Rule) -> Shape {
+        let parts = KeyParts {
+            workspace: workspace.as_bytes(),
+            namespace: rule.namespace.as_bytes(),
+            identifier: b"",
+            duration_ms: rule.duration_ms,
+            epoch: 0,
+            resolution: rule.resolution(),
+        };
+        let mut key = Vec::with_capacity(MAX_KEY_BYTES);
+        // The configuration's own bounds are the key's, but for a ledger, which has no window and no key. Were it otherwise
+        // the key would be empty and shared.
+        let _ = parts.encode(&mut key);
+        // With the length of the empty identifier.
+        key.truncate(key.len().saturating_sub(1 + 8 + 4 + 2));
+        Shape {
+            strategy: rule.strategy,
+            before: key,
+            duration: rule.duration_ms.to_le_bytes(),
+            resolution: rule.resolution().to_le_bytes(),
+            cell_ms: parts.cell_ms(),
+            policy: policy(rule),
+        }
+    }
+
+    /// Appends the key of an identifier that was last reset at `epoch`.
+    pub(super) fn write_key(&self, identifier: &[u8], epoch: u32, out: &mut Vec<u8>) {
+        if matches!(self.strategy, Strategy::Ledger { .. }) {
+            return identifier_in_epoch(identifier, epoch, out);
+        }
+        out.extend_from_slice(&self.before);
+        out.push(u8::try_from(identifier.len()).unwrap_or(u8::MAX));
+        out.extend_from_slice(identifier);
+        out.extend_from_slice(&self.duration);
+        out.extend_from_slice(&epoch.to_le_bytes());
+        out.extend_from_slice(&self.resolution);
+    }
+}
+
+fn policy(rule: &Rule) -> Policy {
+    let (settles_within_ms, settles_at_most) = match &rule.cost {
+        Cost::Response(cost) => (cost.timeout_ms, cost.cap),
+        Cost::Fixed(_) | Cost::Header { .. } => (0, 0),
+    };
+    Policy {
+        shadow: rule.shadow,
+        trust_first: rule.first_request == FirstRequest::Trust,
+        deny_on_failure: rule.on_consult_failure == OnConsultFailure::Deny,
+        timeout_ms: u32::try_from(rule.consult_timeout_ms).unwrap_or(u32::MAX),
+        settles_within_ms,
+        settles_at_most,
+    }
+}
+
+/// What the limiter is asked of a rule that counts in windows.
+pub(super) fn check<'a>(resolved: &Resolved, shape: &Shape, key: &'a [u8]) -> Check<'a> {
+    let rule = u16::try_from(resolved.rule).unwrap_or(u16::MAX);
+    let Shape { cell_ms, policy, .. } = *shape;
+    Check { rule, key, cell_ms, limit: resolved.limit, cost: resolved.cost, policy }
+}
+
+/// The limit where it is held exactly.
+pub(super) fn exact_limit<'a>(resolved: &Resolved, shape: &Shape, key: &'a [u8]) -> Option<ExactLimit<'a>> {
+    match shape.strategy {
+        Strategy::Window => None,
+        Strategy::Log => Some(ExactLimit::Log { key, most: resolved.limit }),
+        Strategy::Ledger { zone } => Some(ExactLimit::Ledger { zone, bucket: key }),
+    }
+}
+
+/// What the limiter is asked of a rule whose limit is held exactly.
+pub(super) fn exact_check<'a>(resolved: &Resolved, shape: &Shape, limit: ExactLimit<'a>) -> ExactCheck<'a> {
+    let rule = u16::try_from(resolved.rule).unwrap_or(u16::MAX);
+    ExactCheck { rule, limit, cost: resolved.cost, policy: shape.policy }
+}
+
+/// The rules that apply to the request at hand and are decided with it: exact shadow rules are ruled later.
+pub(super) fn applied(resolved: &[Resolved], shapes: &[Shape]) -> impl Iterator<Item = Applied> {
+    resolved.iter().filter_map(|resolved| {
+        let shape = shapes.get(resolved.rule)?;
+        let shadow = shape.policy.shadow;
+        let now = !shadow || shape.strategy == Strategy::Window;
+        now.then_some(Applied { rule: resolved.rule, shadow })
+    })
+}

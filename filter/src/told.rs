@@ -1,0 +1,152 @@
+//! What the aggregator is told of decisions: for each rule how many ended how, since this worker loaded it.
+//!
+//! Once a second at most, and only rules that decided anything since; all of them when a stream is new. Nothing is done
+//! for a request: what `tally` hands out anyway is added up.
+//!
+//! Leaves to others: counting (`tally`), the stream (`stream`), rates (the aggregator).
+
+use crate::tally::Outcome;
+use weir_core::exact::Strategy;
+use weir_core::rules::{Config, Rule};
+use weir_core::time::MonoMs;
+use weir_core::wire::{FilterFrame, RuleTally, Tallies};
+
+/// Between two words.
+const TELL_MS: u64 = 1_000;
+
+/// Counts by rule and outcome.
+#[derive(Debug, Default)]
+pub struct Told {
+    totals: Vec<[u64; Outcome::ALL.len()]>,
+    /// Rules that are to be told of.
+    news: Vec<bool>,
+    /// Rules that live control has put into shadow, or taken out of it: as they are now.
+    shadows: Vec<Option<bool>>,
+    last: Option<MonoMs>,
+}
+
+impl Told {
+    /// For `rules` rules.
+    pub fn new(rules: usize) -> Told {
+        Told {
+            totals: vec![[0; Outcome::ALL.len()]; rules],
+            news: vec![true; rules],
+            shadows: vec![None; rules],
+            last: None,
+        }
+    }
+
+    /// So many more.
+    pub fn add(&mut self, rule: usize, outcome: Outcome, count: u64) {
+        if let Some(total) = self.totals.get_mut(rule).and_then(|totals| totals.get_mut(outcome as usize)) {
+            *total = total.saturating_add(count);
+        }
+        if let Some(news) = self.news.get_mut(rule) {
+            *news = true;
+        }
+    }
+
+    /// A rule never denies (or does), whatever its configuration says.
+    pub fn set_shadow(&mut self, rule: usize, shadow: bool) {
+        let (Some(known), Some(news)) = (self.shadows.get_mut(rule), self.news.get_mut(rule)) else { return };
+        *news |= known.is_some_and(|known| known != shadow);
+        *known = Some(shadow);
+    }
+
+    /// A stream is up that has heard nothing yet.
+    pub fn begin(&mut self) {
+        self.news.iter_mut().for_each(|news| *news = true);
+        self.hurry();
+    }
+
+    /// The next word may come at once.
+    pub fn hurry(&mut self) {
+        self.last = None;
+    }
+
+    /// The next word, if it is time for one and there is anything to say.
+    pub fn next(&mut self, config: &Config, now: MonoMs) -> Option<FilterFrame> {
+        if self.last.is_some_and(|last| now.since(last) < TELL_MS) || !self.news.contains(&true) {
+            return None;
+        }
+        self.last = Some(now);
+        let rules = config.rules.iter().zip(&self.totals).zip(&self.shadows).zip(&mut self.news);
+        let rules = rules.filter_map(|(((rule, totals), shadow), news)| {
+            std::mem::take(news).then(|| told(rule, totals, shadow.unwrap_or(rule.shadow)))
+        });
+        let tallies = Tallies { rules: rules.collect(), workspace: config.workspace.clone() };
+        Some(FilterFrame { tallies: Some(tallies), ..FilterFrame::default() })
+    }
+}
+
+fn told(rule: &Rule, totals: &[u64; Outcome::ALL.len()], shadow: bool) -> RuleTally {
+    let of = |outcome: Outcome| totals.get(outcome as usize).copied().unwrap_or_default();
+    let strategy = match rule.strategy {
+        Strategy::Window => "window",
+        Strategy::Log => "log",
+        Strategy::Ledger { .. } => "ledger",
+    };
+    RuleTally {
+        name: rule.name.clone(),
+        namespace: rule.namespace.clone(),
+        strategy: strategy.to_owned(),
+        limit: rule.limit,
+        window_ms: rule.duration_ms,
+        shadow,
+        allowed: of(Outcome::Allow),
+        denied: of(Outcome::Deny),
+        shadow_denied: of(Outcome::ShadowDeny),
+        exempt: of(Outcome::Exempt),
+        undecided: of(Outcome::Undecided),
+        banned: of(Outcome::Ban),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        let text = br#"{"aggregator": {"cluster": "c"}, "rules": [
+            {"name": "a", "identifier": {"header": "k"}, "limit": 5, "window": "1m"},
+            {"name": "b", "identifier": {"header": "k"}, "limit": 6, "window": "1h", "shadow": true}]}"#;
+        Config::parse(text).unwrap()
+    }
+
+    fn said(frame: Option<FilterFrame>) -> Vec<(String, u64, u64)> {
+        let rules = frame.and_then(|frame| frame.tallies).map(|tallies| tallies.rules).unwrap_or_default();
+        rules.into_iter().map(|rule| (rule.name, rule.allowed, rule.denied)).collect()
+    }
+
+    #[test]
+    fn all_rules_first_then_those_with_news_once_a_second_and_all_to_a_new_stream() {
+        let config = config();
+        let mut told = Told::new(2);
+        let frame = told.next(&config, MonoMs(5));
+        let tallies = frame.clone().and_then(|frame| frame.tallies).unwrap();
+        let facts = |rule: &RuleTally| (rule.limit, rule.window_ms, rule.shadow, rule.strategy.clone());
+        assert_eq!(facts(&tallies.rules[1]), (6, 3_600_000, true, "window".to_owned()));
+        assert_eq!(said(frame), [("a".to_owned(), 0, 0), ("b".to_owned(), 0, 0)]);
+        told.add(0, Outcome::Allow, 3);
+        told.add(7, Outcome::Allow, 3);
+        assert_eq!(told.next(&config, MonoMs(1_004)), None);
+        assert_eq!(said(told.next(&config, MonoMs(1_005))), [("a".to_owned(), 3, 0)]);
+        assert_eq!(told.next(&config, MonoMs(9_000)), None, "nothing is new");
+        told.add(0, Outcome::Exempt, 1);
+        told.hurry();
+        assert_eq!(said(told.next(&config, MonoMs(1_006))), [("a".to_owned(), 3, 0)]);
+        told.set_shadow(0, false);
+        assert_eq!(told.next(&config, MonoMs(8_000)), None, "as it was");
+        told.set_shadow(0, true);
+        told.add(0, Outcome::Ban, 2);
+        let tallies = told.next(&config, MonoMs(8_000)).and_then(|frame| frame.tallies).unwrap();
+        assert_eq!((tallies.rules[0].shadow, tallies.rules[0].banned), (true, 2));
+        told.add(1, Outcome::Deny, u64::MAX);
+        told.add(1, Outcome::Deny, 1);
+        told.begin();
+        assert_eq!(
+            said(told.next(&config, MonoMs(10_000))),
+            [("a".to_owned(), 3, 0), ("b".to_owned(), 0, u64::MAX)]
+        );
+    }
+}
