@@ -4,6 +4,7 @@
 
 use super::error::DatabaseError;
 use super::pool::Purpose;
+use super::rows::push_hex;
 use super::{mysql, sqlite};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
@@ -21,6 +22,8 @@ pub(super) enum Target {
 /// The statements of one kind of database; the same parameters in the same order for both.
 #[derive(Debug)]
 pub struct Statements {
+    /// What the semantic conventions of OpenTelemetry call this kind of database.
+    pub system: &'static str,
     /// Fails where a table or a column is missing.
     pub check_schema: &'static [&'static str],
     /// Begin of the bulk upsert; rows follow.
@@ -33,6 +36,11 @@ pub struct Statements {
     pub import: &'static str,
     /// What this region had published: now, region, most cells.
     pub own: &'static str,
+    /// Every region's share of a key: workspace, namespace, identifier, window, oldest cell, most rows.
+    pub shares: &'static str,
+    /// Every region that has written, when it did last and how many rows it has among those that live longest: now, how
+    /// many of these.
+    pub regions: &'static str,
     /// The sentinel's number: region.
     pub sentinel_read: &'static str,
     /// Leaves a sentinel where there is none: region, number.
@@ -69,6 +77,12 @@ pub struct Statements {
     pub cleanup_attempts: &'static str,
     /// Deletes some of the bucket locks that were not used lately, where there are any: days, most rows.
     pub cleanup_locks: Option<&'static str>,
+    /// The edition of live control, locked until the transaction ends.
+    pub control_edition_lock: &'static str,
+    /// Makes one where there is none: life, lowest revision.
+    pub control_edition_make: &'static str,
+    /// Deletes some of the oldest changes of live control: moment before which they were made, most rows.
+    pub control_audit_cleanup: &'static str,
 }
 
 impl Statements {
@@ -79,7 +93,17 @@ impl Statements {
         "SELECT region, holder, expires_at FROM weir_region_leases LIMIT 0",
         "SELECT id, description, rate, `window` FROM zone_master LIMIT 0",
         "SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn LIMIT 0",
+        "SELECT workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
+                deleted, revision, created_at, updated_at FROM weir_controls LIMIT 0",
+        "SELECT id, life, revision, floor FROM weir_control_edition LIMIT 0",
+        "SELECT id, created_at, author, automatic, region, action, was, is_now FROM weir_control_audit LIMIT 0",
     ];
+    /// [`Statements::shares`], the same for both.
+    pub const SHARES: &'static str = "
+SELECT region, sequence, count, updated_at FROM ratelimit_window_counts
+WHERE workspace_id = ? AND namespace = ? AND identifier = ? AND duration_ms = ? AND sequence >= ?
+ORDER BY sequence, region
+LIMIT ?";
     /// [`Statements::upsert_begin`], the same for both.
     pub const UPSERT_BEGIN: &'static str = "
 INSERT INTO ratelimit_window_counts
@@ -162,7 +186,24 @@ macro_rules! prepared {
     };
 }
 
+/// Appends parameters as SQL text, for statements that hold their values themselves.
+pub(super) fn push_args(args: &[Arg<'_>], sql: &mut String) {
+    for (place, arg) in args.iter().enumerate() {
+        if place > 0 {
+            sql.push(',');
+        }
+        match arg {
+            Arg::Bytes(bytes) => push_hex(bytes, sql),
+            Arg::Int(number) => sql.push_str(&number.to_string()),
+        }
+    }
+}
+
 impl Connection {
+    pub fn is_mysql(&self) -> bool {
+        matches!(self, Connection::MySql(_))
+    }
+
     pub fn statements(&self) -> &'static Statements {
         match self {
             Connection::MySql(_) => &mysql::STATEMENTS,
@@ -198,6 +239,30 @@ impl Connection {
             }
             Connection::Sqlite(connection) => {
                 let mut rows = prepared!(statement, args).fetch(connection.as_mut());
+                while let Some(row) = rows.next().await {
+                    take(&Row::Sqlite(&row?));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The same with a statement that holds its values itself.
+    pub async fn each_text(
+        &mut self,
+        statement: String,
+        mut take: impl FnMut(&Row<'_>),
+    ) -> Result<(), DatabaseError> {
+        let statement = AssertSqlSafe(statement);
+        match self {
+            Connection::MySql(connection) => {
+                let mut rows = sqlx::raw_sql(statement).fetch(connection.as_mut());
+                while let Some(row) = rows.next().await {
+                    take(&Row::MySql(&row?));
+                }
+            }
+            Connection::Sqlite(connection) => {
+                let mut rows = sqlx::raw_sql(statement).fetch(connection.as_mut());
                 while let Some(row) = rows.next().await {
                     take(&Row::Sqlite(&row?));
                 }

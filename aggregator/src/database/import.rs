@@ -7,7 +7,8 @@
 use super::connection::{Arg, Connection, Row};
 use super::pool::Pool;
 use super::retry::{self, Work};
-use super::{Database, DatabaseError, rows};
+use super::{COUNTS, Database, DatabaseError, rows};
+use crate::telemetry;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::region::exchange::Stored;
@@ -50,7 +51,10 @@ impl Database {
         within: Duration,
     ) -> Result<Imported, DatabaseError> {
         let args = [Arg::Int(now.0), Arg::Bytes(self.region_bytes()), Arg::Int(MAX_IMPORT_CELLS + 1)];
-        retry::until(Instant::now() + within, pool, Read { statement, args }).await
+        let call = telemetry::statement(pool.statements().system, "SELECT", COUNTS, 1);
+        let result = retry::until(Instant::now() + within, pool, Read { statement, args }).await;
+        telemetry::failed(call, result.as_ref().err().map(DatabaseError::reason));
+        result
     }
 }
 

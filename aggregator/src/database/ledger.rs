@@ -9,6 +9,7 @@
 use super::connection::{Arg, Connection, Row};
 use super::retry::{Execute, Work};
 use super::{Database, DatabaseError, Reason, mysql, sqlite};
+use crate::telemetry;
 use std::time::Duration;
 use weir_core::breaker::State;
 use weir_core::window::MAX_COUNT;
@@ -60,7 +61,10 @@ impl Database {
             return Err(DatabaseError::new(Reason::Other, text));
         }
         let attempt = Attempt { cost: attempt.cost.min(MAX_COUNT), ..*attempt };
-        match self.ledger().call(within, Check { attempt, region: self.region_bytes() }).await {
+        let call = telemetry::statement(self.primary().statements().system, "CALL", "check_velocity", 1);
+        let result = self.ledger().call(within, Check { attempt, region: self.region_bytes() }).await;
+        telemetry::failed(call, result.as_ref().err().map(DatabaseError::reason));
+        match result {
             Ok(velocity) => Ok(Some(velocity)),
             Err(error) if error.kind() == Reason::NoZone => Ok(None),
             Err(error) => Err(error),

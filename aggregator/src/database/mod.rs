@@ -6,11 +6,13 @@
 //! 1. [`DatabaseOptions`] (`options`): which database, and as which region.
 //! 2. `publish`, `import`: this region's rows out, the others' sums in. `rows` says how a key becomes columns.
 //! 3. `ledger`, `zones`, `history`: attempts decided and recorded, against which limits, and what was recorded.
-//! 4. `sentinel`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, the
+//! 4. `controls`: live control, its audit, and what is newer than is known.
+//! 5. `sentinel`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, the
 //!    tables themselves.
-//! 5. `retry`, `gate`, `pool`, `connection`: until when (and, for the ledger, whether at all), over which connection,
+//! 6. `look`: what people who look want to know.
+//! 7. `retry`, `gate`, `pool`, `connection`: until when (and, for the ledger, whether at all), over which connection,
 //!    and the two kinds of database behind one type.
-//! 6. [`mysql`], [`sqlite`]: the statements themselves, and how a session is set up for them.
+//! 8. [`mysql`], [`sqlite`]: the statements themselves, and how a session is set up for them.
 //!
 //! Every call ends within the time that it is given. A connection on which a call ran out of time is closed, never used
 //! again: what it may still answer belongs to nobody.
@@ -19,12 +21,14 @@
 
 mod cleanup;
 mod connection;
+mod controls;
 mod error;
 mod gate;
 mod history;
 mod import;
 mod lease;
 mod ledger;
+mod look;
 mod migrate;
 pub mod mysql;
 mod options;
@@ -37,11 +41,17 @@ pub mod sqlite;
 mod zones;
 
 pub use cleanup::Deleted;
+pub use controls::{
+    Action, AuditFilter, Audited, Bound, Change, Changed, ControlFilter, MAX_AUTHOR_BYTES, MAX_AUTOMATIC,
+    MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE, MAX_PAGE, MAX_REASON_BYTES, News, StoredControl, Tidied,
+    Wish, said,
+};
 pub use error::{DatabaseError, Reason};
 pub use history::{MAX_HISTORY_ROWS, Outcome, Transaction};
 pub use import::{Imported, MAX_IMPORT_CELLS};
 pub use lease::Lease;
 pub use ledger::{Attempt, MAX_BUCKET_BYTES, Velocity};
+pub use look::{REGION_ROWS, Share, Wrote};
 pub use migrate::Migrated;
 pub use options::{DatabaseOptions, MAX_REGION_BYTES, OptionsError};
 pub use publish::{CHUNK_ROWS, Published};
@@ -54,6 +64,9 @@ use retry::Execute;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// The table of counts.
+const COUNTS: &str = "ratelimit_window_counts";
 
 /// A global store, opened as one region. Cheap to clone; all clones share their connections.
 #[derive(Clone)]

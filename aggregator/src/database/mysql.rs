@@ -14,9 +14,18 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 
 /// Seconds after which the server itself ends a statement whose caller has long given up.
 const STATEMENT_SECONDS: u32 = 20;
+/// Seconds after which the server ends a session that says nothing: longer than a pool keeps one (`pool::MAX_IDLE`), and
+/// not the 8 hours that are usual, for which an aggregator that was cut off would keep all of its connections. A statement
+/// that runs is not silent, and one by itself, as publishing's and the ledger's are, leaves nothing locked behind.
+const IDLE_SECONDS: u64 = 70;
+/// The same within a transaction, which may hold a lock that others wait for: less than they do (`Purpose`).
+const SILENT_SECONDS: u32 = 2;
+
+const _: () = assert!(IDLE_SECONDS > super::pool::MAX_IDLE.as_secs());
 
 /// The statements.
 pub const STATEMENTS: Statements = Statements {
+    system: "mysql",
     check_schema: Statements::CHECK_SCHEMA,
     upsert_begin: Statements::UPSERT_BEGIN,
     // A row that does not grow stays as it is: nothing is written, logged or replicated for it.
@@ -42,6 +51,21 @@ SELECT workspace_id, namespace, identifier, duration_ms, sequence,
 FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
 WHERE expires_at > ? AND region = ?
 LIMIT ?",
+    shares: Statements::SHARES,
+    regions: "
+SELECT region, CAST(MAX(updated_at) AS UNSIGNED) AS wrote, CAST(SUM(counts) AS UNSIGNED) AS found
+FROM (
+    SELECT region, 0 AS updated_at, 0 AS counts FROM ratelimit_window_counts
+    WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence = 0
+    UNION ALL
+    SELECT * FROM (
+        SELECT region, updated_at, 1 AS counts FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
+        WHERE expires_at > ? ORDER BY expires_at DESC LIMIT ?
+    ) AS newest
+) AS written
+GROUP BY region
+ORDER BY region
+LIMIT 256",
     sentinel_read: "
 SELECT count FROM ratelimit_window_counts
 WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence = 0 AND region = ?",
@@ -102,6 +126,13 @@ WHERE used_on < UTC_DATE() - INTERVAL ? DAY
 ORDER BY used_on
 LIMIT ?",
     ),
+    control_edition_lock: "SELECT life, revision, floor FROM weir_control_edition WHERE id = 1 FOR UPDATE",
+    // What may be left of another life is above none of the new one.
+    control_edition_make: "
+INSERT INTO weir_control_edition (id, life, revision, floor)
+SELECT 1, ?, GREATEST(?, COALESCE(MAX(revision), 0)), 0 FROM weir_controls
+ON DUPLICATE KEY UPDATE id = 1",
+    control_audit_cleanup: "DELETE FROM weir_control_audit WHERE created_at < ? ORDER BY created_at LIMIT ?",
 };
 
 /// Decides and records an attempt: zone, bucket, cost, region. Its row holds what [`ANSWER`] says.
@@ -131,6 +162,7 @@ pub(super) async fn connect(
     let settings = format!(
         "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
              SESSION autocommit = 1,
+             SESSION wait_timeout = {IDLE_SECONDS},
              SESSION innodb_lock_wait_timeout = {lock_wait_seconds},
              SESSION lock_wait_timeout = {lock_wait_seconds}
              /*M!100101 , SESSION max_statement_time = {STATEMENT_SECONDS} */
@@ -139,6 +171,16 @@ pub(super) async fn connect(
     connection.execute(sqlx::raw_sql(AssertSqlSafe(settings))).await?;
     connection.execute(sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")).await?;
     Ok(connection)
+}
+
+/// Begins a transaction, in one round trip. If its caller is not heard of any more, it ends soon.
+pub(super) fn begin(statements: &str) -> String {
+    format!("SET SESSION wait_timeout = {SILENT_SECONDS}; {statements}")
+}
+
+/// Ends one with this word.
+pub(super) fn end(word: &str) -> String {
+    format!("{word}; SET SESSION wait_timeout = {IDLE_SECONDS}")
 }
 
 /// For a migration: no statement is ended by the server, and locks are waited for.

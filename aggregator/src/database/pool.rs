@@ -21,7 +21,7 @@ const MAX_WAITING: usize = 1_024;
 /// A connection that was idle for longer is asked first whether it lives; the answer may take as long.
 const FRESH: Duration = Duration::from_secs(1);
 /// A connection that was idle for longer is closed.
-const MAX_IDLE: Duration = Duration::from_secs(60);
+pub(super) const MAX_IDLE: Duration = Duration::from_secs(60);
 /// An older connection is closed, so that a database which moved to another address, or a file that was replaced, is
 /// noticed.
 const MAX_AGE: Duration = Duration::from_secs(600);

@@ -5,7 +5,8 @@
 
 use super::connection::Connection;
 use super::retry::{self, Work};
-use super::{Database, DatabaseError, Reason, rows};
+use super::{COUNTS, Database, DatabaseError, Reason, rows};
+use crate::telemetry;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -86,7 +87,10 @@ impl Database {
             rows::push_row(row, self.region_bytes(), now.0, &mut sql);
         }
         sql.push_str(statements.upsert_end);
-        retry::until(deadline, self.primary(), Upsert(sql)).await
+        let call = telemetry::statement(statements.system, "INSERT", COUNTS, chunk.len());
+        let result = retry::until(deadline, self.primary(), Upsert(sql)).await;
+        telemetry::failed(call, result.as_ref().err().map(DatabaseError::reason));
+        result
     }
 }
 

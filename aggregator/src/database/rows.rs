@@ -84,7 +84,8 @@ pub(super) fn push_row(row: &Publication, region: &[u8], updated_at: u64, sql: &
     let _ = write!(sql, ",{},{},{updated_at})", row.count, row.expires.0);
 }
 
-fn push_hex(bytes: &[u8], sql: &mut String) {
+/// Appends bytes as a hexadecimal literal.
+pub(super) fn push_hex(bytes: &[u8], sql: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     sql.push_str("x'");
     for byte in bytes {

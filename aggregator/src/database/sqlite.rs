@@ -13,6 +13,7 @@ const UPSERT_ROWS: usize = 1_000;
 
 /// The statements.
 pub const STATEMENTS: Statements = Statements {
+    system: "sqlite",
     check_schema: Statements::CHECK_SCHEMA,
     upsert_begin: Statements::UPSERT_BEGIN,
     upsert_end: "
@@ -36,6 +37,21 @@ SELECT workspace_id, namespace, identifier, duration_ms, sequence,
 FROM ratelimit_window_counts INDEXED BY expires_at_idx
 WHERE expires_at > ? AND region = ?
 LIMIT ?",
+    shares: Statements::SHARES,
+    regions: "
+SELECT region, MAX(updated_at) AS wrote, SUM(counts) AS found
+FROM (
+    SELECT region, 0 AS updated_at, 0 AS counts FROM ratelimit_window_counts
+    WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence = 0
+    UNION ALL
+    SELECT * FROM (
+        SELECT region, updated_at, 1 AS counts FROM ratelimit_window_counts INDEXED BY expires_at_idx
+        WHERE expires_at > ? ORDER BY expires_at DESC LIMIT ?
+    ) AS newest
+) AS written
+GROUP BY region
+ORDER BY region
+LIMIT 256",
     sentinel_read: "
 SELECT count FROM ratelimit_window_counts
 WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence = 0 AND region = ?",
@@ -91,6 +107,14 @@ WHERE id IN (
     LIMIT ?
 )",
     cleanup_locks: None,
+    control_edition_lock: "SELECT life, revision, floor FROM weir_control_edition WHERE id = 1",
+    control_edition_make: "
+INSERT INTO weir_control_edition (id, life, revision, floor)
+SELECT 1, ?, MAX(?, COALESCE(MAX(revision), 0)), 0 FROM weir_controls WHERE 1
+ON CONFLICT DO NOTHING",
+    control_audit_cleanup: "
+DELETE FROM weir_control_audit
+WHERE id IN (SELECT id FROM weir_control_audit WHERE created_at < ? ORDER BY created_at LIMIT ?)",
 };
 
 /// Begins to decide an attempt; nobody else writes until it ends.

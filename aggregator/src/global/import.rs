@@ -3,9 +3,10 @@
 //! Leaves to others: when, and what becomes of it (`weir_core::aggregator::globe::import`), the query (`database`).
 
 use super::{Global, count, failure};
-use crate::database::Imported;
+use crate::database::{DatabaseError, Imported};
 use crate::metrics::Operation;
 use crate::shared::Shared;
+use crate::telemetry::{Round, around};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::debug;
@@ -30,12 +31,14 @@ struct Going {
 /// Imports for as long as the machine does; what goes wrong is counted and said.
 pub(super) async fn drive(shared: &Shared, global: &Global, mut importer: Importer) {
     let mut going: Option<Going> = None;
+    let mut round = Round::new("import");
     loop {
         let next = importer.next(&mut &*shared, rand::random());
         match next {
-            Next::Call(call) => going = Some(read(shared, global, &mut importer, call).await),
+            Next::Call(call) => going = Some(read(shared, global, &mut importer, call, &mut round).await),
             Next::Yield => drop(shared.idle(next).await),
             idle => {
+                round.end();
                 if let Some(going) = going.take() {
                     conclude(shared, going);
                 }
@@ -48,9 +51,18 @@ pub(super) async fn drive(shared: &Shared, global: &Global, mut importer: Import
     }
 }
 
-async fn read(shared: &Shared, global: &Global, importer: &mut Importer, call: Import) -> Going {
-    let (began, before) = (Instant::now(), merged(shared));
-    let result = global.database.import(shared.now(), Duration::from_millis(call.within_ms)).await;
+async fn read(
+    shared: &Shared,
+    global: &Global,
+    importer: &mut Importer,
+    call: Import,
+    round: &mut Round,
+) -> Going {
+    let (began, before, span) = (Instant::now(), merged(shared), round.call(&shared.telemetry));
+    let importing = global.database.import(shared.now(), Duration::from_millis(call.within_ms));
+    let result = around(span.as_ref(), importing).await;
+    let cells = result.as_ref().map_or(0, |imported| imported.cells.len() as u64);
+    round.called(cells, result.as_ref().err().map(DatabaseError::reason));
     count(&shared.metrics, Operation::Import, began, &result);
     match result {
         Ok(mut imported) => {

@@ -11,16 +11,20 @@
 
 mod import;
 pub mod lease;
+pub mod looks;
 mod publish;
 mod recover;
 
+use crate::control;
 use crate::database::{Database, DatabaseError};
 use crate::metrics::{Metrics, Operation};
 use crate::shared::Shared;
+use looks::Looks;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use weir_core::aggregator::Failure;
+use weir_core::aggregator::globe::controls::Reader;
 use weir_core::aggregator::globe::import::Importer;
 use weir_core::aggregator::globe::recover::Recovery;
 use weir_core::cadence::Cadence;
@@ -33,12 +37,14 @@ pub struct Global {
     id: [u8; 16],
     /// When it is spoken to.
     pub cadence: Cadence,
+    /// What people who look have asked.
+    pub looks: Looks,
 }
 
 impl Global {
     /// A database that nothing is known of yet.
     pub fn new(database: Database, cadence: Cadence) -> Global {
-        Global { database, id: rand::random(), cadence }
+        Global { database, id: rand::random(), cadence, looks: Looks::default() }
     }
 
     /// How long a call may take.
@@ -54,7 +60,8 @@ pub async fn prepare(shared: &Shared, global: &Global) {
             recover::drive(shared, global, Recovery::once()).await;
         }
     };
-    tokio::join!(own, import::drive(shared, global, Importer::once()));
+    let controls = control::drive(shared, global, Reader::once());
+    tokio::join!(own, import::drive(shared, global, Importer::once()), controls);
 }
 
 /// Begins everything that goes on beside streams.
@@ -63,6 +70,8 @@ pub fn start(shared: &Arc<Shared>, global: &Arc<Global>, tasks: &mut JoinSet<()>
     tasks.spawn(publish::run(shared(), global()));
     tasks.spawn(import::run(shared(), global()));
     tasks.spawn(recover::run(shared(), global()));
+    tasks.spawn(control::run(shared(), global()));
+    tasks.spawn(control::bans::store(shared(), global()));
 }
 
 /// Counts a call that began at `started`.

@@ -4,8 +4,10 @@
 //! (`database`).
 
 use super::{Global, count, failure};
+use crate::database::DatabaseError;
 use crate::metrics::Operation;
 use crate::shared::Shared;
+use crate::telemetry::{Round, around};
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::{debug, warn};
@@ -17,15 +19,19 @@ use weir_core::region::exchange::Publication;
 pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {
     let mut publisher = Publisher::new(global.cadence, shared.moment().mono, rand::random());
     let mut began = None;
+    let mut round = Round::new("publish");
     loop {
         match publisher.next(&mut &*shared, rand::random()) {
             Next::Call(Call::Life) => {
                 began = Some(Instant::now());
-                look(&shared, &global, &mut publisher).await;
+                look(&shared, &global, &mut publisher, &mut round).await;
             }
-            Next::Call(Call::Write(rows)) => write(&shared, &global, &mut publisher, rows).await,
+            Next::Call(Call::Write(rows)) => write(&shared, &global, &mut publisher, rows, &mut round).await,
             Next::Over => return,
             idle => {
+                if idle != Next::Yield {
+                    round.end();
+                }
                 if let Some(began) = began.take_if(|_| idle != Next::Yield) {
                     shared.metrics.publish_seconds.observe(began.elapsed().as_secs_f64());
                 }
@@ -36,9 +42,11 @@ pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {
 }
 
 /// Whether the table is there.
-async fn look(shared: &Shared, global: &Global, publisher: &mut Publisher) {
+async fn look(shared: &Shared, global: &Global, publisher: &mut Publisher, round: &mut Round) {
     let started = Instant::now();
+    drop(round.call(&shared.telemetry));
     let life = global.database.life(global.within()).await;
+    round.called(0, life.as_ref().err().map(DatabaseError::reason));
     count(&shared.metrics, Operation::LookGlobal, started, &life);
     if let Err(error) = &life {
         shared.metrics.global_write_failed(error.reason(), 1);
@@ -49,12 +57,18 @@ async fn look(shared: &Shared, global: &Global, publisher: &mut Publisher) {
     }
 }
 
-async fn write(shared: &Shared, global: &Global, publisher: &mut Publisher, rows: Vec<Publication>) {
-    let started = Instant::now();
-    let published = global
-        .database
-        .publish(&rows, shared.now(), global.within(), |rows| stored(&mut &*shared, rows))
-        .await;
+async fn write(
+    shared: &Shared,
+    global: &Global,
+    publisher: &mut Publisher,
+    rows: Vec<Publication>,
+    round: &mut Round,
+) {
+    let (started, span) = (Instant::now(), round.call(&shared.telemetry));
+    let told = |rows: &[Publication]| stored(&mut &*shared, rows);
+    let publishing = global.database.publish(&rows, shared.now(), global.within(), told);
+    let published = around(span.as_ref(), publishing).await;
+    round.called(published.rows, published.last_error.as_ref().map(DatabaseError::reason));
     shared.metrics.global_writes.inc_by(published.rows);
     for (reason, count) in &published.errors {
         shared.metrics.global_write_failed(reason, *count);

@@ -1,0 +1,266 @@
+//! Changes of live control are made: in one transaction each, with their audit.
+//!
+//! The edition's row is locked first, and everybody else who changes something waits for it. So however many changes are
+//! made at once, the database is asked as often as for one: for what stands, for how many are in force, and once to
+//! write all that comes of it, which is found out here (`Draft`).
+//!
+//! Leaves to others: what comes of a change (`change`), for how many there is room (`room`).
+
+use super::change::{Change, Changed, Wish, described};
+use super::read::Action;
+use super::room::{Bound, Room};
+use super::{Begin, Place, SELECT, StoredControl, begin, edition, end, random_life, read_row, tidy};
+use crate::database::connection::{Arg, Connection, push_args};
+use crate::database::retry::{self, Work};
+use crate::database::{Database, DatabaseError};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+use tokio::time::Instant;
+use weir_core::control::book::{Book, Edition, MAX_KEPT, MAX_REVISION, Reading, first_revision};
+use weir_core::control::{Slot, Target};
+use weir_core::time::UnixMs;
+
+impl Database {
+    /// Makes these changes, all at one moment, or none: what became of each. `book` is what is known of the database; if
+    /// it is older than that, it begins another life first.
+    pub async fn change_controls(
+        &self,
+        changes: &[Change],
+        book: &Book,
+        now: UnixMs,
+        within: Duration,
+    ) -> Result<Vec<Changed>, DatabaseError> {
+        let reading = |found| book.reading(found);
+        let work = Apply { changes, region: self.region_bytes(), reading: &reading, now };
+        retry::until(Instant::now() + within, self.primary(), work).await
+    }
+}
+
+struct Apply<'a> {
+    changes: &'a [Change],
+    region: &'a [u8],
+    reading: &'a (dyn Fn(Edition) -> Reading + Sync),
+    now: UnixMs,
+}
+
+impl Work for Apply<'_> {
+    type Output = Vec<Changed>;
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<Vec<Changed>, DatabaseError> {
+        if self.changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        begin(connection, Begin::Write).await?;
+        let result = self.apply(connection).await;
+        end(connection, result).await
+    }
+}
+
+impl Apply<'_> {
+    async fn apply(&self, connection: &mut Connection) -> Result<Vec<Changed>, DatabaseError> {
+        let lock = connection.statements().control_edition_lock;
+        let found = edition(connection, lock, self.now).await?;
+        let edition = match (self.reading)(found) {
+            Reading::WentBack(known) => renew(connection, found, known, self.now).await?,
+            _ => found,
+        };
+        let mut draft = self.draft(connection, edition.revision).await?;
+        let changed = self.changes.iter().map(|change| draft.take(change)).collect();
+        if draft.made.is_empty() {
+            return Ok(changed);
+        }
+        if draft.room.kept().saturating_add(draft.made.len()) > MAX_KEPT {
+            tidy::drop_over(connection, self.now, (MAX_KEPT / 4) as u64).await?;
+        }
+        connection.execute_text(draft.text(self.region)).await?;
+        Ok(changed)
+    }
+
+    async fn draft(&self, connection: &mut Connection, revision: u64) -> Result<Draft, DatabaseError> {
+        let mut stored = BTreeMap::new();
+        let placed = |found: StoredControl| (found.place(), found);
+        connection.each_text(self.find(), |row| stored.extend(read_row(row).map(placed))).await?;
+        // What is deleted needs no room.
+        let room = match self.changes.iter().any(|change| matches!(change.wish, Wish::Set(..))) {
+            true => Room::count(connection, self.now).await?,
+            false => Room::default(),
+        };
+        Ok(Draft { now: self.now, stored, room, revision, made: Vec::new() })
+    }
+
+    /// Asks for what stands where something is to change.
+    fn find(&self) -> String {
+        let places = self.changes.iter().map(|change| (&change.target, change.slot()));
+        let mut sql = format!("{SELECT} WHERE ");
+        push_places(places, &mut sql);
+        sql
+    }
+}
+
+/// What changes come to, one after the other, until all of it is written.
+struct Draft {
+    now: UnixMs,
+    /// What is said where something is to change, the changes so far included.
+    stored: BTreeMap<(Target, Slot), StoredControl>,
+    room: Room,
+    revision: u64,
+    /// How it is after each change that is to be written, and how it was.
+    made: Vec<(StoredControl, Option<StoredControl>)>,
+}
+
+impl Draft {
+    fn take(&mut self, change: &Change) -> Changed {
+        let place = (change.target.clone(), change.slot());
+        let found = self.stored.get(&place);
+        if let Some(changed) = change.judge(found, self.now) {
+            return changed;
+        }
+        let stands = found.filter(|found| found.is_in_force(self.now));
+        if stands.is_none()
+            && let Some(bound) = self.room.full(&place.0.workspace, change.automatic.is_some())
+        {
+            return Changed::Full(bound);
+        }
+        if self.revision >= MAX_REVISION {
+            return Changed::Full(Bound::Revisions);
+        }
+        self.revision += 1;
+        let stored = change.result(found, self.revision, self.now);
+        let was = stands.cloned();
+        self.room.replace(
+            &place.0.workspace,
+            was.as_ref(),
+            Some(&stored).filter(|stored| !stored.is_deleted),
+        );
+        self.stored.insert(place, stored.clone());
+        self.made.push((stored.clone(), was.clone()));
+        Changed::Done(Box::new(stored), was.map(Box::new))
+    }
+
+    /// All that is to be written, as statements that are sent at once. What was in a place goes before what comes to it:
+    /// the databases spell "insert or replace" differently, and MySQL's would also replace what has the same revision.
+    fn text(&self, region: &[u8]) -> String {
+        let mut last: BTreeMap<_, &StoredControl> = BTreeMap::new();
+        last.extend(self.made.iter().map(|(stored, _)| (stored.place(), stored)));
+        let mut sql = "DELETE FROM weir_controls WHERE ".to_owned();
+        push_places(last.keys().map(|(target, slot)| (target, *slot)), &mut sql);
+        sql.push_str(INSERT);
+        push_rows(last.values(), &mut sql, |stored, sql| push_control(stored, sql));
+        sql.push_str(RECORD);
+        push_rows(&self.made, &mut sql, |(stored, was), sql| {
+            push_record(stored, was.as_ref(), region, self.now, sql);
+        });
+        // Writing into a string has no error.
+        let _ = write!(sql, "; UPDATE weir_control_edition SET revision = {} WHERE id = 1", self.revision);
+        sql
+    }
+}
+
+/// Gives a database that was set back another life, with revisions that were never used.
+pub(super) async fn renew(
+    connection: &mut Connection,
+    found: Edition,
+    known: u64,
+    now: UnixMs,
+) -> Result<Edition, DatabaseError> {
+    let revision = found.revision.max(known).max(first_revision(now)).min(MAX_REVISION - 1) + 1;
+    let renewed = Edition { life: random_life(), revision, ..found };
+    connection.execute(RENEW, &[Arg::Int(renewed.life), Arg::Int(revision)]).await?;
+    Ok(renewed)
+}
+
+/// Appends a condition that these places meet. So spelt, all three databases look each of them up by the primary key.
+fn push_places<'a>(places: impl Iterator<Item = (&'a Target, Slot)>, sql: &mut String) {
+    for (number, (target, slot)) in places.enumerate() {
+        let place = Place::of(target, slot);
+        sql.push_str(if number > 0 { " OR (" } else { "(" });
+        for (number, (column, arg)) in PLACE.iter().zip(place.args(target)).enumerate() {
+            let and = if number > 0 { " AND " } else { "" };
+            let _ = write!(sql, "{and}{column} = ");
+            push_args(&[arg], sql);
+        }
+        sql.push(')');
+    }
+}
+
+/// Appends rows of values.
+fn push_rows<T>(rows: impl IntoIterator<Item = T>, sql: &mut String, mut push: impl FnMut(T, &mut String)) {
+    for (number, row) in rows.into_iter().enumerate() {
+        sql.push_str(if number > 0 { ", (" } else { "(" });
+        push(row, sql);
+        sql.push(')');
+    }
+}
+
+/// The values of [`INSERT`].
+fn push_control(stored: &StoredControl, sql: &mut String) {
+    let StoredControl { control, is_deleted, reason, author, automatic, created_at, updated_at } = stored;
+    let wire = control.to_wire();
+    push_args(&Place::of(&control.target, control.effect.slot()).args(&control.target), sql);
+    sql.push(',');
+    let said = [
+        Arg::Int(wire.kind.into()),
+        Arg::Int(wire.amount),
+        Arg::Int(wire.expires_ms),
+        Arg::Bytes(reason.as_bytes()),
+        Arg::Bytes(author.as_bytes()),
+        Arg::Int((*automatic).into()),
+        Arg::Int((*is_deleted).into()),
+        Arg::Int(control.revision),
+        Arg::Int(*created_at),
+        Arg::Int(*updated_at),
+    ];
+    push_args(&said, sql);
+}
+
+/// The values of [`RECORD`].
+fn push_record(
+    stored: &StoredControl,
+    was: Option<&StoredControl>,
+    region: &[u8],
+    now: UnixMs,
+    sql: &mut String,
+) {
+    let action = if stored.is_deleted { Action::Deleted } else { Action::Set };
+    let was = was.map(described).unwrap_or_default();
+    let is_now = Some(stored).filter(|stored| !stored.is_deleted).map(described).unwrap_or_default();
+    let target = &stored.control.target;
+    let place = Place::of(target, stored.control.effect.slot());
+    let [workspace, scope, identifier, network, window, slot] = place.args(target);
+    let args = [
+        Arg::Int(now.0),
+        Arg::Bytes(stored.author.as_bytes()),
+        Arg::Int(stored.automatic.into()),
+        Arg::Bytes(region),
+        Arg::Int(action.number()),
+        workspace,
+        scope,
+        identifier,
+        network,
+        window,
+        slot,
+        Arg::Int(stored.control.revision),
+        Arg::Bytes(was.as_bytes()),
+        Arg::Bytes(is_now.as_bytes()),
+        Arg::Bytes(stored.reason.as_bytes()),
+    ];
+    push_args(&args, sql);
+}
+
+/// The columns of a place, in the order of [`Place::args`].
+const PLACE: [&str; 6] = ["workspace", "scope", "identifier", "network", "window_ms", "slot"];
+/// Says something; rows follow.
+const INSERT: &str = ";
+INSERT INTO weir_controls
+    (workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
+     deleted, revision, created_at, updated_at)
+VALUES ";
+/// Notes who changed what; rows follow.
+const RECORD: &str = ";
+INSERT INTO weir_control_audit
+    (created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot, revision,
+     was, is_now, reason)
+VALUES ";
+/// Life and revision.
+const RENEW: &str = "UPDATE weir_control_edition SET life = ?, revision = ? WHERE id = 1";

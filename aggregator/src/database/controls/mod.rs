@@ -1,0 +1,230 @@
+//! Live control as it is stored: who says what of whom, in which order, and who changed what.
+//!
+//! One row has the database's random *life*, the last revision, and the highest that was dropped (the *floor*). Every change
+//! locks it first, so whoever reads a revision finds all changes before it. In reading order: this file (what is stored),
+//! `change` (what may be changed, and what comes of it), `apply` (changes, in one transaction each), `room` (for how many there
+//! is room), `read` (what is newer, lists, the audit), `tidy` (what is over leaves).
+//!
+//! Leaves to others: what may be said (`weir_core::control`), who may say it (`doors`), who is told (`crate::control`).
+
+mod apply;
+mod change;
+mod read;
+mod room;
+mod tidy;
+
+pub use change::{Change, Changed, Wish, said};
+pub use read::{Action, AuditFilter, Audited, ControlFilter, MAX_PAGE, News};
+pub use room::{Bound, MAX_AUTOMATIC, MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE};
+pub use tidy::Tidied;
+
+use super::connection::{Arg, Connection, Row};
+use super::{DatabaseError, Reason, mysql};
+use weir_core::control::book::{Edition, Entry, first_revision};
+use weir_core::control::{Control, Slot, Target, Who};
+use weir_core::time::UnixMs;
+use weir_core::window::MAX_COUNT;
+use weir_core::wire;
+
+/// Longest reason in bytes.
+pub const MAX_REASON_BYTES: usize = 500;
+/// Longest name of an author in bytes.
+pub const MAX_AUTHOR_BYTES: usize = 128;
+
+/// Selects controls, with their columns in the order in which [`read_row`] takes them.
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT workspace, scope, identifier, network, window_ms, kind, amount, expires_at, deleted, revision,
+                    reason, author, automatic, created_at, updated_at FROM weir_controls ",
+            $rest
+        )
+    };
+}
+use select;
+
+/// The same; a condition follows.
+const SELECT: &str = select!("");
+
+/// A control with all that is known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredControl {
+    /// What it says.
+    pub control: Control,
+    /// It is no more.
+    pub is_deleted: bool,
+    /// Why, in an operator's words.
+    pub reason: String,
+    /// The token's name, or the rule's.
+    pub author: String,
+    /// A rule said it, not a person.
+    pub automatic: bool,
+    /// When something was first said in this place, in milliseconds of Unix time.
+    pub created_at: u64,
+    /// When this was said.
+    pub updated_at: u64,
+}
+
+impl StoredControl {
+    /// Whether it is in force.
+    pub fn is_in_force(&self, now: UnixMs) -> bool {
+        !self.is_deleted && self.control.is_in_force(now)
+    }
+
+    /// Where it is said.
+    fn place(&self) -> (Target, Slot) {
+        (self.control.target.clone(), self.control.effect.slot())
+    }
+}
+
+/// Whose row it is: what makes target and slot columns.
+struct Place {
+    network: String,
+    window_ms: u64,
+    slot: u64,
+}
+
+impl Place {
+    fn of(target: &Target, slot: Slot) -> Place {
+        let network = match &target.who {
+            Who::Network(network) => network.to_string(),
+            Who::Identifier(_) | Who::Rule => String::new(),
+        };
+        Place { network, window_ms: target.window_ms.unwrap_or(0), slot: slot_number(slot) }
+    }
+
+    fn args<'a>(&'a self, target: &'a Target) -> [Arg<'a>; 6] {
+        let identifier = match &target.who {
+            Who::Identifier(text) => text.as_bytes(),
+            Who::Network(_) | Who::Rule => b"",
+        };
+        [
+            Arg::Bytes(target.workspace.as_bytes()),
+            Arg::Bytes(target.scope.as_bytes()),
+            Arg::Bytes(identifier),
+            Arg::Bytes(self.network.as_bytes()),
+            Arg::Int(self.window_ms),
+            Arg::Int(self.slot),
+        ]
+    }
+}
+
+fn slot_number(slot: Slot) -> u64 {
+    match slot {
+        Slot::Override => 1,
+        Slot::Credit => 2,
+        Slot::Reset => 3,
+        Slot::Shadow => 4,
+    }
+}
+
+fn slot_of(number: u64) -> Option<Slot> {
+    [Slot::Override, Slot::Credit, Slot::Reset, Slot::Shadow]
+        .into_iter()
+        .find(|slot| slot_number(*slot) == number)
+}
+
+/// A row that was selected so; `None` if it is not one of ours.
+fn read_row(row: &Row<'_>) -> Option<StoredControl> {
+    let text = |column: usize| String::from_utf8(row.bytes(column)?.to_vec()).ok();
+    let from = wire::Control {
+        workspace: text(0)?,
+        scope: text(1)?,
+        identifier: text(2)?,
+        network: text(3)?,
+        window_ms: row.number(4)?,
+        kind: row.number(5)?.try_into().ok()?,
+        amount: row.number(6)?,
+        expires_ms: row.number(7)?,
+        deleted: row.number(8)? != 0,
+        revision: row.number(9)?,
+    };
+    Some(StoredControl {
+        control: Control::from_wire(&from).ok()?,
+        is_deleted: from.deleted,
+        reason: text(10)?,
+        author: text(11)?,
+        automatic: row.number(12)? != 0,
+        created_at: row.number(13)?,
+        updated_at: row.number(14)?,
+    })
+}
+
+fn entry(stored: StoredControl) -> Entry {
+    Entry { control: stored.control, is_deleted: stored.is_deleted }
+}
+
+/// Reads the edition; makes one where there is none, as in a new database or in one that was wiped.
+async fn edition(
+    connection: &mut Connection,
+    statement: &'static str,
+    now: UnixMs,
+) -> Result<Edition, DatabaseError> {
+    if let Some(edition) = find_edition(connection, statement).await? {
+        return Ok(edition);
+    }
+    // Another may be faster; then its edition is read.
+    let make = connection.statements().control_edition_make;
+    let args = [Arg::Int(random_life()), Arg::Int(first_revision(now))];
+    connection.execute(make, &args).await?;
+    let made = find_edition(connection, statement).await?;
+    made.ok_or_else(|| {
+        DatabaseError::new(Reason::Other, "the edition of live control was deleted as it was made")
+    })
+}
+
+async fn find_edition(
+    connection: &mut Connection,
+    statement: &'static str,
+) -> Result<Option<Edition>, DatabaseError> {
+    let mut found = None;
+    connection
+        .each(statement, &[], |row| {
+            let numbers = (row.number(0), row.number(1), row.number(2));
+            if let (Some(life), Some(revision), Some(floor)) = numbers {
+                found = Some(Edition { life, revision, floor });
+            }
+        })
+        .await?;
+    Ok(found)
+}
+
+fn random_life() -> u64 {
+    rand::random_range(1..=MAX_COUNT)
+}
+
+/// How a transaction begins.
+#[derive(Clone, Copy)]
+enum Begin {
+    /// One that writes.
+    Write,
+    /// One that sees everything as it is at one moment.
+    Snapshot,
+}
+
+/// Begins a transaction; see [`end`].
+async fn begin(connection: &mut Connection, begin: Begin) -> Result<(), DatabaseError> {
+    // These are no statements that MySQL prepares.
+    let statements = match (connection.is_mysql(), begin) {
+        (true, Begin::Write) => mysql::begin("START TRANSACTION"),
+        (true, Begin::Snapshot) => {
+            mysql::begin("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION READ ONLY")
+        }
+        (false, Begin::Write) => "BEGIN IMMEDIATE".to_owned(),
+        (false, Begin::Snapshot) => "BEGIN".to_owned(),
+    };
+    connection.execute_text(statements).await.map(drop)
+}
+
+/// Ends it: what went wrong is undone.
+async fn end<T>(connection: &mut Connection, result: Result<T, DatabaseError>) -> Result<T, DatabaseError> {
+    let word = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    let statement = if connection.is_mysql() { mysql::end(word) } else { word.to_owned() };
+    match (connection.execute_text(statement).await, result) {
+        (Ok(_), result) => result,
+        // A transaction that does not end may not stay in a connection that is kept.
+        (Err(_), Err(error)) if !error.spares_connection() => Err(error),
+        (Err(error), Ok(_)) if error.kind() == Reason::Away => Err(error),
+        (Err(error), _) => Err(DatabaseError::new(Reason::Other, error)),
+    }
+}

@@ -1,0 +1,109 @@
+//! What is over leaves: controls that are deleted or expired, and old entries of the audit.
+//!
+//! Leaves to others: running it now and then (`main`), who is told anew then (`weir_core::control::book`).
+
+use super::{Begin, begin, edition, end};
+use crate::database::connection::{Arg, Connection};
+use crate::database::retry::{self, Execute, Work};
+use crate::database::{Database, DatabaseError};
+use std::time::Duration;
+use tokio::time::Instant;
+use weir_core::time::UnixMs;
+
+/// How long one batch may take.
+const BATCH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What [`Database::cleanup_controls`] deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tidied {
+    /// Controls that were over.
+    pub controls: u64,
+    /// Entries of the audit.
+    pub audited: u64,
+}
+
+impl Database {
+    /// Deletes controls that were deleted or expired more than `retention` ago, and entries of the audit that are older
+    /// than `audit_retention`; `batch` at a time.
+    pub async fn cleanup_controls(
+        &self,
+        retention: Duration,
+        audit_retention: Duration,
+        batch: u32,
+        now: UnixMs,
+    ) -> Result<Tidied, DatabaseError> {
+        let ago =
+            |age: Duration| UnixMs(now.0.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)));
+        let batch = u64::from(batch.max(1));
+        let mut tidied = Tidied::default();
+        loop {
+            let drop = DropOver { before: ago(retention), now, batch };
+            let rows = retry::until(Instant::now() + BATCH_TIMEOUT, self.primary(), drop).await?;
+            tidied.controls += rows;
+            if rows < batch {
+                break;
+            }
+        }
+        let args = [Arg::Int(ago(audit_retention).0), Arg::Int(batch)];
+        loop {
+            let statement = self.primary().statements().control_audit_cleanup;
+            let delete = Execute(statement, &args);
+            let rows = retry::until(Instant::now() + BATCH_TIMEOUT, self.primary(), delete).await?;
+            tidied.audited += rows;
+            if rows < batch {
+                return Ok(tidied);
+            }
+        }
+    }
+}
+
+struct DropOver {
+    before: UnixMs,
+    now: UnixMs,
+    batch: u64,
+}
+
+impl Work for DropOver {
+    type Output = u64;
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<u64, DatabaseError> {
+        begin(connection, Begin::Write).await?;
+        let lock = connection.statements().control_edition_lock;
+        let result = match edition(connection, lock, self.now).await {
+            Ok(_) => drop_over(connection, self.before, self.batch).await,
+            Err(error) => Err(error),
+        };
+        end(connection, result).await
+    }
+}
+
+/// Drops some of what was over before, those with the lowest revisions, and raises the floor. The edition must be locked.
+pub(super) async fn drop_over(
+    connection: &mut Connection,
+    before: UnixMs,
+    most: u64,
+) -> Result<u64, DatabaseError> {
+    let before = Arg::Int(before.0);
+    let mut last = None;
+    connection.each(LAST_OVER, &[before, before, Arg::Int(most)], |row| last = row.number(0)).await?;
+    let Some(last) = last else { return Ok(0) };
+    let dropped = connection.execute(DROP_OVER, &[Arg::Int(last), before, before]).await?;
+    connection.execute(RAISE_FLOOR, &[Arg::Int(last), Arg::Int(last)]).await?;
+    Ok(dropped)
+}
+
+/// The highest of the lowest revisions that were over: when, when, most rows.
+const LAST_OVER: &str = "
+SELECT MAX(revision)
+FROM (
+    SELECT revision FROM weir_controls
+    WHERE (deleted = 1 AND updated_at <= ?) OR (deleted = 0 AND expires_at > 0 AND expires_at <= ?)
+    ORDER BY revision
+    LIMIT ?
+) AS over_before";
+/// Revision, when, when.
+const DROP_OVER: &str = "
+DELETE FROM weir_controls
+WHERE revision <= ?
+  AND ((deleted = 1 AND updated_at <= ?) OR (deleted = 0 AND expires_at > 0 AND expires_at <= ?))";
+const RAISE_FLOOR: &str = "UPDATE weir_control_edition SET floor = ? WHERE id = 1 AND floor < ?";
