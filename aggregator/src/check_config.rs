@@ -1,22 +1,17 @@
 //! `check-config`: a filter's configuration, judged by the parser that runs in the filter.
 //!
 //! The file is the filter's JSON itself, or a whole Envoy configuration in YAML or JSON, of which every Weir filter is
-//! judged. Which of the two it is shows in its fields; what is neither is judged as the filter's, so that an error
-//! always names what is expected.
+//! judged. What is neither is judged as the filter's, so that an error always names what is expected.
 //!
-//! Leaves to others: what is right and what is wrong (`weir_core::rules`), printing and exit codes (`main`).
+//! Leaves to others: which of the two it is, what is right and what is wrong (`weir_core::rules`), printing and exit codes
+//! (`main`).
 
-use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 use weir_core::exact::Strategy;
 use weir_core::rules::rule::Rule;
-use weir_core::rules::{Config, find_plugin_configs};
-
-/// Fields at the top of Envoy's configuration files, of which one is enough to tell.
-const ENVOY_FIELDS: [&str; 6] =
-    ["static_resources", "dynamic_resources", "resources", "filter_chains", "http_filters", "typed_config"];
+use weir_core::rules::{Config, PluginConfig, Written, tell_written};
 
 /// What is to be said of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,19 +34,11 @@ pub fn check(file: &Path) -> Verdict {
 
 /// Judges what was in a file.
 pub fn check_text(text: &[u8]) -> Verdict {
-    // A filter's JSON is a YAML document too; where the text is neither, the filter's parser says what is wrong
-    // with it as JSON, unless it is plainly not meant to be.
-    let value: Value = match serde_yaml_ng::from_slice(text) {
-        Ok(value) => value,
-        Err(_) if text.trim_ascii_start().starts_with(b"{") => return judge_plugin(text),
-        Err(error) => {
-            return Verdict::Wrong(format!("this is neither JSON nor YAML: {error}"));
-        }
-    };
-    if !ENVOY_FIELDS.iter().any(|field| value.get(field).is_some()) {
-        return judge_plugin(text);
+    match tell_written(text, &serde_yaml_ng::from_slice(text)) {
+        Ok(Written::Filter) => judge_plugin(text),
+        Ok(Written::Envoy(plugins)) => judge_envoy(&plugins),
+        Err(error) => Verdict::Wrong(error),
     }
-    judge_envoy(&value)
 }
 
 fn judge_plugin(text: &[u8]) -> Verdict {
@@ -61,15 +48,7 @@ fn judge_plugin(text: &[u8]) -> Verdict {
     }
 }
 
-fn judge_envoy(value: &Value) -> Verdict {
-    let plugins = find_plugin_configs(value);
-    if plugins.is_empty() {
-        return Verdict::Wrong(
-            "this Envoy configuration has no Weir filter; expected an HTTP filter of type \
-             envoy.extensions.filters.http.wasm.v3.Wasm whose name, root_id or vm_id contains \"weir\""
-                .to_owned(),
-        );
-    }
+fn judge_envoy(plugins: &[PluginConfig]) -> Verdict {
     let (mut sound, mut wrong) = (String::new(), String::new());
     for plugin in plugins {
         let (place, said) = match Config::parse(plugin.json.as_bytes()) {

@@ -2,13 +2,16 @@
 //!
 //! Leaves to others: doing what is asked (`main`).
 
+use crate::overrides::Overrides;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_aggregator::database::{DatabaseOptions, ZoneChange, ZoneError};
 use weir_aggregator::doors::{DoorSettings, TlsFiles};
+use weir_aggregator::hosts::Hosts;
 use weir_aggregator::serve::Settings;
 use weir_aggregator::store::StoreOptions;
+use weir_aggregator::telemetry::TelemetryOptions;
 use weir_core::cadence::Cadence;
 use weir_core::region::RegionLimits;
 
@@ -38,6 +41,8 @@ pub enum Command {
         /// The filter's JSON, or a whole Envoy configuration as YAML or JSON.
         file: PathBuf,
     },
+    /// Ask the aggregator on this machine whether it is ready: 0 if it is, 1 if not. For containers.
+    Healthcheck(AdminListen),
     /// Bring the global database's tables up to this version.
     Migrate {
         #[command(flatten)]
@@ -47,11 +52,66 @@ pub enum Command {
     Token(Token),
     /// Delete what has expired from the global database; run it now and then.
     Cleanup(Cleanup),
+    /// Live control through the HTTP door of an aggregator: limits, exemptions, bans, credits, resets, shadow switches.
+    Overrides {
+        #[command(subcommand)]
+        command: Box<Overrides>,
+    },
+    /// Show the keys nearest their limits, what rules decide and how the parts are.
+    Top(Top),
+    /// Explain a key: who used how much of its limit, and what would happen to a request now.
+    Explain(Explain),
     /// The ledger's zones: which there are, and how much each allows.
     Zones {
         #[command(subcommand)]
         command: Zones,
     },
+}
+
+/// Where an aggregator is asked how it is.
+#[derive(Debug, Args)]
+pub struct AdminListen {
+    /// Where operators and Prometheus connect (HTTP).
+    #[arg(long, env = "WEIR_ADMIN_LISTEN", default_value = "127.0.0.1:7070", value_name = "HOST:PORT")]
+    pub admin_listen: String,
+}
+
+/// An aggregator that is asked.
+#[derive(Debug, Args)]
+pub struct Asks {
+    /// The aggregator's admin listener.
+    #[arg(long, env = "WEIR_ADMIN_SERVER", default_value = "http://127.0.0.1:7070", value_name = "URL")]
+    pub server: String,
+    /// As JSON, once, for programs.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    #[command(flatten)]
+    pub asks: Asks,
+    /// Print it once, as text; so it is where the output is no terminal.
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    #[command(flatten)]
+    pub asks: Asks,
+    /// Whose limits.
+    #[arg(long, default_value = "default", value_name = "NAME")]
+    pub workspace: String,
+    /// As in the rule.
+    #[arg(long, value_name = "NAME")]
+    pub namespace: String,
+    /// As a request carries it.
+    #[arg(long, value_name = "TEXT")]
+    pub identifier: String,
+    /// This window alone: 1s to 31d.
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
+    pub window: Option<Duration>,
 }
 
 /// The global database; for all commands.
@@ -93,6 +153,9 @@ pub struct Token {
     /// The only workspace that it is good for.
     #[arg(long, default_value = "default", value_parser = name)]
     pub workspace: String,
+    /// Whether it may see and change live control.
+    #[arg(long)]
+    pub control: bool,
 }
 
 #[derive(Debug, Args)]
@@ -108,6 +171,19 @@ pub struct Cleanup {
     /// How old transactions of the ledger become; one that its zone counts stays, however old it is.
     #[arg(long, env = "WEIR_LEDGER_RETENTION", default_value = "90d", value_parser = humantime::parse_duration, value_name = "DURATION")]
     pub ledger_retention: Duration,
+    #[command(flatten)]
+    pub control: ControlRetention,
+}
+
+/// How long what is over is kept of live control.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ControlRetention {
+    /// How long live controls stay that were deleted or have expired.
+    #[arg(long, env = "WEIR_CONTROL_RETENTION", default_value = "30d", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    pub control_retention: Duration,
+    /// How old the audit of live control becomes.
+    #[arg(long, env = "WEIR_AUDIT_RETENTION", default_value = "400d", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    pub audit_retention: Duration,
 }
 
 /// What is done with zones.
@@ -174,9 +250,18 @@ pub struct Serve {
     /// Where filters connect (gRPC).
     #[arg(long, env = "WEIR_GRPC_LISTEN", default_value = "127.0.0.1:7071", value_name = "HOST:PORT")]
     grpc_listen: String,
-    /// Where operators and Prometheus connect (HTTP).
-    #[arg(long, env = "WEIR_ADMIN_LISTEN", default_value = "127.0.0.1:7070", value_name = "HOST:PORT")]
-    admin_listen: String,
+    #[command(flatten)]
+    admin: AdminListen,
+    /// Names by which browsers may call the admin listener, separated by commas; addresses and localhost always may be used.
+    #[arg(
+        long,
+        env = "WEIR_ADMIN_HOSTS",
+        default_value = "",
+        hide_default_value = true,
+        value_parser = Hosts::parse,
+        value_name = "NAMES"
+    )]
+    admin_hosts: Hosts,
     /// Where applications connect (HTTP).
     #[arg(long, env = "WEIR_HTTP_LISTEN", default_value = "127.0.0.1:7072", value_name = "HOST:PORT")]
     http_listen: String,
@@ -228,6 +313,16 @@ pub struct Serve {
     /// when they change.
     #[arg(long, env = "WEIR_RATE_LIMITS_FILE", value_name = "PATH")]
     rate_limits_file: Option<PathBuf>,
+    /// Where spans go, by OpenTelemetry's OTLP over gRPC: http://host:4317 or https://host:4317. Without it, and without
+    /// OTEL_EXPORTER_OTLP_ENDPOINT, none are made.
+    #[arg(
+        long,
+        env = "WEIR_OTLP_ENDPOINT",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "URL"
+    )]
+    otlp_endpoint: String,
     /// Speak to the database every 300 ms or so, for tests that wait for it.
     #[arg(long, hide = true)]
     test_cadence: bool,
@@ -258,6 +353,9 @@ pub enum Unusable {
     /// One half of a pair.
     #[error("{0} is set, and {1} is not; TLS needs both")]
     TlsHalf(&'static str, &'static str),
+    /// Spans are wanted, and cannot be made.
+    #[error("{0}")]
+    Telemetry(#[from] weir_aggregator::telemetry::OptionsError),
     /// Nothing tells which database.
     #[error(
         "no database is set; set WEIR_DATABASE_URL or --database-url, as in mysql://user:password@host/database or \
@@ -314,6 +412,7 @@ impl Serve {
             return Err(Unusable::ReplicaAlone);
         }
         let doors = self.doors()?;
+        let telemetry = TelemetryOptions::read(&self.otlp_endpoint, |name| std::env::var(name).ok())?;
         let database = self.database.of_region(self.replica, self.region.clone());
         let cadence = if self.test_cadence { Cadence::for_tests() } else { Cadence::default() };
         Ok(Settings {
@@ -322,9 +421,11 @@ impl Serve {
             migrate: self.migrate,
             cadence,
             doors,
+            telemetry,
             region: self.region,
             grpc_listen: self.grpc_listen,
-            admin_listen: self.admin_listen,
+            admin_listen: self.admin.admin_listen,
+            admin_hosts: self.admin_hosts,
             token: Some(self.token).filter(|token| !token.is_empty()),
             limits: RegionLimits { max_keys: self.max_keys, ..RegionLimits::default() },
         })

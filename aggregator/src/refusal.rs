@@ -6,7 +6,7 @@ use subtle::ConstantTimeEq;
 use tonic::Code;
 use weir_core::exact::MAX_CHARGES;
 use weir_core::key::OriginId;
-use weir_core::wire::{Hello, MAX_FRAME_CELLS, PROTOCOL_VERSION};
+use weir_core::wire::{Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, PROTOCOL_VERSION};
 
 /// Why a stream ends although its peer would go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +47,9 @@ pub enum Refusal {
     /// Over the cap of a frame.
     #[error("{0} withdrawals in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyWithdrawals(usize),
+    /// Over the cap of a frame.
+    #[error("{0} bans in one frame; at most {MAX_FRAME_CONTROLS} are allowed")]
+    TooManyBans(usize),
     /// Over the cap of a question.
     #[error("{0} charges in one ask; at most {MAX_CHARGES} are allowed")]
     TooManyCharges(usize),
@@ -77,6 +80,7 @@ impl Refusal {
             Refusal::TooManyConsults(_) => "too_many_consults",
             Refusal::TooManyAsks(_) => "too_many_asks",
             Refusal::TooManyWithdrawals(_) => "too_many_withdrawals",
+            Refusal::TooManyBans(_) => "too_many_bans",
             Refusal::TooManyCharges(_) => "too_many_charges",
             Refusal::Unsteady => "unsteady",
             Refusal::Malformed(_) => "malformed",

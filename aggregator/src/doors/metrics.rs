@@ -53,6 +53,10 @@ pub enum Route {
     Limits,
     /// The ledger's history.
     Ledger,
+    /// Live control.
+    Overrides,
+    /// Who changed live control.
+    Audit,
     /// The description of all this.
     OpenApi,
     /// Nothing that there is.
@@ -92,13 +96,23 @@ impl Files {
 }
 
 impl Route {
-    const ALL: [Route; 5] = [Route::Limit, Route::Limits, Route::Ledger, Route::OpenApi, Route::Unknown];
+    const ALL: [Route; 7] = [
+        Route::Limit,
+        Route::Limits,
+        Route::Ledger,
+        Route::Overrides,
+        Route::Audit,
+        Route::OpenApi,
+        Route::Unknown,
+    ];
 
     const fn word(self) -> &'static str {
         match self {
             Route::Limit => "limit",
             Route::Limits => "limits",
             Route::Ledger => "ledger",
+            Route::Overrides => "overrides",
+            Route::Audit => "audit",
             Route::OpenApi => "openapi",
             Route::Unknown => "unknown",
         }

@@ -8,6 +8,7 @@
 //!   sha256: 2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90
 //!   workspace: default
 //!   zones: [1, 2]      # of the ledger; or all; none if not given
+//!   control: true      # may read and change live control; false if not given
 //! ```
 //!
 //! Leaves to others: looking at the file (`follow`), what a refusal looks like (`http`, `rls`).
@@ -49,6 +50,7 @@ pub struct Caller {
     /// The only workspace that may be asked about; any without tokens.
     workspace: Option<Vec<u8>>,
     zones: Zones,
+    control: bool,
 }
 
 /// Which zones of the ledger may be used.
@@ -94,7 +96,7 @@ pub enum TokensError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
     /// Not the YAML that it should be.
-    #[error("it is not a list of {{name, sha256, workspace, zones}}: {0}")]
+    #[error("it is not a list of {{name, sha256, workspace, zones, control}}: {0}")]
     Yaml(String),
     /// Too many.
     #[error("it holds {0} tokens, more than {MAX_TOKENS}")]
@@ -123,6 +125,8 @@ struct RawEntry {
     workspace: String,
     #[serde(default)]
     zones: RawZones,
+    #[serde(default)]
+    control: bool,
 }
 
 #[derive(Deserialize)]
@@ -208,7 +212,8 @@ impl Tokens {
 
 impl Caller {
     /// Who asks where no tokens are set.
-    pub const ANYBODY: Caller = Caller { name: String::new(), workspace: None, zones: Zones::All };
+    pub const ANYBODY: Caller =
+        Caller { name: String::new(), workspace: None, zones: Zones::All, control: true };
 
     /// The workspace that this caller asks about when it names `asked`, or nothing; `None` if it may not.
     pub fn workspace<'a>(&'a self, asked: Option<&'a [u8]>) -> Option<&'a [u8]> {
@@ -217,6 +222,11 @@ impl Caller {
             (Some(own), None) => Some(own),
             (Some(own), Some(asked)) => (own == asked).then_some(asked),
         }
+    }
+
+    /// Whether this caller may see and change live control of its workspace.
+    pub fn may_control(&self) -> bool {
+        self.control
     }
 
     /// Whether this caller may use a zone of the ledger.
@@ -231,11 +241,18 @@ impl Caller {
 impl NewToken {
     /// A random token.
     pub fn new(name: &str, workspace: &str) -> NewToken {
+        NewToken::with(name, workspace, false)
+    }
+
+    /// The same, which may change live control if `control` says so.
+    pub fn with(name: &str, workspace: &str, control: bool) -> NewToken {
         let secret: [u8; 32] = rand::random();
         let token = format!("{PREFIX}{}", hex(&secret));
         let digest = hex(&Sha256::digest(token.as_bytes()));
-        let entry =
-            format!("- name: {name:?}\n  sha256: {digest}\n  workspace: {workspace:?}\n  zones: []\n");
+        let control = if control { "  control: true\n" } else { "" };
+        let entry = format!(
+            "- name: {name:?}\n  sha256: {digest}\n  workspace: {workspace:?}\n  zones: []\n{control}"
+        );
         NewToken { token, entry }
     }
 }
@@ -293,7 +310,8 @@ impl RawEntry {
             RawZones::These(_) => return Err("zones names more than 1000; \"all\" allows every one"),
             RawZones::Word(_) => return Err("zones is neither a list of numbers nor \"all\""),
         };
-        Ok((digest, Caller { name: self.name, workspace: Some(self.workspace.into_bytes()), zones }))
+        let (name, workspace, control) = (self.name, Some(self.workspace.into_bytes()), self.control);
+        Ok((digest, Caller { name, workspace, zones, control }))
     }
 }
 

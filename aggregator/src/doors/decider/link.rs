@@ -104,7 +104,7 @@ impl Door {
     fn open(&self) -> Link {
         let (frames, incoming) = mpsc::channel(MAX_FRAMES);
         let (outgoing, region) = outgoing::queue();
-        tokio::spawn(stream::run(self.shared.clone(), ReceiverStream::new(incoming), outgoing));
+        tokio::spawn(stream::run(self.shared.clone(), ReceiverStream::new(incoming), outgoing, None));
         Link { frames, region }
     }
 

@@ -6,11 +6,12 @@
 //! key. A door that nobody uses is no origin: it joins its region with the first question and leaves when none has come
 //! for a while, as each live origin narrows what the others may spend without asking.
 //!
-//! In reading order: `question` (what is asked, and what cannot be), `engine` (the limiter behind its lock), `link` (its
+//! In reading order: `question` (what is asked, and what cannot be), `controlled` (what operators say of it), `engine` (the limiter behind its lock), `link` (its
 //! stream), `windows` (a limiter's outcome as rulings), and here: all limits of a call together.
 //!
 //! Leaves to others: how questions come and answers go (`http`, `rls`), exact limits (`exact`).
 
+mod controlled;
 mod engine;
 mod link;
 mod question;
@@ -20,6 +21,8 @@ pub use question::{Answer, Failure, Question, QuestionError};
 
 use crate::exact::overturned;
 use crate::shared::Shared;
+use crate::telemetry::{self, around};
+use controlled::Controlled;
 use engine::Engine;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -28,7 +31,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
-use tracing::error;
+use tracing::{Instrument, error};
 use weir_core::exact::{AskId, Charge, Ruling, all_allowed};
 use weir_core::key::OriginId;
 use weir_core::limiter::MAX_CHECKS;
@@ -98,9 +101,29 @@ impl Decider {
         if questions.is_empty() {
             return Answer { allowed: true, rulings: Vec::new() };
         }
+        let shared = &self.door.shared;
+        let controls = shared.control.set();
+        if controls.is_empty() {
+            return self.decide_the_rest(questions, &vec![0; questions.len()], failure, within).await;
+        }
+        let controlled = Controlled::of(questions, &controls, shared.now());
+        if let Some(answer) = controlled.answer() {
+            return answer;
+        }
+        let answer = self.decide_the_rest(&controlled.questions, &controlled.epochs, failure, within).await;
+        controlled.complete(answer)
+    }
+
+    async fn decide_the_rest(
+        &self,
+        questions: &[Question],
+        epochs: &[u32],
+        failure: Failure,
+        within: Duration,
+    ) -> Answer {
         let deadline = Instant::now() + within;
         self.door.join_region(deadline).await;
-        let (windows, exact) = match split(questions) {
+        let (windows, exact) = match split(questions, epochs) {
             Ok(parts) => parts,
             Err(_) => return Answer::undecided(questions.len()),
         };
@@ -111,9 +134,10 @@ impl Decider {
             return Answer { allowed, rulings };
         }
         // Not to be cut short where the caller goes away: what was charged and must not be is to be taken back.
-        let door = self.door.clone();
-        let decided =
-            tokio::spawn(async move { door.decide_all(&windows, exact, failure, deadline).await }).await;
+        let (door, above) = (self.door.clone(), telemetry::current());
+        let deciding =
+            async move { around(above.as_ref(), door.decide_all(&windows, exact, failure, deadline)).await };
+        let decided = tokio::spawn(deciding.in_current_span()).await;
         decided.unwrap_or_else(|error| {
             error!(%error, "a decision failed");
             Answer::undecided(questions.len())
@@ -149,12 +173,12 @@ impl Exactly {
     }
 }
 
-fn split(questions: &[Question]) -> Result<(Windows, Exactly), QuestionError> {
+fn split(questions: &[Question], epochs: &[u32]) -> Result<(Windows, Exactly), QuestionError> {
     let mut windows = Windows::default();
     let mut exact = Exactly { charges: Vec::new(), places: Vec::new(), untried: Vec::new() };
-    for (place, question) in questions.iter().enumerate() {
-        match question.charge()? {
-            None => windows.add(question, place)?,
+    for (place, (question, epoch)) in questions.iter().zip(epochs).enumerate() {
+        match question.charge(*epoch)? {
+            None => windows.add(question, *epoch, place)?,
             Some(charge) => {
                 exact.charges.push(charge);
                 exact.places.push(place);

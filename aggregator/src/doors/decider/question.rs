@@ -4,6 +4,7 @@
 
 use weir_core::exact::{Charge, Limit, MAX_LOG_LIMIT, Ruling, Strategy, Verdict};
 use weir_core::key::{CEILING_RESOLUTION, Key, KeyError, KeyParts, MAX_TEXT_BYTES};
+use weir_core::rules::identifier_in_epoch;
 use weir_core::window::MAX_COUNT;
 
 /// One limit that a caller asks about.
@@ -85,30 +86,34 @@ impl Question {
             Strategy::Log if self.limit > MAX_LOG_LIMIT => return Err(QuestionError::LogLimit(self.limit)),
             Strategy::Log | Strategy::Window => {}
         }
-        match self.parts().check() {
+        match self.parts(0).check() {
             Err(KeyError::Duration(ms)) => Err(QuestionError::Duration(ms)),
             other => Ok(other?),
         }
     }
 
-    /// What it counts on.
-    pub(super) fn parts(&self) -> KeyParts<'_> {
+    /// What it counts on, in this epoch.
+    pub(super) fn parts(&self, epoch: u32) -> KeyParts<'_> {
         KeyParts {
             workspace: &self.workspace,
             namespace: &self.namespace,
             identifier: &self.identifier,
             duration_ms: self.duration_ms,
-            epoch: 0,
+            epoch,
             resolution: if self.ceiling { CEILING_RESOLUTION } else { 1 },
         }
     }
 
     /// As a charge, if the limit is held exactly.
-    pub(super) fn charge(&self) -> Result<Option<Charge>, QuestionError> {
+    pub(super) fn charge(&self, epoch: u32) -> Result<Option<Charge>, QuestionError> {
         let limit = match self.strategy {
             Strategy::Window => return Ok(None),
-            Strategy::Log => Limit::Log { key: Key::new(&self.parts())?, most: self.limit },
-            Strategy::Ledger { zone } => Limit::Ledger { zone, bucket: self.identifier.as_slice().into() },
+            Strategy::Log => Limit::Log { key: Key::new(&self.parts(epoch))?, most: self.limit },
+            Strategy::Ledger { zone } => {
+                let mut bucket = Vec::new();
+                identifier_in_epoch(&self.identifier, epoch, &mut bucket);
+                Limit::Ledger { zone, bucket: bucket.into() }
+            }
         };
         Ok(Some(Charge { limit, cost: self.cost.min(MAX_COUNT) }))
     }

@@ -39,10 +39,10 @@ pub(super) enum Said {
 }
 
 impl Window {
-    /// The window that `question` asks about; it stands at `place`.
-    fn of(question: &Question, place: usize) -> Result<Window, QuestionError> {
+    /// The window that `question` asks about, in this epoch; it stands at `place`.
+    fn of(question: &Question, epoch: u32, place: usize) -> Result<Window, QuestionError> {
         let mut key = Vec::with_capacity(MAX_KEY_BYTES);
-        let parts = question.parts();
+        let parts = question.parts(epoch);
         parts.encode(&mut key)?;
         let Question { duration_ms, limit, cost, .. } = *question;
         Ok(Window { key, cell_ms: parts.cell_ms(), duration_ms, limit, cost, places: vec![place] })
@@ -74,8 +74,8 @@ impl Window {
 impl Windows {
     /// Adds the window of a question that stands at `place`. What is asked of one window counts together: the sum of the
     /// costs against the lowest of the limits.
-    pub(super) fn add(&mut self, question: &Question, place: usize) -> Result<(), QuestionError> {
-        let window = Window::of(question, place)?;
+    pub(super) fn add(&mut self, question: &Question, epoch: u32, place: usize) -> Result<(), QuestionError> {
+        let window = Window::of(question, epoch, place)?;
         match self.0.iter_mut().find(|other| other.key == window.key) {
             Some(same) => {
                 same.cost = same.cost.saturating_add(window.cost);

@@ -63,9 +63,10 @@ impl Outcome {
             Verdict::Allowed => (true, None),
             Verdict::Denied { retry_after_ms } => (true, retry_after_ms),
         };
-        let limit = match question.strategy {
-            Strategy::Ledger { .. } => ruling.limit,
-            Strategy::Window | Strategy::Log => question.limit,
+        let limit = match (question.strategy, ruling.verdict) {
+            (Strategy::Window | Strategy::Log, Verdict::Undecided) => question.limit,
+            // Operators may have said another one.
+            _ => ruling.limit,
         };
         Outcome {
             success: ruling.is_allowed() || goes_on,

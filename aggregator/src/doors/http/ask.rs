@@ -251,14 +251,14 @@ fn required(
 
 /// The fields of an object that were not read yet. `None` from a reading method means that the field is wrong, and
 /// `Some(None)` that it is not there.
-struct Fields<'a> {
+pub(super) struct Fields<'a> {
     left: Vec<(Cow<'a, str>, Value<'a>)>,
     taken: Vec<&'static str>,
     check: Option<usize>,
 }
 
 impl<'a> Fields<'a> {
-    fn of(value: Value<'a>, check: Option<usize>, problems: &mut Problems) -> Option<Fields<'a>> {
+    pub(super) fn of(value: Value<'a>, check: Option<usize>, problems: &mut Problems) -> Option<Fields<'a>> {
         match value {
             Value::Object(left) => Some(Fields { left, taken: Vec::with_capacity(16), check }),
             _ => problems.wrong(
@@ -269,13 +269,13 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn take(&mut self, name: &'static str) -> Option<Value<'a>> {
+    pub(super) fn take(&mut self, name: &'static str) -> Option<Value<'a>> {
         self.taken.push(name);
         let place = self.left.iter().position(|(known, _)| known == name)?;
         Some(self.left.swap_remove(place).1)
     }
 
-    fn number(
+    pub(super) fn number(
         &mut self,
         name: &'static str,
         range: RangeInclusive<u64>,
@@ -291,7 +291,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn boolean(&mut self, name: &'static str, problems: &mut Problems) -> Option<Option<bool>> {
+    pub(super) fn boolean(&mut self, name: &'static str, problems: &mut Problems) -> Option<Option<bool>> {
         match self.take(name) {
             None => Some(None),
             Some(Value::Bool(value)) => Some(Some(value)),
@@ -307,7 +307,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn span(
+    pub(super) fn span(
         &mut self,
         name: &'static str,
         range: RangeInclusive<u64>,
@@ -330,7 +330,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn text(
+    pub(super) fn text(
         &mut self,
         name: &'static str,
         most: usize,
@@ -367,7 +367,7 @@ impl<'a> Fields<'a> {
     }
 
     /// What is left was given twice, or means nothing.
-    fn end(self, problems: &mut Problems) {
+    pub(super) fn end(self, problems: &mut Problems) {
         for (name, _) in &self.left {
             let reason = match self.taken.iter().any(|taken| taken == name) {
                 true => "given more than once",
@@ -380,10 +380,10 @@ impl<'a> Fields<'a> {
 }
 
 #[derive(Default)]
-struct Problems(Vec<FieldProblem>);
+pub(super) struct Problems(pub(super) Vec<FieldProblem>);
 
 impl Problems {
-    fn add(&mut self, check: Option<usize>, name: &str, message: impl Into<String>) {
+    pub(super) fn add(&mut self, check: Option<usize>, name: &str, message: impl Into<String>) {
         if self.0.len() == MAX_PROBLEMS {
             return;
         }
@@ -395,7 +395,7 @@ impl Problems {
         self.0.push(FieldProblem { field, message: message.into() });
     }
 
-    fn wrong<T>(&mut self, check: Option<usize>, name: &str, message: String) -> Option<T> {
+    pub(super) fn wrong<T>(&mut self, check: Option<usize>, name: &str, message: String) -> Option<T> {
         self.add(check, name, message);
         None
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! POST /v1/limit        one limit          POST /v1/limits    up to 100, all or nothing
 //! GET /v1/ledger/{id}   one transaction    GET /v1/ledger?…   a bucket's history
+//! GET, PUT, DELETE /v1/overrides, GET /v1/overrides/audit   live control
 //! GET /openapi.json     all of this, for programs
 //!
 //! bytes ─ value ─ ask: what is asked ─ Decider ─ answer ─ bytes
@@ -10,7 +11,7 @@
 //! ```
 //!
 //! In reading order: this file (a connection's life), `routes` (from a request to its answer), `ask` and `value` (what is
-//! asked), `answer`, `ledger`, `problem`, `body`.
+//! asked), `answer`, `ledger`, `overrides`, `problem`, `body`.
 //!
 //! Leaves to others: connections and their timeouts (`listen`), who may ask (`super::tokens`), deciding
 //! (`super::decider`).
@@ -19,6 +20,7 @@ mod answer;
 mod ask;
 mod body;
 mod ledger;
+mod overrides;
 mod problem;
 mod routes;
 mod value;
@@ -28,12 +30,14 @@ pub use ask::{
     Asked, MAX_CHECKS, MAX_NAMESPACE_BYTES, MAX_PART_BYTES, MAX_PARTS, OnFailure, parse_limit, parse_limits,
 };
 pub use ledger::{HistoryQuery, Ledger, parse_history};
+pub use overrides::Desk as OverridesDesk;
 pub use problem::{FieldProblem, Problem};
 pub use routes::{MAX_LIMIT_BYTES, MAX_LIMITS_BYTES};
 
 use super::Decider;
 use super::tokens::Tokens;
 use crate::listen::{Connection, Listener, Patience};
+use crate::request_log;
 use crate::serve::draining;
 use crate::shared::Shared;
 use crate::tls::{Protocol, Tls};
@@ -43,7 +47,7 @@ use hyper_util::rt::TokioIo;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tracing::debug;
+use tracing::{Instrument, debug};
 
 /// Most connections at one time; further ones wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 4_096;
@@ -68,6 +72,8 @@ pub struct HttpDoor {
     pub tokens: Arc<Tokens>,
     /// What the ledger recorded, if there is one.
     pub ledger: Option<Arc<Ledger>>,
+    /// Where live control is changed.
+    pub overrides: Arc<overrides::Desk>,
 }
 
 /// Serves until the program drains and every connection has ended.
@@ -92,7 +98,8 @@ async fn serve_connection(door: HttpDoor, connection: Connection) {
         turn.begin();
         let turn = &turn;
         async move {
-            let answer = routes::handle(door, request).await;
+            let span = request_log::of_headers(request.headers());
+            let answer = routes::handle(door, request).instrument(span).await;
             turn.end();
             Ok::<_, std::convert::Infallible>(answer)
         }

@@ -5,10 +5,12 @@
 use super::answer::Checked;
 use super::ask::{Asked, parse_limit, parse_limits};
 use super::problem::{Problem, json};
-use super::{HttpDoor, body, ledger};
+use super::{HttpDoor, body, ledger, overrides};
 use crate::doors::metrics::Route;
 use crate::doors::tokens::Caller;
+use crate::hosts::Hosts;
 use crate::metrics::{Door, DoorResult};
+use crate::telemetry::around;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderValue};
@@ -26,8 +28,11 @@ pub const MAX_LIMITS_BYTES: usize = 256 * 1024;
 const OPENAPI: &[u8] = include_bytes!("openapi.json");
 
 /// What there is.
-const PATHS: &str =
-    "there are POST /v1/limit, POST /v1/limits, GET /v1/ledger, GET /v1/ledger/{id} and GET /openapi.json";
+const PATHS: &str = "there are POST /v1/limit, POST /v1/limits, GET /v1/ledger, GET /v1/ledger/{id}, GET /v1/overrides, \
+                     PUT /v1/overrides, DELETE /v1/overrides, GET /v1/overrides/audit and GET /openapi.json";
+
+const WRONG_HOST: &str = "without tokens (--tokens-file) this door may be called by an address or by localhost; the \
+                          request's Host is neither, so a web page of another name may have sent it";
 
 type Answered = Response<Full<Bytes>>;
 
@@ -36,8 +41,13 @@ pub(super) async fn handle(door: &HttpDoor, request: Request<Incoming>) -> Answe
     let began = Instant::now();
     let (head, mut body) = request.into_parts();
     let found = find(head.uri.path());
+    let path = found.as_ref().and_then(Found::path);
+    let span = door.shared.telemetry.http(head.method.as_str(), path, &head.headers);
     let answered = match &found {
-        Some(route) => answer(door, route, &head, &mut body).await,
+        _ if !may_call(door, &head) => {
+            Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "wrong_host", WRONG_HOST))
+        }
+        Some(route) => around(span.as_ref(), answer(door, route, &head, &mut body)).await,
         None => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", format!("no such path; {PATHS}"))),
     };
     let response = match answered {
@@ -54,18 +64,42 @@ pub(super) async fn handle(door: &HttpDoor, request: Request<Incoming>) -> Answe
         }
     };
     let route = found.map_or(Route::Unknown, |found| found.0);
+    span.into_iter().for_each(|span| span.responded(response.status().as_u16()));
     door.shared.metrics.doors.answered(route, response.status().as_u16(), began.elapsed());
     response
 }
 
+/// Whether nothing speaks for a web page whose own name leads here; it would have no token.
+fn may_call(door: &HttpDoor, head: &Parts) -> bool {
+    door.tokens.are_asked_for() || Hosts::default().allow(&head.uri, &head.headers)
+}
+
 /// A route, and what its path names.
 struct Found<'a>(Route, Option<&'a str>);
+
+impl Found<'_> {
+    /// The path with what it names left out.
+    fn path(&self) -> Option<&'static str> {
+        match self {
+            Found(Route::Limit, _) => Some("/v1/limit"),
+            Found(Route::Limits, _) => Some("/v1/limits"),
+            Found(Route::Ledger, None) => Some("/v1/ledger"),
+            Found(Route::Ledger, Some(_)) => Some("/v1/ledger/{id}"),
+            Found(Route::Overrides, _) => Some("/v1/overrides"),
+            Found(Route::Audit, _) => Some("/v1/overrides/audit"),
+            Found(Route::OpenApi, _) => Some("/openapi.json"),
+            Found(Route::Unknown, _) => None,
+        }
+    }
+}
 
 fn find(path: &str) -> Option<Found<'_>> {
     match path {
         "/v1/limit" => Some(Found(Route::Limit, None)),
         "/v1/limits" => Some(Found(Route::Limits, None)),
         "/v1/ledger" => Some(Found(Route::Ledger, None)),
+        "/v1/overrides" => Some(Found(Route::Overrides, None)),
+        "/v1/overrides/audit" => Some(Found(Route::Audit, None)),
         "/openapi.json" => Some(Found(Route::OpenApi, None)),
         _ => {
             let id = path.strip_prefix("/v1/ledger/")?;
@@ -80,12 +114,13 @@ async fn answer(
     head: &Parts,
     body: &mut Incoming,
 ) -> Result<Answered, Problem> {
-    let (method, name) = match route {
-        Route::Limit | Route::Limits => (Method::POST, "POST"),
-        Route::Ledger | Route::OpenApi | Route::Unknown => (Method::GET, "GET"),
+    let (methods, names): (&[Method], _) = match route {
+        Route::Limit | Route::Limits => (&[Method::POST], "POST"),
+        Route::Overrides => (&[Method::GET, Method::PUT, Method::DELETE], "GET, PUT, DELETE"),
+        Route::Ledger | Route::Audit | Route::OpenApi | Route::Unknown => (&[Method::GET], "GET"),
     };
-    if head.method != method {
-        return Err(Problem::method(name));
+    if !methods.contains(&head.method) {
+        return Err(Problem::method(names));
     }
     if *route == Route::OpenApi {
         return Ok(openapi());
@@ -95,6 +130,7 @@ async fn answer(
         (Route::Ledger, Some(id)) => {
             ledger::one(door.ledger.as_deref(), id, &caller).await.map(|found| json(StatusCode::OK, &found))
         }
+        (Route::Overrides | Route::Audit, _) => control(door, *route, &caller, head, body).await,
         (Route::Ledger, None) => {
             let query = head.uri.query().unwrap_or_default();
             let found = ledger::several(door.ledger.as_deref(), query, &caller).await;
@@ -102,6 +138,26 @@ async fn answer(
         }
         _ => decide(door, *route, &caller, head, body).await,
     }
+}
+
+async fn control(
+    door: &HttpDoor,
+    route: Route,
+    caller: &Caller,
+    head: &Parts,
+    body: &mut Incoming,
+) -> Result<Answered, Problem> {
+    let query = head.uri.query().unwrap_or_default();
+    let answer = match (route, &head.method) {
+        (Route::Audit, _) => overrides::audit(door, query, caller).await,
+        (_, &Method::PUT) => {
+            check_type(&head.headers)?;
+            overrides::put(door, body, caller).await
+        }
+        (_, &Method::DELETE) => overrides::delete(door, query, caller).await,
+        _ => overrides::list(door, query, caller).await,
+    };
+    answer.map(|answer| json(StatusCode::OK, &answer))
 }
 
 async fn decide(

@@ -279,7 +279,7 @@ fn status(shown: &RateLimit, ruling: Option<&Ruling>, shadow: bool) -> Descripto
     let over = is_denied(&ruling) && !shadow;
     DescriptorStatus {
         code: if over { Code::OverLimit } else { Code::Ok } as i32,
-        current_limit: Some(shown.clone()),
+        current_limit: Some(applied_limit(shown, &ruling)),
         limit_remaining: u32::try_from(ruling.remaining).unwrap_or(u32::MAX),
         duration_until_reset: Some(ProtoDuration {
             seconds: i64::try_from(ruling.reset_ms / 1_000).unwrap_or(i64::MAX),
@@ -287,6 +287,15 @@ fn status(shown: &RateLimit, ruling: Option<&Ruling>, shadow: bool) -> Descripto
             nanos: (ruling.reset_ms % 1_000) as i32 * 1_000_000,
         }),
     }
+}
+
+/// Operators may have said another limit than the configuration, and what is left is left of that.
+fn applied_limit(shown: &RateLimit, ruling: &Ruling) -> RateLimit {
+    let requests_per_unit = match ruling.verdict {
+        Verdict::Undecided => shown.requests_per_unit,
+        _ => u32::try_from(ruling.limit).unwrap_or(u32::MAX),
+    };
+    RateLimit { requests_per_unit, ..shown.clone() }
 }
 
 fn passes(limit_remaining: u32) -> DescriptorStatus {

@@ -10,7 +10,9 @@ use crate::doors::decider::Decider;
 use crate::doors::tokens::Caller;
 use crate::grpc::refuse_other_method;
 use crate::metrics::{Door, DoorResult};
+use crate::request_log;
 use crate::shared::Shared;
+use crate::telemetry::around;
 use crate::throttle::Throttle;
 use std::convert::Infallible;
 use std::future::ready;
@@ -22,7 +24,7 @@ use tonic::metadata::MetadataMap;
 use tonic::server::{Grpc, NamedService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
-use tracing::warn;
+use tracing::{Instrument, warn};
 
 /// Largest request that is decoded: Envoy takes headers of 60 KiB together where nothing else is set, and several
 /// descriptors may bring the same one.
@@ -72,16 +74,22 @@ impl RateLimitService {
         B::Error: Into<StdError> + Send + 'static,
     {
         let outcome = Arc::default();
+        let span = self.shared.telemetry.rpc(SERVICE, METHOD, request.headers());
         let response = match self.gate.admit(&MetadataMap::from_headers(request.headers().clone())) {
             Ok(caller) => {
                 let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };
                 let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
                 let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_REQUEST_BYTES);
                 let late = |_| Status::deadline_exceeded("the call took too long").into_http();
-                tokio::time::timeout(MAX_CALL, grpc.unary(call, request)).await.unwrap_or_else(late)
+                let called = around(span.as_ref(), grpc.unary(call, request));
+                tokio::time::timeout(MAX_CALL, called).await.unwrap_or_else(late)
             }
             Err(status) => status.into_http(),
         };
+        if let Some(span) = span {
+            let status = Status::from_header_map(response.headers());
+            span.returned(status.map_or(0, |status| status.code() as i32));
+        }
         self.count(outcome.get().copied(), &response);
         response
     }
@@ -188,8 +196,8 @@ where
         if let Some(refused) = refuse_other_method(&request, SERVICE, METHOD) {
             return Box::pin(ready(Ok(refused)));
         }
-        let service = self.clone();
-        Box::pin(async move { Ok(service.serve(request).await) })
+        let (service, span) = (self.clone(), request_log::of_headers(request.headers()));
+        Box::pin(async move { Ok(service.serve(request).await) }.instrument(span))
     }
 }
 

@@ -1,0 +1,83 @@
+//! Live control as it is told: plain objects, in which what does not matter is not there.
+
+use crate::database::{Action, Audited, StoredControl, said};
+use serde_json::{Map, Value, json};
+use weir_core::control::{Slot, Target, Who};
+
+/// A control.
+pub(super) fn stored(stored: &StoredControl) -> Value {
+    let control = &stored.control;
+    let mut told = place(&control.target);
+    let (name, value) = said(&control.effect);
+    told.insert(name.to_owned(), value);
+    if let Some(expires) = control.expires {
+        told.insert("expires_at".to_owned(), expires.0.into());
+    }
+    for (name, value) in [
+        ("reason", stored.reason.as_str().into()),
+        ("author", stored.author.as_str().into()),
+        ("automatic", stored.automatic.into()),
+        ("revision", control.revision.into()),
+        ("created_at", stored.created_at.into()),
+        ("updated_at", stored.updated_at.into()),
+    ] {
+        told.insert(name.to_owned(), value);
+    }
+    Value::Object(told)
+}
+
+/// A change.
+pub(super) fn audited(change: &Audited) -> Value {
+    let kind = match change.slot {
+        Slot::Override => "override",
+        Slot::Credit => "credit",
+        Slot::Reset => "reset",
+        Slot::Shadow => "shadow",
+    };
+    let mut told = json!({
+        "id": change.id,
+        "at": change.created_at,
+        "author": change.author,
+        "automatic": change.automatic,
+        "region": change.region,
+        "action": match change.action { Action::Set => "set", Action::Deleted => "deleted" },
+        "kind": kind,
+        "workspace": change.workspace,
+        "revision": change.revision,
+        "reason": change.reason,
+    });
+    let scope = if change.slot == Slot::Shadow { "rule" } else { "namespace" };
+    put(&mut told, scope, Some(change.scope.as_str().into()));
+    let text = |text: &String| Some(Value::from(text.as_str())).filter(|_| !text.is_empty());
+    put(&mut told, "identifier", text(&change.identifier));
+    put(&mut told, "network", text(&change.network));
+    put(&mut told, "window", (change.window_ms > 0).then(|| change.window_ms.into()));
+    put(&mut told, "before", serde_json::from_str(&change.was).ok());
+    put(&mut told, "after", serde_json::from_str(&change.is_now).ok());
+    told
+}
+
+/// Adds a field, if it has a value.
+pub(super) fn put(told: &mut Value, name: &str, value: Option<Value>) {
+    if let (Value::Object(fields), Some(value)) = (told, value) {
+        fields.insert(name.to_owned(), value);
+    }
+}
+
+fn place(target: &Target) -> Map<String, Value> {
+    let mut told = Map::new();
+    told.insert("workspace".to_owned(), target.workspace.as_str().into());
+    let (scope, who) = match &target.who {
+        Who::Identifier(text) => ("namespace", Some(("identifier", text.clone()))),
+        Who::Network(network) => ("namespace", Some(("network", network.to_string()))),
+        Who::Rule => ("rule", None),
+    };
+    told.insert(scope.to_owned(), target.scope.as_str().into());
+    if let Some((name, text)) = who {
+        told.insert(name.to_owned(), text.into());
+    }
+    if let Some(window_ms) = target.window_ms {
+        told.insert("window".to_owned(), window_ms.into());
+    }
+    told
+}

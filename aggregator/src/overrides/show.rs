@@ -1,0 +1,182 @@
+//! Live control as lines for people.
+//!
+//! Leaves to others: asking (`client`).
+
+use serde_json::Value;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// A table, its columns as wide as they have to be; the last one as it comes.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain(head.get(column).map(|name| name.len())).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        format!("{}\n", line.trim_end())
+    };
+    let mut table = line(&mut head.iter().copied());
+    for row in rows {
+        table += &line(&mut row.iter().map(String::as_str));
+    }
+    table
+}
+
+/// Controls that are in force.
+pub fn overrides(found: &[Value]) -> String {
+    let row = |entry: &Value| {
+        let when = entry["expires_at"].as_u64().map_or("never".to_owned(), moment);
+        vec![
+            scope(entry),
+            who(entry),
+            what(entry),
+            when,
+            number(entry, "revision"),
+            text(entry, "author"),
+            text(entry, "reason"),
+        ]
+    };
+    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+    table(&["NAMESPACE", "WHO", "WHAT", "EXPIRES", "REVISION", "BY", "REASON"], &rows)
+}
+
+/// Changes.
+pub fn audit(found: &[Value]) -> String {
+    let state = |entry: &Value| if entry.is_null() { "-".to_owned() } else { what(entry) };
+    let row = |entry: &Value| {
+        vec![
+            entry["at"].as_u64().map_or("-".to_owned(), moment),
+            text(entry, "author"),
+            text(entry, "region"),
+            text(entry, "action"),
+            scope(entry),
+            who(entry),
+            state(&entry["before"]),
+            state(&entry["after"]),
+            text(entry, "reason"),
+        ]
+    };
+    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+    table(&["TIME", "BY", "REGION", "ACTION", "NAMESPACE", "WHO", "BEFORE", "AFTER", "REASON"], &rows)
+}
+
+/// What a change came to.
+pub fn changed(answer: &Value) -> String {
+    let revision = number(answer, "revision");
+    let now = &answer["override"];
+    if answer["changed"] == false {
+        let said = if now.is_null() { "it was deleted".to_owned() } else { sentence(now) };
+        return format!("nothing changed: {said} (revision {revision})\n");
+    }
+    let said = match (now.is_null(), &answer["before"]) {
+        (true, before) => format!("deleted: {}", sentence(before)),
+        (false, Value::Null) => sentence(now),
+        (false, before) => format!("{}; it was {}", sentence(now), what(before)),
+    };
+    let reach = match answer["known"] == true {
+        true => "this region's filters are being told, the others hear of it with their next import",
+        false => "this region has not read it back yet; all hear of it with their next import",
+    };
+    format!("{said} (revision {revision}); {reach}\n")
+}
+
+fn sentence(entry: &Value) -> String {
+    let until = entry["expires_at"].as_u64().map(|ms| format!(" until {}", moment(ms))).unwrap_or_default();
+    let place = match entry["rule"].as_str() {
+        Some(rule) => format!("rule {}", safe(rule)),
+        None => format!("{} in {}", who(entry), scope(entry)),
+    };
+    format!("{} for {place} of {}{until}", what(entry), text(entry, "workspace"))
+}
+
+fn what(entry: &Value) -> String {
+    let window = entry["window"]
+        .as_u64()
+        .map(|ms| format!(" in {}", humantime::format_duration(Duration::from_millis(ms))));
+    let amount = |name: &str| entry[name].as_u64().map(|amount| format!("{name} {amount}"));
+    let word = |name: &str| (entry[name] == true).then(|| name.to_owned());
+    let shadow = entry["shadow"].as_bool().map(|on| format!("shadow {}", if on { "on" } else { "off" }));
+    let said =
+        amount("limit").or_else(|| amount("credit")).or_else(|| word("exempt")).or_else(|| word("ban"));
+    let said = said.or_else(|| word("reset")).or(shadow).unwrap_or_else(|| "-".to_owned());
+    format!("{said}{}", window.unwrap_or_default())
+}
+
+fn who(entry: &Value) -> String {
+    let who = entry["identifier"].as_str().or_else(|| entry["network"].as_str());
+    who.map_or_else(|| "(rule)".to_owned(), safe)
+}
+
+fn scope(entry: &Value) -> String {
+    entry["namespace"].as_str().or_else(|| entry["rule"].as_str()).map(safe).unwrap_or_default()
+}
+
+fn text(entry: &Value, name: &str) -> String {
+    entry[name].as_str().map(safe).unwrap_or_default()
+}
+
+fn number(entry: &Value, name: &str) -> String {
+    entry[name].as_u64().unwrap_or_default().to_string()
+}
+
+/// A line for each, whatever is written in it.
+fn safe(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
+fn moment(unix_ms: u64) -> String {
+    // Beyond the year 9999 there are no such texts.
+    let at = UNIX_EPOCH + Duration::from_millis(unix_ms.min(253_402_300_799_000));
+    humantime::format_rfc3339_seconds(at).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_line_for_each() {
+        let found = [
+            json!({"workspace": "w", "namespace": "per-key", "identifier": "alice\n", "limit": 5, "window": 60_000,
+                   "expires_at": 1_800_000_000_000_u64, "revision": 7, "author": "ann", "reason": "launch"}),
+            json!({"workspace": "w", "rule": "per-key", "shadow": false, "revision": 12, "author": "bob", "reason": ""}),
+        ];
+        let expected = "\
+NAMESPACE  WHO      WHAT           EXPIRES               REVISION  BY   REASON
+per-key    alice\\n  limit 5 in 1m  2027-01-15T08:00:00Z  7         ann  launch
+per-key    (rule)   shadow off     never                 12        bob
+";
+        assert_eq!(overrides(&found), expected);
+        let change = json!({"at": 1_800_000_000_000_u64, "author": "ann", "region": "r", "action": "deleted",
+                            "namespace": "n", "identifier": "a", "before": {"ban": true}, "reason": "over"});
+        assert!(
+            audit(&[change]).contains("ann  r       deleted  n          a    ban     -      over"),
+            "{}",
+            audit(&[])
+        );
+    }
+
+    #[test]
+    fn what_a_change_came_to() {
+        let entry = json!({"workspace": "w", "namespace": "n", "identifier": "a", "ban": true});
+        for (answer, part) in [
+            (
+                json!({"revision": 3, "changed": true, "known": true, "override": entry}),
+                "ban for a in n of w (revision 3); this",
+            ),
+            (
+                json!({"revision": 3, "changed": true, "known": false, "before": entry}),
+                "deleted: ban for a in n of w",
+            ),
+            (
+                json!({"revision": 3, "changed": false, "known": true, "override": entry}),
+                "nothing changed: ban for a",
+            ),
+        ] {
+            assert!(changed(&answer).contains(part), "{}", changed(&answer));
+        }
+    }
+}
