@@ -2,13 +2,14 @@
 //!
 //! Leaves to others: the query (`query`), HTTP (`admin`), the counts themselves (`weir_core::region`).
 
+use super::explain::canonical;
 use super::query::KeyQuery;
+use super::text::text;
 use crate::shared::Shared;
 use serde::Serialize;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_core::region::exchange::BASE;
 use weir_core::region::{CellState, Component, Explained};
-use weir_core::rules::identifier::canonical_identifier;
 use weir_core::time::UnixMs;
 use weir_core::window::{Position, Used};
 
@@ -67,8 +68,7 @@ struct Moment {
 /// Everything held of the key that is asked about, or nothing.
 pub fn explain(shared: &Shared, asked: &KeyQuery) -> Option<Explanation> {
     let now = shared.now();
-    let mut identifier = Vec::new();
-    canonical_identifier(&asked.identifier, &mut identifier);
+    let identifier = canonical(asked);
     let found = shared.explain(&asked.workspace, &asked.namespace, &identifier);
     if found.is_empty() {
         return None;
@@ -132,8 +132,4 @@ fn moment(at: UnixMs) -> Moment {
     const LAST_MS: u64 = 253_402_300_799_999;
     let time = UNIX_EPOCH + Duration::from_millis(at.0.min(LAST_MS));
     Moment { unix_ms: at.0, rfc3339: humantime::format_rfc3339_millis(time).to_string() }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,18 +1,30 @@
-//! HTTP for operators and Prometheus: `/healthz`, `/readyz`, `/metrics`, `/v1/keys`.
+//! HTTP for operators and Prometheus: `/healthz`, `/readyz`, `/metrics`, the page at `/` and what it shows as JSON under `/v1`.
 //!
 //! A client does not hold a connection for as long as it likes: the head of a request has to arrive in time, a connection
 //! lives for a bounded time, and there is a bounded number of them.
 //!
-//! Leaves to others: connections (`listen`), what is measured (`metrics`), what a key's explanation says ([`keys`]).
+//! What shows identifiers is shown only to those who call by an allowed name; probes and Prometheus may use any.
+//!
+//! Leaves to others: connections (`listen`), names (`hosts`), what is measured (`metrics`), what there is to see (`window`), what
+//! each page says of it ([`top`], [`explain`], [`rules`], [`parts`], [`keys`]).
 
+pub mod control;
+pub mod explain;
 pub mod keys;
+pub mod page;
+pub mod parts;
 pub mod query;
+pub mod rules;
+pub mod text;
+pub mod top;
 
+use crate::hosts::Hosts;
 use crate::listen::{Connection, Listener, Patience};
 use crate::shared::Shared;
 use crate::tls::Protocol;
-use axum::extract::{RawQuery, State};
-use axum::http::{StatusCode, header};
+use axum::extract::{RawQuery, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use axum::{Router, body};
@@ -37,9 +49,15 @@ pub const MAX_CONNECTIONS: usize = 128;
 /// Content type of Prometheus' text format as the metrics' encoder writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves for as long as the program runs.
-pub async fn serve(shared: Arc<Shared>, socket: TcpListener) {
-    let router = router(shared.clone());
+const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /metrics, /v1/keys, /v1/top, /v1/explain, /v1/rules \
+    and /v1/parts";
+
+const WRONG_HOST: &str = "this is shown to those who call by an address, by localhost, or by a name that --admin-hosts \
+    (WEIR_ADMIN_HOSTS) allows; the request's Host is none of these, so a web page of another name may have sent it";
+
+/// Serves for as long as the program runs; `hosts` are the names that it may be called by.
+pub async fn serve(shared: Arc<Shared>, hosts: Hosts, socket: TcpListener) {
+    let router = router(shared.clone(), hosts);
     let listener = Listener {
         door: "admin",
         socket,
@@ -52,18 +70,30 @@ pub async fn serve(shared: Arc<Shared>, socket: TcpListener) {
 }
 
 /// The paths and their answers.
-pub fn router(shared: Arc<Shared>) -> Router {
+pub fn router(shared: Arc<Shared>, hosts: Hosts) -> Router {
     Router::new()
+        .route("/v1/keys", get(keys_of))
+        .route("/v1/top", get(nearest))
+        .route("/v1/explain", get(explained))
+        .route(
+            "/v1/rules",
+            get(|State(shared): State<Arc<Shared>>| async move { Json(rules::rules(&shared).await) }),
+        )
+        .route(
+            "/v1/parts",
+            get(|State(shared): State<Arc<Shared>>| async move { Json(parts::parts(&shared).await) }),
+        )
+        .route("/", get(page::index))
+        .route("/page/{file}", get(page::file))
+        .route_layer(middleware::from_fn_with_state(Arc::new(hosts), called_well))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .route("/v1/keys", get(explain))
-        .fallback(|| async {
-            error(StatusCode::NOT_FOUND, "no such page; there are /healthz, /readyz, /metrics and /v1/keys")
-        })
+        .fallback(|| async { error(StatusCode::NOT_FOUND, NO_SUCH_PAGE) })
         .method_not_allowed_fallback(|| async {
             error(StatusCode::METHOD_NOT_ALLOWED, "this page is only read, with GET")
         })
+        .layer(middleware::map_response(harden))
         .with_state(shared)
 }
 
@@ -87,6 +117,14 @@ async fn serve_connection(router: Router, connection: Connection) {
     }
 }
 
+/// Lets pass who calls by an allowed name.
+async fn called_well(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    match hosts.allow(request.uri(), request.headers()) {
+        true => next.run(request).await,
+        false => error(StatusCode::MISDIRECTED_REQUEST, WRONG_HOST),
+    }
+}
+
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
     if shared.draining.borrow().is_some() {
         return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
@@ -99,19 +137,41 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     ([(header::CONTENT_TYPE, METRICS_TYPE)], body::Body::from(text)).into_response()
 }
 
-async fn explain(State(shared): State<Arc<Shared>>, RawQuery(raw): RawQuery) -> Response {
-    let asked = match query::KeyQuery::parse(raw.as_deref().unwrap_or_default()) {
-        Ok(asked) => asked,
-        Err(reason) => return error(StatusCode::BAD_REQUEST, &reason.to_string()),
-    };
-    match keys::explain(&shared, &asked) {
-        Some(found) => Json(found).into_response(),
-        None => error(
-            StatusCode::NOT_FOUND,
-            "nothing is known of this identifier: it was not used in this window or the last one, or it goes by \
-             another workspace or namespace",
-        ),
+async fn keys_of(State(shared): State<Arc<Shared>>, RawQuery(raw): RawQuery) -> Response {
+    match query::KeyQuery::parse(raw.as_deref().unwrap_or_default()) {
+        Ok(asked) => match keys::explain(&shared, &asked) {
+            Some(found) => Json(found).into_response(),
+            None => error(StatusCode::NOT_FOUND, explain::UNKNOWN),
+        },
+        Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
     }
+}
+
+async fn explained(State(shared): State<Arc<Shared>>, RawQuery(raw): RawQuery) -> Response {
+    match query::KeyQuery::parse(raw.as_deref().unwrap_or_default()) {
+        Ok(asked) => Json(explain::explain(&shared, &asked).await).into_response(),
+        Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
+    }
+}
+
+async fn nearest(State(shared): State<Arc<Shared>>, RawQuery(raw): RawQuery) -> Response {
+    match query::limit(raw.as_deref().unwrap_or_default()) {
+        Ok(limit) => Json(top::top(&shared, limit).await).into_response(),
+        Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
+    }
+}
+
+/// What is shown is of this moment, is no more than it says it is, and is for this page's own eyes.
+async fn harden(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
 }
 
 fn error(status: StatusCode, reason: &str) -> Response {

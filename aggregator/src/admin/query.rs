@@ -1,10 +1,11 @@
-//! The query of `/v1/keys`: which key is asked about, as bytes.
+//! The query of `/v1/keys` and `/v1/explain`: which key is asked about, as bytes; and that of `/v1/top`.
 //!
 //! Identifiers come from headers and need not be UTF-8, so the usual decoders into text would ask for another key.
 //!
 //! Leaves to others: what is known of the key (`keys`).
 
-use weir_core::key::MAX_TEXT_BYTES;
+use weir_core::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
+use weir_core::region::top::MAX_TOP;
 
 /// Which key is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +14,12 @@ pub struct KeyQuery {
     pub workspace: Vec<u8>,
     /// As in the rule.
     pub namespace: Vec<u8>,
-    /// As a request carries it.
+    /// As a request carries it, or as it is counted.
     pub identifier: Vec<u8>,
+    /// It is given as it is counted.
+    pub is_counted: bool,
+    /// The only window that matters.
+    pub window_ms: Option<u64>,
 }
 
 /// Why a query names no key.
@@ -25,9 +30,18 @@ pub enum QueryError {
         "missing: {0}; ask for /v1/keys?namespace=…&identifier=…, and &workspace=… if it is not \"default\""
     )]
     Missing(String),
-    /// Not one of the three.
-    #[error("unknown parameter {0:?}; there are workspace, namespace and identifier")]
+    /// Not one of these.
+    #[error("unknown parameter {0:?}; there are workspace, namespace, identifier (or counted) and window_ms")]
     Unknown(String),
+    /// No number, or not one that can be.
+    #[error("{0} is not a number from {1} to {2}")]
+    Number(&'static str, u64, u64),
+    /// The identifier is given in both forms.
+    #[error("identifier and counted are given; one is enough")]
+    Both,
+    /// Not the one that `/v1/top` has.
+    #[error("unknown parameter {0:?}; there is limit")]
+    UnknownOfTop(String),
     /// Given twice.
     #[error("{0} is given more than once")]
     Repeated(&'static str),
@@ -42,8 +56,8 @@ pub enum QueryError {
 impl KeyQuery {
     /// Reads a query string.
     pub fn parse(raw: &str) -> Result<KeyQuery, QueryError> {
-        const NAMES: [&str; 3] = ["workspace", "namespace", "identifier"];
-        let mut values: [Option<Vec<u8>>; 3] = [None, None, None];
+        const NAMES: [&str; 5] = ["workspace", "namespace", "identifier", "counted", "window_ms"];
+        let mut values: [Option<Vec<u8>>; 5] = [const { None }; 5];
         for pair in raw.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let found = NAMES.iter().zip(&mut values).find(|(known, _)| **known == name);
@@ -53,7 +67,14 @@ impl KeyQuery {
                 return Err(QueryError::Repeated(known));
             }
         }
-        let [workspace, namespace, identifier] = values;
+        let [workspace, namespace, raw, counted, window_ms] = values;
+        if raw.is_some() && counted.is_some() {
+            return Err(QueryError::Both);
+        }
+        let is_counted = counted.is_some();
+        let identifier = raw.or(counted);
+        let window_ms =
+            window_ms.map(|text| number("window_ms", &text, MIN_DURATION_MS, MAX_DURATION_MS)).transpose()?;
         let given = |value: &Option<Vec<u8>>| value.as_ref().is_some_and(|value| !value.is_empty());
         let missing: Vec<&str> = [("namespace", given(&namespace)), ("identifier", given(&identifier))]
             .iter()
@@ -68,8 +89,25 @@ impl KeyQuery {
                 return Err(QueryError::Long(name));
             }
         }
-        Ok(KeyQuery { workspace, namespace, identifier })
+        Ok(KeyQuery { workspace, namespace, identifier, is_counted, window_ms })
     }
+}
+
+/// How many keys `/v1/top` is to show: `limit`, all unless given.
+pub fn limit(raw: &str) -> Result<usize, QueryError> {
+    let mut limit = MAX_TOP as u64;
+    for pair in raw.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("limit", value)) => limit = number("limit", value.as_bytes(), 1, MAX_TOP as u64)?,
+            _ => return Err(QueryError::UnknownOfTop(pair.to_owned())),
+        }
+    }
+    Ok(usize::try_from(limit).unwrap_or(MAX_TOP))
+}
+
+fn number(name: &'static str, text: &[u8], least: u64, most: u64) -> Result<u64, QueryError> {
+    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    number.filter(|number| (least..=most).contains(number)).ok_or(QueryError::Number(name, least, most))
 }
 
 /// Undoes percent-encoding, with `+` for a space.
@@ -99,6 +137,8 @@ mod tests {
             workspace: workspace.to_vec(),
             namespace: namespace.to_vec(),
             identifier: identifier.to_vec(),
+            is_counted: false,
+            window_ms: None,
         }
     }
 
@@ -118,10 +158,39 @@ mod tests {
             ("namespace=n&namespace=n", Err(QueryError::Repeated("namespace"))),
             ("namespace=n&identifier=%f", Err(QueryError::Encoding("identifier"))),
             ("namespace=%zz&identifier=i", Err(QueryError::Encoding("namespace"))),
+            (
+                "namespace=n&counted=sha256%3Ax&window_ms=60000",
+                Ok(KeyQuery {
+                    is_counted: true,
+                    window_ms: Some(60_000),
+                    ..query(b"default", b"n", b"sha256:x")
+                }),
+            ),
+            ("namespace=n&counted=a&identifier=a", Err(QueryError::Both)),
+            (
+                "namespace=n&identifier=i&window_ms=1",
+                Err(QueryError::Number("window_ms", 1_000, 2_678_400_000)),
+            ),
             (&long, Err(QueryError::Long("namespace"))),
         ];
         for (raw, expected) in cases {
             assert_eq!(KeyQuery::parse(raw), expected, "{raw}");
         }
+    }
+
+    #[test]
+    fn limits() {
+        let wrong = Err(QueryError::Number("limit", 1, 100));
+        let cases = [
+            ("", Ok(100)),
+            ("limit=7", Ok(7)),
+            ("limit=0", wrong.clone()),
+            ("limit=101", wrong.clone()),
+            ("limit=x", wrong),
+        ];
+        for (raw, expected) in cases {
+            assert_eq!(limit(raw), expected, "{raw}");
+        }
+        assert_eq!(limit("a=1"), Err(QueryError::UnknownOfTop("a=1".into())));
     }
 }

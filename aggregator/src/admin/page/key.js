@@ -1,0 +1,196 @@
+// One key: what would happen to a request now, what was used over time, and by whom: Envoys and regions, with ages.
+
+import { h, meter, say, svg, table, textual } from "./dom.js";
+import * as words from "./words.js";
+
+const MAX_POINTS = 300;
+const UNKNOWN = "Nothing is known of this identifier: it was not used in this window or the last one, or it goes by another workspace or namespace.";
+/** What was used, as long as somebody looks: by key and window. */
+const timelines = new Map();
+
+export function key(query, raw) {
+  const path = `/v1/explain?${raw}`;
+  const name = query.get("counted") ?? query.get("identifier") ?? "";
+  const title = h("h1", { class: "identifier" }, name);
+  const where = h("p", { class: "muted" });
+  const control = h("ul", { class: "panel control", "aria-label": "Live control", hidden: "" });
+  const problem = h("p", { class: "panel empty", hidden: "" });
+  const windows = h("div", { class: "stack" });
+  const shown = new Map();
+  const element = h("div", { class: "view" }, h("p", {}, h("a", { href: "#/keys" }, "← All keys")), title, where, control, problem, windows);
+  function update(said) {
+    const body = said.body;
+    showControl(control, body);
+    // Who is banned or exempt uses nothing.
+    const wrong = said.error ?? (body.windows.length === 0 ? (control.hidden ? UNKNOWN : "It has used nothing in this window or the last one.") : null);
+    problem.hidden = !wrong;
+    windows.hidden = Boolean(wrong);
+    if (wrong) return say(problem, wrong);
+    say(title, body.identifier === "" ? "(everybody)" : body.identifier);
+    document.title = `${body.identifier} · Weir`;
+    say(where, `Namespace ${body.namespace}, workspace ${body.workspace}; as region ${body.region} sees it.`);
+    for (const window of body.windows) {
+      const id = `${window.duration_ms}/${window.epoch}/${window.resolution}`;
+      if (!shown.has(id)) {
+        shown.set(id, windowPanel(window, `${body.workspace}\n${body.namespace}\n${body.counted}\n${id}`));
+        windows.append(shown.get(id).element);
+      }
+      shown.get(id).update(window, body.now_unix_ms);
+    }
+  }
+  return { title: name || "Key", paths: [path], element, update };
+}
+
+/** What live control says of the key; of a window alone it says itself. */
+function showControl(list, body) {
+  const said = body ? sentences(body.control, body.now_unix_ms) : [];
+  list.hidden = said.length === 0;
+  const shown = said.join("\n");
+  if (list.dataset.shown === shown) return;
+  list.dataset.shown = shown;
+  list.replaceChildren(...said.map((sentence) => h("li", {}, sentence)));
+}
+
+function sentences(control, nowMs) {
+  const all = [];
+  if (control.banned) all.push(control.banned_until_unix_ms ? `Banned for ${words.time(Math.max(control.banned_until_unix_ms - nowMs, 0))} more.` : "Banned, for ever.");
+  if (control.exempt) all.push("Exempt: neither decided nor counted.");
+  if (control.limit !== null && control.limit !== undefined) all.push(`A limit of ${words.count(control.limit)} instead of the rule's.`);
+  if (control.credit > 0) all.push(`A credit of ${words.count(control.credit)} beyond the limit.`);
+  if (control.epoch > 0) all.push(`Reset: counted in epoch ${control.epoch}.`);
+  return all;
+}
+
+function windowPanel(window, id) {
+  const verdict = h("p", { class: "verdict" });
+  const bar = meter();
+  const use = h("p", { class: "use" });
+  const facts = h("dl", { class: "facts" });
+  const chart = h("div", { class: "chart" });
+  const cells = h("div", { class: "cells" });
+  const envoys = table({
+    caption: "Envoys",
+    columns: [
+      { id: "origin", title: "Envoy", cell: originCell },
+      { id: "cell", title: "In cell", cell: textual((part) => part.cell) },
+      { id: "own", title: "Used", kind: "number", cell: textual((part) => words.count(part.own)) },
+      { id: "age", title: "Grew", kind: "number", cell: textual((part) => words.ago(part.age_ms)) },
+    ],
+    keyOf: (part) => `${part.sequence} ${part.origin}`,
+    empty: "No Envoy of this region has used any.",
+  });
+  const regions = table({
+    caption: "Regions",
+    columns: [
+      { id: "region", title: "Region", cell: textual((one) => one.region + (one.own ? " (this one)" : "")) },
+      { id: "cell", title: "In cell", cell: textual((one) => one.cell) },
+      { id: "count", title: "Used", kind: "number", cell: textual((one) => words.count(one.count)) },
+      { id: "age", title: "Wrote", kind: "number", cell: textual((one) => words.ago(one.age_ms)) },
+    ],
+    keyOf: (one) => `${one.sequence} ${one.region}`,
+    empty: "No region has written of it. Regions write of keys past half their limit.",
+  });
+  const unknown = h("p", { class: "empty", hidden: "" });
+  const ceiling = window.resolution > 1 ? `, a ceiling of ${window.resolution} cells` : "";
+  const element = h("section", { class: "panel window" },
+    h("h2", {}, `Window of ${words.time(window.duration_ms)}${ceiling}${window.epoch ? `, epoch ${window.epoch}` : ""}`),
+    verdict, h("div", { class: "large" }, bar.element), use, facts,
+    h("h3", {}, "Used, as long as you look"), chart,
+    h("h3", {}, "Cells"), cells,
+    h("div", { class: "columns even" },
+      h("section", {}, h("h3", {}, "Envoys of this region"), envoys.element),
+      h("section", {}, h("h3", {}, "Regions, as they have written"), regions.element, unknown)));
+  return {
+    element,
+    update(now, nowMs) {
+      const level = now.limit === null || now.limit === undefined ? "low" : words.level(now.used, now.limit);
+      judge(verdict, now);
+      element.dataset.level = level;
+      bar.set(now.used, now.limit ?? Math.max(now.used, 1), level);
+      say(use, now.limit === null || now.limit === undefined ? `${words.count(now.used)} used` : `${words.count(now.used)} of ${words.count(now.limit)} used (${words.percent(now.used, now.limit)})`);
+      facts.replaceChildren(...factsOf(now, nowMs));
+      chart.replaceChildren(timeline(remember(id, nowMs, now.used), now.limit));
+      cells.replaceChildren(...now.cells.map((cell) => cellBar(cell, now.cells)));
+      const named = new Map(now.cells.map((cell) => [cell.sequence, cell.current ? "current" : words.clock(cell.start_unix_ms)]));
+      envoys.update([...now.cells].reverse().flatMap((cell) => cell.components.map((part) => ({ ...part, sequence: cell.sequence, cell: named.get(cell.sequence) }))));
+      regions.update([...now.regions].reverse().map((one) => ({ ...one, cell: named.get(one.sequence) ?? String(one.sequence) })));
+      unknown.hidden = !now.regions_unknown;
+      say(unknown, now.regions_unknown ? `Not known now: ${now.regions_unknown}.` : "");
+    },
+  };
+}
+
+function judge(verdict, window) {
+  const passes = window.passes;
+  verdict.dataset.passes = String(passes);
+  const control = window.control;
+  if (window.outdated) say(verdict, "Used before a reset: it no longer counts.");
+  else if (control.exempt) say(verdict, "✓ Every request passes: it is exempt.");
+  else if (control.banned && (window.wait_ms === null || window.wait_ms === undefined)) say(verdict, "✕ Every request is denied: it is banned.");
+  else if (passes === true) say(verdict, `✓ A request of cost 1 would pass. ${words.count(window.remaining)} left.`);
+  else if (passes === false && window.wait_ms !== null && window.wait_ms !== undefined) say(verdict, `✕ A request of cost 1 would be denied. It passes again in ${words.time(window.wait_ms)}, if nothing more is used.`);
+  else if (passes === false) say(verdict, "✕ Every request would be denied: the limit is 0.");
+  else say(verdict, "No limit is known here.");
+  if (passes === false && window.rules.length > 0 && window.rules.every((rule) => rule.shadow)) say(verdict, `${verdict.textContent} The rule is in shadow, so it passes all the same.`);
+}
+
+function factsOf(window, nowMs) {
+  const fact = (term, text) => h("div", {}, h("dt", {}, term), h("dd", {}, text));
+  const rules = window.rules.map((rule) => `${rule.name} (${words.count(rule.limit)}${rule.shadow ? ", shadow" : ""})`);
+  return [
+    fact("Limit", window.limit === null || window.limit === undefined ? "unknown" : words.count(window.limit)),
+    fact("Rules, before overrides", rules.length > 0 ? rules.join(", ") : "none told of"),
+    fact("By other regions", words.count(window.global_others)),
+    ...sentences(window.control, nowMs).map((sentence) => fact("Live control", sentence)),
+  ];
+}
+
+function originCell() {
+  const code = h("code");
+  const here = h("span", { class: "badge" }, "here");
+  return {
+    element: h("span", {}, code, " ", here),
+    update(part) {
+      say(code, part.origin.slice(0, 12));
+      code.title = part.origin;
+      here.hidden = !part.here;
+    },
+  };
+}
+
+function cellBar(cell, cells) {
+  const most = Math.max(1, ...cells.map((one) => one.regional_total + one.global_others));
+  const part = (kind, number) => {
+    const bar = h("span", { class: `part ${kind}` });
+    bar.style.setProperty("inline-size", `${(number / most) * 100}%`);
+    return bar;
+  };
+  const others = cell.global_others > 0 ? `, elsewhere ${words.count(cell.global_others)} (grew ${words.ago(cell.global_others_age_ms)})` : "";
+  return h("div", { class: "cell" },
+    h("span", { class: "when" }, `${words.clock(cell.start_unix_ms)} – ${words.clock(cell.end_unix_ms)}${cell.current ? " (now)" : ""}`),
+    h("span", { class: "parts", "aria-hidden": "true" }, part("here", cell.regional_total), part("others", cell.global_others)),
+    h("span", { class: "count" }, `here ${words.count(cell.regional_total)}${others}`));
+}
+
+function remember(id, now, used) {
+  const points = timelines.get(id) ?? [];
+  if (points.at(-1)?.[0] !== now) points.push([now, used]);
+  timelines.delete(id);
+  timelines.set(id, points.slice(-MAX_POINTS));
+  if (timelines.size > 20) timelines.delete(timelines.keys().next().value);
+  return timelines.get(id);
+}
+
+function timeline(points, limit) {
+  const [width, height] = [800, 120];
+  const most = Math.max(1, limit ?? 0, ...points.map(([, used]) => used)) * 1.1;
+  const [from, to] = [points[0][0], points.at(-1)[0]];
+  const x = (at) => (((at - from) / Math.max(to - from, 30_000)) * width).toFixed(1);
+  const y = (used) => (height - (used / most) * height).toFixed(1);
+  const line = points.map(([at, used]) => `${x(at)},${y(used)}`).join(" ");
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": `Used since ${words.clock(from)}` },
+    svg("polygon", { class: "area allowed", points: `0,${height} ${line} ${x(to)},${height}` }),
+    svg("polyline", { class: "line allowed", points: line }));
+  if (limit !== null && limit !== undefined) drawing.append(svg("line", { class: "limit", x1: 0, x2: width, y1: y(limit), y2: y(limit) }));
+  return h("figure", {}, drawing, h("figcaption", {}, h("span", {}, words.clock(from)), limit ? h("span", { class: "limit-note" }, `- - limit ${words.count(limit)}`) : null, h("span", {}, words.clock(to))));
+}

@@ -1,0 +1,113 @@
+// The page: which view is shown, its keyboard, and whether what is shown is of now. Leaves to others: the views.
+
+import * as data from "./data.js";
+import { say } from "./dom.js";
+import * as words from "./words.js";
+import { overview } from "./overview.js";
+import { keys } from "./keys.js";
+import { key } from "./key.js";
+import { rules } from "./rules.js";
+import { parts } from "./parts.js";
+
+const VIEWS = { overview, keys, key, rules, parts };
+const ORDER = ["overview", "keys", "rules", "parts"];
+const main = document.getElementById("main");
+const banner = document.getElementById("banner");
+const help = document.getElementById("help");
+let view = null;
+let wasLost = false;
+
+function route() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const name = Object.hasOwn(VIEWS, path) ? path : "overview";
+  return { name, query: new URLSearchParams(query), raw: query ?? "" };
+}
+
+function open() {
+  const { name, query, raw } = route();
+  const first = view === null;
+  view = { name, ...VIEWS[name](query, raw) };
+  main.replaceChildren(view.element);
+  document.title = `${view.title} · Weir`;
+  for (const link of document.querySelectorAll("nav a")) {
+    const isHere = link.dataset.view === (name === "key" ? "keys" : name);
+    if (isHere) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (!first) {
+    scrollTo(0, 0);
+    main.focus({ preventScroll: true });
+    data.soon();
+  }
+  draw();
+}
+
+function draw() {
+  const answers = view.paths.map((path) => data.said(path));
+  const region = answers.find((answer) => answer?.body?.region)?.body.region;
+  if (region) say(document.getElementById("region"), region);
+  if (answers.every((answer) => answer !== undefined)) view.update(...answers);
+  freshness();
+}
+
+/** How old is what is shown, and why. */
+function freshness() {
+  const { problem, since, paused } = data.state;
+  const ats = view.paths.map((path) => data.said(path)?.at).filter(Boolean);
+  const age = ats.length > 0 ? Date.now() - Math.min(...ats) : null;
+  const lost = problem !== null;
+  document.body.dataset.state = lost ? "lost" : paused ? "paused" : "live";
+  const fresh = age !== null && age < 3_000;
+  say(document.getElementById("age"), lost ? "no answer" : paused ? `paused, ${words.time(age ?? 0)} old` : fresh ? "live" : age === null ? "…" : words.ago(age));
+  document.getElementById("pause").setAttribute("aria-pressed", String(paused));
+  document.getElementById("pause").title = paused ? "Go on (p)" : "Pause (p)";
+  banner.hidden = !lost;
+  if (lost) {
+    const shown = age === null ? "Nothing is shown yet." : `What is shown is ${words.time(age)} old.`;
+    say(banner, `The aggregator does not answer (${problem}), since ${words.clock(since)}. ${shown} Asking again each second.`);
+  }
+  if (lost !== wasLost) say(document.getElementById("said"), lost ? "" : "The aggregator answers again.");
+  wasLost = lost;
+}
+
+function moveRow(by) {
+  const rows = [...main.querySelectorAll("a.row")].filter((row) => row.offsetParent !== null);
+  const at = rows.indexOf(document.activeElement);
+  rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by))]?.focus();
+}
+
+const SHORTCUTS = {
+  "/": () => main.querySelector("input[type=search]")?.focus(),
+  "?": () => help.showModal(),
+  p: () => data.pause(!data.state.paused),
+  j: () => moveRow(1),
+  k: () => moveRow(-1),
+  ArrowDown: () => moveRow(1),
+  ArrowUp: () => moveRow(-1),
+  ...Object.fromEntries(ORDER.map((name, at) => [String(at + 1), () => (location.hash = name === "overview" ? "#/" : `#/${name}`)])),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+  const field = event.target.matches("input, select, textarea");
+  if (field && event.key === "Escape") event.target.blur();
+  if (field && event.key === "ArrowDown" && event.target.type === "search") {
+    event.preventDefault();
+    moveRow(1);
+  }
+  if (field || !Object.hasOwn(SHORTCUTS, event.key)) return;
+  const inRows = document.activeElement.matches("a.row, body, main");
+  if (event.key.startsWith("Arrow") && !inRows) return;
+  event.preventDefault();
+  SHORTCUTS[event.key]();
+});
+document.getElementById("help-open").addEventListener("click", () => help.showModal());
+document.getElementById("pause").addEventListener("click", () => data.pause(!data.state.paused));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+addEventListener("hashchange", open);
+setInterval(freshness, 1_000);
+open();
+data.begin(() => view.paths, draw);

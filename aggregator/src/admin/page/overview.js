@@ -1,0 +1,74 @@
+// The most important at a glance: rates, keys at their limits, parts that are unwell.
+
+import { h, say, spark } from "./dom.js";
+import * as words from "./words.js";
+import { keyTable } from "./keys.js";
+import { health, stateLine } from "./parts.js";
+import { history, sumOf } from "./rules.js";
+
+export function overview() {
+  const figures = {
+    allowed: figure("Allowed", "allowed"),
+    denied: figure("Denied", "denied"),
+    shadow: figure("Shadow would deny", "shadow"),
+    keys: figure("Keys over their limit"),
+    envoys: figure("Envoys"),
+  };
+  const table = keyTable({ caption: "The keys nearest their limits", sortable: false });
+  const parts = h("ul", { class: "states" });
+  const rules = h("div", { class: "rule-rows" });
+  const element = h("div", { class: "view" },
+    h("h1", { class: "unseen" }, "Overview"),
+    h("section", { class: "figures", "aria-label": "Figures" }, Object.values(figures).map((one) => one.element)),
+    h("div", { class: "columns" },
+      h("section", { class: "panel wide" }, h("h2", {}, "Nearest their limits ", h("a", { class: "more", href: "#/keys" }, "all keys")), table.element),
+      h("div", { class: "stack" },
+        h("section", { class: "panel" }, h("h2", {}, "Parts ", h("a", { class: "more", href: "#/parts" }, "all parts")), parts),
+        h("section", { class: "panel" }, h("h2", {}, "Busiest rules ", h("a", { class: "more", href: "#/rules" }, "all rules")), rules))));
+  function update(top, said, state) {
+    if (!top.body || !said.body || !state.body) return;
+    const all = said.body.rules;
+    const over = (kind) => sumOf(all, (rule) => rule.per_second.last_10s[kind]);
+    const points = (kinds) => history(all, kinds);
+    figures.allowed.set(words.rate(over("allowed")), "per second", points(["allowed", "exempt", "undecided"]));
+    figures.denied.set(words.rate(over("denied") + over("banned")), "per second", points(["denied", "banned"]));
+    figures.shadow.set(words.rate(over("shadow_denied")), "per second", points(["shadow_denied"]));
+    figures.keys.set(words.compact(top.body.keys_over), `${words.compact(top.body.keys_past_half)} past half, of ${words.compact(top.body.keys_held)}`);
+    figures.envoys.set(words.count(state.body.envoys_alive), `alive; ${words.count(state.body.envoys_connected)} connected here`);
+    table.update(top.body.keys.slice(0, 10));
+    parts.replaceChildren(...health(state.body).map(stateLine));
+    rules.replaceChildren(...busiest(all));
+  }
+  return { title: "Overview", paths: ["/v1/top", "/v1/rules", "/v1/parts"], element, update };
+}
+
+function figure(title, kind) {
+  const value = h("span", { class: "value" }, "–");
+  const note = h("span", { class: "note" });
+  const drawing = h("span", { class: "drawing" });
+  const element = h("div", { class: `figure ${kind ?? ""}` }, h("span", { class: "title" }, title), value, note, kind ? drawing : null);
+  return {
+    element,
+    set(text, more, points) {
+      say(value, text);
+      value.classList.toggle("zero", text === "0");
+      say(note, more);
+      if (points) drawing.replaceChildren(spark([{ values: points, kind }], { height: 30, label: `${title}, the last five minutes` }));
+    },
+  };
+}
+
+function busiest(rules) {
+  const rate = (rule) => Object.values(rule.per_second.last_1m).reduce((sum, one) => sum + one, 0);
+  const first = [...rules].sort((a, b) => rate(b) - rate(a)).slice(0, 5);
+  if (first.length === 0) return [h("p", { class: "empty" }, "No filter has told of its rules yet.")];
+  return first.map((rule) => {
+    const now = rule.per_second.last_10s;
+    const against = rule.shadow ? now.shadow_denied : now.denied + now.banned;
+    return h("div", { class: "rule-row" },
+      h("span", { class: "name" }, words.scope(rule.workspace, rule.name), rule.shadow ? h("span", { class: "badge shadow" }, "shadow") : null),
+      h("span", { class: "rates" },
+        h("span", {}, words.rate(now.allowed), h("small", {}, " allow/s")),
+        h("span", { class: against > 0 ? (rule.shadow ? "shadow" : "denied") : "muted" }, words.rate(against), h("small", {}, rule.shadow ? " shadow/s" : " deny/s"))));
+  });
+}

@@ -1,0 +1,109 @@
+// Every part and how it is: aggregators, Envoys, Redis, the database, regions.
+
+import { h, say, table, textual } from "./dom.js";
+import * as words from "./words.js";
+
+const MARKS = { well: "✓", warn: "!", bad: "✕", none: "–" };
+
+/** How each part is, in a line: {part, state, word, more}. */
+export function health(parts) {
+  const own = parts.aggregator;
+  const lines = [{ part: "This aggregator", state: own.draining ? "warn" : "well", word: own.draining ? "shutting down" : "serves", more: `up ${words.time(own.uptime_ms)}` }];
+  const silent = parts.sisters.filter((sister) => sister.silent).length;
+  if (parts.sisters.length > 0) lines.push({ part: "Other aggregators", state: silent ? "bad" : "well", word: silent ? `${silent} of ${parts.sisters.length} silent` : `${parts.sisters.length} well`, more: "" });
+  lines.push({ part: "Envoys", state: parts.envoys_alive > 0 ? "well" : "warn", word: parts.envoys_alive > 0 ? `${words.count(parts.envoys_alive)} alive` : "none", more: `${words.count(own.streams)} streams here` });
+  lines.push(redisLine(parts.redis), databaseLine(parts.database));
+  if (parts.regions.length > 1) lines.push({ part: "Other regions", state: "well", word: words.count(parts.regions.filter((region) => !region.own).length), more: "" });
+  return lines;
+}
+
+function redisLine(redis) {
+  if (!redis) return { part: "Redis", state: "none", word: "none", more: "this is the region's only aggregator" };
+  const word = redis.usable ? "asked" : redis.breaker === "half_open" ? "coming back" : "away";
+  const look = redis.calls.find((call) => call.operation === "look");
+  return { part: "Redis", state: redis.usable ? "well" : "bad", word, more: look && redis.usable ? `${look.took_ms.toFixed(1)} ms` : "limits hold from memory" };
+}
+
+function databaseLine(database) {
+  if (!database) return { part: "Database", state: "none", word: "none", more: "other regions are not heard of" };
+  const away = database.breaker !== "closed";
+  const replica = database.replica_breaker && database.replica_breaker !== "closed";
+  return { part: "Database", state: away ? "bad" : replica ? "warn" : "well", word: away ? "away" : replica ? "replica away" : "asked", more: `imported ${words.ago(database.imported_age_ms)}` };
+}
+
+/** The line as a list's item. */
+export function stateLine({ part, state, word, more }) {
+  return h("li", { "data-state": state }, h("span", { class: "mark-state", "aria-hidden": "true" }, MARKS[state]), h("span", { class: "part-name" }, part), h("span", { class: "word" }, word), h("span", { class: "muted" }, more));
+}
+
+export function parts() {
+  const states = h("ul", { class: "states" });
+  const aggregators = table({ caption: "Aggregators of the region", keyOf: (one) => one.id ?? "own", empty: "", columns: [
+    { id: "id", title: "Aggregator", cell: textual((one) => (one.own ? "this one" : one.id.slice(0, 12))) },
+    { id: "state", title: "State", cell: textual((one) => (one.silent ? `✕ silent for ${words.time(one.age_ms)}` : one.draining ? "! shutting down" : "✓ serves")) },
+    { id: "version", title: "Version", cell: textual((one) => one.version) },
+    { id: "up", title: "Up", kind: "number", cell: textual((one) => words.time(one.uptime_ms)) },
+    { id: "envoys", title: "Envoys", kind: "number", cell: textual((one) => words.count(one.envoys)) },
+    { id: "streams", title: "Streams", kind: "number", cell: textual((one) => words.count(one.streams)) },
+    { id: "keys", title: "Keys", kind: "number", cell: textual((one) => words.count(one.keys)) },
+  ] });
+  const envoys = table({ caption: "Envoys connected here", keyOf: (one) => one.origin, empty: "No Envoy is connected here.", columns: [
+    { id: "origin", title: "Envoy", cell: textual((one) => one.origin.slice(0, 12)) },
+    { id: "state", title: "State", cell: textual((one) => (one.heard_ms > 2_000 ? `! silent for ${words.time(one.heard_ms)}` : "✓ heard")) },
+    { id: "address", title: "From", cell: textual((one) => one.address ?? "this program's doors") },
+    { id: "streams", title: "Streams", kind: "number", cell: textual((one) => words.count(one.streams)) },
+    { id: "told", title: "Is told of others", cell: textual((one) => (one.subscriber ? "yes" : "elsewhere")) },
+    { id: "since", title: "Connected", kind: "number", cell: textual((one) => words.ago(one.connected_ms)) },
+  ] });
+  const regions = table({ caption: "Regions", keyOf: (one) => one.name, empty: "No region has written to the database.", columns: [
+    { id: "name", title: "Region", cell: textual((one) => one.name + (one.own ? " (this one)" : "")) },
+    { id: "wrote", title: "Wrote", kind: "number", cell: textual((one) => (one.wrote_age_ms === null || one.wrote_age_ms === undefined ? "nothing that is alive" : words.ago(one.wrote_age_ms))) },
+    { id: "rows", title: "Rows", kind: "number", cell: textual((one) => words.count(one.rows)) },
+  ] });
+  const calls = table({ caption: "Calls of stores", keyOf: (one) => one.operation, empty: "No store is set.", columns: [
+    { id: "operation", title: "Call", cell: textual((one) => one.operation.replaceAll("_", " ")) },
+    { id: "age", title: "Last", kind: "number", cell: textual((one) => words.ago(one.age_ms)) },
+    { id: "took", title: "Took", kind: "number", cell: textual((one) => `${one.took_ms.toFixed(1)} ms`) },
+    { id: "calls", title: "Calls", kind: "number", cell: textual((one) => words.compact(one.calls)) },
+    { id: "failures", title: "Failed", kind: "number", cell: textual((one) => words.compact(one.failures)) },
+    { id: "failure", title: "Last failure", cell: textual((one) => (one.failure ? `${one.failure}, ${words.ago(one.failure_age_ms)}` : "none")) },
+  ] });
+  const facts = h("dl", { class: "facts" });
+  const unknown = h("p", { class: "empty", hidden: "" });
+  const panel = (title, ...children) => h("section", { class: "panel" }, h("h2", {}, title), children);
+  const regionPanel = panel("Regions", regions.element, unknown);
+  const element = h("div", { class: "view" }, h("h1", {}, "Parts"),
+    h("div", { class: "columns even" }, panel("How they are", states), panel("This aggregator", facts)),
+    panel("Aggregators of the region", aggregators.element), panel("Envoys connected here", envoys.element),
+    h("div", { class: "columns even" }, panel("Calls of stores", calls.element), regionPanel));
+  function update(said) {
+    const body = said.body;
+    if (!body) return;
+    states.replaceChildren(...health(body).map(stateLine));
+    facts.replaceChildren(...factsOf(body));
+    aggregators.update([{ ...body.aggregator, own: true }, ...body.sisters]);
+    envoys.update(body.envoys);
+    regionPanel.hidden = !body.database;
+    regions.update(body.regions);
+    unknown.hidden = !body.regions_unknown;
+    say(unknown, body.regions_unknown ? `Not known now: ${body.regions_unknown}.` : "");
+    calls.update([...(body.redis?.calls ?? []), ...(body.database?.calls ?? [])]);
+  }
+  return { title: "Parts", paths: ["/v1/parts"], element, update };
+}
+
+function factsOf({ aggregator: own, redis, database }) {
+  const fact = (term, text) => h("div", {}, h("dt", {}, term), h("dd", {}, text));
+  const list = (counts) => Object.entries(counts).map(([name, number]) => `${words.compact(number)} ${name.replaceAll("_", " ")}`).join(", ");
+  const facts = [
+    fact("Keys, cells", `${words.count(own.keys)}, ${words.count(own.cells)}`),
+    fact("Reports of filters", words.count(own.reports)),
+    fact("Questions of filters", list(own.consults)),
+    fact("Waiting", list(own.queues)),
+    fact("HTTP door", list(own.doors.http ?? {})),
+    fact("Rate-limit service", list(own.doors.rls ?? {})),
+  ];
+  if (redis) facts.push(fact("Redis", `read ${words.ago(redis.read_age_ms)}, lost what it held ${words.plural(redis.wipes, "time", "times")}`));
+  if (database) facts.push(fact("Database", `published ${words.ago(database.published_age_ms)}, imported ${words.ago(database.imported_age_ms)}, lost what it held ${words.plural(database.wipes, "time", "times")}`));
+  return facts;
+}

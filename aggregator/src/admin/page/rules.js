@@ -1,0 +1,104 @@
+// What each rule decides, and whom a rule in shadow would deny.
+
+import { h, keyed, say, spark } from "./dom.js";
+import * as words from "./words.js";
+import { linkOf } from "./keys.js";
+
+const SPANS = [["last_10s", "10 s"], ["last_1m", "1 min"], ["last_5m", "5 min"]];
+const kept = { span: "last_10s" };
+
+const KINDS = ["allowed", "denied", "shadow_denied", "exempt", "undecided", "banned"];
+
+/** Decisions of some kinds over the last five minutes, point by point. */
+export function history(rules, kinds) {
+  const points = new Array(30).fill(0);
+  for (const rule of rules) {
+    rule.history.forEach((point, at) => kinds.forEach((kind) => (points[at] += point[KINDS.indexOf(kind)])));
+  }
+  return points;
+}
+
+/** Something of all rules. */
+export const sumOf = (rules, of) => rules.reduce((sum, rule) => sum + of(rule), 0);
+
+export function rules() {
+  const list = h("div", { class: "stack" });
+  const none = h("p", { class: "panel empty", hidden: "" }, "No filter has told of its rules yet. A filter does as soon as it is connected.");
+  const scope = h("span", { class: "muted" });
+  const spans = h("fieldset", { class: "segments" }, h("legend", { class: "unseen" }, "Rates over"),
+    SPANS.map(([id, title]) => h("label", {}, h("input", { type: "radio", name: "span", value: id, checked: id === kept.span ? "" : null, onchange: () => { kept.span = id; draw(); } }), h("span", {}, title))));
+  const element = h("div", { class: "view" }, h("h1", {}, "Rules"), h("div", { class: "strip" }, spans, scope), list, none);
+  const cards = keyed(list, card);
+  let last = null;
+  function draw() {
+    if (!last) return;
+    const heard = words.plural(last.aggregators, "aggregator", "aggregators");
+    say(scope, `requests per second, over the region's ${heard}${last.aggregators_silent ? `; ${last.aggregators_silent} silent` : ""}`);
+    none.hidden = last.rules.length > 0;
+    cards(last.rules, (rule) => `${rule.workspace}\n${rule.name}`);
+  }
+  return { title: "Rules", paths: ["/v1/rules"], element, update: (said) => { last = said.body ?? last; draw(); } };
+}
+
+function card() {
+  const name = h("h2");
+  const mode = h("span", { class: "badge" });
+  const facts = h("p", { class: "muted" });
+  const drawing = h("div", { class: "drawing" });
+  const rates = h("dl", { class: "rates" });
+  const would = h("div", { class: "would" });
+  const element = h("article", { class: "panel rule" }, h("div", { class: "about" }, h("div", { class: "head" }, name, mode), facts), drawing, rates, would);
+  return {
+    element,
+    update(rule) {
+      say(name, rule.name);
+      say(mode, rule.shadow ? "shadow" : "enforced");
+      mode.classList.toggle("shadow", rule.shadow);
+      say(facts, about(rule));
+      const points = (kinds) => history([rule], kinds);
+      const series = [
+        { values: points(["allowed", "exempt", "undecided", "shadow_denied"]), kind: "allowed" },
+        { values: points(["denied", "banned"]), kind: "denied" },
+        { values: points(["shadow_denied"]), kind: "shadow" },
+      ].filter(({ values, kind }) => kind === "allowed" || values.some((value) => value > 0));
+      drawing.replaceChildren(spark(series, { width: 240, height: 44, label: "The last five minutes" }));
+      rates.replaceChildren(...figures(rule));
+      would.replaceChildren(...(rule.shadow ? wouldDeny(rule) : []));
+      would.hidden = !rule.shadow;
+    },
+  };
+}
+
+function about(rule) {
+  const where = `${words.scope(rule.workspace, rule.namespace)} · ${words.plural(rule.workers, "worker", "workers")}`;
+  if (rule.strategy === "ledger") return `ledger · ${where}`;
+  const exact = rule.strategy === "log" ? "exact log · " : "";
+  return `${exact}${words.count(rule.limit)} in ${words.time(rule.window_ms)} · ${where}`;
+}
+
+function figures(rule) {
+  const now = rule.per_second[kept.span];
+  const figure = (title, kind, value, all) => h("div", { class: kind, title: `${words.count(all)} since the aggregators heard of it` }, h("dt", {}, title), h("dd", {}, words.rate(value), h("small", {}, words.compact(all))));
+  const shown = [figure("allowed", "allowed", now.allowed, rule.decided.allowed)];
+  if (!rule.shadow || rule.decided.denied > 0) shown.push(figure("denied", "denied", now.denied, rule.decided.denied));
+  if (rule.shadow || rule.decided.shadow_denied > 0) shown.push(figure("shadow", "shadow", now.shadow_denied, rule.decided.shadow_denied));
+  for (const [kind, title] of [["banned", "banned"], ["exempt", "exempt"], ["undecided", "undecided"]]) {
+    if (rule.decided[kind] > 0) shown.push(figure(title, kind, now[kind], rule.decided[kind]));
+  }
+  return shown;
+}
+
+function wouldDeny(rule) {
+  const now = rule.per_second[kept.span];
+  const all = Object.values(now).reduce((sum, one) => sum + one, 0);
+  const share = all > 0 ? `${((now.shadow_denied / all) * 100).toFixed(1)} % of its requests` : "no requests now";
+  const would = rule.would_deny;
+  const said = [h("p", {}, h("strong", {}, "Would deny "), `${words.rate(now.shadow_denied)} per second, ${share}; ${words.count(rule.decided.shadow_denied)} so far.`)];
+  if (!would) return said;
+  if (would.keys === 0) return [...said, h("p", { class: "muted" }, "No key is over its limit now.")];
+  const key = (one) => h("li", {}, h("a", { href: linkOf(one), class: "row" }, one.identifier === "" ? "(everybody)" : one.identifier), h("span", {}, `${words.count(one.used)} of ${words.count(one.limit)}`));
+  const more = would.keys - would.furthest.length;
+  return [...said,
+    h("p", { class: "muted" }, `${words.plural(would.keys, "key is", "keys are")} over the limit now, the furthest first:`),
+    h("ol", { class: "chips" }, would.furthest.map(key), more > 0 ? h("li", { class: "muted" }, `and ${words.count(more)} more`) : null)];
+}

@@ -1,0 +1,91 @@
+//! What `/v1/rules` says: what each rule decides, over all aggregators of the region; and whom a shadow rule would deny.
+//!
+//! Leaves to others: what is counted (`window::tallies`, `window::sisters`).
+
+use super::control::Limits;
+use super::top::{TopKey, key};
+use crate::shared::Shared;
+use crate::window::sisters::FRESH_MS;
+use crate::window::tallies::Rule;
+use crate::window::top::Walked;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The rules of the region's filters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rules {
+    /// The region.
+    pub region: String,
+    /// By the aggregator's clock.
+    pub now_unix_ms: u64,
+    /// Aggregators whose figures are in here, this one included.
+    pub aggregators: u64,
+    /// Other aggregators that have not said theirs lately.
+    pub aggregators_silent: u64,
+    /// By workspace and name.
+    pub rules: Vec<ShownRule>,
+}
+
+/// A rule, and whom it would deny.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShownRule {
+    /// What it decided.
+    #[serde(flatten)]
+    pub rule: Rule,
+    /// Of a rule in shadow whose limit is a window: who is over it now.
+    pub would_deny: Option<WouldDeny>,
+}
+
+/// Who is over the limit of a rule in shadow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WouldDeny {
+    /// How many keys, by the limits that were applied last; without those that live control has allowed more since, as far
+    /// as they are among the furthest.
+    pub keys: u64,
+    /// The furthest over, first.
+    pub furthest: Vec<TopKey>,
+}
+
+/// All rules.
+pub async fn rules(shared: &Shared) -> Rules {
+    let walked = shared.window.walk.look(shared).await;
+    let now = shared.now();
+    let limits = Limits::new(shared, now);
+    let mut found: BTreeMap<(String, String), Rule> = BTreeMap::new();
+    let sisters = shared.window.sisters.all();
+    let (fresh, silent): (Vec<_>, Vec<_>) = sisters.iter().partition(|sister| sister.age_ms() <= FRESH_MS);
+    for rule in limits.all_rules().iter().chain(fresh.iter().flat_map(|sister| &sister.status.rules)) {
+        let name = (rule.workspace.clone(), rule.name.clone());
+        match found.get_mut(&name) {
+            Some(known) => known.add(rule),
+            None => drop(found.insert(name, rule.clone())),
+        }
+    }
+    Rules {
+        region: shared.region_name.clone(),
+        now_unix_ms: now.0,
+        aggregators: 1 + fresh.len() as u64,
+        aggregators_silent: silent.len() as u64,
+        rules: found.into_values().map(|rule| shown(rule, &limits, &walked)).collect(),
+    }
+}
+
+fn shown(rule: Rule, limits: &Limits<'_>, walked: &Walked) -> ShownRule {
+    let over = walked.top.scopes.iter().find(|over| {
+        over.scope.workspace == rule.workspace.as_bytes()
+            && over.scope.namespace == rule.namespace.as_bytes()
+            && over.scope.window_ms == rule.window_ms
+    });
+    let would_deny = over.filter(|_| rule.shadow).map(|over| {
+        let stand = over.furthest.iter().map(|one| (one, limits.ranked(one)));
+        let (denied, allowed): (Vec<_>, Vec<_>) = stand.partition(|(_, standing)| standing.is_over());
+        WouldDeny {
+            keys: over.keys.saturating_sub(allowed.len() as u64),
+            furthest: denied.into_iter().map(|(one, standing)| key(one, standing, walked)).collect(),
+        }
+    });
+    ShownRule { rule, would_deny }
+}

@@ -1,0 +1,74 @@
+//! Bytes as text: identifiers come from headers, and may be anything.
+//!
+//! Leaves to others: showing text without believing it (the page).
+
+use std::fmt::Write;
+
+/// As far as it is UTF-8.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The same, with what cannot be seen spelt out: a line break, or a mark that turns the direction of writing, would make
+/// one identifier look like another.
+pub fn identifier(bytes: &[u8]) -> String {
+    let lossy = String::from_utf8_lossy(bytes);
+    let mut out = String::with_capacity(lossy.len());
+    for character in lossy.chars() {
+        match is_seen(character) {
+            true => out.push(character),
+            false => out.extend(character.escape_unicode()),
+        }
+    }
+    out
+}
+
+/// Percent-encoded, so that `query::decode` yields the same bytes.
+pub fn encode(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for byte in bytes {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b':' | b'@' => {
+                out.push(char::from(*byte));
+            }
+            // Writing into a string has no error.
+            _ => drop(write!(out, "%{byte:02X}")),
+        }
+    }
+    out
+}
+
+fn is_seen(character: char) -> bool {
+    let turns = matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    !character.is_control() && !turns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::query::decode;
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_cannot_be_seen_is_spelt_out() {
+        let cases: [(&[u8], &str); 5] = [
+            (b"alice", "alice"),
+            ("zoë <b>".as_bytes(), "zoë <b>"),
+            (b"a\nb\x1b[2J", "a\\u{a}b\\u{1b}[2J"),
+            ("a\u{202e}b".as_bytes(), "a\\u{202e}b"),
+            (b"\xff", "\u{fffd}"),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(identifier(bytes), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded_to_the_same(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            let encoded = encode(&bytes);
+            prop_assert!(encoded.is_ascii() && !encoded.contains(['&', '=', '+', ' ', '#']));
+            prop_assert_eq!(decode(&encoded), Some(bytes));
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The answer of `/v1/explain` as lines of text.
+//!
+//! Leaves to others: what it says (`admin::explain`), numbers and times (`words`).
+
+use super::words::{bar, count, fit, percent, plain, right, time};
+use crate::admin::control::Control;
+use crate::admin::explain::{Cell, Explanation, Window};
+
+/// A key, explained.
+pub fn lines(explanation: &Explanation) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{} in namespace {}, workspace {}, seen from region {}",
+        plain(&explanation.identifier),
+        plain(&explanation.namespace),
+        plain(&explanation.workspace),
+        plain(&explanation.region)
+    )];
+    lines.extend(said(&explanation.control, explanation.now_unix_ms));
+    for window in &explanation.windows {
+        lines.push(String::new());
+        lines.extend(of_window(window));
+        if window.control != explanation.control {
+            lines.extend(said(&window.control, explanation.now_unix_ms));
+        }
+    }
+    lines
+}
+
+fn said(control: &Control, now_unix_ms: u64) -> Vec<String> {
+    let sentences = control.sentences(now_unix_ms, time);
+    sentences.into_iter().map(|sentence| format!("  live control: {sentence}")).collect()
+}
+
+fn of_window(window: &Window) -> Vec<String> {
+    let mut lines = vec![format!("window of {}{}", time(window.duration_ms), kind(window))];
+    lines.push(format!("  {}", verdict(window)));
+    if let Some(limit) = window.limit {
+        let share = percent(window.used, limit);
+        lines.push(format!(
+            "  {} {} of {} ({share})",
+            bar(window.used, limit, 24),
+            count(window.used),
+            count(limit)
+        ));
+    }
+    if window.global_others > 0 {
+        lines.push(format!("  of that {} by other regions", count(window.global_others)));
+    }
+    for rule in &window.rules {
+        let shadow = if rule.shadow { ", in shadow: it never denies" } else { "" };
+        lines.push(format!("  rule {}, {} before overrides{shadow}", plain(&rule.name), count(rule.limit)));
+    }
+    lines.extend(window.cells.iter().rev().flat_map(of_cell));
+    lines.extend(of_regions(window));
+    lines
+}
+
+fn kind(window: &Window) -> String {
+    let epoch = if window.epoch > 0 { format!(", epoch {}", window.epoch) } else { String::new() };
+    let ceiling = if window.resolution > 1 {
+        format!(", a ceiling of {} cells", window.resolution)
+    } else {
+        String::new()
+    };
+    ceiling + &epoch
+}
+
+fn verdict(window: &Window) -> String {
+    if window.outdated {
+        return format!("{} used before a reset, which no longer counts", count(window.used));
+    }
+    match (window.passes, window.wait_ms, window.remaining) {
+        (Some(true), ..) if window.control.exempt => "every request passes: it is exempt".to_owned(),
+        (Some(false), None, _) if window.control.banned => "every request is denied: it is banned".to_owned(),
+        (Some(true), _, left) => format!("a request of cost 1 would pass; {} left", count(left.unwrap_or(0))),
+        (Some(false), Some(ms), _) => {
+            format!("a request of cost 1 would be denied, and pass again in {}", time(ms))
+        }
+        (Some(false), None, _) => "a request would be denied, always: the limit is 0".to_owned(),
+        (None, ..) => format!("{} used; no limit is known here", count(window.used)),
+    }
+}
+
+fn of_cell(cell: &Cell) -> Vec<String> {
+    let when = if cell.current { "current cell" } else { "cell" };
+    let globe = match (cell.global_others, cell.global_others_age_ms) {
+        (0, _) => String::new(),
+        (others, age) => format!(", other regions {} (grew {} ago)", count(others), time(age.unwrap_or(0))),
+    };
+    let mut lines =
+        vec![format!("  {when} {}: this region {}{globe}", cell.sequence, count(cell.regional_total))];
+    for part in &cell.components {
+        let here = if part.here { "  connected here" } else { "" };
+        let (own, age) = (right(&count(part.own), 13), fit(&format!("{} ago", time(part.age_ms)), 14));
+        lines.push(format!("    {}  {own}  grew {age}{here}", fit(&part.origin, 32)).trim_end().to_owned());
+    }
+    let more = cell.components_all.saturating_sub(cell.components.len() as u64);
+    if more > 0 {
+        lines.push(format!("    and {} more", count(more)));
+    }
+    lines
+}
+
+fn of_regions(window: &Window) -> Vec<String> {
+    if let Some(reason) = &window.regions_unknown {
+        return vec![format!("  each region's share is not known: {}", plain(reason))];
+    }
+    let mut lines = Vec::new();
+    if !window.regions.is_empty() {
+        lines.push("  as regions have written:".to_owned());
+    }
+    for region in &window.regions {
+        let own = if region.own { " (this one)" } else { "" };
+        let name = fit(&(plain(&region.region) + own), 32);
+        let (used, age) = (right(&count(region.count), 13), time(region.age_ms));
+        lines.push(format!("    {name}  {used}  in cell {}, written {age} ago", region.sequence));
+    }
+    lines
+}

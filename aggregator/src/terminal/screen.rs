@@ -1,0 +1,290 @@
+//! A terminal that is drawn anew each second: what `top` shows, with keys to move.
+//!
+//! What is shown stays, with its age, while the aggregator does not answer. However this ends, the terminal is as it was.
+//!
+//! Leaves to others: the lines (`tables`), asking (`client`).
+
+use super::client::Client;
+use super::tables;
+use super::words::{fit, time};
+use super::{Look, TerminalError, look};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use std::io::{Read, Write, stdin, stdout};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE: &[u8] = b"\x1b[?7h\x1b[?25h\x1b[?1049l";
+/// How large a terminal is that does not say.
+const COLUMNS: usize = 80;
+const ROWS: usize = 24;
+const VIEWS: [&str; 3] = ["1 keys", "2 rules", "3 parts"];
+
+/// Which table is shown, and from which line on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    view: usize,
+    from: usize,
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// To see this table.
+    View(usize),
+    /// To see the next one.
+    Next,
+    /// To move by so many lines.
+    Move(isize),
+    /// To end.
+    Quit,
+}
+
+/// Shows what there is until somebody has seen enough.
+pub async fn run(client: &Client) -> Result<(), TerminalError> {
+    let mut shown = (look(client).await?, Instant::now());
+    let (mut place, mut problem) = (Place::default(), None);
+    let (mut interrupted, mut ended) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut resized = signal(SignalKind::window_change())?;
+    let _raw = Raw::enter()?;
+    let (mut wishes, mut looks) = (wishes(), looks(client.clone()));
+    let mut ages = interval(INTERVAL);
+    ages.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        draw(&shown.0, shown.1.elapsed(), &mut place, problem.as_deref())?;
+        tokio::select! {
+            wish = wishes.recv() => match wish {
+                Some(Wish::Quit) | None => return Ok(()),
+                Some(wish) => place = place.after(wish),
+            },
+            _ = interrupted.recv() => return Ok(()),
+            _ = ended.recv() => return Ok(()),
+            _ = resized.recv() => {}
+            _ = ages.tick() => {}
+            Some(look) = looks.recv() => match look {
+                Ok(look) => (shown, problem) = ((look, Instant::now()), None),
+                Err(error) => problem = Some(error.to_string()),
+            },
+        }
+    }
+}
+
+impl Place {
+    /// Where a wish leads.
+    pub fn after(self, wish: Wish) -> Place {
+        match wish {
+            Wish::View(view) => Place { view, from: 0 },
+            Wish::Next => Place { view: (self.view + 1) % VIEWS.len(), from: 0 },
+            Wish::Move(lines) => Place { from: self.from.saturating_add_signed(lines), ..self },
+            Wish::Quit => self,
+        }
+    }
+}
+
+/// What bytes of a terminal wish for, in order. Keys that are held, or pressed while nobody reads, come together.
+pub fn wishes_of(mut bytes: &[u8]) -> Vec<Wish> {
+    let mut wishes = Vec::new();
+    while !bytes.is_empty() {
+        let (key, rest) = bytes.split_at(key_length(bytes));
+        wishes.extend(wish(key));
+        bytes = rest;
+    }
+    wishes
+}
+
+/// How many bytes the first key has. One that writes more than its letter begins with an escape and `[` or `O`, and ends
+/// with a letter or `~`.
+fn key_length(bytes: &[u8]) -> usize {
+    let [b'\x1b', b'[' | b'O', rest @ ..] = bytes else { return 1 };
+    let end = rest.iter().position(|byte| matches!(byte, b'@'..=b'~'));
+    end.map_or(bytes.len(), |end| end + 3)
+}
+
+fn wish(key: &[u8]) -> Option<Wish> {
+    Some(match key {
+        b"q" | b"Q" | b"\x03" | b"\x1b" => Wish::Quit,
+        b"1" => Wish::View(0),
+        b"2" => Wish::View(1),
+        b"3" => Wish::View(2),
+        b"\t" | b"\x1b[C" => Wish::Next,
+        b"j" | b"\x1b[B" => Wish::Move(1),
+        b"k" | b"\x1b[A" => Wish::Move(-1),
+        b" " | b"\x1b[6~" => Wish::Move(10),
+        b"\x1b[5~" => Wish::Move(-10),
+        b"g" | b"\x1b[H" => Wish::Move(isize::MIN),
+        _ => return None,
+    })
+}
+
+/// A whole screen of lines.
+pub fn lines(
+    look: &Look,
+    age: Duration,
+    place: &mut Place,
+    problem: Option<&str>,
+    (columns, rows): (usize, usize),
+) -> Vec<String> {
+    let table = match place.view {
+        0 => tables::keys(&look.top, columns),
+        1 => tables::rules(&look.rules, columns),
+        _ => tables::parts(&look.parts),
+    };
+    let tabs = VIEWS.iter().enumerate().map(|(at, name)| match at == place.view {
+        true => format!("[{name}]"),
+        false => format!(" {name} "),
+    });
+    let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+    let seen = match age.saturating_add(look.top.age_ms) / 1_000 {
+        0 => "as of now".to_owned(),
+        seconds => format!("as of {} ago", time(seconds.saturating_mul(1_000))),
+    };
+    // What is shown was well, perhaps.
+    let (health, problem) = match problem {
+        Some(problem) => ("! the aggregator does not answer".to_owned(), format!("! {problem}")),
+        None => (tables::health(&look.parts), String::new()),
+    };
+    let room = rows.saturating_sub(4);
+    let (head, body) =
+        table.split_first().map_or((String::new(), &[][..]), |(head, body)| (head.clone(), body));
+    place.from = place.from.min(body.len().saturating_sub(room));
+    let mut lines = vec![
+        tables::summary(look, &health),
+        format!("{}   tab: next, j k: move, q: quit   {seen}", tabs.collect::<Vec<_>>().join(" ")),
+        problem,
+        head,
+    ];
+    lines.extend(body.iter().skip(place.from).take(room).cloned());
+    lines.iter().take(rows).map(|line| fit(line, columns)).collect()
+}
+
+fn draw(look: &Look, age: Duration, place: &mut Place, problem: Option<&str>) -> Result<(), TerminalError> {
+    let size = tcgetwinsize(stdout()).map_err(std::io::Error::from)?;
+    // Some terminals do not say how large they are.
+    let or = |said: u16, usual: usize| if said == 0 { usual } else { usize::from(said) };
+    let size = (or(size.ws_col, COLUMNS).max(20), or(size.ws_row, ROWS).max(5));
+    let lines = lines(look, age, place, problem, size);
+    let mut screen = String::from("\x1b[H");
+    for (at, line) in lines.iter().enumerate() {
+        let style = match at {
+            0 | 2 => "\x1b[1m",
+            3 => "\x1b[7m",
+            _ => "",
+        };
+        let end = if at + 1 < size.1 { "\r\n" } else { "" };
+        screen += &format!("{style}{line}\x1b[0m{end}");
+    }
+    // Below a full screen there is nothing, and the cursor still stands on its last character.
+    if lines.len() < size.1 {
+        screen += "\x1b[J";
+    }
+    let mut out = stdout().lock();
+    out.write_all(screen.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// What there is, each second. Beside the screen, as an aggregator that hangs may keep nobody from leaving.
+fn looks(client: Client) -> mpsc::Receiver<Result<Look, TerminalError>> {
+    let (told, looks) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut ticks = interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if told.send(look(&client).await).await.is_err() {
+                return;
+            }
+        }
+    });
+    looks
+}
+
+/// Each key that is pressed, by a thread that ends with the program: a read of a terminal cannot be given up.
+fn wishes() -> mpsc::Receiver<Wish> {
+    let (wished, wishes) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while let Ok(length @ 1..) = stdin().lock().read(&mut bytes) {
+            for wish in bytes.get(..length).map(wishes_of).unwrap_or_default() {
+                if wished.blocking_send(wish).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    wishes
+}
+
+/// A terminal that passes on every key at once; as before when dropped.
+struct Raw {
+    before: Termios,
+}
+
+impl Raw {
+    fn enter() -> Result<Raw, TerminalError> {
+        let before = tcgetattr(stdin()).map_err(std::io::Error::from)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(stdin(), OptionalActions::Now, &raw).map_err(std::io::Error::from)?;
+        let raw = Raw { before };
+        stdout().write_all(ENTER)?;
+        Ok(raw)
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // There is nobody to tell if the terminal has gone.
+        let _ = stdout().write_all(LEAVE).and_then(|()| stdout().flush());
+        let _ = tcsetattr(stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::top::{Top, TopKey};
+
+    #[test]
+    fn a_screen_is_as_large_as_the_terminal_and_keeps_its_place() {
+        let key =
+            |at: u64| TopKey { identifier: format!("k{at}"), used: at, limit: 100, ..TopKey::default() };
+        let top = Top { keys: (0..50).map(key).collect(), ..Top::default() };
+        let look = Look { top, ..Look::default() };
+        let mut place = Place::default().after(Wish::Move(7));
+        let screen = lines(&look, Duration::ZERO, &mut place, None, (80, 10));
+        assert_eq!((screen.len(), screen.iter().map(|line| line.chars().count()).max()), (10, Some(80)));
+        assert!(screen[4].contains("k7 "), "{screen:#?}");
+        place = place.after(Wish::Move(1_000));
+        let screen = lines(&look, Duration::ZERO, &mut place, Some("gone"), (80, 10));
+        assert!(screen[9].contains("k49") && screen[2].starts_with("! gone"), "{screen:#?}");
+        assert!(screen[0].contains("does not answer") && !screen[0].contains("all well"), "{screen:#?}");
+        assert_eq!(place.after(Wish::Next).after(Wish::Move(-1)), Place { view: 1, from: 0 });
+        for view in 0..VIEWS.len() {
+            assert_eq!(
+                lines(&look, Duration::ZERO, &mut Place { view, from: 0 }, None, (20, 5)).len().min(5),
+                5
+            );
+        }
+    }
+
+    #[test]
+    fn keys_of_the_keyboard() {
+        let cases: [(&[u8], &[Wish]); 8] = [
+            (b"q", &[Wish::Quit]),
+            (b"\x03", &[Wish::Quit]),
+            (b"\x1b", &[Wish::Quit]),
+            (b"\x1b[B\x1b[B", &[Wish::Move(1), Wish::Move(1)]),
+            (b"2x\t", &[Wish::View(1), Wish::Next]),
+            (b"\x1b[99~\x1bOPk\x1b[6~", &[Wish::Move(-1), Wish::Move(10)]),
+            (b"\x1b[1;5", &[]),
+            (b"", &[]),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(wishes_of(bytes), expected, "{bytes:?}");
+        }
+    }
+}
