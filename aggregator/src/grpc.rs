@@ -8,6 +8,7 @@ use crate::shared::Shared;
 use crate::stream;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tonic::body::Body;
@@ -35,7 +36,11 @@ impl RegionService {
         RegionService { shared, slots: Arc::new(Semaphore::new(MAX_STREAMS)) }
     }
 
-    fn open(&self, incoming: Streaming<FilterFrame>) -> Result<Response<Frames>, Status> {
+    fn open(
+        &self,
+        incoming: Streaming<FilterFrame>,
+        address: Option<SocketAddr>,
+    ) -> Result<Response<Frames>, Status> {
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
             let refusal = Refusal::TooManyStreams(MAX_STREAMS);
             self.shared.metrics.frame_refused(&refusal);
@@ -45,7 +50,7 @@ impl RegionService {
         let (outgoing, frames) = outgoing::queue();
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            stream::run(shared, incoming, outgoing).await;
+            stream::run(shared, incoming, outgoing, address).await;
             drop(slot);
         });
         Ok(Response::new(frames))
@@ -66,7 +71,9 @@ impl Service<Request<Streaming<FilterFrame>>> for RegionService {
     }
 
     fn call(&mut self, request: Request<Streaming<FilterFrame>>) -> Self::Future {
-        ready(self.open(request.into_inner()))
+        // What a `listen::Connection` says of itself.
+        let address = request.extensions().get::<Option<SocketAddr>>().copied().flatten();
+        ready(self.open(request.into_inner(), address))
     }
 }
 

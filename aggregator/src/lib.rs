@@ -12,9 +12,12 @@
 //! 8. [`global`]: what the regions tell each other, through a [`database`].
 //! 9. [`exact`]: limits that are held exactly: logs, ledgers.
 //! 10. [`doors`]: HTTP for applications, the rate-limit service for any Envoy.
-//! 11. [`listen`], [`tls`]: connections and certificates of all doors; [`follow`]: files that change.
-//! 12. [`admin`]: health, readiness, [`metrics`], and the explanation of a key.
-//! 13. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
+//! 11. [`listen`], [`tls`]: connections and certificates of all doors; [`hosts`]: the names they may be called by;
+//!     [`follow`]: files that change.
+//! 12. [`control`]: live control, from the database to every filter.
+//! 13. [`window`]: what there is to see; [`admin`]: health, readiness, [`metrics`], the page; [`terminal`]: the same as text.
+//! 14. [`telemetry`]: spans, for those who ask for them; [`request_log`]: request ids in the log.
+//! 15. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
 //!
 //! What it leaves to others: all that is decided is `weir_core::aggregator`, every rule of counting `weir_core::region`,
 //! every frame `weir_core::wire`. Nothing but [`clock`] reads the wall clock.
@@ -23,6 +26,7 @@
 pub mod admin;
 pub mod check_config;
 pub mod clock;
+pub mod control;
 pub mod database;
 pub mod descriptors;
 pub mod doors;
@@ -30,15 +34,20 @@ pub mod exact;
 pub mod follow;
 pub mod global;
 pub mod grpc;
+pub mod hosts;
 pub mod listen;
 pub mod metrics;
 pub mod outgoing;
 pub mod push;
 pub mod refusal;
 pub mod regional;
+pub mod request_log;
 pub mod serve;
 pub mod shared;
 pub mod store;
 pub mod stream;
+pub mod telemetry;
+pub mod terminal;
 pub mod throttle;
 pub mod tls;
+pub mod window;

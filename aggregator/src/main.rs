@@ -3,10 +3,14 @@
 //! Leaves to others: everything else.
 
 mod cli;
+mod healthcheck;
+mod overrides;
 mod zones;
 
 use clap::Parser;
-use cli::{Cleanup, Cli, Command, DatabaseUrl, LogFormat, Token};
+use cli::{
+    AdminListen, Asks, Cleanup, Cli, Command, ControlRetention, DatabaseUrl, Explain, LogFormat, Token, Top,
+};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,10 +21,11 @@ use tracing::info;
 use tracing_subscriber::EnvFilter;
 use weir_aggregator::check_config::{self, Verdict};
 use weir_aggregator::clock::{Clock, SystemClock};
-use weir_aggregator::database::{Database, Deleted, Migrated};
+use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};
 use weir_aggregator::descriptors;
 use weir_aggregator::doors::tokens::NewToken;
 use weir_aggregator::serve::{Server, Settings};
+use weir_aggregator::terminal::{self, Asked, Manner, TerminalError};
 
 const UNUSABLE: u8 = 2;
 const DAY_SECONDS: u64 = 24 * 3_600;
@@ -29,16 +34,24 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
         Command::CheckConfig { file } => check(&file),
+        Command::Healthcheck(AdminListen { admin_listen }) => match healthcheck::run(&admin_listen) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&format_args!("{error:#}"), 1),
+        },
         Command::Migrate { database } => with_database(database, migrate),
-        Command::Cleanup(Cleanup { database, older_than, batch, ledger_retention }) => {
+        Command::Cleanup(Cleanup { database, older_than, batch, ledger_retention, control }) => {
             with_database(database, async move |database| {
+                // One does not keep the others from being cleaned up.
                 let counts = cleanup(&database, older_than, batch).await;
-                // One does not keep the other from being cleaned up.
-                cleanup_ledger(&database, ledger_retention, batch).await.and(counts)
+                let ledger = cleanup_ledger(&database, ledger_retention, batch).await;
+                cleanup_controls(&database, control, batch).await.and(ledger).and(counts)
             })
         }
         Command::Token(asked) => token(&asked),
         Command::Zones { command } => zones::run(command),
+        Command::Overrides { command } => overrides::run(*command),
+        Command::Top(Top { asks, once }) => top(&asks, once),
+        Command::Explain(asked) => explain(asked),
         Command::Serve(arguments) => {
             let settings = match arguments.settings() {
                 Ok(settings) => settings,
@@ -106,8 +119,8 @@ async fn cleanup(database: &Database, older_than: Duration, batch: u32) -> anyho
     Ok(result.map(drop)?)
 }
 
-fn token(Token { name, workspace }: &Token) -> ExitCode {
-    let NewToken { token, entry } = NewToken::new(name, workspace);
+fn token(Token { name, workspace, control }: &Token) -> ExitCode {
+    let NewToken { token, entry } = NewToken::with(name, workspace, *control);
     println!("{token}\n");
     println!(
         "# The token above is shown once. This entry is for the file that --tokens-file names:\n{entry}"
@@ -127,6 +140,21 @@ async fn cleanup_ledger(database: &Database, retention: Duration, batch: u32) ->
     Ok(result?)
 }
 
+async fn cleanup_controls(
+    database: &Database,
+    ControlRetention { control_retention, audit_retention }: ControlRetention,
+    batch: u32,
+) -> anyhow::Result<()> {
+    let now = SystemClock.now();
+    let Tidied { controls, audited } =
+        database.cleanup_controls(control_retention, audit_retention, batch, now).await?;
+    let (old, older) = (in_days(control_retention), in_days(audit_retention));
+    println!(
+        "deleted {controls} live controls that were over for {old} and {audited} changes older than {older}"
+    );
+    Ok(())
+}
+
 /// A time as people write it: in days, as months have no fixed length.
 fn in_days(time: Duration) -> String {
     let (days, rest) = (time.as_secs() / DAY_SECONDS, time.as_secs() % DAY_SECONDS);
@@ -135,6 +163,32 @@ fn in_days(time: Duration) -> String {
         (0, rest) => rest,
         (days, rest) if rest == "0s" => format!("{days}d"),
         (days, rest) => format!("{days}d {rest}"),
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn top(asks: &Asks, once: bool) -> ExitCode {
+    let manner = match (asks.json, once) {
+        (true, _) => Manner::Json,
+        (false, true) => Manner::Once,
+        (false, false) => Manner::Live,
+    };
+    shown(terminal::top(&asks.server, manner).await)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn explain(arguments: Explain) -> ExitCode {
+    let Explain { asks, workspace, namespace, identifier, window } = arguments;
+    let window_ms = window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
+    let asked = Asked { workspace, namespace, identifier, window_ms };
+    shown(terminal::explain(&asks.server, &asked, asks.json).await)
+}
+
+fn shown(result: Result<(), TerminalError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ TerminalError::Server(_)) => fail(&error, UNUSABLE),
+        Err(error) => fail(&error, 1),
     }
 }
 

@@ -5,7 +5,9 @@
 use crate::database::Reason;
 use crate::doors::metrics::DoorMetrics;
 use crate::refusal::Refusal;
+use crate::telemetry::SpanFigures;
 use crate::throttle::Throttle;
+use crate::window::recent::Recent;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -54,6 +56,7 @@ const AGE: (&str, &str) = (
     "Time since the hot index was read (hot), cells were published (publish) or imported (import); -1 if never",
 );
 const DOOR_DECISIONS: (&str, &str) = ("door_decisions", "Calls of a door, by door and result");
+const CONTROLS: (&str, &str) = ("controls", "Live controls in force when they were read last");
 const BAD_ROWS: (&str, &str) = ("bad_rows", "Rows of the database, or cells for it, that were skipped");
 
 const EXACT_CHARGES: (&str, &str) =
@@ -68,6 +71,11 @@ const LEDGER_UNDECIDED: (&str, &str) =
     ("ledger_undecided", "Charges that a ledger did not rule on, by reason");
 const EXACT_ASKS: (&str, &str) =
     ("exact_asks", "Such questions of filters: taken, malformed, turned_away as too many of a stream wait");
+
+const SPANS: (&str, &str) = (
+    "spans",
+    "Spans that ended: exported, dropped as too many waited, failed as the collector did not take them",
+);
 
 const WINDOWS: (&str, &str) = ("windows", "Cells that are kept");
 const WINDOWS_CREATED: (&str, &str) = ("windows_created", "Cells made because somebody used them");
@@ -98,7 +106,7 @@ const CONSULT_RESULTS: [&str; 3] = ["granted", "refused", "unjudged"];
 /// Whose losses are counted.
 const STORES: [&str; 2] = ["regional", "global"];
 /// Why a frame may be refused (`Refusal::label`).
-const FRAME_REASONS: [&str; 16] = [
+const FRAME_REASONS: [&str; 17] = [
     "silent",
     "no_hello",
     "version",
@@ -111,6 +119,7 @@ const FRAME_REASONS: [&str; 16] = [
     "too_many_consults",
     "too_many_asks",
     "too_many_withdrawals",
+    "too_many_bans",
     "too_many_charges",
     "unsteady",
     "malformed",
@@ -118,7 +127,7 @@ const FRAME_REASONS: [&str; 16] = [
 ];
 
 /// One label, its name and value out of fixed sets.
-type Label = [(&'static str, &'static str); 1];
+pub(crate) type Label = [(&'static str, &'static str); 1];
 /// Two of them.
 type Labels = [(&'static str, &'static str); 2];
 
@@ -202,11 +211,13 @@ pub enum Operation {
     LookGlobal,
     /// Reading this region's own rows.
     Recover,
+    /// Reading live controls.
+    ReadControls,
 }
 
 impl Operation {
     /// What is asked of the regional store.
-    const REGIONAL: [Operation; 7] = [
+    pub const REGIONAL: [Operation; 7] = [
         Operation::Replay,
         Operation::Consult,
         Operation::NameHot,
@@ -216,8 +227,13 @@ impl Operation {
         Operation::Look,
     ];
     /// What is asked of the database.
-    const GLOBAL: [Operation; 4] =
-        [Operation::Publish, Operation::Import, Operation::LookGlobal, Operation::Recover];
+    pub const GLOBAL: [Operation; 5] = [
+        Operation::Publish,
+        Operation::Import,
+        Operation::LookGlobal,
+        Operation::Recover,
+        Operation::ReadControls,
+    ];
 
     /// The label.
     pub const fn word(self) -> &'static str {
@@ -233,6 +249,7 @@ impl Operation {
             Operation::Import => "import",
             Operation::LookGlobal => "look_global",
             Operation::Recover => "recover",
+            Operation::ReadControls => "read_controls",
         }
     }
 }
@@ -327,6 +344,8 @@ pub struct Metrics {
     registry: Registry,
     /// Warns of peers that misbehave, once in a while.
     pub warnings: Throttle,
+    /// How calls of stores went last.
+    pub recent: Recent,
     /// Those of the doors.
     pub doors: DoorMetrics,
     /// [`STREAMS`].
@@ -337,6 +356,8 @@ pub struct Metrics {
     pub frame_seconds: Histogram,
     /// [`BAD_ROWS`].
     pub bad_rows: Counter,
+    /// [`CONTROLS`].
+    pub controls: Gauge,
     /// [`GLOBAL_WRITES`].
     pub global_writes: Counter,
     /// [`GLOBAL_POLLED`].
@@ -377,8 +398,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All at zero, but `exact`, which are counted elsewhere.
-    pub fn new(exact: &ExactFigures) -> Self {
+    /// All at zero, but `exact` and `spans`, which are counted elsewhere.
+    pub fn new(exact: &ExactFigures, spans: &SpanFigures) -> Self {
         const WARNING_INTERVAL: Duration = Duration::from_secs(10);
         let mut registry = Registry::default();
         let w = registry.sub_registry_with_prefix(RATELIMIT_PREFIX);
@@ -419,6 +440,7 @@ impl Metrics {
         }
         let r = registry.sub_registry_with_prefix(PREFIX);
         exact.register(r);
+        register(r, SPANS, spans.results.clone());
         // One after the other: each holds the family's lock until its statement ends.
         let publish_seconds = seconds.get_or_create(&[("op", "publish")]).clone();
         let import_seconds = seconds.get_or_create(&[("op", "import")]).clone();
@@ -432,6 +454,7 @@ impl Metrics {
         });
         Metrics {
             door_decisions,
+            recent: Recent::default(),
             doors: DoorMetrics::register(r),
             warnings: Throttle::new(WARNING_INTERVAL),
             streams: register(r, STREAMS, Gauge::default()),
@@ -448,6 +471,7 @@ impl Metrics {
             hot_left: register(r, HOT_LEFT, Counter::default()),
             changes_heard: register(r, CHANGES_HEARD, Counter::default()),
             bad_rows: register(r, BAD_ROWS, Counter::default()),
+            controls: register(r, CONTROLS, Gauge::default()),
             global_writes,
             global_left,
             global_rows_applied,
@@ -487,8 +511,15 @@ impl Metrics {
         self.door_decisions[door as usize][result as usize].inc();
     }
 
+    /// Calls of a door so far, by how they ended.
+    pub fn door_results(&self, door: Door) -> Vec<(&'static str, u64)> {
+        let counts = self.door_decisions[door as usize].iter().map(Counter::get);
+        DoorResult::ALL.iter().map(|result| result.word()).zip(counts).collect()
+    }
+
     /// Counts a call of a store.
     pub fn operation(&self, operation: Operation, took: Duration) {
+        self.recent.made(operation, took);
         let label = [("op", operation.word())];
         self.operations.get_or_create(&label).inc();
         self.latency.get_or_create(&label).observe(took.as_secs_f64());
@@ -496,6 +527,7 @@ impl Metrics {
 
     /// Counts such a call that failed.
     pub fn operation_failed(&self, operation: Operation, reason: &'static str) {
+        self.recent.failed(operation, reason);
         self.errors.get_or_create(&[("op", operation.word()), ("reason", reason)]).inc();
     }
 
@@ -587,7 +619,7 @@ pub(crate) fn register<M: Metric + Clone>(
 }
 
 /// A family that shows each of its values from the begin: an alert finds no change in what was not there before.
-fn at_zero(label: &'static str, values: &[&'static str]) -> Family<Label, Counter> {
+pub(crate) fn at_zero(label: &'static str, values: &[&'static str]) -> Family<Label, Counter> {
     let family = Family::default();
     values.iter().for_each(|value| drop(family.get_or_create(&[(label, *value)])));
     family

@@ -15,11 +15,13 @@ use crate::doors::{Decider, DoorSettings};
 use crate::exact::Exact;
 use crate::global::{self, Global, lease};
 use crate::grpc::{MAX_STREAMS, RegionService};
+use crate::hosts::Hosts;
 use crate::listen::{Connection, Listener, Patience};
 use crate::regional::{self, Regional};
 use crate::shared::Shared;
 use crate::store::{Store, StoreOptions};
 use crate::stream::DRAIN;
+use crate::telemetry::{Telemetry, TelemetryOptions};
 use crate::tls::{Protocol, Tls};
 use crate::{admin, push};
 use std::io;
@@ -60,6 +62,8 @@ pub struct Settings {
     pub grpc_listen: String,
     /// Where operators and Prometheus connect, `host:port`.
     pub admin_listen: String,
+    /// The names that they may use for it, beside addresses and `localhost`.
+    pub admin_hosts: Hosts,
     /// What filters must know.
     pub token: Option<String>,
     /// Bounds of the region.
@@ -74,6 +78,8 @@ pub struct Settings {
     pub cadence: Cadence,
     /// The doors for those who have no filter.
     pub doors: DoorSettings,
+    /// Where spans go; without it none are made.
+    pub telemetry: Option<TelemetryOptions>,
 }
 
 /// Why the program does not start, or does not go on.
@@ -106,6 +112,9 @@ pub enum ServeError {
     /// The rate-limit service's limits cannot be used.
     #[error("{0}\nsee --rate-limits-file or WEIR_RATE_LIMITS_FILE")]
     RateLimits(#[from] FilesError),
+    /// Spans cannot be exported.
+    #[error("{0}")]
+    Telemetry(#[from] crate::telemetry::OptionsError),
     /// Two aggregators with a memory each would keep two limits.
     #[error(
         "another aggregator serves region {0:?}; without a Redis of its own a region has one. End the other, or give \
@@ -143,6 +152,7 @@ impl Server {
         let mut entrance = Entrance::open(&settings.doors)?;
         let store = settings.store.as_ref().map(Store::open).transpose()?;
         let database = settings.database.as_ref().map(Database::open).transpose()?;
+        let telemetry = Telemetry::start(settings.telemetry.as_ref(), &settings.region)?;
         let exact = Exact::new(store.clone(), database.clone());
         let ledger = database.clone();
         let regional = store.map(|store| Arc::new(Regional::new(store, settings.cadence)));
@@ -176,14 +186,14 @@ impl Server {
             warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
         }
         say_what_is_shared(&settings);
-        let Settings { region, token, limits, cadence, .. } = settings;
-        let shared = Arc::new(Shared::new(region, token, limits, clock, regional, global, exact));
+        let Settings { region, token, limits, cadence, admin_hosts, .. } = settings;
+        let shared = Arc::new(Shared::new(region, token, limits, clock, regional, global, exact, telemetry));
         if let Some(global) = &shared.global {
             global::prepare(&shared, global).await;
         }
         helpers.spawn(push::watch(shared.clone()));
         helpers.spawn(tick(shared.clone()));
-        helpers.spawn(admin::serve(shared.clone(), admin_socket));
+        helpers.spawn(admin::serve(shared.clone(), admin_hosts, admin_socket));
         if let Some(global) = &shared.global {
             global::start(&shared, global, &mut helpers);
         }
@@ -205,6 +215,7 @@ impl Server {
             decider: decider.clone(),
             tokens: entrance.tokens.clone(),
             ledger: ledger.map(|database| Arc::new(Ledger::new(database))),
+            overrides: Arc::default(),
         };
         let http = tokio::spawn(http::serve(door, http_socket, entrance.tls.clone()));
         let grpc = tokio::spawn(serve_grpc(shared.clone(), rate_limits, grpc_socket, entrance.tls));
@@ -282,6 +293,7 @@ impl Server {
         if let (None, Some(global)) = (&self.shared.regional, &self.shared.global) {
             lease::release(global).await;
         }
+        self.shared.telemetry.end().await;
         info!("weir-aggregator ends");
     }
 }

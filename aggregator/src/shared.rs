@@ -6,11 +6,14 @@
 //! Leaves to others: what is done at the desk (`weir_core::aggregator`), reading frames and sending replies (`stream`).
 
 use crate::clock::Clock;
+use crate::control::Live;
 use crate::exact::Exact;
 use crate::global::Global;
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
 use crate::regional::Regional;
+use crate::telemetry::Telemetry;
+use crate::window::Window;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -47,6 +50,12 @@ pub struct Shared {
     pub global: Option<Arc<Global>>,
     /// What rules on limits that are held exactly.
     pub exact: Exact,
+    /// What makes spans, if anything does.
+    pub telemetry: Telemetry,
+    /// Live control, as far as it is known.
+    pub control: Live,
+    /// What is known for people who look.
+    pub window: Window,
     bells: [(Bell, Notify); Bell::ALL.len()],
     /// The last round of replays that is over.
     replayed: watch::Sender<u64>,
@@ -69,6 +78,7 @@ impl Access for &Shared {
 
 impl Shared {
     /// An empty region called `region_name`.
+    #[expect(clippy::too_many_arguments, reason = "each is a part of the program, named once")]
     pub fn new(
         region_name: String,
         token: Option<String>,
@@ -77,6 +87,7 @@ impl Shared {
         regional: Option<Arc<Regional>>,
         global: Option<Arc<Global>>,
         exact: Exact,
+        telemetry: Telemetry,
     ) -> Shared {
         let mut desk = Desk::new(limits, (rand::random(), rand::random()));
         if let Some(regional) = &regional {
@@ -88,12 +99,15 @@ impl Shared {
         Shared {
             region_name,
             token,
-            metrics: Metrics::new(exact.figures()),
+            metrics: Metrics::new(exact.figures(), telemetry.figures()),
             draining: watch::Sender::new(None),
             taken_over: Notify::new(),
             regional,
             global,
             exact,
+            telemetry,
+            control: Live::default(),
+            window: Window::default(),
             bells: Bell::ALL.map(|bell| (bell, Notify::new())),
             replayed: watch::Sender::new(0),
             clock,

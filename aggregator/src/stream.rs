@@ -5,10 +5,14 @@
 //!
 //! Leaves to others: what a frame does to the region (`shared`), pushes (`push`), the queue (`outgoing`).
 
+use crate::control::tell::Telling;
 use crate::outgoing::Outgoing;
 use crate::refusal::{Refusal, check_hello};
 use crate::shared::Shared;
-use crate::{push, regional};
+use crate::telemetry::{Consults, around};
+use crate::window::peers::Seat;
+use crate::{push, regional, request_log};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
@@ -16,12 +20,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_stream::{Stream as FrameStream, StreamExt};
 use tonic::{Code, Status};
-use tracing::debug;
+use tracing::{Instrument, debug};
 use weir_core::aggregator::StreamId;
 use weir_core::aggregator::desk::LateAck;
 use weir_core::exact::MAX_CHARGES;
 use weir_core::key::OriginId;
-use weir_core::wire::{self, Ask, Consult, FilterFrame, Hello, MAX_FRAME_CELLS, RegionFrame, Welcome};
+use weir_core::wire::{
+    self, Ask, Consult, FilterFrame, Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, RegionFrame, Welcome,
+};
 
 /// How long a new stream may take to say who it is.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -43,11 +49,16 @@ pub trait Incoming: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unp
 
 impl<S: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin> Incoming for S {}
 
-/// Serves a stream to its end.
-pub async fn run(shared: Arc<Shared>, mut incoming: impl Incoming, outgoing: Outgoing) {
+/// Serves a stream to its end; `address` is where it comes from, if it comes over a connection.
+pub async fn run(
+    shared: Arc<Shared>,
+    mut incoming: impl Incoming,
+    outgoing: Outgoing,
+    address: Option<SocketAddr>,
+) {
     shared.metrics.streams.inc();
     let mut origin = None;
-    let end = serve(&shared, &mut incoming, &outgoing, &mut origin).await;
+    let end = serve(&shared, &mut incoming, &outgoing, &mut origin, address).await;
     shared.metrics.streams.dec();
     if outgoing.was_abandoned() {
         shared.metrics.slow_streams.inc();
@@ -75,6 +86,7 @@ async fn serve(
     incoming: &mut impl Incoming,
     outgoing: &Outgoing,
     heard: &mut Option<OriginId>,
+    address: Option<SocketAddr>,
 ) -> End {
     let (origin, hello, first) = match first_frame(shared, incoming, outgoing).await {
         Ok(first) => first,
@@ -91,10 +103,12 @@ async fn serve(
     let stream = Stream {
         shared,
         outgoing,
+        seat: shared.window.seat(origin, address, shared.moment().mono),
         origin,
         worker: hello.worker,
         id,
         pusher: None,
+        telling: None,
         began: Instant::now(),
         changes: 0,
         acks,
@@ -176,10 +190,12 @@ async fn refuse(shared: &Shared, outgoing: Outgoing, refusal: &Refusal, origin: 
 struct Stream<'a> {
     shared: &'a Arc<Shared>,
     outgoing: &'a Outgoing,
+    seat: Seat<'a>,
     origin: OriginId,
     worker: u64,
     id: StreamId,
     pusher: Option<JoinHandle<()>>,
+    telling: Option<Telling>,
     began: Instant,
     changes: u64,
     acks: mpsc::Sender<LateAck>,
@@ -207,12 +223,16 @@ impl Stream<'_> {
 
     async fn take(&mut self, mut frame: FilterFrame) -> Result<(), End> {
         self.check(&frame).map_err(End::Refused)?;
+        self.seat.heard(frame.tallies.take().as_ref(), self.shared.moment().mono);
         let asks = std::mem::take(&mut frame.asks);
         frame.withdrawals.iter().for_each(|withdrawal| self.shared.exact.undo(self.worker, withdrawal));
         if let Some(hello) = &frame.hello {
             self.take_role(hello);
         }
+        let mut traced = self.shared.telemetry.consults(&frame.consults);
+        self.take_control(&mut frame);
         let taken = self.shared.take(self.origin, frame).map_err(End::Refused)?;
+        traced.iter_mut().for_each(|traced| traced.answered(&taken.reply.answers));
         if let Some(ack) = taken.ack {
             // The acknowledging task lives as long as this end.
             let _ = self.acks.send(ack).await;
@@ -221,9 +241,31 @@ impl Stream<'_> {
             self.send(taken.reply).await?;
         }
         if !taken.asks.is_empty() {
-            self.ask(taken.asks).await?;
+            self.ask(taken.asks, traced).await?;
         }
         self.rule(asks).await
+    }
+
+    /// Takes what the filter knows of live control, and what its rules would have it say.
+    fn take_control(&mut self, frame: &mut FilterFrame) {
+        if let Some(known) = frame.controls_known.take().filter(|_| self.pushes()) {
+            self.shared.control.heard(known, self.shared.now());
+            match &self.telling {
+                Some(telling) => telling.heard(known),
+                None => {
+                    self.telling = Some(Telling::begin(self.shared.clone(), self.outgoing.clone(), known))
+                }
+            }
+        }
+        let bans = std::mem::take(&mut frame.bans);
+        // Without a database they hold in their Envoy alone.
+        if !bans.is_empty() && self.shared.global.is_some() {
+            let refused = self.shared.control.bans.propose(&bans, self.shared.now());
+            if refused > 0 {
+                self.shared
+                    .warn(&format!("{refused} bans that rules proposed are not taken"), Some(self.origin));
+            }
+        }
     }
 
     /// Has each of these ruled on by itself, without keeping the stream or the others waiting.
@@ -236,7 +278,12 @@ impl Stream<'_> {
             };
             let (shared, worker, outgoing) = (self.shared.clone(), self.worker, self.outgoing.clone());
             tokio::spawn(async move {
-                let rulings = vec![shared.exact.answer(worker, &ask).await];
+                let span = shared.telemetry.ask(&ask);
+                let ruled = shared.exact.answer(worker, &ask);
+                let ruled = ruled.instrument(request_log::of_question(ask.trace.as_ref()));
+                let rulings = around(span.as_ref(), ruled).await;
+                span.into_iter().for_each(|span| span.ruled(&rulings));
+                let rulings = vec![rulings];
                 // A peer that left needs no answer; what it was charged it will not use.
                 let _ = outgoing.send(RegionFrame { rulings, ..RegionFrame::default() }).await;
                 drop(room);
@@ -249,15 +296,16 @@ impl Stream<'_> {
     }
 
     /// Has the store answer these without keeping the stream waiting.
-    async fn ask(&self, consults: Vec<Consult>) -> Result<(), End> {
+    async fn ask(&self, consults: Vec<Consult>, mut traced: Option<Consults>) -> Result<(), End> {
         let room = self.questions.clone().try_acquire_owned();
         let (Some(store), Ok(room)) = (self.shared.regional.clone(), room) else {
             let answers = self.shared.answer_from_memory(self.origin, &consults);
+            traced.iter_mut().for_each(|traced| traced.answered(&answers));
             return self.send(RegionFrame { answers, ..RegionFrame::default() }).await;
         };
         let (shared, origin, outgoing) = (self.shared.clone(), self.origin, self.outgoing.clone());
         tokio::spawn(async move {
-            let answers = regional::answer(&shared, &store, origin, consults).await;
+            let answers = regional::answer(&shared, &store, origin, consults, traced).await;
             // A peer that left needs no answer.
             let _ = outgoing.send(RegionFrame { answers, ..RegionFrame::default() }).await;
             drop(room);
@@ -293,6 +341,7 @@ impl Stream<'_> {
             return;
         }
         self.stop_pushes();
+        self.seat.subscribes(hello.subscriber);
         if hello.subscriber {
             let wake = self.shared.subscribe(self.origin, self.id);
             let (shared, outgoing) = (self.shared.clone(), self.outgoing.clone());
@@ -310,6 +359,7 @@ impl Stream<'_> {
     }
 
     fn stop_pushes(&mut self) {
+        self.telling = None;
         if let Some(pusher) = self.pusher.take() {
             pusher.abort();
             self.shared.unsubscribe(self.origin, self.id);
@@ -321,6 +371,9 @@ impl Stream<'_> {
 fn check_asks(frame: &FilterFrame) -> Result<(), Refusal> {
     if frame.asks.len() > MAX_FRAME_CELLS {
         return Err(Refusal::TooManyAsks(frame.asks.len()));
+    }
+    if frame.bans.len() > MAX_FRAME_CONTROLS {
+        return Err(Refusal::TooManyBans(frame.bans.len()));
     }
     if frame.withdrawals.len() > MAX_FRAME_CELLS {
         return Err(Refusal::TooManyWithdrawals(frame.withdrawals.len()));

@@ -3,6 +3,7 @@
 //! Leaves to others: the script (`store`), the log in memory (`weir_core::log`), what an answer means (`super`).
 
 use crate::store::{Store, StoreError};
+use crate::telemetry::{self, Active};
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -84,6 +85,12 @@ impl Logs {
                 charges.iter().map(|charge| Some(logs.withdraw(&charge.key, charge.id))).collect()
             }
         }
+    }
+
+    /// A span of a call about so many logs, where there is anybody to call.
+    pub(super) fn call_span(&self, logs: usize) -> Option<Active> {
+        let remote = matches!(self, Logs::Redis(_)) && logs > 0;
+        remote.then(|| telemetry::redis(logs)).flatten()
     }
 
     /// What the breaker lets through, where there is one.

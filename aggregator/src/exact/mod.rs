@@ -19,6 +19,7 @@ mod plan;
 use crate::database::Database;
 use crate::metrics::ExactFigures;
 use crate::store::Store;
+use crate::telemetry;
 use crate::throttle::Throttle;
 use denials::Denials;
 use later::{Later, Regret};
@@ -123,7 +124,9 @@ impl Exact {
             let answer = |log| if log == place { LogAnswer::Decided(denied) } else { LogAnswer::Untried };
             return plan.rulings(answer, &[], true);
         }
+        let call = self.stores.logs.call_span(plan.logs.len());
         let decided = self.stores.logs.charge(&plan.logs, deadline).await;
+        telemetry::failed(call, decided.iter().any(Result::is_err).then_some("unanswered"));
         for (charge, decided) in plan.logs.iter().zip(&decided) {
             if let Ok(decided) = decided {
                 self.stores.denials.remember(charge, decided, began);

@@ -5,30 +5,40 @@
 use super::{Regional, count, failures};
 use crate::metrics::Operation;
 use crate::shared::Shared;
+use crate::telemetry::Consults;
 use std::time::{Duration, Instant};
 use weir_core::aggregator::failure::first_failure;
 use weir_core::aggregator::questions::Questions;
 use weir_core::key::OriginId;
 use weir_core::wire::{Answer, Consult};
 
-/// Answers every consult, in any order.
+/// Answers every consult, in any order; those that are `traced` have their spans ended.
 pub async fn answer(
     shared: &Shared,
     regional: &Regional,
     origin: OriginId,
     consults: Vec<Consult>,
+    mut traced: Option<Consults>,
 ) -> Vec<Answer> {
     let started = Instant::now();
     let questions = Questions::propose(&mut &*shared, origin, consults);
     if questions.merges().is_empty() {
-        return questions.conclude(&mut &*shared, &[]);
+        let answers = questions.conclude(&mut &*shared, &[]);
+        traced.iter_mut().for_each(|traced| traced.answered(&answers));
+        return answers;
     }
     let patience = Duration::from_millis(questions.patience_ms());
+    let calls = traced.as_ref().map(|traced| traced.calls(questions.asked()));
     let results = failures(regional.store.merge(questions.merges(), patience).await);
+    if let (Some(traced), Some(calls)) = (&mut traced, calls) {
+        traced.called(questions.asked(), calls, &results);
+    }
     if questions.were_hurried(&results) {
         shared.metrics.operation_failed(Operation::Consult, "hurried");
     } else {
         count(&shared.metrics, Operation::Consult, started, first_failure(&results).as_ref());
     }
-    questions.conclude(&mut &*shared, &results)
+    let answers = questions.conclude(&mut &*shared, &results);
+    traced.iter_mut().for_each(|traced| traced.answered(&answers));
+    answers
 }

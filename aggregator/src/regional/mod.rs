@@ -17,12 +17,14 @@ mod watch;
 
 use crate::metrics::{Metrics, Operation};
 use crate::shared::Shared;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Word};
+use crate::window;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use weir_core::aggregator::Failure;
 use weir_core::cadence::Cadence;
+use weir_core::wire::Changes;
 
 pub use consult::answer;
 
@@ -41,6 +43,16 @@ impl Regional {
         Regional { store, id: rand::random(), cadence }
     }
 
+    /// Names this aggregator among those of its region.
+    pub fn id(&self) -> &[u8; 16] {
+        &self.id
+    }
+
+    /// Says how this aggregator is, and hears how the others are.
+    pub async fn tell_status(&self, word: &[u8]) -> Result<Vec<Word>, StoreError> {
+        self.store.status(&self.id, word, self.within()).await
+    }
+
     /// How long most calls may take.
     fn within(&self) -> Duration {
         Duration::from_millis(self.cadence.replay_timeout_ms)
@@ -56,6 +68,14 @@ pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>, tasks: &mut JoinSet
     tasks.spawn(sisters::tell(shared(), regional()));
     tasks.spawn(sisters::listen(shared(), regional()));
     tasks.spawn(sisters::read_hot(shared(), regional()));
+    tasks.spawn(window::sisters::exchange(shared(), regional()));
+}
+
+/// Tells the region's other aggregators that live controls changed. Should that be lost, their next beat finds out.
+pub async fn tell_of_controls(shared: &Shared, regional: &Regional) {
+    let changes = Changes { sender: regional.id.to_vec(), controls_changed: true, ..Changes::default() };
+    // A failure is counted where it happens.
+    let _ = sisters::send(shared, regional, &changes).await;
 }
 
 /// Counts a call that began at `started`, and says of its failure what matters to the core.

@@ -7,7 +7,7 @@
 //! 3. `script`: the Lua scripts (`*.lua`), what they get and answer.
 //! 4. `wire`: one connection that heals; `servers`: all of them, and who holds what (`topology`);
 //!    `nodes`: who gets which command.
-//! 5. This file: merging cells. [`sentinel`], [`hot`], [`origins`], [`changes`]: the rest that is shared.
+//! 5. This file: merging cells. [`sentinel`], [`hot`], [`origins`], [`changes`], `status`: the rest that is shared.
 //! 6. `log`: limits that are held exactly, by the clock of the server (`server_clock`).
 //!
 //! All counts are absolute and merge by max, so every call may be repeated, also one that timed out and whose effect
@@ -29,6 +29,7 @@ pub mod sentinel;
 mod server_clock;
 mod servers;
 mod slots;
+mod status;
 mod topology;
 mod wire;
 
@@ -38,6 +39,7 @@ pub use names::HOT_SHARDS;
 pub use options::{OptionsError, StoreOptions};
 pub use origins::Alive;
 pub use sentinel::{Life, Lives};
+pub use status::Word;
 
 use names::Names;
 use nodes::{Command, Nodes};

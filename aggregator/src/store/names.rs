@@ -77,6 +77,10 @@ impl Names {
         [format!("{}{{origins}}", self.root), format!("{}{{origins}}:aggregators", self.root)]
     }
 
+    pub(super) fn status(&self) -> String {
+        format!("{}{{status}}", self.root)
+    }
+
     pub(super) fn channel(&self) -> String {
         format!("{}changes", self.root)
     }

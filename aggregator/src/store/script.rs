@@ -19,6 +19,7 @@ pub(super) struct Scripts {
     pub(super) hot: Script,
     pub(super) life: Script,
     pub(super) origins: Script,
+    pub(super) status: Script,
     pub(super) log: Script,
     pub(super) log_withdraw: Script,
 }
@@ -28,9 +29,10 @@ const FLOOR: &str = concat!(include_str!("cell.lua"), include_str!("floor.lua"))
 const HOT: &str = concat!(include_str!("cell.lua"), include_str!("hot.lua"));
 const LIFE: &str = include_str!("life.lua");
 const ORIGINS: &str = include_str!("origins.lua");
+const STATUS: &str = include_str!("status.lua");
 const LOG: &str = concat!(include_str!("log_key.lua"), include_str!("log.lua"));
 const LOG_WITHDRAW: &str = concat!(include_str!("log_key.lua"), include_str!("log_withdraw.lua"));
-const SOURCES: [&str; 7] = [MERGE, FLOOR, HOT, LIFE, ORIGINS, LOG, LOG_WITHDRAW];
+const SOURCES: [&str; 8] = [MERGE, FLOOR, HOT, LIFE, ORIGINS, STATUS, LOG, LOG_WITHDRAW];
 
 /// Hashed once.
 pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
@@ -39,6 +41,7 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     hot: Script::new(HOT),
     life: Script::new(LIFE),
     origins: Script::new(ORIGINS),
+    status: Script::new(STATUS),
     log: Script::new(LOG),
     log_withdraw: Script::new(LOG_WITHDRAW),
 });
