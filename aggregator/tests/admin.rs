@@ -1,35 +1,46 @@
-//! The admin HTTP: health, readiness, metrics, the explanation of a key, and clients that take their time.
+//! The admin HTTP: health, readiness, metrics, what the page shows and the page itself, and clients that take their time.
 
 mod common;
+mod http_common;
 
-use common::{DEADLINE, Weir, start};
+use common::{DEADLINE, Weir, settings, start, start_with};
 use http_body_util::{BodyExt, Empty};
+use http_common::{Client, JSON};
 use hyper::body::Bytes;
+use hyper::http::response::Parts;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::hosts::Hosts;
+use weir_aggregator::serve::Settings;
 use weir_core::rules::identifier::canonical_identifier;
-use weir_core::wire::{Count, FilterFrame, Report};
+use weir_core::wire::{Count, FilterFrame, Report, RuleTally, Tallies};
 
 async fn call(weir: &Weir, method: Method, path: &str) -> (u16, String) {
+    let (parts, body) = whole(weir, method, path).await;
+    (parts.status.as_u16(), body)
+}
+
+async fn whole(weir: &Weir, method: Method, path: &str) -> (Parts, String) {
     let connection = TcpStream::connect(weir.server.admin_address()).await.unwrap();
     let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await.unwrap();
     let driver = tokio::spawn(driver);
     let request = Request::builder()
         .method(method)
         .uri(path)
-        .header("host", "weir")
+        .header("host", "localhost")
         .body(Empty::<Bytes>::new())
         .unwrap();
     let response = timeout(DEADLINE, sender.send_request(request)).await.unwrap().unwrap();
-    let status = response.status().as_u16();
-    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
     driver.abort();
-    (status, String::from_utf8(body.to_vec()).unwrap())
+    (parts, String::from_utf8(body.to_vec()).unwrap())
 }
 
 async fn get(weir: &Weir, path: &str) -> (u16, String) {
@@ -110,6 +121,179 @@ async fn a_long_identifier_is_found_by_its_digest() {
     assert_eq!((status, &said["windows"][0]["effective"]), (200, &3.into()));
 }
 
+/// What a worker's rule has decided, of the keys that `Weir::report` counts.
+fn tallies(shadow: bool, allowed: u64, shadow_denied: u64) -> FilterFrame {
+    let rule = RuleTally {
+        name: "per-hour".into(),
+        namespace: "api".into(),
+        strategy: "window".into(),
+        limit: 1_000,
+        window_ms: common::HOUR_MS,
+        shadow,
+        allowed,
+        shadow_denied,
+        ..RuleTally::default()
+    };
+    let tallies = Tallies { rules: vec![rule], workspace: "default".into() };
+    FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }
+}
+
+#[tokio::test]
+async fn the_keys_nearest_their_limits_come_first_and_lead_to_their_explanations() {
+    const HOSTILE: &str = "<img src=x onerror=alert(1)>";
+    let weir = start(None).await;
+    let mut peer = weir.join(1, false).await;
+    for (id, identifier, own) in [(1, "some", 10), (2, HOSTILE, 1_200), (3, "most", 999)] {
+        peer.send(weir.report(id, identifier, own)).await;
+        peer.next_with(|frame| frame.ack).await;
+    }
+    let (_, top) = get_json(&weir, "/v1/top?limit=2").await;
+    let first = &top["keys"][0];
+    assert_eq!((&first["identifier"], &top["keys"][1]["identifier"]), (&HOSTILE.into(), &"most".into()));
+    assert_eq!(top["keys"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&top["keys_held"], &top["keys_over"], &top["keys_past_half"]),
+        (&3.into(), &1.into(), &2.into())
+    );
+    assert!(first["wait_ms"].as_u64().unwrap() > 0, "{first}");
+    let path = format!("/v1/explain?namespace=api&counted={}", first["counted"].as_str().unwrap());
+    let (_, said) = get_json(&weir, &path).await;
+    let window = &said["windows"][0];
+    assert_eq!(
+        (&said["identifier"], &window["used"], &window["limit"]),
+        (&HOSTILE.into(), &1_200.into(), &1_000.into())
+    );
+    assert_eq!((&window["passes"], &window["remaining"]), (&false.into(), &0.into()));
+    let part = &window["cells"][0]["components"][0];
+    assert_eq!((&part["own"], &part["here"]), (&1_200.into(), &true.into()));
+    let (_, some) = get_json(&weir, "/v1/explain?namespace=api&identifier=some&window_ms=3600000").await;
+    assert_eq!((&some["windows"][0]["passes"], &some["windows"][0]["wait_ms"]), (&true.into(), &0.into()));
+    let (_, none) = get_json(&weir, "/v1/explain?namespace=api&identifier=some&window_ms=60000").await;
+    assert_eq!((&none["identifier"], none["windows"].as_array().unwrap().len()), (&"some".into(), 0));
+}
+
+#[tokio::test]
+async fn rules_are_told_by_filters_and_a_shadow_rule_names_whom_it_would_deny() {
+    let weir = start(None).await;
+    let mut peer = weir.join(1, true).await;
+    peer.send(tallies(true, 500, 0)).await;
+    peer.send(tallies(true, 520, 5)).await;
+    for (id, identifier, own) in [(1, "tame", 10), (2, "greedy", 1_200)] {
+        peer.send(weir.report(id, identifier, own)).await;
+        peer.next_with(|frame| frame.ack).await;
+    }
+    let (_, said) = get_json(&weir, "/v1/rules").await;
+    let rule = &said["rules"][0];
+    assert_eq!(
+        (&rule["name"], &rule["shadow"], &rule["workers"]),
+        (&"per-hour".into(), &true.into(), &1.into())
+    );
+    assert_eq!((&rule["decided"]["allowed"], &rule["decided"]["shadow_denied"]), (&20.into(), &5.into()));
+    assert_eq!(rule["per_second"]["last_10s"]["allowed"], 2.0);
+    let would = &rule["would_deny"];
+    assert_eq!((&would["keys"], &would["furthest"][0]["identifier"]), (&1.into(), &"greedy".into()));
+    let (_, explained) = get_json(&weir, "/v1/explain?namespace=api&identifier=greedy").await;
+    assert_eq!(explained["windows"][0]["rules"][0]["name"], "per-hour");
+    let (_, parts) = get_json(&weir, "/v1/parts").await;
+    let envoy = &parts["envoys"][0];
+    assert_eq!((&envoy["origin"], &envoy["subscriber"]), (&"01".repeat(16).into(), &true.into()));
+    assert!(envoy["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{envoy}");
+    assert_eq!((&parts["aggregator"]["reports"], &parts["redis"]), (&2.into(), &Value::Null));
+    drop(peer);
+    common::until("the Envoy has left", || weir.server.shared().window.peers.origins().is_empty()).await;
+    let (_, said) = get_json(&weir, "/v1/rules").await;
+    assert_eq!(
+        (&said["rules"][0]["workers"], &said["rules"][0]["decided"]["allowed"]),
+        (&0.into(), &20.into())
+    );
+}
+
+/// Says something live of an identifier of `api`.
+async fn say(weir: &Weir, identifier: &str, what: &str, amount: u64) {
+    let body = json!({"namespace": "api", "identifier": identifier, what: amount, "expires_in": "1h"});
+    let body = body.to_string();
+    let said = Client::connect(weir).await.send("PUT", "/v1/overrides", &[JSON], body.as_bytes()).await;
+    assert_eq!(said.status, 200, "{said:?}");
+}
+
+#[tokio::test]
+async fn a_live_limit_or_credit_counts_from_the_moment_that_it_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/weir.db", folder.path().display());
+    let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
+    let weir = start_with(Settings { database, migrate: true, ..settings() }).await;
+    let mut peer = weir.join(1, true).await;
+    peer.send(tallies(true, 500, 0)).await;
+    let cases = [("alice", 1_200, 1_000), ("bob", 1_100, 1_000), ("carol", 900, 1_000), ("dora", 400, 1_200)];
+    for (id, (identifier, own, limit)) in (1..).zip(cases) {
+        let counts = vec![Count { limit, ..weir.count(identifier, own) }];
+        peer.send(FilterFrame { report: Some(Report { id, counts }), ..FilterFrame::default() }).await;
+        peer.next_with(|frame| frame.ack).await;
+    }
+    let stands = async |identifier: &str| {
+        let (_, said) = get_json(&weir, &format!("/v1/explain?namespace=api&identifier={identifier}")).await;
+        let window = &said["windows"][0];
+        assert_eq!(window["passes"] == json!(true), window["wait_ms"] == json!(0), "{window}");
+        (window["limit"].as_u64().unwrap(), window["remaining"].as_u64().unwrap(), window["passes"] == true)
+    };
+    let order = async || {
+        let (_, top) = get_json(&weir, "/v1/top").await;
+        let names: Vec<_> =
+            top["keys"].as_array().unwrap().iter().map(|key| key["identifier"].clone()).collect();
+        (names, top["keys"][0]["limit"].clone())
+    };
+    let would_deny = async || {
+        let (_, said) = get_json(&weir, "/v1/rules").await;
+        let would = said["rules"][0]["would_deny"].clone();
+        (would["keys"].clone(), would["furthest"][0]["identifier"].clone())
+    };
+    assert_eq!((stands("alice").await, stands("bob").await), ((1_000, 0, false), (1_000, 0, false)));
+    assert_eq!(
+        order().await,
+        (vec!["alice".into(), "bob".into(), "carol".into(), "dora".into()], json!(1_000))
+    );
+    assert_eq!(would_deny().await, (json!(2), json!("alice")));
+    say(&weir, "alice", "limit", 5_000).await;
+    assert_eq!(stands("alice").await, (5_000, 3_800, true));
+    assert_eq!(order().await.0, ["bob", "carol", "dora", "alice"]);
+    assert_eq!(would_deny().await, (json!(1), json!("bob")));
+    say(&weir, "bob", "credit", 200).await;
+    assert_eq!(stands("bob").await, (1_200, 100, true));
+    assert_eq!(would_deny().await.0, json!(0));
+    // Of a key that was counted against more than its rule's limit, nobody here knows whether that is with the credit.
+    say(&weir, "dora", "credit", 200).await;
+    assert_eq!(stands("dora").await, (1_200, 800, true));
+    say(&weir, "carol", "limit", 7).await;
+    assert_eq!(stands("carol").await, (7, 0, false));
+    assert_eq!(order().await, (vec!["carol".into(), "bob".into(), "dora".into(), "alice".into()], json!(7)));
+}
+
+#[tokio::test]
+async fn the_page_is_part_of_the_program_and_loads_nothing_else() {
+    let weir = start(None).await;
+    let (head, index) = whole(&weir, Method::GET, "/").await;
+    let policy = head.headers["content-security-policy"].to_str().unwrap();
+    assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
+    let header = |name: &str| head.headers[name].to_str().unwrap().to_owned();
+    assert_eq!([header("x-content-type-options"), header("cache-control")], ["nosniff", "no-store"]);
+    let mut files = vec!["/page/main.js".to_owned()];
+    files.extend(index.split('"').filter(|part| part.starts_with("/page/")).map(str::to_owned));
+    let mut at = 0;
+    while let Some(file) = files.get(at).cloned() {
+        let (head, text) = whole(&weir, Method::GET, &file).await;
+        assert_eq!(head.status, 200, "{file}");
+        assert!(!text.contains("https://") && !text.contains("innerHTML"), "{file}");
+        let imported = text.split('"').filter_map(|part| Some(format!("/page/{}", part.strip_prefix("./")?)));
+        for file in imported.filter(|file| file.ends_with(".js")).collect::<Vec<_>>() {
+            if !files.contains(&file) {
+                files.push(file);
+            }
+        }
+        at += 1;
+    }
+    assert!(files.len() > 8, "{files:?}");
+}
+
 #[tokio::test]
 async fn errors_are_json_and_kind() {
     let weir = start(None).await;
@@ -118,6 +302,11 @@ async fn errors_are_json_and_kind() {
         (Method::GET, "/v1/keys?namespace=api", 400, "missing: identifier"),
         (Method::GET, "/v1/keys?namespace=api&identifier=%", 400, "percent"),
         (Method::GET, "/v1/keys?namespace=api&identifier=nobody", 404, "nothing is known"),
+        (Method::GET, "/v1/keys?namespace=api&counted=a&identifier=a", 400, "one is enough"),
+        (Method::GET, "/v1/explain", 400, "namespace, identifier"),
+        (Method::GET, "/v1/top?limit=0", 400, "from 1 to 100"),
+        (Method::GET, "/page/../main.rs", 404, "no such"),
+        (Method::POST, "/v1/rules", 405, "GET"),
         (Method::GET, "/v2", 404, "/v1/keys"),
         (Method::POST, "/v1/keys", 405, "GET"),
     ];
@@ -126,6 +315,48 @@ async fn errors_are_json_and_kind() {
         let said: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(status, expected, "{path}");
         assert!(said["error"].as_str().unwrap().contains(part), "{path}: {said}");
+    }
+}
+
+/// The status of a request whose head is written by hand.
+async fn status_of(weir: &Weir, head: &str) -> u16 {
+    let mut connection = TcpStream::connect(weir.server.admin_address()).await.unwrap();
+    let request = format!("{head}connection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut said = String::new();
+    timeout(DEADLINE, connection.read_to_string(&mut said)).await.unwrap().unwrap();
+    let status = said.split(' ').nth(1).unwrap().parse().unwrap();
+    assert_eq!(status == 421, said.contains("WEIR_ADMIN_HOSTS"), "{said}");
+    status
+}
+
+#[tokio::test]
+async fn a_web_page_whose_name_leads_here_sees_nothing() {
+    let admin_hosts = Hosts::parse("weir.internal").unwrap();
+    let weir = start_with(Settings { admin_hosts, ..settings() }).await;
+    let address = weir.server.admin_address();
+    let pages =
+        ["/", "/page/main.js", "/v1/top", "/v1/rules", "/v1/parts", "/v1/keys?namespace=a", "/v1/explain"];
+    for page in pages {
+        let get = |host: &str| format!("GET {page} HTTP/1.1\r\nhost: {host}\r\n");
+        assert_eq!(status_of(&weir, &get("attacker.example")).await, 421, "{page}");
+        for host in [&address.to_string(), "localhost:7070", "[::1]", "WEIR.internal:80"] {
+            assert_ne!(status_of(&weir, &get(host)).await, 421, "{page} {host}");
+        }
+    }
+    for head in [
+        "GET /v1/top HTTP/1.1\r\n",
+        "GET /v1/top HTTP/1.0\r\n",
+        "GET /v1/top HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n",
+        "GET http://attacker.example/v1/top HTTP/1.1\r\nhost: localhost\r\n",
+    ] {
+        assert_eq!(status_of(&weir, head).await, 421, "{head}");
+    }
+    assert_eq!(status_of(&weir, "GET http://localhost/v1/top HTTP/1.1\r\nhost: localhost\r\n").await, 200);
+    // Probes and Prometheus come by names that nobody has to list.
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: weir-aggregator.weir.svc:7070\r\n");
+        assert_eq!(status_of(&weir, &head).await, 200, "{path}");
     }
 }
 

@@ -6,7 +6,7 @@ use database_support::*;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 use std::time::{Duration, Instant};
 use weir_aggregator::database::{Database, DatabaseOptions};
-use weir_envoy::{DatabaseServer, ports, wait};
+use weir_envoy::{DatabaseServer, ports};
 
 /// Less than any lock is waited for.
 const SHORT: Duration = Duration::from_millis(700);
@@ -87,7 +87,7 @@ async fn a_deadlock_is_tried_again(store: &Store) {
         let a = a.clone();
         tokio::spawn(async move { publish(&a, &[row("first", 5), row("second", 5)]).await })
     };
-    until_somebody_waits(&scene).await;
+    scene.until_somebody_waits().await;
     transaction.execute(sqlx::raw_sql(lock("first"))).await.unwrap();
     transaction.commit().await.unwrap();
     publishing.await.unwrap();
@@ -105,16 +105,6 @@ fn lock(identifier: &str) -> AssertSqlSafe<String> {
          AND identifier = '{identifier}' AND duration_ms = {HOUR_MS} AND sequence = {sequence} AND region = 'a'
          FOR UPDATE"
     ))
-}
-
-async fn until_somebody_waits(scene: &Scene) {
-    let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-    let waits = async || {
-        // The server shows what it knew before, for as long as it is asked again within 100 ms.
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        scene.number(waiting).await > 0
-    };
-    wait::until("a transaction waits", WITHIN, waits).await.unwrap();
 }
 
 async fn a_locked_row_costs_its_time_only(store: &Store) {

@@ -82,7 +82,9 @@ async fn migrate_and_clean_up(store: &Store) {
     database.life(WITHIN).await.unwrap();
     let deleted = |output: (Option<i32>, String, String), expected: &str| {
         let ledger = "deleted 0 transactions of the ledger and 0 bucket locks older than 90d";
-        assert_eq!(output, (Some(0), format!("deleted {expected} ago\n{ledger}\n"), String::new()));
+        let controls = "deleted 0 live controls that were over for 30d and 0 changes older than 400d";
+        let said = format!("deleted {expected} ago\n{ledger}\n{controls}\n");
+        assert_eq!(output, (Some(0), said, String::new()));
     };
     deleted(run(&["cleanup", "--batch", "7"], url), "30 rows that expired more than 1h");
     deleted(run(&["cleanup"], url), "0 rows that expired more than 1h");

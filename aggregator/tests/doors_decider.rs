@@ -179,8 +179,9 @@ async fn a_window_moves_on() {
     assert_eq!(flood(weir.server.decider(), "a", 20, 4, 10).await, 19);
 }
 
-/// What holds the region up, holds no caller up for longer than it said.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+/// What holds the region up, holds no caller up for longer than it said. Each of the aggregator's tasks that wants the region
+/// meanwhile blocks a thread, and there are more threads than tasks: else nobody would be left to watch the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 24)]
 async fn nobody_waits_longer_than_was_said() {
     const PATIENCE: Duration = Duration::from_millis(50);
     let weir = start(None).await;

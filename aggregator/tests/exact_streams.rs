@@ -28,7 +28,7 @@ fn ledger() -> Charge {
 }
 
 fn ask(id: u64, charges: Vec<Charge>) -> Ask {
-    Ask { id, charges, timeout_ms: 5_000 }
+    Ask { id, charges, timeout_ms: 5_000, trace: None }
 }
 
 fn asks(asks: Vec<Ask>) -> FilterFrame {

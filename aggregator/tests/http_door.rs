@@ -140,6 +140,9 @@ async fn tokens_are_bound_to_workspaces_and_zones() {
     // The one that passed above used up workspace `one`; `two` has counts of its own.
     assert!(!success(&client.post_as(&shop, "/v1/limit", &ask).await.body));
     assert!(success(&client.post_as(&other, "/v1/limit", &ask).await.body));
+    // A web page whose name leads here has no token, so names do not matter.
+    let elsewhere = client.send("GET", "/v1/overrides", &[("host", "weir.example")], b"").await;
+    assert_eq!((elsewhere.status, code(&elsewhere.body).as_str()), (401, "token_missing"));
     let named =
         |workspace: &str| json!({"workspace": workspace, "identifier": "b", "limit": 1, "duration": "1h"});
     assert_eq!(client.post_as(&shop, "/v1/limit", &named("one")).await.status, 200);

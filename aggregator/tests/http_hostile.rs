@@ -48,7 +48,7 @@ async fn whoever_says_nothing_or_drips_a_head_is_cut() {
     let weir = start(None).await;
     let mut silent = connect(&weir).await;
     let mut halfway = connect(&weir).await;
-    halfway.write_all(b"POST /v1/limit HTTP/1.1\r\nhost: weir\r\n").await.unwrap();
+    halfway.write_all(b"POST /v1/limit HTTP/1.1\r\nhost: localhost\r\n").await.unwrap();
     let mut slow = connect(&weir).await;
     slow.write_all(b"POST /v1/limit HTTP/1.1\r\nx: ").await.unwrap();
     others_are_served(&weir).await;
@@ -61,7 +61,7 @@ async fn whoever_says_nothing_or_drips_a_head_is_cut() {
 async fn a_second_head_that_drips_is_cut_as_well() {
     let weir = start(None).await;
     let mut slow = connect(&weir).await;
-    slow.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: weir\r\n\r\n").await.unwrap();
+    slow.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut said = vec![0; 17];
     timeout(CUT_WITHIN, slow.read_exact(&mut said)).await.unwrap().unwrap();
     assert!(said.starts_with(b"HTTP/1.1 200 OK"));
@@ -73,7 +73,7 @@ async fn a_second_head_that_drips_is_cut_as_well() {
 #[tokio::test]
 async fn a_body_that_drips_is_told_and_cut() {
     let weir = start(None).await;
-    let head = "POST /v1/limit HTTP/1.1\r\nhost: weir\r\ncontent-type: application/json\r\n";
+    let head = "POST /v1/limit HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     let mut fixed = connect(&weir).await;
     fixed.write_all(format!("{head}content-length: 1000\r\n\r\n{{").as_bytes()).await.unwrap();
     let mut chunked = connect(&weir).await;
@@ -102,7 +102,7 @@ async fn a_body_that_drips_is_told_and_cut() {
 #[tokio::test]
 async fn too_much_is_refused_before_it_is_taken() {
     let weir = start(None).await;
-    let head = "POST /v1/limits HTTP/1.1\r\nhost: weir\r\ncontent-type: application/json\r\n";
+    let head = "POST /v1/limits HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     // Announced, and sent nevertheless: the answer arrives all the same.
     let mut announced = connect(&weir).await;
     announced
@@ -137,12 +137,35 @@ async fn too_much_is_refused_before_it_is_taken() {
 }
 
 #[tokio::test]
+async fn a_web_page_whose_name_leads_here_may_not_ask_without_a_token() {
+    let weir = start(None).await;
+    let address = weir.server.http_address().to_string();
+    for (line, host, expected) in [
+        ("GET /v1/overrides", "host: attacker.example\r\n", 421),
+        ("PUT /v1/overrides", "host: attacker.example\r\n", 421),
+        ("POST /v1/limit", "host: attacker.example:7072\r\n", 421),
+        ("GET /openapi.json", "", 421),
+        ("GET /openapi.json", "host: localhost\r\nhost: attacker.example\r\n", 421),
+        ("GET http://attacker.example/openapi.json", "host: localhost\r\n", 421),
+        ("GET /openapi.json", "host: localhost:7072\r\n", 200),
+        ("GET /openapi.json", &format!("host: {address}\r\n"), 200),
+    ] {
+        let mut connection = connect(&weir).await;
+        let head = format!("{line} HTTP/1.1\r\n{host}connection: close\r\n\r\n");
+        connection.write_all(head.as_bytes()).await.unwrap();
+        let said = rest(&mut connection).await;
+        assert!(said.starts_with(&format!("HTTP/1.1 {expected} ")), "{line} {host:?}: {said}");
+        assert_eq!(expected == 421, said.contains("wrong_host"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn whoever_does_not_read_answers_is_cut() {
     let weir = start(None).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
     let mut deaf = socket.connect(weir.server.http_address()).await.unwrap();
-    let request = b"GET /openapi.json HTTP/1.1\r\nhost: weir\r\n\r\n".repeat(100);
+    let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
     let began = Instant::now();
     // Ends when the server has ended the connection; until then this waits whenever all buffers are full.
     while timeout(CUT_WITHIN, deaf.write_all(&request)).await.expect("the connection is still held").is_ok() {

@@ -9,6 +9,7 @@ use common::{Weir, settings, start_with};
 use http_common::{Answer, Client, JSON, token, write};
 use schema::Document;
 use serde_json::{Value, json};
+use sqlx::Connection;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -31,6 +32,7 @@ async fn document(weir: &Weir) -> Document {
 async fn start_ledger(attempts: usize) -> (Weir, String, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (bearer, entry) = token("tester", "default", "[1]");
+    let entry = format!("{entry}  control: true\n");
     let doors = DoorSettings {
         tokens_file: Some(write(folder.path(), "tokens.yaml", &entry)),
         ..DoorSettings::default()
@@ -52,7 +54,7 @@ async fn start_ledger(attempts: usize) -> (Weir, String, TempDir) {
 
 #[tokio::test]
 async fn every_status_of_every_path_is_seen_and_looks_as_described() {
-    let (weir, bearer, _folder) = start_ledger(3).await;
+    let (weir, bearer, folder) = start_ledger(3).await;
     let away =
         DatabaseOptions { url: "mysql://nobody@127.0.0.1:1/none".into(), read_url: None, region: "r".into() };
     let no_database = start_with(Settings { database: Some(away), ..settings() }).await;
@@ -90,7 +92,7 @@ async fn every_status_of_every_path_is_seen_and_looks_as_described() {
             assert_eq!(answer.status, status, "{path} {answer:?}");
             see(path, "post", &answer);
         }
-        see(path, "post", &too_slow(&weir, path, bearer.1).await);
+        see(path, "post", &too_slow(&weir, "POST", path, bearer.1).await);
     }
     for (path, asked, headers, status) in [
         ("/v1/ledger", "/v1/ledger?zone=1&bucket=a%7Cb", vec![bearer], 200),
@@ -120,14 +122,102 @@ async fn every_status_of_every_path_is_seen_and_looks_as_described() {
     let answer = Client::connect(&without).await.send("GET", "/v1/ledger?zone=1&bucket=a", &[], b"").await;
     assert_eq!(answer.body["error"]["code"], "no_ledger");
     see("/v1/ledger", "get", &answer);
+    for (path, method, answer) in overrides(&weir, &no_database, &without, bearer, &folder).await {
+        see(path, method, &answer);
+    }
+    see("/v1/overrides", "put", &too_slow(&weir, "PUT", "/v1/overrides", bearer.1).await);
     assert_eq!(seen, document.statuses());
 }
 
+/// Every status of live control: path, method and answer.
+async fn overrides(
+    weir: &Weir,
+    away: &Weir,
+    without: &Weir,
+    bearer: Header<'_>,
+    folder: &TempDir,
+) -> Vec<(&'static str, &'static str, Answer)> {
+    const PATH: &str = "/v1/overrides";
+    const AUDIT: &str = "/v1/overrides/audit";
+    let mut seen = Vec::new();
+    let mut client = Client::connect(weir).await;
+    let sound = json!({"namespace": "n", "identifier": "a", "limit": 1, "window": "1m", "expires_in": "1h"})
+        .to_string();
+    let switch = json!({"rule": "r", "shadow": true}).to_string();
+    let elsewhere =
+        json!({"namespace": "n", "identifier": "a", "limit": 1, "workspace": "elsewhere"}).to_string();
+    let other = sound.replace("\"limit\":1", "\"limit\":2");
+    let long = vec![b' '; 16 * 1024 + 1];
+    let puts: [(&[Header], &[u8], u16); 8] = [
+        (&[JSON, bearer], sound.as_bytes(), 200),
+        (&[JSON, bearer], other.as_bytes(), 200),
+        (&[JSON, bearer], switch.as_bytes(), 200),
+        (&[JSON, bearer], b"{}", 400),
+        (&[JSON], sound.as_bytes(), 401),
+        (&[JSON, bearer], elsewhere.as_bytes(), 403),
+        (&[JSON, bearer], &long, 413),
+        (&[bearer], sound.as_bytes(), 415),
+    ];
+    for (headers, body, status) in puts {
+        let answer = client.send("PUT", PATH, headers, body).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        seen.push((PATH, "put", answer));
+    }
+    for (path, method, query, headers, status) in [
+        (PATH, "delete", "rule=r&reason=over", vec![bearer], 200),
+        (PATH, "delete", "rule=never-said", vec![bearer], 404),
+        (PATH, "delete", "rule=r&x=1", vec![bearer], 400),
+        (PATH, "delete", "rule=r", vec![], 401),
+        (PATH, "delete", "rule=r&workspace=elsewhere", vec![bearer], 403),
+        (PATH, "get", "limit=1", vec![bearer], 200),
+        (PATH, "get", "limit=0", vec![bearer], 400),
+        (PATH, "get", "", vec![], 401),
+        (PATH, "get", "workspace=elsewhere", vec![bearer], 403),
+        (AUDIT, "get", "limit=1", vec![bearer], 200),
+        (AUDIT, "get", "rule=r", vec![bearer], 200),
+        (AUDIT, "get", "limit=0", vec![bearer], 400),
+        (AUDIT, "get", "", vec![], 401),
+        (AUDIT, "get", "workspace=elsewhere", vec![bearer], 403),
+    ] {
+        let answer = client.send(&method.to_uppercase(), &format!("{path}?{query}"), &headers, b"").await;
+        assert_eq!(answer.status, status, "{method} {path}?{query} {answer:?}");
+        seen.push((path, method, answer));
+    }
+    for (weir, status) in [(away, 503), (without, 501)] {
+        let mut client = Client::connect(weir).await;
+        for (path, method, query, body) in [
+            (PATH, "get", "", ""),
+            (PATH, "put", "", &*switch),
+            (PATH, "delete", "?rule=r", ""),
+            (AUDIT, "get", "", ""),
+        ] {
+            let path_and_query = format!("{path}{query}");
+            let answer = client.send(&method.to_uppercase(), &path_and_query, &[JSON], body.as_bytes()).await;
+            assert_eq!(answer.status, status, "{method} {path} {answer:?}");
+            seen.push((path, method, answer));
+        }
+    }
+    fill(&folder.path().join("weir.db")).await;
+    let answer = client.send("PUT", PATH, &[JSON, bearer], switch.as_bytes()).await;
+    assert_eq!(answer.status, 507, "{answer:?}");
+    seen.push((PATH, "put", answer));
+    seen
+}
+
+/// As many controls as there may be.
+async fn fill(file: &std::path::Path) {
+    let url = format!("sqlite://{}", file.display());
+    let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
+    let fill = "WITH RECURSIVE place (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM place WHERE i < 10000)
+        INSERT INTO weir_controls SELECT x'77', x'6e', CAST(i AS BLOB), x'', 0, 1, 3, 0, 0, x'', x'', 0, 0, i, 1, 1 FROM place";
+    sqlx::raw_sql(fill).execute(&mut connection).await.unwrap();
+}
+
 /// A body that does not arrive.
-async fn too_slow(weir: &Weir, path: &str, bearer: &str) -> Answer {
+async fn too_slow(weir: &Weir, method: &str, path: &str, bearer: &str) -> Answer {
     let mut slow = TcpStream::connect(weir.server.http_address()).await.unwrap();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: weir\r\ncontent-type: application/json\r\nauthorization: {bearer}\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nauthorization: {bearer}\r\n\
          content-length: 9\r\n\r\n{{"
     );
     slow.write_all(head.as_bytes()).await.unwrap();

@@ -70,7 +70,7 @@ fn a_missing_or_empty_region_is_an_error_that_says_how_to_set_it() {
 
 #[test]
 fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
-    let cases: [&[&str]; 9] = [
+    let cases: [&[&str]; 10] = [
         &[],
         &["serve", "--region", "r", "--tls-cert-file", "a"],
         &["serve", "--region", "r", "--tls-key-file", "a"],
@@ -79,6 +79,7 @@ fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
         &["token", "--name", "a\"b"],
         &["serve", "--region", "r", "--max-keys", "0"],
         &["serve", "--region", "r", "--log", "a=b=c"],
+        &["serve", "--region", "r", "--admin-hosts", "weir.internal:7070"],
         &["serve", "--region", "r", "--nonsense"],
     ];
     for arguments in cases {
@@ -164,6 +165,53 @@ fn it_says_who_opens_which_door() {
     }
 }
 
+#[test]
+fn the_log_says_what_changed_and_not_of_whom() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/weir.db", folder.path().display());
+    let mut command = program(&["serve", "--region", "here", "--migrate", "--log-format", "json"]);
+    let (_running, mut log) = start(command.args(ANYWHERE).env("WEIR_DATABASE_URL", url));
+    let line: serde_json::Value =
+        serde_json::from_str(&line_with(&mut log, "weir-aggregator serves")).unwrap();
+    let server = format!("http://{}", line["fields"]["http"].as_str().unwrap());
+    let of_whom = ["--namespace", "per-key", "--identifier", "sk-secret"];
+    for (arguments, action) in [(&["set", "--limit", "5"][..], "set"), (&["delete"], "deleted")] {
+        let mut command = program(&["overrides"]);
+        let output = command.args(arguments).args(of_whom).env("WEIR_SERVER", &server).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        let line = line_with(&mut log, "live control changed");
+        assert!(!line.contains("sk-secret"), "{line}");
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let said = |name: &str| line["fields"][name].as_str().unwrap_or_default().to_owned();
+        let expected = [action, "limit", "default", "per-key", "anybody"];
+        assert_eq!(["action", "kind", "workspace", "scope", "author"].map(said), expected, "{line}");
+        assert!(line["fields"]["revision"].as_u64().unwrap() > 0, "{line}");
+    }
+}
+
+#[test]
+fn a_healthcheck_tells_who_is_ready_from_who_is_not() {
+    // Everywhere, as in a container: asked on this machine.
+    let listen =
+        ["--grpc-listen", "127.0.0.1:0", "--admin-listen", "0.0.0.0:0", "--http-listen", "127.0.0.1:0"];
+    let (mut running, mut log) = start(program(&["serve", "--region", "here"]).args(listen));
+    let line = line_with(&mut log, "weir-aggregator serves");
+    let address = line.split("admin=").nth(1).unwrap().split_whitespace().next().unwrap();
+    let ask = || program(&["healthcheck"]).env("WEIR_ADMIN_LISTEN", address).output().unwrap();
+    let output = ask();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    running.0.kill().unwrap();
+    running.0.wait().unwrap();
+    let output = ask();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains(address) && said(&output).lines().count() == 1, "{}", said(&output));
+    // Something else that listens there and answers nothing.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = deaf.local_addr().unwrap().to_string();
+    let output = program(&["healthcheck", "--admin-listen", &address]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+}
+
 /// Full doors need more files than systems let a program open that does not ask.
 #[test]
 fn it_opens_as_many_files_as_it_may() {
@@ -197,6 +245,42 @@ fn a_token_is_made_once_and_its_entry_can_be_used_as_it_is() {
     let caller = tokens.check(Some(format!("bearer {token}").as_bytes())).unwrap();
     assert_eq!((caller.name.as_str(), caller.workspace(None)), ("the shop", Some(b"eu".as_slice())));
     assert!(!caller.may_use(1), "no zone unless it is named");
+}
+
+#[test]
+fn top_and_explain_show_what_the_page_shows() {
+    let mut command = program(&["serve", "--region", "here", "--log-format", "json"]);
+    let (_running, mut log) = start(command.args(ANYWHERE));
+    let line: serde_json::Value =
+        serde_json::from_str(&line_with(&mut log, "weir-aggregator serves")).unwrap();
+    let server = format!("http://{}", line["fields"]["admin"].as_str().unwrap());
+    let run = |arguments: &[&str]| {
+        let output = program(arguments).env("WEIR_ADMIN_SERVER", &server).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout.clone()).unwrap() + &said(&output))
+    };
+    for arguments in [&["top"][..], &["top", "--once"]] {
+        let (code, shown) = run(arguments);
+        assert_eq!(code, Some(0), "{shown}");
+        for part in ["region here", "all well", "IDENTIFIER", "RULE", "this aggregator", "Redis"] {
+            assert!(shown.contains(part), "no {part:?} in\n{shown}");
+        }
+        assert!(!shown.contains('\x1b'), "{shown}");
+    }
+    let (code, shown) = run(&["top", "--json"]);
+    let look: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        (code, &look["parts"]["region"], &look["top"]["keys_held"]),
+        (Some(0), &"here".into(), &0.into())
+    );
+    let (code, shown) = run(&["explain", "--namespace", "n", "--identifier", "a b&c"]);
+    assert_eq!((code, shown.contains("nothing is known of this identifier")), (Some(1), true), "{shown}");
+    assert_eq!(run(&["explain", "--namespace", "n"]).0, Some(2));
+    let (code, shown) = run(&["top", "--server", "https://weir"]);
+    let hint = "which speaks no TLS, as in http://127.0.0.1:7070";
+    assert_eq!((code, shown.contains(hint)), (Some(2), true), "{shown}");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, shown) = run(&["top", "--server", &format!("http://{nobody}")]);
+    assert_eq!((code, shown.contains("cannot reach an aggregator at")), (Some(1), true), "{shown}");
 }
 
 #[test]

@@ -12,6 +12,9 @@ use sqlx::{AssertSqlSafe, Connection, Executor};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+use weir_aggregator::admin::explain::explain;
+use weir_aggregator::admin::parts::parts;
+use weir_aggregator::admin::query::KeyQuery;
 use weir_aggregator::clock::{Clock, SystemClock};
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::serve::{Server, Settings};
@@ -52,6 +55,7 @@ async fn sqlite() {
 
 async fn scenarios(store: &Store) {
     each_region_tells_its_own_use_and_hears_the_sum_of_the_others(store).await;
+    a_key_is_explained_across_regions(store).await;
     a_denial_costs_nothing_anywhere(store).await;
     a_denial_by_the_window_before_pins_nobody(store).await;
     little_use_and_short_windows_stay_at_home(store).await;
@@ -96,6 +100,7 @@ impl Options {
             region: self.region.into(),
             grpc_listen: "127.0.0.1:0".into(),
             admin_listen: "127.0.0.1:0".into(),
+            admin_hosts: Default::default(),
             token: None,
             limits: RegionLimits::default(),
             store: None,
@@ -107,6 +112,7 @@ impl Options {
             migrate: false,
             cadence: self.cadence,
             doors: weir_aggregator::doors::DoorSettings::default(),
+            telemetry: None,
         };
         let server = Server::start(settings, self.clock.clone()).await.unwrap();
         let weir = Weir { server, clock: self.clock };
@@ -159,7 +165,7 @@ impl Region {
     async fn asks(&mut self, identifier: &[u8], duration_ms: u64, own: u64, cost: u64, limit: u64) -> Answer {
         let key = key(identifier, duration_ms).as_bytes().to_vec();
         let sequence = self.sequence(duration_ms);
-        let consult = Consult { id: 9, key, sequence, own, cost, limit, timeout_ms: 0 };
+        let consult = Consult { id: 9, key, sequence, own, cost, limit, ..Default::default() };
         self.peer.answers(vec![consult]).await.remove(0)
     }
 
@@ -251,6 +257,33 @@ async fn each_region_tells_its_own_use_and_hears_the_sum_of_the_others(store: &S
         assert_eq!(region.holds(b"x", HOUR_MS), (*own, 60 + 55 + 51 - own));
     }
     assert_eq!(scene.cells().await, 3);
+}
+
+async fn a_key_is_explained_across_regions(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut a = Region::start("a", &scene, &clock).await;
+    let mut b = Region::start("b", &scene, &clock).await;
+    a.used(HOUR_MS, &[(b"x", 60)]).await;
+    b.used(HOUR_MS, &[(b"x", 55)]).await;
+    a.comes_to_hold(b"x", HOUR_MS, (60, 55)).await;
+    b.comes_to_hold(b"x", HOUR_MS, (55, 60)).await;
+    let shared = a.weir.server.shared();
+    let asked = KeyQuery::parse("workspace=w&namespace=n&identifier=x").unwrap();
+    // An answer is kept for a while, so that the first may be from before both had written.
+    wait::until("both regions' rows are shown", SOON, async || {
+        let window = explain(shared, &asked).await.windows.remove(0);
+        let shares: Vec<_> =
+            window.regions.iter().map(|one| (one.region.as_str(), one.own, one.count)).collect();
+        (window.used, window.global_others, window.passes) == (115, 55, Some(false))
+            && shares == [("a", true, 60), ("b", false, 55)]
+            && window.regions.iter().all(|one| one.age_ms < MINUTE_MS)
+    })
+    .await
+    .unwrap();
+    let known = parts(shared).await;
+    assert_eq!(known.regions_unknown, None);
+    let known: Vec<_> = known.regions.iter().map(|one| (one.name.as_str(), one.own, one.rows)).collect();
+    assert_eq!(known, [("a", true, 1), ("b", false, 1)]);
 }
 
 async fn a_denial_costs_nothing_anywhere(store: &Store) {

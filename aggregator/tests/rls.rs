@@ -3,8 +3,10 @@
 //! Real Envoys are left to the scenarios; which limit a descriptor finds, to the unit tests beside it.
 
 mod common;
+mod rls_common;
 
 use common::{DEADLINE, TOKEN, Weir, settings, start_with, until};
+use rls_common::{Entries, METHOD, OK, OVER, codes, descriptor, remaining, request};
 use std::path::Path;
 use std::time::Duration;
 use tonic::client::Grpc;
@@ -16,7 +18,7 @@ use weir_aggregator::doors::DoorSettings;
 use weir_aggregator::doors::rls::call::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use weir_aggregator::doors::rls::service::{MAX_CALL, MAX_REQUEST_BYTES};
 use weir_aggregator::doors::rls::wire::{
-    Code, Descriptor, DescriptorStatus, Entry, Override, RateLimitRequest, RateLimitResponse, Unit,
+    Descriptor, Entry, Override, RateLimitRequest, RateLimitResponse, Unit,
 };
 use weir_aggregator::doors::tokens::NewToken;
 use weir_aggregator::serve::{ServeError, Server, Settings};
@@ -39,8 +41,6 @@ descriptors:
   - key: vip
     rate_limit: {unit: month, requests_per_unit: 4, replaces: [{name: users}]}
 ";
-
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// A server whose limits are in a folder, which goes with this value.
 struct Service {
@@ -70,12 +70,7 @@ impl Service {
     }
 
     async fn send(&self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
-        let mut grpc = Grpc::new(self.channel.clone());
-        grpc.ready().await.unwrap();
-        let path = PathAndQuery::from_static(PATH);
-        let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
-        let call = grpc.unary(request, path, codec);
-        tokio::time::timeout(DEADLINE, call).await.unwrap().map(tonic::Response::into_inner)
+        rls_common::send(&self.channel, request).await
     }
 
     /// What a call comes to whose message never ends, nor begins.
@@ -87,7 +82,7 @@ impl Service {
             request.metadata_mut().insert("authorization", authorization.parse().unwrap());
         }
         let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
-        let call = grpc.client_streaming(request, PathAndQuery::from_static(PATH), codec);
+        let call = grpc.client_streaming(request, PathAndQuery::from_static(METHOD), codec);
         tokio::time::timeout(DEADLINE, call).await.unwrap().map(drop).unwrap_err()
     }
 
@@ -96,10 +91,7 @@ impl Service {
     }
 
     async fn call(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let mut request = Request::new(request);
-        // A busy machine must not look like an undecided limit.
-        request.set_timeout(Duration::from_secs(5));
-        self.send(request).await
+        rls_common::call(&self.channel, request).await
     }
 
     async fn ask(&self, descriptors: &[Entries<'_>]) -> RateLimitResponse {
@@ -112,29 +104,6 @@ fn with_limits(path: &Path) -> Settings {
     let doors = DoorSettings { rate_limits_file: Some(path.to_owned()), ..DoorSettings::default() };
     Settings { doors, ..settings() }
 }
-
-fn descriptor(entries: Entries) -> Descriptor {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
-    Descriptor { entries: entries.iter().map(entry).collect(), ..Descriptor::default() }
-}
-
-fn request(descriptors: Vec<Descriptor>) -> RateLimitRequest {
-    RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 0 }
-}
-
-fn codes(response: &RateLimitResponse) -> (Code, Vec<Code>) {
-    (response.overall_code(), response.statuses.iter().map(DescriptorStatus::code).collect())
-}
-
-fn remaining(response: &RateLimitResponse) -> Vec<u32> {
-    response.statuses.iter().map(|status| status.limit_remaining).collect()
-}
-
-/// Keys and values of one descriptor.
-type Entries<'a> = &'a [(&'a str, &'a str)];
-
-const OK: Code = Code::Ok;
-const OVER: Code = Code::OverLimit;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_is_held_and_shown() {

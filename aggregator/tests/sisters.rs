@@ -9,12 +9,13 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
+use weir_aggregator::admin;
 use weir_aggregator::serve::Settings;
 use weir_aggregator::store::StoreOptions;
 use weir_core::cadence::Cadence;
 use weir_core::key::{Key, OriginId};
 use weir_core::region::exchange::BASE;
-use weir_core::wire::{Answer, Consult, Count, FilterFrame, Ping, Report};
+use weir_core::wire::{Answer, Consult, Count, FilterFrame, Ping, Report, RuleTally, Tallies};
 use weir_envoy::{Proxy, Redis, RedisOptions, wait};
 
 /// What a busy machine may add to a wait.
@@ -41,6 +42,37 @@ async fn ready(url: &str) -> Weir {
     })
     .await;
     weir
+}
+
+/// Whoever is asked tells of the whole region: what rules decide at either aggregator, and how both are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_tells_of_all_rules_and_aggregators() {
+    let redis = redis().await;
+    let (one, two) = (ready(&redis.url()).await, ready(&redis.url()).await);
+    let (first, second) = (one.join(1, false).await, two.join(2, false).await);
+    for allowed in [0, 7] {
+        for peer in [&first, &second] {
+            let rule = RuleTally { name: "r".into(), allowed, ..RuleTally::default() };
+            let tallies = Tallies { rules: vec![rule], workspace: "w".into() };
+            peer.send(FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }).await;
+        }
+    }
+    for weir in [&one, &two] {
+        wait::until("the other's word is heard", DEADLINE, async || {
+            let rules = admin::rules::rules(weir.server.shared()).await;
+            rules.aggregators == 2 && rules.rules.first().is_some_and(|rule| rule.rule.decided.allowed == 14)
+        })
+        .await
+        .unwrap();
+        let parts = admin::parts::parts(weir.server.shared()).await;
+        assert_eq!(
+            (parts.sisters.len(), parts.sisters[0].silent, parts.sisters[0].status.streams),
+            (1, false, 1)
+        );
+        assert_eq!(parts.envoys.len(), 1);
+        let redis = parts.redis.unwrap();
+        assert!(redis.usable && redis.calls.iter().any(|call| call.operation == "look" && call.calls > 0));
+    }
 }
 
 /// What an aggregator holds of an identifier: each origin's component, in order.

@@ -2,10 +2,10 @@
 
 mod common;
 mod http_common;
+mod tls_common;
 
 use common::{DEADLINE, Peer, Weir, hello_frame, settings, start_with, until};
 use http_common::{Client, start_doors, write};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
+use tls_common::{Authority, Pair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -26,34 +27,6 @@ use weir_aggregator::serve::{Server, Settings};
 
 /// Above the time for a handshake.
 const CUT_WITHIN: Duration = Duration::from_secs(12);
-
-/// An authority, and what it signs.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-/// A certificate and its key, as PEM.
-struct Pair {
-    certificate: String,
-    key: String,
-}
-
-impl Authority {
-    fn new() -> Authority {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn pem(&self) -> String {
-        self.0.pem()
-    }
-
-    fn sign(&self, name: &str) -> Pair {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap().pem();
-        Pair { certificate, key: key.serialize_pem() }
-    }
-}
 
 fn files(folder: &Path, pair: &Pair, clients: Option<&Authority>) -> TlsFiles {
     TlsFiles {

@@ -10,6 +10,7 @@
 mod configuration;
 mod doors;
 mod frames;
+mod live;
 mod logs;
 mod requests;
 mod shared_data;
@@ -29,6 +30,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("region_frame", frames::region_frame),
     ("changes", frames::changes),
     ("shared_data", shared_data::shared_data),
+    ("controls", live::controls),
+    ("stored_controls", live::stored_controls),
     ("redis_url", stores::redis_url),
     ("database_url", stores::database_url),
     ("column_identifier", stores::column_identifier),
@@ -42,6 +45,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("grpc_timeout", doors::grpc_timeout),
     ("sliding_log", logs::sliding_log),
     ("log_answer", logs::log_answer),
+    ("traceparent", requests::traceparent),
 ];
 
 /// Calls the target of a name; for `targets/`.

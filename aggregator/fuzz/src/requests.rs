@@ -1,7 +1,13 @@
 //! What clients send through Envoy, and what operators ask the admin HTTP.
 
+use prost::Message;
 use weir_aggregator::admin::query::KeyQuery;
-use weir_core::rules::{Config, Lines, MAX_IDENTIFIER_BYTES, Request, Scratch};
+use weir_core::rules::{Config, Lines, Live, MAX_IDENTIFIER_BYTES, Request, Scratch};
+use weir_core::trace::{MAX_REQUEST_ID_BYTES, Trace};
+use weir_core::wire;
+
+/// A sound trace in a frame: both ids, a byte of flags, a request id, and their tags and lengths.
+const MAX_TRACE_BYTES: usize = 18 + 10 + 3 + 2 + MAX_REQUEST_ID_BYTES;
 
 /// Rules with every kind of part, condition and cost.
 const CONFIG: &str = r#"{"aggregator": {"cluster": "c"}, "rules": [
@@ -69,12 +75,27 @@ pub fn resolve(data: &[u8]) {
     let request = Lined::new(data);
     let resolved = || {
         let mut scratch = Scratch::default();
-        let checks = config.resolve(&request, &mut scratch);
+        let checks = config.resolve(&request, &Live::default(), &mut scratch);
         checks.map(|check| (check.rule_index, check.identifier.to_vec(), check.action)).collect::<Vec<_>>()
     };
     let once = resolved();
     assert!(once.iter().all(|(_, identifier, _)| identifier.len() <= MAX_IDENTIFIER_BYTES));
     assert_eq!(once, resolved());
+}
+
+/// `traceparent` and `x-request-id`, with a line feed between them: what is sound is the same after the wire.
+pub fn traceparent(data: &[u8]) {
+    let mut headers = data.splitn(2, |byte| *byte == b'\n');
+    let trace = Trace::of_headers(headers.next(), headers.next());
+    let wire = trace.map(|trace| trace.to_wire());
+    assert!(wire.as_ref().is_none_or(|wire| wire.encoded_len() <= MAX_TRACE_BYTES));
+    assert_eq!(wire.as_ref().and_then(Trace::of_wire), trace);
+    // Whatever a peer sends in its place is read, or not.
+    if let Ok(wire) = wire::Trace::decode(data)
+        && let Some(trace) = Trace::of_wire(&wire)
+    {
+        assert_eq!(Trace::of_wire(&trace.to_wire()), Some(trace));
+    }
 }
 
 /// The query of `/v1/keys`.

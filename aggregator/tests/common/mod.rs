@@ -14,6 +14,7 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use weir_aggregator::clock::{Clock, SystemClock};
 use weir_aggregator::doors::DoorSettings;
+use weir_aggregator::hosts::Hosts;
 use weir_aggregator::serve::{Server, Settings};
 use weir_core::cadence::Cadence;
 use weir_core::key::{Key, KeyParts};
@@ -57,6 +58,7 @@ pub fn settings() -> Settings {
         region: "test-region".into(),
         grpc_listen: "127.0.0.1:0".into(),
         admin_listen: "127.0.0.1:0".into(),
+        admin_hosts: Hosts::default(),
         token: None,
         limits: RegionLimits::default(),
         store: None,
@@ -64,6 +66,7 @@ pub fn settings() -> Settings {
         migrate: false,
         cadence: Cadence::default(),
         doors: DoorSettings::default(),
+        telemetry: None,
     }
 }
 
@@ -99,7 +102,15 @@ impl Weir {
     }
 
     pub fn consult(&self, id: u64, identifier: &str, own: u64, cost: u64, limit: u64) -> Consult {
-        Consult { id, key: key(identifier), sequence: self.sequence(), own, cost, limit, timeout_ms: 0 }
+        Consult {
+            id,
+            key: key(identifier),
+            sequence: self.sequence(),
+            own,
+            cost,
+            limit,
+            ..Default::default()
+        }
     }
 
     /// The value of a metric, labels included in the name.

@@ -1,6 +1,7 @@
 //! Stores for the database tests: one server for each test, a fresh database for each scenario.
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test uses a part")]
 
+pub mod far;
 pub mod ledger;
 
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, SqliteConnection};
@@ -11,7 +12,7 @@ use weir_aggregator::database::{Database, DatabaseOptions, Published};
 use weir_core::key::{Key, KeyParts};
 use weir_core::region::exchange::{Publication, Stored};
 use weir_core::time::UnixMs;
-use weir_envoy::DatabaseServer;
+use weir_envoy::{DatabaseServer, wait};
 
 /// The present, for all scenarios.
 pub const NOW: UnixMs = UnixMs(1_800_000_000_000);
@@ -83,7 +84,7 @@ impl Store {
 /// How many migrations a database has.
 pub fn migrations(scene: &Scene) -> usize {
     // Buckets have no locks in SQLite, and there are no procedures.
-    if scene.is_mysql() { 7 } else { 4 }
+    if scene.is_mysql() { 10 } else { 7 }
 }
 
 /// One database.
@@ -124,6 +125,17 @@ impl Scene {
             let mut connection = SqliteConnection::connect(&self.url).await.unwrap();
             sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await.unwrap()
         }
+    }
+
+    /// Waits until a transaction waits for another.
+    pub async fn until_somebody_waits(&self) {
+        let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+        let waits = async || {
+            // The server shows what it knew before, for as long as it is asked again within 100 ms.
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            self.number(waiting).await > 0
+        };
+        wait::until("a transaction waits", WITHIN, waits).await.unwrap();
     }
 
     /// How many rows there are, sentinels included.

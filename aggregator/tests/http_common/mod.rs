@@ -1,7 +1,7 @@
 //! A client of the HTTP door, and files that it is configured by.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use crate::common::{DEADLINE, Weir, settings, start_with};
+use crate::common::{DEADLINE, Weir, settings, start_with, until};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::SendRequest;
@@ -18,6 +18,9 @@ use weir_aggregator::doors::tokens::NewToken;
 use weir_aggregator::serve::Settings;
 
 pub const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// Where live control is seen and changed.
+pub const OVERRIDES: &str = "/v1/overrides";
 
 pub async fn start_doors(doors: DoorSettings) -> Weir {
     start_with(Settings { doors, ..settings() }).await
@@ -52,7 +55,10 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.header("host", "weir").body(Full::new(Bytes::copy_from_slice(body))).unwrap();
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            request = request.header("host", "localhost");
+        }
+        let request = request.body(Full::new(Bytes::copy_from_slice(body))).unwrap();
         timeout(DEADLINE, self.sender.ready()).await.unwrap().unwrap();
         let response = timeout(DEADLINE, self.sender.send_request(request)).await.unwrap().unwrap();
         let (head, body) = response.into_parts();
@@ -80,6 +86,22 @@ impl Drop for Client {
     fn drop(&mut self) {
         self.driver.abort();
     }
+}
+
+/// Says something by live control, of which the aggregator that hears it knows at once.
+pub async fn put(weir: &Weir, body: Value) -> Value {
+    let mut client = Client::connect(weir).await;
+    let answer = client.send("PUT", OVERRIDES, &[JSON], body.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.body
+}
+
+/// Waits until another aggregator knows what was said.
+pub async fn knows(weir: &Weir, said: &Value) {
+    let revision = said["revision"].as_u64().unwrap();
+    let book = || weir.server.shared().control.book();
+    let known = || book().edition().is_some_and(|held| held.revision >= revision);
+    until("what was said is known elsewhere", known).await;
 }
 
 /// A new token, and its entry with these zones.

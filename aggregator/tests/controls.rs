@@ -1,0 +1,335 @@
+//! Live control through running aggregators: said over HTTP or by the program's commands, heard by filters of the same and of
+//! other regions, obeyed by the doors, and kept while the database is away.
+//!
+//! Real Envoys are left to the scenarios; statements to `database_controls`.
+
+mod common;
+mod database_support;
+mod http_common;
+
+use common::{DEADLINE, Peer, Weir, hello_frame, settings, start_with};
+use database_support::Store;
+use http_common::{Client, JSON, OVERRIDES, knows, put, token, write};
+use serde_json::{Value, json};
+use sqlx::{Connection, Executor};
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+use tokio::process::Command;
+use tokio::time::{sleep, timeout};
+use weir_aggregator::admin::explain::{Explanation, explain};
+use weir_aggregator::admin::query::KeyQuery;
+use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::doors::DoorSettings;
+use weir_aggregator::serve::Settings;
+use weir_aggregator::store::StoreOptions;
+use weir_core::cadence::Cadence;
+use weir_core::wire::{Ban, Controls, ControlsKnown, FilterFrame};
+use weir_envoy::{Redis, RedisOptions};
+
+fn of(region: &str, url: &str, cadence: Cadence) -> Settings {
+    let database = DatabaseOptions { url: url.to_owned(), read_url: None, region: region.to_owned() };
+    Settings { region: region.into(), database: Some(database), migrate: true, cadence, ..settings() }
+}
+
+fn sqlite(folder: &Path) -> String {
+    format!("sqlite://{}/weir.db", folder.display())
+}
+
+/// A subscriber that says what it knows.
+async fn subscriber(weir: &Weir, known: ControlsKnown) -> Peer {
+    let mut peer = Peer::open(weir.connect().await).await;
+    peer.send(hello_frame(1, true)).await;
+    peer.next_with(|frame| frame.welcome).await;
+    peer.send(FilterFrame { controls_known: Some(known), ..FilterFrame::default() }).await;
+    peer
+}
+
+async fn told(peer: &mut Peer) -> Controls {
+    peer.next_with(|frame| frame.controls).await
+}
+
+/// Waits until somebody is told of an identifier.
+async fn told_of(peer: &mut Peer, identifier: &str) -> weir_core::wire::Control {
+    let named = |frame: Controls| frame.entries.into_iter().find(|entry| entry.identifier == identifier);
+    peer.next_with(|frame| named(frame.controls?)).await
+}
+
+async fn limit(weir: &Weir, identifier: &str) -> Value {
+    let body = json!({"namespace": "n", "identifier": identifier, "limit": 2, "duration": "1h"});
+    Client::connect(weir).await.post("/v1/limit", &body).await.body
+}
+
+/// What an operator is told of a key, once it is so.
+async fn explained(weir: &Weir, identifier: &str, is_so: impl Fn(&Explanation) -> bool) {
+    let asked = KeyQuery::parse(&format!("namespace=n&identifier={identifier}")).unwrap();
+    let explaining = async {
+        loop {
+            let explanation = explain(weir.server.shared(), &asked).await;
+            if is_so(&explanation) {
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(DEADLINE, explaining).await.unwrap_or_else(|_| panic!("{identifier} is explained otherwise"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
+    let mut store = Store::mariadb().await;
+    let scene = store.fresh().await;
+    let url = scene.url.clone();
+    let server = store.server.as_mut().unwrap();
+    let here = start_with(of("here", &url, Cadence::for_tests())).await;
+    let there = start_with(of("there", &url, Cadence::for_tests())).await;
+    let nothing = ControlsKnown::default();
+    let (mut near, mut far) = (subscriber(&here, nothing).await, subscriber(&there, nothing).await);
+    let first = told(&mut near).await;
+    assert!(first.from_scratch && first.entries.is_empty() && first.complete_through > 0);
+    assert_eq!(told(&mut far).await.life, first.life);
+
+    let began = Instant::now();
+    let said =
+        put(&here, json!({"namespace": "n", "identifier": "alice", "limit": 3, "reason": "launch"})).await;
+    assert_eq!((&said["changed"], &said["known"]), (&json!(true), &json!(true)));
+    let control = told_of(&mut near, "alice").await;
+    eprintln!("a filter of the same region was told {:?} after it was said", began.elapsed());
+    assert_eq!((control.kind, control.amount, Some(control.revision)), (1, 3, said["revision"].as_u64()));
+    assert_eq!(told_of(&mut far, "alice").await, control);
+    eprintln!("a filter of another region {:?}, with an import each 300 ms", began.elapsed());
+
+    // The doors of both regions obey.
+    for (place, weir) in [&here, &there].into_iter().enumerate() {
+        let answer = limit(weir, &format!("bob{place}")).await;
+        assert_eq!((&answer["success"], &answer["limit"]), (&json!(true), &json!(2)));
+        assert_eq!(limit(weir, "alice").await["limit"], 3);
+    }
+    let credit = json!({"namespace": "*", "identifier": "alice", "credit": 10, "expires_in": "1h"});
+    knows(&there, &put(&here, credit).await).await;
+    assert_eq!(limit(&there, "alice").await["limit"], 13);
+    let ban =
+        json!({"namespace": "n", "identifier": "ma*", "ban": true, "reason": "spam", "expires_in": "1h"});
+    knows(&there, &put(&here, ban).await).await;
+    for weir in [&here, &there] {
+        let answer = limit(weir, "mallory").await;
+        assert_eq!((&answer["success"], &answer["decided"]), (&json!(false), &json!(true)), "{answer}");
+        assert!(answer["retry_after_ms"].as_u64().is_some_and(|ms| ms > 3_000_000), "{answer}");
+    }
+    explained(&there, "alice", |told| (told.control.limit, told.control.credit) == (Some(3), 10)).await;
+    explained(&there, "mallory", |told| {
+        told.control.banned_until_unix_ms.is_some() && told.windows.is_empty()
+    })
+    .await;
+    for expected in [true, true, false] {
+        assert_eq!(limit(&there, "carol").await["success"], expected);
+    }
+    knows(&there, &put(&here, json!({"namespace": "n", "identifier": "carol", "reset": true})).await).await;
+    for expected in [true, true, false] {
+        assert_eq!(limit(&there, "carol").await["success"], expected, "it counts anew");
+    }
+    knows(&there, &put(&here, json!({"namespace": "n", "identifier": "carol", "exempt": true})).await).await;
+    for _ in 0..3 {
+        assert_eq!(limit(&there, "carol").await["success"], true);
+    }
+    let two_epochs = |told: &Explanation| {
+        let verdicts: Vec<_> = told.windows.iter().map(|window| (window.outdated, window.passes)).collect();
+        verdicts == [(true, None), (false, Some(true))] || verdicts == [(false, Some(true)), (true, None)]
+    };
+    explained(&there, "carol", two_epochs).await;
+
+    // Whoever waits for others in vain is told so, and not that the database is away.
+    let mut other = scene.mysql().await;
+    let mut held = other.begin().await.unwrap();
+    held.execute("SELECT * FROM weir_control_edition FOR UPDATE").await.unwrap();
+    let late = json!({"namespace": "n", "identifier": "late", "limit": 1}).to_string();
+    let answer = Client::connect(&here).await.send("PUT", OVERRIDES, &[JSON], late.as_bytes()).await;
+    assert_eq!((answer.status, &answer.body["error"]["code"]), (503, &json!("busy")), "{answer:?}");
+    drop(held);
+    drop(other);
+
+    // Nothing is forgotten while the database is away, and nothing half done.
+    server.process().kill().unwrap();
+    let answer = Client::connect(&here).await.send("PUT", OVERRIDES, &[JSON], late.as_bytes()).await;
+    assert_eq!((answer.status, &answer.body["error"]["code"]), (503, &json!("database_unavailable")));
+    assert_eq!(limit(&there, "mallory").await["success"], false);
+    let mut newcomer = subscriber(&there, nothing).await;
+    assert_eq!(
+        told(&mut newcomer).await.entries.len(),
+        5,
+        "a filter that starts now is told all that is known"
+    );
+    let blind = start_with(of("blind", &url, Cadence::for_tests())).await;
+    let mut waiting =
+        subscriber(&blind, ControlsKnown { life: first.life, revision: control.revision }).await;
+    server.restart().await.unwrap();
+    // Had it been told to forget what it knows, that would have come first.
+    let news = told(&mut waiting).await;
+    assert!(
+        !news.from_scratch && news.entries.iter().all(|entry| entry.revision > control.revision),
+        "{news:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sisters_of_a_region_hear_at_once() {
+    let (folder, redis) =
+        (tempfile::tempdir().unwrap(), Redis::start(RedisOptions::default()).await.unwrap());
+    // Nothing but a sister's word brings a change within the test.
+    let cadence = Cadence { import_ms: 3_600_000, ..Cadence::default() };
+    let store = StoreOptions::parse(&redis.url(), "here").unwrap();
+    let settings = || Settings { store: Some(store.clone()), ..of("here", &sqlite(folder.path()), cadence) };
+    let (one, other) = (start_with(settings()).await, start_with(settings()).await);
+    let listens = |weir: &Weir| weir.server.shared().desk(|desk, _| desk.hears_sisters());
+    common::until("the sisters listen", || listens(&one) && listens(&other)).await;
+    let mut far = subscriber(&other, ControlsKnown::default()).await;
+    told(&mut far).await;
+    let began = Instant::now();
+    put(&one, json!({"rule": "per-key", "shadow": true})).await;
+    let frame = told(&mut far).await;
+    eprintln!("a filter of the sister was told {:?} after it was said", began.elapsed());
+    assert_eq!((frame.entries[0].scope.as_str(), frame.entries[0].kind), ("per-key", 6));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bans_that_rules_propose_reach_other_regions_and_yield_to_people() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = start_with(of("here", &sqlite(folder.path()), Cadence::for_tests())).await;
+    let there = start_with(of("there", &sqlite(folder.path()), Cadence::for_tests())).await;
+    let (near, mut far) = (
+        subscriber(&here, ControlsKnown::default()).await,
+        subscriber(&there, ControlsKnown::default()).await,
+    );
+    let until_ms = here.server.shared().now().0 + 600_000;
+    let ban = |identifier: &str, until_ms| Ban {
+        workspace: "default".into(),
+        namespace: "n".into(),
+        identifier: identifier.into(),
+        until_ms,
+        level: 1,
+        rule: "per-key".into(),
+        since_ms: 0,
+    };
+    let proposals = |bans| FilterFrame { bans, ..FilterFrame::default() };
+    near.send(proposals(vec![ban("a*", until_ms), ban("a*", until_ms - 9), ban("", until_ms)])).await;
+    let control = told_of(&mut far, r"a\*").await;
+    assert_eq!((control.kind, control.expires_ms), (3, until_ms));
+    near.send(proposals(vec![ban("a*", until_ms + 9)])).await;
+    assert_eq!(told_of(&mut far, r"a\*").await.expires_ms, until_ms + 9, "the later end wins");
+    let listed = Client::connect(&there).await.send("GET", OVERRIDES, &[], b"").await.body;
+    let entry = &listed["overrides"][0];
+    assert_eq!((&entry["author"], &entry["automatic"]), (&json!("rule per-key"), &json!(true)), "{listed}");
+
+    put(&here, json!({"namespace": "n", "identifier": r"a\*", "exempt": true})).await;
+    near.send(proposals(vec![ban("a*", until_ms + 99), ban("b", until_ms)])).await;
+    assert_eq!(told_of(&mut far, "b").await.kind, 3);
+    let listed =
+        Client::connect(&there).await.send("GET", "/v1/overrides?identifier=a%5C*", &[], b"").await.body;
+    assert_eq!(listed["overrides"][0]["exempt"], true, "{listed}");
+
+    // A ban that was lifted does not come back with what an Envoy had decided before.
+    let since_ms = here.server.shared().now().0 - 1;
+    near.send(proposals(vec![Ban { since_ms, ..ban("d", until_ms) }])).await;
+    assert!(!told_of(&mut far, "d").await.deleted);
+    let lift = "/v1/overrides?namespace=n&identifier=d";
+    assert_eq!(Client::connect(&here).await.send("DELETE", lift, &[], b"").await.status, 200);
+    assert!(told_of(&mut far, "d").await.deleted);
+    near.send(proposals(vec![Ban { since_ms, ..ban("d", until_ms + 9) }, ban("e", until_ms)])).await;
+    assert_eq!(told_of(&mut far, "e").await.kind, 3);
+    let listed = Client::connect(&here).await.send("GET", "/v1/overrides?identifier=d", &[], b"").await.body;
+    assert_eq!(listed["overrides"], json!([]), "{listed}");
+    near.send(proposals(vec![ban("d", until_ms)])).await;
+    assert!(!told_of(&mut far, "d").await.deleted, "it happened again");
+
+    let mut bad = Peer::open(here.connect().await).await;
+    bad.send(hello_frame(2, false)).await;
+    bad.send(proposals(vec![ban("c", until_ms); 129])).await;
+    assert!(bad.refused().await.0.contains("129 bans"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_changes_what_its_entry_lets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reader, plain) = token("reader", "default", "[]");
+    let (operator, entry) = token("operator", "shop", "[]");
+    let tokens = write(folder.path(), "tokens.yaml", &format!("{plain}{entry}  control: true\n"));
+    let doors = DoorSettings { tokens_file: Some(tokens), ..DoorSettings::default() };
+    let weir = start_with(Settings { doors, ..of("here", &sqlite(folder.path()), Cadence::default()) }).await;
+    let mut client = Client::connect(&weir).await;
+    let body = json!({"namespace": "n", "identifier": "a", "ban": true, "reason": "x"}).to_string();
+    for (token, expected) in [(&reader, 403), (&operator, 200)] {
+        let bearer = format!("Bearer {token}");
+        let headers = [JSON, ("authorization", bearer.as_str())];
+        let answer = client.send("PUT", OVERRIDES, &headers, body.as_bytes()).await;
+        assert_eq!(answer.status, expected, "{answer:?}");
+        for path in [OVERRIDES, "/v1/overrides/audit"] {
+            assert_eq!(client.send("GET", path, &headers, b"").await.status, expected, "{path}");
+        }
+        let problem = if expected == 403 { json!("control_not_allowed") } else { Value::Null };
+        assert_eq!(answer.body["error"]["code"], problem);
+        if expected == 200 {
+            let told = &answer.body["override"];
+            assert_eq!((&told["workspace"], &told["author"]), (&json!("shop"), &json!("operator")));
+        }
+    }
+}
+
+async fn run(weir: &Weir, arguments: &[&str]) -> Output {
+    let variables = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("WEIR_"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-aggregator"));
+    command.arg("overrides").args(arguments).env_clear().envs(variables);
+    command.env("WEIR_SERVER", format!("http://{}", weir.server.http_address()));
+    command.kill_on_drop(true).output().await.unwrap()
+}
+
+async fn says(weir: &Weir, arguments: &[&str], part: &str) -> String {
+    let output = run(weir, arguments).await;
+    let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains(part), "{arguments:?}: {said}{error}");
+    said.into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_say_what_curl_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let weir = start_with(of("here", &sqlite(folder.path()), Cadence::default())).await;
+    let alice = ["--namespace", "per-key", "--identifier", "alice|*"];
+    let with = |first: &[&'static str], more: &[&'static str]| [first, &alice, more].concat();
+    says(&weir, &["list"], "NAMESPACE").await;
+    says(&weir, &with(&["set"], &["--limit", "5", "--window", "1m"]), "limit 5 in 1m for alice|*").await;
+    let expires = ["--ban", "--reason", "spam", "--expires-at", "2199-01-01T00:00:00Z"];
+    says(
+        &weir,
+        &with(&["set"], &expires),
+        "ban for alice|* in per-key of default until 2199-01-01T00:00:00Z",
+    )
+    .await;
+    says(&weir, &with(&["credit", "7"], &["--expires-in", "1h"]), "credit 7").await;
+    says(&weir, &with(&["reset"], &["--reason", "support"]), "reset for").await;
+    says(&weir, &["set", "--rule", "per-key", "--shadow", "on"], "shadow on for rule per-key").await;
+    says(&weir, &["set", "--namespace", "*", "--network", "10.1.2.3/8", "--exempt"], "exempt for 10.0.0.0/8")
+        .await;
+    assert_eq!(says(&weir, &["list"], "shadow on").await.lines().count(), 7);
+    let listed = says(&weir, &["list", "--kind", "credit", "--json"], "[").await;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["credit"]), (1, &json!(7)));
+    says(&weir, &with(&["delete"], &["--window", "1m"]), "deleted: limit 5 in 1m").await;
+    says(&weir, &["delete", "--rule", "per-key"], "deleted: shadow on").await;
+    let audit = says(&weir, &["audit", "--identifier", "alice|*"], "deleted").await;
+    assert_eq!(audit.lines().count(), 6, "{audit}");
+
+    for (arguments, code, part) in [
+        (with(&["delete"], &["--window", "1m"]), 1, "nothing of this kind"),
+        (with(&["set"], &["--ban"]), 1, "a ban needs one"),
+        (with(&["credit", "7"], &[]), 1, "a credit adds to the limit until it expires"),
+        (with(&["set"], &[]), 2, "--limit"),
+        (vec!["set", "--limit", "1"], 2, "--identifier"),
+        (vec!["list", "--server", "nowhere"], 1, "is no server"),
+        (vec!["list", "--server", "http://127.0.0.1:1"], 1, "cannot connect to http://127.0.0.1:1"),
+    ] {
+        let output = run(&weir, &arguments).await;
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+}

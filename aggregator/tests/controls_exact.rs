@@ -1,0 +1,272 @@
+//! Live control of limits that are held exactly, through the HTTP door: sliding logs in a real Redis and in memory, ledgers in
+//! real databases.
+//!
+//! Windows, and who hears of a change, are left to `controls`.
+
+mod common;
+mod database_support;
+mod http_common;
+
+use common::{Weir, settings, start_with, until};
+use database_support::ledger::{ZONE, set_zone};
+use database_support::{Scene, Store, run};
+use http_common::{Client, OVERRIDES, knows, put};
+use redis::Commands;
+use serde_json::{Value, json};
+use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::serve::Settings;
+use weir_aggregator::store::StoreOptions;
+use weir_core::cadence::Cadence;
+use weir_core::exact::MAX_LOG_LIMIT;
+use weir_envoy::{Redis, RedisOptions};
+
+/// What a log's check says, and the ledger's zone.
+const RATE: u64 = 2;
+
+/// An aggregator of a region, with its controls in a database of all.
+async fn start(region: &str, scene: &Scene, redis: Option<&Redis>) -> Weir {
+    let database = DatabaseOptions { url: scene.url.clone(), read_url: None, region: region.to_owned() };
+    let store = redis.map(|redis| StoreOptions::parse(&redis.url(), region).unwrap());
+    let cadence = Cadence::for_tests();
+    let settings = Settings { region: region.into(), database: Some(database), store, cadence, ..settings() };
+    let weir = start_with(settings).await;
+    let shared = weir.server.shared();
+    until("Redis is found", || redis.is_none() || shared.store_is_usable()).await;
+    until("live controls are known", || shared.control.book().edition().is_some()).await;
+    weir
+}
+
+/// How a strategy is asked about, and where operators name it.
+struct Strategy {
+    fields: Value,
+    namespace: &'static str,
+}
+
+impl Strategy {
+    fn log() -> Strategy {
+        let fields = json!({"strategy": "log", "namespace": "n", "limit": RATE, "duration": "1h"});
+        Strategy { fields, namespace: "n" }
+    }
+
+    /// Asked about over HTTP it is in no namespace: only what is said of all of them is meant for it.
+    fn ledger() -> Strategy {
+        Strategy { fields: json!({"strategy": "ledger", "zone": ZONE}), namespace: "*" }
+    }
+
+    fn check(&self, identifier: &str) -> Value {
+        let mut check = self.fields.clone();
+        check["identifier"] = identifier.into();
+        check
+    }
+
+    async fn ask(&self, weir: &Weir, identifier: &str) -> Value {
+        let mut check = self.check(identifier);
+        check["timeout"] = "5s".into();
+        let answer = Client::connect(weir).await.post("/v1/limit", &check).await;
+        assert_eq!((answer.status, &answer.body["decided"]), (200, &json!(true)), "{answer:?}");
+        answer.body
+    }
+
+    /// Asks several times; the last answer.
+    async fn asked(&self, weir: &Weir, identifier: &str, passes: &[bool]) -> Value {
+        let mut last = Value::Null;
+        for (at, passes) in passes.iter().enumerate() {
+            last = self.ask(weir, identifier).await;
+            assert_eq!(last["success"], *passes, "{identifier}, answer {at}: {last}");
+        }
+        last
+    }
+
+    async fn say(&self, weir: &Weir, identifier: &str, what: Value) -> Value {
+        let mut body = json!({"namespace": self.namespace, "identifier": identifier});
+        body.as_object_mut().unwrap().extend(what.as_object().unwrap().clone());
+        let said = put(weir, body).await;
+        assert_eq!(said["known"], true, "{said}");
+        said
+    }
+
+    async fn take_back(&self, weir: &Weir, identifier: &str, kind: &str) {
+        let namespace = self.namespace.replace('*', "%2A");
+        let path = format!("{OVERRIDES}?namespace={namespace}&identifier={identifier}&kind={kind}");
+        let answer = Client::connect(weir).await.send("DELETE", &path, &[], b"").await;
+        assert_eq!((answer.status, &answer.body["known"]), (200, &json!(true)), "{answer:?}");
+    }
+}
+
+async fn a_ban_denies_and_counts_nothing(strategy: &Strategy, weir: &Weir) {
+    strategy.asked(weir, "mallory", &[true]).await;
+    strategy.say(weir, "mallory", json!({"ban": true, "reason": "spam", "expires_in": "1h"})).await;
+    let denied = strategy.asked(weir, "mallory", &[false, false, false]).await;
+    let wait = denied["retry_after_ms"].as_u64().unwrap();
+    assert!((3_500_000..=3_600_000).contains(&wait), "until the ban ends: {denied}");
+    assert!(denied["transaction"].is_null(), "nothing is recorded: {denied}");
+    strategy.take_back(weir, "mallory", "override").await;
+    strategy.asked(weir, "mallory", &[true, false]).await;
+
+    strategy.say(weir, "eve*", json!({"ban": true, "reason": "spam"})).await;
+    let denied = strategy.asked(weir, "eve-1", &[false]).await;
+    assert!(denied["retry_after_ms"].is_null(), "it never ends: {denied}");
+}
+
+async fn the_exempt_pass_uncounted(strategy: &Strategy, weir: &Weir) {
+    strategy.asked(weir, "ann", &[true, true, false]).await;
+    strategy.asked(weir, "dan", &[true]).await;
+    for name in ["ann", "dan"] {
+        strategy.say(weir, name, json!({"exempt": true})).await;
+        let passed = strategy.asked(weir, name, &[true, true, true, true]).await;
+        assert!(passed["transaction"].is_null(), "nothing is recorded: {passed}");
+        strategy.take_back(weir, name, "override").await;
+    }
+    strategy.asked(weir, "ann", &[false]).await;
+    strategy.asked(weir, "dan", &[true, false]).await;
+}
+
+async fn a_reset_counts_anew_until_it_is_taken_back(strategy: &Strategy, weir: &Weir) {
+    strategy.asked(weir, "carol", &[true, true, false]).await;
+    for _ in 0..2 {
+        strategy.say(weir, "carol", json!({"reset": true})).await;
+        let denied = strategy.asked(weir, "carol", &[true, true, false]).await;
+        assert_eq!((&denied["limit"], &denied["remaining"]), (&json!(RATE), &json!(0)), "{denied}");
+    }
+    strategy.take_back(weir, "carol", "reset").await;
+    strategy.asked(weir, "carol", &[false]).await;
+}
+
+/// The other hears by itself, and both count in one place.
+async fn both_obey(strategy: &Strategy, one: &Weir, other: &Weir) {
+    strategy.asked(one, "grace", &[true]).await;
+    strategy.asked(other, "grace", &[true, false]).await;
+    knows(other, &strategy.say(one, "grace", json!({"reset": true})).await).await;
+    strategy.asked(other, "grace", &[true]).await;
+    strategy.asked(one, "grace", &[true, false]).await;
+    strategy.asked(other, "grace", &[false]).await;
+    knows(other, &strategy.say(one, "grace", json!({"exempt": true})).await).await;
+    strategy.asked(other, "grace", &[true]).await;
+    knows(other, &strategy.say(one, "grace", json!({"ban": true, "reason": "spam"})).await).await;
+    strategy.asked(other, "grace", &[false]).await;
+}
+
+/// What is true of both strategies.
+async fn obeys(strategy: &Strategy, one: &Weir, other: &Weir) {
+    a_ban_denies_and_counts_nothing(strategy, one).await;
+    the_exempt_pass_uncounted(strategy, one).await;
+    a_reset_counts_anew_until_it_is_taken_back(strategy, one).await;
+    both_obey(strategy, one, other).await;
+}
+
+async fn a_log_obeys_limits_and_credits(weir: &Weir) {
+    let log = Strategy::log();
+    log.asked(weir, "bob", &[true, true, false]).await;
+    log.say(weir, "bob", json!({"limit": 4})).await;
+    let denied = log.asked(weir, "bob", &[true, true, false]).await;
+    assert_eq!(denied["limit"], 4, "{denied}");
+    log.say(weir, "bob", json!({"limit": 3})).await;
+    let denied = log.asked(weir, "bob", &[false]).await;
+    assert_eq!((&denied["limit"], &denied["remaining"]), (&json!(3), &json!(0)), "{denied}");
+    log.say(weir, "bob", json!({"limit": 100, "window": "1m"})).await;
+    log.asked(weir, "bob", &[false]).await;
+    log.say(weir, "bob", json!({"limit": 5, "window": "1h"})).await;
+    log.asked(weir, "bob", &[true, false]).await;
+
+    log.asked(weir, "kate", &[true, true, false]).await;
+    log.say(weir, "kate", json!({"credit": 1, "expires_in": "1h"})).await;
+    let denied = log.asked(weir, "kate", &[true, false]).await;
+    assert_eq!(denied["limit"], RATE + 1, "{denied}");
+    log.say(weir, "kate", json!({"limit": MAX_LOG_LIMIT + 9})).await;
+    let passed = log.asked(weir, "kate", &[true]).await;
+    assert_eq!(passed["limit"], MAX_LOG_LIMIT, "no log holds more: {passed}");
+}
+
+/// The identifiers of the logs that Redis holds, with their epochs.
+fn logs(redis: &Redis, identifier: &str) -> Vec<String> {
+    let mut hand = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+    let mut names: Vec<String> = hand.keys(format!("*/{identifier}/*:log")).unwrap();
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_in_redis() {
+    let (store, redis) = (Store::sqlite(), Redis::start(RedisOptions::default()).await.unwrap());
+    let scene = store.fresh().await;
+    let (one, other) = (start("here", &scene, Some(&redis)).await, start("here", &scene, Some(&redis)).await);
+    obeys(&Strategy::log(), &one, &other).await;
+    a_log_obeys_limits_and_credits(&one).await;
+    assert_eq!(logs(&redis, "eve-1").len(), 0, "who is banned is in no log");
+    assert_eq!(logs(&redis, "carol").len(), 3, "one of each epoch: {:?}", logs(&redis, "carol"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_in_memory() {
+    let store = Store::sqlite();
+    let weir = start("here", &store.fresh().await, None).await;
+    let log = Strategy::log();
+    a_ban_denies_and_counts_nothing(&log, &weir).await;
+    the_exempt_pass_uncounted(&log, &weir).await;
+    a_reset_counts_anew_until_it_is_taken_back(&log, &weir).await;
+    a_log_obeys_limits_and_credits(&weir).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_in_mariadb() {
+    let store = Store::mariadb().await;
+    run!(&store, a_ledger);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_in_mysql() {
+    if let Some(store) = Store::mysql().await {
+        run!(&store, a_ledger);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_in_sqlite() {
+    run!(&Store::sqlite(), a_ledger);
+}
+
+async fn a_ledger(store: &Store) {
+    let scene = store.fresh().await;
+    set_zone(&scene.open("here"), ZONE, RATE, 3_600).await;
+    let (here, there) = (start("here", &scene, None).await, start("there", &scene, None).await);
+    obeys(&Strategy::ledger(), &here, &there).await;
+    a_ledger_has_its_own_rate_and_no_namespace(&here).await;
+    // Banned, exempt or not asked, as something else denied: there is no attempt.
+    let attempts = async |bucket: &str| {
+        let hex: String = bucket.bytes().map(|byte| format!("{byte:02x}")).collect();
+        scene.number(&format!("SELECT COUNT(*) FROM zone_txn WHERE bucket_key = X'{hex}'")).await
+    };
+    assert_eq!((attempts("mallory").await, attempts("eve-1").await, attempts("ann").await), (3, 0, 4));
+    checks_stand_or_fall_together(&here).await;
+    assert_eq!((attempts("heidi").await, attempts("ivan").await), (0, 0));
+}
+
+async fn a_ledger_has_its_own_rate_and_no_namespace(weir: &Weir) {
+    let ledger = Strategy::ledger();
+    ledger.say(weir, "bob", json!({"limit": 9})).await;
+    ledger.say(weir, "bob", json!({"credit": 9, "expires_in": "1h"})).await;
+    put(weir, json!({"namespace": "n", "identifier": "bob", "ban": true, "reason": "elsewhere"})).await;
+    let denied = ledger.asked(weir, "bob", &[true, true, false]).await;
+    assert_eq!(denied["limit"], RATE, "{denied}");
+}
+
+/// What is said of one check of several decides over all.
+async fn checks_stand_or_fall_together(weir: &Weir) {
+    let (log, ledger) = (Strategy::log(), Strategy::ledger());
+    let both = json!({"checks": [log.check("heidi"), ledger.check("ivan")], "timeout": "5s"});
+    let all = async |success: bool| {
+        let answer = Client::connect(weir).await.post("/v1/limits", &both).await.body;
+        assert_eq!((&answer["success"], &answer["decided"]), (&json!(success), &json!(true)), "{answer}");
+        answer["checks"].clone()
+    };
+    ledger.say(weir, "ivan", json!({"ban": true, "reason": "spam"})).await;
+    let checks = all(false).await;
+    assert_eq!((&checks[0]["decided"], &checks[1]["decided"]), (&json!(false), &json!(true)), "{checks}");
+    ledger.say(weir, "ivan", json!({"exempt": true})).await;
+    for remaining in [RATE - 1, RATE - 2] {
+        assert_eq!(all(true).await[0]["remaining"], remaining, "a ban had charged the other check nothing");
+    }
+    all(false).await;
+    log.say(weir, "heidi", json!({"reset": true})).await;
+    assert_eq!(all(true).await[0]["remaining"], RATE - 1);
+}

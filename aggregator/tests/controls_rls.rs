@@ -1,0 +1,121 @@
+//! Live control through the rate-limit service: what its callers are told of bans, exemptions, other limits, credits and resets.
+//!
+//! Real Envoys are left to the scenarios; who hears of a change, to `controls`.
+
+mod common;
+mod http_common;
+mod rls_common;
+
+use common::{Weir, settings, start_with, until};
+use http_common::{put, write};
+use rls_common::{Entries, OK, OVER, call, codes, descriptor, request};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tonic::transport::Channel;
+use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::doors::DoorSettings;
+use weir_aggregator::doors::rls::wire::{Code, RateLimitResponse};
+use weir_aggregator::serve::Settings;
+
+const LIMITS: &str = "
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {name: users, unit: month, requests_per_unit: 2}
+  - key: path
+    rate_limit: {name: paths, unit: month, requests_per_unit: 9}
+  - key: shade
+    shadow_mode: true
+    rate_limit: {name: shades, unit: month, requests_per_unit: 2}
+";
+
+struct Service {
+    weir: Weir,
+    channel: Channel,
+    _folder: TempDir,
+}
+
+impl Service {
+    async fn start() -> Service {
+        let folder = tempfile::tempdir().unwrap();
+        let file = write(folder.path(), "edge.yaml", LIMITS);
+        let url = format!("sqlite://{}/weir.db", folder.path().display());
+        let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
+        let doors = DoorSettings { rate_limits_file: Some(file), ..DoorSettings::default() };
+        let weir = start_with(Settings { doors, database, migrate: true, ..settings() }).await;
+        let known = || weir.server.shared().control.book().edition().is_some();
+        until("live controls are known", known).await;
+        Service { channel: weir.connect().await, weir, _folder: folder }
+    }
+
+    async fn say(&self, namespace: &str, identifier: &str, what: Value) {
+        let mut body = json!({"namespace": namespace, "identifier": identifier});
+        body.as_object_mut().unwrap().extend(what.as_object().unwrap().clone());
+        assert_eq!(put(&self.weir, body).await["known"], true);
+    }
+
+    async fn ask(&self, descriptors: &[Entries<'_>]) -> RateLimitResponse {
+        let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
+        call(&self.channel, request(descriptors)).await.unwrap()
+    }
+
+    /// Asks several times about one descriptor. Of each answer its code, the limit and what is left, all of which Envoy tells
+    /// its client.
+    async fn asked(&self, entries: Entries<'_>, expected: &[(Code, u32, u32)]) -> RateLimitResponse {
+        let mut last = RateLimitResponse::default();
+        for (at, expected) in expected.iter().enumerate() {
+            last = self.ask(&[entries]).await;
+            let status = &last.statuses[0];
+            let limit = status.current_limit.as_ref().unwrap().requests_per_unit;
+            let told = (last.overall_code(), limit, status.limit_remaining);
+            assert_eq!(told, *expected, "{entries:?}, answer {at}: {last:?}");
+        }
+        last
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bans_deny_until_they_end() {
+    let service = Service::start().await;
+    let (mallory, path): (Entries, Entries) = (&[("user", "mallory")], &[("path", "/")]);
+    service.asked(mallory, &[(OK, 2, 1)]).await;
+    service.say("users", "mal*", json!({"ban": true, "reason": "spam", "expires_in": "1h"})).await;
+    let denied = service.asked(mallory, &[(OVER, 2, 0); 3]).await;
+    let wait: u64 = denied.response_headers_to_add[0].value.parse().unwrap();
+    assert!((3_500..=3_600).contains(&wait), "{denied:?}");
+    assert_eq!(codes(&service.ask(&[mallory, path]).await), (OVER, vec![OVER, OK]));
+    service.asked(path, &[(OK, 9, 8)]).await;
+    service.say("users", "mal*", json!({"ban": true, "reason": "for ever"})).await;
+    let denied = service.asked(mallory, &[(OVER, 2, 0)]).await;
+    assert_eq!(denied.response_headers_to_add, [], "it never passes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_exempt_pass_and_resets_count_anew() {
+    let service = Service::start().await;
+    let ann: Entries = &[("user", "ann")];
+    let counts = [(OK, 2, 1), (OK, 2, 0), (OVER, 2, 0)];
+    service.asked(ann, &counts).await;
+    service.say("users", "ann", json!({"reset": true})).await;
+    service.asked(ann, &counts).await;
+    service.say("*", "ann", json!({"exempt": true})).await;
+    service.asked(ann, &[(OK, 2, 2); 3]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_that_operators_say_is_the_one_that_is_shown() {
+    let service = Service::start().await;
+    let (bob, shade): (Entries, Entries) = (&[("user", "bob")], &[("shade", "bob")]);
+    service.asked(bob, &[(OK, 2, 1)]).await;
+    service.say("users", "bob", json!({"limit": 4})).await;
+    service.asked(bob, &[(OK, 4, 2)]).await;
+    service.say("users", "bob", json!({"credit": 1, "expires_in": "1h"})).await;
+    let shown = service.asked(bob, &[(OK, 5, 2), (OK, 5, 1), (OK, 5, 0), (OVER, 5, 0)]).await;
+    assert_eq!(shown.statuses[0].current_limit.as_ref().unwrap().name, "users");
+    service.say("users", "bob", json!({"limit": u64::from(u32::MAX) + 9})).await;
+    service.asked(bob, &[(OK, u32::MAX, u32::MAX)]).await;
+    service.say("shades", "bob", json!({"limit": 1})).await;
+    service.asked(shade, &[(OK, 1, 0), (OK, 1, 0)]).await;
+    let shadowed = "weir_aggregator_door_decisions_total{door=\"rls\",result=\"shadow_denied\"}";
+    assert_eq!(service.weir.metric(shadowed), 1.0);
+}

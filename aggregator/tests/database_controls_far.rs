@@ -1,0 +1,148 @@
+//! Live control where the database is far away or cut off, on MariaDB and MySQL: whoever changes something locks one
+//! row meanwhile, and everybody else waits for it.
+
+mod database_support;
+
+use database_support::far::Far;
+use database_support::{NOW, Scene, Store, WITHIN, open, run};
+use sqlx::{Connection, Executor};
+use std::time::{Duration, Instant};
+use weir_aggregator::database::{Change, Changed, Database, DatabaseError, Wish};
+use weir_core::control::book::Book;
+use weir_core::control::{Effect, Target, Who};
+use weir_core::time::UnixMs;
+use weir_envoy::{Proxy, ports};
+
+/// Between continents.
+const ROUND_TRIP: Duration = Duration::from_millis(40);
+/// So many bans are stored at once (`control::bans`), within so long.
+const BATCH: usize = 25;
+const BATCH_WITHIN: Duration = Duration::from_secs(5);
+/// So long a person waits (`doors::http::overrides`).
+const PERSON_WITHIN: Duration = Duration::from_secs(5);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mariadb() {
+    scenarios(&Store::mariadb().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql() {
+    if let Some(store) = Store::mysql().await {
+        scenarios(&store).await;
+    }
+}
+
+async fn scenarios(store: &Store) {
+    run!(
+        store,
+        a_batch_takes_as_many_round_trips_as_one_change_and_lets_people_in,
+        one_who_is_cut_off_in_the_middle_does_not_keep_others_waiting,
+    );
+}
+
+fn change(name: &str, wish: Wish) -> Change {
+    let who = Who::Identifier(name.into());
+    Change {
+        target: Target { workspace: "w".into(), scope: "n".into(), who, window_ms: None },
+        wish,
+        reason: "why".into(),
+        author: "ann".into(),
+        automatic: None,
+    }
+}
+
+fn set(name: &str) -> Change {
+    change(name, Wish::Set(Effect::Exempt, None))
+}
+
+fn bans(prefix: &str, until: u64) -> Vec<Change> {
+    let ban = |i| change(&format!("{prefix}{i}"), Wish::Set(Effect::Ban, Some(UnixMs(until))));
+    (0..BATCH).map(|i| Change { automatic: Some(NOW), ..ban(i) }).collect()
+}
+
+/// How many of these changes were made.
+async fn made(database: &Database, changes: &[Change], within: Duration) -> Result<usize, DatabaseError> {
+    let changed = database.change_controls(changes, &Book::new(), NOW, within).await?;
+    Ok(changed.iter().filter(|changed| matches!(changed, Changed::Done(..))).count())
+}
+
+/// The port of a scene's server.
+fn port(store: &Store) -> u16 {
+    store.server.as_ref().unwrap().port()
+}
+
+/// The same database by another way.
+fn through(scene: &Scene, store: &Store, way: u16) -> Database {
+    open(&scene.url.replace(&format!(":{}/", port(store)), &format!(":{way}/")), "a")
+}
+
+async fn a_batch_takes_as_many_round_trips_as_one_change_and_lets_people_in(store: &Store) {
+    let scene = store.fresh().await;
+    let far = Far::start(ports::local(port(store)), ROUND_TRIP).await;
+    let (rules, person) = (through(&scene, store, far.port()), through(&scene, store, far.port()));
+    // Connects, and makes the edition.
+    for (name, database) in [("rules", &rules), ("person", &person)] {
+        assert_eq!(made(database, &[set(name)], PERSON_WITHIN).await, Ok(1));
+    }
+    let trips = async |changes: Vec<Change>| {
+        let before = far.round_trips();
+        assert_eq!(made(&rules, &changes, BATCH_WITHIN).await, Ok(changes.len()));
+        far.round_trips() - before
+    };
+    let (one, new) = (trips(vec![set("one")]).await, trips(bans("b", NOW.0 + 60_000)).await);
+    let longer = trips(bans("b", NOW.0 + 90_000)).await;
+    println!("round trips: {one} for one change, {new} for {BATCH} new bans, {longer} to extend them");
+    // Six, and one more where the connection was idle for long enough to be asked whether it lives.
+    assert!([one, new, longer].into_iter().all(|trips| trips <= 7));
+
+    // One batch after the other, and a person.
+    let flood = async {
+        let began = Instant::now();
+        for batch in 0..4 {
+            let changes = bans(&format!("f{batch}-"), NOW.0 + 60_000);
+            assert_eq!(made(&rules, &changes, BATCH_WITHIN).await, Ok(BATCH));
+        }
+        began.elapsed()
+    };
+    let people = async {
+        let mut longest = Duration::ZERO;
+        for i in 0..4 {
+            let began = Instant::now();
+            assert_eq!(made(&person, &[set(&format!("p{i}"))], PERSON_WITHIN).await, Ok(1));
+            longest = longest.max(began.elapsed());
+        }
+        longest
+    };
+    let (flood, longest) = tokio::join!(flood, people);
+    println!("four batches took {flood:?}, and a person waited {longest:?} at most");
+}
+
+async fn one_who_is_cut_off_in_the_middle_does_not_keep_others_waiting(store: &Store) {
+    let scene = store.fresh().await;
+    let proxy = Proxy::start(ports::local(port(store))).await.unwrap();
+    let (lost, other) = (through(&scene, store, proxy.port()), scene.open("b"));
+    for database in [&lost, &other] {
+        assert!(made(database, &[set("held")], PERSON_WITHIN).await.is_ok());
+    }
+    // Has locked the edition and waits for a row; then nothing passes to it or from it, and its transaction stays open.
+    let mut connection = scene.mysql().await;
+    let mut row = connection.begin().await.unwrap();
+    row.execute("SELECT * FROM weir_controls FOR UPDATE").await.unwrap();
+    let changing = {
+        let lost = lost.clone();
+        tokio::spawn(
+            async move { made(&lost, &[change("held", Wish::Set(Effect::Ban, None))], WITHIN).await },
+        )
+    };
+    scene.until_somebody_waits().await;
+    proxy.black_hole().await.unwrap();
+    row.rollback().await.unwrap();
+
+    let began = Instant::now();
+    assert_eq!(made(&other, &[set("other")], PERSON_WITHIN).await, Ok(1));
+    println!("another change took {:?}", began.elapsed());
+    assert!(!changing.is_finished());
+    proxy.forward().await.unwrap();
+    assert_eq!(changing.await.unwrap(), Ok(1), "it is made again");
+}

@@ -1,0 +1,97 @@
+//! A way to a database that takes its time: each byte arrives so much later, and round trips are counted.
+//!
+//! Leaves to others: ways that fail (`weir_envoy::Proxy`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+use weir_envoy::ports;
+
+/// Ends when dropped; the connections that there are then go on until either side ends.
+pub struct Far {
+    port: u16,
+    trips: Arc<AtomicUsize>,
+    serving: JoinHandle<()>,
+}
+
+impl Far {
+    /// A way to `target` on which an answer comes no sooner than after `round_trip`.
+    pub async fn start(target: SocketAddr, round_trip: Duration) -> Far {
+        let listener = TcpListener::bind(ports::local(0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let trips = Arc::new(AtomicUsize::new(0));
+        let counted = trips.clone();
+        let serving = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(target).await.unwrap();
+                carry(client, server, round_trip / 2, &counted);
+            }
+        });
+        Far { port, trips, serving }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// How often a client began to speak, all connections together.
+    pub fn round_trips(&self) -> usize {
+        self.trips.load(Relaxed)
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+fn carry(client: TcpStream, server: TcpStream, delay: Duration, trips: &Arc<AtomicUsize>) {
+    client.set_nodelay(true).unwrap();
+    server.set_nodelay(true).unwrap();
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let client_speaks = Arc::new(AtomicBool::new(false));
+    let (spoke, trips) = (client_speaks.clone(), trips.clone());
+    let up = move || {
+        if !spoke.swap(true, Relaxed) {
+            trips.fetch_add(1, Relaxed);
+        }
+    };
+    pump(from_client, to_server, delay, up);
+    pump(from_server, to_client, delay, move || client_speaks.store(false, Relaxed));
+}
+
+/// Carries bytes one way, however many are under way at a time.
+fn pump(
+    mut from: impl AsyncRead + Send + Unpin + 'static,
+    mut to: impl AsyncWrite + Send + Unpin + 'static,
+    delay: Duration,
+    heard: impl Fn() + Send + 'static,
+) {
+    let (send, mut receive) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(read @ 1..) = from.read(&mut buffer).await {
+            heard();
+            if send.send((Instant::now() + delay, buffer[..read].to_vec())).is_err() {
+                return;
+            }
+        }
+    });
+    tokio::spawn(async move {
+        while let Some((due, bytes)) = receive.recv().await {
+            sleep_until(due).await;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+        let _ = to.shutdown().await;
+    });
+}

@@ -1,0 +1,57 @@
+//! A client of the rate-limit service, as Envoy's own `ratelimit` filter is one.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use crate::common::DEADLINE;
+use std::time::Duration;
+use tokio::time::timeout;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+use weir_aggregator::doors::rls::wire::{
+    Code, Descriptor, DescriptorStatus, Entry, RateLimitRequest, RateLimitResponse,
+};
+
+pub const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const OK: Code = Code::Ok;
+pub const OVER: Code = Code::OverLimit;
+
+/// Keys and values of one descriptor.
+pub type Entries<'a> = &'a [(&'a str, &'a str)];
+
+pub fn descriptor(entries: Entries) -> Descriptor {
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
+    Descriptor { entries: entries.iter().map(entry).collect(), ..Descriptor::default() }
+}
+
+pub fn request(descriptors: Vec<Descriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 0 }
+}
+
+/// A call as it is.
+pub async fn send(
+    channel: &Channel,
+    request: Request<RateLimitRequest>,
+) -> Result<RateLimitResponse, Status> {
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.unwrap();
+    let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+    let call = grpc.unary(request, PathAndQuery::from_static(METHOD), codec);
+    timeout(DEADLINE, call).await.unwrap().map(Response::into_inner)
+}
+
+/// A call that waits long enough: a busy machine must not look like an undecided limit.
+pub async fn call(channel: &Channel, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    let mut request = Request::new(request);
+    request.set_timeout(Duration::from_secs(5));
+    send(channel, request).await
+}
+
+pub fn codes(response: &RateLimitResponse) -> (Code, Vec<Code>) {
+    (response.overall_code(), response.statuses.iter().map(DescriptorStatus::code).collect())
+}
+
+pub fn remaining(response: &RateLimitResponse) -> Vec<u32> {
+    response.statuses.iter().map(|status| status.limit_remaining).collect()
+}

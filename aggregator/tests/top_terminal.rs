@@ -1,0 +1,217 @@
+//! `weir-aggregator top` on a terminal: what it shows, the keys, other sizes, an aggregator that goes away, and a terminal that
+//! is afterwards as it was.
+//!
+//! As text, without a terminal, it is left to `program`; the lines themselves to the unit tests beside them.
+
+mod common;
+mod http_common;
+mod terminal_common;
+
+use http_common::Client;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use terminal_common::{Running, Screen, Terminal};
+use tokio::net::TcpStream;
+
+/// Keys in the table: more than a small screen has lines.
+const KEYS: usize = 12;
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-aggregator"));
+    let variables = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("WEIR_"));
+    command.args(arguments).env_clear().envs(variables);
+    command
+}
+
+/// An aggregator as a program of its own, so that it can be frozen and killed.
+struct Aggregator {
+    process: Running,
+    admin: String,
+    http: String,
+}
+
+impl Aggregator {
+    fn start(admin: &str) -> Aggregator {
+        let mut command = program(&["serve", "--region", "here", "--log-format", "json"]);
+        command.args([
+            "--grpc-listen",
+            "127.0.0.1:0",
+            "--http-listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            admin,
+        ]);
+        let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut process = Running(child);
+        let mut log = BufReader::new(process.0.stderr.take().unwrap()).lines();
+        let line = log.find_map(|line| line.ok().filter(|line| line.contains("weir-aggregator serves")));
+        let said: Value = serde_json::from_str(&line.expect("it serves")).unwrap();
+        // Who does not read may keep a program from writing.
+        std::thread::spawn(move || log.for_each(drop));
+        let address = |name: &str| said["fields"][name].as_str().unwrap().to_owned();
+        Aggregator { process, admin: address("admin"), http: address("http") }
+    }
+
+    /// Lets as many keys as the table should have use something.
+    async fn with_keys(self) -> Aggregator {
+        let mut client = Client::over(TcpStream::connect(&self.http).await.unwrap()).await;
+        for number in 0..KEYS {
+            let identifier = format!("user-{number}");
+            let check = json!({"namespace": "n", "identifier": identifier, "limit": 50, "duration": "1h",
+                               "cost": 40 - number, "timeout": "5s"});
+            assert_eq!(client.post("/v1/limit", &check).await.body["success"], true);
+        }
+        self
+    }
+
+    fn signal(&self, wanted: Signal) {
+        signal(&self.process.0, wanted);
+    }
+}
+
+fn signal(child: &Child, wanted: Signal) {
+    kill(Pid::from_raw(child.id().cast_signed()), wanted).unwrap();
+}
+
+fn top(terminal: &Terminal, aggregator: &Aggregator) -> Running {
+    terminal.start(program(&["top"]).env("WEIR_ADMIN_SERVER", format!("http://{}", aggregator.admin)))
+}
+
+/// Which tables there are, and which of them is shown.
+fn tabs(screen: &Screen) -> String {
+    screen.line(1).split("tab:").next().unwrap().trim().to_owned()
+}
+
+/// How old it says that all of it is.
+fn age_s(screen: &Screen) -> u64 {
+    let said = screen.line(1).split("as of ").nth(1).unwrap_or_default().to_owned();
+    said.split('s').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
+}
+
+/// How somebody ends it.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Key(&'static [u8]),
+    Signal(Signal),
+}
+
+/// The program has ended, and nothing is left of it.
+async fn is_as_before(terminal: &Terminal, before: &rustix::termios::Termios) {
+    assert_eq!(format!("{:?}", terminal.modes()), format!("{before:?}"));
+    let screen = terminal.shows("the screen of before", |screen| !screen.is_alternate).await;
+    assert!(!screen.hides_cursor && !screen.cuts_lines, "{screen:?}");
+}
+
+#[tokio::test]
+async fn it_follows_keys_and_sizes() {
+    let aggregator = Aggregator::start("127.0.0.1:0").with_keys().await;
+    let terminal = Terminal::new(120, 30);
+    let before = terminal.modes();
+    let mut running = top(&terminal, &aggregator);
+    let screen = terminal.says(&["region here", "all well", "[1 keys]", "user-0", "user-11", "80%"]).await;
+    println!("{}", screen.text());
+    assert!(terminal.is_raw() && screen.is_alternate && screen.hides_cursor && screen.cuts_lines);
+
+    terminal.press(b"2");
+    let screen = terminal.says(&["[2 rules]", "no filter has told of its rules yet"]).await;
+    assert_eq!(tabs(&screen), "1 keys  [2 rules]  3 parts");
+    terminal.press(b"\t");
+    terminal.says(&["[3 parts]", "this aggregator", "this program's doors"]).await;
+    terminal.press(b"?\x1b[5;3~");
+    // Together, as keys come that are held.
+    terminal.press(b"1\x1b[B\x1b[Bj");
+    terminal.says(&["[1 keys]", "user-0"]).await;
+
+    terminal.resize(70, 8);
+    let is_cut = |screen: &Screen| (3..8).all(|row| screen.line(row).ends_with('…'));
+    let screen = terminal.shows("a smaller table", is_cut).await;
+    println!("{}", screen.text());
+    assert!(screen.line(0).contains("all well"), "{}", screen.text());
+    assert!(screen.line(4).contains("user-0"), "{}", screen.text());
+    terminal.press(b"jj\x1b[B");
+    terminal.shows("the fourth key at the top", |screen| screen.line(4).contains("user-3 ")).await;
+    terminal.press(b"     ");
+    terminal.shows("the end of the table", |screen| screen.line(7).contains("user-11")).await;
+    terminal.resize(110, 20);
+    terminal
+        .shows("all of it again", |screen| {
+            screen.line(4).contains("user-0 ")
+                && screen.line(15).contains("user-11")
+                && screen.line(16).trim().is_empty()
+        })
+        .await;
+    terminal.press(b"q");
+    assert_eq!(running.code().await, Some(0));
+    is_as_before(&terminal, &before).await;
+}
+
+#[tokio::test]
+async fn however_it_is_ended_the_terminal_is_as_before() {
+    let aggregator = Aggregator::start("127.0.0.1:0");
+    for end in
+        [End::Key(b"\x03"), End::Key(b"\x1b"), End::Signal(Signal::SIGINT), End::Signal(Signal::SIGTERM)]
+    {
+        let terminal = Terminal::new(80, 24);
+        let before = terminal.modes();
+        let mut running = top(&terminal, &aggregator);
+        terminal.says(&["all well", "no key has used anything of a limit lately"]).await;
+        assert!(terminal.is_raw());
+        match end {
+            End::Key(key) => terminal.press(key),
+            End::Signal(wanted) => signal(&running.0, wanted),
+        }
+        assert_eq!(running.code().await, Some(0), "{end:?}");
+        is_as_before(&terminal, &before).await;
+    }
+}
+
+#[tokio::test]
+async fn an_aggregator_that_goes_away_is_said_to_and_keeps_nobody() {
+    let aggregator = Aggregator::start("127.0.0.1:0").with_keys().await;
+    let terminal = Terminal::new(80, 24);
+    let before = terminal.modes();
+    let mut running = top(&terminal, &aggregator);
+    let screen = terminal.says(&["all well", "user-0"]).await;
+    assert!(screen.line(3).ends_with("WAIT"), "{}", screen.text());
+    // It hangs.
+    aggregator.signal(Signal::SIGSTOP);
+    let asked = Instant::now();
+    terminal.shows("how old it is", |screen| age_s(screen) >= 2).await;
+    terminal.press(b"3");
+    terminal.says(&["[3 parts]"]).await;
+    assert!(asked.elapsed() < Duration::from_secs(5), "keys wait for the aggregator");
+    let screen =
+        terminal.says(&["! the aggregator does not answer", "no answer within 5 s", "this aggregator"]).await;
+    println!("{}", screen.text());
+    assert!(!screen.text().contains("all well"), "{}", screen.text());
+    aggregator.signal(Signal::SIGCONT);
+    terminal
+        .shows("that it is back", |screen| {
+            screen.line(0).contains("all well") && screen.line(2).trim().is_empty()
+        })
+        .await;
+    // It ends, and another begins at its place.
+    let admin = aggregator.admin.clone();
+    drop(aggregator);
+    let screen = terminal
+        .says(&["! the aggregator does not answer", "! cannot reach an aggregator at http://127."])
+        .await;
+    println!("{}", screen.text());
+    let other = Aggregator::start(&admin);
+    terminal.shows("the other", |screen| screen.line(0).contains("all well")).await;
+    terminal.press(b"1");
+    terminal.says(&["no key has used anything of a limit lately"]).await;
+
+    // Whoever leaves while nobody answers, leaves at once.
+    other.signal(Signal::SIGSTOP);
+    terminal.shows("how old it is", |screen| age_s(screen) >= 2).await;
+    terminal.press(b"q");
+    let asked = Instant::now();
+    assert_eq!(running.code().await, Some(0));
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    is_as_before(&terminal, &before).await;
+}
