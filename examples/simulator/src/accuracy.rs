@@ -6,7 +6,7 @@
 use crate::bounds::Case;
 use crate::measure::Comparison;
 use crate::observe::Nobody;
-use crate::plan::{Network, Plan, Rule, Topology};
+use crate::plan::{Cadence, Network, Plan, Rule, Topology};
 use crate::run::{Expected, run};
 use crate::traffic::{Shape, Traffic};
 use serde::Serialize;
@@ -79,6 +79,7 @@ pub fn plan(case: &Case, seed: u64) -> Plan {
         traffic: vec![Traffic { from_ms: 0, until_ms: None, rules: 1, cost: (1, 1), at: Vec::new(), shape }],
         faults: Vec::new(),
         network: Network::default(),
+        cadence: Cadence::default(),
         settle_ms: 3_000,
         traffic_ms: (WINDOWS * window_ms).max(LEAST_MS).max(beats_ms),
         quiet_ms: 0,

@@ -12,6 +12,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use weir_simulator::link;
 use weir_simulator::plan::Plan;
 use weir_simulator::report::{self, Row};
 use weir_simulator::run::{Expected, run};
@@ -195,16 +196,13 @@ fn carry_out(source: &Source, seed: u64, args: &Args) -> Result<Vec<Row>> {
 fn explain(source: &Source, rows: &[Row], args: &Args) -> Result<()> {
     let mut shrunk = 0;
     for row in rows.iter().filter(|row| !row.is_well()) {
-        let repeat = match source {
-            Source::File(name, _) => format!("--plan {name}"),
-            Source::Scenarios(..) => format!("--scenario {} --seed {}", row.scenario, row.seed),
-        };
-        let mut text = report::failure(row, &repeat);
+        let (repeat, fragment) = ways(source, row);
+        let mut text = report::failure(row, &repeat, &fragment);
         // An expectation is of the scenario as it is: a smaller one may well miss it.
         let broken =
             row.outcome.failures.iter().find(|failure| failure.at_ms.is_some() || failure.checker == "panic");
         if let Some(failure) = broken.filter(|_| shrunk < SHRUNK_MAX)
-            && let Some(job) = source.jobs(row.seed).into_iter().find(|job| job.name == row.scenario)
+            && let Some(job) = job_of(source, row)
         {
             shrunk += 1;
             text.push_str(&smallest(&job, &failure.checker, &args.out)?);
@@ -212,6 +210,24 @@ fn explain(source: &Source, rows: &[Row], args: &Args) -> Result<()> {
         eprint!("{text}");
     }
     Ok(())
+}
+
+/// The words after `./justw simulate` that repeat a run, and the link's fragment that shows it.
+fn ways(source: &Source, row: &Row) -> (String, String) {
+    let named = format!("--scenario {} --seed {}", row.scenario, row.seed);
+    match source {
+        Source::File(name, plan) => (format!("--plan {name}"), link::of_plan(plan)),
+        Source::Scenarios(_, None) => (named, link::of_scenario(&row.scenario, row.seed)),
+        // With a trace's arrivals it is no more the scenario.
+        Source::Scenarios(..) => {
+            (named, job_of(source, row).map_or_else(String::new, |job| link::of_plan(&job.plan)))
+        }
+    }
+}
+
+/// The run that a line of the table is about.
+fn job_of(source: &Source, row: &Row) -> Option<Job> {
+    source.jobs(row.seed).into_iter().find(|job| job.name == row.scenario)
 }
 
 /// Shrinks a failing run, writes the plan, and tells what happened last.

@@ -4,6 +4,7 @@
 
 use crate::traffic::Traffic;
 use serde::{Deserialize, Serialize};
+use weir_core::cadence::Cadence as Paces;
 use weir_core::key::CEILING_RESOLUTION;
 
 /// Unix time at which the traffic of every run begins, in milliseconds: a whole minute, so that it is also the beginning
@@ -28,6 +29,9 @@ pub struct Plan {
     /// How messages travel where nothing is wrong.
     #[serde(default)]
     pub network: Network,
+    /// How often regions speak to the database.
+    #[serde(default)]
+    pub cadence: Cadence,
     /// Before the traffic begins, everybody has so long to connect.
     #[serde(default = "settle_ms")]
     pub settle_ms: u64,
@@ -128,6 +132,31 @@ pub struct Network {
 impl Default for Network {
     fn default() -> Self {
         Network { regional_us: (50, 500), global_us: (20_000, 80_000) }
+    }
+}
+
+/// How often regions speak to the database. All else keeps its pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cadence {
+    /// Between two publications, in milliseconds; at least 1.
+    pub publish_ms: u64,
+    /// Between two imports, in milliseconds; at least 1.
+    pub import_ms: u64,
+}
+
+impl Default for Cadence {
+    fn default() -> Self {
+        let Paces { publish_ms, import_ms, .. } = Paces::default();
+        Cadence { publish_ms, import_ms }
+    }
+}
+
+impl Cadence {
+    /// With all other paces of an aggregator.
+    pub fn paces(&self) -> Paces {
+        let (publish_ms, import_ms) = (self.publish_ms.max(1), self.import_ms.max(1));
+        Paces { publish_ms, import_ms, ..Paces::default() }
     }
 }
 

@@ -1,4 +1,5 @@
 //! The only source of chance: a small generator that one seed decides, and that forks by name.
+//! Logarithms are those of `libm`, the same to the last bit on every machine and in a browser.
 //!
 //! Leaves to others: what is drawn.
 
@@ -55,7 +56,7 @@ impl Random {
 
     /// Exponentially distributed with this mean, as pauses between independent arrivals are.
     pub fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.fraction()).ln()
+        -mean * libm::log(1.0 - self.fraction())
     }
 }
 

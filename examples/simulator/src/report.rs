@@ -3,11 +3,15 @@
 //! Leaves to others: which runs, and where the text goes (`main`).
 
 use crate::figures::Spread;
+use crate::link;
 use crate::plan::Plan;
 use crate::run::{Failure, Outcome};
 use crate::trail::Trail;
 use serde::Serialize;
 use std::fmt::Write as _;
+
+/// Where `./justw playground` serves it if it is told nothing else.
+const PLAYGROUND: &str = "http://127.0.0.1:7080/";
 
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]
@@ -99,15 +103,23 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// A failure in full. What repeats it: the words after `./justw simulate`.
-pub fn failure(row: &Row, repeat: &str) -> String {
+/// A failure in full. What repeats it: the words after `./justw simulate`, and the fragment that the playground opens.
+pub fn failure(row: &Row, repeat: &str, fragment: &str) -> String {
     let mut text = format!("{} with seed {} failed:\n", row.scenario, row.seed);
     for Failure { checker, at_ms, what } in &row.outcome.failures {
         let at = at_ms.map_or(String::new(), |ms| format!(" at {ms} ms"));
         let _ = writeln!(text, "  {checker}{at}: {what}");
     }
     let _ = writeln!(text, "  to repeat it: ./justw simulate {repeat}");
+    show(&mut text, fragment);
     text
+}
+
+/// Where the playground shows it, if that fits into an address.
+fn show(text: &mut String, fragment: &str) {
+    if fragment.len() <= link::LONGEST {
+        let _ = writeln!(text, "  to see it: ./justw playground, and there {PLAYGROUND}#{fragment}");
+    }
 }
 
 /// A failing plan that was shrunk, with what happened last before it failed.
@@ -119,6 +131,7 @@ pub fn shrunk(plan: &Plan, runs: usize, failure: &Failure, trail: &Trail, repeat
     }
     let json = serde_json::to_string(plan).unwrap_or_else(|error| error.to_string());
     let _ = writeln!(text, "  {json}\n  to repeat what was shrunk: ./justw simulate {repeat}");
+    show(&mut text, &link::of_plan(plan));
     text
 }
 
@@ -154,9 +167,12 @@ mod tests {
     #[test]
     fn a_failure_says_when_whose_and_how_to_see_it_again() {
         let row = failed();
-        let text = failure(&row, "--scenario random --seed 7");
+        let text = failure(&row, "--scenario random --seed 7", "scenario=random&seed=7");
         assert!(text.starts_with("random with seed 7 failed:\n  falls at 1234 ms: Envoy 1 holds"), "{text}");
-        assert!(text.ends_with("./justw simulate --scenario random --seed 7\n"), "{text}");
+        assert!(text.contains("./justw simulate --scenario random --seed 7\n"), "{text}");
+        assert!(text.ends_with("http://127.0.0.1:7080/#scenario=random&seed=7\n"), "{text}");
+        let long = failure(&row, "--plan p.json", &"x".repeat(link::LONGEST + 1));
+        assert!(long.ends_with("./justw simulate --plan p.json\n"), "{long}");
         assert_eq!(identifier(&row.outcome.failures[0]), Some(17));
         let nobody = Failure { what: "a request waited".to_owned(), ..row.outcome.failures[0].clone() };
         assert_eq!(identifier(&nobody), None);

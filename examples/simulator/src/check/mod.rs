@@ -137,6 +137,8 @@ impl Check {
         let Some((most, known)) = self.peaks.get_mut(what) else { return };
         let rises = much > *most;
         (*most, *known) = (much.max(*most), bound.max(*known));
+        // A bound that falls again counts at its highest: a queue may be emptied later than what had filled it.
+        let bound = *known;
         if rises && much > bound {
             self.violated("bounds", now_us, || format!("{what}: {much} of at most {bound}"));
         }

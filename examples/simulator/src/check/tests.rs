@@ -3,7 +3,7 @@
 use crate::check::rest::Seen;
 use crate::check::{CellId, Decision as By};
 use crate::observe::Nobody;
-use crate::plan::{Network, Plan, Rule, Topology};
+use crate::plan::{Cadence, Network, Plan, Rule, Topology};
 use crate::traffic::Arrival;
 use crate::world::World;
 use crate::world::keys::Shape;
@@ -19,6 +19,7 @@ fn plan(aggregators: usize) -> Plan {
         traffic: Vec::new(),
         faults: Vec::new(),
         network: Network::default(),
+        cadence: Cadence::default(),
         settle_ms: 3_000,
         traffic_ms: 4_000,
         quiet_ms: 20_000,

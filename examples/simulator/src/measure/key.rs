@@ -76,12 +76,7 @@ impl Key {
     /// Notes what Weir let pass; tells how far the law is exceeded now, and how much passed in the true window that ends
     /// now, both as part of the limit.
     pub fn passed(&mut self, at_us: u64, cost: u64, limit: u64) -> (f64, f64) {
-        while let Some((at, cost)) = self.recent.front().copied()
-            && at_us.saturating_sub(at) >= self.window_us
-        {
-            self.recent.pop_front();
-            self.recent_cost -= cost;
-        }
+        self.forget(at_us);
         if cost > 0 {
             self.recent.push_back((at_us, cost));
         }
@@ -90,6 +85,22 @@ impl Key {
         let limit = limit.max(1) as f64;
         let over = self.passed.effective(at_us) as f64 - limit;
         ((over / limit).max(0.0), self.recent_cost as f64 / limit)
+    }
+
+    /// What counts in the true window that ends at `at_us`: by the exact log, and of what passed.
+    pub fn in_window(&mut self, at_us: u64) -> (u64, u64) {
+        self.forget(at_us);
+        // A cost of nothing is only a question.
+        (self.exact.look(Micros(at_us), entry(0), 0, u64::MAX).used, self.recent_cost)
+    }
+
+    fn forget(&mut self, at_us: u64) {
+        while let Some((at, cost)) = self.recent.front().copied()
+            && at_us.saturating_sub(at) >= self.window_us
+        {
+            self.recent.pop_front();
+            self.recent_cost -= cost;
+        }
     }
 }
 

@@ -56,6 +56,11 @@ impl Keys {
         key
     }
 
+    /// The key of one identifier, if there is one.
+    pub fn find(&mut self, rule: usize, identifier: u64) -> Option<&mut Key> {
+        self.rules.get_mut(rule)?.keys.get_mut(&identifier)
+    }
+
     /// By how many requests all keys are off, one way or the other.
     pub fn balances(&self) -> u64 {
         let of_rule = |of_rule: &OfRule| {

@@ -131,6 +131,11 @@ impl Measure {
         Comparison { off_by: self.keys.balances(), ..self.comparison.clone() }
     }
 
+    /// What counts of a key in the true window that ends at `at_us`: by the exact log, and of what Weir let pass.
+    pub fn in_window(&mut self, rule: usize, identifier: u64, at_us: u64) -> (u64, u64) {
+        self.keys.find(rule, identifier).map_or((0, 0), |key| key.in_window(at_us))
+    }
+
     /// Keys that are held now.
     pub fn keys(&self) -> usize {
         self.keys.len()

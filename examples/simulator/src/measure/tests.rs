@@ -12,6 +12,7 @@ fn plan(rules: Vec<Rule>) -> Plan {
         traffic: Vec::new(),
         faults: Vec::new(),
         network: Default::default(),
+        cadence: Default::default(),
         settle_ms: 0,
         traffic_ms: 1_000,
         quiet_ms: 0,

@@ -1,7 +1,7 @@
 //! A plan of chance: small, so that what goes wrong can be understood, and crowded, so that something does.
 
 use super::source;
-use crate::plan::{Fault, Link, Network, Part, Plan, Rule, Topology, Wrong};
+use crate::plan::{Cadence, Fault, Link, Network, Part, Plan, Rule, Topology, Wrong};
 use crate::random::Random;
 use crate::traffic::{Shape, Traffic};
 
@@ -43,6 +43,7 @@ pub(super) fn wild(seed: u64) -> Plan {
         traffic,
         faults,
         network: Network::default(),
+        cadence: Cadence::default(),
         settle_ms: 3_000,
         traffic_ms,
         quiet_ms: if topology.regions > 1 { super::QUIET_REGIONS_MS } else { super::QUIET_MS },

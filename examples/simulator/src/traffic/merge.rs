@@ -160,6 +160,7 @@ mod tests {
             traffic,
             faults,
             network: Default::default(),
+            cadence: Default::default(),
             settle_ms: 0,
             traffic_ms: 10_000,
             quiet_ms: 0,

@@ -47,21 +47,21 @@ impl Zipf {
 
     /// `1 / x^s`.
     fn bar(&self, x: f64) -> f64 {
-        (-self.exponent * x.ln()).exp()
+        libm::exp(-self.exponent * libm::log(x))
     }
 
     /// The integral of `1 / x^s`, from 1; also where `s` is 1 or close to it.
     fn integral(&self, x: f64) -> f64 {
-        let log = x.ln();
+        let log = libm::log(x);
         let power = (1.0 - self.exponent) * log;
-        // exp_m1(p) / p tends to 1 as p goes to 0.
-        if power.abs() < 1e-12 { log } else { power.exp_m1() / power * log }
+        // expm1(p) / p tends to 1 as p goes to 0.
+        if power.abs() < 1e-12 { log } else { libm::expm1(power) / power * log }
     }
 
     /// Where the integral is `y`.
     fn inverse(&self, y: f64) -> f64 {
         let power = (y * (1.0 - self.exponent)).max(-1.0);
-        if power.abs() < 1e-12 { y.exp() } else { (power.ln_1p() / power * y).exp() }
+        if power.abs() < 1e-12 { libm::exp(y) } else { libm::exp(libm::log1p(power) / power * y) }
     }
 }
 

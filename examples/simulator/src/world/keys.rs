@@ -45,6 +45,7 @@ impl Shape {
             trust_first: rule.trust_first,
             deny_on_failure: rule.deny_on_failure,
             timeout_ms: rule.timeout_ms,
+            ..Policy::default()
         };
         Shape { rule, cell_ms: parts.cell_ms(), before, after, policy, namespace }
     }

@@ -1,6 +1,6 @@
-//! Looking into parts: for the checkers, and for plots.
+//! Looking into parts, for the checkers.
 //!
-//! Leaves to others: what must hold (`check`).
+//! Leaves to others: what must hold (`check`), looks for plots (`standing`).
 
 use super::World;
 use super::envoy::Process;
@@ -10,7 +10,6 @@ use crate::check::CellId;
 use crate::check::rest::{Expected, Held, Seen};
 use crate::check::truth::Share;
 use crate::plan::START_UNIX_MS;
-use serde::Serialize;
 use weir_core::key::{Key, fingerprint};
 use weir_core::region::SHORTEST_PUBLISHED_MS;
 use weir_core::table::{Bucket, Entry};
@@ -26,50 +25,12 @@ const MAX_WAITING: u64 = 16_384;
 /// A cell that nobody has used for so long, and that no fault has touched, is known in its region: leases are back, streams
 /// are up, times of grace are over.
 const REST_US: u64 = 13_000_000;
-/// And in all regions: two beats of publishing and importing, with their jitter and a failed one each.
-const GLOBAL_REST_US: u64 = 50_000_000;
+/// And in all regions: so many of both beats, of publishing and of importing: two of each, with their jitter and a failed one.
+const GLOBAL_REST_HALF_BEATS: u64 = 5;
 /// Most cells that are looked at in the end.
 const MOST_CELLS: usize = 20_000;
 
-/// What one Envoy believes of an identifier's current window, and the truth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct View {
-    /// Its region.
-    pub region: usize,
-    /// Its number there.
-    pub envoy: usize,
-    /// Used in the current cell, as it believes; its own use included.
-    pub current: u64,
-    /// In the cell before.
-    pub previous: u64,
-    /// What all Envoys of all regions have let pass in the current cell.
-    pub true_current: u64,
-    /// In the cell before.
-    pub true_previous: u64,
-}
-
 impl World<'_> {
-    /// What each Envoy that is there believes of an identifier under a rule, and the truth.
-    pub fn views(&self, identifier: u64, rule: usize) -> Vec<View> {
-        let Some(shape) = self.shapes.get(rule) else { return Vec::new() };
-        let key = shape.key(identifier);
-        let sequence = self.unix_ms() / shape.cell_ms;
-        let of = |sequence| {
-            self.check.truth.sum(CellId { rule, sequence, identifier }, |_| true, |share| share.admitted)
-        };
-        let (true_current, true_previous) = (of(sequence), of(sequence.saturating_sub(1)));
-        let living = self.envoys.iter().enumerate();
-        let living = living.filter_map(|(at, envoy)| Some((at, envoy.process.as_ref()?)));
-        let view = |(at, process)| {
-            let entry = entry_of(process, &key);
-            let used = |sequence| entry.as_ref().map_or(0, |entry| used_in(entry, sequence));
-            let (region, envoy) = self.place(at);
-            let (current, previous) = (used(sequence), used(sequence.saturating_sub(1)));
-            View { region, envoy, current, previous, true_current, true_previous }
-        };
-        living.map(view).collect()
-    }
-
     /// Unix time as it is, whatever clocks show.
     pub(super) fn unix_ms(&self) -> u64 {
         START_UNIX_MS.saturating_sub(self.plan.settle_ms) + self.now_us / 1_000
@@ -219,13 +180,19 @@ impl World<'_> {
         self.look();
         let faults_end_us = if self.plan.faults.is_empty() { 0 } else { self.plan.traffic_ms * 1_000 };
         let faults_end_us = self.begin_us.max(self.begin_us + faults_end_us);
+        let paces = self.plan.cadence.paces();
+        let global_rest_us = paces
+            .publish_ms
+            .saturating_add(paces.import_ms)
+            .saturating_mul(1_000 * GLOBAL_REST_HALF_BEATS / 2)
+            .max(REST_US);
         let cells: Vec<CellId> = self.live_cells().take(MOST_CELLS).collect();
         for id in cells {
             let Some(cell) = self.check.truth.cell(id) else { continue };
             let rested_us = self.now_us - cell.changed_us.max(faults_end_us);
             let (born_us, cell_ms) = (cell.born_us, self.check.truth.cell_ms(id.rule));
             if rested_us >= REST_US && !self.check.is_unsteady(born_us, cell_ms) {
-                self.finish_cell(id, rested_us >= GLOBAL_REST_US);
+                self.finish_cell(id, rested_us >= global_rest_us);
             }
         }
     }

@@ -17,6 +17,7 @@ mod machines;
 mod network;
 mod queue;
 mod redis;
+mod standing;
 mod stores;
 mod streams;
 mod table;
@@ -44,7 +45,7 @@ use streams::{Carried, Streams};
 use weir_core::wire::FilterFrame;
 
 pub(crate) use envoy::Process as EnvoyProcess;
-pub use looks::View;
+pub use standing::{Standing, View};
 
 /// A plan, being carried out.
 pub struct World<'a> {
@@ -254,7 +255,8 @@ impl<'a> World<'a> {
     }
 
     fn aggregator_at(&self, region: usize, aggregator: usize) -> usize {
-        region * self.plan.topology.aggregators + aggregator
+        let exists = region < self.plan.topology.regions && aggregator < self.plan.topology.aggregators;
+        if exists { region * self.plan.topology.aggregators + aggregator } else { usize::MAX }
     }
 
     fn count_up(&mut self, frame: &FilterFrame) {

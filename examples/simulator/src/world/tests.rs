@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::observe::Verdict;
-use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Topology, Wrong};
+use crate::plan::{Cadence, Fault, Link, Network as Speeds, Part, Rule, Topology, Wrong};
 
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Plan {
     Plan {
@@ -12,6 +12,7 @@ fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Pla
         traffic: Vec::new(),
         faults: Vec::new(),
         network: Speeds::default(),
+        cadence: Cadence::default(),
         settle_ms: 3_000,
         traffic_ms,
         quiet_ms: 15_000,

@@ -1,0 +1,189 @@
+//! How an aggregator's program begins, and how it ends: at once, or in good order.
+//!
+//! Leaves to others: when it does (`faults`).
+
+use super::{Due, Ending, LISTEN_US, Peer, Process};
+use crate::world::World;
+use crate::world::calls::{Caller, Request, Store};
+use crate::world::machines::Machine;
+use crate::world::queue::Event;
+use crate::world::streams::{End, StreamId};
+use std::collections::{BTreeMap, VecDeque};
+use weir_core::aggregator::desk::{Desk, TICK_MS};
+use weir_core::aggregator::globe::import::Importer;
+use weir_core::aggregator::globe::lease::{Keeping, Taking};
+use weir_core::aggregator::globe::publish::Publisher;
+use weir_core::aggregator::globe::recover::Recovery;
+use weir_core::aggregator::grace::Grace;
+use weir_core::aggregator::hot::HotReader;
+use weir_core::aggregator::replay::Replay;
+use weir_core::aggregator::watch::Watch;
+use weir_core::aggregator::{Bell, Bells, announce, sisters};
+use weir_core::region::RegionLimits;
+
+/// A stream that sends nothing for so long while the program ends has nothing more on the way.
+const QUIET_US: u64 = 30_000;
+/// How long streams are still served when the program ends.
+const DRAIN_US: u64 = 2_000_000;
+/// What the store gets to take what was reported last.
+const LAST_REPLAY_US: u64 = 500_000;
+/// Between looks at a program that ends.
+const ENDING_US: u64 = 10_000;
+
+impl World<'_> {
+    /// A program begins with nothing.
+    pub(in crate::world) fn start_aggregator(&mut self, at: usize) {
+        let (has_store, has_database) = (self.has_redis(), self.has_database());
+        let cadence = self.plan.cadence.paces();
+        let host = &mut self.aggregators[at];
+        host.life += 1;
+        host.begins_anew = false;
+        let mut chance = self.chance.root.fork("aggregator", at as u64).fork("life", host.life);
+        let mut desk = Desk::new(RegionLimits::default(), (chance.next(), chance.next()));
+        if has_store {
+            desk = desk.with_store(cadence.store_breaker);
+        }
+        if has_database {
+            desk = desk.with_database(cadence.global_breaker, false);
+        }
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&chance.next().to_be_bytes());
+        host.process = Some(Process {
+            desk,
+            id,
+            machines: Vec::new(),
+            rung: Bells::new(),
+            peers: BTreeMap::new(),
+            late: VecDeque::new(),
+            serves: false,
+            listens: false,
+            push_rests: false,
+            ending_us: None,
+        });
+        let mono = host.clock.mono(self.now_us);
+        match has_database && !has_store {
+            true => self.spawn(at, Machine::Taking(Taking::new(mono)), false),
+            false => self.prepare(at),
+        }
+    }
+
+    /// Reads what the database knows before anybody is served.
+    pub(in crate::world) fn prepare(&mut self, at: usize) {
+        if self.has_database() {
+            // Both are there before one may be over.
+            self.spawn(at, Machine::Importer(Importer::once()), true);
+            if !self.has_redis() {
+                self.spawn(at, Machine::Recovery(Recovery::once()), true);
+            }
+        } else {
+            self.serve_when_ready(at);
+        }
+    }
+
+    /// Serves, once what has to be over before is.
+    pub(in crate::world) fn serve_when_ready(&mut self, at: usize) {
+        let (has_store, has_database) = (self.has_redis(), self.has_database());
+        let cadence = self.plan.cadence.paces();
+        let (one, two) = (self.chance.stores.next(), self.chance.stores.next());
+        let now_us = self.now_us;
+        let host = &mut self.aggregators[at];
+        let (life, now) = (host.life, host.clock.now(now_us));
+        let Some(process) = host.process.as_mut() else { return };
+        if process.machines.iter().any(Option::is_some) || std::mem::replace(&mut process.serves, true) {
+            return;
+        }
+        let id = process.id;
+        let tick = now_us + one % (TICK_MS * 1_000);
+        self.queue.plan(tick, Event::Aggregator(at, life, Due::Tick));
+        let mut machines = Vec::new();
+        if has_database {
+            machines.push(Machine::Publisher(Publisher::new(cadence, now.mono, one)));
+            machines.push(Machine::Importer(Importer::new(cadence, now.mono, two)));
+            machines.push(Machine::Recovery(Recovery::new(cadence)));
+        }
+        if has_store {
+            machines.push(Machine::Replay(Replay::new(cadence)));
+            machines.push(Machine::Watch(Watch::new(cadence)));
+            machines.push(Machine::Announcer(announce::Announcer::new(id, cadence)));
+            machines.push(Machine::Teller(sisters::Teller::new(id, cadence)));
+            machines.push(Machine::HotReader(HotReader::new(cadence)));
+            self.queue.plan(now_us + LISTEN_US, Event::Aggregator(at, life, Due::Listens));
+        } else {
+            machines.push(Machine::Grace(Grace::anew(cadence, now.unix)));
+            if has_database {
+                machines.push(Machine::Keeping(Keeping::default()));
+            }
+        }
+        for machine in machines {
+            self.spawn(at, machine, false);
+        }
+    }
+
+    /// A program ends: in good order, or at once.
+    pub(in crate::world) fn end_aggregator(&mut self, at: usize, in_order: bool) {
+        let now_us = self.now_us;
+        let host = &mut self.aggregators[at];
+        let life = host.life;
+        let Some(process) = host.process.as_mut() else { return };
+        if in_order && process.serves {
+            process.ending_us.get_or_insert(Ending { since_us: now_us, last: None });
+            self.queue.plan(now_us, Event::Aggregator(at, life, Due::Ending));
+        } else {
+            self.check.region_lost(host.region, now_us, !in_order);
+            self.end_aggregator_now(at);
+        }
+    }
+
+    pub(in crate::world) fn end_aggregator_now(&mut self, at: usize) {
+        let host = &mut self.aggregators[at];
+        host.inbox.clear();
+        if host.process.take().is_none() {
+            return;
+        }
+        // Nothing that was planned for it concerns the next one.
+        host.life += 1;
+        for id in self.streams.ids() {
+            if self.streams.get(id).is_some_and(|stream| stream.aggregator == at)
+                && self.is_open(id, End::Aggregator)
+            {
+                self.closed(id, End::Aggregator);
+            }
+        }
+    }
+
+    /// Ends streams that have nothing more on the way, has the store take what they said last, and ends.
+    pub(super) fn go_on_ending(&mut self, at: usize) {
+        let now_us = self.now_us;
+        let host = &mut self.aggregators[at];
+        let (life, region) = (host.life, host.region);
+        let Some(process) = host.process.as_mut() else { return };
+        let Some(mut ending) = process.ending_us else { return };
+        let late = now_us - ending.since_us > DRAIN_US;
+        let over = |peer: &Peer| late || now_us - peer.heard_us.max(ending.since_us) > QUIET_US;
+        let quiet: Vec<StreamId> =
+            process.peers.iter().filter(|(_, peer)| over(peer)).map(|(id, _)| *id).collect();
+        let all = quiet.len() == process.peers.len();
+        if all && ending.last.is_none() {
+            // The round after the next: the index names what became hot in the one before.
+            ending.last = Some((process.desk.next_round() + 1, now_us + LAST_REPLAY_US));
+            process.ending_us = Some(ending);
+        }
+        process.desk.ring(Bell::Replay);
+        let (replayed, id) = (process.desk.replayed(), process.id);
+        quiet.into_iter().for_each(|id| self.leave(at, id));
+        let stored = |(round, until): (u64, u64)| replayed >= round || now_us >= until;
+        if !ending.last.is_some_and(|last| !self.has_redis() || stored(last)) {
+            self.queue.plan(now_us + ENDING_US, Event::Aggregator(at, life, Due::Ending));
+            return;
+        }
+        if self.has_database() && !self.has_redis() {
+            self.call(at, Store::Database, Request::Release(id), 700, Caller::Nobody);
+        }
+        self.check.region_lost(region, now_us, false);
+        let begins_anew = self.aggregators[at].begins_anew;
+        self.end_aggregator_now(at);
+        if begins_anew {
+            self.start_aggregator(at);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Aggregators: the core's desk and machines behind streams.
+//!
+//! What stands here is what the aggregator's own edges do: letting streams in, handing frames to the desk, sending what it
+//! says, beginning and ending the program in order. No count is decided here.
+//!
+//! In reading order: what an aggregator is, and what wakes it, here; how its program begins and ends (`life`); what workers send,
+//! and what they are told (`peers`).
+//!
+//! Leaves to others: the machines beside the desk (`machines`), streams (`streams`), what ends and begins one (`faults`).
+
+mod life;
+mod peers;
+
+use super::World;
+use super::calls::Reply;
+use super::clock::Clock;
+use super::machines::Running;
+use super::queue::Event;
+use super::streams::StreamId;
+use std::collections::{BTreeMap, VecDeque};
+use weir_core::aggregator::desk::{Alone, Desk, LateAck, TICK_MS};
+use weir_core::aggregator::push::Pusher;
+use weir_core::aggregator::{Bells, sisters};
+use weir_core::key::OriginId;
+use weir_core::wire::{Consult, FilterFrame};
+
+/// A new connection for messages is there after this.
+const LISTEN_US: u64 = 2_000;
+
+/// What an aggregator has to do at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// The desk forgets what is over.
+    Tick,
+    /// The rest between two rounds of pushes is over.
+    Pushed,
+    /// A subscriber's pushes go on.
+    Pusher(StreamId),
+    /// A machine's pause, and which, is over.
+    Pause(usize, u64),
+    /// Messages of sisters are heard.
+    Listens,
+    /// It ends: is everything said?
+    Ending,
+    /// It is started again.
+    Start,
+}
+
+/// One machine with an aggregator on it.
+#[derive(Debug)]
+pub struct Aggregator {
+    /// Its region.
+    pub region: usize,
+    /// Its number there.
+    pub number: usize,
+    /// Its clocks.
+    pub clock: Clock,
+    /// Which of its lives this is, or was.
+    pub life: u64,
+    /// `None`: there is none at the moment.
+    pub process: Option<Process>,
+    /// How many faults freeze it at the moment.
+    pub frozen: u32,
+    /// When the last message of a sister arrives.
+    pub heard_us: u64,
+    /// It is to begin anew as soon as it has ended.
+    pub begins_anew: bool,
+    /// What came while it was frozen.
+    pub inbox: VecDeque<Inbox>,
+}
+
+/// Something that waits for a frozen aggregator.
+#[derive(Debug)]
+pub enum Inbox {
+    /// A frame, or the end of a stream.
+    Frame(StreamId, Option<Box<FilterFrame>>),
+    /// A timer.
+    Due(u64, Due),
+    /// A store's answer, or the end of the time for it.
+    Answer(u64, Option<Box<Reply>>),
+    /// A message of a sister.
+    Heard(u64, Box<[u8]>),
+}
+
+/// The program.
+#[derive(Debug)]
+pub struct Process {
+    /// What it knows.
+    pub desk: Desk,
+    /// Names it among those of its region.
+    pub id: [u8; 16],
+    /// What goes on beside streams.
+    pub machines: Vec<Option<Running>>,
+    /// Bells that rang and that nobody has heard.
+    pub rung: Bells,
+    peers: BTreeMap<StreamId, Peer>,
+    late: VecDeque<(StreamId, LateAck)>,
+    serves: bool,
+    listens: bool,
+    push_rests: bool,
+    /// When it was told to end.
+    ending_us: Option<Ending>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    since_us: u64,
+    /// Rounds of replays that are to be over before it ends, once the streams have ended.
+    last: Option<(u64, u64)>,
+}
+
+/// A stream that was let in.
+#[derive(Debug)]
+struct Peer {
+    origin: OriginId,
+    id: weir_core::aggregator::StreamId,
+    pusher: Option<Pusher>,
+    questions: usize,
+    heard_us: u64,
+    /// What was asked and not answered yet.
+    asked: BTreeMap<u64, Consult>,
+}
+
+impl Aggregator {
+    /// A machine without a program.
+    pub fn new(region: usize, number: usize, clock: Clock) -> Aggregator {
+        Aggregator {
+            region,
+            number,
+            clock,
+            life: 0,
+            process: None,
+            frozen: 0,
+            heard_us: 0,
+            begins_anew: false,
+            inbox: VecDeque::new(),
+        }
+    }
+
+    /// Connections are accepted, by its system at least.
+    pub fn listens(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.serves && process.ending_us.is_none())
+    }
+
+    /// Messages of its sisters reach it.
+    pub fn hears_sisters(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.listens)
+    }
+
+    /// It does nothing at the moment.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen > 0
+    }
+}
+
+impl World<'_> {
+    /// It goes on where it was.
+    pub(in crate::world) fn thaw_aggregator(&mut self, at: usize) {
+        if self.aggregators[at].is_frozen() {
+            return;
+        }
+        for held in std::mem::take(&mut self.aggregators[at].inbox) {
+            match held {
+                Inbox::Frame(id, frame) => self.aggregator_hears(id, frame),
+                Inbox::Due(life, due) => self.aggregator_does(at, life, due),
+                Inbox::Answer(id, reply) => self.answered(id, reply),
+                Inbox::Heard(life, message) => self.sister_says(at, life, message),
+            }
+        }
+    }
+
+    /// A frame reaches the aggregator's end of a stream, or the news that it has ended.
+    pub(in crate::world) fn aggregator_hears(&mut self, id: StreamId, frame: Option<Box<FilterFrame>>) {
+        let Some(stream) = self.streams.get(id) else { return };
+        let (at, life) = (stream.aggregator, stream.aggregator_life);
+        let host = &mut self.aggregators[at];
+        if host.life != life || host.process.is_none() {
+            return;
+        }
+        if host.is_frozen() {
+            host.inbox.push_back(Inbox::Frame(id, frame));
+            return;
+        }
+        match frame {
+            Some(frame) => self.take(at, id, *frame),
+            None => self.leave(at, id),
+        }
+        self.ring(at);
+    }
+
+    pub(in crate::world) fn aggregator_does(&mut self, at: usize, life: u64, due: Due) {
+        let now_us = self.now_us;
+        let host = &mut self.aggregators[at];
+        if host.life != life {
+            return;
+        }
+        if host.is_frozen() {
+            host.inbox.push_back(Inbox::Due(life, due));
+            return;
+        }
+        let now = host.clock.now(now_us);
+        if due == Due::Start {
+            if host.process.is_none() {
+                self.start_aggregator(at);
+            }
+            return;
+        }
+        let Some(process) = host.process.as_mut() else { return };
+        match due {
+            Due::Tick => {
+                while process.desk.tick(now) {}
+                self.queue.plan(now_us + TICK_MS * 1_000, Event::Aggregator(at, life, Due::Tick));
+            }
+            Due::Pushed => process.push_rests = false,
+            Due::Pusher(id) => self.push(at, id),
+            Due::Pause(number, pause) => self.pause_over(at, number, pause),
+            Due::Listens => {
+                process.listens = true;
+                sisters::connected(&mut Alone { desk: &mut process.desk, now });
+            }
+            Due::Ending => self.go_on_ending(at),
+            Due::Start => {}
+        }
+        self.ring(at);
+    }
+
+    /// A message of a sister, or its own.
+    pub(in crate::world) fn sister_says(&mut self, at: usize, life: u64, message: Box<[u8]>) {
+        let now_us = self.now_us;
+        let host = &mut self.aggregators[at];
+        if host.life != life {
+            return;
+        }
+        if host.is_frozen() {
+            host.inbox.push_back(Inbox::Heard(life, message));
+            return;
+        }
+        let now = host.clock.now(now_us);
+        let Some(process) = host.process.as_mut() else { return };
+        let mut access = Alone { desk: &mut process.desk, now };
+        if sisters::hear(&mut access, &process.id, &message).is_err() {
+            self.check.violated("messages", now_us, || "a sister sent what is no message".to_owned());
+        }
+        self.ring(at);
+    }
+
+    /// Messages of sisters may have been missed: the connection for them is made anew.
+    pub(in crate::world) fn listen_anew(&mut self, region: usize) {
+        for number in 0..self.plan.topology.aggregators {
+            let at = self.aggregator_at(region, number);
+            let life = self.aggregators[at].life;
+            self.queue.plan(self.now_us + 100_000 + LISTEN_US, Event::Aggregator(at, life, Due::Listens));
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What workers send on their streams, and what they are told: questions, acknowledgements and pushes.
+//!
+//! Leaves to others: how frames travel (`streams`).
+
+use super::{Due, Peer};
+use crate::world::World;
+use crate::world::calls::{Caller, Reply, Request, Store};
+use crate::world::queue::Event;
+use crate::world::streams::{Carried, End, StreamId};
+use std::collections::BTreeMap;
+use weir_core::aggregator::Bell;
+use weir_core::aggregator::desk::Alone;
+use weir_core::aggregator::push::{COALESCE_MS, Pusher, Step};
+use weir_core::aggregator::questions::Questions;
+use weir_core::key::OriginId;
+use weir_core::wire::{Answer, Consult, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
+
+/// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
+const OPEN_QUESTIONS: usize = 32;
+
+impl World<'_> {
+    pub(super) fn take(&mut self, at: usize, id: StreamId, mut frame: FilterFrame) {
+        let now_us = self.now_us;
+        let host = &mut self.aggregators[at];
+        let now = host.clock.now(now_us);
+        let Some(process) = host.process.as_mut() else { return };
+        let mut welcome = None;
+        if !process.peers.contains_key(&id) {
+            let hello = frame.hello.as_ref();
+            let Some(origin) = hello.and_then(|hello| OriginId::parse(&hello.origin)) else {
+                return self.closed(id, End::Aggregator);
+            };
+            let Ok(entered) = process.desk.enter(origin, now) else {
+                return self.closed(id, End::Aggregator);
+            };
+            let peer = Peer {
+                origin,
+                id: entered.id,
+                pusher: None,
+                questions: 0,
+                heard_us: now_us,
+                asked: BTreeMap::new(),
+            };
+            process.peers.insert(id, peer);
+            welcome = Some(Welcome { version: PROTOCOL_VERSION, region: "simulated".to_owned() });
+        }
+        if welcome.is_some() {
+            self.reply(id, RegionFrame { welcome, ..RegionFrame::default() });
+        }
+        let subscribes = frame.hello.take().map(|hello| hello.subscriber);
+        if let Some(subscribes) = subscribes {
+            self.take_role(at, id, subscribes);
+        }
+        let host = &mut self.aggregators[at];
+        let Some(process) = host.process.as_mut() else { return };
+        let Some(peer) = process.peers.get_mut(&id) else { return };
+        peer.heard_us = now_us;
+        let origin = peer.origin;
+        for ask in frame.consults.iter().filter(|ask| ask.cost > 0) {
+            peer.asked.insert(ask.id, ask.clone());
+            self.check.proposed(origin, ask, now_us);
+        }
+        let Ok(taken) = process.desk.take(origin, frame, now) else {
+            return self.closed(id, End::Aggregator);
+        };
+        if let Some(late) = taken.ack {
+            process.late.push_back((id, late));
+        }
+        if taken.reply != RegionFrame::default() {
+            self.reply(id, taken.reply);
+        }
+        if !taken.asks.is_empty() {
+            self.ask(at, id, origin, taken.asks);
+        }
+    }
+
+    fn ask(&mut self, at: usize, id: StreamId, origin: OriginId, asks: Vec<Consult>) {
+        let host = &mut self.aggregators[at];
+        let now = host.clock.now(self.now_us);
+        let region = host.region;
+        let Some(process) = host.process.as_mut() else { return };
+        let Some(peer) = process.peers.get_mut(&id) else { return };
+        if peer.questions >= OPEN_QUESTIONS {
+            let answers = process.desk.answer_from_memory(origin, &asks, now);
+            return self.reply(id, RegionFrame { answers, ..RegionFrame::default() });
+        }
+        peer.questions += 1;
+        let questions = Questions::propose(&mut Alone { desk: &mut process.desk, now }, origin, asks);
+        if questions.merges().is_empty() {
+            return self.conclude_questions(at, questions, id, Reply::Merged(Vec::new()));
+        }
+        let (request, within_ms) = (Request::Merge(questions.merges().to_vec()), questions.patience_ms());
+        let caller = Caller::Questions(Box::new(questions), id);
+        self.call(at, Store::Redis(region), request, within_ms, caller);
+    }
+
+    pub(in crate::world) fn conclude_questions(
+        &mut self,
+        at: usize,
+        questions: Questions,
+        id: StreamId,
+        reply: Reply,
+    ) {
+        let Reply::Merged(results) = reply else { return };
+        let host = &mut self.aggregators[at];
+        let now = host.clock.now(self.now_us);
+        let Some(process) = host.process.as_mut() else { return };
+        if let Some(peer) = process.peers.get_mut(&id) {
+            peer.questions -= 1;
+        }
+        let answers = questions.conclude(&mut Alone { desk: &mut process.desk, now }, &results);
+        self.reply(id, RegionFrame { answers, ..RegionFrame::default() });
+        self.ring(at);
+    }
+
+    /// Begins or ends pushes, as the worker says that it is its process' subscriber or not.
+    fn take_role(&mut self, at: usize, id: StreamId, subscribes: bool) {
+        let Some(process) = self.aggregators[at].process.as_mut() else { return };
+        let Some(peer) = process.peers.get_mut(&id) else { return };
+        if subscribes == peer.pusher.is_some() {
+            return;
+        }
+        let mine = peer.id;
+        match subscribes {
+            true => {
+                let superseded = process.desk.subscribe(peer.origin, peer.id);
+                peer.pusher = Some(Pusher::new(peer.origin, peer.id));
+                // It hears that its place is taken, and may take it again.
+                let theirs =
+                    process.peers.values_mut().find(|peer| Some(peer.id) == superseded && peer.id != mine);
+                if let Some(peer) = theirs {
+                    peer.pusher = None;
+                }
+                self.push(at, id);
+            }
+            false => {
+                peer.pusher = None;
+                process.desk.unsubscribe(peer.origin, peer.id);
+            }
+        }
+    }
+
+    pub(super) fn leave(&mut self, at: usize, id: StreamId) {
+        if let Some(process) = self.aggregators[at].process.as_mut()
+            && let Some(peer) = process.peers.remove(&id)
+        {
+            process.desk.leave(peer.origin, peer.id);
+        }
+        self.closed(id, End::Aggregator);
+    }
+
+    fn reply(&mut self, id: StreamId, frame: RegionFrame) {
+        let stream = self.streams.get(id).map(|stream| stream.aggregator);
+        let process = stream.and_then(|at| self.aggregators[at].process.as_mut());
+        if let Some(peer) = process.and_then(|process| process.peers.get_mut(&id)) {
+            for Answer { id, granted, .. } in &frame.answers {
+                if let Some(ask) = peer.asked.remove(id).filter(|_| *granted) {
+                    self.check.granted(peer.origin, &ask, self.now_us);
+                }
+            }
+        }
+        self.counts.frames += 1;
+        self.carry(id, Carried::Down(Some(Box::new(frame))));
+    }
+
+    /// Acknowledges what the rounds that are over have stored.
+    pub(in crate::world) fn acknowledge(&mut self, at: usize) {
+        loop {
+            let Some(process) = self.aggregators[at].process.as_mut() else { return };
+            let replayed = process.desk.replayed();
+            if process.late.front().is_none_or(|(_, late)| late.after > replayed) {
+                return;
+            }
+            let Some((id, late)) = process.late.pop_front() else { return };
+            let Some(peer) = process.peers.get(&id) else { continue };
+            let ack = Some(process.desk.acknowledge(peer.origin, late));
+            self.reply(id, RegionFrame { ack, ..RegionFrame::default() });
+        }
+    }
+
+    /// Wakes the subscribers that have something to be told, and rests.
+    pub(in crate::world) fn watch_pushes(&mut self, at: usize) {
+        let host = &mut self.aggregators[at];
+        let life = host.life;
+        let Some(process) = host.process.as_mut() else { return };
+        if process.push_rests || process.rung.hear(Bell::Push.into()).is_none() {
+            return;
+        }
+        process.push_rests = true;
+        let told: Vec<_> = process.desk.to_be_told().collect();
+        let peers = process.peers.iter().filter(|(_, peer)| told.contains(&peer.id));
+        let ids: Vec<StreamId> = peers.map(|(id, _)| *id).collect();
+        let rested = self.now_us + COALESCE_MS * 1_000;
+        self.queue.plan(rested, Event::Aggregator(at, life, Due::Pushed));
+        ids.into_iter().for_each(|id| self.push(at, id));
+    }
+
+    pub(super) fn push(&mut self, at: usize, id: StreamId) {
+        loop {
+            let host = &mut self.aggregators[at];
+            let (life, now) = (host.life, host.clock.now(self.now_us));
+            let Some(process) = host.process.as_mut() else { return };
+            let Some(peer) = process.peers.get_mut(&id) else { return };
+            let Some(pusher) = &mut peer.pusher else { return };
+            match pusher.next(&mut Alone { desk: &mut process.desk, now }) {
+                Step::Send(push) => {
+                    self.reply(id, RegionFrame { push: Some(push), ..RegionFrame::default() })
+                }
+                Step::Sleep(ms) => {
+                    let due = Event::Aggregator(at, life, Due::Pusher(id));
+                    return self.queue.plan(self.now_us + ms * 1_000, due);
+                }
+                Step::Wait => return,
+                Step::Over => {
+                    peer.pusher = None;
+                    return;
+                }
+            }
+        }
+    }
+}
