@@ -1,0 +1,258 @@
+// The page: settings become a plan, the plan a link and a run.
+import init, { judge, listScenarios, readLink, writeLink } from './weir_playground.js';
+import { $, Form, make, rulesText } from './form.js';
+import { forget, judgeAway, settled } from './judge.js';
+import { clear, show } from './results.js';
+import { broken, planText, savesPlan } from './verdict.js';
+import { duration } from './words.js';
+
+// What a first visitor sees: a limit over two regions, of which one is cut off for a while.
+const WELCOME = {
+  seed: 0,
+  topology: { regions: 2, aggregators: 2, envoys: 3, workers: 2, buckets: 1024, keys_per_bucket: 8 },
+  rules: [{ limit: 600, window_ms: 60000, ceiling: false, timeout_ms: 50, deny_on_failure: false, trust_first: false, shadow: false }],
+  traffic: [{ from_ms: 0, until_ms: null, rules: 1, cost: [1, 1], at: [], shape: { Steady: { identifier: 1, rate: 20 } } }],
+  faults: [{ at_ms: 70000, for_ms: 50000, what: { Cut: { link: { Database: { region: 1 } } } } }],
+  network: { regional_us: [50, 500], global_us: [20000, 80000] },
+  cadence: { publish_ms: 10000, import_ms: 10000 },
+  settle_ms: 3000, traffic_ms: 180000, quiet_ms: 45000,
+};
+const OWN = 'Your own';
+// The shortest window that regions tell each other of.
+const SHARED_MS = 60000;
+// What is longer, browsers cut or refuse as an address.
+const LINK_MAX = 500000;
+// Errors and rules that are told; further ones are only counted.
+const TOLD_MAX = 20;
+
+let scenarios = [];
+let scenario = '';
+let welcome = false;
+let worker = null;
+// What the parser said last of the limit.
+let judged = null;
+// The address that is to be shown, and when.
+let fragment = '';
+let addressing = 0;
+const form = new Form(() => changed());
+
+// Something differs from the scenario: from here on the plan itself is the link.
+function changed() {
+  scenario = '';
+  welcome = false;
+  $('scenario').value = '';
+  tellJudged();
+  describe();
+  address();
+}
+
+// The settings as a link; whether they are a plan. Browsers allow few changes of an address at a time, so it follows in a moment.
+function address() {
+  clearTimeout(addressing);
+  try {
+    if (!$('seed').checkValidity()) throw 'the seed is a whole number';
+    fragment = scenario ? `scenario=${scenario}&seed=${$('seed').value}` : writeLink(JSON.stringify(form.plan), $('seed').value);
+  } catch (error) {
+    tell(said(error), true);
+    return false;
+  }
+  addressing = setTimeout(showAddress, 200);
+  $('plan').value = planText(form.plan, $('seed').value);
+  $('plan').removeAttribute('aria-invalid');
+  $('plan-error').textContent = '';
+  tell('');
+  return true;
+}
+
+function showAddress() {
+  clearTimeout(addressing);
+  history.replaceState(null, '', fragment.length > LINK_MAX ? '#' : `#${fragment}`);
+}
+
+// The simulator's errors are text; what else is thrown is a mistake of ours.
+function said(error) {
+  if (typeof error === 'string') return error;
+  console.error(error);
+  return 'The page broke over it: load it again.';
+}
+
+function tell(says, wrong = false) {
+  $('status').textContent = says;
+  $('status').className = wrong ? 'wrong' : '';
+}
+
+function describe() {
+  const own = welcome ? 'Two regions share a limit, and one loses the database for a while. Change anything below.' : 'Whatever you have set below.';
+  $('scenario-says').textContent = scenarios.find(one => one.name === scenario)?.says.replace(/^./, first => first.toUpperCase()) ?? own;
+}
+
+// Takes over a plan that was not made of the fields.
+function take(plan, seed, name) {
+  scenario = name;
+  welcome = plan.traffic_ms === WELCOME.traffic_ms && JSON.stringify(plan.faults) === JSON.stringify(WELCOME.faults);
+  $('scenario').value = name;
+  $('seed').value = seed;
+  form.show(plan);
+  forget();
+  $('rules').value = rulesText(plan.rules);
+  judged = JSON.parse(judge($('rules').value));
+  tellJudged();
+  describe();
+  return address();
+}
+
+// Takes over what a link says. One that says nothing of use leaves all as it is.
+function open(link) {
+  try {
+    if (!link) return take(structuredClone(WELCOME), '1', '');
+    const { plan, seed } = JSON.parse(readLink(link));
+    return take(plan, seed, new URLSearchParams(link).has('plan') ? '' : new URLSearchParams(link).get('scenario'));
+  } catch (error) {
+    if (!form.plan) take(structuredClone(WELCOME), '1', '');
+    clearTimeout(addressing);
+    $('scenario').value = scenario;
+    tell(said(error), true);
+    return false;
+  }
+}
+
+// A limit was typed or pasted.
+async function judgeRules() {
+  const slow = setTimeout(() => $('judged').replaceChildren(make('p', { className: 'hint', textContent: 'Reading…' })), 300);
+  const answer = await judgeAway($('rules').value);
+  clearTimeout(slow);
+  if (!answer) return;
+  judged = answer;
+  if (judged.errors.length) { tellJudged(); return; }
+  form.setRules(judged.rules.map(({ rule }) => rule));
+  changed();
+}
+
+// Says what the filter's parser said.
+function tellJudged() {
+  const { rules, errors, notes } = judged;
+  const wrong = errors.length > 0;
+  const hint = textContent => make('p', { className: 'hint', textContent });
+  const more = all => all.length > TOLD_MAX ? [hint(`And ${all.length - TOLD_MAX} more.`)] : [];
+  const few = all => all.slice(0, TOLD_MAX);
+  $('rules').setAttribute('aria-invalid', wrong);
+  const errorLines = () => [make('ul', { className: 'wrong' }, ...few(errors).map(({ path, says }) => make('li', {}, make('b', { textContent: path }), path ? ' ' : '', says))), ...more(errors)];
+  const ruleLines = () => [...few(rules).map(({ name, rule }) => make('p', { className: 'sound' }, `✓ ${name}: ${rule.limit} in ${duration(rule.window_ms)}${rule.ceiling ? ', in any window' : ''}${rule.shadow ? ', in shadow' : ''}`)), ...more(rules)];
+  const alone = form.plan.topology.regions > 1 && rules.some(({ rule }) => rule.window_ms < SHARED_MS);
+  $('judged').replaceChildren(...wrong ? errorLines() : ruleLines(), ...few(notes).map(hint), ...more(notes),
+    ...alone ? [hint('Windows below a minute are not shared between regions: each holds the limit by itself.')] : []);
+}
+
+async function run() {
+  await settled();
+  stop();
+  if (!$('settings').checkValidity()) { $('settings').reportValidity(); return; }
+  if (judged.errors.length) { tell('The limit has errors.', true); $('rules').focus(); return; }
+  if (!address()) return;
+  showAddress();
+  worker ??= new Worker('worker.js', { type: 'module' });
+  const ran = { plan: JSON.stringify(form.plan), seed: $('seed').value, scenario };
+  worker.onmessage = ({ data }) => heard(data, ran);
+  worker.onerror = () => heard({ wrong: 'The simulator did not load. Load the page again.' }, ran);
+  running(true);
+  worker.postMessage(ran);
+}
+
+function heard({ part, recorded, took, wrong, broken: says }, ran) {
+  if (part !== undefined) { $('progress').value = part; return; }
+  running(false);
+  if (recorded === undefined) {
+    end();
+    if (says) { clear(); broken(says, ran); }
+    tell(wrong ?? 'The simulation broke.', true);
+    return;
+  }
+  show(recorded, ran);
+  const { settle_ms, traffic_ms, quiet_ms } = JSON.parse(ran.plan);
+  // On a phone the verdict is far away.
+  if ($('verdict').classList.contains('failed')) tell('Something that must hold did not: see the verdict.', true);
+  else tell(`${(settle_ms + traffic_ms + quiet_ms) / 1000} s simulated in ${(took / 1000).toFixed(1)} s.`);
+  document.body.dataset.runs = Number(document.body.dataset.runs ?? 0) + 1;
+}
+
+function running(is) {
+  document.body.dataset.running = is;
+  // Who pressed a button that goes is led to the one that comes.
+  const [goes, comes] = is ? [$('run'), $('cancel')] : [$('cancel'), $('run')];
+  const had = document.activeElement === goes;
+  goes.hidden = true;
+  comes.hidden = false;
+  if (had) comes.focus();
+  $('progress').hidden = !is;
+  $('progress').value = 0;
+  $('results').setAttribute('aria-busy', is);
+  if (is) tell('Simulating…');
+}
+
+// A worker that computes hears nothing: it is ended, and the next run begins another.
+function end() {
+  worker?.terminate();
+  worker = null;
+}
+
+function stop() {
+  if (document.body.dataset.running !== 'true') return;
+  end();
+  running(false);
+  tell('Cancelled.');
+}
+
+async function share() {
+  if (!address()) return;
+  showAddress();
+  if (fragment.length > LINK_MAX) { tell('These settings are too large for a link: save the plan as a file.', true); return; }
+  try {
+    await navigator.clipboard.writeText(location.href);
+    tell('Link copied.');
+  } catch {
+    tell('Copy the link from the address bar: it holds all settings.');
+  }
+}
+
+function listen() {
+  // The address is the settings': this one only moves the focus.
+  $('skip').addEventListener('click', event => { event.preventDefault(); $('results').focus(); });
+  $('settings').addEventListener('submit', event => { event.preventDefault(); run(); });
+  $('cancel').addEventListener('click', stop);
+  $('share').addEventListener('click', share);
+  $('scenario').addEventListener('change', () => {
+    const name = $('scenario').value;
+    if (open(name && `scenario=${name}&seed=${$('seed').value}`)) run();
+  });
+  $('seed').addEventListener('change', () => {
+    if (address() && scenario) open(fragment);
+  });
+  $('rules').addEventListener('input', judgeRules);
+  $('plan').addEventListener('change', () => {
+    try {
+      const seed = /"seed"\s*:\s*(\d+)/.exec($('plan').value)?.[1] ?? $('seed').value;
+      open(writeLink($('plan').value, seed));
+    } catch (error) {
+      $('plan').setAttribute('aria-invalid', 'true');
+      $('plan-error').textContent = said(error);
+    }
+  });
+  savesPlan($('save-plan'), () => planText(form.plan, $('seed').value));
+  addEventListener('hashchange', () => { if (open(location.hash.slice(1))) run(); });
+}
+
+async function begin() {
+  tell('Loading…');
+  try {
+    await init({ module_or_path: 'weir_playground_bg.wasm' });
+  } catch (error) {
+    tell(`The simulator did not load: ${error}. It needs WebAssembly.`, true);
+    return;
+  }
+  scenarios = JSON.parse(listScenarios());
+  $('scenario').append(make('option', { value: '', textContent: OWN }), ...scenarios.map(({ name, long }) => make('option', { value: name, textContent: long ? `${name} (long)` : name })));
+  listen();
+  if (open(location.hash.slice(1))) run();
+}
+
+await begin();

@@ -1,0 +1,137 @@
+// What a run came to: figures, plots, and the same as tables; the verdict is `verdict.js`'s.
+import { $, make } from './form.js';
+import { CHECKERS, FAULTS, duration, targets } from './words.js';
+import { Plots, say } from './plot.js';
+import { verdict } from './verdict.js';
+
+const whole = value => value.toLocaleString('en-GB');
+const percent = part => `${(part * 100).toLocaleString('en-GB', { maximumFractionDigits: 1 })} %`;
+let plots = null;
+
+// `ran` is what was run, as the worker was given it; `file` is what it answered.
+export function show(file, ran) {
+  const { outcome, series } = JSON.parse(file);
+  verdict(outcome.failures, ran);
+  tiles(outcome);
+  plot(series, JSON.parse(ran.plan), outcome.failures);
+  judges(outcome.comparison);
+  figures(outcome.figures);
+  $('summary').hidden = false;
+  URL.revokeObjectURL($('save').href);
+  $('save').href = URL.createObjectURL(new Blob([file], { type: 'application/json' }));
+  table(series);
+}
+
+// Takes away what an earlier run came to.
+export function clear() {
+  plots?.close();
+  ['tiles', 'plot-requests', 'plot-views', 'plot-window'].forEach(id => $(id).replaceChildren());
+  ['summary', 'points'].forEach(id => { $(id).hidden = true; });
+}
+
+function tiles({ comparison, figures }) {
+  const { requests, admitted, exact, worst_window, over } = comparison;
+  const tile = (name, value, says) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }), make('dd', { textContent: says }));
+  $('tiles').replaceChildren(
+    tile('Requests', whole(requests), `${whole(comparison.lost)} lost with a process`),
+    tile('Admitted', whole(admitted), `${whole(exact.admitted)} by an exact log`),
+    tile('Denied', whole(requests - admitted), `${whole(exact.wrongly_denied)} that an exact log admits`),
+    tile('Fullest window', percent(worst_window), 'of the limit, in any true window'),
+    tile('Largest excess', percent(over), 'of the limit, by its own law'),
+    tile('Known to all in', figures.convergence.count ? `${whole(figures.convergence.p50)} ms` : '–', figures.convergence.count ? `99 % in ${whole(figures.convergence.p99)} ms` : 'nobody else was to know'),
+  );
+}
+
+function faults({ faults, topology }) {
+  // A plan may have a thousand of one kind: its places are named once.
+  const places = {};
+  const place = (kind, value) => {
+    places[kind] ??= new Map(targets(kind, topology).map(([value, name]) => [JSON.stringify(value), name]));
+    return places[kind].get(JSON.stringify(value));
+  };
+  return faults.map(({ at_ms, for_ms, what }) => {
+    const [[kind, values]] = Object.entries(what);
+    const says = [place(kind, values[FAULTS[kind].of]), FAULTS[kind].says.toLowerCase()];
+    return { from: at_ms / 1000, to: (at_ms + for_ms) / 1000, says: says.filter(Boolean).join(': ') };
+  });
+}
+
+function plot(series, plan, failures) {
+  const { points, key, step_ms } = series;
+  plots?.close();
+  const seconds = step_ms / 1000;
+  const of = name => points.map(point => point[name]);
+  const rate = name => of(name).map(count => count / seconds);
+  const bands = faults(plan);
+  const named = [...new Set(bands.map(band => band.says))];
+  const marks = failures.filter(failure => failure.at_ms !== null).map(({ at_ms, checker }) => ({ at: at_ms / 1000, says: `${CHECKERS[checker] ?? checker} at ${at_ms / 1000} s` }));
+  const banded = [
+    named.length ? ` Shaded: ${named.slice(0, 3).join('; ')}${named.length > 3 ? '; and more' : ''}.` : '',
+    marks.length ? ' ✗: what must hold did not.' : '',
+  ].join('');
+  plots = new Plots({ times: points.map(point => point.at_ms / 1000), bands, marks, end: plan.traffic_ms / 1000 });
+  const limit = { says: 'Limit', values: points.map(() => key.limit), colour: '--limit', dash: '2 4', width: 1.5 };
+  plots.add($('plot-requests'), {
+    title: 'Requests', says: `What came, and what became of it.${banded}`, unit: 'a second',
+    lines: [
+      { says: 'Arrivals', values: rate('arrived'), colour: '--arrived', width: 1.5 },
+      { says: 'Admitted', values: rate('admitted'), colour: '--admitted', width: 2.4, area: true },
+      { says: 'Denied', values: rate('denied'), colour: '--denied', dash: '7 3' },
+      { says: 'Admitted by an exact log', values: rate('exact_admitted'), colour: '--exact', dash: '1.5 3', width: 1.6 },
+    ],
+  });
+  const dashes = ['', '9 4', '3 3', '12 3 3 3', '5 2', '14 5'];
+  const regions = (points[0]?.views ?? []).map((_, at) => ({
+    says: plan.topology.regions > 1 ? `Region ${at + 1}` : 'The region', values: points.map(point => point.views[at].region), colour: `--r${at % 6}`, dash: dashes[at % 6],
+  }));
+  const whose = `key ${key.identifier}, ${whole(key.limit)} in ${duration(key.window_ms)}`;
+  plots.add($('plot-views'), {
+    title: 'What each region believes', says: `What counts against the limit of ${whose}: by each region’s aggregators, and in truth.`, unit: 'used',
+    lines: [{ says: 'Truth', values: of('truth'), colour: '--exact', width: 3.2 }, ...regions, limit],
+  });
+  plots.add($('plot-window'), {
+    title: 'Overshoot', says: `What passed in the ${duration(key.window_ms)} before each moment, of the same key. An exact log never passes its limit.`, unit: 'passed',
+    lines: [
+      { says: 'Weir', values: of('window'), colour: '--admitted', width: 2.4 },
+      { says: 'Exact log', values: of('exact_window'), colour: '--exact', dash: '1.5 3', width: 1.6 }, limit,
+    ],
+    shade: { line: 0, above: key.limit },
+  });
+}
+
+const row = (cell, values) => make('tr', {}, ...values.map((value, at) => make(at ? cell : 'th', { textContent: value, ...at === 0 && cell === 'td' && { scope: 'row' } })));
+
+function judges({ requests, admitted, admitted_cost, exact, central }) {
+  const line = (name, judge, beyond, wrongly) => row('td', [name, whole(judge.admitted), whole(requests - judge.admitted), whole(judge.admitted_cost), beyond, wrongly]);
+  $('judges').replaceChildren(
+    make('thead', {}, row('th', ['Who decides', 'admits', 'denies', 'cost admitted', 'Weir admits beyond', 'Weir denies wrongly'])),
+    make('tbody', {},
+      line('Weir', { admitted, admitted_cost }, '', ''),
+      line('The same law in one place', central, whole(central.beyond), whole(central.wrongly_denied)),
+      line('An exact sliding log', exact, whole(exact.beyond), whole(exact.wrongly_denied))));
+}
+
+function figures({ frames, messages, redis_commands, database_statements, consults, waits }) {
+  const pairs = [
+    ['Frames on streams', whole(frames)], ['Messages between aggregators', whole(messages)], ['Redis commands', whole(redis_commands)],
+    ['Database statements', whole(database_statements)], ['Questions that requests waited for', whole(consults)],
+    ['Waits, half of them', `${say(waits.p50 / 1000)} ms`], ['Waits, 99 %', `${say(waits.p99 / 1000)} ms`], ['Longest wait', `${say(waits.max / 1000)} ms`],
+  ];
+  $('figures').replaceChildren(...pairs.map(([name, value]) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }))));
+}
+
+// Filled when it is opened: most never are.
+function table({ points }) {
+  const fill = () => {
+    if (!$('points').open) return;
+    const head = ['Until, s', 'Arrived', 'Admitted', 'Denied', 'By exact log', 'In window', 'By exact log', 'Truth', ...points[0]?.views.map((_, at) => `Region ${at + 1}`) ?? []];
+    const body = points.map(point => row('td', [
+      point.at_ms / 1000, point.arrived, point.admitted, point.denied, point.exact_admitted, point.window, point.exact_window, point.truth,
+      ...point.views.map(view => view.region ?? '–'),
+    ].map(String)));
+    $('points-table').replaceChildren(make('thead', {}, row('th', head)), make('tbody', {}, ...body));
+  };
+  $('points').hidden = false;
+  $('points').ontoggle = fill;
+  fill();
+}

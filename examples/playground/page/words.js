@@ -1,0 +1,94 @@
+// What the simulator's shapes and faults are called here, what they ask for, and whom they concern. Data for the form alone.
+
+const field = (label, value, unit = '', min = 0, step = 1, max = Number.MAX_SAFE_INTEGER) => ({ label, value, unit, min, step, max });
+const identifier = field('Key', 1);
+const rate = value => field('Requests', value, '/s', 0, 'any');
+
+export const SHAPES = {
+  Steady: { says: 'Steady, one key', fields: { identifier, rate: rate(20) } },
+  Spread: { says: 'Evenly over many keys', fields: { identifiers: field('Keys', 20, '', 1), rate: rate(100) } },
+  Zipf: { says: 'Many keys, few of them busy (Zipf)', fields: { identifiers: field('Keys', 10000, '', 1), exponent: field('Exponent', 1, '', 0, 'any', 10), rate: rate(200) } },
+  Bursts: { says: 'Bursts, one key', fields: { identifier, requests: field('Requests', 100), every_ms: field('Every', 10000, 'ms', 1), over_ms: field('Within', 20, 'ms') } },
+  WindowEnd: { says: 'At a window’s end, then all at once', fields: { identifier, limit: field('Burst', 100), window_ms: field('Window', 10000, 'ms', 1), rate: rate(50) } },
+  UnderFloor: { says: 'Just below what regions tell', fields: { identifier, requests: field('Each region', 49), window_ms: field('Window', 10000, 'ms', 1) } },
+  Fresh: { says: 'Always new keys', fields: { from: field('First key', 1000000), rate: rate(200) } },
+};
+
+const DAY_MS = 86400000;
+const ms = (label, value, min = 0) => ({ ms: field(label, value, 'ms', min, 1, DAY_MS) });
+const perMille = { per_mille: field('Of a thousand', 100, '', 0, 1, 1000) };
+const stores = ['Redis', 'Database'];
+const everybody = ['Envoy', 'Aggregator', ...stores];
+
+// `of`: what a fault has in its `link`, `part` or `region`.
+export const FAULTS = {
+  Cut: { says: 'Cut off', of: 'link', fields: {} },
+  Delay: { says: 'Messages are delayed', of: 'link', fields: ms('By up to', 300) },
+  Lose: { says: 'Messages get lost', of: 'link', fields: perMille },
+  Repeat: { says: 'Messages come twice', of: 'link', fields: perMille },
+  Reorder: { says: 'Messages overtake each other', of: 'link', fields: {} },
+  Crash: { says: 'Crash', of: 'part', parts: everybody, fields: {} },
+  Freeze: { says: 'Freeze', of: 'part', parts: everybody, fields: {} },
+  Restart: { says: 'Restart in good order', of: 'part', parts: everybody, fields: {} },
+  Wipe: { says: 'Loses its data', of: 'part', parts: stores, fields: {} },
+  Slow: { says: 'Is slow', of: 'part', parts: stores, fields: ms('By', 500) },
+  Skew: { says: 'Clock is off', of: 'part', parts: ['Envoy', 'Aggregator', 'Database'], fields: ms('Ahead by', 2000, -DAY_MS) },
+  Rebuild: { says: 'Listener is rebuilt', of: 'part', parts: ['Envoy'], fields: {} },
+  Roll: { says: 'All Envoys are replaced in turn', of: 'region', fields: {} },
+  Flood: { says: 'A flood of new keys', of: 'part', parts: ['Envoy'], fields: { identifiers: field('Keys', 2000, '/s', 1) } },
+};
+
+// What a checker, or a scenario's expectation, found, in words.
+export const CHECKERS = {
+  owner: 'An Envoy’s own count fell',
+  charge: 'More was counted than had passed',
+  truth: 'More was told of others than they had used',
+  limit: 'An Envoy let more pass than its own use allows',
+  denial: 'A request was denied that the use of all allows',
+  wait: 'A request waited longer than its timeout',
+  answers: 'A request was decided twice',
+  bounds: 'Something grew beyond its bound',
+  messages: 'A message between aggregators could not be read',
+  rest: 'At rest, not all agree',
+  over: 'Over the whole run, more passed than the scenario may let pass',
+  under: 'Over the whole run, less passed than the scenario has to let pass',
+  'worst-window': 'A window was fuller than the scenario may fill it',
+  panic: 'The simulation broke before its end',
+};
+
+const range = count => [...Array(Math.max(0, Math.min(count, 64))).keys()];
+
+// Whom a fault of this kind may concern in a topology: [value, name].
+export function targets(kind, { regions, envoys, aggregators }) {
+  const { of, parts } = FAULTS[kind];
+  if (of === 'region') return range(regions).map(region => [region, `Region ${region + 1}`]);
+  const in_ = region => regions > 1 ? `, region ${region + 1}` : '';
+  const found = [];
+  if (of === 'link') {
+    if (regions > 1) range(regions).forEach(region => found.push([{ Database: { region } }, `Region ${region + 1} – database`]));
+    if (regions > 1) found.push([{ Database: { region: null } }, 'All regions – database']);
+    for (const region of range(regions)) {
+      found.push([{ Streams: { region, envoy: null, aggregator: null } }, `All Envoys – aggregators${in_(region)}`]);
+      range(envoys).forEach(envoy => found.push([{ Streams: { region, envoy, aggregator: null } }, `Envoy ${envoy + 1} – aggregators${in_(region)}`]));
+      if (aggregators > 1) {
+        found.push([{ Redis: { region, aggregator: null } }, `Aggregators – Redis${in_(region)}`]);
+        found.push([{ Sisters: { region } }, `Between aggregators${in_(region)}`]);
+      }
+    }
+    return found;
+  }
+  if (parts.includes('Database') && regions > 1) found.push(['Database', 'Database']);
+  for (const region of range(regions)) {
+    if (parts.includes('Redis') && aggregators > 1) found.push([{ Redis: { region } }, `Redis${in_(region)}`]);
+    if (parts.includes('Aggregator')) range(aggregators).forEach(aggregator => found.push([{ Aggregator: { region, aggregator } }, `Aggregator ${aggregator + 1}${in_(region)}`]));
+    if (parts.includes('Envoy')) range(envoys).forEach(envoy => found.push([{ Envoy: { region, envoy } }, `Envoy ${envoy + 1}${in_(region)}`]));
+  }
+  return found;
+}
+
+export const duration = ms => {
+  for (const [unit, size] of [['d', 86400000], ['h', 3600000], ['m', 60000], ['s', 1000]]) {
+    if (ms && ms % size === 0) return `${ms / size}${unit}`;
+  }
+  return `${ms}ms`;
+};

@@ -1,0 +1,257 @@
+//! What a tab can carry of a plan, whoever wrote it: so much memory, and numbers that the simulator's arithmetic holds.
+//!
+//! How long a run takes is nobody's harm: it is made in a worker, says how far it is, and can be cancelled.
+//!
+//! Leaves to others: what a plan means (`weir_simulator::plan`), how it comes to a page (`plan`).
+
+use weir_simulator::plan::{Fault, Plan, Rule, Topology, Wrong};
+use weir_simulator::traffic::{Shape, Traffic};
+
+/// The largest whole number that a script holds exactly.
+pub const SAFE_MAX: u64 = (1 << 53) - 1;
+/// Rules of a plan: a page names some of them by the bits of a number that a script holds exactly.
+pub const RULES_MAX: usize = 50;
+
+const SECOND_MS: u64 = 1_000;
+const DAY_MS: u64 = 86_400_000;
+const LONGEST_MS: u64 = 3 * DAY_MS;
+/// The filter's longest window.
+const WINDOW_MS_MAX: u64 = 31 * DAY_MS;
+/// Each is remembered for as long as a window, by the exact log.
+const REQUESTS_MAX: f64 = 20_000_000.0;
+/// Arrivals that a link names one by one.
+const ARRIVALS_MAX: usize = 200_000;
+/// What one request costs: sums over all of them are still exact.
+const COST_MAX: u64 = 1_000_000_000;
+/// Threads of all Envoys, each of which remembers keys.
+const THREADS_MAX: usize = 4_096;
+/// Buckets of all tables.
+const BUCKETS_MAX: usize = 1 << 22;
+
+/// Whether a tab can carry it. What is too large is said in a sentence.
+pub fn check(plan: &Plan) -> Result<(), String> {
+    let Plan { topology, rules, traffic, faults, network, cadence, .. } = plan;
+    check_topology(topology)?;
+    for (what, got, least, most) in [
+        ("rules", rules.len(), 1, RULES_MAX),
+        ("sources of traffic", traffic.len(), 0, 64),
+        ("faults", faults.len(), 0, 1_000),
+    ] {
+        within(what, got, least, most)?;
+    }
+    check_times(plan)?;
+    rules.iter().try_for_each(check_rule)?;
+    traffic.iter().try_for_each(check_traffic)?;
+    faults.iter().try_for_each(check_fault)?;
+    for (least, most) in [network.regional_us, network.global_us] {
+        if least > most || most > 60_000_000 {
+            return Err(format!("messages take {least} to {most} µs; a page simulates at most a minute"));
+        }
+    }
+    for beat_ms in [cadence.publish_ms, cadence.import_ms] {
+        within("ms between two publications or imports", beat_ms, 10, DAY_MS)?;
+    }
+    // What is no number is within no bound, and nothing below zero makes up for anything.
+    let all = requests(plan);
+    let most = all.iter().sum::<f64>();
+    if !all.iter().chain([&most]).all(|count| (0.0..=REQUESTS_MAX).contains(count)) {
+        return Err(format!("about {most:.1e} requests; a page simulates at most {REQUESTS_MAX:.0e}"));
+    }
+    Ok(())
+}
+
+fn within<N: Copy + PartialOrd + std::fmt::Display>(
+    what: &str,
+    got: N,
+    least: N,
+    most: N,
+) -> Result<(), String> {
+    if (least..=most).contains(&got) {
+        Ok(())
+    } else {
+        Err(format!("{got} {what}; a page simulates {least} to {most}"))
+    }
+}
+
+fn check_topology(topology: &Topology) -> Result<(), String> {
+    let Topology { regions, aggregators, envoys, workers, buckets, keys_per_bucket } = *topology;
+    for (what, got, least, most) in [
+        ("regions", regions, 1, 16),
+        ("aggregators of a region", aggregators, 1, 8),
+        ("Envoys of a region", envoys, 1, 64),
+        ("workers of an Envoy", workers, 1, 16),
+        ("buckets of a table", buckets as usize, 1, 1 << 16),
+        ("keys of a bucket", keys_per_bucket as usize, 1, 32),
+    ] {
+        within(what, got, least, most)?;
+    }
+    let all = regions * envoys;
+    within("workers of all Envoys", all * workers, 1, THREADS_MAX)?;
+    within("buckets of all tables", all * buckets as usize, 1, BUCKETS_MAX)
+}
+
+fn check_times(plan: &Plan) -> Result<(), String> {
+    let length_ms = plan.traffic_ms.saturating_add(plan.quiet_ms).saturating_add(plan.settle_ms);
+    if (SECOND_MS..=LONGEST_MS).contains(&length_ms)
+        && plan.traffic_ms > 0
+        && plan.settle_ms <= 60 * SECOND_MS
+    {
+        return Ok(());
+    }
+    Err("a run lasts from a second to three days, and settles within a minute".to_owned())
+}
+
+fn check_rule(rule: &Rule) -> Result<(), String> {
+    let Rule { limit, window_ms, ceiling, timeout_ms, .. } = *rule;
+    if !(SECOND_MS..=WINDOW_MS_MAX).contains(&window_ms) || limit > SAFE_MAX {
+        return Err(format!(
+            "no limit of {limit} in {window_ms} ms can be simulated; a window has 1 s to 31 days"
+        ));
+    }
+    if ceiling && window_ms % 10 != 0 {
+        return Err(format!("a ceiling needs a window of whole hundredths of a second, not {window_ms} ms"));
+    }
+    within("ms that a request waits", timeout_ms, 1, 1_000)
+}
+
+fn check_traffic(traffic: &Traffic) -> Result<(), String> {
+    let (least, most) = traffic.cost;
+    if least > most || most > COST_MAX {
+        return Err(format!("requests cost {least} to {most}; a page simulates at most {COST_MAX}"));
+    }
+    within("Envoys of a source", traffic.at.len(), 0, 1_024)?;
+    let Shape::Trace { arrivals } = &traffic.shape else { return Ok(()) };
+    within("recorded requests", arrivals.len(), 0, ARRIVALS_MAX)?;
+    let dear = arrivals.iter().find(|arrival| arrival.cost > COST_MAX);
+    dear.map_or(Ok(()), |arrival| {
+        Err(format!("a request costs {}; a page simulates at most {COST_MAX}", arrival.cost))
+    })
+}
+
+fn check_fault(fault: &Fault) -> Result<(), String> {
+    let ms = match fault.what {
+        Wrong::Delay { ms, .. } | Wrong::Slow { ms, .. } => ms,
+        Wrong::Skew { ms, .. } => ms.unsigned_abs(),
+        _ => 0,
+    };
+    within("ms of a fault", ms, 0, LONGEST_MS)
+}
+
+/// How many requests there will be of each source and fault, about; infinite or no number where a rate is.
+fn requests(plan: &Plan) -> Vec<f64> {
+    let seconds = |ms: u64| ms as f64 / 1e3;
+    let regions = plan.topology.regions as f64;
+    let of_source = |one: &Traffic| {
+        let lasts =
+            seconds(one.until_ms.unwrap_or(u64::MAX).min(plan.traffic_ms).saturating_sub(one.from_ms));
+        match &one.shape {
+            Shape::Steady { rate, .. }
+            | Shape::Spread { rate, .. }
+            | Shape::Zipf { rate, .. }
+            | Shape::Fresh { rate, .. } => rate * lasts,
+            Shape::Bursts { requests, every_ms, over_ms, .. } => {
+                let each = seconds((*every_ms).max(*over_ms).max(1));
+                *requests as f64 * (lasts / each).ceil()
+            }
+            Shape::WindowEnd { limit, window_ms, rate, .. } => {
+                let window = seconds((*window_ms).max(1));
+                (*limit as f64 + rate * window) * (lasts / (3.0 * window)).ceil()
+            }
+            Shape::UnderFloor { requests, window_ms, .. } => {
+                *requests as f64 * regions * (lasts / seconds((*window_ms).max(1))).ceil()
+            }
+            Shape::Trace { arrivals } => arrivals.len() as f64,
+        }
+    };
+    let of_fault = |fault: &Fault| match fault.what {
+        Wrong::Flood { identifiers, .. } => identifiers as f64 * seconds(fault.for_ms.min(plan.traffic_ms)),
+        _ => 0.0,
+    };
+    plan.traffic.iter().map(of_source).chain(plan.faults.iter().map(of_fault)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_simulator::plan::{Link, Part};
+    use weir_simulator::scenarios;
+
+    #[test]
+    fn every_scenario_can_be_carried() {
+        for scenario in scenarios::all() {
+            for seed in [1, 2, u64::MAX] {
+                let plan = (scenario.plan)(seed);
+                assert_eq!(check(&plan), Ok(()), "{}: {:?} requests", scenario.name, requests(&plan));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_tab_cannot_carry_is_refused() {
+        let plan = (scenarios::find("steady").unwrap().plan)(1);
+        let refused = |change: fn(&mut Plan), said: &str| {
+            let mut plan = plan.clone();
+            change(&mut plan);
+            let error = check(&plan).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        };
+        refused(|plan| plan.topology.regions = usize::MAX, "regions");
+        refused(|plan| plan.topology.envoys = 0, "Envoys");
+        refused(|plan| plan.topology.buckets = u32::MAX, "buckets");
+        refused(
+            |plan| (plan.topology.regions, plan.topology.envoys, plan.topology.workers) = (16, 64, 16),
+            "all Envoys",
+        );
+        refused(
+            |plan| (plan.topology.regions, plan.topology.envoys, plan.topology.buckets) = (16, 64, 1 << 16),
+            "all tables",
+        );
+        refused(|plan| plan.rules.clear(), "0 rules");
+        refused(|plan| plan.traffic_ms = u64::MAX, "three days");
+        refused(|plan| plan.traffic_ms = 0, "from a second");
+        refused(|plan| plan.rules[0].window_ms = 0, "no limit");
+        refused(|plan| plan.rules[0].window_ms = u64::MAX, "no limit");
+        refused(|plan| plan.rules[0].timeout_ms = 0, "waits");
+        refused(|plan| (plan.rules[0].ceiling, plan.rules[0].window_ms) = (true, 1_005), "hundredths");
+        refused(|plan| plan.traffic[0].cost = (u64::MAX, u64::MAX), "cost");
+        refused(|plan| plan.traffic[0].cost = (2, 1), "cost");
+        refused(|plan| plan.traffic[0].at = vec![(0, 0); 100_000], "Envoys of a source");
+        refused(|plan| plan.network.regional_us = (5, 4), "messages");
+        refused(|plan| plan.network.global_us = (0, u64::MAX), "messages");
+        refused(|plan| plan.cadence.publish_ms = 0, "publications");
+        refused(|plan| plan.cadence.import_ms = u64::MAX, "imports");
+    }
+
+    #[test]
+    fn whoever_asks_too_often_is_refused() {
+        let plan = (scenarios::find("steady").unwrap().plan)(1);
+        let most = u64::MAX;
+        for shape in [
+            Shape::Steady { identifier: 1, rate: f64::MAX },
+            Shape::Fresh { from: 1, rate: f64::INFINITY },
+            Shape::Spread { identifiers: 1, rate: f64::NAN },
+            Shape::Zipf { identifiers: 1, exponent: 1.0, rate: -1.0 },
+            Shape::Bursts { identifier: 1, requests: most, every_ms: most, over_ms: 0 },
+            Shape::Bursts { identifier: 1, requests: 10_000, every_ms: 0, over_ms: 0 },
+            Shape::WindowEnd { identifier: 1, limit: most, window_ms: 0, rate: 1.0 },
+            Shape::UnderFloor { identifier: 1, requests: most, window_ms: most },
+        ] {
+            let mut plan = plan.clone();
+            plan.traffic[0].shape = shape;
+            let opposite = Shape::Steady { identifier: 1, rate: -1e30 };
+            plan.traffic.push(Traffic { shape: opposite, ..plan.traffic[0].clone() });
+            assert!(check(&plan).unwrap_err().contains("requests"), "{plan:?}");
+        }
+        let part = Part::Envoy { region: 0, envoy: 0 };
+        let link = Link::Sisters { region: 0 };
+        for (what, said) in [
+            (Wrong::Flood { part, identifiers: most }, "requests"),
+            (Wrong::Delay { link, ms: most }, "ms of a fault"),
+            (Wrong::Skew { part, ms: i64::MIN }, "ms of a fault"),
+        ] {
+            let faults = vec![Fault { at_ms: 0, for_ms: most, what }];
+            let error = check(&Plan { faults, ..plan.clone() }).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What an operator pastes: a rule, a list of them, a filter's configuration, or a whole Envoy configuration, as JSON or YAML.
+//!
+//! It is judged by the parser that runs in the filter. What can be simulated of a rule is its limit and how it is decided; whom it
+//! is for is the traffic's to say.
+//!
+//! Leaves to others: which of these a text is, and what is right and what is wrong (`weir_core::rules`).
+
+use crate::bounds::{RULES_MAX, SAFE_MAX};
+use serde::Serialize;
+use serde_json::Value;
+use std::borrow::Cow;
+use weir_core::exact::Strategy;
+use weir_core::rules::{self, Config, FirstRequest, OnConsultFailure, Written, tell_written};
+use weir_simulator::plan::Rule;
+
+const MB: usize = 1 << 20;
+/// The filter takes no configuration that is larger.
+const TEXT_BYTES_MAX: usize = rules::config::CONFIG_BYTES_MAX;
+
+/// What was found in a text. It can be simulated if there are rules and no errors.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Judged {
+    /// In the order of the text.
+    pub rules: Vec<Found>,
+    /// All that is wrong.
+    pub errors: Vec<Wrong>,
+    /// What is right and makes no difference here.
+    pub notes: Vec<String>,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// Its name.
+    pub name: String,
+    /// As the simulator takes it.
+    pub rule: Rule,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Wrong {
+    /// Where; empty for the text as a whole.
+    pub path: String,
+    /// What, and what would be right.
+    pub says: String,
+}
+
+/// Judges a text.
+pub fn judge(text: &str) -> Judged {
+    if text.len() > TEXT_BYTES_MAX {
+        let (got, most) = (text.len() as f64 / MB as f64, TEXT_BYTES_MAX / MB);
+        return Judged::wrong(format!(
+            "{got:.1} MB are too much to be read here; expected at most {most} MB, such as the filter's configuration alone"
+        ));
+    }
+    if text.trim_ascii().is_empty() {
+        return Judged::wrong(
+            "it is empty; expected a rule, the filter's configuration or one of Envoy's".to_owned(),
+        );
+    }
+    let json: Option<Value> = serde_json::from_str(text).ok();
+    let is_json = json.is_some();
+    let parsed = json.map_or_else(|| serde_yaml_ng::from_str(text), Ok);
+    let mut judged = Judged::default();
+    match (tell_written(text.as_bytes(), &parsed), parsed) {
+        (Err(error), _) => return Judged::wrong(error),
+        (Ok(Written::Envoy(plugins)), _) => plugins.iter().for_each(|one| judged.add(&one.path, &one.json)),
+        // What is JSON is judged as it stands: a field that is given twice is in the text alone.
+        (Ok(Written::Filter), Ok(value)) if !is_json => {
+            judged.add("", &as_config(&value, &value.to_string()))
+        }
+        (Ok(Written::Filter), Ok(value)) => judged.add("", &as_config(&value, text)),
+        (Ok(Written::Filter), Err(_)) => judged.add("", text),
+    }
+    judged.close();
+    judged
+}
+
+/// The filter's configuration: what is pasted, and around a rule or a list of them the rest.
+fn as_config<'a>(value: &Value, json: &'a str) -> Cow<'a, str> {
+    let around =
+        |rules: &str| format!(r#"{{"aggregator": {{"cluster": "weir_aggregator"}}, "rules": {rules}}}"#);
+    match value {
+        Value::Array(rules) if rules.iter().any(is_rule) => around(json).into(),
+        rule if is_rule(rule) => around(&format!("[{json}]")).into(),
+        _ => json.into(),
+    }
+}
+
+fn is_rule(value: &Value) -> bool {
+    let has = |field: &&str| value.get(field).is_some();
+    !["rules", "aggregator"].iter().any(has) && ["identifier", "limit", "window"].iter().any(has)
+}
+
+impl Judged {
+    fn wrong(says: String) -> Judged {
+        Judged { errors: vec![Wrong { path: String::new(), says }], ..Judged::default() }
+    }
+
+    /// Adds what the configuration of a plugin at `place` holds.
+    fn add(&mut self, place: &str, json: &str) {
+        match Config::parse(json.as_bytes()) {
+            Ok(config) => config.rules.iter().for_each(|rule| self.find(rule)),
+            Err(errors) => self.errors.extend(errors.iter().map(|error| {
+                Wrong {
+                    path: [place, &error.path]
+                        .into_iter()
+                        .filter(|part| !part.is_empty())
+                        .collect::<Vec<_>>()
+                        .join(": "),
+                    says: format!("{}; expected {}", error.problem, error.expected),
+                }
+            })),
+        }
+    }
+
+    /// Says what is wrong with all of it together.
+    fn close(&mut self) {
+        let says = match (self.rules.len(), self.notes.is_empty()) {
+            _ if !self.errors.is_empty() => return,
+            (0, true) => "there is no rule in it".to_owned(),
+            (0, false) => "no rule of it can be simulated: they have no window".to_owned(),
+            (count, _) if count > RULES_MAX => {
+                format!("{count} rules are too many to be simulated here; expected at most {RULES_MAX}")
+            }
+            _ => return,
+        };
+        self.errors.push(Wrong { path: String::new(), says });
+    }
+
+    fn find(&mut self, rule: &rules::Rule) {
+        let name = rule.name.clone();
+        if rule.limit > SAFE_MAX {
+            let says = format!("{} is too much to be simulated here; expected at most 2⁵³ - 1", rule.limit);
+            return self.errors.push(Wrong { path: format!("{name}: limit"), says });
+        }
+        if rule.strategy != Strategy::Window {
+            let how = if rule.strategy == Strategy::Log { "a log" } else { "a ledger" };
+            self.notes.push(format!("{name} is held by {how}: always exact, and left out here"));
+            return;
+        }
+        let (limit, window_ms, ceiling) = (rule.limit, rule.duration_ms, rule.ceiling);
+        let timeout_ms = u32::try_from(rule.consult_timeout_ms).unwrap_or(u32::MAX);
+        let deny_on_failure = rule.on_consult_failure == OnConsultFailure::Deny;
+        let trust_first = rule.first_request == FirstRequest::Trust;
+        let shadow = rule.shadow;
+        let rule = Rule { limit, window_ms, ceiling, timeout_ms, deny_on_failure, trust_first, shadow };
+        self.rules.push(Found { name, rule });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const RULE: &str = r#"{"name": "keys", "identifier": {"header": "x-api-key"}, "limit": 100, "window": "10s",
+        "ceiling": true, "consult_timeout": "70ms", "on_consult_failure": "deny", "first_request": "trust"}"#;
+
+    fn whole(rules: &str) -> String {
+        format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#)
+    }
+
+    fn envoy(plugin: &str) -> String {
+        let filter = json!({"name": "weir", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+            "config": {"name": "weir", "configuration": {
+                "@type": "type.googleapis.com/google.protobuf.StringValue", "value": plugin}}}});
+        json!({"static_resources": {"listeners": [{"http_filters": [filter]}]}}).to_string()
+    }
+
+    #[test]
+    fn a_rule_is_found_however_much_is_pasted() {
+        let rule = Rule {
+            limit: 100,
+            window_ms: 10_000,
+            ceiling: true,
+            timeout_ms: 70,
+            deny_on_failure: true,
+            trust_first: true,
+            shadow: false,
+        };
+        let yaml = "name: keys\nidentifier: {header: x-api-key}\nlimit: 100\nwindow: 10s\nceiling: true\n\
+            consult_timeout: 70ms\non_consult_failure: deny\nfirst_request: trust\n";
+        let expected = vec![Found { name: "keys".to_owned(), rule }];
+        let yaml_whole = format!("aggregator: {{cluster: weir}}\nrules:\n- {RULE}\n");
+        let flow = RULE.replace('"', "");
+        for text in [RULE, &format!("[{RULE}]"), &whole(RULE), &envoy(&whole(RULE)), yaml, &yaml_whole, &flow]
+        {
+            assert_eq!(judge(text), Judged { rules: expected.clone(), ..Judged::default() }, "{text}");
+        }
+        let log =
+            r#"{"name": "l", "identifier": {"header": "a"}, "limit": 1, "window": "1s", "strategy": "log"}"#;
+        let judged = judge(&whole(&format!("{RULE}, {log}")));
+        assert_eq!((judged.rules, judged.errors, judged.notes.len()), (expected, Vec::new(), 1));
+        let judged = judge(log);
+        assert!(judged.errors[0].says.contains("no window") && judged.notes.len() == 1, "{judged:?}");
+    }
+
+    #[test]
+    fn all_examples_are_found() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let mut files: Vec<_> =
+            files.filter(|path| path.extension().is_some_and(|it| it == "json")).collect();
+        assert!(files.len() > 3, "{files:?}");
+        files.push(format!("{folder}/../envoy/docker/envoy.yaml").into());
+        for file in files {
+            let judged = judge(&std::fs::read_to_string(&file).unwrap());
+            assert!(judged.errors.is_empty() && !judged.rules.is_empty(), "{file:?}: {judged:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let wrong = RULE.replace("100", "\"many\"").replace("10s", "never");
+        let many: Vec<String> =
+            (0..=RULES_MAX).map(|at| RULE.replace("\"keys\"", &format!("\"{at}\""))).collect();
+        let many = many.join(",");
+        for (text, place, count) in [
+            (wrong.clone(), "rules[0].limit", 2),
+            (whole(&wrong), "rules[0].limit", 2),
+            (envoy(&whole(&wrong)), "http_filters[0]", 2),
+            (envoy(&whole(RULE)).replace("\"weir", "\"other").replace("rules", "r"), "", 1),
+            (RULE.replace("\"limit\"", "\"limit\": 5, \"limit\""), "rules[0].limit", 1),
+            (RULE.replace("\"limit\": 100,", ""), "rules[0].limit", 1),
+            (RULE.replace("100", "9007199254740992"), "keys: limit", 1),
+            (whole(&many), "", 1),
+            (whole(""), "", 1),
+            (" ".repeat(TEXT_BYTES_MAX + 1), "", 1),
+            ("a: b: c".to_owned(), "", 1),
+            ("{\"rules\": [".to_owned(), "configuration", 1),
+            (" \n".to_owned(), "", 1),
+        ] {
+            let judged = judge(&text);
+            assert_eq!(judged.errors.len(), count, "{text}: {:?}", judged.errors);
+            assert!(judged.errors[0].path.contains(place), "{text}: {:?}", judged.errors);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Plans as a page holds them: JSON, the seed beside it as text, as a script's numbers end at 2⁵³.
+//!
+//! Leaves to others: what a plan means (`weir_simulator::plan`), and whether a tab can carry it (`bounds`).
+
+use crate::bounds::{SAFE_MAX, check};
+use serde_json::Value;
+use weir_simulator::plan::Plan;
+
+/// A plan and its seed, checked.
+pub fn read(plan: &str, seed: &str) -> Result<Plan, String> {
+    let mut plan: Plan = serde_json::from_str(plan).map_err(|error| format!("this is no plan: {error}"))?;
+    plan.seed = seed.parse().map_err(|_| format!("the seed {seed:?} is no whole number below 2⁶⁴"))?;
+    check(&plan)?;
+    Ok(plan)
+}
+
+/// As JSON for a page, without its seed.
+pub fn for_page(plan: &Plan) -> Result<Value, String> {
+    let unseeded = Plan { seed: 0, ..plan.clone() };
+    let value = serde_json::to_value(unseeded).map_err(|error| error.to_string())?;
+    if is_safe(&value) { Ok(value) } else { Err("the plan holds numbers above 2⁵³".to_owned()) }
+}
+
+fn is_safe(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.as_u64().is_none_or(|number| number <= SAFE_MAX),
+        Value::Array(values) => values.iter().all(is_safe),
+        Value::Object(fields) => fields.values().all(is_safe),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_simulator::scenarios;
+
+    #[test]
+    fn every_scenario_goes_to_a_page_and_back() {
+        for scenario in scenarios::all() {
+            for seed in [1, u64::MAX] {
+                let plan = (scenario.plan)(seed);
+                let text = for_page(&plan).unwrap_or_else(|error| panic!("{}: {error}", scenario.name));
+                assert_eq!(read(&text.to_string(), &seed.to_string()), Ok(plan), "{}", scenario.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_plan_of_a_page_is_said() {
+        let mut plan = (scenarios::find("steady").unwrap().plan)(1);
+        let text = for_page(&plan).unwrap().to_string();
+        assert!(read("{}", "1").unwrap_err().contains("no plan"));
+        assert!(read(&text, "-").unwrap_err().contains("seed"));
+        assert!(
+            read(&text.replace("\"regions\":1", "\"regions\":17"), "1").unwrap_err().contains("17 regions")
+        );
+        plan.rules[0].limit = 1 << 53;
+        assert!(for_page(&plan).is_err());
+    }
+}
