@@ -1,0 +1,287 @@
+//! What is shipped for containers agrees with itself: manifests, Dockerfiles, the compose file and what the programs read.
+//!
+//! Leaves to others: whether Kubernetes, Istio and Envoy Gateway do with it what they say.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use weir_core::rules::{Config, find_plugin_configs};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn documents(path: &str) -> Vec<Value> {
+    parsed(path, &read(path))
+}
+
+fn parsed(path: &str, text: &str) -> Vec<Value> {
+    let each = text.split("\n---\n");
+    each.map(|one| serde_yaml_ng::from_str(one).unwrap_or_else(|error| panic!("{path}: {error}"))).collect()
+}
+
+/// Every document of the folder.
+fn manifests() -> Vec<Value> {
+    let files = std::fs::read_dir(root().join("envoy/kubernetes")).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let all: Vec<_> = names.flat_map(|name| documents(&format!("envoy/kubernetes/{name}"))).collect();
+    assert!(all.len() >= 13, "{} documents", all.len());
+    all
+}
+
+/// The one document of a kind and a name.
+fn manifest(kind: &str, name: &str) -> Value {
+    let mut all = manifests();
+    all.retain(|one| one["kind"] == kind && one["metadata"]["name"] == name);
+    assert_eq!(all.len(), 1, "{kind} {name}");
+    all.remove(0)
+}
+
+/// Every value under this name, anywhere.
+fn values<'a>(within: &'a Value, name: &str, found: &mut Vec<&'a Value>) {
+    match within {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                if field == name {
+                    found.push(value);
+                }
+                values(value, name, found);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| values(value, name, found)),
+        _ => {}
+    }
+}
+
+fn all<'a>(within: &'a Value, name: &str) -> Vec<&'a Value> {
+    let mut found = Vec::new();
+    values(within, name, &mut found);
+    found
+}
+
+/// A filter's configuration and the cluster that stands beside it, of Istio and of Envoy Gateway.
+fn filters() -> [(Value, Value); 2] {
+    let at = |kind, name, place| manifest(kind, name).pointer(place).unwrap_or(&Value::Null).clone();
+    [
+        (
+            at("WasmPlugin", "weir", "/spec/pluginConfig"),
+            at("EnvoyFilter", "weir-aggregator", "/spec/configPatches/0/patch/value"),
+        ),
+        (
+            at("EnvoyExtensionPolicy", "weir", "/spec/wasm/0/config"),
+            at("EnvoyPatchPolicy", "weir-aggregator", "/spec/jsonPatches/0/operation/value"),
+        ),
+    ]
+}
+
+#[test]
+fn filters_take_their_configurations_and_find_the_aggregators() {
+    let service = manifest("Service", "weir-aggregator");
+    let host =
+        format!("weir-aggregator.{}.svc.cluster.local", service["metadata"]["namespace"].as_str().unwrap());
+    for (config, cluster) in filters() {
+        let parsed = Config::parse(config.to_string().as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(cluster["name"], parsed.aggregator.cluster.as_str());
+        assert_eq!(cluster["load_assignment"]["cluster_name"], cluster["name"]);
+        let address = all(&cluster, "socket_address");
+        assert_eq!(address, [&json!({ "address": host, "port_value": 7071 })]);
+        assert_eq!(
+            config["aggregator"]["token"],
+            manifest("Secret", "weir-aggregator")["stringData"]["WEIR_TOKEN"]
+        );
+    }
+}
+
+#[test]
+fn envoy_takes_the_clusters() {
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (_, cluster)) in filters().into_iter().enumerate() {
+        let file = folder.path().join(format!("{number}.json"));
+        std::fs::write(&file, json!({ "static_resources": { "clusters": [cluster] } }).to_string()).unwrap();
+        weir_envoy::validate_file(&file).unwrap();
+    }
+}
+
+#[test]
+fn images_have_one_name_and_version_everywhere() {
+    let tagged: BTreeSet<_> =
+        ["weir-aggregator", "weir-filter"].map(|name| format!("{name}:{VERSION}")).into();
+    let mut named = BTreeSet::new();
+    for one in manifests() {
+        for image in all(&one, "image").into_iter().chain(all(&one, "url")) {
+            // An image by reference, or an object that holds its URL.
+            if let Some(image) = image.as_str() {
+                named.insert(image.rsplit('/').next().unwrap().to_owned());
+            }
+        }
+        let version = &one["metadata"]["labels"]["app.kubernetes.io/version"];
+        assert!(version.is_null() || version == VERSION, "{}", one["metadata"]["name"]);
+    }
+    assert_eq!(named, tagged);
+    assert_eq!(manifest("Job", &format!("weir-migrate-{}", VERSION.replace('.', "-")))["kind"], "Job");
+    for name in ["aggregator", "filter"] {
+        let dockerfile = read(&format!("{name}/Dockerfile"));
+        assert!(dockerfile.contains(&format!("\nARG VERSION={VERSION}\n")), "{name}");
+        assert!(dockerfile.contains(&format!("-t weir-{name}:{VERSION} .")), "{name}");
+    }
+    let compose = read("envoy/docker-compose.yml");
+    for name in ["weir-aggregator", "weir-filter-installer"] {
+        assert!(compose.contains(&format!("image: {name}:${{WEIR_TAG:-{VERSION}}}\n")), "{name}");
+    }
+}
+
+#[test]
+fn selectors_find_the_aggregators() {
+    let deployment = manifest("Deployment", "weir-aggregator");
+    let labels = deployment["spec"]["template"]["metadata"]["labels"].as_object().unwrap();
+    let mut selectors = vec![manifest("Service", "weir-aggregator")["spec"]["selector"].clone()];
+    for kind in ["Deployment", "PodDisruptionBudget", "NetworkPolicy"] {
+        let found = manifest(kind, "weir-aggregator");
+        let spec = &found["spec"];
+        let own = spec.get("selector").or_else(|| spec.get("podSelector")).unwrap();
+        selectors.push(own["matchLabels"].clone());
+    }
+    for spread in all(&deployment, "labelSelector") {
+        selectors.push(spread["matchLabels"].clone());
+    }
+    assert_eq!(selectors.len(), 6);
+    for selector in selectors {
+        let wanted = selector.as_object().unwrap();
+        assert!(
+            !wanted.is_empty() && wanted.iter().all(|(name, value)| labels.get(name) == Some(value)),
+            "{selector}"
+        );
+    }
+}
+
+/// The image listens there, the Deployment names the ports, and the Service, the policy and the probes mean those.
+#[test]
+fn ports_are_those_of_the_image() {
+    let deployment = manifest("Deployment", "weir-aggregator");
+    let dockerfile = read("aggregator/Dockerfile");
+    assert!(dockerfile.contains("WEIR_GRPC_LISTEN=0.0.0.0:7071 WEIR_ADMIN_LISTEN=0.0.0.0:7070"));
+    let ports = all(&deployment, "ports")[0].as_array().unwrap();
+    let ports: Vec<_> =
+        ports.iter().map(|port| (&port["name"], port["containerPort"].as_u64().unwrap())).collect();
+    assert_eq!(ports, [(&json!("grpc"), 7071), (&json!("admin"), 7070)]);
+    let service = manifest("Service", "weir-aggregator");
+    for port in service["spec"]["ports"].as_array().unwrap() {
+        assert!(ports.contains(&(&port["targetPort"], port["port"].as_u64().unwrap())), "{port}");
+    }
+    for probe in all(&deployment, "httpGet") {
+        assert_eq!(probe["port"], "admin");
+        assert!(["/readyz", "/healthz"].contains(&probe["path"].as_str().unwrap()), "{probe}");
+    }
+}
+
+/// The same file with every line in force that is there to be uncommented. Sentences are comments that stay.
+fn uncommented(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let Some((indent, rest)) = line.split_once("# ").filter(|(indent, _)| indent.trim().is_empty())
+        else {
+            return line.to_owned();
+        };
+        let said = rest.trim();
+        let is_yaml = said.starts_with("- ") || said.ends_with(':') && !said.contains(' ');
+        if is_yaml { format!("{indent}{rest}") } else { line.to_owned() }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// All that the comments offer fits together: what listens has a port, which the Service names and the policy lets in, and
+/// what is mounted is there.
+#[test]
+fn what_may_be_uncommented_agrees_with_itself() {
+    let path = "envoy/kubernetes/aggregator.yaml";
+    let all_of_it = parsed(path, &uncommented(&read(path)));
+    let of = |kind: &str| all_of_it.iter().find(|one| one["kind"] == kind).unwrap();
+    let container = &of("Deployment")["spec"]["template"]["spec"]["containers"][0];
+    let names = |list: &Value, name: &str| -> BTreeSet<String> {
+        let list = list.as_array().unwrap_or_else(|| panic!("no list of {name}"));
+        list.iter().map(|one| one[name].as_str().unwrap_or_else(|| panic!("{one}")).to_owned()).collect()
+    };
+    let ports = names(&container["ports"], "name");
+    assert_eq!(ports, ["admin", "grpc", "http"].map(str::to_owned).into());
+    assert_eq!(names(&of("Service")["spec"]["ports"], "targetPort"), ports);
+    let let_in = of("NetworkPolicy")["spec"]["ingress"].as_array().unwrap();
+    assert!(let_in.iter().all(|rule| !rule["from"].as_array().unwrap().is_empty()), "{let_in:?}");
+    assert_eq!(let_in.iter().flat_map(|rule| names(&rule["ports"], "port")).collect::<BTreeSet<_>>(), ports);
+    let variables = container["env"].as_array().unwrap();
+    let listen = variables.iter().find(|one| one["name"] == "WEIR_HTTP_LISTEN").unwrap();
+    let port = container["ports"].as_array().unwrap().iter().find(|port| port["name"] == "http").unwrap();
+    assert_eq!(listen["value"], format!("0.0.0.0:{}", port["containerPort"]));
+    let (mounts, pod) = (&container["volumeMounts"], &of("Deployment")["spec"]["template"]["spec"]);
+    assert_eq!(names(mounts, "name"), names(&pod["volumes"], "name"));
+    let folders = names(mounts, "mountPath");
+    for file in variables.iter().filter(|one| one["name"].as_str().unwrap().ends_with("_FILE")) {
+        let (folder, _) = file["value"].as_str().unwrap().rsplit_once('/').unwrap();
+        assert!(folders.contains(folder), "{file} is in no volume");
+    }
+}
+
+/// What containers are told in their environment is what the program reads.
+#[test]
+fn variables_are_those_of_the_program() {
+    let readme = read("README.md");
+    let mut names = BTreeSet::new();
+    for (place, text) in [
+        ("aggregator.yaml", read("envoy/kubernetes/aggregator.yaml")),
+        ("secrets.yaml", read("envoy/kubernetes/secrets.yaml")),
+        ("cleanup.yaml", read("envoy/kubernetes/cleanup.yaml")),
+        ("Dockerfile", read("aggregator/Dockerfile")),
+        ("docker-compose.yml", read("envoy/docker-compose.yml")),
+    ] {
+        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let variables = words.filter(|word| word.starts_with("WEIR_") && !word.ends_with('_'));
+        names.extend(variables.map(|name| (place, name.to_owned())));
+    }
+    assert!(names.len() > 10, "{names:?}");
+    for (place, name) in names {
+        assert!(
+            name == "WEIR_TAG" || readme.contains(&format!("`{name}`")),
+            "{place}: {name} is not in the README"
+        );
+    }
+}
+
+#[test]
+fn containers_are_not_root_and_change_nothing_of_their_own() {
+    let mut containers = 0;
+    for one in manifests() {
+        for pod in all(&one, "containers") {
+            for container in pod.as_array().unwrap() {
+                containers += 1;
+                let security = &container["securityContext"];
+                assert_eq!(security["readOnlyRootFilesystem"], true, "{container}");
+                assert_eq!(security["allowPrivilegeEscalation"], false, "{container}");
+                assert_eq!(security["capabilities"]["drop"], json!(["ALL"]), "{container}");
+            }
+        }
+    }
+    assert_eq!(containers, 3);
+    assert!(read("aggregator/Dockerfile").contains("\nUSER 65532:65532\n"), "a number, for runAsNonRoot");
+}
+
+#[test]
+fn the_compose_files_envoys_take_their_configuration() {
+    let config: Value = serde_yaml_ng::from_str(&read("envoy/docker/envoy.yaml")).unwrap();
+    let plugins = find_plugin_configs(&config);
+    assert_eq!(plugins.len(), 1);
+    let parsed = Config::parse(plugins[0].json.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+    let clusters = config["static_resources"]["clusters"].as_array().unwrap();
+    assert!(clusters.iter().any(|cluster| cluster["name"] == parsed.aggregator.cluster.as_str()));
+    // Prometheus, Grafana and the dashboards' folder are where the compose file says.
+    let compose: Value = serde_yaml_ng::from_str(&read("envoy/docker-compose.yml")).unwrap();
+    let mounted = all(&compose, "volumes").into_iter().filter_map(Value::as_array).flatten();
+    let files = mounted.filter_map(|mount| mount.as_str()?.strip_prefix("./")?.split(':').next());
+    for file in files {
+        assert!(root().join("envoy").join(file).is_file(), "{file}");
+    }
+}
