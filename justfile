@@ -17,6 +17,10 @@ up *ARGS:
 test *ARGS:
     @exec envoy/setup/test.sh "$@"
 
+# Run envoy/docker-compose.yml on a Docker engine, break its parts in turn, and check limits and counts.
+compose-test:
+    @exec envoy/setup/compose-test.sh
+
 # Check formatting and lints, natively and for the filter's WASM target.
 lint: fmt-check
     cargo clippy --workspace --all-targets {{ locked }} -- -D warnings
@@ -58,6 +62,10 @@ bench-core *ARGS:
 # Run the whole of Weir in one deterministic process, and check what must hold. `simulate --help` names the options.
 simulate *ARGS:
     @cargo run -q {{ locked }} -p weir-simulator --bin weir-simulate -- "$@"
+
+# Build the simulator's page and serve it. `playground --help` names the options; `--build-only FOLDER` puts it there instead.
+playground *ARGS:
+    @exec envoy/setup/playground.sh "$@"
 
 # Feed every parser that meets outside bytes with what a fuzzer makes up. `fuzz --help` names the options.
 fuzz *ARGS:

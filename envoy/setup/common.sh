@@ -21,6 +21,12 @@ die() {
     exit 1
 }
 
+# cargo_build ARGUMENT...: unless everything is built already (WEIR_BUILT). To build a part again by itself is not free: alone it has
+# other features of libraries than together with the tests.
+cargo_build() {
+    [[ -n "${WEIR_BUILT:-}" ]] || cargo build "${locked[@]}" "$@"
+}
+
 # apt_install PACKAGE...: only on Debian and its kin, only what is missing, never removing anything.
 apt_install() {
     local sudo=()

@@ -2,8 +2,9 @@
 # databases.sh mariadb|mysql: finds or installs a database server for the tests, and prints where it is.
 #
 # MariaDB comes from the system's packages. Debian 12 has no MySQL, so it is unpacked from Debian's sid into a folder of
-# the project (about a minute, 410 MB) and run with its own libraries; nothing of it is installed into the system. Starting
-# servers is left to the harness (weir_envoy::DatabaseServer).
+# the project (about a minute, 440 MB) and run with its own libraries; nothing of it is installed into the system. Beside it
+# lie its clients and a Redis 8, for images (compose-test.sh). Starting servers is left to the harness
+# (weir_envoy::DatabaseServer).
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 mysql_root="$tools/mysql-sid"
@@ -19,7 +20,7 @@ find_mariadb() {
 
 find_mysql() {
     local dir="${WEIR_MYSQLD_ROOT:-$mysql_root}"
-    if [[ -x "$dir/usr/sbin/mysqld" ]]; then
+    if [[ -x "$dir/usr/sbin/mysqld" && (-n "${WEIR_MYSQLD_ROOT:-}" || -x "$dir/usr/bin/mysqladmin") ]]; then
         printf '%s\n' "$dir"
         return
     fi
@@ -43,7 +44,7 @@ build_mysql() {
     mkdir -p "$tools"
     say "unpacking MySQL from Debian's sid into $mysql_root"
     if mmdebstrap --quiet --variant=essential --mode=root --aptopt='Acquire::Check-Valid-Until "false"' \
-        --include=mysql-server-core sid "$partial" "deb [trusted=yes] $(mirror) sid main" </dev/null >&2; then
+        --include=mysql-server-core,mysql-client-core,redis-server sid "$partial" "deb [trusted=yes] $(mirror) sid main" </dev/null >&2; then
         rm -rf "$mysql_root" && mv "$partial" "$mysql_root"
     else
         rm -rf "$partial"

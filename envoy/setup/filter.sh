@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds target/weir-filter.wasm: compiles the filter, then keeps only the exports that it uses. A second module,
 # target/weir-filter-responses.wasm, also hears of responses, which costs every request a crossing: it is for
-# configurations with "responses": {"on_allow": true}.
+# configurations with "responses": {"on_allow": true}, a ledger, or costs that responses tell.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 say "building the filter"

@@ -5,7 +5,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 worlds=800
 
-cargo build "${locked[@]}" -p weir-simulator
+cargo_build -p weir-simulator
 simulate="$root/target/debug/weir-simulate"
 results="$root/target/simulate"
 mkdir -p "$results"

@@ -2,32 +2,64 @@
 # Installs what the tests need, builds what they start, and runs them all. Arguments go to `cargo test`.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-ENVOY_BIN="$("$root/envoy/setup/envoy.sh")"
-say "Envoy: $ENVOY_BIN"
-WEIR_REDIS_SERVER="$("$root/envoy/setup/tool.sh" redis-server)"
-WEIR_MARIADBD="$("$root/envoy/setup/databases.sh" mariadb)"
-say "Redis: $WEIR_REDIS_SERVER; MariaDB: $WEIR_MARIADBD"
-# MySQL is tested where it can be had; where not, its tests say that they are left out.
-if mysql_root="$("$root/envoy/setup/databases.sh" mysql --build)"; then
-    export WEIR_MYSQLD_ROOT="$mysql_root"
+logs="$root/target/tests"
+mkdir -p "$logs"
+
+# Others' programs that tests start, found or installed, as variables.
+find_programs() {
+    local setup="$root/envoy/setup" name
+    ENVOY_BIN="$("$setup/envoy.sh")"
+    WEIR_REDIS_SERVER="$("$setup/tool.sh" redis-server)"
+    WEIR_MARIADBD="$("$setup/databases.sh" mariadb)"
+    WEIR_CHROMIUM="$("$setup/browser.sh" chromium)"
+    WEIR_CHROMEDRIVER="$("$setup/browser.sh" chromedriver)"
+    # MySQL is tested where it can be had; where not, its tests say that they are left out.
+    WEIR_MYSQLD_ROOT="$("$setup/databases.sh" mysql --build)" || unset WEIR_MYSQLD_ROOT
+    for name in ENVOY_BIN WEIR_REDIS_SERVER WEIR_MARIADBD WEIR_CHROMIUM WEIR_CHROMEDRIVER ${WEIR_MYSQLD_ROOT:+WEIR_MYSQLD_ROOT}; do
+        printf '%s=%q\n' "$name" "${!name}"
+    done
+}
+
+tests=(cargo test "${locked[@]}" --workspace --no-fail-fast)
+# The network is as slow as the compiler: both at the same time.
+find_programs >"$logs/programs" &
+finding=$!
+# Somebody who names tests wants those.
+if (($# > 0)); then
+    say "building the aggregator"
+    cargo_build -p weir-aggregator
+else
+    say "building the tests, and the programs that they start"
+    "${tests[@]}" --no-run
+    export WEIR_BUILT=1
 fi
-say "MySQL: ${WEIR_MYSQLD_ROOT:-left out}"
-say "building the aggregator"
-cargo build "${locked[@]}" -p weir-aggregator
 "$root/envoy/setup/filter.sh"
+"$root/envoy/setup/playground.sh" --build-only "$root/target/playground-page"
 say "building the clock that tests move"
 rustc --edition 2024 --crate-type cdylib -C opt-level=2 -C panic=abort -D warnings \
     -o target/libweir_clock_shim.so envoy/setup/clock-shim.rs
+wait "$finding" || die "A program that the tests start is missing; what is said above tells which."
+set -a
+source "$logs/programs"
+set +a
+sed 's/^/weir: /' "$logs/programs" >&2
 
-export ENVOY_BIN WEIR_REDIS_SERVER WEIR_MARIADBD
+export WEIR_PLAYGROUND="$root/target/playground-page/index.html"
 export WEIR_AGGREGATOR_BIN="$root/target/debug/weir-aggregator"
 export WEIR_CLOCK_SHIM="$root/target/libweir_clock_shim.so"
 export WEIR_FILTER_WASM="$root/target/weir-filter.wasm"
 # Each end-to-end test keeps several processes busy: two at a time are enough for two cores.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-2}"
-# Somebody who names tests wants those.
-if (($# == 0)); then
-    "$root/envoy/setup/simulate.sh"
+
+if (($# > 0)); then
+    exec "${tests[@]}" "$@"
 fi
-say "running the tests"
-cargo test "${locked[@]}" --workspace --no-fail-fast "$@"
+"$root/envoy/setup/simulate.sh"
+say "running the tests; those without an Envoy beside the scenarios, as both mostly wait"
+{ "${tests[@]}" --lib --bins --test '[!s]*' --test 's[!c]*' && "${tests[@]}" --doc; } >"$logs/others.log" 2>&1 &
+others=$!
+failed=0
+"${tests[@]}" --test scenarios || failed=1
+wait "$others" || failed=1
+cat "$logs/others.log"
+exit "$failed"

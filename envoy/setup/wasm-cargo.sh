@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# wasm-cargo.sh COMMAND ARGS...: runs cargo for the filter's target, in whichever way its standard library is here.
+# wasm-cargo.sh COMMAND ARGS...: runs cargo for the filter's target, or for that of WEIR_WASM_TARGET, in whichever way its standard library is here.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 way="$("$root/envoy/setup/wasm-std.sh")"
-target=wasm32-wasip1
+target="${WEIR_WASM_TARGET:-wasm32-wasip1}"
 flags="-C target-feature=+simd128,+bulk-memory"
 command="$1"
 shift

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Finds or installs a standard library for the filter's target, and prints the way it was found: `rustup` (any
-# toolchain that has it) or `debian`. The way is remembered. WEIR_WASM_STD=rustup|debian chooses one.
+# Finds or installs a standard library for the filter's target, or for that of WEIR_WASM_TARGET, and prints the way it was found:
+# `rustup` (any toolchain that has it) or `debian`. The way is remembered. WEIR_WASM_STD=rustup|debian chooses one.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-target=wasm32-wasip1
+target="${WEIR_WASM_TARGET:-wasm32-wasip1}"
 rustup_seconds_max=120
-remembered="$tools/wasm-std"
+remembered="$tools/wasm-std${WEIR_WASM_TARGET:+-$target}"
 
 has_std() { compgen -G "$(rustc --print target-libdir --target "$target" 2>/dev/null)/libstd-*.rlib" >/dev/null; }
 
@@ -49,6 +49,6 @@ way="$(choose)" || die "no standard library for $target could be found or instal
 if [[ "$(cat "$remembered" 2>/dev/null)" != "$way" ]]; then
     mkdir -p "$tools"
     echo "$way" >"$remembered"
-    say "the filter is built with the $target library from $way"
+    say "built with the $target library from $way"
 fi
 echo "$way"

@@ -20,6 +20,11 @@ pub fn filter() -> Result<PathBuf> {
     from_environment("WEIR_FILTER_WASM")
 }
 
+/// The playground's page, among all that belongs to it.
+pub fn playground() -> Result<PathBuf> {
+    from_environment("WEIR_PLAYGROUND")
+}
+
 /// The library that gives a process another wall clock.
 pub fn clock_shim() -> Result<PathBuf> {
     from_environment("WEIR_CLOCK_SHIM")

@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 pub const LISTENER: &str = "ingress";
 /// The cluster that a plugin configuration names to reach the aggregator.
 pub const AGGREGATOR_CLUSTER: &str = "weir_aggregator";
+/// The cluster of the collector of Envoy's own spans.
+const COLLECTOR_CLUSTER: &str = "collector";
 
 /// How an Envoy is started. Ports of 0 are replaced by free ones.
 #[derive(Clone, Debug)]
@@ -32,6 +34,8 @@ pub struct EnvoyOptions {
     pub reloadable: bool,
     /// Write a JSON line for each request to `access.log` in the scenario's folder.
     pub access_log: bool,
+    /// The OTLP collector on this machine to which Envoy's own spans go.
+    pub collector_port: Option<u16>,
     pub log_level: String,
     pub environment: Vec<(String, String)>,
 }
@@ -49,6 +53,7 @@ impl Default for EnvoyOptions {
             aggregator_tls: None,
             reloadable: false,
             access_log: false,
+            collector_port: None,
             log_level: "warning".to_owned(),
             environment: Vec::new(),
         }
@@ -104,12 +109,14 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// The filter `wasm`; where the configuration asks for headers on allowed responses, or has a ledger, whose
-    /// transactions they carry, the module beside it that hears of responses.
+    /// The filter `wasm`; where the configuration asks for headers on allowed responses, has a ledger, whose transactions
+    /// they carry, or costs that they tell, the module beside it that hears of responses.
     pub fn new(wasm: PathBuf, config: Value) -> Self {
         let rules = config["rules"].as_array();
         let has_ledger = rules.is_some_and(|rules| rules.iter().any(|rule| rule["strategy"] == "ledger"));
-        let wasm = match config["responses"]["on_allow"] == true || has_ledger {
+        let told =
+            rules.is_some_and(|rules| rules.iter().any(|rule| rule["cost"]["response_header"].is_string()));
+        let wasm = match config["responses"]["on_allow"] == true || has_ledger || told {
             true => wasm.with_file_name("weir-filter-responses.wasm"),
             false => wasm,
         };
@@ -131,6 +138,11 @@ pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
     let mut clusters = Vec::new();
     if let Route::Upstream(port) = options.route {
         clusters.push(cluster("upstream", &[port]));
+    }
+    if let Some(port) = options.collector_port {
+        let mut cluster = cluster(COLLECTOR_CLUSTER, &[port]);
+        speak_http2(&mut cluster, json!({}));
+        clusters.push(cluster);
     }
     if !options.aggregator_ports.is_empty() {
         let mut cluster = aggregator_cluster(&options.aggregator_ports);
@@ -177,6 +189,9 @@ fn listener(options: &EnvoyOptions, folder: &Path) -> Value {
     });
     if options.access_log {
         manager["access_log"] = json!([access_log(folder)]);
+    }
+    if options.collector_port.is_some() {
+        manager["tracing"] = tracing();
     }
     json!({
         "name": LISTENER,
@@ -272,6 +287,15 @@ fn rate_limit_service(service: &RateLimit) -> Value {
     }})
 }
 
+/// Each request is recorded, in the trace of the request's `traceparent` if it has one.
+fn tracing() -> Value {
+    json!({ "provider": { "name": "envoy.tracers.opentelemetry", "typed_config": {
+        "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
+        "grpc_service": { "envoy_grpc": { "cluster_name": COLLECTOR_CLUSTER }, "timeout": "5s" },
+        "service_name": "envoy",
+    }}})
+}
+
 fn access_log(folder: &Path) -> Value {
     json!({ "name": "file", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
@@ -324,14 +348,16 @@ fn aggregator_cluster(ports: &[u16]) -> Value {
         "max_ejection_time": "10s",
         "max_ejection_percent": 100,
     });
-    cluster["typed_extension_protocol_options"] = json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-        "explicit_http_config": { "http2_protocol_options": {
-            "connection_keepalive": { "interval": "1s", "timeout": "1s" },
-        }},
-    }});
+    speak_http2(&mut cluster, json!({ "connection_keepalive": { "interval": "1s", "timeout": "1s" } }));
     cluster["circuit_breakers"] = json!({ "thresholds": [{ "max_connections": 64, "max_requests": 1024 }] });
     cluster
+}
+
+fn speak_http2(cluster: &mut Value, options: Value) {
+    cluster["typed_extension_protocol_options"] = json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": { "http2_protocol_options": options },
+    }});
 }
 
 fn transport_socket(UpstreamTls { authority, name, own }: &UpstreamTls) -> Value {

@@ -1,10 +1,12 @@
-//! An upstream inside this process that answers with what it was sent: method, path and headers as JSON.
+//! An upstream inside this process that answers with what it was sent: method, path and headers as JSON; and with the
+//! header that it is asked for, as `name=value` in `x-echo-header`.
 
 use std::convert::Infallible;
 
 use anyhow::{Context, Result};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -65,8 +67,12 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infal
         "headers": headers,
     });
     let mut response = Response::new(Full::new(Bytes::from(format!("{answer}\n"))));
-    response
-        .headers_mut()
-        .insert("content-type", hyper::header::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
+    response.headers_mut().extend(asked_for(request.headers()));
     Ok(response)
+}
+
+fn asked_for(headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
+    let (name, value) = headers.get("x-echo-header")?.to_str().ok()?.split_once('=')?;
+    Some((name.parse().ok()?, value.parse().ok()?))
 }

@@ -9,7 +9,8 @@ use serde_json::Value;
 use weir_envoy::http::{Request, Response};
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{
-    Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, binaries, validate_file, wait,
+    Aggregator, AggregatorOptions, EchoUpstream, Envoy, EnvoyOptions, Filter, Route, Weir, binaries,
+    validate_file, wait,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -115,10 +116,62 @@ async fn each_client_address_has_its_budget() {
     assert_eq!(status("/healthz", "203.0.113.7").await, 200, "health checks are not counted");
     assert_eq!(status("/healthz/../", "203.0.113.7").await, 429, "what only looks like one is");
 
-    let explained = policy
-        .aggregator
-        .admin_get("/v1/keys?workspace=shop&namespace=per-client&identifier=2001:db8:1:2::/64");
-    assert_eq!(explained.await.unwrap().json().unwrap()["windows"][0]["limit"], 600);
+    let path = "/v1/keys?workspace=shop&namespace=per-client&identifier=2001:db8:1:2::/64";
+    let is_known = async || {
+        let explained = policy.aggregator.admin_get(path).await.unwrap().json().unwrap();
+        explained["windows"][0]["limit"] == 600
+    };
+    wait::until("the region knows the /64", SOON, is_known).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_charged_as_the_answer_says() {
+    let upstream = EchoUpstream::start(0).await.unwrap();
+    let policy = Policy::routed("ai-tokens.json", Route::Upstream(upstream.port())).await;
+    policy.begin_window(60).await;
+    let call = async |key: &str, answer: &str| {
+        policy.send(Request::get("/v1/chat").header("x-api-key", key).header("x-echo-header", answer)).await
+    };
+    let used = async |key: &str, tokens: u64| {
+        let path = format!("/v1/keys?workspace=models&namespace=tokens&identifier={key}");
+        let counted = async || {
+            let explained = policy.aggregator.admin_get(&path).await.unwrap().json().unwrap();
+            explained["windows"][0]["cells"][0]["regional_total"] == tokens
+        };
+        wait::until("the tokens are counted", SOON, counted).await.unwrap();
+    };
+
+    assert_eq!(call("alice", "x-tokens-used=1200").await.status, 200);
+    used("alice", 1_200).await;
+    assert_eq!(call("alice", "x-tokens-used=many").await.status, 200);
+    used("alice", 21_200).await;
+    assert_eq!(call("alice", "x-else=1").await.status, 200);
+    used("alice", 21_700).await;
+    for _ in 0..4 {
+        assert_eq!(call("alice", "x-tokens-used=20000").await.status, 200);
+    }
+    used("alice", 101_700).await;
+    let denied = call("alice", "x-tokens-used=1").await;
+    assert_eq!((denied.status, denied.header("x-ratelimit-limit")), (429, Some("100000")));
+    assert_eq!(call("team_red", "x-tokens-used=1").await.status, 200, "another key");
+    assert_eq!(policy.send(Request::get("/v1/chat")).await.status, 429, "no key, no answer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_of_addresses_come_before_rules() {
+    let policy = Policy::start("addresses.json").await;
+    policy.begin_window(3_600).await;
+    let status =
+        async |address: &str| policy.send(Request::get("/").header("x-forwarded-for", address)).await.status;
+    for _ in 0..5 {
+        assert_eq!((status("10.1.2.3").await, status("2001:db8:cafe::1").await), (200, 200));
+        assert_eq!((status("10.66.2.3").await, status("203.0.113.7").await), (403, 403));
+    }
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(status("198.51.100.1").await, expected);
+    }
+    policy.decisions("per-client", "exempt", 10).await;
+    policy.details("weir_denied_address").await;
 }
 
 #[tokio::test]
@@ -202,6 +255,10 @@ struct Policy {
 
 impl Policy {
     async fn start(name: &str) -> Self {
+        Self::routed(name, Route::Direct).await
+    }
+
+    async fn routed(name: &str, route: Route) -> Self {
         let file = repository().join("examples").join(name);
         check_config(&file);
         let config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
@@ -210,6 +267,7 @@ impl Policy {
             filter: Filter::Weir(Weir::new(binaries::filter().unwrap(), config)),
             aggregator_ports: vec![aggregator.grpc_port()],
             access_log: true,
+            route,
             ..EnvoyOptions::default()
         };
         let envoy = Envoy::start(options).await.unwrap();

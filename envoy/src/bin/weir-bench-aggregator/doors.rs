@@ -182,7 +182,7 @@ impl Asker {
 }
 
 async fn ask_stream(peer: &mut Peer, charge: &Charge, id: u64) -> Result<bool> {
-    let ask = Ask { id, charges: vec![charge.to_wire()], timeout_ms: TIMEOUT_MS };
+    let ask = Ask { id, charges: vec![charge.to_wire()], timeout_ms: TIMEOUT_MS, trace: None };
     peer.frames.send(FilterFrame { asks: vec![ask], ..FilterFrame::default() }).await?;
     let answer = peer.next_with(|frame| frame.rulings.into_iter().next()).await?;
     match answer.rulings.first().map(|ruling| ruling.verdict) {

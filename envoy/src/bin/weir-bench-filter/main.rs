@@ -7,6 +7,8 @@ mod report;
 mod variants;
 mod wrk;
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 use weir_envoy::Envoy;
@@ -17,6 +19,8 @@ use crate::wrk::Wrk;
 
 /// More than a request for every 12 µs does not fit through one worker.
 const REQUESTS_PER_SECOND_MAX: u64 = 80_000;
+/// Of all variants' rules.
+const WINDOW_S: u64 = 60;
 /// A few requests of a new key pass before the rest is denied.
 const DENIED_SHARE_MIN: f64 = 0.95;
 
@@ -66,6 +70,17 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
+/// Waits where a window would end in the measurement: then each identifier passes once more.
+async fn keep_clear_of_rollover(options: &Options) -> Result<()> {
+    #[expect(clippy::disallowed_methods, reason = "the one place where this program reads it")]
+    let now = SystemTime::now();
+    let left = WINDOW_S - now.duration_since(UNIX_EPOCH)?.as_secs() % WINDOW_S;
+    if left <= u64::from(options.warm_up + options.seconds) + 1 {
+        tokio::time::sleep(Duration::from_secs(left)).await;
+    }
+    Ok(())
+}
+
 async fn measure(variant: Variant, options: &Options) -> Result<Sample> {
     let mut scene = Scene::start(variant).await?;
     let requests_max = REQUESTS_PER_SECOND_MAX * u64::from(options.seconds + options.warm_up);
@@ -74,6 +89,9 @@ async fn measure(variant: Variant, options: &Options) -> Result<Sample> {
     let envoy: &mut Envoy = &mut scene.envoy;
     let target = envoy.address();
 
+    if variant.denies() {
+        keep_clear_of_rollover(options).await?;
+    }
     tokio::task::block_in_place(|| wrk.run(target, options.warm_up))?;
     let before = envoy.process().cpu_time()?;
     let run = tokio::task::block_in_place(|| wrk.run(target, options.seconds))?;

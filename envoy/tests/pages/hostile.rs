@@ -1,0 +1,198 @@
+//! The playground under whatever is pasted, typed or sent as a link: it says what is wrong, stays alive, and runs nobody's scripts.
+
+use std::time::{Duration, Instant};
+
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
+use serde_json::{Value, json};
+use weir_envoy::browser::Browser;
+use weir_simulator::plan::Plan;
+use weir_simulator::{link, scenarios};
+
+use super::playground::{is_clean, playground, ran, until_text};
+
+/// What hangs a page does so for hours; a browser itself takes seconds to lay out ten million letters.
+const ALIVE: Duration = Duration::from_secs(30);
+
+/// Pastes the text that an expression gives, as a paste does: all at once.
+async fn paste(browser: &mut Browser, expression: &str) {
+    let script = format!(
+        "document.getElementById('judged').textContent = '';
+        rules.value = {expression};
+        rules.dispatchEvent(new Event('input'))"
+    );
+    browser.run(&script, &[]).await.unwrap();
+    is_alive(browser, expression).await;
+}
+
+async fn is_alive(browser: &mut Browser, after: &str) {
+    let begun = Instant::now();
+    assert_eq!(browser.run("return 1 + 1", &[]).await.unwrap(), 2);
+    assert!(begun.elapsed() < ALIVE, "the page hung for {:?} after {after}", begun.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_pasted_is_answered() {
+    let (_pages, mut browser, url) = playground().await;
+    browser.open(&format!("{url}#scenario=one-envoy&seed=1")).await.unwrap();
+    ran(&mut browser, 1).await;
+    let envoy = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docker/envoy.yaml")).unwrap();
+    let login = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/login-protection.json");
+    let login = std::fs::read_to_string(login).unwrap();
+    let many = json!({"aggregator": {"cluster": "a"}, "rules": (0..60).map(|at| json!(
+        {"name": at.to_string(), "identifier": {"header": "x"}, "limit": 1, "window": "1s"})).collect::<Vec<_>>()});
+    for (text, told) in [
+        (json!(envoy).to_string(), "✓ "),
+        (json!(login).to_string(), "✓ login-user: 5 in 15m"),
+        ("''".to_owned(), "it is empty"),
+        ("'a: b: c'".to_owned(), "neither JSON nor YAML"),
+        ("'\\0\\x1b[31m\\u202e'".to_owned(), "neither JSON nor YAML"),
+        ("'<script>document.title = \"hacked\"</script>'".to_owned(), "an object"),
+        ("'{\"<img src=x onerror=document.title=1>\": 1}'".to_owned(), "<img src=x"),
+        ("'{\"rules\": ['".to_owned(), "not JSON"),
+        ("'static_resources: {}'".to_owned(), "has no Weir filter"),
+        (json!(many.to_string()).to_string(), "at most 50"),
+        ("'x'.repeat(10 << 20)".to_owned(), "10.0 MB are too much"),
+        // The reader of YAML would take days.
+        ("'['.repeat(4 << 20)".to_owned(), "not done with it within"),
+        ("'- '.repeat(1 << 16)".to_owned(), "neither JSON nor YAML"),
+        // Each list has ten of the one before.
+        (
+            "'a0: &a0 [x]\\n' + Array.from({ length: 30 }, (_, n) => \
+             `a${n + 1}: &a${n + 1} [${Array(10).fill(`*a${n}`).join()}]\\n`).join('')"
+                .to_owned(),
+            "neither JSON nor YAML",
+        ),
+    ] {
+        paste(&mut browser, &text).await;
+        let said = until_text(&mut browser, "#judged", told).await;
+        assert!(said.len() < 20_000, "{} bytes are told of {text:.80}", said.len());
+        is_alive(&mut browser, &text).await;
+    }
+    // What was refused changed nothing, and what is right is taken over at once.
+    paste(&mut browser, &json!(login).to_string()).await;
+    browser.click("#run").await.unwrap();
+    ran(&mut browser, 2).await;
+    let fits = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
+    assert_eq!(browser.run(fits, &[]).await.unwrap(), 0);
+    assert_eq!(browser.run("return document.title", &[]).await.unwrap(), "Weir playground");
+    is_clean(&mut browser, &url).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_out_of_bounds_are_not_run() {
+    let (_pages, mut browser, url) = playground().await;
+    browser.open(&format!("{url}#scenario=steady&seed=1")).await.unwrap();
+    ran(&mut browser, 1).await;
+    for (field, number) in [
+        ("#envoys", "0"),
+        ("#envoys", "1e9"),
+        ("#regions", "-1"),
+        ("#aggregators", "1.5"),
+        ("#seconds", "0.0001"),
+        ("#seconds", "1e300"),
+        ("#publish", "0"),
+        ("#seed", "-1"),
+        ("#seed", "0x10"),
+        ("#seed", "&plan=e30"),
+        ("#sources input", "1e300"),
+    ] {
+        let before = browser.run("return document.querySelector(arguments[0]).value", &[json!(field)]).await;
+        let before = before.unwrap().as_str().unwrap().to_owned();
+        browser.fill(field, number).await.unwrap();
+        browser.click("#run").await.unwrap();
+        let marked = "return document.querySelector(arguments[0]).matches(':invalid')";
+        assert_eq!(browser.run(marked, &[json!(field)]).await.unwrap(), true, "{field} = {number}");
+        browser.fill(field, &before).await.unwrap();
+    }
+    // Two that are each right and together too much.
+    browser.fill("#seconds", "86400").await.unwrap();
+    browser.fill("#sources .fields label:last-child input", "1e6").await.unwrap();
+    browser.click("#run").await.unwrap();
+    until_text(&mut browser, "#status", "requests; a page simulates at most").await;
+    browser.fill("#seed", "99999999999999999999").await.unwrap();
+    browser.click("#run").await.unwrap();
+    until_text(&mut browser, "#status", "2⁶⁴").await;
+    let runs = browser.run("return document.body.dataset.runs + document.body.dataset.running", &[]).await;
+    assert_eq!(runs.unwrap(), "1false", "nothing of that was run");
+    // No traffic at all is a run.
+    browser.fill("#seed", "1").await.unwrap();
+    browser.fill("#seconds", "10").await.unwrap();
+    while browser.run("return document.querySelectorAll('#sources .quiet').length", &[]).await.unwrap() != 0 {
+        browser.click("#sources .quiet").await.unwrap();
+    }
+    browser.click("#run").await.unwrap();
+    ran(&mut browser, 2).await;
+    is_clean(&mut browser, &url).await;
+}
+
+fn of_json(plan: &Value) -> String {
+    format!("plan={}", BASE64_URL_SAFE_NO_PAD.encode(plan.to_string()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_of_anybody_are_bounded_and_run_no_scripts() {
+    let (_pages, mut browser, url) = playground().await;
+    let plan = (scenarios::find("steady").unwrap().plan)(1);
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut value = serde_json::to_value(&plan).unwrap();
+        change(&mut value);
+        of_json(&value)
+    };
+    let whole = link::of_plan(&plan);
+    // The first is the page's first, with nothing before it to go back to.
+    for (fragment, told) in [
+        (whole[..whole.len() / 2].to_owned(), "the link"),
+        ("scenario=<script>document.title='hacked'</script>&seed=1".to_owned(), "there is no scenario"),
+        ("scenario=%3Cimg%20src=x%20onerror=document.title=1%3E".to_owned(), "there is no scenario"),
+        ("javascript:document.title='hacked'".to_owned(), "neither a plan nor a scenario"),
+        ("scenario=steady&seed=1e3".to_owned(), "the seed"),
+        ("scenario=steady&seed=18446744073709551616".to_owned(), "the seed"),
+        (format!("plan={}", "A".repeat(100_000)), "no plan"),
+        (format!("plan={}", BASE64_URL_SAFE_NO_PAD.encode("[".repeat(100_000))), "no plan"),
+        (with(&|plan| plan["topology"]["regions"] = json!(u32::MAX)), "regions; a page simulates 1 to 16"),
+        (with(&|plan| plan["topology"]["buckets"] = json!(u32::MAX)), "buckets"),
+        (
+            with(&|plan| plan["traffic"][0]["shape"] = json!({"Steady": {"identifier": 1, "rate": 1e300}})),
+            "requests",
+        ),
+        (with(&|plan| plan["rules"][0]["window_ms"] = json!(1)), "no limit"),
+        (with(&|plan| plan["rules"][0]["limit"] = json!(u64::MAX)), "no limit"),
+        (with(&|plan| plan["__proto__"] = json!({"seed": 1})), "unknown field"),
+    ] {
+        browser.open(&format!("{url}#{fragment}")).await.unwrap();
+        until_text(&mut browser, "#status.wrong", told).await;
+        browser.run("document.getElementById('status').textContent = ''", &[]).await.unwrap();
+        is_alive(&mut browser, &fragment).await;
+    }
+    assert_eq!(browser.run("return document.body.dataset.runs ?? 0", &[]).await.unwrap(), 0, "none was run");
+
+    // The worst that is allowed: as many faults as there may be, most of them of nobody who is there.
+    let mut crowded: Plan = plan.clone();
+    crowded.traffic_ms = 2_000;
+    (crowded.topology.regions, crowded.topology.envoys) = (16, 64);
+    let wrongs = json!([
+        {"Cut": {"link": {"Streams": {"region": 99, "envoy": 1000, "aggregator": 7}}}},
+        {"Crash": {"part": {"Aggregator": {"region": 4_000_000_000u32, "aggregator": 4_000_000_000u32}}}},
+        {"Freeze": {"part": {"Worker": {"region": 0, "envoy": 0, "worker": 9}}}},
+        {"Wipe": {"part": {"Redis": {"region": 99}}}},
+        {"Roll": {"region": 99}},
+        {"Flood": {"part": {"Envoy": {"region": 99, "envoy": 0}, }, "identifiers": 5}},
+    ]);
+    let mut crowded = serde_json::to_value(&crowded).unwrap();
+    let fault = |at: usize| json!({"at_ms": at, "for_ms": 500, "what": wrongs[at % 6]});
+    crowded["faults"] = (0..1_000).map(fault).collect();
+    browser.open(&format!("{url}#{}", of_json(&crowded))).await.unwrap();
+    until_text(&mut browser, "#faults", "And 960 more").await;
+    is_alive(&mut browser, "a thousand faults").await;
+    assert_eq!(browser.run("return document.title", &[]).await.unwrap(), "Weir playground");
+    is_clean(&mut browser, &url).await;
+
+    // Even a script that got into the page would not be run.
+    let script = "const script = document.createElement('script');
+        script.textContent = 'document.title = \"hacked\"';
+        document.body.append(script);
+        return document.title";
+    assert_eq!(browser.run(script, &[]).await.unwrap(), "Weir playground");
+    let complaints = browser.complaints().await.unwrap();
+    assert!(complaints.iter().any(|one| one.contains("Content Security Policy")), "{complaints:?}");
+}

@@ -1,0 +1,7 @@
+//! Pages in a real browser: what their readers do, and what they see.
+
+mod harness;
+mod hostile;
+mod playground;
+mod verdict;
+mod window;

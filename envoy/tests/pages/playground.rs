@@ -1,0 +1,224 @@
+//! The playground: its first run, settings by keyboard alone, and links that give the same run as the native simulator.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use weir_envoy::browser::{BACK_TAB, Browser, END, ENTER, LEFT, SPACE, TAB};
+use weir_envoy::{Pages, binaries, ports};
+use weir_simulator::run::Expected;
+use weir_simulator::{link, scenarios, series};
+
+/// Serves the playground, and a browser that looks at it.
+pub async fn playground() -> (Pages, Browser, String) {
+    served(binaries::playground().unwrap().parent().unwrap()).await
+}
+
+/// Serves a folder that holds a playground, and a browser that looks at it.
+pub async fn served(folder: &Path) -> (Pages, Browser, String) {
+    let pages = Pages::start(folder, ports::local(0)).await.unwrap();
+    let url = format!("http://{}/", pages.address());
+    let mut browser = Browser::start().await.unwrap();
+    browser.requests().await.unwrap();
+    (pages, browser, url)
+}
+
+/// Waits until so many runs have been shown, of those since the page was loaded.
+pub async fn ran(browser: &mut Browser, runs: usize) {
+    let script = format!("return Number(document.body.dataset.runs ?? 0) >= {runs}");
+    browser.until("the run is over", &script).await.unwrap();
+}
+
+pub async fn is_clean(browser: &mut Browser, url: &str) {
+    assert_eq!(browser.complaints().await.unwrap(), Vec::<String>::new());
+    let requests = browser.requests().await.unwrap();
+    assert!(!requests.is_empty() && requests.iter().all(|one| one.starts_with(url)), "{requests:?}");
+}
+
+/// What the page offers to save.
+pub async fn saved(browser: &mut Browser) -> Value {
+    let script = "return fetch(document.getElementById('save').href).then(saved => saved.text())";
+    let text = browser.run(script, &[]).await.unwrap();
+    serde_json::from_str(text.as_str().unwrap()).unwrap()
+}
+
+/// Bytes of a table are those of a machine: a browser's pointers are shorter.
+fn without_bytes(mut recorded: Value) -> Value {
+    let peaks = recorded["outcome"]["figures"]["peaks"].as_array_mut().unwrap();
+    peaks.retain(|peak| !peak["what"].as_str().unwrap().contains("bytes"));
+    recorded
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_run_is_seen_on_every_screen() {
+    let (_pages, mut browser, url) = playground().await;
+    browser.open(&url).await.unwrap();
+    ran(&mut browser, 1).await;
+    is_clean(&mut browser, &url).await;
+    let heights = "return [...document.querySelectorAll('figure.plot')].map(plot => \
+         [...plot.querySelectorAll('path.series')].filter(path => \
+         new Set(path.getAttribute('d').match(/ [\\d.]+/g)).size > 8).length)";
+    let drawn = browser.run(heights, &[]).await.unwrap();
+    assert_eq!(drawn, json!([4, 3, 2]), "all lines rise and fall, but for limits");
+    assert!(browser.text("#verdict").await.unwrap().starts_with("Everything that must hold did"));
+
+    // What is under the pointer is told, and by keys the next.
+    browser.hover("#plot-requests > svg", 0, 0).await.unwrap();
+    let when = browser.text("#plot-views .when").await.unwrap();
+    assert!(when.starts_with("at "), "all plots tell of one moment: {when}");
+    browser.run("document.querySelector('#plot-views > svg').focus()", &[]).await.unwrap();
+    browser.press(&[END, LEFT]).await.unwrap();
+    let told = "return document.activeElement.getAttribute('aria-valuetext')";
+    let told = browser.run(told, &[]).await.unwrap();
+    assert!(told.as_str().unwrap().contains("Truth "), "{told}");
+    browser.click("#points > summary").await.unwrap();
+    let rows = "return document.querySelectorAll('#points-table tbody tr').length";
+    browser.until("the table is there", &format!("{rows} > 50")).await.unwrap();
+    let points = saved(&mut browser).await["series"]["points"].as_array().unwrap().len();
+    assert_eq!(browser.run(rows, &[]).await.unwrap(), points);
+    browser.click("#points > summary").await.unwrap();
+
+    look_at(&mut browser, "playground").await;
+    assert_eq!(browser.complaints().await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_are_told_as_the_filter_does_and_keys_are_enough() {
+    let (_pages, mut browser, url) = playground().await;
+    browser.open(&format!("{url}#scenario=one-envoy&seed=3")).await.unwrap();
+    ran(&mut browser, 1).await;
+    let rule = |limit: &str| {
+        json!({"name": "keys", "identifier": {"header": "x"}, "limit": limit, "window": "10s"}).to_string()
+    };
+    browser.fill("#rules", &rule("many")).await.unwrap();
+    let told = until_text(&mut browser, "#judged", "rules[0].limit").await;
+    assert!(told.contains("expected"), "{told}");
+    browser.screenshot("playground-error").await.unwrap();
+    browser.click("#run").await.unwrap();
+    until_text(&mut browser, "#status", "The limit has errors.").await;
+    assert_eq!(browser.run("return document.activeElement.id", &[]).await.unwrap(), "rules");
+
+    // A whole Envoy configuration, and from there on no pointer.
+    let config = json!({"aggregator": {"cluster": "weir"}, "rules": [
+        {"name": "keys", "identifier": {"header": "x"}, "limit": 40, "window": "10s", "ceiling": true}]});
+    let envoy = format!(
+        "static_resources:\n  listeners:\n  - http_filters:\n    - name: weir\n      typed_config:\n        \
+         \"@type\": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm\n        config:\n          \
+         name: weir\n          configuration:\n            \
+         \"@type\": type.googleapis.com/google.protobuf.StringValue\n            value: '{config}'\n"
+    );
+    browser
+        .run("rules.value = arguments[0]; rules.dispatchEvent(new Event('input'))", &[json!(envoy)])
+        .await
+        .unwrap();
+    until_text(&mut browser, "#judged", "✓ keys: 40 in 10s, in any window").await;
+    // What skips to the results leaves the settings as they are, and the address, which is theirs.
+    browser.run("document.getElementById('skip').focus()", &[]).await.unwrap();
+    browser.press(&[ENTER]).await.unwrap();
+    assert_eq!(browser.run("return document.activeElement.id", &[]).await.unwrap(), "results");
+    assert_eq!(browser.run("return rules.value", &[]).await.unwrap(), envoy.as_str());
+    browser.until("the address is the plan's", "return location.hash.startsWith('#plan=')").await.unwrap();
+    browser.run("document.getElementById('rules').focus()", &[]).await.unwrap();
+    // Regions, Envoys, and back again; then on to a fault.
+    browser.press(&[TAB, TAB, "2", BACK_TAB, TAB]).await.unwrap();
+    until_focus(&mut browser, "add-fault").await;
+    browser.press(&[ENTER]).await.unwrap();
+    assert_eq!(browser.run("return document.activeElement.value", &[]).await.unwrap(), "Cut");
+    until_focus(&mut browser, "run").await;
+    browser.press(&[SPACE]).await.unwrap();
+    ran(&mut browser, 2).await;
+    assert_eq!(
+        browser.run("return document.activeElement.id", &[]).await.unwrap(),
+        "run",
+        "focus comes back"
+    );
+    let key = saved(&mut browser).await["series"]["key"].clone();
+    assert_eq!((&key["limit"], &key["window_ms"]), (&json!(40), &json!(10_000)));
+    is_clean(&mut browser, &url).await;
+}
+
+/// Screenshots for a reader, wide, dark and on a phone, and what a machine can say of them.
+pub async fn look_at(browser: &mut Browser, name: &str) {
+    for (look, width, dark) in [("wide", 1280, false), ("dark", 1280, true), ("phone", 360, false)] {
+        browser.size(width, 900).await.unwrap();
+        browser.dark(dark).await.unwrap();
+        let fits = "return document.querySelector('.plot > svg').getBoundingClientRect().right < innerWidth";
+        browser.until("plots fit", fits).await.unwrap();
+        let beside = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
+        assert_eq!(browser.run(beside, &[]).await.unwrap(), 0, "nothing lies beside the page");
+        let ground =
+            browser.run("return getComputedStyle(document.body).backgroundColor", &[]).await.unwrap();
+        assert_eq!(ground == "rgb(14, 19, 26)", dark, "{ground}");
+        // As high as it is, so that what sticks to a window's end is where the page ends.
+        let high = browser.run("return document.documentElement.scrollHeight", &[]).await.unwrap();
+        browser.size(width, u32::try_from(high.as_u64().unwrap()).unwrap()).await.unwrap();
+        browser.screenshot(&format!("{name}-{look}")).await.unwrap();
+    }
+    browser.size(1280, 900).await.unwrap();
+    browser.dark(false).await.unwrap();
+}
+
+/// Waits until an element says this among other things, and gives all of it.
+pub async fn until_text(browser: &mut Browser, selector: &str, part: &str) -> String {
+    let says = format!("document.querySelector({})?.innerText", json!(selector));
+    let script = format!("return {says}?.includes({}) && {says}", json!(part));
+    let said = browser.until(&format!("{selector} says {part}"), &script).await;
+    said.unwrap().as_str().unwrap().to_owned()
+}
+
+/// Goes on by Tab until this has the focus.
+async fn until_focus(browser: &mut Browser, id: &str) {
+    for _ in 0..60 {
+        browser.press(&[TAB]).await.unwrap();
+        if browser.run("return document.activeElement.id", &[]).await.unwrap() == id {
+            return;
+        }
+    }
+    panic!("no way to {id} by Tab");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_give_the_very_run_of_the_native_simulator() {
+    let (_pages, mut browser, url) = playground().await;
+    let random = (scenarios::RANDOM.plan)(11);
+    let wipe = scenarios::find("wipe-redis").unwrap();
+    let (mut runs, mut link) = (0, Value::Null);
+    for (fragment, plan, expected) in [
+        (link::of_scenario("random", 11), random.clone(), (scenarios::RANDOM.expected)(&random)),
+        (link::of_plan(&random), random.clone(), Expected::default()),
+        (link::of_scenario(wipe.name, u64::MAX), (wipe.plan)(u64::MAX), Expected::default()),
+    ] {
+        browser.open(&format!("{url}#{fragment}")).await.unwrap();
+        runs += 1;
+        ran(&mut browser, runs).await;
+        let native = serde_json::to_string(&series::record(&plan, &expected, &mut |_| {})).unwrap();
+        let native: Value = serde_json::from_str(&native).unwrap();
+        let native = without_bytes(native);
+        assert_eq!(without_bytes(saved(&mut browser).await), native, "{fragment}");
+        let admitted = native["outcome"]["comparison"]["admitted"].as_u64().unwrap();
+        let told = browser.text("#judges tbody tr td").await.unwrap();
+        assert_eq!(told.replace(',', ""), admitted.to_string());
+        link = browser.run("return location.hash.slice(1)", &[]).await.unwrap();
+        assert_eq!(link, fragment, "an unchanged link stays");
+    }
+    // A change makes another link, which opens as what it was.
+    browser.fill("#envoys", "2").await.unwrap();
+    let changed =
+        format!("return location.hash != '#{link}' && location.hash", link = link.as_str().unwrap());
+    let link = browser.until("the link is another", &changed).await.unwrap();
+    assert_eq!(link::read(link.as_str().unwrap()).unwrap().topology.envoys, 2);
+
+    browser.open(&format!("{url}#plan=broken")).await.unwrap();
+    browser
+        .until("it is told", "return document.getElementById('status').className == 'wrong'")
+        .await
+        .unwrap();
+    assert!(browser.text("#status").await.unwrap().contains("the link"));
+    // What takes long can be ended, and the next run begins.
+    browser.open(&format!("{url}#scenario=day&seed=1")).await.unwrap();
+    browser.until("it runs", "return !document.getElementById('cancel').hidden").await.unwrap();
+    browser.click("#cancel").await.unwrap();
+    assert_eq!(browser.text("#status").await.unwrap(), "Cancelled.");
+    browser.open(&format!("{url}#scenario=one-envoy&seed=1")).await.unwrap();
+    ran(&mut browser, runs + 1).await;
+    is_clean(&mut browser, &url).await;
+}

@@ -1,0 +1,160 @@
+//! The playground's verdict where a law was broken: what, where, and how to have the same failure on a machine.
+
+use serde_json::{Value, json};
+use weir_envoy::binaries;
+use weir_envoy::browser::Browser;
+use weir_simulator::figures::{Figures, Violation};
+use weir_simulator::observe::Nobody;
+use weir_simulator::plan::{Fault, Part, Plan, Rule, Topology, Wrong};
+use weir_simulator::run::{Expected, judge, run};
+use weir_simulator::traffic::Shape;
+use weir_simulator::{link, scenarios, series};
+
+use super::playground::{is_clean, look_at, playground, ran, saved, served, until_text};
+
+/// A worker that answers as it is told by the seed, where the real one would simulate.
+const WORKER: &str = "onmessage = ({ data: { text, seed } }) => postMessage(text === undefined
+    ? ANSWERS[seed] : { judged: { rules: [], errors: [], notes: [] } });";
+
+/// A copy of the playground with this worker in place of its own.
+fn with_worker(worker: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let page = binaries::playground().unwrap();
+    for file in std::fs::read_dir(page.parent().unwrap()).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    std::fs::write(folder.path().join("worker.js"), worker).unwrap();
+    folder
+}
+
+/// What a run of `scenario` came to, had it broken two laws as well and missed what is expected of it.
+fn failing(scenario: &str) -> String {
+    let plan = (scenarios::find(scenario).unwrap().plan)(1);
+    let mut recorded = series::record(&plan, &Expected::default(), &mut |_| {});
+    let violation = |at_ms, checker, what: &str| Violation { at_ms, checker, what: what.to_owned() };
+    let figures = Figures {
+        violations: vec![
+            violation(
+                2_500,
+                "owner",
+                "Envoy 1 holds 3 of CellId { rule: 0, identifier: 17, sequence: 5 } after 4",
+            ),
+            violation(2_600, "owner", "the same again"),
+            violation(999_000, "rest", "<img src=x onerror=document.title='hacked'>"),
+        ],
+        ..recorded.outcome.figures.clone()
+    };
+    let expected = Expected { over: Some(-1.0), ..Expected::default() };
+    recorded.outcome.failures = judge(&expected, &recorded.outcome.comparison, &figures);
+    recorded.outcome.figures = figures;
+    serde_json::to_string(&recorded).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
+    let answers = json!({
+        "1": {"recorded": failing("steady"), "took": 12.0},
+        "2": {"broken": "panicked at somewhere.rs:1:2:\nindex out of bounds"},
+        "3": {"wrong": "17 regions; a page simulates 1 to 16"},
+    });
+    let folder = with_worker(&format!("const ANSWERS = {answers};{WORKER}"));
+    let (_pages, mut browser, url) = served(folder.path()).await;
+    browser.open(&format!("{url}#scenario=steady&seed=1")).await.unwrap();
+    ran(&mut browser, 1).await;
+
+    let told = browser.text("#verdict").await.unwrap();
+    for part in [
+        "Something that must hold did not",
+        "An Envoy’s own count fell at 2.5 s",
+        "owner: Envoy 1 holds 3 of CellId",
+        "At rest, not all agree at 999 s, after the traffic",
+        "Over the whole run, more passed than the scenario may let pass",
+        "./justw simulate --scenario steady --seed 1",
+    ] {
+        assert!(told.contains(part), "{part} is missing:\n{told}");
+    }
+    assert!(!told.contains("the same again"), "{told}");
+    // In all plots, at its moment; what is not of a moment is in none.
+    let crosses =
+        "return [...document.querySelectorAll('line.failure title')].map(title => title.textContent)";
+    let crosses = browser.run(crosses, &[]).await.unwrap();
+    assert_eq!(crosses.as_array().unwrap().len(), 6, "{crosses}");
+    assert_eq!(crosses[0], "An Envoy’s own count fell at 2.5 s");
+    assert!(browser.text("#status").await.unwrap().contains("see the verdict"));
+    let colours = "return ['#verdict', '#status'].map(one => \
+        getComputedStyle(document.querySelector(one))).map((one, at) => at ? one.color : one.borderColor)";
+    let colours = browser.run(colours, &[]).await.unwrap();
+    assert_eq!(colours[0], colours[1], "both are seen to be bad");
+    look_at(&mut browser, "playground-failed").await;
+
+    // Anything else than a scenario goes by a file, whose plan is the link's.
+    browser.fill("#envoys", "2").await.unwrap();
+    browser.click("#run").await.unwrap();
+    ran(&mut browser, 2).await;
+    let told = browser.text("#verdict").await.unwrap();
+    assert!(told.contains("./justw simulate --plan weir-plan.json"), "{told}");
+    let file = saved_plan(&mut browser, "#verdict a").await;
+    let plan = link::read(browser.run("return location.hash", &[]).await.unwrap().as_str().unwrap()).unwrap();
+    assert_eq!(serde_json::from_value::<Plan>(file).unwrap(), plan);
+
+    // A panic is a failure like any other, and the next run begins anew.
+    browser.fill("#seed", "2").await.unwrap();
+    browser.click("#run").await.unwrap();
+    let told = until_text(&mut browser, "#verdict", "The simulation broke before its end").await;
+    assert!(told.contains("index out of bounds") && told.contains("--plan weir-plan.json"), "{told}");
+    until_text(&mut browser, "#status", "The simulation broke.").await;
+    assert_eq!(browser.text("#tiles").await.unwrap(), "", "nothing is left of the run before");
+    browser.screenshot("playground-broke").await.unwrap();
+    browser.fill("#seed", "3").await.unwrap();
+    browser.click("#run").await.unwrap();
+    until_text(&mut browser, "#status", "17 regions").await;
+    browser.fill("#seed", "1").await.unwrap();
+    browser.click("#run").await.unwrap();
+    ran(&mut browser, 3).await;
+
+    assert_ne!(browser.run("return document.title", &[]).await.unwrap(), "hacked");
+    assert_eq!(browser.complaints().await.unwrap(), Vec::<String>::new());
+}
+
+/// What nobody can remember: an Envoy whose table has room for one key forgets all but the last, and the only aggregator, which has
+/// no store, dies.
+fn forgetful() -> Plan {
+    let mut plan = (scenarios::find("steady").unwrap().plan)(1);
+    plan.topology = Topology { workers: 1, buckets: 1, keys_per_bucket: 1, ..Topology::region(1) };
+    plan.traffic[0].shape = Shape::Fresh { from: 1_000, rate: 20.0 };
+    let part = Part::Aggregator { region: 0, aggregator: 0 };
+    plan.faults = vec![Fault { at_ms: 500, for_ms: 5_000, what: Wrong::Crash { part } }];
+    (plan.rules, plan.traffic_ms, plan.quiet_ms) = (vec![Rule::new(1_000, 60_000)], 8_000, 20_000);
+    plan
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_to_a_broken_law_shows_what_the_native_simulator_says() {
+    let plan = forgetful();
+    let native = run(&plan, &Expected::default(), &mut Nobody).failures;
+    assert_eq!(native[0].checker, "rest", "this world has to break a law: {native:?}");
+    let (_pages, mut browser, url) = playground().await;
+    browser.open(&format!("{url}#{}", link::of_plan(&plan))).await.unwrap();
+    ran(&mut browser, 1).await;
+    let told = browser.text("#verdict").await.unwrap();
+    let at =
+        format!("At rest, not all agree at {} s, after the traffic", native[0].at_ms.unwrap() as f64 / 1e3);
+    assert!(told.contains(&at) && told.contains(&native[0].what), "{at} is missing:\n{told}");
+    let failures = &saved(&mut browser).await["outcome"]["failures"];
+    assert_eq!(failures, &serde_json::to_value(&native).unwrap());
+    let file = saved_plan(&mut browser, "#verdict a").await;
+    assert_eq!(serde_json::from_value::<Plan>(file).unwrap(), plan, "and the file gives the same world");
+    browser.screenshot("playground-forgetful").await.unwrap();
+    is_clean(&mut browser, &url).await;
+}
+
+/// What a link would save.
+async fn saved_plan(browser: &mut Browser, selector: &str) -> Value {
+    let script = "const link = document.querySelector(arguments[0]);
+        link.addEventListener('click', event => event.preventDefault(), { once: true });
+        link.click();
+        return fetch(link.href).then(saved => saved.text())";
+    let text = browser.run(script, &[json!(selector)]).await.unwrap();
+    serde_json::from_str(text.as_str().unwrap()).unwrap()
+}
