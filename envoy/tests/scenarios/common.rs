@@ -145,6 +145,20 @@ pub async fn settled(envoy: &Envoy) {
     envoy.wait_stat("wasmcustom.weir_streams_settled", SOON, |streams| streams == workers).await.unwrap();
 }
 
+/// How much more than what passed a region may hold that several aggregators serve: grants that were not used.
+///
+/// A filter that waits no longer for an answer decides by what it knows; so does one that has learnt, before the answer
+/// came, that the others have reached the limit. Where it denies then, the grant counts all the same: no less is ever
+/// counted than passed, and at each moment at which a limit is reached at most as much more as requests were waiting for
+/// a word.
+pub async fn unused_grants(envoys: &[Envoy], connections: usize) -> u64 {
+    let mut most = connections as u64;
+    for envoy in envoys {
+        most += sum_of(envoy, "wasmcustom.weir_consult_results_total.result.timeout").await;
+    }
+    most
+}
+
 /// Threads of an Envoy that hold a stream: its workers and the main thread.
 async fn workers(envoy: &Envoy) -> u64 {
     envoy.stat("server.concurrency").await.unwrap() + 1

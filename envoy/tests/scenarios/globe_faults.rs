@@ -1,5 +1,5 @@
 //! The database, the way to it, or a region fails under load: no request fails or waits, and once it is over every
-//! region's row is what passed there, and every other region has heard of exactly that.
+//! region's row is what passed there, but for grants that were not used, and every other region has heard of exactly that.
 //!
 //! Leaves to others: what is counted when nothing fails (`globe`), which call fails how (the aggregator's own tests).
 
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use weir_envoy::load::{self, LoadPlan, LoadReport};
 use weir_envoy::{Envoy, Proxy, ports, wait};
 
-use crate::common::{SOON, config, connected, get_as, rule, with};
+use crate::common::{SOON, config, connected, get_as, rule, unused_grants, with};
 use crate::globe::{Country, Globe, LARGE, SMALL, metric, passed};
 
 const CONNECTIONS: usize = 4;
@@ -67,11 +67,15 @@ impl World {
         plan.rate(PER_SECOND as f64)
     }
 
-    /// Each region's row is its total is what passed there, and what the other one has heard.
+    /// Each region's row is its total, is what passed there but for [`unused_grants`], and what the other one has heard.
     async fn agrees(&self, phase: &str, loads: [LoadReport; 2]) {
         let began = Instant::now();
         let here = loads.each_ref().map(|report| passed(report, REQUESTS, LONGEST));
         assert!(loads.iter().all(|report| report.latency(0.99) < USUAL), "{phase}: {loads:?}");
+        let mut counted = Vec::new();
+        for (region, passed) in self.regions.iter().zip(here) {
+            counted.push(passed..=passed + unused_grants(&region.envoys, CONNECTIONS).await);
+        }
         let mut seen = [[0; 3]; 2];
         let agreed = async || {
             for (place, region) in self.regions.iter().enumerate() {
@@ -85,7 +89,9 @@ impl World {
                 }
                 seen[place] = [rows, own, others];
             }
-            seen == [[here[0], here[0], here[1]], [here[1], here[1], here[0]]]
+            let rows = seen.map(|[rows, ..]| rows);
+            let known = seen == [[rows[0], rows[0], rows[1]], [rows[1], rows[1], rows[0]]];
+            known && counted.iter().zip(&rows).all(|(counted, rows)| counted.contains(rows))
         };
         if wait::until("all agree", SOON, agreed).await.is_err() {
             panic!("{phase}: {here:?} passed; rows, totals and imports are {seen:?}");

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{Envoy, wait};
 
-use crate::common::{SOON, config, connected, get_as, rule, settled, sum_of, total_in, with};
+use crate::common::{SOON, config, connected, get_as, rule, settled, sum_of, total_in, unused_grants, with};
 use crate::sisters::{CONNECTIONS, Sisters, Wiring, assert_served, compared, limits, load_while, metric};
 
 /// Which of two Envoys a request goes to: at random, the same in every run.
@@ -33,8 +33,7 @@ async fn check_share(wiring: Wiring, limit: u64) {
     assert_eq!(passed + report.count(429), 2 * limit, "{report:?}");
     assert!(passed.abs_diff(limit) <= (limit / 20).max(1), "{passed} passed of {limit}");
     assert!(asked > 0.0, "Redis has the last word");
-    // Grants that were not used count, as told at `Sisters::agree`.
-    let counted = passed..=passed + CONNECTIONS as u64;
+    let counted = passed..=passed + unused_grants(&sisters.envoys, CONNECTIONS).await;
     let mut totals = [0, 0];
     let same = async || {
         for (total, aggregator) in totals.iter_mut().zip(&sisters.aggregators) {

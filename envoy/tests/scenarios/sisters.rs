@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use weir_envoy::load::{self, LoadPlan, LoadReport};
 use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Redis, RedisOptions, wait};
 
-use crate::common::{SOON, config, connected, filter, get_as, rule, sound, sum_of, total_in, with};
+use crate::common::{
+    SOON, config, connected, filter, get_as, rule, sound, sum_of, total_in, unused_grants, with,
+};
 
 /// What a request may wait for the region.
 pub const TIMEOUT_MS: u64 = 50;
@@ -130,13 +132,10 @@ impl Sisters {
 
     /// Waits until every aggregator holds what passed, and all the same; returns how long that took.
     ///
-    /// To the last request, but for grants that were not used. A filter that waits no longer for an answer decides by
-    /// what it knows; so does one that has learnt, before the answer came, that the others passed the limit. Where it
-    /// denies then, the grant counts all the same: no less is ever counted than passed, and at each moment at which a
-    /// limit is reached at most as much more as requests were waiting for a word.
+    /// To the last request, but for [`unused_grants`].
     pub async fn agree(&self, passed: u64) -> Duration {
         let started = Instant::now();
-        let unused = self.timeouts().await + CONNECTIONS as u64;
+        let unused = unused_grants(&self.envoys, CONNECTIONS).await;
         let settled = async || {
             let totals = self.totals().await;
             let [first, ..] = totals[..] else { return false };
@@ -165,15 +164,6 @@ impl Sisters {
             totals.push(self.total_at(aggregator).await);
         }
         totals
-    }
-
-    /// Questions that were not answered in time, over all Envoys.
-    async fn timeouts(&self) -> u64 {
-        let mut sum = 0;
-        for envoy in &self.envoys {
-            sum += sum_of(envoy, "wasmcustom.weir_consult_results_total.result.timeout").await;
-        }
-        sum
     }
 
     /// Every Envoy knows by now that every client has used up its limit.
