@@ -1,11 +1,14 @@
 //! What Weir promises, on real Envoys and the real aggregator. Every scenario starts its own processes on free ports
 //! and waits for conditions; the figures that it prints are seen with `--nocapture`.
 
+mod addresses;
 mod aggregators;
 mod answers;
+mod bans;
 mod ceiling;
 mod common;
 mod consults;
+mod control;
 mod exact;
 mod exactness;
 mod faults;
@@ -17,7 +20,10 @@ mod redis;
 mod redis_faults;
 mod region;
 mod reload;
+mod response_cost;
 mod rls;
 mod rules;
 mod sisters;
 mod tls;
+mod tracing;
+mod window;

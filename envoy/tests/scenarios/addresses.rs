@@ -1,0 +1,81 @@
+//! Clients that are let pass or denied by their address, whatever rules say: what each gets, and what operators see.
+
+use serde_json::{Value, json};
+use weir_envoy::http::{Request, Response};
+use weir_envoy::{EnvoyOptions, wait};
+
+use crate::common::{KEY, Region, SOON, config, rule, sum_of, with};
+
+fn listed(responses: Value) -> Value {
+    let addresses = json!({
+        "trusted_proxies": 1,
+        "allow": ["10.0.0.0/8", "203.0.113.7"],
+        "deny": ["10.66.0.0/16", "203.0.113.0/24", "2001:db8::/32"],
+    });
+    with(config(&[rule("r", 1)]), json!({ "addresses": addresses, "responses": responses }))
+}
+
+fn from(address: &str) -> Request {
+    Request::get("/").header(KEY, "a").header("x-forwarded-for", address)
+}
+
+async fn region(config: &Value) -> Region {
+    Region::start(1, EnvoyOptions { access_log: true, ..EnvoyOptions::default() }, config).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_closest_network_lets_pass_or_denies() {
+    let region = region(&listed(json!({}))).await;
+    for (at, (address, expected)) in [
+        // One budget of one request for all of them, as they say that they are the same client.
+        ("198.51.100.1", 200),
+        ("198.51.100.1", 429),
+        ("10.1.1.1", 200),
+        ("10.1.1.1", 200),
+        ("10.66.1.1", 403),
+        ("203.0.113.6", 403),
+        ("203.0.113.7", 200),
+        ("2001:db8:1::1", 403),
+        ("2001:db9::1", 429),
+        // What stands further left is the client's own story.
+        ("10.1.1.1, 203.0.113.6", 403),
+        ("203.0.113.6, 10.1.1.1", 200),
+        // No address at all: the peer's counts, which no list names.
+        ("nonsense", 429),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let answer = region.envoy().send(from(address)).await.unwrap();
+        assert_eq!(answer.status, expected, "request {at} from {address}");
+    }
+    let told = async || {
+        let denied = sum_of(region.envoy(), "wasmcustom.weir_addresses_denied_total").await;
+        let exempt = sum_of(region.envoy(), "wasmcustom.weir_decisions_total.rule.r.outcome.exempt").await;
+        (denied, exempt) == (4, 4)
+    };
+    wait::until("both are counted", SOON, told).await.unwrap();
+    let said = |line: &Value| {
+        [&line["details"], &line["rule"], &line["outcome"]]
+            == ["weir_denied_address", "addresses", "denied_address"]
+    };
+    let lines = async || region.envoy().access_log().unwrap().iter().filter(|line| said(line)).count() == 4;
+    wait::until("access logs say so", SOON, lines).await.unwrap();
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_address_is_told_so_in_each_format() {
+    let plain = |answer: &Response| (answer.status, answer.header("content-type").map(str::to_owned));
+    let region = region(&listed(json!({ "problem_json": true }))).await;
+    let denied = region.envoy().send(from("203.0.113.1")).await.unwrap();
+    assert_eq!(plain(&denied), (403, Some("application/problem+json".to_owned())));
+    let problem =
+        json!({ "type": "about:blank", "title": "Forbidden", "status": 403, "detail": "address denied" });
+    assert_eq!(denied.json().unwrap(), problem);
+    assert_eq!(denied.header("retry-after"), None, "to come back is of no use");
+    let call = from("203.0.113.1").header("content-type", "application/grpc");
+    let refused = region.envoy().send(call).await.unwrap();
+    assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("7")), "{refused:?}");
+    region.is_sound().await;
+}

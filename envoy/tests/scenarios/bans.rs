@@ -1,0 +1,114 @@
+//! Rules that ban: who is denied too often is denied for a while, by all workers, longer each time, whatever dies meanwhile.
+
+use serde_json::{Value, json};
+use weir_envoy::http::Response;
+use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::{Envoy, EnvoyOptions, wait};
+
+use crate::common::{Region, SOON, config, get_as, rule, vm_reloads, with};
+
+const DENIALS: u64 = 10;
+
+/// A rule of one request that bans for so long.
+fn banning(first: &str, longest: &str) -> Value {
+    let ban = json!({ "denials": DENIALS, "within": "1m", "for": first, "up_to": longest });
+    with(rule("r", 1), json!({ "ban": ban }))
+}
+
+async fn ask(envoy: &Envoy, key: &str) -> Response {
+    envoy.send(get_as(key)).await.unwrap()
+}
+
+/// Seconds that a ban has still to go; `None` where the answer is none of a ban's.
+fn banned_for(answer: &Response) -> Option<u64> {
+    // A denial by the limit tells what the limit is.
+    let is_ban = answer.status == 429 && answer.header("x-ratelimit-limit").is_none();
+    is_ban.then(|| answer.header("retry-after").unwrap().parse().unwrap())
+}
+
+/// Goes on until a ban begins; how long it lasts, and how many denials it took.
+async fn until_banned(envoy: &Envoy, key: &str) -> (u64, u64) {
+    let (mut seconds, mut denials) = (0, 0);
+    let banned = async || match ask(envoy, key).await {
+        answer if answer.status == 200 => false,
+        answer => match banned_for(&answer) {
+            Some(left) => {
+                seconds = left;
+                true
+            }
+            None => {
+                denials += 1;
+                false
+            }
+        },
+    };
+    wait::until("a ban", SOON, banned).await.unwrap();
+    (seconds, denials)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hammers_is_banned_on_all_workers_and_longer_the_next_time() {
+    let options = EnvoyOptions { concurrency: 2, ..EnvoyOptions::default() };
+    let region = Region::start(1, options, &config(&[banning("4s", "8s")])).await;
+    let envoy = region.envoy();
+    let (first, _) = until_banned(envoy, "mallory").await;
+    assert!((1..=4).contains(&first), "{first} s");
+    // Whatever connection, so whatever worker: those that have not heard of it yet do so by their next ticks.
+    let all_deny = async || {
+        let answers = [ask(envoy, "mallory").await, ask(envoy, "mallory").await, ask(envoy, "mallory").await];
+        answers.iter().all(|answer| banned_for(answer).is_some())
+    };
+    wait::until("all workers deny", SOON, all_deny).await.unwrap();
+    assert_eq!(ask(envoy, "alice").await.status, 200, "others are not concerned");
+
+    let plan = LoadPlan::of(vec![envoy.address()], 8, 500, |_| (0, get_as("mallory")));
+    let hammered = load::run(plan).await.unwrap();
+    assert_eq!(hammered.count(429), 500, "{hammered:?}");
+    let over = async || banned_for(&ask(envoy, "mallory").await).is_none();
+    wait::until("the ban is over, hammered or not", SOON, over).await.unwrap();
+
+    let (second, denials) = until_banned(envoy, "mallory").await;
+    assert!((5..=8).contains(&second), "{second} s, twice as long as before");
+    assert!(denials >= DENIALS - 1, "{denials} denials: those of the time before do not count");
+    envoy
+        .wait_stat("wasmcustom.weir_decisions_total.rule.r.outcome.ban", SOON, |count| count >= 3)
+        .await
+        .unwrap();
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_vm_keeps_the_ban() {
+    let faulty = with(config(&[banning("10m", "24h")]), json!({ "test_faults": true }));
+    let region = Region::start(1, EnvoyOptions::default(), &faulty).await;
+    let envoy = region.envoy();
+    until_banned(envoy, "mallory").await;
+    // What a worker has decided it writes down on its next tick.
+    let counted = async || vm_reloads(envoy).await > 0;
+    envoy
+        .wait_stat("wasmcustom.weir_decisions_total.rule.r.outcome.ban", SOON, |bans| bans > 0)
+        .await
+        .unwrap();
+    assert_eq!(envoy.send(get_as("x").header("x-weir-fault", "panic")).await.unwrap().status, 503);
+    let again = async || ask(envoy, "x").await.status == 200;
+    wait::until("another VM serves", SOON, again).await.unwrap();
+    assert!(banned_for(&ask(envoy, "mallory").await).is_some());
+    wait::until("it was another VM", SOON, counted).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_envoys_of_a_region_count_denials_together() {
+    let region = Region::start(2, EnvoyOptions::default(), &config(&[banning("10m", "24h")])).await;
+    let [one, other] = &region.envoys[..] else { panic!("two Envoys") };
+    while ask(one, "mallory").await.status == 200 {}
+    for _ in 1..DENIALS - 2 {
+        assert!(banned_for(&ask(one, "mallory").await).is_none());
+    }
+    region.settles_at("~r", "mallory", DENIALS - 2).await;
+    let (seconds, denials) = until_banned(other, "mallory").await;
+    println!("after {denials} denials of its own, for {seconds} s");
+    assert!(denials < DENIALS, "{denials} alone would have been too few");
+    assert!(banned_for(&ask(other, "mallory").await).is_some());
+    assert_eq!(ask(other, "alice").await.status, 200);
+    region.is_sound().await;
+}
