@@ -5,16 +5,17 @@
 use anyhow::{Context, ensure};
 use http_body_util::Empty;
 use hyper::body::Bytes;
-use hyper::client::conn::http1::handshake;
 use hyper::header::HOST;
 use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
+use weir_aggregator::exchange::exchange;
 
 const PAGE: &str = "/readyz";
+/// The answer is a few words.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// An aggregator that is well answers in a millisecond; whoever runs checks gives up after some seconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -33,15 +34,9 @@ pub async fn run(admin_listen: &str) -> anyhow::Result<()> {
 async fn ask(admin_listen: &str) -> anyhow::Result<StatusCode> {
     let listens = lookup_host(admin_listen).await?.next().context("the name has no address")?;
     let stream = TcpStream::connect(reachable(listens)).await?;
-    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
     let request = Request::get(PAGE).header(HOST, admin_listen).body(Empty::<Bytes>::new())?;
-    tokio::select! {
-        response = sender.send_request(request) => Ok(response?.status()),
-        ended = connection => {
-            ended?;
-            anyhow::bail!("the connection ended without an answer")
-        }
-    }
+    let (status, _) = exchange(stream, request, MAX_ANSWER_BYTES).await?;
+    Ok(status)
 }
 
 /// Who listens everywhere also listens on this machine.

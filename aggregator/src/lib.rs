@@ -15,7 +15,7 @@
 //! 11. [`listen`], [`tls`]: connections and certificates of all doors; [`hosts`]: the names they may be called by;
 //!     [`follow`]: files that change.
 //! 12. [`control`]: live control, from the database to every filter.
-//! 13. [`window`]: what there is to see; [`admin`]: health, readiness, [`metrics`], the page; [`terminal`]: the same as text.
+//! 13. [`window`]: what there is to see; [`admin`]: health, readiness, [`metrics`], the page; [`terminal`]: the same as text, asked for by [`exchange`].
 //! 14. [`telemetry`]: spans, for those who ask for them; [`request_log`]: request ids in the log.
 //! 15. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
 //!
@@ -31,6 +31,7 @@ pub mod database;
 pub mod descriptors;
 pub mod doors;
 pub mod exact;
+pub mod exchange;
 pub mod follow;
 pub mod global;
 pub mod grpc;

@@ -6,12 +6,10 @@ use super::arguments::Server;
 use super::trust::secured;
 
 use anyhow::{Context, bail};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Uri};
-use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use std::time::Duration;
@@ -19,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_aggregator::admin::text::encode;
+use weir_aggregator::exchange::{self, ExchangeError};
 
 /// How long an answer may take; the server gives up before.
 const WITHIN: Duration = Duration::from_secs(15);
@@ -28,7 +27,7 @@ const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 /// Asks, and takes the answer, or says why there is none.
 pub async fn ask(server: &Server, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
     let url = &server.server;
-    let answered = timeout(WITHIN, exchange(server, method, path, body)).await;
+    let answered = timeout(WITHIN, connect_and_send(server, method, path, body)).await;
     answered.unwrap_or_else(|_| bail!("{url} does not answer; see --server or WEIR_SERVER"))
 }
 
@@ -39,7 +38,7 @@ pub fn with_query(path: &str, pairs: &[(&str, String)]) -> String {
     if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
 }
 
-async fn exchange(
+async fn connect_and_send(
     server: &Server,
     method: Method,
     path: &str,
@@ -87,24 +86,18 @@ async fn send(
     request: Request<Full<Bytes>>,
     unanswered: impl FnOnce() -> String,
 ) -> anyhow::Result<Value> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let driver = tokio::spawn(connection);
-    let answered = async {
-        let (head, body) = sender.send_request(request).await.with_context(unanswered)?.into_parts();
-        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("the answer broke off: {error}"))?.to_bytes();
-        let value: Option<Value> = serde_json::from_slice(&body).ok();
-        match (head.status.is_success(), value) {
-            (true, Some(value)) => Ok(value),
-            (_, value) => {
-                let message = value.as_ref().and_then(|value| value["error"]["message"].as_str());
-                bail!("{}", message.unwrap_or("the answer is not one of an aggregator's HTTP door"))
-            }
-        }
+    let (status, body) = match exchange::exchange(stream, request, MAX_ANSWER_BYTES).await {
+        Err(ExchangeError::Unanswered(error)) => return Err(error).with_context(unanswered),
+        answered => answered?,
     };
-    let answer = answered.await;
-    driver.abort();
-    answer
+    let value: Option<Value> = serde_json::from_slice(&body).ok();
+    match (status.is_success(), value) {
+        (true, Some(value)) => Ok(value),
+        (_, value) => {
+            let message = value.as_ref().and_then(|value| value["error"]["message"].as_str());
+            bail!("{}", message.unwrap_or("the answer is not one of an aggregator's HTTP door"))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,11 +3,10 @@
 //! Leaves to others: what is asked, and what the answers mean.
 
 use super::TerminalError;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::Request;
+use crate::exchange::exchange;
+use http_body_util::Empty;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper::{Request, StatusCode};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -57,7 +56,7 @@ impl Client {
         let text =
             String::from_utf8(body.to_vec()).map_err(|_| TerminalError::Foreign(self.server.clone()))?;
         match status {
-            200 => Ok(text),
+            StatusCode::OK => Ok(text),
             _ => Err(self.refused(&text)),
         }
     }
@@ -71,19 +70,12 @@ impl Client {
         }
     }
 
-    async fn ask(&self, path: &str) -> Result<(u16, Bytes), String> {
+    async fn ask(&self, path: &str) -> Result<(StatusCode, Bytes), String> {
         let said = |error: &dyn std::error::Error| error.to_string();
         let socket = TcpStream::connect(&self.authority).await.map_err(|error| said(&error))?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(socket)).await.map_err(|error| said(&error))?;
-        let connection = tokio::spawn(connection);
         let request = Request::get(path).header("host", &self.authority).body(Empty::<Bytes>::new());
         let request = request.map_err(|error| said(&error))?;
-        let answer = sender.send_request(request).await.map_err(|error| said(&error))?;
-        let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
-        connection.abort();
-        Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
+        exchange(socket, request, MAX_ANSWER_BYTES).await.map_err(|error| said(&error))
     }
 }
 
