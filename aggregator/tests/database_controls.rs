@@ -6,7 +6,7 @@ use database_support::{NOW, Scene, Store, WITHIN, run};
 use std::time::Duration;
 use weir_aggregator::database::{
     Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC_OF_WORKSPACE,
-    MAX_OF_WORKSPACE, StoredControl, Wish,
+    MAX_OF_WORKSPACE, PlaceFilter, StoredControl, Wish,
 };
 use weir_core::control::book::{Book, Edition};
 use weir_core::control::{Effect, MAX_CONTROLS, Slot, Target, Who, parse_network};
@@ -94,6 +94,10 @@ fn in_force(book: &Book) -> Vec<String> {
     frame.entries.into_iter().map(|entry| entry.identifier + &entry.network).collect()
 }
 
+fn within(place: PlaceFilter) -> ControlFilter {
+    ControlFilter { place, ..Default::default() }
+}
+
 async fn listed(database: &Database, filter: ControlFilter) -> Vec<StoredControl> {
     database.controls(&ControlFilter { limit: 100, ..filter }, NOW, WITHIN).await.unwrap()
 }
@@ -121,12 +125,12 @@ async fn what_was_said_is_read_and_audited(store: &Store) {
     assert!(read(&b, &mut book, NOW).await);
     assert_eq!(in_force(&book), ["alice|*", "10.0.0.0/8", "alice|*"]);
 
-    let banned =
-        ControlFilter { identifier: "alice|*".into(), slot: Some(Slot::Override), ..Default::default() };
+    let alice = PlaceFilter { identifier: "alice|*".into(), ..Default::default() };
+    let banned = ControlFilter { place: alice.clone(), slot: Some(Slot::Override), ..Default::default() };
     assert_eq!(listed(&b, banned).await, std::slice::from_ref(&second));
-    assert_eq!(listed(&b, ControlFilter { workspace: "W".into(), ..Default::default() }).await, []);
+    assert_eq!(listed(&b, within(PlaceFilter { workspace: "W".into(), ..Default::default() })).await, []);
     assert_eq!(
-        listed(&b, ControlFilter { network: "10.0.0.0/8".into(), ..Default::default() }).await.len(),
+        listed(&b, within(PlaceFilter { network: "10.0.0.0/8".into(), ..Default::default() })).await.len(),
         1
     );
     let after = ControlFilter { after: second.control.revision, ..Default::default() };
@@ -141,7 +145,7 @@ async fn what_was_said_is_read_and_audited(store: &Store) {
     assert!(read(&b, &mut book, NOW).await);
     assert_eq!(in_force(&book), ["10.0.0.0/8", "alice|*"]);
 
-    let filter = AuditFilter { identifier: "alice|*".into(), limit: 3, ..Default::default() };
+    let filter = AuditFilter { place: alice, limit: 3, ..Default::default() };
     let audit = a.control_audit(&filter, WITHIN).await.unwrap();
     let actions: Vec<(Action, Slot, &str)> =
         audit.iter().map(|entry| (entry.action, entry.slot, entry.region.as_str())).collect();

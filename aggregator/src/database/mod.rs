@@ -43,8 +43,8 @@ mod zones;
 pub use cleanup::Deleted;
 pub use controls::{
     Action, AuditFilter, Audited, Bound, Change, Changed, ControlFilter, MAX_AUTHOR_BYTES, MAX_AUTOMATIC,
-    MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE, MAX_PAGE, MAX_REASON_BYTES, News, StoredControl, Tidied,
-    Wish, said,
+    MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE, MAX_PAGE, MAX_REASON_BYTES, News, PlaceFilter,
+    StoredControl, Tidied, Wish, said,
 };
 pub use error::{DatabaseError, Reason};
 pub use history::{MAX_HISTORY_ROWS, Outcome, Transaction};

@@ -14,7 +14,7 @@ mod room;
 mod tidy;
 
 pub use change::{Change, Changed, Wish, said};
-pub use read::{Action, AuditFilter, Audited, ControlFilter, MAX_PAGE, News};
+pub use read::{Action, AuditFilter, Audited, ControlFilter, MAX_PAGE, News, PlaceFilter};
 pub use room::{Bound, MAX_AUTOMATIC, MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE};
 pub use tidy::Tidied;
 

@@ -31,9 +31,9 @@ pub struct News {
     pub bad: u64,
 }
 
-/// Which controls are asked for. What is empty or missing does not matter.
+/// Of whom something is said. What is empty does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ControlFilter {
+pub struct PlaceFilter {
     /// Whose limits.
     pub workspace: String,
     /// Of which namespace, or of which rule.
@@ -42,6 +42,13 @@ pub struct ControlFilter {
     pub identifier: String,
     /// As it is told.
     pub network: String,
+}
+
+/// Which controls are asked for. What is missing does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControlFilter {
+    /// Said of whom.
+    pub place: PlaceFilter,
     /// Of which slot.
     pub slot: Option<Slot>,
     /// Only those with a higher revision.
@@ -50,17 +57,11 @@ pub struct ControlFilter {
     pub limit: u32,
 }
 
-/// Which changes are asked for. What is empty does not matter.
+/// Which changes are asked for. What is empty or missing does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// Whose limits.
-    pub workspace: String,
-    /// Of which namespace, or of which rule.
-    pub scope: String,
-    /// Written as it was said.
-    pub identifier: String,
-    /// As it is told.
-    pub network: String,
+    /// Of what was said of whom.
+    pub place: PlaceFilter,
     /// By whom.
     pub author: String,
     /// Only those before this number.
@@ -221,9 +222,9 @@ impl Work for List<'_> {
     type Output = Vec<StoredControl>;
 
     async fn run(&mut self, connection: &mut Connection) -> Result<Vec<StoredControl>, DatabaseError> {
-        let ControlFilter { workspace, scope, identifier, network, slot, after, limit } = self.filter;
+        let ControlFilter { place, slot, after, limit } = self.filter;
         let slot = Arg::Int(slot.map_or(0, super::slot_number));
-        let mut args = twice([workspace, scope, identifier, network]);
+        let mut args = place.args();
         args.extend([slot, slot, Arg::Int(*after), Arg::Int(self.now.0), Arg::Int((*limit).into())]);
         let mut found = Vec::new();
         connection.each(LIST, &args, |row| found.extend(read_row(row))).await?;
@@ -239,13 +240,21 @@ impl Work for Audit<'_> {
     type Output = Vec<Audited>;
 
     async fn run(&mut self, connection: &mut Connection) -> Result<Vec<Audited>, DatabaseError> {
-        let AuditFilter { workspace, scope, identifier, network, author, before, limit } = self.filter;
+        let AuditFilter { place, author, before, limit } = self.filter;
         let before = before.unwrap_or(u64::MAX).min(i64::MAX.cast_unsigned());
-        let mut args = twice([workspace, scope, identifier, network, author]);
+        let mut args = place.args();
+        args.extend(twice([author]));
         args.extend([Arg::Int(before), Arg::Int((*limit).into())]);
         let mut found = Vec::new();
         connection.each(AUDIT, &args, |row| found.extend(read_audited(row))).await?;
         Ok(found)
+    }
+}
+
+impl PlaceFilter {
+    /// For [`in_place`].
+    fn args(&self) -> Vec<Arg<'_>> {
+        twice([&self.workspace, &self.scope, &self.identifier, &self.network])
     }
 }
 
@@ -281,18 +290,27 @@ fn read_audited(row: &Row<'_>) -> Option<Audited> {
 const EDITION: &str = "SELECT life, revision, floor FROM weir_control_edition WHERE id = 1";
 /// What is newer: revision.
 const NEWER: &str = select!("WHERE revision > ? ORDER BY revision");
-/// What is in force: each condition twice, revision, now, most rows.
-const LIST: &str = select!(
-    "WHERE (LENGTH(?) = 0 OR workspace = ?) AND (LENGTH(?) = 0 OR scope = ?) AND (LENGTH(?) = 0 OR identifier = ?)
-       AND (LENGTH(?) = 0 OR network = ?) AND (? = 0 OR slot = ?) AND revision > ?
-       AND deleted = 0 AND (expires_at = 0 OR expires_at > ?)
+
+/// The condition of a [`PlaceFilter`].
+macro_rules! in_place {
+    () => {
+        "WHERE (LENGTH(?) = 0 OR workspace = ?) AND (LENGTH(?) = 0 OR scope = ?)
+           AND (LENGTH(?) = 0 OR identifier = ?) AND (LENGTH(?) = 0 OR network = ?) "
+    };
+}
+
+/// What is in force: place, slot twice, revision, now, most rows.
+const LIST: &str = concat!(
+    select!(""),
+    in_place!(),
+    "AND (? = 0 OR slot = ?) AND revision > ? AND deleted = 0 AND (expires_at = 0 OR expires_at > ?)
      ORDER BY revision LIMIT ?"
 );
-/// Changes: each condition twice, number, most rows.
-const AUDIT: &str = "
-SELECT id, created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot,
-       revision, was, is_now, reason
-FROM weir_control_audit
-WHERE (LENGTH(?) = 0 OR workspace = ?) AND (LENGTH(?) = 0 OR scope = ?) AND (LENGTH(?) = 0 OR identifier = ?)
-  AND (LENGTH(?) = 0 OR network = ?) AND (LENGTH(?) = 0 OR author = ?) AND id < ?
-ORDER BY id DESC LIMIT ?";
+/// Changes: place, author twice, number, most rows.
+const AUDIT: &str = concat!(
+    "SELECT id, created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot,
+            revision, was, is_now, reason
+     FROM weir_control_audit ",
+    in_place!(),
+    "AND (LENGTH(?) = 0 OR author = ?) AND id < ? ORDER BY id DESC LIMIT ?"
+);

@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 use weir_core::control::book::MAX_KEPT;
-use weir_core::control::{Control, Effect, MAX_CONTROLS};
+use weir_core::control::{Control, MAX_CONTROLS, Target};
 use weir_core::time::UnixMs;
 
 /// Longest body of a `PUT`.
@@ -61,7 +61,7 @@ impl Default for Desk {
 /// `GET /v1/overrides?…`
 pub(super) async fn list(door: &HttpDoor, query: &str, caller: &Caller) -> Result<Value, Problem> {
     let mut filter = parse_list(query)?;
-    filter.workspace = workspace(caller, Some(&filter.workspace))?;
+    filter.place.workspace = workspace(caller, Some(&filter.place.workspace))?;
     let (global, _turn, within) = door.turn().await?;
     let found = global.database.controls(&filter, door.shared.now(), within).await;
     let found = found.map_err(|error| door.overrides.away(&error))?;
@@ -75,7 +75,7 @@ pub(super) async fn list(door: &HttpDoor, query: &str, caller: &Caller) -> Resul
 /// `GET /v1/overrides/audit?…`
 pub(super) async fn audit(door: &HttpDoor, query: &str, caller: &Caller) -> Result<Value, Problem> {
     let mut filter = parse_audit(query)?;
-    filter.workspace = workspace(caller, Some(&filter.workspace))?;
+    filter.place.workspace = workspace(caller, Some(&filter.place.workspace))?;
     let (global, _turn, within) = door.turn().await?;
     let found = global.database.control_audit(&filter, within).await;
     let found = found.map_err(|error| door.overrides.away(&error))?;
@@ -96,31 +96,20 @@ pub(super) async fn put(door: &HttpDoor, body: &mut Incoming, caller: &Caller) -
     let control = Control { target, effect: asked.effect, expires, revision: 0 };
     control.check().map_err(|error| parse::explain(&error, asked.effect))?;
     let wish = Wish::Set(asked.effect, expires);
-    change(door, Change { target: control.target, wish, reason: asked.reason, ..whose(caller) }).await
+    change(door, by(caller, control.target, wish, asked.reason)).await
 }
 
 /// `DELETE /v1/overrides?…`
 pub(super) async fn delete(door: &HttpDoor, query: &str, caller: &Caller) -> Result<Value, Problem> {
     let (place, slot, reason) = parse_delete(query)?;
     let target = place.target(workspace(caller, place.workspace.as_deref())?);
-    change(door, Change { target, wish: Wish::Delete(slot), reason, ..whose(caller) }).await
+    change(door, by(caller, target, Wish::Delete(slot), reason)).await
 }
 
-/// Everything but what is changed.
-fn whose(caller: &Caller) -> Change {
-    let name = if caller.name.is_empty() { ANYBODY } else { &caller.name };
-    Change {
-        target: weir_core::control::Target {
-            workspace: String::new(),
-            scope: String::new(),
-            who: weir_core::control::Who::Rule,
-            window_ms: None,
-        },
-        wish: Wish::Delete(Effect::Exempt.slot()),
-        reason: String::new(),
-        author: name.to_owned(),
-        automatic: None,
-    }
+/// A change that the caller makes.
+fn by(caller: &Caller, target: Target, wish: Wish, reason: String) -> Change {
+    let author = if caller.name.is_empty() { ANYBODY } else { &caller.name };
+    Change { target, wish, reason, author: author.to_owned(), automatic: None }
 }
 
 async fn change(door: &HttpDoor, change: Change) -> Result<Value, Problem> {

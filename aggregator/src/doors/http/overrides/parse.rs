@@ -7,7 +7,7 @@ use super::super::problem::Problem;
 use super::super::value::Value;
 use super::{LATEST, wrong};
 use crate::admin::query::decode;
-use crate::database::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES};
+use crate::database::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES, PlaceFilter};
 use std::ops::RangeInclusive;
 use weir_core::control::{ControlError, Effect, MAX_PATTERN_BYTES, Slot, Target, Who, parse_network};
 use weir_core::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
@@ -257,14 +257,10 @@ pub fn parse_list(query: &str) -> Result<ControlFilter, Problem> {
     let mut filter = ControlFilter { limit: DEFAULT_PAGE, ..ControlFilter::default() };
     each(query, |name, value| {
         match name {
-            "workspace" => filter.workspace = value,
-            "namespace" | "rule" => filter.scope = value,
-            "identifier" => filter.identifier = value,
-            "network" => filter.network = network_of(&value)?,
             "kind" => filter.slot = Some(slot_of(&value)?),
             "after" => filter.after = number(name, &value, 0..=i64::MAX.cast_unsigned())?,
             "limit" => filter.limit = page(&value)?,
-            _ => return Err(no_such(name)),
+            _ => narrow(&mut filter.place, name, value)?,
         }
         Ok(())
     })?;
@@ -276,18 +272,25 @@ pub fn parse_audit(query: &str) -> Result<AuditFilter, Problem> {
     let mut filter = AuditFilter { limit: DEFAULT_PAGE, ..AuditFilter::default() };
     each(query, |name, value| {
         match name {
-            "workspace" => filter.workspace = value,
-            "namespace" | "rule" => filter.scope = value,
-            "identifier" => filter.identifier = value,
-            "network" => filter.network = network_of(&value)?,
             "author" => filter.author = value,
             "before" => filter.before = Some(number(name, &value, 1..=u64::MAX)?),
             "limit" => filter.limit = page(&value)?,
-            _ => return Err(no_such(name)),
+            _ => narrow(&mut filter.place, name, value)?,
         }
         Ok(())
     })?;
     Ok(filter)
+}
+
+fn narrow(place: &mut PlaceFilter, name: &str, value: String) -> Result<(), Problem> {
+    match name {
+        "workspace" => place.workspace = value,
+        "namespace" | "rule" => place.scope = value,
+        "identifier" => place.identifier = value,
+        "network" => place.network = network_of(&value)?,
+        _ => return Err(no_such(name)),
+    }
+    Ok(())
 }
 
 /// What is wrong with a control, as a field of the body.

@@ -118,12 +118,10 @@ fn queries() {
     }
     let list = parse_list("namespace=n&kind=reset&after=7&limit=9&network=10.1.2.3%2F8").unwrap();
     let expected = ControlFilter {
-        scope: "n".into(),
-        network: "10.0.0.0/8".into(),
+        place: PlaceFilter { scope: "n".into(), network: "10.0.0.0/8".into(), ..PlaceFilter::default() },
         slot: Some(Slot::Reset),
         after: 7,
         limit: 9,
-        ..ControlFilter::default()
     };
     assert_eq!(list, expected);
     let audit = parse_audit("author=ann&before=3").unwrap();
