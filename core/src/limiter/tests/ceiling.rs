@@ -140,7 +140,7 @@ proptest! {
         limit in prop_oneof![Just(1u64), Just(9), Just(600)]
     ) {
         let mut world = if connected { World::connected(1, 4) } else { World::alone(1, 4) };
-        world.latency = (0, 8);
+        world.latency = (1, 8);
         let mut run = Run::new(world, ceiling_key("k", WINDOW), limit);
         let mut living = std::vec![true; 4];
         for step in steps {

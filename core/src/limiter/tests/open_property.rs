@@ -85,7 +85,7 @@ struct Run {
 impl Run {
     fn of(steps: &[Step], connected: bool) -> Run {
         let mut world = if connected { World::connected(1, 4) } else { World::alone(1, 4) };
-        world.latency = (0, 3);
+        world.latency = (1, 3);
         let keys = keys(2, WINDOW);
         let mut run = Run { world, keys, settled: BTreeMap::new(), flights: Vec::new(), lost: Vec::new() };
         steps.iter().for_each(|step| run.take(step));
