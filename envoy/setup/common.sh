@@ -35,11 +35,20 @@ apt_install() {
         sudo -n true 2>/dev/null || return 1
         sudo=(sudo -n)
     fi
-    local install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive
-        apt-get -qq -y --no-install-recommends --no-remove install "$@")
+    local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq
+        -o DPkg::Lock::Timeout=300 -o Acquire::Retries=5)
+    local install=("${apt[@]}" -y --no-install-recommends --no-remove install "$@") pause
     say "installing $* with apt-get"
-    "${install[@]}" </dev/null >&2 2>/dev/null && return
-    "${sudo[@]}" apt-get -qq update </dev/null >&2 && "${install[@]}" </dev/null >&2
+    {
+        # The lists have a lock for which apt-get does not wait.
+        flock 8
+        "${install[@]}" </dev/null >&2 2>/dev/null && return
+        for pause in 5 20 0; do
+            "${apt[@]}" update </dev/null >&2 && "${install[@]}" </dev/null >&2 && return
+            sleep "$pause"
+        done
+        return 1
+    } 8<"$root/envoy/setup"
 }
 
 # pip_install REQUIREMENT DIR: into a folder of the project, complete or not at all.

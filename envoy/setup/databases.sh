@@ -43,7 +43,8 @@ build_mysql() {
     command -v mmdebstrap >/dev/null || apt_install mmdebstrap || return 1
     mkdir -p "$tools"
     say "unpacking MySQL from Debian's sid into $mysql_root"
-    if mmdebstrap --quiet --variant=essential --mode=root --aptopt='Acquire::Check-Valid-Until "false"' \
+    if mmdebstrap --quiet --variant=essential --mode=root \
+        --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Retries "5"' \
         --include=mysql-server-core,mysql-client-core,redis-server sid "$partial" "deb [trusted=yes] $(mirror) sid main" </dev/null >&2; then
         rm -rf "$mysql_root" && mv "$partial" "$mysql_root"
     else

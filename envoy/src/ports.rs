@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::hash::BuildHasher;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result};
@@ -44,11 +45,15 @@ pub fn free() -> Result<u16> {
 fn take_block() -> Result<(File, Range<u16>)> {
     let locks = std::env::temp_dir().join("weir-ports");
     fs::create_dir_all(&locks).with_context(|| locks.display().to_string())?;
+    // Everybody's, if it is ours.
+    let _ = fs::set_permissions(&locks, fs::Permissions::from_mode(0o1777));
     let blocks = (PORTS.end - PORTS.start) / BLOCK;
     let first = u16::try_from(RandomState::new().hash_one(()) % u64::from(blocks))?;
     for block in (first..blocks).chain(0..first) {
         let start = PORTS.start + block * BLOCK;
-        let lock = File::create(locks.join(start.to_string())).context("reserving ports")?;
+        let file = locks.join(start.to_string());
+        // One that somebody else made can be locked all the same.
+        let lock = File::open(&file).or_else(|_| File::create(&file)).context("reserving ports")?;
         if lock.try_lock().is_ok() {
             return Ok((lock, start..start + BLOCK));
         }
