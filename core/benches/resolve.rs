@@ -1,0 +1,114 @@
+//! What it costs to find what applies to a request, without any host, by what operators say live: nothing, exact
+//! identifiers, patterns, networks. One rule by a header with an address that is taken from the peer.
+//!
+//! Run with `cargo bench -p weir-core --bench resolve`. Deciding is `decide`'s.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use std::hint::black_box;
+use std::time::Duration;
+use weir_core::control::{Control, Controls, Effect, Target, Who, parse_network};
+use weir_core::rules::{Config, Lines, Live, Request, Scratch};
+use weir_core::time::UnixMs;
+use weir_core::wire;
+
+const NOW: UnixMs = UnixMs(1_700_000_040_000);
+const REQUESTS: usize = 10_000;
+
+/// A request with one header, of one of so many clients.
+struct Client {
+    key: Vec<u8>,
+    peer: Vec<u8>,
+}
+
+impl Client {
+    fn new(number: usize) -> Client {
+        let peer = format!("10.{}.{}.9:4000", number / 256 % 256, number % 256);
+        Client { key: format!("api-key-{number:08}").into(), peer: peer.into() }
+    }
+}
+
+impl Request for Client {
+    fn header(&self, name: &[u8]) -> Lines<'_> {
+        if name == b"x-api-key" { Lines::One(&self.key) } else { Lines::None }
+    }
+
+    fn for_each_header(&self, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
+
+    fn peer_address(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.peer);
+    }
+
+    fn metadata(&self, _: &[String], _: &mut Vec<u8>) -> bool {
+        false
+    }
+}
+
+/// So many controls, each about the client that `who` makes of a number.
+fn said(count: usize, effect: Effect, who: impl Fn(usize) -> Who) -> Controls {
+    let entry = |number: usize| {
+        let target =
+            Target { workspace: "acme".into(), scope: "requests".into(), who: who(number), window_ms: None };
+        let revision = number as u64 + 1;
+        Control { target, effect, expires: None, revision }.to_wire()
+    };
+    let mut controls = Controls::default();
+    controls.apply(&wire::Controls {
+        life: 1,
+        entries: (0..count).map(entry).collect(),
+        complete_through: count as u64 + 1,
+        from_scratch: true,
+        ..Default::default()
+    });
+    assert_eq!(controls.iter().count(), count);
+    controls
+}
+
+fn identifier(number: usize) -> Who {
+    Who::Identifier(format!("api-key-{number:08}"))
+}
+
+/// Distinct, and each of the clients meets at most one.
+fn pattern(number: usize) -> Who {
+    Who::Identifier(format!("api-*-{number:08}*"))
+}
+
+fn network(number: usize) -> Who {
+    Who::Network(parse_network(&format!("10.{}.{}.0/24", number / 256 % 256, number % 256)).unwrap())
+}
+
+fn resolve(c: &mut Criterion) {
+    let config = br#"{
+        "workspace": "acme",
+        "aggregator": { "cluster": "weir" },
+        "rules": [{
+            "name": "requests", "identifier": { "header": "x-api-key" }, "limit": 100, "window": "1m"
+        }]
+    }"#;
+    let config = Config::parse(config).unwrap();
+    let clients: Vec<Client> = (0..REQUESTS).map(Client::new).collect();
+    let cases = [
+        ("nothing", Controls::default()),
+        ("1 of another identifier", said(1, Effect::Limit(7), |_| Who::Identifier("somebody-else".into()))),
+        ("10k identifiers", said(10_000, Effect::Limit(7), identifier)),
+        ("10 patterns", said(10, Effect::Limit(7), pattern)),
+        ("100 patterns", said(100, Effect::Limit(7), pattern)),
+        ("1k patterns", said(1_000, Effect::Limit(7), pattern)),
+        ("1k networks", said(1_000, Effect::Exempt, network)),
+    ];
+    let mut group = c.benchmark_group("resolve");
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(20);
+    for (name, controls) in &cases {
+        let live = Live { controls: Some(controls), now: NOW };
+        let (mut scratch, mut next) = (Scratch::default(), 0);
+        group.bench_function(*name, |bench| {
+            bench.iter(|| {
+                next = (next + 6_113) % clients.len();
+                black_box(config.resolve(&clients[next], &live, &mut scratch).count())
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, resolve);
+criterion_main!(benches);
