@@ -4,7 +4,7 @@
 # Official images are pulled; where that is not possible, stand-ins are built (stand-ins.sh). Our own are made of what is
 # built here, by the last stages of the Dockerfiles: to compile in a container would take minutes more and test no more of
 # the compose file. Project, tags and ports are this run's own, and all that was made is removed at the end.
-# Exit code 3: there is no engine or no Compose here.
+# Exit code 3: there is no engine or no Compose here, or the images can be neither pulled nor stood in for.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 pull_seconds_max=120
@@ -14,6 +14,11 @@ work="$root/target/compose-test"
 export WEIR_TAG="$run" COMPOSE_PROJECT_NAME="$run"
 # Its stages are few and small, and it prints less.
 export DOCKER_BUILDKIT=0
+# Compose's first version gives up on the engine after a minute.
+export COMPOSE_HTTP_TIMEOUT=300
+# The limits of the file are of days: a day that ends while the test runs would begin them anew.
+day_seconds=86400
+test_seconds_max=360
 stand_ins=()
 
 leave_out() { say "left out: $1"; exit 3; }
@@ -28,12 +33,27 @@ else
     leave_out "there is neither docker compose nor docker-compose"
 fi
 
-# Two runs would remove each other's stand-ins.
-exec 9>"${TMPDIR:-/tmp}/weir-compose-test.lock"
+# Two runs would remove each other's stand-ins. A folder can be locked whoever made it.
+lock="${TMPDIR:-/tmp}/weir-compose-test"
+mkdir -p "$lock"
+exec 9<"$lock"
 flock 9
 
+# down PROJECT
+down() { $compose -f "$file" --project-name "$1" down --volumes --timeout 3; }
+
+# What runs that were killed have left: none but this one can live.
+remove_leftovers() {
+    local project
+    docker ps --all --format '{{.Label "com.docker.compose.project"}}' | { grep '^weir-test-' || true; } | sort -u |
+        while read -r project; do
+            say "removing what $project has left"
+            down "$project" </dev/null >/dev/null 2>&1 || true
+        done
+}
+
 clean_up() {
-    $compose -f "$file" --project-name "$run" down --volumes --timeout 3 >"$work/down.log" 2>&1 || cat "$work/down.log" >&2
+    down "$run" >"$work/down.log" 2>&1 || cat "$work/down.log" >&2
     docker rmi "weir-aggregator:$run" "weir-filter:$run" "weir-filter-installer:$run" "${stand_ins[@]}" >/dev/null 2>&1 || true
 }
 
@@ -96,14 +116,24 @@ cargo_build --quiet -p weir-aggregator
 cargo_build --quiet -p weir-envoy --bin weir-compose-test
 "$root/envoy/setup/filter.sh"
 trap clean_up EXIT
+remove_leftovers
 missing="$(missing_images)"
 if [[ -n "$missing" ]]; then
     # Word by word: names have no spaces.
-    mapfile -t stand_ins < <("$root/envoy/setup/stand-ins.sh" $missing)
-    [[ "${stand_ins[*]}" == "${missing//$'\n'/ }" ]] || die "not all stand-ins could be built." "Pull the images where you can, and run this again."
+    code=0
+    "$root/envoy/setup/stand-ins.sh" $missing >"$work/stand-ins" || code=$?
+    mapfile -t stand_ins <"$work/stand-ins"
+    ((code != 3)) || leave_out "the images can be neither pulled nor built of packages"
+    ((code == 0)) || die "not all stand-ins could be built." "Pull the images where you can, and run this again."
 fi
 own_images
 check_filter_image
 export WEIR_COMPOSE="$compose -f $file --project-name $run" WEIR_COMPOSE_PROJECT="$run"
+left=$((day_seconds - $(date +%s) % day_seconds))
+if ((left < test_seconds_max)); then
+    say "waiting $left s for the day to end"
+    sleep "$left"
+fi
 say "testing"
-target/debug/weir-compose-test
+# Without the lock: what outlives this script must not hold it.
+target/debug/weir-compose-test 9<&-

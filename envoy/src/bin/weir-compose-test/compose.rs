@@ -10,8 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 use weir_envoy::wait;
 
-/// Of one command; the longest starts everything.
+/// Of one command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
+/// Of the one that starts everything, a new database among it.
+const START_TIMEOUT: Duration = Duration::from_secs(600);
 const HEALTHY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One project of the compose file.
@@ -37,12 +39,13 @@ impl Compose {
 
     /// Starts everything, in the order of the file, and waits until it runs.
     pub async fn up(&self) -> Result<()> {
-        self.compose(&["up", "--detach", "--no-build"]).await
+        run(self.compose(&["up", "--detach", "--no-build"])?, START_TIMEOUT).await.map(drop)
     }
 
     /// Replaces a service's container by a new one.
     pub async fn recreate(&self, service: &str) -> Result<()> {
-        self.compose(&["up", "--detach", "--no-build", "--no-deps", "--force-recreate", service]).await
+        let recreate = ["up", "--detach", "--no-build", "--no-deps", "--force-recreate", service];
+        run(self.compose(&recreate)?, COMMAND_TIMEOUT).await.map(drop)
     }
 
     /// `docker pause`, `unpause`, `kill` or `start` of a service's container.
@@ -93,25 +96,25 @@ impl Compose {
         }
     }
 
-    async fn compose(&self, arguments: &[&str]) -> Result<()> {
+    fn compose(&self, arguments: &[&str]) -> Result<Command> {
         let (program, always) = self.command.split_first().context("no Compose was named")?;
         let mut command = Command::new(program);
         command.args(always).args(arguments).envs(self.variables.iter().map(|(name, value)| (name, value)));
-        run(command).await.map(drop)
+        Ok(command)
     }
 }
 
 async fn docker(arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("docker");
     command.args(arguments);
-    run(command).await
+    run(command, COMMAND_TIMEOUT).await
 }
 
-async fn run(mut command: Command) -> Result<String> {
+async fn run(mut command: Command, within: Duration) -> Result<String> {
     let said = format!("{:?}", command.as_std());
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(COMMAND_TIMEOUT, output).await;
-    let output = output.with_context(|| format!("{said} takes more than {COMMAND_TIMEOUT:?}"))??;
+    let output = tokio::time::timeout(within, output).await;
+    let output = output.with_context(|| format!("{said} takes more than {within:?}"))??;
     ensure!(output.status.success(), "{said}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

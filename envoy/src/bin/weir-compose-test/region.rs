@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use weir_envoy::http::{self, Request};
+use tokio::time::timeout;
+use weir_envoy::http::{self, Request, Response};
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{ports, wait};
 
@@ -22,6 +23,8 @@ const CONNECTED: Duration = Duration::from_secs(150);
 const AGREEMENT: Duration = Duration::from_secs(60);
 /// Until another region has heard: two beats of 12 s, a call of 10 s that was under way, a breaker that has to close.
 pub const HEARD: Duration = Duration::from_secs(90);
+/// Of one look at a part.
+const LOOK: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 8;
 /// One grant for each request under way, and as much again for those that waited before.
 const UNSPENT_MOST: u64 = 2 * CONNECTIONS as u64;
@@ -36,8 +39,10 @@ pub struct Region {
     aggregators: Vec<SocketAddr>,
     /// What passed, by key.
     book: RefCell<BTreeMap<String, u64>>,
-    /// Clients that asked while parts failed.
+    /// Clients for whom something may have been granted that they did not use.
     disturbed: RefCell<BTreeSet<String>>,
+    /// Questions about the slack that each Envoy had asked before the last requests.
+    asked: RefCell<BTreeMap<usize, u64>>,
 }
 
 impl Region {
@@ -59,6 +64,7 @@ impl Region {
             aggregators: publish("AGGREGATOR_#")?,
             book: RefCell::default(),
             disturbed: RefCell::default(),
+            asked: RefCell::default(),
         })
     }
 
@@ -73,6 +79,10 @@ impl Region {
         let targets: Vec<_> = envoys.iter().map(|number| self.envoys[*number]).collect();
         let request = Request::get("/").header("x-api-key", key);
         let sides = targets.len();
+        for number in envoys {
+            let asked = asked(self.envoy_admins[*number]).await.unwrap_or(0);
+            self.asked.borrow_mut().insert(*number, asked);
+        }
         let plan = LoadPlan::of(targets, CONNECTIONS, requests, move |number| {
             (usize::try_from(number).unwrap_or(0) % sides, request.clone())
         });
@@ -87,7 +97,7 @@ impl Region {
         Ok(passed)
     }
 
-    /// Parts fail while this client asks: a question may be granted whose answer gets lost, and nobody uses that grant.
+    /// Parts fail while this client asks, or its Envoys asked the region: what is granted may stay unused.
     pub fn disturb(&self, key: &str) {
         self.disturbed.borrow_mut().insert(key.to_owned());
     }
@@ -114,15 +124,14 @@ impl Region {
     }
 
     /// Waits until the aggregators hold exactly what passed here for this client: together, as each is told only of what its own Envoys
-    /// use, and each by itself past half the limit, of which all are told. At the limit, and where parts failed, they may hold a little
-    /// more: what was granted to a request that did not use it.
+    /// use, and each by itself past half the limit, of which all are told. At the limit, where parts failed, and where a slow machine had
+    /// Envoys ask before they had to, they may hold a little more: what was granted and not used.
     pub async fn agrees(&self, key: &str) -> Result<()> {
         let passed = self.passed(key);
-        let is_exact = passed < LIMIT && !self.disturbed.borrow().contains(key);
-        let most = if is_exact { passed } else { passed + UNSPENT_MOST };
         let agreed = async || {
             let Ok(views) = self.views(key).await else { return false };
             let whole = View::merged(&views).own();
+            let most = passed + if whole > passed { self.unused(key).await.unwrap_or(0) } else { 0 };
             (passed..=most).contains(&whole)
                 && (passed <= LIMIT / 2 || views.iter().all(|view| view.own() == whole))
         };
@@ -131,6 +140,18 @@ impl Region {
             bail!("{name}: {passed} passed for {key}, and the aggregators hold {views:?}");
         }
         Ok(())
+    }
+
+    /// How much may have been granted to this client's requests that none of them used.
+    async fn unused(&self, key: &str) -> Result<u64> {
+        let before = self.asked.borrow().clone();
+        for (number, before) in before {
+            if asked(self.envoy_admins[number]).await.is_ok_and(|now| now > before) {
+                self.disturb(key);
+            }
+        }
+        let is_exact = self.passed(key) < LIMIT && !self.disturbed.borrow().contains(key);
+        Ok(if is_exact { 0 } else { UNSPENT_MOST + self.unanswered().await? })
     }
 
     /// Waits until both aggregators count exactly what those of `other` hold of this client.
@@ -151,14 +172,39 @@ impl Region {
 
     /// Whether no aggregator counts anything that this client used in other regions.
     pub async fn has_heard_nothing(&self, key: &str) -> Result<bool> {
-        Ok(self.views(key).await?.iter().all(|view| view.others == 0))
+        let views = wait::until_some("both tell", AGREEMENT, async || Ok(self.views(key).await.ok())).await?;
+        Ok(views.iter().all(|view| view.others == 0))
+    }
+
+    /// Waits until both aggregators use their Redis.
+    pub async fn uses_redis(&self) -> Result<()> {
+        let used = async || {
+            for aggregator in &self.aggregators {
+                let parts = look(*aggregator, "/v1/parts").await.and_then(|answer| answer.json());
+                if !parts.is_ok_and(|parts| parts["redis"]["usable"] == true) {
+                    return false;
+                }
+            }
+            true
+        };
+        wait::until(&format!("{} uses its Redis", self.name), AGREEMENT, used).await
+    }
+
+    /// Questions of its Envoys, since these started, that the region did not answer in time: who asked decided alone.
+    pub async fn unanswered(&self) -> Result<u64> {
+        let mut sum = 0;
+        for admin in &self.envoy_admins {
+            let counts = async || Ok(unanswered(*admin).await.ok());
+            sum += wait::until_some("an Envoy tells", AGREEMENT, counts).await?;
+        }
+        Ok(sum)
     }
 
     async fn views(&self, key: &str) -> Result<Vec<View>> {
         let mut all = Vec::new();
         for aggregator in &self.aggregators {
             let path = format!("/v1/keys?workspace=demo&namespace=per-key&identifier={key}");
-            let answer = http::send(*aggregator, Request::get(&path)).await?;
+            let answer = look(*aggregator, &path).await?;
             all.push(if answer.status == 404 { View::default() } else { View::of(&answer.json()?) });
         }
         Ok(all)
@@ -168,7 +214,8 @@ impl Region {
     pub async fn database_failures(&self) -> Result<Vec<f64>> {
         let mut all = Vec::new();
         for aggregator in &self.aggregators {
-            all.push(database_failures(*aggregator).await?);
+            let failures = async || Ok(database_failures(*aggregator).await.ok());
+            all.push(wait::until_some("an aggregator tells", AGREEMENT, failures).await?);
         }
         Ok(all)
     }
@@ -223,15 +270,37 @@ impl View {
     }
 }
 
+/// An answer that does not come is an error, so that whoever waits looks again.
+async fn look(address: SocketAddr, path: &str) -> Result<Response> {
+    timeout(LOOK, http::send(address, Request::get(path))).await.context("no answer")?
+}
+
+async fn unanswered(admin: SocketAddr) -> Result<u64> {
+    let name = "weir_consult_results_total";
+    Ok(sum_of(admin, name, "result.timeout").await? + sum_of(admin, name, "result.broken").await?)
+}
+
+/// The statistics of an Envoy with this name and label, added up.
+async fn sum_of(admin: SocketAddr, name: &str, label: &str) -> Result<u64> {
+    let stats = look(admin, &format!("/stats?filter={name}")).await?.text();
+    let found = stats.lines().filter(|line| line.contains(label));
+    found.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
+}
+
+/// Questions that an Envoy asked because it had spent its slack.
+async fn asked(admin: SocketAddr) -> Result<u64> {
+    sum_of(admin, "weir_consults_total", "reason.slack").await
+}
+
 async fn streams_settled(admin: SocketAddr) -> Result<u64> {
-    let stats = http::send(admin, Request::get("/stats?filter=weir_streams_settled")).await?.text();
+    let stats = look(admin, "/stats?filter=weir_streams_settled").await?.text();
     let value = stats.lines().find_map(|line| line.strip_prefix("wasmcustom.weir_streams_settled: "));
     Ok(value.unwrap_or("0").trim().parse()?)
 }
 
 /// The metric says each operation and reason by itself.
 async fn database_failures(aggregator: SocketAddr) -> Result<f64> {
-    let text = http::send(aggregator, Request::get("/metrics")).await?.text();
+    let text = look(aggregator, "/metrics").await?.text();
     let failures = text.lines().filter_map(|line| line.strip_prefix("weir_ratelimit_origin_errors_total{"));
     let of_database = failures.filter(|line| DATABASE_CALLS.iter().any(|call| line.contains(call)));
     Ok(of_database.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
