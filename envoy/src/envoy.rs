@@ -165,7 +165,9 @@ impl Envoy {
     pub fn access_log(&self) -> Result<Vec<Value>> {
         let text = std::fs::read_to_string(self.folder.path().join("access.log"))
             .context("reading the access log")?;
-        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+        // The last line may be half written.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
     /// Everything that Envoy logged.

@@ -143,7 +143,8 @@ impl Process {
 
     fn is_paused(&self) -> Result<bool> {
         for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
-            let stat = std::fs::read_to_string(task?.path().join("stat"))?;
+            // A thread that has ended since does not stand still either; the next look does not find it.
+            let Ok(stat) = std::fs::read_to_string(task?.path().join("stat")) else { return Ok(false) };
             // The state follows the thread's name, which may hold spaces.
             if !stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T')) {
                 return Ok(false);

@@ -43,6 +43,7 @@ async fn a_page_is_used_and_looked_at() {
         assert_eq!(browser.run(dark, &[]).await.unwrap(), wanted);
     }
     browser.size(360, 740).await.unwrap();
+    browser.until("the page is as wide", "return innerWidth == 360").await.unwrap();
     assert_eq!(browser.run("return innerWidth + arguments[0]", &[json!(1)]).await.unwrap(), 361);
     let shot = std::fs::read(browser.screenshot("harness").await.unwrap()).unwrap();
     assert!(shot.starts_with(b"\x89PNG"));
