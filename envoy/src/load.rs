@@ -67,6 +67,8 @@ pub struct LoadReport {
     pub errors: u64,
     pub first_error: Option<String>,
     pub elapsed: Duration,
+    /// Requests answered with 200: their numbers, and when each was answered, from the load's begin on.
+    pub passed: Vec<(u64, Duration)>,
     latencies_us: Vec<u32>,
 }
 
@@ -92,6 +94,7 @@ impl LoadReport {
         }
         self.errors += other.errors;
         self.first_error = self.first_error.take().or(other.first_error);
+        self.passed.extend(other.passed);
         self.latencies_us.extend(other.latencies_us);
     }
 }
@@ -146,6 +149,9 @@ async fn send_until_done(plan: Arc<LoadPlan>, next: Arc<AtomicU64>, started: Ins
         match answer {
             Ok(response) => {
                 *report.statuses.entry(response.status).or_default() += 1;
+                if response.status == 200 {
+                    report.passed.push((number, started.elapsed()));
+                }
                 report.latencies_us.push(u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX));
             }
             Err(error) => {

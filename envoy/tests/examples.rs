@@ -261,7 +261,11 @@ impl Policy {
     async fn routed(name: &str, route: Route) -> Self {
         let file = repository().join("examples").join(name);
         check_config(&file);
-        let config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        for rule in config["rules"].as_array_mut().unwrap() {
+            // As long as a rule may wait: a busy machine holds up answers.
+            rule["consult_timeout"] = "1s".into();
+        }
         let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
         let options = EnvoyOptions {
             filter: Filter::Weir(Weir::new(binaries::filter().unwrap(), config)),
@@ -272,7 +276,9 @@ impl Policy {
         };
         let envoy = Envoy::start(options).await.unwrap();
         // One stream of the worker, one of the main thread.
-        envoy.wait_stat("wasmcustom.weir_streams_connected", SOON, |streams| streams == 2).await.unwrap();
+        for streams in ["wasmcustom.weir_streams_connected", "wasmcustom.weir_streams_settled"] {
+            envoy.wait_stat(streams, SOON, |streams| streams == 2).await.unwrap();
+        }
         Self { envoy, aggregator }
     }
 

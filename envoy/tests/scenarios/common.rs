@@ -3,11 +3,15 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 use weir_envoy::http::Request;
+use weir_envoy::load::LoadReport;
 use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, bootstrap, wait};
 
 /// Generous: a loaded machine is slow, and a condition that never comes true is rare.
 pub const SOON: Duration = Duration::from_secs(20);
+/// What a busy machine may at worst add to a single wait.
+pub const STALL: Duration = Duration::from_secs(5);
 /// The header that identifies clients in most scenarios.
 pub const KEY: &str = "x-key";
 
@@ -64,6 +68,27 @@ impl Region {
         }
     }
 
+    /// Waits until the region holds what passed of a load over so many connections that has reached a limit; returns how
+    /// much it holds.
+    pub async fn comes_to_hold(
+        &self,
+        namespace: &str,
+        identifier: &str,
+        passed: u64,
+        connections: usize,
+    ) -> u64 {
+        let mut seen = (0, 0);
+        let settled = async || {
+            seen = (self.total(namespace, identifier).await, unused_grants(&self.envoys, connections).await);
+            (passed..=passed + seen.1).contains(&seen.0)
+        };
+        if wait::until("the region settles", SOON, settled).await.is_err() {
+            let (total, unused) = seen;
+            panic!("{namespace}/{identifier} stands at {total}, not at {passed} and at most {unused} more");
+        }
+        seen.0
+    }
+
     /// Waits until the statistics hold every one of `decisions`: they are told in batches.
     pub async fn counted(&self, decisions: u64) {
         let counted = async || {
@@ -103,9 +128,11 @@ pub fn config(rules: &[Value]) -> Value {
     json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": rules })
 }
 
-/// A rule by [`KEY`] over a window in which nothing rolls over while the test runs.
+/// A rule by [`KEY`] over a window in which nothing rolls over while the test runs. It waits for the region as long as a rule
+/// may: a busy machine holds up an answer for longer than a request usually waits.
 pub fn rule(name: &str, limit: u64) -> Value {
-    json!({ "name": name, "identifier": { "header": KEY }, "limit": limit, "window": long_window() })
+    json!({ "name": name, "identifier": { "header": KEY }, "limit": limit, "window": long_window(),
+            "consult_timeout": "1s" })
 }
 
 /// `base` with the fields of `more`.
@@ -145,18 +172,71 @@ pub async fn settled(envoy: &Envoy) {
     envoy.wait_stat("wasmcustom.weir_streams_settled", SOON, |streams| streams == workers).await.unwrap();
 }
 
-/// How much more than what passed a region may hold that several aggregators serve: grants that were not used.
+/// How much more than what passed a region of several Envoys may hold: grants that were not used.
 ///
 /// A filter that waits no longer for an answer decides by what it knows; so does one that has learnt, before the answer
-/// came, that the others have reached the limit. Where it denies then, the grant counts all the same: no less is ever
-/// counted than passed, and at each moment at which a limit is reached at most as much more as requests were waiting for
-/// a word.
+/// came, that the others have reached the limit: what they use comes on a stream of its own. Where it denies then, the
+/// grant counts all the same: no less is ever counted than passed, and at each moment at which a limit is reached at most
+/// as much more as requests were waiting for a word.
+///
+/// Statistics are told in batches, so this grows for a moment after a load.
 pub async fn unused_grants(envoys: &[Envoy], connections: usize) -> u64 {
-    let mut most = connections as u64;
+    connections as u64 + unanswered(envoys).await
+}
+
+/// Questions for whose answers nobody waited to the end.
+pub async fn unanswered(envoys: &[Envoy]) -> u64 {
+    let mut sum = 0;
     for envoy in envoys {
-        most += sum_of(envoy, "wasmcustom.weir_consult_results_total.result.timeout").await;
+        for result in ["timeout", "broken"] {
+            sum += sum_of(envoy, &format!("wasmcustom.weir_consult_results_total.result.{result}")).await;
+        }
     }
-    most
+    sum
+}
+
+/// Whether of each client as much is counted as passed, but for [`unused_grants`]: each reaches its limit once.
+pub async fn all_counted(envoys: &[Envoy], connections: usize, passed: &[u64], totals: &[u64]) -> bool {
+    let pairs = || passed.iter().zip(totals);
+    let beyond: u64 = pairs().map(|(passed, total)| total.saturating_sub(passed + connections as u64)).sum();
+    passed.len() == totals.len()
+        && pairs().all(|(passed, total)| total >= passed)
+        && beyond <= unanswered(envoys).await
+}
+
+/// How much of a load passed of each of so many clients, and of all others; `client` tells whose a request was.
+pub fn passed_of(report: &LoadReport, clients: u64, client: impl Fn(u64) -> Option<u64>) -> (Vec<u64>, u64) {
+    let mut passed = vec![0; usize::try_from(clients).unwrap()];
+    let mut others = 0;
+    for (number, _) in &report.passed {
+        *client(*number).map_or(&mut others, |client| &mut passed[usize::try_from(client).unwrap()]) += 1;
+    }
+    (passed, others)
+}
+
+/// No request of a load waited for as long as something is away, and nearly all no longer than they may: each by itself
+/// can be held up by a busy machine, though not all of them again and again.
+pub fn assert_prompt(report: &LoadReport, may_wait: Duration) {
+    assert!(report.latency(0.95) < may_wait + Duration::from_millis(500), "{report:?}");
+    assert!(report.latency(1.0) < may_wait + STALL, "{report:?}");
+}
+
+/// Waits until so many requests have come.
+pub async fn came(envoy: &Envoy, requests: u64) {
+    envoy.wait_stat("http.ingress.downstream_rq_total", SOON, |came| came >= requests).await.unwrap();
+}
+
+/// Ends connections, and waits until Envoy knows.
+pub async fn leave(envoy: &Envoy, connections: Vec<TcpStream>) {
+    const LEFT: &str = "http.ingress.downstream_cx_destroy_remote";
+    let all = envoy.stat(LEFT).await.unwrap() + connections.len() as u64;
+    drop(connections);
+    envoy.wait_stat(LEFT, SOON, |left| left >= all).await.unwrap();
+}
+
+/// Waits until no request is under way any more.
+pub async fn idle(envoy: &Envoy) {
+    envoy.wait_stat("http.ingress.downstream_rq_active", SOON, |active| active == 0).await.unwrap();
 }
 
 /// Threads of an Envoy that hold a stream: its workers and the main thread.

@@ -14,7 +14,8 @@ use weir_envoy::{
 };
 
 use crate::common::{
-    KEY, Region, SOON, config, connected, filter, get_as, rule, sound, stats_of, sum_of, with,
+    KEY, Region, SOON, came, config, connected, filter, get_as, idle, leave, rule, sound, stats_of, sum_of,
+    with,
 };
 use crate::globe::Globe;
 use crate::sisters::{CONNECTIONS, Sisters, Wiring};
@@ -47,6 +48,28 @@ async fn timed(envoy: &Envoy, request: Request) -> (Response, Duration) {
     (answer, started.elapsed())
 }
 
+/// Asks a region that is silent, once for each case. `None` if this machine stood still: then waits end late, and streams early.
+async fn all_wait(config: &Value, cases: &[(&str, u64, u16, &str)]) -> Option<Region> {
+    let options = EnvoyOptions { access_log: true, ..EnvoyOptions::default() };
+    let mut region = Region::start(1, options, config).await;
+    region.aggregator.process().pause().await.unwrap();
+    let mut in_time = true;
+    for (path, timeout_ms, status, rule) in cases {
+        let (answer, waited) = timed(region.envoy(), Request::get(path).header(KEY, "a")).await;
+        println!("{path}: waited {waited:?}");
+        assert_eq!(
+            (answer.status, answer.header("x-ratelimit-undecided")),
+            (*status, Some(*rule)),
+            "{answer:?}"
+        );
+        assert_eq!(answer.header("x-ratelimit-limit"), None, "nothing is known: {answer:?}");
+        assert_eq!(answer.header("retry-after"), (*status == 429).then_some("1"));
+        let timeout = Duration::from_millis(*timeout_ms);
+        in_time &= waited >= timeout && waited < timeout + SLACK;
+    }
+    in_time.then_some(region)
+}
+
 /// A stream that is up and silent: every rule waits as long as it says and then has its say, and clients, operators and
 /// access logs are told that nothing was decided.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,23 +77,16 @@ async fn what_nobody_rules_is_left_to_each_rule() {
     let open = with(with(log("open", 9), at("/open")), json!({ "consult_timeout": "100ms" }));
     let open = with(open, json!({ "on_consult_failure": "allow" }));
     let wary = with(with(log("wary", 9), at("/wary")), json!({ "consult_timeout": "300ms" }));
-    let options = EnvoyOptions { access_log: true, ..EnvoyOptions::default() };
-    let mut region = Region::start(1, options, &on_allow(&[open, wary])).await;
-    region.aggregator.process().pause().await.unwrap();
+    let config = on_allow(&[open, wary]);
     let cases = [("/open", 100, 200, "open"), ("/wary", 300, 429, "wary")];
-    for (path, timeout_ms, status, rule) in cases {
-        let (answer, waited) = timed(region.envoy(), Request::get(path).header(KEY, "a")).await;
-        println!("{path}: waited {waited:?}");
-        assert_eq!(
-            (answer.status, answer.header("x-ratelimit-undecided")),
-            (status, Some(rule)),
-            "{answer:?}"
-        );
-        assert_eq!(answer.header("x-ratelimit-limit"), None, "nothing is known: {answer:?}");
-        assert_eq!(answer.header("retry-after"), (status == 429).then_some("1"));
-        let timeout = Duration::from_millis(timeout_ms);
-        assert!(waited >= timeout && waited < timeout + SLACK, "{path}: {waited:?}");
-    }
+    let mut attempts = 0;
+    let mut region = loop {
+        if let Some(region) = all_wait(&config, &cases).await {
+            break region;
+        }
+        attempts += 1;
+        assert!(attempts < 5, "never waited as long as it says");
+    };
     let written = async || region.envoy().access_log().unwrap().len() == 2;
     wait::until("the access log is written", SOON, written).await.unwrap();
     for (line, (_, _, status, rule)) in region.envoy().access_log().unwrap().iter().zip(cases) {
@@ -79,11 +95,11 @@ async fn what_nobody_rules_is_left_to_each_rule() {
         assert_eq!(line["details"] == "weir_undecided", status == 429, "{line}");
     }
     region.counted(2).await;
-    let timeouts = stats_of(region.envoy(), "wasmcustom.weir_ask_results_total.result.timeout").await;
-    assert_eq!(timeouts, [(String::new(), 2)]);
+    let timeouts = "wasmcustom.weir_ask_results_total.result.timeout";
+    region.envoy().wait_stat(timeouts, SOON, |timeouts| timeouts == 2).await.unwrap();
     for (_, _, _, rule) in cases {
         let name = format!("wasmcustom.weir_decisions_total.rule.{rule}.outcome.undecided");
-        assert_eq!(region.envoy().stat(&name).await.unwrap(), 1);
+        region.envoy().wait_stat(&name, SOON, |undecided| undecided == 1).await.unwrap();
     }
     // Once it has been silent for a while nobody waits for it any more.
     let unasked = async || {
@@ -148,21 +164,15 @@ async fn clients_that_leave_while_they_wait_harm_nobody() {
     }
     let staying = LoadPlan::of(vec![address], 4, 4, |_| (0, get_as("a")));
     let departures = async {
-        active(region.envoy(), 8).await;
-        drop(leaving);
-        active(region.envoy(), 4).await;
+        came(region.envoy(), 8).await;
+        leave(region.envoy(), leaving).await;
     };
     let (report, ()) = tokio::join!(load::run(staying), departures);
     let report = report.unwrap();
     assert_eq!((report.count(200), report.errors), (4, 0), "{report:?}");
-    active(region.envoy(), 0).await;
+    idle(region.envoy()).await;
     region.aggregator.process().resume().unwrap();
     region.is_sound().await;
-}
-
-/// Waits until so many requests are under way.
-async fn active(envoy: &Envoy, requests: u64) {
-    envoy.wait_stat("http.ingress.downstream_rq_active", SOON, |active| active == requests).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -233,9 +243,12 @@ async fn a_denied_flood_spares_redis() {
     wait::until("every request is counted", SOON, counted).await.unwrap();
     println!("{FLOOD} denied: {asks} asks, {spared} spared, {during} scripts in Redis, {report:?}");
     assert_eq!(report.count(429), FLOOD, "{report:?}");
-    // Each worker asks once for each of its connections, before it has heard of the first denial.
-    assert!(asks <= 4 + 4 * CONNECTIONS as u64, "{asks} asks");
-    assert!(during < FLOOD / 50, "{during} scripts");
+    // Each worker asks once for each of its connections, before it has heard of the first denial, and again now and then.
+    let seconds = report.elapsed.as_secs() + 1;
+    let again = 4 * (seconds / 5 + 1);
+    assert!(asks <= 4 + 4 * CONNECTIONS as u64 + again, "{asks} asks");
+    // The aggregators look after Redis all the time.
+    assert!(during < FLOOD / 50 + 40 * seconds, "{during} scripts");
     sisters.are_sound().await;
 }
 
@@ -250,7 +263,7 @@ async fn scripts(redis: &Redis) -> u64 {
 /// What a window denies is charged to no log, and what a log denies to no window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_and_logs_are_charged_together_or_not_at_all() {
-    let both = with(rule("window", 4), at("/both"));
+    let both = with(with(rule("window", 4), at("/both")), json!({ "on_consult_failure": "deny" }));
     let (sisters, _redis) = Sisters::start(Wiring::Crossed, &config(&[both, log("log", 10)])).await;
     let addresses: Vec<_> = sisters.envoys.iter().map(Envoy::address).collect();
     let run = async |path: &'static str| {

@@ -1,6 +1,6 @@
 //! The way between filters and their aggregator over mutual TLS.
 
-use crate::common::{SOON, config, connected, filter, get_as, rule, sound, total_in};
+use crate::common::{SOON, config, connected, filter, get_as, rule, settled, sound, total_in};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::path::{Path, PathBuf};
 use weir_envoy::bootstrap::UpstreamTls;
@@ -70,11 +70,15 @@ async fn filters_reach_their_aggregator_over_mutual_tls_and_only_with_a_certific
         Envoy::start(options).await.unwrap()
     };
     let (first, second) = (start(true).await, start(true).await);
-    connected(&first).await;
-    connected(&second).await;
+    for envoy in [&first, &second] {
+        connected(envoy).await;
+        settled(envoy).await;
+    }
     for _ in 0..5 {
         assert_eq!(first.send(get_as("a")).await.unwrap().status, 200);
     }
+    let told = async || total_in(&aggregator, "keys", "a").await == 5;
+    wait::until("the region knows", SOON, told).await.unwrap();
     let refused = async || second.send(get_as("a")).await.unwrap().status == 429;
     wait::until("the other Envoy hears of it", SOON, refused).await.unwrap();
     assert_eq!(total_in(&aggregator, "keys", "a").await, 5);
