@@ -274,7 +274,7 @@ fn rate_limit_service(service: &RateLimit) -> Value {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
         "domain": service.domain,
         // Envoy waits 20 ms if it is not told, which a busy machine exceeds.
-        "timeout": "1s",
+        "timeout": "10s",
         "failure_mode_deny": service.failure_mode_deny,
         "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
         "rate_limit_service": {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Proxy, bootstrap, ports, wait};
 
-use crate::common::{KEY, SOON, config, connected, filter, get_as, rule, sound, total_in};
+use crate::common::{KEY, SOON, STALL, config, connected, filter, get_as, rule, sound, total_in};
 
 const LIMIT: u64 = 200;
 const WORKERS: u32 = 3;
@@ -31,7 +31,9 @@ async fn passing(envoy: &Envoy, requests: u64) -> u64 {
     let plan = LoadPlan::new(envoy.address(), 8, requests, (KEY, "a"));
     let report = load::run(plan.rate(400.0)).await.unwrap();
     assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
-    assert!(report.latency(1.0) < Duration::from_secs(1), "{report:?}");
+    // Of a few requests, those that are under way in one bad moment are many.
+    assert!(report.latency(0.5) < Duration::from_millis(500), "{report:?}");
+    assert!(report.latency(1.0) < STALL, "{report:?}");
     report.count(200)
 }
 

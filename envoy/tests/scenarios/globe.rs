@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, SqliteConnection};
 use tempfile::TempDir;
 use weir_envoy::http::Request;
-use weir_envoy::load::{self, LoadPlan, LoadReport};
+use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{
     Aggregator, AggregatorOptions, DatabaseServer, Envoy, EnvoyOptions, Redis, RedisOptions, wait,
 };
@@ -19,7 +19,7 @@ use crate::common::{SOON, config, connected, filter, get_as, rule, settled, soun
 
 const CONNECTIONS: usize = 8;
 /// One publication and one import at the tests' cadence, with their jitter; and what a busy machine adds.
-const HEARD: Duration = Duration::from_millis(2 * 300 * 12 / 10 + 3_000);
+const HEARD: Duration = Duration::from_millis(2 * 300 * 12 / 10 + 9_000);
 
 /// Where regions meet.
 pub enum Globe {
@@ -223,13 +223,6 @@ pub async fn metric(aggregator: &Aggregator, name: &str) -> f64 {
     value.map_or(0.0, |value| value.parse().unwrap())
 }
 
-/// What passed, of a load in which no request may fail or wait.
-pub fn passed(report: &LoadReport, requests: u64, longest: Duration) -> u64 {
-    assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
-    assert!(report.latency(1.0) < longest, "{report:?}");
-    report.count(200)
-}
-
 /// Two regions, each of two Envoys and two aggregators around a Redis, keep one limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_regions_keep_one_limit() {
@@ -243,9 +236,9 @@ async fn two_regions_keep_one_limit() {
     b.comes_to_hold(b"x", (0, 60)).await;
     let heard = sent.elapsed();
     let there = b.sends(LIMIT, || get_as("x")).await;
-    assert!(there.abs_diff(LIMIT - 60) <= LIMIT / 20, "{there} passed there");
-    let counted = there..=there + unused_grants(&b.envoys, CONNECTIONS).await;
+    assert!(there <= LIMIT - 60 + LIMIT / 20, "{there} passed there");
     let agreed = async || {
+        let counted = there..=there + unused_grants(&b.envoys, CONNECTIONS).await;
         let rows = (globe.rows("a", b"x").await, globe.rows("b", b"x").await);
         let (in_a, in_b) = (a.hold(b"x").await, b.hold(b"x").await);
         println!("rows {rows:?}; a holds {in_a:?}, b {in_b:?}; {there} passed there");
@@ -254,6 +247,8 @@ async fn two_regions_keep_one_limit() {
         rows.0 == 60 && counted.contains(&rows.1) && known
     };
     wait::until("each has its own row, and all know both", SOON, agreed).await.unwrap();
+    let counted = globe.rows("b", b"x").await;
+    assert!(counted + LIMIT / 20 >= LIMIT - 60, "{there} passed there, {counted} are counted");
     for region in [&a, &b] {
         region.beats(2).await;
     }

@@ -9,18 +9,18 @@ use std::time::Duration;
 use tokio::time::sleep;
 use weir_envoy::load::LoadReport;
 
-use crate::common::{SOON, connected};
+use crate::common::{SOON, assert_prompt, connected};
 use crate::sisters::{
-    CLIENTS, LIMIT, PER_SECOND, SLACK, Sisters, TIMEOUT_MS, Wiring, assert_served, compared, limits,
-    load_while,
+    CLIENTS, LIMIT, PER_SECOND, Sisters, TIMEOUT_MS, Wiring, assert_served, compared, limits, load_while,
+    patient_limits,
 };
 
 const SECONDS: u64 = 8;
 /// When something goes wrong, and when it is whole again: amid the load, and amid what the limits leave.
 const FAULT: Duration = Duration::from_millis(1_000);
 const OUTAGE: Duration = Duration::from_millis(2_500);
-/// Once Redis is back, all are of one mind soon.
-const AGREEMENT: Duration = Duration::from_secs(5);
+/// Once Redis is back, all are of one mind within 5 s; the rest is for a busy machine.
+const AGREEMENT: Duration = Duration::from_secs(5 + 5);
 const EXACT: u64 = CLIENTS * LIMIT;
 
 const BREAKER: &str = "weir_aggregator_breaker_state{store=\"regional\"}";
@@ -29,18 +29,19 @@ const WIPES: &str = "weir_aggregator_store_wipes_total{store=\"regional\"}";
 /// What must hold after every fault: `most` may have passed, and whoever knows of it does so to the last request. An
 /// aggregator that was not there is told by Redis alone.
 async fn check(what: &str, sisters: &mut Sisters, report: &LoadReport, seconds: u64, most: u64) {
-    let passed = compared(report, seconds);
+    let each = compared(report, seconds);
+    let passed = each.iter().sum::<u64>();
     println!("{what}: {passed} of {EXACT} passed, {report:?}");
     assert_served(report, seconds);
-    let took = sisters.agree(passed).await;
+    let (took, counted) = sisters.agree(&each).await;
     println!("{what}: agreed {took:?} after the load");
-    assert!(passed >= EXACT, "{passed} of {EXACT} passed");
+    assert!(counted >= EXACT, "{passed} of {EXACT} passed, {counted} are counted");
     assert!(passed <= most, "{passed} passed, {EXACT} are allowed");
     assert!(took < AGREEMENT, "{took:?}");
     sisters.each_metric(BREAKER, |state| state == 0.0).await;
     sisters.all_deny().await;
     sisters.add_aggregator().await;
-    sisters.agree(passed).await;
+    sisters.agree(&each).await;
     sisters.are_sound().await;
 }
 
@@ -76,7 +77,7 @@ async fn redis_killed_while_envoys_know_both_aggregators() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_emptied_under_load() {
-    let (mut sisters, redis) = Sisters::start(Wiring::Apart, &limits()).await;
+    let (mut sisters, redis) = Sisters::start(Wiring::Apart, &patient_limits()).await;
     let fault = async {
         for _ in 0..3 {
             sleep(FAULT).await;
@@ -116,7 +117,7 @@ async fn redis_frozen_under_load_for_long() {
 /// Whoever it served goes to the other one; what it alone knew is told again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_aggregators_killed_for_good() {
-    let (mut sisters, _redis) = Sisters::start(Wiring::Crossed, &limits()).await;
+    let (mut sisters, _redis) = Sisters::start(Wiring::Crossed, &patient_limits()).await;
     let load = sisters.load(SECONDS);
     let fault = async {
         sleep(FAULT).await;
@@ -164,7 +165,7 @@ async fn check_restart(meanwhile: Option<&str>) {
 async fn an_envoy_is_rolled_under_load() {
     /// What passes between two reports of an Envoy, or is answered to nobody as it ends.
     const UNTOLD: u64 = PER_SECOND / 10;
-    let (mut sisters, _redis) = Sisters::start(Wiring::Apart, &limits()).await;
+    let (mut sisters, _redis) = Sisters::start(Wiring::Apart, &patient_limits()).await;
     let load = sisters.load_of_clients(SECONDS);
     let fault = async {
         sleep(FAULT).await;
@@ -175,7 +176,7 @@ async fn an_envoy_is_rolled_under_load() {
     let report = load_while(load, fault).await;
     let passed = report.count(200);
     assert_eq!(passed + report.count(429) + report.errors, PER_SECOND * SECONDS, "{report:?}");
-    assert!(report.latency(1.0) < Duration::from_millis(TIMEOUT_MS) + SLACK, "{report:?}");
+    assert_prompt(&report, Duration::from_millis(TIMEOUT_MS));
     let total = sisters.totals_agree().await;
     println!("rolled: {passed} passed, the region stands at {total}, {report:?}");
     assert!(total.abs_diff(passed) <= UNTOLD, "the region stands at {total}, but {passed} passed");

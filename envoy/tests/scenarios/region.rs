@@ -1,10 +1,11 @@
 //! Several Envoys of one region keep a limit together, and one that is started anew does not start from zero.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::json;
-use weir_envoy::EnvoyOptions;
 use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::{EnvoyOptions, wait};
 
 use crate::common::{Region, SOON, config, connected, get_as, rule, unix_ms, with};
 
@@ -15,10 +16,17 @@ fn side(number: u64) -> usize {
     usize::from((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
 }
 
+/// What two Envoys may differ from one limiter.
+fn margin(exact: u64) -> u64 {
+    (exact / 20).max(1)
+}
+
 /// Both Envoys together pass what one exact limiter would, within 5 %.
 fn assert_close(passed: u64, exact: u64) {
-    let off = passed.abs_diff(exact);
-    assert!(off <= (exact / 20).max(1), "{passed} passed, an exact limiter would have passed {exact}");
+    assert!(
+        passed.abs_diff(exact) <= margin(exact),
+        "{passed} passed, an exact limiter would have passed {exact}"
+    );
 }
 
 /// Sends twice the limit to two Envoys.
@@ -32,8 +40,12 @@ async fn check(limit: u64) {
     let consults = region.consults().await;
     println!("two Envoys, limit {limit}: {passed} passed with {consults} consults, {report:?}");
     assert_eq!(passed + report.count(429), 2 * limit, "{report:?}");
-    assert_close(passed, limit);
-    region.settles_at("r", "a", passed).await;
+    let counted = region.comes_to_hold("r", "a", passed, CONNECTIONS).await;
+    // What was granted and not used is nobody's any more.
+    assert!(
+        passed <= limit + margin(limit) && counted + margin(limit) >= limit,
+        "{passed}, {counted} counted"
+    );
     region.is_sound().await;
 }
 
@@ -107,9 +119,15 @@ async fn check_restart(end: End) {
     let first = region.envoys[0].address();
     let sent = |requests| LoadPlan::of(vec![first], CONNECTIONS, requests, |_| (0, get_as("a")));
     assert_eq!(load::run(sent(600).rate(PER_SECOND)).await.unwrap().count(200), 600);
+    let mut told = 600;
     match end {
         // It tells at its end what it has not told yet; Envoy does not always get that across.
         End::Graceful => {
+            let enough = async || {
+                told = region.total("r", "a").await;
+                told >= 500
+            };
+            wait::until("most is told", SOON, enough).await.unwrap();
             let ended = region.envoys[0].process().terminate(SOON).await.unwrap();
             assert!(ended.success(), "{ended}");
         }
@@ -124,7 +142,7 @@ async fn check_restart(end: End) {
     let report = load::run(sent(1_000)).await.unwrap();
     let passed = report.count(200);
     println!("started anew: {known} of 600 are known, {passed} passed, {report:?}");
-    assert!((500..=600).contains(&known), "more than what passes in two ticks is lost: {known} are known");
+    assert!((told..=600).contains(&known), "{told} were told, {known} are known");
     assert_close(passed, 1_000 - known);
     region.settles_at("r", "a", known + passed).await;
     let other = region.envoys[1].send(get_as("a")).await.unwrap();
@@ -146,12 +164,19 @@ async fn an_envoy_that_was_killed_does_not_start_from_zero() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envoy_killed_under_load_loses_a_moment_at_most() {
     const PER_SECOND: u64 = 400;
-    const LOST_MS: u64 = 500;
+    const LOST: Duration = Duration::from_millis(500);
     let mut region = Region::start(1, EnvoyOptions::default(), &config(&[rule("r", 1_000)])).await;
     let load = LoadPlan::of(vec![region.envoy().address()], CONNECTIONS, PER_SECOND, |_| (0, get_as("a")));
     let report = load::run(load.rate(PER_SECOND as f64)).await.unwrap();
     region.envoys[0].process().kill().unwrap();
-    let lost = report.count(200) - region.total("r", "a").await;
-    println!("killed under load: {lost} of {} lost", report.count(200));
-    assert!(lost <= PER_SECOND * LOST_MS / 1_000, "{lost}");
+    let safe = report.elapsed - LOST;
+    let last = report.passed.iter().filter(|(_, answered)| *answered > safe).count() as u64;
+    let mut lost = 0;
+    let told = async || {
+        lost = report.count(200) - region.total("r", "a").await;
+        lost <= last
+    };
+    let told = wait::until("all but the last is told", SOON, told).await;
+    println!("killed under load: {lost} of {} lost, {last} were the last", report.count(200));
+    told.unwrap();
 }
