@@ -1,10 +1,10 @@
 //! Random identifiers without end: memory stays bounded, and a known client gets no fresh limit by them.
 
 use serde_json::{Value, json};
-use weir_envoy::EnvoyOptions;
 use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::{EnvoyOptions, wait};
 
-use crate::common::{Region, config, get_as, rule, stats_of, with};
+use crate::common::{Region, SOON, config, get_as, rule, stats_of, with};
 
 const KNOWN: u64 = 20;
 const LIMIT: u64 = 3;
@@ -13,6 +13,10 @@ const TABLE_KEYS: u64 = 1_024 * 8;
 /// Of keys that found no room.
 const OVERFLOW_KEYS: u64 = 64;
 const GROWTH: u64 = 32 * 1024 * 1024;
+/// So many find room beside each other, however their places fall.
+const CHUNK: u64 = 3_000;
+const REQUESTS: &str = "http.ingress.downstream_rq_total";
+const DECISIONS: &str = "wasmcustom.weir_decisions_total";
 
 fn limits() -> Value {
     let rule = with(rule("r", LIMIT), json!({ "first_request": "trust" }));
@@ -30,6 +34,28 @@ async fn flood(region: &Region, requests: u64, salt: u64) -> u64 {
     println!("flood: {report:?}");
     assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
     report.count(429)
+}
+
+/// The same, no faster than the region acknowledges: what it has not acknowledged keeps its place in the table.
+async fn flood_that_is_told(region: &Region, requests: u64, salt: u64) -> u64 {
+    let mut refused = 0;
+    for chunk in 0..requests / CHUNK {
+        refused += flood(region, CHUNK, salt << 8 | chunk).await;
+        all_told(region).await;
+    }
+    refused
+}
+
+/// Waits until the region has acknowledged everything. Statistics are told in batches, all at once.
+async fn all_told(region: &Region) {
+    let asked = region.envoy().stat(REQUESTS).await.unwrap();
+    let told = async || {
+        let stats = region.envoy().stats().await.unwrap();
+        let decisions: u64 =
+            stats.iter().filter(|(name, _)| name.starts_with(DECISIONS)).map(|(_, count)| count).sum();
+        decisions >= asked && stats["wasmcustom.weir_report_queue"] == 0
+    };
+    wait::until("everything is acknowledged", SOON, told).await.unwrap();
 }
 
 async fn use_up(region: &Region) {
@@ -66,9 +92,9 @@ async fn a_flood_of_identifiers_frees_nobody() {
     let mut region = Region::start(1, options, &limits()).await;
     use_up(&region).await;
     // Once the table is full, nothing grows any more.
-    let mut refused = flood(&region, 15_000, 1).await;
+    let mut refused = flood_that_is_told(&region, 15_000, 1).await;
     let before = region.envoys[0].process().resident_bytes().unwrap();
-    refused += flood(&region, 60_000, 2).await;
+    refused += flood_that_is_told(&region, 60_000, 2).await;
     // What is reported makes room: newcomers hardly ever have to share what is set aside for a full table.
     assert!(refused < 750, "{refused} were refused");
     assert_eq!(fresh(&region).await, 0, "known clients got fresh limits");
