@@ -80,8 +80,9 @@ async fn a_reload_under_load_passes_no_more() {
     let (report, ()) = tokio::join!(load::run(plan), reloads);
     let report = report.unwrap();
     println!("reloaded under load: {} of {LIMIT} passed, {report:?}", report.count(200));
-    assert_eq!(report.count(200), LIMIT, "{report:?}");
-    assert_eq!(report.count(429) + report.errors, LIMIT, "{report:?}");
+    // Whose connection the listener before ends is charged and hears nothing.
+    assert!((LIMIT - report.errors..=LIMIT).contains(&report.count(200)), "{report:?}");
+    assert_eq!(report.count(200) + report.count(429) + report.errors, 2 * LIMIT, "{report:?}");
     region.settles_at("r", "a", LIMIT).await;
     region.is_sound().await;
 }
