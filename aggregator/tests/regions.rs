@@ -6,7 +6,7 @@
 mod common;
 mod database_support;
 
-use common::{DEADLINE, HOUR_MS, Peer, ShiftedClock, Weir, hello_frame};
+use common::{DEADLINE, HOUR_MS, Peer, ShiftedClock, Weir, clock, hello_frame};
 use database_support::{Scene, Store};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use weir_aggregator::admin::explain::explain;
 use weir_aggregator::admin::parts::parts;
 use weir_aggregator::admin::query::KeyQuery;
-use weir_aggregator::clock::{Clock, SystemClock};
+use weir_aggregator::clock::Clock;
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::serve::{Server, Settings};
 use weir_core::breaker::Policy;
@@ -65,15 +65,6 @@ async fn scenarios(store: &Store) {
     a_table_that_is_wiped_is_written_again(store).await;
     identifiers_stay_apart(store).await;
     who_starts_anew_knows_what_was_used(store).await;
-}
-
-/// A clock a minute after the full hour, so that no window of an hour rolls over within a test.
-fn clock() -> Arc<ShiftedClock> {
-    let now = SystemClock.now().0;
-    let start = (now / HOUR_MS + 1) * HOUR_MS + MINUTE_MS;
-    let clock = Arc::new(ShiftedClock::default());
-    clock.0.store((start - now).cast_signed(), Relaxed);
-    clock
 }
 
 fn cadence() -> Cadence {

@@ -85,7 +85,7 @@ async fn a_consult_that_cannot_be_judged_is_answered_without_a_view() {
 #[tokio::test]
 async fn pings_are_echoed_with_the_clock_and_the_live_origins() {
     let weir = start(None).await;
-    weir.clock.0.store(-86_400_000, Relaxed);
+    weir.clock.0.fetch_add(-86_400_000, Relaxed);
     let mut first = weir.join(1, false).await;
     let _second_of_the_same = weir.join(1, false).await;
     let other = weir.join(2, false).await;
@@ -131,7 +131,7 @@ async fn cells_that_are_over_leave_memory() {
     peer.send(weir.report(1, "dave", 1)).await;
     peer.next_with(|frame| frame.ack).await;
     assert_eq!(weir.server.shared().stats().keys, 1);
-    weir.clock.0.store(3 * 3_600_000, Relaxed);
+    weir.clock.0.fetch_add(3 * 3_600_000, Relaxed);
     common::until("the key is forgotten", || weir.server.shared().stats().keys == 0).await;
 }
 
@@ -168,7 +168,7 @@ async fn forgetting_many_keys_lets_others_have_their_turn() {
     let frame = FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() };
     shared.take(OriginId([1; 16]), frame).unwrap();
     assert_eq!(shared.stats().keys, MANY);
-    weir.clock.0.store(3 * HOUR_MS.cast_signed(), Relaxed);
+    weir.clock.0.fetch_add(3 * HOUR_MS.cast_signed(), Relaxed);
     let mut seen = Vec::new();
     let watched = async {
         while seen.last() != Some(&0) {

@@ -1,8 +1,8 @@
 //! A server on free ports and a real client for its streams. Nothing here waits without a deadline.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -38,6 +38,16 @@ impl Clock for ShiftedClock {
     }
 }
 
+/// A clock a minute after the full hour, so that no window of an hour rolls over within a test. All of a process agree.
+pub fn clock() -> Arc<ShiftedClock> {
+    const MINUTE_MS: u64 = 60_000;
+    static SHIFT: LazyLock<i64> = LazyLock::new(|| {
+        let now = SystemClock.now().0;
+        ((now / HOUR_MS + 1) * HOUR_MS + MINUTE_MS - now).cast_signed()
+    });
+    Arc::new(ShiftedClock(AtomicI64::new(*SHIFT)))
+}
+
 pub struct Weir {
     pub server: Server,
     pub clock: Arc<ShiftedClock>,
@@ -48,7 +58,7 @@ pub async fn start(token: Option<&str>) -> Weir {
 }
 
 pub async fn start_with(settings: Settings) -> Weir {
-    let clock = Arc::new(ShiftedClock::default());
+    let clock = clock();
     Weir { server: Server::start(settings, clock.clone()).await.unwrap(), clock }
 }
 
