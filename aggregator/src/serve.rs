@@ -50,8 +50,6 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 const SCHEMA_CHECK: Duration = Duration::from_secs(5);
 /// What connections get beyond the draining of their streams, to say goodbye.
 const GOODBYE: Duration = Duration::from_millis(500);
-/// What the regional store gets to take what was reported last.
-const LAST_REPLAY: Duration = Duration::from_millis(500);
 
 /// What the program is told to do.
 #[derive(Clone, Debug)]
@@ -287,7 +285,9 @@ impl Server {
             self.shared.stored().await;
             self.shared.stored().await;
         };
-        if timeout(LAST_REPLAY, told).await.is_err() {
+        let cadence =
+            self.shared.regional.as_ref().map_or_else(Cadence::default, |regional| regional.cadence);
+        if timeout(Duration::from_millis(cadence.last_replay_ms), told).await.is_err() {
             info!("the regional store does not take what was reported last");
         }
         if let (None, Some(global)) = (&self.shared.regional, &self.shared.global) {

@@ -28,6 +28,8 @@ pub struct Cadence {
     pub share_ms: u64,
     /// A replay that takes longer is given up, and all its cells wait again.
     pub replay_timeout_ms: u64,
+    /// At the end of the program: what the regional store gets to take what was reported last.
+    pub last_replay_ms: u64,
     /// Between two looks at the sentinels of the regional store, and between two tries while it is away.
     pub sentinel_ms: u64,
     /// Such a look that takes longer has failed.
@@ -56,6 +58,7 @@ impl Default for Cadence {
             replay_ms: 10,
             share_ms: 25,
             replay_timeout_ms: 2_000,
+            last_replay_ms: 500,
             sentinel_ms: 100,
             sentinel_timeout_ms: 250,
             heartbeat_ms: 1_000,
@@ -71,11 +74,12 @@ impl Default for Cadence {
 }
 
 impl Cadence {
-    /// For tests that wait for other regions: the same, but a beat each 300 ms.
+    /// For tests that wait for other regions: the same, but a beat each 300 ms, and an end that a busy machine keeps.
     pub fn for_tests() -> Cadence {
         let global_breaker = breaker::Policy { rest_ms: 400, ..Cadence::default().global_breaker };
         let (publish_ms, import_ms, hot_read_ms) = (300, 300, 500);
-        Cadence { publish_ms, import_ms, hot_read_ms, global_breaker, ..Cadence::default() }
+        let last_replay_ms = 10_000;
+        Cadence { publish_ms, import_ms, last_replay_ms, hot_read_ms, global_breaker, ..Cadence::default() }
     }
 }
 
