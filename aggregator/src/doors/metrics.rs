@@ -177,8 +177,9 @@ impl DoorMetrics {
     /// Counts files that had changed and are in force now, or cannot be used.
     pub fn files_read(&self, files: Files, usable: bool) {
         let (label, result) = (("files", files.word()), if usable { "ok" } else { "failed" });
-        self.files_read.get_or_create(&[label, ("result", result)]).inc();
+        // Whoever sees the count rise sees also what it says.
         self.files_stale.get_or_create(&[label]).set(i64::from(!usable));
+        self.files_read.get_or_create(&[label, ("result", result)]).inc();
     }
 
     /// The certificate in force ends at this second of Unix time, if that is known.
