@@ -18,25 +18,29 @@ use weir_core::region::exchange::BASE;
 use weir_core::wire::{Answer, Consult, Count, FilterFrame, Ping, Report, RuleTally, Tallies};
 use weir_envoy::{Proxy, Redis, RedisOptions, wait};
 
-/// What a busy machine may add to a wait.
-const SLACK: Duration = Duration::from_millis(500);
-/// What a consult may take that names no timeout.
-const CONSULT: Duration = Duration::from_millis(50);
 const BREAKER: &str = "weir_aggregator_breaker_state{store=\"regional\"}";
+const CONSULTS: &str = "weir_ratelimit_origin_operations_total{op=\"consult\"}";
+const WIPES: &str = "weir_aggregator_store_wipes_total{store=\"regional\"}";
+/// Longer than any test goes on, in milliseconds.
+const FOR_EVER: u32 = 3_600_000;
 
 async fn redis() -> Redis {
     Redis::start(RedisOptions::default()).await.unwrap()
 }
 
 /// An aggregator on a Redis.
-async fn on(url: &str) -> Weir {
+async fn on(url: &str, cadence: Cadence) -> Weir {
     let store = StoreOptions::parse(url, "test-region").unwrap();
-    start_with(Settings { store: Some(store), cadence: Cadence::for_tests(), ..settings() }).await
+    start_with(Settings { store: Some(store), cadence, ..settings() }).await
 }
 
 /// One that has found its Redis and read all of it.
 async fn ready(url: &str) -> Weir {
-    let weir = on(url).await;
+    ready_with(url, Cadence::for_tests()).await
+}
+
+async fn ready_with(url: &str, cadence: Cadence) -> Weir {
+    let weir = on(url, cadence).await;
     common::until("the hot index is read", || {
         weir.metric("weir_aggregator_snapshot_age_seconds{what=\"hot\"}") >= 0.0
     })
@@ -104,16 +108,14 @@ async fn stored(url: &str, weir: &Weir, identifier: &str) -> Vec<(OriginId, u64)
     read.await.unwrap().current
 }
 
-async fn acknowledged(peer: &mut Peer, id: u64) -> Duration {
-    let started = Instant::now();
+async fn acknowledged(peer: &mut Peer, id: u64) {
     let ack = peer.next_with(|frame| frame.ack).await;
     assert_eq!((ack.report_id, ack.refused.len()), (id, 0));
-    started.elapsed()
 }
 
-async fn report(weir: &Weir, peer: &mut Peer, id: u64, identifier: &str, own: u64) -> Duration {
+async fn report(weir: &Weir, peer: &mut Peer, id: u64, identifier: &str, own: u64) {
     peer.send(weir.report(id, identifier, own)).await;
-    acknowledged(peer, id).await
+    acknowledged(peer, id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,9 +169,9 @@ async fn grants_of_all_aggregators_together_never_exceed_the_limit() {
     assert_eq!(weirs[0].metric("weir_ratelimit_origin_errors_total{op=\"consult\",reason=\"timeout\"}"), 0.0);
 }
 
-/// Dead Envoys' use and that which only a dead aggregator's Envoys had is written again at once by whoever knows it.
+/// Dead Envoys' use and that which only a dead aggregator's Envoys had is written again by whoever knows it, all at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wiped_redis_holds_everything_again_within_a_tick() {
+async fn a_wiped_redis_holds_everything_again_after_one_round() {
     let redis = redis().await;
     let (one, other) = (ready(&redis.url()).await, ready(&redis.url()).await);
     let mut dead = one.join(1, false).await;
@@ -185,24 +187,15 @@ async fn a_wiped_redis_holds_everything_again_within_a_tick() {
     // The second aggregator and its Envoys go for good; the first has only heard what they did.
     drop(far);
     other.server.stop().await;
-    for round in 0..3 {
+    for round in 1..=3 {
         let before = stored(&redis.url(), &one, "alice").await;
         assert_eq!(before.len(), 3);
         assert!(redis.ask("FLUSHALL").await.unwrap().starts_with("+OK"));
-        let wiped = Instant::now();
-        let whole = async || {
-            stored(&redis.url(), &one, "alice").await == before
-                && stored(&redis.url(), &one, "bob").await == [(OriginId([2; 16]), 900)]
-        };
-        if wait::until("all is there again", DEADLINE, whole).await.is_err() {
-            let [alice, bob] = ["alice", "bob"]
-                .map(|name| async { (stored(&redis.url(), &one, name).await, held(&one, name)) });
-            panic!("Redis holds, and memory: {:?}, {:?}", alice.await, bob.await);
-        }
-        let took = wiped.elapsed();
-        println!("wiped, and whole {took:?} later");
-        // A look each 100 ms, a replay each 10 ms.
-        assert!(took < Duration::from_millis(110) + SLACK, "round {round}: {took:?}");
+        common::until("the wipe is noticed", || one.metric(WIPES) == f64::from(round)).await;
+        // The next round of replays tells all of it.
+        one.server.shared().stored().await;
+        assert_eq!(stored(&redis.url(), &one, "alice").await, before, "round {round}");
+        assert_eq!(stored(&redis.url(), &one, "bob").await, [(OriginId([2; 16]), 900)], "round {round}");
     }
     let third = ready(&redis.url()).await;
     holds(&third, "alice", &[(1, 700), (2, 100), (3, 7)]).await;
@@ -238,7 +231,6 @@ async fn a_damaged_cell_turns_no_other_away_from_redis() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {
     const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"look\"}";
-    const WIPES: &str = "weir_aggregator_store_wipes_total{store=\"regional\"}";
     let mut redis = redis().await;
     let weir = ready(&redis.url()).await;
     let mut peer = weir.join(1, false).await;
@@ -260,23 +252,23 @@ async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     let mut redis = redis().await;
-    let weir = ready(&redis.url()).await;
+    // Whatever waited for the dead store would wait for longer than the test does.
+    let cadence = Cadence { replay_timeout_ms: FOR_EVER.into(), ..Cadence::for_tests() };
+    let weir = ready_with(&redis.url(), cadence).await;
     let mut peer = weir.join(1, false).await;
     report(&weir, &mut peer, 1, "alice", 1).await;
     redis.process().kill().unwrap();
-    let acknowledged = report(&weir, &mut peer, 2, "alice", 2).await;
-    println!("acknowledged {acknowledged:?} after the report that nobody stored");
-    assert!(acknowledged < SLACK, "a connection that is refused is no reason to wait");
+    // A connection that is refused is no reason to wait.
+    report(&weir, &mut peer, 2, "alice", 2).await;
     common::until("the breaker opens", || weir.metric(BREAKER) > 0.0).await;
     let mut states = std::collections::BTreeSet::new();
     let deadline = Instant::now() + DEADLINE;
     let mut own = 2;
     // 2 is open, 1 half open: each only until the next look.
     while states.len() < 2 {
-        let asked = Instant::now();
-        assert!(asked < deadline, "the breaker was {states:?}");
-        let granted = peer.answers(vec![weir.consult(own, "alice", own, 1, 10_000)]).await.remove(0).granted;
-        assert!(granted && asked.elapsed() < SLACK, "{own}: {:?}", asked.elapsed());
+        assert!(Instant::now() < deadline, "the breaker was {states:?}");
+        let ask = Consult { timeout_ms: FOR_EVER, ..weir.consult(own, "alice", own, 1, 1_000_000) };
+        assert!(peer.answers(vec![ask]).await.remove(0).granted, "{own}");
         own += 1;
         states.insert(weir.metric(BREAKER) as u8);
     }
@@ -286,15 +278,15 @@ async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     common::until("the breaker closes", || weir.metric(BREAKER) == 0.0).await;
     let told = async || stored(&redis.url(), &weir, "alice").await == [(OriginId([1; 16]), own)];
     wait::until("Redis is told", DEADLINE, told).await.unwrap();
-    let asked = "weir_ratelimit_origin_operations_total{op=\"consult\"}";
-    let before = weir.metric(asked);
-    assert!(peer.answers(vec![weir.consult(1, "alice", own, 1, 10_000)]).await.remove(0).granted);
-    assert_eq!(weir.metric(asked), before + 1.0, "Redis is asked again");
+    let before = weir.metric(CONSULTS);
+    assert!(peer.answers(vec![weir.consult(1, "alice", own, 1, 1_000_000)]).await.remove(0).granted);
+    assert_eq!(weir.metric(CONSULTS), before + 1.0, "Redis is asked again");
 }
 
 /// It answers nothing for longer than anything waits; every report is acknowledged all the same, in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
+    const MANY: u64 = 1_000;
     let mut redis = redis().await;
     let weir = ready(&redis.url()).await;
     let mut reporter = weir.join(1, false).await;
@@ -311,22 +303,28 @@ async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
         for id in 2..=17 {
             acknowledged(&mut reporter, id).await;
         }
-        (reporter, paused.elapsed())
+        reporter
     });
-    let (mut own, mut slowest) = (0, Duration::ZERO);
-    while paused.elapsed() < Duration::from_secs(4) {
-        let asked = Instant::now();
+    // Those that were asked of the store before its breaker opened, and how long the quickest of them waited.
+    let before = weir.metric(CONSULTS);
+    let (mut own, mut quickest) = (0, None);
+    while own < MANY || paused.elapsed() < Duration::from_secs(4) {
+        let (asked, count) = (Instant::now(), weir.metric(CONSULTS));
         let ask = Consult { timeout_ms: 50, ..weir.consult(own, "bob", own, 1, 100_000) };
         assert!(asker.answers(vec![ask]).await.remove(0).granted);
         own += 1;
-        slowest = slowest.max(asked.elapsed());
+        if weir.metric(CONSULTS) > count {
+            let took = asked.elapsed();
+            quickest = Some(quickest.map_or(took, |quickest: Duration| quickest.min(took)));
+        }
     }
-    let (_reporter, took) = reporting.await.unwrap();
-    println!("{own} consults, the slowest took {slowest:?}; all is acknowledged {took:?} after it hung");
-    assert!(slowest < CONSULT + SLACK);
-    assert!(own > 1_000, "an open breaker keeps nobody waiting: {own}");
-    // A filter gives a stream up that acknowledges nothing for 5 s.
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    let asked = weir.metric(CONSULTS) - before;
+    println!("{own} consults, {asked} of the store, the quickest of which took {quickest:?}");
+    let window = Cadence::for_tests().store_breaker.window;
+    assert!(asked <= f64::from(window), "an open breaker keeps nobody waiting: {asked}");
+    // The store's own calls have 2 s.
+    assert!(quickest.is_none_or(|quickest| quickest < Duration::from_secs(1)), "{quickest:?}");
+    let _reporter = reporting.await.unwrap();
     redis.process().resume().unwrap();
     common::until("the breaker closes", || weir.metric(BREAKER) == 0.0).await;
     let told = async || {
@@ -401,7 +399,7 @@ async fn a_snapshot_is_complete_only_after_all_that_is_hot_was_read() {
 
     let proxy = Proxy::start(redis.address()).await.unwrap();
     proxy.black_hole().await.unwrap();
-    let late = on(&format!("redis://{}", proxy.address())).await;
+    let late = on(&format!("redis://{}", proxy.address()), Cadence::for_tests()).await;
     let mut trusting = late.join(2, true).await;
     for ping in 1..20 {
         let frame = FilterFrame { ping: Some(Ping { sent_ms: ping }), ..FilterFrame::default() };
@@ -439,24 +437,33 @@ async fn live_envoys_are_counted_once_wherever_they_are_connected() {
     // A worker's stream ends; the Envoy itself is still there.
     drop(split);
     drop(second);
-    let left = known(&mut first, 1).await;
+    known(&mut first, 1).await;
     let again = other.join(2, false).await;
-    let came = known(&mut first, 2).await;
-    assert!(came < Duration::from_millis(100) + SLACK, "{came:?}");
+    known(&mut first, 2).await;
     // An aggregator that dies takes its Envoys along until they come back elsewhere.
     drop(again);
     drop(other);
-    let died = known(&mut first, 1).await;
-    println!("forgotten after {left:?}, known after {came:?}, lost with its aggregator after {died:?}");
-    assert!(left.max(died) < Duration::from_secs(4) + SLACK, "{left:?}, {died:?}");
+    known(&mut first, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_envoy_that_comes_the_other_aggregators_hear_at_once() {
+    let redis = redis().await;
+    // Not by the next beat.
+    let cadence = Cadence { heartbeat_ms: FOR_EVER.into(), ..Cadence::for_tests() };
+    let (one, other) = (ready_with(&redis.url(), cadence).await, ready_with(&redis.url(), cadence).await);
+    let listens = || one.server.shared().desk(|desk, _| desk.hears_sisters());
+    common::until("the first listens", listens).await;
+    let mut first = one.join(1, false).await;
+    known(&mut first, 1).await;
+    let _second = other.join(2, false).await;
+    known(&mut first, 2).await;
 }
 
 /// Waits until the Envoy is told of so many that are alive.
-async fn known(peer: &mut Peer, envoys: u32) -> Duration {
-    let started = Instant::now();
+async fn known(peer: &mut Peer, envoys: u32) {
     let known = async || live_origins(peer).await == envoys;
     wait::until("as many as there are", DEADLINE, known).await.unwrap();
-    started.elapsed()
 }
 
 /// An Envoy's workers are connected to different aggregators: what each reports of the one component counts once.
@@ -570,7 +577,6 @@ async fn without_redis_a_second_aggregator_of_a_region_is_refused() {
     let mut third = serve();
     let _log = serves(&mut third).await;
     println!("the successor of a killed one serves after {:?}", started.elapsed());
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
 /// Waits until it says so; the rest of its log must be kept, as it would end without a reader.
