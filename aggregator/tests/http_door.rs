@@ -15,8 +15,18 @@ use weir_core::wire::{FilterFrame, Report};
 /// Method, path, headers, body; status and code of the answer.
 type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
 
-fn hourly(identifier: &str, limit: u64, cost: u64) -> Value {
+/// More than a busy machine takes to decide; in less a door may have to go by what it knows itself.
+const TIMEOUT: &str = "5s";
+
+fn check(identifier: &str, limit: u64, cost: u64) -> Value {
     json!({"namespace": "api", "identifier": identifier, "limit": limit, "duration": "1h", "cost": cost})
+}
+
+/// A check by itself.
+fn hourly(identifier: &str, limit: u64, cost: u64) -> Value {
+    let mut request = check(identifier, limit, cost);
+    request["timeout"] = TIMEOUT.into();
+    request
 }
 
 fn success(body: &Value) -> bool {
@@ -64,7 +74,9 @@ async fn what_filters_reported_counts_here_too() {
     let mut client = Client::connect(&weir).await;
     let passed = client.post("/v1/limit", &hourly("alice", 8, 1)).await;
     assert!(success(&passed.body) && passed.body["remaining"] == 0, "{passed:?}");
-    let listed = json!({"namespace": "api", "identifier": ["alice"], "limit": 8, "duration": 3_600_000});
+    let listed = json!({
+        "namespace": "api", "identifier": ["alice"], "limit": 8, "duration": 3_600_000, "timeout": TIMEOUT
+    });
     let denied = client.post("/v1/limit", &listed).await;
     assert!(!success(&denied.body), "a list of one part is that part");
 }
@@ -73,7 +85,7 @@ async fn what_filters_reported_counts_here_too() {
 async fn several_limits_pass_together_or_not_at_all() {
     let weir = start(None).await;
     let mut client = Client::connect(&weir).await;
-    let both = json!({"checks": [hourly("carol", 10, 4), hourly("dave", 5, 4)]});
+    let both = json!({"checks": [check("carol", 10, 4), check("dave", 5, 4)], "timeout": TIMEOUT});
     let first = client.post("/v1/limits", &both).await;
     assert!(success(&first.body) && first.body["decided"] == true, "{first:?}");
     let remaining: Vec<&Value> =
@@ -101,7 +113,7 @@ async fn what_is_not_decided_says_so_and_the_caller_chooses() {
         assert_eq!(answer.body["decided"], false, "{answer:?}");
     }
     let mixed = json!({"on_failure": "allow", "checks": [
-        {"identifier": "a", "strategy": "ledger", "zone": 1}, hourly("erin", 0, 1)]});
+        {"identifier": "a", "strategy": "ledger", "zone": 1}, check("erin", 0, 1)]});
     let answer = client.post("/v1/limits", &mixed).await;
     assert!(!success(&answer.body) && answer.body["decided"] == true, "a denial decides: {answer:?}");
     assert_eq!(["allowed", "denied", "undecided"].map(|result| calls(&weir, result)), [0.0, 1.0, 2.0]);
@@ -148,7 +160,7 @@ async fn tokens_are_bound_to_workspaces_and_zones() {
     assert_eq!(client.post_as(&shop, "/v1/limit", &named("one")).await.status, 200);
     let answer = client.post_as(&shop, "/v1/limit", &named("two")).await;
     assert_eq!((answer.status, code(&answer.body).as_str()), (403, "workspace_not_allowed"));
-    let zone = |zone: u32| json!({"checks": [hourly("c", 1, 0), {"identifier": "a", "strategy": "ledger", "zone": zone}]});
+    let zone = |zone: u32| json!({"checks": [check("c", 1, 0), {"identifier": "a", "strategy": "ledger", "zone": zone}]});
     let answer = client.post_as(&shop, "/v1/limits", &zone(8)).await;
     assert_eq!((answer.status, code(&answer.body).as_str()), (403, "zone_not_allowed"));
     assert_eq!(answer.body["error"]["field"], "checks[1].zone");
