@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use store_common::*;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use weir_aggregator::store::{Heard, Life, Store, StoreOptions};
 use weir_core::region::exchange::Merge;
 use weir_envoy::{Redis, RedisOptions, ports, wait};
@@ -37,6 +37,8 @@ async fn a_wipe_is_seen_though_the_connection_stays() {
     assert_eq!(id(&store).await, before.id);
     merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
     let mut hand = hand(&redis);
+    let all = async || clients(&mut hand).len() == 5;
+    wait::until("both stores have their two connections", HEALED, all).await.unwrap();
     let connections = clients(&mut hand);
     redis::cmd("FLUSHALL").exec(&mut hand).unwrap();
     let after = life(&other).await;
@@ -83,14 +85,26 @@ async fn a_store_may_be_opened_before_its_server() {
 async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
     let (mut redis, store) = started().await;
     let cells: Vec<_> = (0..1_000).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
-    redis.process().pause().await.unwrap();
-    for cells in [&cells[..], &cells[..1]] {
-        let told = timeout(AMPLE, store.merge(cells, SHORT)).await.expect("a call ends with its time");
-        assert!(told.iter().all(|told| told.as_ref().is_err_and(|error| error.reason() == "timeout")));
+    let mut hand = hand(&redis);
+    for _ in 0..10 {
+        let connections = clients(&mut hand);
+        redis.process().pause().await.unwrap();
+        let mut frozen = Vec::new();
+        for cells in [&cells[..], &cells[..1]] {
+            let told = timeout(AMPLE, store.merge(cells, SHORT)).await.expect("a call ends with its time");
+            frozen.extend(told.into_iter().map(|told| told.unwrap_err().reason()));
+        }
+        redis.process().resume().unwrap();
+        let told = store.merge(&cells, AMPLE).await;
+        if clients(&mut hand) == connections {
+            assert!(frozen.iter().all(|reason| *reason == "timeout"), "{frozen:?}");
+            assert!(told.iter().all(Result::is_ok), "{told:?}");
+            return;
+        }
+        // On a busy machine it was no short freeze: the connection was given up.
+        connected(&store).await;
     }
-    redis.process().resume().unwrap();
-    let told = store.merge(&cells, AMPLE).await;
-    assert!(told.iter().all(Result::is_ok), "{told:?}");
+    panic!("each freeze took more than 2 s");
 }
 
 #[tokio::test]
@@ -136,7 +150,10 @@ async fn a_listener_hears_again_after_a_restart() {
     store.publish(b"again", AMPLE).await.unwrap();
     assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Heard::Message(b"again".to_vec())));
     redis.process().pause().await.unwrap();
+    let paused = Instant::now();
     until_refused(&store, "away").await;
+    // The listener has a connection and pings of its own: one each 500 ms, which may take 2 s.
+    sleep_until(paused + Duration::from_secs(4)).await;
     redis.process().resume().unwrap();
     assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), Some(Heard::Connected));
     drop(store);
