@@ -174,7 +174,7 @@ async fn a_ledger_that_is_away(store: &mut Store) {
     let weir = start(&scene, &collector).await;
     let peer = weir.join(1, false).await;
     store.server.as_mut().unwrap().process().kill().unwrap();
-    peer.send(ask(1, &[ZONE], "away", 300)).await;
+    peer.send(ask(1, &[ZONE], "away", 5_000)).await;
     let (ask, call) = asked(&collector, "away").await;
     attributes(&ask, &[("weir.outcome", "undecided")]);
     attributes(&call, &[("error.type", "away")]);
