@@ -5,7 +5,7 @@ mod http_common;
 
 use common::{DEADLINE, Weir, settings, start, start_with};
 use http_body_util::{BodyExt, Empty};
-use http_common::{Client, JSON};
+use http_common::put;
 use hyper::body::Bytes;
 use hyper::http::response::Parts;
 use hyper::{Method, Request};
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::hosts::Hosts;
 use weir_aggregator::serve::Settings;
+use weir_core::cadence::Cadence;
 use weir_core::rules::identifier::canonical_identifier;
 use weir_core::wire::{Count, FilterFrame, Report, RuleTally, Tallies};
 
@@ -211,9 +212,7 @@ async fn rules_are_told_by_filters_and_a_shadow_rule_names_whom_it_would_deny() 
 /// Says something live of an identifier of `api`.
 async fn say(weir: &Weir, identifier: &str, what: &str, amount: u64) {
     let body = json!({"namespace": "api", "identifier": identifier, what: amount, "expires_in": "1h"});
-    let body = body.to_string();
-    let said = Client::connect(weir).await.send("PUT", "/v1/overrides", &[JSON], body.as_bytes()).await;
-    assert_eq!(said.status, 200, "{said:?}");
+    put(weir, body).await;
 }
 
 #[tokio::test]
@@ -221,7 +220,8 @@ async fn a_live_limit_or_credit_counts_from_the_moment_that_it_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/weir.db", folder.path().display());
     let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
-    let weir = start_with(Settings { database, migrate: true, ..settings() }).await;
+    let cadence = Cadence::for_tests();
+    let weir = start_with(Settings { database, migrate: true, cadence, ..settings() }).await;
     let mut peer = weir.join(1, true).await;
     peer.send(tallies(true, 500, 0)).await;
     let cases = [("alice", 1_200, 1_000), ("bob", 1_100, 1_000), ("carol", 900, 1_000), ("dora", 400, 1_200)];

@@ -88,20 +88,21 @@ impl Drop for Client {
     }
 }
 
-/// Says something by live control, of which the aggregator that hears it knows at once.
+/// Says something by live control, and waits until the aggregator that hears it knows of it.
 pub async fn put(weir: &Weir, body: Value) -> Value {
     let mut client = Client::connect(weir).await;
     let answer = client.send("PUT", OVERRIDES, &[JSON], body.to_string().as_bytes()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
+    knows(weir, &answer.body).await;
     answer.body
 }
 
-/// Waits until another aggregator knows what was said.
+/// Waits until an aggregator knows what was said.
 pub async fn knows(weir: &Weir, said: &Value) {
     let revision = said["revision"].as_u64().unwrap();
     let book = || weir.server.shared().control.book();
     let known = || book().edition().is_some_and(|held| held.revision >= revision);
-    until("what was said is known elsewhere", known).await;
+    until("what was said is known", known).await;
 }
 
 /// A new token, and its entry with these zones.
