@@ -39,8 +39,8 @@ async fn hellos_that_are_refused() {
 #[tokio::test]
 async fn a_peer_that_says_nothing_is_refused_after_two_seconds() {
     let weir = start(None).await;
-    let mut peer = Peer::open(weir.connect().await).await;
     let opened = Instant::now();
+    let mut peer = Peer::open(weir.connect().await).await;
     let (said, ended) = peer.refused().await;
     assert!(said.contains("no hello"), "{said}");
     assert_eq!(ended, Code::DeadlineExceeded);

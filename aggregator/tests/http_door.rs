@@ -7,7 +7,7 @@ use common::{HOUR_MS, Weir, start, start_with, until};
 use http_common::{Client, JSON, start_doors, token, write};
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 use weir_aggregator::doors::DoorSettings;
 use weir_aggregator::serve::{ServeError, Server, Settings};
 use weir_core::wire::{FilterFrame, Report};
@@ -276,6 +276,26 @@ async fn what_cannot_be_answered_says_why() {
     assert_eq!((calls(&weir, "allowed"), calls(&weir, "refused")), (1.0, 10.0));
 }
 
+/// What the program says in its log.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 #[tokio::test]
 async fn kept_connections_end_after_their_answer_when_the_program_drains() {
     let weir = start(None).await;
@@ -283,8 +303,17 @@ async fn kept_connections_end_after_their_answer_when_the_program_drains() {
     let idle = Client::connect(&weir).await;
     assert_eq!(busy.post("/v1/limit", &hourly("a", 9, 1)).await.status, 200);
     until("both are counted", || weir.metric("weir_aggregator_connections{door=\"http\"}") == 2.0).await;
-    let began = std::time::Instant::now();
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_writer({
+        let log = log.clone();
+        move || log.clone()
+    });
+    // For this thread, which the whole test is on.
+    let listening = tracing::subscriber::set_default(subscriber.finish());
     weir.server.stop().await;
-    assert!(began.elapsed() < Duration::from_secs(2), "nothing was waited for in vain");
+    drop(listening);
+    let said = log.text();
+    assert!(said.contains("weir-aggregator ends"), "{said}");
+    assert!(!said.contains("connections that did not end are cut"), "nothing was waited for in vain: {said}");
     until("both are over", || busy.is_over() && idle.is_over()).await;
 }

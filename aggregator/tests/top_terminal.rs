@@ -16,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use terminal_common::{Running, Screen, Terminal};
 use tokio::net::TcpStream;
+use weir_envoy::ports;
 
 /// Keys in the table: more than a small screen has lines.
 const KEYS: usize = 12;
@@ -171,7 +172,9 @@ async fn however_it_is_ended_the_terminal_is_as_before() {
 
 #[tokio::test]
 async fn an_aggregator_that_goes_away_is_said_to_and_keeps_nobody() {
-    let aggregator = Aggregator::start("127.0.0.1:0").with_keys().await;
+    // Nobody else gets the port before the second one has it.
+    let admin = ports::local(ports::free().unwrap()).to_string();
+    let aggregator = Aggregator::start(&admin).with_keys().await;
     let terminal = Terminal::new(80, 24);
     let before = terminal.modes();
     let mut running = top(&terminal, &aggregator);
@@ -179,11 +182,11 @@ async fn an_aggregator_that_goes_away_is_said_to_and_keeps_nobody() {
     assert!(screen.line(3).ends_with("WAIT"), "{}", screen.text());
     // It hangs.
     aggregator.signal(Signal::SIGSTOP);
-    let asked = Instant::now();
     terminal.shows("how old it is", |screen| age_s(screen) >= 2).await;
     terminal.press(b"3");
-    terminal.says(&["[3 parts]"]).await;
-    assert!(asked.elapsed() < Duration::from_secs(5), "keys wait for the aggregator");
+    // Before the question that is on its way is given up.
+    let screen = terminal.says(&["[3 parts]"]).await;
+    assert!(!screen.text().contains("does not answer"), "keys wait for the aggregator:\n{}", screen.text());
     let screen =
         terminal.says(&["! the aggregator does not answer", "no answer within 5 s", "this aggregator"]).await;
     println!("{}", screen.text());
@@ -195,7 +198,6 @@ async fn an_aggregator_that_goes_away_is_said_to_and_keeps_nobody() {
         })
         .await;
     // It ends, and another begins at its place.
-    let admin = aggregator.admin.clone();
     drop(aggregator);
     let screen = terminal
         .says(&["! the aggregator does not answer", "! cannot reach an aggregator at http://127."])
@@ -212,6 +214,7 @@ async fn an_aggregator_that_goes_away_is_said_to_and_keeps_nobody() {
     terminal.press(b"q");
     let asked = Instant::now();
     assert_eq!(running.code().await, Some(0));
-    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    // A question may take 5 s.
+    assert!(asked.elapsed() < Duration::from_millis(4_500), "{:?}", asked.elapsed());
     is_as_before(&terminal, &before).await;
 }
