@@ -5,6 +5,7 @@ use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use weir_envoy::ports;
 
 fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-aggregator"));
@@ -192,8 +193,8 @@ fn the_log_says_what_changed_and_not_of_whom() {
 #[test]
 fn a_healthcheck_tells_who_is_ready_from_who_is_not() {
     // Everywhere, as in a container: asked on this machine.
-    let listen =
-        ["--grpc-listen", "127.0.0.1:0", "--admin-listen", "0.0.0.0:0", "--http-listen", "127.0.0.1:0"];
+    let admin = format!("0.0.0.0:{}", ports::free().unwrap());
+    let listen = ["--grpc-listen", "127.0.0.1:0", "--admin-listen", &admin, "--http-listen", "127.0.0.1:0"];
     let (mut running, mut log) = start(program(&["serve", "--region", "here"]).args(listen));
     let line = line_with(&mut log, "weir-aggregator serves");
     let address = line.split("admin=").nth(1).unwrap().split_whitespace().next().unwrap();
@@ -278,7 +279,7 @@ fn top_and_explain_show_what_the_page_shows() {
     let (code, shown) = run(&["top", "--server", "https://weir"]);
     let hint = "which speaks no TLS, as in http://127.0.0.1:7070";
     assert_eq!((code, shown.contains(hint)), (Some(2), true), "{shown}");
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = ports::local(ports::free().unwrap());
     let (code, shown) = run(&["top", "--server", &format!("http://{nobody}")]);
     assert_eq!((code, shown.contains("cannot reach an aggregator at")), (Some(1), true), "{shown}");
 }

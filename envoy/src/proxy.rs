@@ -47,8 +47,8 @@ struct Wanted {
 impl Proxy {
     /// Forwards to `target`, which need not be there yet.
     pub async fn start(target: SocketAddr) -> Result<Self> {
-        let bound = bind(0).context("starting a proxy")?;
-        let port = bound.local_addr()?.port();
+        let port = ports::free()?;
+        let bound = bind(port).context("starting a proxy")?;
         let (wanted, wants) = watch::channel(Wanted { mode: Mode::Forward, cuts: 0 });
         let (listens, listening) = watch::channel(false);
         let serving = tokio::spawn(async move {
