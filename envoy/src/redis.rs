@@ -111,7 +111,8 @@ impl RedisCluster {
             let arguments = [
                 ["--cluster-enabled", "yes"],
                 ["--cluster-port", &bus_port],
-                ["--cluster-node-timeout", "2000"],
+                // Of nodes that a busy machine keeps from answering, none is to be given up.
+                ["--cluster-node-timeout", "30000"],
                 // A part that is away leaves the others at work.
                 ["--cluster-require-full-coverage", "no"],
             ];
