@@ -149,7 +149,10 @@ async fn no_window_of_the_trace_holds_more_than_the_limit() {
     let mut traces = vec![Trace::new(); KEYS];
     let began = Instant::now();
     let mut round = 0;
-    while began.elapsed() < Duration::from_secs(SECONDS) {
+    // A busy machine needs longer to use as much.
+    let is_used = |trace: &Trace| trace.values().map(|(_, cost)| cost).sum::<u64>() >= MOST * (SECONDS - 2);
+    let least = |traces: &[Trace]| if traces.iter().all(is_used) { SECONDS } else { 5 * SECONDS };
+    while began.elapsed() < Duration::from_secs(least(&traces)) {
         sleep(Duration::from_millis(50)).await;
         for (key, trace) in traces.iter_mut().enumerate() {
             read_log(&mut hand, &format!("weir:eu:{{default/login/hot-{key}/1000/0/1}}:log"), trace);
