@@ -25,8 +25,6 @@ use weir_core::region::RegionLimits;
 const QUIET_US: u64 = 30_000;
 /// How long streams are still served when the program ends.
 const DRAIN_US: u64 = 2_000_000;
-/// What the store gets to take what was reported last.
-const LAST_REPLAY_US: u64 = 500_000;
 /// Between looks at a program that ends.
 const ENDING_US: u64 = 10_000;
 
@@ -154,6 +152,7 @@ impl World<'_> {
     /// Ends streams that have nothing more on the way, has the store take what they said last, and ends.
     pub(super) fn go_on_ending(&mut self, at: usize) {
         let now_us = self.now_us;
+        let last_replay_us = self.plan.cadence.paces().last_replay_ms * 1_000;
         let host = &mut self.aggregators[at];
         let (life, region) = (host.life, host.region);
         let Some(process) = host.process.as_mut() else { return };
@@ -165,7 +164,7 @@ impl World<'_> {
         let all = quiet.len() == process.peers.len();
         if all && ending.last.is_none() {
             // The round after the next: the index names what became hot in the one before.
-            ending.last = Some((process.desk.next_round() + 1, now_us + LAST_REPLAY_US));
+            ending.last = Some((process.desk.next_round() + 1, now_us + last_replay_us));
             process.ending_us = Some(ending);
         }
         process.desk.ring(Bell::Replay);
