@@ -203,7 +203,7 @@ impl Region {
     async fn views(&self, key: &str) -> Result<Vec<View>> {
         let mut all = Vec::new();
         for aggregator in &self.aggregators {
-            let path = format!("/v1/keys?workspace=demo&namespace=per-key&identifier={key}");
+            let path = format!("/v1/keys?namespace=per-key&identifier={key}");
             let answer = look(*aggregator, &path).await?;
             all.push(if answer.status == 404 { View::default() } else { View::of(&answer.json()?) });
         }

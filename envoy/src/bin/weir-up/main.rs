@@ -22,6 +22,7 @@ use crate::options::{AggregatorPlan, EnvoyPlan, Options};
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -46,6 +47,7 @@ async fn run(options: &Options) -> Result<()> {
         running = start(options) => running?,
     };
     print_ready(options, &running)?;
+    warn_of_the_lonely(&running).await;
     tokio::select! {
         () = stop.recv() => running.stop().await,
         ended = running.watch() => ended,
@@ -99,7 +101,7 @@ async fn start(options: &Options) -> Result<Running> {
     let mut aggregators = Vec::new();
     for (number, plan) in (1..).zip(options.aggregators()?) {
         println!("starting aggregator {number} of {}", options.regions * options.aggregators);
-        let aggregator = Aggregator::start(aggregator_options(options, plan, database.path()));
+        let aggregator = Aggregator::start(aggregator_options(plan, database.path()));
         aggregators.push(aggregator.await.with_context(|| format!("aggregator {number} did not start"))?);
     }
     let mut envoys = Vec::new();
@@ -112,10 +114,10 @@ async fn start(options: &Options) -> Result<Running> {
 }
 
 /// What is named by WEIR_REDIS_URL and WEIR_DATABASE_URL reaches the aggregator by its environment.
-fn aggregator_options(options: &Options, plan: AggregatorPlan, database: &Path) -> AggregatorOptions {
+fn aggregator_options(plan: AggregatorPlan, database: &Path) -> AggregatorOptions {
     let mut environment = vec![("WEIR_MIGRATE".to_owned(), "true".to_owned())];
     let named = std::env::var("WEIR_DATABASE_URL").is_ok_and(|url| !url.is_empty());
-    if options.regions > 1 && !named {
+    if !named {
         let url = format!("sqlite://{}", database.join("weir.db").display());
         environment.push(("WEIR_DATABASE_URL".to_owned(), url));
     }
@@ -123,6 +125,7 @@ fn aggregator_options(options: &Options, plan: AggregatorPlan, database: &Path) 
         region: plan.region,
         grpc_port: plan.grpc,
         admin_port: plan.admin,
+        http_port: plan.http,
         environment,
         ..AggregatorOptions::default()
     }
@@ -152,21 +155,61 @@ fn print_ready(options: &Options, running: &Running) -> Result<()> {
     for (plan, aggregator) in options.aggregators()?.iter().zip(&running.aggregators) {
         let (region, grpc) = (&plan.region, plan.grpc);
         let admin = aggregator.admin_address();
-        println!("  aggregator   gRPC 127.0.0.1:{grpc}  (admin http://{admin}, region {region})");
+        println!("  aggregator   page http://{admin}  (gRPC 127.0.0.1:{grpc}, region {region})");
+        println!(
+            "               HTTP http://{}  (for applications and live control)",
+            aggregator.http_address()
+        );
         println!("               logs in {}", aggregator.folder().display());
     }
     println!("  upstream     http://127.0.0.1:{}", options.upstream_port);
-    let address = options.listen;
-    println!("\nTry it: the first shows one answer, the second what a caller is told who asks 12 times.\n");
-    println!("  curl -i -H 'x-api-key: alice' http://{address}/");
-    println!(
-        "  curl -s -o /dev/null -w '%{{http_code}}\\n' -H 'x-api-key: bob' 'http://{address}/?n=[1-12]'"
-    );
+    print_trials(options);
     if options.regions > 1 {
         println!("\nRegions tell each other every ten seconds or so of keys past half their limit.");
     }
     println!("\nCtrl-C stops everything.");
     Ok(())
+}
+
+/// An Envoy that its aggregator does not hear of keeps its limits alone.
+async fn warn_of_the_lonely(running: &Running) {
+    for (number, envoy) in (1..).zip(&running.envoys) {
+        let connected =
+            envoy.wait_stat("wasmcustom.weir_streams_connected", STREAM_TIMEOUT, |streams| streams > 0);
+        if connected.await.is_err() {
+            let log = envoy.folder().display();
+            println!(
+                "\nwarning: Envoy {number} has no stream to its aggregator, so its limits are its own; see {log}"
+            );
+        }
+    }
+}
+
+fn print_trials(options: &Options) {
+    let address = options.listen;
+    if options.config.is_some() {
+        println!(
+            "\nTry it with requests that your rules are for. The upstream answers with what it was asked, and with the headers"
+        );
+        println!("that it is told by `x-echo-header: name=value`:\n");
+        println!("  curl -i http://{address}/");
+        return;
+    }
+    println!(
+        "\nTry it: the first shows one answer, the second what a caller is told who asks 12 times, the third gives bob more.\n"
+    );
+    println!("  curl -i -H 'x-api-key: alice' http://{address}/");
+    println!(
+        "  curl -s -o /dev/null -w '%{{http_code}}\\n' -H 'x-api-key: bob' 'http://{address}/?n=[1-12]'"
+    );
+    let program = binaries::aggregator().unwrap_or_else(|_| "weir-aggregator".into());
+    let here = std::env::current_dir().unwrap_or_default();
+    let aggregator = program.strip_prefix(here).unwrap_or(&program).display();
+    let server = match options.http_port {
+        7072 => String::new(),
+        port => format!(" --server http://127.0.0.1:{port}"),
+    };
+    println!("  {aggregator} overrides set{server} --namespace per-key --identifier bob --limit 20");
 }
 
 /// Ctrl-C, a polite kill, and a closed terminal. One value for the whole run, so that none is missed.

@@ -13,7 +13,8 @@ use weir_envoy::ports;
 #[derive(Parser)]
 #[command(name = "./justw up", bin_name = "./justw up")]
 pub struct Options {
-    /// How many regions. They meet in the database that WEIR_DATABASE_URL names, or in an SQLite file of their own.
+    /// How many regions. They meet, and live control is kept, in the database that WEIR_DATABASE_URL names, or in an SQLite file that
+    /// goes at the end.
     #[arg(long, env = "WEIR_UP_REGIONS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4))]
     pub regions: u16,
     /// How many aggregators each region has; more than one need a Redis, named by WEIR_REDIS_URL.
@@ -28,12 +29,15 @@ pub struct Options {
     /// The first Envoy's admin port.
     #[arg(long, env = "WEIR_UP_ADMIN_PORT", default_value_t = 9901, value_name = "PORT")]
     pub admin_port: u16,
-    /// The first aggregator's port for filters; each next one's is two higher.
+    /// The first aggregator's port for filters; each next one's is a hundred higher.
     #[arg(long, env = "WEIR_UP_GRPC_PORT", default_value_t = 7071, value_name = "PORT")]
     pub grpc_port: u16,
-    /// The first aggregator's port for operators; each next one's is two higher.
+    /// The first aggregator's port for operators; each next one's is a hundred higher.
     #[arg(long, env = "WEIR_UP_AGGREGATOR_ADMIN_PORT", default_value_t = 7070, value_name = "PORT")]
     pub aggregator_admin_port: u16,
+    /// The first aggregator's port for applications and live control; each next one's is a hundred higher.
+    #[arg(long, env = "WEIR_UP_HTTP_PORT", default_value_t = 7072, value_name = "PORT")]
+    pub http_port: u16,
     /// The echoing upstream's port.
     #[arg(long, env = "WEIR_UP_UPSTREAM_PORT", default_value_t = 7080, value_name = "PORT")]
     pub upstream_port: u16,
@@ -45,12 +49,16 @@ pub struct Options {
     pub config: Option<PathBuf>,
 }
 
+/// Between the ports of an aggregator and those of the next one.
+const NEXT_AGGREGATOR: usize = 100;
+
 /// The ports of one aggregator, and its region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AggregatorPlan {
     pub region: String,
     pub grpc: u16,
     pub admin: u16,
+    pub http: u16,
 }
 
 /// The ports of one Envoy, and of the aggregators of its region.
@@ -69,22 +77,31 @@ pub struct EnvoyPorts {
 }
 
 impl Options {
-    /// The filter's configuration.
+    /// The filter's configuration. Its aggregator is the one that is started here, whatever its cluster is called elsewhere.
     pub fn plugin_config(&self) -> Result<Value> {
         let Some(file) = &self.config else { return Ok(demo_config()) };
         let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-        serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", file.display()))
+        let mut config: Value =
+            serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", file.display()))?;
+        if let Some(cluster) = config.pointer_mut("/aggregator/cluster").filter(|cluster| cluster.is_string())
+        {
+            *cluster = AGGREGATOR_CLUSTER.into();
+        }
+        Ok(config)
     }
 
     /// All aggregators, region by region.
     pub fn aggregators(&self) -> Result<Vec<AggregatorPlan>> {
-        let ports =
-            (0..).step_by(2).map(|step| (nth(self.grpc_port, step), nth(self.aggregator_admin_port, step)));
         let regions = (1..=self.regions).flat_map(|number| (0..self.aggregators).map(move |_| number));
-        let plan = |(number, (grpc, admin)): (u16, (Result<u16>, Result<u16>))| {
-            Ok(AggregatorPlan { region: self.region(number), grpc: grpc?, admin: admin? })
+        let plan = |(number, step)| {
+            Ok(AggregatorPlan {
+                region: self.region(number),
+                grpc: nth(self.grpc_port, step)?,
+                admin: nth(self.aggregator_admin_port, step)?,
+                http: nth(self.http_port, step)?,
+            })
         };
-        regions.zip(ports).map(plan).collect()
+        regions.zip((0..).step_by(NEXT_AGGREGATOR)).map(plan).collect()
     }
 
     /// All Envoys, region by region.
@@ -123,6 +140,7 @@ impl Options {
             let what = |port| format!("aggregator {number}'s {port}");
             wanted.push((ports::local(aggregator.grpc), what("gRPC"), "--grpc-port"));
             wanted.push((ports::local(aggregator.admin), what("admin"), "--aggregator-admin-port"));
+            wanted.push((ports::local(aggregator.http), what("HTTP"), "--http-port"));
         }
         for (number, EnvoyPlan { ports: envoy, .. }) in (1..).zip(self.envoys()?) {
             wanted.push((envoy.listen, format!("Envoy {number}"), "--listen"));
@@ -153,7 +171,6 @@ fn nth(first: u16, steps: u16) -> Result<u16> {
 
 fn demo_config() -> Value {
     json!({
-        "workspace": "demo",
         "aggregator": { "cluster": AGGREGATOR_CLUSTER },
         "rules": [{ "name": "per-key", "identifier": { "header": "x-api-key" }, "limit": 10, "window": "1m" }],
     })
@@ -162,6 +179,7 @@ fn demo_config() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     fn options(arguments: &[&str]) -> Options {
         Options::parse_from([&["up"], arguments].concat())
@@ -183,14 +201,14 @@ mod tests {
             .aggregators()
             .unwrap()
             .into_iter()
-            .map(|aggregator| (aggregator.region, aggregator.grpc, aggregator.admin))
+            .map(|aggregator| (aggregator.region, aggregator.grpc, aggregator.admin, aggregator.http))
             .collect();
-        let expected = [(1, 7071, 7070), (1, 7073, 7072), (2, 7075, 7074), (2, 7077, 7076)]
-            .map(|(number, grpc, admin)| (format!("region-{number}"), grpc, admin));
+        let expected = [(1, 7070), (1, 7170), (2, 7270), (2, 7370)]
+            .map(|(number, first)| (format!("region-{number}"), first + 1, first, first + 2));
         assert_eq!(aggregators, expected);
         let envoys = options.envoys().unwrap();
         let seen: Vec<_> = envoys.iter().map(|envoy| (&*envoy.region, &envoy.aggregators[..])).collect();
-        assert_eq!(seen, [("region-1", &[7071, 7073][..]), ("region-2", &[7075, 7077])]);
+        assert_eq!(seen, [("region-1", &[7071, 7171][..]), ("region-2", &[7271, 7371])]);
         assert!(options.check_stores(None).is_err());
         assert!(options.check_stores(Some("redis://127.0.0.1")).is_ok());
     }
@@ -211,5 +229,9 @@ mod tests {
         assert_eq!(options(&[]).plugin_config().unwrap()["rules"][0]["limit"], 10);
         let error = options(&["--config", "/nowhere.json"]).plugin_config().unwrap_err();
         assert!(format!("{error:#}").contains("/nowhere.json"));
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(br#"{"aggregator": {"cluster": "elsewhere"}, "rules": []}"#).unwrap();
+        let read = options(&["--config", file.path().to_str().unwrap()]).plugin_config().unwrap();
+        assert_eq!(read["aggregator"]["cluster"], AGGREGATOR_CLUSTER);
     }
 }
