@@ -13,6 +13,7 @@ use weir_aggregator::serve::Settings;
 use weir_aggregator::store::StoreOptions;
 use weir_aggregator::telemetry::TelemetryOptions;
 use weir_core::cadence::Cadence;
+use weir_core::key::{MAX_DURATION_MS, MIN_DURATION_MS};
 use weir_core::region::RegionLimits;
 
 /// Longest name of a region in bytes.
@@ -110,7 +111,7 @@ pub struct Explain {
     #[arg(long, value_name = "TEXT")]
     pub identifier: String,
     /// This window alone: 1s to 31d.
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
+    #[arg(long, value_parser = window, value_name = "DURATION")]
     pub window: Option<Duration>,
 }
 
@@ -353,6 +354,12 @@ pub enum Unusable {
     /// One half of a pair.
     #[error("{0} is set, and {1} is not; TLS needs both")]
     TlsHalf(&'static str, &'static str),
+    /// Nowhere to listen.
+    #[error("{0} is {1:?}; expected a host and a port, as in 127.0.0.1:7071 or [::1]:7071")]
+    Listen(&'static str, String),
+    /// Not where a database could be.
+    #[error("{0}")]
+    Database(#[from] weir_aggregator::database::OptionsError),
     /// Spans are wanted, and cannot be made.
     #[error("{0}")]
     Telemetry(#[from] weir_aggregator::telemetry::OptionsError),
@@ -407,6 +414,15 @@ impl Serve {
         if self.max_keys == 0 {
             return Err(Unusable::NoKeys);
         }
+        for (option, address) in [
+            ("--grpc-listen (WEIR_GRPC_LISTEN)", &self.grpc_listen),
+            ("--admin-listen (WEIR_ADMIN_LISTEN)", &self.admin.admin_listen),
+            ("--http-listen (WEIR_HTTP_LISTEN)", &self.http_listen),
+        ] {
+            if !is_host_and_port(address) {
+                return Err(Unusable::Listen(option, address.clone()));
+            }
+        }
         let store = self.store()?;
         if self.database.database_url.is_empty() && !self.replica.database_read_url.is_empty() {
             return Err(Unusable::ReplicaAlone);
@@ -414,6 +430,7 @@ impl Serve {
         let doors = self.doors()?;
         let telemetry = TelemetryOptions::read(&self.otlp_endpoint, |name| std::env::var(name).ok())?;
         let database = self.database.of_region(self.replica, self.region.clone());
+        database.as_ref().map(DatabaseOptions::check).transpose()?;
         let cadence = if self.test_cadence { Cadence::for_tests() } else { Cadence::default() };
         Ok(Settings {
             store,
@@ -463,6 +480,20 @@ impl Serve {
         options.ca_file.clone_from(&self.redis_ca_file);
         Ok(Some(options))
     }
+}
+
+/// Whether somebody could listen there, if the name leads to this machine.
+fn is_host_and_port(address: &str) -> bool {
+    let parts = address.rsplit_once(':');
+    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}
+
+/// A window that a rule may have.
+fn window(text: &str) -> Result<Duration, &'static str> {
+    let time = humantime::parse_duration(text).ok();
+    let ms = MIN_DURATION_MS..=MAX_DURATION_MS;
+    let within = |time: &Duration| u64::try_from(time.as_millis()).is_ok_and(|time| ms.contains(&time));
+    time.filter(within).ok_or("expected 1s to 31d, such as 90s, 5m or 1h")
 }
 
 /// An empty variable is one that is not set.

@@ -71,7 +71,7 @@ fn a_missing_or_empty_region_is_an_error_that_says_how_to_set_it() {
 
 #[test]
 fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
-    let cases: [&[&str]; 10] = [
+    let cases: [&[&str]; 14] = [
         &[],
         &["serve", "--region", "r", "--tls-cert-file", "a"],
         &["serve", "--region", "r", "--tls-key-file", "a"],
@@ -82,10 +82,18 @@ fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
         &["serve", "--region", "r", "--log", "a=b=c"],
         &["serve", "--region", "r", "--admin-hosts", "weir.internal:7070"],
         &["serve", "--region", "r", "--nonsense"],
+        &["serve", "--region", "r", "--grpc-listen", "localhost"],
+        &["serve", "--region", "r", "--http-listen", "127.0.0.1:http"],
+        &["serve", "--region", "r", "--database-url", "foo"],
+        &["explain", "--namespace", "n", "--identifier", "i", "--window", "5x"],
     ];
     for arguments in cases {
         assert_eq!(program(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
     }
+    let output = program(&["serve", "--region", "r", "--grpc-listen", "localhost"]).output().unwrap();
+    assert!(said(&output).contains("a host and a port"), "{}", said(&output));
+    let explain = ["explain", "--namespace", "n", "--identifier", "i", "--window", "32d"];
+    assert!(said(&program(&explain).output().unwrap()).contains("1s to 31d"));
     assert!(program(&["--version"]).output().unwrap().status.success());
 }
 
@@ -178,7 +186,13 @@ fn the_log_says_what_changed_and_not_of_whom() {
     let of_whom = ["--namespace", "per-key", "--identifier", "sk-secret"];
     for (arguments, action) in [(&["set", "--limit", "5"][..], "set"), (&["delete"], "deleted")] {
         let mut command = program(&["overrides"]);
-        let output = command.args(arguments).args(of_whom).env("WEIR_SERVER", &server).output().unwrap();
+        let output = command
+            .args(arguments)
+            .args(of_whom)
+            .env("WEIR_SERVER", &server)
+            .env_remove("USER")
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{}", said(&output));
         let line = line_with(&mut log, "live control changed");
         assert!(!line.contains("sk-secret"), "{line}");
@@ -188,6 +202,16 @@ fn the_log_says_what_changed_and_not_of_whom() {
         assert_eq!(["action", "kind", "workspace", "scope", "author"].map(said), expected, "{line}");
         assert!(line["fields"]["revision"].as_u64().unwrap() > 0, "{line}");
     }
+}
+
+/// A migration that fails says on which database, and where its address comes from.
+#[test]
+fn a_database_that_cannot_be_opened_is_named() {
+    let url = "sqlite:///nonexistent/folder/weir.db";
+    let output = program(&["migrate", "--database-url", url]).output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(url) && said.contains("WEIR_DATABASE_URL"), "{said}");
 }
 
 #[test]
