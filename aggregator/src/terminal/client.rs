@@ -45,7 +45,7 @@ impl Client {
     /// What `path` answers, as what it should be.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, TerminalError> {
         let text = self.text(path).await?;
-        serde_json::from_str(&text).map_err(|_| TerminalError::Foreign(self.server.clone()))
+        read(&text).ok_or_else(|| TerminalError::Foreign(self.server.clone()))
     }
 
     /// What `path` answers.
@@ -79,9 +79,25 @@ impl Client {
     }
 }
 
+/// An answer of an aggregator says of which region it is. All else may be missing, so what anybody answers would do.
+fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    value["region"].as_str().filter(|region| !region.is_empty())?;
+    serde_json::from_value(value).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::parts::Parts;
+
+    #[test]
+    fn answers_of_others() {
+        for text in ["{}", "[]", "null", r#"{"region": ""}"#, r#"{"region": 1}"#, "<html>"] {
+            assert!(read::<Parts>(text).is_none(), "{text}");
+        }
+        assert_eq!(read::<Parts>(r#"{"region": "here"}"#).map(|parts| parts.region).as_deref(), Some("here"));
+    }
 
     #[test]
     fn servers() {
