@@ -26,9 +26,7 @@ pub struct KeyQuery {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// What must be there is not, or is empty.
-    #[error(
-        "missing: {0}; ask for /v1/keys?namespace=…&identifier=…, and &workspace=… if it is not \"default\""
-    )]
+    #[error("missing: {0}; ask with ?namespace=…&identifier=…, and &workspace=… if it is not \"default\"")]
     Missing(String),
     /// Not one of these.
     #[error("unknown parameter {0:?}; there are workspace, namespace, identifier (or counted) and window_ms")]

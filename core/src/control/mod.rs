@@ -261,6 +261,21 @@ impl Control {
     }
 }
 
+impl Target {
+    /// Whether it names an identifier, given raw: exactly, by a pattern, or, of an address, by a network. In which scope
+    /// and window does not matter.
+    pub fn meets(&self, raw: &[u8]) -> bool {
+        match &self.who {
+            Who::Rule => false,
+            Who::Network(network) => {
+                let address = core::str::from_utf8(raw).ok().and_then(|text| text.parse::<IpAddr>().ok());
+                address.is_some_and(|address| network.contains(&address.to_canonical()))
+            }
+            Who::Identifier(text) => scope::names(text, raw),
+        }
+    }
+}
+
 /// A network, with the bits behind its prefix cleared; an address alone is a network of one. IPv4 in IPv6 is IPv4.
 pub fn parse_network(text: &str) -> Result<IpNet, ControlError> {
     let alone = || text.parse::<IpAddr>().ok().map(IpNet::from);

@@ -160,6 +160,18 @@ fn glob(target: &Target) -> Option<Glob> {
     }
 }
 
+/// Whether an identifier or a pattern names a raw identifier.
+pub(super) fn names(text: &str, raw: &[u8]) -> bool {
+    match Pattern::parse(text.as_bytes()) {
+        Some(Pattern::Exact(exact)) => canonical(exact) == canonical(raw.into()),
+        Some(Pattern::Glob(glob)) => {
+            let set = GlobSet::build(Vec::from([(glob, ())]));
+            set.is_some_and(|set| set.find(raw, |()| true, &mut glob::Scratch::default()).is_some())
+        }
+        None => false,
+    }
+}
+
 fn build_globs(slot: Slot, globs: impl Iterator<Item = (Glob, Said)>) -> Option<GlobSet<Said>> {
     let mut globs: Vec<(Glob, Said)> = globs.collect();
     if globs.is_empty() {

@@ -11,8 +11,8 @@ use crate::database::retry::{self, Work};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::control::Slot;
 use weir_core::control::book::{Book, Edition, Entry, Reading};
+use weir_core::control::{ALL_NAMESPACES, Control, MAX_CONTROLS, Slot};
 use weir_core::time::UnixMs;
 
 /// Most entries of one list.
@@ -51,6 +51,8 @@ pub struct ControlFilter {
     pub place: PlaceFilter,
     /// Of which slot.
     pub slot: Option<Slot>,
+    /// Only what names this raw identifier; then a scope stands for that of all namespaces too.
+    pub matching: Option<String>,
     /// Only those with a higher revision.
     pub after: u64,
     /// Most entries, 1 to [`MAX_PAGE`].
@@ -222,12 +224,28 @@ impl Work for List<'_> {
     type Output = Vec<StoredControl>;
 
     async fn run(&mut self, connection: &mut Connection) -> Result<Vec<StoredControl>, DatabaseError> {
-        let ControlFilter { place, slot, after, limit } = self.filter;
+        let ControlFilter { place, slot, matching, after, limit } = self.filter;
         let slot = Arg::Int(slot.map_or(0, super::slot_number));
-        let mut args = place.args();
-        args.extend([slot, slot, Arg::Int(*after), Arg::Int(self.now.0), Arg::Int((*limit).into())]);
-        let mut found = Vec::new();
+        let wide;
+        // No statement knows which patterns meet an identifier.
+        let (selected, rows) = match matching {
+            None => (place, u64::from(*limit)),
+            Some(_) => {
+                wide = PlaceFilter { scope: String::new(), ..place.clone() };
+                (&wide, u64::try_from(MAX_CONTROLS).unwrap_or(u64::MAX))
+            }
+        };
+        let mut args = selected.args();
+        args.extend([slot, slot, Arg::Int(*after), Arg::Int(self.now.0), Arg::Int(rows)]);
+        let mut found: Vec<StoredControl> = Vec::new();
         connection.each(LIST, &args, |row| found.extend(read_row(row))).await?;
+        if let Some(raw) = matching {
+            let in_scope = |scope: &str| [place.scope.as_str(), ALL_NAMESPACES].contains(&scope);
+            found.retain(|StoredControl { control: Control { target, .. }, .. }| {
+                (place.scope.is_empty() || in_scope(&target.scope)) && target.meets(raw.as_bytes())
+            });
+            found.truncate(usize::try_from(*limit).unwrap_or(usize::MAX));
+        }
         Ok(found)
     }
 }

@@ -314,10 +314,22 @@ impl<'a> Fields<'a> {
         expected: &str,
         problems: &mut Problems,
     ) -> Option<Option<u64>> {
+        self.span_read(name, range, expected, parse_ms, problems)
+    }
+
+    /// A span whose text is read so.
+    pub(super) fn span_read(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<u64>,
+        expected: &str,
+        read: fn(&str) -> Option<u64>,
+        problems: &mut Problems,
+    ) -> Option<Option<u64>> {
         let ms = match self.take(name) {
             None => return Some(None),
             Some(Value::Integer(ms)) => Some(ms),
-            Some(Value::Text(text)) => parse_ms(&text),
+            Some(Value::Text(text)) => read(&text),
             Some(_) => None,
         };
         match ms.filter(|ms| range.contains(ms)) {

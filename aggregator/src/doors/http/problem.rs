@@ -69,6 +69,7 @@ impl Problem {
     /// Fields are wrong; there is one at least.
     pub(super) fn fields(fields: Vec<FieldProblem>) -> Problem {
         let message = match fields.as_slice() {
+            [only] if only.field.is_empty() => format!("the body is {}", only.message),
             [first] => format!("{}: {}", first.field, first.message),
             [first, more @ ..] => format!("{}: {} (and {} more)", first.field, first.message, more.len()),
             [] => String::new(),
@@ -111,7 +112,7 @@ impl Problem {
         let error = Told {
             code: self.code,
             message: &self.message,
-            field: self.fields.first().map(|first| first.field.as_str()),
+            field: self.fields.first().map(|first| first.field.as_str()).filter(|field| !field.is_empty()),
             problems: &self.fields,
         };
         let mut response = json(self.status, &Body { error });

@@ -63,3 +63,29 @@ fn networks() {
         assert_eq!(network.ok().as_deref(), expected, "{text}");
     }
 }
+
+#[test]
+fn targets_meet_whom_they_name() {
+    for (who, raw, expected) in [
+        ("alice", "alice", true),
+        ("alice", "alicia", false),
+        ("al*", "alice", true),
+        ("al*|x", "alice|x", true),
+        ("al*|x", "alice|y", false),
+        (r"al\*", "al*", true),
+        (r"al\*", "alice", false),
+        ("*", "anybody", true),
+        ("10.0.0.0/8", "10.1.2.3", true),
+        ("10.0.0.0/8", "::ffff:10.1.2.3", true),
+        ("10.0.0.0/8", "11.1.2.3", false),
+        ("10.0.0.0/8", "alice", false),
+    ] {
+        let effect = if who.contains('.') { Effect::Ban } else { Effect::Limit(1) };
+        assert_eq!(control(1, "n", who, effect).target.meets(raw.as_bytes()), expected, "{who} {raw}");
+    }
+    assert!(!control(1, "r", "rule", Effect::Shadow(true)).target.meets(b"r"));
+    let long = "x".repeat(100);
+    let mut digest = Vec::new();
+    canonical_identifier(long.as_bytes(), &mut digest);
+    assert!(control(1, "n", &long, Effect::Ban).target.meets(&digest));
+}

@@ -1,14 +1,15 @@
 //! Live control over HTTP: `GET`, `PUT` and `DELETE /v1/overrides`, and `GET /v1/overrides/audit`.
 //!
 //! A change is made in the database or not at all, and this region's filters hear of it at once. In reading order: this file
-//! (who may, turns, answers), `parse` (what is asked), `told` (what is answered).
+//! (who may, turns, answers), `parse` (what is asked), `told` (what is answered), `heard` (whether a filter counts there).
 //!
 //! Leaves to others: storing (`database`), telling filters (`crate::control`).
 
+mod heard;
 mod parse;
 mod told;
 
-use parse::{parse_audit, parse_delete, parse_list, parse_put};
+use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
 
 use super::problem::{FieldProblem, Problem};
 use super::{HttpDoor, body};
@@ -45,6 +46,8 @@ const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 const LATEST: UnixMs = UnixMs(253_402_300_799_999);
 /// Who changes something where there are no tokens.
 const ANYBODY: &str = "anybody";
+/// What follows a name that somebody gave there.
+const UNVERIFIED: &str = " (unverified)";
 
 /// What stands before the database.
 pub struct Desk {
@@ -96,20 +99,27 @@ pub(super) async fn put(door: &HttpDoor, body: &mut Incoming, caller: &Caller) -
     let control = Control { target, effect: asked.effect, expires, revision: 0 };
     control.check().map_err(|error| parse::explain(&error, asked.effect))?;
     let wish = Wish::Set(asked.effect, expires);
-    change(door, by(caller, control.target, wish, asked.reason)).await
+    let warning = heard::warning(&door.shared, caller, &control.target);
+    let mut answer = change(door, by(caller, asked.author, control.target, wish, asked.reason)).await?;
+    told::put(&mut answer, "warning", warning.map(Value::from));
+    Ok(answer)
 }
 
 /// `DELETE /v1/overrides?…`
 pub(super) async fn delete(door: &HttpDoor, query: &str, caller: &Caller) -> Result<Value, Problem> {
-    let (place, slot, reason) = parse_delete(query)?;
+    let Removal { place, slot, reason, author } = parse_delete(query)?;
     let target = place.target(workspace(caller, place.workspace.as_deref())?);
-    change(door, by(caller, target, Wish::Delete(slot), reason)).await
+    change(door, by(caller, author, target, Wish::Delete(slot), reason)).await
 }
 
-/// A change that the caller makes.
-fn by(caller: &Caller, target: Target, wish: Wish, reason: String) -> Change {
-    let author = if caller.name.is_empty() { ANYBODY } else { &caller.name };
-    Change { target, wish, reason, author: author.to_owned(), automatic: None }
+/// A change that the caller makes. A token says who that is, whatever they say.
+fn by(caller: &Caller, claimed: Option<String>, target: Target, wish: Wish, reason: String) -> Change {
+    let author = match (caller.name.as_str(), claimed) {
+        ("", Some(name)) => name + UNVERIFIED,
+        ("", None) => ANYBODY.to_owned(),
+        (name, _) => name.to_owned(),
+    };
+    Change { target, wish, reason, author, automatic: None }
 }
 
 async fn change(door: &HttpDoor, change: Change) -> Result<Value, Problem> {

@@ -9,6 +9,7 @@ use super::{LATEST, wrong};
 use crate::admin::query::decode;
 use crate::database::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES, PlaceFilter};
 use std::ops::RangeInclusive;
+use std::time::UNIX_EPOCH;
 use weir_core::control::{ControlError, Effect, MAX_PATTERN_BYTES, Slot, Target, Who, parse_network};
 use weir_core::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
 use weir_core::rules::duration::parse_ms;
@@ -18,6 +19,10 @@ use weir_core::window::MAX_COUNT;
 /// From a second to ten years.
 const EXPIRES_IN_MS: RangeInclusive<u64> = 1_000..=315_360_000_000;
 const EFFECTS: &str = "one of limit, exempt, ban, credit, reset and shadow";
+const MOMENT: &str =
+    "expected a moment to come, such as \"2030-01-31T12:00:00Z\", or in milliseconds of Unix time";
+/// Longest name that somebody gives; what is stored says too that nobody looked at it.
+const MAX_CLAIMED_BYTES: usize = 100;
 const DEFAULT_PAGE: u32 = 100;
 
 /// What is to be said.
@@ -31,6 +36,21 @@ pub struct Asked {
     pub expires: Option<Expiry>,
     /// Why.
     pub reason: String,
+    /// Who says that they say it.
+    pub author: Option<String>,
+}
+
+/// What is to be taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// Of whom.
+    pub place: Place,
+    /// What.
+    pub slot: Slot,
+    /// Why.
+    pub reason: String,
+    /// Who says that they do.
+    pub author: Option<String>,
 }
 
 /// Whom something is said of; the caller's workspace if it names none.
@@ -57,9 +77,7 @@ impl Expiry {
         match self {
             Expiry::In(ms) => Ok(UnixMs(now.0.saturating_add(ms))),
             Expiry::At(at) if (now..=LATEST).contains(&at) && at != now => Ok(at),
-            Expiry::At(_) => {
-                Err(wrong("expires_at", "expected a moment to come, in milliseconds of Unix time"))
-            }
+            Expiry::At(_) => Err(wrong("expires_at", MOMENT)),
         }
     }
 }
@@ -89,10 +107,11 @@ pub fn parse_put(json: &[u8]) -> Result<Asked, Problem> {
 fn asked(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Asked> {
     let effect = effect(fields, problems);
     let place = place(fields, problems);
-    let expires_in =
-        fields.span("expires_in", EXPIRES_IN_MS, "1s to 3650d, such as \"1h\" or 3600000", problems);
-    let expires_at = fields.number("expires_at", 1..=LATEST.0, problems);
+    let spans = "1s to 3650d, such as \"1h\" or 3600000";
+    let expires_in = fields.span_read("expires_in", EXPIRES_IN_MS, spans, span_ms, problems);
+    let expires_at = moment(fields, problems);
     let reason = fields.text("reason", MAX_REASON_BYTES, problems);
+    let author = fields.text("author", MAX_CLAIMED_BYTES, problems);
     let expires = match (expires_in?, expires_at?) {
         (Some(_), Some(_)) => {
             return problems.wrong(None, "expires_at", "expected either this or expires_in".to_owned());
@@ -117,7 +136,32 @@ fn asked(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Asked> {
     if let Some((field, message)) = lacks {
         return problems.wrong(None, field, message.to_owned());
     }
-    Some(Asked { place: place?, effect, expires, reason: reason.unwrap_or_default() })
+    let author = author?.map(std::borrow::Cow::into_owned);
+    Some(Asked { place: place?, effect, expires, reason: reason.unwrap_or_default(), author })
+}
+
+/// When it ends: as people write it, or in milliseconds.
+fn moment(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Option<u64>> {
+    let ms = match fields.take("expires_at") {
+        None => return Some(None),
+        Some(Value::Integer(ms)) => Some(ms),
+        Some(Value::Text(text)) => {
+            let at = humantime::parse_rfc3339_weak(&text).ok();
+            let since = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            since.and_then(|since| u64::try_from(since.as_millis()).ok())
+        }
+        Some(_) => None,
+    };
+    match ms.filter(|ms| (1..=LATEST.0).contains(ms)) {
+        Some(ms) => Some(Some(ms)),
+        None => problems.wrong(None, "expires_at", MOMENT.to_owned()),
+    }
+}
+
+/// A span as rules write it, or in the words of the commands, such as `1w` and `1h 30m`.
+fn span_ms(text: &str) -> Option<u64> {
+    let of_commands = || u64::try_from(humantime::parse_duration(text).ok()?.as_millis()).ok();
+    parse_ms(text).or_else(of_commands)
 }
 
 fn effect(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Effect> {
@@ -161,8 +205,8 @@ fn place(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Place> {
     let identifier = fields.text("identifier", MAX_PATTERN_BYTES, problems);
     let network = fields.text("network", MAX_TEXT_BYTES, problems);
     let rule = fields.text("rule", MAX_TEXT_BYTES, problems);
-    let window =
-        fields.span("window", MIN_DURATION_MS..=MAX_DURATION_MS, "1s to 31d, such as \"1m\"", problems);
+    let windows = MIN_DURATION_MS..=MAX_DURATION_MS;
+    let window = fields.span_read("window", windows, "1s to 31d, such as \"1m\"", span_ms, problems);
     let text = |text: Option<std::borrow::Cow<'_, str>>| text.map(std::borrow::Cow::into_owned);
     let given = Given {
         workspace: text(workspace?),
@@ -216,9 +260,10 @@ impl Given {
     }
 }
 
-/// The query of `DELETE /v1/overrides`: a place, `kind` (`override`, `credit`, `reset`; of a rule its shadow switch) and `reason`.
-pub fn parse_delete(query: &str) -> Result<(Place, Slot, String), Problem> {
-    let (mut given, mut slot, mut reason) = (Given::default(), None, None);
+/// The query of `DELETE /v1/overrides`: a place, `kind` (`override`, `credit`, `reset`; of a rule its shadow switch), `reason` and
+/// `author`.
+pub fn parse_delete(query: &str) -> Result<Removal, Problem> {
+    let (mut given, mut slot, mut reason, mut author) = (Given::default(), None, None, None);
     each(query, |name, value| {
         let place = match name {
             "workspace" => &mut given.workspace,
@@ -228,6 +273,8 @@ pub fn parse_delete(query: &str) -> Result<(Place, Slot, String), Problem> {
             "rule" => &mut given.rule,
             "reason" if value.len() > MAX_REASON_BYTES => return Err(wrong(name, "longer than 500 bytes")),
             "reason" => &mut reason,
+            "author" if value.len() > MAX_CLAIMED_BYTES => return Err(wrong(name, "longer than 100 bytes")),
+            "author" => &mut author,
             "kind" => {
                 slot = Some(slot_of(&value)?);
                 return Ok(());
@@ -249,7 +296,7 @@ pub fn parse_delete(query: &str) -> Result<(Place, Slot, String), Problem> {
         }
         (_, slot) => slot.unwrap_or(Slot::Override),
     };
-    Ok((place, slot, reason.unwrap_or_default()))
+    Ok(Removal { place, slot, reason: reason.unwrap_or_default(), author })
 }
 
 /// The query of `GET /v1/overrides`.
@@ -258,6 +305,7 @@ pub fn parse_list(query: &str) -> Result<ControlFilter, Problem> {
     each(query, |name, value| {
         match name {
             "kind" => filter.slot = Some(slot_of(&value)?),
+            "matching" => filter.matching = Some(value),
             "after" => filter.after = number(name, &value, 0..=i64::MAX.cast_unsigned())?,
             "limit" => filter.limit = page(&value)?,
             _ => narrow(&mut filter.place, name, value)?,
@@ -338,7 +386,7 @@ fn slot_of(word: &str) -> Result<Slot, Problem> {
 }
 
 fn window_of(text: &str) -> Result<u64, Problem> {
-    let ms = text.parse().ok().or_else(|| parse_ms(text));
+    let ms = text.parse().ok().or_else(|| span_ms(text));
     let ms = ms.filter(|ms| (MIN_DURATION_MS..=MAX_DURATION_MS).contains(ms));
     ms.ok_or_else(|| wrong("window", "expected 1s to 31d, such as 1m, or milliseconds"))
 }

@@ -20,6 +20,7 @@ fn everything_can_be_said() {
         effect,
         expires,
         reason: reason.into(),
+        author: None,
     };
     for (fields, expected) in [
         (json!({"limit": 5}), alice(Effect::Limit(5), None, "")),
@@ -27,6 +28,14 @@ fn everything_can_be_said() {
         (json!({"ban": true, "reason": "spam"}), alice(Effect::Ban, None, "spam")),
         (json!({"credit": 9, "expires_in": "1h"}), alice(Effect::Credit(9), Some(Expiry::In(3_600_000)), "")),
         (json!({"credit": 9, "expires_at": 7}), alice(Effect::Credit(9), Some(Expiry::At(UnixMs(7))), "")),
+        (
+            json!({"credit": 9, "expires_in": "1w"}),
+            alice(Effect::Credit(9), Some(Expiry::In(604_800_000)), ""),
+        ),
+        (
+            json!({"credit": 9, "expires_at": "2030-01-31T12:00:00Z"}),
+            alice(Effect::Credit(9), Some(Expiry::At(UnixMs(1_896_091_200_000))), ""),
+        ),
         (json!({"reset": true}), alice(Effect::Reset, None, "")),
     ] {
         let mut json = json!({"namespace": "n", "identifier": "alice"});
@@ -64,6 +73,11 @@ fn what_is_wrong_is_told() {
             "expires_at",
             "either",
         ),
+        (
+            json!({"namespace": "n", "identifier": "a", "limit": 1, "expires_at": "soon"}),
+            "expires_at",
+            "2030-01-31T",
+        ),
         (json!({"identifier": "a", "limit": 1}), "namespace", "missing"),
         (json!({"namespace": "n", "limit": 1}), "identifier", "missing"),
         (
@@ -84,6 +98,7 @@ fn what_is_wrong_is_told() {
         let problem = put(&json).expect_err(&json.to_string());
         assert_eq!(problem.fields[0].field, field, "{json}: {}", problem.message);
         assert!(problem.message.contains(part), "{json}: {}", problem.message);
+        assert!(!problem.message.starts_with(':'), "{json}: {}", problem.message);
     }
     for (expiry, sound) in [
         (Expiry::In(1_000), true),
@@ -97,14 +112,15 @@ fn what_is_wrong_is_told() {
 
 #[test]
 fn queries() {
-    let (place, slot, reason) =
-        parse_delete("namespace=n&identifier=a%7Cb&kind=credit&window=1m&reason=it+is+over").unwrap();
+    let Removal { place, slot, reason, author } =
+        parse_delete("namespace=n&identifier=a%7Cb&kind=credit&window=1m&reason=it+is+over&author=ann")
+            .unwrap();
     assert_eq!(
-        (place.who, slot, reason.as_str()),
-        (Who::Identifier("a|b".into()), Slot::Credit, "it is over")
+        (place.who, slot, reason.as_str(), author.as_deref()),
+        (Who::Identifier("a|b".into()), Slot::Credit, "it is over", Some("ann"))
     );
-    assert_eq!(parse_delete("rule=r").unwrap().1, Slot::Shadow);
-    assert_eq!(parse_delete("namespace=*&network=::1").unwrap().1, Slot::Override);
+    assert_eq!(parse_delete("rule=r").unwrap().slot, Slot::Shadow);
+    assert_eq!(parse_delete("namespace=*&network=::1").unwrap().slot, Slot::Override);
     for (query, field) in [
         ("namespace=n", "identifier"),
         ("namespace=n&identifier=a&identifier=b", "identifier"),
@@ -116,10 +132,12 @@ fn queries() {
     ] {
         assert_eq!(parse_delete(query).expect_err(query).fields[0].field, field, "{query}");
     }
-    let list = parse_list("namespace=n&kind=reset&after=7&limit=9&network=10.1.2.3%2F8").unwrap();
+    let list =
+        parse_list("namespace=n&kind=reset&after=7&limit=9&network=10.1.2.3%2F8&matching=a+b").unwrap();
     let expected = ControlFilter {
         place: PlaceFilter { scope: "n".into(), network: "10.0.0.0/8".into(), ..PlaceFilter::default() },
         slot: Some(Slot::Reset),
+        matching: Some("a b".into()),
         after: 7,
         limit: 9,
     };
