@@ -15,6 +15,7 @@ use sqlx::{Connection, Executor};
 use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 use weir_aggregator::admin::explain::{Explanation, explain};
@@ -24,7 +25,7 @@ use weir_aggregator::doors::DoorSettings;
 use weir_aggregator::serve::Settings;
 use weir_aggregator::store::StoreOptions;
 use weir_core::cadence::Cadence;
-use weir_core::wire::{Ban, Controls, ControlsKnown, FilterFrame};
+use weir_core::wire::{Ban, Controls, ControlsKnown, FilterFrame, RuleTally, Tallies};
 use weir_envoy::{Redis, RedisOptions};
 
 fn of(region: &str, url: &str, cadence: Cadence) -> Settings {
@@ -288,10 +289,76 @@ async fn a_token_changes_what_its_entry_lets_it() {
     }
 }
 
+/// Whatever answers with JSON is no aggregator for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn others_that_answer_are_no_aggregators() {
+    let folder = tempfile::tempdir().unwrap();
+    let weir = start_with(of("here", &sqlite(folder.path()), Cadence::default())).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    let answering = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = [0; 4_096];
+            let _ = stream.read(&mut head).await.unwrap();
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-type: application/json\r\n\r\n{}";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    let alice = ["--namespace", "n", "--identifier", "alice"];
+    for arguments in [vec!["list"], vec!["audit"], [&["set", "--limit", "5"][..], &alice].concat()] {
+        let output = run(&weir, &[&arguments[..], &["--server", &server]].concat()).await;
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        assert!(error.contains("is no aggregator's HTTP door"), "{arguments:?}: {error}");
+    }
+    answering.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_no_filter_has_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let weir = start_with(of("here", &sqlite(folder.path()), Cadence::default())).await;
+    let slip = json!({"namespace": "slip", "identifier": "a", "limit": 1});
+    let said = put(&weir, slip.clone()).await;
+    assert_eq!(said["warning"], Value::Null, "no filter has told of anything: {said}");
+    let filter = subscriber(&weir, ControlsKnown::default()).await;
+    let rule = RuleTally {
+        name: "keys".into(),
+        namespace: "n".into(),
+        strategy: "window".into(),
+        limit: 5,
+        window_ms: 60_000,
+        allowed: 1,
+        ..RuleTally::default()
+    };
+    let tallies = Tallies { rules: vec![rule], workspace: "demo".into() };
+    filter.send(FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }).await;
+    let heard =
+        || !weir.server.shared().window.tallies.lock().rules(weir.server.shared().moment().mono).is_empty();
+    common::until("the filter's rule is known", heard).await;
+    for (body, part) in [
+        (slip, Some("namespace \"slip\" in workspace \"default\"; there is demo/n")),
+        (
+            json!({"rule": "slip", "shadow": true}),
+            Some("a rule \"slip\" in workspace \"default\"; there is demo/keys"),
+        ),
+        (json!({"workspace": "demo", "namespace": "n", "identifier": "a", "limit": 1}), None),
+    ] {
+        let warning = put(&weir, body.clone()).await["warning"].clone();
+        let told = warning.as_str();
+        assert!(
+            told.is_some() == part.is_some() && part.is_none_or(|part| told.unwrap().contains(part)),
+            "{body}: {warning}"
+        );
+    }
+    says(&weir, &["set", "--rule", "slip", "--shadow", "off"], "\nwarning: no filter here").await;
+}
+
 async fn run(weir: &Weir, arguments: &[&str]) -> Output {
     let variables = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("WEIR_"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-aggregator"));
-    command.arg("overrides").args(arguments).env_clear().envs(variables);
+    command.arg("overrides").args(arguments).env_clear().envs(variables).env("USER", "ann");
     command.env("WEIR_SERVER", format!("http://{}", weir.server.http_address()));
     command.kill_on_drop(true).output().await.unwrap()
 }
@@ -331,9 +398,33 @@ async fn the_commands_say_what_curl_would() {
     says(&weir, &["delete", "--rule", "per-key"], "deleted: shadow on").await;
     let audit = says(&weir, &["audit", "--identifier", "alice|*"], "deleted").await;
     assert_eq!(audit.lines().count(), 6, "{audit}");
+    assert!(audit.contains("  ann (unverified)  here"), "{audit}");
+
+    // What a pattern, a network or another namespace says of somebody is found by whom it meets.
+    for (who, count) in [("alice|x", 3), ("10.9.9.9", 1), ("bob", 0)] {
+        let listed = says(&weir, &["list", "--matching", who, "--namespace", "per-key", "--json"], "[").await;
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        assert_eq!(listed.as_array().unwrap().len(), count, "{who}: {listed}");
+    }
+    says(&weir, &["list", "--matching", "alice|x", "--namespace", "other"], "(none)").await;
+    // All that is left of them goes at once.
+    let gone = says(&weir, &with(&["delete"], &["--all-kinds", "--author", ""]), "deleted: credit 7").await;
+    assert!(gone.contains("deleted: ban for") && gone.contains("deleted: reset for"), "{gone}");
+    says(&weir, &["list", "--matching", "alice|x"], "(none)").await;
+    says(&weir, &["audit"], "  anybody  ").await;
+    let odd = ["--namespace", "per-key", "--identifier", r"we\|ird"];
+    let with_odd = |first: &[&'static str]| [first, &odd].concat();
+    says(&weir, &with_odd(&["set", "--limit", "5", "--expires-in", "1w"]), r"limit 5 for we\|ird in").await;
+    says(&weir, &with_odd(&["set", "--limit", "5", "--expires-in", "2w"]), "; it was limit 5 until 2").await;
+    says(&weir, &["reset", "--namespace", "*", "--identifier", "*", "--yes"], "reset for *").await;
 
     for (arguments, code, part) in [
-        (with(&["delete"], &["--window", "1m"]), 1, "nothing of this kind"),
+        (with(&["delete"], &["--window", "1m"]), 1, "overrides list shows what is"),
+        (with(&["delete"], &["--all-kinds"]), 1, "nothing is said of it"),
+        (vec!["reset", "--namespace", "*", "--identifier", "*"], 2, "--yes"),
+        (with(&["credit", "7"], &["--expires-in", "1"]), 2, "1s to 3650d"),
+        (with(&["set"], &["--limit", "1", "--expires-at", "2001-01-01T00:00:00Z"]), 1, "--expires-at is not"),
+        (with(&["set"], &["--limit", "1", "--window", "5x"]), 1, "--window: expected"),
         (with(&["set"], &["--ban"]), 1, "a ban needs one"),
         (with(&["credit", "7"], &[]), 1, "a credit adds to the limit until it expires"),
         (with(&["set"], &[]), 2, "--limit"),

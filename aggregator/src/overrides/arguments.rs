@@ -19,6 +19,9 @@ pub enum Overrides {
         /// What kind alone.
         #[arg(long)]
         kind: Option<Kind>,
+        /// What names this identifier, as a request carries it: by patterns and networks and for all namespaces too.
+        #[arg(long, value_name = "TEXT", conflicts_with_all = ["identifier", "network"])]
+        matching: Option<String>,
     },
     /// Say a limit, an exemption or a ban of somebody, or switch a rule's shadow; replaces what was said before.
     Set(Set),
@@ -40,9 +43,11 @@ pub enum Overrides {
         server: Server,
         #[command(flatten)]
         place: Place,
-        /// Why; for the audit.
-        #[arg(long, value_name = "TEXT")]
-        reason: Option<String>,
+        #[command(flatten)]
+        why: Why,
+        /// Yes, of everybody: for --namespace '*' --identifier '*'.
+        #[arg(long)]
+        yes: bool,
     },
     /// Take back what was said.
     Delete {
@@ -50,12 +55,14 @@ pub enum Overrides {
         server: Server,
         #[command(flatten)]
         place: Place,
-        /// What kind; a rule has but one.
+        /// What kind; override if not given. A rule has but one.
         #[arg(long)]
         kind: Option<Kind>,
-        /// Why; for the audit.
-        #[arg(long, value_name = "TEXT")]
-        reason: Option<String>,
+        /// All that is said of it: override, credit and reset, of whichever windows.
+        #[arg(long, conflicts_with_all = ["kind", "rule", "window"])]
+        all_kinds: bool,
+        #[command(flatten)]
+        why: Why,
     },
     /// Show who changed what, the newest first.
     Audit {
@@ -147,14 +154,24 @@ pub struct Which {
 #[derive(Args, Clone, Debug)]
 pub struct When {
     /// For how long; for ever if not given.
-    #[arg(long, value_parser = humantime::parse_duration, conflicts_with = "expires_at", value_name = "DURATION")]
+    #[arg(long, value_parser = expires_in, conflicts_with = "expires_at", value_name = "DURATION")]
     expires_in: Option<Duration>,
     /// Until when, such as 2030-01-31T12:00:00Z.
     #[arg(long, value_parser = humantime::parse_rfc3339_weak, value_name = "TIME")]
     expires_at: Option<SystemTime>,
+    #[command(flatten)]
+    why: Why,
+}
+
+/// Why, and who says so.
+#[derive(Args, Clone, Debug)]
+pub struct Why {
     /// Why; for the audit. A ban needs one.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// Who says it, for the audit; where there are tokens, they say it instead.
+    #[arg(long, env = "USER", hide_env_values = true, value_name = "NAME")]
+    author: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -210,14 +227,24 @@ impl Place {
 
     /// As parameters of a query.
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
+        let window = self.window.clone().map(|window| ("window", window));
+        self.pairs_of_all_windows().into_iter().chain(window).collect()
+    }
+
+    /// The same without a window.
+    pub fn pairs_of_all_windows(&self) -> Vec<(&'static str, String)> {
         given([
             ("workspace", &self.workspace),
             ("namespace", &self.namespace),
             ("identifier", &self.identifier),
             ("network", &self.network),
             ("rule", &self.rule),
-            ("window", &self.window),
         ])
+    }
+
+    /// Whether it is everybody, everywhere.
+    pub fn is_everybody(&self) -> bool {
+        [&self.namespace, &self.identifier].iter().all(|text| text.as_deref() == Some("*"))
     }
 }
 
@@ -236,6 +263,7 @@ impl Which {
 impl When {
     /// Adds what is given to a body.
     pub fn put(&self, fields: &mut Map<String, Value>) {
+        self.why.put(fields);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         if let Some(time) = self.expires_in {
             fields.insert("expires_in".to_owned(), ms(time).into());
@@ -244,7 +272,20 @@ impl When {
             let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
             fields.insert("expires_at".to_owned(), ms(at).into());
         }
-        put_reason(fields, self.reason.as_ref());
+    }
+}
+
+impl Why {
+    /// As parameters of a query.
+    pub fn pairs(&self) -> Vec<(&'static str, String)> {
+        // An empty variable is one that is not set.
+        let author = self.author.clone().filter(|author| !author.is_empty());
+        given([("reason", &self.reason), ("author", &author)])
+    }
+
+    /// Adds what is given to a body.
+    pub fn put(&self, fields: &mut Map<String, Value>) {
+        fields.extend(self.pairs().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))));
     }
 }
 
@@ -264,16 +305,16 @@ impl Set {
     }
 }
 
-/// Adds why.
-pub fn put_reason(fields: &mut Map<String, Value>, reason: Option<&String>) {
-    if let Some(reason) = reason {
-        fields.insert("reason".to_owned(), reason.as_str().into());
-    }
-}
-
 /// The words of kinds that are given.
 pub fn kind_of(kind: Option<Kind>) -> Option<(&'static str, String)> {
     Some(("kind", kind?.to_possible_value()?.get_name().to_owned()))
+}
+
+fn expires_in(text: &str) -> Result<Duration, String> {
+    let expected = || "expected 1s to 3650d, such as 90s, 24h or 1w".to_owned();
+    let time = humantime::parse_duration(text).map_err(|_| expected())?;
+    let range = Duration::from_secs(1)..=Duration::from_secs(3_650 * 86_400);
+    if range.contains(&time) { Ok(time) } else { Err(expected()) }
 }
 
 fn given<const N: usize>(named: [(&'static str, &Option<String>); N]) -> Vec<(&'static str, String)> {

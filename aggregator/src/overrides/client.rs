@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Uri};
+use hyper::{Method, Request, StatusCode, Uri};
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use std::time::Duration;
@@ -24,11 +24,55 @@ const WITHIN: Duration = Duration::from_secs(15);
 /// Longest answer; a full page is some 700 KB.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
-/// Asks, and takes the answer, or says why there is none.
-pub async fn ask(server: &Server, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+/// Asks, and takes the answer, or says why there is none. Another server may answer with JSON as well: `mark` is a field
+/// that answers to this question have.
+pub async fn ask(
+    server: &Server,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+    mark: &str,
+) -> anyhow::Result<Value> {
     let url = &server.server;
     let answered = timeout(WITHIN, connect_and_send(server, method, path, body)).await;
-    answered.unwrap_or_else(|_| bail!("{url} does not answer; see --server or WEIR_SERVER"))
+    let Ok(answered) = answered else { bail!("{url} does not answer; see --server or WEIR_SERVER") };
+    let (status, value) = answered?;
+    match value {
+        Some(value) if status.is_success() && value.get(mark).is_some() => Ok(value),
+        Some(value) if !status.is_success() && value["error"]["message"].is_string() => {
+            bail!("{}", refusal(&value["error"]))
+        }
+        _ => bail!(
+            "{url} is no aggregator's HTTP door: its answer ({status}) is none of those; see --server or WEIR_SERVER"
+        ),
+    }
+}
+
+/// Why an aggregator refuses, with what these commands can do about it.
+fn refusal(error: &Value) -> String {
+    let text = |name: &str| error[name].as_str().unwrap_or_default();
+    let (message, field) = (text("message"), text("field"));
+    match text("code") {
+        "token_missing" => "the server asks for a token; set --token or WEIR_SERVER_TOKEN".to_owned(),
+        "token_malformed" => {
+            "what --token or WEIR_SERVER_TOKEN gives is no token; weir-aggregator token makes one".to_owned()
+        }
+        "token_unknown" => format!("{message}; see --token or WEIR_SERVER_TOKEN"),
+        "workspace_not_allowed" => "the token is for another workspace; leave --workspace out".to_owned(),
+        "not_found" => {
+            "nothing of this kind is said of it; weir-aggregator overrides list shows what is".to_owned()
+        }
+        "invalid_request" if field == "expires_at" => "--expires-at is not a moment to come".to_owned(),
+        _ => match message.strip_prefix(&format!("{field}: ")).filter(|_| !field.is_empty()) {
+            Some(rest) => format!("{}: {rest}", flag(field)),
+            None => message.to_owned(),
+        },
+    }
+}
+
+/// A field as its argument.
+fn flag(field: &str) -> String {
+    if field == "credit" { "NUMBER".to_owned() } else { format!("--{}", field.replace('_', "-")) }
 }
 
 /// A path with a query.
@@ -43,7 +87,7 @@ async fn connect_and_send(
     method: Method,
     path: &str,
     body: Option<&Value>,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<(StatusCode, Option<Value>)> {
     let url = &server.server;
     let unusable = || {
         format!("{url:?} is no server; expected http:// or https:// and a host; see --server or WEIR_SERVER")
@@ -85,24 +129,34 @@ async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
     unanswered: impl FnOnce() -> String,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<(StatusCode, Option<Value>)> {
     let (status, body) = match exchange::exchange(stream, request, MAX_ANSWER_BYTES).await {
         Err(ExchangeError::Unanswered(error)) => return Err(error).with_context(unanswered),
         answered => answered?,
     };
-    let value: Option<Value> = serde_json::from_slice(&body).ok();
-    match (status.is_success(), value) {
-        (true, Some(value)) => Ok(value),
-        (_, value) => {
-            let message = value.as_ref().and_then(|value| value["error"]["message"].as_str());
-            bail!("{}", message.unwrap_or("the answer is not one of an aggregator's HTTP door"))
-        }
-    }
+    Ok((status, serde_json::from_slice(&body).ok()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refusals_name_arguments() {
+        for (code, field, message, expected) in [
+            ("token_missing", "", "no token was sent", "--token or WEIR_SERVER_TOKEN"),
+            ("not_found", "", "GET /v1/overrides", "overrides list"),
+            ("workspace_not_allowed", "workspace", "workspace: leave the field out", "leave --workspace out"),
+            ("invalid_request", "expires_in", "expires_in: missing; such", "--expires-in: missing; such"),
+            ("invalid_request", "expires_at", "expires_at: expected ms", "--expires-at is not"),
+            ("invalid_request", "limit", "limit: expected", "--limit: expected"),
+            ("invalid_request", "credit", "credit: expected", "NUMBER: expected"),
+            ("busy", "", "others are changing", "others are changing"),
+        ] {
+            let said = refusal(&serde_json::json!({"code": code, "field": field, "message": message}));
+            assert!(said.contains(expected), "{code}: {said}");
+        }
+    }
 
     #[test]
     fn queries() {

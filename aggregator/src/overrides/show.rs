@@ -21,6 +21,9 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     for row in rows {
         table += &line(&mut row.iter().map(String::as_str));
     }
+    if rows.is_empty() {
+        table += "(none)\n";
+    }
     table
 }
 
@@ -29,6 +32,7 @@ pub fn overrides(found: &[Value]) -> String {
     let row = |entry: &Value| {
         let when = entry["expires_at"].as_u64().map_or("never".to_owned(), moment);
         vec![
+            text(entry, "workspace"),
             scope(entry),
             who(entry),
             what(entry),
@@ -39,12 +43,12 @@ pub fn overrides(found: &[Value]) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = found.iter().map(row).collect();
-    table(&["NAMESPACE", "WHO", "WHAT", "EXPIRES", "REVISION", "BY", "REASON"], &rows)
+    table(&["WORKSPACE", "NAMESPACE", "WHO", "WHAT", "EXPIRES", "REVISION", "BY", "REASON"], &rows)
 }
 
 /// Changes.
 pub fn audit(found: &[Value]) -> String {
-    let state = |entry: &Value| if entry.is_null() { "-".to_owned() } else { what(entry) };
+    let state = |entry: &Value| if entry.is_null() { "-".to_owned() } else { what(entry) + &until(entry) };
     let row = |entry: &Value| {
         vec![
             entry["at"].as_u64().map_or("-".to_owned(), moment),
@@ -65,30 +69,47 @@ pub fn audit(found: &[Value]) -> String {
 /// What a change came to.
 pub fn changed(answer: &Value) -> String {
     let revision = number(answer, "revision");
+    let warning = answer["warning"].as_str().map(|text| format!("warning: {}\n", safe(text)));
+    let warning = warning.unwrap_or_default();
     let now = &answer["override"];
     if answer["changed"] == false {
         let said = if now.is_null() { "it was deleted".to_owned() } else { sentence(now) };
-        return format!("nothing changed: {said} (revision {revision})\n");
+        return format!("nothing changed: {said} (revision {revision})\n{warning}");
     }
     let said = match (now.is_null(), &answer["before"]) {
         (true, before) => format!("deleted: {}", sentence(before)),
         (false, Value::Null) => sentence(now),
-        (false, before) => format!("{}; it was {}", sentence(now), what(before)),
+        (false, before) => format!("{}; it was {}{}", sentence(now), what(before), until(before)),
     };
     let reach = match answer["known"] == true {
         true => "this region's filters are being told, the others hear of it with their next import",
         false => "this region has not read it back yet; all hear of it with their next import",
     };
-    format!("{said} (revision {revision}); {reach}\n")
+    format!("{said} (revision {revision}); {reach}\n{warning}")
+}
+
+/// Of which kind an entry is, as the server's parameter names it.
+pub fn kind(entry: &Value) -> &'static str {
+    let has = |name: &str| !entry[name].is_null();
+    match () {
+        () if has("credit") => "credit",
+        () if has("reset") => "reset",
+        () if has("shadow") => "shadow",
+        () => "override",
+    }
 }
 
 fn sentence(entry: &Value) -> String {
-    let until = entry["expires_at"].as_u64().map(|ms| format!(" until {}", moment(ms))).unwrap_or_default();
+    let until = until(entry);
     let place = match entry["rule"].as_str() {
         Some(rule) => format!("rule {}", safe(rule)),
         None => format!("{} in {}", who(entry), scope(entry)),
     };
     format!("{} for {place} of {}{until}", what(entry), text(entry, "workspace"))
+}
+
+fn until(entry: &Value) -> String {
+    entry["expires_at"].as_u64().map(|ms| format!(" until {}", moment(ms))).unwrap_or_default()
 }
 
 fn what(entry: &Value) -> String {
@@ -121,9 +142,16 @@ fn number(entry: &Value, name: &str) -> String {
     entry[name].as_u64().unwrap_or_default().to_string()
 }
 
-/// A line for each, whatever is written in it.
+/// A line for each, whatever is written in it; all else as it is to be typed.
 fn safe(text: &str) -> String {
-    text.escape_debug().to_string()
+    let shown = |c: char| if is_unseen(c) { c.escape_unicode().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
+/// Characters that end a line, steer a terminal, or turn the order of what follows around.
+fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 fn moment(unix_ms: u64) -> String {
@@ -140,14 +168,14 @@ mod tests {
     #[test]
     fn a_line_for_each() {
         let found = [
-            json!({"workspace": "w", "namespace": "per-key", "identifier": "alice\n", "limit": 5, "window": 60_000,
+            json!({"workspace": "w", "namespace": "per-key", "identifier": "a\\|\n", "limit": 5, "window": 60_000,
                    "expires_at": 1_800_000_000_000_u64, "revision": 7, "author": "ann", "reason": "launch"}),
             json!({"workspace": "w", "rule": "per-key", "shadow": false, "revision": 12, "author": "bob", "reason": ""}),
         ];
         let expected = "\
-NAMESPACE  WHO      WHAT           EXPIRES               REVISION  BY   REASON
-per-key    alice\\n  limit 5 in 1m  2027-01-15T08:00:00Z  7         ann  launch
-per-key    (rule)   shadow off     never                 12        bob
+WORKSPACE  NAMESPACE  WHO       WHAT           EXPIRES               REVISION  BY   REASON
+w          per-key    a\\|\\u{a}  limit 5 in 1m  2027-01-15T08:00:00Z  7         ann  launch
+w          per-key    (rule)    shadow off     never                 12        bob
 ";
         assert_eq!(overrides(&found), expected);
         let change = json!({"at": 1_800_000_000_000_u64, "author": "ann", "region": "r", "action": "deleted",
@@ -157,6 +185,14 @@ per-key    (rule)   shadow off     never                 12        bob
             "{}",
             audit(&[])
         );
+        let [before, after] =
+            [1_800_000_000_000_u64, 1_900_000_000_000].map(|at| json!({"limit": 5, "expires_at": at}));
+        let change = json!({"namespace": "n", "identifier": "a", "before": before, "after": after});
+        assert!(
+            audit(&[change])
+                .contains("limit 5 until 2027-01-15T08:00:00Z  limit 5 until 2030-03-17T17:46:40Z")
+        );
+        assert!(overrides(&[]).ends_with("REASON\n(none)\n"));
     }
 
     #[test]
