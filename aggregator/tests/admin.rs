@@ -15,12 +15,14 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use weir_aggregator::admin;
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::hosts::Hosts;
 use weir_aggregator::serve::Settings;
 use weir_core::cadence::Cadence;
+use weir_core::key::{Key, KeyParts};
 use weir_core::rules::identifier::canonical_identifier;
-use weir_core::wire::{Count, FilterFrame, Report, RuleTally, Tallies};
+use weir_core::wire::{Count, FilterFrame, Hello, Report, RuleTally, Tallies};
 
 async fn call(weir: &Weir, method: Method, path: &str) -> (u16, String) {
     let (parts, body) = whole(weir, method, path).await;
@@ -234,7 +236,9 @@ async fn a_live_limit_or_credit_counts_from_the_moment_that_it_is_said() {
         let (_, said) = get_json(&weir, &format!("/v1/explain?namespace=api&identifier={identifier}")).await;
         let window = &said["windows"][0];
         assert_eq!(window["passes"] == json!(true), window["wait_ms"] == json!(0), "{window}");
-        (window["limit"].as_u64().unwrap(), window["remaining"].as_u64().unwrap(), window["passes"] == true)
+        // The rule is in shadow, so all pass; this is whether they would have without.
+        let passes = window["passes"] == true && window["but_for_shadow"].is_null();
+        (window["limit"].as_u64().unwrap(), window["remaining"].as_u64().unwrap(), passes)
     };
     let order = async || {
         let (_, top) = get_json(&weir, "/v1/top").await;
@@ -266,6 +270,152 @@ async fn a_live_limit_or_credit_counts_from_the_moment_that_it_is_said() {
     say(&weir, "carol", "limit", 7).await;
     assert_eq!(stands("carol").await, (7, 0, false));
     assert_eq!(order().await, (vec!["carol".into(), "bob".into(), "dora".into(), "alice".into()], json!(7)));
+}
+
+/// The first window of what is explained.
+async fn explained(weir: &Weir, query: &str) -> (Value, Value) {
+    let (_, said) = get_json(weir, &format!("/v1/explain?{query}")).await;
+    (said["windows"][0].clone(), said)
+}
+
+/// A region with a database, whose only filter has this rule of one hour, and whose database stays as long as the folder.
+async fn with_rule(rule: FilterFrame) -> (tempfile::TempDir, Weir, common::Peer) {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/weir.db", folder.path().display());
+    let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
+    let cadence = Cadence::for_tests();
+    let weir = start_with(Settings { database, migrate: true, cadence, ..settings() }).await;
+    let peer = weir.join(1, true).await;
+    peer.send(rule).await;
+    let is_known = || weir.server.shared().window.tallies.lock().rules(weir.server.shared().moment().mono);
+    common::until("the rule is told of", || !is_known().is_empty()).await;
+    (folder, weir, peer)
+}
+
+#[tokio::test]
+async fn whom_a_rule_in_shadow_would_deny_passes() {
+    let (_folder, weir, mut peer) = with_rule(tallies(true, 500, 0)).await;
+    peer.send(weir.report(1, "greedy", 1_200)).await;
+    peer.next_with(|frame| frame.ack).await;
+    put(&weir, json!({"namespace": "api", "identifier": "bad*", "ban": true, "reason": "spam"})).await;
+    for (identifier, waits) in [("greedy", true), ("bad-one", false)] {
+        let (window, said) = explained(&weir, &format!("namespace=api&identifier={identifier}")).await;
+        assert_eq!((&window["passes"], &window["wait_ms"]), (&true.into(), &0.into()), "{said}");
+        let denied = &window["but_for_shadow"];
+        assert_eq!((&denied["passes"], denied["wait_ms"].is_u64()), (&false.into(), waits), "{said}");
+        let lines = weir_aggregator::terminal::explained::lines(&serde_json::from_value(said).unwrap());
+        let verdict = lines.iter().find(|line| line.contains("denied")).unwrap();
+        assert!(verdict.contains("every request passes, as it is in shadow"), "{lines:#?}");
+    }
+    // Live control takes the rule out of its shadow.
+    put(&weir, json!({"rule": "per-hour", "shadow": false})).await;
+    let (window, _) = explained(&weir, "namespace=api&identifier=greedy").await;
+    assert_eq!((&window["passes"], &window["but_for_shadow"]), (&false.into(), &Value::Null), "{window}");
+}
+
+#[tokio::test]
+async fn what_live_control_says_is_explained_before_anything_is_used_and_names_its_entry() {
+    let (_folder, weir, _peer) = with_rule(tallies(false, 500, 0)).await;
+    let say = async |mut body: Value| {
+        body["namespace"] = body["namespace"].as_str().unwrap_or("api").into();
+        put(&weir, body).await
+    };
+    let banned = say(json!({"namespace": "*", "identifier": "t*", "ban": true, "reason": "spam"})).await;
+    say(json!({"network": "203.0.113.0/24", "ban": true, "reason": "scraping"})).await;
+    say(json!({"identifier": "none", "limit": 0})).await;
+    say(json!({"identifier": "short", "limit": 3, "window": "1h"})).await;
+    say(json!({"identifier": "other", "limit": 4, "window": "1m"})).await;
+
+    let (window, said) = explained(&weir, "namespace=api&identifier=t2").await;
+    assert_eq!((&window["passes"], &window["used"]), (&false.into(), &0.into()), "{said}");
+    let expected = json!({"kind": "ban", "namespace": "*", "identifier": "t*", "network": null,
+                          "window_ms": null, "revision": banned["revision"]});
+    assert_eq!((&said["control"]["entries"][0], &window["control"]["entries"][0]), (&expected, &expected));
+    let lines = weir_aggregator::terminal::explained::lines(&serde_json::from_value(said).unwrap());
+    let entry = format!("banned, for ever (identifier t*, namespace *, revision {})", banned["revision"]);
+    assert!(lines.iter().any(|line| line.contains(&entry)), "no {entry:?} in {lines:#?}");
+
+    let (window, said) = explained(&weir, "namespace=api&identifier=203.0.113.9").await;
+    assert_eq!((&window["passes"], &said["unknown"]), (&false.into(), &Value::Null), "{said}");
+    assert_eq!(said["control"]["entries"][0]["network"], "203.0.113.0/24");
+    for (identifier, duration_ms, limit, passes) in
+        [("none", common::HOUR_MS, 0, false), ("short", common::HOUR_MS, 3, true), ("other", 60_000, 4, true)]
+    {
+        let (window, said) = explained(&weir, &format!("namespace=api&identifier={identifier}")).await;
+        let expected = (&json!(duration_ms), &json!(limit), &json!(passes));
+        assert_eq!((&window["duration_ms"], &window["limit"], &window["passes"]), expected, "{said}");
+        assert_eq!(said["windows"].as_array().unwrap().len(), 1, "{said}");
+    }
+}
+
+#[tokio::test]
+async fn where_nothing_is_known_it_is_told_what_is() {
+    let weir = start(None).await;
+    let mut peer = weir.join(1, true).await;
+    let mut rules = tallies(false, 0, 0);
+    let known = rules.tallies.as_mut().unwrap();
+    known.rules.push(RuleTally {
+        name: "exact".into(),
+        namespace: "held".into(),
+        strategy: "log".into(),
+        ..known.rules[0].clone()
+    });
+    known.workspace = "demo".into();
+    peer.send(rules).await;
+    peer.send(weir.report(1, "alice", 5)).await;
+    peer.next_with(|frame| frame.ack).await;
+    let unknown = async |query: &str| explained(&weir, query).await.1["unknown"].clone();
+    let said = unknown("namespace=api&identifier=bob").await;
+    assert!(said.as_str().unwrap().contains("filters count in namespace api of workspace demo, "), "{said}");
+    let said = unknown("namespace=api&identifier=alice&window_ms=60000").await;
+    assert_eq!(said, "this identifier has used nothing in a window of 1m; it has in 1h");
+    assert_eq!(unknown("namespace=api&identifier=alice").await, Value::Null);
+    let (_, said) = explained(&weir, "workspace=demo&namespace=held&identifier=bob").await;
+    assert_eq!((&said["unknown"], &said["exact"][0]["strategy"]), (&Value::Null, &"log".into()), "{said}");
+    let lines = weir_aggregator::terminal::explained::lines(&serde_json::from_value(said).unwrap());
+    assert_eq!(lines[1], "  rule exact, held exactly (log): what is used of it is not shown here");
+}
+
+/// What a rule that bans counts for itself is nobody's use.
+#[tokio::test]
+async fn counters_of_bans_are_no_keys() {
+    let weir = start(None).await;
+    let mut peer = weir.join(1, false).await;
+    let parts = KeyParts {
+        workspace: b"default",
+        namespace: b"~api",
+        identifier: b"alice",
+        duration_ms: common::HOUR_MS,
+        epoch: 0,
+        resolution: 1,
+    };
+    let counter = Count { key: Key::new(&parts).unwrap().as_bytes().to_vec(), ..weir.count("alice", 1_200) };
+    let counts = vec![counter, weir.count("alice", 600)];
+    peer.send(FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }).await;
+    peer.next_with(|frame| frame.ack).await;
+    let (_, top) = get_json(&weir, "/v1/top").await;
+    let names: Vec<_> = top["keys"].as_array().unwrap().iter().map(|key| &key["namespace"]).collect();
+    assert_eq!(
+        (names, &top["keys_over"], &top["keys_past_half"]),
+        (vec![&json!("api")], &0.into(), &1.into()),
+        "{top}"
+    );
+}
+
+#[tokio::test]
+async fn filters_that_are_refused_are_seen_and_doors_are_no_envoys() {
+    let weir = start(Some("secret")).await;
+    let mut peer = common::Peer::open(weir.connect().await).await;
+    let hello = Hello { token: "guess".into(), ..common::hello(1, false) };
+    peer.send(FilterFrame { hello: Some(hello), ..FilterFrame::default() }).await;
+    peer.refused().await;
+    let check = json!({"namespace": "n", "identifier": "a", "limit": 5, "duration": "1h", "timeout": "5s"});
+    http_common::Client::connect(&weir).await.post("/v1/limit", &check).await;
+    let parts = admin::parts::parts(weir.server.shared()).await;
+    assert_eq!(parts.refused.first().map(|refused| refused.reason.as_str()), Some("token"), "{parts:?}");
+    assert_eq!((parts.envoys.len(), parts.aggregator.status.envoys), (1, 0), "{parts:?}");
+    let health = weir_aggregator::terminal::tables::health(&parts);
+    assert!(health.starts_with("! refuses streams: token (last "), "{health}");
 }
 
 #[tokio::test]

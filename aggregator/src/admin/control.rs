@@ -1,15 +1,19 @@
 //! What live control says of a key that is shown. A ban is no use of a limit, and a limit that is said applies to what comes,
 //! not to what was counted; so without it an explanation would be wrong.
 //!
-//! Leaves to others: what is in force (`weir_core::control`), counts (`explain`). Networks are not looked at, as a key has no address.
+//! Leaves to others: what is in force (`weir_core::control`), counts (`explain`). Of networks those are looked at that hold the
+//! identifier, if that is an address; any other key has none.
 
-use super::explain::{Window, counts};
+use super::explain::{Judged, Window, counts};
 use super::query::KeyQuery;
 use super::text::text;
 use crate::shared::Shared;
+use crate::window::sisters::FRESH_MS;
 use crate::window::tallies::Rule;
 use serde::{Deserialize, Serialize};
-use weir_core::control::{Banned, Scratch, Subject};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use weir_core::control::{self, ALL_NAMESPACES, Banned, Effect, Found, Scratch, Slot, Subject, Who};
 use weir_core::key::KeyParts;
 use weir_core::region::Explained;
 use weir_core::region::top::{Ranked, Standing};
@@ -32,16 +36,43 @@ pub struct Control {
     pub credit: u64,
     /// Where it is counted since its last reset; 0 if there was none.
     pub epoch: u32,
+    /// The entries that say so, as `/v1/overrides` has them, where a key is explained; none for a ban that this program's own doors made.
+    pub entries: Vec<Entry>,
+}
+
+/// An entry of live control: by what it is found among all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Entry {
+    /// `ban`, `exempt`, `limit`, `credit` or `reset`.
+    pub kind: String,
+    /// The namespace that it names; `*` for all.
+    pub namespace: String,
+    /// The identifier or pattern that it names.
+    pub identifier: Option<String>,
+    /// The network that it names.
+    pub network: Option<String>,
+    /// The window that it is for, if it is for one.
+    pub window_ms: Option<u64>,
+    /// Which change made it.
+    pub revision: u64,
 }
 
 /// What is said of an identifier: in windows of this length, or in all of them if that is 0.
 pub fn said(shared: &Shared, asked: &KeyQuery, canonical: &[u8], window_ms: u64, now: UnixMs) -> Control {
-    find(shared, (&asked.workspace, &asked.namespace), (&asked.identifier, canonical), window_ms, now)
+    find(shared, (&asked.workspace, &asked.namespace), (&asked.identifier, canonical), window_ms, now, true)
 }
 
 /// The same of a key whose identifier is known as it is counted alone.
 fn said_of(shared: &Shared, key: &KeyParts<'_>, now: UnixMs) -> Control {
-    find(shared, (key.workspace, key.namespace), (key.identifier, key.identifier), key.duration_ms, now)
+    find(
+        shared,
+        (key.workspace, key.namespace),
+        (key.identifier, key.identifier),
+        key.duration_ms,
+        now,
+        false,
+    )
 }
 
 fn find(
@@ -50,10 +81,17 @@ fn find(
     (raw, canonical): (&[u8], &[u8]),
     window_ms: u64,
     now: UnixMs,
+    by_entries: bool,
 ) -> Control {
     let (workspace, namespace) = (&*text(workspace), &*text(namespace));
-    let subject = Subject { workspace, namespace, raw, canonical, window_ms, address: None, allowed: None };
-    let found = shared.control.set().find(&subject, now, &mut Scratch::default());
+    let address = address(raw);
+    let subject = Subject { workspace, namespace, raw, canonical, window_ms, address, allowed: None };
+    let (set, mut scratch) = (shared.control.set(), Scratch::default());
+    let found = set.find(&subject, now, &mut scratch);
+    // Finding these takes a walk over all that is said.
+    let is_wanted = by_entries && found != Found::default();
+    let slots = [Slot::Override, Slot::Credit, Slot::Reset].into_iter().filter(|_| is_wanted);
+    let entries = slots.filter_map(|slot| entry(&set.source(&subject, slot, now, &mut scratch)?)).collect();
     Control {
         banned: found.ban.is_some(),
         banned_until_unix_ms: match found.ban {
@@ -64,20 +102,72 @@ fn find(
         limit: found.limit,
         credit: found.credit,
         epoch: found.epoch,
+        entries,
     }
+}
+
+/// The client's address or network, where it is counted by that.
+fn address(raw: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(raw).ok()?;
+    Some(control::parse_network(text).ok()?.addr())
+}
+
+fn entry(said: &control::Control) -> Option<Entry> {
+    let kind = match said.effect {
+        Effect::Limit(_) => "limit",
+        Effect::Exempt => "exempt",
+        Effect::Ban => "ban",
+        Effect::Credit(_) => "credit",
+        Effect::Reset => "reset",
+        Effect::Shadow(_) => return None,
+    };
+    let (identifier, network) = match &said.target.who {
+        Who::Identifier(text) => (Some(text.clone()), None),
+        Who::Network(network) => (None, Some(network.to_string())),
+        Who::Rule => return None,
+    };
+    Some(Entry {
+        kind: kind.to_owned(),
+        namespace: said.target.scope.clone(),
+        identifier,
+        network,
+        window_ms: said.target.window_ms,
+        revision: said.revision,
+    })
+}
+
+/// Windows of which something is said in a namespace that is not said of all.
+pub fn windows_said(shared: &Shared, workspace: &str, namespace: &str) -> BTreeSet<u64> {
+    let is_here = |said: &control::Control| {
+        said.target.workspace == workspace
+            && [namespace, ALL_NAMESPACES].contains(&said.target.scope.as_str())
+    };
+    let set = shared.control.set();
+    set.iter().filter(is_here).filter_map(|said| said.target.window_ms).collect()
 }
 
 /// How keys stand under the limits that apply to them now.
 pub struct Limits<'a> {
     shared: &'a Shared,
     rules: Vec<Rule>,
+    /// Those that only filters of the region's other aggregators told of.
+    elsewhere: Vec<Rule>,
     now: UnixMs,
 }
 
 impl<'a> Limits<'a> {
     /// At this moment.
     pub fn new(shared: &'a Shared, now: UnixMs) -> Limits<'a> {
-        Limits { shared, rules: shared.window.tallies.lock().rules(shared.moment().mono), now }
+        let rules = shared.window.tallies.lock().rules(shared.moment().mono);
+        let fresh = shared.window.sisters.all().into_iter().filter(|sister| sister.age_ms() <= FRESH_MS);
+        let mut elsewhere: Vec<Rule> = Vec::new();
+        for rule in fresh.flat_map(|sister| sister.status.rules) {
+            let is_known = |known: &Rule| known.workspace == rule.workspace && known.name == rule.name;
+            if !rules.iter().chain(&elsewhere).any(is_known) {
+                elsewhere.push(rule);
+            }
+        }
+        Limits { shared, rules, elsewhere, now }
     }
 
     /// All rules that this aggregator's filters told of.
@@ -85,9 +175,21 @@ impl<'a> Limits<'a> {
         &self.rules
     }
 
+    /// All rules that filters of the region told of.
+    pub fn region_rules(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().chain(&self.elsewhere)
+    }
+
     /// Rules that count a key.
     pub fn rules(&self, key: &KeyParts<'_>) -> impl Iterator<Item = &Rule> {
-        self.rules.iter().filter(move |rule| counts(rule, key))
+        self.region_rules().filter(move |rule| counts(rule, key))
+    }
+
+    /// A rule as it is told of beside a key; its shadow as live control has it by now.
+    pub fn shown(&self, rule: &Rule) -> super::explain::Rule {
+        let live = self.shared.control.set().shadow(&rule.workspace, &rule.name, self.now);
+        let shadow = live.unwrap_or(rule.shadow);
+        super::explain::Rule { name: rule.name.clone(), limit: rule.limit, shadow }
     }
 
     /// How a key stands of which this is said.
@@ -129,12 +231,17 @@ pub fn judge(window: &mut Window, control: Control, now: UnixMs) {
         (window.passes, window.wait_ms) = (Some(true), Some(0));
     }
     window.control = control;
+    let is_shadow = !window.rules.is_empty() && window.rules.iter().all(|rule| rule.shadow);
+    if is_shadow && window.passes == Some(false) {
+        window.but_for_shadow = Some(Judged { passes: false, wait_ms: window.wait_ms });
+        (window.passes, window.wait_ms) = (Some(true), Some(0));
+    }
 }
 
 impl Control {
     /// The limit that follows from what is said, if it is known; `rules` are the limits of the rules that count the key, of
     /// which `applied` was the last.
-    fn limit_over(&self, rules: &[u64], applied: Option<u64>) -> Option<u64> {
+    pub fn limit_over(&self, rules: &[u64], applied: Option<u64>) -> Option<u64> {
         let limit = match (self.limit, rules) {
             (Some(limit), _) => limit,
             // Another limit than the rule's is that of the rule's own override, or has the credit in it.
@@ -148,23 +255,39 @@ impl Control {
     /// What to tell of it, a sentence each; times by the caller's own words.
     pub fn sentences(&self, now_unix_ms: u64, time: impl Fn(u64) -> String) -> Vec<String> {
         let mut sentences = Vec::new();
+        let by = |kind: &str| self.entries.iter().find(|entry| entry.kind == kind).map(Entry::named);
+        let mut say = |what: String, kind: &str| sentences.push(what + &by(kind).unwrap_or_default());
         match self.banned_until_unix_ms {
             Some(until) => {
-                sentences.push(format!("banned for {} more", time(until.saturating_sub(now_unix_ms))))
+                say(format!("banned for {} more", time(until.saturating_sub(now_unix_ms))), "ban");
             }
-            None if self.banned => sentences.push("banned, for ever".to_owned()),
+            None if self.banned => say("banned, for ever".to_owned(), "ban"),
             None => {}
         }
         if self.exempt {
-            sentences.push("exempt: neither decided nor counted".to_owned());
+            say("exempt: neither decided nor counted".to_owned(), "exempt");
         }
-        sentences.extend(self.limit.map(|limit| format!("a limit of {limit} instead of the rule's")));
+        if let Some(limit) = self.limit {
+            say(format!("a limit of {limit} instead of the rule's"), "limit");
+        }
         if self.credit > 0 {
-            sentences.push(format!("a credit of {} beyond the limit", self.credit));
+            say(format!("a credit of {} beyond the limit", self.credit), "credit");
         }
         if self.epoch > 0 {
-            sentences.push(format!("reset; counted in epoch {}", self.epoch));
+            say(format!("reset; counted in epoch {}", self.epoch), "reset");
         }
         sentences
+    }
+}
+
+impl Entry {
+    /// By what it is found in `overrides list` and `overrides audit`, which tell who said it and why.
+    fn named(&self) -> String {
+        let whom = match (&self.identifier, &self.network) {
+            (Some(identifier), _) => format!("identifier {}", super::text::identifier(identifier.as_bytes())),
+            (None, Some(network)) => format!("network {network}"),
+            (None, None) => String::new(),
+        };
+        format!(" ({whom}, namespace {}, revision {})", self.namespace, self.revision)
     }
 }

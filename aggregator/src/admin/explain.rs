@@ -20,10 +20,12 @@ use weir_core::window::Position;
 
 /// What is said of a key without windows.
 pub const UNKNOWN: &str = "nothing is known of this identifier: it was not used in this window or the last one, or it goes by \
-    another workspace or namespace";
+    another namespace, or another workspace than the one asked about (`default` unless one is given)";
 
 /// Most windows of one identifier that are shown.
 const MAX_WINDOWS: usize = 16;
+/// Most namespaces that are named where another may be meant.
+const MAX_SCOPES: usize = 8;
 /// Most Envoys of one cell that are shown, those that used most.
 const MAX_COMPONENTS: usize = 100;
 
@@ -45,8 +47,25 @@ pub struct Explanation {
     pub counted: String,
     /// What live control says of it, but for what it says of some windows alone.
     pub control: Control,
-    /// By length; none if nothing is known of the key.
+    /// By length; none if nothing is known of the key. What it has used nothing of is here where live control says something
+    /// of it.
     pub windows: Vec<Window>,
+    /// Rules of this namespace that are held exactly: what is used of their keys is not known here.
+    pub exact: Vec<Exact>,
+    /// What to tell where nothing is known.
+    pub unknown: Option<String>,
+}
+
+/// A rule whose counts are not held here.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Exact {
+    /// Its name.
+    pub name: String,
+    /// `log` or `ledger`.
+    pub strategy: String,
+    /// It never denies.
+    pub shadow: bool,
 }
 
 /// One window.
@@ -73,6 +92,9 @@ pub struct Window {
     pub wait_ms: Option<u64>,
     /// A reset has ended its epoch: it is counted elsewhere.
     pub outdated: bool,
+    /// What would be if the rules that count here were not in shadow, where all of them are and would deny: `passes` and
+    /// `wait_ms` are what is.
+    pub but_for_shadow: Option<Judged>,
     /// What live control says of this window.
     pub control: Control,
     /// Rules that count here, as far as filters have told of them.
@@ -84,6 +106,16 @@ pub struct Window {
     pub regions: Vec<Region>,
     /// Why that is not known.
     pub regions_unknown: Option<String>,
+}
+
+/// What would happen to a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Judged {
+    /// Whether a cost of 1 would pass.
+    pub passes: bool,
+    /// Until it would; absent if it never does.
+    pub wait_ms: Option<u64>,
 }
 
 /// A rule whose keys these are.
@@ -159,11 +191,12 @@ pub async fn explain(shared: &Shared, asked: &KeyQuery) -> Explanation {
     let canonical = canonical(asked);
     let now = shared.now();
     let mut found = shared.explain(&asked.workspace, &asked.namespace, &canonical);
-    found.retain(|key| asked.window_ms.is_none_or(|ms| ms == key.key.parts().duration_ms));
     found.sort_by_key(|key| key.key.parts().duration_ms);
     let (limits, mut windows) = (Limits::new(shared, now), Vec::new());
-    for key in found.iter().take(MAX_WINDOWS) {
-        let said = control::said(shared, asked, &canonical, key.key.parts().duration_ms, now);
+    let said = |window_ms| control::said(shared, asked, &canonical, window_ms, now);
+    let is_wanted = |ms| asked.window_ms.is_none_or(|wanted| wanted == ms);
+    for key in found.iter().filter(|key| is_wanted(key.key.parts().duration_ms)).take(MAX_WINDOWS) {
+        let said = said(key.key.parts().duration_ms);
         let mut window = window(shared, key, (&limits, &said), now);
         control::judge(&mut window, said, now);
         if let Some(global) = &shared.global {
@@ -171,16 +204,134 @@ pub async fn explain(shared: &Shared, asked: &KeyQuery) -> Explanation {
         }
         windows.push(window);
     }
+    let of_all = said(0);
+    let here = (text(&asked.workspace), text(&asked.namespace));
+    for window_ms in windows_of(shared, &limits, &here).into_iter().filter(|ms| is_wanted(*ms)) {
+        let said = said(window_ms);
+        let is_there = |window: &Window| window.duration_ms == window_ms && !window.outdated;
+        let is_known = windows.iter().any(is_there) || windows.len() >= MAX_WINDOWS;
+        windows.extend(unused(&limits, &here, (window_ms, said, &of_all), now).filter(|_| !is_known));
+    }
+    windows.sort_by_key(|window| window.duration_ms);
+    let exact: Vec<_> =
+        limits.region_rules().filter(|rule| is_exact(rule, &here)).map(exact(shared)).collect();
+    let is_nothing = windows.is_empty() && of_all == Control::default();
+    let lengths: Vec<u64> = found.iter().map(|key| key.key.parts().duration_ms).collect();
+    let unknown = (is_nothing && (exact.is_empty() || asked.window_ms.is_some()))
+        .then(|| unknown(asked, &limits, &here, &lengths));
     Explanation {
         region: shared.region_name.clone(),
         now_unix_ms: now.0,
-        workspace: text(&asked.workspace),
-        namespace: text(&asked.namespace),
+        workspace: here.0,
+        namespace: here.1,
         identifier: identifier(&canonical),
         counted: encode(&canonical),
-        control: control::said(shared, asked, &canonical, 0, now),
+        control: of_all,
         windows,
+        exact,
+        unknown,
     }
+}
+
+/// The windows of a workspace's namespace, as far as rules or live control name them.
+fn windows_of(
+    shared: &Shared,
+    limits: &Limits<'_>,
+    (workspace, namespace): &(String, String),
+) -> BTreeSet<u64> {
+    let mut lengths = control::windows_said(shared, workspace, namespace);
+    let is_here = |rule: &&tallies::Rule| {
+        rule.strategy == "window" && rule.workspace == *workspace && rule.namespace == *namespace
+    };
+    lengths.extend(limits.region_rules().filter(is_here).map(|rule| rule.window_ms));
+    lengths
+}
+
+/// A window of which the key has used nothing, if something is said of it; where no rule has that window, something that is not
+/// said of all.
+fn unused(
+    limits: &Limits<'_>,
+    (workspace, namespace): &(String, String),
+    (duration_ms, said, of_all): (u64, Control, &Control),
+    now: UnixMs,
+) -> Option<Window> {
+    let is_here = |rule: &&tallies::Rule| {
+        let here = rule.workspace == *workspace && rule.namespace == *namespace;
+        here && rule.strategy == "window" && rule.window_ms == duration_ms
+    };
+    let rules: Vec<&tallies::Rule> = limits.region_rules().filter(is_here).collect();
+    if said == Control::default() || (rules.is_empty() && said == *of_all) {
+        return None;
+    }
+    let lowest = rules.iter().map(|rule| rule.limit).min();
+    let of_rules: Vec<u64> = rules.iter().map(|rule| rule.limit).collect();
+    let limit = said.limit_over(&of_rules, None).or(lowest);
+    let mut window = Window {
+        duration_ms,
+        epoch: said.epoch,
+        resolution: 1,
+        limit,
+        remaining: limit,
+        passes: limit.map(|limit| limit > 0),
+        wait_ms: limit.filter(|limit| *limit > 0).map(|_| 0),
+        rules: rules.into_iter().map(|rule| limits.shown(rule)).collect(),
+        ..Window::default()
+    };
+    control::judge(&mut window, said, now);
+    Some(window)
+}
+
+fn is_exact(rule: &tallies::Rule, (workspace, namespace): &(String, String)) -> bool {
+    rule.strategy != "window" && rule.workspace == *workspace && rule.namespace == *namespace
+}
+
+fn exact(shared: &Shared) -> impl Fn(&tallies::Rule) -> Exact {
+    let (set, now) = (shared.control.set(), shared.now());
+    move |rule| Exact {
+        name: rule.name.clone(),
+        strategy: rule.strategy.clone(),
+        shadow: set.shadow(&rule.workspace, &rule.name, now).unwrap_or(rule.shadow),
+    }
+}
+
+/// What to tell of a key without windows: what it has instead, or what else filters count.
+fn unknown(
+    asked: &KeyQuery,
+    limits: &Limits<'_>,
+    (workspace, namespace): &(String, String),
+    lengths: &[u64],
+) -> String {
+    if let (Some(window_ms), false) = (asked.window_ms, lengths.is_empty()) {
+        let mut lengths: Vec<String> = lengths.iter().map(|ms| length(*ms)).collect();
+        lengths.dedup();
+        let (asked, others) = (length(window_ms), lengths.join(", "));
+        return format!("this identifier has used nothing in a window of {asked}; it has in {others}");
+    }
+    let scopes: BTreeSet<(&str, &str)> =
+        limits.region_rules().map(|rule| (rule.workspace.as_str(), rule.namespace.as_str())).collect();
+    if scopes.is_empty() || scopes.contains(&(workspace.as_str(), namespace.as_str())) {
+        return UNKNOWN.to_owned();
+    }
+    let said: Vec<String> = scopes
+        .iter()
+        .take(MAX_SCOPES)
+        .map(|(workspace, namespace)| {
+            format!(
+                "namespace {} of workspace {}",
+                identifier(namespace.as_bytes()),
+                identifier(workspace.as_bytes())
+            )
+        })
+        .collect();
+    format!(
+        "{UNKNOWN}; filters count in {}{}",
+        said.join(", "),
+        if scopes.len() > said.len() { ", …" } else { "" }
+    )
+}
+
+fn length(ms: u64) -> String {
+    humantime::format_duration(std::time::Duration::from_millis(ms)).to_string()
 }
 
 /// The identifier as it is counted.
@@ -207,7 +358,7 @@ fn window(shared: &Shared, key: &Explained, (limits, said): (&Limits<'_>, &Contr
         remaining: standing.limit.map(|limit| limit.saturating_sub(standing.used)),
         passes: standing.limit.map(|_| standing.wait_ms == Some(0)),
         wait_ms: standing.wait_ms,
-        rules: limits.rules(&parts).map(shown).collect(),
+        rules: limits.rules(&parts).map(|rule| limits.shown(rule)).collect(),
         cells: key.cells.iter().map(|state| cell(&here, state, &at, now)).collect(),
         ..Window::default()
     }
@@ -219,10 +370,6 @@ pub fn counts(rule: &tallies::Rule, key: &KeyParts<'_>) -> bool {
         && rule.window_ms == key.duration_ms
         && rule.workspace.as_bytes() == key.workspace
         && rule.namespace.as_bytes() == key.namespace
-}
-
-fn shown(rule: &tallies::Rule) -> Rule {
-    Rule { name: rule.name.clone(), limit: rule.limit, shadow: rule.shadow }
 }
 
 fn cell(here: &BTreeSet<OriginId>, state: &CellState, at: &Position, now: UnixMs) -> Cell {

@@ -4,7 +4,7 @@
 
 use super::words::{bar, count, fit, percent, plain, right, time};
 use crate::admin::control::Control;
-use crate::admin::explain::{Cell, Explanation, Window};
+use crate::admin::explain::{Cell, Exact, Explanation, Judged, Window};
 
 /// A key, explained.
 pub fn lines(explanation: &Explanation) -> Vec<String> {
@@ -16,6 +16,9 @@ pub fn lines(explanation: &Explanation) -> Vec<String> {
         plain(&explanation.region)
     )];
     lines.extend(said(&explanation.control, explanation.now_unix_ms));
+    for rule in &explanation.exact {
+        lines.push(of_exact(rule, &explanation.control));
+    }
     for window in &explanation.windows {
         lines.push(String::new());
         lines.extend(of_window(window));
@@ -24,6 +27,17 @@ pub fn lines(explanation: &Explanation) -> Vec<String> {
         }
     }
     lines
+}
+
+/// A rule whose counts are not here, and what live control alone decides of it.
+fn of_exact(rule: &Exact, control: &Control) -> String {
+    let verdict = match (control.banned, control.exempt, rule.shadow) {
+        (true, _, true) => "every request passes: it is banned, but the rule is in shadow",
+        (true, _, false) => "every request is denied: it is banned",
+        (false, true, _) => "every request passes: it is exempt",
+        (false, false, _) => "what is used of it is not shown here",
+    };
+    format!("  rule {}, held exactly ({}): {verdict}", plain(&rule.name), plain(&rule.strategy))
 }
 
 fn said(control: &Control, now_unix_ms: u64) -> Vec<String> {
@@ -69,6 +83,9 @@ fn verdict(window: &Window) -> String {
     if window.outdated {
         return format!("{} used before a reset, which no longer counts", count(window.used));
     }
+    if let Some(judged) = &window.but_for_shadow {
+        return format!("every request passes, as it is in shadow; else {}", denied(window, judged));
+    }
     match (window.passes, window.wait_ms, window.remaining) {
         (Some(true), ..) if window.control.exempt => "every request passes: it is exempt".to_owned(),
         (Some(false), None, _) if window.control.banned => "every request is denied: it is banned".to_owned(),
@@ -78,6 +95,14 @@ fn verdict(window: &Window) -> String {
         }
         (Some(false), None, _) => "a request would be denied, always: the limit is 0".to_owned(),
         (None, ..) => format!("{} used; no limit is known here", count(window.used)),
+    }
+}
+
+fn denied(window: &Window, judged: &Judged) -> String {
+    match judged.wait_ms {
+        Some(ms) => format!("a request of cost 1 would be denied, and pass again in {}", time(ms)),
+        None if window.control.banned => "every request would be denied: it is banned".to_owned(),
+        None => "every request would be denied: the limit is 0".to_owned(),
     }
 }
 

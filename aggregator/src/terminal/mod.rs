@@ -11,8 +11,7 @@ pub mod screen;
 pub mod tables;
 pub mod words;
 
-use crate::admin::control::Control;
-use crate::admin::explain::{Explanation, UNKNOWN};
+use crate::admin::explain::Explanation;
 use crate::admin::parts::Parts;
 use crate::admin::rules::Rules;
 use crate::admin::text::encode;
@@ -116,9 +115,8 @@ pub async fn explain(server: &str, asked: &Asked, json: bool) -> Result<(), Term
         return print(&(client.text(&path).await? + "\n"));
     }
     let explanation: Explanation = client.get(&path).await?;
-    // Who is banned or exempt uses nothing.
-    if explanation.windows.is_empty() && explanation.control == Control::default() {
-        return Err(TerminalError::Refused(UNKNOWN.to_owned()));
+    if let Some(unknown) = explanation.unknown {
+        return Err(TerminalError::Refused(format!("{unknown}; see --workspace, --namespace and --window")));
     }
     print(&(explained::lines(&explanation).join("\n") + "\n"))
 }

@@ -215,6 +215,26 @@ impl Index {
         found
     }
 
+    /// Which word makes what [`Index::find`] finds in a slot, by its revision.
+    pub fn revision(
+        &self,
+        subject: &Subject<'_>,
+        slot: Slot,
+        now: UnixMs,
+        scratch: &mut Scratch,
+    ) -> Option<u64> {
+        let workspace = self.workspaces.get(subject.workspace)?;
+        let scopes = [workspace.scopes.get(subject.namespace), workspace.scopes.get(ALL_NAMESPACES)];
+        let scopes = Scopes { scopes, subject, now };
+        let said = match slot {
+            Slot::Override => scopes.by_identifier(slot, scratch).or_else(|| scopes.by_network()),
+            Slot::Credit => scopes.by_identifier(slot, scratch),
+            Slot::Reset => return scopes.newest_reset(scratch),
+            Slot::Shadow => None,
+        };
+        said.map(|said| said.revision)
+    }
+
     /// Length of the prefix by which a network of all namespaces is exempt, and whether it is denied instead.
     pub fn network(&self, workspace: &str, address: IpAddr, now: UnixMs) -> Option<(u8, bool)> {
         let scope = self.workspaces.get(workspace)?.scopes.get(ALL_NAMESPACES)?;
@@ -275,12 +295,15 @@ impl Scopes<'_> {
     }
 
     fn epoch(&self, scratch: &mut Scratch) -> u32 {
+        u32::try_from(self.newest_reset(scratch).unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+
+    fn newest_reset(&self, scratch: &mut Scratch) -> Option<u64> {
         let newest = |scope| {
             let glob = self.glob(scope, Slot::Reset, scratch);
             self.exact(scope, Slot::Reset).into_iter().chain(glob).map(|said| said.revision).max()
         };
-        let newest = self.scopes.iter().copied().flatten().filter_map(newest).max().unwrap_or(0);
-        u32::try_from(newest).unwrap_or(u32::MAX)
+        self.scopes.iter().copied().flatten().filter_map(newest).max()
     }
 }
 

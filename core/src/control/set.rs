@@ -9,7 +9,7 @@
 use super::bans::{Bans, Local, Named};
 use super::index::{Banned, Found, Index, Scratch, Subject};
 use super::stock::{Stock, unheard};
-use super::{Control, Target};
+use super::{Control, Slot, Target};
 use crate::time::UnixMs;
 use crate::wire;
 use core::net::IpAddr;
@@ -107,6 +107,19 @@ impl Controls {
             found.ban = found.ban.max(own);
         }
         found
+    }
+
+    /// Which word makes what [`Controls::find`] finds in a slot, for people who look: it takes a walk over all. None of a ban
+    /// that a rule of this process made.
+    pub fn source(
+        &self,
+        subject: &Subject<'_>,
+        slot: Slot,
+        now: UnixMs,
+        scratch: &mut Scratch,
+    ) -> Option<Control> {
+        let revision = self.index.revision(subject, slot, now, scratch)?;
+        self.stock.of_revision(revision)
     }
 
     /// What a rule's shadow switch says, if there is one.

@@ -107,6 +107,12 @@ impl Stock {
         self.words.iter().filter(there).map(|((target, _), word)| word.on(target))
     }
 
+    /// What was said by one change, if it is there still.
+    pub fn of_revision(&self, revision: u64) -> Option<Control> {
+        let is_it = |(_, word): &(_, &Word)| word.revision == revision && !word.deleted;
+        self.words.iter().find(is_it).map(|((target, _), word)| word.on(target))
+    }
+
     /// What is said in one namespace, or of all; and of the rule of that name.
     pub fn of_scope(&self, workspace: &str, scope: &str) -> impl Iterator<Item = (&Target, Said)> {
         let who = Who::Identifier(String::new());

@@ -4,7 +4,6 @@ import { h, meter, say, svg, table, textual } from "./dom.js";
 import * as words from "./words.js";
 
 const MAX_POINTS = 300;
-const UNKNOWN = "Nothing is known of this identifier: it was not used in this window or the last one, or it goes by another workspace or namespace.";
 /** What was used, as long as somebody looks: by key and window. */
 const timelines = new Map();
 
@@ -22,7 +21,7 @@ export function key(query, raw) {
     const body = said.body;
     showControl(control, body);
     // Who is banned or exempt uses nothing.
-    const wrong = said.error ?? (body.windows.length === 0 ? (control.hidden ? UNKNOWN : "It has used nothing in this window or the last one.") : null);
+    const wrong = said.error ?? (body.windows.length === 0 ? (body.unknown ? `${words.sentence(body.unknown)}.` : nothing(body)) : null);
     problem.hidden = !wrong;
     windows.hidden = Boolean(wrong);
     if (wrong) return say(problem, wrong);
@@ -41,6 +40,12 @@ export function key(query, raw) {
   return { title: name || "Key", paths: [path], element, update };
 }
 
+/** What is told where there are no windows, though something is known. */
+function nothing(body) {
+  const exact = body.exact.map((rule) => `${rule.name} (${rule.strategy})`).join(", ");
+  return exact ? `Held exactly, by ${exact}: what is used of it is not shown here.` : "It has used nothing in this window or the last one.";
+}
+
 /** What live control says of the key; of a window alone it says itself. */
 function showControl(list, body) {
   const said = body ? sentences(body.control, body.now_unix_ms) : [];
@@ -53,12 +58,20 @@ function showControl(list, body) {
 
 function sentences(control, nowMs) {
   const all = [];
-  if (control.banned) all.push(control.banned_until_unix_ms ? `Banned for ${words.time(Math.max(control.banned_until_unix_ms - nowMs, 0))} more.` : "Banned, for ever.");
-  if (control.exempt) all.push("Exempt: neither decided nor counted.");
-  if (control.limit !== null && control.limit !== undefined) all.push(`A limit of ${words.count(control.limit)} instead of the rule's.`);
-  if (control.credit > 0) all.push(`A credit of ${words.count(control.credit)} beyond the limit.`);
-  if (control.epoch > 0) all.push(`Reset: counted in epoch ${control.epoch}.`);
+  const say = (what, kind) => all.push(`${what}${named(control.entries.find((entry) => entry.kind === kind))}.`);
+  if (control.banned) say(control.banned_until_unix_ms ? `Banned for ${words.time(Math.max(control.banned_until_unix_ms - nowMs, 0))} more` : "Banned, for ever", "ban");
+  if (control.exempt) say("Exempt: neither decided nor counted", "exempt");
+  if (control.limit !== null && control.limit !== undefined) say(`A limit of ${words.count(control.limit)} instead of the rule's`, "limit");
+  if (control.credit > 0) say(`A credit of ${words.count(control.credit)} beyond the limit`, "credit");
+  if (control.epoch > 0) say(`Reset: counted in epoch ${control.epoch}`, "reset");
   return all;
+}
+
+/** The entry that says so, by which `overrides list` and `overrides audit` find it. */
+function named(entry) {
+  if (!entry) return "";
+  const whom = entry.identifier === null ? `network ${entry.network}` : `identifier ${entry.identifier}`;
+  return ` (${whom}, namespace ${entry.namespace}, revision ${entry.revision})`;
 }
 
 function windowPanel(window, id) {
@@ -124,14 +137,15 @@ function judge(verdict, window) {
   const passes = window.passes;
   verdict.dataset.passes = String(passes);
   const control = window.control;
+  const denied = window.but_for_shadow;
   if (window.outdated) say(verdict, "Used before a reset: it no longer counts.");
+  else if (denied) say(verdict, `✓ Every request passes, as it is in shadow; else it would be denied${denied.wait_ms !== null ? `, and pass again in ${words.time(denied.wait_ms)}` : control.banned ? ": it is banned" : ": the limit is 0"}.`);
   else if (control.exempt) say(verdict, "✓ Every request passes: it is exempt.");
   else if (control.banned && (window.wait_ms === null || window.wait_ms === undefined)) say(verdict, "✕ Every request is denied: it is banned.");
   else if (passes === true) say(verdict, `✓ A request of cost 1 would pass. ${words.count(window.remaining)} left.`);
   else if (passes === false && window.wait_ms !== null && window.wait_ms !== undefined) say(verdict, `✕ A request of cost 1 would be denied. It passes again in ${words.time(window.wait_ms)}, if nothing more is used.`);
   else if (passes === false) say(verdict, "✕ Every request would be denied: the limit is 0.");
   else say(verdict, "No limit is known here.");
-  if (passes === false && window.rules.length > 0 && window.rules.every((rule) => rule.shadow)) say(verdict, `${verdict.textContent} The rule is in shadow, so it passes all the same.`);
 }
 
 function factsOf(window, nowMs) {

@@ -54,3 +54,6 @@ export const clock = (unixMs) => new Date(unixMs).toLocaleTimeString("en-GB");
 
 /** What goes without saying is not said. */
 export const scope = (workspace, name) => (workspace === "default" ? name : `${workspace} / ${name}`);
+
+/** As the first words of a sentence. */
+export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
