@@ -66,7 +66,7 @@ pub use link::{FRESH_MS, GiveUp, PING_MS};
 pub use open::MAX_OPEN_REQUESTS;
 pub use round::MAX_CHECKS;
 pub use stats::Stats;
-pub use strikes::{MAX_STRUCK, Strike, Struck, strikes_namespace};
+pub use strikes::{MAX_STRUCK, Strike, Struck, counts_denials, strikes_namespace};
 pub use transact::OVERFLOW_IDENTIFIER;
 
 /// Between ticks while no request waits: reports, pings and pushed changes travel at this pace.

@@ -57,6 +57,11 @@ struct Gathered {
     count: u64,
 }
 
+/// Whether a namespace is one of [`strikes_namespace`]: of no use to people who look at keys.
+pub fn counts_denials(namespace: &[u8]) -> bool {
+    namespace.starts_with(MARK.as_bytes())
+}
+
 /// Where a namespace's denials are counted, which has to be shorter than [`crate::key::MAX_TEXT_BYTES`].
 pub fn strikes_namespace(namespace: &str) -> String {
     let mut marked = String::from(MARK);

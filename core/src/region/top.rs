@@ -8,6 +8,7 @@
 use super::cell::CellState;
 use super::{Explained, Region};
 use crate::key::{Key, KeyParts};
+use crate::limiter::counts_denials;
 use crate::time::UnixMs;
 use crate::window::{Position, Used};
 use alloc::vec::Vec;
@@ -159,7 +160,8 @@ impl Top {
     }
 
     fn take(&mut self, key: &Key, standing: Standing) {
-        if standing.limit.is_none() {
+        // Denials that lead to a ban are counted on keys beside; nobody is limited by them.
+        if standing.limit.is_none() || counts_denials(key.parts().namespace) {
             return;
         }
         let (half, over) = (standing.is_past_half(), standing.is_over());
