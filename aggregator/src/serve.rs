@@ -23,6 +23,7 @@ use crate::store::{Store, StoreOptions};
 use crate::stream::DRAIN;
 use crate::telemetry::{Telemetry, TelemetryOptions};
 use crate::tls::{Protocol, Tls};
+use crate::window::sisters;
 use crate::{admin, push};
 use std::io;
 use std::net::SocketAddr;
@@ -290,6 +291,11 @@ impl Server {
         if timeout(Duration::from_millis(cadence.last_replay_ms), told).await.is_err() {
             info!("the regional store does not take what was reported last");
         }
+        if let Some(regional) = &self.shared.regional {
+            let goodbye = sisters::say_goodbye(&self.shared, regional);
+            // Those who are not told see it silent for a minute.
+            let _ = timeout(GOODBYE, goodbye).await;
+        }
         if let (None, Some(global)) = (&self.shared.regional, &self.shared.global) {
             lease::release(global).await;
         }
@@ -380,7 +386,10 @@ fn say_what_is_shared(settings: &Settings) {
         );
     }
     if settings.database.is_none() {
-        info!("no database is set (--database-url): other regions are not heard of");
+        info!(
+            "no database is set (--database-url): other regions are not heard of, there is no live control, and a ban that a \
+             rule makes stays in its Envoy, where nobody sees or lifts it"
+        );
     }
 }
 

@@ -503,7 +503,11 @@ async fn an_aggregator_that_ends_in_good_order_leaves_nothing_behind() {
     peer.send(one.report(21, "alice", 900)).await;
     common::until("the last words are heard", || total(&one, "alice") == 900).await;
     drop(peer);
+    let sisters = || other.server.shared().window.sisters.all().len();
+    common::until("the other has heard of it", || sisters() == 1).await;
     one.server.stop().await;
+    // Who has gone on purpose is not taken for silent.
+    common::until("the other hears of it no more", || sisters() == 0).await;
     assert_eq!(stored(&redis.url(), &other, "alice").await, [(OriginId([1; 16]), 900)]);
     holds(&other, "alice", &[(1, 900)]).await;
 }

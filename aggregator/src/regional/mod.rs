@@ -53,6 +53,11 @@ impl Regional {
         self.store.status(&self.id, word, self.within()).await
     }
 
+    /// Is none of the region's aggregators any more.
+    pub async fn forget_status(&self) -> Result<(), StoreError> {
+        self.store.forget_status(&self.id, self.within()).await
+    }
+
     /// How long most calls may take.
     fn within(&self) -> Duration {
         Duration::from_millis(self.cadence.replay_timeout_ms)

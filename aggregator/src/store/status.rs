@@ -30,6 +30,14 @@ impl Store {
         let answer = self.run_one(Command { slot: slot_of(name.as_bytes()), what }, within).await?;
         Ok(script::array(answer)?.into_iter().filter_map(parse).collect())
     }
+
+    /// Lets the others forget what `aggregator` said.
+    pub async fn forget_status(&self, aggregator: &[u8; 16], within: Duration) -> Result<(), StoreError> {
+        let name = self.inner.names.status();
+        let mut what = redis::cmd("HDEL");
+        what.arg(&name).arg(aggregator);
+        self.run_one(Command { slot: slot_of(name.as_bytes()), what }, within).await.map(drop)
+    }
 }
 
 /// Nothing of what was written by somebody's hand.

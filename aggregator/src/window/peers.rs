@@ -83,6 +83,13 @@ impl Peers {
         (found.into_values().take(MAX_SHOWN).collect(), all)
     }
 
+    /// Envoys connected here: this program's doors are none.
+    pub fn connected(&self) -> usize {
+        let streams = self.streams.lock();
+        let envoys = streams.values().filter(|stream| stream.address.is_some());
+        envoys.map(|stream| stream.origin).collect::<BTreeSet<_>>().len()
+    }
+
     /// Origins connected here.
     pub fn origins(&self) -> BTreeSet<OriginId> {
         self.streams.lock().values().map(|stream| stream.origin).collect()

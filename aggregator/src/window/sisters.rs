@@ -46,6 +46,8 @@ pub struct Status {
 #[derive(Default)]
 pub struct Sisters {
     heard: Mutex<Vec<Sister>>,
+    /// This one has said goodbye; held while the others are spoken to, so that nothing is said after that.
+    gone: tokio::sync::Mutex<bool>,
 }
 
 /// Another aggregator of the region.
@@ -94,7 +96,7 @@ pub fn own(shared: &Shared) -> Status {
         uptime_ms: now.0,
         draining: shared.draining.borrow().is_some(),
         streams: u64::try_from(shared.metrics.streams.get()).unwrap_or(0),
-        envoys: shared.window.peers.envoys(now).1 as u64,
+        envoys: shared.window.peers.connected() as u64,
         keys: shared.stats().keys as u64,
         rules: Vec::new(),
     }
@@ -103,6 +105,10 @@ pub fn own(shared: &Shared) -> Status {
 /// Tells the others and hears them, for as long as the program runs.
 pub async fn exchange(shared: Arc<Shared>, regional: Arc<Regional>) {
     loop {
+        let gone = shared.window.sisters.gone.lock().await;
+        if *gone {
+            return;
+        }
         if shared.store_is_usable() {
             let word = serde_json::to_vec(&word(&shared)).unwrap_or_default();
             match regional.tell_status(&word).await {
@@ -112,7 +118,19 @@ pub async fn exchange(shared: Arc<Shared>, regional: Arc<Regional>) {
                 Err(error) => debug!(%error, "the other aggregators could not be told how this one is"),
             }
         }
+        drop(gone);
         sleep(INTERVAL).await;
+    }
+}
+
+/// Tells the others that this one ends, so that they do not take it for a silent one.
+pub async fn say_goodbye(shared: &Shared, regional: &Regional) {
+    *shared.window.sisters.gone.lock().await = true;
+    if !shared.store_is_usable() {
+        return;
+    }
+    if let Err(error) = regional.forget_status().await {
+        debug!(%error, "the other aggregators could not be told that this one ends");
     }
 }
 
