@@ -7,7 +7,7 @@ use crate::doors::metrics::DoorMetrics;
 use crate::refusal::Refusal;
 use crate::telemetry::SpanFigures;
 use crate::throttle::Throttle;
-use crate::window::recent::Recent;
+use crate::window::recent::{Recent, RefusedStreams};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -346,6 +346,8 @@ pub struct Metrics {
     pub warnings: Throttle,
     /// How calls of stores went last.
     pub recent: Recent,
+    /// Which streams were refused lately.
+    pub refusals: RefusedStreams,
     /// Those of the doors.
     pub doors: DoorMetrics,
     /// [`STREAMS`].
@@ -455,6 +457,7 @@ impl Metrics {
         Metrics {
             door_decisions,
             recent: Recent::default(),
+            refusals: RefusedStreams::default(),
             doors: DoorMetrics::register(r),
             warnings: Throttle::new(WARNING_INTERVAL),
             streams: register(r, STREAMS, Gauge::default()),
@@ -504,6 +507,7 @@ impl Metrics {
     /// Counts a frame that ended its stream.
     pub fn frame_refused(&self, refusal: &Refusal) {
         self.frames_refused.get_or_create(&[("reason", refusal.label())]).inc();
+        self.refusals.note(refusal.label());
     }
 
     /// Counts a call of a door.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use weir_core::aggregator::desk::{LateAck, Taken};
 use weir_core::aggregator::{Access, Bell, Bells, Desk, Next, StreamId};
 use weir_core::breaker::State as Breaker;
@@ -169,20 +169,24 @@ impl Shared {
         .await
     }
 
-    /// Admits a stream of `origin`; leave it with [`Shared::leave`].
-    pub fn enter(&self, origin: OriginId) -> Result<StreamId, Refusal> {
+    /// Admits a stream of `origin`, an Envoy's or that of this program's own doors; leave it with [`Shared::leave`].
+    pub fn enter(&self, origin: OriginId, is_door: bool) -> Result<StreamId, Refusal> {
         let entered = self.desk(|desk, now| desk.enter(origin, now)).map_err(|_| Refusal::TooManyOrigins)?;
-        if entered.is_first {
-            info!(%origin, "an Envoy connected");
+        match (entered.is_first, is_door) {
+            (true, false) => info!(%origin, "an Envoy connected"),
+            (true, true) => debug!(%origin, "this program's doors are in use"),
+            (false, _) => {}
         }
         Ok(entered.id)
     }
 
     /// Ends a stream; with the last one of its Envoy, the Envoy no longer counts as alive.
-    pub fn leave(&self, origin: OriginId, id: StreamId) {
+    pub fn leave(&self, origin: OriginId, id: StreamId, is_door: bool) {
         self.unsubscribe(origin, id);
-        if self.desk(|desk, _| desk.leave(origin, id)) {
-            info!(%origin, "an Envoy disconnected");
+        match (self.desk(|desk, _| desk.leave(origin, id)), is_door) {
+            (true, false) => info!(%origin, "an Envoy disconnected"),
+            (true, true) => debug!(%origin, "this program's doors are in use no more"),
+            (false, _) => {}
         }
     }
 

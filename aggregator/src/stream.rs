@@ -93,7 +93,7 @@ async fn serve(
         Err(end) => return end,
     };
     *heard = Some(origin);
-    let id = match shared.enter(origin) {
+    let id = match shared.enter(origin, address.is_none()) {
         Ok(id) => id,
         Err(refusal) => return End::Refused(refusal),
     };
@@ -105,6 +105,7 @@ async fn serve(
         outgoing,
         seat: shared.window.seat(origin, address, shared.moment().mono),
         origin,
+        is_door: address.is_none(),
         worker: hello.worker,
         id,
         pusher: None,
@@ -192,6 +193,8 @@ struct Stream<'a> {
     outgoing: &'a Outgoing,
     seat: Seat<'a>,
     origin: OriginId,
+    /// Its other end is in this program.
+    is_door: bool,
     worker: u64,
     id: StreamId,
     pusher: Option<JoinHandle<()>>,
@@ -406,6 +409,6 @@ async fn acknowledge(
 impl Drop for Stream<'_> {
     fn drop(&mut self) {
         self.stop_pushes();
-        self.shared.leave(self.origin, self.id);
+        self.shared.leave(self.origin, self.id, self.is_door);
     }
 }

@@ -7,12 +7,15 @@ use super::text::text;
 use crate::metrics::{Door, Operation};
 use crate::shared::Shared;
 use crate::window::peers::Envoy;
-use crate::window::recent::Went;
+use crate::window::recent::{Refused, Went};
 use crate::window::sisters::{self, FRESH_MS, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_core::breaker::State;
 use weir_core::time::MonoMs;
+
+/// Beats come a little late.
+const SLACK_MS: u64 = 2_000;
 
 /// Every part, and how it is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +33,8 @@ pub struct Parts {
     pub envoys_connected: u64,
     /// Envoys alive in the region.
     pub envoys_alive: u64,
+    /// Why streams were refused within the last minute, the last first; nobody who was refused is among the Envoys.
+    pub refused: Vec<Refused>,
     /// The region's other aggregators.
     pub sisters: Vec<Sister>,
     /// The region's store, if there is one.
@@ -102,6 +107,8 @@ pub struct Database {
     pub breaker: String,
     /// That of the read replica, if there is one.
     pub replica_breaker: Option<String>,
+    /// Why it cannot be counted on, although it is asked: its last call failed, or it is long since one was answered.
+    pub trouble: Option<String>,
     /// Times that it had lost what it held.
     pub wipes: u64,
     /// Since everything due was published.
@@ -153,6 +160,7 @@ pub async fn parts(shared: &Shared) -> Parts {
         envoys,
         envoys_connected: connected as u64,
         envoys_alive: stats.live_origins as u64,
+        refused: shared.metrics.refusals.lately(),
         sisters: shared.window.sisters.all().into_iter().map(sister).collect(),
         redis: redis(shared),
         database: database(shared),
@@ -213,14 +221,35 @@ fn database(shared: &Shared) -> Option<Database> {
         (states, desk.figures.clone(), now.mono)
     });
     let (state, replica) = states?;
+    let calls = shared.metrics.recent.went(&Operation::GLOBAL);
+    let (published_age_ms, imported_age_ms) = (age(now, figures.published_at), age(now, figures.imported_at));
+    let cadence = shared.global.as_ref().map(|global| global.cadence)?;
+    let late = [
+        ("published", published_age_ms, cadence.publish_ms),
+        ("imported", imported_age_ms, cadence.import_ms),
+    ];
     Some(Database {
+        trouble: trouble(&calls, late),
         breaker: word(state),
         replica_breaker: replica.map(word),
         wipes: figures.database_wipes,
-        published_age_ms: age(now, figures.published_at),
-        imported_age_ms: age(now, figures.imported_at),
-        calls: shared.metrics.recent.went(&Operation::GLOBAL),
+        published_age_ms,
+        imported_age_ms,
+        calls,
     })
+}
+
+/// What speaks against a database that is asked; of what is done again and again, how old it is and how often it is due.
+fn trouble(calls: &[Went], late: [(&str, Option<u64>, u64); 2]) -> Option<String> {
+    if let Some(call) = calls.iter().find(|call| call.fails()) {
+        let reason = call.failure.as_deref().unwrap_or_default();
+        return Some(format!("{} failed: {reason}", call.operation.replace('_', " ")));
+    }
+    // A call that hangs is due again when it is given up, which takes as long as the time between two.
+    let is_late =
+        |(_, age, every): &(&str, Option<u64>, u64)| age.is_some_and(|age| age > 2 * every + SLACK_MS);
+    let (what, age, _) = late.into_iter().find(is_late)?;
+    Some(format!("nothing was {what} for {} s", age.unwrap_or_default() / 1_000))
 }
 
 fn age(now: MonoMs, at: Option<MonoMs>) -> Option<u64> {
@@ -234,4 +263,35 @@ fn word(state: State) -> String {
         State::Open => "open",
     }
     .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_that_does_not_answer_is_in_trouble() {
+        let call = |age_ms, failure_age_ms| Went {
+            operation: "look_global".into(),
+            calls: 7,
+            failures: 1,
+            age_ms,
+            took_ms: 1.0,
+            failure_age_ms,
+            failure: Some("timeout".into()),
+        };
+        let late = |published, imported| [("published", published, 10_000), ("imported", imported, 10_000)];
+        let fresh = || late(Some(9_000), Some(11_000));
+        let failed = Some("look global failed: timeout".to_owned());
+        for (calls, late, expected) in [
+            (vec![], late(None, None), None),
+            (vec![call(5_000, None)], fresh(), None),
+            (vec![call(5_000, Some(15_000))], fresh(), None),
+            (vec![call(5_000, Some(5_000))], fresh(), failed),
+            (vec![call(90_000, Some(90_000))], fresh(), None),
+            (vec![], late(Some(9_000), Some(25_000)), Some("nothing was imported for 25 s".to_owned())),
+        ] {
+            assert_eq!(trouble(&calls, late), expected, "{calls:?}");
+        }
+    }
 }

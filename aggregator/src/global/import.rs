@@ -63,7 +63,7 @@ async fn read(
     let result = around(span.as_ref(), importing).await;
     let cells = result.as_ref().map_or(0, |imported| imported.cells.len() as u64);
     round.called(cells, result.as_ref().err().map(DatabaseError::reason));
-    count(&shared.metrics, Operation::Import, began, &result);
+    count(shared, Operation::Import, began, &result);
     match result {
         Ok(mut imported) => {
             let polled = i64::try_from(imported.cells.len()).unwrap_or(i64::MAX);

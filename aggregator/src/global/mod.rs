@@ -17,12 +17,14 @@ mod recover;
 
 use crate::control;
 use crate::database::{Database, DatabaseError};
-use crate::metrics::{Metrics, Operation};
+use crate::metrics::Operation;
 use crate::shared::Shared;
 use looks::Looks;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
+use tracing::info;
 use weir_core::aggregator::Failure;
 use weir_core::aggregator::globe::controls::Reader;
 use weir_core::aggregator::globe::import::Importer;
@@ -39,12 +41,26 @@ pub struct Global {
     pub cadence: Cadence,
     /// What people who look have asked.
     pub looks: Looks,
+    /// Whether the last import failed, and the last call of any other kind: a replica may be away alone.
+    failing: [AtomicBool; 2],
 }
 
 impl Global {
     /// A database that nothing is known of yet.
     pub fn new(database: Database, cadence: Cadence) -> Global {
-        Global { database, id: rand::random(), cadence, looks: Looks::default() }
+        Global { database, id: rand::random(), cadence, looks: Looks::default(), failing: Default::default() }
+    }
+
+    /// Notes how a call went; true if it is the first that was answered after some were not.
+    fn is_back(&self, operation: Operation, error: Option<&DatabaseError>) -> bool {
+        let of = usize::from(operation == Operation::Import);
+        let Some(error) = error else {
+            return self.failing[of].swap(false, Relaxed) && !self.failing[1 - of].load(Relaxed);
+        };
+        if matches!(failure(error), Failure::Away | Failure::Timeout) {
+            self.failing[of].store(true, Relaxed);
+        }
+        false
     }
 
     /// How long a call may take.
@@ -75,10 +91,13 @@ pub fn start(shared: &Arc<Shared>, global: &Arc<Global>, tasks: &mut JoinSet<()>
 }
 
 /// Counts a call that began at `started`.
-fn count<T>(metrics: &Metrics, operation: Operation, started: Instant, result: &Result<T, DatabaseError>) {
-    metrics.operation(operation, started.elapsed());
+fn count<T>(shared: &Shared, operation: Operation, started: Instant, result: &Result<T, DatabaseError>) {
+    shared.metrics.operation(operation, started.elapsed());
     if let Err(error) = result {
-        metrics.operation_failed(operation, error.reason());
+        shared.metrics.operation_failed(operation, error.reason());
+    }
+    if shared.global.as_ref().is_some_and(|global| global.is_back(operation, result.as_ref().err())) {
+        info!("the database is back");
     }
 }
 

@@ -47,7 +47,7 @@ async fn look(shared: &Shared, global: &Global, publisher: &mut Publisher, round
     drop(round.call(&shared.telemetry));
     let life = global.database.life(global.within()).await;
     round.called(0, life.as_ref().err().map(DatabaseError::reason));
-    count(&shared.metrics, Operation::LookGlobal, started, &life);
+    count(shared, Operation::LookGlobal, started, &life);
     if let Err(error) = &life {
         shared.metrics.global_write_failed(error.reason(), 1);
         shared.warn(&format!("nothing could be published: {error}"), None);
@@ -79,7 +79,7 @@ async fn write(
         shared.warn(&format!("cells that no row can hold are not published, such as {example:?}"), None);
     }
     let result = published.last_error.map_or(Ok(()), Err);
-    count(&shared.metrics, Operation::Publish, started, &result);
+    count(shared, Operation::Publish, started, &result);
     match &result {
         Ok(()) => debug!(rows = published.rows, "published"),
         Err(error) => {

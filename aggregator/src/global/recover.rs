@@ -30,7 +30,7 @@ pub(super) async fn drive(shared: &Shared, global: &Global, mut recovery: Recove
 async fn read(shared: &Shared, global: &Global, recovery: &mut Recovery, call: Own) {
     let started = Instant::now();
     let result = global.database.own(shared.now(), Duration::from_millis(call.within_ms)).await;
-    count(&shared.metrics, Operation::Recover, started, &result);
+    count(shared, Operation::Recover, started, &result);
     let own = result.as_ref().map(|own| own.cells.as_slice());
     recovery.recovered(&mut &*shared, own.map_err(failure));
     match &result {

@@ -3,7 +3,7 @@
 //! Leaves to others: where they are shown (`screen`), numbers and widths (`words`).
 
 use super::Look;
-use super::words::{bar, count, fit, percent, plain, rate, right, time};
+use super::words::{bar, count, fit, percent, plain, plural, rate, right, time};
 use crate::admin::parts::Parts;
 use crate::admin::rules::{Rules, ShownRule};
 use crate::admin::top::{Top, TopKey};
@@ -28,15 +28,15 @@ pub fn summary(look: &Look, health: &str) -> String {
     let Look { top, rules, parts } = look;
     let sum = |of: fn(&ShownRule) -> f64| rate(rules.rules.iter().map(of).sum::<f64>());
     format!(
-        "region {}  ·  {health}  ·  {} allowed/s  {} denied/s  {} shadow/s  ·  {} keys, {} past half, {} over  ·  {} Envoys and doors",
+        "region {}  ·  {health}  ·  {} allowed/s  {} denied/s  {} shadow/s  ·  {}, {} past half, {} over  ·  {}",
         plain(&parts.region),
         sum(|rule| rule.rule.per_second.last_10s.allowed),
         sum(|rule| rule.rule.per_second.last_10s.denied + rule.rule.per_second.last_10s.banned),
         sum(|rule| rule.rule.per_second.last_10s.shadow_denied),
-        count(top.keys_held),
+        plural(top.keys_held, "key", "keys"),
         count(top.keys_past_half),
         count(top.keys_over),
-        count(parts.envoys_alive),
+        plural(parts.envoys_alive, "Envoy or door", "Envoys and doors"),
     )
 }
 
@@ -49,14 +49,27 @@ pub fn health(parts: &Parts) -> String {
     if parts.database.as_ref().is_some_and(|database| database.breaker != "closed") {
         wrong.push("the database is away".to_owned());
     }
-    let silent = parts.sisters.iter().filter(|sister| sister.silent).count();
+    if let Some(trouble) = in_trouble(parts) {
+        wrong.push(format!("the database: {}", plain(trouble)));
+    }
+    let silent = parts.sisters.iter().filter(|sister| sister.silent).count() as u64;
     if silent > 0 {
-        wrong.push(format!("{silent} aggregators are silent"));
+        wrong.push(plural(silent, "aggregator is silent", "aggregators are silent"));
+    }
+    if let Some(refused) = parts.refused.first() {
+        let reasons: Vec<_> = parts.refused.iter().map(|refused| plain(&refused.reason)).collect();
+        wrong.push(format!("refuses streams: {} (last {} ago)", reasons.join(", "), time(refused.age_ms)));
     }
     if parts.aggregator.status.draining {
         wrong.push("shutting down".to_owned());
     }
     if wrong.is_empty() { "all well".to_owned() } else { format!("! {}", wrong.join(", ")) }
+}
+
+/// What speaks against a database that is asked.
+fn in_trouble(parts: &Parts) -> Option<&str> {
+    let database = parts.database.as_ref().filter(|database| database.breaker == "closed")?;
+    database.trouble.as_deref()
 }
 
 /// The keys nearest their limits. A terminal of 80 columns has room for all but the bars.
@@ -167,9 +180,13 @@ pub fn parts(parts: &Parts) -> Vec<String> {
     let own = &parts.aggregator.status;
     let mut lines = vec![line("PART", "STATE", String::new()).trim_end().to_owned()];
     let status = |status: &crate::window::sisters::Status| {
-        let (streams, keys) = (count(status.streams), count(status.keys));
+        let (envoys, streams, keys) = (
+            plural(status.envoys, "Envoy", "Envoys"),
+            plural(status.streams, "stream", "streams"),
+            plural(status.keys, "key", "keys"),
+        );
         let (version, uptime) = (plain(&status.version), time(status.uptime_ms));
-        format!("version {version}, up {uptime}, {} Envoys, {streams} streams, {keys} keys", status.envoys)
+        format!("version {version}, up {uptime}, {envoys}, {streams}, {keys}")
     };
     let state = if own.draining { "draining" } else { "serves" };
     lines.push(line("this aggregator", state, status(own)));
@@ -180,19 +197,28 @@ pub fn parts(parts: &Parts) -> Vec<String> {
     }
     match &parts.redis {
         Some(redis) => {
-            let state = if redis.usable { "asked" } else { "! away" };
-            let read = age(redis.read_age_ms);
-            lines.push(line("Redis", state, format!("read {read}, lost its data {} times", redis.wipes)));
+            let state = if redis.usable { "reachable" } else { "! away" };
+            let (read, wipes) = (age(redis.read_age_ms), plural(redis.wipes, "time", "times"));
+            lines.push(line("Redis", state, format!("read {read}, lost its data {wipes}")));
         }
         None => lines.push(line("Redis", "none", "this aggregator is the region's only one".to_owned())),
     }
     match &parts.database {
         Some(database) => {
-            let state = if database.breaker == "closed" { "asked" } else { "! away" };
+            let trouble = in_trouble(parts);
+            let state = match (database.breaker.as_str(), trouble) {
+                ("closed", None) => "reachable",
+                ("closed", Some(_)) => "! trouble",
+                _ => "! away",
+            };
             let (out, into) = (age(database.published_age_ms), age(database.imported_age_ms));
-            lines.push(line("database", state, format!("published {out}, imported {into}")));
+            let trouble = trouble.map(|trouble| format!("; {}", plain(trouble))).unwrap_or_default();
+            lines.push(line("database", state, format!("published {out}, imported {into}{trouble}")));
         }
         None => lines.push(line("database", "none", "other regions are not heard of".to_owned())),
+    }
+    if let Some(unknown) = &parts.regions_unknown {
+        lines.push(line("regions", "! unknown", plain(unknown)));
     }
     for region in &parts.regions {
         let name = format!("region {}", plain(&region.name));
@@ -206,8 +232,13 @@ pub fn parts(parts: &Parts) -> Vec<String> {
             None => ("this program's doors".to_owned(), String::new()),
         };
         let state = if envoy.heard_ms > 2_000 { "! silent" } else { "connected" };
-        let more = format!("{from}{} streams, heard {} ago", envoy.streams, time(envoy.heard_ms));
+        let streams = plural(envoy.streams, "stream", "streams");
+        let more = format!("{from}{streams}, heard {} ago", time(envoy.heard_ms));
         lines.push(line(&name, state, more));
+    }
+    for refused in &parts.refused {
+        let more = format!("for {}; last {} ago", plain(&refused.reason), time(refused.age_ms));
+        lines.push(line("streams", "! refused", more));
     }
     lines
 }
@@ -223,6 +254,25 @@ fn scope(workspace: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_first_and_once_it_is_one() {
+        use crate::admin::parts::{Database, Sister};
+        let database = Database { breaker: "closed".into(), ..Database::default() };
+        let well = Parts { database: Some(database.clone()), ..Parts::default() };
+        assert_eq!(health(&well), "all well");
+        let trouble = Some("publish failed: timeout".to_owned());
+        let sisters = vec![Sister { silent: true, ..Sister::default() }];
+        let database = Some(Database { trouble, ..database });
+        let regions_unknown = Some("the database took too long".to_owned());
+        let ill = Parts { database, sisters, regions_unknown, ..well };
+        assert_eq!(health(&ill), "! the database: publish failed: timeout, 1 aggregator is silent");
+        let lines = parts(&ill).join("\n");
+        for part in ["! trouble", "; publish failed: timeout", "regions                       ! unknown"] {
+            assert!(lines.contains(part), "no {part:?} in {lines}");
+        }
+        assert!(lines.contains("0 Envoys, 0 streams, 0 keys"), "{lines}");
+    }
 
     #[test]
     fn a_usual_terminal_has_room_for_what_matters() {

@@ -15,6 +15,11 @@ pub fn count(number: u64) -> String {
     out
 }
 
+/// So many of something.
+pub fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
 /// At most a digit behind the point, and none where it says nothing.
 pub fn rate(per_second: f64) -> String {
     match per_second {

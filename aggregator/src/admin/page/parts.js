@@ -11,7 +11,8 @@ export function health(parts) {
   const lines = [{ part: "This aggregator", state: own.draining ? "warn" : "well", word: own.draining ? "shutting down" : "serves", more: `up ${words.time(own.uptime_ms)}` }];
   const silent = parts.sisters.filter((sister) => sister.silent).length;
   if (parts.sisters.length > 0) lines.push({ part: "Other aggregators", state: silent ? "bad" : "well", word: silent ? `${silent} of ${parts.sisters.length} silent` : `${parts.sisters.length} well`, more: "" });
-  lines.push({ part: "Envoys", state: parts.envoys_alive > 0 ? "well" : "warn", word: parts.envoys_alive > 0 ? `${words.count(parts.envoys_alive)} alive` : "none", more: `${words.count(own.streams)} streams here` });
+  lines.push({ part: "Envoys", state: parts.envoys_alive > 0 ? "well" : "warn", word: parts.envoys_alive > 0 ? `${words.count(parts.envoys_alive)} alive` : "none", more: `${words.plural(own.streams, "stream", "streams")} here` });
+  if (parts.refused.length > 0) lines.push({ part: "Streams", state: "bad", word: "refused", more: `${parts.refused.map((one) => one.reason.replaceAll("_", " ")).join(", ")}; last ${words.ago(parts.refused[0].age_ms)}` });
   lines.push(redisLine(parts.redis), databaseLine(parts.database));
   if (parts.regions.length > 1) lines.push({ part: "Other regions", state: "well", word: words.count(parts.regions.filter((region) => !region.own).length), more: "" });
   return lines;
@@ -19,7 +20,7 @@ export function health(parts) {
 
 function redisLine(redis) {
   if (!redis) return { part: "Redis", state: "none", word: "none", more: "this is the region's only aggregator" };
-  const word = redis.usable ? "asked" : redis.breaker === "half_open" ? "coming back" : "away";
+  const word = redis.usable ? "reachable" : redis.breaker === "half_open" ? "coming back" : "away";
   const look = redis.calls.find((call) => call.operation === "look");
   return { part: "Redis", state: redis.usable ? "well" : "bad", word, more: look && redis.usable ? `${look.took_ms.toFixed(1)} ms` : "limits hold from memory" };
 }
@@ -27,8 +28,9 @@ function redisLine(redis) {
 function databaseLine(database) {
   if (!database) return { part: "Database", state: "none", word: "none", more: "other regions are not heard of" };
   const away = database.breaker !== "closed";
+  const trouble = away ? null : database.trouble;
   const replica = database.replica_breaker && database.replica_breaker !== "closed";
-  return { part: "Database", state: away ? "bad" : replica ? "warn" : "well", word: away ? "away" : replica ? "replica away" : "asked", more: `imported ${words.ago(database.imported_age_ms)}` };
+  return { part: "Database", state: away ? "bad" : trouble || replica ? "warn" : "well", word: away ? "away" : replica ? "replica away" : trouble ?? "reachable", more: `imported ${words.ago(database.imported_age_ms)}` };
 }
 
 /** The line as a list's item. */
