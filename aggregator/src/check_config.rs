@@ -11,7 +11,13 @@ use std::path::Path;
 use std::time::Duration;
 use weir_core::exact::Strategy;
 use weir_core::rules::rule::Rule;
-use weir_core::rules::{Config, PluginConfig, Written, tell_written};
+use weir_core::rules::{Config, PluginConfig, Written, static_clusters, tell_written};
+
+/// The module that does not hear of responses, and the one that does.
+const MODULE: &str = "weir-filter.wasm";
+const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
+/// Most clusters that an error names.
+const NAMES_SHOWN: usize = 10;
 
 /// What is to be said of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +40,13 @@ pub fn check(file: &Path) -> Verdict {
 
 /// Judges what was in a file.
 pub fn check_text(text: &[u8]) -> Verdict {
-    match tell_written(text, &serde_yaml_ng::from_slice(text)) {
+    let parsed = serde_yaml_ng::from_slice(text);
+    match tell_written(text, &parsed) {
         Ok(Written::Filter) => judge_plugin(text),
-        Ok(Written::Envoy(plugins)) => judge_envoy(&plugins),
+        Ok(Written::Envoy(plugins)) => {
+            let clusters = parsed.as_ref().ok().and_then(static_clusters);
+            judge_envoy(&plugins, clusters.as_deref())
+        }
         Err(error) => Verdict::Wrong(error),
     }
 }
@@ -48,12 +58,12 @@ fn judge_plugin(text: &[u8]) -> Verdict {
     }
 }
 
-fn judge_envoy(plugins: &[PluginConfig]) -> Verdict {
+fn judge_envoy(plugins: &[PluginConfig], clusters: Option<&[&str]>) -> Verdict {
     let (mut sound, mut wrong) = (String::new(), String::new());
     for plugin in plugins {
-        let (place, said) = match Config::parse(plugin.json.as_bytes()) {
-            Ok(config) => (&mut sound, summary(&config)),
-            Err(errors) => (&mut wrong, errors.to_string()),
+        let (place, said) = match judge_among(plugin, clusters) {
+            Ok(said) => (&mut sound, said),
+            Err(errors) => (&mut wrong, errors),
         };
         let said = said.replace('\n', "\n  ");
         // Writing into a string has no error.
@@ -65,6 +75,38 @@ fn judge_envoy(plugins: &[PluginConfig]) -> Verdict {
     Verdict::Wrong(wrong.trim_end().to_owned())
 }
 
+/// Judges a filter's configuration by itself, and by the rest of the Envoy configuration that it is in.
+fn judge_among(plugin: &PluginConfig, clusters: Option<&[&str]>) -> Result<String, String> {
+    let config = Config::parse(plugin.json.as_bytes()).map_err(|errors| errors.to_string())?;
+    let cluster = clusters.and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
+    let errors: Vec<String> = [cluster, wrong_module(&config, plugin)].into_iter().flatten().collect();
+    if errors.is_empty() { Ok(summary(&config)) } else { Err(errors.join("\n")) }
+}
+
+fn no_such_cluster(cluster: &str, clusters: &[&str]) -> Option<String> {
+    if clusters.contains(&cluster) {
+        return None;
+    }
+    let mut names: Vec<String> = clusters.iter().take(NAMES_SHOWN).map(|name| format!("{name:?}")).collect();
+    if clusters.len() > NAMES_SHOWN {
+        names.push("…".to_owned());
+    }
+    let names = names.join(", ");
+    Some(format!("aggregator.cluster: this file has no cluster {cluster:?}; expected one of {names}"))
+}
+
+/// Envoy would refuse the listener. A module of another name may be either.
+fn wrong_module(config: &Config, plugin: &PluginConfig) -> Option<String> {
+    let module = plugin.module.as_deref()?;
+    if module.rsplit('/').next() != Some(MODULE) {
+        return None;
+    }
+    let why = config.needs_responses()?;
+    Some(format!(
+        "{why}: the module {module:?} does not hear of responses; expected {MODULE_OF_RESPONSES} in vm_config.code"
+    ))
+}
+
 fn summary(config: &Config) -> String {
     let Config { workspace, aggregator, rules, .. } = config;
     let head = format!(
@@ -73,7 +115,9 @@ fn summary(config: &Config) -> String {
         rules.len(),
         if rules.len() == 1 { "rule" } else { "rules" },
     );
-    rules.iter().fold(head, |summary, rule| format!("{summary}\n  {}", rule_summary(rule)))
+    let needs = config.needs_responses().map(|why| format!("needs {MODULE_OF_RESPONSES}, for {why}"));
+    let lines = needs.into_iter().chain(rules.iter().map(rule_summary));
+    lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
 }
 
 fn rule_summary(rule: &Rule) -> String {
@@ -149,6 +193,68 @@ mod tests {
                 }
                 (verdict, _) => panic!("{text}\n{verdict:?}\nnot {expected:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn the_module_is_held_against_the_configuration() {
+        let on_allow = PLUGIN.replace("\"rules\"", "\"responses\": {\"on_allow\": true}, \"rules\"");
+        let told = PLUGIN.replace(
+            "\"limit\"",
+            "\"cost\": {\"response_header\": \"x-used\", \"reserve\": 1, \"cap\": 9}, \"limit\"",
+        );
+        let loading = |plugin: &str, module: &str| {
+            let code = format!(
+                "vm_config: {{code: {{local: {{filename: {module}}}}}}}\n                configuration:"
+            );
+            envoy(plugin).replace("configuration:", &code)
+        };
+        for (text, sound, part) in [
+            (on_allow.clone(), true, "needs weir-filter-responses.wasm, for responses.on_allow"),
+            (told.clone(), true, "needs weir-filter-responses.wasm, for rules[0].cost.response_header"),
+            (envoy(&on_allow), true, "needs weir-filter-responses.wasm"),
+            (
+                loading(&on_allow, "/etc/envoy/weir-filter.wasm"),
+                false,
+                "responses.on_allow: the module \"/etc/envoy/weir-filter.wasm\" does not hear of responses; expected \
+                 weir-filter-responses.wasm in vm_config.code",
+            ),
+            (loading(&told, "weir-filter.wasm"), false, "rules[0].cost.response_header: the module"),
+            (loading(&on_allow, "/etc/envoy/weir-filter-responses.wasm"), true, "sound"),
+            (loading(&on_allow, "/etc/envoy/plugin.wasm"), true, "needs weir-filter-responses.wasm"),
+            (loading(PLUGIN, "/etc/envoy/weir-filter.wasm"), true, "sound"),
+        ] {
+            check_said(&text, sound, part);
+        }
+        let Verdict::Sound(said) = check_text(PLUGIN.as_bytes()) else { panic!("it is sound") };
+        assert!(!said.contains("needs"), "{said}");
+    }
+
+    #[test]
+    fn the_cluster_is_held_against_those_of_the_file() {
+        let with = |names: &str, rest: &str| format!("{}  clusters: [{names}]\n{rest}", envoy(PLUGIN));
+        let many: Vec<String> = (0..12).map(|number| format!("{{name: c{number}}}")).collect();
+        for (text, sound, part) in [
+            (with("{name: web}, {name: weir}", ""), true, "sound"),
+            (
+                with("{name: web}, {name: weird}", ""),
+                false,
+                "aggregator.cluster: this file has no cluster \"weir\"; expected one of \"web\", \"weird\"",
+            ),
+            (with(&many.join(", "), ""), false, "\"c9\", …"),
+            (with("{name: web}", "dynamic_resources: {cds_config: {}}\n"), true, "sound"),
+            (with("", ""), true, "sound"),
+        ] {
+            check_said(&text, sound, part);
+        }
+    }
+
+    fn check_said(text: &str, sound: bool, part: &str) {
+        match (check_text(text.as_bytes()), sound) {
+            (Verdict::Sound(said), true) | (Verdict::Wrong(said), false) => {
+                assert!(said.contains(part), "{text}\nsaid {said}\nnot {part}");
+            }
+            (verdict, _) => panic!("{text}\n{verdict:?}\nnot {part}"),
         }
     }
 

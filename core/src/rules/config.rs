@@ -3,10 +3,12 @@
 //! Rules are `rule`'s; finding the configuration inside an Envoy configuration is `envoy_config`'s.
 
 use super::addresses::Addresses;
+use super::cost::Cost;
 use super::errors::{ConfigErrors, Errors, Path};
 use super::fields::Node;
 use super::json::{Json, quoted};
 use super::rule::Rule;
+use crate::exact::Strategy;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -90,6 +92,21 @@ impl Config {
         let mut errors = Errors::default();
         let config = read_text(text, &mut errors);
         errors.finish(config)
+    }
+
+    /// What, if anything, asks for the module that hears of responses, `weir-filter-responses.wasm`: a field, and why where that
+    /// is not plain.
+    pub fn needs_responses(&self) -> Option<String> {
+        if self.responses.on_allow {
+            return Some("responses.on_allow".to_string());
+        }
+        let told = |rule: &Rule| matches!(rule.cost, Cost::Response(_));
+        if let Some(at) = self.rules.iter().position(told) {
+            return Some(format!("rules[{at}].cost.response_header"));
+        }
+        let ledger = |rule: &Rule| matches!(rule.strategy, Strategy::Ledger { .. });
+        let at = self.rules.iter().position(ledger)?;
+        Some(format!("rules[{at}].strategy: responses carry a ledger's transactions"))
     }
 
     /// A stable hash of the configuration's text: what was decided under another version is not remembered.

@@ -54,6 +54,20 @@ pub struct PluginConfig {
     pub path: String,
     /// The configuration's text, as the filter gets it; empty when the plugin has none.
     pub json: String,
+    /// The file or address of the module, where the plugin names one.
+    pub module: Option<String>,
+}
+
+/// Names of the clusters that an Envoy configuration brings with it; `None` where it lists none, or may hear of more.
+pub fn static_clusters(value: &Value) -> Option<Vec<&str>> {
+    let dynamic = either(value, "dynamic_resources", "dynamicResources");
+    let elsewhere = [("cds_config", "cdsConfig"), ("cds_resources_locator", "cdsResourcesLocator")];
+    if dynamic.is_some_and(|dynamic| elsewhere.iter().any(|(a, b)| either(dynamic, a, b).is_some())) {
+        return None;
+    }
+    let clusters = either(value, "static_resources", "staticResources")?.get("clusters")?.as_array()?;
+    let names: Vec<&str> = clusters.iter().filter_map(|cluster| cluster.get("name")?.as_str()).collect();
+    (!names.is_empty()).then_some(names)
 }
 
 /// Finds the configurations of Weir's plugins in any JSON value, in its order.
@@ -156,7 +170,14 @@ fn weir_config(path: impl Fn() -> String, (way, plugin): (&str, &Value)) -> Opti
         },
     };
     let ours = is_named_ours(plugin) || has_rules(&json);
-    ours.then(|| PluginConfig { path: join(&join(&path(), way), part), json })
+    ours.then(|| PluginConfig { path: join(&join(&path(), way), part), json, module: module_of(plugin) })
+}
+
+fn module_of(plugin: &Value) -> Option<String> {
+    let code = either(plugin, "vm_config", "vmConfig")?.get("code")?;
+    let file = code.get("local").and_then(|local| local.get("filename"));
+    let address = || either(code.get("remote")?, "http_uri", "httpUri")?.get("uri");
+    file.or_else(address)?.as_str().map(String::from)
 }
 
 fn is_named_ours(plugin: &Value) -> bool {
@@ -209,7 +230,7 @@ mod tests {
         }
         let filter = json!([{"name": "weir", "typed_config": wasm(json!({"name": "weir"}))}]);
         let path = "[0].typed_config.config.configuration".to_string();
-        let found = Written::Envoy(Vec::from([PluginConfig { path, json: String::new() }]));
+        let found = Written::Envoy(Vec::from([PluginConfig { path, json: String::new(), module: None }]));
         assert_eq!(told("", Ok(filter)), Ok(found), "a list of filters is a part of one");
     }
 
@@ -244,6 +265,42 @@ mod tests {
     }
 
     #[test]
+    fn modules_are_found() {
+        for (code, expected) in [
+            (json!({"local": {"filename": "/a/weir-filter.wasm"}}), Some("/a/weir-filter.wasm")),
+            (json!({"remote": {"http_uri": {"uri": "https://a/b.wasm"}}}), Some("https://a/b.wasm")),
+            (json!({"remote": {"httpUri": {"uri": "https://a/b.wasm"}}}), Some("https://a/b.wasm")),
+            (json!({"local": {"inline_string": "x"}}), None),
+            (json!({"local": {"filename": 7}}), None),
+            (json!(null), None),
+        ] {
+            let found = find_plugin_configs(&wasm(json!({"name": "weir", "vm_config": {"code": code}})));
+            assert_eq!(found[0].module.as_deref(), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn clusters_are_known_where_nothing_else_brings_them() {
+        let clusters = json!({"clusters": [{"name": "b"}, {"type": "STATIC"}, {"name": "a"}]});
+        for (value, expected) in [
+            (json!({"static_resources": clusters}), Some(&["b", "a"][..])),
+            (json!({"staticResources": clusters}), Some(&["b", "a"][..])),
+            (
+                json!({"static_resources": clusters, "dynamic_resources": {"lds_config": {}}}),
+                Some(&["b", "a"][..]),
+            ),
+            (json!({"static_resources": clusters, "dynamic_resources": {"cds_config": {}}}), None),
+            (json!({"static_resources": clusters, "dynamicResources": {"cdsConfig": {}}}), None),
+            (json!({"static_resources": {"clusters": []}}), None),
+            (json!({"static_resources": {"clusters": {}}}), None),
+            (json!({"static_resources": {}}), None),
+            (json!([]), None),
+        ] {
+            assert_eq!(static_clusters(&value).as_deref(), expected, "{value}");
+        }
+    }
+
+    #[test]
     fn every_listener_is_searched_in_order() {
         let listener = |text: &str| {
             let filter = wasm(json!({"name": "weir", "configuration": {"value": text}}));
@@ -269,7 +326,7 @@ mod tests {
         items.push(wasm(json!({"name": "weir"})));
         let found = find_plugin_configs(&json!({name: items}));
         let path = format!("{}…[50000].config.configuration", "n".repeat(64));
-        assert_eq!(found, [PluginConfig { path, json: String::new() }]);
+        assert_eq!(found, [PluginConfig { path, json: String::new(), module: None }]);
     }
 
     #[test]

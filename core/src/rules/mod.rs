@@ -56,7 +56,7 @@ pub use addresses::Addresses;
 pub use ban::Ban;
 pub use config::{Aggregator, Config, Responses, Table, Token};
 pub use cost::Cost;
-pub use envoy_config::{PluginConfig, Written, find_plugin_configs, tell_written};
+pub use envoy_config::{PluginConfig, Written, find_plugin_configs, static_clusters, tell_written};
 pub use errors::{ConfigError, ConfigErrors};
 pub use identifier::{MAX_IDENTIFIER_BYTES, canonical_identifier, identifier_in_epoch};
 pub use overrides::Override;

@@ -71,7 +71,8 @@ impl Plugin {
         if self.limiter.should_open(mono) {
             self.limiter.on_opening(mono);
             if let Err(refused) = self.stream.open() {
-                let what = format!("Envoy cannot open it (status {}): is there such a cluster?", refused.0);
+                let what =
+                    format!("Envoy cannot open it (status {}), as where it has no such cluster", refused.0);
                 self.stream.complain(&what, mono);
                 self.break_stream(mono);
             }

@@ -15,10 +15,9 @@ use crate::told::Told;
 use proxy_wasm::types::LogLevel;
 use std::collections::BTreeMap;
 use weir_core::control::Keeper;
-use weir_core::exact::Strategy;
 use weir_core::key::{HashKey, MAX_KEY_BYTES, OriginId};
 use weir_core::limiter::{self, Limiter, Setup};
-use weir_core::rules::{Config, Cost, Rule, Scratch};
+use weir_core::rules::{Config, Scratch};
 use weir_core::table::{Geometry, Meta};
 use weir_core::time::Now;
 
@@ -43,7 +42,7 @@ impl Plugin {
             }
         };
         let hears_responses = abi::hears_responses();
-        if let Some(field) = asks_for_responses(&config).filter(|_| !hears_responses) {
+        if let Some(field) = config.needs_responses().filter(|_| !hears_responses) {
             host::log(LogLevel::Error, &format!("weir: configuration: {field}: {NEEDS_RESPONSES}"));
             return None;
         }
@@ -74,20 +73,6 @@ impl Plugin {
         plugin.switch_shadows(now.unix);
         Some(plugin)
     }
-}
-
-/// What this configuration asks for that only a module does which hears of responses.
-fn asks_for_responses(config: &Config) -> Option<String> {
-    if config.responses.on_allow {
-        return Some("responses.on_allow".to_owned());
-    }
-    let told = |rule: &Rule| matches!(rule.cost, Cost::Response(_));
-    if let Some(at) = config.rules.iter().position(told) {
-        return Some(format!("rules[{at}].cost.response_header"));
-    }
-    let ledger = |rule: &Rule| matches!(rule.strategy, Strategy::Ledger { .. });
-    let at = config.rules.iter().position(ledger)?;
-    Some(format!("rules[{at}].strategy: responses carry a ledger's transactions"))
 }
 
 /// What the limiter is made with, over the table that the process has, or that this worker proposes.
