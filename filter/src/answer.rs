@@ -13,7 +13,7 @@
 use weir_core::control::Banned;
 use weir_core::exact::Strategy;
 use weir_core::limiter::{Budget, Cause, Denial, Told};
-use weir_core::rules::{Responses, Rule};
+use weir_core::rules::{Cost, Responses, Rule};
 use weir_core::time::UnixMs;
 
 /// Problem type of the draft's section on quotas.
@@ -24,6 +24,9 @@ const PROBLEM_BLANK: &str = "about:blank";
 const GRPC_PERMISSION_DENIED: i32 = 7;
 /// gRPC's RESOURCE_EXHAUSTED.
 const GRPC_RESOURCE_EXHAUSTED: i32 = 8;
+/// Statuses as HTTP has them, by number and phrase, and as gRPC does.
+const FORBIDDEN: (u32, &str, i32) = (403, "Forbidden", GRPC_PERMISSION_DENIED);
+const TOO_MANY: (u32, &str, i32) = (429, "Too Many Requests", GRPC_RESOURCE_EXHAUSTED);
 
 /// What to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,29 +80,26 @@ pub fn denied(
     Some(refusal(rule, details, headers, formats, client))
 }
 
-/// The response to a request that lacks what identifies it, where the rule denies such.
-pub fn missing_identifier(rule: &Rule, formats: &Responses, client: Client) -> Answer {
-    let retry_after_s = seconds(rule.duration_ms).max(1);
-    let headers = vec![("retry-after", retry_after_s.to_string())];
-    refusal(rule, "weir_missing_identifier", headers, formats, client)
+/// The response to a request that lacks what identifies it, where a rule denies such. To wait is of no use to it.
+pub fn missing_identifier(formats: &Responses, client: Client) -> Answer {
+    turned_away(TOO_MANY, "weir_missing_identifier", "identifier missing", Vec::new(), formats, client)
 }
 
 /// The response to a request of somebody whom live control or a rule has banned.
-pub fn banned(rule: &Rule, banned: Banned, now: UnixMs, formats: &Responses, client: Client) -> Answer {
-    let details = "weir_banned";
-    match banned {
-        Banned::ForEver => forbidden(details, "banned", formats, client),
+pub fn banned(banned: Banned, now: UnixMs, formats: &Responses, client: Client) -> Answer {
+    let (status, headers) = match banned {
+        Banned::ForEver => (FORBIDDEN, Vec::new()),
         Banned::Until(until) => {
             let retry_after_s = seconds(until.0.saturating_sub(now.0)).max(1);
-            let headers = vec![("retry-after", retry_after_s.to_string())];
-            refusal(rule, details, headers, formats, client)
+            (TOO_MANY, vec![("retry-after", retry_after_s.to_string())])
         }
-    }
+    };
+    turned_away(status, "weir_banned", "banned", headers, formats, client)
 }
 
 /// The response to a request of a client whose address is denied.
 pub fn denied_address(formats: &Responses, client: Client) -> Answer {
-    forbidden("weir_denied_address", "address denied", formats, client)
+    turned_away(FORBIDDEN, "weir_denied_address", "address denied", Vec::new(), formats, client)
 }
 
 /// The headers that an allowed response carries: those of its budget where they are asked for, and what is to be told
@@ -118,6 +118,15 @@ pub fn allowed_headers(
     }
     exact_headers(rules, told, &mut headers);
     headers
+}
+
+/// Lets a budget show what is left once it is known that its rule's response has cost so much: what was reserved stood for it
+/// until then.
+pub fn settle(budget: &mut Budget, rules: &[Rule], cost: u64) {
+    if let Some(Cost::Response(told)) = rules.get(usize::from(budget.rule)).map(|rule| &rule.cost) {
+        let unreserved = budget.remaining.saturating_add(told.reserve).min(budget.limit);
+        budget.remaining = unreserved.saturating_sub(cost);
+    }
 }
 
 fn exact_headers(rules: &[Rule], told: &Told, headers: &mut Vec<(&'static str, String)>) {
@@ -183,18 +192,26 @@ fn refusal(
     Answer { status: 429, details, headers, body, grpc_status: GRPC_RESOURCE_EXHAUSTED }
 }
 
-fn forbidden(details: &'static str, why: &str, formats: &Responses, client: Client) -> Answer {
+/// An answer to a request that no quota concerns.
+fn turned_away(
+    (status, title, grpc_status): (u32, &str, i32),
+    details: &'static str,
+    why: &str,
+    mut headers: Vec<(&'static str, String)>,
+    formats: &Responses,
+    client: Client,
+) -> Answer {
     let (kind, body) = match formats.problem_json && client == Client::Http {
         true => {
             let problem = serde_json::json!({
-                "type": PROBLEM_BLANK, "title": "Forbidden", "status": 403, "detail": why,
+                "type": PROBLEM_BLANK, "title": title, "status": status, "detail": why,
             });
             ("application/problem+json", problem.to_string())
         }
         false => ("text/plain", why.to_owned()),
     };
-    let headers = vec![("content-type", kind.to_owned())];
-    Answer { status: 403, details, headers, body, grpc_status: GRPC_PERMISSION_DENIED }
+    headers.push(("content-type", kind.to_owned()));
+    Answer { status, details, headers, body, grpc_status }
 }
 
 /// Whole seconds, rounded up.
@@ -356,21 +373,62 @@ mod tests {
     #[test]
     fn a_ban_says_when_it_ends_if_it_does() {
         let formats = config(r#"{"problem_json": true, "draft_headers": true}"#);
-        let (rule, responses) = (&formats.rules[0], &formats.responses);
+        let responses = &formats.responses;
         let now = UnixMs(1_000);
         for (until, retry_after) in [(61_000, "60"), (61_001, "61"), (1_001, "1"), (0, "1")] {
-            let answer = banned(rule, Banned::Until(UnixMs(until)), now, responses, Client::Http);
+            let answer = banned(Banned::Until(UnixMs(until)), now, responses, Client::Http);
             assert_eq!((answer.status, answer.details), (429, "weir_banned"));
             assert_eq!(answer.headers[0], ("retry-after", retry_after.to_owned()));
-            assert!(answer.body.contains("per-key"), "{}", answer.body);
+            assert_eq!(
+                answer.body,
+                r#"{"detail":"banned","status":429,"title":"Too Many Requests","type":"about:blank"}"#
+            );
+            assert_eq!(answer.grpc_status, GRPC_RESOURCE_EXHAUSTED);
         }
-        let for_ever = banned(rule, Banned::ForEver, now, responses, Client::Http);
+        let for_ever = banned(Banned::ForEver, now, responses, Client::Http);
         assert_eq!((for_ever.status, for_ever.grpc_status), (403, GRPC_PERMISSION_DENIED));
         assert_eq!(for_ever.headers, [("content-type", "application/problem+json".to_owned())]);
         assert_eq!(
             for_ever.body,
             r#"{"detail":"banned","status":403,"title":"Forbidden","type":"about:blank"}"#
         );
+    }
+
+    #[test]
+    fn who_lacks_an_identifier_is_told_so_and_not_to_wait() {
+        let problem = r#"{"detail":"identifier missing","status":429,"title":"Too Many Requests","type":"about:blank"}"#;
+        for (responses, kind, body) in [
+            ("{}", "text/plain", "identifier missing"),
+            (r#"{"problem_json": true}"#, "application/problem+json", problem),
+        ] {
+            let answer = missing_identifier(&config(responses).responses, Client::Http);
+            assert_eq!((answer.status, answer.details), (429, "weir_missing_identifier"));
+            assert_eq!(answer.headers, [("content-type", kind.to_owned())]);
+            assert_eq!(answer.body, body);
+        }
+    }
+
+    #[test]
+    fn what_is_left_follows_what_the_response_has_cost() {
+        let text = r#"{"aggregator": {"cluster": "c"}, "rules": [
+            {"name": "fixed", "identifier": {"header": "x-key"}, "limit": 1000, "window": "1m"},
+            {"name": "told", "identifier": {"header": "x-key"}, "limit": 1000, "window": "1m",
+             "cost": {"response_header": "x-used", "reserve": 100, "cap": 5000}}]}"#;
+        let config = Config::parse(text.as_bytes()).unwrap();
+        for (rule, remaining, cost, expected) in [
+            (1, 900, 300, 700),
+            (1, 900, 100, 900),
+            (1, 900, 0, 1_000),
+            (1, 900, 5_000, 0),
+            (1, 0, 40, 60),
+            (1, u64::MAX, 0, 1_000),
+            (0, 900, 300, 900),
+            (7, 900, 300, 900),
+        ] {
+            let mut budget = Budget { rule, limit: 1_000, remaining, reset_ms: 1 };
+            settle(&mut budget, &config.rules, cost);
+            assert_eq!(budget.remaining, expected, "{rule} {remaining} {cost}");
+        }
     }
 
     #[test]

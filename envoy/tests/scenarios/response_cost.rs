@@ -142,6 +142,19 @@ async fn what_is_under_way_cannot_pass_the_limit_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_tells_what_is_left_after_its_own_cost() {
+    let upstream = Upstream::start().await;
+    let rule = with(tokens(1_000, json!({ "reserve": 100 })), json!({ "window": "31d" }));
+    let on_allow = with(config(&[rule]), json!({ "responses": { "on_allow": true } }));
+    let region = Region::start(1, upstream.options(), &on_allow).await;
+    for (tokens, left) in [("300", "700"), ("0", "700"), ("50", "650")] {
+        let allowed = region.envoy().send(ask(tokens)).await.unwrap();
+        assert_eq!((allowed.status, allowed.header("x-ratelimit-remaining")), (200, Some(left)), "{tokens}");
+    }
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_end_of_a_request_has_its_cost() {
     let upstream = Upstream::start().await;
     let rule = tokens(100_000, json!({ "reserve": 20, "default": 7 }));

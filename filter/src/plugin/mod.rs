@@ -154,7 +154,14 @@ impl Plugin {
         let request = u64::from(context);
         if self.limiter.is_open(request) {
             let mut ended = Ended::new(&self.config.rules, answered);
-            let cost = |rule| ended.cost(rule);
+            let mut shown = self.allowed.get_mut(&context).and_then(|allowed| allowed.budget.as_mut());
+            let cost = |rule| {
+                let cost = ended.cost(rule);
+                if let Some(budget) = shown.as_mut().filter(|budget| budget.rule == rule) {
+                    answer::settle(budget, &self.config.rules, cost);
+                }
+                cost
+            };
             self.limiter.settle_cost(&mut EnvoyShared, request, cost, host::mono_now());
         }
     }

@@ -63,17 +63,12 @@ impl Plugin {
         if let Refused::Banned(rule, Banned::Until(_)) = refused {
             self.bans.heard(&mut self.keeper, rule, now);
         }
-        let (rules, formats) = (&self.config.rules, &self.config.responses);
+        let formats = &self.config.responses;
         let answer = match refused {
-            Refused::Address => Some(answer::denied_address(formats, client)),
-            Refused::Missing(rule) => {
-                rules.get(rule).map(|rule| answer::missing_identifier(rule, formats, client))
-            }
-            Refused::Banned(rule, banned) => {
-                rules.get(rule).map(|rule| answer::banned(rule, banned, now, formats, client))
-            }
+            Refused::Address => answer::denied_address(formats, client),
+            Refused::Missing(_) => answer::missing_identifier(formats, client),
+            Refused::Banned(_, banned) => answer::banned(banned, now, formats, client),
         };
-        let Some(answer) = answer else { return Effect::Pass };
         let said = match refused {
             Refused::Address => {
                 self.tally.denied_addresses = self.tally.denied_addresses.saturating_add(1);
