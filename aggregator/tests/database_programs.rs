@@ -137,7 +137,9 @@ fn what_cannot_be_used() {
     let zone = ["zones", "set", "--zone", "1", "--rate"];
     let with = |rest: [&'static str; 3]| [zone.as_slice(), &rest].concat();
     let (rate, window) = (with(["9007199254740993", "--window", "1m"]), with(["1", "--window", "1500ms"]));
-    let cases: [(&[&str], Option<&str>, i32, &str); 17] = [
+    let file = format!("{unwritable} (--database-url): ");
+    let server = format!("{} (--database-url): ", away.replace("u:geheim@", ""));
+    let cases: [(&[&str], Option<&str>, i32, &str); 20] = [
         (&["zones", "list"], None, 2, "WEIR_DATABASE_URL"),
         (&["zones", "delete", "--zone", "-1"], Some(&away), 2, "--zone"),
         (&rate, Some(&away), 2, "--rate"),
@@ -155,6 +157,9 @@ fn what_cannot_be_used() {
         (&["migrate"], Some(&away), 1, "cannot be reached"),
         (&["cleanup"], Some(&away), 1, "cannot be reached"),
         (&["migrate"], Some(&unwritable), 1, "unable to open"),
+        (&["migrate"], Some(&unwritable), 1, &file),
+        (&["migrate"], Some(&away), 1, &server),
+        (&["zones", "list"], Some(&away), 1, &server),
     ];
     for (arguments, url, expected, part) in cases {
         let (code, said, error) = run(arguments, url);

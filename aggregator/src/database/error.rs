@@ -79,6 +79,11 @@ impl DatabaseError {
         DatabaseError { reason, text: text.to_string() }
     }
 
+    /// The same, of a connection to this place, which this option names.
+    pub(super) fn at(self, place: &impl fmt::Debug, option: &str) -> DatabaseError {
+        DatabaseError { text: format!("{place:?} ({option}): {}", self.text), ..self }
+    }
+
     pub(super) fn timeout() -> DatabaseError {
         DatabaseError::new(Reason::Timeout, "the database did not answer in time")
     }

@@ -88,9 +88,9 @@ impl Database {
         let (primary, replica) = options.targets()?;
         let inner = Inner {
             region: options.region.clone(),
-            ledger: Gate::new(Pool::new(primary.clone(), Purpose::Ledger)),
-            primary: Pool::new(primary, Purpose::Counts),
-            replica: replica.map(|replica| Pool::new(replica, Purpose::Counts)),
+            ledger: Gate::new(Pool::new(primary.clone(), options::URL, Purpose::Ledger)),
+            primary: Pool::new(primary, options::URL, Purpose::Counts),
+            replica: replica.map(|replica| Pool::new(replica, options::READ_URL, Purpose::Counts)),
         };
         Ok(Database { inner: Arc::new(inner) })
     }

@@ -13,6 +13,10 @@ use std::str::FromStr;
 /// Longest name of a region in bytes: what the table's column holds.
 pub const MAX_REGION_BYTES: usize = 48;
 
+/// The options as people give them.
+pub(super) const URL: &str = "--database-url";
+pub(super) const READ_URL: &str = "--database-read-url";
+
 /// Which global store to use, and as whom.
 #[derive(Clone, Default)]
 pub struct DatabaseOptions {
@@ -92,9 +96,9 @@ impl DatabaseOptions {
         if self.region.len() > MAX_REGION_BYTES {
             return Err(OptionsError::Region(self.region.len()));
         }
-        let primary = target("--database-url", &self.url)?;
+        let primary = target(URL, &self.url)?;
         let replica = match self.read_url.as_deref().filter(|url| !url.is_empty()) {
-            Some(url) => Some(target("--database-read-url", url)?),
+            Some(url) => Some(target(READ_URL, url)?),
             None => None,
         };
         match (&primary, &replica) {

@@ -38,6 +38,8 @@ pub(super) enum Purpose {
 /// Connections to one place.
 pub(super) struct Pool {
     target: Target,
+    /// The option that names the target.
+    option: &'static str,
     purpose: Purpose,
     slots: Semaphore,
     waiting: AtomicUsize,
@@ -88,9 +90,9 @@ impl Purpose {
 }
 
 impl Pool {
-    pub fn new(target: Target, purpose: Purpose) -> Pool {
+    pub fn new(target: Target, option: &'static str, purpose: Purpose) -> Pool {
         let slots = Semaphore::new(purpose.connections(&target));
-        Pool { target, purpose, slots, waiting: AtomicUsize::new(0), idle: Mutex::default() }
+        Pool { target, option, purpose, slots, waiting: AtomicUsize::new(0), idle: Mutex::default() }
     }
 
     pub fn statements(&self) -> &'static Statements {
@@ -139,7 +141,10 @@ impl<'a> Slot<'a> {
         let Slot { pool, permit } = self;
         let (connection, opened) = match pool.kept().await {
             Some(Idle { connection, opened, .. }) => (connection, opened),
-            None => (pool.target.connect(pool.purpose).await?, Instant::now()),
+            None => {
+                let connected = pool.target.connect(pool.purpose).await;
+                (connected.map_err(|error| error.at(&pool.target, pool.option))?, Instant::now())
+            }
         };
         Ok(Held { connection, opened, pool, _slot: permit })
     }
