@@ -6,16 +6,21 @@
 //! Leaves to others: which of the two it is, what is right and what is wrong (`weir_core::rules`), printing and exit codes
 //! (`main`).
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 use weir_core::exact::Strategy;
 use weir_core::rules::rule::Rule;
-use weir_core::rules::{Config, PluginConfig, Written, static_clusters, tell_written};
+use weir_core::rules::{
+    Ban, Config, Cost, PluginConfig, ResponseCost, Written, static_clusters, tell_written,
+};
 
 /// The module that does not hear of responses, and the one that does.
 const MODULE: &str = "weir-filter.wasm";
 const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
+/// Stands for the standard input in place of a file's name.
+const STDIN: &str = "-";
 /// Most clusters that an error names.
 const NAMES_SHOWN: usize = 10;
 
@@ -30,9 +35,16 @@ pub enum Verdict {
     Unreadable(String),
 }
 
-/// Judges a file.
+/// Judges a file, or what stands at the standard input if it is `-`.
 pub fn check(file: &Path) -> Verdict {
-    match std::fs::read(file) {
+    let read = match file == Path::new(STDIN) {
+        true => {
+            let mut text = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut text).map(|_| text)
+        }
+        false => std::fs::read(file),
+    };
+    match read {
         Ok(text) => check_text(&text),
         Err(error) => Verdict::Unreadable(format!("cannot read {}: {error}", file.display())),
     }
@@ -116,21 +128,56 @@ fn summary(config: &Config) -> String {
         if rules.len() == 1 { "rule" } else { "rules" },
     );
     let needs = config.needs_responses().map(|why| format!("needs {MODULE_OF_RESPONSES}, for {why}"));
-    let lines = needs.into_iter().chain(rules.iter().map(rule_summary));
+    let lines = needs.into_iter().chain(addresses_summary(config)).chain(rules.iter().map(rule_summary));
     lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
+}
+
+fn addresses_summary(config: &Config) -> Option<String> {
+    let (allowed, denied) = config.addresses.listed;
+    (allowed + denied > 0).then(|| format!("addresses: allowed {allowed}, denied {denied}"))
 }
 
 fn rule_summary(rule: &Rule) -> String {
     let Rule { name, namespace, limit, duration_ms, ceiling, shadow, .. } = rule;
-    let window = humantime::format_duration(Duration::from_millis(*duration_ms));
+    let window = duration(*duration_ms);
     let limited = match rule.strategy {
         Strategy::Window => format!("{limit} per {window} in namespace {namespace:?}"),
         Strategy::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),
         Strategy::Ledger { zone } => format!("what zone {zone} of the ledger allows"),
     };
     let ceiling = if *ceiling { ", at most that in any window" } else { "" };
+    let cost = cost_summary(&rule.cost);
+    let overrides = match rule.overrides_listed() {
+        0 => String::new(),
+        1 => ", 1 override".to_owned(),
+        many => format!(", {many} overrides"),
+    };
+    let ban = rule.ban.as_ref().map(ban_summary).unwrap_or_default();
     let shadow = if *shadow { ", in shadow: never denies" } else { "" };
-    format!("{name}: {limited}{ceiling}{shadow}")
+    format!("{name}: {limited}{ceiling}{cost}{overrides}{ban}{shadow}")
+}
+
+fn cost_summary(cost: &Cost) -> String {
+    match cost {
+        Cost::Fixed(1) => String::new(),
+        Cost::Fixed(cost) => format!(", a request costs {cost}"),
+        Cost::Header { name, cap, .. } => {
+            format!(", a request costs what {} says, at most {cap}", String::from_utf8_lossy(name))
+        }
+        Cost::Response(ResponseCost { name, reserve, cap, .. }) => {
+            let name = String::from_utf8_lossy(name);
+            format!(", a request costs what {name} of its response says, {reserve} until then, at most {cap}")
+        }
+    }
+}
+
+fn ban_summary(Ban { denials, within_ms, for_ms, up_to_ms }: &Ban) -> String {
+    let [within, first, longest] = [*within_ms, *for_ms, *up_to_ms].map(duration);
+    format!(", bans for {first}, up to {longest}, after {denials} denials within {within}")
+}
+
+fn duration(ms: u64) -> impl std::fmt::Display {
+    humantime::format_duration(Duration::from_millis(ms))
 }
 
 #[cfg(test)]
@@ -193,6 +240,41 @@ mod tests {
                 }
                 (verdict, _) => panic!("{text}\n{verdict:?}\nnot {expected:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn the_summary_names_what_changes_who_is_denied() {
+        let with = |field: &str| PLUGIN.replace("\"limit\"", &format!("{field}, \"limit\""));
+        let one = r#"{"identifier": "vip", "exempt": true}"#;
+        for (text, part) in [
+            (with("\"cost\": 3"), "\"api\", a request costs 3"),
+            (
+                with(r#""cost": {"header": "x-cost", "cap": 5}"#),
+                ", a request costs what x-cost says, at most 5",
+            ),
+            (
+                with(r#""cost": {"response_header": "x-used", "reserve": 2, "cap": 9}"#),
+                ", a request costs what x-used of its response says, 2 until then, at most 9",
+            ),
+            (with(&format!("\"overrides\": [{one}]")), "\"api\", 1 override"),
+            (
+                with(&format!("\"overrides\": [{one}, {{\"identifier\": \"t*\", \"limit\": 5}}]")),
+                ", 2 overrides",
+            ),
+            (
+                with(r#""ban": {"denials": 100, "within": "1m", "for": "10m"}"#),
+                "\"api\", bans for 10m, up to 1day, after 100 denials within 1m",
+            ),
+            (
+                PLUGIN.replace(
+                    "\"rules\"",
+                    r#""addresses": {"allow": ["10.0.0.0/8"], "deny": ["::1", "::2"]}, "rules""#,
+                ),
+                "\n  addresses: allowed 1, denied 2\n",
+            ),
+        ] {
+            check_said(&text, true, part);
         }
     }
 

@@ -39,7 +39,7 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Check a filter's configuration with the filter's own parser.
     CheckConfig {
-        /// The filter's JSON, or a whole Envoy configuration as YAML or JSON.
+        /// The filter's JSON, or a whole Envoy configuration as YAML or JSON; - for the standard input.
         file: PathBuf,
     },
     /// Ask the aggregator on this machine whether it is ready: 0 if it is, 1 if not. For containers.

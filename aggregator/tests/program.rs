@@ -328,6 +328,10 @@ fn configurations_are_checked() {
     let output = program(&["check-config", &wrong]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains("rules[0].limit: ") && said(&output).contains("expected"));
+    let piped = std::fs::File::open(&sound).unwrap();
+    let output = program(&["check-config", "-"]).stdin(piped).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("keys: 100 per 1h"));
     let output = program(&["check-config", "/nowhere.json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("/nowhere.json"));

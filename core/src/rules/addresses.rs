@@ -26,6 +26,8 @@ pub struct Addresses {
     /// `trusted_proxies` (default 0): how many proxies vouch for the client's address, as in `client_address`.
     trusted_proxies: usize,
     networks: Networks<Listed>,
+    /// Networks that are allowed, and that are denied, as many as are listed.
+    pub listed: (usize, usize),
 }
 
 /// The list that a network is in.
@@ -46,11 +48,13 @@ impl Addresses {
         let deny = fields.or("deny", Vec::new(), errors, read_list);
         let (allow, deny) = (allow?, deny?);
         reject_contradictions(&node, &allow, &deny, errors)?;
+        let counts = (allow.len(), deny.len());
         let listed = |networks: Vec<IpNet>, list| networks.into_iter().map(move |network| (network, list));
         let networks = listed(allow, Listed::Allow).chain(listed(deny, Listed::Deny));
         Some(Addresses {
             trusted_proxies: usize::try_from(trusted_proxies?).ok()?,
             networks: Networks::build(networks),
+            listed: counts,
         })
     }
 

@@ -35,6 +35,8 @@ type ExactMap = HashMap<Box<[u8]>, Override, BuildHasherDefault<SipHasher13>>;
 /// All overrides of one rule.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
+    /// As many as are listed.
+    pub count: usize,
     exact: ExactMap,
     exact_bytes_max: usize,
     globs: Option<GlobSet<Override>>,
@@ -45,7 +47,7 @@ impl Overrides {
     pub fn read(node: Node<'_>, kind: Kind, errors: &mut Errors) -> Option<Overrides> {
         let read = |node: Node<'_>, errors: &mut Errors| read_entry(node, kind, errors);
         let entries = node.list(0..=OVERRIDES_MAX, "overrides", errors, read)?;
-        let mut overrides = Overrides::default();
+        let mut overrides = Overrides { count: entries.len(), ..Overrides::default() };
         let mut globs = Vec::new();
         for (pattern, value) in entries {
             match pattern {

@@ -119,6 +119,11 @@ impl Rule {
         if self.ceiling { CEILING_RESOLUTION } else { 1 }
     }
 
+    /// How many identifiers and patterns have a limit of their own, or none.
+    pub fn overrides_listed(&self) -> usize {
+        self.overrides.count
+    }
+
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Rule> {
         let fields = node.object(&FIELDS, errors)?;
         let name = fields.required("name", "a name for headers, metrics and logs", errors, |n, e| n.name(e));
