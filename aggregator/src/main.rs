@@ -21,7 +21,7 @@ use tracing::info;
 use tracing_subscriber::EnvFilter;
 use weir_aggregator::check_config::{self, Verdict};
 use weir_aggregator::clock::{Clock, SystemClock};
-use weir_aggregator::database::{Database, DatabaseError, Deleted, Migrated, Tidied};
+use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};
 use weir_aggregator::descriptors;
 use weir_aggregator::doors::tokens::NewToken;
 use weir_aggregator::serve::{Server, Settings};
@@ -96,10 +96,6 @@ async fn with_database(url: DatabaseUrl, work: impl AsyncFnOnce(Database) -> any
     };
     match work(database).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<DatabaseError>() => {
-            let place = options.place();
-            fail(&format_args!("the database {place}: {error}; see --database-url or WEIR_DATABASE_URL"), 1)
-        }
         Err(error) => fail(&error, 1),
     }
 }

@@ -204,16 +204,6 @@ fn the_log_says_what_changed_and_not_of_whom() {
     }
 }
 
-/// A migration that fails says on which database, and where its address comes from.
-#[test]
-fn a_database_that_cannot_be_opened_is_named() {
-    let url = "sqlite:///nonexistent/folder/weir.db";
-    let output = program(&["migrate", "--database-url", url]).output().unwrap();
-    let said = said(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains(url) && said.contains("WEIR_DATABASE_URL"), "{said}");
-}
-
 #[test]
 fn a_healthcheck_tells_who_is_ready_from_who_is_not() {
     // Everywhere, as in a container: asked on this machine.

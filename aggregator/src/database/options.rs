@@ -80,18 +80,6 @@ impl DatabaseOptions {
         self.targets().map(drop)
     }
 
-    /// Where the database is, without the password; empty if the options cannot be used.
-    pub fn place(&self) -> String {
-        match self.targets() {
-            Ok((Target::MySql(options), _)) => {
-                let database = options.get_database().unwrap_or_default();
-                format!("mysql://{}:{}/{database}", options.get_host(), options.get_port())
-            }
-            Ok((Target::Sqlite(options), _)) => format!("sqlite://{}", options.get_filename().display()),
-            Err(_) => String::new(),
-        }
-    }
-
     pub(super) fn targets(&self) -> Result<(Target, Option<Target>), OptionsError> {
         if self.region.len() > MAX_REGION_BYTES {
             return Err(OptionsError::Region(self.region.len()));
@@ -187,8 +175,6 @@ mod tests {
                 (targets, _) => panic!("{url}: {targets:?}"),
             }
         }
-        assert_eq!(options("mysql://u:geheim@h:3307/d", None).place(), "mysql://h:3307/d");
-        assert_eq!(options("sqlite:///tmp/weir.db", None).place(), "sqlite:///tmp/weir.db");
         let region = "r".repeat(MAX_REGION_BYTES + 1);
         let long = DatabaseOptions { region, ..options("sqlite:///tmp/weir.db", None) };
         assert_eq!(long.targets().err(), Some(OptionsError::Region(49)));
