@@ -13,7 +13,9 @@ use crate::window::tallies::Rule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use weir_core::control::{self, ALL_NAMESPACES, Banned, Effect, Found, Scratch, Slot, Subject, Who};
+use weir_core::control::{
+    self, ALL_NAMESPACES, Banned, Effect, Found, Scratch, Slot, Subject, Who, credited,
+};
 use weir_core::key::KeyParts;
 use weir_core::region::Explained;
 use weir_core::region::top::{Ranked, Standing};
@@ -249,7 +251,7 @@ impl Control {
             (None, _) => return None,
         };
         let is_said = self.limit.is_some() || self.credit > 0;
-        is_said.then(|| limit.saturating_add(self.credit).min(MAX_COUNT))
+        is_said.then(|| credited(limit, self.credit).min(MAX_COUNT))
     }
 
     /// What to tell of it, a sentence each; times by the caller's own words.

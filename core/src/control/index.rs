@@ -14,6 +14,7 @@ use super::stock::Stock;
 use super::{ALL_NAMESPACES, Effect, Slot, Target, Who};
 use crate::rules::glob::{self, Pattern};
 use crate::time::UnixMs;
+use crate::window::MAX_COUNT;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
@@ -54,6 +55,11 @@ pub struct Found {
     pub credit: u64,
     /// Where it is counted; 0 if it was never reset.
     pub epoch: u32,
+}
+
+/// A limit with a credit on it; without one the limit as it is, however large.
+pub fn credited(limit: u64, credit: u64) -> u64 {
+    if credit > 0 { limit.min(MAX_COUNT).saturating_add(credit) } else { limit }
 }
 
 /// Until when somebody is denied.

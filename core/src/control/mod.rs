@@ -21,7 +21,7 @@ mod stock;
 mod stored;
 
 pub use bans::{Local, MAX_BANS, Named};
-pub use index::{Banned, Found, Scratch, Subject};
+pub use index::{Banned, Found, Scratch, Subject, credited};
 pub use keeper::Keeper;
 pub use set::Controls;
 

@@ -13,10 +13,9 @@ use super::identifier::{Sources, canonical_identifier, write_raw};
 use super::overrides::Override;
 use super::request::Request;
 use super::rule::{Missing, Rule};
-use crate::control::{self, Banned, Controls, Found, Subject};
+use crate::control::{self, Banned, Controls, Found, Subject, credited};
 use crate::exact::{MAX_LOG_LIMIT, Strategy};
 use crate::time::UnixMs;
-use crate::window::MAX_COUNT;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
@@ -211,10 +210,8 @@ impl Scratch {
             Strategy::Log => MAX_LOG_LIMIT,
             Strategy::Ledger { .. } => 0,
         };
-        let credited =
-            if found.credit > 0 { limit.min(MAX_COUNT).saturating_add(found.credit) } else { limit };
         Action::Limit {
-            limit: credited.min(most),
+            limit: credited(limit, found.credit).min(most),
             cost: rule.cost.of(request, &mut self.sources.buffer),
             epoch: found.epoch,
         }

@@ -6,7 +6,7 @@
 //! Leaves to others: what is said (`weir_core::control`), deciding what is left (the parent module).
 
 use super::question::{Answer, Question};
-use weir_core::control::{Banned, Controls, Found, Scratch, Subject};
+use weir_core::control::{Banned, Controls, Found, Scratch, Subject, credited};
 use weir_core::exact::{MAX_LOG_LIMIT, Ruling, Strategy, Verdict};
 use weir_core::time::UnixMs;
 use weir_core::window::MAX_COUNT;
@@ -69,8 +69,9 @@ impl Controlled {
                 Ruling { verdict: Verdict::Allowed, remaining: limit, ..self.rulings[place] };
         } else {
             let most = if question.strategy == Strategy::Log { MAX_LOG_LIMIT } else { MAX_COUNT };
-            let limit = found.limit.unwrap_or(question.limit).saturating_add(found.credit).min(most);
-            let limit = if found.limit.is_none() && found.credit == 0 { question.limit } else { limit };
+            let is_said = found.limit.is_some() || found.credit > 0;
+            let limit = credited(found.limit.unwrap_or(question.limit), found.credit);
+            let limit = if is_said { limit.min(most) } else { question.limit };
             self.questions.push(Question { limit, ..question.clone() });
             self.epochs.push(found.epoch);
             self.places.push(place);
