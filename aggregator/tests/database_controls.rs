@@ -2,7 +2,7 @@
 
 mod database_support;
 
-use database_support::{NOW, Scene, Store, WITHIN, run};
+use database_support::{NOW, Scene, Store, WITHIN, on_servers, run};
 use std::time::Duration;
 use weir_aggregator::database::{
     Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC_OF_WORKSPACE,
@@ -18,17 +18,7 @@ async fn sqlite() {
     scenarios(&Store::sqlite()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn mariadb() {
-    scenarios(&Store::mariadb().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn mysql() {
-    if let Some(store) = Store::mysql().await {
-        scenarios(&store).await;
-    }
-}
+on_servers!(|store| scenarios(&store));
 
 async fn scenarios(store: &Store) {
     run!(

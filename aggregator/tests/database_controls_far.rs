@@ -4,7 +4,7 @@
 mod database_support;
 
 use database_support::far::Far;
-use database_support::{NOW, Scene, Store, WITHIN, open, run};
+use database_support::{NOW, Scene, Store, WITHIN, on_servers, open, run};
 use sqlx::{Connection, Executor};
 use std::time::{Duration, Instant};
 use weir_aggregator::database::{Change, Changed, Database, DatabaseError, Wish};
@@ -21,17 +21,7 @@ const BATCH_WITHIN: Duration = Duration::from_secs(5);
 /// So long a person waits (`doors::http::overrides`).
 const PERSON_WITHIN: Duration = Duration::from_secs(5);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mariadb() {
-    scenarios(&Store::mariadb().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mysql() {
-    if let Some(store) = Store::mysql().await {
-        scenarios(&store).await;
-    }
-}
+on_servers!(|store| scenarios(&store));
 
 async fn scenarios(store: &Store) {
     run!(

@@ -9,17 +9,7 @@ use weir_core::region::exchange::{Publication, Stored};
 use weir_core::time::UnixMs;
 use weir_core::window::MAX_COUNT;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mariadb() {
-    scenarios(&Store::mariadb().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mysql() {
-    if let Some(store) = Store::mysql().await {
-        scenarios(&store).await;
-    }
-}
+on_servers!(|store| scenarios(&store));
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlite() {

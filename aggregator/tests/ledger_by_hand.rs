@@ -13,17 +13,7 @@ use weir_aggregator::database::Velocity;
 const NO_ZONE: u16 = 31_001;
 const WRONG_ARGUMENT: u16 = 31_002;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mariadb() {
-    scenarios(&Store::mariadb().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mysql() {
-    if let Some(store) = Store::mysql().await {
-        scenarios(&store).await;
-    }
-}
+on_servers!(|store| scenarios(&store));
 
 async fn scenarios(store: &Store) {
     people_and_programs_share_a_bucket(store).await;

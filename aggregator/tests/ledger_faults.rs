@@ -19,17 +19,7 @@ const SHORT: Duration = Duration::from_millis(700);
 /// How much later a call may end on a busy machine.
 const SLACK: Duration = Duration::from_secs(4);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mariadb() {
-    scenarios(Store::mariadb().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mysql() {
-    if let Some(store) = Store::mysql().await {
-        scenarios(store).await;
-    }
-}
+on_servers!(|store| scenarios(store));
 
 async fn scenarios(mut store: Store) {
     a_deadlock_is_tried_again_inside(&store).await;

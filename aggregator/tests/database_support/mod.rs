@@ -33,6 +33,25 @@ macro_rules! run {
 }
 pub(crate) use run;
 
+/// The tests `mariadb` and `mysql`, which do the same with a server each.
+macro_rules! on_servers {
+    (|$store:ident| $work:expr) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn mariadb() {
+            let $store = $crate::database_support::Store::mariadb().await;
+            $work.await;
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn mysql() {
+            if let Some($store) = $crate::database_support::Store::mysql().await {
+                $work.await;
+            }
+        }
+    };
+}
+pub(crate) use on_servers;
+
 /// Where scenarios get their databases.
 pub struct Store {
     pub server: Option<DatabaseServer>,
