@@ -129,7 +129,23 @@ fn summary(config: &Config) -> String {
     );
     let needs = config.needs_responses().map(|why| format!("needs {MODULE_OF_RESPONSES}, for {why}"));
     let lines = needs.into_iter().chain(addresses_summary(config)).chain(rules.iter().map(rule_summary));
+    let lines = lines.chain(warnings(rules));
     lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
+}
+
+/// Rules that a client escapes by leaving something out of its requests, where no other rule limits such requests.
+fn warnings(rules: &[Rule]) -> impl Iterator<Item = String> {
+    rules.iter().enumerate().filter_map(|(at, rule)| {
+        let (kind, name) = rule.left_out()?;
+        if rule.shadow || rules.iter().any(|other| other.covers(rule)) {
+            return None;
+        }
+        let name = String::from_utf8_lossy(name);
+        Some(format!(
+            "warning: rules[{at}].missing: skip lets every request pass that has no {kind} {name}; add a rule for such requests, or \
+             use shared or deny"
+        ))
+    })
 }
 
 fn addresses_summary(config: &Config) -> Option<String> {
@@ -138,13 +154,14 @@ fn addresses_summary(config: &Config) -> Option<String> {
 }
 
 fn rule_summary(rule: &Rule) -> String {
-    let Rule { name, namespace, limit, duration_ms, ceiling, shadow, .. } = rule;
+    let Rule { name, namespace, limit, duration_ms, hash, ceiling, shadow, .. } = rule;
     let window = duration(*duration_ms);
     let limited = match rule.strategy {
         Strategy::Window => format!("{limit} per {window} in namespace {namespace:?}"),
         Strategy::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),
         Strategy::Ledger { zone } => format!("what zone {zone} of the ledger allows"),
     };
+    let hashed = if *hash { ", identifiers hashed" } else { "" };
     let ceiling = if *ceiling { ", at most that in any window" } else { "" };
     let cost = cost_summary(&rule.cost);
     let overrides = match rule.overrides_listed() {
@@ -154,7 +171,7 @@ fn rule_summary(rule: &Rule) -> String {
     };
     let ban = rule.ban.as_ref().map(ban_summary).unwrap_or_default();
     let shadow = if *shadow { ", in shadow: never denies" } else { "" };
-    format!("{name}: {limited}{ceiling}{cost}{overrides}{ban}{shadow}")
+    format!("{name}: {limited}{hashed}{ceiling}{cost}{overrides}{ban}{shadow}")
 }
 
 fn cost_summary(cost: &Cost) -> String {
@@ -250,6 +267,10 @@ mod tests {
         for (text, part) in [
             (with("\"cost\": 3"), "\"api\", a request costs 3"),
             (
+                with("\"hash\": true").replace("\"rules\"", "\"hash_key\": \"0123456789abcdef\", \"rules\""),
+                "namespace \"api\", identifiers hashed",
+            ),
+            (
                 with(r#""cost": {"header": "x-cost", "cap": 5}"#),
                 ", a request costs what x-cost says, at most 5",
             ),
@@ -275,6 +296,39 @@ mod tests {
             ),
         ] {
             check_said(&text, true, part);
+        }
+    }
+
+    #[test]
+    fn a_rule_that_clients_escape_is_warned_of() {
+        let rule = |name: &str, fields: &str| {
+            format!(r#"{{"name": "{name}", "limit": 1, "window": "1s", {fields}}}"#)
+        };
+        let by_key = r#""missing": "skip", "identifier": [{"constant": "c"}, {"header": "x-key"}]"#;
+        let by_address = r#""identifier": {"client_address": {}}"#;
+        let on = r#", "match": {"path": {"regex": "/v1/.*"}}"#;
+        let alone = rule("key", by_key);
+        for (rules, warned) in [
+            (alone.clone(), true),
+            (format!("{}, {alone}", rule("all", by_address)), false),
+            (format!("{}, {alone}", rule("all", &format!("{by_address}, \"shadow\": true"))), true),
+            (format!("{}, {alone}", rule("all", &format!("{by_address}{on}"))), true),
+            (
+                format!(
+                    "{}, {}",
+                    rule("a", &format!("{by_address}{on}")),
+                    rule("b", &format!("{by_key}{on}"))
+                ),
+                false,
+            ),
+            (rule("key", &format!("{by_key}, \"shadow\": true")), false),
+            (alone.replace("skip", "shared"), false),
+            (rule("address", &format!("\"missing\": \"skip\", {by_address}")), false),
+        ] {
+            let text = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#);
+            let Verdict::Sound(said) = check_text(text.as_bytes()) else { panic!("{text}") };
+            assert_eq!(said.contains("].missing: skip lets"), warned, "{text}\n{said}");
+            assert_eq!(said.contains("no header x-key"), warned, "{text}\n{said}");
         }
     }
 

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_aggregator::database::{DatabaseOptions, ZoneChange, ZoneError};
-use weir_aggregator::doors::{DoorSettings, TlsFiles};
+use weir_aggregator::doors::{DoorSettings, Insecure, TlsFiles};
 use weir_aggregator::hosts::Hosts;
 use weir_aggregator::serve::Settings;
 use weir_aggregator::store::StoreOptions;
@@ -16,6 +16,8 @@ use weir_core::cadence::Cadence;
 use weir_core::key::{MAX_DURATION_MS, MIN_DURATION_MS};
 use weir_core::region::RegionLimits;
 
+/// In place of an address: nothing listens.
+const NO_LISTENER: &str = "none";
 /// Longest name of a region in bytes.
 const MAX_REGION_BYTES: usize = 48;
 
@@ -243,6 +245,19 @@ pub enum LogFormat {
     Json,
 }
 
+/// What may be served without authentication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// The gRPC listener, from other machines.
+    Grpc,
+    /// The HTTP listener, from other machines.
+    Http,
+    /// The admin listener, from other machines.
+    Admin,
+    /// Live control over HTTP, without tokens.
+    Control,
+}
+
 #[derive(Debug, Args)]
 pub struct Serve {
     /// Name of the region that this aggregator serves; required.
@@ -263,9 +278,13 @@ pub struct Serve {
         value_name = "NAMES"
     )]
     admin_hosts: Hosts,
-    /// Where applications connect (HTTP).
+    /// Where applications connect (HTTP); `none`: nowhere.
     #[arg(long, env = "WEIR_HTTP_LISTEN", default_value = "127.0.0.1:7072", value_name = "HOST:PORT")]
     http_listen: String,
+    /// What is served without authentication, separated by commas: `grpc`, `http` and `admin` from other machines, `control`
+    /// (live control over HTTP) where no tokens are set.
+    #[arg(long, env = "WEIR_INSECURE", value_delimiter = ',', value_name = "PARTS")]
+    insecure: Vec<Part>,
     /// Who may ask over HTTP, as YAML, read again when it changes; without it everybody on this machine may. See
     /// weir-aggregator token.
     #[arg(long, env = "WEIR_TOKENS_FILE", value_name = "FILE")]
@@ -283,7 +302,7 @@ pub struct Serve {
     /// What filters must know to connect; best given by the variable, as arguments are seen by everyone.
     #[arg(long, env = "WEIR_TOKEN", default_value = "", hide_default_value = true, hide_env_values = true)]
     token: String,
-    /// Most keys held; counts of further ones are refused.
+    /// Most keys held; keys of low use are evicted for further ones, which are refused where there are none.
     #[arg(long, env = "WEIR_MAX_KEYS", default_value_t = RegionLimits::default().max_keys, value_name = "NUMBER")]
     max_keys: usize,
     /// Where the region's aggregators meet: redis:// or rediss://, several nodes of a Redis Cluster separated by commas.
@@ -419,7 +438,8 @@ impl Serve {
             ("--admin-listen (WEIR_ADMIN_LISTEN)", &self.admin.admin_listen),
             ("--http-listen (WEIR_HTTP_LISTEN)", &self.http_listen),
         ] {
-            if !is_host_and_port(address) {
+            let is_none = option.starts_with("--http") && address == NO_LISTENER;
+            if !is_none && !is_host_and_port(address) {
                 return Err(Unusable::Listen(option, address.clone()));
             }
         }
@@ -464,11 +484,22 @@ impl Serve {
             (None, None) => None,
         };
         Ok(DoorSettings {
-            http_listen: self.http_listen.clone(),
+            http_listen: Some(self.http_listen.clone()).filter(|address| address != NO_LISTENER),
+            insecure: self.insecure(),
             tokens_file: given(&self.tokens_file),
             tls,
             rate_limits_file: given(&self.rate_limits_file),
         })
+    }
+
+    fn insecure(&self) -> Insecure {
+        let has = |part| self.insecure.contains(&part);
+        Insecure {
+            grpc: has(Part::Grpc),
+            http: has(Part::Http),
+            admin: has(Part::Admin),
+            control: has(Part::Control),
+        }
     }
 
     fn store(&self) -> Result<Option<StoreOptions>, Unusable> {

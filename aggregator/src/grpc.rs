@@ -1,16 +1,19 @@
 //! `/weir.v1.Region/Follow` as a tonic service, written by hand: the messages need no generated code either.
 //!
+//! The token and the number of streams are checked before a frame is read or decoded.
+//!
 //! Leaves to others: what happens on a stream (`stream`), listening and connections (`serve`).
 
+pub mod slots;
+
+use crate::doors::rls::Gate;
+use crate::listen::ConnectionInfo;
 use crate::outgoing::{self, Frames};
-use crate::refusal::Refusal;
 use crate::shared::Shared;
 use crate::stream;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
-use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 use tonic::body::Body;
 use tonic::codegen::{self, BoxFuture, Context, Poll, Service, StdError, http};
 use tonic::server::{Grpc, NamedService};
@@ -18,8 +21,8 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 use weir_core::wire::{FilterFrame, MAX_FRAME_BYTES, METHOD, RegionFrame, SERVICE};
 
-/// Most streams at one time, over all connections.
-pub const MAX_STREAMS: usize = 16_384;
+pub use slots::{MAX_STREAMS, Slots};
+
 /// Largest frame that is decoded: what a filter sends at most, and room for fields that a newer one adds.
 pub const MAX_DECODED_BYTES: usize = MAX_FRAME_BYTES + 64 * 1024;
 
@@ -27,33 +30,41 @@ pub const MAX_DECODED_BYTES: usize = MAX_FRAME_BYTES + 64 * 1024;
 #[derive(Clone)]
 pub struct RegionService {
     shared: Arc<Shared>,
-    slots: Arc<Semaphore>,
+    gate: Gate,
+    slots: Arc<Slots>,
 }
 
 impl RegionService {
-    /// Serves `shared`.
-    pub fn new(shared: Arc<Shared>) -> RegionService {
-        RegionService { shared, slots: Arc::new(Semaphore::new(MAX_STREAMS)) }
+    /// Serves `shared` to the filters that `gate` admits.
+    pub fn new(shared: Arc<Shared>, gate: Gate) -> RegionService {
+        RegionService { shared, gate, slots: Arc::default() }
     }
 
-    fn open(
-        &self,
-        incoming: Streaming<FilterFrame>,
-        address: Option<SocketAddr>,
-    ) -> Result<Response<Frames>, Status> {
-        let Ok(slot) = self.slots.clone().try_acquire_owned() else {
-            let refusal = Refusal::TooManyStreams(MAX_STREAMS);
-            self.shared.metrics.frame_refused(&refusal);
-            self.shared.warn(&format!("refused a stream: {refusal}"), None);
-            return Err(Status::new(refusal.code(), refusal.to_string()));
-        };
+    /// Nothing of `request` is read unless its caller is admitted and there is room.
+    fn open(&self, request: Request<Streaming<FilterFrame>>) -> Result<Response<Frames>, Status> {
         let (outgoing, frames) = outgoing::queue();
         let shared = self.shared.clone();
-        tokio::spawn(async move {
-            stream::run(shared, incoming, outgoing, address).await;
-            drop(slot);
-        });
-        Ok(Response::new(frames))
+        if let Err(refusal) = self.gate.admit_filter(request.metadata()) {
+            tokio::spawn(async move { stream::refuse(&shared, outgoing, &refusal, None).await });
+            return Ok(Response::new(frames));
+        }
+        let connection = request.extensions().get::<ConnectionInfo>();
+        let Some((address, turn)) =
+            connection.and_then(|connection| Some((connection.address?, connection.turn.clone())))
+        else {
+            return Err(Status::unavailable("the connection has ended"));
+        };
+        match self.slots.take(address, turn) {
+            Ok(slot) => {
+                tokio::spawn(stream::run(shared, request.into_inner(), outgoing, Some(slot)));
+                Ok(Response::new(frames))
+            }
+            Err(refusal) => {
+                self.shared.metrics.frame_refused(&refusal);
+                self.shared.warn(&format!("refused a stream: {refusal}"), None);
+                Err(Status::new(refusal.code(), refusal.to_string()))
+            }
+        }
     }
 }
 
@@ -71,9 +82,7 @@ impl Service<Request<Streaming<FilterFrame>>> for RegionService {
     }
 
     fn call(&mut self, request: Request<Streaming<FilterFrame>>) -> Self::Future {
-        // What a `listen::Connection` says of itself.
-        let address = request.extensions().get::<Option<SocketAddr>>().copied().flatten();
-        ready(self.open(request.into_inner(), address))
+        ready(self.open(request))
     }
 }
 

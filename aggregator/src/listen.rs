@@ -9,7 +9,10 @@
 //!   handshake      idle        head                                  (its door)     write
 //! ```
 //!
-//! Leaves to others: certificates (`tls`), what is served (`serve`, `admin`, `doors::http`).
+//! Leaves to others: how many there are, and which gives way ([`places`]); certificates (`tls`), what is served (`serve`,
+//! `admin`, `doors::http`).
+
+mod places;
 
 use crate::shared::Shared;
 use crate::throttle::Throttle;
@@ -20,21 +23,27 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
+use places::{Entry, Place, Places};
+
+pub use places::{most_of_address, peer_of};
+
 /// How long a peer may take for a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two warnings of connections that cannot be accepted.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
+/// How often a full listener looks whether a connection gives way by now.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// What an HTTP/2 client sends first (RFC 9113, section 3.4), in bytes.
 const PREFACE_BYTES: usize = 24;
 
@@ -48,7 +57,9 @@ pub struct Listener {
     pub tls: Option<Arc<Tls>>,
     /// What is spoken.
     pub protocol: Protocol,
-    /// Most connections at one time, those that still shake hands included; further ones wait to be accepted.
+    /// Most connections at one time, those that still shake hands included, and half as many of one address. A further
+    /// one takes the place of the oldest that gives way (see [`Turn`]). Where none does, it waits to be accepted, or is
+    /// closed where its address has its half.
     pub max_connections: usize,
     /// When connections are cut.
     pub patience: Patience,
@@ -70,14 +81,29 @@ pub enum Patience {
     },
 }
 
-/// Whose turn it is on a connection: its peer's, or its door's while that serves a request.
+/// Whose turn it is on a connection: its peer's, or its door's while that serves a request; and whether the door has
+/// admitted the peer. While it is the turn of a peer that is not admitted, the connection gives way to others.
 #[derive(Debug, Default)]
-pub struct Turn(AtomicU32);
+pub struct Turn {
+    number: AtomicU32,
+    admitted: AtomicBool,
+}
+
+/// What a service learns of the connection that a call comes on.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// Where it comes from; unknown once it has ended.
+    pub address: Option<SocketAddr>,
+    /// To admit its peer.
+    pub turn: Arc<Turn>,
+}
 
 /// A connection that is served.
 pub struct Connection {
     stream: Stream,
     turn: Arc<Turn>,
+    /// Completes when the connection gives way to another.
+    gives_way: oneshot::Receiver<()>,
     reading: Reading,
     write_timeout: Option<Duration>,
     write_until: Option<Instant>,
@@ -89,7 +115,7 @@ pub struct Connection {
 /// One of the connections that a door has at a time.
 struct Slot {
     open: Gauge,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 enum Stream {
@@ -123,27 +149,24 @@ impl Listener {
         S: Fn(Connection) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + Send,
     {
-        let slots = Arc::new(Semaphore::new(self.max_connections));
+        let places = Places::new(self.max_connections);
         tokio::select! {
-            () = self.accept(&slots, shared, serve) => {}
+            () = self.accept(&places, shared, serve) => {}
             () = ending => {}
         }
         drop(self.socket);
-        let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
-        // The semaphore is never closed.
-        let _ = slots.acquire_many(all).await;
+        places.emptied().await;
     }
 
-    async fn accept<S, F>(&self, slots: &Arc<Semaphore>, shared: Arc<Shared>, serve: S)
+    async fn accept<S, F>(&self, places: &Arc<Places>, shared: Arc<Shared>, serve: S)
     where
         S: Fn(Connection) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + Send,
     {
         let warnings = Throttle::new(BETWEEN_WARNINGS);
-        // The semaphore is never closed.
-        while let Ok(slot) = slots.clone().acquire_owned().await {
-            let socket = match self.socket.accept().await {
-                Ok((socket, _)) => socket,
+        loop {
+            let (socket, address) = match self.socket.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // No more file descriptors, perhaps; connections that end give some back.
                     if let Some(held_back) = warnings.pass() {
@@ -155,10 +178,25 @@ impl Listener {
             };
             let (door, patience, protocol) = (self.door, self.patience, self.protocol);
             let (tls, shared, serve) = (self.tls.clone(), shared.clone(), serve.clone());
-            let slot = Slot::new(slot, shared.metrics.doors.connections(door));
+            let turn = Arc::<Turn>::default();
+            let Some((place, mut gives_way, displaced)) = self.place(places, address, &turn).await else {
+                shared.metrics.doors.connection_refused(door);
+                if let Some(held_back) = warnings.pass() {
+                    warn!(%address, door, held_back, "closed a connection: its address has half of all, each in use");
+                }
+                continue;
+            };
+            if displaced {
+                shared.metrics.doors.connection_evicted(door);
+            }
+            let slot = Slot::new(place, shared.metrics.doors.connections(door));
             tokio::spawn(async move {
-                match open(socket, tls.as_deref(), protocol).await {
-                    Ok(stream) => serve(Connection::new(stream, patience, slot)).await,
+                let opened = tokio::select! {
+                    opened = open(socket, tls.as_deref(), protocol) => opened,
+                    Ok(()) = &mut gives_way => return,
+                };
+                match opened {
+                    Ok(stream) => serve(Connection::new(stream, patience, turn, gives_way, slot)).await,
                     Err(error) => {
                         shared.metrics.doors.handshake_failed(door);
                         debug!(%error, door, "a TLS handshake failed");
@@ -169,10 +207,29 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// Waits for a place. Nothing if the address has as many as it may have.
+    async fn place(
+        &self,
+        places: &Arc<Places>,
+        address: SocketAddr,
+        turn: &Arc<Turn>,
+    ) -> Option<(Place, oneshot::Receiver<()>, bool)> {
+        loop {
+            match places.enter(address.ip(), turn.clone()) {
+                Entry::Placed(place, gives_way, displaced) => return Some((place, gives_way, displaced)),
+                Entry::AddressFull => return None,
+                // A connection that gives way by then is as good as one that has ended.
+                Entry::Full => drop(timeout(BETWEEN_LOOKS, places.freed()).await),
+            }
+        }
+    }
+}
+
 impl Slot {
-    fn new(permit: OwnedSemaphorePermit, open: Gauge) -> Slot {
+    fn new(place: Place, open: Gauge) -> Slot {
         open.inc();
-        Slot { open, _permit: permit }
+        Slot { open, _place: place }
     }
 }
 
@@ -195,23 +252,39 @@ async fn open(socket: TcpStream, tls: Option<&Tls>, protocol: Protocol) -> io::R
 impl Turn {
     /// A request's head is whole.
     pub fn begin(&self) {
-        self.0.fetch_add(1, Relaxed);
+        self.number.fetch_add(1, Relaxed);
     }
 
     /// Its answer is made.
     pub fn end(&self) {
-        self.0.fetch_add(1, Relaxed);
+        self.number.fetch_add(1, Relaxed);
+    }
+
+    /// The door has admitted the peer: the connection gives way to no other from now on.
+    pub fn admit(&self) {
+        self.admitted.store(true, Relaxed);
+    }
+
+    /// Whether the connection may be closed in favour of another.
+    fn gives_way(&self) -> bool {
+        !self.admitted.load(Relaxed) && self.of_peer().is_some()
     }
 
     /// The number of the peer's turn, if it is its turn. Theirs are the even ones.
     fn of_peer(&self) -> Option<u32> {
-        let number = self.0.load(Relaxed);
+        let number = self.number.load(Relaxed);
         number.is_multiple_of(2).then_some(number)
     }
 }
 
 impl Connection {
-    fn new(stream: Stream, patience: Patience, slot: Slot) -> Connection {
+    fn new(
+        stream: Stream,
+        patience: Patience,
+        turn: Arc<Turn>,
+        gives_way: oneshot::Receiver<()>,
+        slot: Slot,
+    ) -> Connection {
         let (reading, write_timeout) = match patience {
             Patience::Preface(time) => {
                 (Reading::Preface { bytes_left: PREFACE_BYTES, until: Instant::now() + time }, None)
@@ -224,7 +297,8 @@ impl Connection {
         };
         Connection {
             stream,
-            turn: Arc::default(),
+            turn,
+            gives_way,
             reading,
             write_timeout,
             write_until: None,
@@ -239,6 +313,13 @@ impl Connection {
         self.turn.clone()
     }
 
+    /// Whether it gives way to another connection; if not, the task is woken when it does.
+    fn has_given_way(&mut self, cx: &mut Context<'_>) -> bool {
+        // The sending end lives as long as the connection's place, or was used.
+        !self.gives_way.is_terminated()
+            && matches!(Pin::new(&mut self.gives_way).poll(cx), Poll::Ready(Ok(())))
+    }
+
     /// What was asked of the stream is done, or has to wait within its time.
     fn written<T>(
         &mut self,
@@ -246,6 +327,9 @@ impl Connection {
         done: Poll<io::Result<T>>,
         all: bool,
     ) -> Poll<io::Result<T>> {
+        if done.is_pending() && self.has_given_way(cx) {
+            return Poll::Ready(Err(displaced()));
+        }
         let Some(time) = self.write_timeout else { return done };
         match done {
             Poll::Pending => {
@@ -320,6 +404,10 @@ impl Timer {
     }
 }
 
+fn displaced() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "another connection has taken the place of this one")
+}
+
 fn stalled() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the peer took too long")
 }
@@ -339,6 +427,9 @@ impl AsyncRead for Connection {
         if read.is_ready() {
             this.reading.heard(buf.filled().len() - before, &this.turn);
             return read;
+        }
+        if this.has_given_way(cx) {
+            return Poll::Ready(Err(displaced()));
         }
         match this.reading.until(&this.turn) {
             Some(until) if this.read_timer.is_over(until, cx) => Poll::Ready(Err(stalled())),
@@ -393,12 +484,13 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Option<SocketAddr>;
+    type ConnectInfo = ConnectionInfo;
 
-    fn connect_info(&self) -> Self::ConnectInfo {
-        match &self.stream {
+    fn connect_info(&self) -> ConnectionInfo {
+        let address = match &self.stream {
             Stream::Plain(stream) => stream.peer_addr().ok(),
             Stream::Tls(stream) => stream.get_ref().0.peer_addr().ok(),
-        }
+        };
+        ConnectionInfo { address, turn: self.turn.clone() }
     }
 }

@@ -90,6 +90,9 @@ async fn with_database(url: DatabaseUrl, work: impl AsyncFnOnce(Database) -> any
         Ok(options) => options,
         Err(error) => return fail(&error, UNUSABLE),
     };
+    for warning in options.unverified() {
+        eprintln!("warning: {warning}");
+    }
     let database = match Database::open(&options) {
         Ok(database) => database,
         Err(error) => return fail(&error, UNUSABLE),

@@ -31,6 +31,7 @@ pub const RATELIMIT_PREFIX: &str = "weir_ratelimit";
 const STREAMS: (&str, &str) = ("streams", "Streams of filters' workers that are open");
 const LIVE_ORIGINS: (&str, &str) = ("live_origins", "Envoy processes heard of within the last two seconds");
 const KEYS: (&str, &str) = ("keys", "Keys that the region holds");
+const KEYS_EVICTED: (&str, &str) = ("keys_evicted", "Keys of low use that left the region for others");
 const PUSH_QUEUE: (&str, &str) = ("push_queue", "Keys waiting to be pushed, summed over subscribers");
 const REPORTS: (&str, &str) = ("reports", "Reports received and acknowledged");
 const COUNTS_MERGED: (&str, &str) = ("counts_merged", "Counts of reports merged into the region");
@@ -282,7 +283,7 @@ impl Default for ExactFigures {
             remembered: Counter::default(),
             charges,
             seconds: Histogram::new(exponential_buckets(1e-5, 2.5, 14)), // 10 µs to 1.5 s
-            withdrawals: at_zero("result", &["done", "missing", "given_up"]),
+            withdrawals: at_zero("result", &["done", "missing", "foreign", "given_up"]),
             ledger_undecided,
             asks: at_zero("result", &["taken", "malformed", "turned_away"]),
         }
@@ -311,6 +312,11 @@ impl ExactFigures {
     /// Counts a charge that was taken back: `done` or `missing`.
     pub fn withdrawn(&self, result: &'static str) {
         self.withdrawals.get_or_create(&[("result", result)]).inc();
+    }
+
+    /// How many charges that were to be taken back came to this.
+    pub fn withdrawals(&self, result: &'static str) -> u64 {
+        self.withdrawals.get_or_create(&[("result", result)]).get()
     }
 
     /// Counts charges that could not be taken back.
@@ -392,6 +398,7 @@ pub struct Metrics {
     live_origins: Gauge,
     keys: Gauge,
     push_queue: Gauge,
+    keys_evicted: Counter,
     counts_refused: Family<Label, Counter>,
     consults: Family<Label, Counter>,
     frames_refused: Family<Label, Counter>,
@@ -495,6 +502,7 @@ impl Metrics {
             global_write_errors,
             global_sync_errors,
             live_origins: register(r, LIVE_ORIGINS, Gauge::default()),
+            keys_evicted: register(r, KEYS_EVICTED, Counter::default()),
             keys: register(r, KEYS, Gauge::default()),
             push_queue: register(r, PUSH_QUEUE, Gauge::default()),
             counts_refused: register(r, COUNTS_REFUSED, at_zero("reason", &COUNT_REASONS)),
@@ -556,6 +564,7 @@ impl Metrics {
         self.raise(figures);
         set(&self.live_origins, stats.live_origins);
         set(&self.keys, stats.keys);
+        raise(&self.keys_evicted, stats.keys_evicted);
         set(&self.push_queue, stats.pending_pushes);
         self.windows.set(i64::try_from(stats.windows).unwrap_or(i64::MAX));
         raise(&self.windows_created, stats.windows_created);

@@ -2,7 +2,7 @@
 //!
 //! Also the check of a stream's first frame. Leaves to others: what an accepted stream may do (`stream`).
 
-use subtle::ConstantTimeEq;
+use sha2::{Digest, Sha256};
 use tonic::Code;
 use weir_core::exact::MAX_CHARGES;
 use weir_core::key::OriginId;
@@ -35,6 +35,12 @@ pub enum Refusal {
     /// More streams than this program serves.
     #[error("this aggregator already serves {0} streams")]
     TooManyStreams(usize),
+    /// More streams than one address may have.
+    #[error("this aggregator already serves {0} streams of this address, half of all that it serves")]
+    TooManyOfAddress(usize),
+    /// Too many streams wait for their hello.
+    #[error("too many streams have not sent a hello")]
+    TooManySilent,
     /// Over the cap of a frame.
     #[error("{0} counts in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyCounts(usize),
@@ -76,6 +82,8 @@ impl Refusal {
             Refusal::Token => "token",
             Refusal::TooManyOrigins => "too_many_origins",
             Refusal::TooManyStreams(_) => "too_many_streams",
+            Refusal::TooManyOfAddress(_) => "too_many_of_address",
+            Refusal::TooManySilent => "too_many_silent",
             Refusal::TooManyCounts(_) => "too_many_counts",
             Refusal::TooManyConsults(_) => "too_many_consults",
             Refusal::TooManyAsks(_) => "too_many_asks",
@@ -94,24 +102,42 @@ impl Refusal {
             Refusal::Silent(_) => Code::DeadlineExceeded,
             Refusal::Version(_) => Code::FailedPrecondition,
             Refusal::Token => Code::Unauthenticated,
-            Refusal::TooManyOrigins | Refusal::TooManyStreams(_) | Refusal::Unsteady => {
-                Code::ResourceExhausted
-            }
+            Refusal::TooManyOrigins
+            | Refusal::TooManyStreams(_)
+            | Refusal::TooManyOfAddress(_)
+            | Refusal::TooManySilent
+            | Refusal::Unsteady => Code::ResourceExhausted,
             _ => Code::InvalidArgument,
         }
     }
 }
 
-/// Checks a stream's hello: the version first, so that a newer filter is told about that; then the token, so that
-/// a stranger learns nothing else.
-pub fn check_hello(hello: &Hello, token: Option<&str>) -> Result<OriginId, Refusal> {
+/// Checks a stream's hello: the version first, so that a newer filter is told about that. See [`origin_of`].
+pub fn check_hello(hello: &Hello) -> Result<OriginId, Refusal> {
     if hello.version != PROTOCOL_VERSION {
         return Err(Refusal::Version(hello.version));
     }
-    if token.is_some_and(|token| !bool::from(token.as_bytes().ct_eq(hello.token.as_bytes()))) {
-        return Err(Refusal::Token);
+    OriginId::parse(&hello.origin).map(origin_of).ok_or(Refusal::Origin)
+}
+
+/// The origin that a process is known by. The number that it sends is a secret of the process and of this aggregator, and this
+/// is its digest: who reads the digest in a log, a store or at the admin listener can neither raise the process'
+/// components nor take its subscription.
+pub fn origin_of(secret: OriginId) -> OriginId {
+    let halves: [u64; 2] = [b"weir origin 0", b"weir origin 1"].map(|half| digest(half, &[&secret.0]));
+    let mut origin = OriginId::default();
+    for (place, byte) in origin.0.iter_mut().zip(halves.into_iter().flat_map(u64::to_le_bytes)) {
+        *place = byte;
     }
-    OriginId::parse(&hello.origin).ok_or(Refusal::Origin)
+    origin
+}
+
+/// Eight bytes of a digest of `parts`, of which each has a fixed length; `purpose` tells digests apart.
+pub fn digest(purpose: &[u8], parts: &[&[u8]]) -> u64 {
+    let mut digest = Sha256::new_with_prefix(purpose);
+    parts.iter().for_each(|part| digest.update(part));
+    let bytes: [u8; 32] = digest.finalize().into();
+    bytes.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }
 
 #[cfg(test)]
@@ -121,21 +147,17 @@ mod tests {
     #[test]
     fn hellos() {
         let good = Hello { version: PROTOCOL_VERSION, origin: vec![1; 16], ..Hello::default() };
-        let origin = OriginId([1; 16]);
+        let origin = origin_of(OriginId([1; 16]));
         let cases = [
-            (good.clone(), None, Ok(origin)),
-            (Hello { token: "any".into(), ..good.clone() }, None, Ok(origin)),
-            (Hello { token: "secret".into(), ..good.clone() }, Some("secret"), Ok(origin)),
-            (Hello { token: "secreT".into(), ..good.clone() }, Some("secret"), Err(Refusal::Token)),
-            (good.clone(), Some("secret"), Err(Refusal::Token)),
-            (Hello { version: 0, ..good.clone() }, None, Err(Refusal::Version(0))),
-            (Hello { version: 2, ..good.clone() }, Some("secret"), Err(Refusal::Version(2))),
-            (Hello { origin: vec![], ..good.clone() }, None, Err(Refusal::Origin)),
-            (Hello { origin: vec![0; 16], ..good.clone() }, None, Err(Refusal::Origin)),
-            (Hello { origin: vec![1; 17], ..good }, None, Err(Refusal::Origin)),
+            (good.clone(), Ok(origin)),
+            (Hello { version: 0, ..good.clone() }, Err(Refusal::Version(0))),
+            (Hello { version: 2, origin: vec![], ..good.clone() }, Err(Refusal::Version(2))),
+            (Hello { origin: vec![], ..good.clone() }, Err(Refusal::Origin)),
+            (Hello { origin: vec![0; 16], ..good.clone() }, Err(Refusal::Origin)),
+            (Hello { origin: vec![1; 17], ..good }, Err(Refusal::Origin)),
         ];
-        for (hello, token, expected) in cases {
-            assert_eq!(check_hello(&hello, token), expected, "{hello:?} with {token:?}");
+        for (hello, expected) in cases {
+            assert_eq!(check_hello(&hello), expected, "{hello:?}");
         }
     }
 }

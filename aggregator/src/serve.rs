@@ -10,7 +10,6 @@ use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
 use crate::doors::entrance::{Entrance, EntranceError};
 use crate::doors::http::{self, HttpDoor, Ledger};
 use crate::doors::rls::{Files, FilesError, Gate, RateLimitService};
-use crate::doors::tokens::Tokens;
 use crate::doors::{Decider, DoorSettings};
 use crate::exact::Exact;
 use crate::global::{self, Global, lease};
@@ -137,7 +136,7 @@ pub struct Server {
     decider: Arc<Decider>,
     grpc_address: SocketAddr,
     admin_address: SocketAddr,
-    http_address: SocketAddr,
+    http_address: Option<SocketAddr>,
     grpc: JoinHandle<Result<(), tonic::transport::Error>>,
     http: JoinHandle<()>,
     helpers: JoinSet<()>,
@@ -151,6 +150,9 @@ impl Server {
         let mut entrance = Entrance::open(&settings.doors)?;
         let store = settings.store.as_ref().map(Store::open).transpose()?;
         let database = settings.database.as_ref().map(Database::open).transpose()?;
+        for warning in settings.database.iter().flat_map(DatabaseOptions::unverified) {
+            warn!("{warning}");
+        }
         let telemetry = Telemetry::start(settings.telemetry.as_ref(), &settings.region)?;
         let exact = Exact::new(store.clone(), database.clone());
         let ledger = database.clone();
@@ -166,15 +168,20 @@ impl Server {
             listen(&settings.grpc_listen, "filters (gRPC)", "--grpc-listen or WEIR_GRPC_LISTEN").await?;
         let (admin_socket, admin_address) =
             listen(&settings.admin_listen, "the admin HTTP", "--admin-listen or WEIR_ADMIN_LISTEN").await?;
-        let (http_socket, http_address) =
-            listen(&settings.doors.http_listen, "applications (HTTP)", "--http-listen or WEIR_HTTP_LISTEN")
-                .await?;
-        entrance.admit(http_address)?;
+        let http_socket = match &settings.doors.http_listen {
+            Some(address) => {
+                Some(listen(address, "applications (HTTP)", "--http-listen or WEIR_HTTP_LISTEN").await?)
+            }
+            None => None,
+        };
+        let http_address = http_socket.as_ref().map(|(_, address)| *address);
+        let addresses = (grpc_address, admin_address, http_address);
+        entrance.admit(addresses, settings.token.is_some(), settings.doors.insecure)?;
         info!(
             region = settings.region,
             grpc = %grpc_address,
             admin = %admin_address,
-            http = %http_address,
+            http = %http_address.map_or_else(|| "none".to_owned(), |address| address.to_string()),
             "weir-aggregator serves"
         );
         entrance.describe(http_address, grpc_address, settings.token.is_some());
@@ -186,7 +193,7 @@ impl Server {
         }
         say_what_is_shared(&settings);
         let Settings { region, token, limits, cadence, admin_hosts, .. } = settings;
-        let shared = Arc::new(Shared::new(region, token, limits, clock, regional, global, exact, telemetry));
+        let shared = Arc::new(Shared::new(region, limits, clock, regional, global, exact, telemetry));
         if let Some(global) = &shared.global {
             global::prepare(&shared, global).await;
         }
@@ -208,16 +215,21 @@ impl Server {
         }
         entrance.follow(&shared, &mut helpers);
         let decider = Decider::start(shared.clone(), &mut helpers);
-        let rate_limits = rate_limits(&shared, &decider, limits_files, entrance.tokens.clone(), &mut helpers);
+        let gate = Gate::new(token, entrance.tokens.clone());
+        let rate_limits = rate_limits(&shared, &decider, limits_files, gate.clone(), &mut helpers);
         let door = HttpDoor {
             shared: shared.clone(),
             decider: decider.clone(),
             tokens: entrance.tokens.clone(),
             ledger: ledger.map(|database| Arc::new(Ledger::new(database))),
             overrides: Arc::default(),
+            ruled: Arc::default(),
         };
-        let http = tokio::spawn(http::serve(door, http_socket, entrance.tls.clone()));
-        let grpc = tokio::spawn(serve_grpc(shared.clone(), rate_limits, grpc_socket, entrance.tls));
+        let http = match http_socket {
+            Some((socket, _)) => tokio::spawn(http::serve(door, socket, entrance.tls.clone())),
+            None => tokio::spawn(drained(shared.clone())),
+        };
+        let grpc = tokio::spawn(serve_grpc(shared.clone(), gate, rate_limits, grpc_socket, entrance.tls));
         Ok(Server { shared, decider, grpc_address, admin_address, http_address, grpc, http, helpers })
     }
 
@@ -231,8 +243,8 @@ impl Server {
         self.admin_address
     }
 
-    /// Where applications connect.
-    pub fn http_address(&self) -> SocketAddr {
+    /// Where applications connect, if they can.
+    pub fn http_address(&self) -> Option<SocketAddr> {
         self.http_address
     }
 
@@ -312,12 +324,18 @@ impl Drop for Server {
     }
 }
 
+/// In place of a listener: ends when the program drains.
+async fn drained(shared: Arc<Shared>) {
+    // The sender lives as long as `shared`.
+    let _ = shared.draining.subscribe().wait_for(Option::is_some).await;
+}
+
 /// Envoy's rate-limit service; without a file it knows no limit, and lets everything pass.
 fn rate_limits(
     shared: &Arc<Shared>,
     decider: &Arc<Decider>,
     files: Option<Files>,
-    tokens: Arc<Tokens>,
+    gate: Gate,
     helpers: &mut JoinSet<()>,
 ) -> RateLimitService {
     let limits = match files {
@@ -328,7 +346,6 @@ fn rate_limits(
         }
         None => watch::Sender::default().subscribe(),
     };
-    let gate = Gate::new(shared.token.clone(), tokens);
     RateLimitService::new(shared.clone(), decider.clone(), limits, gate)
 }
 
@@ -423,6 +440,7 @@ async fn listen(
 
 async fn serve_grpc(
     shared: Arc<Shared>,
+    gate: Gate,
     rate_limits: RateLimitService,
     socket: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -446,7 +464,7 @@ async fn serve_grpc(
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
-        .add_service(RegionService::new(shared.clone()))
+        .add_service(RegionService::new(shared.clone(), gate))
         .add_service(rate_limits)
         .serve_with_incoming_shutdown(
             ReceiverStream::new(connections),

@@ -36,8 +36,6 @@ use weir_core::wire::{Ack, Answer, Consult, FilterFrame};
 pub struct Shared {
     /// The region's name, as said to filters.
     pub region_name: String,
-    /// What a hello must carry.
-    pub token: Option<String>,
     /// What happened so far.
     pub metrics: Metrics,
     /// Set to the moment at which draining began.
@@ -78,10 +76,8 @@ impl Access for &Shared {
 
 impl Shared {
     /// An empty region called `region_name`.
-    #[expect(clippy::too_many_arguments, reason = "each is a part of the program, named once")]
     pub fn new(
         region_name: String,
-        token: Option<String>,
         limits: RegionLimits,
         clock: Arc<dyn Clock>,
         regional: Option<Arc<Regional>>,
@@ -98,7 +94,6 @@ impl Shared {
         }
         Shared {
             region_name,
-            token,
             metrics: Metrics::new(exact.figures(), telemetry.figures()),
             draining: watch::Sender::new(None),
             taken_over: Notify::new(),
@@ -269,13 +264,13 @@ impl Shared {
 
     /// The region's figures.
     pub fn stats(&self) -> RegionStats {
-        self.region(|region, now| region.stats(now))
+        self.desk(|desk, now| desk.region.stats(now.mono))
     }
 
     /// All metrics, in Prometheus' text format.
     pub fn metrics_text(&self) -> String {
         let (now, figures, stats, mut breakers) = self.desk(|desk, now| {
-            (now, desk.figures.clone(), desk.region.stats(now.unix), breakers(desk, now.mono))
+            (now, desk.figures.clone(), desk.region.stats(now.mono), breakers(desk, now.mono))
         });
         breakers.extend(self.exact.breaker_states());
         self.metrics.text(&figures, now.mono, stats, &breakers)

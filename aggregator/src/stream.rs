@@ -6,13 +6,15 @@
 //! Leaves to others: what a frame does to the region (`shared`), pushes (`push`), the queue (`outgoing`).
 
 use crate::control::tell::Telling;
+use crate::grpc::slots::Slot;
+use crate::listen::peer_of;
 use crate::outgoing::Outgoing;
-use crate::refusal::{Refusal, check_hello};
+use crate::refusal::{Refusal, check_hello, digest};
 use crate::shared::Shared;
 use crate::telemetry::{Consults, around};
 use crate::window::peers::Seat;
 use crate::{push, regional, request_log};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
@@ -49,16 +51,16 @@ pub trait Incoming: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unp
 
 impl<S: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin> Incoming for S {}
 
-/// Serves a stream to its end; `address` is where it comes from, if it comes over a connection.
+/// Serves a stream to its end. One that comes over a connection has a slot, and its peer has been admitted.
 pub async fn run(
     shared: Arc<Shared>,
     mut incoming: impl Incoming,
     outgoing: Outgoing,
-    address: Option<SocketAddr>,
+    mut slot: Option<Slot>,
 ) {
     shared.metrics.streams.inc();
     let mut origin = None;
-    let end = serve(&shared, &mut incoming, &outgoing, &mut origin, address).await;
+    let end = serve(&shared, &mut incoming, &outgoing, &mut origin, slot.as_mut()).await;
     shared.metrics.streams.dec();
     if outgoing.was_abandoned() {
         shared.metrics.slow_streams.inc();
@@ -86,8 +88,9 @@ async fn serve(
     incoming: &mut impl Incoming,
     outgoing: &Outgoing,
     heard: &mut Option<OriginId>,
-    address: Option<SocketAddr>,
+    slot: Option<&mut Slot>,
 ) -> End {
+    let address: Option<SocketAddr> = slot.as_ref().map(|slot| slot.address());
     let (origin, hello, first) = match first_frame(shared, incoming, outgoing).await {
         Ok(first) => first,
         Err(end) => return end,
@@ -97,6 +100,7 @@ async fn serve(
         Ok(id) => id,
         Err(refusal) => return End::Refused(refusal),
     };
+    slot.into_iter().for_each(Slot::greeted);
     debug!(%origin, worker = hello.worker, "a stream began");
     let (acks, late) = mpsc::channel(LATE_ACKS);
     tokio::spawn(acknowledge(shared.clone(), origin, late, outgoing.clone()));
@@ -106,7 +110,9 @@ async fn serve(
         seat: shared.window.seat(origin, address, shared.moment().mono),
         origin,
         is_door: address.is_none(),
-        worker: hello.worker,
+        asker: asker(origin, hello.worker),
+        peer: address.map_or(u64::MAX, |address| peer_number(address.ip())),
+        is_node: false,
         id,
         pusher: None,
         telling: None,
@@ -133,7 +139,7 @@ async fn first_frame(
         .await
         .map_err(|_| End::Refused(silent))??;
     let hello = frame.hello.take().ok_or(End::Refused(Refusal::NoHello))?;
-    let origin = check_hello(&hello, shared.token.as_deref()).map_err(End::Refused)?;
+    let origin = check_hello(&hello).map_err(End::Refused)?;
     Ok((origin, hello, frame))
 }
 
@@ -177,7 +183,8 @@ fn bad_frame(status: &Status) -> End {
     }
 }
 
-async fn refuse(shared: &Shared, outgoing: Outgoing, refusal: &Refusal, origin: Option<OriginId>) {
+/// Ends a stream with the reason.
+pub async fn refuse(shared: &Shared, outgoing: Outgoing, refusal: &Refusal, origin: Option<OriginId>) {
     shared.metrics.frame_refused(refusal);
     shared.warn(&format!("refused a stream: {refusal}"), origin);
     let reason = refusal.to_string();
@@ -195,7 +202,12 @@ struct Stream<'a> {
     origin: OriginId,
     /// Its other end is in this program.
     is_door: bool,
-    worker: u64,
+    /// Names its questions: no other origin has the same.
+    asker: u64,
+    /// Where it comes from.
+    peer: u64,
+    /// It has reported something.
+    is_node: bool,
     id: StreamId,
     pusher: Option<JoinHandle<()>>,
     telling: Option<Telling>,
@@ -226,9 +238,10 @@ impl Stream<'_> {
 
     async fn take(&mut self, mut frame: FilterFrame) -> Result<(), End> {
         self.check(&frame).map_err(End::Refused)?;
+        self.count_node(&frame);
         self.seat.heard(frame.tallies.take().as_ref(), self.shared.moment().mono);
         let asks = std::mem::take(&mut frame.asks);
-        frame.withdrawals.iter().for_each(|withdrawal| self.shared.exact.undo(self.worker, withdrawal));
+        frame.withdrawals.iter().for_each(|withdrawal| self.shared.exact.undo(self.asker, withdrawal));
         if let Some(hello) = &frame.hello {
             self.take_role(hello);
         }
@@ -247,6 +260,15 @@ impl Stream<'_> {
             self.ask(taken.asks, traced).await?;
         }
         self.rule(asks).await
+    }
+
+    /// A filter counts as a node once it says what it has decided, asks or reports.
+    fn count_node(&mut self, frame: &FilterFrame) {
+        let reports = frame.report.is_some() || frame.tallies.is_some() || !frame.consults.is_empty();
+        // Once a second again: a place among the nodes of its address may have become free.
+        if reports && (!std::mem::replace(&mut self.is_node, true) || frame.tallies.is_some()) {
+            self.shared.desk(|desk, _| desk.count_node(self.origin, self.peer));
+        }
     }
 
     /// Takes what the filter knows of live control, and what its rules would have it say.
@@ -279,10 +301,10 @@ impl Stream<'_> {
                 turned_away.push(self.shared.exact.turn_away(&ask));
                 continue;
             };
-            let (shared, worker, outgoing) = (self.shared.clone(), self.worker, self.outgoing.clone());
+            let (shared, asker, outgoing) = (self.shared.clone(), self.asker, self.outgoing.clone());
             tokio::spawn(async move {
                 let span = shared.telemetry.ask(&ask);
-                let ruled = shared.exact.answer(worker, &ask);
+                let ruled = shared.exact.answer(asker, &ask);
                 let ruled = ruled.instrument(request_log::of_question(ask.trace.as_ref()));
                 let rulings = around(span.as_ref(), ruled).await;
                 span.into_iter().for_each(|span| span.ruled(&rulings));
@@ -326,7 +348,7 @@ impl Stream<'_> {
         }
         check_asks(frame)?;
         let Some(hello) = &frame.hello else { return Ok(()) };
-        if check_hello(hello, self.shared.token.as_deref())? != self.origin {
+        if check_hello(hello)? != self.origin {
             return Err(Refusal::OriginChanged);
         }
         if hello.subscriber != self.pushes() {
@@ -367,6 +389,19 @@ impl Stream<'_> {
             pusher.abort();
             self.shared.unsubscribe(self.origin, self.id);
         }
+    }
+}
+
+/// The name of a worker's questions. Workers say their number themselves, so it is not enough.
+fn asker(origin: OriginId, worker: u64) -> u64 {
+    digest(b"weir asker", &[&origin.0, &worker.to_le_bytes()])
+}
+
+/// A number for what counts as one peer.
+fn peer_number(address: IpAddr) -> u64 {
+    match peer_of(address) {
+        IpAddr::V4(address) => u64::from(u32::from(address)),
+        IpAddr::V6(network) => u64::try_from(u128::from(network) >> 64).unwrap_or(u64::MAX),
     }
 }
 

@@ -17,8 +17,6 @@ async fn hellos_that_are_refused() {
     let with = |hello: Hello| FilterFrame { hello: Some(hello), ..FilterFrame::default() };
     let cases = [
         (with(Hello { version: 99, ..hello(1, false) }), "version 99", Code::FailedPrecondition),
-        (with(Hello { token: "guess".into(), ..hello(1, false) }), "token", Code::Unauthenticated),
-        (with(Hello { token: String::new(), ..hello(1, false) }), "token", Code::Unauthenticated),
         (with(Hello { origin: vec![0; 16], ..hello(1, false) }), "16 bytes", Code::InvalidArgument),
         (with(Hello { origin: vec![1; 15], ..hello(1, false) }), "16 bytes", Code::InvalidArgument),
         (weir.report(1, "mallory", 5), "hello", Code::InvalidArgument),
@@ -32,8 +30,32 @@ async fn hellos_that_are_refused() {
         assert_eq!(ended, code, "{frame:?}");
     }
     assert_eq!(weir.server.shared().stats().keys, 0, "nothing is taken before a hello");
-    assert_eq!(weir.metric("weir_aggregator_frames_refused_total{reason=\"token\"}"), 2.0);
     weir.join(1, false).await;
+}
+
+#[tokio::test]
+async fn a_token_is_checked_before_a_frame_is_decoded() {
+    let weir = start(Some(TOKEN)).await;
+    for token in [None, Some("guess"), Some("a shared tokeN")] {
+        let mut grpc = Grpc::new(weir.connect().await);
+        grpc.ready().await.unwrap();
+        let path = PathAndQuery::from_static("/weir.v1.Region/Follow");
+        let frames = tokio_stream::iter([vec![0xff; 20]]).chain(tokio_stream::pending());
+        let mut stream = grpc.streaming(common::shown(frames, token), path, Raw).await.unwrap().into_inner();
+        let end = tokio::time::timeout(DEADLINE, async {
+            while let Some(frame) = stream.next().await {
+                if let Err(status) = frame {
+                    return Some(status.code());
+                }
+            }
+            None
+        });
+        assert_eq!(end.await.expect("an end"), Some(Code::Unauthenticated), "{token:?}");
+    }
+    let refused =
+        |reason| weir.metric(&format!("weir_aggregator_frames_refused_total{{reason=\"{reason}\"}}"));
+    assert_eq!((refused("token"), refused("malformed")), (3.0, 0.0));
+    assert_eq!(weir.metric("weir_aggregator_streams"), 0.0);
 }
 
 #[tokio::test]

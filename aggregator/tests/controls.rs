@@ -164,7 +164,7 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     );
     let blind = start_with(of("blind", &url, Cadence::for_tests())).await;
     let mut waiting =
-        subscriber(&blind, ControlsKnown { life: first.life, revision: control.revision }).await;
+        subscriber(&blind, ControlsKnown { life: first.life, revision: control.revision, proof: 0 }).await;
     server.restart().await.unwrap();
     // Had it been told to forget what it knows, that would have come first.
     let news = told(&mut waiting).await;
@@ -359,7 +359,7 @@ async fn run(weir: &Weir, arguments: &[&str]) -> Output {
     let variables = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("WEIR_"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-aggregator"));
     command.arg("overrides").args(arguments).env_clear().envs(variables).env("USER", "ann");
-    command.env("WEIR_SERVER", format!("http://{}", weir.server.http_address()));
+    command.env("WEIR_SERVER", format!("http://{}", weir.server.http_address().unwrap()));
     command.kill_on_drop(true).output().await.unwrap()
 }
 

@@ -8,7 +8,7 @@ use weir_aggregator::database::{
     Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC_OF_WORKSPACE,
     MAX_OF_WORKSPACE, PlaceFilter, StoredControl, Wish,
 };
-use weir_core::control::book::{Book, Edition};
+use weir_core::control::book::{Book, Edition, told_life};
 use weir_core::control::{Effect, MAX_CONTROLS, Slot, Target, Who, parse_network};
 use weir_core::time::UnixMs;
 use weir_core::wire::ControlsKnown;
@@ -333,7 +333,7 @@ async fn what_is_over_leaves_and_who_missed_it_is_told_anew(store: &Store) {
     let edition = behind.edition().unwrap();
     assert!(edition.floor > known.revision, "{edition:?}");
     assert_eq!(behind.entries().count(), 1);
-    let old = ControlsKnown { life: known.life, revision: known.revision };
+    let old = ControlsKnown { life: told_life(known.life), revision: known.revision, proof: 0 };
     assert!(behind.frame_since(Some(old), later(30)).unwrap().from_scratch);
     let tidied = database.cleanup_controls(30 * day, 400 * day, 3, later(400)).await.unwrap();
     assert_eq!((tidied.controls, tidied.audited), (0, 4));

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use weir_aggregator::doors::DoorSettings;
 use weir_aggregator::serve::{ServeError, Server, Settings};
-use weir_core::wire::{FilterFrame, Report};
+use weir_core::wire::{FilterFrame, Report, RuleTally, Tallies};
 
 /// Method, path, headers, body; status and code of the answer.
 type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
@@ -169,6 +169,48 @@ async fn tokens_are_bound_to_workspaces_and_zones() {
 }
 
 #[tokio::test]
+async fn tokens_are_bound_to_namespaces_and_costs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plain, first) = token("plain", "default", "[]");
+    let (named, second) = token("named", "default", "[]");
+    let (any, third) = token("any", "default", "[]");
+    let second = format!("{second}  namespaces: [\"ap*\", jobs]\n  max_cost: 5\n");
+    let path = write(folder.path(), "tokens.yaml", &format!("{first}{second}{third}  namespaces: all\n"));
+    let weir = start_doors(DoorSettings { tokens_file: Some(path), ..DoorSettings::default() }).await;
+    let mut filter = weir.join(1, false).await;
+    let rule = RuleTally {
+        name: "r".into(),
+        namespace: "api".into(),
+        strategy: "window".into(),
+        ..RuleTally::default()
+    };
+    let tallies = Tallies { rules: vec![rule], workspace: "default".into() };
+    filter.send(FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }).await;
+    let shared = weir.server.shared();
+    let is_known = || !shared.window.tallies.lock().rules(shared.moment().mono).is_empty();
+    until("the filter's rule is known", is_known).await;
+    let mut client = Client::connect(&weir).await;
+    let ask = |namespace: &str, cost: u64| json!({"namespace": namespace, "identifier": "alice", "limit": 1_000, "duration": "1h", "cost": cost});
+    let cases = [
+        (&plain, "api", 1, "namespace_not_allowed"),
+        (&plain, "free", 1_000, ""),
+        (&named, "api", 5, ""),
+        (&named, "api", 6, "cost_not_allowed"),
+        (&named, "jobs", 1, ""),
+        (&named, "jobs-2", 1, "namespace_not_allowed"),
+        (&any, "api", 100, ""),
+    ];
+    for (token, namespace, cost, expected) in cases {
+        let answer = client.post_as(token, "/v1/limit", &ask(namespace, cost)).await;
+        let code = answer.body["error"]["code"].as_str().unwrap_or_default();
+        assert_eq!((answer.status == 200, code), (expected.is_empty(), expected), "{namespace} {cost}");
+    }
+    let many = json!({"checks": [ask("free", 1), ask("api", 1)]});
+    let answer = client.post_as(&plain, "/v1/limits", &many).await;
+    assert_eq!(answer.body["error"]["field"], "checks[1].namespace");
+}
+
+#[tokio::test]
 async fn tokens_are_read_again_and_a_broken_file_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (old, first) = token("old", "default", "[]");
@@ -204,7 +246,7 @@ async fn a_door_that_anybody_could_use_does_not_open() {
             Err(other) => panic!("{other}"),
         }
     };
-    let open = DoorSettings { http_listen: "0.0.0.0:0".into(), ..DoorSettings::default() };
+    let open = DoorSettings { http_listen: Some("0.0.0.0:0".into()), ..DoorSettings::default() };
     let said = refused(open.clone()).await;
     assert!(said.contains("--tokens-file") && said.contains("--http-listen"), "{said}");
     let folder = tempfile::tempdir().unwrap();
@@ -229,7 +271,7 @@ async fn a_door_that_anybody_could_use_does_not_open() {
         doors: with(write(folder.path(), "tokens.yaml", &entry)),
         ..common::settings()
     });
-    assert!(weir.await.server.http_address().ip().is_unspecified());
+    assert!(weir.await.server.http_address().unwrap().ip().is_unspecified());
 }
 
 #[tokio::test]

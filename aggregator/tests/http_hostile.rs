@@ -15,7 +15,7 @@ use tokio::time::{Instant, interval, timeout};
 const CUT_WITHIN: Duration = Duration::from_secs(20);
 
 async fn connect(weir: &Weir) -> TcpStream {
-    TcpStream::connect(weir.server.http_address()).await.unwrap()
+    TcpStream::connect(weir.server.http_address().unwrap()).await.unwrap()
 }
 
 /// What the server says until it ends the connection.
@@ -139,7 +139,7 @@ async fn too_much_is_refused_before_it_is_taken() {
 #[tokio::test]
 async fn a_web_page_whose_name_leads_here_may_not_ask_without_a_token() {
     let weir = start(None).await;
-    let address = weir.server.http_address().to_string();
+    let address = weir.server.http_address().unwrap().to_string();
     for (line, host, expected) in [
         ("GET /v1/overrides", "host: attacker.example\r\n", 421),
         ("PUT /v1/overrides", "host: attacker.example\r\n", 421),
@@ -164,7 +164,7 @@ async fn whoever_does_not_read_answers_is_cut() {
     let weir = start(None).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
-    let mut deaf = socket.connect(weir.server.http_address()).await.unwrap();
+    let mut deaf = socket.connect(weir.server.http_address().unwrap()).await.unwrap();
     let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
     let began = Instant::now();
     // Ends when the server has ended the connection; until then this waits whenever all buffers are full.

@@ -215,7 +215,7 @@ async fn fill(file: &std::path::Path) {
 
 /// A body that does not arrive.
 async fn too_slow(weir: &Weir, method: &str, path: &str, bearer: &str) -> Answer {
-    let mut slow = TcpStream::connect(weir.server.http_address()).await.unwrap();
+    let mut slow = TcpStream::connect(weir.server.http_address().unwrap()).await.unwrap();
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nauthorization: {bearer}\r\n\
          content-length: 9\r\n\r\n{{"

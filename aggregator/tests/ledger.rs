@@ -12,6 +12,7 @@ use weir_aggregator::database::{Attempt, Database, Deleted, Outcome, Velocity, Z
 use weir_aggregator::exact::Exact;
 use weir_core::exact::{AskId, Charge, Limit, Ruling, Verdict};
 use weir_core::window::MAX_COUNT;
+use weir_core::wire;
 
 on_servers!(|store| scenarios(&store));
 
@@ -36,6 +37,7 @@ async fn scenarios(store: &Store) {
         cleanup_deletes_what_no_zone_counts,
         cleanup_runs_beside_attempts,
         rulings_say_what_the_ledger_says,
+        a_filter_takes_back_only_what_it_was_told_of,
         tables_of_the_version_before_are_brought_up,
     );
 }
@@ -445,6 +447,35 @@ async fn rulings_say_what_the_ledger_says(store: &Store) {
     assert!(decide(2).await.is_allowed());
     let outcomes: Vec<_> = recorded(&scene).await.iter().map(|row| row.blocked).collect();
     assert_eq!(outcomes, [2, 1, 1, 0]);
+}
+
+async fn a_filter_takes_back_only_what_it_was_told_of(store: &Store) {
+    let (_scene, database) = ledger(store, 1, 3_600).await;
+    let exact = Exact::new(None, Some(database.clone()));
+    let limit = wire::LedgerLimit { zone: ZONE, bucket: b"x".to_vec() };
+    let charges = vec![wire::Charge { log: None, ledger: Some(limit), cost: 1 }];
+    let ask = wire::Ask { id: 1, charges, timeout_ms: 10_000, trace: None };
+    let (honest, evil) = (7, 8);
+    let told = exact.answer(honest, &ask).await;
+    assert_eq!(told.rulings[0].verdict, 2);
+    let withdrawal = |transaction| {
+        let ruling = wire::Ruling { transaction, ..told.rulings[0] };
+        wire::Withdrawal { ask: Some(ask.clone()), rulings: vec![ruling] }
+    };
+    let of = told.rulings[0].transaction;
+    for transaction in [of, of + 1, of + 2] {
+        exact.undo(evil, &withdrawal(transaction));
+    }
+    let figures = exact.figures();
+    assert_eq!(figures.withdrawals("foreign"), 3);
+    assert!(check(&database, "x", 1).await.blocked, "another's is not taken back");
+    exact.undo(honest, &withdrawal(of));
+    let began = Instant::now();
+    while figures.withdrawals("done") == 0 {
+        assert!(began.elapsed() < Duration::from_secs(10), "its own is");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!check(&database, "x", 1).await.blocked);
 }
 
 async fn tables_of_the_version_before_are_brought_up(store: &Store) {

@@ -45,7 +45,7 @@ impl Door {
     }
 
     fn port(&self) -> u16 {
-        self.weir.server.http_address().port()
+        self.weir.server.http_address().unwrap().port()
     }
 
     fn url(&self) -> String {
@@ -145,7 +145,7 @@ async fn what_else_stands_in_the_way_is_said() {
     fails(command(&["list"], &plain_url), &[&plain_url, "https://"]).await;
     let folder = tempfile::tempdir().unwrap();
     let plain = start(DoorSettings::default(), &folder).await;
-    let SocketAddr::V4(address) = plain.server.http_address() else { panic!("an IPv4 address") };
+    let SocketAddr::V4(address) = plain.server.http_address().unwrap() else { panic!("an IPv4 address") };
     let url = format!("https://localhost:{}", address.port());
     fails(with(door.ca_file.clone(), &url), &[&url, "http://"]).await;
     // The commands have no certificate to show.

@@ -119,7 +119,7 @@ fn it_says_where_it_serves_and_ends_well_on_a_signal() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let listen =
             ["--grpc-listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"];
-        let child = program(&["serve", "--region", "here", "--log-format", "json"])
+        let child = program(&["serve", "--region", "here", "--log-format", "json", "--insecure", "grpc"])
             .args(listen)
             .stderr(Stdio::piped())
             .spawn()
@@ -141,16 +141,49 @@ fn it_says_where_it_serves_and_ends_well_on_a_signal() {
     }
 }
 
-/// Where applications could come from anywhere, it does not say that it serves.
+/// Other machines could use it without authentication.
 #[test]
-fn nobody_is_told_that_an_open_door_serves() {
-    let output = program(&["serve", "--region", "here", "--http-listen", "0.0.0.0:0"])
-        .args(["--grpc-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
-        .output()
-        .unwrap();
-    let said = said(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("no tokens are set") && !said.contains("serves"), "{said}");
+fn a_listener_without_authentication_serves_no_other_machines() {
+    const OPTIONS: [(&str, &str); 3] =
+        [("--grpc-listen", "grpc"), ("--admin-listen", "admin"), ("--http-listen", "http")];
+    for (option, part) in OPTIONS {
+        let address = |other: &str| if other == option { "0.0.0.0:0" } else { "127.0.0.1:0" };
+        let listen: Vec<_> = OPTIONS.iter().flat_map(|(other, _)| [*other, address(other)]).collect();
+        // Another part is no consent.
+        for insecure in [&[][..], &["--insecure", "control"]] {
+            let output =
+                program(&["serve", "--region", "here"]).args(insecure).args(&listen).output().unwrap();
+            let said = said(&output);
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            let accepted = format!("--insecure {part} (WEIR_INSECURE={part})");
+            assert!(said.contains(option) && said.contains(&accepted) && !said.contains("serves"), "{said}");
+        }
+        let insecure = ["--insecure", &format!("control,{part}")];
+        let (_running, mut log) = start(program(&["serve", "--region", "here"]).args(insecure).args(&listen));
+        line_with(&mut log, "weir-aggregator serves");
+    }
+    let listen = ["--grpc-listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0", "--http-listen", "none"];
+    let (_running, mut log) =
+        start(program(&["serve", "--region", "here", "--token", "secret"]).args(listen));
+    assert!(line_with(&mut log, "weir-aggregator serves").contains("http=none"), "a token suffices");
+}
+
+/// Any program of the host may ask without tokens; none may change limits, unless that is wanted.
+#[test]
+fn live_control_needs_tokens_unless_it_is_insecure() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/weir.db", folder.path().display());
+    for (insecure, allowed) in [("grpc", false), ("control", true)] {
+        let mut command = program(&["serve", "--region", "here", "--migrate", "--log-format", "json"]);
+        let (_running, mut log) =
+            start(command.args(ANYWHERE).args(["--insecure", insecure]).env("WEIR_DATABASE_URL", &url));
+        let line = line_with(&mut log, "weir-aggregator serves");
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let server = format!("http://{}", line["fields"]["http"].as_str().unwrap());
+        let output = program(&["overrides", "list"]).env("WEIR_SERVER", &server).output().unwrap();
+        assert_eq!(output.status.success(), allowed, "{}", said(&output));
+        assert!(allowed || said(&output).contains("--insecure control"), "{}", said(&output));
+    }
 }
 
 #[test]
@@ -179,7 +212,8 @@ fn the_log_says_what_changed_and_not_of_whom() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/weir.db", folder.path().display());
     let mut command = program(&["serve", "--region", "here", "--migrate", "--log-format", "json"]);
-    let (_running, mut log) = start(command.args(ANYWHERE).env("WEIR_DATABASE_URL", url));
+    let (_running, mut log) =
+        start(command.args(ANYWHERE).args(["--insecure", "control"]).env("WEIR_DATABASE_URL", url));
     let line: serde_json::Value =
         serde_json::from_str(&line_with(&mut log, "weir-aggregator serves")).unwrap();
     let server = format!("http://{}", line["fields"]["http"].as_str().unwrap());
@@ -209,7 +243,8 @@ fn a_healthcheck_tells_who_is_ready_from_who_is_not() {
     // Everywhere, as in a container: asked on this machine.
     let admin = format!("0.0.0.0:{}", ports::free().unwrap());
     let listen = ["--grpc-listen", "127.0.0.1:0", "--admin-listen", &admin, "--http-listen", "127.0.0.1:0"];
-    let (mut running, mut log) = start(program(&["serve", "--region", "here"]).args(listen));
+    let (mut running, mut log) =
+        start(program(&["serve", "--region", "here", "--insecure", "admin"]).args(listen));
     let line = line_with(&mut log, "weir-aggregator serves");
     let address = line.split("admin=").nth(1).unwrap().split_whitespace().next().unwrap();
     let ask = || program(&["healthcheck"]).env("WEIR_ADMIN_LISTEN", address).output().unwrap();

@@ -91,8 +91,13 @@ fn total(weir: &Weir, identifier: &str) -> u64 {
     explained.iter().flat_map(|key| &key.cells).map(weir_core::region::CellState::regional_total).sum()
 }
 
+fn origin_or_base(number: u8) -> OriginId {
+    if number == 0 { BASE } else { common::origin(number) }
+}
+
 async fn holds(weir: &Weir, identifier: &str, expected: &[(u8, u64)]) {
-    let expected: Vec<_> = expected.iter().map(|(origin, own)| (OriginId([*origin; 16]), *own)).collect();
+    let mut expected: Vec<_> = expected.iter().map(|(origin, own)| (origin_or_base(*origin), *own)).collect();
+    expected.sort_unstable();
     let what = format!("{identifier} is {expected:?}");
     let held = wait::until(&what, DEADLINE, async || self::held(weir, identifier) == expected).await;
     held.unwrap_or_else(|error| panic!("{error}: {:?}", self::held(weir, identifier)));
@@ -126,7 +131,8 @@ async fn what_is_acknowledged_is_in_redis_and_known_to_all() {
     let mut reader = other.join(2, true).await;
     report(&other, &mut reader, 1, "alice", 1).await;
     report(&one, &mut writer, 1, "alice", 5).await;
-    let both = [(OriginId([1; 16]), 5), (OriginId([2; 16]), 1)];
+    let mut both = [(common::origin(1), 5), (common::origin(2), 1)];
+    both.sort_unstable();
     assert_eq!(stored(&redis.url(), &one, "alice").await, both, "acknowledged");
     let view = reader.pushed("alice", |view| view.region_others == 5).await;
     assert_eq!(view.own, 1);
@@ -195,7 +201,7 @@ async fn a_wiped_redis_holds_everything_again_after_one_round() {
         // The next round of replays tells all of it.
         one.server.shared().stored().await;
         assert_eq!(stored(&redis.url(), &one, "alice").await, before, "round {round}");
-        assert_eq!(stored(&redis.url(), &one, "bob").await, [(OriginId([2; 16]), 900)], "round {round}");
+        assert_eq!(stored(&redis.url(), &one, "bob").await, [(common::origin(2), 900)], "round {round}");
     }
     let third = ready(&redis.url()).await;
     holds(&third, "alice", &[(1, 700), (2, 100), (3, 7)]).await;
@@ -221,7 +227,7 @@ async fn a_damaged_cell_turns_no_other_away_from_redis() {
         assert!(answers[0].granted, "memory answers");
         assert_eq!(weir.metric(BREAKER), 0.0, "the store works");
     }
-    assert_eq!(stored(&redis.url(), &weir, "alice").await, [(OriginId([1; 16]), own)]);
+    assert_eq!(stored(&redis.url(), &weir, "alice").await, [(common::origin(1), own)]);
     assert!(redis.ask(&format!("DEL {damaged}")).await.unwrap().starts_with(":1"));
     let mended = async || !stored(&redis.url(), &weir, "mallory").await.is_empty();
     wait::until("it is offered again", DEADLINE, mended).await.unwrap();
@@ -241,10 +247,10 @@ async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {
     common::until("it is looked at", || weir.metric(LOOKS) > looks + 1.0).await;
     assert_eq!(
         (stored(&redis.url(), &weir, "alice").await, weir.metric(WIPES)),
-        (vec![(OriginId([1; 16]), 900)], 0.0)
+        (vec![(common::origin(1), 900)], 0.0)
     );
     redis.restart().await.unwrap();
-    let whole = async || stored(&redis.url(), &weir, "alice").await == [(OriginId([1; 16]), 900)];
+    let whole = async || stored(&redis.url(), &weir, "alice").await == [(common::origin(1), 900)];
     wait::until("all is there again", DEADLINE, whole).await.unwrap();
     assert_eq!(weir.metric(WIPES), 1.0);
 }
@@ -276,7 +282,7 @@ async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     assert_eq!(states.into_iter().collect::<Vec<_>>(), [1, 2], "half open, open");
     redis.restart().await.unwrap();
     common::until("the breaker closes", || weir.metric(BREAKER) == 0.0).await;
-    let told = async || stored(&redis.url(), &weir, "alice").await == [(OriginId([1; 16]), own)];
+    let told = async || stored(&redis.url(), &weir, "alice").await == [(common::origin(1), own)];
     wait::until("Redis is told", DEADLINE, told).await.unwrap();
     let before = weir.metric(CONSULTS);
     assert!(peer.answers(vec![weir.consult(1, "alice", own, 1, 1_000_000)]).await.remove(0).granted);
@@ -328,8 +334,8 @@ async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
     redis.process().resume().unwrap();
     common::until("the breaker closes", || weir.metric(BREAKER) == 0.0).await;
     let told = async || {
-        stored(&redis.url(), &weir, "alice").await == [(OriginId([1; 16]), 17)]
-            && stored(&redis.url(), &weir, "bob").await == [(OriginId([2; 16]), own)]
+        stored(&redis.url(), &weir, "alice").await == [(common::origin(1), 17)]
+            && stored(&redis.url(), &weir, "bob").await == [(common::origin(2), own)]
     };
     wait::until("Redis is told", DEADLINE, told).await.unwrap();
 }
@@ -498,7 +504,7 @@ async fn an_aggregator_that_ends_in_good_order_leaves_nothing_behind() {
     for own in 1..=20 {
         peer.send(one.report(own, "alice", own)).await;
     }
-    let reported = || held(&one, "alice") == [(OriginId([1; 16]), 20)];
+    let reported = || held(&one, "alice") == [(common::origin(1), 20)];
     common::until("all is heard", reported).await;
     peer.send(one.report(21, "alice", 900)).await;
     common::until("the last words are heard", || total(&one, "alice") == 900).await;
@@ -508,7 +514,7 @@ async fn an_aggregator_that_ends_in_good_order_leaves_nothing_behind() {
     one.server.stop().await;
     // Who has gone on purpose is not taken for silent.
     common::until("the other hears of it no more", || sisters() == 0).await;
-    assert_eq!(stored(&redis.url(), &other, "alice").await, [(OriginId([1; 16]), 900)]);
+    assert_eq!(stored(&redis.url(), &other, "alice").await, [(common::origin(1), 900)]);
     holds(&other, "alice", &[(1, 900)]).await;
 }
 

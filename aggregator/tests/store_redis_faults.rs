@@ -3,13 +3,17 @@
 
 mod store_common;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use store_common::*;
 use tokio::time::{Instant, sleep_until, timeout};
 use weir_aggregator::store::{Heard, Life, Store, StoreOptions};
-use weir_core::region::exchange::Merge;
+use weir_core::exact::AskId;
+use weir_core::log::{EntryId, LogCharge};
+use weir_core::region::exchange::{Floor, Merge};
+use weir_core::time::UnixMs;
 use weir_envoy::{Redis, RedisOptions, ports, wait};
 
 /// Shorter than anything that heals.
@@ -51,6 +55,43 @@ async fn a_wipe_is_seen_though_the_connection_stays() {
     assert_eq!(ttl, -1, "a sentinel never expires");
     redis::cmd("SET").arg("weir:eu:life:{0}").arg("by hand").exec(&mut hand).unwrap();
     assert_ne!(id(&store).await, after.id);
+}
+
+#[tokio::test]
+async fn looks_are_counted_for_each_client_and_a_sentinel_is_renewed_once() {
+    let (redis, store) = started().await;
+    let other = open(&options(&redis.url())).await;
+    let mut hand = hand(&redis);
+    let first = life(&store).await;
+    // Both were open before this test looked: what counts is the step.
+    let others = life(&other).await.looks;
+    for step in 1..=3 {
+        assert_eq!(life(&store).await.looks, first.looks + step);
+    }
+    assert_eq!(life(&other).await.looks, others + 1, "looks of others are not counted");
+    // An older copy without the store's last look, and then a look of the other.
+    redis::cmd("COPY").arg("weir:eu:life:{0}").arg("weir:eu:copy:{0}").exec(&mut hand).unwrap();
+    let last = life(&store).await;
+    redis::cmd("RENAME").arg("weir:eu:copy:{0}").arg("weir:eu:life:{0}").exec(&mut hand).unwrap();
+    assert_eq!(life(&other).await.id, first.id);
+    assert_eq!(life(&store).await.looks, last.looks, "not more than before");
+
+    let renewals = BTreeMap::from([(0, first.id)]);
+    let renewed = store.renew(&renewals, AMPLE).await.unwrap().seen[0];
+    assert_ne!(renewed.id, first.id);
+    let again = other.renew(&renewals, AMPLE).await.unwrap().seen[0];
+    assert_eq!((again.id, again.looks), (renewed.id, 1), "the id to be renewed is another one");
+
+    // A client that has not looked for an hour leaves with the next first look of another.
+    let long_ago = renewed.since.0 - 3_700_000;
+    redis::cmd("HSET").arg("weir:eu:life:{0}").arg("0").arg(format!("7:{long_ago}")).exec(&mut hand).unwrap();
+    let fields = |hand: &mut redis::Connection| -> u64 {
+        redis::cmd("HLEN").arg("weir:eu:life:{0}").query(hand).unwrap()
+    };
+    assert_eq!(fields(&mut hand), 4);
+    let third = open(&options(&redis.url())).await;
+    life(&third).await;
+    assert_eq!(fields(&mut hand), 4);
 }
 
 #[tokio::test]
@@ -226,6 +267,76 @@ async fn a_login_is_used_and_never_told() {
     let foreign = StoreOptions { prefix: "other".to_owned(), ..good };
     let store = Store::open(&foreign).unwrap();
     assert!(until_refused(&store, "refused").await.contains("NOPERM"));
+}
+
+/// The rights that the README names for a Redis user.
+fn documented_rights() -> String {
+    let readme = include_str!("../../README.md");
+    let from = readme.find("`~weir:*").expect("the README names the rights") + 1;
+    let to = readme[from..].find('`').expect("a closing backtick");
+    readme[from..from + to].to_owned()
+}
+
+#[tokio::test]
+async fn the_documented_rights_suffice_and_allow_no_more() {
+    const PASSWORD: &str = "secret";
+    let rules =
+        format!("--user weir on >{PASSWORD} {} --user admin on >{PASSWORD} ~* &* +@all", documented_rights());
+    let arguments = rules.split_whitespace().map(str::to_owned).collect();
+    let redis = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    let url = |user: &str| format!("redis://{user}:{PASSWORD}@{}", redis.address());
+    let store = open(&options(&url("weir"))).await;
+
+    let mut messages = store.subscribe();
+    assert_eq!(timeout(AMPLE, messages.recv()).await.unwrap(), Some(Heard::Connected));
+    store.publish(b"change", AMPLE).await.unwrap();
+    assert!(matches!(timeout(AMPLE, messages.recv()).await.unwrap(), Some(Heard::Message(_))));
+    let cell = key(b"alice");
+    merge_one(&store, merge(&cell, &[(A, 1)])).await;
+    assert_eq!(merge_one(&store, proposing(&cell, proposal(B, 1, 10))).await.granted, Some(true));
+    let floor = Floor { key: cell.clone(), sequence: CELL, total: 5, expires: LATE };
+    store.raise_to(&[floor], AMPLE).await.pop().unwrap().unwrap();
+    store.read(&[(cell.clone(), CELL)], AMPLE).await.pop().unwrap().unwrap();
+    store.note_hot(&[(cell.clone(), CELL, LATE)], AMPLE).await.unwrap();
+    store.hot(0, UnixMs(1), 10, AMPLE).await.unwrap();
+    store.origins(&[A], &[1; 16], AMPLE).await.unwrap();
+    store.status(&[1; 16], b"well", AMPLE).await.unwrap();
+    store.forget_status(&[1; 16], AMPLE).await.unwrap();
+    let id = EntryId { ask: AskId::of(9, 1), place: 0 };
+    let charge = LogCharge { key: cell, id, cost: 1, most: 1 };
+    store.charge_logs(std::slice::from_ref(&charge), AMPLE).await.pop().unwrap().unwrap();
+    assert!(store.withdraw_logs(&[charge], AMPLE).await.pop().unwrap().unwrap());
+
+    let connect = |user: &str| redis::Client::open(url(user)).unwrap().get_connection().unwrap();
+    let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut connect("admin")).unwrap();
+    assert!(log.is_empty(), "refused, and an error that the store hides: {log:?}");
+    let mut hand = connect("weir");
+    for refused in [
+        "FLUSHALL",
+        "FLUSHDB",
+        "SCRIPT FLUSH",
+        "FUNCTION FLUSH",
+        "KEYS *",
+        "SWAPDB 0 1",
+        "CONFIG GET maxmemory",
+        "CONFIG SET maxmemory 1",
+        "ACL LIST",
+        "CLIENT LIST",
+        "CLIENT KILL TYPE normal",
+        "REPLICAOF NO ONE",
+        "SHUTDOWN NOSAVE",
+        "EVAL return 0",
+        "GET other",
+        "PUBLISH other message",
+    ] {
+        let mut words = refused.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        words.for_each(|word| {
+            command.arg(word);
+        });
+        let error = command.query::<redis::Value>(&mut hand).expect_err(refused).to_string();
+        assert!(error.contains("NOPERM") || error.contains("permissions"), "{refused}: {error}");
+    }
 }
 
 #[tokio::test]

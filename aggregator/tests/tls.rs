@@ -77,7 +77,7 @@ async fn connect(
 
 /// Whether the HTTP door answers this client. With TLS 1.3 a refusal comes after the client's side of the handshake.
 async fn is_served(weir: &Weir, trusted: &Authority, own: Option<&Pair>) -> bool {
-    let Ok(mut stream) = connect(weir.server.http_address(), trusted, own, b"http/1.1").await else {
+    let Ok(mut stream) = connect(weir.server.http_address().unwrap(), trusted, own, b"http/1.1").await else {
         return false;
     };
     let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
@@ -119,9 +119,9 @@ async fn both_doors_speak_tls_and_nothing_else() {
     assert!(is_served(&weir, &authority, None).await);
     assert!(is_welcomed(&weir, &authority, None).await);
     assert!(!is_served(&weir, &Authority::new(), None).await, "a client that trusts others goes away");
-    assert!(connect(weir.server.http_address(), &authority, None, b"h2").await.is_err());
+    assert!(connect(weir.server.http_address().unwrap(), &authority, None, b"h2").await.is_err());
     assert!(connect(weir.server.grpc_address(), &authority, None, b"http/1.1").await.is_err());
-    let mut plain = TcpStream::connect(weir.server.http_address()).await.unwrap();
+    let mut plain = TcpStream::connect(weir.server.http_address().unwrap()).await.unwrap();
     plain.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut said = Vec::new();
     let _ = timeout(DEADLINE, plain.read_to_end(&mut said)).await.unwrap();
@@ -180,7 +180,7 @@ async fn a_new_certificate_is_for_new_connections_and_a_broken_one_for_none() {
     let path = |name: &str| folder.path().join("data").join(name);
     let files = TlsFiles { certificate: path("tls.crt"), key: path("tls.key"), client_authorities: None };
     let weir = serve(files).await;
-    let stream = connect(weir.server.http_address(), &old, None, b"http/1.1").await.unwrap();
+    let stream = connect(weir.server.http_address().unwrap(), &old, None, b"http/1.1").await.unwrap();
     let mut kept = Client::over(stream).await;
     assert_eq!(kept.send("GET", "/openapi.json", &[], b"").await.status, 200);
     let read = |result: &str| {
@@ -204,7 +204,7 @@ async fn a_new_certificate_is_for_new_connections_and_a_broken_one_for_none() {
 async fn who_does_not_finish_a_handshake_is_cut_and_keeps_nobody_waiting() {
     let (weir, authority, _folder) = start_tls(false).await;
     let mut stuck = Vec::new();
-    for address in [weir.server.http_address(), weir.server.grpc_address()] {
+    for address in [weir.server.http_address().unwrap(), weir.server.grpc_address()] {
         for bytes in [b"".as_slice(), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"] {
             for _ in 0..50 {
                 let mut socket = TcpStream::connect(address).await.unwrap();

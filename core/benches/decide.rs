@@ -75,7 +75,7 @@ impl Bench {
         let meta = Meta { origin: OriginId([7; 16]), secret: HashKey(1, 2), geometry };
         let meta = Meta::establish(&mut shared, meta);
         let local_sets = (keys / 3).max(64);
-        let setup = Setup { meta, worker: 9, token: String::new(), version: 1, local_sets };
+        let setup = Setup { meta, worker: 9, version: 1, local_sets };
         let limiter = Limiter::new(setup, START);
         let named = |at: usize| {
             let identifier = format!("api-key-{at:08}");

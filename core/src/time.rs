@@ -30,6 +30,9 @@ impl MonoMs {
     }
 }
 
+/// Windows reach back beyond the zero of the monotonic clock: such moments are counted from so long before it.
+const BEFORE_ZERO_MS: u64 = 1 << 48;
+
 /// Both clocks, read together at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
@@ -37,4 +40,16 @@ pub struct Now {
     pub unix: UnixMs,
     /// How long things take.
     pub mono: MonoMs,
+}
+
+impl Now {
+    /// The monotonic moment at which it is `unix` while the clock does not step, counted from before the zero of the monotonic
+    /// clock. To be compared with others of its kind alone.
+    pub const fn mono_of(self, unix: UnixMs) -> MonoMs {
+        let now = self.mono.0.saturating_add(BEFORE_ZERO_MS);
+        MonoMs(
+            now.saturating_add(unix.0.saturating_sub(self.unix.0))
+                .saturating_sub(self.unix.0.saturating_sub(unix.0)),
+        )
+    }
 }

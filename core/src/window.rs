@@ -41,6 +41,11 @@ impl Position {
         self.cell_ms.saturating_sub(self.elapsed_ms)
     }
 
+    /// The moment itself.
+    pub const fn unix(&self) -> UnixMs {
+        UnixMs(self.sequence.saturating_mul(self.cell_ms).saturating_add(self.elapsed_ms))
+    }
+
     /// When the cell ends.
     pub const fn end(&self) -> UnixMs {
         UnixMs(self.sequence.saturating_add(1).saturating_mul(self.cell_ms))

@@ -54,7 +54,8 @@ pub struct FilterFrame {
     pub tallies: Option<Tallies>,
 }
 
-/// Who speaks.
+/// Who speaks. The token, where the aggregator asks for one, is in the call's metadata (`authorization: Bearer`), so that it
+/// is checked before anything is decoded. Tag 4 was the token's.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Hello {
     /// [`PROTOCOL_VERSION`].
@@ -66,9 +67,6 @@ pub struct Hello {
     /// The worker within it.
     #[prost(uint64, tag = "3")]
     pub worker: u64,
-    /// Shared secret, where the aggregator asks for one.
-    #[prost(string, tag = "4")]
-    pub token: String,
     /// Whether this worker takes the pushes for its process.
     #[prost(bool, tag = "5")]
     pub subscriber: bool,
@@ -121,7 +119,7 @@ pub struct Consult {
     /// Which cell.
     #[prost(uint64, tag = "3")]
     pub sequence: u64,
-    /// Spent for certain; merged even if the answer is no.
+    /// Spent for certain; merged even if the answer is no. If the cell is not `unbased`, all that the process has spent in it.
     #[prost(uint64, tag = "4")]
     pub own: u64,
     /// Asked for on top; 0 only asks for the view.
@@ -137,6 +135,9 @@ pub struct Consult {
     /// recorded first.
     #[prost(message, repeated, tag = "8")]
     pub traces: Vec<Trace>,
+    /// The process has evicted its count of a cell that the window touches, and asks for what the region holds of it.
+    #[prost(bool, tag = "9")]
+    pub unbased: bool,
 }
 
 /// Whence a request comes; decides nothing. See [`crate::trace`].
@@ -450,12 +451,16 @@ pub struct ControlsKnown {
     /// Up to which revision.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
+    /// What was told with it, see [`Controls::proof`].
+    #[prost(uint64, tag = "3")]
+    pub proof: u64,
 }
 
 /// Live controls, in the order of their revisions.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Controls {
-    /// The database that they come from: another one counts its revisions anew, and what was known of the former is void.
+    /// The life of the database that they come from, by a digest: another one counts its revisions anew, and what was known of
+    /// the former is void.
     #[prost(uint64, tag = "1")]
     pub life: u64,
     /// At most [`MAX_FRAME_CONTROLS`].
@@ -479,6 +484,10 @@ pub struct Controls {
     /// as what is gone is not told. 0 in frames of what has changed.
     #[prost(uint64, tag = "7")]
     pub as_of: u64,
+    /// With `complete_through`: shows an aggregator that the process was told of that revision. Only who can read the database can
+    /// make it.
+    #[prost(uint64, tag = "8")]
+    pub proof: u64,
 }
 
 /// One live control; see [`crate::control::Control`].

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use weir_core::exact::{self, MAX_LOG_LIMIT};
-use weir_core::rules::{Config, Cost, FirstRequest, Missing, OnConsultFailure};
+use weir_core::rules::{Ambiguous, Config, Cost, FirstRequest, Missing, OnConsultFailure};
 
 const RULE: &str = r#"{"name": "r", "identifier": {"header": "x"}, "limit": 1, "window": "1s"}"#;
 
@@ -52,6 +52,7 @@ fn the_least_configuration_has_the_documented_defaults() {
     assert_eq!((rule.name.as_str(), rule.namespace.as_str()), ("r", "r"));
     assert_eq!((rule.limit, rule.duration_ms, &rule.cost), (1, 1_000, &Cost::Fixed(1)));
     assert_eq!((rule.missing, rule.shadow, rule.consult_timeout_ms), (Missing::Shared, false, 50));
+    assert_eq!(rule.ambiguous, Ambiguous::Shared);
     assert_eq!(
         (rule.on_consult_failure, rule.first_request),
         (OnConsultFailure::Allow, FirstRequest::Consult)
@@ -99,6 +100,7 @@ fn every_field_is_read() {
     assert_eq!((rule.limit, rule.duration_ms), (u64::MAX, 2_678_400_000));
     assert_eq!(rule.cost, Cost::Header { name: (*b"x-cost").into(), cap: 50, default: 2 });
     assert_eq!((rule.missing, rule.shadow, rule.consult_timeout_ms), (Missing::Deny, true, 250));
+    assert_eq!(rule.ambiguous, Ambiguous::Deny);
     assert_eq!((rule.on_consult_failure, rule.first_request), (OnConsultFailure::Deny, FirstRequest::Trust));
 }
 
@@ -324,7 +326,48 @@ fn rules_that_are_wrong() {
         ),
         (
             r#""match": {"path": "/x"}"#,
-            r#"rules[0].match.path: "/x" is not an object; expected an object with exact"#,
+            r#"rules[0].match.path: "/x" is not an object; expected an object with segments"#,
+        ),
+        (
+            r#""match": {"path": {"segments": "/Login./"}}"#,
+            r#"rules[0].match.path.segments: "/Login./" is never met, as paths are normalised first; expected the normalised path "/Login""#,
+        ),
+        (
+            r#""match": {"path": {"segments": "/a*/b"}}"#,
+            r#"rules[0].match.path.segments: "/a*/b" has a star beside other characters"#,
+        ),
+        (
+            r#""match": {"path": {"exact": "/a;b"}}"#,
+            r#"rules[0].match.path.exact: "/a;b" is never met, as paths are normalised first; expected the normalised path "/a""#,
+        ),
+        (
+            r#""match": {"path": {"regex": "/a", "ignore_case": true}}"#,
+            "rules[0].match.path.ignore_case: true is of no use beside a regular expression; expected (?i)",
+        ),
+        (r#""hash": "yes""#, r#"rules[0].hash: "yes" is not a boolean"#),
+        (
+            r#""hash": true"#,
+            "hash_key: it is missing, and rules[0].hash needs it; expected 16 to 1024 printable ASCII",
+        ),
+        (
+            r#""ambiguous": "skip""#,
+            r#"rules[0].ambiguous: "skip" is none of its values; expected shared or deny"#,
+        ),
+        (
+            r#""identifier": {"cookie": "a", "pick": "any"}"#,
+            r#"rules[0].identifier.pick: "any" is none of its values; expected first or last"#,
+        ),
+        (
+            r#""identifier": {"header": "a", "pick": "last"}"#,
+            r#"rules[0].identifier.pick: "last" is of no use here; expected it beside cookie or query"#,
+        ),
+        (
+            r#""identifier": {"authority": true, "lowercase": true}"#,
+            "rules[0].identifier.lowercase: true is of no use here; expected it beside header, cookie,",
+        ),
+        (
+            r#""identifier": {"authority": {"port": 80}}"#,
+            "rules[0].identifier.authority.port: 80 is not a boolean",
         ),
         (r#""match": {"path": {"exact": "x"}}"#, r#"rules[0].match.path.exact: "x" is not a path"#),
         (r#""match": {"path": {"exact": "/x?y"}}"#, r#"rules[0].match.path.exact: "/x?y" is not a path"#),
@@ -385,6 +428,20 @@ fn a_rule_names_its_strategy() {
     assert_eq!(ledger.strategy, exact::Strategy::Ledger { zone: u32::MAX });
     assert_eq!((ledger.limit, ledger.duration_ms, ledger.consult_timeout_ms), (0, 0, 10_000));
     assert_eq!(read(r#""strategy": "ledger", "zone": 1"#).consult_timeout_ms, 100);
+}
+
+#[test]
+fn what_is_exact_denies_on_failure_unless_told() {
+    let read =
+        |fields: &str| Config::parse(held(fields).as_bytes()).unwrap().rules.remove(0).on_consult_failure;
+    for exact in [r#""limit": 5, "window": "1m", "strategy": "log""#, r#""strategy": "ledger", "zone": 1"#] {
+        assert_eq!(read(exact), OnConsultFailure::Deny, "{exact}");
+        let told = format!(r#"{exact}, "on_consult_failure": "allow""#);
+        assert_eq!(read(&told), OnConsultFailure::Allow, "{told}");
+    }
+    for window in [r#""limit": 5, "window": "1m""#, r#""limit": 5, "window": "1m", "strategy": "window""#] {
+        assert_eq!(read(window), OnConsultFailure::Allow, "{window}");
+    }
 }
 
 #[test]

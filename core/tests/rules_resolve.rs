@@ -226,6 +226,58 @@ fn what_is_said_live_counts_before_what_is_configured() {
     assert_eq!(actions(&config, &controls, &[(":path", "/claims/x")]), [banned]);
 }
 
+const SECRET: &str = r#"{"aggregator": {"cluster": "c"}, "hash_key": "correct-horse-battery-staple", "rules": [
+    {"name": "keys", "identifier": {"header": "x-api-key"}, "hash": true, "limit": 9, "window": "1m",
+     "overrides": [{"identifier": "pro_*", "limit": 90}, {"identifier": "internal", "exempt": true}]},
+    {"name": "plain", "identifier": {"header": "x-user"}, "limit": 5, "window": "1m"}]}"#;
+
+#[test]
+fn secret_identifiers_leave_the_filter_as_keyed_digests() {
+    let config = Config::parse(SECRET.as_bytes()).unwrap();
+    let other = SECRET.replace("correct", "another");
+    let other = Config::parse(other.as_bytes()).unwrap();
+    let found = |config: &Config, lines: &[(&str, &str)]| {
+        let mut scratch = Scratch::default();
+        let checks = config.resolve(&Headers::of(lines), &Live::default(), &mut scratch);
+        checks
+            .map(|check| (String::from_utf8(check.identifier.into()).unwrap(), check.action))
+            .collect::<Vec<_>>()
+    };
+    let limit = |limit| Action::Limit { limit, cost: 1, epoch: 0 };
+    // printf %s pro_k1 | openssl dgst -sha256 -hmac correct-horse-battery-staple, the first 32 digits
+    let digest = "hmac:eb5959f0598f2a5bc3a76957e4f5e2ec";
+    let sent = [("x-api-key", " pro_k1 "), ("x-user", "alice")];
+    assert_eq!(found(&config, &sent), [(digest.into(), limit(90)), ("alice".into(), limit(5))]);
+    assert_ne!(found(&other, &sent)[0].0, digest);
+    assert_eq!(found(&config, &[("x-api-key", "free_k1")])[0].1, limit(9));
+    assert_eq!(found(&config, &[("x-api-key", "internal")])[0].1, Action::Exempt);
+    let long = "k".repeat(5_000);
+    for key in ["pro_k1", "free_k1", "internal", "sha256:", "hmac:", &long] {
+        let (identifier, _) = &found(&config, &[("x-api-key", key)])[0];
+        assert!(identifier.starts_with("hmac:") && identifier.len() == 37, "{identifier}");
+    }
+    // What holds no secret is readable.
+    assert_eq!(found(&config, &[])[0].0, r"\-");
+    assert_eq!(found(&config, &[("x-api-key", "a"), ("x-api-key", "b")])[0].0, r"\+");
+    // Operators name an identifier as it is counted.
+    let controls = controls(&[("keys", digest, Effect::Limit(7)), ("keys", "free_k1", Effect::Ban)]);
+    assert_eq!(actions(&config, &controls, &sent[..1])[0], limit(7));
+    assert_eq!(actions(&config, &controls, &[("x-api-key", "free_k1")])[0], limit(9));
+    assert!(!format!("{config:?}").contains("correct"));
+}
+
+#[test]
+fn hashing_allocates_nothing() {
+    let config = Config::parse(SECRET.as_bytes()).unwrap();
+    let request = Headers::of(&[("x-api-key", "pro_k1"), ("x-user", "alice")]);
+    let mut scratch = Scratch::default();
+    let mut resolve = || config.resolve(&request, &Live::default(), &mut scratch).count();
+    resolve();
+    let mut checks = 0;
+    let allocated = allocations(|| checks = (0..100).map(|_| resolve()).sum());
+    assert_eq!((checks, allocated), (200, 0));
+}
+
 #[test]
 fn limits_of_logs_and_ledgers_keep_within_what_these_can_hold() {
     let text = r#"{"aggregator": {"cluster": "c"}, "rules": [

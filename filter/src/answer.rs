@@ -85,6 +85,11 @@ pub fn missing_identifier(formats: &Responses, client: Client) -> Answer {
     turned_away(TOO_MANY, "weir_missing_identifier", "identifier missing", Vec::new(), formats, client)
 }
 
+/// The response to a request with several values for what identifies it, where a rule denies such.
+pub fn ambiguous_identifier(formats: &Responses, client: Client) -> Answer {
+    turned_away(TOO_MANY, "weir_ambiguous_identifier", "identifier ambiguous", Vec::new(), formats, client)
+}
+
 /// The response to a request of somebody whom live control or a rule has banned.
 pub fn banned(banned: Banned, now: UnixMs, formats: &Responses, client: Client) -> Answer {
     let (status, headers) = match banned {
@@ -405,6 +410,10 @@ mod tests {
             assert_eq!((answer.status, answer.details), (429, "weir_missing_identifier"));
             assert_eq!(answer.headers, [("content-type", kind.to_owned())]);
             assert_eq!(answer.body, body);
+            let ambiguous = ambiguous_identifier(&config(responses).responses, Client::Http);
+            assert_eq!((ambiguous.status, ambiguous.details), (429, "weir_ambiguous_identifier"));
+            assert_eq!(ambiguous.headers, answer.headers);
+            assert_eq!(ambiguous.body, body.replace("missing", "ambiguous"));
         }
     }
 

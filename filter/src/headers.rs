@@ -82,7 +82,7 @@ impl<B: Beyond> Request for Headers<'_, B> {
     }
 }
 
-/// Serialises headers for a response, in the same format.
+/// Serialises headers for a response or a call, in the same format.
 pub fn serialise(headers: &[(&str, String)]) -> Vec<u8> {
     let length = |text: &str| u32::try_from(text.len()).unwrap_or(0).to_le_bytes();
     let mut bytes = u32::try_from(headers.len()).unwrap_or(0).to_le_bytes().to_vec();

@@ -283,10 +283,9 @@ pub fn record_metric(id: u32, value: u64) {
     unsafe { raw::proxy_record_metric(id, value) };
 }
 
-/// Opens a gRPC stream to what the serialised `GrpcService` names; returns its token.
-pub fn grpc_stream(service: &[u8], name: &str, method: &str) -> Result<u32, Refused> {
-    // An empty header map: its number of entries.
-    let metadata = 0u32.to_le_bytes();
+/// Opens a gRPC stream to what the serialised `GrpcService` names, with serialised headers for its metadata;
+/// returns its token.
+pub fn grpc_stream(service: &[u8], name: &str, method: &str, metadata: &[u8]) -> Result<u32, Refused> {
     let mut token = 0;
     // SAFETY: the host reads four live slices and writes one u32.
     let status = unsafe {

@@ -7,6 +7,7 @@
 //! Leaves to others: when to open it and what to say (`weir_core::limiter`), what the log is told of it (`complaints`).
 
 use crate::complaints::Complaints;
+use crate::headers::serialise;
 use crate::host::{self, Refused};
 use prost::Message;
 use proxy_wasm::types::LogLevel;
@@ -32,6 +33,8 @@ struct EnvoyGrpc {
 #[derive(Debug)]
 pub struct Stream {
     service: Vec<u8>,
+    /// Sent with each stream: the aggregator's token, which is checked before a frame is read.
+    metadata: Vec<u8>,
     token: Option<u32>,
     buffer: Vec<u8>,
     complaints: Complaints,
@@ -48,13 +51,16 @@ impl Stream {
         };
         let service = GrpcService { envoy_grpc: Some(envoy_grpc) }.encode_to_vec();
         let complaints = Complaints::new(&aggregator.cluster);
-        Stream { service, token: None, buffer: Vec::new(), complaints, is_welcome: false }
+        let token = aggregator.token.as_ref();
+        let bearer = token.map(|token| ("authorization", format!("Bearer {}", token.reveal())));
+        let metadata = serialise(bearer.as_slice());
+        Stream { service, metadata, token: None, buffer: Vec::new(), complaints, is_welcome: false }
     }
 
     /// Opens it, unless Envoy refuses (no such cluster).
     pub fn open(&mut self) -> Result<(), Refused> {
         self.close();
-        self.token = Some(host::grpc_stream(&self.service, wire::SERVICE, wire::METHOD)?);
+        self.token = Some(host::grpc_stream(&self.service, wire::SERVICE, wire::METHOD, &self.metadata)?);
         Ok(())
     }
 

@@ -28,7 +28,7 @@ pub fn key(data: &[u8]) {
 pub fn filter_frame(data: &[u8]) {
     let Ok(frame) = FilterFrame::decode(data) else { return };
     let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, (1, 2));
-    region.heard(ORIGIN, NOW);
+    region.heard(ORIGIN, MonoMs(NOW.0));
     region.subscribe(ORIGIN);
     for _ in 0..2 {
         if let Some(report) = &frame.report {
@@ -150,7 +150,7 @@ pub fn changes(data: &[u8]) {
 fn limiter(shared: &mut MemoryShared) -> Limiter {
     let geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
     let meta = Meta::establish(shared, Meta { origin: ORIGIN, secret: HashKey(1, 2), geometry });
-    let setup = Setup { meta, worker: 5, token: String::new(), version: 1, local_sets: 4 };
+    let setup = Setup { meta, worker: 5, version: 1, local_sets: 4 };
     let mut limiter = Limiter::new(setup, Now { unix: NOW, mono: MONO });
     limiter.on_opening(MONO);
     limiter

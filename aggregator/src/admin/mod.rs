@@ -37,6 +37,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -44,13 +45,19 @@ use tracing::debug;
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection lives at most; a client that wants more connects again.
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
-/// Most connections at one time; further ones wait to be accepted.
+/// Most connections at one time. A further one takes the place of one that waits for its client, so that a probe is
+/// answered however many are held open.
 pub const MAX_CONNECTIONS: usize = 128;
+/// Most requests at one time for what may take a while, as stores are read for it. These hold half of what one address may
+/// have, so that a probe of the same address is answered beside them.
+const MAX_LOOKS: usize = 32;
 /// Content type of Prometheus' text format as the metrics' encoder writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /metrics, /v1/keys, /v1/top, /v1/explain, /v1/rules \
     and /v1/parts";
+
+const TOO_MANY_LOOKS: &str = "too many requests at once; try again in a second";
 
 const WRONG_HOST: &str = "this is shown to those who call by an address, by localhost, or by a name that --admin-hosts \
     (WEIR_ADMIN_HOSTS) allows; the request's Host is none of these, so a web page of another name may have sent it";
@@ -71,6 +78,7 @@ pub async fn serve(shared: Arc<Shared>, hosts: Hosts, socket: TcpListener) {
 
 /// The paths and their answers.
 pub fn router(shared: Arc<Shared>, hosts: Hosts) -> Router {
+    let looks = Arc::new(Looks { hosts, room: Semaphore::new(MAX_LOOKS) });
     Router::new()
         .route("/v1/keys", get(keys_of))
         .route("/v1/top", get(nearest))
@@ -85,7 +93,7 @@ pub fn router(shared: Arc<Shared>, hosts: Hosts) -> Router {
         )
         .route("/", get(page::index))
         .route("/page/{file}", get(page::file))
-        .route_layer(middleware::from_fn_with_state(Arc::new(hosts), called_well))
+        .route_layer(middleware::from_fn_with_state(looks, called_well))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -117,11 +125,20 @@ async fn serve_connection(router: Router, connection: Connection) {
     }
 }
 
-/// Lets pass who calls by an allowed name.
-async fn called_well(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
-    match hosts.allow(request.uri(), request.headers()) {
-        true => next.run(request).await,
-        false => error(StatusCode::MISDIRECTED_REQUEST, WRONG_HOST),
+/// Who may look, and how many at a time.
+struct Looks {
+    hosts: Hosts,
+    room: Semaphore,
+}
+
+/// Lets pass who calls by an allowed name, while there is room.
+async fn called_well(State(looks): State<Arc<Looks>>, request: Request, next: Next) -> Response {
+    if !looks.hosts.allow(request.uri(), request.headers()) {
+        return error(StatusCode::MISDIRECTED_REQUEST, WRONG_HOST);
+    }
+    match looks.room.try_acquire() {
+        Ok(_room) => next.run(request).await,
+        Err(_) => error(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_LOOKS),
     }
 }
 
@@ -176,4 +193,28 @@ async fn harden(mut response: Response) -> Response {
 
 fn error(status: StatusCode, reason: &str) -> Response {
     (status, Json(json!({ "error": reason }))).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use tonic::codegen::Service as _;
+
+    #[tokio::test]
+    async fn looks_that_take_long_are_bounded() {
+        let looks = Arc::new(Looks { hosts: Hosts::default(), room: Semaphore::new(2) });
+        let mut router: Router = Router::new()
+            .route("/slow", get(|| async { pending::<&str>().await }))
+            .route_layer(middleware::from_fn_with_state(looks, called_well))
+            .route("/healthz", get(|| async { "ok" }));
+        let request = |path: &str| {
+            Request::builder().uri(path).header("host", "localhost").body(Body::empty()).unwrap()
+        };
+        let slow: Vec<_> = (0..2).map(|_| tokio::spawn(router.call(request("/slow")))).collect();
+        tokio::task::yield_now().await;
+        assert_eq!(router.call(request("/slow")).await.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(router.call(request("/healthz")).await.unwrap().status(), StatusCode::OK);
+        slow.iter().for_each(tokio::task::JoinHandle::abort);
+    }
 }

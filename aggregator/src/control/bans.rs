@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::debug;
-use weir_core::control::{Control, Effect, MAX_PATTERN_BYTES, Target, Who};
+use weir_core::control::{ALL_NAMESPACES, Control, Effect, MAX_PATTERN_BYTES, Target, Who};
 use weir_core::key::MAX_DURATION_MS;
 use weir_core::time::UnixMs;
 use weir_core::wire::Ban;
@@ -99,6 +99,10 @@ impl Proposal {
 fn read(ban: &Ban, now: UnixMs) -> Option<(Target, Proposal)> {
     let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
     if ban.rule.is_empty() || ban.rule.len() > weir_core::key::MAX_TEXT_BYTES || !printable(&ban.rule) {
+        return None;
+    }
+    // A rule counts in a namespace of its own; what holds in all of them is for people to say.
+    if ban.namespace == ALL_NAMESPACES {
         return None;
     }
     let until = UnixMs(ban.until_ms.min(now.0.saturating_add(MAX_BAN_MS)));
@@ -185,11 +189,13 @@ mod tests {
                 ban(b"over", NOW.0),
                 Ban { rule: String::new(), ..ban(b"c", later) },
                 Ban { namespace: "two words".into(), ..ban(b"c", later) },
+                Ban { namespace: "*".into(), ..ban(b"c", later) },
+                Ban { workspace: "*".into(), namespace: "*".into(), ..ban(b"*", later) },
             ],
             NOW,
         );
         let changes = proposals.take();
-        assert_eq!((refused, changes.len()), (5, 1));
+        assert_eq!((refused, changes.len()), (7, 1));
         assert_eq!(changes[0].target.who, Who::Identifier(r"a\*b".into()));
         assert_eq!(changes[0].wish, Wish::Set(Effect::Ban, Some(UnixMs(later))));
         assert_eq!(changes[0].author, "rule per-key");

@@ -53,7 +53,7 @@ pub use lease::Lease;
 pub use ledger::{Attempt, MAX_BUCKET_BYTES, Velocity};
 pub use look::{REGION_ROWS, Share, Wrote};
 pub use migrate::Migrated;
-pub use options::{DatabaseOptions, MAX_REGION_BYTES, OptionsError};
+pub use options::{DatabaseOptions, MAX_REGION_BYTES, OptionsError, Unverified};
 pub use publish::{CHUNK_ROWS, Published};
 pub use rows::{decode_identifier, encode_identifier};
 pub use zones::{MAX_RATE, MAX_WINDOW, Remains, Zone, ZoneChange, ZoneError};

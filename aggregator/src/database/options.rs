@@ -5,9 +5,10 @@
 //! Leaves to others: connecting (`connection`), how a session is set up (`mysql`, `sqlite`).
 
 use super::connection::Target;
-use sqlx::mysql::MySqlConnectOptions;
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::sqlite::SqliteConnectOptions;
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 /// Longest name of a region in bytes: what the table's column holds.
@@ -74,10 +75,30 @@ pub enum OptionsError {
     Region(usize),
 }
 
+/// A connection to another machine that does not verify the server. An attacker between the two can read and change all
+/// that is sent.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "{option}: the server's certificate is not verified (ssl-mode {mode:?}); append \
+     ?ssl-mode=VERIFY_IDENTITY&ssl-ca=/path/ca.pem to the URL"
+)]
+pub struct Unverified {
+    /// Which URL.
+    option: &'static str,
+    mode: MySqlSslMode,
+}
+
 impl DatabaseOptions {
     /// Whether they can be used.
     pub fn check(&self) -> Result<(), OptionsError> {
         self.targets().map(drop)
+    }
+
+    /// The URLs that lead to another machine without a verified server. Empty where the options cannot be used.
+    pub fn unverified(&self) -> Vec<Unverified> {
+        let Ok((primary, replica)) = self.targets() else { return Vec::new() };
+        let targets = [(URL, Some(primary)), (READ_URL, replica)];
+        targets.into_iter().filter_map(|(option, target)| unverified(option, &target?)).collect()
     }
 
     pub(super) fn targets(&self) -> Result<(Target, Option<Target>), OptionsError> {
@@ -106,6 +127,16 @@ impl fmt::Debug for DatabaseOptions {
             .field("region", &self.region)
             .finish()
     }
+}
+
+fn unverified(option: &'static str, target: &Target) -> Option<Unverified> {
+    let Target::MySql(options) = target else { return None };
+    let mode = options.get_ssl_mode();
+    let verifies = matches!(mode, MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity);
+    let host = options.get_host().trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    let is_local = options.get_socket().is_some() || is_loopback;
+    (!verifies && !is_local).then_some(Unverified { option, mode })
 }
 
 /// All of a URL that is certain to hold no password.
@@ -178,5 +209,27 @@ mod tests {
         let region = "r".repeat(MAX_REGION_BYTES + 1);
         let long = DatabaseOptions { region, ..options("sqlite:///tmp/weir.db", None) };
         assert_eq!(long.targets().err(), Some(OptionsError::Region(49)));
+    }
+
+    #[test]
+    fn a_server_elsewhere_is_verified_or_warned_of() {
+        let cases = [
+            ("mysql://u:secret@db.internal/d", None, 1),
+            ("mysql://u:secret@db.internal/d?ssl-mode=DISABLED", None, 1),
+            ("mysql://u:secret@10.0.0.1/d?ssl-mode=REQUIRED", Some("mysql://u:secret@r/d"), 2),
+            ("mysql://u:secret@db.internal/d?ssl-mode=VERIFY_CA", None, 0),
+            ("mysql://u:secret@db.internal/d?ssl-mode=VERIFY_IDENTITY", Some("mysql://u:secret@r/d"), 1),
+            ("mysql://u:secret@localhost/d", Some("mysql://u:secret@127.0.0.1/d"), 0),
+            ("mysql://u:secret@[::1]/d", None, 0),
+            ("mysql://u:secret@db/d?socket=/run/mysqld.sock", None, 0),
+            ("sqlite:///tmp/weir.db", None, 0),
+            ("postgres://u:secret@h/d", None, 0),
+        ];
+        for (url, read_url, expected) in cases {
+            let warnings = options(url, read_url).unverified();
+            assert_eq!(warnings.len(), expected, "{url}: {warnings:?}");
+            let texts: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+            assert!(texts.iter().all(|text| text.contains("url: ") && !text.contains("secret")), "{texts:?}");
+        }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Leaves to others: the certificates (`tls`), the tokens ([`super::tokens`]).
 
-use super::DoorSettings;
 use super::tokens::{Tokens, TokensError};
+use super::{DoorSettings, Insecure};
 use crate::follow::Followed;
 use crate::shared::Shared;
 use crate::tls::{Tls, TlsError};
@@ -31,13 +31,23 @@ pub enum EntranceError {
     /// The tokens cannot be used.
     #[error("{0}")]
     Tokens(#[from] TokensError),
-    /// Everybody could ask about everything.
+    /// Other machines could use a listener without authentication.
     #[error(
-        "applications could connect from other machines ({0}), and no tokens are set; set --tokens-file or \
-         WEIR_TOKENS_FILE (weir-aggregator token makes one), or let --http-listen be a loopback address such as \
-         127.0.0.1:7072"
+        "other machines can connect to {option} ({address}), which has no authentication; {remedy}, listen on a loopback \
+         address such as 127.0.0.1:{port}, or accept it with --insecure {part} (WEIR_INSECURE={part})"
     )]
-    Unguarded(SocketAddr),
+    Unguarded {
+        /// How the address was chosen.
+        option: &'static str,
+        /// Where the listener is.
+        address: SocketAddr,
+        /// What would authenticate its callers.
+        remedy: &'static str,
+        /// The usual port.
+        port: u16,
+        /// What `--insecure` calls it.
+        part: &'static str,
+    },
 }
 
 impl Entrance {
@@ -45,22 +55,56 @@ impl Entrance {
     pub fn open(settings: &DoorSettings) -> Result<Entrance, EntranceError> {
         let (tls, certificate_files) = settings.tls.clone().map(Tls::open).transpose()?.unzip();
         let (tokens, token_file) = settings.tokens_file.clone().map(Tokens::read).transpose()?.unzip();
-        let tokens = tokens.unwrap_or_else(Tokens::open_to_all);
+        let tokens = tokens.unwrap_or_else(|| Tokens::open_to_all(settings.insecure.control));
         Ok(Entrance { tls, tokens, certificate_files, token_file })
     }
 
-    /// Whether applications may connect to this address.
-    pub fn admit(&self, http: SocketAddr) -> Result<(), EntranceError> {
-        match self.tokens.are_asked_for() || http.ip().is_loopback() {
-            true => Ok(()),
-            false => Err(EntranceError::Unguarded(http)),
+    /// Refuses listeners that other machines could use without authentication, unless they are `insecure`. `token` is whether
+    /// filters must show one.
+    pub fn admit(
+        &self,
+        (grpc, admin, http): (SocketAddr, SocketAddr, Option<SocketAddr>),
+        token: bool,
+        insecure: Insecure,
+    ) -> Result<(), EntranceError> {
+        let certificates = self.tls.as_deref().is_some_and(Tls::is_mutual);
+        let guarded = |address: SocketAddr, guarded: bool| guarded || address.ip().is_loopback();
+        if !guarded(grpc, token || certificates || insecure.grpc) {
+            return Err(EntranceError::Unguarded {
+                option: "--grpc-listen",
+                address: grpc,
+                remedy: "set --token or WEIR_TOKEN, or --tls-client-ca-file",
+                port: 7071,
+                part: "grpc",
+            });
+        }
+        if !guarded(admin, insecure.admin) {
+            return Err(EntranceError::Unguarded {
+                option: "--admin-listen",
+                address: admin,
+                remedy: "let a network policy or a proxy decide who reaches it",
+                port: 7070,
+                part: "admin",
+            });
+        }
+        match http
+            .filter(|http| !guarded(*http, self.tokens.are_asked_for() || certificates || insecure.http))
+        {
+            None => Ok(()),
+            Some(address) => Err(EntranceError::Unguarded {
+                option: "--http-listen",
+                address,
+                remedy: "set --tokens-file or WEIR_TOKENS_FILE (weir-aggregator token makes one), or --tls-client-ca-file",
+                port: 7072,
+                part: "http",
+            }),
         }
     }
 
-    /// Says what an operator should know of the doors; `token` is whether filters must show one.
-    pub fn describe(&self, http: SocketAddr, grpc: SocketAddr, token: bool) {
+    /// Logs what an operator should know of the listeners; `token` is whether filters must show one.
+    pub fn describe(&self, http: Option<SocketAddr>, grpc: SocketAddr, token: bool) {
         let (tokens, tls) = (self.tokens.are_asked_for(), self.tls.as_deref());
-        if tokens && tls.is_none() && !http.ip().is_loopback() {
+        if let Some(http) = http.filter(|http| tokens && tls.is_none() && !http.ip().is_loopback()) {
             warn!(%http, "applications send tokens in plain text (--tls-cert-file)");
         }
         let how = match tls.map(Tls::is_mutual) {
@@ -79,7 +123,10 @@ impl Entrance {
         };
         info!("gRPC at {grpc}: {}, {how}, filters {filters}, the rate-limit service {proxies}", from(grpc));
         let applications = if tokens { "with tokens" } else { "without tokens" };
-        info!("HTTP for applications at {http}: {}, {how}, {applications}", from(http));
+        match http {
+            Some(http) => info!("HTTP for applications at {http}: {}, {how}, {applications}", from(http)),
+            None => info!("HTTP for applications: none"),
+        }
     }
 
     /// Follows the files for as long as `tasks` live.

@@ -14,6 +14,14 @@ const CONNECTIONS: (&str, &str) =
     ("connections", "Connections by door: grpc, http, admin; those that still shake hands included");
 const HANDSHAKES_FAILED: (&str, &str) =
     ("handshakes_failed", "TLS handshakes that failed or took too long, by door");
+const CONNECTIONS_EVICTED: (&str, &str) = (
+    "connections_evicted",
+    "Connections that were closed in favour of a new one, as a listener or an address had as many as it may have, by door",
+);
+const CONNECTIONS_REFUSED: (&str, &str) = (
+    "connections_refused",
+    "Connections that were closed at once, as their address had half of all, by door",
+);
 const FILES_READ: (&str, &str) =
     ("files_read", "Times that files had changed: tls, tokens, rate_limits; by result, ok or failed");
 const FILES_STALE: (&str, &str) = (
@@ -68,6 +76,8 @@ pub enum Route {
 pub struct DoorMetrics {
     connections: Family<Label, Gauge>,
     handshakes_failed: Family<Label, Counter>,
+    connections_evicted: Family<Label, Counter>,
+    connections_refused: Family<Label, Counter>,
     files_read: Family<Labels, Counter>,
     files_stale: Family<Label, Gauge>,
     not_after: Family<Label, Gauge>,
@@ -126,7 +136,13 @@ impl DoorMetrics {
         let connections: Family<Label, Gauge> = register(registry, CONNECTIONS, Family::default());
         let handshakes_failed: Family<Label, Counter> =
             register(registry, HANDSHAKES_FAILED, Family::default());
+        let connections_evicted: Family<Label, Counter> =
+            register(registry, CONNECTIONS_EVICTED, Family::default());
+        let connections_refused: Family<Label, Counter> =
+            register(registry, CONNECTIONS_REFUSED, Family::default());
         for door in DOORS {
+            drop(connections_evicted.get_or_create(&[("door", door)]));
+            drop(connections_refused.get_or_create(&[("door", door)]));
             drop(connections.get_or_create(&[("door", door)]));
             drop(handshakes_failed.get_or_create(&[("door", door)]));
         }
@@ -156,6 +172,8 @@ impl DoorMetrics {
         DoorMetrics {
             connections,
             handshakes_failed,
+            connections_evicted,
+            connections_refused,
             files_read,
             files_stale,
             // Without TLS there is no certificate, and one that ended in 1970 would alert everybody.
@@ -172,6 +190,16 @@ impl DoorMetrics {
     /// Counts a TLS handshake that failed.
     pub fn handshake_failed(&self, door: &'static str) {
         self.handshakes_failed.get_or_create(&[("door", door)]).inc();
+    }
+
+    /// Counts a connection that gave way to a new one.
+    pub fn connection_evicted(&self, door: &'static str) {
+        self.connections_evicted.get_or_create(&[("door", door)]).inc();
+    }
+
+    /// Counts a connection that was closed as its address had too many.
+    pub fn connection_refused(&self, door: &'static str) {
+        self.connections_refused.get_or_create(&[("door", door)]).inc();
     }
 
     /// Counts files that had changed and are in force now, or cannot be used.

@@ -7,14 +7,30 @@ use std::path::PathBuf;
 /// Where doors are, and who may pass.
 #[derive(Clone, Debug)]
 pub struct DoorSettings {
-    /// Where applications connect over HTTP, `host:port`.
-    pub http_listen: String,
+    /// Where applications connect over HTTP, `host:port`; without it there is no such listener.
+    pub http_listen: Option<String>,
     /// Who may ask, and for which workspace; without it everybody on this machine may.
     pub tokens_file: Option<PathBuf>,
     /// Certificates of the gRPC and the HTTP door; without them both speak plain text.
     pub tls: Option<TlsFiles>,
     /// The rate-limit service's descriptors and their limits; without it the service knows none.
     pub rate_limits_file: Option<PathBuf>,
+    /// What is served without authentication.
+    pub insecure: Insecure,
+}
+
+/// What is served without authentication, because an operator asks for it. Otherwise a listener that other machines can reach
+/// needs a token or client certificates, and live control needs a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Insecure {
+    /// The gRPC listener, from other machines.
+    pub grpc: bool,
+    /// The HTTP listener, from other machines.
+    pub http: bool,
+    /// The admin listener, from other machines. It has no authentication of its own.
+    pub admin: bool,
+    /// Live control over HTTP, where no tokens are set.
+    pub control: bool,
 }
 
 /// PEM files, read again when they change.
@@ -31,10 +47,11 @@ pub struct TlsFiles {
 impl Default for DoorSettings {
     fn default() -> Self {
         DoorSettings {
-            http_listen: "127.0.0.1:0".to_owned(),
+            http_listen: Some("127.0.0.1:0".to_owned()),
             tokens_file: None,
             tls: None,
             rate_limits_file: None,
+            insecure: Insecure::default(),
         }
     }
 }

@@ -9,6 +9,8 @@
 //!   workspace: default
 //!   zones: [1, 2]      # of the ledger; or all; none if not given
 //!   control: true      # may read and change live control; false if not given
+//!   namespaces: [cart, "job-*"]   # where it may count; or all; if not given, all that no filter's rule counts
+//!   max_cost: 100      # most that one request may use; no bound if not given
 //! ```
 //!
 //! Leaves to others: looking at the file (`follow`), what a refusal looks like (`http`, `rls`).
@@ -30,6 +32,8 @@ use weir_core::key::MAX_TEXT_BYTES;
 pub const MAX_TOKENS: usize = 10_000;
 /// Most zones of one token that are named one by one.
 pub const MAX_ZONES: usize = 1_000;
+/// Most namespaces of one token that are named one by one.
+pub const MAX_NAMESPACES: usize = 100;
 /// Longest name of a token, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 /// Longest `authorization` that is looked at, in bytes.
@@ -40,6 +44,8 @@ pub const PREFIX: &str = "weir_";
 /// The tokens that are in force; without a file everybody may ask.
 pub struct Tokens {
     table: Option<RwLock<Arc<Table>>>,
+    /// The caller where there is no file.
+    anybody: Arc<Caller>,
 }
 
 /// Somebody who may ask.
@@ -51,6 +57,18 @@ pub struct Caller {
     workspace: Option<Vec<u8>>,
     zones: Zones,
     control: bool,
+    namespaces: Namespaces,
+    max_cost: u64,
+}
+
+/// In which namespaces windows and logs may be counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Namespaces {
+    All,
+    /// Those that no filter's rule counts.
+    Unruled,
+    /// By name; one that ends with an asterisk is a prefix.
+    These(Vec<String>),
 }
 
 /// Which zones of the ledger may be used.
@@ -96,7 +114,7 @@ pub enum TokensError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
     /// Not the YAML that it should be.
-    #[error("it is not a list of {{name, sha256, workspace, zones, control}}: {0}")]
+    #[error("it is not a list of {{name, sha256, workspace, zones, control, namespaces, max_cost}}: {0}")]
     Yaml(String),
     /// Too many.
     #[error("it holds {0} tokens, more than {MAX_TOKENS}")]
@@ -127,6 +145,15 @@ struct RawEntry {
     zones: RawZones,
     #[serde(default)]
     control: bool,
+    namespaces: Option<RawNamespaces>,
+    max_cost: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawNamespaces {
+    Word(String),
+    These(Vec<String>),
 }
 
 #[derive(Deserialize)]
@@ -153,9 +180,9 @@ struct Table {
 type Words = [u64; 4];
 
 impl Tokens {
-    /// Everybody may ask, about anything.
-    pub fn open_to_all() -> Arc<Tokens> {
-        Arc::new(Tokens { table: None })
+    /// Any caller may ask about anything, and use live control if `control` is set.
+    pub fn open_to_all(control: bool) -> Arc<Tokens> {
+        Arc::new(Tokens { table: None, anybody: Arc::new(Caller { control, ..Caller::ANYBODY }) })
     }
 
     /// Reads the file for the first time.
@@ -168,7 +195,8 @@ impl Tokens {
 
     /// The tokens of a file's text.
     pub fn parse(text: &[u8]) -> Result<Tokens, Wrong> {
-        Ok(Tokens { table: Some(RwLock::new(Arc::new(Table::parse(text)?))) })
+        let table = Some(RwLock::new(Arc::new(Table::parse(text)?)));
+        Ok(Tokens { table, anybody: Arc::new(Caller::ANYBODY) })
     }
 
     /// Whether one of these has to be shown.
@@ -178,7 +206,7 @@ impl Tokens {
 
     /// Who asks, by the value of an `authorization` header.
     pub fn check(&self, header: Option<&[u8]>) -> Result<Arc<Caller>, Unauthorized> {
-        let Some(table) = &self.table else { return Ok(Arc::new(Caller::ANYBODY)) };
+        let Some(table) = &self.table else { return Ok(self.anybody.clone()) };
         let header = header.ok_or(Unauthorized::Missing)?;
         let digest = words(&Sha256::digest(presented(header).ok_or(Unauthorized::Malformed)?).into());
         let table = table.read().clone();
@@ -211,9 +239,15 @@ impl Tokens {
 }
 
 impl Caller {
-    /// Who asks where no tokens are set.
-    pub const ANYBODY: Caller =
-        Caller { name: String::new(), workspace: None, zones: Zones::All, control: true };
+    /// The caller where no tokens are set.
+    pub const ANYBODY: Caller = Caller {
+        name: String::new(),
+        workspace: None,
+        zones: Zones::All,
+        control: false,
+        namespaces: Namespaces::All,
+        max_cost: u64::MAX,
+    };
 
     /// The workspace that this caller asks about when it names `asked`, or nothing; `None` if it may not.
     pub fn workspace<'a>(&'a self, asked: Option<&'a [u8]>) -> Option<&'a [u8]> {
@@ -227,6 +261,29 @@ impl Caller {
     /// Whether this caller may see and change live control of its workspace.
     pub fn may_control(&self) -> bool {
         self.control
+    }
+
+    /// Whether it is known by no token.
+    pub fn is_anybody(&self) -> bool {
+        self.name.is_empty()
+    }
+
+    /// Whether this caller may count in a namespace; `is_ruled` is whether a filter's rule counts there.
+    pub fn may_count(&self, namespace: &[u8], is_ruled: impl FnOnce() -> bool) -> bool {
+        let names = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => namespace.starts_with(prefix.as_bytes()),
+            None => namespace == pattern.as_bytes(),
+        };
+        match &self.namespaces {
+            Namespaces::All => true,
+            Namespaces::Unruled => !is_ruled(),
+            Namespaces::These(patterns) => patterns.iter().any(names),
+        }
+    }
+
+    /// Most that one request of this caller may use.
+    pub fn max_cost(&self) -> u64 {
+        self.max_cost
     }
 
     /// Whether this caller may use a zone of the ledger.
@@ -310,8 +367,18 @@ impl RawEntry {
             RawZones::These(_) => return Err("zones names more than 1000; \"all\" allows every one"),
             RawZones::Word(_) => return Err("zones is neither a list of numbers nor \"all\""),
         };
+        let namespaces = match self.namespaces {
+            None => Namespaces::Unruled,
+            Some(RawNamespaces::Word(word)) if word == "all" => Namespaces::All,
+            Some(RawNamespaces::These(names)) if names.len() <= MAX_NAMESPACES => Namespaces::These(names),
+            Some(RawNamespaces::These(_)) => {
+                return Err("namespaces names more than 100; \"all\" allows every one");
+            }
+            Some(RawNamespaces::Word(_)) => return Err("namespaces is neither a list of names nor \"all\""),
+        };
         let (name, workspace, control) = (self.name, Some(self.workspace.into_bytes()), self.control);
-        Ok((digest, Caller { name, workspace, zones, control }))
+        let max_cost = self.max_cost.unwrap_or(u64::MAX);
+        Ok((digest, Caller { name, workspace, zones, control, namespaces, max_cost }))
     }
 }
 

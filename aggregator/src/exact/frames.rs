@@ -3,7 +3,7 @@
 //! Leaves to others: how many of a stream wait at a time, and sending the answers (`stream`).
 
 use super::Exact;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_core::exact::{AskId, Ruling, charges};
 use weir_core::wire;
 
@@ -14,14 +14,16 @@ const MAX_TIMEOUT_MS: u32 = 10_000;
 const RESERVE_MS: u32 = 10;
 
 impl Exact {
-    /// The rulings on a question of `worker`, within the time that it waits. One that cannot be read is undecided.
-    pub async fn answer(&self, worker: u64, ask: &wire::Ask) -> wire::Rulings {
+    /// The rulings on a question of `asker`, within the time that it waits. One that cannot be read is undecided.
+    pub async fn answer(&self, asker: u64, ask: &wire::Ask) -> wire::Rulings {
         let Ok(charges) = charges(ask) else {
             self.figures().asked("malformed");
             return undecided(ask);
         };
         self.figures().asked("taken");
-        let rulings = self.decide(AskId::of(worker, ask.id), &charges, patience(ask.timeout_ms)).await;
+        let rulings = self.decide(AskId::of(asker, ask.id), &charges, patience(ask.timeout_ms)).await;
+        let transactions = rulings.iter().filter(|ruling| ruling.is_allowed());
+        self.issued.note(asker, transactions.filter_map(|ruling| ruling.transaction), Instant::now());
         wire::Rulings { id: ask.id, rulings: rulings.iter().map(Ruling::to_wire).collect() }
     }
 
@@ -31,13 +33,20 @@ impl Exact {
         undecided(ask)
     }
 
-    /// Has a question of `worker` undone, without waiting for that.
-    pub fn undo(&self, worker: u64, withdrawal: &wire::Withdrawal) {
+    /// Has a question of `asker` undone, without waiting for that. The ledger numbers transactions one after the other, so
+    /// one that this asker was not told of here is left as it is.
+    pub fn undo(&self, asker: u64, withdrawal: &wire::Withdrawal) {
         let Some(ask) = &withdrawal.ask else { return };
         match charges(ask) {
             Ok(charges) => {
-                let rulings: Vec<_> = withdrawal.rulings.iter().map(Ruling::from_wire).collect();
-                self.withdraw_later(AskId::of(worker, ask.id), &charges, &rulings, patience(ask.timeout_ms));
+                let mut rulings: Vec<_> = withdrawal.rulings.iter().map(Ruling::from_wire).collect();
+                for ruling in &mut rulings {
+                    if ruling.transaction.is_some_and(|id| !self.issued.is_of(asker, id, Instant::now())) {
+                        self.figures().withdrawn("foreign");
+                        ruling.transaction = None;
+                    }
+                }
+                self.withdraw_later(AskId::of(asker, ask.id), &charges, &rulings, patience(ask.timeout_ms));
             }
             Err(_) => self.figures().asked("malformed"),
         }

@@ -2,7 +2,8 @@
 //!
 //! In reading order: [`Exact`], here; `plan` (a question's charges as what is asked of whom); `denials` (a denial holds
 //! until enough will have left, so a flood of denied questions reaches no store); `logs` (the sliding logs, in Redis or
-//! in memory); `ledger` (a ledger's word as a ruling); `later` (what may have been charged in vain is taken back); `frames` (questions that come on streams).
+//! in memory); `ledger` (a ledger's word as a ruling); `later` (what may have been charged in vain is taken back); `frames` (questions that come on streams);
+//! `issued` (which of these may take back which transaction).
 //!
 //! Logs are asked before ledgers, all at once; ledgers one after the other, as each records what it is asked. As soon as
 //! something denies, nothing more is asked and what was charged is taken back.
@@ -11,6 +12,7 @@
 
 mod denials;
 mod frames;
+mod issued;
 mod later;
 mod ledger;
 mod logs;
@@ -22,6 +24,7 @@ use crate::store::Store;
 use crate::telemetry;
 use crate::throttle::Throttle;
 use denials::Denials;
+use issued::Issued;
 use later::{Later, Regret};
 use ledger::Undecided;
 use logs::{Logs, NoAnswer};
@@ -44,6 +47,8 @@ const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 pub struct Exact {
     stores: Arc<Stores>,
     later: Later,
+    /// Who may take back which transaction.
+    issued: Issued,
 }
 
 /// What is asked.
@@ -66,7 +71,7 @@ impl Exact {
             warnings: Throttle::new(BETWEEN_WARNINGS),
             figures: ExactFigures::default(),
         });
-        Exact { later: Later::start(stores.clone()), stores }
+        Exact { later: Later::start(stores.clone()), stores, issued: Issued::default() }
     }
 
     /// Rules on every charge of a question, in order, within the time given. All pass or none is charged. To repeat a

@@ -26,7 +26,8 @@ pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
 
 async fn look(shared: &Arc<Shared>, regional: &Arc<Regional>, watch: &mut Watch) {
     let started = Instant::now();
-    let lives = regional.store.lives(Duration::from_millis(regional.cadence.sentinel_timeout_ms)).await;
+    let within = Duration::from_millis(regional.cadence.sentinel_timeout_ms);
+    let lives = regional.store.renew(watch.renewals(), within).await;
     let error = lives.as_ref().err().map(ToString::to_string);
     let lives = counted(&shared.metrics, Operation::Look, started, lives);
     let looked = watch.looked(&mut &**shared, lives.as_ref().map_err(|failure| *failure));

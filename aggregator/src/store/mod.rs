@@ -62,6 +62,8 @@ pub struct Store {
 struct Inner {
     names: Names,
     sentinels: Vec<String>,
+    /// Under which this client's looks at sentinels are counted: random.
+    reader: u128,
     nodes: Arc<Nodes>,
 }
 
@@ -78,7 +80,7 @@ impl Store {
         let names = Names::new(&options.prefix, &options.region);
         let sentinels = names::sentinel_tags(checked.cluster).iter().map(|tag| names.sentinel(tag)).collect();
         let nodes = Arc::new(Nodes::open(checked).map_err(|_| OptionsError::Url(1))?);
-        Ok(Store { inner: Arc::new(Inner { names, sentinels, nodes }) })
+        Ok(Store { inner: Arc::new(Inner { names, sentinels, reader: rand::random(), nodes }) })
     }
 
     /// Raises components, judges proposals and reads what is there: each cell in one step of its own, which succeeds or

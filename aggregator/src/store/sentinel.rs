@@ -1,7 +1,9 @@
 //! Sentinels: keys that tell when the store's memory began, and whether it went back in time.
 //!
-//! A wipe does not break a connection, so it has to be looked for. Each sentinel holds a random id, made when it was
-//! found missing. Another aggregator may make it again first, so what counts is whether the id is still the same.
+//! A wipe does not break a connection, so it has to be looked for. Each sentinel is a hash with a random id, made when it was
+//! found missing, and a count of the looks of each store client. Another aggregator may make it again first, so what counts is
+//! whether the id is still the same. The counts are apart for each client: looks of others cannot hide that older data took the
+//! server's place.
 //!
 //! Leaves to others: comparing, and writing again what was lost.
 
@@ -11,6 +13,7 @@ use super::nodes::Command;
 use super::script::{self, SCRIPTS};
 use super::slots::slot_of;
 use redis::Value;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 pub use weir_core::aggregator::watch::{Life, Lives};
@@ -19,9 +22,16 @@ use weir_core::time::UnixMs;
 impl Store {
     /// Reads all sentinels, and makes those that are missing. An error if none could be read.
     pub async fn lives(&self, within: Duration) -> Result<Lives, StoreError> {
-        let commands = self.inner.sentinels.iter().map(|name| {
+        self.renew(&BTreeMap::new(), within).await
+    }
+
+    /// The same, and gives a new id to the sentinels at the places in `renewals`, where they still have the id named there.
+    pub async fn renew(&self, renewals: &BTreeMap<u16, u128>, within: Duration) -> Result<Lives, StoreError> {
+        let commands = (0..).zip(&self.inner.sentinels).map(|(place, name)| {
             let mut what = script::call(&SCRIPTS.life, &[name]);
             what.arg(format!("{:032x}", rand::random::<u128>()));
+            what.arg(format!("{:032x}", self.inner.reader));
+            what.arg(renewals.get(&place).map(|id| format!("{id:032x}")).unwrap_or_default());
             Command { slot: slot_of(name.as_bytes()), what }
         });
         let sent = Instant::now();

@@ -1,6 +1,7 @@
 //! A server on free ports and a real client for its streams. Nothing here waits without a deadline.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -13,15 +14,16 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use weir_aggregator::clock::{Clock, SystemClock};
-use weir_aggregator::doors::DoorSettings;
+use weir_aggregator::doors::{DoorSettings, Insecure};
 use weir_aggregator::hosts::Hosts;
+use weir_aggregator::refusal::origin_of;
 use weir_aggregator::serve::{Server, Settings};
 use weir_core::cadence::Cadence;
-use weir_core::key::{Key, KeyParts};
+use weir_core::key::{Key, KeyParts, OriginId};
 use weir_core::region::RegionLimits;
 use weir_core::time::UnixMs;
 use weir_core::wire::{
-    Answer, Consult, Count, FilterFrame, Hello, PROTOCOL_VERSION, RegionFrame, Report, View,
+    Answer, Consult, Count, FilterFrame, Hello, PROTOCOL_VERSION, Ping, RegionFrame, Report, Tallies, View,
 };
 
 pub const DEADLINE: Duration = Duration::from_secs(10);
@@ -75,7 +77,11 @@ pub fn settings() -> Settings {
         database: None,
         migrate: false,
         cadence: Cadence::default(),
-        doors: DoorSettings::default(),
+        // As `--insecure control`.
+        doors: DoorSettings {
+            insecure: Insecure { control: true, ..Insecure::default() },
+            ..DoorSettings::default()
+        },
         telemetry: None,
     }
 }
@@ -87,12 +93,21 @@ impl Weir {
         Endpoint::from_shared(uri).unwrap().connect().await.unwrap()
     }
 
-    /// A stream of `origin`, welcomed.
+    /// A stream of `origin`, welcomed, that has told what its rules decided as a filter does: it counts as a node.
     pub async fn join(&self, origin: u8, subscriber: bool) -> Peer {
         let mut peer = Peer::open(self.connect().await).await;
         peer.send(hello_frame(origin, subscriber)).await;
         let welcome = peer.next_with(|frame| frame.welcome).await;
         assert_eq!((welcome.version, welcome.region.as_str()), (PROTOCOL_VERSION, "test-region"));
+        let (tallies, ping) = (Some(Tallies::default()), Some(Ping { sent_ms: 0 }));
+        peer.send(FilterFrame { tallies, ping, ..FilterFrame::default() }).await;
+        let mut before = VecDeque::new();
+        while let Some(frame) = peer.next().await.expect("a frame")
+            && frame.pong.is_none()
+        {
+            before.push_back(frame);
+        }
+        peer.before = before;
         peer
     }
 
@@ -136,18 +151,26 @@ impl Weir {
 pub struct Peer {
     frames: mpsc::Sender<FilterFrame>,
     region: Streaming<RegionFrame>,
+    /// What came before it was waited for.
+    before: VecDeque<RegionFrame>,
 }
 
 impl Peer {
+    /// Shows [`TOKEN`].
     pub async fn open(channel: Channel) -> Peer {
+        Peer::try_open(channel, Some(TOKEN)).await.unwrap()
+    }
+
+    /// Shows `token`. A stream that is refused before anything is answered has a status.
+    pub async fn try_open(channel: Channel, token: Option<&str>) -> Result<Peer, Status> {
         let (frames, queued) = mpsc::channel(16);
         let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
         grpc.ready().await.unwrap();
         let path = PathAndQuery::from_static("/weir.v1.Region/Follow");
         let codec = ProstCodec::<FilterFrame, RegionFrame>::default();
-        let call = grpc.streaming(Request::new(ReceiverStream::new(queued)), path, codec);
-        let region = timeout(DEADLINE, call).await.unwrap().unwrap().into_inner();
-        Peer { frames, region }
+        let call = grpc.streaming(shown(ReceiverStream::new(queued), token), path, codec);
+        let region = timeout(DEADLINE, call).await.unwrap()?.into_inner();
+        Ok(Peer { frames, region, before: VecDeque::new() })
     }
 
     pub async fn send(&self, frame: FilterFrame) {
@@ -161,6 +184,9 @@ impl Peer {
 
     /// The next frame, the stream's plain end, or its status.
     pub async fn next(&mut self) -> Result<Option<RegionFrame>, Status> {
+        if let Some(frame) = self.before.pop_front() {
+            return Ok(Some(frame));
+        }
         timeout(DEADLINE, self.region.message()).await.expect("a frame or the end within the deadline")
     }
 
@@ -207,12 +233,25 @@ pub fn key(identifier: &str) -> Vec<u8> {
 }
 
 pub fn hello(origin: u8, subscriber: bool) -> Hello {
-    let token = TOKEN.to_owned();
-    Hello { version: PROTOCOL_VERSION, origin: vec![origin; 16], worker: 1, token, subscriber }
+    Hello { version: PROTOCOL_VERSION, origin: vec![origin; 16], worker: 1, subscriber }
 }
 
 pub fn hello_frame(origin: u8, subscriber: bool) -> FilterFrame {
     FilterFrame { hello: Some(hello(origin, subscriber)), ..FilterFrame::default() }
+}
+
+/// The origin of whoever says [`hello`] with this number.
+pub fn origin(number: u8) -> OriginId {
+    origin_of(OriginId([number; 16]))
+}
+
+/// A call with `token` in its metadata.
+pub fn shown<T>(message: T, token: Option<&str>) -> Request<T> {
+    let mut request = Request::new(message);
+    if let Some(token) = token {
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    }
+    request
 }
 
 /// Waits until `condition` holds.

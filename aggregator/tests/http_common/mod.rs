@@ -42,7 +42,7 @@ pub struct Client {
 
 impl Client {
     pub async fn connect(weir: &Weir) -> Client {
-        Client::over(TcpStream::connect(weir.server.http_address()).await.unwrap()).await
+        Client::over(TcpStream::connect(weir.server.http_address().unwrap()).await.unwrap()).await
     }
 
     pub async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Client {

@@ -48,7 +48,7 @@ impl Announcer {
             Stage::Woken => {
                 let mine = access.desk(|desk, now| {
                     let usable = desk.is_usable(now.mono);
-                    usable.then(|| desk.region.origins_here(now.unix).collect())
+                    usable.then(|| desk.region.origins_here(now.mono).collect())
                 });
                 if let Some(mine) = mine {
                     self.stage = Stage::Named;
@@ -99,6 +99,7 @@ mod tests {
     fn who_is_here_is_said_at_each_beat_and_to_the_others_if_it_changed() {
         let mut desk = backed();
         desk.enter(ORIGIN, NOW).unwrap();
+        desk.count_node(ORIGIN, 1);
         let mut announcer = Announcer::new([7; 16], Cadence::default());
         for bell in [None, Some(Bell::Elsewhere), Some(Bell::Announce)] {
             let wait = announcer.next(&mut at(&mut desk, 0));
@@ -107,7 +108,7 @@ mod tests {
             let call = announcer.next(&mut at(&mut desk, 0));
             assert_eq!(call, Next::Call(Call::Origins(vec![ORIGIN])));
             announcer.heard(&mut at(&mut desk, 0), Ok(&[ORIGIN, origin(9)]));
-            assert_eq!(desk.region.live_origins(NOW.unix), 2);
+            assert_eq!(desk.region.live_origins(NOW.mono), 2);
             if bell == Some(Bell::Announce) {
                 let Next::Call(Call::Tell(changes)) = announcer.next(&mut at(&mut desk, 0)) else { panic!() };
                 assert!(changes.origins_changed && changes.sender == [7; 16]);

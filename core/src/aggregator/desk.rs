@@ -161,14 +161,17 @@ impl Desk {
 
     /// Admits a stream of `origin`; leave it with [`Desk::leave`].
     pub fn enter(&mut self, origin: OriginId, now: Now) -> Result<Entered, TooManyOrigins> {
-        if !self.region.heard(origin, now.unix) {
+        if !self.region.heard(origin, now.mono) {
             return Err(TooManyOrigins);
         }
-        let entered = self.streams.enter(origin);
-        if entered.is_first {
+        Ok(self.streams.enter(origin))
+    }
+
+    /// Notes that `origin`, whose streams come from `peer`, has reported something: from now on it counts as a node.
+    pub fn count_node(&mut self, origin: OriginId, peer: u64) {
+        if self.region.count_node(origin, peer) {
             self.ring(Bell::Announce);
         }
-        Ok(entered)
     }
 
     /// Ends a stream. True with the last one of its Envoy, which no longer counts as alive.
@@ -213,7 +216,7 @@ impl Desk {
 
     /// Takes all of a frame but its hello, and what concerns limits that are held exactly.
     pub fn take(&mut self, origin: OriginId, frame: FilterFrame, now: Now) -> Result<Taken, TooManyOrigins> {
-        if !self.region.heard(origin, now.unix) {
+        if !self.region.heard(origin, now.mono) {
             return Err(TooManyOrigins);
         }
         let mut taken = Taken::default();
@@ -221,7 +224,7 @@ impl Desk {
         taken.reply.pong = frame.ping.as_ref().map(|ping| Pong {
             sent_ms: ping.sent_ms,
             unix_ms: now.unix.0,
-            live_origins: u32::try_from(self.region.live_origins(now.unix)).unwrap_or(u32::MAX),
+            live_origins: u32::try_from(self.region.live_origins_with(origin, now.mono)).unwrap_or(u32::MAX),
         });
         if self.is_usable(now.mono) {
             taken.asks = frame.consults;

@@ -29,8 +29,8 @@ pub struct Life {
     pub place: u16,
     /// Random; another one than before means that the server of this sentinel was wiped or replaced.
     pub id: u128,
-    /// How often this sentinel was looked at. Fewer than before means that older data took the server's place: it was
-    /// restarted from a copy, or a replica took over that had not heard of everything.
+    /// How often this aggregator has looked at this sentinel, this look included. Not more than before means that older data took
+    /// the server's place: it was restarted from a copy, or a replica took over that had not received everything.
     pub looks: u64,
     /// When it began, by the server's clock.
     pub since: UnixMs,
@@ -68,6 +68,8 @@ pub struct Watch {
     cadence: Cadence,
     /// The life that each sentinel told of last, and how often it had been looked at.
     known: BTreeMap<u16, (u128, u64)>,
+    /// Sentinels that were set back, and the id that each then had.
+    renewals: BTreeMap<u16, u128>,
     away: bool,
     looks: bool,
 }
@@ -82,7 +84,7 @@ struct Compared {
 impl Watch {
     /// Nothing is known yet.
     pub fn new(cadence: Cadence) -> Watch {
-        Watch { cadence, known: BTreeMap::new(), away: false, looks: false }
+        Watch { cadence, known: BTreeMap::new(), renewals: BTreeMap::new(), away: false, looks: false }
     }
 
     /// What to do now: look at the sentinels within [`Cadence::sentinel_timeout_ms`], then see [`Watch::looked`].
@@ -98,6 +100,12 @@ impl Watch {
         }
         // The pause is over when this is called again, whether or not there was a look before it.
         Next::Sleep(if found { self.cadence.sentinel_ms } else { FIRST_LOOKS_MS })
+    }
+
+    /// Sentinels that the next look is to give a new id, by place, where they still have the id named here. The new id shows the
+    /// loss to the aggregators whose own last look is in the older data.
+    pub fn renewals(&self) -> &BTreeMap<u16, u128> {
+        &self.renewals
     }
 
     /// Takes what the sentinels say.
@@ -122,8 +130,14 @@ impl Watch {
     fn compare(&mut self, lives: &Lives) -> Compared {
         let mut compared = Compared::default();
         for life in &lives.seen {
+            let renewed = self.renewals.remove(&life.place);
             match self.known.insert(life.place, (life.id, life.looks)) {
-                Some((id, looks)) => compared.changed |= id != life.id || looks > life.looks,
+                Some((id, _)) if id != life.id => compared.changed |= renewed != Some(id),
+                Some((id, looks)) if looks >= life.looks => {
+                    compared.changed = true;
+                    self.renewals.insert(life.place, id);
+                }
+                Some(_) => {}
                 None => compared.young |= life.age_ms < YOUNG_MS,
             }
         }
@@ -206,6 +220,7 @@ mod tests {
             ("a young one at first", lives(1, 6, 1), false, false),
             ("another id", lives(2, 1, 0), true, true),
             ("fewer looks", lives(1, 4, 90_000), true, true),
+            ("set back by one look", lives(1, 5, 90_000), true, true),
         ];
         for (name, second, wiped, graced) in cases {
             let (mut desk, mut watch) = (fresh(), Watch::new(Cadence::default()));
@@ -222,6 +237,45 @@ mod tests {
         let (mut desk, mut watch) = (fresh(), Watch::new(Cadence::default()));
         let looked = looks(&mut watch, &mut desk, &lives(1, 1, YOUNG_MS - 1));
         assert!(!looked.is_wiped && looked.grace.is_some(), "found just after it was emptied");
+    }
+
+    /// A sentinel as the store holds it: an id and the looks of each of two readers.
+    #[derive(Clone)]
+    struct Sentinel {
+        id: u128,
+        looks: [u64; 2],
+    }
+
+    impl Sentinel {
+        fn look(&mut self, reader: usize, watch: &mut Watch, desk: &mut Desk) -> bool {
+            if watch.renewals().get(&0) == Some(&self.id) {
+                *self = Sentinel { id: self.id + 1, looks: [0; 2] };
+            }
+            self.looks[reader] += 1;
+            looks(watch, desk, &lives(self.id, self.looks[reader], 90_000)).is_wiped
+        }
+    }
+
+    #[test]
+    fn a_set_back_that_only_one_of_two_can_see_is_shown_to_both() {
+        for first in [0, 1] {
+            let mut desks = [fresh(), fresh()];
+            let mut watches = [Watch::new(Cadence::default()), Watch::new(Cadence::default())];
+            let mut stored = Sentinel { id: 1, looks: [0; 2] };
+            for reader in [0, 1, 0, 1, 0] {
+                assert!(!stored.look(reader, &mut watches[reader], &mut desks[reader]));
+            }
+            let copy = stored.clone();
+            assert!(!stored.look(1, &mut watches[1], &mut desks[1]));
+            // Only the second reader's last look is missing in the copy.
+            stored = copy;
+            let mut seen = [0; 2];
+            for reader in [first, 1 - first, 0, 1, 0, 1, 0, 1] {
+                let is_wiped = stored.look(reader, &mut watches[reader], &mut desks[reader]);
+                seen[reader] += u32::from(is_wiped);
+            }
+            assert_eq!(seen, [1, 1], "reader {first} looked first");
+        }
     }
 
     #[test]

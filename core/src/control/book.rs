@@ -6,9 +6,14 @@
 //! less is told everything anew. So is whoever knows another *life* of the database: one that was wiped begins another by
 //! itself, and one that was set back is given another ([`Reading::WentBack`]), as its revisions would be used twice.
 //!
+//! A filter may know more than a database that was set back, and says so. It is believed only with the [`proof`] that it was
+//! told of that revision, or it could have the database begin one life after the other. The life is the key of the proof: the
+//! wire carries its digest ([`told_life`]).
+//!
 //! Leaves to others: reading and writing the database (`aggregator`), what a control means where it is applied.
 
 use super::{Control, Slot, Target};
+use crate::key::{HashKey, fingerprint};
 use crate::time::UnixMs;
 use crate::wire::{self, ControlsKnown, MAX_FRAME_CONTROLS};
 use alloc::collections::BTreeMap;
@@ -71,6 +76,22 @@ pub fn first_revision(now: UnixMs) -> u64 {
     now.0.checked_div(1_000).unwrap_or(0).clamp(1, LAST_FIRST)
 }
 
+/// What filters are told of a life; never 0.
+pub fn told_life(life: u64) -> u64 {
+    fingerprint(b"weir life", HashKey(life, !life)).max(1)
+}
+
+/// Shows who knows the life that a filter was told of a revision.
+pub fn proof(life: u64, revision: u64) -> u64 {
+    fingerprint(&revision.to_le_bytes(), HashKey(life, life.rotate_left(32)))
+}
+
+/// What a filter knows that was told all up to this edition.
+fn known_of(edition: Edition) -> ControlsKnown {
+    let Edition { life, revision, .. } = edition;
+    ControlsKnown { life: told_life(life), revision, proof: proof(life, revision) }
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
@@ -127,9 +148,12 @@ impl Book {
         }
     }
 
-    /// Whether a filter knows more than anybody was known to, and no more than there can be by now.
+    /// Whether a filter knows more than anybody was known to, can show it, and knows no more than there can be by now.
     pub fn is_news(&self, known: ControlsKnown, now: UnixMs) -> bool {
-        let more = |held: Edition| held.life == known.life && held.revision.max(self.heard) < known.revision;
+        let more = |held: Edition| {
+            let shown = known_of(Edition { revision: known.revision, ..held }) == known;
+            shown && held.revision.max(self.heard) < known.revision
+        };
         let most = first_revision(now).saturating_add(MAX_AHEAD).min(MAX_REVISION);
         self.edition.is_some_and(more) && known.revision <= most
     }
@@ -182,7 +206,7 @@ impl Book {
     /// What tells a filter all that it does not know; empty if there is nothing.
     pub fn frames_since(&self, known: Option<ControlsKnown>, now: UnixMs) -> Vec<wire::Controls> {
         let Some(Edition { life, revision, floor }) = self.edition else { return Vec::new() };
-        let since = known.filter(|known| known.life == life && known.revision >= floor);
+        let since = known.filter(|known| known.life == told_life(life) && known.revision >= floor);
         let entries: Vec<wire::Control> = match since {
             Some(known) if known.revision >= revision => return Vec::new(),
             Some(known) => {
@@ -194,7 +218,7 @@ impl Book {
             }
         };
         let frame = |entries: &[wire::Control]| wire::Controls {
-            life,
+            life: told_life(life),
             entries: entries.to_vec(),
             ..Default::default()
         };
@@ -213,7 +237,7 @@ impl Book {
             first.from_scratch = since.is_none();
         }
         if let Some(last) = frames.last_mut() {
-            last.complete_through = revision;
+            (last.complete_through, last.proof) = (revision, proof(life, revision));
         }
         frames
     }
@@ -221,10 +245,10 @@ impl Book {
     /// The same in one frame, for who shares the memory.
     pub fn frame_since(&self, known: Option<ControlsKnown>, now: UnixMs) -> Option<wire::Controls> {
         let frames = self.frames_since(known, now);
-        let complete_through = frames.last()?.complete_through;
+        let (complete_through, proof) = (frames.last()?.complete_through, frames.last()?.proof);
         let first = frames.first()?.clone();
         let entries = frames.into_iter().flat_map(|frame| frame.entries).collect();
-        Some(wire::Controls { entries, complete_through, ..first })
+        Some(wire::Controls { entries, complete_through, proof, ..first })
     }
 
     fn put(&mut self, entry: Entry) {
@@ -272,7 +296,7 @@ impl Teller {
     pub fn next(&mut self, book: &Book, now: UnixMs) -> Vec<wire::Controls> {
         let frames = book.frames_since(Some(self.told), now);
         if let (Some(edition), false) = (book.edition(), frames.is_empty()) {
-            self.told = ControlsKnown { life: edition.life, revision: edition.revision };
+            self.told = known_of(edition);
         }
         frames
     }

@@ -25,6 +25,8 @@ pub(super) struct Stock {
     pub(super) life: u64,
     /// All up to this revision is here.
     known: u64,
+    /// What was told with that.
+    proof: u64,
     /// The same while frames of one telling still come.
     told: u64,
     /// Of a telling from scratch: the moment that it tells of.
@@ -78,7 +80,7 @@ impl Stock {
 
     /// Up to which revision all is here.
     pub fn known(&self) -> wire::ControlsKnown {
-        wire::ControlsKnown { life: self.life, revision: self.known }
+        wire::ControlsKnown { life: self.life, revision: self.known, proof: self.proof }
     }
 
     /// What came after all up to a revision; `None` if that is not known of all that is gone.
@@ -95,6 +97,7 @@ impl Stock {
             life: self.life,
             entries: self.words.iter().map(to_entry).collect(),
             complete_through: self.known,
+            proof: self.proof,
             from_scratch: true,
             now_ms: self.clock,
             ..Default::default()
@@ -240,7 +243,9 @@ impl Stock {
         if frame.complete_through == 0 {
             return false;
         }
-        self.known = self.known.max(frame.complete_through);
+        if self.known <= frame.complete_through {
+            (self.known, self.proof) = (frame.complete_through, frame.proof);
+        }
         self.told = self.known;
         if self.deletions > MAX_DELETIONS {
             self.drop_deletions();

@@ -17,7 +17,7 @@ use prost::Message;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Longest tail: each worker reads it for each change, some hundred bans.
 const MAX_TAIL_BYTES: usize = 32 * 1024;
-const LAYOUT: u8 = 2;
+const LAYOUT: u8 = 3;
 
 /// What there is to take over.
 #[derive(Debug)]
@@ -50,6 +50,7 @@ pub(super) fn read(bytes: &[u8], known: ControlsKnown) -> Option<Found> {
         life: stored.known.life,
         after: stored.after,
         complete_through: stored.known.revision,
+        proof: stored.known.proof,
         ..tail
     };
     if known.life == stored.known.life && (stored.after..stored.known.revision).contains(&known.revision) {
@@ -77,17 +78,17 @@ pub(super) fn write(bytes: &[u8], stock: &Stock) -> Vec<u8> {
 
 fn join(known: ControlsKnown, after: u64, base: &[u8], tail: &[&[u8]]) -> Vec<u8> {
     let base_bytes = u64::try_from(base.len()).unwrap_or(u64::MAX);
-    let head = [known.life, known.revision, after, base_bytes].map(u64::to_le_bytes);
+    let head = [known.life, known.revision, known.proof, after, base_bytes].map(u64::to_le_bytes);
     [&[LAYOUT], head.as_flattened(), base, &tail.concat()].concat()
 }
 
 fn split(bytes: &[u8]) -> Option<Parts<'_>> {
     let (&LAYOUT, rest) = bytes.split_first()? else { return None };
-    let (head, rest) = rest.split_first_chunk::<32>()?;
+    let (head, rest) = rest.split_first_chunk::<40>()?;
     let (words, _) = head.as_chunks::<8>();
-    let [life, revision, after, base_bytes] = words else { return None };
-    let [life, revision, after, base_bytes] =
-        [life, revision, after, base_bytes].map(|word| u64::from_le_bytes(*word));
+    let [life, revision, proof, after, base_bytes] = words else { return None };
+    let [life, revision, proof, after, base_bytes] =
+        [life, revision, proof, after, base_bytes].map(|word| u64::from_le_bytes(*word));
     let (base, tail) = rest.split_at_checked(usize::try_from(base_bytes).ok()?)?;
-    Some(Parts { known: ControlsKnown { life, revision }, after, base, tail })
+    Some(Parts { known: ControlsKnown { life, revision, proof }, after, base, tail })
 }

@@ -4,7 +4,7 @@
 
 use super::Limiter;
 use super::check::{Budget, Cause, Check, Denial, Reason};
-use super::judge::{Standing, Verdict, judge};
+use super::judge::{Standing, Verdict, is_strict, judge};
 use super::lease::{self, settle_into, take_lease};
 use super::open::Opening;
 use super::outbox::Row;
@@ -131,8 +131,9 @@ impl Limiter {
         let hold_tag = self.tag(ReservationKind::Hold);
         let open_tag = self.tag(ReservationKind::Open);
         let origins = self.origins(now.mono);
-        let trusted =
-            standing.filter(|s| check.policy.trust_first && s.usable && s.fresh && s.complete).is_some();
+        let trusted = standing
+            .filter(|s| (check.policy.trust_first || !s.cold) && s.usable && s.has_snapshot())
+            .is_some();
         let subject = Subject {
             fingerprint: item.fingerprint,
             key: Some(check.key),
@@ -159,7 +160,8 @@ impl Limiter {
                     if !held {
                         entry.charge(item.cost, now.mono);
                     }
-                    if is_own && item.open.is_none() {
+                    let strict = is_strict(entry, at, item.limit, origins, now.mono);
+                    if is_own && item.open.is_none() && !strict {
                         leased =
                             take_lease(entry, slot.as_ref(), lease_tag, spare, item.cost, origins, now.mono);
                     }
@@ -240,6 +242,7 @@ impl Limiter {
         let change = |entry: &mut Entry, at: &Position| {
             settle_into(entry, Some(&slot), tag, now.mono);
             let spare = entry.used_and_reserved().remaining(at, entry.limit);
+            let go_on = go_on && !is_strict(entry, at, entry.limit, origins, now.mono);
             let leased =
                 if go_on { take_lease(entry, Some(&slot), tag, spare, 1, origins, now.mono) } else { 0 };
             ((leased, spare, *at), true)
@@ -267,7 +270,7 @@ impl Limiter {
     /// Queues what the entry of the last transaction has spent in its cells for the region.
     pub(super) fn note_cells(&mut self, entry: &Entry, now: MonoMs) {
         for (sequence, cell) in entry.cells() {
-            if cell.own > cell.confirmed || cell.unbased {
+            if cell.is_unreported() {
                 let row = row(entry, self.table.key(), sequence, cell);
                 self.outbox.note(&row, now);
             }
@@ -390,6 +393,7 @@ pub(super) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) 
         limit: entry.limit,
         unbased: cell.unbased,
         region_others: 0,
+        unstored: entry.unstored,
     }
 }
 

@@ -61,7 +61,7 @@ impl Limiter {
         now: MonoMs,
     ) -> Outcome {
         self.serves = true;
-        let now = self.moment(now);
+        let now = self.enter(shared, now);
         let denied = self.foregone_exactly(exact, now.mono).or_else(|| self.foretold(shared, checks, now));
         if let Some(denial) = denied {
             return self.refused(shared, checks, denial, now);
@@ -158,7 +158,7 @@ impl Limiter {
 
     /// There is somebody who would hear a question.
     fn may_ask(&self, now: MonoMs) -> bool {
-        self.link.is_usable() && now.since(self.link.heard()) <= HEARD_MS
+        self.link.is_usable() && (self.link.is_first() || now.since(self.link.heard()) <= HEARD_MS)
     }
 
     /// A denial that needs no question, the longest of them.
@@ -247,7 +247,7 @@ impl Limiter {
             Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
             Err(needs) => {
                 self.held.insert(request, held);
-                self.ask(request, Waiting::new(checks, now.mono), &needs);
+                self.ask(request, Waiting::new(checks, now.mono), &needs, now.mono);
                 return Outcome::of(Decision::Wait, 0);
             }
         };

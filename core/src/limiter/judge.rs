@@ -25,6 +25,10 @@ pub const TOLERANCE_PART: u64 = 50;
 /// left, `u` being what it has not heard: with 4 that is `u = left`. With 2 it would have no bound.
 pub const SLACK_PART: u64 = 4;
 
+/// Strict mode: after a denial a process spends no slack on a key whose limit allows at most this many a second, but
+/// queries the region for each request that it would admit. Above this rate the slack of [`TOLERANCE_PART`] holds.
+pub const STRICT_PER_SECOND: u64 = 50;
+
 /// What a worker knows of its region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
@@ -36,6 +40,17 @@ pub struct Standing {
     pub complete: bool,
     /// Live processes of the region, this one included.
     pub origins: u32,
+    /// The worker's ration of questions for strict mode is not used up.
+    pub strict: bool,
+    /// The worker's ration of questions about keys at first sight is not used up.
+    pub cold: bool,
+}
+
+impl Standing {
+    /// The process has the region's complete snapshot: a key that it has not brought is below half its limit.
+    pub fn has_snapshot(&self) -> bool {
+        self.fresh && self.complete
+    }
 }
 
 /// What becomes of a cost on one entry.
@@ -78,7 +93,7 @@ pub fn judge(
     }
     let left = reserved.remaining(at, limit).min(entry.spared_at_once(limit));
     if let Some(standing) = standing.filter(|standing| standing.usable || policy.deny_on_failure)
-        && let Some(reason) = doubt(entry, (cost, limit), left, policy.trust_first, standing, now)
+        && let Some(reason) = doubt(entry, at, (cost, limit), left, policy, standing, now)
     {
         return if standing.usable { Verdict::Ask(reason) } else { Verdict::Undecided };
     }
@@ -101,21 +116,46 @@ fn allowance(limit: u64, left: u64, origins: u32) -> u64 {
     slack(left, origins).max(share)
 }
 
+/// Whether the region decides a key: it was denied within the last window, other processes may spend on it too, and its
+/// limit is at most [`STRICT_PER_SECOND`].
+pub(super) fn is_strict(entry: &Entry, at: &Position, limit: u64, origins: u32, now: MonoMs) -> bool {
+    let window_ms = entry.window_ms(at.cell_ms);
+    let is_affordable = limit.saturating_mul(1_000) <= STRICT_PER_SECOND.saturating_mul(window_ms);
+    now < entry.strict_until && origins > 1 && is_affordable
+}
+
+/// Whether the first request of a key is admitted without a question, as the ration of those is used up: a flood of invented
+/// keys costs the region no more than that. The next request of the key is judged as usual.
+fn is_spared(entry: &Entry, standing: &Standing) -> bool {
+    let is_first = entry.charged == MonoMs(0) && entry.reservations.is_empty();
+    let is_unknown = entry.is_unbased() || entry.viewed == MonoMs(0);
+    !standing.cold && is_first && is_unknown && standing.has_snapshot()
+}
+
 /// Why the local view would not do, if so.
 fn doubt(
     entry: &Entry,
+    at: &Position,
     (cost, limit): (u64, u64),
     left: u64,
-    trust_first: bool,
+    policy: &Policy,
     standing: &Standing,
     now: MonoMs,
 ) -> Option<Reason> {
+    let never_viewed = entry.viewed == MonoMs(0);
+    if is_spared(entry, standing) {
+        return None;
+    }
     if entry.is_unbased() {
         return Some(Reason::Base);
     }
-    let never_viewed = entry.viewed == MonoMs(0);
-    if never_viewed && !(trust_first && standing.fresh && standing.complete) {
+    if never_viewed && !(policy.trust_first && standing.has_snapshot()) {
         return Some(Reason::Cold);
+    }
+    // A cost that the response reveals is held back as a reservation, which an answer cannot grant.
+    let may_ask = cost > 0 && policy.settles_within_ms == 0 && standing.strict;
+    if may_ask && is_strict(entry, at, limit, standing.origins, now) {
+        return Some(Reason::Strict);
     }
     if cost > 0 && entry.unconfirmed().saturating_add(cost) > allowance(limit, left, standing.origins) {
         return Some(Reason::Slack);

@@ -78,8 +78,11 @@ pub(super) fn settle_into(entry: &mut Entry, slot: Option<&Slot>, tag: Tag, now:
         return false;
     }
     // No longer there: its time was over and it counts as spent already.
-    if entry.release(tag, slot.lease.sequence).is_some() && slot.lease.spent > 0 {
-        entry.charge_in(slot.lease.sequence, slot.lease.spent, now);
+    // A worker has one lease on a key, whose cell may have another number since the clock stepped.
+    if let Some((sequence, _)) = entry.release_newest(tag)
+        && slot.lease.spent > 0
+    {
+        entry.charge_in(sequence, slot.lease.spent, now);
     }
     true
 }

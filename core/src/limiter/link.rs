@@ -5,6 +5,7 @@
 //!
 //! Leaves to others: the bytes (`filter`), what is asked (`consults`).
 
+use super::roster::Clock;
 use crate::time::{MonoMs, UnixMs};
 use crate::wire;
 
@@ -140,7 +141,12 @@ impl Link {
 
     /// There is somebody to ask, as far as is known.
     pub(super) fn is_usable(&self) -> bool {
-        self.is_up() && self.open_since.is_none()
+        (self.is_up() || self.is_first()) && self.open_since.is_none()
+    }
+
+    /// No stream has been up or has failed yet: questions wait for the first one, as nothing is known of any key.
+    pub(super) fn is_first(&self) -> bool {
+        !self.is_up() && self.failures == 0
     }
 
     pub(super) fn echo(&self) -> MonoMs {
@@ -172,9 +178,10 @@ impl Link {
         self.is_up() && now.since(self.welcomed) >= SETTLING_MS
     }
 
-    /// Unix time minus monotonic time as the aggregator has it, once measured.
-    pub(super) fn offset_ms(&self) -> Option<u64> {
-        self.offset.map(|offset| offset.unix_minus_mono)
+    /// The aggregator's clock as of the last echo; `None` until this stream has brought one.
+    pub(super) fn clock(&self) -> Option<Clock> {
+        let offset = self.offset.filter(|_| self.echo != MonoMs(0))?;
+        Some(Clock { offset_ms: offset.unix_minus_mono, measured: self.echo })
     }
 
     pub(super) fn next_ping(&mut self, now: MonoMs) -> Option<wire::Ping> {
@@ -298,6 +305,26 @@ mod tests {
     }
 
     #[test]
+    fn the_first_stream_is_waited_for_until_it_fails() {
+        let mut link = Link::new(1);
+        assert!(link.is_usable() && link.is_first());
+        link.opening(MonoMs(1));
+        assert!(link.is_usable());
+        link.closed(MonoMs(20));
+        assert!(!link.is_usable());
+        link.opening(MonoMs(80));
+        assert!(!link.is_usable(), "the second one is not");
+        link.welcomed(MonoMs(90));
+        assert!(link.is_usable() && !link.is_first());
+        let mut link = Link::new(1);
+        link.opening(MonoMs(1));
+        (50..53).for_each(|at| link.timed_out(MonoMs(at)));
+        assert!(!link.is_usable(), "requests have waited in vain");
+        link.welcomed(MonoMs(90));
+        assert!(link.is_usable());
+    }
+
+    #[test]
     fn a_frozen_peer_is_pinged_rarely() {
         let mut link = Link::new(1);
         link.welcomed(MonoMs(1));
@@ -305,15 +332,19 @@ mod tests {
         assert!((4..=10).contains(&pings), "{pings} pings in 5 s");
     }
 
+    fn offset_ms(link: &Link) -> Option<u64> {
+        link.clock().map(|clock| clock.offset_ms)
+    }
+
     #[test]
     fn the_offset_follows_the_aggregator_and_ignores_slow_echoes() {
         let mut link = Link::new(1);
         link.welcomed(MonoMs(1));
         link.echoed(&pong(1_000, 501_001), MonoMs(1_002));
-        assert_eq!(link.offset_ms(), Some(500_000));
+        assert_eq!(offset_ms(&link), Some(500_000));
         link.echoed(&pong(2_000, 502_001), MonoMs(2_400));
-        assert_eq!(link.offset_ms(), Some(500_000), "within what a slow echo leaves open");
+        assert_eq!(offset_ms(&link), Some(500_000), "within what a slow echo leaves open");
         link.echoed(&pong(3_000, 403_001), MonoMs(3_002));
-        assert_eq!(link.offset_ms(), Some(400_000), "the aggregator's clock was set");
+        assert_eq!(offset_ms(&link), Some(400_000), "the aggregator's clock was set");
     }
 }

@@ -24,6 +24,7 @@ mod lease;
 mod link;
 mod open;
 mod outbox;
+mod ration;
 mod roster;
 mod round;
 mod slots;
@@ -40,7 +41,6 @@ use crate::time::{MonoMs, Now, UnixMs};
 use crate::trace::Trace;
 use crate::wire;
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::vec::Vec;
 use asks::Asks;
 use charge::Item;
@@ -51,17 +51,18 @@ use judge::Standing;
 use link::Link;
 use open::Open;
 use outbox::Outbox;
+use ration::Ration;
 use roster::Roster;
 use slots::Slots;
 use strikes::Strikes;
 use transact::{Make, Table};
-use walk::Walk;
+use walk::{Offer, Walk};
 
 pub use check::{
     AskResult, Beside, Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactLimit,
     MAX_TRANSACTIONS, Outcome, Policy, Reason, Told, Transactions,
 };
-pub use judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, TOLERANCE_PART, slack};
+pub use judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
 pub use link::{FRESH_MS, GiveUp, PING_MS};
 pub use open::MAX_OPEN_REQUESTS;
 pub use round::MAX_CHECKS;
@@ -81,7 +82,12 @@ const SETTLES_A_TICK: usize = 4_096;
 const ROSTER_MS: u64 = 40;
 /// A step of the clock by more than this makes what was remembered about moments worthless.
 const CLOCK_STEP_MS: u64 = 1_000;
-/// The aggregator's clock is followed for this long after its last echo.
+/// Most questions a second that a worker sends for keys in strict mode; beyond them it spends slack.
+const STRICT_QUESTIONS_PER_SECOND: u64 = 200;
+/// Most questions a second that a worker sends about keys at first sight; beyond them it takes a key that the complete snapshot
+/// has not brought to be below half its limit.
+const COLD_QUESTIONS_PER_SECOND: u64 = 500;
+/// The region's clock is followed for this long after it was last measured.
 const CLOCK_MEMORY_MS: u64 = 60_000;
 
 /// What a limiter is made with.
@@ -91,8 +97,6 @@ pub struct Setup {
     pub meta: Meta,
     /// This worker: random, its lower 62 bits count.
     pub worker: u64,
-    /// Shared secret for the aggregator; empty if it asks for none.
-    pub token: String,
     /// Of the configuration: a remembered denial holds for the version that it was made under.
     pub version: u64,
     /// Keys that the worker remembers in its own memory, in sets of four.
@@ -104,7 +108,6 @@ pub struct Setup {
 pub struct Limiter {
     origin: OriginId,
     worker: u64,
-    token: String,
     version: u64,
     table: Table,
     slots: Slots,
@@ -121,6 +124,7 @@ pub struct Limiter {
     strikes: Strikes,
     roster: Roster,
     walk: Option<Walk>,
+    offer: Offer,
     walk_bucket: Bucket,
     /// The stream came up since the last look at the roster.
     gap: bool,
@@ -142,7 +146,8 @@ pub struct Limiter {
     wall_offset_ms: u64,
     /// The same by the clock that was in use at the last tick.
     offset_ms: u64,
-    synced: MonoMs,
+    /// When it was last brought up to date in the roster.
+    synced: Option<MonoMs>,
     flushed: MonoMs,
     /// What the stream was last told about the subscription; `None` before its first frame.
     told_subscriber: Option<bool>,
@@ -154,6 +159,8 @@ pub struct Limiter {
     serves: bool,
     items: Vec<Item>,
     resolved: Vec<(u64, Outcome)>,
+    strict_questions: Ration,
+    cold_questions: Ration,
     stats: Stats,
 }
 
@@ -164,7 +171,6 @@ impl Limiter {
         Limiter {
             origin: setup.meta.origin,
             worker,
-            token: setup.token,
             version: setup.version,
             table: Table::new(setup.meta.secret, setup.meta.geometry),
             slots: Slots::new(setup.local_sets),
@@ -179,6 +185,7 @@ impl Limiter {
             strikes: Strikes::default(),
             roster: Roster::default(),
             walk: None,
+            offer: Offer::default(),
             walk_bucket: Bucket::default(),
             gap: false,
             resent: None,
@@ -190,7 +197,7 @@ impl Limiter {
             returning: 0,
             wall_offset_ms: now.unix.0.saturating_sub(now.mono.0),
             offset_ms: now.unix.0.saturating_sub(now.mono.0),
-            synced: MonoMs(0),
+            synced: None,
             flushed: MonoMs(0),
             told_subscriber: None,
             listed: false,
@@ -198,6 +205,8 @@ impl Limiter {
             serves: false,
             items: Vec::new(),
             resolved: Vec::new(),
+            strict_questions: Ration::new(STRICT_QUESTIONS_PER_SECOND, now.mono),
+            cold_questions: Ration::new(COLD_QUESTIONS_PER_SECOND, now.mono),
             stats: Stats::default(),
         }
     }
@@ -211,12 +220,12 @@ impl Limiter {
         now: MonoMs,
     ) -> Outcome {
         self.serves = true;
-        let now = self.moment(now);
+        let now = self.enter(shared, now);
         match self.round(shared, request, checks, false, now) {
             Ok(outcome) => outcome,
             Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
             Err(needs) => {
-                self.ask(request, Waiting::new(checks, now.mono), &needs);
+                self.ask(request, Waiting::new(checks, now.mono), &needs, now.mono);
                 Outcome::of(Decision::Wait, 0)
             }
         }
@@ -238,8 +247,7 @@ impl Limiter {
         self.expire_asks(shared, now);
         self.expire_waiting(shared, now);
         self.expire_open(shared, now);
-        if now.mono.since(self.synced) >= ROSTER_MS {
-            self.synced = now.mono;
+        if self.synced.is_none_or(|synced| now.mono.since(synced) >= ROSTER_MS) {
             self.sync_roster(shared, now);
             // Not at the short ticks of waiting requests: these take milliseconds where there is much to do.
             self.settle_due(shared, now);
@@ -369,7 +377,7 @@ impl Limiter {
         if let Some(ack) = &frame.ack {
             self.stats.refused = self.stats.refused.saturating_add(ack.refused.len() as u64);
             let slots = &mut self.slots;
-            let unstored = self.outbox.acknowledged(
+            let acknowledged = self.outbox.acknowledged(
                 ack.report_id,
                 &ack.refused,
                 now.mono,
@@ -379,7 +387,8 @@ impl Limiter {
                     }
                 },
             );
-            self.keep_unstored(shared, &unstored, now);
+            self.unmark_stored(shared, &acknowledged.stored, now);
+            self.keep_unstored(shared, &acknowledged.refused, now);
             self.merge_views(shared, &ack.bases, Make::Never, now);
         }
         if let Some(push) = &frame.push {
@@ -423,26 +432,36 @@ impl Limiter {
         }
     }
 
-    /// After a step of the clock the worker's remembered denials name moments of another time: they are decided anew.
+    /// After a step of the clock the worker's remembered denials name moments of another time: they are decided anew. The
+    /// counts have other cells, so they are reported once more.
     fn notice_clock_steps(&mut self, now: Now) {
         let offset_ms = now.unix.0.saturating_sub(now.mono.0);
         if offset_ms.abs_diff(self.offset_ms) > CLOCK_STEP_MS {
             self.version = self.version.wrapping_add(1);
+            self.gap |= self.is_subscriber();
         }
         self.offset_ms = offset_ms;
     }
 
     /// Lets `request` wait for the answers that it needs.
-    fn ask(&mut self, request: u64, waiting: Waiting, needs: &[Need]) {
-        let stats = &mut self.stats;
-        self.consults.wait(request, waiting, needs, |reason| stats.asked(reason));
+    fn ask(&mut self, request: u64, waiting: Waiting, needs: &[Need], now: MonoMs) {
+        let (stats, strict, cold) = (&mut self.stats, &mut self.strict_questions, &mut self.cold_questions);
+        self.consults.wait(request, waiting, needs, |reason| {
+            stats.asked(reason);
+            match reason {
+                Reason::Strict => strict.take(now),
+                Reason::Cold | Reason::Base => cold.take(now),
+                Reason::Stale | Reason::Slack => {}
+            }
+        });
     }
 
-    /// Both clocks at `mono`, as this worker decides by them: Unix time as the aggregator has it while it is heard of, else
-    /// as the machine has it.
+    /// Both clocks at `mono`, as all workers of the process decide by them: Unix time as the region has it if the roster holds
+    /// a measurement of the last minute, else as the machine has it.
     pub fn moment(&self, mono: MonoMs) -> Now {
-        let heard = mono.since(self.link.echo()) < CLOCK_MEMORY_MS;
-        let offset = self.link.offset_ms().filter(|_| heard).unwrap_or(self.wall_offset_ms);
+        let clock = self.roster.clock;
+        let is_measured = clock.measured != MonoMs(0) && mono.since(clock.measured) < CLOCK_MEMORY_MS;
+        let offset = if is_measured { clock.offset_ms } else { self.wall_offset_ms };
         Now { unix: UnixMs(mono.0.saturating_add(offset)), mono }
     }
 
@@ -454,6 +473,8 @@ impl Limiter {
                 && now.since(self.roster.echo) < FRESH_MS,
             complete: self.roster.complete,
             origins: self.origins(now),
+            strict: self.strict_questions.is_left(now),
+            cold: self.cold_questions.is_left(now),
         }
     }
 
@@ -466,7 +487,6 @@ impl Limiter {
             version: wire::PROTOCOL_VERSION,
             origin: self.origin.0.to_vec(),
             worker: self.worker,
-            token: self.token.clone(),
             subscriber,
         }
     }

@@ -135,7 +135,7 @@ impl Limiter {
         now: MonoMs,
     ) {
         let Some(charges) = self.open.take(request) else { return };
-        let now = self.moment(now);
+        let now = self.enter(shared, now);
         for charge in charges {
             let cost = charge.opening.cost(&mut cost_of);
             self.settle_charge(shared, charge, cost, now);

@@ -26,6 +26,17 @@ pub(super) struct Row<'a> {
     pub(super) unbased: bool,
     /// What this process was told of the others, where that is to be repeated; else 0.
     pub(super) region_others: u64,
+    /// The region has refused a count of the key before.
+    pub(super) unstored: bool,
+}
+
+/// What an acknowledgement says of the rows of its report.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Acknowledged {
+    /// Fingerprints of the rows that the region has refused.
+    pub(super) refused: Vec<u64>,
+    /// Fingerprint, sequence and count of the rows that it has stored, of keys of which it had refused one before.
+    pub(super) stored: Vec<(u64, u64, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +61,7 @@ struct Held {
     limit: u64,
     unbased: bool,
     region_others: u64,
+    unstored: bool,
 }
 
 #[derive(Debug)]
@@ -92,6 +104,7 @@ impl Outbox {
             held.limit = row.limit;
             held.unbased &= row.unbased;
             held.region_others = held.region_others.max(row.region_others);
+            held.unstored |= row.unstored;
             return;
         }
         if self.rows.len() >= MAX_ROWS {
@@ -107,6 +120,7 @@ impl Outbox {
             limit: row.limit,
             unbased: row.unbased,
             region_others: row.region_others,
+            unstored: row.unstored,
         });
         self.keys.extend_from_slice(row.key);
         self.since.get_or_insert(now);
@@ -141,32 +155,33 @@ impl Outbox {
         }
     }
 
-    /// Takes an acknowledgement; calls `confirmed(fingerprint, sequence, own)` for each cell that is stored now, and
-    /// returns the fingerprints of those that are not.
+    /// Takes an acknowledgement; calls `confirmed(fingerprint, sequence, own)` for each cell that is stored now.
     pub(super) fn acknowledged(
         &mut self,
         id: u64,
         refused: &[u32],
         now: MonoMs,
         mut confirmed: impl FnMut(u64, u64, u64),
-    ) -> Vec<u64> {
+    ) -> Acknowledged {
+        let mut acknowledged = Acknowledged::default();
         let at = self.in_flight.iter().position(|batch| batch.id == id);
-        let Some(batch) = at.and_then(|at| self.in_flight.remove(at)) else { return Vec::new() };
+        let Some(batch) = at.and_then(|at| self.in_flight.remove(at)) else { return acknowledged };
         if at == Some(0) {
             self.oldest = now;
         }
         let mut places: Vec<u32> = refused.to_vec();
         places.sort_unstable();
-        let mut unstored = Vec::new();
         for (place, held) in (0u32..).zip(&batch.rows) {
             if places.binary_search(&place).is_ok() {
                 // A view alone is no work of this process: nothing is lost where it is forgotten.
-                unstored.extend((held.own > 0).then_some(held.fingerprint));
+                acknowledged.refused.extend((held.own > 0).then_some(held.fingerprint));
             } else if !held.unbased {
                 confirmed(held.fingerprint, held.sequence, held.own);
+                let row = (held.fingerprint, held.sequence, held.own);
+                acknowledged.stored.extend(held.unstored.then_some(row));
             }
         }
-        unstored
+        acknowledged
     }
 
     /// The stream broke: what was not acknowledged is to be sent again.
@@ -247,6 +262,7 @@ impl Held {
             limit: self.limit,
             unbased: self.unbased,
             region_others: self.region_others,
+            unstored: self.unstored,
         }
     }
 }
@@ -279,6 +295,7 @@ mod tests {
             limit: 10,
             unbased: false,
             region_others: 0,
+            unstored: false,
         }
     }
 
@@ -305,17 +322,18 @@ mod tests {
             (0..600).map(|n| std::format!("{}-{n}", char::from(b'a' + (n % 26) as u8))).collect();
         for (at, key) in keys.iter().enumerate() {
             let fingerprint = at as u64;
-            outbox.note(&Row { fingerprint, ..row(key.as_bytes(), fingerprint) }, MonoMs(5));
+            let unstored = at == 256 || at == 258;
+            outbox.note(&Row { fingerprint, unstored, ..row(key.as_bytes(), fingerprint) }, MonoMs(5));
         }
         let mut reports = vec![];
         outbox.take(false, MonoMs(6), &mut reports);
         assert_eq!(reports.iter().map(|report| report.counts.len()).collect::<Vec<_>>(), [256, 256, 88]);
         assert_eq!(outbox.acked_through(MonoMs(9)), Some(MonoMs(5)));
         let mut confirmed = vec![];
-        let unstored = outbox.acknowledged(2, &[1, 0, 9_999], MonoMs(7), |fingerprint, _, own| {
+        let acknowledged = outbox.acknowledged(2, &[1, 0, 9_999], MonoMs(7), |fingerprint, _, own| {
             confirmed.push((fingerprint, own))
         });
-        assert_eq!(unstored, [256, 257]);
+        assert_eq!(acknowledged, Acknowledged { refused: vec![256, 257], stored: vec![(258, 7, 258)] });
         assert_eq!(confirmed, (258..512).map(|at| (at, at)).collect::<Vec<_>>());
         outbox.broken();
         let mut again = vec![];

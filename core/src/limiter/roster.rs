@@ -28,11 +28,20 @@ const MAX_TRIES: usize = 8;
 /// Keys whose leases were called back last, told by name; a worker that has missed more returns all of its own.
 pub(super) const MAX_RECALLED: usize = 16;
 
-const LAYOUT: u64 = 4;
-const HEADER_WORDS: usize = 8 + MAX_RECALLED;
+const LAYOUT: u64 = 5;
+const HEADER_WORDS: usize = 10 + MAX_RECALLED;
 /// A stream on which nothing was heard for this long has ended, as far as eviction goes.
 const SILENT_MS: u64 = 1_000;
 const WORKER_WORDS: usize = 5;
+
+/// The region's clock, as the subscriber measured it: all workers of the process decide by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Clock {
+    /// Unix time minus monotonic time in milliseconds.
+    pub(super) offset_ms: u64,
+    /// When; zero: never.
+    pub(super) measured: MonoMs,
+}
 
 /// What a worker brings to the roster.
 #[derive(Clone, Debug)]
@@ -48,6 +57,8 @@ pub(super) struct Entry {
     pub(super) echo: MonoMs,
     /// When it last heard of its aggregator; zero while its stream is down.
     pub(super) heard: MonoMs,
+    /// The clock of its aggregator, if its stream has measured it.
+    pub(super) clock: Option<Clock>,
     /// Live processes of the region, as its aggregator counts them.
     pub(super) origins: u32,
     /// Its stream has brought a complete snapshot.
@@ -69,6 +80,8 @@ pub(super) struct Roster {
     pub(super) echo: MonoMs,
     /// The subscriber has a complete snapshot.
     pub(super) complete: bool,
+    /// As the subscriber measured it last, whatever has become of its stream since.
+    pub(super) clock: Clock,
     /// Times that an aggregator may have been lost together with what it alone knew.
     pub(super) gaps: u64,
     /// Everything that the process owned at so many gaps was told since, and stored.
@@ -188,6 +201,7 @@ impl Roster {
             self.subscribed_until = now.after(SUBSCRIPTION_MS);
             self.echo = me.echo;
             self.complete = me.complete;
+            self.clock = me.clock.unwrap_or(self.clock);
         }
         self.gaps += u64::from(me.gap);
         self.resent = self.resent.max(me.resent.unwrap_or(0));
@@ -221,6 +235,8 @@ impl Roster {
             self.gaps,
             self.resent,
             self.recalls,
+            self.clock.offset_ms,
+            self.clock.measured.0,
         ];
         let words = |worker: &Worker| {
             [worker.id, worker.beat.0, worker.acked_through.0, worker.heard.0, worker.origins]
@@ -235,7 +251,19 @@ impl Roster {
         let Some((header, rest)) = words.split_first_chunk::<HEADER_WORDS>() else {
             return Roster::default();
         };
-        let [LAYOUT, subscriber, until, echo, complete, gaps, resent, recalls, recalled @ ..] = *header
+        let [
+            LAYOUT,
+            subscriber,
+            until,
+            echo,
+            complete,
+            gaps,
+            resent,
+            recalls,
+            offset_ms,
+            measured,
+            recalled @ ..,
+        ] = *header
         else {
             return Roster::default();
         };
@@ -252,6 +280,7 @@ impl Roster {
             subscribed_until: MonoMs(until),
             echo: MonoMs(echo),
             complete: complete == 1,
+            clock: Clock { offset_ms, measured: MonoMs(measured) },
             gaps,
             resent,
             recalls,

@@ -135,7 +135,7 @@ impl Table {
             self.bucket.check();
             let Some((mut found, cell_ms, made)) = self.find(fingerprint, subject, place, now)? else {
                 if subject.make == Make::WhereFree {
-                    let end = Position::at(now.unix, cell_ms(&self.key)).end();
+                    let end = now.mono_of(Position::at(now.unix, cell_ms(&self.key)).end());
                     if self.bucket.forget_through(end) && !shared.store(place, self.bucket.bytes(), version) {
                         stats.conflicts += 1;
                         continue;
@@ -205,11 +205,13 @@ impl Table {
         let position = |key: &[u8]| Position::at(now.unix, self::cell_ms(key));
         let may_leave = |entry: &Entry| {
             let spared = make == Make::WhereFree && entry.limit > 0;
-            entry.charged < safe_before && entry.reservations.is_empty() && !entry.unstored && !spared
+            // Nobody else holds what the region refused: a key past half its limit stays, one of low use gives way.
+            let pinned = entry.unstored && entry.is_hot();
+            entry.charged < safe_before && entry.reservations.is_empty() && !pinned && !spared
         };
         let left = self.bucket.make_room(most, now.mono, position, may_leave).ok()?;
         let at = Position::at(now.unix, cell_ms);
-        let starts = |sequence: u64| UnixMs(sequence.saturating_mul(cell_ms));
+        let starts = |sequence: u64| now.mono_of(UnixMs(sequence.saturating_mul(cell_ms)));
         let evicted_through = self.bucket.evicted_through();
         let mut entry = Entry::new(fingerprint, resolution(&self.key), at.sequence);
         entry.mark_unbased(|sequence| evicted_through > starts(sequence));

@@ -1,7 +1,6 @@
 //! What each tick does beside deciding: the roster, leases whose time has come, the end of walks.
 
 use super::roster::{self, Roster};
-use super::walk::Walk;
 use super::{Limiter, SETTLES_A_TICK};
 use crate::table::Shared;
 use crate::time::{MonoMs, Now};
@@ -17,6 +16,7 @@ impl Limiter {
             echo: self.link.echo(),
             complete: self.complete,
             heard: self.link.heard(),
+            clock: self.link.clock(),
             origins: self.link.origins(now.mono),
             gap: self.gap,
             resent: self.resent,
@@ -26,6 +26,7 @@ impl Limiter {
             self.recall = me.recall;
             return;
         };
+        self.synced = Some(now.mono);
         self.buried.clear();
         (self.gap, self.resent) = (false, None);
         self.listed = me.connected;
@@ -40,6 +41,15 @@ impl Limiter {
             Some(recalled) => recalled.into_iter().for_each(|key| self.settle(shared, key, false, now)),
             None => self.returning = self.leases.len(),
         }
+    }
+
+    /// The moment of a request. A worker that is new, or that was away for so long that the others are about to take it for
+    /// dead, enters the roster first: else what it charges could leave the table before it is reported.
+    pub(super) fn enter(&mut self, shared: &mut impl Shared, mono: MonoMs) -> Now {
+        if self.synced.is_none_or(|synced| mono.since(synced) > roster::DEAD_MS / 2) {
+            self.sync_roster(shared, self.moment(mono));
+        }
+        self.moment(mono)
     }
 
     /// Live processes of the region, this one included: as this worker's aggregator counts them, or another worker's.
@@ -79,8 +89,7 @@ impl Limiter {
     /// A walk is over once what it found is stored.
     pub(super) fn finish_walk(&mut self, now: Now) {
         let stored = self.outbox.stored_through(now.mono);
-        let over = |walk: &mut Walk| walk.done.is_some_and(|done| stored > done);
-        if let Some(walk) = self.walk.take_if(over) {
+        if let Some(walk) = self.walk.take_if(|walk| walk.is_over(stored)) {
             self.resent = walk.resends.or(self.resent);
             self.buried.extend(walk.burying);
         }

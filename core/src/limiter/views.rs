@@ -50,8 +50,11 @@ impl Limiter {
         }
     }
 
-    /// Marks keys that the region would not store: only this process knows them, so they stay.
+    /// Marks keys that the region would not store: only this process knows them, so they stay, and are offered again.
     pub(super) fn keep_unstored(&mut self, shared: &mut impl Shared, fingerprints: &[u64], now: Now) {
+        if !fingerprints.is_empty() {
+            self.offer.plan(now.mono);
+        }
         for fingerprint in fingerprints {
             let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
             let change = |entry: &mut Entry, _: &Position| {
@@ -61,6 +64,24 @@ impl Limiter {
             };
             // Gone already or changed by others all the time: then it is nobody's only knowledge, or comes again.
             let _ = self.table.transact(shared, subject, now, &mut self.stats, change);
+        }
+    }
+
+    /// The region has stored counts of keys that were marked: those of which it now holds all may leave again.
+    pub(super) fn unmark_stored(&mut self, shared: &mut impl Shared, stored: &[(u64, u64, u64)], now: Now) {
+        for (fingerprint, sequence, own) in stored {
+            let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
+            let change = |entry: &mut Entry, _: &Position| {
+                entry.confirm(*sequence, *own);
+                // What this cell has grown by since is in a report of its own.
+                let others_wait = entry.cells().any(|(at, cell)| at != *sequence && cell.is_unreported());
+                entry.unstored &= others_wait;
+                (entry.unstored, true)
+            };
+            let marked = self.table.transact(shared, subject, now, &mut self.stats, change);
+            if marked.is_ok_and(|done| done.result) {
+                self.offer.plan(now.mono);
+            }
         }
     }
 
@@ -92,6 +113,7 @@ impl Limiter {
                 limit: question.limit,
                 timeout_ms: question.timeout_ms(now.mono),
                 traces,
+                unbased: false,
             };
             let (mut overflow, mut reaped) = (false, None);
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
@@ -101,10 +123,11 @@ impl Limiter {
                 if overflow {
                     consult.key = self.table.key().to_vec();
                 }
-                if done.result > 0 {
-                    consult.own = done.entry.current.own;
-                    consult.cost = done.result;
-                }
+                // Also if nothing is asked for: what the region knows beyond components may contain it.
+                let current = done.entry.current;
+                consult.own = if current.unbased { 0 } else { current.own };
+                consult.cost = done.result;
+                consult.unbased = done.entry.is_unbased();
             }
             question.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0, overflow });
             asked.push(consult);
@@ -195,7 +218,10 @@ impl Limiter {
         let tag = self.tag(ReservationKind::Consult);
         let change = |entry: &mut Entry, _: &Position| {
             if let Some(Sent { sequence, .. }) = question.sent {
-                entry.release(tag, sequence);
+                // Its cell may have another number since the clock stepped.
+                if entry.release(tag, sequence).is_none() {
+                    entry.release_newest(tag);
+                }
             }
             let based = entry.is_unbased();
             for view in views.clone() {
@@ -217,7 +243,7 @@ impl Limiter {
         waiting.rounds += 1;
         match self.round(shared, request, &waiting.checks(), waiting.granted, now) {
             Ok(outcome) => self.resolve(request, outcome, now),
-            Err(needs) if waiting.rounds < MAX_ROUNDS => self.ask(request, waiting, &needs),
+            Err(needs) if waiting.rounds < MAX_ROUNDS => self.ask(request, waiting, &needs, now.mono),
             Err(needs) => {
                 let outcome = self.outbid(shared, request, &waiting.checks(), &needs, now);
                 self.resolve(request, outcome, now);
@@ -226,7 +252,7 @@ impl Limiter {
     }
 
     /// A request that the region refused again and again, as others of the region were faster each time, though a little was
-    /// left after each: what the process may spend without asking is spent, so it is denied for this moment.
+    /// left after each: what the process may spend without a question is spent, so it is denied for this moment.
     fn outbid(
         &mut self,
         shared: &mut impl Shared,
@@ -235,7 +261,7 @@ impl Limiter {
         needs: &[Need],
         now: Now,
     ) -> Outcome {
-        let contended = needs.iter().find(|need| need.reason == Reason::Slack);
+        let contended = needs.iter().find(|need| matches!(need.reason, Reason::Slack | Reason::Strict));
         let Some(check) = contended.and_then(|need| checks.get(need.check)) else {
             return self.unanswered(shared, request, checks, now);
         };

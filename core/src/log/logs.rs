@@ -1,14 +1,14 @@
 //! The logs of many keys, bounded in keys and in entries, forgotten when nothing counts any more.
 //!
-//! What finds no room is not charged, and nobody else's entries make room for it: it is for the caller to say that
-//! nothing was decided.
+//! Where there is no room, the oldest log that holds a single use of at most half its limit is evicted: a flood of
+//! identifiers that are used once evicts itself. Logs of several uses, and those that are used up, are never evicted. What
+//! still finds no room is not charged: it is for the caller to say that nothing was decided.
 //!
 //! Leaves to others: one log (`super`).
 
 use super::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
 use crate::key::Key;
-use alloc::collections::{BTreeMap, BinaryHeap};
-use core::cmp::Reverse;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 /// Keys that each decision looks at in passing: twice as many as it can add.
 const KEYS_A_DECISION: usize = 2;
@@ -33,10 +33,24 @@ pub struct Full;
 #[derive(Debug)]
 pub struct Logs {
     limits: LogsLimits,
-    logs: BTreeMap<Key, Log>,
+    logs: BTreeMap<Key, Kept>,
     entries: usize,
+    /// The logs that may be evicted, in the order in which they came to that.
+    pub(super) singles: BTreeMap<u64, Key>,
+    last_single: u64,
     /// Each key once, with a moment not after the one at which its oldest entry leaves.
-    leaving: BinaryHeap<Reverse<(Micros, Key)>>,
+    pub(super) leaving: BTreeSet<(Micros, Key)>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    log: Log,
+    /// The most that was asked for under last.
+    most: u64,
+    /// Its moment in `leaving`.
+    leaves: Micros,
+    /// Its place among the single ones.
+    single: Option<u64>,
 }
 
 impl Default for LogsLimits {
@@ -48,7 +62,14 @@ impl Default for LogsLimits {
 impl Logs {
     /// None yet.
     pub fn new(limits: LogsLimits) -> Logs {
-        Logs { limits, logs: BTreeMap::new(), entries: 0, leaving: BinaryHeap::new() }
+        Logs {
+            limits,
+            logs: BTreeMap::new(),
+            entries: 0,
+            singles: BTreeMap::new(),
+            last_single: 0,
+            leaving: BTreeSet::new(),
+        }
     }
 
     /// [`Log::decide`] on the key's log. A denial needs no room.
@@ -59,29 +80,37 @@ impl Logs {
             self.forget(now, KEYS_A_TICK);
         }
         if self.is_full(key) {
-            return self.decide_without_room(now, charge);
+            let decided = self.decide_without_room(now, charge);
+            if decided.is_ok() || !self.evict_for(key) {
+                return decided;
+            }
         }
-        if let Some(log) = self.logs.get_mut(key) {
-            let before = log.len();
-            let decided = log.decide(now, *id, *cost, *most);
-            let after = log.len();
+        if let Some(kept) = self.logs.get_mut(key) {
+            let before = kept.log.len();
+            let decided = kept.log.decide(now, *id, *cost, *most);
+            kept.most = *most;
+            let after = kept.log.len();
             self.entries = self.entries.saturating_sub(before).saturating_add(after);
+            self.note_single(key);
             return Ok(decided);
         }
         let mut log = Log::new(window_us(key));
         let decided = log.decide(now, *id, *cost, *most);
         if !log.is_empty() {
             self.entries = self.entries.saturating_add(log.len());
-            self.leaving.push(Reverse((Micros(now.0.saturating_add(decided.reset_us)), key.clone())));
-            self.logs.insert(key.clone(), log);
+            let leaves = Micros(now.0.saturating_add(decided.reset_us));
+            self.leaving.insert((leaves, key.clone()));
+            self.logs.insert(key.clone(), Kept { log, most: *most, leaves, single: None });
+            self.note_single(key);
         }
         Ok(decided)
     }
 
     /// [`Log::withdraw`] from the key's log.
     pub fn withdraw(&mut self, key: &Key, id: EntryId) -> bool {
-        let withdrawn = self.logs.get_mut(key).is_some_and(|log| log.withdraw(id));
+        let withdrawn = self.logs.get_mut(key).is_some_and(|kept| kept.log.withdraw(id));
         self.entries = self.entries.saturating_sub(usize::from(withdrawn));
+        self.note_single(key);
         withdrawn
     }
 
@@ -114,31 +143,68 @@ impl Logs {
     fn decide_without_room(&mut self, now: Micros, charge: &LogCharge) -> Result<Decided, Full> {
         let LogCharge { key, id, cost, most } = charge;
         let mut none = Log::new(window_us(key));
-        let log = self.logs.get_mut(key).unwrap_or(&mut none);
+        let log = self.logs.get_mut(key).map_or(&mut none, |kept| &mut kept.log);
         let before = log.len();
         let decided = log.look(now, *id, *cost, *most);
         let needs_room = decided.outcome == Outcome::Allowed && *cost > 0 && !log.holds(*id);
         self.entries = self.entries.saturating_sub(before).saturating_add(log.len());
+        self.note_single(key);
         if needs_room { Err(Full) } else { Ok(decided) }
+    }
+
+    /// Makes room for an entry of `key` by the oldest single use of another key; false if there is none.
+    fn evict_for(&mut self, key: &Key) -> bool {
+        let Some((place, evicted)) = self.singles.iter().find(|(_, single)| *single != key) else {
+            return false;
+        };
+        let (place, evicted) = (*place, evicted.clone());
+        self.singles.remove(&place);
+        if let Some(kept) = self.logs.remove(&evicted) {
+            self.entries = self.entries.saturating_sub(kept.log.len());
+            self.leaving.remove(&(kept.leaves, evicted));
+        }
+        true
+    }
+
+    /// Brings the key's place among the single ones up to date.
+    fn note_single(&mut self, key: &Key) {
+        let Some(kept) = self.logs.get_mut(key) else { return };
+        let is_single = kept.log.len() == 1 && kept.log.used() <= kept.most / 2;
+        match kept.single {
+            None if is_single => {
+                self.last_single = self.last_single.saturating_add(1);
+                kept.single = Some(self.last_single);
+                self.singles.insert(self.last_single, key.clone());
+            }
+            Some(place) if !is_single => {
+                kept.single = None;
+                self.singles.remove(&place);
+            }
+            _ => {}
+        }
     }
 
     fn forget(&mut self, now: Micros, most_keys: usize) -> bool {
         for _ in 0..most_keys {
-            match self.leaving.peek() {
-                Some(Reverse((when, _))) if *when <= now => {}
-                _ => return false,
+            if self.leaving.first().is_none_or(|(when, _)| *when > now) {
+                return false;
             }
-            let Some(Reverse((_, key))) = self.leaving.pop() else { return false };
-            let Some(log) = self.logs.get_mut(&key) else { continue };
-            let before = log.len();
-            let next = log.tick(now);
-            let gone = before.saturating_sub(log.len());
+            let Some((_, key)) = self.leaving.pop_first() else { return false };
+            let Some(kept) = self.logs.get_mut(&key) else { continue };
+            let before = kept.log.len();
+            let next = kept.log.tick(now);
+            let gone = before.saturating_sub(kept.log.len());
             self.entries = self.entries.saturating_sub(gone);
             match next {
                 Some(wait) => {
-                    self.leaving.push(Reverse((Micros(now.0.saturating_add(wait.max(1))), key)));
+                    kept.leaves = Micros(now.0.saturating_add(wait.max(1)));
+                    self.leaving.insert((kept.leaves, key.clone()));
+                    self.note_single(&key);
                 }
-                None => drop(self.logs.remove(&key)),
+                None => {
+                    let single = self.logs.remove(&key).and_then(|kept| kept.single);
+                    single.and_then(|place| self.singles.remove(&place));
+                }
             }
         }
         true

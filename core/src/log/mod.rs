@@ -176,6 +176,11 @@ impl Log {
         self.entries.len()
     }
 
+    /// Sum of the costs of the entries that are kept.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
     /// Whether nothing is kept.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

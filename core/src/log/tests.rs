@@ -155,21 +155,52 @@ fn time_stands_still_where_the_clock_steps_back_and_goes_on_from_there() {
 
 #[test]
 fn what_finds_no_room_is_not_charged_and_room_comes_back() {
-    let limits = LogsLimits { max_keys: 2, max_entries: 3 };
+    let limits = LogsLimits { max_keys: 2, max_entries: 5 };
     let mut logs = Logs::new(limits);
-    let mut decide = |now, k, number, cost| logs.decide(Micros(now), &charge(k, number, cost, 2));
+    let mut decide = |now, k, number, cost| logs.decide(Micros(now), &charge(k, number, cost, 3));
     let outcome = |decided: Result<Decided, Full>| decided.map(|decided| decided.outcome == Outcome::Allowed);
-    assert_eq!(outcome(decide(0, 1, 1, 1)), Ok(true));
-    assert_eq!(outcome(decide(1, 2, 2, 1)), Ok(true));
-    assert_eq!(outcome(decide(2, 3, 3, 1)), Err(Full), "a third key");
-    assert_eq!(outcome(decide(2, 3, 3, 0)), Ok(true), "only asks");
-    assert_eq!(outcome(decide(2, 3, 3, 3)), Ok(false), "a denial needs no room");
-    assert_eq!(outcome(decide(3, 1, 4, 1)), Ok(true));
-    assert_eq!(outcome(decide(4, 2, 5, 1)), Err(Full), "a fourth entry");
-    assert_eq!(outcome(decide(4, 1, 4, 1)), Ok(true), "charged before");
-    assert_eq!(outcome(decide(WINDOW, 2, 5, 1)), Ok(true), "the first has left");
-    assert_eq!(outcome(decide(WINDOW + 1, 3, 6, 1)), Err(Full));
-    assert_eq!(outcome(decide(2 * WINDOW, 3, 6, 1)), Ok(true), "all others have left");
+    for (now, k, number) in [(0, 1, 1), (0, 1, 2), (1, 2, 3), (1, 2, 4)] {
+        assert_eq!(outcome(decide(now, k, number, 1)), Ok(true), "no single use");
+    }
+    assert_eq!(outcome(decide(2, 3, 5, 1)), Err(Full), "a third key");
+    assert_eq!(outcome(decide(2, 3, 5, 0)), Ok(true), "only asks");
+    assert_eq!(outcome(decide(2, 3, 5, 4)), Ok(false), "a denial needs no room");
+    assert_eq!(outcome(decide(3, 1, 6, 1)), Ok(true));
+    assert_eq!(outcome(decide(4, 2, 7, 1)), Err(Full), "a sixth entry");
+    assert_eq!(outcome(decide(4, 1, 6, 1)), Ok(true), "charged before");
+    assert_eq!(outcome(decide(WINDOW, 2, 7, 1)), Ok(true), "the first have left");
+    assert_eq!(outcome(decide(WINDOW + 1, 3, 8, 2)), Ok(true), "of the first key a single use was left");
+    assert_eq!(outcome(decide(2 * WINDOW, 1, 9, 1)), Ok(true), "all others but one have left");
+}
+
+#[test]
+fn a_flood_of_single_uses_evicts_itself_and_nothing_else() {
+    let limits = LogsLimits { max_keys: 8, max_entries: 20 };
+    let mut logs = Logs::new(limits);
+    let mut number = 0;
+    let mut decide = |logs: &mut Logs, now, k: u64, most| {
+        number += 1;
+        let decided = logs.decide(Micros(now), &charge(k, number, 1, most));
+        decided.map(|decided| decided.outcome == Outcome::Allowed)
+    };
+    for _ in 0..3 {
+        assert_eq!(decide(&mut logs, 0, 1, 3), Ok(true), "used up by three");
+    }
+    assert_eq!(decide(&mut logs, 0, 2, 1), Ok(true), "used up by one");
+    for invented in 100..10_000 {
+        assert_eq!(decide(&mut logs, 1, invented, 5), Ok(true), "{invented}");
+        assert!(logs.len() <= 8 && logs.entries() <= 20);
+        assert!(logs.leaving.len() == logs.len() && logs.singles.len() < logs.len());
+    }
+    assert_eq!(decide(&mut logs, 2, 1, 3), Ok(false), "stays used up");
+    assert_eq!(decide(&mut logs, 2, 2, 1), Ok(false), "stays used up");
+    for _ in 0..3 {
+        assert_eq!(decide(&mut logs, 2, 3, 3), Ok(true), "a newcomer");
+    }
+    assert_eq!(decide(&mut logs, 2, 3, 3), Ok(false), "a newcomer is held to its limit");
+    assert_eq!(decide(&mut logs, WINDOW + 1, 1, 3), Ok(true), "the window is over");
+    while logs.tick(Micros(3 * WINDOW)) {}
+    assert_eq!((logs.len(), logs.entries(), logs.leaving.len(), logs.singles.len()), (0, 0, 0, 0));
 }
 
 #[test]

@@ -249,6 +249,12 @@ impl CellState {
         }
     }
 
+    /// Whether something is known of it that no origin would repeat, or that the region's other parts are still to be told.
+    pub(super) fn must_stay(&self) -> bool {
+        let Queued { replay, share, hot, floor, ask, .. } = self.queued;
+        replay || share || hot || floor || ask || self.shortage() > 0 || self.has_base()
+    }
+
     /// What is known to have been used and stands in no component.
     pub(super) fn shortage(&self) -> u64 {
         self.floor.saturating_sub(self.sum)

@@ -26,6 +26,19 @@ pub(super) struct KeyState {
     followers: SmallVec<[(OriginId, u64); 1]>,
 }
 
+/// How much a key is used, and by how many.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Weight {
+    /// Past half its limit, or another region spoke of it.
+    pub(super) is_hot: bool,
+    /// Its share of its limit in thousandths.
+    pub(super) utilisation: u64,
+    /// Origins that touch it or have a component in one of its cells.
+    pub(super) origins: usize,
+    /// When a component last grew.
+    pub(super) touched: UnixMs,
+}
+
 impl KeyState {
     pub(super) fn new(parts: &KeyParts<'_>) -> KeyState {
         let whole = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
@@ -91,6 +104,31 @@ impl KeyState {
         self.followers.retain(|(_, touched)| *touched >= oldest);
         let touched = self.followers.iter().map(|(_, touched)| *touched).max();
         (self.cells.last().map(|cell| cell.sequence).max(touched), forgotten)
+    }
+
+    /// What speaks for and against evicting the key; `None` while any of its cells is still to be told to somebody, or says more
+    /// than the components of its origins: nobody would repeat that.
+    pub(super) fn weight(&self) -> Option<Weight> {
+        let mut weight = Weight { origins: self.followers.len(), ..Weight::default() };
+        for cell in &self.cells {
+            if cell.must_stay() {
+                return None;
+            }
+            weight.origins = weight.origins.max(cell.components.len());
+            let touched = cell.components.iter().map(|component| component.updated).max();
+            weight.touched = weight.touched.max(touched.unwrap_or_default());
+            if cell.total() > 0 {
+                let load = self.load(cell.sequence);
+                weight.is_hot |= load.is_hot;
+                weight.utilisation = weight.utilisation.max(load.utilisation);
+            }
+        }
+        Some(weight)
+    }
+
+    /// Cells that the region has counted as kept.
+    pub(super) fn counted(&self) -> usize {
+        self.cells.iter().filter(|cell| cell.queued.counted).count()
     }
 
     /// True if `origin` follows from now on; false if it did before, or if there is no room for another follower.

@@ -6,7 +6,7 @@ use super::cells::KeyState;
 use super::keys::Keys;
 use super::subscribers::Subscribers;
 use super::work::Errand;
-use super::{Refused, Region, Reported, checked};
+use super::{Refused, Region, Reported, checked_own, most_by_now};
 use crate::key::{Key, OriginId};
 use crate::time::UnixMs;
 use crate::window::{MAX_COUNT, Position};
@@ -34,18 +34,17 @@ impl Region {
         ask: &wire::Consult,
         now: UnixMs,
     ) -> Result<wire::Answer, Refused> {
-        let at = checked(&ask.key, ask.sequence, ask.own, now)?.seen_from(ask.sequence);
+        let at = checked_proposal(ask, now)?;
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
-        let wants_base = ask.own == 0 && ask.cost == 0;
-        if wants_base && !tells_base(state, ask.sequence, self.backing.life()) {
+        if ask.unbased && !tells_base(state, ask.sequence, self.backing.life()) {
             return Err(Refused::Base);
         }
         let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
         let proposed = ask.own.saturating_add(ask.cost);
         changed |= state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
-        // One that asks for nothing does not say what it has spent either.
-        if let Some(cell) = state.known_mut(ask.sequence).filter(|_| ask.cost > 0) {
+        // An evicted count is in no component and stays in the floor: what is reported later comes on top of it as well.
+        if let Some(cell) = state.known_mut(ask.sequence) {
             cell.has_said_all(origin, now);
         }
         let granted = admits(state, &at, origin, ask);
@@ -108,7 +107,11 @@ impl Region {
         count: &wire::Count,
         now: UnixMs,
     ) -> Result<Option<wire::View>, Refused> {
-        checked(&count.key, count.sequence, count.own, now)?;
+        let at = checked_own(&count.key, count.sequence, count.own, now)?;
+        // A sum of the others that is beyond what one node can have used is no evidence either.
+        if count.region_others > most_by_now(count.sequence, at.cell_ms, now) {
+            return Err(Refused::Component);
+        }
         if count.own == 0 && count.region_others > 0 {
             // Only what it was told: that makes it no user of the cell.
             return self.witness_bytes(&count.key, count.sequence, count.region_others, now).map(|()| None);
@@ -148,6 +151,18 @@ fn tells_base(state: &KeyState, sequence: u64, life: Option<u32>) -> bool {
     let Some(life) = life else { return true };
     // What this aggregator has heard from the origin itself need not be all: its workers may report elsewhere too.
     state.cell(sequence).is_some_and(|cell| cell.is_known_to(life))
+}
+
+/// Whether a question can be one, what it proposes included; and the present position in the key's windows as its filter
+/// sees it.
+pub(super) fn checked_proposal(ask: &wire::Consult, now: UnixMs) -> Result<Position, Refused> {
+    let at = checked_own(&ask.key, ask.sequence, ask.own, now)?;
+    let proposed = ask.own.saturating_add(ask.cost);
+    // What is beyond its limit is denied, however much it is.
+    if proposed <= ask.limit && proposed > most_by_now(ask.sequence, at.cell_ms, now) {
+        return Err(Refused::Component);
+    }
+    Ok(at.seen_from(ask.sequence))
 }
 
 /// Whether the region, as it is known here, has room for what is asked.

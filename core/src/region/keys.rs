@@ -1,5 +1,8 @@
 //! The keys of a region: found by key or by identifier, bounded in number, forgotten when no window touches them.
 //!
+//! Where there is no room for a new key, a key of low use is evicted. A key past half its limit stays, unless its namespace holds
+//! more than its share of the room and the new key's namespace holds less. Nothing is evicted that is still to be told.
+//!
 //! They stand in numbered slots, so that a walk over all of them can pause and go on: a region is asked all the time,
 //! and nobody may hold it for as long as a million keys take.
 //!
@@ -7,30 +10,50 @@
 
 use super::Refused;
 use super::cells::KeyState;
-use crate::key::{HashKey, Key, KeyParts, fingerprint};
+use crate::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, fingerprint};
 use crate::time::UnixMs;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use hashbrown::HashTable;
 
-/// How many (workspace, namespace, window) are remembered, so that an identifier can be found without its window.
-/// A configuration has a few; a hostile peer could invent more.
-const MAX_SHAPES: usize = 4_096;
+/// Most keys of one identifier: its windows, each in several epochs. They collide in the index, so that a peer which invents
+/// windows makes a search this long at the most.
+const MAX_KEYS_OF_IDENTIFIER: usize = 1_024;
+/// Length of what follows the identifier in a key's bytes: window, epoch and resolution.
+const CUT_BYTES: usize = 8 + 4 + 2;
 /// Most keys looked at in one [`Keys::expire`] or [`Keys::scan`]: well below a millisecond.
 const MAX_KEYS_A_STEP: usize = 4_096;
+/// Slots looked at to find a key to evict.
+const EVICTION_LOOKS: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Keys {
     max: usize,
     slots: Vec<Option<(Key, KeyState)>>,
     vacant: Vec<u32>,
+    /// By a hash of workspace, namespace and identifier, so that an identifier is found without its windows.
     index: HashTable<Entry>,
     /// Places keys by a secret, so that nobody outside can choose colliding ones.
     secret: HashKey,
     /// When to look at a slot again, in seconds since the epoch; each key's slot stands here once.
-    expiry: BTreeMap<u64, Vec<u32>>,
-    shapes: BTreeSet<Shape>,
+    expiry: BTreeSet<(u64, u32)>,
+    /// Of each slot, what it takes to evict its key.
+    marks: Vec<Mark>,
+    /// How many keys each namespace of each workspace has, by a hash of both.
+    namespaces: BTreeMap<u64, usize>,
+    /// The slot at which the next search for a key to evict begins.
+    hand: usize,
     forgotten: u64,
+    evicted: u64,
+}
+
+/// What is kept of a slot's key beside it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    /// Where the slot stands in [`Keys::expiry`].
+    due: u64,
+    namespace: u64,
 }
 
 /// Where a key stands. The hash is kept with it: a growing index is moved without looking at a single key, as a million
@@ -39,16 +62,6 @@ pub(super) struct Keys {
 struct Entry {
     hash: u32,
     slot: u32,
-}
-
-/// How a (workspace, namespace) cuts time.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Shape {
-    workspace: Vec<u8>,
-    namespace: Vec<u8>,
-    duration_ms: u64,
-    epoch: u32,
-    resolution: u16,
 }
 
 impl Keys {
@@ -60,9 +73,12 @@ impl Keys {
             vacant: Vec::new(),
             index: HashTable::new(),
             secret: HashKey(secret.0, secret.1),
-            expiry: BTreeMap::new(),
-            shapes: BTreeSet::new(),
+            expiry: BTreeSet::new(),
+            marks: Vec::new(),
+            namespaces: BTreeMap::new(),
+            hand: 0,
             forgotten: 0,
+            evicted: 0,
         }
     }
 
@@ -95,7 +111,7 @@ impl Keys {
 
     fn hash(&self, key: &[u8]) -> u32 {
         // The upper half is as good as the lower.
-        fingerprint(key, self.secret) as u32
+        fingerprint(identity(key), self.secret) as u32
     }
 
     /// What stands in a slot.
@@ -129,6 +145,11 @@ impl Keys {
         self.forgotten
     }
 
+    /// Keys evicted so far.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
     /// The slots that [`Keys::scan`] and walks like it look at next, from slot `from` on; `None` after the last.
     pub(super) fn step(&self, from: usize) -> (core::ops::Range<usize>, Option<usize>) {
         let to = from.saturating_add(MAX_KEYS_A_STEP).min(self.slots.len());
@@ -138,38 +159,45 @@ impl Keys {
     /// Forgets cells that no window touches any more, and keys without cells and followers. True if some are left
     /// for another call.
     pub(super) fn expire(&mut self, now: UnixMs) -> bool {
-        let mut looked = 0;
-        while let Some(mut due) = self.expiry.first_entry().filter(|entry| *entry.key() <= now.0 / 1_000) {
-            let slots = due.get_mut();
-            let some = slots.split_off(slots.len().saturating_sub(MAX_KEYS_A_STEP - looked));
-            if slots.is_empty() {
-                due.remove();
-            }
-            looked += some.len();
-            for slot in some {
-                self.expire_slot(slot, now);
-            }
-            if looked >= MAX_KEYS_A_STEP {
-                return true;
-            }
+        for _ in 0..MAX_KEYS_A_STEP {
+            let Some((due, slot)) = self.expiry.first().copied().filter(|(due, _)| *due <= now.0 / 1_000)
+            else {
+                return false;
+            };
+            self.expiry.remove(&(due, slot));
+            self.expire_slot(slot, now);
         }
-        false
+        true
     }
 
-    /// The identifier's keys, whatever their windows.
+    /// The identifier's keys, whatever their windows, in the order of these.
     pub(super) fn of_identifier(
         &self,
         workspace: &[u8],
         namespace: &[u8],
         identifier: &[u8],
-    ) -> impl Iterator<Item = (Key, &KeyState)> {
-        let matching = move |shape: &&Shape| shape.workspace == workspace && shape.namespace == namespace;
-        self.shapes.iter().filter(matching).filter_map(move |shape| {
-            let Shape { duration_ms, epoch, resolution, .. } = *shape;
-            let parts = KeyParts { workspace, namespace, identifier, duration_ms, epoch, resolution };
-            let key = Key::new(&parts).ok()?;
-            self.get(&key).map(|state| (key, state))
-        })
+    ) -> Vec<(&Key, &KeyState)> {
+        let any = KeyParts {
+            workspace,
+            namespace,
+            identifier,
+            duration_ms: MIN_DURATION_MS,
+            epoch: 0,
+            resolution: 1,
+        };
+        let Ok(any) = Key::new(&any) else { return Vec::new() };
+        let mut found: Vec<_> = self.alike(any.as_bytes()).collect();
+        found.sort_unstable_by_key(|(key, _)| key.parts());
+        found
+    }
+
+    /// The keys that have the workspace, namespace and identifier of `key`.
+    fn alike(&self, key: &[u8]) -> impl Iterator<Item = (&Key, &KeyState)> {
+        let hash = self.hash(key);
+        let stored = self.index.iter_hash(spread(hash)).filter(move |entry| entry.hash == hash);
+        stored
+            .filter_map(|entry| self.at(entry.slot as usize))
+            .filter(move |(known, _)| identity(known.as_bytes()) == identity(key))
     }
 
     /// Whether a key may be made that no filter here has asked for: the last quarter of the room is for those.
@@ -178,22 +206,65 @@ impl Keys {
     }
 
     fn insert(&mut self, key: &[u8], hash: u32, sequence: u64, now: UnixMs) -> Result<usize, Refused> {
-        if self.index.len() >= self.max {
+        if self.alike(key).nth(MAX_KEYS_OF_IDENTIFIER - 1).is_some() {
             return Err(Refused::Full);
         }
         let key = Key::parse(key).map_err(|_| Refused::Key)?;
+        let namespace = fingerprint(namespace(key.as_bytes()), self.secret);
+        if self.index.len() >= self.max && !self.evict_for(namespace) {
+            return Err(Refused::Full);
+        }
         let state = KeyState::new(&key.parts());
-        self.note_shape(&key);
         let next = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
         let at = self.vacant.pop().unwrap_or(next);
-        self.expiry.entry(state.expires_s(sequence, now)).or_default().push(at);
+        let mark = Mark { due: state.expires_s(sequence, now), namespace };
+        self.expiry.insert((mark.due, at));
+        *self.namespaces.entry(namespace).or_default() += 1;
         let new = Some((key, state));
-        match self.slots.get_mut(at as usize) {
-            Some(slot) => *slot = new,
-            None => self.slots.push(new),
+        match (self.slots.get_mut(at as usize), self.marks.get_mut(at as usize)) {
+            (Some(slot), Some(known)) => (*slot, *known) = (new, mark),
+            _ => {
+                self.slots.push(new);
+                self.marks.push(mark);
+            }
         }
         self.index.insert_unique(spread(hash), Entry { hash, slot: at }, |entry| spread(entry.hash));
         Ok(at as usize)
+    }
+
+    /// Evicts a key for one of `newcomer`, a namespace; false if none of those that it looks at may leave. The next search goes
+    /// on behind them.
+    fn evict_for(&mut self, newcomer: u64) -> bool {
+        let is_new = usize::from(!self.namespaces.contains_key(&newcomer));
+        let share = self.max / (self.namespaces.len() + is_new).max(1);
+        let held = |namespace: u64| self.namespaces.get(&namespace).copied().unwrap_or(0);
+        let is_poor = held(newcomer) < share;
+        let slots = self.slots.len();
+        let looked_at = (0..EVICTION_LOOKS.min(slots)).map(|step| (self.hand + step) % slots.max(1));
+        let victim = looked_at
+            .filter_map(|at| {
+                let (_, state) = self.at(at)?;
+                let weight = state.weight()?;
+                let namespace = self.marks.get(at)?.namespace;
+                let is_rich = held(namespace) > share;
+                let may_leave = !weight.is_hot || (is_rich && is_poor && namespace != newcomer);
+                let several = weight.origins > 1;
+                let rank = (weight.is_hot, Reverse(is_rich), several, weight.utilisation, weight.touched);
+                may_leave.then_some((rank, at))
+            })
+            .min();
+        self.hand = (self.hand + EVICTION_LOOKS) % slots.max(1);
+        let Some((_, at)) = victim else { return false };
+        let Ok(at) = u32::try_from(at) else { return false };
+        if let Some(mark) = self.marks.get(at as usize) {
+            self.expiry.remove(&(mark.due, at));
+        }
+        let counted =
+            self.slots.get(at as usize).and_then(Option::as_ref).map_or(0, |(_, state)| state.counted());
+        self.forgotten = self.forgotten.saturating_add(counted as u64);
+        self.evicted = self.evicted.saturating_add(1);
+        self.vacate(at);
+        true
     }
 
     fn expire_slot(&mut self, at: u32, now: UnixMs) {
@@ -202,29 +273,96 @@ impl Keys {
         let (last, forgotten) = state.drop_old(now);
         self.forgotten = self.forgotten.saturating_add(forgotten as u64);
         if let Some(due) = last.map(|last| state.expires_s(last, now)) {
-            self.expiry.entry(due).or_default().push(at);
+            self.expiry.insert((due, at));
+            if let Some(mark) = self.marks.get_mut(at as usize) {
+                mark.due = due;
+            }
             return;
         }
-        if let Some((key, _)) = slot.take() {
-            let hash = spread(self.hash(key.as_bytes()));
-            if let Ok(entry) = self.index.find_entry(hash, |entry| entry.slot == at) {
-                entry.remove();
-            }
-            self.vacant.push(at);
-        }
+        self.vacate(at);
     }
 
-    fn note_shape(&mut self, key: &Key) {
-        if self.shapes.len() >= MAX_SHAPES {
-            return;
+    /// Takes the key out of a slot that does not stand in [`Keys::expiry`].
+    fn vacate(&mut self, at: u32) {
+        let Some((key, _)) = self.slots.get_mut(at as usize).and_then(Option::take) else { return };
+        let hash = spread(self.hash(key.as_bytes()));
+        if let Ok(entry) = self.index.find_entry(hash, |entry| entry.slot == at) {
+            entry.remove();
         }
-        let KeyParts { workspace, namespace, duration_ms, epoch, resolution, .. } = key.parts();
-        let (workspace, namespace) = (workspace.to_vec(), namespace.to_vec());
-        self.shapes.insert(Shape { workspace, namespace, duration_ms, epoch, resolution });
+        let namespace = self.marks.get(at as usize).map(|mark| mark.namespace).unwrap_or_default();
+        if let Some(keys) = self.namespaces.get_mut(&namespace) {
+            *keys = keys.saturating_sub(1);
+            if *keys == 0 {
+                self.namespaces.remove(&namespace);
+            }
+        }
+        self.vacant.push(at);
     }
+}
+
+/// The part of a key's bytes that names its workspace and namespace.
+fn namespace(key: &[u8]) -> &[u8] {
+    let length = |at: usize| key.get(at).map_or(0, |length| usize::from(*length).saturating_add(1));
+    let workspace = 1usize.saturating_add(length(1));
+    key.get(..workspace.saturating_add(length(workspace))).unwrap_or_default()
+}
+
+/// The part of a key's bytes that names its workspace, namespace and identifier.
+fn identity(key: &[u8]) -> &[u8] {
+    key.get(..key.len().saturating_sub(CUT_BYTES)).unwrap_or_default()
 }
 
 /// What the index wants: 64 bits, of which it uses the lowest and the highest.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    fn key(namespace: &str, identifier: &str, epoch: u32) -> Key {
+        let (namespace, identifier) = (namespace.as_bytes(), identifier.as_bytes());
+        let parts =
+            KeyParts { workspace: b"w", namespace, identifier, duration_ms: 60_000, epoch, resolution: 1 };
+        Key::new(&parts).unwrap()
+    }
+
+    fn insert(keys: &mut Keys, key: &Key) -> Result<(), Refused> {
+        keys.entry(key.as_bytes(), 1, UnixMs(60_000)).map(drop)
+    }
+
+    #[test]
+    fn an_identifier_is_found_after_any_number_of_epochs() {
+        let mut keys = Keys::new(20_000, (1, 2));
+        for epoch in 0..10_000 {
+            insert(&mut keys, &key("login", &format!("reset-{epoch}"), epoch)).unwrap();
+        }
+        for epoch in [9, 3] {
+            insert(&mut keys, &key("later", "alice", epoch)).unwrap();
+        }
+        insert(&mut keys, &key("later", "bob", 1)).unwrap();
+        let found = keys.of_identifier(b"w", b"later", b"alice");
+        let epochs: Vec<u32> = found.iter().map(|(key, _)| key.parts().epoch).collect();
+        assert_eq!(epochs, [3, 9]);
+        assert_eq!(keys.of_identifier(b"w", b"login", b"reset-9999").len(), 1);
+        assert!(keys.of_identifier(b"w", b"later", b"carol").is_empty());
+        assert_eq!(keys.namespaces.values().sum::<usize>(), keys.len());
+        // Forgotten with its cells.
+        while keys.expire(UnixMs(400_000)) {}
+        assert!(keys.of_identifier(b"w", b"later", b"alice").is_empty());
+    }
+
+    #[test]
+    fn windows_of_one_identifier_are_bounded() {
+        let mut keys = Keys::new(20_000, (1, 2));
+        let most = u32::try_from(MAX_KEYS_OF_IDENTIFIER).unwrap();
+        for epoch in 0..most {
+            insert(&mut keys, &key("n", "alice", epoch)).unwrap();
+        }
+        assert_eq!(insert(&mut keys, &key("n", "alice", most)), Err(Refused::Full));
+        assert_eq!(insert(&mut keys, &key("n", "alice", 7)), Ok(()), "one that is there");
+        assert_eq!(insert(&mut keys, &key("n", "bob", most)), Ok(()), "another identifier");
+    }
 }

@@ -11,7 +11,8 @@
 //!
 //! What peers may make it hold is bounded; the bounds multiply, as a key costs what its origins cost:
 //!
-//! - keys by [`RegionLimits::max_keys`], and by time: one that no window touches any more is forgotten;
+//! - keys by [`RegionLimits::max_keys`], beyond which those of low use are evicted, and by time: one that no window touches any
+//!   more is forgotten;
 //! - cells of a key by the plausible sequences, now ± [`MAX_WINDOW_SKEW`] windows;
 //! - components of a cell and followers of a key by `MAX_ORIGINS_A_KEY` each, however many origins come and go:
 //!   a further origin's counts and consults are refused, and it hears of the key only while that is hot;
@@ -40,7 +41,7 @@ pub mod top;
 mod work;
 
 use crate::key::{Key, KeyParts, OriginId};
-use crate::time::UnixMs;
+use crate::time::{MonoMs, UnixMs};
 use crate::window::{MAX_COUNT, Position};
 use crate::wire;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -62,10 +63,18 @@ const SILENT_MS: u64 = 3_600_000;
 /// How many windows a sequence may lie from the aggregator's own; more means that a clock is wrong.
 pub const MAX_WINDOW_SKEW: u64 = 2;
 
+/// Most that one node is taken to have used of one key in a second: a million requests, each with a cost of a million.
+pub const MOST_A_SECOND: u64 = 1 << 40;
+/// So many seconds are added to the time that a cell has lasted, as clocks differ.
+const CLOCKS_DIFFER_S: u64 = 60;
+/// Most nodes of one peer (an address) that are counted: one that invents nodes leaves the others at least this part of
+/// the slack that they had.
+pub const MAX_NODES_OF_PEER: usize = 64;
+
 /// Bounds of a [`Region`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionLimits {
-    /// Most keys held; further ones are refused and counted.
+    /// Most keys held; for a further one a key of low use is evicted. If there is none, it is refused and counted.
     pub max_keys: usize,
     /// Most origins at the same time; frames of further ones are refused. An origin is forgotten with its last stream,
     /// or after an hour without a frame: how many come and go, one after the other, is not bounded by this.
@@ -87,7 +96,7 @@ pub enum Refused {
     /// More than two windows away from now.
     #[error("sequence is more than two windows away from now")]
     Sequence,
-    /// A component beyond [`MAX_COUNT`].
+    /// A component beyond [`MAX_COUNT`], or beyond [`MOST_A_SECOND`] for as long as its cell lasts.
     #[error("implausible component")]
     Component,
     /// [`RegionLimits`] are reached, or as many origins as a key has room for have touched it.
@@ -131,6 +140,8 @@ pub struct RegionStats {
     pub windows_created: u64,
     /// Cells forgotten.
     pub windows_forgotten: u64,
+    /// Keys evicted, as there was no room for others.
+    pub keys_evicted: u64,
     /// Cells waiting to be raised in the regional store.
     pub pending_replays: usize,
     /// Cells waiting to be told to the region's other aggregators.
@@ -144,8 +155,11 @@ pub struct RegionStats {
 pub struct Region {
     max_origins: usize,
     keys: Keys,
-    /// When each origin was last heard.
-    origins: BTreeMap<OriginId, UnixMs>,
+    /// When each origin was last heard, by the clock that never steps: else a step would make all others dead for a moment, and
+    /// each would spend as if it were alone.
+    origins: BTreeMap<OriginId, MonoMs>,
+    /// Those that have reported something, and of which peer they are.
+    nodes: BTreeMap<OriginId, u64>,
     /// Origins that the region's other aggregators hear of.
     elsewhere: BTreeSet<OriginId>,
     subscribers: Subscribers,
@@ -163,6 +177,7 @@ impl Region {
             max_origins: limits.max_origins,
             keys: Keys::new(limits.max_keys, secret),
             origins: BTreeMap::new(),
+            nodes: BTreeMap::new(),
             elsewhere: BTreeSet::new(),
             subscribers: Subscribers::default(),
             work: Work::default(),
@@ -173,7 +188,11 @@ impl Region {
     }
 
     /// Notes that `origin` is alive. False if there are too many origins already.
-    pub fn heard(&mut self, origin: OriginId, now: UnixMs) -> bool {
+    pub fn heard(&mut self, origin: OriginId, now: MonoMs) -> bool {
+        if !self.origins.contains_key(&origin) && self.origins.len() >= self.max_origins {
+            self.origins.retain(|_, last| now.since(*last) < SILENT_MS);
+            self.nodes.retain(|origin, _| self.origins.contains_key(origin));
+        }
         if !self.origins.contains_key(&origin) && self.origins.len() >= self.max_origins {
             return false;
         }
@@ -182,22 +201,43 @@ impl Region {
         true
     }
 
+    /// Notes that `origin`, whose streams come from `peer`, has reported something: from now on it counts as a node, unless
+    /// [`MAX_NODES_OF_PEER`] of the same peer do. True if it did not before.
+    pub fn count_node(&mut self, origin: OriginId, peer: u64) -> bool {
+        if !self.origins.contains_key(&origin) || self.nodes.contains_key(&origin) {
+            return false;
+        }
+        let of_peer = self.nodes.values().filter(|of| **of == peer).count();
+        if of_peer < MAX_NODES_OF_PEER {
+            self.nodes.insert(origin, peer);
+        }
+        of_peer < MAX_NODES_OF_PEER
+    }
+
     /// Notes that the last stream of `origin` ended, so that it no longer counts as alive.
     pub fn gone(&mut self, origin: OriginId) {
         self.origins.remove(&origin);
+        self.nodes.remove(&origin);
         self.subscribers.remove(origin);
     }
 
-    /// Origins heard of within [`ORIGIN_ALIVE_MS`], here or by another aggregator of the region.
-    pub fn live_origins(&self, now: UnixMs) -> usize {
+    /// Nodes heard of within [`ORIGIN_ALIVE_MS`], here or by another aggregator of the region.
+    pub fn live_origins(&self, now: MonoMs) -> usize {
         let here = self.origins_here(now).count();
-        here + self.elsewhere.iter().filter(|origin| !self.origins.contains_key(*origin)).count()
+        here + self.elsewhere.iter().filter(|origin| !self.nodes.contains_key(*origin)).count()
     }
 
-    /// Origins heard of here within [`ORIGIN_ALIVE_MS`].
-    pub fn origins_here(&self, now: UnixMs) -> impl Iterator<Item = OriginId> + '_ {
-        let alive = move |last: &UnixMs| now.0.saturating_sub(last.0) <= ORIGIN_ALIVE_MS;
-        self.origins.iter().filter(move |(_, last)| alive(last)).map(|(origin, _)| *origin)
+    /// The same, as `origin` is told it: with itself, even if it has reported nothing yet.
+    pub fn live_origins_with(&self, origin: OriginId, now: MonoMs) -> usize {
+        let is_counted = self.nodes.contains_key(&origin) || self.elsewhere.contains(&origin);
+        self.live_origins(now) + usize::from(!is_counted)
+    }
+
+    /// Nodes heard of here within [`ORIGIN_ALIVE_MS`].
+    pub fn origins_here(&self, now: MonoMs) -> impl Iterator<Item = OriginId> + '_ {
+        let alive = move |last: &MonoMs| now.since(*last) <= ORIGIN_ALIVE_MS;
+        let alive = self.origins.iter().filter(move |(_, last)| alive(last)).map(|(origin, _)| *origin);
+        alive.filter(|origin| self.nodes.contains_key(origin))
     }
 
     /// Takes the origins that are alive anywhere in the region, in place of those named before.
@@ -205,10 +245,9 @@ impl Region {
         self.elsewhere = origins.iter().copied().take(self.max_origins).collect();
     }
 
-    /// Forgets cells that no window touches any more, and origins silent for an hour. True if it should be called
+    /// Forgets cells that no window touches any more. True if it should be called
     /// again soon, as there is more to forget than it takes on at once.
     pub fn tick(&mut self, now: UnixMs) -> bool {
-        self.origins.retain(|_, last| now.0.saturating_sub(last.0) < SILENT_MS);
         let cells = self.live_cells();
         self.work.sweep(&mut self.keys, usize::try_from(cells).unwrap_or(usize::MAX));
         self.keys.expire(now)
@@ -218,12 +257,13 @@ impl Region {
     pub fn explain(&self, workspace: &[u8], namespace: &[u8], identifier: &[u8]) -> Vec<Explained> {
         self.keys
             .of_identifier(workspace, namespace, identifier)
-            .map(|(key, state)| Explained { key, cells: state.cells().to_vec() })
+            .into_iter()
+            .map(|(key, state)| Explained { key: key.clone(), cells: state.cells().to_vec() })
             .collect()
     }
 
     /// Figures for metrics.
-    pub fn stats(&self, now: UnixMs) -> RegionStats {
+    pub fn stats(&self, now: MonoMs) -> RegionStats {
         RegionStats {
             keys: self.keys.len(),
             live_origins: self.live_origins(now),
@@ -231,6 +271,7 @@ impl Region {
             windows: self.live_cells(),
             windows_created: self.work.created,
             windows_forgotten: self.keys.forgotten(),
+            keys_evicted: self.keys.evicted(),
             pending_replays: self.pending_merges(),
             pending_shares: self.work.len(Errand::Share),
             pending_publications: self.work.len(Errand::Publish),
@@ -253,6 +294,19 @@ fn checked(key: &[u8], sequence: u64, component: u64, now: UnixMs) -> Result<Pos
         return Err(Refused::Component);
     }
     Ok(at)
+}
+
+/// The same of what one node says that it has used.
+fn checked_own(key: &[u8], sequence: u64, own: u64, now: UnixMs) -> Result<Position, Refused> {
+    let at = checked(key, sequence, own, now)?;
+    if own > most_by_now(sequence, at.cell_ms, now) { Err(Refused::Component) } else { Ok(at) }
+}
+
+/// Most that one node is taken to have used in a cell by now.
+fn most_by_now(sequence: u64, cell_ms: u64, now: UnixMs) -> u64 {
+    let lasted_ms = now.0.saturating_sub(sequence.saturating_mul(cell_ms)).min(cell_ms);
+    let seconds = (lasted_ms / 1_000).saturating_add(CLOCKS_DIFFER_S);
+    seconds.saturating_mul(MOST_A_SECOND).min(MAX_COUNT)
 }
 
 #[cfg(test)]

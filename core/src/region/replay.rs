@@ -9,7 +9,7 @@
 
 use super::cells::KeyState;
 use super::exchange::{BASE, Merge, Merged, Part, Proposal};
-use super::filters::{admits, answer, touch};
+use super::filters::{admits, answer, checked_proposal, touch};
 use super::subscribers::Subscribers;
 use super::work::{Errand, Spot};
 use super::{Refused, Region, checked};
@@ -143,7 +143,7 @@ impl Region {
         now: UnixMs,
     ) -> Result<Proposed, Refused> {
         let life = self.backing.life.unwrap_or_default();
-        let at = checked(&ask.key, ask.sequence, ask.own, now)?.seen_from(ask.sequence);
+        let at = checked_proposal(ask, now)?;
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
         // Also a count of 0 needs its place: without one, what is granted would be forgotten here.

@@ -8,6 +8,7 @@ use super::errors::{ConfigErrors, Errors, Path};
 use super::fields::Node;
 use super::json::{Json, quoted};
 use super::rule::Rule;
+use super::secret::SecretKey;
 use crate::exact::Strategy;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -42,6 +43,8 @@ pub struct Config {
     pub responses: Responses,
     /// `addresses` (default: none): clients that are let pass or denied by their address.
     pub addresses: Addresses,
+    /// `hash_key` (required by rules with `hash`): the key of the digests that stand for secret identifiers.
+    pub hash_key: Option<SecretKey>,
     /// `test_faults` (default false): lets requests break the filter on purpose, for tests. Not for production.
     pub test_faults: bool,
     /// `rules` (required): 1 to 64, in order. Without any the filter would silently limit nothing.
@@ -143,21 +146,30 @@ fn version_of(text: &[u8]) -> u64 {
 }
 
 fn read_config(node: Node<'_>, version: u64, errors: &mut Errors) -> Option<Config> {
-    let known = ["workspace", "aggregator", "table", "responses", "addresses", "test_faults", "rules"];
+    let known =
+        ["workspace", "aggregator", "table", "responses", "addresses", "hash_key", "test_faults", "rules"];
     let fields = node.object(&known, errors)?;
     let workspace = fields.or("workspace", "default".to_string(), errors, |n, e| n.name(e));
     let aggregator = fields.required("aggregator", "an object with cluster", errors, Aggregator::read);
     let table = fields.or("table", Table::default(), errors, Table::read);
     let responses = fields.or("responses", Responses::default(), errors, Responses::read);
     let addresses = fields.or("addresses", Addresses::default(), errors, Addresses::read);
+    let hash_key = fields.optional("hash_key", errors, SecretKey::read);
     let test_faults = fields.or("test_faults", false, errors, |n, e| n.boolean(e));
     let rules = fields.required("rules", "a list of 1 to 64 rules", errors, read_rules);
+    let hashed = rules.as_ref().and_then(|rules| rules.iter().position(|rule| rule.hash));
+    if let (Some(at), None) = (hashed, fields.get("hash_key")) {
+        let problem = format!("it is missing, and rules[{at}].hash needs it");
+        let expected = "16 to 1024 printable ASCII characters without spaces";
+        return errors.reject(&Path::Field(&Path::Root, "hash_key"), problem, expected);
+    }
     Some(Config {
         workspace: workspace?,
         aggregator: aggregator?,
         table: table?,
         responses: responses?,
         addresses: addresses?,
+        hash_key: hash_key?,
         test_faults: test_faults?,
         rules: rules?,
         version,

@@ -62,7 +62,7 @@ impl Pattern {
                 rest = tail;
                 match second {
                     b'*' => piece.push(b'*'),
-                    b'\\' | b'|' | b'-' => piece.extend_from_slice(&[b'\\', *second]),
+                    b'\\' | b'|' | b'-' | b'+' => piece.extend_from_slice(&[b'\\', *second]),
                     _ => return None,
                 }
             } else {
@@ -97,7 +97,8 @@ fn set_apart(text: &mut [u8]) {
             (true, b'|') => 0xff,
             (true, b'\\') => 0xfe,
             (true, b'-') => 0xfd,
-            (true, _) => 0xfc,
+            (true, b'+') => 0xfc,
+            (true, _) => 0xfb,
         };
     }
 }

@@ -56,15 +56,24 @@ impl Host {
 }
 
 /// The authority without user, port and trailing dot.
-fn host_of(authority: &[u8]) -> &[u8] {
+pub(super) fn host_of(authority: &[u8]) -> &[u8] {
+    host_and_port(authority).0
+}
+
+/// The host as [`host_of`] has it, and the port without leading zeros; an empty port where none is given.
+pub(super) fn host_and_port(authority: &[u8]) -> (&[u8], &[u8]) {
     let start = memchr::memrchr(b'@', authority).map_or(0, |at| at.saturating_add(1));
-    let host = authority.get(start..).unwrap_or_default();
-    if host.first() == Some(&b'[') {
-        let end = memchr::memchr(b']', host).map_or(host.len(), |at| at.saturating_add(1));
-        return host.get(..end).unwrap_or(host);
+    let authority = authority.get(start..).unwrap_or_default();
+    let end = match authority.first() {
+        Some(b'[') => memchr::memchr(b']', authority).map(|at| at.saturating_add(1)),
+        _ => memchr::memchr(b':', authority),
+    };
+    let (host, rest) = authority.split_at_checked(end.unwrap_or(authority.len())).unwrap_or((authority, &[]));
+    let mut port = rest.strip_prefix(b":").unwrap_or_default();
+    while let [b'0', tail @ ..] = port {
+        port = tail;
     }
-    let host = host.split(|byte| *byte == b':').next().unwrap_or_default();
-    host.strip_suffix(b".").unwrap_or(host)
+    (host.strip_suffix(b".").unwrap_or(host), port)
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use super::fields::{Fields, Node, is_token_byte};
 use super::host::Host;
 use super::path;
 use super::request::{Lines, Request, joined_header};
-use super::text::Text;
+use super::segments::Segments;
+use super::text::{TEXT_BYTES_MAX, Text};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString;
@@ -19,13 +20,13 @@ const HEADERS_MAX: usize = 16;
 const HOSTS_MAX: usize = 64;
 
 /// The condition kinds on a path, and on a header.
-const PATH_KINDS: [&str; 3] = ["exact", "prefix", "regex"];
+const PATH_KINDS: [&str; 4] = ["segments", "exact", "prefix", "regex"];
 const HEADER_KINDS: [&str; 6] = ["exact", "prefix", "suffix", "contains", "regex", "present"];
 
 /// `match`: all of its conditions must hold; without any, every request fits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conditions {
-    path: Option<Text>,
+    path: Option<PathCondition>,
     methods: Vec<Box<[u8]>>,
     headers: Vec<HeaderCondition>,
     hosts: Vec<Host>,
@@ -34,7 +35,7 @@ pub(super) struct Conditions {
 impl Conditions {
     pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Conditions> {
         let fields = node.object(&["path", "methods", "headers", "host"], errors)?;
-        let path = fields.optional("path", errors, read_path);
+        let path = fields.optional("path", errors, PathCondition::read);
         let methods = fields.or("methods", Vec::new(), errors, |node, errors| {
             node.one_or_list(1..=METHODS_MAX, "methods", errors, read_method)
         });
@@ -47,6 +48,12 @@ impl Conditions {
         Some(Conditions { path: path?, methods: methods?, headers: headers?, hosts: hosts? })
     }
 
+    /// Whether every request fits.
+    pub fn is_empty(&self) -> bool {
+        let Conditions { path, methods, headers, hosts } = self;
+        path.is_none() && methods.is_empty() && headers.is_empty() && hosts.is_empty()
+    }
+
     /// Whether the rule is for this request; the cheap conditions first.
     pub fn matches<R: Request + ?Sized>(
         &self,
@@ -56,7 +63,7 @@ impl Conditions {
     ) -> bool {
         self.method_matches(request, buffer)
             && self.host_matches(request, buffer)
-            && self.path.as_ref().is_none_or(|text| text.matches(path.of(request, buffer)))
+            && self.path.as_ref().is_none_or(|condition| condition.matches(path.of(request, buffer)))
             && self.headers.iter().all(|header| header.matches(request, buffer))
     }
 
@@ -147,15 +154,57 @@ impl HeaderTest {
     }
 }
 
-fn read_path(node: Node<'_>, errors: &mut Errors) -> Option<Text> {
-    let fields = node.object(&PATH_KINDS, errors)?;
-    let kind = fields.exactly_one(&PATH_KINDS, errors)?;
-    let node = fields.get(kind)?;
-    let text = Text::read(kind, node, errors)?;
-    match &text {
-        Text::Exact(path) if **path == *b"*" => Some(text),
-        Text::Exact(path) | Text::Prefix(path) => check_path(path, kind, node, errors).then_some(text),
-        _ => Some(text),
+/// The condition on the normalised path.
+#[derive(Clone, Debug)]
+struct PathCondition {
+    test: PathTest,
+    /// ASCII letters are compared without their case.
+    ignore_case: bool,
+}
+
+#[derive(Clone, Debug)]
+enum PathTest {
+    Segments(Segments),
+    Text(Text),
+}
+
+impl PathCondition {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<PathCondition> {
+        let fields = node.object(&["segments", "exact", "prefix", "regex", "ignore_case"], errors)?;
+        let kind = fields.exactly_one(&PATH_KINDS, errors)?;
+        let ignore_case = fields.or("ignore_case", false, errors, |node, errors| node.boolean(errors));
+        if let Some(node) = fields.get("ignore_case").filter(|_| kind == "regex") {
+            return node.reject(errors, "is of no use beside a regular expression", "(?i) at its beginning");
+        }
+        let test = PathTest::read(kind, fields.get(kind)?, errors);
+        Some(PathCondition { test: test?, ignore_case: ignore_case? })
+    }
+
+    fn matches(&self, path: &[u8]) -> bool {
+        match &self.test {
+            PathTest::Segments(segments) => segments.matches(path, self.ignore_case),
+            PathTest::Text(Text::Exact(text)) if self.ignore_case => text.eq_ignore_ascii_case(path),
+            PathTest::Text(Text::Prefix(text)) if self.ignore_case => {
+                path.get(..text.len()).is_some_and(|start| text.eq_ignore_ascii_case(start))
+            }
+            PathTest::Text(text) => text.matches(path),
+        }
+    }
+}
+
+impl PathTest {
+    fn read(kind: &str, node: Node<'_>, errors: &mut Errors) -> Option<PathTest> {
+        if kind == "segments" {
+            let text = node.text(TEXT_BYTES_MAX, errors)?;
+            return Segments::read(text, node, errors).map(PathTest::Segments);
+        }
+        let text = Text::read(kind, node, errors)?;
+        let sound = match &text {
+            Text::Exact(path) if **path == *b"*" => true,
+            Text::Exact(path) | Text::Prefix(path) => check_path(path, kind, node, errors),
+            _ => true,
+        };
+        sound.then_some(PathTest::Text(text))
     }
 }
 
@@ -222,6 +271,12 @@ mod tests {
             (r#"{"path": {"regex": "/v[0-9]+/.*"}}"#, "/x/../v12/y?z", true),
             (r#"{"path": {"regex": "/v[0-9]+"}}"#, "/v12/y", false),
             (r#"{"path": {"exact": "*"}}"#, "*", true),
+            (r#"{"path": {"segments": "/admin"}}"#, "/Admin/", false),
+            (r#"{"path": {"segments": "/admin", "ignore_case": true}}"#, "/aDMIN;x/%20./?y", true),
+            (r#"{"path": {"exact": "/admin", "ignore_case": true}}"#, "/ADMIN", true),
+            (r#"{"path": {"exact": "/admin", "ignore_case": true}}"#, "/ADMIN/", false),
+            (r#"{"path": {"prefix": "/admin/", "ignore_case": true}}"#, "/Admin/x", true),
+            (r#"{"path": {"prefix": "/admin/", "ignore_case": true}}"#, "/Adm", false),
         ] {
             check(json, TestRequest::get(path), expected);
         }

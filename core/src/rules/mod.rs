@@ -4,7 +4,7 @@
 //! JSON text ─ json ─ fields ─┬─ config: workspace, aggregator, table, responses
 //!                            ├─ addresses: networks that are let pass or denied
 //!                            └─ rule ─┬─ matcher: path, methods, headers, host
-//!                                     ├─ identifier: parts of the request
+//!                                     ├─ identifier: parts of the request (secret: those that are hashed)
 //!                                     ├─ strategy: how the limit is held
 //!                                     ├─ overrides: identifiers with another limit
 //!                                     ├─ cost
@@ -39,6 +39,8 @@ mod query;
 mod request;
 mod resolve;
 mod response_cost;
+mod secret;
+mod segments;
 mod strategy;
 mod text;
 
@@ -63,4 +65,5 @@ pub use overrides::Override;
 pub use request::{Lines, Request};
 pub use resolve::{Action, Check, Checks, Live, Scratch};
 pub use response_cost::ResponseCost;
-pub use rule::{FirstRequest, Missing, OnConsultFailure, Rule};
+pub use rule::{Ambiguous, FirstRequest, Missing, OnConsultFailure, Rule};
+pub use secret::SecretKey;

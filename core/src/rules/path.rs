@@ -1,8 +1,9 @@
 //! The normalised path, so that `/api/../admin`, `//admin` and `/%61dmin` cannot slip past a rule for `/admin`.
 //!
-//! Without query and fragment; percent-encoded unreserved characters decoded, other escapes with capital hex
-//! digits; `\` read as `/`, as Envoy does; repeated slashes merged; dot segments removed. An escaped slash
-//! (`%2F`) stays escaped: whether it separates is the upstream's to say. Time is linear in the path.
+//! Without query and fragment; escapes decoded, except those of `/ \ ; % ? #` and of control characters, which get capital
+//! hex digits; path parameters (`;` and what follows it in a segment) removed; `\` read as `/`, as Envoy does; repeated
+//! slashes merged; dot segments removed. An escaped slash (`%2F`) stays escaped: whether it separates is the upstream's to
+//! say. Time is linear in the path.
 
 use alloc::vec::Vec;
 
@@ -28,6 +29,11 @@ pub(super) fn normalise(target: &[u8], out: &mut Vec<u8>) {
                 if out.last() != Some(&b'/') {
                     out.push(b'/');
                 }
+            }
+            Unit::Byte(b';') => {
+                let end = memchr::memchr2(b'/', b'\\', tail).unwrap_or(tail.len());
+                rest = tail.get(end..).unwrap_or_default();
+                continue;
             }
             Unit::Byte(byte) => out.push(byte),
             Unit::Escape(high, low) => out.extend_from_slice(&[b'%', high, low]),
@@ -60,9 +66,10 @@ fn next_unit(rest: &[u8]) -> Option<(Unit, &[u8])> {
         && let Some(byte) = hex_byte(*high, *low)
     {
         let unit = match byte {
-            b'-' | b'.' | b'_' | b'~' => Unit::Byte(byte),
-            byte if byte.is_ascii_alphanumeric() => Unit::Byte(byte),
-            _ => Unit::Escape(high.to_ascii_uppercase(), low.to_ascii_uppercase()),
+            b'/' | b'\\' | b';' | b'%' | b'?' | b'#' | 0..=8 | 10..=31 | 127 => {
+                Unit::Escape(high.to_ascii_uppercase(), low.to_ascii_uppercase())
+            }
+            byte => Unit::Byte(byte),
         };
         return Some((unit, tail));
     }
@@ -140,6 +147,16 @@ mod tests {
             ("admin", "/admin"),
             ("../admin", "/admin"),
             ("/caf\u{e9}", "/caf\u{e9}"),
+            ("/caf%c3%A9", "/caf\u{e9}"),
+            ("/a%20b%09%3a%40%2B", "/a b\t:@+"),
+            ("/%00%7f%3b%5c%3F%23", "/%00%7F%3B%5C%3F%23"),
+            ("/admin;a=b", "/admin"),
+            ("/admin;a=b;c/x;/y", "/admin/x/y"),
+            ("/x/..;a=b/admin", "/admin"),
+            ("/x/..;\\admin", "/admin"),
+            ("/x/.;/admin;", "/x/admin"),
+            ("/;x", "/"),
+            (";x", "/"),
         ] {
             check(target.as_bytes(), expected.as_bytes());
         }

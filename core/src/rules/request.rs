@@ -33,7 +33,21 @@ pub trait Request {
     fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool;
 }
 
-/// The header's value, its lines joined by `,` as RFC 9110 has it (and as Envoy's own matchers do).
+/// The value without the spaces and tabs around it. Envoy removes them from headers of HTTP/1 only; an upstream removes them
+/// from all.
+#[inline]
+pub(super) fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// The header's value, its lines joined by `,` as RFC 9110 has it (and as Envoy's own matchers do), each without the blanks
+/// around it.
 pub(super) fn joined_header<'a, R: Request + ?Sized>(
     request: &'a R,
     name: &[u8],
@@ -41,7 +55,7 @@ pub(super) fn joined_header<'a, R: Request + ?Sized>(
 ) -> Option<&'a [u8]> {
     match request.header(name) {
         Lines::None => None,
-        Lines::One(value) => Some(value),
+        Lines::One(value) => Some(trim(value)),
         Lines::Many => {
             buffer.clear();
             let mut first = true;
@@ -50,7 +64,7 @@ pub(super) fn joined_header<'a, R: Request + ?Sized>(
                     buffer.push(b',');
                 }
                 first = false;
-                buffer.extend_from_slice(line);
+                buffer.extend_from_slice(trim(line));
             });
             Some(buffer)
         }

@@ -9,10 +9,11 @@
 use super::addresses::Listed;
 use super::config::Config;
 use super::glob;
-use super::identifier::{Sources, canonical_identifier, write_raw};
+use super::identifier::{self, Sources, canonical_identifier, write_raw};
 use super::overrides::Override;
 use super::request::Request;
-use super::rule::{Missing, Rule};
+use super::rule::{Ambiguous, Missing, Rule};
+use super::secret::SecretKey;
 use crate::control::{self, Banned, Controls, Found, Subject, credited};
 use crate::exact::{MAX_LOG_LIMIT, Strategy};
 use crate::time::UnixMs;
@@ -48,6 +49,8 @@ pub enum Action {
     Exempt,
     /// Deny it, and count nothing: a part of the identifier is missing.
     DenyMissing,
+    /// Deny it, and count nothing: a part of the identifier has several values.
+    DenyAmbiguous,
     /// Deny it, and count nothing: somebody said so.
     Ban(Banned),
 }
@@ -65,7 +68,10 @@ pub struct Live<'a> {
 #[derive(Debug, Default)]
 pub struct Scratch {
     sources: Sources,
+    /// What overrides are matched against.
     raw: Vec<u8>,
+    /// What stands for it beyond the filter, where the rule hashes identifiers.
+    hashed: Vec<u8>,
     identifiers: Vec<u8>,
     globs: glob::Scratch,
     live: control::Scratch,
@@ -112,10 +118,11 @@ impl Config {
             now: live.now,
             workspace: &self.workspace,
         };
+        let hash_key = self.hash_key.as_ref();
         let address_is_denied = scratch.is_denied(self, request, &said);
         if !address_is_denied {
             for (rule_index, rule) in self.rules.iter().enumerate() {
-                scratch.apply(rule_index, rule, request, &said);
+                scratch.apply(rule_index, rule, hash_key, request, &said);
             }
         }
         let (identifiers, found) = (scratch.identifiers.as_slice(), scratch.found.iter());
@@ -161,22 +168,39 @@ impl Scratch {
         }
     }
 
-    fn apply<R: Request + ?Sized>(&mut self, rule_index: usize, rule: &Rule, request: &R, said: &Said<'_>) {
+    fn apply<R: Request + ?Sized>(
+        &mut self,
+        rule_index: usize,
+        rule: &Rule,
+        hash_key: Option<&SecretKey>,
+        request: &R,
+        said: &Said<'_>,
+    ) {
         let Sources { path, buffer, .. } = &mut self.sources;
         if !rule.conditions.matches(request, path, buffer) {
             return;
         }
-        let complete = write_raw(&rule.parts, request, &mut self.sources, &mut self.raw);
-        if !complete && rule.missing == Missing::Skip {
+        let written = write_raw(&rule.parts, request, &mut self.sources, &mut self.raw);
+        if written.found == identifier::Found::Missing && rule.missing == Missing::Skip {
             return;
         }
         let start = self.identifiers.len();
-        canonical_identifier(&self.raw, &mut self.identifiers);
+        self.hashed.clear();
+        match hash_key.filter(|_| rule.hash && written.has_value) {
+            Some(key) => {
+                key.write(&self.raw, &mut self.hashed);
+                self.identifiers.extend_from_slice(&self.hashed);
+            }
+            None => canonical_identifier(&self.raw, &mut self.identifiers),
+        }
         let action = match self.said_of(rule, start, said) {
             Found { ban: Some(banned), .. } => Action::Ban(banned),
             Found { exempt: true, .. } => Action::Exempt,
-            _ if !complete && rule.missing == Missing::Deny => Action::DenyMissing,
-            found => self.limit(rule, request, &found),
+            found => match written.found {
+                identifier::Found::Missing if rule.missing == Missing::Deny => Action::DenyMissing,
+                identifier::Found::Ambiguous if rule.ambiguous == Ambiguous::Deny => Action::DenyAmbiguous,
+                _ => self.limit(rule, request, &found),
+            },
         };
         self.found.push(Applied { rule_index, identifier_end: self.identifiers.len(), action });
     }
@@ -190,7 +214,7 @@ impl Scratch {
         let subject = Subject {
             workspace: said.workspace,
             namespace: &rule.namespace,
-            raw: &self.raw,
+            raw: if self.hashed.is_empty() { &self.raw } else { &self.hashed },
             canonical: self.identifiers.get(start..).unwrap_or_default(),
             window_ms: rule.duration_ms,
             address,

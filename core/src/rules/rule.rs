@@ -7,12 +7,13 @@ use super::ban::Ban;
 use super::cost::Cost;
 use super::errors::Errors;
 use super::fields::Node;
-use super::identifier::Part;
+use super::identifier::{Part, optional_parts};
 use super::matcher::Conditions;
 use super::overrides::Overrides;
 use super::strategy::{Held, Kind};
 use crate::exact::Strategy;
 use crate::key::{CEILING_RESOLUTION, MAX_TEXT_BYTES};
+use alloc::format;
 use alloc::string::String;
 
 /// One of `rules`, in force for each request that its `match` fits.
@@ -39,14 +40,21 @@ pub struct Rule {
     /// `{header, cap, default}` by a header of at least 1 (default 1 without it) and at most the cap, or by a header of the
     /// response (see [`ResponseCost`](super::ResponseCost); a window's only, without a ceiling).
     pub cost: Cost,
+    /// `hash` (default false): identifiers are secrets. Only a keyed digest of them leaves the filter; overrides are matched
+    /// against the text itself.
+    pub hash: bool,
     /// `missing` (default `shared`): what happens when a part of the identifier is missing.
     pub missing: Missing,
+    /// `ambiguous` (default `shared`, or `deny` where `missing` is `deny`): what happens when a part of the identifier has several
+    /// values.
+    pub ambiguous: Ambiguous,
     /// `shadow` (default false): the rule decides, counts and reports, but never denies.
     pub shadow: bool,
     /// `consult_timeout` (default `"50ms"`, `"100ms"` for a log or a ledger): `"1ms"` to `"1s"`, up to `"10s"` for a log
     /// or a ledger, or whole milliseconds; here in milliseconds.
     pub consult_timeout_ms: u64,
-    /// `on_consult_failure` (default `allow`): what a request gets that had to ask and got no answer.
+    /// `on_consult_failure` (default `allow`, `deny` for a log or a ledger): what a request gets that had to ask and got
+    /// no answer.
     pub on_consult_failure: OnConsultFailure,
     /// `first_request` (default `consult`; a window's only): what a key gets that this Envoy has not seen.
     pub first_request: FirstRequest,
@@ -73,11 +81,21 @@ pub enum Missing {
     Deny,
 }
 
-/// What happens to a request whose consult failed or came too late.
+/// What happens to a request that has several values for a part of the identifier, of which an upstream may take any. It is
+/// never let pass uncounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ambiguous {
+    /// `shared`: all such requests are counted together, apart from those that lack the part.
+    #[default]
+    Shared,
+    /// `deny`: they are denied.
+    Deny,
+}
+
+/// What happens to a request whose consult failed or came too late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnConsultFailure {
     /// `allow`: the view that this Envoy has decides; it has none of a log or a ledger, so those let pass.
-    #[default]
     Allow,
     /// `deny`: it is denied.
     Deny,
@@ -93,11 +111,12 @@ pub enum FirstRequest {
     Trust,
 }
 
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 19] = [
     "name",
     "match",
     "namespace",
     "identifier",
+    "hash",
     "strategy",
     "zone",
     "limit",
@@ -106,6 +125,7 @@ const FIELDS: [&str; 17] = [
     "cost",
     "overrides",
     "missing",
+    "ambiguous",
     "shadow",
     "consult_timeout",
     "on_consult_failure",
@@ -124,6 +144,18 @@ impl Rule {
         self.overrides.count
     }
 
+    /// What a client can leave out so that this rule does not apply to it: kind and name of a part.
+    pub fn left_out(&self) -> Option<(&'static str, &[u8])> {
+        optional_parts(&self.parts).next().filter(|_| self.missing == Missing::Skip)
+    }
+
+    /// Whether this rule certainly limits every request that the other one is for.
+    pub fn covers(&self, other: &Rule) -> bool {
+        // Conditions hold compiled expressions, which can only be compared as they are written.
+        let alike = || format!("{:?}", self.conditions) == format!("{:?}", other.conditions);
+        !self.shadow && self.left_out().is_none() && (self.conditions.is_empty() || alike())
+    }
+
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Rule> {
         let fields = node.object(&FIELDS, errors)?;
         let name = fields.required("name", "a name for headers, metrics and logs", errors, |n, e| n.name(e));
@@ -135,6 +167,7 @@ impl Rule {
             errors,
             Part::read_all,
         );
+        let hash = fields.or("hash", false, errors, |n, e| n.boolean(e));
         let kind = fields.or("strategy", Kind::default(), errors, Kind::read);
         // What follows a strategy that cannot be read is read as the usual one's.
         let of = kind.unwrap_or_default();
@@ -145,10 +178,11 @@ impl Rule {
         let overrides =
             fields.or("overrides", Overrides::default(), errors, |n, e| Overrides::read(n, of, e));
         let missing = fields.or("missing", Missing::default(), errors, Missing::read);
+        let ambiguous = fields.optional("ambiguous", errors, Ambiguous::read);
         let shadow = fields.or("shadow", false, errors, |n, e| n.boolean(e));
         let consult_timeout_ms = of.read_timeout(&fields, errors);
-        let on_consult_failure =
-            fields.or("on_consult_failure", OnConsultFailure::default(), errors, OnConsultFailure::read);
+        let on_failure = OnConsultFailure::default_of(of);
+        let on_consult_failure = fields.or("on_consult_failure", on_failure, errors, OnConsultFailure::read);
         let first_request = fields.or("first_request", FirstRequest::default(), errors, FirstRequest::read);
         let ban = fields.optional("ban", errors, Ban::read);
         let others = of.check_others(&fields, errors);
@@ -168,7 +202,12 @@ impl Rule {
             duration_ms,
             ceiling: ceiling?,
             cost: cost?,
+            hash: hash?,
             missing: missing?,
+            ambiguous: ambiguous?.unwrap_or(match missing? {
+                Missing::Deny => Ambiguous::Deny,
+                Missing::Shared | Missing::Skip => Ambiguous::Shared,
+            }),
             shadow: shadow?,
             consult_timeout_ms: consult_timeout_ms?,
             on_consult_failure: on_consult_failure?,
@@ -187,7 +226,22 @@ impl Missing {
     }
 }
 
+impl Ambiguous {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<Ambiguous> {
+        node.word(&[("shared", Ambiguous::Shared), ("deny", Ambiguous::Deny)], errors)
+    }
+}
+
 impl OnConsultFailure {
+    /// An Envoy has no count of a log or a ledger to decide by, and a limit that is worth a round trip must not pass for
+    /// want of an answer.
+    fn default_of(kind: Kind) -> OnConsultFailure {
+        match kind {
+            Kind::Window => OnConsultFailure::Allow,
+            Kind::Log | Kind::Ledger => OnConsultFailure::Deny,
+        }
+    }
+
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<OnConsultFailure> {
         node.word(&[("allow", OnConsultFailure::Allow), ("deny", OnConsultFailure::Deny)], errors)
     }

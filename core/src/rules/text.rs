@@ -11,7 +11,7 @@ use alloc::string::ToString;
 use regex::bytes::{Regex, RegexBuilder};
 
 /// The longest text that a condition compares with.
-const TEXT_BYTES_MAX: usize = 4_096;
+pub(super) const TEXT_BYTES_MAX: usize = 4_096;
 
 /// Compiled size of one regular expression, and of its lazily built automaton: room for large alternations, while
 /// sixty-four rules of them still fit a VM.

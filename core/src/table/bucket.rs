@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bucket:  layout u8 · entries u8 · evicted_through u64 · entry…
-//! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 14 × u64 · key · older cell… · reservation…
+//! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 15 × u64 · key · older cell… · reservation…
 //! flags:   current unbased · previous unbased · unstored · 0 · older cells u4
 //! older:   unbased u8 · 4 × u64
 //! ```
@@ -12,13 +12,13 @@
 //! Leaves to others: loading and storing the bytes (`Shared`), what the fields mean (`entry`).
 
 use super::entry::{Cell, Entry, MAX_OLDER, Reservation, ReservationKind, Tag};
-use crate::time::{MonoMs, UnixMs};
+use crate::time::{MonoMs, Now};
 use crate::window::Position;
 use alloc::vec::Vec;
 
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
 const HEADER: usize = 10;
-const FIXED: usize = 6 + 14 * 8;
+const FIXED: usize = 6 + 15 * 8;
 const RESERVATION: usize = 4 * 8;
 const CURRENT_UNBASED: u8 = 1;
 const PREVIOUS_UNBASED: u8 = 2;
@@ -102,9 +102,10 @@ impl Bucket {
         self.len() == 0
     }
 
-    /// End of the last cell that an evicted entry may have had a count in.
-    pub fn evicted_through(&self) -> UnixMs {
-        UnixMs(word(&self.bytes, 2))
+    /// End of the last cell that an evicted entry may have had a count in, as [`Now::mono_of`] has it: by a Unix time, a clock
+    /// that was far ahead would leave all later entries without a base.
+    pub fn evicted_through(&self) -> MonoMs {
+        MonoMs(word(&self.bytes, 2))
     }
 
     /// The entry of `key`.
@@ -152,7 +153,8 @@ impl Bucket {
         self.write(found.at, length, entry, key);
     }
 
-    /// Makes room for one entry below `most`: the least used entry leaves, but none that `may_leave` holds back.
+    /// Makes room for one entry below `most`: the least used entry leaves, but none that `may_leave` holds back. Entries that
+    /// the region has refused to store leave last.
     /// Cells that no window touches any more hold nobody back, unless requests are open on them. Returns how many left.
     pub fn make_room(
         &mut self,
@@ -167,11 +169,10 @@ impl Bucket {
                 .entries()
                 .filter_map(|(key, found)| {
                     let now = at(key);
-                    let past = now.sequence.saturating_sub(found.entry.sequence) > found.entry.before();
-                    let over = past && !found.entry.is_open(mono);
+                    let over = found.entry.is_over(&now, mono) && !found.entry.is_open(mono);
                     (over || may_leave(&found.entry)).then(|| {
-                        let rank =
-                            if over { (0, MonoMs(0)) } else { (found.entry.hits, found.entry.charged) };
+                        let Entry { unstored, hits, charged, .. } = found.entry;
+                        let rank = if over { (false, 0, MonoMs(0)) } else { (unstored, hits, charged) };
                         (rank, found, now, over)
                     })
                 })
@@ -179,7 +180,8 @@ impl Bucket {
             let (_, found, now, over) = victim.ok_or(NoRoom)?;
             self.remove(&found);
             if !over {
-                self.forget_through(now.seen_from(found.entry.sequence).end());
+                let end = now.seen_from(found.entry.sequence).end();
+                self.forget_through(Now { unix: now.unix(), mono }.mono_of(end));
                 self.age();
                 left.evicted += 1;
             } else {
@@ -190,7 +192,7 @@ impl Bucket {
     }
 
     /// Notes that something about cells up to `end` has been left out; false if that was noted before.
-    pub fn forget_through(&mut self, end: UnixMs) -> bool {
+    pub fn forget_through(&mut self, end: MonoMs) -> bool {
         let news = end > self.evicted_through();
         if news {
             self.set_evicted_through(end);
@@ -221,7 +223,7 @@ impl Bucket {
         }
     }
 
-    fn set_evicted_through(&mut self, through: UnixMs) {
+    fn set_evicted_through(&mut self, through: MonoMs) {
         set_word(&mut self.bytes, 2, through.0);
     }
 
@@ -273,6 +275,7 @@ impl Bucket {
             sequence: field(5),
             current: cell(6, CURRENT_UNBASED),
             previous: cell(10, PREVIOUS_UNBASED),
+            clock: field(14).checked_sub(1),
             older: (0..older).map(older_cell).collect(),
             reservations: (0..usize::from(byte(3))).map(reservation).collect(),
         }
@@ -308,6 +311,7 @@ impl Bucket {
             previous.region_others,
             previous.global_others,
             previous.confirmed,
+            entry.clock.map_or(0, |clock| clock.saturating_add(1)),
         ];
         for (byte, value) in out.iter_mut().zip(head) {
             *byte = value;

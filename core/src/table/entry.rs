@@ -5,7 +5,7 @@
 //!
 //! Leaves to others: its place among the bytes of a bucket (`bucket`), decisions (`limiter`).
 
-use crate::time::MonoMs;
+use crate::time::{MonoMs, UnixMs};
 use crate::window::{Counts, MAX_CELLS, MAX_COUNT, Position, Used};
 use crate::wire;
 use alloc::vec::Vec;
@@ -19,6 +19,10 @@ pub const MAX_LEASES: usize = 8;
 pub const MAX_OPEN: usize = 32;
 /// A sequence more than so many windows ahead of now is no small step of the clock any more.
 const MAX_AHEAD: u64 = 2;
+/// A clock may step ahead by one part in this many of a cell, and by [`TOLERATED_MS`] at most, before the entry numbers its
+/// cells anew: offsets are measured to a few milliseconds.
+const TOLERATED_PART: u64 = 8;
+const TOLERATED_MS: u64 = 1_000;
 /// Most cells of an entry beside the current one and the one before.
 pub const MAX_OLDER: usize = MAX_CELLS - 2;
 
@@ -88,10 +92,12 @@ pub struct Entry {
     pub viewed: MonoMs,
     /// How much used it is, for eviction.
     pub hits: u8,
-    /// The region has refused to store it, so it must not be forgotten here while its cells count.
+    /// The region has refused to store it: it leaves last, and stays while it is past half its limit.
     pub unstored: bool,
     /// Sequence of `current`.
     pub sequence: u64,
+    /// Unix time minus monotonic time in milliseconds by the clock that numbers the cells; `None` until it was used.
+    pub clock: Option<u64>,
     /// The newest cell.
     pub current: Cell,
     /// The one before.
@@ -131,30 +137,12 @@ impl Entry {
 
     /// Brings the cells to `at`, and turns reservations of the dead into spent. Returns the moment as the entry's
     /// current cell sees it: its start, where the clock went back a little.
+    ///
+    /// Counts age by the monotonic clock alone, however the clock of `at` steps.
     pub fn advance(&mut self, at: &Position, now: MonoMs) -> Position {
         self.reap(now);
-        let ahead = self.sequence.saturating_sub(at.sequence);
-        if ahead > MAX_AHEAD.saturating_mul(self.before()) {
-            self.set_back(at.sequence);
-        }
-        match at.sequence.saturating_sub(self.sequence) {
-            0 => {}
-            cells if cells <= self.before() => {
-                for _ in 0..cells {
-                    self.roll();
-                }
-                self.sequence = at.sequence;
-            }
-            _ => {
-                self.previous = Cell::default();
-                self.current = Cell::default();
-                self.older.fill(Cell::default());
-                self.unstored = false;
-                self.sequence = at.sequence;
-                // The region has forgotten by now that this process follows the key.
-                self.viewed = MonoMs(0);
-            }
-        }
+        self.follow_clock(at, now);
+        self.roll_to(at.sequence);
         let seen = at.seen_from(self.sequence);
         if !self.reservations.is_empty() {
             self.carry_open(&seen, now);
@@ -162,6 +150,18 @@ impl Entry {
             self.reservations.retain(|reservation| reservation.sequence >= oldest);
         }
         seen
+    }
+
+    /// Whether no window touches its cells any more, by the clock that numbers them.
+    pub fn is_over(&self, at: &Position, now: MonoMs) -> bool {
+        let expected = self.clock.map(|clock| Position::at(UnixMs(now.0.saturating_add(clock)), at.cell_ms));
+        expected.unwrap_or(*at).sequence.saturating_sub(self.sequence) > self.before()
+    }
+
+    /// Whether more than half of its limit is used in its cells.
+    pub fn is_hot(&self) -> bool {
+        let used = self.cells().fold(0u64, |sum, (_, cell)| sum.saturating_add(cell.used()));
+        used > self.limit / 2
     }
 
     /// What counts as used, reservations aside.
@@ -304,6 +304,17 @@ impl Entry {
         }
     }
 
+    /// The region may have lost what it held, and is told what is spent: what it granted beyond that it need not hold.
+    pub fn drop_grants(&mut self) {
+        let cells = [&mut self.current, &mut self.previous].into_iter().chain(&mut self.older);
+        cells.filter(|cell| cell.holds_grant()).for_each(|cell| cell.confirmed = cell.own);
+    }
+
+    /// Whether the region was known to hold more of a cell than is spent.
+    pub fn holds_grants(&self) -> bool {
+        self.cells().any(|(_, cell)| cell.holds_grant())
+    }
+
     /// What may be spent in the cells that count in full that the region does not know of: usually the current one.
     pub fn unconfirmed(&self) -> u64 {
         let of = |(sequence, cell): (u64, &Cell)| {
@@ -348,17 +359,57 @@ impl Entry {
         }
     }
 
-    /// The clock had been far ahead and was set right: the counts stay, their cells are those up to now. Of two cells
-    /// the newer one is enough.
-    fn set_back(&mut self, sequence: u64) {
-        if self.older.is_empty() {
-            self.previous = Cell::default();
+    /// Brings the cells to `sequence`, if it lies ahead.
+    fn roll_to(&mut self, sequence: u64) {
+        match sequence.saturating_sub(self.sequence) {
+            0 => return,
+            cells if cells <= self.before() => (0..cells).for_each(|_| self.roll()),
+            _ => {
+                self.previous = Cell::default();
+                self.current = Cell::default();
+                self.older.fill(Cell::default());
+                self.unstored = false;
+                // The region has forgotten by now that this process follows the key.
+                self.viewed = MonoMs(0);
+            }
         }
-        self.current.confirmed = 0;
-        self.previous.confirmed = 0;
-        self.older.iter_mut().for_each(|cell| cell.confirmed = 0);
-        for reservation in &mut self.reservations {
-            reservation.sequence = sequence;
+        self.sequence = sequence;
+    }
+
+    /// Notices a step of the clock. The cells are brought to where the clock before the step would be now, then take the
+    /// numbers of the clock after it. Of small steps ahead the sum counts, so that many of them are one large one.
+    fn follow_clock(&mut self, at: &Position, now: MonoMs) {
+        let offset = at.unix().0.saturating_sub(now.0);
+        let clock = self.clock.unwrap_or(offset);
+        let tolerated_ms = (at.cell_ms / TOLERATED_PART).min(TOLERATED_MS);
+        let is_ahead = self.sequence.saturating_sub(at.sequence) > MAX_AHEAD.saturating_mul(self.before());
+        if offset <= clock.saturating_add(tolerated_ms) && !is_ahead {
+            self.clock = Some(clock.min(offset));
+            return;
+        }
+        let expected = Position::at(UnixMs(now.0.saturating_add(clock)), at.cell_ms);
+        if self.clock.is_some() {
+            self.roll_to(expected.sequence);
+        }
+        let seen = expected.seen_from(self.sequence);
+        // Where the new clock stands later in its cell than the old one did, the cell takes the next number, and the entry
+        // stays at its start until the clock is there.
+        let is_later = at.elapsed_ms > seen.elapsed_ms;
+        let is_behind = at.sequence > self.sequence;
+        if is_behind || self.sequence.saturating_sub(at.sequence) > MAX_AHEAD.saturating_mul(self.before()) {
+            self.renumber(at.sequence.saturating_add(u64::from(is_later)));
+        }
+        self.clock = Some(offset);
+    }
+
+    /// The current cell becomes `sequence`, and the others those before it. The region does not have the counts there.
+    fn renumber(&mut self, sequence: u64) {
+        for cell in [&mut self.current, &mut self.previous].into_iter().chain(&mut self.older) {
+            cell.confirmed = 0;
+        }
+        for held in &mut self.reservations {
+            let back = self.sequence.saturating_sub(held.sequence);
+            held.sequence = sequence.saturating_sub(back);
         }
         self.sequence = sequence;
     }
@@ -388,6 +439,16 @@ impl Entry {
 }
 
 impl Cell {
+    /// The region is not known to hold all that this process has spent.
+    pub fn is_unreported(&self) -> bool {
+        self.unbased || self.own > self.confirmed
+    }
+
+    /// Without a base `own` is not all that is spent.
+    fn holds_grant(&self) -> bool {
+        !self.unbased && self.confirmed > self.own
+    }
+
     fn used(&self) -> u64 {
         // Without a base `own` is what came on top of it, and what the region has confirmed is some of it at the least.
         let base = if self.unbased { self.confirmed } else { 0 };

@@ -1,6 +1,6 @@
 use super::entry::MAX_OLDER;
 use super::*;
-use crate::time::{MonoMs, UnixMs};
+use crate::time::{MonoMs, Now, UnixMs};
 use crate::window::{Position, Used};
 use crate::wire;
 use proptest::prelude::*;
@@ -11,6 +11,11 @@ const LEASE: Tag = Tag { worker: 7, kind: ReservationKind::Lease };
 
 fn at(sequence: u64) -> Position {
     Position { sequence, elapsed_ms: 400, cell_ms: 1_000 }
+}
+
+/// The monotonic time at [`at`] of `sequence`, by a clock that never steps.
+fn mono(sequence: u64) -> MonoMs {
+    MonoMs(sequence * 1_000)
 }
 
 fn cell() -> impl Strategy<Value = Cell> {
@@ -37,10 +42,11 @@ fn entry() -> impl Strategy<Value = Entry> {
     let reservations = prop::collection::vec(reservation(), 0..5);
     let older = prop_oneof![Just(vec![]), prop::collection::vec(cell(), 1..=MAX_OLDER)];
     let cells = (cell(), cell(), older);
-    (any::<[u64; 6]>(), any::<u8>(), cells, reservations).prop_map(
+    (any::<[u64; 6]>(), any::<u8>(), prop::option::of(0..u64::MAX), cells, reservations).prop_map(
         |(
             [fingerprint, limit, strict, charged, viewed, sequence],
             hits,
+            clock,
             (current, previous, older),
             reservations,
         )| {
@@ -53,6 +59,7 @@ fn entry() -> impl Strategy<Value = Entry> {
                 hits,
                 unstored: hits % 2 == 1,
                 sequence,
+                clock,
                 current,
                 previous,
                 older,
@@ -112,13 +119,46 @@ proptest! {
         let (mut now, mut spent) = (10u64, std::collections::BTreeMap::<u64, u64>::new());
         for (forward, cost) in steps {
             now += forward;
-            entry.advance(&at(now), MonoMs(1));
-            entry.charge(cost, MonoMs(1));
+            entry.advance(&at(now), mono(now));
+            entry.charge(cost, mono(now));
             *spent.entry(now).or_default() += cost;
             let held: Vec<u64> = entry.cells().map(|(_, cell)| cell.own).collect();
             let counts = |back| spent.get(&(now - back)).copied().unwrap_or(0);
             prop_assert_eq!(held, (0..=u64::from(resolution)).map(counts).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn counts_age_by_the_monotonic_clock_alone(
+        steps in prop::collection::vec((0u64..1_500, prop_oneof![
+            3 => Just(0i64), 1 => -300i64..300, 1 => -10_000i64..10_000, 1 => -(1i64 << 40)..1 << 40
+        ], 0u64..5), 1..60),
+        resolution in prop_oneof![Just(1u16), Just(10)]
+    ) {
+        const CELL_MS: u64 = 1_000;
+        let (mut now, mut offset, mut spent) = (MonoMs(1 << 20), 1i64 << 41, Vec::new());
+        let mut entry = Entry::new(1, resolution, (now.0 + offset as u64) / CELL_MS);
+        for (passes_ms, step, cost) in steps {
+            (now, offset) = (now.after(passes_ms), (offset + step).max(0));
+            let unix = UnixMs(now.0 + offset as u64);
+            let seen = entry.advance(&Position::at(unix, CELL_MS), now);
+            // Of what a step takes away only the tolerated part of a cell may be lost.
+            let age = |at: &MonoMs| now.since(*at) + CELL_MS / 8;
+            let window_ms = CELL_MS * u64::from(resolution);
+            let least: u64 = match resolution {
+                1 => spent.iter().map(|(at, cost)| cost * CELL_MS.saturating_sub(age(at))).sum::<u64>() / CELL_MS,
+                _ => spent.iter().filter(|(at, _)| age(at) < window_ms).map(|(_, cost)| cost).sum(),
+            };
+            let used = entry.used().effective(&seen);
+            prop_assert!(used + 1 >= least, "{} counts of at least {}: {:?}", used, least, entry);
+            entry.charge(cost, now);
+            spent.push((now, cost));
+        }
+        // And nothing counts for longer than three windows after the last step.
+        let later = now.after(3 * CELL_MS * u64::from(resolution) + 3 * CELL_MS);
+        let unix = UnixMs(later.0 + offset as u64);
+        let seen = entry.advance(&Position::at(unix, CELL_MS), later);
+        prop_assert_eq!(entry.used().effective(&seen), 0);
     }
 
     #[test]
@@ -148,9 +188,10 @@ proptest! {
 fn a_reservation_of_the_dead_counts_as_spent() {
     let mut entry = Entry { sequence: 10, ..Entry::default() };
     assert!(entry.reserve(LEASE, 5, MonoMs(100)));
-    entry.advance(&at(10), MonoMs(99));
+    let start = |sequence| Position { elapsed_ms: 0, ..at(sequence) };
+    entry.advance(&start(10), MonoMs(99));
     assert_eq!((entry.current.own, entry.reserved_in(10)), (0, 5));
-    entry.advance(&at(11), MonoMs(100));
+    entry.advance(&start(11), MonoMs(1_099));
     assert_eq!((entry.current.own, entry.previous.own, entry.reserved_in(10)), (0, 5, 0));
     assert_eq!(entry.release(LEASE, 10), None);
 }
@@ -158,16 +199,17 @@ fn a_reservation_of_the_dead_counts_as_spent() {
 #[test]
 fn what_is_reserved_counts_in_its_cell_while_a_window_touches_that() {
     let mut entry = Entry::new(1, 10, 100);
-    assert!(entry.reserve(LEASE, 5, MonoMs(1_000)));
+    assert!(entry.reserve(LEASE, 5, MonoMs(110_001)));
     let sum = |entry: &Entry| entry.used_and_reserved().effective(&at(entry.sequence));
     for later in 0..=10 {
-        entry.advance(&at(100 + later), MonoMs(1));
+        entry.advance(&at(100 + later), mono(100 + later));
         assert_eq!((sum(&entry), entry.unconfirmed()), (5, 5), "{later} cells later");
     }
     let mut spent = entry.clone();
-    spent.advance(&at(110), MonoMs(1_000));
+    spent.advance(&at(110), MonoMs(110_001));
     assert_eq!((spent.cell(100).map(|cell| cell.own), sum(&spent)), (Some(5), 5), "its owner is dead");
-    entry.advance(&at(111), MonoMs(1));
+    entry.reservations[0].expires = MonoMs(u64::MAX);
+    entry.advance(&at(111), mono(111));
     assert_eq!((sum(&entry), entry.release(LEASE, 100)), (0, None));
 }
 
@@ -177,9 +219,9 @@ fn a_clock_set_right_leaves_all_counts_of_a_ceiling() {
     for (back, expected) in [(1, 100), (20, 100), (21, 79), (90, 10)] {
         let mut entry = Entry::new(1, 10, 95);
         entry.charge(4, MonoMs(1));
-        entry.advance(&at(100), MonoMs(1));
+        entry.advance(&at(100), mono(100));
         entry.charge(3, MonoMs(1));
-        let seen = entry.advance(&at(100 - back), MonoMs(2));
+        let seen = entry.advance(&at(100 - back), mono(100));
         assert_eq!((entry.used().effective(&seen), entry.sequence), (7, expected), "back {back}");
     }
 }
@@ -193,8 +235,8 @@ fn an_entry_of_two_cells_takes_no_more_room_than_ever() {
         bucket.put(&found, b"key");
         bucket.bytes().len() - 10
     };
-    assert_eq!(length(Entry::new(1, 1, 5)), 118 + 3);
-    assert_eq!(length(Entry::new(1, 10, 5)), 118 + 3 + 9 * 33);
+    assert_eq!(length(Entry::new(1, 1, 5)), 126 + 3);
+    assert_eq!(length(Entry::new(1, 10, 5)), 126 + 3 + 9 * 33);
 }
 
 #[test]
@@ -214,7 +256,8 @@ fn a_clock_stepping_back_starts_nothing_afresh() {
     for (back, expected) in [(1, 10), (2, 10), (3, 7), (9, 1)] {
         let mut entry = Entry { sequence: 10, ..Entry::default() };
         entry.charge(4, MonoMs(1));
-        let seen = entry.advance(&at(10 - back), MonoMs(2));
+        entry.advance(&at(10), mono(10));
+        let seen = entry.advance(&at(10 - back), mono(10));
         assert_eq!(
             (entry.current.own, entry.sequence, seen.sequence),
             (4, expected, expected),
@@ -244,14 +287,15 @@ fn the_least_used_leaves_but_none_that_is_held_back() {
     assert_eq!(bucket.make_room(3, MonoMs(0), |_| at(10), held), Ok(Left { over: 0, evicted: 1 }));
     let left: Vec<_> = bucket.entries().map(|(key, found)| (key.to_vec(), found.entry.hits)).collect();
     assert_eq!(left, vec![(b"a".to_vec(), 8), (b"b".to_vec(), 1)]);
-    assert_eq!(bucket.evicted_through(), UnixMs(11_000));
+    let end = Now { unix: UnixMs(10_400), mono: MonoMs(0) }.mono_of(UnixMs(11_000));
+    assert_eq!(bucket.evicted_through(), end);
     assert_eq!(bucket.make_room(2, MonoMs(0), |_| at(10), |_| false), Err(NoRoom));
     assert_eq!(
         bucket.make_room(2, MonoMs(0), |_| at(12), |_| false),
         Ok(Left { over: 1, evicted: 0 }),
         "cells that are over hold nobody back"
     );
-    assert_eq!(bucket.evicted_through(), UnixMs(11_000));
+    assert_eq!(bucket.evicted_through(), end);
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn within<N: Copy + PartialOrd + std::fmt::Display>(
 }
 
 fn check_topology(topology: &Topology) -> Result<(), String> {
-    let Topology { regions, aggregators, envoys, workers, buckets, keys_per_bucket } = *topology;
+    let Topology { regions, aggregators, envoys, workers, buckets, keys_per_bucket, region_keys } = *topology;
     for (what, got, least, most) in [
         ("regions", regions, 1, 16),
         ("aggregators of a region", aggregators, 1, 8),
@@ -82,6 +82,7 @@ fn check_topology(topology: &Topology) -> Result<(), String> {
         ("workers of an Envoy", workers, 1, 16),
         ("buckets of a table", buckets as usize, 1, 1 << 16),
         ("keys of a bucket", keys_per_bucket as usize, 1, 32),
+        ("keys of an aggregator", region_keys, 1, usize::MAX),
     ] {
         within(what, got, least, most)?;
     }

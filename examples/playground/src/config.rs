@@ -145,7 +145,8 @@ impl Judged {
         let deny_on_failure = rule.on_consult_failure == OnConsultFailure::Deny;
         let trust_first = rule.first_request == FirstRequest::Trust;
         let shadow = rule.shadow;
-        let rule = Rule { limit, window_ms, ceiling, timeout_ms, deny_on_failure, trust_first, shadow };
+        let rule =
+            Rule { ceiling, timeout_ms, deny_on_failure, trust_first, shadow, ..Rule::new(limit, window_ms) };
         self.rules.push(Found { name, rule });
     }
 }
@@ -173,13 +174,11 @@ mod tests {
     #[test]
     fn a_rule_is_found_however_much_is_pasted() {
         let rule = Rule {
-            limit: 100,
-            window_ms: 10_000,
             ceiling: true,
             timeout_ms: 70,
             deny_on_failure: true,
             trust_first: true,
-            shadow: false,
+            ..Rule::new(100, 10_000)
         };
         let yaml = "name: keys\nidentifier: {header: x-api-key}\nlimit: 100\nwindow: 10s\nceiling: true\n\
             consult_timeout: 70ms\non_consult_failure: deny\nfirst_request: trust\n";

@@ -6,10 +6,14 @@ use crate::traffic::Traffic;
 use serde::{Deserialize, Serialize};
 use weir_core::cadence::Cadence as Paces;
 use weir_core::key::CEILING_RESOLUTION;
+use weir_core::region::RegionLimits;
 
 /// Unix time at which the traffic of every run begins, in milliseconds: a whole minute, so that it is also the beginning
 /// of every window that divides a minute.
 pub const START_UNIX_MS: u64 = 1_700_000_040_000;
+
+/// A reserve counts as spent when no response has come for so long, in milliseconds.
+pub const HOLD_MS: u64 = 2_000;
 
 /// Everything that decides a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,12 +65,27 @@ pub struct Topology {
     pub buckets: u32,
     /// Keys of a bucket.
     pub keys_per_bucket: u32,
+    /// Keys that an aggregator holds at most.
+    #[serde(default = "region_keys")]
+    pub region_keys: usize,
+}
+
+fn region_keys() -> usize {
+    RegionLimits::default().max_keys
 }
 
 impl Topology {
     /// One region of `envoys` with two workers each, and an aggregator.
     pub fn region(envoys: usize) -> Topology {
-        Topology { regions: 1, aggregators: 1, envoys, workers: 2, buckets: 1_024, keys_per_bucket: 8 }
+        Topology {
+            regions: 1,
+            aggregators: 1,
+            envoys,
+            workers: 2,
+            buckets: 1_024,
+            keys_per_bucket: 8,
+            region_keys: region_keys(),
+        }
     }
 }
 
@@ -93,6 +112,24 @@ pub struct Rule {
     /// Decided and told, never enforced.
     #[serde(default)]
     pub shadow: bool,
+    /// Reserved for each request, whose cost its response says; 0: the cost is known from the request.
+    #[serde(default)]
+    pub reserve: u64,
+    /// How long a response takes at most, in milliseconds; at most [`HOLD_MS`]. Without a reserve it means nothing.
+    #[serde(default)]
+    pub response_ms: u64,
+    /// Held exactly, by the region's log or by a ledger; if not given, by the windows of where the request is.
+    #[serde(default)]
+    pub exact: Option<Exact>,
+}
+
+/// How a limit is held exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Exact {
+    /// By a sliding log in the region's Redis, or in the memory of its only aggregator.
+    Log,
+    /// By a ledger in the database; in one region there is none, and nothing is decided.
+    Ledger,
 }
 
 fn timeout_ms() -> u32 {
@@ -115,6 +152,9 @@ impl Rule {
             deny_on_failure: false,
             trust_first: false,
             shadow: false,
+            reserve: 0,
+            response_ms: 0,
+            exact: None,
         }
     }
 }
@@ -305,6 +345,15 @@ pub enum Link {
         envoy: Option<usize>,
         /// One aggregator only.
         aggregator: Option<usize>,
+    },
+    /// Between one worker and all aggregators of its region.
+    Worker {
+        /// The region.
+        region: usize,
+        /// The Envoy.
+        envoy: usize,
+        /// The worker; 0 is the main thread.
+        worker: usize,
     },
     /// Between aggregators and their Redis.
     Redis {

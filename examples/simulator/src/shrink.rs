@@ -105,6 +105,8 @@ fn rules(steps: &mut Vec<Plan>, plan: &Plan) {
         with(|rule| rule.shadow = false);
         with(|rule| rule.trust_first = false);
         with(|rule| rule.deny_on_failure = false);
+        with(|rule| rule.reserve = 0);
+        with(|rule| rule.exact = None);
     }
 }
 
@@ -184,6 +186,7 @@ fn exists(fault: &Fault, topology: &Topology) -> bool {
                 && envoy.is_none_or(|envoy| envoy < topology.envoys)
                 && aggregator.is_none_or(|aggregator| aggregator < topology.aggregators)
         }
+        Link::Worker { region, envoy, worker } => part(Part::Worker { region, envoy, worker }),
         Link::Redis { region, aggregator } => {
             region < topology.regions && aggregator.is_none_or(|aggregator| aggregator < topology.aggregators)
         }

@@ -31,7 +31,7 @@ impl World {
         let now = Now { unix: UnixMs(1_700_000_040_000), mono: MonoMs(1_000_000) };
         let config = Config::parse(config.as_bytes()).unwrap();
         let worker = |worker, shared: &mut MemoryShared| {
-            let setup = Setup { meta, worker, token: String::new(), version: 1, local_sets: 8 };
+            let setup = Setup { meta, worker, version: 1, local_sets: 8 };
             (Limiter::new(setup, now), Keeper::load(shared, now), Bans::new(&config))
         };
         let workers = (1..=workers).map(|number| worker(number, &mut shared)).collect();

@@ -16,13 +16,15 @@ use proxy_wasm::types::LogLevel;
 use std::collections::BTreeMap;
 use weir_core::control::Keeper;
 use weir_core::key::{HashKey, MAX_KEY_BYTES, OriginId};
-use weir_core::limiter::{self, Limiter, Setup};
+use weir_core::limiter::{Limiter, Setup};
 use weir_core::rules::{Config, Scratch};
 use weir_core::table::{Geometry, Meta};
 use weir_core::time::Now;
 
 /// Keys a worker remembers in its own memory, in sets of four: 32 768, some 6 MB once all are used.
 const LOCAL_SETS: usize = 8_192;
+/// The first tick opens the stream, as requests wait for it. Not at once: Envoy tries a configuration in a VM that it drops again.
+const FIRST_TICK_MS: u64 = 1;
 /// Checks that fit a request without allocating.
 const INLINE_CHECKS: usize = 4;
 
@@ -50,7 +52,7 @@ impl Plugin {
         let setup = setup(&config);
         let rules = config.rules.len();
         let keeper = Keeper::load(&mut EnvoyShared, now);
-        host::set_tick_period(u32::try_from(limiter::TICK_MS).unwrap_or(u32::MAX));
+        host::set_tick_period(u32::try_from(FIRST_TICK_MS).unwrap_or(u32::MAX));
         let mut plugin = Plugin {
             shapes: config.rules.iter().map(|rule| Shape::of(&config.workspace, rule)).collect(),
             limiter: Limiter::new(setup, now),
@@ -63,7 +65,7 @@ impl Plugin {
             tally: Tally::new(rules),
             told: Told::new(rules),
             metrics: Metrics::new(rules),
-            tick_ms: limiter::TICK_MS,
+            tick_ms: FIRST_TICK_MS,
             paused: BTreeMap::new(),
             allowed: BTreeMap::new(),
             hears_responses,
@@ -77,11 +79,9 @@ impl Plugin {
 
 /// What the limiter is made with, over the table that the process has, or that this worker proposes.
 fn setup(config: &Config) -> Setup {
-    let token = config.aggregator.token.as_ref();
     Setup {
         meta: Meta::establish(&mut EnvoyShared, proposal(config)),
         worker: u64::from_le_bytes(host::random()),
-        token: token.map(|token| token.reveal().to_owned()).unwrap_or_default(),
         version: config.version(),
         local_sets: LOCAL_SETS,
     }

@@ -75,11 +75,12 @@ impl Plugin {
         for rules::Check { rule_index: rule, identifier, action, .. } in checks {
             let Some(shape) = self.shapes.get(rule) else { continue };
             match action {
-                Action::DenyMissing | Action::Ban(_) if shape.policy.shadow => {
+                Action::DenyMissing | Action::DenyAmbiguous | Action::Ban(_) if shape.policy.shadow => {
                     self.tally.count(rule, Outcome::ShadowDeny);
                     label = Some((rule, Outcome::ShadowDeny));
                 }
                 Action::DenyMissing => return Err(Refused::Missing(rule)),
+                Action::DenyAmbiguous => return Err(Refused::Ambiguous(rule)),
                 Action::Ban(banned) => {
                     self.bans.accuse(rule, identifier);
                     return Err(Refused::Banned(rule, banned));

@@ -53,6 +53,8 @@ pub(super) enum Refused {
     Address,
     /// A rule needs a part of the identifier that is missing.
     Missing(usize),
+    /// A rule needs a part of the identifier that has several values.
+    Ambiguous(usize),
     /// A rule's identifier, or the client's network, is banned.
     Banned(usize, Banned),
 }
@@ -67,6 +69,7 @@ impl Plugin {
         let answer = match refused {
             Refused::Address => answer::denied_address(formats, client),
             Refused::Missing(_) => answer::missing_identifier(formats, client),
+            Refused::Ambiguous(_) => answer::ambiguous_identifier(formats, client),
             Refused::Banned(_, banned) => answer::banned(banned, now, formats, client),
         };
         let said = match refused {
@@ -75,7 +78,7 @@ impl Plugin {
                 let label = Label { rule: ADDRESSES.to_owned(), outcome: DENIED_ADDRESS };
                 return Effect::Refuse(label, Box::new(answer));
             }
-            Refused::Missing(rule) => (rule, Outcome::Deny),
+            Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, Outcome::Deny),
             Refused::Banned(rule, _) => (rule, Outcome::Ban),
         };
         self.tally.count(said.0, said.1);

@@ -23,7 +23,6 @@ use super::{DatabaseError, Reason, mysql};
 use weir_core::control::book::{Edition, Entry, first_revision};
 use weir_core::control::{Control, Slot, Target, Who};
 use weir_core::time::UnixMs;
-use weir_core::window::MAX_COUNT;
 use weir_core::wire;
 
 /// Longest reason in bytes.
@@ -190,7 +189,8 @@ async fn find_edition(
 }
 
 fn random_life() -> u64 {
-    rand::random_range(1..=MAX_COUNT)
+    // It is the key of what filters prove: as many bits as every database's column holds.
+    rand::random_range(1..=i64::MAX.cast_unsigned())
 }
 
 /// How a transaction begins.

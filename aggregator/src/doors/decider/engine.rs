@@ -32,13 +32,13 @@ pub(super) struct Engine {
 
 impl Engine {
     /// A table without any counts, as a new origin.
-    pub(super) fn new(token: String, unix: UnixMs) -> Engine {
+    pub(super) fn new(unix: UnixMs) -> Engine {
         let now = Now { unix, mono: MonoMs(super::FIRST_MS) };
         let geometry = Geometry::default();
         let mut table = ArrayShared::new(geometry);
         let secret = HashKey(rand::random(), rand::random());
         let meta = Meta::establish(&mut table, Meta { origin: OriginId(rand::random()), secret, geometry });
-        let setup = Setup { meta, worker: rand::random(), token, version: 1, local_sets: LOCAL_SETS };
+        let setup = Setup { meta, worker: rand::random(), version: 1, local_sets: LOCAL_SETS };
         Engine {
             origin: meta.origin,
             limiter: Limiter::new(setup, now),

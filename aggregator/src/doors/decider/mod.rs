@@ -20,6 +20,7 @@ mod windows;
 pub use question::{Answer, Failure, Question, QuestionError};
 
 use crate::exact::overturned;
+use crate::refusal::origin_of;
 use crate::shared::Shared;
 use crate::telemetry::{self, around};
 use controlled::Controlled;
@@ -70,11 +71,10 @@ impl Decider {
     /// Begins to decide; what goes on beside is added to `tasks`.
     pub fn start(shared: Arc<Shared>, tasks: &mut JoinSet<()>) -> Arc<Decider> {
         let started = Instant::now();
-        let token = shared.token.clone().unwrap_or_default();
-        let engine = Engine::new(token, shared.now());
+        let engine = Engine::new(shared.now());
         let door = Arc::new(Door {
             shared,
-            origin: engine.origin(),
+            origin: origin_of(engine.origin()),
             engine: Mutex::new(engine),
             wake: Notify::new(),
             awake: watch::Sender::new(false),

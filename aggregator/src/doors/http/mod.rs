@@ -35,12 +35,15 @@ pub use problem::{FieldProblem, Problem};
 pub use routes::{MAX_LIMIT_BYTES, MAX_LIMITS_BYTES};
 
 use super::Decider;
+use super::ruled::Ruled;
 use super::tokens::Tokens;
 use crate::listen::{Connection, Listener, Patience};
 use crate::request_log;
 use crate::serve::draining;
 use crate::shared::Shared;
 use crate::tls::{Protocol, Tls};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -49,7 +52,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tracing::{Instrument, debug};
 
-/// Most connections at one time; further ones wait to be accepted.
+/// Most connections at one time. A further one takes the place of one whose client has not shown a token.
 pub const MAX_CONNECTIONS: usize = 4_096;
 /// How long a connection may rest between requests. Applications keep connections; load balancers give them up after
 /// 60 s at the most usually, and should be first to.
@@ -74,6 +77,8 @@ pub struct HttpDoor {
     pub ledger: Option<Arc<Ledger>>,
     /// Where live control is changed.
     pub overrides: Arc<overrides::Desk>,
+    /// Where filters' rules count.
+    pub ruled: Arc<Ruled>,
 }
 
 /// Serves until the program drains and every connection has ended.
@@ -94,8 +99,9 @@ pub async fn serve(door: HttpDoor, socket: TcpListener, tls: Option<Arc<Tls>>) {
 /// Serves a connection for as long as its client wants. When the program drains it ends after the answer that is due.
 async fn serve_connection(door: HttpDoor, connection: Connection) {
     let (turn, door) = (connection.turn(), &door);
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         turn.begin();
+        request.extensions_mut().insert(turn.clone());
         let turn = &turn;
         async move {
             let span = request_log::of_headers(request.headers());

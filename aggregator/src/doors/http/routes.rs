@@ -9,6 +9,7 @@ use super::{HttpDoor, body, ledger, overrides};
 use crate::doors::metrics::Route;
 use crate::doors::tokens::Caller;
 use crate::hosts::Hosts;
+use crate::listen::Turn;
 use crate::metrics::{Door, DoorResult};
 use crate::telemetry::around;
 use http_body_util::Full;
@@ -16,6 +17,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use std::sync::Arc;
 use std::time::Instant;
 use weir_core::exact::Strategy;
 
@@ -126,6 +128,7 @@ async fn answer(
         return Ok(openapi());
     }
     let caller = door.tokens.check(authorization(&head.headers)).map_err(Problem::unauthorized)?;
+    head.extensions.get::<Arc<Turn>>().into_iter().for_each(|turn| turn.admit());
     match (route, id) {
         (Route::Ledger, Some(id)) => {
             ledger::one(door.ledger.as_deref(), id, &caller).await.map(|found| json(StatusCode::OK, &found))
@@ -172,7 +175,7 @@ async fn decide(
         Route::Limits => parse_limits(&body::read(body, MAX_LIMITS_BYTES).await?)?,
         _ => parse_limit(&body::read(body, MAX_LIMIT_BYTES).await?)?,
     };
-    let asked = admit(asked, caller, route)?;
+    let asked = admit(asked, caller, route, door)?;
     let answer = door.decider.decide(&asked.questions, asked.on_failure.into(), asked.within).await;
     let mut checked = Checked::of(&asked, &answer, door.shared.now());
     let result = match (answer.allowed, checked.decided) {
@@ -211,7 +214,7 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Whether the caller may ask this; its workspace is filled in.
-fn admit(mut asked: Asked, caller: &Caller, route: Route) -> Result<Asked, Problem> {
+fn admit(mut asked: Asked, caller: &Caller, route: Route, door: &HttpDoor) -> Result<Asked, Problem> {
     let named = asked.workspace.as_deref();
     let Some(workspace) = caller.workspace(named.map(str::as_bytes)) else {
         let message = "this token is for another workspace; leave the field out".to_owned();
@@ -219,14 +222,27 @@ fn admit(mut asked: Asked, caller: &Caller, route: Route) -> Result<Asked, Probl
     };
     for (index, question) in asked.questions.iter_mut().enumerate() {
         question.workspace = workspace.to_vec();
+        let field = |name: &str| match route {
+            Route::Limits => format!("checks[{index}].{name}"),
+            _ => name.to_owned(),
+        };
+        let is_ruled = || door.ruled.has(&door.shared, workspace, &question.namespace);
+        let is_ledger = matches!(question.strategy, Strategy::Ledger { .. });
+        if !is_ledger && !caller.may_count(&question.namespace, is_ruled) {
+            let message = "this token is not for this namespace; its entry in the tokens file would name it under namespaces, as it \
+                 must for a namespace that a filter's rule counts";
+            return Err(Problem::forbidden("namespace_not_allowed", field("namespace"), message.to_owned()));
+        }
+        if question.cost > caller.max_cost() {
+            let message = format!("this token allows a cost of {} at most", caller.max_cost());
+            return Err(Problem::forbidden("cost_not_allowed", field("cost"), message));
+        }
         if let Strategy::Ledger { zone } = question.strategy
             && !caller.may_use(zone)
         {
-            let field =
-                if route == Route::Limits { format!("checks[{index}].zone") } else { "zone".to_owned() };
             return Err(Problem::forbidden(
                 "zone_not_allowed",
-                field,
+                field("zone"),
                 format!("this token is not for zone {zone}"),
             ));
         }

@@ -105,8 +105,10 @@ impl Level {
 
     fn node(&self, entry: &Entry) -> Option<&Node> {
         let values = self.keys.get(&entry.key)?;
-        let fits = |(pattern, node)| Pattern::fits(pattern, &entry.value).then_some(node);
-        let by_value = values.exact.get(&entry.value);
+        // Envoy takes a header's value with the blanks that a client sent around it by HTTP/2.
+        let value = entry.value.trim_ascii();
+        let fits = |(pattern, node)| Pattern::fits(pattern, value).then_some(node);
+        let by_value = values.exact.get(value);
         by_value
             .or_else(|| values.patterns.iter().map(|(pattern, node)| (pattern, node)).find_map(fits))
             .or(values.any.as_ref())
@@ -309,6 +311,8 @@ descriptors:
             (&[("one", "fixed")][..], ("rls|d|one|=fixed", "*")),
             (&[("tenant", "t1"), ("path", "/a1"), ("user", "u|v")], (shared, "t1|u\\|v")),
             (&[("tenant", "t1"), ("path", "/a2"), ("user", "")], (shared, "t1|\\-")),
+            (&[("tenant", " t1"), ("path", "\t/a2 "), ("user", "u ")], (shared, "t1|u")),
+            (&[("one", " fixed\t")], ("rls|d|one|=fixed", "*")),
             (&[("tenant", "t2"), ("path", "/b"), ("user", "u")], ("shared-with-filters", "t2|u")),
         ];
         for (descriptor, (namespace, identifier)) in cases {

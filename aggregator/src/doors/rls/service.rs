@@ -9,6 +9,7 @@ use super::wire::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
 use crate::doors::decider::Decider;
 use crate::doors::tokens::Caller;
 use crate::grpc::refuse_other_method;
+use crate::listen::ConnectionInfo;
 use crate::metrics::{Door, DoorResult};
 use crate::request_log;
 use crate::shared::Shared;
@@ -77,6 +78,8 @@ impl RateLimitService {
         let span = self.shared.telemetry.rpc(SERVICE, METHOD, request.headers());
         let response = match self.gate.admit(&MetadataMap::from_headers(request.headers().clone())) {
             Ok(caller) => {
+                let connection = request.extensions().get::<ConnectionInfo>();
+                connection.into_iter().for_each(|connection| connection.turn.admit());
                 let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };
                 let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
                 let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_REQUEST_BYTES);

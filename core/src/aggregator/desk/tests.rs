@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::aggregator::testing::{NOW, ORIGIN, consult, desk, origin, report};
+use crate::time::UnixMs;
+use crate::wire;
 use std::vec;
 
 fn entered(desk: &mut Desk, by: OriginId) -> StreamId {
@@ -12,13 +14,59 @@ fn entered(desk: &mut Desk, by: OriginId) -> StreamId {
 fn an_envoy_is_there_from_its_first_stream_to_its_last() {
     let mut desk = desk();
     let first = desk.enter(ORIGIN, NOW).unwrap();
-    assert!(first.is_first && desk.take_bells().has(Bell::Announce));
+    assert!(first.is_first);
+    desk.count_node(ORIGIN, 1);
+    assert!(desk.take_bells().has(Bell::Announce));
+    desk.count_node(ORIGIN, 1);
     let second = desk.enter(ORIGIN, NOW).unwrap();
     assert!(!second.is_first && desk.take_bells().is_empty());
     assert!(!desk.leave(ORIGIN, first.id));
-    assert_eq!(desk.region.live_origins(NOW.unix), 1);
+    assert_eq!(desk.region.live_origins(NOW.mono), 1);
     assert!(desk.leave(ORIGIN, second.id) && desk.take_bells().has(Bell::Announce));
-    assert_eq!(desk.region.live_origins(NOW.unix), 0);
+    assert_eq!(desk.region.live_origins(NOW.mono), 0);
+}
+
+#[test]
+fn a_step_of_the_clock_makes_nobody_dead() {
+    let mut desk = desk();
+    for node in [ORIGIN, origin(9)] {
+        entered(&mut desk, node);
+        desk.count_node(node, 1);
+    }
+    for step in [3_600_000u64, u64::MAX] {
+        let unix = UnixMs(NOW.unix.0.saturating_add(step));
+        let now = Now { unix, mono: NOW.mono.after(50) };
+        let ping = FilterFrame { ping: Some(wire::Ping { sent_ms: 1 }), ..FilterFrame::default() };
+        let pong = desk.take(ORIGIN, ping, now).unwrap().reply.pong.unwrap();
+        assert_eq!(pong.live_origins, 2, "the other one was there 50 ms ago");
+    }
+}
+
+#[test]
+fn a_node_counts_once_it_reports_and_so_many_of_a_peer_do() {
+    let mut desk = desk();
+    let pong = |desk: &mut Desk, of: OriginId| {
+        let ping = FilterFrame { ping: Some(crate::wire::Ping { sent_ms: 1 }), ..FilterFrame::default() };
+        desk.take(of, ping, NOW).unwrap().reply.pong.unwrap().live_origins
+    };
+    let invented = |number: u8| OriginId([7, number, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    entered(&mut desk, ORIGIN);
+    desk.count_node(ORIGIN, 1);
+    for number in 0..200 {
+        entered(&mut desk, invented(number));
+    }
+    assert_eq!(pong(&mut desk, ORIGIN), 1, "they have reported nothing");
+    assert_eq!(pong(&mut desk, invented(0)), 2, "one that asks is told of itself");
+    for number in 0..200 {
+        desk.count_node(invented(number), 2);
+    }
+    assert_eq!(pong(&mut desk, ORIGIN), 65, "of one peer");
+    entered(&mut desk, origin(9));
+    desk.count_node(origin(9), 3);
+    assert_eq!(pong(&mut desk, ORIGIN), 66);
+    desk.region.gone(invented(0));
+    desk.count_node(invented(199), 2);
+    assert_eq!(pong(&mut desk, ORIGIN), 66, "another one has its place");
 }
 
 #[test]

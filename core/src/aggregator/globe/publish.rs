@@ -118,7 +118,7 @@ impl Publisher {
                 add(&mut desk.figures.database_wipes, 1);
                 desk.region.forget_published();
             }
-            desk.region.stats(now.unix).windows
+            desk.region.stats(now.mono).windows
         });
         self.stage = match life {
             Ok(_) => Stage::Collecting { all: Vec::new(), most },

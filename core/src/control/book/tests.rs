@@ -20,7 +20,7 @@ fn edition(life: u64, revision: u64, floor: u64) -> Edition {
 }
 
 fn known(life: u64, revision: u64) -> Option<ControlsKnown> {
-    Some(ControlsKnown { life, revision })
+    Some(known_of(Edition { life, revision, floor: 0 }))
 }
 
 #[test]
@@ -43,9 +43,10 @@ fn who_knows_all_is_told_nothing_and_others_what_they_miss() {
     assert!(book.take(nothing, 0, vec![], NOW));
     let frames = book.frames_since(known(7, 300), NOW);
     let all = wire::Controls {
-        life: 9,
+        life: told_life(9),
         from_scratch: true,
         complete_through: 1,
+        proof: proof(9, 1),
         now_ms: NOW.0,
         as_of: 1,
         ..Default::default()
@@ -68,13 +69,22 @@ fn what_is_to_be_read() {
     ] {
         assert_eq!(book.reading(found), expected, "{found:?}");
     }
-    book.heard(ControlsKnown { life: 6, revision: 99 }, NOW);
+    book.heard(known(6, 99).unwrap(), NOW);
+    for claim in [
+        ControlsKnown { life: 7, revision: 8, proof: 0 },
+        ControlsKnown { proof: 0, ..known(7, 8).unwrap() },
+        ControlsKnown { revision: 9, ..known(7, 5).unwrap() },
+        ControlsKnown { revision: 8, ..known(7, 7).unwrap() },
+    ] {
+        book.heard(claim, NOW);
+        assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing, "{claim:?} was told to no filter");
+    }
     let too_many = NOW.0 / 1_000 + MAX_AHEAD + 1;
     for revision in [too_many, MAX_REVISION, u64::MAX] {
-        book.heard(ControlsKnown { life: 7, revision }, NOW);
+        book.heard(known(7, revision).unwrap(), NOW);
     }
     assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing, "neither says anything");
-    book.heard(ControlsKnown { life: 7, revision: 8 }, NOW);
+    book.heard(known(7, 8).unwrap(), NOW);
     assert_eq!(book.reading(edition(7, 7, 0)), Reading::WentBack(8), "a filter knows more");
     assert_eq!(book.reading(edition(7, 8, 0)), Reading::Since(5));
     assert!(book.take(edition(8, 9, 0), 0, vec![], NOW));
@@ -89,7 +99,7 @@ fn what_was_dropped_here_stays_so_though_the_database_has_it_again() {
     assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing);
     assert_eq!(book.reading(edition(7, 6, 0)), Reading::Since(5));
     assert!(book.take(edition(7, 6, 0), 5, vec![entry("a", Effect::Ban, 6)], NOW));
-    let frames = book.frames_since(Some(ControlsKnown { life: 7, revision: 4 }), NOW);
+    let frames = book.frames_since(known(7, 4), NOW);
     assert!(frames[0].from_scratch, "nobody can tell what the fifth change was");
 }
 

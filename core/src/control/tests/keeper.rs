@@ -56,7 +56,7 @@ fn all_workers_have_what_one_was_told_and_those_who_come_later_too() {
     assert!(banned(&workers[1], "alice") && banned(&workers[1], "bob"));
     let later = Keeper::load(&mut shared, at(60));
     assert!(banned(&later, "alice") && banned(&later, "bob"));
-    assert_eq!(later.controls().known(), wire::ControlsKnown { life: LIFE, revision: 3 });
+    assert_eq!(later.controls().known(), wire::ControlsKnown { life: LIFE, revision: 3, proof: 0 });
 }
 
 #[test]
@@ -114,7 +114,9 @@ fn a_worker_that_died_before_it_announced_is_heard_all_the_same() {
 fn the_aggregator_is_told_once_for_each_stream_and_change() {
     let mut shared = MemoryShared::default();
     let mut worker = Keeper::load(&mut shared, at(0));
-    let known = |revision| Some(wire::ControlsKnown { life: if revision > 0 { LIFE } else { 0 }, revision });
+    let known = |revision| {
+        Some(wire::ControlsKnown { life: if revision > 0 { LIFE } else { 0 }, revision, proof: 0 })
+    };
     assert_eq!(worker.to_tell(false), None);
     assert_eq!(worker.to_tell(true), known(0));
     assert_eq!(worker.to_tell(true), None);

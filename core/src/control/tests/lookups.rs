@@ -256,7 +256,7 @@ fn a_ban_that_was_stored_and_lifted_unseen_is_lifted_here_as_well() {
     bans.put(("w", "n"), b"alice", made(300), UnixMs(0));
     let mut lifts = |life, entry| {
         let frame = wire::Controls { life, entries: [entry].into(), ..Default::default() };
-        bans.lift(&frame, wire::ControlsKnown { life: LIFE, revision: 4 })
+        bans.lift(&frame, wire::ControlsKnown { life: LIFE, revision: 4, proof: 0 })
     };
     assert!(!lifts(LIFE + 1, deleted(5, 300)), "of another database");
     assert!(!lifts(LIFE, deleted(4, 300)), "heard of before");

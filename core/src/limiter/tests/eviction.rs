@@ -2,7 +2,9 @@
 
 use super::harness::*;
 use crate::limiter::OVERFLOW_IDENTIFIER;
+use crate::region::{Region, RegionLimits};
 use crate::table::{Geometry, Place, Shared};
+use crate::window::Position;
 use std::vec::Vec;
 
 const TINY: Geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
@@ -136,4 +138,58 @@ fn nothing_leaves_while_the_region_that_acknowledged_it_may_be_dead() {
         let at = crate::window::Position::at(world.unix(), HOUR).sequence;
         assert_eq!(world.regional(key, at).0, 3, "the new region knows");
     }
+}
+
+#[test]
+fn what_the_region_has_refused_is_offered_again_until_it_has_room() {
+    let mut world = World::connected(1, 2);
+    world.regions[0] = Region::new(RegionLimits { max_keys: 1, ..RegionLimits::default() }, (3, 4));
+    let (short, long) = (key("short", MINUTE), key("long", HOUR));
+    assert!(world.passes(0, 0, &[check(&short, 100, 60)]));
+    world.run(100);
+    assert!(world.passes(0, 0, &[check(&long, 100, 7)]));
+    world.run(100);
+    let at = Position::at(world.unix(), HOUR).sequence;
+    assert_eq!((world.regional(&long, at).0, world.entry(0, &long).unwrap().unstored), (0, true));
+    world.reported = 0;
+    world.run(60_000);
+    assert!((5..=13).contains(&world.reported), "{} offered in a minute", world.reported);
+    // The other key is forgotten after its windows.
+    world.run(65_000);
+    assert_eq!((world.regional(&long, at).0, world.entry(0, &long).unwrap().unstored), (7, false));
+    world.reported = 0;
+    world.run(60_000);
+    assert_eq!(world.reported, 0, "nothing is left to offer");
+}
+
+#[test]
+fn many_refused_counts_are_offered_in_parts() {
+    let geometry = Geometry { buckets: 2_048, keys_per_bucket: 8 };
+    let mut world = World::with(1, 1, geometry, false);
+    world.run(2_000);
+    world.regions[0] = Region::new(RegionLimits { max_keys: 0, ..RegionLimits::default() }, (3, 4));
+    let keys = keys(6_000, HOUR);
+    for some in keys.chunks(100) {
+        for key in some {
+            world.request(0, 0, &[check(key, 100, 1)]);
+        }
+        world.run(100);
+    }
+    world.run(20_000);
+    world.reported = 0;
+    world.run(20_000);
+    assert!(world.reported <= 5 * 4_200, "{} offered in 20 s", world.reported);
+    world.regions[0] = new_region();
+    world.run(30_000);
+    let at = Position::at(world.unix(), HOUR).sequence;
+    let (mut held, mut missing) = (0, 0);
+    for key in &keys {
+        let is_held = world.entry(0, key).is_some();
+        held += u64::from(is_held);
+        missing += usize::from(is_held && world.regional(key, at).0 != 1);
+    }
+    // Where a bucket was full of refused counts, one of low use left for a newcomer.
+    let left = keys.len() as u64 - held;
+    assert_eq!((missing, world.sum_of(|stats| stats.overflows)), (0, 0));
+    assert_eq!(world.sum_of(|stats| stats.evictions), left);
 }

@@ -177,20 +177,6 @@ fn no_step_of_the_clock_gives_a_fresh_limit() {
 }
 
 #[test]
-fn a_denial_reckoned_by_a_wrong_clock_does_not_outlive_it() {
-    let mut world = World::alone(1, 1);
-    let key = key("k", MINUTE);
-    let mut passed = 0;
-    while world.passes(0, 0, &[check(&key, 10, 1)]) {
-        passed += 1;
-    }
-    assert_eq!(passed, 10);
-    world.unix_offset += 2 * MINUTE as i64;
-    world.run(60);
-    assert!(world.passes(0, 0, &[check(&key, 10, 1)]), "two windows later by the clock that is right now");
-}
-
-#[test]
 fn more_cells_than_the_outbox_holds_are_found_again() {
     const MANY: usize = 20_000;
     let mut world = World::with(1, 1, Geometry { buckets: 16_384, keys_per_bucket: 8 }, true);

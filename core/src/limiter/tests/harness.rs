@@ -52,6 +52,8 @@ pub(super) struct World {
     pub(super) now: u64,
     /// Unix minus monotonic time, of every machine.
     pub(super) unix_offset: i64,
+    /// How far each aggregator's clock is off.
+    pub(super) clock_errors: BTreeMap<usize, i64>,
     /// Of each aggregator. All but the first are made by `add_aggregator`.
     pub(super) regions: Vec<Region>,
     /// Which aggregator a worker's next stream goes to; one that does not exist refuses it.
@@ -115,7 +117,10 @@ impl Random {
 impl World {
     /// `workers` in each of `processes`, no region.
     pub(super) fn alone(processes: usize, workers: usize) -> World {
-        World::with(processes, workers, Geometry { buckets: 64, keys_per_bucket: 8 }, true)
+        let mut world = World::with(processes, workers, Geometry { buckets: 64, keys_per_bucket: 8 }, true);
+        // The first stream fails: until then requests wait for it.
+        world.run(50);
+        world
     }
 
     /// The same with a region, connected and settled.
@@ -129,6 +134,7 @@ impl World {
         let mut world = World {
             now: START_MONO,
             unix_offset: START_UNIX as i64 - START_MONO as i64,
+            clock_errors: BTreeMap::new(),
             regions: vec![new_region()],
             routes: BTreeMap::new(),
             ack_ms: vec![Some(0)],
@@ -177,7 +183,7 @@ impl World {
         let now = self.time();
         let worker = self.random.below(u64::MAX >> 12) + 1;
         let place = &mut self.processes[process];
-        let setup = Setup { meta: place.meta, worker, token: String::new(), version: 1, local_sets: 256 };
+        let setup = Setup { meta: place.meta, worker, version: 1, local_sets: 256 };
         let limiter = Limiter::new(setup, now);
         // Ticks of different workers fall between each other.
         let next_tick = now.mono.0 + place.workers.len() as u64 * 7 % TICK_MS;
@@ -191,6 +197,12 @@ impl World {
 
     pub(super) fn unix(&self) -> UnixMs {
         UnixMs(self.now.saturating_add_signed(self.unix_offset))
+    }
+
+    /// Unix time by the clock of an aggregator.
+    pub(super) fn unix_of(&self, aggregator: usize) -> UnixMs {
+        let error = self.clock_errors.get(&aggregator).copied().unwrap_or(0);
+        UnixMs(self.unix().0.saturating_add_signed(error))
     }
 
     /// Decides a request now; what waits is answered in `resolved` under the id that is returned.

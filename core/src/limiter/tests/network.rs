@@ -90,10 +90,12 @@ impl World {
     }
 
     pub(super) fn region_takes(&mut self, stream: u64, frame: wire::FilterFrame) {
-        let now = self.unix();
         let Some(state) = self.streams.get(&stream) else { return };
         let (origin, at, worker) = (state.origin, state.aggregator, (state.process, state.worker));
-        assert!(self.regions[at].heard(origin, now));
+        let now = self.unix_of(at);
+        assert!(self.regions[at].heard(origin, MonoMs(self.now)));
+        // A filter tells what its rules have decided as soon as it is welcome.
+        self.regions[at].count_node(origin, u64::from(origin.0[0]));
         let mut answer = wire::RegionFrame::default();
         if let Some(hello) = frame.hello {
             assert_eq!((hello.origin, hello.version), (origin.0.to_vec(), wire::PROTOCOL_VERSION));
@@ -145,7 +147,7 @@ impl World {
             .map(|ask| region.consult(origin, ask, now).unwrap_or_else(|_| unjudged(ask)));
         answer.answers = asked.collect();
         if let Some(ping) = frame.ping {
-            let live_origins = self.regions[at].live_origins(now) as u32;
+            let live_origins = self.regions[at].live_origins(MonoMs(self.now)) as u32;
             answer.pong = Some(wire::Pong { sent_ms: ping.sent_ms, unix_ms: now.0, live_origins });
         }
         if answer != wire::RegionFrame::default() {
@@ -162,11 +164,12 @@ impl World {
         if self.paused {
             return;
         }
-        let now = self.unix();
-        self.regions.iter_mut().for_each(|region| {
-            region.tick(now);
-        });
+        for at in 0..self.regions.len() {
+            let now = self.unix_of(at);
+            self.regions[at].tick(now);
+        }
         for ((at, origin), stream) in self.subscribers.clone() {
+            let now = self.unix_of(at);
             while let Some(push) = self.regions[at].next_push(origin, now) {
                 assert!(push.views.len() <= wire::MAX_FRAME_CELLS);
                 self.carry(stream, Frame::Down(wire::RegionFrame { push: Some(push), ..Default::default() }));

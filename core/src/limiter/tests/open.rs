@@ -1,7 +1,7 @@
 //! Costs that only the response tells: what is reserved, what is settled, and what becomes of it where nobody settles.
 
 use super::harness::*;
-use crate::key::Key;
+use crate::key::{CEILING_RESOLUTION, Key, KeyParts};
 use crate::limiter::{Cause, Check, Decision, Limiter, Outcome, Policy};
 use crate::table::Geometry;
 use crate::time::MonoMs;
@@ -260,4 +260,56 @@ fn a_herd_at_several_processes_holds_together() {
             sent.into_iter().filter(|(id, outcome)| allowed(&world.wait_for(*id, *outcome).1)).count();
         assert!((18..=24).contains(&under_way), "{under_way} under way, {latency:?}");
     }
+}
+
+/// The only process whose stream is not routed yet, connected again just now.
+fn connects(world: &mut World, process: usize) {
+    world.routes.remove(&(process, 0));
+    while !world.limiter(process, 0).is_connected() {
+        world.run(1);
+    }
+}
+
+#[test]
+fn an_open_request_after_a_restart_is_not_told_its_own_use_as_that_of_others() {
+    for resolution in [1, CEILING_RESOLUTION] {
+        let mut world = World::connected(2, 1);
+        let usual = key("a", HOUR);
+        let key = Key::new(&KeyParts { resolution, ..usual.parts() }).unwrap();
+        let first = world.begins(0, 0, open_check(&key, 100, 1)).unwrap();
+        world.settle((0, 0), first, 40);
+        assert!(world.passes(1, 0, &[check(&key, 100, 30)]));
+        world.run(500);
+        assert_eq!(world.entry(1, &key).unwrap().current.region_others, 40);
+        // The other process repeats what it knows before this one is there again.
+        world.routes.insert((0, 0), 9);
+        world.restart_region();
+        world.run(2_000);
+        connects(&mut world, 0);
+        assert!(world.begins(0, 0, open_check(&key, 100, 1)).is_some());
+        let current = world.entry(0, &key).unwrap().current;
+        assert_eq!((current.own, current.region_others), (40, 30), "resolution {resolution}");
+    }
+}
+
+#[test]
+fn use_below_a_grant_is_reported_after_the_region_was_lost() {
+    let mut world = World::connected(2, 1);
+    let key = key("a", HOUR);
+    let check = || open_check(&key, 10_000, 100);
+    // Requests that are open together: the region grants what they reserve, and their responses cost less.
+    let open: Vec<u64> = (0..30).map(|_| world.begins(0, 0, check()).unwrap()).collect();
+    open.into_iter().for_each(|request| world.settle((0, 0), request, 5));
+    world.run(100);
+    let at = Position::at(world.unix(), key.parts().cell_ms()).sequence;
+    assert!(world.regional(&key, at).0 > 2_000, "the reserve was granted");
+    world.restart_region();
+    world.run(1_000);
+    for _ in 0..100 {
+        let request = world.begins(0, 0, check()).unwrap();
+        world.settle((0, 0), request, 10);
+        world.run(10);
+    }
+    world.run(100);
+    assert_eq!((world.held(&key).0, world.regional(&key, at).0), (1_150, 1_150));
 }

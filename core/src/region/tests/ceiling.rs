@@ -86,14 +86,14 @@ fn cells_are_kept_for_as_long_as_a_window_touches_them() {
     assert_eq!(sequences(&region), vec![NEWEST + 5]);
     // Looked at again a window later.
     region.tick(UnixMs(NOW.0 + 22 * TENTH_MS));
-    assert_eq!((region.stats(NOW).keys, region.stats(NOW).windows), (0, 0));
+    assert_eq!((region.stats(MonoMs(NOW.0)).keys, region.stats(MonoMs(NOW.0)).windows), (0, 0));
 }
 
 #[test]
 fn a_key_is_hot_by_what_its_window_holds() {
     let mut region = backed();
     region.set_whole(true);
-    region.heard(origin(9), NOW);
+    region.heard(origin(9), MonoMs(NOW.0));
     region.subscribe(origin(9));
     assert_eq!(pushed(&mut region, origin(9), NOW), (vec![], true));
     used(&mut region, 5, 10);
@@ -116,7 +116,7 @@ fn a_key_is_hot_by_what_its_window_holds() {
 #[test]
 fn a_cell_that_fills_a_window_lets_the_others_be_shared() {
     let mut region = backed();
-    region.heard(origin(1), NOW);
+    region.heard(origin(1), MonoMs(NOW.0));
     region.subscribe(origin(1));
     used(&mut region, 5, 10);
     for merge in region.next_merges(99) {
@@ -193,7 +193,7 @@ fn the_stores_first_word_brings_all_cells_before_and_a_proposal_names_what_count
 #[test]
 fn a_push_holds_no_more_cells_than_a_frame_may() {
     let mut region = region();
-    region.heard(origin(9), NOW);
+    region.heard(origin(9), MonoMs(NOW.0));
     region.subscribe(origin(9));
     for n in 0..60u32 {
         let key = key(&std::format!("k{n}"));

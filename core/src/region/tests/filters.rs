@@ -62,13 +62,37 @@ fn bad_counts_are_refused_and_harm_no_others() {
 }
 
 #[test]
+fn no_node_has_used_more_than_is_possible() {
+    const MOST: u64 = 60 * MOST_A_SECOND;
+    let mut region = region();
+    let vast =
+        |own, region_others| wire::Count { own, region_others, limit: MAX_COUNT, ..count("k", SEQUENCE, 0) };
+    let counts =
+        [vast(MOST, 0), vast(MOST + 1, 0), vast(MAX_COUNT, 0), vast(1, MOST + 1), vast(0, MAX_COUNT)];
+    let refused = region.report(origin(1), &counts, NOW).refused;
+    assert_eq!(refused, (1..5).map(|place| (place, Refused::Component)).collect::<Vec<_>>());
+    assert_eq!(region.explain(b"w", b"n", b"k")[0].cells[0].regional_total(), MOST);
+    let ask = |own, cost| wire::Consult { limit: MAX_COUNT, ..ask(own, cost) };
+    for (own, cost) in [(MOST, 1), (0, MAX_COUNT), (MAX_COUNT, 0)] {
+        assert_eq!(
+            region.consult(origin(2), &ask(own, cost), NOW),
+            Err(Refused::Component),
+            "{own} + {cost}"
+        );
+    }
+    let later = UnixMs(NOW.0 + 2_000);
+    assert_eq!(region.report(origin(1), &[vast(MOST + 2 * MOST_A_SECOND, 0)], later).refused, vec![]);
+}
+
+#[test]
 fn a_full_region_refuses_new_keys_and_keeps_the_old_ones() {
     let mut region = Region::new(RegionLimits { max_keys: 1, max_origins: 1 }, (1, 2));
-    let reported = region.report(origin(1), &[count("a", SEQUENCE, 1), count("b", SEQUENCE, 1)], NOW);
+    let reported = region.report(origin(1), &[count("a", SEQUENCE, 6), count("b", SEQUENCE, 1)], NOW);
     assert_eq!(reported.refused, vec![(1, Refused::Full)]);
-    assert_eq!(region.report(origin(1), &[count("a", SEQUENCE, 2)], NOW).refused, vec![]);
-    assert!(region.heard(origin(1), NOW));
-    assert!(!region.heard(origin(2), NOW));
+    assert_eq!(region.report(origin(1), &[count("a", SEQUENCE, 7)], NOW).refused, vec![]);
+    assert!(region.heard(origin(1), MonoMs(NOW.0)));
+    assert!(!region.heard(origin(2), MonoMs(NOW.0)));
+    assert!(region.heard(origin(2), MonoMs(NOW.0 + 3_600_000)), "the first one has been silent for an hour");
 }
 
 #[test]
@@ -150,9 +174,9 @@ fn keys_are_forgotten_two_windows_later() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
     region.tick(UnixMs(NOW.0 + 2 * CELL_MS - 1));
-    assert_eq!(region.stats(NOW).keys, 1);
+    assert_eq!(region.stats(MonoMs(NOW.0)).keys, 1);
     region.tick(UnixMs(NOW.0 + 2 * CELL_MS));
-    assert_eq!(region.stats(NOW).keys, 0);
+    assert_eq!(region.stats(MonoMs(NOW.0)).keys, 0);
 }
 
 #[test]
@@ -166,11 +190,11 @@ fn many_keys_are_told_and_forgotten_in_steps() {
     assert_eq!((views.len(), complete), (MANY, true));
     let later = UnixMs(NOW.0 + 2 * CELL_MS);
     assert!(region.tick(later), "more than one step");
-    assert!(region.stats(later).keys > 0);
+    assert!(region.stats(MonoMs(later.0)).keys > 0);
     while region.tick(later) {}
-    assert_eq!(region.stats(later).keys, 0);
+    assert_eq!(region.stats(MonoMs(later.0)).keys, 0);
     region.report(origin(1), &[count("k", SEQUENCE + 2, 1)], later);
-    assert_eq!(region.stats(later).keys, 1, "slots are used again");
+    assert_eq!(region.stats(MonoMs(later.0)).keys, 1, "slots are used again");
 }
 
 #[test]
@@ -182,17 +206,19 @@ fn a_key_in_use_stays_and_sheds_old_cells() {
         region.tick(now);
         assert!(region.explain(b"w", b"n", b"k")[0].cells.len() <= 3, "at step {step}");
     }
-    assert_eq!(region.stats(NOW).keys, 1);
+    assert_eq!(region.stats(MonoMs(NOW.0)).keys, 1);
 }
 
 #[test]
 fn live_origins_are_those_heard_lately() {
     let mut region = region();
-    assert!(region.heard(origin(1), NOW) && region.heard(origin(2), UnixMs(NOW.0 + 1_000)));
-    assert_eq!(region.live_origins(UnixMs(NOW.0 + 1_000)), 2);
-    assert_eq!(region.live_origins(UnixMs(NOW.0 + 2_001)), 1);
+    assert!(region.heard(origin(1), MonoMs(5_000)) && region.heard(origin(2), MonoMs(6_000)));
+    assert!(!region.count_node(origin(3), 1), "nothing was heard of it");
+    assert!(region.count_node(origin(1), 1) && region.count_node(origin(2), 1));
+    assert_eq!(region.live_origins(MonoMs(6_000)), 2);
+    assert_eq!(region.live_origins(MonoMs(7_001)), 1);
     region.gone(origin(2));
-    assert_eq!(region.live_origins(NOW), 1);
+    assert_eq!(region.live_origins(MonoMs(5_000)), 1);
 }
 
 #[test]

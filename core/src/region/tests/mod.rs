@@ -5,6 +5,7 @@
 
 mod base;
 mod ceiling;
+mod eviction;
 mod filters;
 mod laws;
 mod publish;

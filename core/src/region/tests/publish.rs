@@ -88,9 +88,9 @@ fn a_limit_that_falls_makes_a_cell_due() {
 #[test]
 fn sums_beyond_the_highest_count_are_that_count() {
     let mut region = region();
-    let vast = wire::Count { limit: 10, ..count("k", SEQUENCE, MAX_COUNT) };
-    region.report(origin(1), std::slice::from_ref(&vast), NOW);
-    region.report(origin(2), &[vast], NOW);
+    region.back();
+    let parts = [(origin(1), MAX_COUNT), (origin(2), MAX_COUNT)];
+    region.learn(&key("k"), SEQUENCE, 10, &parts, NOW).unwrap();
     let rows = rows(&mut region);
     assert_eq!(rows[0].count, MAX_COUNT);
     region.published(&rows);

@@ -80,12 +80,11 @@ fn lists_are_bounded_and_a_walk_over_many_keys_goes_in_steps() {
 #[test]
 fn the_highest_numbers_do_no_harm() {
     let mut region = region();
-    let counts = [
-        limited("a", SEQUENCE, MAX_COUNT, 0),
-        limited("b", SEQUENCE, MAX_COUNT, MAX_COUNT),
-        limited("c", SEQUENCE, 1, u64::MAX - 1),
-    ];
-    region.report(origin(1), &counts, NOW);
+    region.back();
+    for (name, limit) in [("a", 0), ("b", MAX_COUNT)] {
+        region.learn(&key(name), SEQUENCE, limit, &[(origin(1), MAX_COUNT)], NOW).unwrap();
+    }
+    region.report(origin(1), &[limited("c", SEQUENCE, 1, u64::MAX - 1)], NOW);
     assert_eq!(names(&walk(&region, vec![]).nearest), ["a", "b", "c"]);
 }
 

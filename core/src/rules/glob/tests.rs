@@ -155,8 +155,8 @@ proptest! {
 
     #[test]
     fn sets_agree_with_the_definition(
-        patterns in proptest::collection::vec(r"([ab*]|\\\\|\\\||\\-|\||\\\*){0,7}", 1..8),
-        texts in proptest::collection::vec(r"([ab*]|\\\\|\\\||\\-|\|){0,9}", 1..8),
+        patterns in proptest::collection::vec(r"([ab*]|\\\\|\\\||\\-|\\\+|\||\\\*){0,7}", 1..8),
+        texts in proptest::collection::vec(r"([ab*]|\\\\|\\\||\\-|\\\+|\|){0,9}", 1..8),
     ) {
         let globs: Vec<&str> = patterns
             .iter()

@@ -4,6 +4,7 @@
 //! Leaves to others: what others did not know yet (`measure` compares with an oracle).
 
 use super::{CellId, Check};
+use crate::plan::HOLD_MS;
 use crate::traffic::Arrival;
 use crate::world::keys::{self, Shape};
 use smallvec::SmallVec;
@@ -49,29 +50,86 @@ impl Check {
                 for (rule, shape) in
                     keys::rules(arrival.rules).filter_map(|rule| Some((rule, shapes.get(rule)?)))
                 {
+                    if shape.rule.exact.is_some() {
+                        continue;
+                    }
                     let refused = shape.rule.shadow && outcome.shadow_denied >> rule & 1 == 1;
-                    if refused || arrival.cost == 0 {
+                    let cost = shape.judged_cost(arrival.cost);
+                    if refused || cost == 0 {
                         continue;
                     }
                     let at = Position::at(by.unix, shape.cell_ms);
                     let cell = CellId { rule, sequence: at.sequence, identifier: arrival.identifier };
                     if !shape.rule.shadow {
-                        self.passed(by, origin, cell, &at, arrival.cost, shape.rule.limit);
+                        self.passed(by, origin, cell, &at, cost, shape.rule.limit);
+                    }
+                    if shape.rule.reserve > 0 {
+                        // What it costs is counted when its response says so.
+                        continue;
                     }
                     watched.extend(self.admitted(origin, cell, &at, arrival.cost, by.now_us));
                 }
             }
             Decided::Deny(denial) if denial.cause == Cause::Limit => {
                 let rule = usize::from(denial.budget.rule);
-                if let Some(shape) = shapes.get(rule) {
+                if let Some(shape) = shapes.get(rule).filter(|shape| shape.rule.exact.is_none()) {
                     let at = Position::at(by.unix, shape.cell_ms);
                     let cell = CellId { rule, sequence: at.sequence, identifier: arrival.identifier };
-                    self.denied(by, cell, &at, arrival.cost, denial.budget.limit);
+                    let cost = shape.judged_cost(arrival.cost);
+                    self.denied(by, cell, &at, cost, denial.budget.limit);
                 }
             }
             Decided::Deny(_) => {}
         }
         watched
+    }
+
+    /// Notes what an open request has cost, by its response, and which cells are to be looked at when. It was admitted at
+    /// `since_us`; where the response came when its time was over already, as its worker slept, the reserve counts as
+    /// spent in any of the cells since then.
+    pub(crate) fn settled(
+        &mut self,
+        by: &Decision,
+        arrival: &Arrival,
+        since_us: u64,
+        shapes: &[Shape],
+    ) -> SmallVec<[(CellId, u64); 1]> {
+        let mut watched = SmallVec::new();
+        let Some(origin) = self.truth.number(by.origin) else { return watched };
+        let took_ms = (by.now_us - since_us) / 1_000;
+        if took_ms >= HOLD_MS - BORDER_MS {
+            self.unsettled(by, arrival, took_ms, shapes);
+            return watched;
+        }
+        for (rule, shape) in keys::rules(arrival.rules).filter_map(|rule| Some((rule, shapes.get(rule)?))) {
+            let at = Position::at(by.unix, shape.cell_ms);
+            let cell = CellId { rule, sequence: at.sequence, identifier: arrival.identifier };
+            if arrival.cost > 0 {
+                watched.extend(self.admitted(origin, cell, &at, arrival.cost, by.now_us));
+            }
+        }
+        watched
+    }
+
+    /// Notes that the reserve of an open request may have been spent, in the cell of this moment or one of those since
+    /// `took_ms` before.
+    pub(crate) fn unsettled(&mut self, by: &Decision, arrival: &Arrival, took_ms: u64, shapes: &[Shape]) {
+        let Some(origin) = self.truth.number(by.origin) else { return };
+        for (rule, shape) in keys::rules(arrival.rules).filter_map(|rule| Some((rule, shapes.get(rule)?))) {
+            if shape.rule.reserve == 0 {
+                continue;
+            }
+            let at = Position::at(by.unix, shape.cell_ms);
+            let cell = CellId { rule, sequence: at.sequence, identifier: arrival.identifier };
+            let cost = arrival.cost.max(shape.rule.reserve);
+            let back = took_ms.saturating_sub(at.elapsed_ms).div_ceil(shape.cell_ms);
+            for sequence in at.sequence.saturating_sub(back)..=at.sequence {
+                if let Some((cell, at)) = self.truth.share(CellId { sequence, ..cell }, origin, by.now_us) {
+                    cell.shares[at].reserved += cost;
+                    cell.changed_us = by.now_us;
+                }
+            }
+        }
     }
 
     /// The region took up a proposal.

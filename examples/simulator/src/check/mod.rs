@@ -8,6 +8,7 @@
 //! Leaves to others: carrying out the plan, and looking at the right moments (`world`).
 
 mod decisions;
+pub(crate) mod exact;
 pub(crate) mod rest;
 mod tables;
 #[cfg(test)]
@@ -29,7 +30,7 @@ pub use truth::CellId;
 
 /// Violations that are told; further ones are only the same again.
 const MAX_VIOLATIONS: usize = 100;
-/// What a request may wait beyond its timeout: a tick, a timer that is late, and clocks that show whole milliseconds.
+/// What a request may wait beyond each of its timeouts: a tick, a timer that is late, and clocks that show whole milliseconds.
 const LATE_US: u64 = (WAITING_TICK_MS + 4) * 1_000;
 
 /// All checkers.
@@ -37,6 +38,8 @@ const LATE_US: u64 = (WAITING_TICK_MS + 4) * 1_000;
 pub struct Check {
     /// What is known for certain.
     pub(crate) truth: Truth,
+    /// What is known for certain of limits that are held exactly.
+    pub(crate) exact: exact::Exact,
     /// Times to convergence.
     pub(crate) convergence_ms: Vec<u64>,
     begin_us: u64,
@@ -58,6 +61,7 @@ impl Check {
     pub(crate) fn new(shapes: &[Shape], plan: &Plan) -> Check {
         Check {
             truth: Truth::new(shapes, plan.topology.regions, plan.topology.envoys),
+            exact: exact::Exact::default(),
             convergence_ms: Vec::new(),
             begin_us: plan.settle_ms * 1_000,
             violations: Vec::new(),
@@ -103,6 +107,13 @@ impl Check {
         self.lost(region, now_us);
     }
 
+    /// An aggregator of a region holds as many keys as it may.
+    pub(crate) fn crowded(&mut self, region: usize) {
+        if let Some(crowded) = self.truth.crowded.get_mut(region) {
+            *crowded = true;
+        }
+    }
+
     fn lost(&mut self, region: usize, now_us: u64) {
         if let Some(lost_us) = self.truth.lost_us.get_mut(region) {
             *lost_us = Some(now_us);
@@ -114,13 +125,19 @@ impl Check {
         self.awake_us.insert(envoy, if begins { u64::MAX } else { now_us });
     }
 
-    /// A request has waited.
-    pub(crate) fn waited(&mut self, envoy: usize, waited_us: u64, timeout_ms: u32, now_us: u64) {
+    /// A request has waited, once for each of the timeouts.
+    pub(crate) fn waited(&mut self, envoy: usize, waited_us: u64, timeouts_ms: &[u32], now_us: u64) {
         let awake_us = self.awake_us.get(&envoy).copied().unwrap_or(0);
         let was_awake = awake_us <= now_us.saturating_sub(waited_us);
-        let bound_us = u64::from(timeout_ms) * 1_000 + LATE_US;
+        let bound_us = timeouts_ms
+            .iter()
+            .map(|timeout_ms| u64::from(*timeout_ms) * 1_000 + LATE_US)
+            .sum::<u64>()
+            .max(LATE_US);
         if was_awake && waited_us > bound_us {
-            self.violated("wait", now_us, || format!("a request waited {waited_us} µs with {timeout_ms} ms"));
+            self.violated("wait", now_us, || {
+                format!("a request waited {waited_us} µs with {timeouts_ms:?} ms")
+            });
         }
     }
 

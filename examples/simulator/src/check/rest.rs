@@ -82,6 +82,7 @@ impl Check {
         let Some(cell) = self.truth.cell(id) else { return };
         let (born_us, shares) = (cell.born_us, cell.shares.clone());
         let made_up = self.truth.is_made_up(region, born_us);
+        let crowded = self.truth.is_crowded(region);
         let (mut least, mut most) = (0u64, 0u64);
         for share in &shares {
             let Some(origin) = self.truth.origin(share.origin).copied().filter(|one| one.region == region)
@@ -89,15 +90,21 @@ impl Check {
                 continue;
             };
             let part = held.parts.get(&origin.id).copied().unwrap_or(0);
-            let known = if origin.lives { share.known() } else { share.left };
-            // What only the dead had told, a region that lost all may have made up for or not.
-            least += if made_up && !origin.lives { 0 } else { known };
+            // A grant that a region lost and nobody has spent, nobody repeats.
+            let known = match origin.lives {
+                true if made_up => share.own,
+                true => share.known(),
+                false => share.left,
+            };
+            // What only the dead had reported, a region that lost all may have made up for or not; nor can a table repeat what it
+            // has evicted.
+            let may_miss = crowded || made_up && (!origin.lives || origin.forgets);
+            least += if may_miss { 0 } else { known };
             most += share.most();
             let fits = (known..=share.most()).contains(&part);
             // What was asked for may have been granted by an answer that got lost.
-            let exact =
-                !origin.lives || part == share.known() || (part > share.known() && share.proposed >= part);
-            let lost = made_up && (part < known || part == 0);
+            let exact = !origin.lives || part == known || (part > known && share.proposed >= part);
+            let lost = may_miss && part <= known;
             if !(fits && exact || lost) {
                 self.violated("rest", now_us, || {
                     format!(
@@ -152,7 +159,9 @@ impl Check {
         };
         // A push brings a forgotten key back without its base: who comes next asks, and the region's parts are looked at for
         // what it holds.
-        let waits_for_base = who.forgets && seen.unbased && seen.own == 0;
+        // An aggregator without room has no base to tell.
+        let crowded = self.truth.is_crowded(who.region);
+        let waits_for_base = who.forgets && seen.unbased && (seen.own == 0 || crowded);
         if !waits_for_base && (!counted || seen.unbased) {
             self.violated("rest", now_us, || {
                 format!("Envoy {} holds {seen:?} of {id:?}, where it let {least} to {most} pass", who.envoy)

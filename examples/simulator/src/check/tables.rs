@@ -4,9 +4,13 @@
 //! Leaves to others: what everybody must know in the end (`rest`).
 
 use super::{CellId, Check};
+use crate::plan::HOLD_MS;
 use crate::world::{EnvoyProcess, keys};
 use weir_core::key::{Key, OriginId};
-use weir_core::table::{Bucket, Cell, Entry, Place};
+use weir_core::table::{Bucket, Cell, Entry, Place, ReservationKind};
+
+/// The reserve of an open request is spent by others so long after it was made, if its worker is dead.
+const OPEN_MS: u64 = HOLD_MS + 2_000;
 
 impl Check {
     /// Looks at what was written since it last looked.
@@ -31,12 +35,26 @@ impl Check {
             for (key, found) in bucket.entries() {
                 let Some((rule, identifier)) = keys::parse(key) else { continue };
                 for reserved in &found.entry.reservations {
-                    let id = CellId { rule, sequence: reserved.sequence, identifier };
-                    if let Some((cell, at)) = self.truth.share(id, origin, now_us) {
-                        cell.shares[at].reserved += reserved.amount;
+                    // What is reserved for an open request counts as spent in the cell in which its time is over.
+                    let later = match reserved.tag.kind {
+                        ReservationKind::Open => OPEN_MS.div_ceil(self.truth.cell_ms(rule)),
+                        _ => 0,
+                    };
+                    for sequence in reserved.sequence..=reserved.sequence + later {
+                        let id = CellId { rule, sequence, identifier };
+                        if let Some((cell, at)) = self.truth.share(id, origin, now_us) {
+                            cell.shares[at].reserved += reserved.amount;
+                        }
                     }
                 }
             }
+        }
+    }
+
+    /// A worker ends in good order: it spends the reserves of its open requests, if it has any.
+    pub(crate) fn may_spend_open(&mut self, process: &EnvoyProcess, now_us: u64) {
+        if process.workers.iter().flatten().any(|worker| worker.limiter.has_open()) {
+            self.may_reap(process, now_us);
         }
     }
 
@@ -133,14 +151,21 @@ impl Check {
         let (mut near, mut near_own, mut far) = (0, 0, 0);
         for share in &cell.shares {
             match self.truth.origin(share.origin) {
-                Some(one) if one.id == who.id => near_own = share.most(),
+                Some(one) if one.id == who.id => {
+                    near_own = share.most();
+                    // Others repeat what they received of this one's grants to an aggregator that has not received them yet.
+                    // What is not spent of these counts as use of others there.
+                    near += share.proposed.saturating_sub(share.own);
+                }
                 Some(one) if one.region == who.region => near += share.most(),
                 _ => far += share.most(),
             }
         }
-        // A base may hold what was granted and forgotten, and what living ones repeat later.
+        // A base may hold what was granted and forgotten, and what living ones repeat later. Of its own use no Envoy counts anything as
+        // that of others, unless its table has evicted it.
         if self.truth.is_made_up(who.region, cell.born_us) {
-            near = 2 * (near + near_own);
+            let unknown = if who.forgets { 2 * near_own } else { near_own.saturating_sub(said.own) };
+            near = 2 * near + unknown;
         }
         if (0..self.truth.lost_us.len()).any(|region| self.truth.is_made_up(region, cell.born_us)) {
             far *= 2;

@@ -1,12 +1,14 @@
 //! Checkers that cannot fail are none: each is shown what it must not like.
 
+use crate::check::exact::{Keeper, Use};
 use crate::check::rest::Seen;
 use crate::check::{CellId, Decision as By};
 use crate::observe::Nobody;
-use crate::plan::{Cadence, Network, Plan, Rule, Topology};
+use crate::plan::{Cadence, Exact, Network, Plan, Rule, Topology};
 use crate::traffic::Arrival;
 use crate::world::World;
 use crate::world::keys::Shape;
+use weir_core::exact::AskId;
 use weir_core::limiter::{Budget, Cause, Decision, Denial, Outcome, Told};
 use weir_core::table::Entry;
 use weir_core::time::UnixMs;
@@ -171,12 +173,65 @@ fn waits_bounds_and_second_answers_are_seen() {
     let plan = plan(1);
     let mut world = rested(&plan);
     let check = world.check_mut();
-    check.waited(0, 60_000, 50, 9_000_000);
+    check.waited(0, 60_000, &[50], 9_000_000);
     check.held("things", 4, 4, 9_000_000);
     assert_eq!(check.violations(), []);
-    check.waited(0, 70_000, 50, 9_000_000);
+    check.waited(0, 70_000, &[50], 9_000_000);
     check.held("things", 5, 4, 9_000_000);
     check.resolved_twice(3, 9_000_000);
     let seen: Vec<_> = check.violations().iter().map(|violation| violation.checker).collect();
     assert_eq!(seen, ["wait", "bounds", "answers"]);
+}
+
+/// A check of one rule with a log of 3, of which the only aggregator has charged these.
+fn logged(charges: &[(u8, u64)]) -> (World<'static>, Vec<Shape>, Vec<Option<u64>>) {
+    let mut plan = plan(1);
+    plan.rules = vec![Rule { exact: Some(Exact::Log), ..Rule::new(3, 10_000) }];
+    let shapes = vec![Shape::new(0, plan.rules[0])];
+    let mut world = World::with_arrivals(&plan, std::iter::empty());
+    let charge = |(name, at_us): &(u8, u64)| {
+        let one = Use { keeper: Keeper::Aggregator(0), name: AskId([*name; 16]), at_us: *at_us, cost: 1 };
+        world.check_mut().exact.charged(&shapes[0].key(7), one, 10_000_000)
+    };
+    let counts = charges.iter().map(charge).collect();
+    (world, shapes, counts)
+}
+
+#[test]
+fn what_a_window_of_a_log_holds_is_counted() {
+    let at = 1_000_000;
+    let (mut world, shapes, counts) =
+        logged(&[(1, at), (2, at), (2, at), (3, at + 9_999_999), (4, 11_000_001)]);
+    assert_eq!(counts, [Some(1), Some(2), None, Some(3), Some(2)]);
+    world.check_mut().exact.withdrawn(&shapes[0].key(7), AskId([4; 16]));
+    world.check_mut().exact.lost(Keeper::Aggregator(0));
+    let one = Use { keeper: Keeper::Aggregator(0), name: AskId([5; 16]), at_us: 12_000_000, cost: 2 };
+    assert_eq!(world.check_mut().exact.charged(&shapes[0].key(7), one, 10_000_000), Some(2));
+}
+
+/// Complaints where one request was decided so, and one charge is in the log, in the end.
+fn exactly(decision: Decision, undecided: u64, deny: bool, charged: bool) -> usize {
+    let charges: &[_] = if charged { &[(1, 1_000_000)] } else { &[] };
+    let (mut world, mut shapes, _) = logged(charges);
+    shapes[0] = Shape::new(0, Rule { deny_on_failure: deny, ..shapes[0].rule });
+    let arrival = arrivals().next().unwrap();
+    let outcome = Outcome { decision, shadow_denied: 0, exact: Told { undecided, ..Told::default() } };
+    world.check_mut().decided_exactly((0, 1_000_000), &arrival, &outcome, &shapes);
+    world.check_mut().finish_exact(20_000_000);
+    world.check_mut().violations().iter().filter(|violation| violation.checker == "exact").count()
+}
+
+#[test]
+fn exact_limits_that_are_not_are_seen() {
+    let budget = Budget { rule: 0, limit: 3, remaining: 0, reset_ms: 9 };
+    let admit = Decision::Allow(Some(budget));
+    let deny = |cause| Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause });
+    assert_eq!(exactly(admit, 0, false, true), 0);
+    assert_eq!(exactly(admit, 0, false, false), 1, "it passed and is not charged");
+    assert_eq!(exactly(admit, 1, false, false), 0, "nobody decided, and the rule lets pass");
+    assert_eq!(exactly(admit, 1, true, true), 1, "nobody decided, and the rule denies");
+    assert_eq!(exactly(deny(Cause::Undecided), 1, true, false), 0);
+    assert_eq!(exactly(deny(Cause::Undecided), 1, false, false), 1, "nobody decided, and the rule lets pass");
+    assert_eq!(exactly(deny(Cause::Undecided), 1, true, true), 1, "it did not pass and stands charged");
+    assert_eq!(exactly(deny(Cause::Limit), 0, false, false), 1, "the log held nothing");
 }

@@ -97,6 +97,9 @@ pub struct Truth {
     envoys: usize,
     /// When a region lost what only its aggregators knew, by region.
     pub lost_us: Vec<Option<u64>>,
+    /// Regions of which an aggregator has held as many keys as it may: what it had no room for stays with the Envoys that
+    /// spent it.
+    pub crowded: Vec<bool>,
 }
 
 impl Share {
@@ -129,6 +132,7 @@ impl Truth {
             numbers: BTreeMap::new(),
             envoys: envoys.max(1),
             lost_us: vec![None; regions],
+            crowded: vec![false; regions],
         }
     }
 
@@ -241,6 +245,11 @@ impl Truth {
         let shares = self.cell(id).into_iter().flat_map(|cell| &cell.shares);
         let counted = shares.filter(|share| self.origin(share.origin).is_some_and(&of));
         counted.fold(0, |sum: u64, share| sum.saturating_add(what(share)))
+    }
+
+    /// Whether a region may lack what its Envoys spent, as an aggregator had no room for it.
+    pub fn is_crowded(&self, region: usize) -> bool {
+        self.crowded.get(region).copied().unwrap_or(false)
     }
 
     /// What a region may have lost and made up for by a base, which is not exact.

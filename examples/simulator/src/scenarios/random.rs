@@ -1,17 +1,21 @@
 //! A plan of chance: small, so that what goes wrong can be understood, and crowded, so that something does.
 
 use super::source;
-use crate::plan::{Cadence, Fault, Link, Network, Part, Plan, Rule, Topology, Wrong};
+use crate::plan::{Cadence, Exact, Fault, Link, Network, Part, Plan, Rule, Topology, Wrong};
 use crate::random::Random;
 use crate::traffic::{Shape, Traffic};
 
 /// Of messages on streams, in milliseconds, where clocks are to be right.
 const MOST_DELAY_MS: u64 = 10;
 
+/// So long after the traffic, where limits are held exactly.
+const QUIET_EXACT_MS: u64 = 15_000;
+
 /// The plan of a seed, with tables that hold everything and clocks that are right: there the checkers are exact.
 pub(super) fn plan(seed: u64) -> Plan {
     let mut plan = wild(seed);
-    (plan.topology.buckets, plan.topology.keys_per_bucket) = (4_096, 8);
+    let holds_all = Topology::region(1).region_keys;
+    plan.topology = Topology { buckets: 4_096, keys_per_bucket: 8, region_keys: holds_all, ..plan.topology };
     plan.faults.retain(|fault| !matches!(fault.what, Wrong::Skew { .. }));
     for fault in &mut plan.faults {
         // An Envoy's clock follows the aggregator's echo, and may be off by half of what that takes.
@@ -36,7 +40,7 @@ pub(super) fn wild(seed: u64) -> Plan {
     let rate = (2_000.0 * rules[0].limit as f64 / rules[0].window_ms as f64).min(300.0);
     traffic.push(source(Shape::Steady { identifier: 0, rate }));
     let faults = (0..dice.below(5)).map(|_| fault(&mut dice, &topology, traffic_ms)).collect();
-    Plan {
+    let mut plan = Plan {
         seed,
         topology,
         rules,
@@ -47,6 +51,64 @@ pub(super) fn wild(seed: u64) -> Plan {
         settle_ms: 3_000,
         traffic_ms,
         quiet_ms: if topology.regions > 1 { super::QUIET_REGIONS_MS } else { super::QUIET_MS },
+    };
+    vary(&mut plan, &mut Random::new(seed).fork("scenario", 1));
+    plan
+}
+
+/// What a plan has now and then beside that. It is drawn apart, so that the rest of a seed's plan does not depend on it.
+fn vary(plan: &mut Plan, dice: &mut Random) {
+    let topology = plan.topology;
+    let region = below(dice, topology.regions);
+    if dice.per_mille(150) {
+        respond(plan, dice);
+    }
+    if dice.per_mille(200) {
+        hold_exactly(plan, dice);
+    }
+    if dice.per_mille(100) {
+        plan.topology.region_keys = one_of(dice, &[1, 4, 64]);
+    }
+    if dice.per_mille(150) {
+        let (envoy, worker) = (below(dice, topology.envoys), below(dice, topology.workers + 1));
+        let what = Wrong::Cut { link: Link::Worker { region, envoy, worker } };
+        plan.faults.push(Fault { what, ..fault(dice, &topology, plan.traffic_ms) });
+    }
+    if topology.aggregators > 1 && dice.per_mille(200) {
+        // From the first on, as programs of a machine with a wrong clock are, or from then on.
+        let at_ms = if dice.per_mille(500) { 0 } else { dice.below(plan.traffic_ms) };
+        let windows_ms = one_of(dice, &plan.rules).window_ms * 2;
+        let ms = i64::try_from(windows_ms + dice.below(windows_ms)).unwrap_or(0);
+        let ms = if dice.per_mille(500) { ms } else { -ms };
+        let part = Part::Aggregator { region, aggregator: below(dice, topology.aggregators) };
+        plan.faults.push(Fault { at_ms, for_ms: plan.traffic_ms, what: Wrong::Skew { part, ms } });
+    }
+}
+
+/// Rules are held by a log, or by a ledger where there is one.
+fn hold_exactly(plan: &mut Plan, dice: &mut Random) {
+    let has_ledger = plan.topology.regions > 1;
+    // What a request was charged in vain is given back some seconds after it.
+    plan.quiet_ms = plan.quiet_ms.max(QUIET_EXACT_MS);
+    for rule in plan.rules.iter_mut().filter(|rule| rule.reserve == 0) {
+        let held = if has_ledger && dice.per_mille(500) { Exact::Ledger } else { Exact::Log };
+        if dice.per_mille(600) {
+            (rule.exact, rule.ceiling) = (Some(held), false);
+        }
+    }
+}
+
+/// The responses of a rule's requests say what they cost, which is often less than the reserve and seldom more.
+fn respond(plan: &mut Plan, dice: &mut Random) {
+    let at = below(dice, plan.rules.len());
+    let Some(rule) = plan.rules.get_mut(at) else { return };
+    rule.reserve = one_of(dice, &[1, 4, 10]).min(rule.limit);
+    rule.response_ms = one_of(dice, &[0, 50, 1_500]);
+    if plan.topology.aggregators == 1 && dice.per_mille(600) {
+        // The memory of the only aggregator has what was granted; what was spent is less.
+        let part = Part::Aggregator { region: below(dice, plan.topology.regions), aggregator: 0 };
+        let what = if dice.per_mille(500) { Wrong::Crash { part } } else { Wrong::Restart { part } };
+        plan.faults.push(Fault { what, ..fault(dice, &plan.topology, plan.traffic_ms) });
     }
 }
 
@@ -66,6 +128,7 @@ fn topology(dice: &mut Random) -> Topology {
         workers: one_of(dice, &[1, 2, 3]),
         buckets: one_of(dice, &[2, 16, 1_024]),
         keys_per_bucket: one_of(dice, &[2, 8]),
+        ..Topology::region(1)
     }
 }
 

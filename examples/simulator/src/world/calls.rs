@@ -4,6 +4,7 @@
 
 use super::World;
 use super::aggregator::Inbox;
+use super::exact::{Asking, Regret, Trial};
 use super::network::Path;
 use super::queue::Event;
 use super::streams::StreamId;
@@ -12,7 +13,9 @@ use weir_core::aggregator::Failure;
 use weir_core::aggregator::globe::lease::Holder;
 use weir_core::aggregator::questions::Questions;
 use weir_core::aggregator::watch::Lives;
+use weir_core::exact::{AskId, Ruling};
 use weir_core::key::{Key, OriginId};
+use weir_core::log::{Decided, LogCharge};
 use weir_core::region::HotCell;
 use weir_core::region::exchange::{Floor, Merge, Merged, Publication, Stored};
 
@@ -42,8 +45,8 @@ pub enum Request {
     Origins(Vec<OriginId>),
     /// Tell all who listen.
     Publish(Vec<u8>),
-    /// Which life is it?
-    Lives(u128),
+    /// Which life is it? A look of `reader`, which gives the sentinel the id `fresh` if it has none, or still `renewed`.
+    Lives { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
     /// Which life has the table?
     TableLife,
     /// Raise rows of a region.
@@ -56,6 +59,14 @@ pub enum Request {
     Lease([u8; 16]),
     /// Whoever has it gives it up.
     Release([u8; 16]),
+    /// Charge exact logs, unless this moment is over.
+    ChargeLogs(Vec<LogCharge>, u64),
+    /// Take charges of logs back.
+    WithdrawLogs(Vec<LogCharge>),
+    /// Record an attempt.
+    ChargeLedger(Trial),
+    /// Let an attempt of a bucket no longer count.
+    WithdrawLedger(AskId, Box<[u8]>),
 }
 
 /// What it says.
@@ -77,6 +88,10 @@ pub enum Reply {
     Rows(Result<Vec<Stored>, Failure>),
     /// Who has the lease.
     Holder(Result<Holder, Failure>),
+    /// By each log.
+    Decided(Vec<Result<Decided, Failure>>),
+    /// By the ledger.
+    Ruled(Result<Ruling, Failure>),
 }
 
 /// Who waits for an answer.
@@ -86,6 +101,10 @@ pub enum Caller {
     Machine(usize),
     /// The questions of a frame, and the stream that it came on.
     Questions(Box<Questions>, StreamId),
+    /// A question about exact limits.
+    Exact(Box<Asking>),
+    /// Whoever takes something back.
+    Regret(Box<Regret>),
     /// Nobody.
     Nobody,
 }
@@ -115,6 +134,7 @@ impl Request {
             Request::Cells(cells) => cells.len(),
             // Rows are written many at once.
             Request::Write(rows) => rows.len().div_ceil(500),
+            Request::ChargeLogs(charges, _) | Request::WithdrawLogs(charges) => charges.len(),
             _ => 1,
         };
         cells as u64
@@ -127,12 +147,17 @@ impl Request {
             Request::Merge(merges) => each(merges.len()),
             Request::Raise(floors) => each(floors.len()),
             Request::Cells(cells) => each(cells.len()),
-            Request::NameHot(_) | Request::Publish(_) | Request::Write(_) | Request::Release(_) => {
-                Reply::Done(Err(failure))
-            }
+            Request::NameHot(_)
+            | Request::Publish(_)
+            | Request::Write(_)
+            | Request::Release(_)
+            | Request::WithdrawLogs(_)
+            | Request::WithdrawLedger(..) => Reply::Done(Err(failure)),
+            Request::ChargeLogs(charges, _) => Reply::Decided(vec![Err(failure); charges.len()]),
+            Request::ChargeLedger(_) => Reply::Ruled(Err(failure)),
             Request::Shard(_) => Reply::Named(Err(failure)),
             Request::Origins(_) => Reply::Alive(Err(failure)),
-            Request::Lives(_) => Reply::Lives(Err(failure)),
+            Request::Lives { .. } => Reply::Lives(Err(failure)),
             Request::TableLife => Reply::TableLife(Err(failure)),
             Request::Import | Request::Own => Reply::Rows(Err(failure)),
             Request::Lease(_) => Reply::Holder(Err(failure)),
@@ -194,6 +219,9 @@ impl World<'_> {
         let Some(pending) = self.calls.pending.remove(&id) else { return };
         let Pending { aggregator, life, caller, request } = pending;
         if self.aggregators[aggregator].life != life {
+            if let Caller::Regret(regret) = caller {
+                self.doubt_regret(&regret);
+            }
             return;
         }
         let reply = reply.map_or_else(|| request.failed(Failure::Timeout), |reply| *reply);
@@ -202,6 +230,8 @@ impl World<'_> {
             Caller::Questions(questions, stream) => {
                 self.conclude_questions(aggregator, *questions, stream, reply)
             }
+            Caller::Exact(asking) => self.exact_answered(aggregator, *asking, reply),
+            Caller::Regret(regret) => self.regret_answered(aggregator, *regret, reply),
             Caller::Nobody => {}
         }
     }
@@ -216,6 +246,9 @@ impl World<'_> {
 
     fn execute(&mut self, store: Store, at: usize, request: Request) -> Reply {
         let region = self.aggregators[at].region;
+        if let Some(reply) = self.execute_exactly(store, &request) {
+            return reply;
+        }
         match store {
             Store::Redis(region) => {
                 let unix_ms = self.unix_ms();

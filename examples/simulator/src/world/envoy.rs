@@ -11,6 +11,7 @@ use super::streams::{Carried, End, StreamId};
 use super::table::Table;
 use crate::check::Decision as Said;
 use crate::observe::{Decided, Verdict};
+use crate::plan::HOLD_MS;
 use crate::random::Random;
 use crate::traffic::Arrival;
 use std::collections::{BTreeMap, VecDeque};
@@ -23,6 +24,11 @@ use weir_core::wire::RegionFrame;
 const LOCAL_SETS: usize = 1_024;
 /// A timer is late by up to this, as those of a busy machine are.
 const TIMER_LATE_US: u64 = 1_500;
+
+/// A worker's clock that moves by more has stepped. By less it moves with the time that frames take.
+const STEP_MS: u64 = 600;
+/// So long after a denial a worker has seen to it that what was charged in vain is taken back.
+const IN_VAIN_US: u64 = 12_000_000;
 
 /// One machine with an Envoy on it.
 #[derive(Debug)]
@@ -57,6 +63,10 @@ pub struct Worker {
     pub limiter: Limiter,
     /// How many faults freeze it alone.
     pub frozen: u32,
+    /// How far its moments are from its monotonic clock, in milliseconds.
+    offset_ms: Option<i64>,
+    /// It has ended in good order: nobody tells it any more what open requests cost.
+    ended: bool,
     stream: Option<StreamId>,
     tick_ms: u64,
     /// Names the timer that counts.
@@ -64,6 +74,8 @@ pub struct Worker {
     waiting: BTreeMap<u64, Waiting>,
     /// What came while it was frozen.
     inbox: VecDeque<Inbox>,
+    /// Requests that were denied, and when, of those that exact rules apply to.
+    denied: VecDeque<(u64, Arrival)>,
 }
 
 #[derive(Debug)]
@@ -77,6 +89,7 @@ enum Inbox {
     Tick,
     Arrival(Arrival),
     Frame(StreamId, Option<Box<RegionFrame>>),
+    Response(u64, Arrival, u64),
 }
 
 impl Worker {
@@ -121,16 +134,18 @@ impl World<'_> {
         let mut chance = self.chance.root.fork("worker", life);
         let Some(process) = self.envoys[at.envoy].process.as_mut() else { return };
         let worker = chance.next();
-        let setup =
-            Setup { meta: process.meta, worker, token: String::new(), version: 1, local_sets: LOCAL_SETS };
+        let setup = Setup { meta: process.meta, worker, version: 1, local_sets: LOCAL_SETS };
         let begun = Worker {
             limiter: Limiter::new(setup, now),
             frozen: 0,
+            offset_ms: None,
+            ended: false,
             stream: None,
             tick_ms: TICK_MS,
             timer: 0,
             waiting: BTreeMap::new(),
             inbox: VecDeque::new(),
+            denied: VecDeque::new(),
         };
         match process.workers.get_mut(at.worker) {
             Some(place) => *place = Some(begun),
@@ -157,8 +172,13 @@ impl World<'_> {
     pub(super) fn end_worker(&mut self, at: WorkerAt, in_order: bool) {
         if in_order {
             let now = self.envoys[at.envoy].clock.mono(self.now_us);
+            // Nobody will say any more what open requests cost: their reserves count as spent.
+            if let Some(process) = self.envoys[at.envoy].process.as_ref() {
+                self.check.may_spend_open(process, self.now_us);
+            }
             let Some((table, worker)) = self.worker(at) else { return };
             let frames = worker.limiter.shutdown(table, now);
+            worker.ended = true;
             let stream = worker.stream;
             for frame in frames {
                 self.count_up(&frame);
@@ -173,6 +193,13 @@ impl World<'_> {
         self.check.wrote(process, self.now_us);
         if !in_order {
             self.check.may_reap(process, self.now_us);
+        }
+        // What they were charged for in vain, if they were, nobody takes back.
+        let denied = ended.denied.iter().filter(|(since_us, _)| since_us + IN_VAIN_US >= self.now_us);
+        for arrival in
+            denied.map(|(_, arrival)| arrival).chain(ended.waiting.values().map(|one| &one.arrival))
+        {
+            self.check.exact.gave_up(arrival, &self.shapes);
         }
         for (_, waiting) in ended.waiting {
             self.decided(waiting.arrival, Verdict::Lost, None, 0);
@@ -202,26 +229,34 @@ impl World<'_> {
             ends[place] = keys.len();
         }
         let mut checks = smallvec::SmallVec::<[_; 4]>::new();
+        let mut exact = smallvec::SmallVec::<[_; 2]>::new();
         let mut begin = 0;
         for (end, rule) in ends.into_iter().zip(self.rules_of(&arrival)) {
-            checks.push(self.shapes[rule].check(rule, &keys[begin..end], arrival.cost));
+            let (shape, key) = (&self.shapes[rule], &keys[begin..end]);
+            match shape.rule.exact {
+                None => checks.push(shape.check(rule, key, arrival.cost)),
+                Some(held) => exact.push(shape.exact_check((rule, held), key, arrival.cost)),
+            }
             begin = end;
         }
         let worker = self.envoys.get_mut(at.envoy).and_then(|envoy| worker_of(envoy, at.worker));
         let outcome = worker.map(|(table, worker)| {
-            let outcome = worker.limiter.decide(table, request, &checks, now);
+            let outcome = match exact.is_empty() {
+                true => worker.limiter.decide(table, request, &checks, now),
+                false => worker.limiter.decide_exact(table, request, &checks, &exact, now),
+            };
             let urgent = worker.limiter.is_urgent();
             if outcome.decision == Decision::Wait {
                 worker.waiting.insert(request, Waiting { arrival, since_us: self.now_us });
             }
             (outcome, urgent)
         });
-        drop(checks);
+        drop((checks, exact));
         self.keys = keys;
         let Some((outcome, urgent)) = outcome else { return };
         self.told.push(super::Told::Arrived(arrival));
         if outcome.decision != Decision::Wait {
-            self.conclude(at, arrival, &outcome);
+            self.conclude(at, request, arrival, &outcome);
         }
         if outcome.decision == Decision::Wait || urgent {
             self.send(at);
@@ -243,6 +278,8 @@ impl World<'_> {
         let now = self.envoys[at.envoy].clock.now(self.now_us);
         let Some((table, worker)) = self.worker(at) else { return };
         worker.limiter.tick(table, now);
+        self.note_clock(at);
+        let Some((_, worker)) = self.worker(at) else { return };
         if worker.limiter.should_give_up(now.mono).is_some() {
             self.break_stream(at);
         }
@@ -281,7 +318,46 @@ impl World<'_> {
             Some(frame) => worker.limiter.on_frame(table, &frame, now),
             None => self.break_stream(at),
         }
+        self.note_clock(at);
         self.go_on(at);
+    }
+
+    /// Who is connected to another aggregator may have another clock from then on.
+    fn note_clock(&mut self, at: WorkerAt) {
+        let mono = self.envoys[at.envoy].clock.mono(self.now_us);
+        let Some((_, worker)) = self.worker(at) else { return };
+        let unix = worker.limiter.moment(mono).unix;
+        let offset_ms = unix.0.cast_signed().wrapping_sub(mono.0.cast_signed());
+        let before = worker.offset_ms.replace(offset_ms);
+        if before.is_some_and(|before| before.abs_diff(offset_ms) > STEP_MS) {
+            self.check.stepped(self.now_us);
+        }
+    }
+
+    /// The response to a request, admitted at `since_us`, says what it cost. A worker that began since then does not know it.
+    pub(super) fn respond(&mut self, at: WorkerAt, request: u64, arrival: Arrival, since_us: u64) {
+        if self.holds_up(at, || Inbox::Response(request, arrival, since_us)) {
+            return;
+        }
+        let now = self.envoys.get(at.envoy).map(|envoy| envoy.clock.mono(self.now_us)).unwrap_or_default();
+        let Some((table, worker)) = self.worker(at).filter(|(_, worker)| worker.limiter.is_open(request))
+        else {
+            return;
+        };
+        let mut settled = 0;
+        let cost_of = |rule: u16| {
+            settled |= 1u64 << rule;
+            arrival.cost
+        };
+        worker.limiter.settle_cost(table, request, cost_of, now);
+        let unix = worker.limiter.moment(now).unix;
+        let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
+        let by = Said { origin: process.origin, unix, now_us: self.now_us };
+        let arrival = Arrival { rules: settled, ..arrival };
+        for (cell, due_us) in self.check.settled(&by, &arrival, since_us, &self.shapes) {
+            self.queue.plan(due_us, Event::Rest(cell));
+        }
+        self.check_writes(at.envoy);
     }
 
     /// What was held up by a freeze is dealt with now, in order.
@@ -295,6 +371,7 @@ impl World<'_> {
                 Inbox::Tick => self.tick_now(at),
                 Inbox::Arrival(arrival) => self.arrive(arrival),
                 Inbox::Frame(id, frame) => self.take_frame(at, id, frame),
+                Inbox::Response(request, arrival, since_us) => self.respond(at, request, arrival, since_us),
             }
         }
     }
@@ -342,7 +419,7 @@ impl World<'_> {
                 continue;
             };
             self.note_wait(at, &waiting.arrival, waiting.since_us);
-            self.conclude(at, waiting.arrival, &outcome);
+            self.conclude(at, request, waiting.arrival, &outcome);
         }
     }
 
@@ -374,7 +451,7 @@ impl World<'_> {
     }
 
     /// Tells what became of a request.
-    fn conclude(&mut self, at: WorkerAt, arrival: Arrival, outcome: &Outcome) {
+    fn conclude(&mut self, at: WorkerAt, request: u64, arrival: Arrival, outcome: &Outcome) {
         let (verdict, retry_after_ms) = match outcome.decision {
             Decision::Allow(_) => (Verdict::Admitted, None),
             Decision::Deny(denial) => {
@@ -395,6 +472,24 @@ impl World<'_> {
         for (cell, due_us) in self.check.decided(&said, &arrival, outcome, &self.shapes) {
             self.queue.plan(due_us, Event::Rest(cell));
         }
+        let place = (self.place(at.envoy).0, self.now_us);
+        self.check.decided_exactly(place, &arrival, outcome, &self.shapes);
+        let (now_us, is_exact) = (self.now_us, self.is_exact(&arrival));
+        if let Some((_, worker)) = self.worker(at).filter(|_| is_exact && verdict != Verdict::Admitted) {
+            worker.denied.push_back((now_us, arrival));
+            while worker.denied.pop_front_if(|(since_us, _)| *since_us + IN_VAIN_US < now_us).is_some() {}
+        }
+        let responds = self.rules_of(&arrival).map(|rule| &self.shapes[rule].rule);
+        let response_ms = responds.filter(|rule| rule.reserve > 0).map(|rule| rule.response_ms).max();
+        if let Some(response_ms) = response_ms.filter(|_| verdict == Verdict::Admitted) {
+            if self.worker(at).is_some_and(|(_, worker)| worker.ended) {
+                // It waited, and its reserve was spent as its worker ended.
+                self.check.unsettled(&said, &arrival, 0, &self.shapes);
+            }
+            let takes_us = self.chance.responses.below(response_ms.min(HOLD_MS) * 1_000 + 1);
+            let responds = Event::Response(at, request, arrival, self.now_us);
+            self.queue.plan(self.now_us + takes_us, responds);
+        }
         self.decided(arrival, verdict, retry_after_ms, outcome.shadow_denied);
     }
 
@@ -413,6 +508,10 @@ impl World<'_> {
             shadow_denied,
             retry_after_ms,
         }));
+    }
+
+    fn is_exact(&self, arrival: &Arrival) -> bool {
+        self.rules_of(arrival).any(|rule| self.shapes[rule].rule.exact.is_some())
     }
 
     fn rules_of(&self, arrival: &Arrival) -> impl Iterator<Item = usize> + use<> {

@@ -2,9 +2,10 @@
 //!
 //! Leaves to others: deciding (`weir_core::limiter`).
 
-use crate::plan::Rule;
+use crate::plan::{Exact, HOLD_MS, Rule};
+use weir_core::exact::MAX_LOG_LIMIT;
 use weir_core::key::{KeyParts, MAX_KEY_BYTES};
-use weir_core::limiter::{Check, Policy};
+use weir_core::limiter::{Check, ExactCheck, ExactLimit, Policy};
 
 /// The workspace of all keys.
 pub const WORKSPACE: &[u8] = b"simulated";
@@ -45,7 +46,8 @@ impl Shape {
             trust_first: rule.trust_first,
             deny_on_failure: rule.deny_on_failure,
             timeout_ms: rule.timeout_ms,
-            ..Policy::default()
+            settles_within_ms: if rule.reserve > 0 { HOLD_MS as u32 } else { 0 },
+            settles_at_most: rule.reserve,
         };
         Shape { rule, cell_ms: parts.cell_ms(), before, after, policy, namespace }
     }
@@ -67,9 +69,29 @@ impl Shape {
         key
     }
 
+    /// What a request of `cost` is judged by: its cost, or what is reserved for it.
+    pub fn judged_cost(&self, cost: u64) -> u64 {
+        if self.rule.reserve > 0 { self.rule.reserve } else { cost }
+    }
+
+    /// The check of a request under this rule, which is held exactly.
+    pub fn exact_check<'a>(
+        &self,
+        (number, held): (usize, Exact),
+        key: &'a [u8],
+        cost: u64,
+    ) -> ExactCheck<'a> {
+        let limit = match held {
+            Exact::Log => ExactLimit::Log { key, most: self.rule.limit.min(MAX_LOG_LIMIT) },
+            // Each rule has a zone of its own.
+            Exact::Ledger => ExactLimit::Ledger { zone: number as u32, bucket: key },
+        };
+        ExactCheck { rule: number as u16, limit, cost, policy: self.policy }
+    }
+
     /// The check of a request under this rule.
     pub fn check<'a>(&self, number: usize, key: &'a [u8], cost: u64) -> Check<'a> {
-        let rule = number as u16;
+        let (rule, cost) = (number as u16, self.judged_cost(cost));
         Check { rule, key, cell_ms: self.cell_ms, limit: self.rule.limit, cost, policy: self.policy }
     }
 }

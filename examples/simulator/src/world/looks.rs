@@ -146,8 +146,9 @@ impl World<'_> {
         let now_us = self.now_us;
         for host in &self.aggregators {
             let Some(process) = &host.process else { continue };
-            let stats = process.desk.region.stats(host.clock.unix(now_us));
-            self.check.held("keys of a region", stats.keys as u64, 2_000_000, now_us);
+            let stats = process.desk.region.stats(host.clock.mono(now_us));
+            let most = self.plan.topology.region_keys as u64;
+            self.check.held("keys of a region", stats.keys as u64, most, now_us);
             let subscribers = self.plan.topology.envoys as u64 + 1;
             let bound = stats.keys as u64 * subscribers + 1;
             self.check.held("pushes that wait at an aggregator", stats.pending_pushes as u64, bound, now_us);
@@ -178,6 +179,7 @@ impl World<'_> {
             return;
         }
         self.look();
+        self.check.finish_exact(self.now_us);
         let faults_end_us = if self.plan.faults.is_empty() { 0 } else { self.plan.traffic_ms * 1_000 };
         let faults_end_us = self.begin_us.max(self.begin_us + faults_end_us);
         let paces = self.plan.cadence.paces();
@@ -223,7 +225,7 @@ impl World<'_> {
                 if who == "Redis" || !self.has_redis() || is_hot {
                     self.check.rests_in_region(id, (region, &who), &held, self.now_us);
                 }
-                if globally && held.far != far && spoken_of {
+                if globally && held.far != far && spoken_of && !self.check.truth.crowded.contains(&true) {
                     let now_us = self.now_us;
                     self.check.violated("rest", now_us, || {
                         format!(
@@ -233,6 +235,9 @@ impl World<'_> {
                     });
                 }
             }
+            // What a region had no room for its Envoys cannot learn from it, nor what others had none for.
+            let learns = !self.check.truth.is_crowded(region);
+            let learns_far = !self.check.truth.crowded.contains(&true);
             for envoy in 0..self.plan.topology.envoys {
                 let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else {
                     continue;
@@ -243,7 +248,9 @@ impl World<'_> {
                 let uses = number.is_some_and(|number| self.check.truth.share_of(id, number).own > 0);
                 let has_room = !is_crowded(process, &key);
                 let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
-                let far = (globally && near.is_some() && (spoken_of || !is_fine)).then_some(far);
+                let near = near.filter(|_| learns);
+                let far =
+                    (globally && learns_far && near.is_some() && (spoken_of || !is_fine)).then_some(far);
                 if seen.is_some() || near.is_some() {
                     self.check.rests_in_table(id, origin, seen, (near, far), self.now_us);
                 }

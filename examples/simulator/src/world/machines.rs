@@ -281,7 +281,9 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
         }),
         Machine::Watch(watch) => of(watch.next(access), |()| {
             let fresh = u128::from(random) << 64 | u128::from(random.rotate_left(17));
-            Step::Call(redis, Request::Lives(fresh), cadence.sentinel_timeout_ms)
+            let renewed = watch.renewals().get(&0).copied();
+            let look = Request::Lives { fresh, reader: id, renewed };
+            Step::Call(redis, look, cadence.sentinel_timeout_ms)
         }),
         Machine::Announcer(announcer) => of(announcer.next(access), |call| match call {
             announce::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine), replay_ms),

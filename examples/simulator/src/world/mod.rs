@@ -10,6 +10,7 @@ mod calls;
 mod clock;
 mod database;
 mod envoy;
+mod exact;
 mod faults;
 pub(crate) mod keys;
 mod looks;
@@ -39,9 +40,11 @@ use keys::Shape;
 use network::Network;
 use queue::{Event, Queue, WorkerAt};
 use redis::Redis;
+use smallvec::SmallVec;
 use std::iter::Peekable;
 use stores::Stores;
 use streams::{Carried, Streams};
+use weir_core::log::{Logs, LogsLimits};
 use weir_core::wire::FilterFrame;
 
 pub(crate) use envoy::Process as EnvoyProcess;
@@ -64,6 +67,9 @@ pub struct World<'a> {
     aggregators: Vec<Aggregator>,
     redis: Vec<Redis>,
     database: Database,
+    /// Of each region, in its Redis.
+    logs: Vec<Logs>,
+    ledger: exact::Ledger,
     stores: Stores,
     calls: Calls,
     check: Check,
@@ -87,6 +93,7 @@ struct Chance {
     streams: Random,
     timers: Random,
     stores: Random,
+    responses: Random,
 }
 
 /// What was sent.
@@ -138,6 +145,7 @@ impl<'a> World<'a> {
                 streams: root.fork("streams", 0),
                 timers: root.fork("timers", 0),
                 stores: root.fork("stores", 0),
+                responses: root.fork("responses", 0),
                 root: root.clone(),
             },
             streams: Streams::default(),
@@ -145,6 +153,8 @@ impl<'a> World<'a> {
             aggregators,
             redis: vec![Redis::default(); topology.regions],
             database: Database::new(root.fork("database", 0).next()),
+            logs: (0..topology.regions).map(|_| Logs::new(LogsLimits::default())).collect(),
+            ledger: exact::Ledger::default(),
             stores: Stores::new(topology.regions),
             calls: Calls::default(),
             counts: Counts::default(),
@@ -229,6 +239,7 @@ impl<'a> World<'a> {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Tick(at, timer) => self.tick(at, timer),
+            Event::Response(at, request, arrival, since_us) => self.respond(at, request, arrival, since_us),
             Event::Up(id, frame) => self.arrives(id, Carried::Up(frame)),
             Event::Down(id, frame) => self.arrives(id, Carried::Down(frame)),
             Event::Keepalive(id, end) => self.keepalive(id, end),
@@ -267,8 +278,13 @@ impl<'a> World<'a> {
     fn note_wait(&mut self, at: WorkerAt, arrival: &Arrival, since_us: u64) {
         let waited_us = self.now_us.saturating_sub(since_us);
         self.waits_us.push(waited_us);
-        let rules = keys::rules(arrival.rules).filter_map(|rule| self.shapes.get(rule));
-        let timeout = rules.filter(|shape| !shape.rule.shadow).map(|shape| shape.rule.timeout_ms).min();
-        self.check.waited(at.envoy, waited_us, timeout.unwrap_or(0), self.now_us);
+        // Exact rules are ruled first; then windows may have to wait for their region.
+        let timeout = |exact: bool| {
+            let rules = keys::rules(arrival.rules).filter_map(|rule| self.shapes.get(rule));
+            let alike = rules.filter(|shape| !shape.rule.shadow && shape.rule.exact.is_some() == exact);
+            alike.map(|shape| shape.rule.timeout_ms).min()
+        };
+        let timeouts_ms: SmallVec<[u32; 2]> = [timeout(true), timeout(false)].into_iter().flatten().collect();
+        self.check.waited(at.envoy, waited_us, &timeouts_ms, self.now_us);
     }
 }

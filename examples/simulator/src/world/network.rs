@@ -8,8 +8,8 @@ use crate::random::Random;
 /// Between whom a message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// A worker's stream: region, Envoy, aggregator.
-    Stream(usize, usize, usize),
+    /// A worker's stream: region, Envoy, worker, aggregator.
+    Stream(usize, usize, usize, usize),
     /// An aggregator and its Redis: region, aggregator.
     Redis(usize, usize),
     /// From one aggregator to another: region.
@@ -96,8 +96,11 @@ impl Network {
 fn covers(link: &Link, path: Path) -> bool {
     let of = |wanted: &Option<usize>, number: usize| wanted.is_none_or(|wanted| wanted == number);
     match (link, path) {
-        (Link::Streams { region, envoy, aggregator }, Path::Stream(at, from, to)) => {
+        (Link::Streams { region, envoy, aggregator }, Path::Stream(at, from, _, to)) => {
             *region == at && of(envoy, from) && of(aggregator, to)
+        }
+        (Link::Worker { region, envoy, worker }, Path::Stream(at, from, by, _)) => {
+            (*region, *envoy, *worker) == (at, from, by)
         }
         (Link::Redis { region, aggregator }, Path::Redis(at, from)) => *region == at && of(aggregator, from),
         // What sisters say goes by their Redis.

@@ -4,6 +4,7 @@
 
 use super::calls::{Reply, Request, Store};
 use super::streams::{End, StreamId};
+use crate::traffic::Arrival;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use weir_core::wire::{FilterFrame, RegionFrame};
@@ -22,6 +23,8 @@ pub struct WorkerAt {
 pub enum Event {
     /// A worker's timer; void if it was set anew since.
     Tick(WorkerAt, u64),
+    /// The response to a request that a worker admitted, and when it did.
+    Response(WorkerAt, u64, Arrival, u64),
     /// A frame reaches the aggregator's end of a stream; without one, the news that the other end has closed it.
     Up(StreamId, Option<Box<FilterFrame>>),
     /// The same at the worker's end.

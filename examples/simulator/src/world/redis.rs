@@ -26,7 +26,8 @@ pub struct Redis {
     /// Cells: the parts of their origins, the lowest limit, when they leave.
     pub cells: BTreeMap<At, Cell>,
     hot: BTreeMap<At, u64>,
-    sentinel: Option<(u128, u64, u64)>,
+    /// Its id, since when, and how often each reader has looked.
+    sentinel: Option<(u128, u64, BTreeMap<[u8; 16], u64>)>,
     origins: BTreeMap<OriginId, u64>,
     swept_ms: u64,
     /// Cells that were written since the checkers looked.
@@ -73,8 +74,11 @@ impl Redis {
                 self.origins.retain(|_, named_ms| now_ms.saturating_sub(*named_ms) <= SILENT_AFTER_MS);
                 Reply::Alive(Ok(self.origins.keys().copied().collect()))
             }
-            Request::Lives(fresh) => {
-                let (id, since, looks) = self.sentinel.get_or_insert((fresh, now_ms, 0));
+            Request::Lives { fresh, reader, renewed } => {
+                self.sentinel.take_if(|(id, ..)| renewed == Some(*id));
+                let (id, since, looks) =
+                    self.sentinel.get_or_insert_with(|| (fresh, now_ms, BTreeMap::new()));
+                let looks = looks.entry(reader).or_default();
                 *looks += 1;
                 let (id, since, looks) = (*id, *since, *looks);
                 let life =

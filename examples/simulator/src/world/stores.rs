@@ -5,7 +5,9 @@
 use super::World;
 use super::calls::{Request, Store};
 use super::redis::Redis;
+use crate::check::exact::Keeper;
 use crate::plan::Part;
+use weir_core::log::{Logs, LogsLimits};
 
 /// A store's condition.
 #[derive(Debug, Default)]
@@ -98,11 +100,15 @@ impl World<'_> {
         match self.store_of(part) {
             Some(Store::Redis(region)) => {
                 self.redis[region].wipe();
+                self.logs[region] = Logs::new(LogsLimits::default());
+                self.check.exact.lost(Keeper::Redis(region));
                 self.check.wiped(region, self.now_us);
             }
             Some(Store::Database) => {
                 let life = self.chance.stores.next();
                 self.database.wipe(life);
+                self.ledger.clear();
+                self.check.exact.lost(Keeper::Database);
             }
             None => {}
         }

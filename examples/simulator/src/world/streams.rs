@@ -96,7 +96,7 @@ impl World<'_> {
         let (region, envoy) = self.place(at.envoy);
         let number = self.chance.streams.below(self.plan.topology.aggregators.max(1) as u64) as usize;
         let aggregator = self.aggregator_at(region, number);
-        let path = Path::Stream(region, envoy, number);
+        let path = Path::Stream(region, envoy, at.worker, number);
         let host = &self.aggregators[aggregator];
         let (listens, aggregator_life) = (host.listens(), host.life);
         let (cut, passage) = (self.network.is_cut(path), self.network.pass(path));

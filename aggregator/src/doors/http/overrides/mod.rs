@@ -183,8 +183,15 @@ fn full(bound: Bound) -> Problem {
 /// The workspace that is meant, if the caller may see and change its controls.
 fn workspace(caller: &Caller, asked: Option<&str>) -> Result<String, Problem> {
     if !caller.may_control() {
-        let message =
-            "this token is not for live control; its entry in the tokens file would say control: true";
+        let message = match caller.is_anybody() {
+            true => {
+                "live control needs a token, and this aggregator has no tokens file; set --tokens-file, or accept live \
+                 control without tokens with --insecure control"
+            }
+            false => {
+                "this token is not for live control; its entry in the tokens file would say control: true"
+            }
+        };
         return Err(Problem::new(StatusCode::FORBIDDEN, "control_not_allowed", message));
     }
     let asked = asked.filter(|asked| !asked.is_empty()).map(str::as_bytes);

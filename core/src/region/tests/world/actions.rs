@@ -39,7 +39,7 @@ impl World {
             .collect();
         let id = envoy.id;
         let aggregator = &mut self.aggregators[region][to];
-        aggregator.region.heard(id, self.now);
+        aggregator.region.heard(id, MonoMs(self.now.0));
         for _ in 0..1 + usize::from(repeats) {
             assert_eq!(aggregator.region.report(id, &counts, self.now).refused, vec![]);
         }

@@ -109,7 +109,7 @@ impl World {
             }
             for one in &self.aggregators[region] {
                 assert!(!one.region.has_merges(), "something still waits for the store");
-                let stats = one.region.stats(self.now);
+                let stats = one.region.stats(MonoMs(self.now.0));
                 assert_eq!((stats.pending_replays, stats.pending_publications), (0, 0));
             }
         }
@@ -120,7 +120,7 @@ impl World {
             assert_eq!(cell.global_others, imported, "imports of {region}/{one}: {at:?}");
         }
         for one in self.aggregators.iter().flatten() {
-            let counted = one.region.stats(self.now).windows;
+            let counted = one.region.stats(MonoMs(self.now.0)).windows;
             let identifiers = ["a", "b", "short", "fine"];
             let held: usize = identifiers
                 .iter()

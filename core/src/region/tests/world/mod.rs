@@ -139,7 +139,7 @@ impl World {
     fn connect(&mut self, n: usize) {
         let envoy = &self.envoys[n];
         let region = &mut self.aggregators[envoy.region][envoy.home].region;
-        region.heard(envoy.id, self.now);
+        region.heard(envoy.id, MonoMs(self.now.0));
         region.subscribe(envoy.id);
     }
 

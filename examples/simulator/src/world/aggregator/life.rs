@@ -3,6 +3,7 @@
 //! Leaves to others: when it does (`faults`).
 
 use super::{Due, Ending, LISTEN_US, Peer, Process};
+use crate::check::exact::Keeper;
 use crate::world::World;
 use crate::world::calls::{Caller, Request, Store};
 use crate::world::machines::Machine;
@@ -19,6 +20,7 @@ use weir_core::aggregator::hot::HotReader;
 use weir_core::aggregator::replay::Replay;
 use weir_core::aggregator::watch::Watch;
 use weir_core::aggregator::{Bell, Bells, announce, sisters};
+use weir_core::log::{Logs, LogsLimits};
 use weir_core::region::RegionLimits;
 
 /// A stream that sends nothing for so long while the program ends has nothing more on the way.
@@ -37,7 +39,8 @@ impl World<'_> {
         host.life += 1;
         host.begins_anew = false;
         let mut chance = self.chance.root.fork("aggregator", at as u64).fork("life", host.life);
-        let mut desk = Desk::new(RegionLimits::default(), (chance.next(), chance.next()));
+        let limits = RegionLimits { max_keys: self.plan.topology.region_keys, ..RegionLimits::default() };
+        let mut desk = Desk::new(limits, (chance.next(), chance.next()));
         if has_store {
             desk = desk.with_store(cadence.store_breaker);
         }
@@ -50,6 +53,8 @@ impl World<'_> {
             desk,
             id,
             machines: Vec::new(),
+            logs: Logs::new(LogsLimits::default()),
+            regrets: Vec::new(),
             rung: Bells::new(),
             peers: BTreeMap::new(),
             late: VecDeque::new(),
@@ -135,9 +140,10 @@ impl World<'_> {
     pub(in crate::world) fn end_aggregator_now(&mut self, at: usize) {
         let host = &mut self.aggregators[at];
         host.inbox.clear();
-        if host.process.take().is_none() {
-            return;
-        }
+        let Some(process) = host.process.take() else { return };
+        process.regrets.iter().for_each(|regret| self.doubt_regret(regret));
+        self.check.exact.lost(Keeper::Aggregator(at));
+        let host = &mut self.aggregators[at];
         // Nothing that was planned for it concerns the next one.
         host.life += 1;
         for id in self.streams.ids() {

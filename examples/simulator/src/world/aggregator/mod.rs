@@ -14,6 +14,7 @@ mod peers;
 use super::World;
 use super::calls::Reply;
 use super::clock::Clock;
+use super::exact::Regret;
 use super::machines::Running;
 use super::queue::Event;
 use super::streams::StreamId;
@@ -22,6 +23,7 @@ use weir_core::aggregator::desk::{Alone, Desk, LateAck, TICK_MS};
 use weir_core::aggregator::push::Pusher;
 use weir_core::aggregator::{Bells, sisters};
 use weir_core::key::OriginId;
+use weir_core::log::{Logs, Micros};
 use weir_core::wire::{Consult, FilterFrame};
 
 /// A new connection for messages is there after this.
@@ -91,6 +93,10 @@ pub struct Process {
     pub id: [u8; 16],
     /// What goes on beside streams.
     pub machines: Vec<Option<Running>>,
+    /// Exact logs, where there is no Redis.
+    pub logs: Logs,
+    /// What is to be taken back.
+    pub regrets: Vec<Regret>,
     /// Bells that rang and that nobody has heard.
     pub rung: Bells,
     peers: BTreeMap<StreamId, Peer>,
@@ -113,6 +119,7 @@ struct Ending {
 #[derive(Debug)]
 struct Peer {
     origin: OriginId,
+    worker: u64,
     id: weir_core::aggregator::StreamId,
     pusher: Option<Pusher>,
     questions: usize,
@@ -209,6 +216,8 @@ impl World<'_> {
         match due {
             Due::Tick => {
                 while process.desk.tick(now) {}
+                process.logs.tick(Micros(now_us));
+                self.regrets_due(at);
                 self.queue.plan(now_us + TICK_MS * 1_000, Event::Aggregator(at, life, Due::Tick));
             }
             Due::Pushed => process.push_rests = false,

@@ -27,14 +27,18 @@ impl World<'_> {
         let mut welcome = None;
         if !process.peers.contains_key(&id) {
             let hello = frame.hello.as_ref();
-            let Some(origin) = hello.and_then(|hello| OriginId::parse(&hello.origin)) else {
+            let named = hello.and_then(|hello| Some((OriginId::parse(&hello.origin)?, hello.worker)));
+            let Some((origin, worker)) = named else {
                 return self.closed(id, End::Aggregator);
             };
             let Ok(entered) = process.desk.enter(origin, now) else {
                 return self.closed(id, End::Aggregator);
             };
+            // A filter tells what its rules have decided as soon as it is welcome; here it does not.
+            process.desk.count_node(origin, u64::from_le_bytes(core::array::from_fn(|at| origin.0[at])));
             let peer = Peer {
                 origin,
+                worker,
                 id: entered.id,
                 pusher: None,
                 questions: 0,
@@ -55,7 +59,8 @@ impl World<'_> {
         let Some(process) = host.process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
         peer.heard_us = now_us;
-        let origin = peer.origin;
+        let (origin, worker) = (peer.origin, peer.worker);
+        let (asks, withdrawals) = (std::mem::take(&mut frame.asks), std::mem::take(&mut frame.withdrawals));
         for ask in frame.consults.iter().filter(|ask| ask.cost > 0) {
             peer.asked.insert(ask.id, ask.clone());
             self.check.proposed(origin, ask, now_us);
@@ -63,6 +68,9 @@ impl World<'_> {
         let Ok(taken) = process.desk.take(origin, frame, now) else {
             return self.closed(id, End::Aggregator);
         };
+        if process.desk.region.stats(now.mono).keys >= self.plan.topology.region_keys {
+            self.check.crowded(host.region);
+        }
         if let Some(late) = taken.ack {
             process.late.push_back((id, late));
         }
@@ -72,6 +80,8 @@ impl World<'_> {
         if !taken.asks.is_empty() {
             self.ask(at, id, origin, taken.asks);
         }
+        asks.iter().for_each(|ask| self.exact_asked(at, id, worker, ask));
+        withdrawals.iter().for_each(|withdrawal| self.exact_withdrawn(at, worker, withdrawal));
     }
 
     fn ask(&mut self, at: usize, id: StreamId, origin: OriginId, asks: Vec<Consult>) {
@@ -149,7 +159,8 @@ impl World<'_> {
         self.closed(id, End::Aggregator);
     }
 
-    fn reply(&mut self, id: StreamId, frame: RegionFrame) {
+    /// Sends something on a stream.
+    pub(in crate::world) fn reply(&mut self, id: StreamId, frame: RegionFrame) {
         let stream = self.streams.get(id).map(|stream| stream.aggregator);
         let process = stream.and_then(|at| self.aggregators[at].process.as_mut());
         if let Some(peer) = process.and_then(|process| process.peers.get_mut(&id)) {

@@ -1,0 +1,88 @@
+//! Which filter was told of which transaction of the ledger, so that no other takes it back.
+//!
+//! A filter takes back what it was told of some milliseconds before. A transaction that is no longer noted, or was told by
+//! another aggregator, only counts for longer than it should.
+//!
+//! Leaves to others: taking back (`later`).
+
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// How long one may be taken back.
+const KEPT: Duration = Duration::from_secs(60);
+/// Most that are noted; then the oldest is let go.
+const MOST: usize = 65_536;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Issued {
+    noted: Mutex<Noted>,
+}
+
+#[derive(Default)]
+struct Noted {
+    askers: HashMap<u64, (u64, Instant)>,
+    order: VecDeque<u64>,
+}
+
+impl Issued {
+    /// These were allowed to `asker` and it is told so.
+    pub(super) fn note(&self, asker: u64, transactions: impl Iterator<Item = u64>, now: Instant) {
+        let mut noted = self.noted.lock();
+        for id in transactions {
+            noted.make_room(now);
+            if noted.askers.insert(id, (asker, now)).is_none() {
+                noted.order.push_back(id);
+            }
+        }
+    }
+
+    /// Whether this one was allowed to `asker`.
+    pub(super) fn is_of(&self, asker: u64, id: u64, now: Instant) -> bool {
+        let noted = self.noted.lock();
+        noted.askers.get(&id).is_some_and(|(of, at)| *of == asker && now.duration_since(*at) < KEPT)
+    }
+}
+
+impl Noted {
+    fn make_room(&mut self, now: Instant) {
+        while let Some(oldest) = self.order.front()
+            && (self.order.len() >= MOST
+                || self.askers.get(oldest).is_none_or(|(_, at)| now.duration_since(*at) >= KEPT))
+        {
+            self.askers.remove(oldest);
+            self.order.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_is_of_the_one_that_was_told_of_it() {
+        let (issued, now) = (Issued::default(), Instant::now());
+        issued.note(1, [7, 8].into_iter(), now);
+        issued.note(2, [9].into_iter(), now);
+        let of = |asker| [7, 8, 9, 10].map(|id| issued.is_of(asker, id, now));
+        assert_eq!((of(1), of(2)), ([true, true, false, false], [false, false, true, false]));
+        assert!(!issued.is_of(1, 7, now + KEPT), "too late");
+    }
+
+    #[test]
+    fn a_flood_is_noted_within_bounds() {
+        let (issued, now) = (Issued::default(), Instant::now());
+        let many = MOST as u64 + 5;
+        issued.note(1, 0..many, now);
+        assert!(!issued.is_of(1, 0, now) && issued.is_of(1, many - 1, now));
+        let held = || {
+            let noted = issued.noted.lock();
+            (noted.askers.len(), noted.order.len())
+        };
+        assert_eq!(held(), (MOST, MOST));
+        issued.note(1, [many].into_iter(), now + KEPT);
+        assert_eq!(held(), (1, 1));
+    }
+}

@@ -1,0 +1,228 @@
+//! The places of one listener's connections: how many there are, of which address, and which one gives way.
+//!
+//! Where no place is free, a new connection takes that of the oldest one that gives way: its peer has not been admitted,
+//! and has its turn. So peers that only hold connections open cannot keep others out, and a flood of new connections
+//! displaces its own. One address has at most half of the places, so that an admitted peer cannot take them all.
+//!
+//! Leaves to others: accepting and serving connections (`listen`), whom a door admits.
+
+use super::Turn;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use tokio::sync::{Notify, oneshot};
+
+/// The connections of a listener.
+pub(super) struct Places {
+    most: usize,
+    state: Mutex<State>,
+    freed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    /// In the order of their arrival.
+    held: BTreeMap<u64, Held>,
+    of_address: HashMap<IpAddr, usize>,
+    /// Connections that have not ended, those that were displaced included.
+    open: usize,
+}
+
+struct Held {
+    address: IpAddr,
+    turn: Arc<Turn>,
+    displace: oneshot::Sender<()>,
+}
+
+/// The place of one connection, until it is dropped.
+pub(super) struct Place {
+    places: Arc<Places>,
+    number: u64,
+}
+
+/// What became of a new connection.
+pub(super) enum Entry {
+    /// It has a place; the receiver completes when it has to give way.
+    Placed(Place, oneshot::Receiver<()>, Displaced),
+    /// Its address has as many as one address may have, and none of these gives way.
+    AddressFull,
+    /// All places are taken, and no connection gives way.
+    Full,
+}
+
+/// Whether another connection gave way.
+pub(super) type Displaced = bool;
+
+impl Places {
+    pub(super) fn new(most: usize) -> Arc<Places> {
+        Arc::new(Places { most, state: Mutex::default(), freed: Notify::new() })
+    }
+
+    /// Places a connection.
+    pub(super) fn enter(self: &Arc<Places>, address: IpAddr, turn: Arc<Turn>) -> Entry {
+        let address = peer_of(address);
+        let mut state = self.state.lock();
+        let of_address = state.of_address.get(&address).copied().unwrap_or(0);
+        let displaced = if of_address >= most_of_address(self.most) {
+            if !state.displace_oldest(Some(address)) {
+                return Entry::AddressFull;
+            }
+            true
+        } else if state.held.len() >= self.most {
+            if !state.displace_oldest(None) {
+                return Entry::Full;
+            }
+            true
+        } else {
+            false
+        };
+        let (displace, gives_way) = oneshot::channel();
+        state.last += 1;
+        state.open += 1;
+        let number = state.last;
+        state.held.insert(number, Held { address, turn, displace });
+        *state.of_address.entry(address).or_default() += 1;
+        Entry::Placed(Place { places: self.clone(), number }, gives_way, displaced)
+    }
+
+    /// Completes once a connection has ended since it last completed.
+    pub(super) async fn freed(&self) {
+        self.freed.notified().await;
+    }
+
+    /// Completes once every connection has ended.
+    pub(super) async fn emptied(&self) {
+        while self.state.lock().open > 0 {
+            self.freed().await;
+        }
+    }
+}
+
+impl State {
+    /// False if none gives way.
+    fn displace_oldest(&mut self, of: Option<IpAddr>) -> bool {
+        let gives_way = |held: &Held| of.is_none_or(|of| held.address == of) && held.turn.gives_way();
+        let found = self.held.iter().find(|(_, held)| gives_way(held)).map(|(number, _)| *number);
+        let Some(held) = found.and_then(|number| self.remove(number)) else { return false };
+        // One that has ended needs no word.
+        let _ = held.displace.send(());
+        true
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Held> {
+        let held = self.held.remove(&number)?;
+        if let Some(count) = self.of_address.get_mut(&held.address) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_address.remove(&held.address);
+            }
+        }
+        Some(held)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.places.state.lock();
+        state.remove(self.number);
+        state.open -= 1;
+        drop(state);
+        self.places.freed.notify_one();
+    }
+}
+
+/// Most of so many places that one address has.
+pub fn most_of_address(places: usize) -> usize {
+    (places / 2).max(1)
+}
+
+/// What counts as one peer: an IPv4 address, or the /64 network of an IPv6 address, which one machine may have whole.
+pub fn peer_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+    const C: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 3));
+
+    struct One {
+        turn: Arc<Turn>,
+        gives_way: oneshot::Receiver<()>,
+        _place: Place,
+    }
+
+    fn enter(places: &Arc<Places>, address: IpAddr) -> Option<One> {
+        let turn = Arc::<Turn>::default();
+        match places.enter(address, turn.clone()) {
+            Entry::Placed(_place, gives_way, _) => Some(One { turn, gives_way, _place }),
+            Entry::AddressFull | Entry::Full => None,
+        }
+    }
+
+    impl One {
+        fn was_displaced(&mut self) -> bool {
+            self.gives_way.try_recv().is_ok()
+        }
+    }
+
+    #[test]
+    fn the_oldest_that_is_not_admitted_gives_way() {
+        let places = Places::new(4);
+        let mut held: Vec<One> = [A, A, B, B].into_iter().map(|of| enter(&places, of).unwrap()).collect();
+        held[0].turn.admit();
+        held[1].turn.begin();
+        let mut new = enter(&places, C).unwrap();
+        let displaced: Vec<bool> = held.iter_mut().map(One::was_displaced).collect();
+        assert_eq!(displaced, [false, false, true, false]);
+        held[1].turn.end();
+        assert!(enter(&places, C).is_some() && held[1].was_displaced() && !new.was_displaced());
+    }
+
+    #[test]
+    fn an_address_has_at_most_half_and_displaces_its_own() {
+        let places = Places::new(4);
+        let mut other = enter(&places, B).unwrap();
+        let mut held: Vec<One> = [A, A].into_iter().map(|of| enter(&places, of).unwrap()).collect();
+        let third = enter(&places, A).unwrap();
+        assert!(held[0].was_displaced() && !held[1].was_displaced() && !other.was_displaced());
+        [&held[1], &third].into_iter().for_each(|one| one.turn.admit());
+        assert!(enter(&places, A).is_none(), "none of its own gives way");
+        assert!(enter(&places, B).is_some() && !other.was_displaced(), "and a place is free for others");
+    }
+
+    #[test]
+    fn places_are_given_back_once() {
+        let places = Places::new(4);
+        let (first, _second) = (enter(&places, A).unwrap(), enter(&places, A).unwrap());
+        let _third = enter(&places, A).unwrap();
+        assert_eq!(places.state.lock().open, 3, "the displaced one has not ended");
+        drop(first);
+        let state = places.state.lock();
+        assert_eq!((state.open, state.held.len(), state.of_address.get(&A)), (2, 2, Some(&2)));
+    }
+
+    #[test]
+    fn peers() {
+        let cases = [
+            ("192.0.2.1", "192.0.2.1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            ("::1", "::"),
+        ];
+        for (address, expected) in cases {
+            assert_eq!(peer_of(address.parse().unwrap()), expected.parse::<IpAddr>().unwrap(), "{address}");
+        }
+    }
+}

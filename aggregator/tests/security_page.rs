@@ -1,0 +1,39 @@
+//! `SECURITY.md` promises nothing without a test: each row of its tables of attackers names one, and each that is named exists.
+
+use std::path::{Path, PathBuf};
+
+/// Where the tests are that the page names by file.
+const FOLDERS: [&str; 3] = ["aggregator/tests", "core/tests", "envoy/tests/scenarios"];
+const MOST_LINES: usize = 120;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Whether a file of this name has a test, or one of a server's scenarios, of this name.
+fn exists(file: &str, test: &str) -> bool {
+    let found =
+        FOLDERS.iter().filter_map(|folder| std::fs::read_to_string(root().join(folder).join(file)).ok());
+    found.into_iter().any(|source| source.contains(&format!("fn {test}(")))
+}
+
+#[test]
+fn each_row_names_a_test_that_exists() {
+    let page = std::fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    assert!(page.lines().count() <= MOST_LINES, "{} lines", page.lines().count());
+    let mut rows = 0;
+    let mut shown_by = false;
+    for line in page.lines() {
+        shown_by = line.starts_with('|') && (shown_by || line.ends_with("| shown by |"));
+        if !shown_by || line.ends_with("| shown by |") || line.starts_with("|---") {
+            continue;
+        }
+        rows += 1;
+        let named: Vec<_> = line.split('`').filter_map(|text| text.split_once("::")).collect();
+        assert!(!named.is_empty(), "no test in {line}");
+        for (file, test) in named {
+            assert!(exists(file, test), "there is no {file}::{test}");
+        }
+    }
+    assert!(rows > 25, "{rows} rows were found");
+}

@@ -1,0 +1,99 @@
+//! A region without room: which keys leave, and which never do.
+
+use super::*;
+
+const MAX_KEYS: usize = 64;
+
+fn small() -> Region {
+    Region::new(RegionLimits { max_keys: MAX_KEYS, ..RegionLimits::default() }, (1, 2))
+}
+
+/// A count of `identifier` in `namespace`, of a limit of 10.
+fn count_in(namespace: &str, identifier: &str, own: u64) -> wire::Count {
+    let usual = key(identifier);
+    let key = Key::new(&KeyParts { namespace: namespace.as_bytes(), ..usual.parts() }).unwrap();
+    wire::Count { key: key.as_bytes().to_vec(), sequence: SEQUENCE, own, limit: 10, ..Default::default() }
+}
+
+fn report(region: &mut Region, from: u8, count: wire::Count) -> Result<(), Refused> {
+    let refused = region.report(origin(from), &[count], NOW).refused;
+    refused.first().map_or(Ok(()), |(_, why)| Err(*why))
+}
+
+fn used(region: &Region, namespace: &str, identifier: &str) -> u64 {
+    let explained = region.explain(b"w", namespace.as_bytes(), identifier.as_bytes());
+    explained.iter().flat_map(|explained| &explained.cells).map(CellState::total).sum()
+}
+
+#[test]
+fn the_least_used_keys_make_room_and_those_past_half_their_limits_stay() {
+    let mut region = small();
+    for at in 0..8 {
+        report(&mut region, 1, count_in("n", &std::format!("used-up-{at}"), 10)).unwrap();
+        report(&mut region, 1, count_in("n", &std::format!("known-{at}"), 4)).unwrap();
+    }
+    for at in 0..10_000 {
+        let now = UnixMs(NOW.0 + at);
+        let invented = count_in("n", &std::format!("invented-{at}"), 1);
+        assert_eq!(region.report(origin(1), &[invented], now).refused, []);
+        assert!(region.stats(MonoMs(NOW.0)).keys <= MAX_KEYS);
+    }
+    for at in 0..8 {
+        assert_eq!(used(&region, "n", &std::format!("used-up-{at}")), 10);
+        assert_eq!(used(&region, "n", &std::format!("known-{at}")), 4, "more used than the invented ones");
+    }
+    assert_eq!(region.stats(MonoMs(NOW.0)).keys_evicted, 10_000 - 48);
+    assert_eq!(region.stats(MonoMs(NOW.0)).windows, 64);
+    // What was evicted is there again once its holder repeats it.
+    assert_eq!(used(&region, "n", "invented-100"), 0, "older than those that are left");
+    assert_eq!(used(&region, "n", "invented-9999"), 1);
+    report(&mut region, 1, count_in("n", "invented-100", 2)).unwrap();
+    assert_eq!(used(&region, "n", "invented-100"), 2);
+    let later = UnixMs(NOW.0 + 4 * CELL_MS);
+    while region.tick(later) {}
+    assert_eq!((region.stats(MonoMs(later.0)).keys, region.stats(MonoMs(later.0)).windows), (0, 0));
+}
+
+#[test]
+fn keys_that_several_touch_leave_after_those_of_one() {
+    let mut region = small();
+    for at in 0..MAX_KEYS / 2 {
+        report(&mut region, 1, count_in("n", &std::format!("shared-{at}"), 1)).unwrap();
+        report(&mut region, 2, count_in("n", &std::format!("shared-{at}"), 1)).unwrap();
+        report(&mut region, 1, count_in("n", &std::format!("single-{at}"), 4)).unwrap();
+    }
+    for at in 0..16 {
+        report(&mut region, 1, count_in("n", &std::format!("new-{at}"), 1)).unwrap();
+    }
+    assert!((0..MAX_KEYS / 2).all(|at| used(&region, "n", &std::format!("shared-{at}")) == 2));
+}
+
+#[test]
+fn a_namespace_that_fills_the_room_gives_way_to_others_only() {
+    let mut region = small();
+    for at in 0..MAX_KEYS {
+        report(&mut region, 1, count_in("flooded", &std::format!("{at}"), 10)).unwrap();
+    }
+    assert_eq!(report(&mut region, 1, count_in("flooded", "more", 10)), Err(Refused::Full));
+    for at in 0..MAX_KEYS / 2 {
+        report(&mut region, 1, count_in("other", &std::format!("{at}"), 10)).unwrap();
+    }
+    assert_eq!(report(&mut region, 1, count_in("other", "more", 10)), Err(Refused::Full), "beyond its share");
+    assert_eq!(report(&mut region, 1, count_in("flooded", "more", 10)), Err(Refused::Full));
+    assert!((0..MAX_KEYS / 2).all(|at| used(&region, "other", &std::format!("{at}")) == 10));
+}
+
+#[test]
+fn what_the_store_has_not_taken_yet_stays() {
+    let mut region = small();
+    region.back();
+    for at in 0..MAX_KEYS {
+        report(&mut region, 1, count_in("n", &std::format!("{at}"), 1)).unwrap();
+    }
+    assert_eq!(report(&mut region, 1, count_in("n", "more", 1)), Err(Refused::Full));
+    for merge in region.next_merges(MAX_KEYS) {
+        took(&mut region, &merge);
+    }
+    assert_eq!(report(&mut region, 1, count_in("n", "more", 1)), Ok(()));
+    assert_eq!(region.stats(MonoMs(NOW.0)).keys, MAX_KEYS);
+}

@@ -1,0 +1,114 @@
+//! Identifiers that are secrets, replaced by a keyed digest: HMAC-SHA-256 (RFC 2104), of which 128 bits are kept.
+//!
+//! Without a key, whoever reads counts could try likely secrets against a plain digest.
+
+use super::errors::Errors;
+use super::fields::Node;
+use alloc::vec::Vec;
+use core::fmt;
+use sha2::{Digest, Sha256};
+
+/// What begins each digest, so that it is known for one.
+const PREFIX: &[u8] = b"hmac:";
+
+const KEY_BYTES_MIN: usize = 16;
+const KEY_BYTES_MAX: usize = 1_024;
+const BLOCK_BYTES: usize = 64;
+const DIGEST_BYTES_KEPT: usize = 16;
+
+/// `hash_key`, as the states of the two hash functions that it begins. It is never printed.
+#[derive(Clone)]
+pub struct SecretKey {
+    inner: Sha256,
+    outer: Sha256,
+}
+
+impl SecretKey {
+    pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<SecretKey> {
+        let expected = "16 to 1024 printable ASCII characters without spaces";
+        match node.json {
+            super::json::Json::Text(text)
+                if (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&text.len())
+                    && text.bytes().all(|byte| byte.is_ascii_graphic()) =>
+            {
+                Some(SecretKey::new(text.as_bytes()))
+            }
+            // The value is not shown, as it may be the key but for one character.
+            _ => errors.reject(&node.path, "it is not a key", expected),
+        }
+    }
+
+    fn new(key: &[u8]) -> SecretKey {
+        let mut block = [0_u8; BLOCK_BYTES];
+        let digest = Sha256::digest(key);
+        let key: &[u8] = if key.len() > BLOCK_BYTES { &digest } else { key };
+        block.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
+        SecretKey {
+            inner: Sha256::new_with_prefix(block.map(|byte| byte ^ 0x36)),
+            outer: Sha256::new_with_prefix(block.map(|byte| byte ^ 0x5c)),
+        }
+    }
+
+    fn digest(&self, text: &[u8]) -> [u8; 32] {
+        let inner = self.inner.clone().chain_update(text).finalize();
+        self.outer.clone().chain_update(inner).finalize().into()
+    }
+
+    /// Appends what stands for a raw identifier: `hmac:` and 32 hexadecimal digits.
+    pub fn write(&self, raw: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(PREFIX);
+        for byte in self.digest(raw).iter().take(DIGEST_BYTES_KEPT) {
+            out.extend([byte >> 4, byte & 0xf].map(hex_digit));
+        }
+    }
+}
+
+fn hex_digit(nibble: u8) -> u8 {
+    b"0123456789abcdef".get(usize::from(nibble)).copied().unwrap_or(b'0')
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretKey(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+    use alloc::vec;
+
+    fn hex(bytes: &[u8]) -> String {
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf].map(hex_digit));
+        digits.map(char::from).collect()
+    }
+
+    /// RFC 4231, test cases 1, 2 and 6.
+    #[test]
+    fn digests_are_those_of_the_standard() {
+        for (key, text, expected) in [
+            (
+                vec![0x0b; 20],
+                &b"Hi There"[..],
+                "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
+            ),
+            (
+                b"Jefe".to_vec(),
+                b"what do ya want for nothing?",
+                "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
+            ),
+            (
+                vec![0xaa; 131],
+                b"Test Using Larger Than Block-Size Key - Hash Key First",
+                "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
+            ),
+        ] {
+            let key = SecretKey::new(&key);
+            assert_eq!(hex(&key.digest(text)), expected);
+            let mut written = Vec::new();
+            key.write(text, &mut written);
+            assert_eq!(written, [PREFIX, &expected.as_bytes()[..32]].concat());
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Tricks of clients: spellings of one identifier or path that an upstream takes for the same.
+//!
+//! Each case states which identifiers a rule derives from a set of requests. One client that sends them all has one
+//! identifier, or one shared identifier of all ambiguous requests, or is denied.
+
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use weir_core::rules::{Action, Config, Lines, Live, Request, Scratch};
+
+#[derive(Clone, Debug, Default)]
+struct Sent(Vec<(&'static str, Vec<u8>)>);
+
+impl Sent {
+    fn to(path: &str) -> Self {
+        Sent::default().with(":method", "POST").with(":authority", "example.com").with(":path", path)
+    }
+
+    fn with(mut self, name: &'static str, value: impl AsRef<[u8]>) -> Self {
+        self.0.push((name, value.as_ref().to_vec()));
+        self
+    }
+}
+
+impl Request for Sent {
+    fn header(&self, name: &[u8]) -> Lines<'_> {
+        let mut lines = self.0.iter().filter(|(header, _)| header.as_bytes() == name);
+        match (lines.next(), lines.next()) {
+            (None, _) => Lines::None,
+            (Some((_, value)), None) => Lines::One(value),
+            _ => Lines::Many,
+        }
+    }
+
+    fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8])) {
+        self.0.iter().filter(|(header, _)| header.as_bytes() == name).for_each(|(_, value)| line(value));
+    }
+
+    fn peer_address(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"192.0.2.7:4000");
+    }
+
+    fn metadata(&self, _: &[String], _: &mut Vec<u8>) -> bool {
+        false
+    }
+}
+
+fn one_rule(fields: &str) -> Config {
+    let text = format!(
+        r#"{{"aggregator": {{"cluster": "c"}}, "rules": [{{"name": "r", "limit": 5, "window": "1m", {fields}}}]}}"#
+    );
+    Config::parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{fields}\n{errors}"))
+}
+
+/// What the rule makes of a request: its identifier, `denied`, or `unlimited`.
+fn outcome(config: &Config, request: &Sent) -> String {
+    let mut scratch = Scratch::default();
+    match config.resolve(request, &Live::default(), &mut scratch).next() {
+        None => "unlimited".to_owned(),
+        Some(check) => match check.action {
+            Action::Limit { .. } => String::from_utf8_lossy(check.identifier).into_owned(),
+            _ => "denied".to_owned(),
+        },
+    }
+}
+
+/// All of these requests together meet exactly these outcomes.
+fn check(fields: &str, requests: impl IntoIterator<Item = Sent>, expected: &[&str]) {
+    let config = one_rule(fields);
+    let found: BTreeSet<String> = requests.into_iter().map(|request| outcome(&config, &request)).collect();
+    let expected: BTreeSet<String> = expected.iter().map(|text| (*text).to_owned()).collect();
+    assert_eq!(found, expected, "{fields}");
+}
+
+const BLANKS: [&str; 7] = ["alice", " alice", "  alice", "alice ", "\talice", " \t alice\t ", "alice \t"];
+
+#[test]
+fn blanks_around_a_value_do_not_count() {
+    let header = || BLANKS.map(|value| Sent::to("/").with("x-user", value));
+    check(r#""identifier": {"header": "x-user"}"#, header(), &["alice"]);
+    let cookie = BLANKS.map(|value| Sent::to("/").with("cookie", format!("u={value};v=1")));
+    check(r#""identifier": {"cookie": "u"}"#, cookie, &["alice"]);
+    let escaped = |value: &str| value.replace(' ', "%20").replace('\t', "%09");
+    let query = BLANKS.map(|value| Sent::to(&format!("/?u={}", escaped(value))));
+    check(r#""identifier": {"query": "u"}"#, query, &["alice"]);
+    let segment = BLANKS.map(|value| Sent::to(&format!("/u/{}/x", escaped(value))));
+    check(r#""identifier": {"path_segment": 2}"#, segment, &["alice"]);
+    let authority = BLANKS.map(|value| Sent::default().with(":authority", value));
+    check(r#""identifier": {"authority": true}"#, authority, &["alice"]);
+    let two = r#""identifier": [{"constant": "a"}, {"header": "x-user"}]"#;
+    check(two, header(), &["a|alice"]);
+    check(two, ["", " ", "\t", " \t "].map(|value| Sent::to("/").with("x-user", value)), &[r"a|\-"]);
+}
+
+#[test]
+fn blanks_do_not_escape_conditions_on_headers() {
+    for condition in [r#""exact": "alice""#, r#""prefix": "al""#, r#""suffix": "ce""#, r#""regex": "a.*e""#] {
+        let rule = format!(
+            r#""identifier": {{"constant": "met"}}, "match": {{"headers": [{{"name": "x-user", {condition}}}]}}"#
+        );
+        check(&rule, BLANKS.map(|value| Sent::to("/").with("x-user", value)), &["met"]);
+    }
+    let joined = [("a", "b"), (" a", "b"), ("a ", " b"), ("a\t", "\tb ")]
+        .map(|(one, two)| Sent::to("/").with("x-list", one).with("x-list", two));
+    let rule =
+        r#""identifier": {"constant": "met"}, "match": {"headers": [{"name": "x-list", "exact": "a,b"}]}"#;
+    check(rule, joined, &["met"]);
+}
+
+#[test]
+fn several_values_of_one_name_are_ambiguous() {
+    let cookies = ["a", "b", "c"].map(|value| Sent::to("/").with("cookie", format!("u={value}; u=alice")));
+    check(r#""identifier": {"cookie": "u"}"#, cookies, &[r"\+"]);
+    let lines =
+        ["a", "b"].map(|value| Sent::to("/").with("cookie", format!("u={value}")).with("cookie", "u=alice"));
+    check(r#""identifier": {"cookie": "u"}"#, lines, &[r"\+"]);
+    let query = ["a", "b", ""].map(|value| Sent::to(&format!("/?u={value}&x=1&%75=alice")));
+    check(r#""identifier": {"query": "u"}"#, query, &[r"\+"]);
+    let headers = ["a", "b", ""].map(|value| Sent::to("/").with("x-user", value).with("x-user", "alice"));
+    check(r#""identifier": {"header": "x-user"}"#, headers, &[r"\+"]);
+}
+
+#[test]
+fn an_ambiguous_identifier_is_not_a_missing_one() {
+    for (part, twice, without) in [
+        (r#"{"header": "x-user"}"#, Sent::to("/").with("x-user", "a").with("x-user", "b"), Sent::to("/")),
+        (r#"{"cookie": "u"}"#, Sent::to("/").with("cookie", "u=a; u=b"), Sent::to("/").with("cookie", "v=a")),
+        (r#"{"query": "u"}"#, Sent::to("/?u=a&u=b"), Sent::to("/?v=a")),
+    ] {
+        for (missing, ambiguous, absent) in
+            [("shared", r"\+", r"\-"), ("skip", r"\+", "unlimited"), ("deny", "denied", "denied")]
+        {
+            let rule = format!(r#""identifier": {part}, "missing": "{missing}""#);
+            check(&rule, [twice.clone()], &[ambiguous]);
+            check(&rule, [without.clone()], &[absent]);
+        }
+    }
+}
+
+#[test]
+fn spellings_of_a_path_meet_its_rule() {
+    let rule = r#""identifier": {"constant": "met"}, "match": {"path": {"exact": "/login"}}"#;
+    let spelt =
+        ["/login;a=b", "/login;", "/x/..;a=b/login", "/x/..;/login", "/;x/login", "/login;a/../login"];
+    check(rule, spelt.map(Sent::to), &["met"]);
+    for (path, condition) in [
+        ("/v1/models:run", ["/v1/models%3Arun", "/v1/models%3arun"]),
+        ("/caf\u{e9}", ["/caf%C3%A9", "/caf%c3%a9"]),
+        ("/a b", ["/a%20b", "/a%20%62"]),
+    ] {
+        let rule =
+            format!(r#""identifier": {{"constant": "met"}}, "match": {{"path": {{"exact": "{path}"}}}}"#);
+        check(&rule, condition.map(Sent::to), &["met"]);
+    }
+}
+
+#[test]
+fn spellings_of_a_path_that_only_some_upstreams_take_for_it_meet_a_rule_by_segments() {
+    let rule = r#""identifier": {"constant": "met"}, "match": {"path": {"segments": "/login"}}"#;
+    let spelt =
+        ["/login", "/login;a=b", "/login/", "/login%20", "/login.", "//login./%2e/?x", "/login%09/;x"];
+    check(rule, spelt.map(Sent::to), &["met"]);
+    check(rule, ["/Login", "/loginx", "/login.json", "/login/x"].map(Sent::to), &["unlimited"]);
+    let folded = r#""identifier": {"constant": "met"}, "match": {"path": {"segments": "/login", "ignore_case": true}}"#;
+    check(folded, spelt.into_iter().chain(["/Login", "/LOGIN/"]).map(Sent::to), &["met"]);
+}
+
+#[test]
+fn a_rule_may_say_which_value_counts_and_deny_others() {
+    let cookies = || ["a", "b"].map(|value| Sent::to("/").with("cookie", format!("u={value}; u=alice")));
+    check(r#""identifier": {"cookie": "u", "pick": "last"}"#, cookies(), &["alice"]);
+    check(r#""identifier": {"cookie": "u", "pick": "first"}"#, cookies(), &["a", "b"]);
+    let denied = r#""identifier": {"cookie": "u"}, "missing": "skip", "ambiguous": "deny""#;
+    check(denied, cookies(), &["denied"]);
+    check(denied, [Sent::to("/")], &["unlimited"]);
+    let shared = r#""identifier": {"cookie": "u"}, "missing": "deny", "ambiguous": "shared""#;
+    check(shared, cookies(), &[r"\+"]);
+    // A part that is missing as well is no way out.
+    let two = r#""identifier": [{"cookie": "u"}, {"header": "x-user"}], "missing": "skip""#;
+    check(two, cookies(), &[r"\+|\-"]);
+    let spelt = ["Alice", "ALICE", "alice"].map(|value| Sent::to("/").with("x-user", value));
+    check(r#""identifier": {"header": "x-user", "lowercase": true}"#, spelt, &["alice"]);
+}
+
+#[test]
+fn spellings_of_a_cookie_are_one_identifier() {
+    let spelt = ["s:al", "s%3Aal", "s%3aal", "\"s:al\"", "%73:al%20"];
+    let sent = spelt.map(|value| Sent::to("/").with("cookie", format!("u={value}")));
+    check(r#""identifier": {"cookie": "u"}"#, sent, &["s:al"]);
+}
+
+#[test]
+fn a_semicolon_in_a_query_is_ambiguous() {
+    let sent = ["/?u=alice;a", "/?u=alice;b", "/?a=1;u=alice", "/?u=a;u=alice"].map(Sent::to);
+    check(r#""identifier": {"query": "u"}"#, sent, &[r"\+"]);
+    check(r#""identifier": {"query": "u"}"#, [Sent::to("/?v=a;b&u=alice")], &["alice"]);
+}
+
+#[test]
+fn spellings_of_a_path_segment_are_one_identifier() {
+    let spelt = ["/u/al@ce", "/u/al%40ce", "/u/al@ce;v=1", "/u/al@ce%20", "/u/%61l%40ce"];
+    check(r#""identifier": {"path_segment": 2}"#, spelt.map(Sent::to), &["al@ce"]);
+}
+
+#[test]
+fn the_port_of_an_authority_does_not_count() {
+    let spelt = ["a.com", "A.com", "a.com:80", "a.com:8080", "a.com.", "a.com.:1", "u@a.com:2"]
+        .map(|value| Sent::default().with(":authority", value));
+    check(r#""identifier": {"authority": true}"#, spelt, &["a.com"]);
+    let addresses = ["[::1]", "[::1]:80"].map(|value| Sent::default().with(":authority", value));
+    check(r#""identifier": {"authority": true}"#, addresses, &["[::1]"]);
+}
+
+proptest! {
+    #[test]
+    fn no_blanks_make_another_identifier(
+        value in "[a-z|\\\\\\-+%=]{1,9}",
+        before in "[ \t]{0,4}",
+        after in "[ \t]{0,4}",
+    ) {
+        let config = one_rule(r#""identifier": [{"header": "x-user"}, {"constant": "c"}]"#);
+        let plain = outcome(&config, &Sent::to("/").with("x-user", &value));
+        let blank = outcome(&config, &Sent::to("/").with("x-user", format!("{before}{value}{after}")));
+        prop_assert_eq!(plain, blank);
+    }
+
+    #[test]
+    fn no_second_value_passes_uncounted(
+        values in proptest::collection::vec("[ a\t\"%;=+]{0,4}", 2..4),
+        missing in proptest::sample::select(vec!["shared", "skip", "deny"]),
+    ) {
+        for part in [r#"{"header": "u"}"#, r#"{"cookie": "u"}"#] {
+            let config = one_rule(&format!(r#""identifier": {part}, "missing": "{missing}""#));
+            let sent = values.iter().fold(Sent::default(), |sent, value| {
+                sent.with("u", value).with("cookie", format!("u={value}"))
+            });
+            let expected = if missing == "deny" { "denied" } else { r"\+" };
+            prop_assert_eq!(outcome(&config, &sent), expected);
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Limits that are held exactly, as a region's aggregators answer for them: logs in Redis or in an aggregator's memory, and
+//! ledgers in the database.
+//!
+//! The log is the core's. The ledger is the simplest one that keeps the documented law: an attempt counts while it is younger
+//! than the window. What an aggregator's own edge does beside that is here in brief: logs are asked before ledgers, a denial
+//! takes back what passed before it, and what is not decided in time is taken back when it can no longer be charged.
+
+use super::World;
+use super::calls::{Caller, Reply, Request, Store};
+use super::keys;
+use super::streams::StreamId;
+use crate::check::exact::{Keeper, Use};
+use std::collections::BTreeMap;
+use weir_core::aggregator::Failure;
+use weir_core::exact::{self, AskId, Charge, Limit, Ruling, Verdict};
+use weir_core::log::{Decided, EntryId, LogCharge, Logs, Micros, Outcome};
+use weir_core::wire;
+
+/// What an aggregator leaves of a request's time for the way back, in milliseconds.
+const RESERVE_MS: u64 = 10;
+/// What is undecided is taken back so long after its deadline.
+const GRACE_US: u64 = 100_000;
+/// Between two tries to take something back, and how long it is tried.
+const AGAIN_US: u64 = 250_000;
+const GIVE_UP_US: u64 = 60_000_000;
+/// What a withdrawal gets, in milliseconds.
+const WITHDRAWAL_MS: u64 = 1_000;
+
+/// A question under way.
+#[derive(Debug)]
+pub struct Asking {
+    stream: StreamId,
+    id: u64,
+    name: AskId,
+    charges: Vec<Charge>,
+    rulings: Vec<Option<Ruling>>,
+    deadline_us: u64,
+}
+
+/// Something that is to be taken back.
+#[derive(Clone, Debug)]
+pub struct Regret {
+    what: Request,
+    due_us: u64,
+    until_us: u64,
+}
+
+/// One attempt that a ledger let pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt {
+    name: AskId,
+    at_us: u64,
+    cost: u64,
+}
+
+/// The database's ledger: what counts in each bucket. Its zones are the plan's rules.
+pub type Ledger = BTreeMap<Box<[u8]>, Vec<Attempt>>;
+
+/// An attempt on the ledger.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    name: AskId,
+    zone: u32,
+    bucket: Box<[u8]>,
+    cost: u64,
+    until_us: u64,
+}
+
+impl World<'_> {
+    /// A question of a worker reaches an aggregator.
+    pub(super) fn exact_asked(&mut self, at: usize, stream: StreamId, worker: u64, ask: &wire::Ask) {
+        let Ok(charges) = exact::charges(ask) else {
+            return self.check.violated("exact", self.now_us, || format!("{ask:?} cannot be read"));
+        };
+        let patience_ms = u64::from(ask.timeout_ms).saturating_sub(RESERVE_MS).max(1);
+        let asking = Asking {
+            stream,
+            id: ask.id,
+            name: AskId::of(worker, ask.id),
+            rulings: vec![None; charges.len()],
+            charges,
+            deadline_us: self.now_us + patience_ms * 1_000,
+        };
+        let logs = asking.logs();
+        if logs.is_empty() {
+            return self.ask_ledgers(at, asking);
+        }
+        if self.has_redis() {
+            let request = Request::ChargeLogs(logs, asking.deadline_us);
+            return self.ask_store(at, Store::Redis(self.aggregators[at].region), request, asking);
+        }
+        let decided = self.charge_logs(Keeper::Aggregator(at), &logs);
+        self.logs_decided(at, asking, decided);
+    }
+
+    fn ask_store(&mut self, at: usize, store: Store, request: Request, asking: Asking) {
+        let within_ms = asking.deadline_us.saturating_sub(self.now_us) / 1_000;
+        self.call(at, store, request, within_ms, Caller::Exact(Box::new(asking)));
+    }
+
+    /// A store has answered, or not in time.
+    pub(super) fn exact_answered(&mut self, at: usize, mut asking: Asking, reply: Reply) {
+        match reply {
+            Reply::Decided(decided) => self.logs_decided(at, asking, decided),
+            Reply::Ruled(ruled) => {
+                let next = asking.next_ledger();
+                if let (Err(_), Some(place)) = (&ruled, next) {
+                    self.doubt_ledger(&asking.charges[place]);
+                }
+                if let Some(place) = next {
+                    asking.rulings[place] = Some(ruled.unwrap_or(Ruling::UNDECIDED));
+                }
+                self.ask_ledgers(at, asking);
+            }
+            _ => {}
+        }
+    }
+
+    fn logs_decided(&mut self, at: usize, mut asking: Asking, decided: Vec<Result<Decided, Failure>>) {
+        let logs = asking.logs();
+        let mut undecided = Vec::new();
+        for (charge, decided) in logs.iter().zip(decided) {
+            let place = usize::from(charge.id.place);
+            asking.rulings[place] = Some(match decided {
+                Ok(decided) => decided.ruling(charge.most, charge.key.parts().duration_ms),
+                Err(_) => {
+                    undecided.push(charge.clone());
+                    Ruling::UNDECIDED
+                }
+            });
+        }
+        if !undecided.is_empty() {
+            let due_us = asking.deadline_us.max(self.now_us) + GRACE_US;
+            self.regret(at, Request::WithdrawLogs(undecided), due_us);
+        }
+        self.ask_ledgers(at, asking);
+    }
+
+    /// Asks the next ledger, unless something has denied or there is none.
+    fn ask_ledgers(&mut self, at: usize, mut asking: Asking) {
+        while let Some(place) = asking.next_ledger().filter(|_| !asking.is_denied()) {
+            let Limit::Ledger { zone, bucket } = &asking.charges[place].limit else { break };
+            if self.has_database() {
+                let (cost, until_us) = (asking.charges[place].cost, asking.deadline_us);
+                let trial = Trial { name: asking.name, zone: *zone, bucket: bucket.clone(), cost, until_us };
+                return self.ask_store(at, Store::Database, Request::ChargeLedger(trial), asking);
+            }
+            asking.rulings[place] = Some(Ruling::UNDECIDED);
+        }
+        let in_vain = asking.is_denied();
+        if in_vain {
+            let passed = |ruling: &Option<Ruling>| ruling.is_some_and(|ruling| ruling.is_allowed());
+            let passed: Vec<bool> = asking.rulings.iter().map(passed).collect();
+            self.take_back(at, asking.name, &asking.charges, &passed);
+        }
+        let rulings = asking.rulings.iter().map(|ruling| match ruling {
+            Some(ruling) if in_vain && ruling.is_allowed() => Ruling { verdict: Verdict::Untried, ..*ruling },
+            Some(ruling) => *ruling,
+            None => Ruling { verdict: Verdict::Untried, ..Ruling::UNDECIDED },
+        });
+        let rulings = rulings.map(|ruling| ruling.to_wire()).collect();
+        let rulings = vec![wire::Rulings { id: asking.id, rulings }];
+        self.reply(asking.stream, wire::RegionFrame { rulings, ..wire::RegionFrame::default() });
+    }
+
+    /// A request did not pass after all.
+    pub(super) fn exact_withdrawn(&mut self, at: usize, worker: u64, withdrawal: &wire::Withdrawal) {
+        let Some(ask) = &withdrawal.ask else { return };
+        let Ok(charges) = exact::charges(ask) else { return };
+        let name = AskId::of(worker, ask.id);
+        let rulings: Vec<Ruling> = withdrawal.rulings.iter().map(Ruling::from_wire).collect();
+        let charged = |place: usize| match (&charges[place].limit, rulings.get(place)) {
+            (_, Some(ruling)) if ruling.verdict == Verdict::Allowed => true,
+            (Limit::Log { .. }, ruling) => ruling.is_none_or(|ruling| ruling.verdict == Verdict::Undecided),
+            // Without its number there is no attempt to take back.
+            (Limit::Ledger { .. }, _) => false,
+        };
+        let charged: Vec<bool> = (0..charges.len()).map(charged).collect();
+        for (place, charge) in charges.iter().enumerate() {
+            if matches!(charge.limit, Limit::Ledger { .. }) && rulings.get(place).is_none() {
+                self.doubt_ledger(charge);
+            }
+        }
+        self.take_back(at, name, &charges, &charged);
+        if rulings.len() < charges.len() {
+            // The question may still be on its way, and charge something in the time that it has.
+            let due_us = self.now_us + u64::from(ask.timeout_ms) * 1_000;
+            let logs = logs(name, &charges);
+            if !logs.is_empty() {
+                self.regret(at, Request::WithdrawLogs(logs), due_us);
+            }
+        }
+    }
+
+    fn take_back(&mut self, at: usize, name: AskId, charges: &[Charge], which: &[bool]) {
+        let mut logs = logs(name, charges);
+        logs.retain(|log| which[usize::from(log.id.place)]);
+        if !logs.is_empty() {
+            self.regret(at, Request::WithdrawLogs(logs), self.now_us);
+        }
+        for (charge, _) in charges.iter().zip(which).filter(|(_, which)| **which) {
+            if let Limit::Ledger { bucket, .. } = &charge.limit {
+                self.regret(at, Request::WithdrawLedger(name, bucket.clone()), self.now_us);
+            }
+        }
+    }
+
+    /// Has something taken back when it is due.
+    fn regret(&mut self, at: usize, what: Request, due_us: u64) {
+        let regret = Regret { what, due_us, until_us: due_us + GIVE_UP_US };
+        if due_us <= self.now_us {
+            return self.take_back_now(at, regret);
+        }
+        if let Some(process) = self.aggregators[at].process.as_mut() {
+            process.regrets.push(regret);
+        }
+    }
+
+    /// Takes back what is due.
+    pub(super) fn regrets_due(&mut self, at: usize) {
+        let now_us = self.now_us;
+        let Some(process) = self.aggregators[at].process.as_mut() else { return };
+        let due: Vec<Regret> = process.regrets.extract_if(.., |regret| regret.due_us <= now_us).collect();
+        due.into_iter().for_each(|regret| self.take_back_now(at, regret));
+    }
+
+    fn take_back_now(&mut self, at: usize, regret: Regret) {
+        let store = match &regret.what {
+            Request::WithdrawLogs(charges) if !self.has_redis() => {
+                return self.withdraw_logs(Keeper::Aggregator(at), charges);
+            }
+            Request::WithdrawLogs(_) => Store::Redis(self.aggregators[at].region),
+            _ => Store::Database,
+        };
+        self.call(at, store, regret.what.clone(), WITHDRAWAL_MS, Caller::Regret(Box::new(regret)));
+    }
+
+    /// It was taken back, or not.
+    pub(super) fn regret_answered(&mut self, at: usize, regret: Regret, reply: Reply) {
+        let due_us = self.now_us + AGAIN_US;
+        if matches!(reply, Reply::Done(Ok(()))) {
+            return;
+        }
+        match self.aggregators[at].process.as_mut().filter(|_| due_us < regret.until_us) {
+            Some(process) => process.regrets.push(Regret { due_us, ..regret }),
+            None => self.doubt_regret(&regret),
+        }
+    }
+
+    /// An aggregator has ended before it could take something back: what was charged in vain stays.
+    pub(super) fn doubt_regret(&mut self, regret: &Regret) {
+        if let Request::WithdrawLogs(charges) = &regret.what {
+            charges.iter().for_each(|charge| self.check.exact.doubted(charge.key.as_bytes(), charge.cost));
+        } else if let Request::WithdrawLedger(name, bucket) = &regret.what {
+            let counted = self.ledger.get(bucket).into_iter().flatten().find(|one| one.name == *name);
+            self.check.exact.doubted(bucket, counted.map_or(0, |one| one.cost));
+        }
+    }
+
+    /// A ledger has recorded an attempt, or not, and its number is not known.
+    fn doubt_ledger(&mut self, charge: &Charge) {
+        if let Limit::Ledger { bucket, .. } = &charge.limit {
+            self.check.exact.doubted(bucket, charge.cost);
+        }
+    }
+
+    /// What a store does with exact limits; `None` for other requests.
+    pub(super) fn execute_exactly(&mut self, store: Store, request: &Request) -> Option<Reply> {
+        let keeper = match store {
+            Store::Redis(region) => Keeper::Redis(region),
+            Store::Database => Keeper::Database,
+        };
+        match request {
+            // From its deadline on a store refuses to charge.
+            Request::ChargeLogs(charges, until_us) if *until_us < self.now_us => {
+                Some(Reply::Decided(vec![Err(Failure::Timeout); charges.len()]))
+            }
+            Request::ChargeLogs(charges, _) => Some(Reply::Decided(self.charge_logs(keeper, charges))),
+            Request::WithdrawLogs(charges) => {
+                self.withdraw_logs(keeper, charges);
+                Some(Reply::Done(Ok(())))
+            }
+            Request::ChargeLedger(trial) if trial.until_us < self.now_us => {
+                Some(Reply::Ruled(Err(Failure::Timeout)))
+            }
+            Request::ChargeLedger(trial) => Some(Reply::Ruled(Ok(self.charge_ledger(trial)))),
+            Request::WithdrawLedger(name, bucket) => {
+                if let Some(attempts) = self.ledger.get_mut(bucket) {
+                    attempts.retain(|attempt| attempt.name != *name);
+                }
+                self.check.exact.withdrawn(bucket, *name);
+                Some(Reply::Done(Ok(())))
+            }
+            _ => None,
+        }
+    }
+
+    fn charge_logs(&mut self, keeper: Keeper, charges: &[LogCharge]) -> Vec<Result<Decided, Failure>> {
+        let now = Micros(self.now_us);
+        let mut answers = Vec::new();
+        for charge in charges {
+            let Some(logs) = self.logs_of(keeper) else { return vec![Err(Failure::Away); charges.len()] };
+            let decided = logs.decide(now, charge).map_err(|_| Failure::Away);
+            if decided.is_ok_and(|decided| decided.outcome == Outcome::Allowed) && charge.cost > 0 {
+                let window_us = charge.key.parts().duration_ms * 1_000;
+                let one = Use { keeper, name: charge.id.ask, at_us: now.0, cost: charge.cost };
+                self.exact_charged(charge.key.as_bytes(), one, (charge.most, window_us));
+            }
+            answers.push(decided);
+        }
+        answers
+    }
+
+    fn withdraw_logs(&mut self, keeper: Keeper, charges: &[LogCharge]) {
+        for charge in charges {
+            if let Some(logs) = self.logs_of(keeper) {
+                logs.withdraw(&charge.key, charge.id);
+            }
+            self.check.exact.withdrawn(charge.key.as_bytes(), charge.id.ask);
+        }
+    }
+
+    fn logs_of(&mut self, keeper: Keeper) -> Option<&mut Logs> {
+        match keeper {
+            Keeper::Redis(region) => self.logs.get_mut(region),
+            Keeper::Aggregator(at) => self.aggregators[at].process.as_mut().map(|process| &mut process.logs),
+            Keeper::Database => None,
+        }
+    }
+
+    fn charge_ledger(&mut self, trial: &Trial) -> Ruling {
+        let now_us = self.now_us;
+        let Some(shape) = self.shapes.get(trial.zone as usize) else { return Ruling::UNDECIDED };
+        let (most, window_ms) = (shape.rule.limit, shape.rule.window_ms);
+        let attempts = self.ledger.entry(trial.bucket.clone()).or_default();
+        attempts.retain(|attempt| now_us < attempt.at_us + window_ms * 1_000);
+        let used: u64 = attempts.iter().map(|attempt| attempt.cost).sum();
+        // A transaction is made once; a network that brings a message twice is the simulator's.
+        let again = attempts.iter().any(|attempt| attempt.name == trial.name);
+        let fits = again || used + trial.cost <= most;
+        if fits && !again && trial.cost > 0 {
+            attempts.push(Attempt { name: trial.name, at_us: now_us, cost: trial.cost });
+            let one = Use { keeper: Keeper::Database, name: trial.name, at_us: now_us, cost: trial.cost };
+            self.exact_charged(&trial.bucket, one, (most, window_ms * 1_000));
+        }
+        let verdict = match fits {
+            true => Verdict::Allowed,
+            false => Verdict::Denied { retry_after_ms: (trial.cost <= most).then_some(window_ms) },
+        };
+        Ruling { verdict, limit: most, remaining: 0, reset_ms: 0, window_ms, transaction: Some(1) }
+    }
+
+    fn exact_charged(&mut self, key: &[u8], one: Use, (most, window_us): (u64, u64)) {
+        let now_us = self.now_us;
+        if let Some(counts) = self.check.exact.charged(key, one, window_us).filter(|counts| *counts > most) {
+            let whose = keys::parse(key);
+            self.check.violated("exact", now_us, || {
+                format!("{:?} charged {counts} of {most} in one window of {whose:?}", one.keeper)
+            });
+        }
+    }
+}
+
+impl Asking {
+    fn logs(&self) -> Vec<LogCharge> {
+        logs(self.name, &self.charges)
+    }
+
+    fn next_ledger(&self) -> Option<usize> {
+        let open = |(charge, ruling): (&Charge, &Option<Ruling>)| {
+            matches!(charge.limit, Limit::Ledger { .. }) && ruling.is_none()
+        };
+        self.charges.iter().zip(&self.rulings).position(open)
+    }
+
+    fn is_denied(&self) -> bool {
+        self.rulings.iter().flatten().any(Ruling::is_denied)
+    }
+}
+
+/// The logs among the charges of a question. Each rule has keys of its own, so that no two are one.
+fn logs(ask: AskId, charges: &[Charge]) -> Vec<LogCharge> {
+    let log = |(place, charge): (u8, &Charge)| match &charge.limit {
+        Limit::Log { key, most } => {
+            Some(LogCharge { key: key.clone(), id: EntryId { ask, place }, cost: charge.cost, most: *most })
+        }
+        Limit::Ledger { .. } => None,
+    };
+    (0..).zip(charges).filter_map(log).collect()
+}
