@@ -115,6 +115,8 @@ fn spawn(options: &AggregatorOptions, folder: &TempDir) -> Result<Process> {
         .args(["--grpc-listen", &ports::local(options.grpc_port).to_string()])
         .args(["--admin-listen", &ports::local(options.admin_port).to_string()])
         .args(["--http-listen", &ports::local(options.http_port).to_string()])
+        // All listeners are of this machine; live control is tried without tokens.
+        .args(["--insecure", "control"])
         .args(&options.arguments)
         .current_dir(folder.path())
         .envs(options.environment.iter().map(|(name, value)| (name, value)));

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use crate::bootstrap::{self, EnvoyOptions, Filter};
+use crate::http::Protocol;
 use crate::{Process, binaries, http, ports, wait};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -106,6 +107,11 @@ impl Envoy {
     /// Sends one request through the listener, on a connection of its own.
     pub async fn send(&self, request: http::Request) -> Result<http::Response> {
         http::send(self.address(), request).await
+    }
+
+    /// Sends a request by HTTP/1.1 or HTTP/2.
+    pub async fn send_by(&self, protocol: Protocol, request: http::Request) -> Result<http::Response> {
+        http::send_by(protocol, self.address(), request).await
     }
 
     /// GET with headers.

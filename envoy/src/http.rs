@@ -1,4 +1,5 @@
-//! A small HTTP/1.1 client: one connection, one request at a time. Redirects, TLS and pooling are left out.
+//! A small client for HTTP/1.1, and for HTTP/2 without TLS: one connection, one request at a time. Redirects, TLS and pooling
+//! are left out.
 
 use std::net::SocketAddr;
 
@@ -6,9 +7,10 @@ use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full};
 use hyper::Method;
 use hyper::body::Bytes;
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::client::conn::{http1, http2};
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
-use hyper_util::rt::TokioIo;
+use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
@@ -65,35 +67,83 @@ impl Response {
 
 /// A connection that is kept alive between requests.
 pub struct Connection {
-    sender: SendRequest<Full<Bytes>>,
+    sender: Sender,
     host: HeaderValue,
+}
+
+enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+/// What a request is sent by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    /// With prior knowledge. `host` of a request becomes its `:authority`.
+    Http2,
 }
 
 impl Connection {
     pub async fn open(address: SocketAddr) -> Result<Self> {
+        Self::open_by(Protocol::Http1, address).await
+    }
+
+    pub async fn open_by(protocol: Protocol, address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address).await.with_context(|| format!("connecting to {address}"))?;
         stream.set_nodelay(true)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // It ends with its sender; what went wrong is reported to the request that was under way.
-        tokio::spawn(connection);
+        let stream = TokioIo::new(stream);
+        // A connection ends with its sender; what went wrong is reported to the request that was under way.
+        let sender = match protocol {
+            Protocol::Http1 => {
+                let (sender, connection) = http1::handshake(stream).await?;
+                tokio::spawn(connection);
+                Sender::Http1(sender)
+            }
+            Protocol::Http2 => {
+                let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
+                tokio::spawn(connection);
+                Sender::Http2(sender)
+            }
+        };
         Ok(Self { sender, host: HeaderValue::from_str(&address.to_string())? })
     }
 
     /// Whether the server keeps the connection open for another request.
     pub fn is_open(&self) -> bool {
-        !self.sender.is_closed()
+        match &self.sender {
+            Sender::Http1(sender) => !sender.is_closed(),
+            Sender::Http2(sender) => !sender.is_closed(),
+        }
     }
 
     pub async fn send(&mut self, request: Request) -> Result<Response> {
         let mut outgoing = hyper::Request::new(Full::new(request.body));
         *outgoing.method_mut() = request.method;
-        *outgoing.uri_mut() = request.path.parse().with_context(|| format!("the path {:?}", request.path))?;
+        let path: PathAndQuery =
+            request.path.parse().with_context(|| format!("the path {:?}", request.path))?;
+        *outgoing.uri_mut() = path.clone().into();
         for (name, value) in request.headers {
             outgoing.headers_mut().append(name, value);
         }
         outgoing.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
-        self.sender.ready().await?;
-        let (head, body) = self.sender.send_request(outgoing).await?.into_parts();
+        let response = match &mut self.sender {
+            Sender::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(outgoing).await?
+            }
+            Sender::Http2(sender) => {
+                let host = outgoing.headers_mut().remove(HOST).context("a host")?;
+                let mut parts = hyper::http::uri::Parts::default();
+                parts.scheme = Some(Scheme::HTTP);
+                parts.authority = Some(Authority::try_from(host.as_bytes())?);
+                parts.path_and_query = Some(path);
+                *outgoing.uri_mut() = Uri::from_parts(parts)?;
+                sender.ready().await?;
+                sender.send_request(outgoing).await?
+            }
+        };
+        let (head, body) = response.into_parts();
         let body = body.collect().await?.to_bytes();
         Ok(Response { status: head.status.as_u16(), headers: head.headers, body })
     }
@@ -101,5 +151,10 @@ impl Connection {
 
 /// Sends one request on a connection of its own.
 pub async fn send(address: SocketAddr, request: Request) -> Result<Response> {
-    Connection::open(address).await?.send(request).await
+    send_by(Protocol::Http1, address, request).await
+}
+
+/// Sends one request on a connection of its own, by that protocol.
+pub async fn send_by(protocol: Protocol, address: SocketAddr, request: Request) -> Result<Response> {
+    Connection::open_by(protocol, address).await?.send(request).await
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+use weir_core::rules::Config;
 use weir_envoy::http::{Request, Response};
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{
@@ -61,7 +62,7 @@ async fn logins_are_limited_by_user_and_by_address() {
     let attempt =
         async |path: &str, address: &str, user: &str| policy.send(login(path, address, user)).await.status;
 
-    for path in ["/login", "//login", "/login?next=home", "/%6cogin", "/login"] {
+    for path in ["/login", "//LOGIN;a=b", "/login/?next=home", "/%6cogin.", "/Login%20/"] {
         assert_eq!(attempt(path, "203.0.113.1", "alice").await, 200, "{path}");
     }
     assert_eq!(attempt("/login", "203.0.113.1", "alice").await, 429, "five for a user");
@@ -132,8 +133,12 @@ async fn tokens_are_charged_as_the_answer_says() {
     let call = async |key: &str, answer: &str| {
         policy.send(Request::get("/v1/chat").header("x-api-key", key).header("x-echo-header", answer)).await
     };
+    let config = Config::parse(read("examples/ai-tokens.json").as_bytes()).unwrap();
+    let of = |identifier: &str| format!("/v1/keys?workspace=models&namespace=tokens&identifier={identifier}");
     let used = async |key: &str, tokens: u64| {
-        let path = format!("/v1/keys?workspace=models&namespace=tokens&identifier={key}");
+        let mut digest = Vec::new();
+        config.hash_key.as_ref().unwrap().write(key.as_bytes(), &mut digest);
+        let path = of(&String::from_utf8(digest).unwrap());
         let counted = async || {
             let explained = policy.aggregator.admin_get(&path).await.unwrap().json().unwrap();
             explained["windows"][0]["cells"][0]["regional_total"] == tokens
@@ -151,6 +156,8 @@ async fn tokens_are_charged_as_the_answer_says() {
         assert_eq!(call("alice", "x-tokens-used=20000").await.status, 200);
     }
     used("alice", 101_700).await;
+    let by_key = policy.aggregator.admin_get(&of("alice")).await.unwrap();
+    assert_eq!(by_key.status, 404, "the aggregator holds no API key: {}", by_key.text());
     let denied = call("alice", "x-tokens-used=1").await;
     assert_eq!((denied.status, denied.header("x-ratelimit-limit")), (429, Some("100000")));
     assert_eq!(call("team_red", "x-tokens-used=1").await.status, 200, "another key");

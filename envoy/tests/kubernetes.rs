@@ -266,7 +266,72 @@ fn containers_are_not_root_and_change_nothing_of_their_own() {
         }
     }
     assert_eq!(containers, 3);
+    let namespace = manifest("Namespace", "weir");
+    assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
     assert!(read("aggregator/Dockerfile").contains("\nUSER 65532:65532\n"), "a number, for runAsNonRoot");
+}
+
+/// What the profile named `restricted` asks of a pod, by the Pod Security Standards, beside what is checked above.
+#[test]
+fn pods_meet_the_restricted_profile() {
+    for one in manifests() {
+        let specs = all(&one, "spec");
+        for pod in specs.into_iter().filter(|spec| spec["containers"].is_array()) {
+            let name = &one["metadata"]["name"];
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
+            assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{name}");
+            assert!(
+                ["hostNetwork", "hostPID", "hostIPC"].iter().all(|field| pod[*field].is_null()),
+                "{name}"
+            );
+            assert!(all(pod, "hostPath").is_empty() && all(pod, "hostPort").is_empty(), "{name}");
+            assert!(all(pod, "privileged").is_empty(), "{name}");
+        }
+    }
+}
+
+/// Outwards an aggregator reaches what its variables name, and what is there to be uncommented.
+#[test]
+fn the_policy_lets_aggregators_reach_their_stores_and_nothing_else() {
+    let path = "envoy/kubernetes/aggregator.yaml";
+    let ports = |documents: &[Value]| -> BTreeSet<u64> {
+        let policy = documents.iter().find(|one| one["kind"] == "NetworkPolicy").unwrap();
+        assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
+        let rules = policy["spec"]["egress"].as_array().unwrap();
+        assert!(rules.iter().all(|rule| !rule["to"].as_array().unwrap().is_empty()), "{rules:?}");
+        rules.iter().flat_map(|rule| all(&rule["ports"], "port")).filter_map(Value::as_u64).collect()
+    };
+    assert_eq!(ports(&documents(path)), [53, 3306, 6379].into());
+    assert_eq!(ports(&parsed(path, &uncommented(&read(path)))), [53, 3306, 4317, 6379].into());
+}
+
+/// Every container of the compose file has the rights that it needs and no others.
+#[test]
+fn the_compose_files_containers_are_confined() {
+    let compose: Value = serde_yaml_ng::from_str(&read("envoy/docker-compose.yml")).unwrap();
+    let services = compose["services"].as_object().unwrap();
+    let mut writable = BTreeSet::new();
+    for (name, service) in services {
+        let of = |field: &str| merged(service, field);
+        assert_eq!(of("cap_drop"), json!(["ALL"]), "{name}");
+        assert_eq!(of("security_opt"), json!(["no-new-privileges:true"]), "{name}");
+        if of("read_only") != true {
+            writable.insert(name.as_str());
+        }
+        let adds = of("cap_add");
+        assert_eq!(adds.is_array(), name == "mysql", "{name}: {adds}");
+    }
+    // They keep data in their images' own folders.
+    assert_eq!(writable, ["grafana", "mysql", "prometheus"].into());
+}
+
+/// A field of a service, or of what it takes over by YAML's merge key.
+fn merged(service: &Value, field: &str) -> Value {
+    match (service.get(field), service.get("<<")) {
+        (Some(value), _) => value.clone(),
+        (None, Some(base)) => merged(base, field),
+        (None, None) => Value::Null,
+    }
 }
 
 #[test]

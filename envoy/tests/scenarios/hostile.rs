@@ -22,8 +22,8 @@ use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{Aggregator, AggregatorOptions, Clock, Envoy, EnvoyOptions, bootstrap, ports, wait};
 
 use crate::common::{
-    KEY, Region, SOON, assert_prompt, config, connected, filter, get_as, rule, stats_of, total_in, unix_ms,
-    vm_reloads, with,
+    KEY, Region, SOON, assert_prompt, config, connected, filter, get_as, rule, sound, stats_of, total_in,
+    unix_ms, vm_reloads, with,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -332,10 +332,10 @@ async fn identifiers_that_are_huge_or_no_text() {
             assert_eq!(answer.status, expected, "request {at}: {answer:?}");
         }
     }
-    for second in ["b", "c"] {
+    for (second, expected) in [("b", 200), ("c", 429), ("", 429)] {
         let doubled = Request::get("/").header(KEY, "a").header(KEY, second);
         let answer = region.envoy().send(doubled).await.unwrap();
-        assert_eq!(answer.status, 429, "two lines name nobody, and the budget of nobody is used up");
+        assert_eq!(answer.status, expected, "requests with two lines share one budget");
     }
     let beyond = region.envoy().send(get_as(&"x".repeat(61 * 1024))).await.unwrap();
     assert_eq!(beyond.status, 431, "more than Envoy itself takes");
@@ -399,4 +399,34 @@ async fn an_envoy_alone_whose_clock_goes_back_gives_no_fresh_limit() {
     clock.set(0);
     assert_eq!(passing(&envoy, 40).await, 0, "and where it was");
     assert_eq!(vm_reloads(&envoy).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filter_is_served_with_the_token_and_refused_with_another() {
+    let options = AggregatorOptions { token: Some("the-token".to_owned()), ..AggregatorOptions::default() };
+    let aggregator = Aggregator::start(options).await.unwrap();
+    let start = async |token: &str| {
+        let mut config = config(&[rule("r", 10)]);
+        config["aggregator"]["token"] = json!(token);
+        let options = EnvoyOptions {
+            filter: filter(&config),
+            aggregator_ports: vec![aggregator.grpc_port()],
+            ..EnvoyOptions::default()
+        };
+        Envoy::start(options).await.unwrap()
+    };
+    let (known, stranger) = (start("the-token").await, start("another").await);
+    connected(&known).await;
+    known.send(get_as("a")).await.unwrap();
+    let reported = async || total_in(&aggregator, "r", "a").await == 1;
+    wait::until("a report is stored", SOON, reported).await.unwrap();
+    let refused = "weir_aggregator_frames_refused_total{reason=\"token\"}";
+    let refusals = async || {
+        let metrics = aggregator.admin_get("/metrics").await.unwrap().text();
+        metrics.lines().any(|line| line.strip_prefix(refused).is_some_and(|count| count.trim() != "0"))
+    };
+    wait::until("the stranger is refused", SOON, refusals).await.unwrap();
+    assert_eq!(stranger.stat("wasmcustom.weir_streams_connected").await.unwrap(), 0);
+    assert!(stranger.log().unwrap().contains("the token is missing or wrong"), "the log says why");
+    sound(&known).await;
 }

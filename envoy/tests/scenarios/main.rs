@@ -26,4 +26,5 @@ mod rules;
 mod sisters;
 mod tls;
 mod tracing;
+mod tricks;
 mod window;

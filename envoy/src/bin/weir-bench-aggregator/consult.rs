@@ -119,6 +119,7 @@ fn ask(senders: &[mpsc::Sender<FilterFrame>], load: Load, started: Instant, time
             limit: 1_000_000_000,
             timeout_ms: TIMEOUT_MS,
             traces: Vec::new(),
+            unbased: false,
         };
         *own += 1;
         let frame = FilterFrame { consults: vec![consult], ..FilterFrame::default() };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use weir_core::key::OriginId;
 use weir_core::region::{Region, RegionLimits};
-use weir_core::time::UnixMs;
+use weir_core::time::{MonoMs, UnixMs};
 use weir_core::wire::{Count, MAX_FRAME_CELLS};
 use weir_envoy::median;
 
@@ -48,7 +48,7 @@ pub fn measure_here(cells: usize) -> Result<()> {
     let before = resident_bytes()?;
     let limits = RegionLimits { max_keys: cells, ..RegionLimits::default() };
     let mut region = Region::new(limits, (1, 2));
-    region.heard(ORIGIN, NOW);
+    region.heard(ORIGIN, MonoMs(NOW.0));
     // Nothing is due yet.
     report(&mut region, cells, 1, 1);
     let bytes = (resident_bytes()? - before) as f64 / cells as f64;
