@@ -51,13 +51,13 @@ apt_install() {
     } 8<"$root/envoy/setup"
 }
 
-# pip_install REQUIREMENT DIR: into a folder of the project, complete or not at all.
+# pip_install REQUIREMENTS DIR: what a file names with its hashes, into a folder of the project, complete or not at all.
 pip_install() {
     local partial="$2.partial.$$"
     python3 -m pip --version >/dev/null 2>&1 || return 1
     mkdir -p "$(dirname "$2")"
     if python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore \
-        --no-deps --target "$partial" "$1" </dev/null >&2; then
+        --no-deps --require-hashes --target "$partial" --requirement "$1" </dev/null >&2; then
         rm -rf "$2" && mv "$partial" "$2"
     else
         rm -rf "$partial"

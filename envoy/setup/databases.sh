@@ -8,6 +8,8 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 mysql_root="$tools/mysql-sid"
+# Debian's keys, of the package debian-archive-keyring: packages are unpacked only if they are signed.
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 find_mariadb() {
     if [[ -n "${WEIR_MARIADBD:-}" ]]; then
@@ -40,12 +42,14 @@ mirror() {
 build_mysql() {
     local partial="$mysql_root.partial.$$"
     [[ $EUID -eq 0 ]] || return 1
+    [[ -r "$keyring" ]] || apt_install debian-archive-keyring || return 1
     command -v mmdebstrap >/dev/null || apt_install mmdebstrap || return 1
     mkdir -p "$tools"
     say "unpacking MySQL from Debian's sid into $mysql_root"
     if mmdebstrap --quiet --variant=essential --mode=root \
         --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Retries "5"' \
-        --include=mysql-server-core,mysql-client-core,redis-server sid "$partial" "deb [trusted=yes] $(mirror) sid main" </dev/null >&2; then
+        --include=mysql-server-core,mysql-client-core,redis-server sid "$partial" \
+        "deb [signed-by=$keyring] $(mirror) sid main" </dev/null >&2; then
         rm -rf "$mysql_root" && mv "$partial" "$mysql_root"
     else
         rm -rf "$partial"

