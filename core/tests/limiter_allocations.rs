@@ -54,6 +54,9 @@ fn limiter() -> (Limiter, Counted) {
 /// Decides 100 requests on one key after `warm_up` others; returns allocations, loads and stores.
 fn costs(limit: u64, warm_up: usize) -> (usize, usize, usize) {
     let (mut limiter, mut shared) = limiter();
+    // A process waits for its first stream until it fails.
+    limiter.on_opening(NOW.mono);
+    limiter.on_closed(&mut shared, NOW.mono);
     let key = key("alice");
     let check =
         Check { rule: 0, key: key.as_bytes(), cell_ms: 60_000, limit, cost: 1, policy: Policy::default() };

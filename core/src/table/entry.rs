@@ -395,9 +395,11 @@ impl Entry {
         // Where the new clock stands later in its cell than the old one did, the cell takes the next number, and the entry
         // stays at its start until the clock is there.
         let is_later = at.elapsed_ms > seen.elapsed_ms;
-        let is_behind = at.sequence > self.sequence;
-        if is_behind || self.sequence.saturating_sub(at.sequence) > MAX_AHEAD.saturating_mul(self.before()) {
-            self.renumber(at.sequence.saturating_add(u64::from(is_later)));
+        let renumbered = at.sequence.saturating_add(u64::from(is_later));
+        let is_far_ahead =
+            self.sequence.saturating_sub(at.sequence) > MAX_AHEAD.saturating_mul(self.before());
+        if renumbered > self.sequence || is_far_ahead {
+            self.renumber(renumbered);
         }
         self.clock = Some(offset);
     }
