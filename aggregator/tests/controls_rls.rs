@@ -42,7 +42,7 @@ impl Service {
         let file = write(folder.path(), "edge.yaml", LIMITS);
         let url = format!("sqlite://{}/weir.db", folder.path().display());
         let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
-        let doors = DoorSettings { rate_limits_file: Some(file), ..DoorSettings::default() };
+        let doors = DoorSettings { rate_limits_file: Some(file), ..settings().doors };
         let cadence = Cadence::for_tests();
         let weir = start_with(Settings { doors, database, migrate: true, cadence, ..settings() }).await;
         let known = || weir.server.shared().control.book().edition().is_some();

@@ -4,13 +4,15 @@
 
 mod common;
 
-use common::{DEADLINE, HOUR_MS, Peer, Weir, settings, start, start_with, until};
+use common::{DEADLINE, HOUR_MS, Peer, ShiftedClock, Weir, settings, start, start_with, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
+use weir_aggregator::clock::Clock;
 use weir_aggregator::doors::{Answer, Decider, Failure, MAX_QUESTIONS, Question};
-use weir_aggregator::serve::Settings;
+use weir_aggregator::serve::{Server, Settings};
 use weir_aggregator::store::StoreOptions;
 use weir_core::cadence::Cadence;
 use weir_core::exact::{Strategy, Verdict};
@@ -167,17 +169,26 @@ async fn what_cannot_be_asked_is_not_decided() {
     assert_eq!(remaining(&ask(&weir, &[window("a", 5, 0)]).await), [5]);
 }
 
+/// A step of the wall clock gives no new window; time that passes does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_window_moves_on() {
-    let weir = start(None).await;
-    assert_eq!(flood(weir.server.decider(), "a", 20, 4, 10).await, 20);
-    assert!(!passes(&weir, window("a", 20, 1)).await);
-    weir.clock.0.fetch_add(2 * i64::try_from(HOUR_MS).unwrap(), Relaxed);
+    const WINDOW_MS: u64 = 5_000;
+    let clock = Arc::new(ShiftedClock::default());
+    let since_ms = clock.now().0 % WINDOW_MS;
+    clock.0.store(-since_ms.cast_signed(), Relaxed);
+    let weir = Weir { server: Server::start(settings(), clock.clone()).await.unwrap(), clock };
+    let short = |cost| Question { duration_ms: WINDOW_MS, ..window("a", 20, cost) };
+    let first = weir.clock.now().0 / WINDOW_MS;
+    assert!(passes(&weir, short(20)).await);
+    weir.clock.0.fetch_add(HOUR_MS.cast_signed(), Relaxed);
+    assert!(!passes(&weir, short(20)).await, "an hour that did not pass");
+    weir.clock.0.fetch_sub(HOUR_MS.cast_signed(), Relaxed);
     let began = Instant::now();
-    while !passes(&weir, window("a", 20, 1)).await {
+    while !passes(&weir, short(1)).await {
         assert!(began.elapsed() < DEADLINE, "the next window is not reached");
+        sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(flood(weir.server.decider(), "a", 20, 4, 10).await, 19);
+    assert!(weir.clock.now().0 / WINDOW_MS > first, "it passes in the next window");
 }
 
 /// What holds the region up, holds no caller up for longer than it said. Each of the aggregator's tasks that wants the region

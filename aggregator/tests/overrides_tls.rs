@@ -40,7 +40,7 @@ impl Door {
             key: write(folder.path(), "tls.key", &pair.key),
             client_authorities: mutual.then(|| ca_file.clone()),
         };
-        let doors = DoorSettings { tls: Some(tls), ..DoorSettings::default() };
+        let doors = DoorSettings { tls: Some(tls), ..settings().doors };
         Door { weir: start(doors, &folder).await, ca_file, folder }
     }
 

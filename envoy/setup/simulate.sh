@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Simulates every scenario at one seed, twice with the same bytes, then worlds of chance. Fresh ones are for `just simulate --for 120`: of
-# a thousand of those one is complained of, and what that means has to be looked into.
+# Simulates every scenario at one seed, twice with the same bytes, then worlds of chance: some that are the same each time, and some that
+# are fresh. The first seed of the fresh ones is printed, and a failure prints the command that repeats it.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 worlds=800
+fresh=200
 
 cargo_build -p weir-simulator
 simulate="$root/target/debug/weir-simulate"
@@ -17,3 +18,5 @@ say "simulating them again: the same seed gives the same bytes"
 cmp "$results/first.jsonl" "$results/second.jsonl"
 say "simulating $worlds worlds of chance"
 "$simulate" --scenario random --seed 1 --runs "$worlds" --out "$results"
+say "simulating $fresh fresh worlds of chance"
+"$simulate" --scenario random --runs "$fresh" --out "$results"

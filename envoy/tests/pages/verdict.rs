@@ -5,9 +5,8 @@ use weir_envoy::binaries;
 use weir_envoy::browser::Browser;
 use weir_simulator::figures::{Figures, Violation};
 use weir_simulator::observe::Nobody;
-use weir_simulator::plan::{Fault, Part, Plan, Rule, Topology, Wrong};
+use weir_simulator::plan::{Plan, Rule};
 use weir_simulator::run::{Expected, judge, run};
-use weir_simulator::traffic::Shape;
 use weir_simulator::{link, scenarios, series};
 
 use super::playground::{is_clean, look_at, playground, ran, saved, served, until_text};
@@ -117,21 +116,17 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
     assert_eq!(browser.complaints().await.unwrap(), Vec::<String>::new());
 }
 
-/// What nobody can remember: an Envoy whose table has room for one key forgets all but the last, and the only aggregator, which has
-/// no store, dies.
-fn forgetful() -> Plan {
+/// A network so slow that no count reaches the region before the run ends.
+fn far_away() -> Plan {
     let mut plan = (scenarios::find("steady").unwrap().plan)(1);
-    plan.topology = Topology { workers: 1, buckets: 1, keys_per_bucket: 1, ..Topology::region(1) };
-    plan.traffic[0].shape = Shape::Fresh { from: 1_000, rate: 20.0 };
-    let part = Part::Aggregator { region: 0, aggregator: 0 };
-    plan.faults = vec![Fault { at_ms: 500, for_ms: 5_000, what: Wrong::Crash { part } }];
+    plan.network.regional_us = (30_000_000, 30_000_000);
     (plan.rules, plan.traffic_ms, plan.quiet_ms) = (vec![Rule::new(1_000, 60_000)], 8_000, 20_000);
     plan
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_to_a_broken_law_shows_what_the_native_simulator_says() {
-    let plan = forgetful();
+    let plan = far_away();
     let native = run(&plan, &Expected::default(), &mut Nobody).failures;
     assert_eq!(native[0].checker, "rest", "this world has to break a law: {native:?}");
     let (_pages, mut browser, url) = playground().await;
@@ -145,7 +140,7 @@ async fn a_link_to_a_broken_law_shows_what_the_native_simulator_says() {
     assert_eq!(failures, &serde_json::to_value(&native).unwrap());
     let file = saved_plan(&mut browser, "#verdict a").await;
     assert_eq!(serde_json::from_value::<Plan>(file).unwrap(), plan, "and the file gives the same world");
-    browser.screenshot("playground-forgetful").await.unwrap();
+    browser.screenshot("playground-far-away").await.unwrap();
     is_clean(&mut browser, &url).await;
 }
 

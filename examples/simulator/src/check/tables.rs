@@ -100,7 +100,9 @@ impl Check {
             return;
         }
         let made_up = self.truth.is_made_up(who.region, born_us);
-        if fell && !made_up {
+        // What a table evicts although its region has no room for it, is in no place, and no base brings it back.
+        let in_no_place = who.forgets && self.truth.is_crowded(who.region);
+        if fell && !made_up && !in_no_place {
             self.violated("owner", now_us, || {
                 format!("Envoy {} holds {} of {id:?} after {}", who.envoy, said.own, share.own)
             });
