@@ -177,7 +177,7 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
     let second = format!("{second}  namespaces: [\"ap*\", jobs]\n  max_cost: 5\n");
     let path = write(folder.path(), "tokens.yaml", &format!("{first}{second}{third}  namespaces: all\n"));
     let weir = start_doors(DoorSettings { tokens_file: Some(path), ..DoorSettings::default() }).await;
-    let mut filter = weir.join(1, false).await;
+    let filter = weir.join(1, false).await;
     let rule = RuleTally {
         name: "r".into(),
         namespace: "api".into(),
