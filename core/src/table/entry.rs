@@ -393,8 +393,9 @@ impl Entry {
         }
         let seen = expected.seen_from(self.sequence);
         // Where the new clock stands later in its cell than the old one did, the cell takes the next number, and the entry
-        // stays at its start until the clock is there.
-        let is_later = at.elapsed_ms > seen.elapsed_ms;
+        // stays at its start until the clock is there. Where there is nothing to keep, it has the clock's number.
+        let is_empty = self.reservations.is_empty() && self.cells().all(|(_, cell)| *cell == Cell::default());
+        let is_later = !is_empty && at.elapsed_ms > seen.elapsed_ms;
         let renumbered = at.sequence.saturating_add(u64::from(is_later));
         let is_far_ahead =
             self.sequence.saturating_sub(at.sequence) > MAX_AHEAD.saturating_mul(self.before());

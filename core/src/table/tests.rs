@@ -251,6 +251,19 @@ fn a_base_is_added_once() {
 }
 
 #[test]
+fn a_clock_that_steps_moves_no_cell_that_is_empty() {
+    let at_ms = |ms| Position::at(UnixMs(ms), 1_000);
+    // (milliseconds until it is touched again) → whether the count is in the clock's cell or the next
+    for (later, expected) in [(300, 11), (3_000, 13)] {
+        let mut entry = Entry::new(1, 1, 10);
+        entry.advance(&at_ms(10_100), MonoMs(100));
+        entry.charge(1, MonoMs(100));
+        entry.advance(&at_ms(10_400 + later), MonoMs(100 + later));
+        assert_eq!((entry.sequence, entry.clock), (expected, Some(10_300)), "{later} ms later");
+    }
+}
+
+#[test]
 fn a_clock_stepping_back_starts_nothing_afresh() {
     // (steps back) → the sequence that the count is in
     for (back, expected) in [(1, 10), (2, 10), (3, 7), (9, 1)] {

@@ -244,7 +244,7 @@ impl Check {
         let earlier = Position { elapsed_ms: at.elapsed_ms.saturating_sub(REFUSED_MS), ..*at };
         if !used.admits(&earlier, cost, limit)
             || made_up
-            || self.is_unsteady(born_us.min(by.now_us), at.cell_ms)
+            || self.is_unsteady(born_us.min(by.now_us), self.truth.window_ms(id.rule))
         {
             return;
         }

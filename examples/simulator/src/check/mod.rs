@@ -59,8 +59,10 @@ pub struct Check {
 impl Check {
     /// Of a world of `plan`.
     pub(crate) fn new(shapes: &[Shape], plan: &Plan) -> Check {
+        let mut truth = Truth::new(shapes, plan.topology.regions, plan.topology.envoys);
+        truth.behind_ms = plan.faults.iter().map(|fault| behind_ms(&fault.what)).sum();
         Check {
-            truth: Truth::new(shapes, plan.topology.regions, plan.topology.envoys),
+            truth,
             exact: exact::Exact::default(),
             convergence_ms: Vec::new(),
             begin_us: plan.settle_ms * 1_000,
@@ -89,9 +91,17 @@ impl Check {
         self.stepped_us = Some(now_us);
     }
 
-    /// Whether a cell that was first used at `born_us` may have been moved by a clock that was set.
-    pub(crate) fn is_unsteady(&self, born_us: u64, cell_ms: u64) -> bool {
-        self.stepped_us.is_some_and(|stepped_us| born_us <= stepped_us + 3 * cell_ms * 1_000)
+    /// The clocks of a region's aggregators differ from now on, or agree again.
+    pub(crate) fn apart(&mut self, region: usize, differ: bool, now_us: u64) {
+        if let Some(apart_us) = self.truth.apart_us.get_mut(region) {
+            *apart_us = if differ { Some(u64::MAX) } else { apart_us.map(|_| now_us) };
+        }
+    }
+
+    /// Whether a cell that was first used at `born_us` may have been moved by a clock that was set: as counts age by the time
+    /// that passes, they have other numbers than the truth's for a window, and an entry may stand before its cell.
+    pub(crate) fn is_unsteady(&self, born_us: u64, window_ms: u64) -> bool {
+        self.stepped_us.is_some_and(|stepped_us| born_us <= stepped_us + 3 * window_ms * 1_000)
     }
 
     /// A region's memory has ended: with it is gone what no store holds.
@@ -182,6 +192,14 @@ impl Check {
             bound: *bound,
         };
         self.peaks.iter().map(peak).collect()
+    }
+}
+
+/// How far behind it sets a clock, in milliseconds.
+fn behind_ms(wrong: &Wrong) -> u64 {
+    match wrong {
+        Wrong::Skew { ms, .. } => ms.min(&0).unsigned_abs(),
+        _ => 0,
     }
 }
 

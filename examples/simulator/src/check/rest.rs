@@ -153,14 +153,17 @@ impl Check {
         let most = share.admitted + share.neighbour + share.reserved;
         // Where a bucket was full of what may not leave, the overflow cell took it.
         let missing = least.saturating_sub(seen.own);
+        // What it evicted is gone where its region lost it too, or had no room for it.
+        let crowded = self.truth.is_crowded(who.region);
+        let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
+        let gone = who.forgets && (crowded || self.truth.is_made_up(who.region, born_us));
         let counted = match who.forgets {
-            true => self.truth.accounts_for(id, number, missing),
+            true => gone && seen.own <= most || self.truth.accounts_for(id, number, missing),
             false => (least..=most).contains(&seen.own),
         };
         // A push brings a forgotten key back without its base: who comes next asks, and the region's parts are looked at for
         // what it holds.
         // An aggregator without room has no base to tell.
-        let crowded = self.truth.is_crowded(who.region);
         let waits_for_base = who.forgets && seen.unbased && (seen.own == 0 || crowded);
         if !waits_for_base && (!counted || seen.unbased) {
             self.violated("rest", now_us, || {
@@ -169,7 +172,7 @@ impl Check {
         }
         // What was granted by an answer that got lost is held by the region for this Envoy, which knows nothing of it.
         let others = near.map(|near| near.saturating_sub(share.known().max(share.proposed)));
-        let others_most = near.map(|near| near.saturating_sub(share.own));
+        let others_most = near.map(|near| near.saturating_sub(if gone { 0 } else { share.own }));
         let knows = others.zip(others_most).is_none_or(|(least, most)| (least..=most).contains(&seen.near));
         if !knows || far.is_some_and(|far| far != seen.far) {
             self.violated("rest", now_us, || {

@@ -81,7 +81,7 @@ impl Check {
 
     fn wrote_cell(&mut self, id: CellId, said: &Cell, origin: u32, now_us: u64) {
         let Some(who) = self.truth.origin(origin).copied() else { return };
-        let cell_ms = self.truth.cell_ms(id.rule);
+        let window_ms = self.truth.window_ms(id.rule);
         let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
         let born_us = cell.born_us;
         let share = &mut cell.shares[at];
@@ -96,13 +96,14 @@ impl Check {
             share.own = said.own;
         }
         let share = *share;
-        if self.is_unsteady(born_us, cell_ms) {
+        if self.is_unsteady(born_us, window_ms) {
             return;
         }
         let made_up = self.truth.is_made_up(who.region, born_us);
-        // What a table evicts although its region has no room for it, is in no place, and no base brings it back.
-        let in_no_place = who.forgets && self.truth.is_crowded(who.region);
-        if fell && !made_up && !in_no_place {
+        // What a table evicts although its region has no room for it, is in no place, and no base brings it back. Nor does an
+        // aggregator whose clock is ahead by windows, as the cell is over there.
+        let is_nowhere = self.truth.is_crowded(who.region) || self.truth.is_apart(who.region, born_us);
+        if fell && !made_up && !(who.forgets && is_nowhere) {
             self.violated("owner", now_us, || {
                 format!("Envoy {} holds {} of {id:?} after {}", who.envoy, said.own, share.own)
             });
@@ -132,7 +133,7 @@ impl Check {
         let Some((rule, identifier)) = keys::parse(key.as_bytes()) else { return };
         let id = CellId { rule, sequence, identifier };
         let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
-        if self.is_unsteady(born_us, self.truth.cell_ms(rule)) || self.truth.is_made_up(region, born_us) {
+        if self.is_unsteady(born_us, self.truth.window_ms(rule)) || self.truth.is_made_up(region, born_us) {
             return;
         }
         for (origin, own) in parts {

@@ -97,6 +97,10 @@ pub struct Truth {
     envoys: usize,
     /// When a region lost what only its aggregators knew, by region.
     pub lost_us: Vec<Option<u64>>,
+    /// Of each region, until when the clocks of its aggregators differed; `u64::MAX` while they do.
+    pub apart_us: Vec<Option<u64>>,
+    /// The most that a clock of the plan may be behind.
+    pub behind_ms: u64,
     /// Regions of which an aggregator has held as many keys as it may: what it had no room for stays with the Envoys that
     /// spent it.
     pub crowded: Vec<bool>,
@@ -132,6 +136,8 @@ impl Truth {
             numbers: BTreeMap::new(),
             envoys: envoys.max(1),
             lost_us: vec![None; regions],
+            apart_us: vec![None; regions],
+            behind_ms: 0,
             crowded: vec![false; regions],
         }
     }
@@ -183,6 +189,10 @@ impl Truth {
 
     pub fn cell_ms(&self, rule: usize) -> u64 {
         self.cell_ms.get(rule).copied().unwrap_or(1)
+    }
+
+    pub fn window_ms(&self, rule: usize) -> u64 {
+        self.cell_ms(rule) * u64::from(self.resolution(rule))
     }
 
     pub fn resolution(&self, rule: usize) -> u16 {
@@ -252,6 +262,11 @@ impl Truth {
         self.crowded.get(region).copied().unwrap_or(false)
     }
 
+    /// Whether an aggregator of a region may have taken a cell that was first used at `born_us` for over while another did not.
+    pub fn is_apart(&self, region: usize, born_us: u64) -> bool {
+        self.apart_us.get(region).copied().flatten().is_some_and(|apart_us| born_us <= apart_us)
+    }
+
     /// What a region may have lost and made up for by a base, which is not exact.
     pub fn is_made_up(&self, region: usize, born_us: u64) -> bool {
         self.lost_us.get(region).copied().flatten().is_some_and(|lost_us| born_us <= lost_us)
@@ -272,7 +287,7 @@ impl Truth {
         let rules = self.cells.iter_mut().zip(&self.cell_ms).zip(&self.resolutions).zip(&mut self.oldest);
         for (((cells, cell_ms), resolution), oldest) in rules {
             let kept = (KEPT_WINDOWS * u64::from(*resolution)).max(KEPT_MS / cell_ms);
-            *oldest = (unix_ms / cell_ms).saturating_sub(kept);
+            *oldest = (unix_ms.saturating_sub(self.behind_ms) / cell_ms).saturating_sub(kept);
             while cells.first_key_value().is_some_and(|((sequence, _), _)| sequence < oldest) {
                 cells.pop_first();
             }

@@ -177,6 +177,12 @@ impl World<'_> {
             clock.skew_ms = clock.skew_ms.saturating_add(by_ms);
             self.check.stepped(self.now_us);
         }
+        if let Part::Aggregator { region, .. } = part {
+            let of = self.plan.topology.aggregators;
+            let mut hosts = self.aggregators.iter().skip(region * of).take(of);
+            let differ = hosts.any(|host| host.clock.skew_ms != 0);
+            self.check.apart(region, differ, self.now_us);
+        }
     }
 }
 

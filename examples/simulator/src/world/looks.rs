@@ -192,8 +192,8 @@ impl World<'_> {
         for id in cells {
             let Some(cell) = self.check.truth.cell(id) else { continue };
             let rested_us = self.now_us - cell.changed_us.max(faults_end_us);
-            let (born_us, cell_ms) = (cell.born_us, self.check.truth.cell_ms(id.rule));
-            if rested_us >= REST_US && !self.check.is_unsteady(born_us, cell_ms) {
+            let (born_us, window_ms) = (cell.born_us, self.check.truth.window_ms(id.rule));
+            if rested_us >= REST_US && !self.check.is_unsteady(born_us, window_ms) {
                 self.finish_cell(id, rested_us >= global_rest_us);
             }
         }
