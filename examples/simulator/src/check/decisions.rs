@@ -204,7 +204,6 @@ impl Check {
     /// The law of one Envoy: by what it has let pass itself, this fitted.
     fn passed(&mut self, by: &Decision, origin: u32, id: CellId, at: &Position, cost: u64, limit: u64) {
         let Some(who) = self.truth.origin(origin).copied() else { return };
-        let before = CellId { sequence: id.sequence.saturating_sub(1), ..id };
         let used = self.truth.used(id, |id| {
             let share = self.truth.share_of(id, origin);
             share.admitted.saturating_sub(share.border)
@@ -214,7 +213,7 @@ impl Check {
         if who.forgets || used.admits(&at, cost, limit) {
             return;
         }
-        let born_us = self.truth.cell(before).or(self.truth.cell(id)).map_or(0, |cell| cell.born_us);
+        let born_us = self.truth.born_us(id).unwrap_or(0);
         if !self.is_unsteady(born_us, at.cell_ms) {
             self.violated("limit", by.now_us, || {
                 format!(
@@ -232,11 +231,10 @@ impl Check {
             // Identifiers that share an overflow cell are denied for each other's use.
             return;
         }
-        let before = CellId { sequence: id.sequence.saturating_sub(1), ..id };
         let after = CellId { sequence: id.sequence + 1, ..id };
         let all = |id| self.truth.sum(id, |_| true, super::truth::Share::most);
         let used = self.truth.used(id, all);
-        let born_us = self.truth.cell(before).or(self.truth.cell(id)).map_or(u64::MAX, |cell| cell.born_us);
+        let born_us = self.truth.born_us(id).unwrap_or(u64::MAX);
         let made_up = (0..self.truth.lost_us.len()).any(|region| self.truth.is_made_up(region, born_us));
         // A worker whose clock is behind may stand before a cell that others have begun.
         let ahead = self.truth.used(after, all);

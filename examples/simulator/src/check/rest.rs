@@ -97,8 +97,9 @@ impl Check {
                 false => share.left,
             };
             // What only the dead had reported, a region that lost all may have made up for or not; nor can a table repeat what it
-            // has evicted.
-            let may_miss = crowded || made_up && (!origin.lives || origin.forgets);
+            // has evicted, which it may where the region refused it.
+            let may_miss =
+                crowded || made_up && (!origin.lives || origin.forgets) || share.refused && origin.forgets;
             least += if may_miss { 0 } else { known };
             most += share.most();
             let fits = (known..=share.most()).contains(&part);
@@ -153,18 +154,20 @@ impl Check {
         let most = share.admitted + share.neighbour + share.reserved;
         // Where a bucket was full of what may not leave, the overflow cell took it.
         let missing = least.saturating_sub(seen.own);
-        // What it evicted is gone where its region lost it too, or had no room for it.
+        // What it evicted is gone where its region lost it too, had no room for it or refused it.
         let crowded = self.truth.is_crowded(who.region);
         let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
-        let gone = who.forgets && (crowded || self.truth.is_made_up(who.region, born_us));
-        let counted = match who.forgets {
-            true => gone && seen.own <= most || self.truth.accounts_for(id, number, missing),
-            false => (least..=most).contains(&seen.own),
-        };
+        let gone = who.forgets && (crowded || share.refused || self.truth.is_made_up(who.region, born_us));
         // A push brings a forgotten key back without its base: who comes next asks, and the region's parts are looked at for
         // what it holds.
         // An aggregator without room has no base to tell.
         let waits_for_base = who.forgets && seen.unbased && (seen.own == 0 || crowded);
+        let counted = match who.forgets {
+            true => {
+                waits_for_base || gone && seen.own <= most || self.truth.accounts_for(id, number, missing)
+            }
+            false => (least..=most).contains(&seen.own),
+        };
         if !waits_for_base && (!counted || seen.unbased) {
             self.violated("rest", now_us, || {
                 format!("Envoy {} holds {seen:?} of {id:?}, where it let {least} to {most} pass", who.envoy)

@@ -69,22 +69,23 @@ impl Check {
                 }
             }
             let Some((rule, identifier)) = keys::parse(key) else { continue };
-            let Entry { sequence, current, previous, older, .. } = &found.entry;
+            let Entry { sequence, current, previous, older, unstored, .. } = &found.entry;
             let before = [current, previous].into_iter().chain(older);
             for (sequence, cell) in (0..=*sequence).rev().zip(before) {
                 if *cell != Cell::default() {
-                    self.wrote_cell(CellId { rule, sequence, identifier }, cell, origin, now_us);
+                    self.wrote_cell(CellId { rule, sequence, identifier }, cell, *unstored, origin, now_us);
                 }
             }
         }
     }
 
-    fn wrote_cell(&mut self, id: CellId, said: &Cell, origin: u32, now_us: u64) {
+    fn wrote_cell(&mut self, id: CellId, said: &Cell, refused: bool, origin: u32, now_us: u64) {
         let Some(who) = self.truth.origin(origin).copied() else { return };
         let window_ms = self.truth.window_ms(id.rule);
         let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
         let born_us = cell.born_us;
         let share = &mut cell.shares[at];
+        share.refused |= refused && said.own > 0;
         let heard = (said.region_others, said.global_others);
         let is_news = std::mem::replace(&mut share.heard, heard) != heard;
         if !is_news && said.own == share.own && said.unbased == share.forgotten {
@@ -100,9 +101,10 @@ impl Check {
             return;
         }
         let made_up = self.truth.is_made_up(who.region, born_us);
-        // What a table evicts although its region has no room for it, is in no place, and no base brings it back. Nor does an
-        // aggregator whose clock is ahead by windows, as the cell is over there.
-        let is_nowhere = self.truth.is_crowded(who.region) || self.truth.is_apart(who.region, born_us);
+        // What a table evicts although its region has no room for it or refused it, is in no place, and no base brings it back.
+        // Nor does an aggregator whose clock is ahead by windows, as the cell is over there.
+        let is_refused = share.refused || self.truth.is_crowded(who.region);
+        let is_nowhere = is_refused || self.truth.is_apart(who.region, born_us);
         if fell && !made_up && !(who.forgets && is_nowhere) {
             self.violated("owner", now_us, || {
                 format!("Envoy {} holds {} of {id:?} after {}", who.envoy, said.own, share.own)

@@ -64,6 +64,8 @@ pub struct Share {
     pub heard: (u64, u64),
     /// The table has forgotten it and does not know its base.
     pub forgotten: bool,
+    /// Its region has refused to store it at times.
+    pub refused: bool,
 }
 
 /// One life of a table.
@@ -197,6 +199,12 @@ impl Truth {
 
     pub fn resolution(&self, rule: usize) -> u16 {
         self.resolutions.get(rule).copied().unwrap_or(1)
+    }
+
+    /// When the first of the cells of the window that ends in cell `id` was first used.
+    pub fn born_us(&self, id: CellId) -> Option<u64> {
+        let cells = (0..=u64::from(self.resolution(id.rule))).map_while(|back| id.sequence.checked_sub(back));
+        cells.filter_map(|sequence| self.cell(CellId { sequence, ..id })).map(|cell| cell.born_us).min()
     }
 
     /// What was used in the cells of the window that ends in cell `id`, by what `of` says of each.
