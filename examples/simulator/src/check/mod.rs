@@ -99,9 +99,10 @@ impl Check {
     }
 
     /// Whether a cell that was first used at `born_us` may have been moved by a clock that was set: as counts age by the time
-    /// that passes, they have other numbers than the truth's for a window, and an entry may stand before its cell.
+    /// that passes, they have other numbers than the truth's for a window, and after a step back an entry waits for up to two
+    /// windows and a cell until the clock is where it stands.
     pub(crate) fn is_unsteady(&self, born_us: u64, window_ms: u64) -> bool {
-        self.stepped_us.is_some_and(|stepped_us| born_us <= stepped_us + 3 * window_ms * 1_000)
+        self.stepped_us.is_some_and(|stepped_us| born_us <= stepped_us + 4 * window_ms * 1_000)
     }
 
     /// A region's memory has ended: with it is gone what no store holds.

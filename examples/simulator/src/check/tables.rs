@@ -58,6 +58,17 @@ impl Check {
         }
     }
 
+    /// A key that found no room shares the overflow cell, from the decision on that made it.
+    pub(crate) fn may_overflow(&mut self, process: &EnvoyProcess) {
+        let Some(origin) = self.truth.number(process.origin) else { return };
+        let mut bucket = std::mem::take(&mut self.bucket);
+        process.table.read(Place::Overflow, &mut bucket);
+        if !bucket.is_empty() {
+            self.truth.forgets(origin);
+        }
+        self.bucket = bucket;
+    }
+
     fn wrote_bucket(&mut self, bucket: &Bucket, place: Place, origin: u32, now_us: u64) {
         if bucket.evicted_through().0 > 0 || place == Place::Overflow {
             self.truth.forgets(origin);
@@ -118,7 +129,8 @@ impl Check {
                 format!("Envoy {} holds {} of {id:?} where {passed} passed", who.envoy, share.own)
             });
         }
-        if is_news {
+        // Where clocks differ, a cell of others that moved with a clock may come up for this one windows later.
+        if is_news && !self.truth.is_apart(who.region, born_us) {
             self.heard(id, said, origin, now_us);
         }
     }

@@ -467,6 +467,9 @@ impl World<'_> {
         let mono = self.envoys[at.envoy].clock.mono(self.now_us);
         let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
         let Some(Some(worker)) = process.workers.get(at.worker) else { return };
+        if verdict == Verdict::Denied {
+            self.check.may_overflow(process);
+        }
         let said =
             Said { origin: process.origin, unix: worker.limiter.moment(mono).unix, now_us: self.now_us };
         for (cell, due_us) in self.check.decided(&said, &arrival, outcome, &self.shapes) {
