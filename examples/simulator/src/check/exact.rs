@@ -46,6 +46,7 @@ pub struct Use {
 #[derive(Debug, Default)]
 pub struct Exact {
     keys: BTreeMap<(usize, u64), Account>,
+    asked: BTreeSet<AskId>,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +99,11 @@ impl Exact {
                 *standing = Standing::Withdrawn;
             }
         }
+    }
+
+    /// Whether a query arrives for the first time.
+    pub fn is_first(&mut self, name: AskId) -> bool {
+        self.asked.insert(name)
     }
 
     /// Something may stand that nobody can take back.

@@ -113,9 +113,10 @@ impl Check {
         }
         let made_up = self.truth.is_made_up(who.region, born_us);
         // What a table evicts although its region has no room for it or refused it, is in no place, and no base brings it back.
-        // Nor does an aggregator whose clock is ahead by windows, as the cell is over there.
+        // Nor does an aggregator whose clock is ahead by windows, as the cell is over there, or one that has not received what
+        // another acknowledged while the store was away.
         let is_refused = share.refused || self.truth.is_crowded(who.region);
-        let is_nowhere = is_refused || self.truth.is_apart(who.region, born_us);
+        let is_nowhere = is_refused || self.store_fails || self.truth.is_apart(who.region, born_us);
         if fell && !made_up && !(who.forgets && is_nowhere) {
             self.violated("owner", now_us, || {
                 format!("Envoy {} holds {} of {id:?} after {}", who.envoy, said.own, share.own)

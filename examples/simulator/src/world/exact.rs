@@ -82,6 +82,11 @@ impl World<'_> {
             deadline_us: self.now_us + patience_ms * 1_000,
         };
         let logs = asking.logs();
+        // Only a simulated network delivers a query twice. The second may be charged where the first was denied.
+        if !self.check.exact.is_first(asking.name) {
+            logs.iter().for_each(|charge| self.check.exact.doubted(charge.key.as_bytes(), charge.cost));
+            asking.charges.iter().for_each(|charge| self.doubt_ledger(charge));
+        }
         if logs.is_empty() {
             return self.ask_ledgers(at, asking);
         }

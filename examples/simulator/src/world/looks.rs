@@ -207,7 +207,12 @@ impl World<'_> {
             .map(|region| self.holders(id, region).iter().map(|(_, held)| held.total).max().unwrap_or(0))
             .collect();
         let truth = &self.check.truth;
-        let known = |id, region| truth.sum(id, |one| one.region == region, Share::known);
+        // A grant that a region lost and nobody has spent, nobody repeats.
+        let known = |id, region| {
+            let lost = truth.cell(id).is_some_and(|cell| truth.is_made_up(region, cell.born_us));
+            let of = |share: &Share| if lost { share.own } else { share.known() };
+            truth.sum(id, |one| one.region == region, of)
+        };
         // What is known of the other cells of a finer window is less exact, as it may change or not be held any more.
         let is_fine = shape.rule.ceiling;
         let loads: Vec<u64> = match is_fine {
