@@ -269,11 +269,19 @@ impl Limiter {
 
     /// Queues what the entry of the last transaction has spent in its cells for the region.
     pub(super) fn note_cells(&mut self, entry: &Entry, now: MonoMs) {
-        for (sequence, cell) in entry.cells() {
-            if cell.is_unreported() {
-                let row = row(entry, self.table.key(), sequence, cell);
-                self.outbox.note(&row, now);
-            }
+        self.note_where(entry, now, Cell::is_unreported);
+    }
+
+    /// The same of cells whose base is known: what was reported without it has not been stored. Those that wait for theirs are
+    /// in a report already.
+    pub(super) fn note_based_cells(&mut self, entry: &Entry, now: MonoMs) {
+        self.note_where(entry, now, |cell| !cell.unbased && cell.is_unreported());
+    }
+
+    fn note_where(&mut self, entry: &Entry, now: MonoMs, which: impl Fn(&Cell) -> bool) {
+        for (sequence, cell) in entry.cells().filter(|(_, cell)| which(cell)) {
+            let row = row(entry, self.table.key(), sequence, cell);
+            self.outbox.note(&row, now);
         }
     }
 

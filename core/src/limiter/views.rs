@@ -36,15 +36,17 @@ impl Limiter {
                 make,
             };
             let change = |entry: &mut Entry, _: &Position| {
-                let based = entry.is_unbased();
-                // A push may come from an aggregator that has not heard all that this process has told another.
+                let unbased = entry.unbased_cells();
+                // A push may come from an aggregator that has not received all that this process has reported to another.
                 let changed = entry.merge(view, make != Make::WhereFree, now.mono);
-                (based && !entry.is_unbased(), changed)
+                (entry.unbased_cells() < unbased, changed)
             };
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
                 self.stats.views += 1;
-                if done.result || done.reaped {
+                if done.reaped {
                     self.note_cells(&done.entry, now.mono);
+                } else if done.result {
+                    self.note_based_cells(&done.entry, now.mono);
                 }
             }
         }
@@ -223,18 +225,18 @@ impl Limiter {
                     entry.release_newest(tag);
                 }
             }
-            let based = entry.is_unbased();
+            let unbased = entry.unbased_cells();
             for view in views.clone() {
                 entry.merge(view, true, now.mono);
             }
-            (based && !entry.is_unbased(), true)
+            (entry.unbased_cells() < unbased, true)
         };
         let make = if views.clone().next().is_none() { Make::Never } else { Make::Always };
         let overflow = question.sent.is_some_and(|sent| sent.overflow);
         let subject = Subject { fingerprint, key: Some(&question.key), make };
         let closed = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
         if let Some(done) = closed.ok().filter(|done| done.result) {
-            self.note_cells(&done.entry, now.mono);
+            self.note_based_cells(&done.entry, now.mono);
         }
     }
 

@@ -332,6 +332,11 @@ impl Entry {
         self.current.unbased || self.previous.unbased || self.older.iter().any(|cell| cell.unbased)
     }
 
+    /// In how many cells a base is missing.
+    pub fn unbased_cells(&self) -> usize {
+        self.cells().filter(|(_, cell)| cell.unbased).count()
+    }
+
     /// A base is missing in those cells of which `forgotten` says so.
     pub fn mark_unbased(&mut self, forgotten: impl Fn(u64) -> bool) {
         let cells = [&mut self.current, &mut self.previous].into_iter().chain(&mut self.older);

@@ -4,7 +4,10 @@ use super::harness::*;
 use crate::limiter::OVERFLOW_IDENTIFIER;
 use crate::region::{Region, RegionLimits};
 use crate::table::{Geometry, Place, Shared};
+use crate::time::MonoMs;
 use crate::window::Position;
+use crate::wire;
+use std::vec;
 use std::vec::Vec;
 
 const TINY: Geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
@@ -89,6 +92,44 @@ fn what_was_acknowledged_of_a_key_says_nothing_of_the_cell_that_it_shares() {
     let at = crate::window::Position::at(world.unix(), HOUR).sequence;
     let overflow = key(core::str::from_utf8(OVERFLOW_IDENTIFIER).unwrap(), HOUR);
     assert_eq!((world.regional(&known, at).0, world.regional(&overflow, at).0), (20, 1));
+}
+
+#[test]
+fn a_count_whose_base_comes_before_those_of_its_window_is_reported() {
+    let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
+    world.run(1_000);
+    let known = ceiling_key("known", HOUR);
+    assert!(world.passes(0, 0, &[check(&known, 100, 1)]));
+    world.run(500);
+    for stranger in keys(2, HOUR) {
+        assert!(world.passes(0, 0, &[check(&stranger, 100, 1)]));
+        world.run(500);
+    }
+    assert!(world.entry(0, &known).is_none());
+    // Spent without a base, and the region stays silent for now.
+    world.paused = true;
+    let mut shadow = check(&known, 100, 1);
+    shadow.policy.shadow = true;
+    assert!(world.passes(0, 0, &[shadow]));
+    let entry = world.entry(0, &known).unwrap();
+    assert!(entry.unbased_cells() > 1);
+    let base =
+        wire::View { key: known.as_bytes().to_vec(), sequence: entry.sequence, own: 1, ..Default::default() };
+    let ack = wire::Ack { report_id: u64::MAX, bases: vec![base], refused: vec![] };
+    let frame = wire::RegionFrame { ack: Some(ack), ..Default::default() };
+    let now = MonoMs(world.now);
+    let Process { shared, workers, .. } = &mut world.processes[0];
+    let limiter = &mut workers[0].as_mut().unwrap().limiter;
+    limiter.take_frames(shared, now);
+    limiter.on_frame(shared, &frame, now);
+    let later = now.after(1_000);
+    let frames = limiter.take_frames(shared, later);
+    let counts = frames.iter().filter_map(|frame| frame.report.as_ref()).flat_map(|report| &report.counts);
+    let counts: Vec<_> = counts.filter(|count| count.key == known.as_bytes() && !count.unbased).collect();
+    assert_eq!(
+        counts.iter().map(|count| (count.sequence, count.own)).collect::<Vec<_>>(),
+        [(entry.sequence, 2)]
+    );
 }
 
 #[test]

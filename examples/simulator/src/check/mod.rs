@@ -52,6 +52,8 @@ pub struct Check {
     has_redis: bool,
     /// Stores are away at times in this plan.
     store_fails: bool,
+    /// Envoys are away at times in this plan.
+    comes_back: bool,
     /// Room for a bucket.
     bucket: Bucket,
 }
@@ -72,6 +74,7 @@ impl Check {
             stepped_us: None,
             has_redis: plan.topology.aggregators > 1,
             store_fails: plan.faults.iter().any(|fault| fails_stores(&fault.what)),
+            comes_back: plan.faults.iter().any(|fault| parts_envoys(&fault.what)),
             bucket: Bucket::default(),
         }
     }
@@ -201,6 +204,16 @@ fn behind_ms(wrong: &Wrong) -> u64 {
     match wrong {
         Wrong::Skew { ms, .. } => ms.min(&0).unsigned_abs(),
         _ => 0,
+    }
+}
+
+fn parts_envoys(what: &Wrong) -> bool {
+    match what {
+        Wrong::Freeze { part } => matches!(part, Part::Envoy { .. } | Part::Worker { .. }),
+        Wrong::Cut { link } | Wrong::Lose { link, .. } | Wrong::Delay { link, .. } => {
+            matches!(link, Link::Streams { .. } | Link::Worker { .. })
+        }
+        _ => false,
     }
 }
 

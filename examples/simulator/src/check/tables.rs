@@ -182,7 +182,12 @@ impl Check {
         // A base may hold what was granted and forgotten, and what living ones repeat later. Of its own use no Envoy counts anything as
         // that of others, unless its table has evicted it.
         if self.truth.is_made_up(who.region, cell.born_us) {
-            let unknown = if who.forgets { 2 * near_own } else { near_own.saturating_sub(said.own) };
+            let unknown = match who.forgets {
+                true => 2 * near_own,
+                // Back after the base was made, of views of its use that others had.
+                false if self.comes_back => near_own,
+                false => near_own.saturating_sub(said.own),
+            };
             near = 2 * near + unknown;
         }
         if (0..self.truth.lost_us.len()).any(|region| self.truth.is_made_up(region, cell.born_us)) {

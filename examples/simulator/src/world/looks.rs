@@ -214,11 +214,13 @@ impl World<'_> {
             truth.sum(id, |one| one.region == region, of)
         };
         // What is known of the other cells of a finer window is less exact, as it may change or not be held any more.
-        let is_fine = shape.rule.ceiling;
-        let loads: Vec<u64> = match is_fine {
-            true => (0..regions).map(|region| truth.load(id, |id| known(id, region))).collect(),
-            false => sums.clone(),
+        // And what a region has of witnesses alone comes without a limit, so that it pushes none of it.
+        let born_us = truth.cell(id).map_or(0, |cell| cell.born_us);
+        let load = |region| match shape.rule.ceiling || truth.is_made_up(region, born_us) {
+            true => truth.load(id, |id| known(id, region)),
+            false => sums[region],
         };
+        let loads: Vec<u64> = (0..regions).map(load).collect();
         let is_long = window_ms >= SHORTEST_PUBLISHED_MS && regions > 1;
         let spoken_of = is_long && loads.iter().any(|load| *load >= limit.div_ceil(2));
         for region in 0..regions {
@@ -254,8 +256,8 @@ impl World<'_> {
                 let has_room = !is_crowded(process, &key);
                 let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
                 let near = near.filter(|_| learns);
-                let far =
-                    (globally && learns_far && near.is_some() && (spoken_of || !is_fine)).then_some(far);
+                let far = (globally && learns_far && near.is_some() && (spoken_of || !shape.rule.ceiling))
+                    .then_some(far);
                 if seen.is_some() || near.is_some() {
                     self.check.rests_in_table(id, origin, seen, (near, far), self.now_us);
                 }
