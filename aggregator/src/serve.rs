@@ -10,6 +10,7 @@ use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
 use crate::doors::entrance::{Entrance, EntranceError};
 use crate::doors::http::{self, HttpDoor, Ledger};
 use crate::doors::rls::{Files, FilesError, Gate, RateLimitService};
+use crate::doors::ruled::Ruled;
 use crate::doors::{Decider, DoorSettings};
 use crate::exact::Exact;
 use crate::global::{self, Global, lease};
@@ -216,14 +217,16 @@ impl Server {
         entrance.follow(&shared, &mut helpers);
         let decider = Decider::start(shared.clone(), &mut helpers);
         let gate = Gate::new(token, entrance.tokens.clone());
-        let rate_limits = rate_limits(&shared, &decider, limits_files, gate.clone(), &mut helpers);
+        let ruled: Arc<Ruled> = Arc::default();
+        let rate_limits =
+            rate_limits(&shared, &decider, limits_files, (gate.clone(), ruled.clone()), &mut helpers);
         let door = HttpDoor {
             shared: shared.clone(),
             decider: decider.clone(),
             tokens: entrance.tokens.clone(),
             ledger: ledger.map(|database| Arc::new(Ledger::new(database))),
             overrides: Arc::default(),
-            ruled: Arc::default(),
+            ruled,
         };
         let http = match http_socket {
             Some((socket, _)) => tokio::spawn(http::serve(door, socket, entrance.tls.clone())),
@@ -335,7 +338,7 @@ fn rate_limits(
     shared: &Arc<Shared>,
     decider: &Arc<Decider>,
     files: Option<Files>,
-    gate: Gate,
+    (gate, ruled): (Gate, Arc<Ruled>),
     helpers: &mut JoinSet<()>,
 ) -> RateLimitService {
     let limits = match files {
@@ -346,7 +349,7 @@ fn rate_limits(
         }
         None => watch::Sender::default().subscribe(),
     };
-    RateLimitService::new(shared.clone(), decider.clone(), limits, gate)
+    RateLimitService::new(shared.clone(), decider.clone(), limits, gate, ruled)
 }
 
 /// A database that is away is no reason not to serve; one without our tables is a mistake that somebody should hear of.

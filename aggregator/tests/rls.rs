@@ -8,7 +8,7 @@ mod rls_common;
 use common::{DEADLINE, TOKEN, Weir, settings, start_with, until};
 use rls_common::{Entries, METHOD, OK, OVER, codes, descriptor, remaining, request};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
@@ -22,6 +22,7 @@ use weir_aggregator::doors::rls::wire::{
 };
 use weir_aggregator::doors::tokens::NewToken;
 use weir_aggregator::serve::{ServeError, Server, Settings};
+use weir_core::wire::{FilterFrame, RuleTally, Tallies};
 
 const LIMITS: &str = "
 domain: edge
@@ -308,6 +309,51 @@ async fn tokens_of_the_file_open_their_workspace() {
             Some(token) => assert_eq!(remaining(&asked(Some(token)).await.unwrap()), [1], "either opens"),
             None => assert_eq!(asked(Some(TOKEN)).await.unwrap_err().code(), unknown),
         }
+    }
+}
+
+/// A namespace that a filter's rule counts needs a token that names it, and a token bounds what one call uses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_bound_to_namespaces_and_costs() {
+    let [plain, named] = ["plain", "named"].map(|name| NewToken::new(name, "default"));
+    let file = format!("{}{}  namespaces: [users]\n  max_cost: 1\n", plain.entry, named.entry);
+    let service = Service::start_with(None, Some(&file)).await;
+    let asked = |token: &NewToken, hits: u32| {
+        let mut asked = request(vec![descriptor(&[("user", "a")])]);
+        asked.hits_addend = hits;
+        let mut request = Request::new(asked);
+        request.metadata_mut().insert("authorization", format!("Bearer {}", token.token).parse().unwrap());
+        request.set_timeout(Duration::from_secs(5));
+        service.send(request)
+    };
+    assert_eq!(remaining(&asked(&plain, 1).await.unwrap()), [2], "no filter counts there");
+    let filter = service.weir.join(1, false).await;
+    let rule = RuleTally {
+        name: "r".into(),
+        namespace: "users".into(),
+        strategy: "window".into(),
+        ..RuleTally::default()
+    };
+    let tallies = Tallies { rules: vec![rule], workspace: "default".into() };
+    filter.send(FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }).await;
+    let refused = until_refused(|| asked(&plain, 1)).await;
+    assert_eq!(refused.code(), GrpcCode::PermissionDenied);
+    assert!(refused.message().contains("\"users\""), "{refused:?}");
+    let refused = asked(&named, 2).await.unwrap_err();
+    assert_eq!(refused.code(), GrpcCode::PermissionDenied);
+    assert!(refused.message().contains("1 at most"), "{refused:?}");
+    asked(&named, 1).await.unwrap();
+}
+
+/// Asks until the rule of a filter is known to the aggregator.
+async fn until_refused<F: Future<Output = Result<RateLimitResponse, Status>>>(ask: impl Fn() -> F) -> Status {
+    let began = Instant::now();
+    loop {
+        match ask().await {
+            Err(refused) => return refused,
+            Ok(_) => assert!(began.elapsed() < DEADLINE, "it is never refused"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -87,22 +87,20 @@ pub enum Applied {
     },
 }
 
-/// Answers a call within the time given.
+/// Answers a call, of whose descriptors this applies, within the time given.
 pub async fn answer(
     decider: &Decider,
-    limits: &Limits,
-    request: &RateLimitRequest,
+    applied: &[Applied],
     within: Duration,
 ) -> Result<(RateLimitResponse, Outcome), Refused> {
     let deadline = Instant::now() + within;
-    let applied = applied(limits, request)?;
     let enforced: Vec<Question> =
         applied.iter().filter_map(|applied| applied.question(false)).cloned().collect();
     let decided = decider.decide(&enforced, Failure::Deny, within).await;
     if decided.rulings.iter().any(|ruling| ruling.verdict == Verdict::Undecided) {
         return Err(Refused::Undecided);
     }
-    let shadowed = shadow(decider, &applied, &enforced, decided.allowed, deadline).await;
+    let shadowed = shadow(decider, applied, &enforced, decided.allowed, deadline).await;
     let outcome = match (decided.allowed, shadowed.iter().any(is_denied)) {
         (false, _) => Outcome::Denied,
         (true, true) => Outcome::ShadowDenied,

@@ -2,11 +2,12 @@
 //!
 //! Leaves to others: what is answered (`call`), who may ask (`gate`), listening (`serve`).
 
-use super::call::{self, Outcome, Refused};
+use super::call::{self, Applied, Outcome, Refused};
 use super::files::Current;
 use super::gate::Gate;
 use super::wire::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
 use crate::doors::decider::Decider;
+use crate::doors::ruled::Ruled;
 use crate::doors::tokens::Caller;
 use crate::grpc::refuse_other_method;
 use crate::listen::ConnectionInfo;
@@ -50,6 +51,7 @@ pub struct RateLimitService {
     decider: Arc<Decider>,
     limits: Current,
     gate: Arc<Gate>,
+    ruled: Arc<Ruled>,
     unknown_domains: Arc<Throttle>,
 }
 
@@ -62,10 +64,17 @@ struct Call {
 }
 
 impl RateLimitService {
-    /// Decides by `decider` what `limits` say, for those whom `gate` admits.
-    pub fn new(shared: Arc<Shared>, decider: Arc<Decider>, limits: Current, gate: Gate) -> RateLimitService {
+    /// Decides by `decider` what `limits` say, for those whom `gate` admits, in namespaces that are not `ruled` or that their
+    /// tokens name.
+    pub fn new(
+        shared: Arc<Shared>,
+        decider: Arc<Decider>,
+        limits: Current,
+        gate: Gate,
+        ruled: Arc<Ruled>,
+    ) -> RateLimitService {
         let unknown_domains = Arc::new(Throttle::new(BETWEEN_WARNINGS));
-        RateLimitService { shared, decider, limits, gate: Arc::new(gate), unknown_domains }
+        RateLimitService { shared, decider, limits, gate: Arc::new(gate), ruled, unknown_domains }
     }
 
     /// Serves one call. Nothing of its body is read before its caller is known.
@@ -134,7 +143,33 @@ impl RateLimitService {
             None if !asked.domain.is_empty() => self.warn_of_domain(&asked.domain),
             _ => {}
         }
-        Ok(call::answer(&self.decider, &limits, asked, patience(request.metadata())).await?)
+        let applied = call::applied(&limits, asked)?;
+        self.admit(caller, &applied)?;
+        Ok(call::answer(&self.decider, &applied, patience(request.metadata())).await?)
+    }
+
+    /// Refuses what the caller's token is not for.
+    fn admit(&self, caller: &Caller, applied: &[Applied]) -> Result<(), Status> {
+        for applied in applied {
+            let Applied::Limit { question, .. } = applied else { continue };
+            let is_ruled = || self.ruled.has(&self.shared, &question.workspace, &question.namespace);
+            if !caller.may_count(&question.namespace, is_ruled) {
+                return Err(Status::permission_denied(format!(
+                    "the token {:?} is not for the namespace {:?}; its entry in the tokens file would name it under \
+                     namespaces, as it must for a namespace that a filter's rule counts",
+                    caller.name,
+                    String::from_utf8_lossy(&question.namespace)
+                )));
+            }
+            if question.cost > caller.max_cost() {
+                return Err(Status::permission_denied(format!(
+                    "the token {:?} allows hits of {} at most",
+                    caller.name,
+                    caller.max_cost()
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Somebody mistyped it perhaps, here or there, and believes that there are limits.
