@@ -86,7 +86,7 @@ pub struct Entry {
     pub limit: u64,
     /// A denial happened, so until then the local view alone is not trusted.
     pub strict_until: MonoMs,
-    /// When this process last spent.
+    /// When this process last spent, or got the base of what it had spent: what it owns is in reports since then.
     pub charged: MonoMs,
     /// When the region's view last came; zero: never.
     pub viewed: MonoMs,
@@ -294,7 +294,12 @@ impl Entry {
             cell.unbased = false;
         }
         cell.confirmed = cell.confirmed.max(bounded(view.own));
-        *cell != before
+        let (changed, is_reportable) = (*cell != before, before.unbased && !cell.unbased && before.own > 0);
+        if is_reportable {
+            // What was spent without the base is in a report from now on, as if it was spent now.
+            self.charged = now;
+        }
+        changed
     }
 
     /// Notes that the region holds `own` of cell `sequence`.

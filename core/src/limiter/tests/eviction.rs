@@ -1,9 +1,10 @@
 //! A table far too small for what comes: what leaves it, what never does, and what those who return know.
 
 use super::harness::*;
-use crate::limiter::OVERFLOW_IDENTIFIER;
+use crate::key::Key;
+use crate::limiter::{Check, OVERFLOW_IDENTIFIER};
 use crate::region::{Region, RegionLimits};
-use crate::table::{Geometry, Place, Shared};
+use crate::table::{Entry, Geometry, Place, Shared};
 use crate::time::MonoMs;
 use crate::window::Position;
 use crate::wire;
@@ -94,42 +95,77 @@ fn what_was_acknowledged_of_a_key_says_nothing_of_the_cell_that_it_shares() {
     assert_eq!((world.regional(&known, at).0, world.regional(&overflow, at).0), (20, 1));
 }
 
-#[test]
-fn a_count_whose_base_comes_before_those_of_its_window_is_reported() {
+/// A process whose full bucket had evicted a key, and that has spent on it again while the region was silent. Then the region
+/// acknowledges that, with the bases of the newest `bases` cells. Returns what the entry was before.
+fn spent_without_base(known: &Key, bases: u64) -> (World, Entry) {
     let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
     world.run(1_000);
-    let known = ceiling_key("known", HOUR);
-    assert!(world.passes(0, 0, &[check(&known, 100, 1)]));
+    assert!(world.passes(0, 0, &[check(known, 100, 1)]));
     world.run(500);
     for stranger in keys(2, HOUR) {
         assert!(world.passes(0, 0, &[check(&stranger, 100, 1)]));
         world.run(500);
     }
-    assert!(world.entry(0, &known).is_none());
-    // Spent without a base, and the region stays silent for now.
+    assert!(world.entry(0, known).is_none());
     world.paused = true;
-    let mut shadow = check(&known, 100, 1);
-    shadow.policy.shadow = true;
-    assert!(world.passes(0, 0, &[shadow]));
-    let entry = world.entry(0, &known).unwrap();
+    assert!(world.passes(0, 0, &[unasked(known)]));
+    let entry = world.entry(0, known).unwrap();
     assert!(entry.unbased_cells() > 1);
-    let base =
-        wire::View { key: known.as_bytes().to_vec(), sequence: entry.sequence, own: 1, ..Default::default() };
-    let ack = wire::Ack { report_id: u64::MAX, bases: vec![base], refused: vec![] };
+    world.run(300);
+    let reports = world.held_up.iter().filter_map(|(_, frame)| frame.report.as_ref());
+    let is_of = |report: &&wire::Report| report.counts.iter().any(|count| count.key == known.as_bytes());
+    let report_id = reports.rev().find(is_of).unwrap().id;
+    let base = |back| wire::View {
+        key: known.as_bytes().to_vec(),
+        sequence: entry.sequence - back,
+        own: u64::from(back == 0),
+        ..Default::default()
+    };
+    let ack = wire::Ack { report_id, bases: (0..bases).map(base).collect(), refused: vec![] };
     let frame = wire::RegionFrame { ack: Some(ack), ..Default::default() };
     let now = MonoMs(world.now);
     let Process { shared, workers, .. } = &mut world.processes[0];
-    let limiter = &mut workers[0].as_mut().unwrap().limiter;
-    limiter.take_frames(shared, now);
-    limiter.on_frame(shared, &frame, now);
-    let later = now.after(1_000);
-    let frames = limiter.take_frames(shared, later);
+    workers[0].as_mut().unwrap().limiter.on_frame(shared, &frame, now);
+    (world, entry)
+}
+
+/// A check that waits for no answer.
+fn unasked(key: &Key) -> Check<'_> {
+    let mut shadow = check(key, 100, 1);
+    shadow.policy.shadow = true;
+    shadow
+}
+
+#[test]
+fn a_count_whose_base_comes_before_those_of_its_window_is_reported() {
+    let known = ceiling_key("known", HOUR);
+    let (mut world, entry) = spent_without_base(&known, 1);
+    let later = MonoMs(world.now).after(1_000);
+    let Process { shared, workers, .. } = &mut world.processes[0];
+    let frames = workers[0].as_mut().unwrap().limiter.take_frames(shared, later);
     let counts = frames.iter().filter_map(|frame| frame.report.as_ref()).flat_map(|report| &report.counts);
     let counts: Vec<_> = counts.filter(|count| count.key == known.as_bytes() && !count.unbased).collect();
     assert_eq!(
         counts.iter().map(|count| (count.sequence, count.own)).collect::<Vec<_>>(),
         [(entry.sequence, 2)]
     );
+}
+
+#[test]
+fn a_count_that_was_spent_without_its_base_stays_until_the_region_has_it() {
+    let known = key("known", HOUR);
+    let (mut world, entry) = spent_without_base(&known, 2);
+    // The report is on its way while others want the room.
+    world.run(200);
+    for stranger in keys(6, HOUR).iter().skip(2) {
+        world.request(0, 0, &[unasked(stranger)]);
+        world.run(20);
+    }
+    let own = |world: &mut World| world.entry(0, &known).and_then(|now| Some(now.cell(entry.sequence)?.own));
+    assert_eq!(own(&mut world), Some(2));
+    world.paused = false;
+    world.run(1_000);
+    assert_eq!(world.regional(&known, entry.sequence).0, 2);
 }
 
 #[test]
