@@ -5,9 +5,10 @@
 mod cli;
 mod healthcheck;
 mod overrides;
+mod secret_files;
 mod zones;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use cli::{
     AdminListen, Asks, Cleanup, Cli, Command, ControlRetention, DatabaseUrl, Explain, LogFormat, Token, Top,
 };
@@ -31,7 +32,13 @@ const UNUSABLE: u8 = 2;
 const DAY_SECONDS: u64 = 24 * 3_600;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let command = match secret_files::with_files(Cli::command(), &arguments) {
+        Ok(command) => command,
+        Err(error) => return fail(&error, UNUSABLE),
+    };
+    let cli =
+        Cli::from_arg_matches(&command.get_matches_from(arguments)).unwrap_or_else(|error| error.exit());
     match cli.command {
         Command::CheckConfig { file } => check(&file),
         Command::Healthcheck(AdminListen { admin_listen }) => match healthcheck::run(&admin_listen) {

@@ -170,6 +170,35 @@ fn a_listener_without_authentication_serves_no_other_machines() {
 
 /// Any program of the host may ask without tokens; none may change limits, unless that is wanted.
 #[test]
+fn secrets_may_be_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let url = file("url", &format!("sqlite://{}/weir.db\n", folder.path().display()));
+    let output = program(&["migrate"]).env("WEIR_DATABASE_URL_FILE", &url).output().unwrap();
+    assert!(output.status.success() && folder.path().join("weir.db").exists(), "{}", said(&output));
+    let token = file("token", "a secret\r\n");
+    let mut serve = program(&["serve", "--region", "here"]);
+    serve.args(ANYWHERE).env("WEIR_TOKEN_FILE", &token).env("WEIR_DATABASE_URL_FILE", &url);
+    let (_running, mut log) = start(&mut serve);
+    assert!(line_with(&mut log, "gRPC at").contains("filters by --token"));
+    let missing = folder.path().join("missing");
+    for (variable, value, parts) in [
+        ("WEIR_TOKEN", token.as_path(), ["WEIR_TOKEN and WEIR_TOKEN_FILE", "both set"]),
+        ("WEIR_REDIS_URL_FILE", missing.as_path(), ["WEIR_REDIS_URL_FILE", "cannot be read"]),
+    ] {
+        let mut serve = program(&["serve", "--region", "here"]);
+        let output =
+            serve.args(ANYWHERE).env("WEIR_TOKEN_FILE", &token).env(variable, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        parts.iter().for_each(|part| assert!(said(&output).contains(part), "{}", said(&output)));
+    }
+}
+
+#[test]
 fn live_control_needs_tokens_unless_it_is_insecure() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/weir.db", folder.path().display());

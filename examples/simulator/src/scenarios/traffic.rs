@@ -38,6 +38,13 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("ten-regions", "ten regions spend one limit together", ten_regions).expecting(ten_regions_expected),
     Scenario::new("zipf-million", "a million identifiers by Zipf's law", zipf_million),
     Scenario::new("day", "a day of little traffic", day).long(),
+    Scenario::new(
+        "slow-flood",
+        "four invented identifiers a second for four hours under windows of 31 days: newcomers pass, a used-up key stays refused",
+        slow_flood,
+    )
+    .expecting(|_| Expected { over: Some(0.0), under: Some(0.0), ..Expected::default() })
+    .long(),
 ];
 
 fn one_envoy(seed: u64) -> Plan {
@@ -125,6 +132,15 @@ fn zipf_million(seed: u64) -> Plan {
     let rules = vec![Rule { trust_first: true, ..Rule::new(100, 10_000) }];
     let shape = Shape::Zipf { identifiers: 1_000_000, exponent: 1.0, rate: 5_000.0 };
     plan(seed, topology, rules, vec![source(shape)], 30_000)
+}
+
+fn slow_flood(seed: u64) -> Plan {
+    const HOUR_MS: u64 = 3_600_000;
+    // Both the tables and the region are full three times over in the end.
+    let topology = Topology { region_keys: 20_000, ..Topology::region(2) };
+    let newcomers = |from, rate| source(Shape::Fresh { from, rate });
+    let traffic = vec![newcomers(1 << 40, 4.0), newcomers(1 << 50, 0.5), steady(1, 0.1)];
+    plan(seed, topology, vec![Rule::new(5, 31 * 24 * HOUR_MS)], traffic, 4 * HOUR_MS)
 }
 
 fn day(seed: u64) -> Plan {
