@@ -28,6 +28,8 @@ const LOOK: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 8;
 /// One grant for each request under way, and as much again for those that waited before.
 const UNSPENT_MOST: u64 = 2 * CONNECTIONS as u64;
+/// The leases of an Envoy that is paused count as spent: a 64th of the limit at most for each of its two workers.
+const LEASED_MOST: u64 = 2 * LIMIT.div_ceil(64);
 const DATABASE_CALLS: [&str; 3] = ["op=\"publish\"", "op=\"import\"", "op=\"look_global\""];
 /// The workers of each Envoy and its main thread; see --concurrency in the compose file.
 const STREAMS: u64 = 3;
@@ -151,7 +153,7 @@ impl Region {
             }
         }
         let is_exact = self.passed(key) < LIMIT && !self.disturbed.borrow().contains(key);
-        Ok(if is_exact { 0 } else { UNSPENT_MOST + self.unanswered().await? })
+        Ok(if is_exact { 0 } else { UNSPENT_MOST + LEASED_MOST + self.unanswered().await? })
     }
 
     /// Waits until both aggregators count exactly what those of `other` hold of this client.
