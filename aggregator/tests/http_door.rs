@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use weir_aggregator::doors::DoorSettings;
 use weir_aggregator::serve::{ServeError, Server, Settings};
-use weir_core::wire::{FilterFrame, Report, RuleTally, Tallies};
+use weir_core::wire::{FilterFrame, Report};
 
 /// Method, path, headers, body; status and code of the answer.
 type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
@@ -178,14 +178,7 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
     let path = write(folder.path(), "tokens.yaml", &format!("{first}{second}{third}  namespaces: all\n"));
     let weir = start_doors(DoorSettings { tokens_file: Some(path), ..DoorSettings::default() }).await;
     let filter = weir.join(1, false).await;
-    let rule = RuleTally {
-        name: "r".into(),
-        namespace: "api".into(),
-        strategy: "window".into(),
-        ..RuleTally::default()
-    };
-    let tallies = Tallies { rules: vec![rule], workspace: "default".into() };
-    filter.send(FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }).await;
+    filter.has_rule("api").await;
     let shared = weir.server.shared();
     let is_known = || !shared.window.tallies.lock().rules(shared.moment().mono).is_empty();
     until("the filter's rule is known", is_known).await;

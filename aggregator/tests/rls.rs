@@ -22,7 +22,6 @@ use weir_aggregator::doors::rls::wire::{
 };
 use weir_aggregator::doors::tokens::NewToken;
 use weir_aggregator::serve::{ServeError, Server, Settings};
-use weir_core::wire::{FilterFrame, RuleTally, Tallies};
 
 const LIMITS: &str = "
 domain: edge
@@ -328,14 +327,7 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
     };
     assert_eq!(remaining(&asked(&plain, 1).await.unwrap()), [2], "no filter counts there");
     let filter = service.weir.join(1, false).await;
-    let rule = RuleTally {
-        name: "r".into(),
-        namespace: "users".into(),
-        strategy: "window".into(),
-        ..RuleTally::default()
-    };
-    let tallies = Tallies { rules: vec![rule], workspace: "default".into() };
-    filter.send(FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }).await;
+    filter.has_rule("users").await;
     let refused = until_refused(|| asked(&plain, 1)).await;
     assert_eq!(refused.code(), GrpcCode::PermissionDenied);
     assert!(refused.message().contains("\"users\""), "{refused:?}");

@@ -1,10 +1,13 @@
 //! Which namespaces filters' rules count, here and at the region's other aggregators: a token may write these only where its
 //! entry names them.
 
+use super::decider::Question;
+use super::tokens::Caller;
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
+use weir_core::exact::Strategy;
 use weir_core::time::MonoMs;
 
 /// Rules change with configurations; a look at all of them is not for each request.
@@ -19,9 +22,28 @@ pub struct Ruled {
     known: Mutex<Option<(MonoMs, Arc<Names>)>>,
 }
 
+/// What a caller's token is not for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forbidden {
+    /// The namespace.
+    Namespace,
+    /// A cost of more than this.
+    Cost(u64),
+}
+
 impl Ruled {
+    /// What forbids `caller` to count this; nothing if it may. A ledger has zones in place of namespaces.
+    pub fn forbids(&self, shared: &Shared, caller: &Caller, question: &Question) -> Option<Forbidden> {
+        let is_ruled = || self.has(shared, &question.workspace, &question.namespace);
+        let is_ledger = matches!(question.strategy, Strategy::Ledger { .. });
+        if !is_ledger && !caller.may_count(&question.namespace, is_ruled) {
+            return Some(Forbidden::Namespace);
+        }
+        (question.cost > caller.max_cost()).then(|| Forbidden::Cost(caller.max_cost()))
+    }
+
     /// Whether a filter's rule counts in this namespace.
-    pub fn has(&self, shared: &Shared, workspace: &[u8], namespace: &[u8]) -> bool {
+    fn has(&self, shared: &Shared, workspace: &[u8], namespace: &[u8]) -> bool {
         self.names(shared).contains(&(workspace.to_vec(), namespace.to_vec()))
     }
 

@@ -23,7 +23,8 @@ use weir_core::key::{Key, KeyParts, OriginId};
 use weir_core::region::RegionLimits;
 use weir_core::time::UnixMs;
 use weir_core::wire::{
-    Answer, Consult, Count, FilterFrame, Hello, PROTOCOL_VERSION, Ping, RegionFrame, Report, Tallies, View,
+    Answer, Consult, Count, FilterFrame, Hello, PROTOCOL_VERSION, Ping, RegionFrame, Report, RuleTally,
+    Tallies, View,
 };
 
 pub const DEADLINE: Duration = Duration::from_secs(10);
@@ -171,6 +172,19 @@ impl Peer {
         let call = grpc.streaming(shown(ReceiverStream::new(queued), token), path, codec);
         let region = timeout(DEADLINE, call).await.unwrap()?.into_inner();
         Ok(Peer { frames, region, before: VecDeque::new() })
+    }
+
+    /// Reports what a rule of the default workspace decided, so that the aggregator has it among the rules that count in
+    /// `namespace`.
+    pub async fn has_rule(&self, namespace: &str) {
+        let rule = RuleTally {
+            name: "r".into(),
+            namespace: namespace.into(),
+            strategy: "window".into(),
+            ..RuleTally::default()
+        };
+        let tallies = Tallies { rules: vec![rule], workspace: "default".into() };
+        self.send(FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }).await;
     }
 
     pub async fn send(&self, frame: FilterFrame) {

@@ -7,6 +7,7 @@ use super::ask::{Asked, parse_limit, parse_limits};
 use super::problem::{Problem, json};
 use super::{HttpDoor, body, ledger, overrides};
 use crate::doors::metrics::Route;
+use crate::doors::ruled::Forbidden;
 use crate::doors::tokens::Caller;
 use crate::hosts::Hosts;
 use crate::listen::Turn;
@@ -226,16 +227,21 @@ fn admit(mut asked: Asked, caller: &Caller, route: Route, door: &HttpDoor) -> Re
             Route::Limits => format!("checks[{index}].{name}"),
             _ => name.to_owned(),
         };
-        let is_ruled = || door.ruled.has(&door.shared, workspace, &question.namespace);
-        let is_ledger = matches!(question.strategy, Strategy::Ledger { .. });
-        if !is_ledger && !caller.may_count(&question.namespace, is_ruled) {
-            let message = "this token is not for this namespace; its entry in the tokens file would name it under namespaces, as it \
-                 must for a namespace that a filter's rule counts";
-            return Err(Problem::forbidden("namespace_not_allowed", field("namespace"), message.to_owned()));
-        }
-        if question.cost > caller.max_cost() {
-            let message = format!("this token allows a cost of {} at most", caller.max_cost());
-            return Err(Problem::forbidden("cost_not_allowed", field("cost"), message));
+        match door.ruled.forbids(&door.shared, caller, question) {
+            Some(Forbidden::Namespace) => {
+                let message = "this token is not for this namespace; its entry in the tokens file would name it under namespaces, as it \
+                     must for a namespace that a filter's rule counts";
+                return Err(Problem::forbidden(
+                    "namespace_not_allowed",
+                    field("namespace"),
+                    message.to_owned(),
+                ));
+            }
+            Some(Forbidden::Cost(most)) => {
+                let message = format!("this token allows a cost of {most} at most");
+                return Err(Problem::forbidden("cost_not_allowed", field("cost"), message));
+            }
+            None => {}
         }
         if let Strategy::Ledger { zone } = question.strategy
             && !caller.may_use(zone)

@@ -7,7 +7,7 @@ use super::files::Current;
 use super::gate::Gate;
 use super::wire::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
 use crate::doors::decider::Decider;
-use crate::doors::ruled::Ruled;
+use crate::doors::ruled::{Forbidden, Ruled};
 use crate::doors::tokens::Caller;
 use crate::grpc::refuse_other_method;
 use crate::listen::ConnectionInfo;
@@ -152,22 +152,19 @@ impl RateLimitService {
     fn admit(&self, caller: &Caller, applied: &[Applied]) -> Result<(), Status> {
         for applied in applied {
             let Applied::Limit { question, .. } = applied else { continue };
-            let is_ruled = || self.ruled.has(&self.shared, &question.workspace, &question.namespace);
-            if !caller.may_count(&question.namespace, is_ruled) {
-                return Err(Status::permission_denied(format!(
+            let refused = match self.ruled.forbids(&self.shared, caller, question) {
+                None => continue,
+                Some(Forbidden::Namespace) => format!(
                     "the token {:?} is not for the namespace {:?}; its entry in the tokens file would name it under \
                      namespaces, as it must for a namespace that a filter's rule counts",
                     caller.name,
                     String::from_utf8_lossy(&question.namespace)
-                )));
-            }
-            if question.cost > caller.max_cost() {
-                return Err(Status::permission_denied(format!(
-                    "the token {:?} allows hits of {} at most",
-                    caller.name,
-                    caller.max_cost()
-                )));
-            }
+                ),
+                Some(Forbidden::Cost(most)) => {
+                    format!("the token {:?} allows hits of {most} at most", caller.name)
+                }
+            };
+            return Err(Status::permission_denied(refused));
         }
         Ok(())
     }
