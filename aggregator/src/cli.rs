@@ -6,6 +6,7 @@ use crate::overrides::Overrides;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_aggregator::auth::{Entry, Listed};
 use weir_aggregator::database::{DatabaseOptions, ZoneChange, ZoneError};
 use weir_aggregator::doors::{DoorSettings, Insecure, TlsFiles};
 use weir_aggregator::hosts::Hosts;
@@ -51,7 +52,7 @@ pub enum Command {
         #[command(flatten)]
         database: DatabaseUrl,
     },
-    /// Make a token for an application; it is printed once, beside the entry for the tokens file.
+    /// Make a token for an application or a filter; it is printed once, beside the entry for the tokens file.
     Token(Token),
     /// Delete what has expired from the global database; run it now and then.
     Cleanup(Cleanup),
@@ -153,12 +154,45 @@ pub struct Token {
     /// Whose it is; shown in logs.
     #[arg(long, value_parser = name)]
     pub name: String,
-    /// The only workspace that it is good for.
-    #[arg(long, default_value = "default", value_parser = name)]
+    /// The only workspace that an application may use.
+    #[arg(long, default_value = "default", value_parser = name, conflicts_with = "workspaces")]
     pub workspace: String,
-    /// Whether it may see and change live control.
-    #[arg(long)]
+    /// Makes it a filter's: the workspaces that its configuration may have, separated by commas, or `all`.
+    #[arg(long, value_name = "NAMES")]
+    pub workspaces: Option<Listed<String>>,
+    /// The zones of the ledger that may be used, separated by commas, or `all`.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "NUMBERS")]
+    pub zones: Listed<u32>,
+    /// Whether an application may see and change live control.
+    #[arg(long, conflicts_with = "workspaces")]
     pub control: bool,
+    /// Where an application may count, separated by commas, or `all`; one that ends with `*` is a prefix. Without it, in all
+    /// namespaces that no filter's rule counts.
+    #[arg(long, value_name = "NAMES", conflicts_with = "workspaces")]
+    pub namespaces: Option<Listed<String>>,
+    /// The most that one request of an application may use.
+    #[arg(long, value_name = "NUMBER", conflicts_with = "workspaces")]
+    pub max_cost: Option<u64>,
+    /// In place of a token: a DNS name or URI in the client's certificate.
+    #[arg(long, value_name = "NAME")]
+    pub san: Option<String>,
+}
+
+impl From<Token> for Entry {
+    fn from(token: Token) -> Entry {
+        let workspace = token.workspaces.is_none().then_some(token.workspace);
+        Entry {
+            name: token.name,
+            sha256: None,
+            san: token.san,
+            workspace,
+            workspaces: token.workspaces,
+            zones: token.zones,
+            control: token.control,
+            namespaces: token.namespaces,
+            max_cost: token.max_cost,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@
 
 pub mod slots;
 
-use crate::doors::rls::Gate;
+use crate::auth::{Gate, Presented};
 use crate::listen::ConnectionInfo;
 use crate::outgoing::{self, Frames};
 use crate::shared::Shared;
@@ -44,11 +44,18 @@ impl RegionService {
     fn open(&self, request: Request<Streaming<FilterFrame>>) -> Result<Response<Frames>, Status> {
         let (outgoing, frames) = outgoing::queue();
         let shared = self.shared.clone();
-        if let Err(refusal) = self.gate.admit_filter(request.metadata()) {
-            tokio::spawn(async move { stream::refuse(&shared, outgoing, &refusal, None).await });
-            return Ok(Response::new(frames));
-        }
         let connection = request.extensions().get::<ConnectionInfo>();
+        let presented = Presented {
+            header: request.metadata().get("authorization").map(|value| value.as_bytes()),
+            certificate: connection.map(|connection| &connection.certificate),
+        };
+        let scope = match self.gate.admit_filter(presented) {
+            Ok(scope) => scope,
+            Err(refusal) => {
+                tokio::spawn(async move { stream::refuse(&shared, outgoing, &refusal, None).await });
+                return Ok(Response::new(frames));
+            }
+        };
         let Some((address, turn)) =
             connection.and_then(|connection| Some((connection.address?, connection.turn.clone())))
         else {
@@ -56,7 +63,7 @@ impl RegionService {
         };
         match self.slots.take(address, turn) {
             Ok(slot) => {
-                tokio::spawn(stream::run(shared, request.into_inner(), outgoing, Some(slot)));
+                tokio::spawn(stream::run(shared, request.into_inner(), outgoing, scope, Some(slot)));
                 Ok(Response::new(frames))
             }
             Err(refusal) => {

@@ -12,18 +12,20 @@
 //! 8. [`global`]: what the regions tell each other, through a [`database`].
 //! 9. [`exact`]: limits that are held exactly: logs, ledgers.
 //! 10. [`doors`]: HTTP for applications, the rate-limit service for any Envoy.
-//! 11. [`listen`], [`tls`]: connections and certificates of all doors; [`hosts`]: the names they may be called by;
+//! 11. [`auth`]: tokens and client certificates, and what their holders may do.
+//! 12. [`listen`], [`tls`]: connections and certificates of all doors; [`hosts`]: the names they may be called by;
 //!     [`follow`]: files that change.
-//! 12. [`control`]: live control, from the database to every filter.
-//! 13. [`window`]: what there is to see; [`admin`]: health, readiness, [`metrics`], the page; [`terminal`]: the same as text, asked for by [`exchange`].
-//! 14. [`telemetry`]: spans, for those who ask for them; [`request_log`]: request ids in the log.
-//! 15. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
+//! 13. [`control`]: live control, from the database to every filter.
+//! 14. [`window`]: what there is to see; [`admin`]: health, readiness, [`metrics`], the page; [`terminal`]: the same as text, asked for by [`exchange`].
+//! 15. [`telemetry`]: spans, for those who ask for them; [`request_log`]: request ids in the log.
+//! 16. [`check_config`]: the filter's configuration, parsed by the filter's own parser.
 //!
 //! What it leaves to others: all that is decided is `weir_core::aggregator`, every rule of counting `weir_core::region`,
 //! every frame `weir_core::wire`. Nothing but [`clock`] reads the wall clock.
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod auth;
 pub mod check_config;
 pub mod clock;
 pub mod control;

@@ -16,7 +16,7 @@ mod places;
 
 use crate::shared::Shared;
 use crate::throttle::Throttle;
-use crate::tls::{Protocol, Tls};
+use crate::tls::{CertificateNames, Protocol, Tls};
 use prometheus_client::metrics::gauge::Gauge;
 use std::future::Future;
 use std::io;
@@ -96,6 +96,8 @@ pub struct ConnectionInfo {
     pub address: Option<SocketAddr>,
     /// To admit its peer.
     pub turn: Arc<Turn>,
+    /// The names in its peer's certificate.
+    pub certificate: CertificateNames,
 }
 
 /// A connection that is served.
@@ -308,6 +310,14 @@ impl Connection {
         }
     }
 
+    /// The names in the peer's certificate.
+    pub fn certificate(&self) -> CertificateNames {
+        match &self.stream {
+            Stream::Plain(_) => CertificateNames::default(),
+            Stream::Tls(stream) => CertificateNames::of(stream.get_ref().1.peer_certificates()),
+        }
+    }
+
     /// To be told when a request is served.
     pub fn turn(&self) -> Arc<Turn> {
         self.turn.clone()
@@ -491,6 +501,6 @@ impl Connected for Connection {
             Stream::Plain(stream) => stream.peer_addr().ok(),
             Stream::Tls(stream) => stream.get_ref().0.peer_addr().ok(),
         };
-        ConnectionInfo { address, turn: self.turn.clone() }
+        ConnectionInfo { address, turn: self.turn.clone(), certificate: self.certificate() }
     }
 }

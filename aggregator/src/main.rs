@@ -9,9 +9,7 @@ mod secret_files;
 mod zones;
 
 use clap::{CommandFactory, FromArgMatches};
-use cli::{
-    AdminListen, Asks, Cleanup, Cli, Command, ControlRetention, DatabaseUrl, Explain, LogFormat, Token, Top,
-};
+use cli::{AdminListen, Asks, Cleanup, Cli, Command, ControlRetention, DatabaseUrl, Explain, LogFormat, Top};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,11 +18,11 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
+use weir_aggregator::auth::{Entry, NewToken};
 use weir_aggregator::check_config::{self, Verdict};
 use weir_aggregator::clock::{Clock, SystemClock};
 use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};
 use weir_aggregator::descriptors;
-use weir_aggregator::doors::tokens::NewToken;
 use weir_aggregator::serve::{Server, Settings};
 use weir_aggregator::terminal::{self, Asked, Manner, TerminalError};
 
@@ -54,7 +52,10 @@ fn main() -> ExitCode {
                 cleanup_controls(&database, control, batch).await.and(ledger).and(counts)
             })
         }
-        Command::Token(asked) => token(&asked),
+        Command::Token(asked) => match token(asked.into()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error, UNUSABLE),
+        },
         Command::Zones { command } => zones::run(command),
         Command::Overrides { command } => overrides::run(*command),
         Command::Top(Top { asks, once }) => top(&asks, once),
@@ -129,13 +130,17 @@ async fn cleanup(database: &Database, older_than: Duration, batch: u32) -> anyho
     Ok(result.map(drop)?)
 }
 
-fn token(Token { name, workspace, control }: &Token) -> ExitCode {
-    let NewToken { token, entry } = NewToken::with(name, workspace, *control);
-    println!("{token}\n");
-    println!(
-        "# The token above is shown once. This entry is for the file that --tokens-file names:\n{entry}"
+fn token(entry: Entry) -> anyhow::Result<()> {
+    let wrong = |what| anyhow::anyhow!("{what}");
+    if entry.san.is_some() {
+        print!("# This entry is for the file that --tokens-file names:\n{}", entry.to_yaml().map_err(wrong)?);
+        return Ok(());
+    }
+    let NewToken { token, entry } = NewToken::new(entry).map_err(wrong)?;
+    print!(
+        "{token}\n\n# The token above is shown once. This entry is for the file that --tokens-file names:\n{entry}"
     );
-    ExitCode::SUCCESS
+    Ok(())
 }
 
 async fn cleanup_ledger(database: &Database, retention: Duration, batch: u32) -> anyhow::Result<()> {

@@ -107,13 +107,15 @@ const CONSULT_RESULTS: [&str; 3] = ["granted", "refused", "unjudged"];
 /// Whose losses are counted.
 const STORES: [&str; 2] = ["regional", "global"];
 /// Why a frame may be refused (`Refusal::label`).
-const FRAME_REASONS: [&str; 17] = [
+const FRAME_REASONS: [&str; 19] = [
     "silent",
     "no_hello",
     "version",
     "origin",
     "origin_changed",
     "token",
+    "withdrawn",
+    "workspace",
     "too_many_origins",
     "too_many_streams",
     "too_many_counts",

@@ -5,6 +5,7 @@
 //!
 //! Leaves to others: who is to be told what, and how often (`weir_core::aggregator`), peers that do not read (`outgoing`).
 
+use crate::auth::Scope;
 use crate::outgoing::Outgoing;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -25,13 +26,13 @@ pub async fn watch(shared: Arc<Shared>) {
     }
 }
 
-/// Sends pushes on one stream until it ends or another one takes over.
+/// Sends pushes on one stream, within its peer's `scope`, until it ends or another one takes over.
 pub async fn follow(
     shared: Arc<Shared>,
-    origin: OriginId,
-    id: StreamId,
+    (origin, id): (OriginId, StreamId),
     turn: Arc<Notify>,
     outgoing: Outgoing,
+    scope: Arc<Scope>,
 ) {
     let mut pusher = Pusher::new(origin, id);
     loop {
@@ -39,7 +40,8 @@ pub async fn follow(
             Step::Over => return,
             Step::Wait => turn.notified().await,
             Step::Sleep(ms) => sleep(Duration::from_millis(ms)).await,
-            Step::Send(push) => {
+            Step::Send(mut push) => {
+                scope.confine_push(&mut push);
                 let frame = RegionFrame { push: Some(push), ..RegionFrame::default() };
                 if outgoing.send(frame).await.is_err() {
                     return;

@@ -27,8 +27,17 @@ pub enum Refusal {
     #[error("a stream belongs to one origin; open another stream for another")]
     OriginChanged,
     /// Missing or wrong.
-    #[error("the token is missing or wrong; the aggregator's is set by --token or WEIR_TOKEN")]
+    #[error(
+        "the filter's token is missing or wrong; the aggregator has one of --token or WEIR_TOKEN, and those of entries with \
+         workspaces in its tokens file"
+    )]
     Token,
+    /// It was valid as the stream began.
+    #[error("the filter's credential was withdrawn or changed; connect again")]
+    Withdrawn,
+    /// The filter's configuration is of a workspace that its credential is not for: the credential's name, the workspace.
+    #[error("the credential {0:?} does not name the workspace {1:?}; its entry in the tokens file would")]
+    Workspace(String, String),
     /// More origins than the region keeps.
     #[error("the region already has as many origins as it keeps")]
     TooManyOrigins,
@@ -80,6 +89,8 @@ impl Refusal {
             Refusal::Origin => "origin",
             Refusal::OriginChanged => "origin_changed",
             Refusal::Token => "token",
+            Refusal::Withdrawn => "withdrawn",
+            Refusal::Workspace(..) => "workspace",
             Refusal::TooManyOrigins => "too_many_origins",
             Refusal::TooManyStreams(_) => "too_many_streams",
             Refusal::TooManyOfAddress(_) => "too_many_of_address",
@@ -101,7 +112,8 @@ impl Refusal {
         match self {
             Refusal::Silent(_) => Code::DeadlineExceeded,
             Refusal::Version(_) => Code::FailedPrecondition,
-            Refusal::Token => Code::Unauthenticated,
+            Refusal::Token | Refusal::Withdrawn => Code::Unauthenticated,
+            Refusal::Workspace(..) => Code::PermissionDenied,
             Refusal::TooManyOrigins
             | Refusal::TooManyStreams(_)
             | Refusal::TooManyOfAddress(_)

@@ -5,11 +5,12 @@
 //!
 //! Leaves to others: arguments (`main`), streams (`grpc`, `stream`), HTTP (`admin`).
 
+use crate::auth::Gate;
 use crate::clock::Clock;
 use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
 use crate::doors::entrance::{Entrance, EntranceError};
 use crate::doors::http::{self, HttpDoor, Ledger};
-use crate::doors::rls::{Files, FilesError, Gate, RateLimitService};
+use crate::doors::rls::{Files, FilesError, RateLimitService};
 use crate::doors::ruled::Ruled;
 use crate::doors::{Decider, DoorSettings};
 use crate::exact::Exact;
@@ -177,7 +178,8 @@ impl Server {
         };
         let http_address = http_socket.as_ref().map(|(_, address)| *address);
         let addresses = (grpc_address, admin_address, http_address);
-        entrance.admit(addresses, settings.token.is_some(), settings.doors.insecure)?;
+        let gate = Gate::new(settings.token.clone(), entrance.tokens.clone());
+        entrance.admit(addresses, &gate, settings.doors.insecure)?;
         info!(
             region = settings.region,
             grpc = %grpc_address,
@@ -186,14 +188,14 @@ impl Server {
             "weir-aggregator serves"
         );
         entrance.describe(http_address, grpc_address, settings.token.is_some());
-        if settings.token.is_none() && !grpc_address.ip().is_loopback() {
-            warn!(grpc = %grpc_address, "other machines can connect, and no token is set (--token or WEIR_TOKEN)");
+        if !gate.asks_filters() && !grpc_address.ip().is_loopback() {
+            warn!(grpc = %grpc_address, "other machines can connect, and filters need no token (--token or WEIR_TOKEN)");
         }
         if !admin_address.ip().is_loopback() {
             warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
         }
         say_what_is_shared(&settings);
-        let Settings { region, token, limits, cadence, admin_hosts, .. } = settings;
+        let Settings { region, limits, cadence, admin_hosts, .. } = settings;
         let shared = Arc::new(Shared::new(region, limits, clock, regional, global, exact, telemetry));
         if let Some(global) = &shared.global {
             global::prepare(&shared, global).await;
@@ -216,7 +218,6 @@ impl Server {
         }
         entrance.follow(&shared, &mut helpers);
         let decider = Decider::start(shared.clone(), &mut helpers);
-        let gate = Gate::new(token, entrance.tokens.clone());
         let ruled: Arc<Ruled> = Arc::default();
         let rate_limits =
             rate_limits(&shared, &decider, limits_files, (gate.clone(), ruled.clone()), &mut helpers);

@@ -5,6 +5,7 @@
 //!
 //! Leaves to others: what a frame does to the region (`shared`), pushes (`push`), the queue (`outgoing`).
 
+use crate::auth::Scope;
 use crate::control::tell::Telling;
 use crate::grpc::slots::Slot;
 use crate::listen::peer_of;
@@ -51,16 +52,18 @@ pub trait Incoming: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unp
 
 impl<S: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin> Incoming for S {}
 
-/// Serves a stream to its end. One that comes over a connection has a slot, and its peer has been admitted.
+/// Serves a stream to its end, within the `scope` of its peer. One that comes over a connection has a slot, and its peer has
+/// been admitted.
 pub async fn run(
     shared: Arc<Shared>,
     mut incoming: impl Incoming,
     outgoing: Outgoing,
+    scope: Arc<Scope>,
     mut slot: Option<Slot>,
 ) {
     shared.metrics.streams.inc();
     let mut origin = None;
-    let end = serve(&shared, &mut incoming, &outgoing, &mut origin, slot.as_mut()).await;
+    let end = serve(&shared, &mut incoming, &outgoing, scope, &mut origin, slot.as_mut()).await;
     shared.metrics.streams.dec();
     if outgoing.was_abandoned() {
         shared.metrics.slow_streams.inc();
@@ -87,6 +90,7 @@ async fn serve(
     shared: &Arc<Shared>,
     incoming: &mut impl Incoming,
     outgoing: &Outgoing,
+    scope: Arc<Scope>,
     heard: &mut Option<OriginId>,
     slot: Option<&mut Slot>,
 ) -> End {
@@ -101,12 +105,13 @@ async fn serve(
         Err(refusal) => return End::Refused(refusal),
     };
     slot.into_iter().for_each(Slot::greeted);
-    debug!(%origin, worker = hello.worker, "a stream began");
+    debug!(%origin, worker = hello.worker, credential = scope.name, "a stream began");
     let (acks, late) = mpsc::channel(LATE_ACKS);
     tokio::spawn(acknowledge(shared.clone(), origin, late, outgoing.clone()));
     let stream = Stream {
         shared,
         outgoing,
+        scope,
         seat: shared.window.seat(origin, address, shared.moment().mono),
         origin,
         is_door: address.is_none(),
@@ -198,6 +203,8 @@ pub async fn refuse(shared: &Shared, outgoing: Outgoing, refusal: &Refusal, orig
 struct Stream<'a> {
     shared: &'a Arc<Shared>,
     outgoing: &'a Outgoing,
+    /// What its peer may count.
+    scope: Arc<Scope>,
     seat: Seat<'a>,
     origin: OriginId,
     /// Its other end is in this program.
@@ -231,13 +238,17 @@ impl Stream<'_> {
         self.take_role(&hello);
         self.take(first).await?;
         loop {
-            let frame = next_frame(self.shared, incoming, self.outgoing).await?;
+            let frame = tokio::select! {
+                () = self.scope.withdrawn() => return Err(End::Refused(Refusal::Withdrawn)),
+                frame = next_frame(self.shared, incoming, self.outgoing) => frame?,
+            };
             self.take(frame).await?;
         }
     }
 
     async fn take(&mut self, mut frame: FilterFrame) -> Result<(), End> {
         self.check(&frame).map_err(End::Refused)?;
+        self.confine(&mut frame).map_err(End::Refused)?;
         self.count_node(&frame);
         self.seat.heard(frame.tallies.take().as_ref(), self.shared.moment().mono);
         let asks = std::mem::take(&mut frame.asks);
@@ -262,6 +273,26 @@ impl Stream<'_> {
         self.rule(asks).await
     }
 
+    /// Keeps the filter to the workspaces of its credential. A configuration of another workspace is a mistake of its operator,
+    /// who learns of it as the stream ends. Counts of other workspaces may be left of a former configuration: they are
+    /// refused one by one.
+    fn confine(&self, frame: &mut FilterFrame) -> Result<(), Refusal> {
+        if let Some(tallies) = &frame.tallies
+            && !self.scope.has_workspace(&tallies.workspace)
+        {
+            return Err(Refusal::Workspace(self.scope.name.clone(), tallies.workspace.clone()));
+        }
+        let outside = self.scope.confine(frame);
+        if outside > 0 {
+            let name = &self.scope.name;
+            self.shared.warn(
+                &format!("refused {outside} parts of a frame: they are outside of what the credential {name:?} allows"),
+                Some(self.origin),
+            );
+        }
+        Ok(())
+    }
+
     /// A filter counts as a node once it says what it has decided, asks or reports.
     fn count_node(&mut self, frame: &FilterFrame) {
         let reports = frame.report.is_some() || frame.tallies.is_some() || !frame.consults.is_empty();
@@ -278,7 +309,12 @@ impl Stream<'_> {
             match &self.telling {
                 Some(telling) => telling.heard(known),
                 None => {
-                    self.telling = Some(Telling::begin(self.shared.clone(), self.outgoing.clone(), known))
+                    self.telling = Some(Telling::begin(
+                        self.shared.clone(),
+                        self.outgoing.clone(),
+                        self.scope.clone(),
+                        known,
+                    ))
                 }
             }
         }
@@ -369,8 +405,9 @@ impl Stream<'_> {
         self.seat.subscribes(hello.subscriber);
         if hello.subscriber {
             let wake = self.shared.subscribe(self.origin, self.id);
-            let (shared, outgoing) = (self.shared.clone(), self.outgoing.clone());
-            self.pusher = Some(tokio::spawn(push::follow(shared, self.origin, self.id, wake, outgoing)));
+            let (shared, outgoing, scope) = (self.shared.clone(), self.outgoing.clone(), self.scope.clone());
+            let pushes = push::follow(shared, (self.origin, self.id), wake, outgoing, scope);
+            self.pusher = Some(tokio::spawn(pushes));
         }
     }
 

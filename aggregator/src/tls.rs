@@ -21,6 +21,8 @@ use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 use tracing::{error, info, warn};
 use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
 
 /// What is spoken inside TLS, as ALPN names it (RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,11 @@ pub enum TlsError {
     },
 }
 
+/// The DNS names and URIs among the subject alternative names (RFC 5280, section 4.2.1.6) of a client's verified
+/// certificate, in its order. DNS names are in lower case. Empty where there is no certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificateNames(Arc<[String]>);
+
 #[derive(Debug)]
 struct Current {
     grpc: TlsConfig,
@@ -86,6 +93,8 @@ struct Current {
 
 type TlsConfig = Arc<ServerConfig>;
 
+/// Most names of a certificate that are looked at.
+const MAX_NAMES: usize = 64;
 const CERTIFICATE: &str = "--tls-cert-file or WEIR_TLS_CERT_FILE";
 const KEY: &str = "--tls-key-file or WEIR_TLS_KEY_FILE";
 const AUTHORITIES: &str = "--tls-client-ca-file or WEIR_TLS_CLIENT_CA_FILE";
@@ -143,6 +152,28 @@ impl Tls {
             }
         })
         .await;
+    }
+}
+
+impl CertificateNames {
+    /// Of the first certificate that a client has sent, which is its own.
+    pub fn of(chain: Option<&[CertificateDer<'_>]>) -> CertificateNames {
+        let names = |certificate: &CertificateDer<'_>| {
+            let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
+            let (_, found) = certificate.tbs_certificate().get_extension::<SubjectAltName>().ok()??;
+            let name = |name: &GeneralName| match name {
+                GeneralName::DnsName(name) => Some(name.as_str().to_ascii_lowercase()),
+                GeneralName::UniformResourceIdentifier(uri) => Some(uri.as_str().to_owned()),
+                _ => None,
+            };
+            Some(found.0.iter().filter_map(name).take(MAX_NAMES).collect())
+        };
+        chain.and_then(<[_]>::first).and_then(names).map(CertificateNames).unwrap_or_default()
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
     }
 }
 

@@ -248,11 +248,18 @@ async fn a_door_that_anybody_could_use_does_not_open() {
     for (text, part) in [
         ("", "not a list"),
         ("- {name: a, sha256: b, workspace: c}", "entry 1: sha256"),
-        (&entry.replace("zones: all", "zones: some"), "entry 1: zones"),
+        (&entry.replace("zones: all", "zones: some"), "zones: invalid value"),
         (&entry.replace("zones: all", "zone: 1"), "zone"),
-        (&entry.replace("name: \"a\"", "name: \"\""), "entry 1: the name"),
+        (&entry.replace("name: a", "name: \"\""), "entry 1: the name"),
         (&format!("{entry}{entry}"), "entry 2 (\"a\")"),
-        (&format!("{entry}{}", entry.replace("name: \"a\"", "name: \"b\"")), "the same sha256"),
+        (&format!("{entry}{}", entry.replace("name: a", "name: b")), "the same sha256"),
+        ("- {name: a, workspace: b}", "entry 1: it needs either sha256"),
+        ("- {name: a, san: b, sha256: c, workspace: d}", "entry 1: it needs either sha256"),
+        ("- {name: a, san: b}", "entry 1: it needs either workspace"),
+        ("- {name: a, san: b, workspace: c, workspaces: [d]}", "entry 1: it needs either workspace"),
+        ("- {name: a, san: b, workspaces: []}", "entry 1: workspaces"),
+        ("- {name: a, san: b, workspaces: all, max_cost: 1}", "entry 1: control, namespaces and max_cost"),
+        ("- {name: a, san: b, workspace: c}\n- {name: d, san: b, workspaces: all}", "the same san"),
         (&"- {name: a, sha256: b, workspace: c}\n".repeat(10_001), "10001 tokens"),
     ] {
         let said = refused(with(write(folder.path(), "tokens.yaml", text))).await;

@@ -5,6 +5,8 @@ use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::Arc;
+use weir_aggregator::auth::{Gate, Presented, Tokens, Unauthorized};
 use weir_envoy::ports;
 
 fn program(arguments: &[&str]) -> Command {
@@ -71,13 +73,17 @@ fn a_missing_or_empty_region_is_an_error_that_says_how_to_set_it() {
 
 #[test]
 fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
-    let cases: [&[&str]; 14] = [
+    let cases: [&[&str]; 18] = [
         &[],
         &["serve", "--region", "r", "--tls-cert-file", "a"],
         &["serve", "--region", "r", "--tls-key-file", "a"],
         &["serve", "--region", "r", "--tls-client-ca-file", "a"],
         &["token"],
         &["token", "--name", "a\"b"],
+        &["token", "--name", "a", "--workspaces", ""],
+        &["token", "--name", "a", "--workspaces", "w", "--control"],
+        &["token", "--name", "a", "--zones", "one"],
+        &["token", "--name", "a", "--san", ""],
         &["serve", "--region", "r", "--max-keys", "0"],
         &["serve", "--region", "r", "--log", "a=b=c"],
         &["serve", "--region", "r", "--admin-hosts", "weir.internal:7070"],
@@ -306,24 +312,63 @@ fn it_opens_as_many_files_as_it_may() {
     assert_eq!(files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["700", "700"]);
 }
 
+/// What `weir-aggregator token` prints with these arguments.
+fn made(arguments: &[&str]) -> String {
+    let output = program(&[&["token"], arguments].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn tokens_of(file: &str) -> Arc<Tokens> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.yaml");
+    std::fs::write(&path, file).unwrap();
+    Tokens::read(path).unwrap().0
+}
+
 #[test]
 fn a_token_is_made_once_and_its_entry_can_be_used_as_it_is() {
-    let make = || {
-        let output = program(&["token", "--name", "the shop", "--workspace", "eu"]).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let make = || made(&["--name", "the shop", "--workspace", "eu"]);
     let (printed, other) = (make(), make());
     let (token, rest) = printed.split_once("\n\n").unwrap();
     assert!(token.starts_with("weir_") && token.len() == 69, "{token}");
-    assert!(!rest.contains(token) && !other.contains(token), "it is told once, and random");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tokens.yaml");
-    std::fs::write(&path, rest).unwrap();
-    let (tokens, _) = weir_aggregator::doors::tokens::Tokens::read(path).unwrap();
-    let caller = tokens.check(Some(format!("bearer {token}").as_bytes())).unwrap();
+    assert!(!rest.contains(token) && !other.contains(token), "it is printed once, and random");
+    let header = format!("bearer {token}");
+    let presented = Presented { header: Some(header.as_bytes()), ..Presented::default() };
+    let caller = tokens_of(rest).check(presented).unwrap();
     assert_eq!((caller.name.as_str(), caller.workspace(None)), ("the shop", Some(b"eu".as_slice())));
-    assert!(!caller.may_use(1), "no zone unless it is named");
+    assert!(
+        !caller.may_use(1) && !caller.may_control(),
+        "neither a zone nor live control unless it is named"
+    );
+    assert!(caller.may_count(b"n", || false) && !caller.may_count(b"n", || true));
+}
+
+#[test]
+fn a_token_is_made_with_what_it_allows() {
+    let arguments =
+        ["--name", "shop", "--zones", "1,7", "--namespaces", "cart,job-*", "--max-cost", "5", "--control"];
+    let printed = made(&arguments);
+    let (token, rest) = printed.split_once("\n\n").unwrap();
+    let header = format!("Bearer {token}");
+    let presented = Presented { header: Some(header.as_bytes()), ..Presented::default() };
+    let caller = tokens_of(rest).check(presented).unwrap();
+    assert!(caller.may_use(7) && !caller.may_use(2) && caller.may_control());
+    assert!(caller.may_count(b"job-1", || true) && !caller.may_count(b"jobs", || false));
+    assert_eq!(caller.max_cost(), 5);
+
+    let printed = made(&["--name", "gateways", "--workspaces", "default,mobile"]);
+    let (token, rest) = printed.split_once("\n\n").unwrap();
+    let (header, tokens) = (format!("Bearer {token}"), tokens_of(rest));
+    let presented = Presented { header: Some(header.as_bytes()), ..Presented::default() };
+    assert_eq!(tokens.check(presented), Err(Unauthorized::OfFilter));
+    let scope = Gate::new(None, tokens).admit_filter(presented).unwrap();
+    assert!(scope.has_workspace("mobile") && !scope.has_workspace("other") && !scope.has_zone(1));
+
+    let printed =
+        made(&["--name", "gateways", "--workspaces", "all", "--san", "spiffe://example.org/gateway"]);
+    assert!(!printed.contains("weir_"), "a certificate stands for it: {printed}");
+    assert!(tokens_of(&printed).name_filters());
 }
 
 #[test]

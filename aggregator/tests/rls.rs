@@ -14,13 +14,13 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code as GrpcCode, Request, Status};
 use tonic_prost::ProstCodec;
+use weir_aggregator::auth::{self, NewToken};
 use weir_aggregator::doors::DoorSettings;
 use weir_aggregator::doors::rls::call::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use weir_aggregator::doors::rls::service::{MAX_CALL, MAX_REQUEST_BYTES};
 use weir_aggregator::doors::rls::wire::{
     Descriptor, Entry, Override, RateLimitRequest, RateLimitResponse, Unit,
 };
-use weir_aggregator::doors::tokens::NewToken;
 use weir_aggregator::serve::{ServeError, Server, Settings};
 
 const LIMITS: &str = "
@@ -284,10 +284,15 @@ async fn a_call_that_says_nothing_is_cut() {
     assert_eq!(service.decisions("refused"), 2.0);
 }
 
+fn token(name: &str, workspace: &str) -> NewToken {
+    NewToken::new(auth::Entry::application(name, workspace)).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_of_the_file_open_their_workspace() {
-    let (ours, theirs) = (NewToken::new("ours", "default"), NewToken::new("theirs", "elsewhere"));
+    let (ours, theirs) = (token("ours", "default"), token("theirs", "elsewhere"));
     let file = format!("{}{}", ours.entry, theirs.entry);
+    let stranger = token("stranger", "default").token;
     for token in [None, Some(TOKEN)] {
         let service = Service::start_with(token, Some(&file)).await;
         let asked = |token: Option<&str>| {
@@ -299,7 +304,6 @@ async fn tokens_of_the_file_open_their_workspace() {
             service.send(request)
         };
         let (unknown, other) = (GrpcCode::Unauthenticated, GrpcCode::PermissionDenied);
-        let stranger = NewToken::new("stranger", "default").token;
         for (shown, expected) in [(None, unknown), (Some(&stranger), unknown), (Some(&theirs.token), other)] {
             assert_eq!(asked(shown.map(String::as_str)).await.unwrap_err().code(), expected, "{token:?}");
         }
@@ -314,7 +318,7 @@ async fn tokens_of_the_file_open_their_workspace() {
 /// A namespace that a filter's rule counts needs a token that names it, and a token bounds what one call uses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_bound_to_namespaces_and_costs() {
-    let [plain, named] = ["plain", "named"].map(|name| NewToken::new(name, "default"));
+    let [plain, named] = ["plain", "named"].map(|name| token(name, "default"));
     let file = format!("{}{}  namespaces: [users]\n  max_cost: 1\n", plain.entry, named.entry);
     let service = Service::start_with(None, Some(&file)).await;
     let asked = |token: &NewToken, hits: u32| {

@@ -151,6 +151,54 @@ async fn with_client_authorities_only_their_clients_are_served() {
     assert!(is_welcomed(&weir, &authority, Some(&known)).await);
 }
 
+/// The status of a call to the HTTP door, and the code of its error.
+async fn asked(weir: &Weir, trusted: &Authority, own: &Pair, body: &str) -> String {
+    let address = weir.server.http_address().unwrap();
+    let mut stream = connect(address, trusted, Some(own), b"http/1.1").await.unwrap();
+    let length = body.len();
+    let head =
+        "POST /v1/limit HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
+    let request = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = timeout(DEADLINE, stream.read_to_end(&mut answer)).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn names_in_certificates_have_workspaces_and_roles() {
+    const GATEWAY: &str = "spiffe://example.org/gateway";
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let tls = Some(files(folder.path(), &authority.sign("localhost"), Some(&authority)));
+    let entries = format!(
+        "- {{name: shop, san: shop.example, workspace: one, namespaces: all}}\n\
+         - {{name: gateways, san: \"{GATEWAY}\", workspaces: [default]}}\n"
+    );
+    let tokens_file = Some(write(folder.path(), "tokens.yaml", &entries));
+    let weir = start_doors(DoorSettings { tls, tokens_file, ..DoorSettings::default() }).await;
+    let (shop, gateway) = (authority.sign("SHOP.example"), authority.sign_uri(GATEWAY));
+    let nobody = authority.sign("nobody.example");
+    let body = |workspace: &str| {
+        format!(r#"{{"workspace": "{workspace}", "identifier": "a", "limit": 5, "duration": "1h"}}"#)
+    };
+    for (own, workspace, expected) in [
+        (&shop, "one", "200 OK"),
+        (&shop, "two", "workspace_not_allowed"),
+        (&nobody, "one", "token_missing"),
+        (&gateway, "default", "credential_of_a_filter"),
+    ] {
+        let answer = asked(&weir, &authority, own, &body(workspace)).await;
+        assert!(answer.contains(expected), "{workspace}: {answer}");
+    }
+    for (own, expected) in [(&shop, false), (&nobody, false), (&gateway, true)] {
+        let channel = grpc(&weir, &authority, Some(own)).await.unwrap();
+        let mut peer = Peer::try_open(channel, None).await.unwrap();
+        let _ = peer.try_send(hello_frame(1, false));
+        let first = peer.next().await.unwrap().unwrap();
+        assert_eq!((first.welcome.is_some(), first.refusal.is_none()), (expected, expected), "{first:?}");
+    }
+}
+
 /// As `is_welcomed`, for clients that hear of their refusal only with the first call.
 async fn is_welcomed_soon(weir: &Weir, trusted: &Authority, own: Option<&Pair>) -> bool {
     let Ok(channel) = grpc(weir, trusted, own).await else { return false };

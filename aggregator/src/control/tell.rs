@@ -2,6 +2,7 @@
 //!
 //! Leaves to others: what that is (`weir_core::control::book`), peers that do not read (`outgoing`).
 
+use crate::auth::Scope;
 use crate::outgoing::Outgoing;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -27,10 +28,15 @@ pub struct Telling {
 }
 
 impl Telling {
-    /// Begins, with what the filter says it knows.
-    pub fn begin(shared: Arc<Shared>, outgoing: Outgoing, known: ControlsKnown) -> Telling {
+    /// Begins, within the `scope` of a filter that already has what is `known`.
+    pub fn begin(
+        shared: Arc<Shared>,
+        outgoing: Outgoing,
+        scope: Arc<Scope>,
+        known: ControlsKnown,
+    ) -> Telling {
         let (known, heard) = watch::channel(known);
-        Telling { known, task: tokio::spawn(run(shared, outgoing, heard)) }
+        Telling { known, task: tokio::spawn(run(shared, outgoing, scope, heard)) }
     }
 
     /// The filter says it again.
@@ -45,16 +51,22 @@ impl Drop for Telling {
     }
 }
 
-async fn run(shared: Arc<Shared>, outgoing: Outgoing, mut known: watch::Receiver<ControlsKnown>) {
+async fn run(
+    shared: Arc<Shared>,
+    outgoing: Outgoing,
+    scope: Arc<Scope>,
+    mut known: watch::Receiver<ControlsKnown>,
+) {
     let mut versions = shared.control.versions();
     let mut teller = Teller::new(*known.borrow_and_update());
     loop {
         versions.mark_unchanged();
         let book = shared.control.book();
-        for (place, controls) in teller.next(&book, shared.now()).into_iter().enumerate() {
+        for (place, mut controls) in teller.next(&book, shared.now()).into_iter().enumerate() {
             if place > 0 && place % FRAMES_AT_A_STRETCH == 0 {
                 sleep(COALESCE).await;
             }
+            scope.confine_controls(&mut controls);
             let frame = RegionFrame { controls: Some(controls), ..RegionFrame::default() };
             if outgoing.send(frame).await.is_err() {
                 return;

@@ -1,9 +1,9 @@
 //! What stands before all doors: certificates and tokens, read at the start and followed from then on.
 //!
-//! Leaves to others: the certificates (`tls`), the tokens ([`super::tokens`]).
+//! Leaves to others: the certificates (`tls`), credentials (`auth`).
 
-use super::tokens::{Tokens, TokensError};
 use super::{DoorSettings, Insecure};
+use crate::auth::{Gate, Tokens, TokensError};
 use crate::follow::Followed;
 use crate::shared::Shared;
 use crate::tls::{Tls, TlsError};
@@ -59,21 +59,21 @@ impl Entrance {
         Ok(Entrance { tls, tokens, certificate_files, token_file })
     }
 
-    /// Refuses listeners that other machines could use without authentication, unless they are `insecure`. `token` is whether
-    /// filters must show one.
+    /// Refuses listeners that other machines could use without authentication, unless they are `insecure`.
     pub fn admit(
         &self,
         (grpc, admin, http): (SocketAddr, SocketAddr, Option<SocketAddr>),
-        token: bool,
+        gate: &Gate,
         insecure: Insecure,
     ) -> Result<(), EntranceError> {
         let certificates = self.tls.as_deref().is_some_and(Tls::is_mutual);
         let guarded = |address: SocketAddr, guarded: bool| guarded || address.ip().is_loopback();
-        if !guarded(grpc, token || certificates || insecure.grpc) {
+        if !guarded(grpc, gate.asks_filters() || certificates || insecure.grpc) {
             return Err(EntranceError::Unguarded {
                 option: "--grpc-listen",
                 address: grpc,
-                remedy: "set --token or WEIR_TOKEN, or --tls-client-ca-file",
+                remedy: "set --token or WEIR_TOKEN, name filters in the tokens file (weir-aggregator token --workspaces), or set \
+                         --tls-client-ca-file",
                 port: 7071,
                 part: "grpc",
             });
@@ -101,8 +101,8 @@ impl Entrance {
         }
     }
 
-    /// Logs what an operator should know of the listeners; `token` is whether filters must show one.
-    pub fn describe(&self, http: Option<SocketAddr>, grpc: SocketAddr, token: bool) {
+    /// Logs what an operator should know of the listeners; `own_token` is whether the aggregator has a token of its own.
+    pub fn describe(&self, http: Option<SocketAddr>, grpc: SocketAddr, own_token: bool) {
         let (tokens, tls) = (self.tokens.are_asked_for(), self.tls.as_deref());
         if let Some(http) = http.filter(|http| tokens && tls.is_none() && !http.ip().is_loopback()) {
             warn!(%http, "applications send tokens in plain text (--tls-cert-file)");
@@ -114,13 +114,13 @@ impl Entrance {
         };
         let from =
             |at: SocketAddr| if at.ip().is_loopback() { "loopback only" } else { "from other machines" };
-        let filters = if token { "by --token" } else { "without tokens" };
-        let proxies = match (token, tokens) {
+        let by = |file| match (own_token, file) {
             (false, false) => "without tokens",
             (true, false) => "by --token",
             (false, true) => "by --tokens-file",
             (true, true) => "by --token or --tokens-file",
         };
+        let (filters, proxies) = (by(self.tokens.name_filters()), by(tokens));
         info!("gRPC at {grpc}: {}, {how}, filters {filters}, the rate-limit service {proxies}", from(grpc));
         let applications = if tokens { "with tokens" } else { "without tokens" };
         match http {

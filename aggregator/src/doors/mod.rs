@@ -9,7 +9,6 @@ pub mod metrics;
 pub mod rls;
 pub mod ruled;
 pub mod settings;
-pub mod tokens;
 
 pub use decider::{Answer, Decider, Failure, MAX_QUESTIONS, Question, QuestionError};
 pub use settings::{DoorSettings, Insecure, TlsFiles};

@@ -2,7 +2,7 @@
 //! entry names them.
 
 use super::decider::Question;
-use super::tokens::Caller;
+use crate::auth::Caller;
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::collections::HashSet;

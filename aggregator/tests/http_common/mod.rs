@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use weir_aggregator::auth::{Entry, NewToken};
 use weir_aggregator::doors::DoorSettings;
-use weir_aggregator::doors::tokens::NewToken;
 use weir_aggregator::serve::Settings;
 
 pub const JSON: (&str, &str) = ("content-type", "application/json");
@@ -107,7 +107,7 @@ pub async fn knows(weir: &Weir, said: &Value) {
 
 /// A new token, and its entry with these zones.
 pub fn token(name: &str, workspace: &str, zones: &str) -> (String, String) {
-    let NewToken { token, entry } = NewToken::new(name, workspace);
+    let NewToken { token, entry } = NewToken::new(Entry::application(name, workspace)).unwrap();
     (token, entry.replace("zones: []", &format!("zones: {zones}")))
 }
 

@@ -1,6 +1,7 @@
 //! Authorities of a test's own, and certificates that they sign.
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 
 /// An authority, and what it signs.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -23,8 +24,18 @@ impl Authority {
     }
 
     pub fn sign(&self, name: &str) -> Pair {
+        self.sign_params(CertificateParams::new(vec![name.to_owned()]).unwrap())
+    }
+
+    /// A certificate for a URI, such as a SPIFFE ID.
+    pub fn sign_uri(&self, uri: &str) -> Pair {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+        self.sign_params(params)
+    }
+
+    fn sign_params(&self, params: CertificateParams) -> Pair {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap().pem();
         Pair { certificate, key: key.serialize_pem() }
     }

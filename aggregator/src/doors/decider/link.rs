@@ -6,6 +6,7 @@
 //! Leaves to others: what is said on it (`engine`).
 
 use super::Door;
+use crate::auth::Scope;
 use crate::outgoing::{self, Frames};
 use crate::stream;
 use std::sync::Arc;
@@ -104,7 +105,8 @@ impl Door {
     fn open(&self) -> Link {
         let (frames, incoming) = mpsc::channel(MAX_FRAMES);
         let (outgoing, region) = outgoing::queue();
-        tokio::spawn(stream::run(self.shared.clone(), ReceiverStream::new(incoming), outgoing, None));
+        let (incoming, scope) = (ReceiverStream::new(incoming), Arc::new(Scope::everything()));
+        tokio::spawn(stream::run(self.shared.clone(), incoming, outgoing, scope, None));
         Link { frames, region }
     }
 

@@ -4,8 +4,8 @@
 
 use super::problem::{FieldProblem, Problem};
 use crate::admin::query::decode;
+use crate::auth::Caller;
 use crate::database::{Database, DatabaseError, MAX_BUCKET_BYTES, MAX_HISTORY_ROWS, Outcome, Transaction};
-use crate::doors::tokens::Caller;
 use crate::throttle::Throttle;
 use hyper::StatusCode;
 use serde::Serialize;
@@ -236,7 +236,7 @@ mod tests {
         let ledger = Ledger::new(Database::open(&options).unwrap());
         let others = [ledger.turn().await.unwrap(), ledger.turn().await.unwrap()];
         let began = Instant::now();
-        let problem = one(Some(&ledger), "1", &Caller::ANYBODY).await.unwrap_err();
+        let problem = one(Some(&ledger), "1", &Caller::anybody(false)).await.unwrap_err();
         assert!(problem.message.contains("too many"), "{}", problem.message);
         assert_eq!((problem.status, began.elapsed()), (StatusCode::SERVICE_UNAVAILABLE, WITHIN));
         drop(others);

@@ -13,7 +13,7 @@
 //! In reading order: this file (a connection's life), `routes` (from a request to its answer), `ask` and `value` (what is
 //! asked), `answer`, `ledger`, `overrides`, `problem`, `body`.
 //!
-//! Leaves to others: connections and their timeouts (`listen`), who may ask (`super::tokens`), deciding
+//! Leaves to others: connections and their timeouts (`listen`), who may ask (`auth`), deciding
 //! (`super::decider`).
 
 mod answer;
@@ -36,7 +36,7 @@ pub use routes::{MAX_LIMIT_BYTES, MAX_LIMITS_BYTES};
 
 use super::Decider;
 use super::ruled::Ruled;
-use super::tokens::Tokens;
+use crate::auth::Tokens;
 use crate::listen::{Connection, Listener, Patience};
 use crate::request_log;
 use crate::serve::draining;
@@ -98,10 +98,11 @@ pub async fn serve(door: HttpDoor, socket: TcpListener, tls: Option<Arc<Tls>>) {
 
 /// Serves a connection for as long as its client wants. When the program drains it ends after the answer that is due.
 async fn serve_connection(door: HttpDoor, connection: Connection) {
-    let (turn, door) = (connection.turn(), &door);
+    let (turn, certificate, door) = (connection.turn(), connection.certificate(), &door);
     let service = service_fn(|mut request: Request<Incoming>| {
         turn.begin();
         request.extensions_mut().insert(turn.clone());
+        request.extensions_mut().insert(certificate.clone());
         let turn = &turn;
         async move {
             let span = request_log::of_headers(request.headers());

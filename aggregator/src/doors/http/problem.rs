@@ -3,7 +3,7 @@
 //!
 //! Leaves to others: finding problems (`ask`, `routes`).
 
-use crate::doors::tokens::Unauthorized;
+use crate::auth::Unauthorized;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
@@ -86,6 +86,9 @@ impl Problem {
     /// Who asks is not known (RFC 6750, section 3).
     pub(super) fn unauthorized(reason: Unauthorized) -> Problem {
         let (code, challenge) = match reason {
+            Unauthorized::OfFilter => {
+                return Problem::new(StatusCode::FORBIDDEN, "credential_of_a_filter", reason.to_string());
+            }
             Unauthorized::Missing => ("token_missing", "Bearer"),
             Unauthorized::Malformed => ("token_malformed", "Bearer error=\"invalid_request\""),
             Unauthorized::Unknown => ("token_unknown", "Bearer error=\"invalid_token\""),

@@ -6,9 +6,9 @@ use super::answer::Checked;
 use super::ask::{Asked, parse_limit, parse_limits};
 use super::problem::{Problem, json};
 use super::{HttpDoor, body, ledger, overrides};
+use crate::auth::{Caller, Presented};
 use crate::doors::metrics::Route;
 use crate::doors::ruled::Forbidden;
-use crate::doors::tokens::Caller;
 use crate::hosts::Hosts;
 use crate::listen::Turn;
 use crate::metrics::{Door, DoorResult};
@@ -128,7 +128,8 @@ async fn answer(
     if *route == Route::OpenApi {
         return Ok(openapi());
     }
-    let caller = door.tokens.check(authorization(&head.headers)).map_err(Problem::unauthorized)?;
+    let presented = Presented { header: authorization(&head.headers), certificate: head.extensions.get() };
+    let caller = door.tokens.check(presented).map_err(Problem::unauthorized)?;
     head.extensions.get::<Arc<Turn>>().into_iter().for_each(|turn| turn.admit());
     match (route, id) {
         (Route::Ledger, Some(id)) => {

@@ -3,21 +3,19 @@
 //!
 //! In reading order: `wire` (the messages), `config` (the reference service's YAML), `matching` (a descriptor → its
 //! limit), `naming` (a limit → the key that it counts on), `call` (a call → the decider's questions → its answer),
-//! `gate` (who may call), `service` (the transport), `files` (the configuration, read again when it changes).
+//! `service` (the transport), `files` (the configuration, read again when it changes).
 //!
 //! Two things are not as in the reference service: windows slide, and the limits of one call are all charged or none is.
 //!
-//! Leaves to others: deciding (`decider`), listening (`serve`).
+//! Leaves to others: deciding (`decider`), who may call (`auth`), listening (`serve`).
 
 pub mod call;
 pub mod config;
 pub mod files;
-pub mod gate;
 pub mod matching;
 pub mod naming;
 pub mod service;
 pub mod wire;
 
 pub use files::{Current, Files, FilesError};
-pub use gate::Gate;
 pub use service::RateLimitService;

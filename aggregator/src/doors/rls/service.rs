@@ -4,11 +4,10 @@
 
 use super::call::{self, Applied, Outcome, Refused};
 use super::files::Current;
-use super::gate::Gate;
 use super::wire::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
+use crate::auth::{Caller, Gate, Presented};
 use crate::doors::decider::Decider;
 use crate::doors::ruled::{Forbidden, Ruled};
-use crate::doors::tokens::Caller;
 use crate::grpc::refuse_other_method;
 use crate::listen::ConnectionInfo;
 use crate::metrics::{Door, DoorResult};
@@ -16,6 +15,7 @@ use crate::request_log;
 use crate::shared::Shared;
 use crate::telemetry::around;
 use crate::throttle::Throttle;
+use hyper::header::{AUTHORIZATION, HeaderValue};
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::{Arc, OnceLock};
@@ -85,9 +85,13 @@ impl RateLimitService {
     {
         let outcome = Arc::default();
         let span = self.shared.telemetry.rpc(SERVICE, METHOD, request.headers());
-        let response = match self.gate.admit(&MetadataMap::from_headers(request.headers().clone())) {
+        let connection = request.extensions().get::<ConnectionInfo>();
+        let presented = Presented {
+            header: request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes),
+            certificate: connection.map(|connection| &connection.certificate),
+        };
+        let response = match self.gate.admit(presented) {
             Ok(caller) => {
-                let connection = request.extensions().get::<ConnectionInfo>();
                 connection.into_iter().for_each(|connection| connection.turn.admit());
                 let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };
                 let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();

@@ -2,7 +2,7 @@
 //!
 //! It is said all the same, as filters may come later.
 
-use crate::doors::tokens::Caller;
+use crate::auth::Caller;
 use crate::shared::Shared;
 use crate::window::tallies::Rule;
 use std::collections::BTreeSet;

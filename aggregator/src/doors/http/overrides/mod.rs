@@ -13,12 +13,12 @@ use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
 
 use super::problem::{FieldProblem, Problem};
 use super::{HttpDoor, body};
+use crate::auth::Caller;
 use crate::control;
 use crate::database::{
     Bound, Change, Changed, DatabaseError, MAX_AUTOMATIC, MAX_OF_WORKSPACE, MAX_REASON_BYTES, Reason,
     StoredControl, Wish, said,
 };
-use crate::doors::tokens::Caller;
 use crate::global::Global;
 use crate::throttle::Throttle;
 use hyper::StatusCode;

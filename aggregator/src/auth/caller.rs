@@ -1,0 +1,186 @@
+//! What the holder of a credential may do: an application in its workspace, a filter in its workspaces.
+
+use super::entry::{Entry, Listed};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::sync::watch;
+use weir_core::key::KeyParts;
+
+/// An application, or another proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The credential's name, for logs; empty where no credentials are set.
+    pub name: String,
+    /// The only workspace that may be queried; any without credentials.
+    workspace: Option<Vec<u8>>,
+    zones: Listed<u32>,
+    control: bool,
+    namespaces: Namespaces,
+    max_cost: u64,
+}
+
+/// What a filter may count, for as long as its credential is in force.
+#[derive(Debug)]
+pub struct Scope {
+    /// The credential's name, for logs; empty where it is the aggregator's own token, or none is set.
+    pub name: String,
+    workspaces: Listed<String>,
+    zones: Listed<u32>,
+    withdrawn: watch::Sender<bool>,
+}
+
+/// In which namespaces windows and logs may be counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Namespaces {
+    /// Those that no filter's rule counts.
+    Unruled,
+    /// By name; one that ends with an asterisk is a prefix.
+    Named(Listed<String>),
+}
+
+/// The holder of a credential.
+#[derive(Clone, Debug)]
+pub(super) enum Holder {
+    Application(Arc<Caller>),
+    Filter(Arc<Scope>),
+}
+
+impl Holder {
+    /// The holder that a checked entry describes.
+    pub(super) fn of(entry: Entry) -> Holder {
+        match (entry.workspace, entry.workspaces) {
+            (_, Some(workspaces)) => {
+                Holder::Filter(Arc::new(Scope::new(entry.name, workspaces, entry.zones)))
+            }
+            (workspace, None) => Holder::Application(Arc::new(Caller {
+                name: entry.name,
+                workspace: Some(workspace.unwrap_or_default().into_bytes()),
+                zones: entry.zones,
+                control: entry.control,
+                namespaces: entry.namespaces.map_or(Namespaces::Unruled, Namespaces::Named),
+                max_cost: entry.max_cost.unwrap_or(u64::MAX),
+            })),
+        }
+    }
+}
+
+impl Holder {
+    /// The same credential is in force as `new`, or nothing is.
+    pub(super) fn pass_on(&self, new: Option<&mut Holder>) {
+        let Holder::Filter(scope) = self else { return };
+        match new {
+            Some(Holder::Filter(new)) if new.is_same(scope) => *new = scope.clone(),
+            _ => scope.withdraw(),
+        }
+    }
+}
+
+impl Caller {
+    /// The caller where no credentials are set; it may use live control if `control` is set.
+    pub const fn anybody(control: bool) -> Caller {
+        Caller {
+            name: String::new(),
+            workspace: None,
+            zones: Listed::All,
+            control,
+            namespaces: Namespaces::Named(Listed::All),
+            max_cost: u64::MAX,
+        }
+    }
+
+    /// The workspace of a request that names `asked`, or nothing; `None` if the caller may not use it.
+    pub fn workspace<'a>(&'a self, asked: Option<&'a [u8]>) -> Option<&'a [u8]> {
+        match (&self.workspace, asked) {
+            (None, asked) => Some(asked.unwrap_or(b"default")),
+            (Some(own), None) => Some(own),
+            (Some(own), Some(asked)) => (own == asked).then_some(asked),
+        }
+    }
+
+    /// Whether this caller may see and change live control of its workspace.
+    pub fn may_control(&self) -> bool {
+        self.control
+    }
+
+    /// Whether it has no credential.
+    pub fn is_anybody(&self) -> bool {
+        self.name.is_empty()
+    }
+
+    /// Whether this caller may count in a namespace; `is_ruled` is whether a filter's rule counts there.
+    pub fn may_count(&self, namespace: &[u8], is_ruled: impl FnOnce() -> bool) -> bool {
+        let names = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => namespace.starts_with(prefix.as_bytes()),
+            None => namespace == pattern.as_bytes(),
+        };
+        match &self.namespaces {
+            Namespaces::Unruled => !is_ruled(),
+            Namespaces::Named(Listed::All) => true,
+            Namespaces::Named(Listed::These(patterns)) => patterns.iter().any(names),
+        }
+    }
+
+    /// The most that one request of this caller may use.
+    pub fn max_cost(&self) -> u64 {
+        self.max_cost
+    }
+
+    /// Whether this caller may use a zone of the ledger.
+    pub fn may_use(&self, zone: u32) -> bool {
+        self.zones.has(&zone)
+    }
+}
+
+impl Scope {
+    fn new(name: String, workspaces: Listed<String>, zones: Listed<u32>) -> Scope {
+        Scope { name, workspaces, zones, withdrawn: watch::Sender::new(false) }
+    }
+
+    /// The scope of a filter that shows the aggregator's own token, or needs none.
+    pub fn everything() -> Scope {
+        Scope::new(String::new(), Listed::All, Listed::All)
+    }
+
+    /// Whether both allow the same by the same name.
+    pub(super) fn is_same(&self, other: &Scope) -> bool {
+        (&self.name, &self.workspaces, &self.zones) == (&other.name, &other.workspaces, &other.zones)
+    }
+
+    /// The credential is no longer in force, or no longer allows this.
+    pub(super) fn withdraw(&self) {
+        self.withdrawn.send_replace(true);
+    }
+
+    /// Completes when the credential is no longer in force.
+    pub async fn withdrawn(&self) {
+        // The sending end lives as long as this.
+        let _ = self.withdrawn.subscribe().wait_for(|withdrawn| *withdrawn).await;
+    }
+
+    /// Whether it is without bounds.
+    pub fn is_everything(&self) -> bool {
+        (&self.workspaces, &self.zones) == (&Listed::All, &Listed::All)
+    }
+
+    /// Whether the filter may count in a workspace.
+    pub fn has_workspace(&self, workspace: &str) -> bool {
+        match &self.workspaces {
+            Listed::All => true,
+            Listed::These(names) => names.contains(workspace),
+        }
+    }
+
+    /// Whether the filter may count a key, by its canonical bytes. What is no key is outside of every bounded scope.
+    pub fn has_key(&self, key: &[u8]) -> bool {
+        let Listed::These(names) = &self.workspaces else { return true };
+        let in_names = |names: &BTreeSet<String>, workspace: &[u8]| {
+            std::str::from_utf8(workspace).is_ok_and(|workspace| names.contains(workspace))
+        };
+        KeyParts::decode(key).is_ok_and(|parts| in_names(names, parts.workspace))
+    }
+
+    /// Whether the filter may use a zone of the ledger.
+    pub fn has_zone(&self, zone: u32) -> bool {
+        self.zones.has(&zone)
+    }
+}

@@ -1,0 +1,115 @@
+//! A filter's frames within its scope: what it sends about other workspaces is made unreadable, so that it is answered as
+//! any malformed part is, and what it is sent about them is left out.
+
+use super::Scope;
+use weir_core::wire::{Ask, Charge, Controls, FilterFrame, Push};
+
+impl Scope {
+    /// Makes unreadable, or removes, all that is outside of the scope; the number of such parts.
+    pub fn confine(&self, frame: &mut FilterFrame) -> usize {
+        if self.is_everything() {
+            return 0;
+        }
+        let counts =
+            frame.report.iter_mut().flat_map(|report| &mut report.counts).map(|count| &mut count.key);
+        let consults = frame.consults.iter_mut().map(|consult| &mut consult.key);
+        let keys = counts.chain(consults).filter(|key| !self.has_key(key)).map(Vec::clear).count();
+        let withdrawn = frame.withdrawals.iter_mut().filter_map(|withdrawal| withdrawal.ask.as_mut());
+        let charges = frame.asks.iter_mut().chain(withdrawn).flat_map(|ask: &mut Ask| &mut ask.charges);
+        let charges =
+            charges.filter(|charge| !self.has_charge(charge)).map(|charge| *charge = Charge::default());
+        let charges = charges.count();
+        let bans = frame.bans.len();
+        frame.bans.retain(|ban| self.has_workspace(&ban.workspace));
+        keys.saturating_add(charges).saturating_add(bans.saturating_sub(frame.bans.len()))
+    }
+
+    /// Leaves out what the others used of keys outside of the scope.
+    pub fn confine_push(&self, push: &mut Push) {
+        push.views.retain(|view| self.has_key(&view.key));
+    }
+
+    /// Leaves out live control of other workspaces.
+    pub fn confine_controls(&self, controls: &mut Controls) {
+        controls.entries.retain(|control| self.has_workspace(&control.workspace));
+    }
+
+    fn has_charge(&self, charge: &Charge) -> bool {
+        charge.log.as_ref().is_none_or(|log| self.has_key(&log.key))
+            && charge.ledger.as_ref().is_none_or(|ledger| self.has_zone(ledger.zone))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Entry, Listed, NewToken, Presented, Tokens};
+    use weir_core::key::{Key, KeyParts};
+    use weir_core::wire::{
+        Ask, Ban, Charge, Consult, Control, Controls, Count, FilterFrame, LedgerLimit, LogLimit, Push,
+        Report, View, Withdrawal,
+    };
+
+    fn key(workspace: &str) -> Vec<u8> {
+        let parts = KeyParts {
+            workspace: workspace.as_bytes(),
+            namespace: b"n",
+            identifier: b"i",
+            duration_ms: 60_000,
+            epoch: 0,
+            resolution: 1,
+        };
+        Key::new(&parts).unwrap().as_bytes().to_vec()
+    }
+
+    fn frame(workspace: &str, zone: u32) -> FilterFrame {
+        let log = Charge { log: Some(LogLimit { key: key(workspace), most: 1 }), ledger: None, cost: 1 };
+        let ledger = Charge { log: None, ledger: Some(LedgerLimit { zone, bucket: b"b".to_vec() }), cost: 1 };
+        let ask = Ask { id: 1, charges: vec![log, ledger], ..Ask::default() };
+        FilterFrame {
+            report: Some(Report {
+                id: 1,
+                counts: vec![Count { key: key(workspace), own: 1, ..Count::default() }],
+            }),
+            consults: vec![Consult { key: key(workspace), cost: 1, ..Consult::default() }],
+            asks: vec![ask.clone()],
+            withdrawals: vec![Withdrawal { ask: Some(ask), rulings: Vec::new() }],
+            bans: vec![Ban { workspace: workspace.to_owned(), ..Ban::default() }],
+            ..FilterFrame::default()
+        }
+    }
+
+    #[test]
+    fn a_frame_holds_nothing_of_other_workspaces_and_zones() {
+        let entry = Entry {
+            name: "a".to_owned(),
+            workspaces: Some(Listed::These(["mine".to_owned()].into())),
+            zones: Listed::These([1].into()),
+            ..Entry::default()
+        };
+        let made = NewToken::new(entry).unwrap();
+        let tokens = Tokens::parse(made.entry.as_bytes()).unwrap();
+        let header = format!("Bearer {}", made.token);
+        let presented = Presented { header: Some(header.as_bytes()), ..Presented::default() };
+        let scope = tokens.scope(presented).unwrap();
+
+        let mut own = frame("mine", 1);
+        assert_eq!((scope.confine(&mut own), own), (0, frame("mine", 1)));
+        let mut foreign = frame("theirs", 2);
+        assert_eq!(scope.confine(&mut foreign), 7);
+        assert!(foreign.report.unwrap().counts[0].key.is_empty() && foreign.consults[0].key.is_empty());
+        let void = vec![Charge::default(); 2];
+        assert_eq!(foreign.asks[0].charges, void);
+        assert_eq!(foreign.withdrawals[0].ask.as_ref().unwrap().charges, void);
+        assert_eq!(foreign.bans, []);
+
+        let view = |workspace| View { key: key(workspace), ..View::default() };
+        let mut push = Push { views: vec![view("theirs"), view("mine")], complete: true };
+        scope.confine_push(&mut push);
+        assert_eq!(push, Push { views: vec![view("mine")], complete: true });
+        let control = |workspace: &str| Control { workspace: workspace.to_owned(), ..Control::default() };
+        let mut controls =
+            Controls { entries: vec![control("mine"), control("theirs")], ..Controls::default() };
+        scope.confine_controls(&mut controls);
+        assert_eq!(controls.entries, [control("mine")]);
+    }
+}

@@ -1,0 +1,364 @@
+//! Authentication: bearer tokens (RFC 6750) and client certificates of applications, other proxies and filters.
+//!
+//! The file holds digests alone; a token has 256 random bits, so its SHA-256 can neither be reversed nor guessed. A
+//! token that is presented is compared with every entry in constant time. The names in a certificate are public, and are
+//! looked up.
+//!
+//! ```yaml
+//! - name: shop
+//!   sha256: 2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90
+//!   workspace: default
+//!   zones: [1, 2]      # of the ledger; or all; none if not given
+//!   control: true      # may read and change live control; false if not given
+//!   namespaces: [cart, "job-*"]   # where it may count; or all; if not given, all that no filter's rule counts
+//!   max_cost: 100      # most that one request may use; no bound if not given
+//! - name: gateways
+//!   san: spiffe://example.org/gateway   # a name in the client's certificate, in place of a token
+//!   workspaces: [default, mobile]       # makes it a filter's; or all
+//! ```
+//!
+//! In reading order: `entry`, `caller`, this file (the credentials in force), `gate` (the gRPC listener), `confine` (a filter's frames).
+//!
+//! Leaves to others: looking at the file (`follow`), verifying certificates (`tls`), what a refusal looks like (`http`, `rls`).
+
+mod caller;
+mod confine;
+mod entry;
+mod gate;
+
+pub use caller::{Caller, Scope};
+pub use entry::{Entry, Listed, MAX_NAME_BYTES, MAX_NAMESPACES, MAX_SAN_BYTES, MAX_ZONES};
+pub use gate::Gate;
+
+use crate::doors::metrics::Files;
+use crate::follow::{self, Contents, Followed, ReadError};
+use crate::shared::Shared;
+use crate::tls::CertificateNames;
+use caller::Holder;
+use parking_lot::RwLock;
+use sha2::{Digest, Sha256};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+use tracing::{error, info};
+
+/// Most tokens in the file.
+pub const MAX_TOKENS: usize = 10_000;
+/// Longest `authorization` that is looked at, in bytes.
+pub const MAX_HEADER_BYTES: usize = 512;
+const NOT_A_DIGEST: &str =
+    "sha256 is not the 64 hexadecimal digits of a digest; make one with weir-aggregator token";
+/// What a token begins with, so that one that was published by mistake is recognised.
+pub const PREFIX: &str = "weir_";
+
+/// The credentials in force; without a file every caller is admitted.
+pub struct Tokens {
+    table: Option<RwLock<Arc<Table>>>,
+    /// The caller where there is no file.
+    anybody: Arc<Caller>,
+    /// The file has named a filter since the start. Removing the last one does not admit all filters.
+    names_filters: AtomicBool,
+}
+
+/// What a client presents.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Presented<'a> {
+    /// The value of its `authorization` header.
+    pub header: Option<&'a [u8]>,
+    /// The names in its verified certificate; looked at where there is no header.
+    pub certificate: Option<&'a CertificateNames>,
+}
+
+/// Why a caller is not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unauthorized {
+    /// Nothing was presented, or a certificate without a name that an entry asks for.
+    #[error("no token was sent; send authorization: Bearer {PREFIX}…")]
+    Missing,
+    /// Something else was presented.
+    #[error(
+        "the authorization header is not \"Bearer\", one space and a token, within {MAX_HEADER_BYTES} bytes"
+    )]
+    Malformed,
+    /// Of no entry.
+    #[error("the token is not known; it may have been withdrawn")]
+    Unknown,
+    /// A filter's where an application's is needed.
+    #[error(
+        "the credential is for a filter; an application's entry in the tokens file has a workspace, not workspaces"
+    )]
+    OfFilter,
+}
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokensError {
+    /// It is not there, or not to be read.
+    #[error("{0}; see --tokens-file or WEIR_TOKENS_FILE")]
+    Read(#[from] ReadError),
+    /// It is there.
+    #[error("{}: {reason}; see --tokens-file or WEIR_TOKENS_FILE", path.display())]
+    Wrong {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: Wrong,
+    },
+}
+
+/// What is wrong with a list of tokens.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Wrong {
+    /// Not the YAML that it should be.
+    #[error(
+        "it is not a list of {{name, sha256 or san, workspace or workspaces, zones, control, namespaces, max_cost}}: {0}"
+    )]
+    Yaml(String),
+    /// Too many.
+    #[error("it holds {0} tokens, more than {MAX_TOKENS}")]
+    TooMany(usize),
+    /// An entry's field.
+    #[error("entry {0}: {1}")]
+    Entry(usize, &'static str),
+    /// Two entries are one.
+    #[error("entry {0} ({1:?}): an entry before it has the same {2}")]
+    Twice(usize, String, &'static str),
+}
+
+/// A new token. It is shown once and kept nowhere.
+pub struct NewToken {
+    /// What is presented.
+    pub token: String,
+    /// The file's entry.
+    pub entry: String,
+}
+
+/// Digests beside their holders, and the holders of names in certificates.
+#[derive(Debug, Default)]
+struct Table {
+    digests: Vec<Words>,
+    holders: Vec<Holder>,
+    names: HashMap<String, Holder>,
+}
+
+/// A digest; words are compared faster than bytes.
+type Words = [u64; 4];
+
+impl Tokens {
+    /// Any caller is admitted to anything, and to live control if `control` is set.
+    pub fn open_to_all(control: bool) -> Arc<Tokens> {
+        Arc::new(Tokens::over(None, control))
+    }
+
+    /// Reads the file for the first time.
+    pub fn read(path: PathBuf) -> Result<(Arc<Tokens>, Followed), TokensError> {
+        let followed = Followed::open(vec![path.clone()])?;
+        let text = text_of(followed.contents());
+        let tokens = Tokens::parse(text).map_err(|reason| TokensError::Wrong { path, reason })?;
+        Ok((Arc::new(tokens), followed))
+    }
+
+    /// The credentials of a file's text.
+    pub fn parse(text: &[u8]) -> Result<Tokens, Wrong> {
+        Table::parse(text).map(|table| Tokens::over(Some(table), false))
+    }
+
+    fn over(table: Option<Table>, control: bool) -> Tokens {
+        Tokens {
+            names_filters: AtomicBool::new(table.as_ref().is_some_and(Table::names_filters)),
+            table: table.map(|table| RwLock::new(Arc::new(table))),
+            anybody: Arc::new(Caller::anybody(control)),
+        }
+    }
+
+    /// Whether applications need a credential.
+    pub fn are_asked_for(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// Whether the file names a filter, or did so since the start.
+    pub fn name_filters(&self) -> bool {
+        self.names_filters.load(Relaxed)
+    }
+
+    /// The application, or other proxy, that presents this.
+    pub fn check(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Unauthorized> {
+        match self.holder(presented)? {
+            None => Ok(self.anybody.clone()),
+            Some(Holder::Application(caller)) => Ok(caller),
+            Some(Holder::Filter(_)) => Err(Unauthorized::OfFilter),
+        }
+    }
+
+    /// The scope of the filter that presents this; nothing if no entry is a filter's.
+    fn scope(&self, presented: Presented<'_>) -> Option<Arc<Scope>> {
+        match self.holder(presented) {
+            Ok(Some(Holder::Filter(scope))) => Some(scope),
+            _ => None,
+        }
+    }
+
+    /// Nothing if there is no file.
+    fn holder(&self, presented: Presented<'_>) -> Result<Option<Holder>, Unauthorized> {
+        let Some(table) = &self.table else { return Ok(None) };
+        let table = table.read().clone();
+        let Some(header) = presented.header else {
+            let names = presented.certificate.into_iter().flat_map(CertificateNames::iter);
+            return names
+                .flat_map(|name| table.names.get(name))
+                .next()
+                .cloned()
+                .map(Some)
+                .ok_or(Unauthorized::Missing);
+        };
+        let digest = words(&Sha256::digest(token_of(header).ok_or(Unauthorized::Malformed)?).into());
+        table.find(&digest).map(Some).ok_or(Unauthorized::Unknown)
+    }
+
+    /// Puts another table in force. Streams of filters whose entries changed end, as each begins with what its entry allows.
+    fn replace(&self, mut new: Table) {
+        self.names_filters.fetch_or(new.names_filters(), Relaxed);
+        let Some(table) = &self.table else { return };
+        let mut table = table.write();
+        new.keep_scopes(&table);
+        *table = Arc::new(new);
+    }
+
+    /// Follows the file for as long as the program runs.
+    pub async fn follow(self: Arc<Self>, followed: Followed, shared: Arc<Shared>) {
+        let take = |contents: &Contents| {
+            let new = Table::parse(text_of(contents)).map_err(|wrong| wrong.to_string())?;
+            self.replace(new);
+            Ok(())
+        };
+        follow::follow(followed, take, |state| {
+            shared.metrics.doors.files_read(Files::Tokens, state.is_ok());
+            match state {
+                Ok(()) => info!("the tokens were read again"),
+                Err(reason) => {
+                    error!(
+                        reason,
+                        "the tokens file changed and cannot be used; the tokens from before stay in force"
+                    );
+                }
+            }
+        })
+        .await;
+    }
+}
+
+impl NewToken {
+    /// A random token with what `entry` allows.
+    pub fn new(entry: Entry) -> Result<NewToken, &'static str> {
+        let secret: [u8; 32] = rand::random();
+        let token = format!("{PREFIX}{}", hex(&secret));
+        let entry = Entry { sha256: Some(hex(&Sha256::digest(token.as_bytes()))), ..entry };
+        Ok(NewToken { token, entry: entry.to_yaml()? })
+    }
+}
+
+impl Table {
+    fn parse(text: &[u8]) -> Result<Table, Wrong> {
+        let entries: Option<Vec<Entry>> =
+            serde_yaml_ng::from_slice(text).map_err(|error| Wrong::Yaml(error.to_string()))?;
+        // As if it was cut off while it was written; whoever means to have no tokens says so.
+        let entries = entries.ok_or_else(|| Wrong::Yaml("it is empty; [] would be no tokens".to_owned()))?;
+        if entries.len() > MAX_TOKENS {
+            return Err(Wrong::TooMany(entries.len()));
+        }
+        let mut table = Table::default();
+        let (mut names, mut digests) = (HashSet::new(), HashSet::new());
+        for (number, entry) in (1..).zip(entries) {
+            entry.check().map_err(|what| Wrong::Entry(number, what))?;
+            if !names.insert(entry.name.clone()) {
+                return Err(Wrong::Twice(number, entry.name, "name"));
+            }
+            let name = entry.name.clone();
+            match (&entry.sha256, entry.san.clone()) {
+                (Some(digest), _) => {
+                    let digest = digest_of(digest).ok_or(Wrong::Entry(number, NOT_A_DIGEST))?;
+                    if !digests.insert(digest) {
+                        return Err(Wrong::Twice(number, name, "sha256"));
+                    }
+                    table.digests.push(digest);
+                    table.holders.push(Holder::of(entry));
+                }
+                (None, san) => {
+                    if table.names.insert(san.unwrap_or_default(), Holder::of(entry)).is_some() {
+                        return Err(Wrong::Twice(number, name, "san"));
+                    }
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    fn names_filters(&self) -> bool {
+        self.holders.iter().chain(self.names.values()).any(|holder| matches!(holder, Holder::Filter(_)))
+    }
+
+    /// Keeps the scopes of `old` that are unchanged, and withdraws the others.
+    fn keep_scopes(&mut self, old: &Table) {
+        let mut digests: HashMap<_, _> = self.digests.iter().zip(&mut self.holders).collect();
+        for (digest, holder) in old.digests.iter().zip(&old.holders) {
+            holder.pass_on(digests.get_mut(digest).map(|new| &mut **new));
+        }
+        for (name, holder) in &old.names {
+            holder.pass_on(self.names.get_mut(name));
+        }
+    }
+
+    /// Looks at every entry, however early one fits.
+    fn find(&self, digest: &Words) -> Option<Holder> {
+        let mut found = u64::MAX;
+        for (index, known) in (0_u64..).zip(&self.digests) {
+            found.conditional_assign(&index, same(known, digest));
+        }
+        self.holders.get(usize::try_from(found).ok()?).cloned()
+    }
+}
+
+/// Of the only file.
+fn text_of(contents: &Contents) -> &[u8] {
+    contents.first().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The token of a header's value.
+fn token_of(header: &[u8]) -> Option<&[u8]> {
+    let sound = |token: &&[u8]| !token.is_empty() && token.iter().all(u8::is_ascii_graphic);
+    bearer(header).filter(|_| header.len() <= MAX_HEADER_BYTES).filter(sound)
+}
+
+/// What stands behind the scheme, by RFC 6750, section 2.1; the scheme's case does not matter (RFC 9110, section 11.1).
+fn bearer(header: &[u8]) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"bearer ";
+    let (scheme, token) = header.split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME).then_some(token)
+}
+
+fn same(one: &Words, other: &Words) -> Choice {
+    one.iter().zip(other).fold(Choice::from(1), |same, (one, other)| same & one.ct_eq(other))
+}
+
+fn words(digest: &[u8; 32]) -> Words {
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(digest.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
+}
+
+fn digest_of(text: &str) -> Option<Words> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes: Option<Vec<u8>> =
+        pairs.iter().map(|[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect();
+    let digest: [u8; 32] = bytes?.try_into().ok()?;
+    rest.is_empty().then(|| words(&digest))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
