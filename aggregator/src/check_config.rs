@@ -13,7 +13,7 @@ use std::time::Duration;
 use weir_core::exact::Strategy;
 use weir_core::rules::rule::Rule;
 use weir_core::rules::{
-    Ban, Config, Cost, PluginConfig, ResponseCost, Written, static_clusters, tell_written,
+    Ban, Config, Cost, PluginConfig, ResponseCost, STAND_IN, Written, static_clusters, tell_written,
 };
 
 /// The module that does not hear of responses, and the one that does.
@@ -64,7 +64,7 @@ pub fn check_text(text: &[u8]) -> Verdict {
 }
 
 fn judge_plugin(text: &[u8]) -> Verdict {
-    match Config::parse(text) {
+    match Config::parse_with(text, &|_| Some(STAND_IN.to_owned())) {
         Ok(config) => Verdict::Sound(summary(&config)),
         Err(errors) => Verdict::Wrong(errors.to_string()),
     }
@@ -89,7 +89,10 @@ fn judge_envoy(plugins: &[PluginConfig], clusters: Option<&[&str]>) -> Verdict {
 
 /// Judges a filter's configuration by itself, and by the rest of the Envoy configuration that it is in.
 fn judge_among(plugin: &PluginConfig, clusters: Option<&[&str]>) -> Result<String, String> {
-    let config = Config::parse(plugin.json.as_bytes()).map_err(|errors| errors.to_string())?;
+    let is_shown = |name: &str| plugin.variables.iter().any(|shown| shown == name);
+    let variables = |name: &str| is_shown(name).then(|| STAND_IN.to_owned());
+    let config =
+        Config::parse_with(plugin.json.as_bytes(), &variables).map_err(|errors| errors.to_string())?;
     let cluster = clusters.and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
     let errors: Vec<String> = [cluster, wrong_module(&config, plugin)].into_iter().flatten().collect();
     if errors.is_empty() { Ok(summary(&config)) } else { Err(errors.join("\n")) }
@@ -380,6 +383,29 @@ mod tests {
             (with(&many.join(", "), ""), false, "\"c9\", …"),
             (with("{name: web}", "dynamic_resources: {cds_config: {}}\n"), true, "sound"),
             (with("", ""), true, "sound"),
+        ] {
+            check_said(&text, sound, part);
+        }
+    }
+
+    #[test]
+    fn environment_variables_are_held_against_those_that_are_shown() {
+        let from_variable = PLUGIN.replace("\"rules\"", "\"hash_key_env\": \"KEY\", \"rules\"");
+        let shown = |variables: &str| {
+            let vm =
+                format!("vm_config: {{environment_variables: {variables}}}\n                configuration:");
+            envoy(&from_variable).replace("configuration:", &vm)
+        };
+        for (text, sound, part) in [
+            (from_variable.clone(), true, "sound"),
+            (
+                envoy(&from_variable),
+                false,
+                "hash_key_env: the filter is shown no environment variable \"KEY\"",
+            ),
+            (shown("{host_env_keys: [OTHER]}"), false, "hash_key_env"),
+            (shown("{host_env_keys: [OTHER, KEY]}"), true, "sound"),
+            (shown("{key_values: {KEY: value}}"), true, "sound"),
         ] {
             check_said(&text, sound, part);
         }

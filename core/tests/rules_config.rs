@@ -124,6 +124,53 @@ fn the_token_is_never_printed() {
 }
 
 #[test]
+fn secrets_may_stand_in_environment_variables() {
+    let text = |aggregator: &str, key: &str| {
+        format!(r#"{{"aggregator": {{"cluster": "c", {aggregator}}}, {key}, "rules": [{RULE}]}}"#)
+    };
+    let from_variables = text(r#""token_env": "T""#, r#""hash_key_env": "K""#);
+    let variables = |name: &str| match name {
+        "T" => Some("a-token".to_owned()),
+        "K" => Some("0123456789abcdef".to_owned()),
+        "SPACED" => Some("not so secret".to_owned()),
+        _ => None,
+    };
+    let config = Config::parse_with(from_variables.as_bytes(), &variables).unwrap();
+    assert_eq!(config.aggregator.token.unwrap().reveal(), "a-token");
+    let given = text(r#""token": "a-token""#, r#""hash_key": "0123456789abcdef""#);
+    let given = Config::parse(given.as_bytes()).unwrap();
+    let digests = [config.hash_key, given.hash_key].map(|key| {
+        let mut digest = Vec::new();
+        key.unwrap().write(b"a secret", &mut digest);
+        digest
+    });
+    assert_eq!(digests[0], digests[1]);
+    let key = r#""hash_key": "0123456789abcdef""#;
+    for (text, expected) in [
+        (
+            text(r#""token_env": "NONE""#, key),
+            "aggregator.token_env: the filter is shown no environment variable \"NONE\"; expected one that vm_config.environment_variables names",
+        ),
+        (
+            text(r#""token_env": "SPACED""#, key),
+            "aggregator.token_env: what the environment variable \"SPACED\" holds cannot be used; expected a string of 1 to 1024",
+        ),
+        (
+            text(r#""token": "a", "token_env": "T""#, key),
+            "aggregator: both token and token_env are given; expected exactly one",
+        ),
+        (
+            text(r#""token": "a""#, r#""hash_key_env": "T""#),
+            "hash_key_env: what the environment variable \"T\" holds cannot be used; expected 16 to 1024",
+        ),
+        (text(r#""token_env": """#, key), "aggregator.token_env: "),
+    ] {
+        let errors = Config::parse_with(text.as_bytes(), &variables).unwrap_err().to_string();
+        assert!(errors.starts_with(expected) && !errors.contains("not so secret"), "{errors}");
+    }
+}
+
+#[test]
 fn the_version_is_that_of_the_text() {
     let version = |text: &str| Config::parse(text.as_bytes()).unwrap().version();
     let text = with_rules(&format!("[{RULE}]"));

@@ -246,6 +246,7 @@ fn wasm_filter(weir: &Weir) -> Value {
                 "runtime": "envoy.wasm.runtime.v8",
                 "code": { "local": { "filename": weir.wasm } },
                 "allow_precompiled": false,
+                "environment_variables": { "host_env_keys": variables(&weir.config) },
             },
             "configuration": {
                 "@type": "type.googleapis.com/google.protobuf.StringValue",
@@ -423,4 +424,10 @@ mod tests {
         let [filter, _router] = &http_filters(&Filter::Weir(weir))[..] else { panic!("two filters") };
         assert_eq!(filter["typed_config"]["config"]["configuration"]["value"], r#"{"workspace":"w"}"#);
     }
+}
+
+/// The environment variables that a configuration of the filter names.
+fn variables(config: &Value) -> Vec<&Value> {
+    let named = [&config["aggregator"]["token_env"], &config["hash_key_env"]];
+    named.into_iter().filter(|name| name.is_string()).collect()
 }

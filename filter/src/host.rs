@@ -96,6 +96,8 @@ mod raw {
     unsafe extern "C" {
         pub fn clock_time_get(clock: u32, precision: u64, time: *mut u64) -> u16;
         pub fn random_get(data: *mut u8, length: usize) -> u16;
+        pub fn environ_sizes_get(count: *mut usize, bytes: *mut usize) -> u16;
+        pub fn environ_get(entries: *mut *const u8, bytes: *mut u8) -> u16;
     }
 }
 
@@ -139,6 +141,21 @@ pub fn random<const N: usize>() -> [u8; N] {
     // SAFETY: the host writes N bytes to an array of N.
     unsafe { raw::random_get(bytes.as_mut_ptr(), N) };
     bytes
+}
+
+/// The environment variables that Envoy shows to this VM, as `NAME=value` with a zero byte at the end of each.
+pub fn environment() -> Vec<u8> {
+    let (mut count, mut length) = (0, 0);
+    // SAFETY: the host writes two numbers.
+    if unsafe { raw::environ_sizes_get(&raw mut count, &raw mut length) } != 0 {
+        return Vec::new();
+    }
+    let (mut entries, mut bytes) = (vec![std::ptr::null(); count], vec![0; length]);
+    // SAFETY: the host writes `count` addresses and `length` bytes, as it has just said, to vectors of those lengths.
+    match unsafe { raw::environ_get(entries.as_mut_ptr(), bytes.as_mut_ptr()) } {
+        0 => bytes,
+        _ => Vec::new(),
+    }
 }
 
 /// Calls `on_tick` of the root at hand every `ms`.

@@ -8,7 +8,7 @@ use super::errors::{ConfigErrors, Errors, Path};
 use super::fields::Node;
 use super::json::{Json, quoted};
 use super::rule::Rule;
-use super::secret::SecretKey;
+use super::secret::{SecretKey, SecretKind, read_secret};
 use crate::exact::Strategy;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -28,7 +28,6 @@ const BUCKETS_MAX: u64 = 1_048_576;
 const KEYS_PER_BUCKET_DEFAULT: u64 = 8;
 const KEYS_PER_BUCKET_MAX: u64 = 32;
 const CLUSTER_BYTES_MAX: usize = 255;
-const TOKEN_BYTES_MAX: usize = 1_024;
 
 /// The filter's configuration, free of errors.
 #[derive(Clone, Debug)]
@@ -43,7 +42,8 @@ pub struct Config {
     pub responses: Responses,
     /// `addresses` (default: none): clients that are let pass or denied by their address.
     pub addresses: Addresses,
-    /// `hash_key` (required by rules with `hash`): the key of the digests that stand for secret identifiers.
+    /// `hash_key`, or the variable that `hash_key_env` names (required by rules with `hash`): the key of the digests that stand
+    /// for secret identifiers.
     pub hash_key: Option<SecretKey>,
     /// `test_faults` (default false): lets requests break the filter on purpose, for tests. Not for production.
     pub test_faults: bool,
@@ -57,7 +57,8 @@ pub struct Config {
 pub struct Aggregator {
     /// `cluster` (required): the name of an Envoy cluster, 1 to 255 printable ASCII characters.
     pub cluster: String,
-    /// `token` (default: none): what the aggregator was told to ask for, 1 to 1024 printable ASCII characters.
+    /// `token`, or the variable that `token_env` names (default: none): the aggregator's token, or one of its tokens file with
+    /// `workspaces`; 1 to 1024 printable ASCII characters.
     pub token: Option<Token>,
     /// `authority` (default: the cluster's name): the `:authority` of the stream.
     pub authority: Option<String>,
@@ -89,11 +90,22 @@ pub struct Responses {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
+/// The value of an environment variable, by its name; nothing if it is not set, or not visible.
+pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Stands for the value of each variable where a configuration is checked elsewhere than in its Envoy.
+pub const STAND_IN: &str = "stands-for-a-secret";
+
 impl Config {
-    /// Reads a configuration, or tells everything that is wrong with it.
+    /// Reads a configuration that names no environment variables; all that is wrong with it otherwise.
     pub fn parse(text: &[u8]) -> Result<Config, ConfigErrors> {
+        Config::parse_with(text, &|_| None)
+    }
+
+    /// Reads a configuration, and the environment variables that it names; all that is wrong with it otherwise.
+    pub fn parse_with(text: &[u8], variables: Variables<'_>) -> Result<Config, ConfigErrors> {
         let mut errors = Errors::default();
-        let config = read_text(text, &mut errors);
+        let config = read_text(text, variables, &mut errors);
         errors.finish(config)
     }
 
@@ -131,13 +143,13 @@ impl fmt::Debug for Token {
     }
 }
 
-fn read_text(text: &[u8], errors: &mut Errors) -> Option<Config> {
+fn read_text(text: &[u8], variables: Variables<'_>, errors: &mut Errors) -> Option<Config> {
     if text.len() > CONFIG_BYTES_MAX {
         let problem = format!("it has {} bytes", text.len());
         return errors.reject(&Path::Root, problem, format!("at most {CONFIG_BYTES_MAX} bytes"));
     }
     let json = Json::parse(text, errors)?;
-    read_config(Node::root(&json), version_of(text), errors)
+    read_config(Node::root(&json), version_of(text), variables, errors)
 }
 
 fn version_of(text: &[u8]) -> u64 {
@@ -145,22 +157,38 @@ fn version_of(text: &[u8]) -> u64 {
     digest.iter().take(8).fold(0, |version, byte| version << 8 | u64::from(*byte))
 }
 
-fn read_config(node: Node<'_>, version: u64, errors: &mut Errors) -> Option<Config> {
-    let known =
-        ["workspace", "aggregator", "table", "responses", "addresses", "hash_key", "test_faults", "rules"];
+fn read_config(
+    node: Node<'_>,
+    version: u64,
+    variables: Variables<'_>,
+    errors: &mut Errors,
+) -> Option<Config> {
+    let known = [
+        "workspace",
+        "aggregator",
+        "table",
+        "responses",
+        "addresses",
+        "hash_key",
+        "hash_key_env",
+        "test_faults",
+        "rules",
+    ];
     let fields = node.object(&known, errors)?;
     let workspace = fields.or("workspace", "default".to_string(), errors, |n, e| n.name(e));
-    let aggregator = fields.required("aggregator", "an object with cluster", errors, Aggregator::read);
+    let aggregator = fields.required("aggregator", "an object with cluster", errors, |node, errors| {
+        Aggregator::read(node, variables, errors)
+    });
     let table = fields.or("table", Table::default(), errors, Table::read);
     let responses = fields.or("responses", Responses::default(), errors, Responses::read);
     let addresses = fields.or("addresses", Addresses::default(), errors, Addresses::read);
-    let hash_key = fields.optional("hash_key", errors, SecretKey::read);
+    let hash_key = read_secret(&fields, ("hash_key", "hash_key_env"), &SecretKey::KIND, variables, errors);
     let test_faults = fields.or("test_faults", false, errors, |n, e| n.boolean(e));
     let rules = fields.required("rules", "a list of 1 to 64 rules", errors, read_rules);
     let hashed = rules.as_ref().and_then(|rules| rules.iter().position(|rule| rule.hash));
-    if let (Some(at), None) = (hashed, fields.get("hash_key")) {
+    if let (Some(at), Some(None)) = (hashed, &hash_key) {
         let problem = format!("it is missing, and rules[{at}].hash needs it");
-        let expected = "16 to 1024 printable ASCII characters without spaces";
+        let expected = format!("{}, or hash_key_env", SecretKey::KIND.expected);
         return errors.reject(&Path::Field(&Path::Root, "hash_key"), problem, expected);
     }
     Some(Config {
@@ -199,12 +227,12 @@ fn reject_repeated_names(node: Node<'_>, errors: &mut Errors) {
 }
 
 impl Aggregator {
-    fn read(node: Node<'_>, errors: &mut Errors) -> Option<Aggregator> {
-        let fields = node.object(&["cluster", "token", "authority", "trace"], errors)?;
+    fn read(node: Node<'_>, variables: Variables<'_>, errors: &mut Errors) -> Option<Aggregator> {
+        let fields = node.object(&["cluster", "token", "token_env", "authority", "trace"], errors)?;
         let cluster = fields.required("cluster", "the name of an Envoy cluster", errors, |n, e| {
             n.visible(CLUSTER_BYTES_MAX, e).map(String::from)
         });
-        let token = fields.optional("token", errors, Token::read);
+        let token = read_secret(&fields, ("token", "token_env"), &Token::KIND, variables, errors);
         let authority =
             fields.optional("authority", errors, |n, e| n.visible(CLUSTER_BYTES_MAX, e).map(String::from));
         let trace = fields.or("trace", false, errors, |n, e| n.boolean(e));
@@ -213,22 +241,12 @@ impl Aggregator {
 }
 
 impl Token {
-    /// Errors end in logs, so they do not quote the token.
-    fn read(node: Node<'_>, errors: &mut Errors) -> Option<Token> {
-        match node.json {
-            Json::Text(text)
-                if (1..=TOKEN_BYTES_MAX).contains(&text.len())
-                    && text.bytes().all(|byte| byte.is_ascii_graphic()) =>
-            {
-                Some(Token(text.clone()))
-            }
-            _ => errors.reject(
-                &node.path,
-                "it is not a token",
-                format!("a string of 1 to {TOKEN_BYTES_MAX} printable ASCII characters without spaces"),
-            ),
-        }
-    }
+    const KIND: SecretKind<Token> = SecretKind {
+        problem: "it is not a token",
+        expected: "a string of 1 to 1024 printable ASCII characters without spaces",
+        bytes: 1..=1_024,
+        make: |text| Token(text.into()),
+    };
 }
 
 impl Table {

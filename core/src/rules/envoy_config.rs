@@ -56,6 +56,8 @@ pub struct PluginConfig {
     pub json: String,
     /// The file or address of the module, where the plugin names one.
     pub module: Option<String>,
+    /// The environment variables that Envoy shows to the plugin.
+    pub variables: Vec<String>,
 }
 
 /// Names of the clusters that an Envoy configuration brings with it; `None` where it lists none, or may hear of more.
@@ -170,7 +172,24 @@ fn weir_config(path: impl Fn() -> String, (way, plugin): (&str, &Value)) -> Opti
         },
     };
     let ours = is_named_ours(plugin) || has_rules(&json);
-    ours.then(|| PluginConfig { path: join(&join(&path(), way), part), json, module: module_of(plugin) })
+    ours.then(|| PluginConfig {
+        path: join(&join(&path(), way), part),
+        json,
+        module: module_of(plugin),
+        variables: variables_of(plugin),
+    })
+}
+
+/// Those of Envoy's own environment, and those that the configuration sets.
+fn variables_of(plugin: &Value) -> Vec<String> {
+    let vm = either(plugin, "vm_config", "vmConfig");
+    let Some(shown) = vm.and_then(|vm| either(vm, "environment_variables", "environmentVariables")) else {
+        return Vec::new();
+    };
+    let host = either(shown, "host_env_keys", "hostEnvKeys").and_then(Value::as_array);
+    let set = either(shown, "key_values", "keyValues").and_then(Value::as_object);
+    let host = host.into_iter().flatten().filter_map(|name| name.as_str().map(String::from));
+    host.chain(set.into_iter().flat_map(|set| set.keys().cloned())).collect()
 }
 
 fn module_of(plugin: &Value) -> Option<String> {
@@ -230,7 +249,12 @@ mod tests {
         }
         let filter = json!([{"name": "weir", "typed_config": wasm(json!({"name": "weir"}))}]);
         let path = "[0].typed_config.config.configuration".to_string();
-        let found = Written::Envoy(Vec::from([PluginConfig { path, json: String::new(), module: None }]));
+        let found = Written::Envoy(Vec::from([PluginConfig {
+            path,
+            json: String::new(),
+            module: None,
+            variables: Vec::new(),
+        }]));
         assert_eq!(told("", Ok(filter)), Ok(found), "a list of filters is a part of one");
     }
 
@@ -326,7 +350,7 @@ mod tests {
         items.push(wasm(json!({"name": "weir"})));
         let found = find_plugin_configs(&json!({name: items}));
         let path = format!("{}…[50000].config.configuration", "n".repeat(64));
-        assert_eq!(found, [PluginConfig { path, json: String::new(), module: None }]);
+        assert_eq!(found, [PluginConfig { path, json: String::new(), module: None, variables: Vec::new() }]);
     }
 
     #[test]

@@ -56,7 +56,7 @@ mod testing;
 
 pub use addresses::Addresses;
 pub use ban::Ban;
-pub use config::{Aggregator, Config, Responses, Table, Token};
+pub use config::{Aggregator, Config, Responses, STAND_IN, Table, Token, Variables};
 pub use cost::Cost;
 pub use envoy_config::{PluginConfig, Written, find_plugin_configs, static_clusters, tell_written};
 pub use errors::{ConfigError, ConfigErrors};

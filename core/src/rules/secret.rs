@@ -2,19 +2,67 @@
 //!
 //! Without a key, whoever reads counts could try likely secrets against a plain digest.
 
+use super::config::Variables;
 use super::errors::Errors;
-use super::fields::Node;
+use super::fields::Fields;
+use super::json::{Json, quoted};
+use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::RangeInclusive;
 use sha2::{Digest, Sha256};
 
 /// What begins each digest, so that it is known for one.
 const PREFIX: &[u8] = b"hmac:";
 
-const KEY_BYTES_MIN: usize = 16;
-const KEY_BYTES_MAX: usize = 1_024;
+/// Longest name of an environment variable, in bytes.
+const VARIABLE_BYTES_MAX: usize = 255;
 const BLOCK_BYTES: usize = 64;
 const DIGEST_BYTES_KEPT: usize = 16;
+
+/// What one kind of secret may be. Errors end in logs, so they show no value: it may be the secret but for one character.
+pub(super) struct SecretKind<T> {
+    pub problem: &'static str,
+    pub expected: &'static str,
+    /// Its length.
+    pub bytes: RangeInclusive<usize>,
+    pub make: fn(&str) -> T,
+}
+
+impl<T> SecretKind<T> {
+    fn read(&self, text: &str) -> Option<T> {
+        let fits = self.bytes.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        fits.then(|| (self.make)(text))
+    }
+}
+
+/// Reads a secret that stands in the field `name`, or in the environment variable that the field `variable` names. `Some(None)` if
+/// neither is given.
+pub(super) fn read_secret<T>(
+    fields: &Fields<'_>,
+    (name, variable): (&'static str, &'static str),
+    kind: &SecretKind<T>,
+    variables: Variables<'_>,
+    errors: &mut Errors,
+) -> Option<Option<T>> {
+    if fields.get(name).is_some() && fields.get(variable).is_some() {
+        return fields.exactly_one(&[name, variable], errors).and(None);
+    }
+    let given = fields.optional(name, errors, |node, errors| {
+        let secret = if let Json::Text(text) = node.json { kind.read(text) } else { None };
+        secret.or_else(|| errors.reject(&node.path, kind.problem, kind.expected))
+    })?;
+    let read = fields.optional(variable, errors, |node, errors| {
+        let name = node.visible(VARIABLE_BYTES_MAX, errors)?;
+        let Some(value) = variables(name) else {
+            let problem = format!("the filter is shown no environment variable {}", quoted(name));
+            return errors.reject(&node.path, problem, "one that vm_config.environment_variables names");
+        };
+        let problem = format!("what the environment variable {} holds cannot be used", quoted(name));
+        kind.read(&value).or_else(|| errors.reject(&node.path, problem, kind.expected))
+    })?;
+    Some(given.or(read))
+}
 
 /// `hash_key`, as the states of the two hash functions that it begins. It is never printed.
 #[derive(Clone)]
@@ -24,19 +72,12 @@ pub struct SecretKey {
 }
 
 impl SecretKey {
-    pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<SecretKey> {
-        let expected = "16 to 1024 printable ASCII characters without spaces";
-        match node.json {
-            super::json::Json::Text(text)
-                if (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&text.len())
-                    && text.bytes().all(|byte| byte.is_ascii_graphic()) =>
-            {
-                Some(SecretKey::new(text.as_bytes()))
-            }
-            // The value is not shown, as it may be the key but for one character.
-            _ => errors.reject(&node.path, "it is not a key", expected),
-        }
-    }
+    pub(super) const KIND: SecretKind<SecretKey> = SecretKind {
+        problem: "it is not a key",
+        expected: "16 to 1024 printable ASCII characters without spaces",
+        bytes: 16..=1_024,
+        make: |text| SecretKey::new(text.as_bytes()),
+    };
 
     fn new(key: &[u8]) -> SecretKey {
         let mut block = [0_u8; BLOCK_BYTES];

@@ -19,7 +19,9 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use weir_envoy::http::Request;
 use weir_envoy::load::{self, LoadPlan};
-use weir_envoy::{Aggregator, AggregatorOptions, Clock, Envoy, EnvoyOptions, bootstrap, ports, wait};
+use weir_envoy::{
+    Aggregator, AggregatorOptions, Clock, Envoy, EnvoyOptions, binaries, bootstrap, ports, wait,
+};
 
 use crate::common::{
     KEY, Region, SOON, assert_prompt, config, connected, filter, get_as, rule, sound, stats_of, total_in,
@@ -427,6 +429,43 @@ async fn a_filter_is_served_with_the_token_and_refused_with_another() {
     };
     wait::until("the stranger is refused", SOON, refusals).await.unwrap();
     assert_eq!(stranger.stat("wasmcustom.weir_streams_connected").await.unwrap(), 0);
-    assert!(stranger.log().unwrap().contains("the token is missing or wrong"), "the log says why");
+    assert!(stranger.log().unwrap().contains("token is missing or wrong"), "the log says why");
     sound(&known).await;
+}
+
+/// A filter's own token and the key of its digests come from Envoy's environment, so that no configuration dump shows them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_come_from_the_environment_and_stand_in_no_dump() {
+    const KEY: &str = "a-key-of-this-test-alone";
+    let mut make = std::process::Command::new(binaries::aggregator().unwrap());
+    let made = make.args(["token", "--name", "gateways", "--workspaces", "default"]).output().unwrap();
+    let made = String::from_utf8(made.stdout).unwrap();
+    let (token, entry) = made.split_once('\n').unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let tokens_file = folder.path().join("tokens.yaml");
+    std::fs::write(&tokens_file, entry).unwrap();
+    let arguments = vec!["--tokens-file".to_owned(), tokens_file.display().to_string()];
+    let aggregator =
+        Aggregator::start(AggregatorOptions { arguments, ..AggregatorOptions::default() }).await.unwrap();
+    let start = async |config: &Value| {
+        let options = EnvoyOptions {
+            filter: filter(config),
+            aggregator_ports: vec![aggregator.grpc_port()],
+            environment: vec![("GATEWAY_TOKEN".into(), token.into()), ("DIGEST_KEY".into(), KEY.into())],
+            ..EnvoyOptions::default()
+        };
+        Envoy::start(options).await
+    };
+    let mut config = config(&[with(rule("r", 2), json!({ "hash": true }))]);
+    config["aggregator"]["token_env"] = json!("GATEWAY_TOKEN");
+    config["hash_key_env"] = json!("DIGEST_KEY");
+    let envoy = start(&config).await.unwrap();
+    connected(&envoy).await;
+    assert_eq!(passing(&envoy, 4).await, 2);
+    let dump = envoy.config_dump().await.unwrap().to_string();
+    assert!(dump.contains("GATEWAY_TOKEN") && !dump.contains(token) && !dump.contains(KEY));
+    sound(&envoy).await;
+
+    config["aggregator"]["token_env"] = json!("GATEWAY_TOKEN_2");
+    assert!(start(&config).await.is_err(), "a variable that is not set is an error");
 }

@@ -34,7 +34,8 @@ const NEEDS_RESPONSES: &str = "this module does not hear of responses, which spa
 impl Plugin {
     /// Takes a configuration; `None` (and why, in the log) if it is not one.
     pub fn configure(text: &[u8]) -> Option<Plugin> {
-        let config = match Config::parse(text) {
+        let environment = host::environment();
+        let config = match Config::parse_with(text, &|name| variable(&environment, name)) {
             Ok(config) => config,
             Err(errors) => {
                 for error in errors.iter() {
@@ -75,6 +76,13 @@ impl Plugin {
         plugin.switch_shadows(now.unix);
         Some(plugin)
     }
+}
+
+/// The value of one of the variables in an `environment` as [`host::environment`] has it.
+fn variable(environment: &[u8], name: &str) -> Option<String> {
+    let mut entries = environment.split(|byte| *byte == 0);
+    let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    Some(String::from_utf8_lossy(value).into_owned())
 }
 
 /// What the limiter is made with, over the table that the process has, or that this worker proposes.
