@@ -131,6 +131,9 @@ impl Grace {
             Ok((floors, life)) => Stage::Raising(Raising { floors, offered: 0, life }),
             Err(settled) => {
                 self.settled = self.settled.saturating_add(settled);
+                if settled > 0 {
+                    access.desk(|desk, _| desk.ring(Bell::Push));
+                }
                 Stage::Resting
             }
         }
@@ -151,8 +154,10 @@ mod tests {
         desk.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
         assert_eq!(grace.next(&mut at(&mut desk, 0)), Next::Sleep(2_000));
         assert_eq!(sum(&desk), 0);
-        for _ in 1..GRACES {
+        desk.take_bells();
+        for time in 1..GRACES {
             assert_eq!(grace.next(&mut at(&mut desk, 2_000)), Next::Sleep(2_000));
+            assert_eq!(desk.take_bells().has(Bell::Push), time == 1, "subscribers learn of the base at once");
         }
         assert_eq!((sum(&desk), grace.take_settled(), grace.take_settled()), (8, 1, 0));
         assert_eq!(grace.next(&mut at(&mut desk, 10_000)), Next::Over);
