@@ -23,6 +23,10 @@ const MAX_AHEAD: u64 = 2;
 /// cells anew: offsets are measured to a few milliseconds.
 const TOLERATED_PART: u64 = 8;
 const TOLERATED_MS: u64 = 1_000;
+/// The largest step of a clock that leaves the cells of an entry where they are, in milliseconds, by the length of a cell.
+pub fn tolerated_ms(cell_ms: u64) -> u64 {
+    (cell_ms / TOLERATED_PART).min(TOLERATED_MS)
+}
 /// Most cells of an entry beside the current one and the one before.
 pub const MAX_OLDER: usize = MAX_CELLS - 2;
 
@@ -391,9 +395,9 @@ impl Entry {
     fn follow_clock(&mut self, at: &Position, now: MonoMs) {
         let offset = at.unix().0.saturating_sub(now.0);
         let clock = self.clock.unwrap_or(offset);
-        let tolerated_ms = (at.cell_ms / TOLERATED_PART).min(TOLERATED_MS);
+        let tolerated_ms = tolerated_ms(at.cell_ms);
         let is_ahead = self.sequence.saturating_sub(at.sequence) > MAX_AHEAD.saturating_mul(self.before());
-        if offset <= clock.saturating_add(tolerated_ms) && !is_ahead {
+        if offset.abs_diff(clock) <= tolerated_ms && !is_ahead {
             self.clock = Some(clock.min(offset));
             return;
         }

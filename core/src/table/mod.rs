@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 
 pub use array::ArrayShared;
 pub use bucket::{Bucket, Found, Left, NoRoom};
-pub use entry::{Cell, Entry, Reservation, ReservationKind, Tag};
+pub use entry::{Cell, Entry, Reservation, ReservationKind, Tag, tolerated_ms};
 pub use meta::Meta;
 
 /// Most keys that one bucket may be configured to hold.

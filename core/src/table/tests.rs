@@ -280,6 +280,20 @@ fn a_clock_stepping_back_starts_nothing_afresh() {
 }
 
 #[test]
+fn a_clock_stepping_back_keeps_nothing_that_is_over() {
+    // The entry is touched again eleven cells later, when the clock has gone back by so many.
+    for back in [1, 9, 10, 11, 12, 13, 20] {
+        for resolution in [1, 5] {
+            let mut entry = Entry::new(1, resolution, 100);
+            entry.advance(&at(100), mono(100));
+            entry.charge(4, mono(100));
+            let seen = entry.advance(&at(111 - back), mono(111));
+            assert_eq!(entry.used().effective(&seen), 0, "back {back} at {resolution}");
+        }
+    }
+}
+
+#[test]
 fn leases_leave_room_for_other_reservations() {
     let mut entry = Entry::default();
     let lease = |worker| Tag { worker, kind: ReservationKind::Lease };
