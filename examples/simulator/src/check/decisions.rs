@@ -214,7 +214,7 @@ impl Check {
             return;
         }
         let born_us = self.truth.born_us(id).unwrap_or(0);
-        if !self.is_unsteady(born_us, at.cell_ms) {
+        if !self.is_unsteady(id.rule, born_us) {
             self.violated("limit", by.now_us, || {
                 format!(
                     "Envoy {} let {cost} of {id:?} pass with {used:?} of its own, limit {limit}",
@@ -240,9 +240,7 @@ impl Check {
         let ahead = self.truth.used(after, all);
         let start = at.seen_from(id.sequence + 1);
         let earlier = Position { elapsed_ms: at.elapsed_ms.saturating_sub(REFUSED_MS), ..*at };
-        if !used.admits(&earlier, cost, limit)
-            || made_up
-            || self.is_unsteady(born_us.min(by.now_us), self.truth.window_ms(id.rule))
+        if !used.admits(&earlier, cost, limit) || made_up || self.is_unsteady(id.rule, born_us.min(by.now_us))
         {
             return;
         }

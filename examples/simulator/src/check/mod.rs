@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use truth::Truth;
 use weir_core::key::OriginId;
 use weir_core::limiter::WAITING_TICK_MS;
-use weir_core::table::Bucket;
+use weir_core::table::{Bucket, tolerated_ms};
 
 pub use decisions::Decision;
 pub(crate) use decisions::FIRST_LOOK_US;
@@ -48,7 +48,11 @@ pub struct Check {
     /// Since when each Envoy has been awake; `u64::MAX` while it is not.
     awake_us: BTreeMap<usize, u64>,
     /// When a clock was set last.
-    stepped_us: Option<u64>,
+    set_us: Option<u64>,
+    /// Of each rule: when the clock of a process last stepped by more than its cells tolerate.
+    stepped_us: Vec<Option<u64>>,
+    /// Of each process, for each rule: how far the clock that numbers the rule's cells is from the monotonic one, in milliseconds.
+    numbered_by: BTreeMap<OriginId, Vec<i64>>,
     has_redis: bool,
     /// Stores are away at times in this plan.
     store_fails: bool,
@@ -71,7 +75,9 @@ impl Check {
             violations: Vec::new(),
             peaks: BTreeMap::new(),
             awake_us: BTreeMap::new(),
-            stepped_us: None,
+            set_us: None,
+            stepped_us: vec![None; shapes.len()],
+            numbered_by: BTreeMap::new(),
             has_redis: plan.topology.aggregators > 1,
             store_fails: plan.faults.iter().any(|fault| fails_stores(&fault.what)),
             comes_back: plan.faults.iter().any(|fault| parts_envoys(&fault.what)),
@@ -87,11 +93,24 @@ impl Check {
     /// It has ended.
     pub(crate) fn ends(&mut self, origin: OriginId) {
         self.truth.ends(origin);
+        self.numbered_by.remove(&origin);
     }
 
     /// A clock was set.
-    pub(crate) fn stepped(&mut self, now_us: u64) {
-        self.stepped_us = Some(now_us);
+    pub(crate) fn clock_set(&mut self, now_us: u64) {
+        self.set_us = Some(now_us);
+    }
+
+    /// A process decides by a clock that is so far from its monotonic one. Small steps ahead add up, as they do in entries.
+    pub(crate) fn decides_by(&mut self, origin: OriginId, offset_ms: i64, now_us: u64) {
+        let rules = self.stepped_us.len();
+        let numbered_by = self.numbered_by.entry(origin).or_insert_with(|| vec![offset_ms; rules]);
+        for (rule, (by, stepped_us)) in numbered_by.iter_mut().zip(&mut self.stepped_us).enumerate() {
+            if by.abs_diff(offset_ms) > tolerated_ms(self.truth.cell_ms(rule)) {
+                (*by, *stepped_us) = (offset_ms, Some(now_us));
+            }
+            *by = offset_ms.min(*by);
+        }
     }
 
     /// The clocks of a region's aggregators differ from now on, or agree again.
@@ -101,11 +120,12 @@ impl Check {
         }
     }
 
-    /// Whether a cell that was first used at `born_us` may have been moved by a clock that was set: as counts age by the time
-    /// that passes, they have other numbers than the truth's for a window, and after a step back an entry waits for up to two
-    /// windows and a cell until the clock is where it stands.
-    pub(crate) fn is_unsteady(&self, born_us: u64, window_ms: u64) -> bool {
-        self.stepped_us.is_some_and(|stepped_us| born_us <= stepped_us + 4 * window_ms * 1_000)
+    /// Whether a cell of a rule that was first used at `born_us` may have been moved by a clock that stepped: as counts age by the
+    /// time that passes, they have other numbers than the truth's for a window, and after a step back an entry waits for up to
+    /// two windows and a cell until the clock is where it stands.
+    pub(crate) fn is_unsteady(&self, rule: usize, born_us: u64) -> bool {
+        let stepped_us = self.set_us.max(self.stepped_us.get(rule).copied().flatten());
+        stepped_us.is_some_and(|stepped_us| born_us <= stepped_us + 4 * self.truth.window_ms(rule) * 1_000)
     }
 
     /// A region's memory has ended: with it is gone what no store holds.

@@ -157,7 +157,8 @@ impl Check {
         // What it evicted is gone where its region lost it too, had no room for it or refused it.
         let crowded = self.truth.is_crowded(who.region);
         let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
-        let gone = who.forgets && (crowded || share.refused || self.truth.is_made_up(who.region, born_us));
+        let made_up = self.truth.is_made_up(who.region, born_us);
+        let gone = who.forgets && (crowded || share.refused || made_up);
         // A push brings a forgotten key back without its base: who comes next asks, and the region's parts are looked at for
         // what it holds.
         // An aggregator without room has no base to tell.
@@ -176,6 +177,9 @@ impl Check {
         // What was granted by an answer that got lost is held by the region for this Envoy, which knows nothing of it.
         let others = near.map(|near| near.saturating_sub(share.known().max(share.proposed)));
         let others_most = near.map(|near| near.saturating_sub(if gone { 0 } else { share.own }));
+        // What is reported before a region that lost everything has made up for those that ended, hides in what it makes up, so
+        // that it counts less than who was there before.
+        let others_most = if made_up { others_most.map(|_| u64::MAX) } else { others_most };
         let knows = others.zip(others_most).is_none_or(|(least, most)| (least..=most).contains(&seen.near));
         if !knows || far.is_some_and(|far| far != seen.far) {
             self.violated("rest", now_us, || {

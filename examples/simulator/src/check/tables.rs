@@ -92,7 +92,6 @@ impl Check {
 
     fn wrote_cell(&mut self, id: CellId, said: &Cell, refused: bool, origin: u32, now_us: u64) {
         let Some(who) = self.truth.origin(origin).copied() else { return };
-        let window_ms = self.truth.window_ms(id.rule);
         let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
         let born_us = cell.born_us;
         let share = &mut cell.shares[at];
@@ -108,7 +107,7 @@ impl Check {
             share.own = said.own;
         }
         let share = *share;
-        if self.is_unsteady(born_us, window_ms) {
+        if self.is_unsteady(id.rule, born_us) {
             return;
         }
         let made_up = self.truth.is_made_up(who.region, born_us);
@@ -148,7 +147,7 @@ impl Check {
         let Some((rule, identifier)) = keys::parse(key.as_bytes()) else { return };
         let id = CellId { rule, sequence, identifier };
         let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
-        if self.is_unsteady(born_us, self.truth.window_ms(rule)) || self.truth.is_made_up(region, born_us) {
+        if self.is_unsteady(rule, born_us) || self.truth.is_made_up(region, born_us) {
             return;
         }
         for (origin, own) in parts {

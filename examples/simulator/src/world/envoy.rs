@@ -25,8 +25,6 @@ const LOCAL_SETS: usize = 1_024;
 /// A timer is late by up to this, as those of a busy machine are.
 const TIMER_LATE_US: u64 = 1_500;
 
-/// A worker's clock that moves by more has stepped. By less it moves with the time that frames take.
-const STEP_MS: u64 = 600;
 /// So long after a denial a worker has seen to it that what was charged in vain is taken back.
 const IN_VAIN_US: u64 = 12_000_000;
 
@@ -63,8 +61,6 @@ pub struct Worker {
     pub limiter: Limiter,
     /// How many faults freeze it alone.
     pub frozen: u32,
-    /// How far its moments are from its monotonic clock, in milliseconds.
-    offset_ms: Option<i64>,
     /// It has ended in good order: nobody tells it any more what open requests cost.
     ended: bool,
     stream: Option<StreamId>,
@@ -138,7 +134,6 @@ impl World<'_> {
         let begun = Worker {
             limiter: Limiter::new(setup, now),
             frozen: 0,
-            offset_ms: None,
             ended: false,
             stream: None,
             tick_ms: TICK_MS,
@@ -325,13 +320,11 @@ impl World<'_> {
     /// Who is connected to another aggregator may have another clock from then on.
     fn note_clock(&mut self, at: WorkerAt) {
         let mono = self.envoys[at.envoy].clock.mono(self.now_us);
-        let Some((_, worker)) = self.worker(at) else { return };
+        let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
+        let Some(worker) = process.workers.get(at.worker).and_then(Option::as_ref) else { return };
         let unix = worker.limiter.moment(mono).unix;
         let offset_ms = unix.0.cast_signed().wrapping_sub(mono.0.cast_signed());
-        let before = worker.offset_ms.replace(offset_ms);
-        if before.is_some_and(|before| before.abs_diff(offset_ms) > STEP_MS) {
-            self.check.stepped(self.now_us);
-        }
+        self.check.decides_by(process.origin, offset_ms, self.now_us);
     }
 
     /// The response to a request, admitted at `since_us`, says what it cost. A worker that began since then does not know it.

@@ -175,7 +175,7 @@ impl World<'_> {
         };
         if let Some(clock) = clock {
             clock.skew_ms = clock.skew_ms.saturating_add(by_ms);
-            self.check.stepped(self.now_us);
+            self.check.clock_set(self.now_us);
         }
         if let Part::Aggregator { region, .. } = part {
             let of = self.plan.topology.aggregators;

@@ -192,8 +192,7 @@ impl World<'_> {
         for id in cells {
             let Some(cell) = self.check.truth.cell(id) else { continue };
             let rested_us = self.now_us - cell.changed_us.max(faults_end_us);
-            let (born_us, window_ms) = (cell.born_us, self.check.truth.window_ms(id.rule));
-            if rested_us >= REST_US && !self.check.is_unsteady(born_us, window_ms) {
+            if rested_us >= REST_US && !self.check.is_unsteady(id.rule, cell.born_us) {
                 self.finish_cell(id, rested_us >= global_rest_us);
             }
         }
@@ -207,11 +206,11 @@ impl World<'_> {
             .map(|region| self.holders(id, region).iter().map(|(_, held)| held.total).max().unwrap_or(0))
             .collect();
         let truth = &self.check.truth;
-        // A grant that a region lost and nobody has spent, nobody repeats.
+        // A grant that a region lost and nobody has spent, nobody repeats. Nor does anybody repeat the limit of those that ended.
         let known = |id, region| {
             let lost = truth.cell(id).is_some_and(|cell| truth.is_made_up(region, cell.born_us));
             let of = |share: &Share| if lost { share.own } else { share.known() };
-            truth.sum(id, |one| one.region == region, of)
+            truth.sum(id, |one| one.region == region && (one.lives || !lost), of)
         };
         // What is known of the other cells of a finer window is less exact, as it may change or not be held any more.
         // And what a region has of witnesses alone comes without a limit, so that it pushes none of it.
