@@ -413,7 +413,7 @@ impl Entry {
         let renumbered = at.sequence.saturating_add(u64::from(is_later));
         let is_far_ahead =
             self.sequence.saturating_sub(at.sequence) > MAX_AHEAD.saturating_mul(self.before());
-        if renumbered > self.sequence || is_far_ahead {
+        if renumbered > self.sequence || is_far_ahead || is_empty {
             self.renumber(renumbered);
         }
         self.clock = Some(offset);

@@ -289,6 +289,7 @@ fn a_clock_stepping_back_keeps_nothing_that_is_over() {
             entry.charge(4, mono(100));
             let seen = entry.advance(&at(111 - back), mono(111));
             assert_eq!(entry.used().effective(&seen), 0, "back {back} at {resolution}");
+            assert_eq!(entry.sequence, 111 - back, "what is used now counts in the clock's cell");
         }
     }
 }
