@@ -385,6 +385,12 @@ fn address(host: IpAddr, port: u16) -> Value {
     json!({ "socket_address": { "address": host, "port_value": port } })
 }
 
+/// The environment variables that a configuration of the filter names.
+fn variables(config: &Value) -> Vec<&Value> {
+    let named = [&config["aggregator"]["token_env"], &config["hash_key_env"]];
+    named.into_iter().filter(|name| name.is_string()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -424,10 +430,4 @@ mod tests {
         let [filter, _router] = &http_filters(&Filter::Weir(weir))[..] else { panic!("two filters") };
         assert_eq!(filter["typed_config"]["config"]["configuration"]["value"], r#"{"workspace":"w"}"#);
     }
-}
-
-/// The environment variables that a configuration of the filter names.
-fn variables(config: &Value) -> Vec<&Value> {
-    let named = [&config["aggregator"]["token_env"], &config["hash_key_env"]];
-    named.into_iter().filter(|name| name.is_string()).collect()
 }
