@@ -138,7 +138,7 @@ fn it_says_where_it_serves_and_ends_well_on_a_signal() {
         kill(Pid::from_raw(running.0.id().cast_signed()), signal).unwrap();
         let mut rest = String::new();
         log.read_to_string(&mut rest).unwrap();
-        assert!(rest.contains("no token is set"), "{rest}");
+        assert!(rest.contains("filters need no token"), "{rest}");
         assert!(rest.contains("loopback only, without TLS, without tokens"), "{rest}");
         let grpc =
             "from other machines, without TLS, filters without tokens, the rate-limit service without tokens";
