@@ -2,14 +2,7 @@
 //!
 //! Leaves to others: everything else.
 
-mod cli;
-mod healthcheck;
-mod overrides;
-mod secret_files;
-mod zones;
-
 use clap::{CommandFactory, FromArgMatches};
-use cli::{AdminListen, Asks, Cleanup, Cli, Command, ControlRetention, DatabaseUrl, Explain, LogFormat, Top};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,15 +12,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 use weir_aggregator::auth::{Entry, NewToken};
-use weir_aggregator::check_config::{self, Verdict};
-use weir_aggregator::clock::{Clock, SystemClock};
+use weir_aggregator::cli::args::{
+    AdminListen, Asks, Cleanup, Cli, Command, ControlRetention, Explain, LogFormat, Top,
+};
+use weir_aggregator::cli::check_config::{self, Verdict};
+use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days, with_database};
+use weir_aggregator::cli::terminal::{self, Asked, Manner, TerminalError};
+use weir_aggregator::cli::{healthcheck, overrides, secret_files, zones};
 use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};
-use weir_aggregator::descriptors;
-use weir_aggregator::serve::{Server, Settings};
-use weir_aggregator::terminal::{self, Asked, Manner, TerminalError};
-
-const UNUSABLE: u8 = 2;
-const DAY_SECONDS: u64 = 24 * 3_600;
+use weir_aggregator::server::descriptors;
+use weir_aggregator::server::{Server, Settings};
+use weir_aggregator::telemetry::clock::{Clock, SystemClock};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -91,26 +86,6 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the database that the arguments name, and says how `work` on it ended.
-#[tokio::main(flavor = "current_thread")]
-async fn with_database(url: DatabaseUrl, work: impl AsyncFnOnce(Database) -> anyhow::Result<()>) -> ExitCode {
-    let options = match url.options() {
-        Ok(options) => options,
-        Err(error) => return fail(&error, UNUSABLE),
-    };
-    for warning in options.unverified() {
-        eprintln!("warning: {warning}");
-    }
-    let database = match Database::open(&options) {
-        Ok(database) => database,
-        Err(error) => return fail(&error, UNUSABLE),
-    };
-    match work(database).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, 1),
-    }
-}
-
 async fn migrate(database: Database) -> anyhow::Result<()> {
     let Migrated { applied, present } = database.migrate().await?;
     for migration in &applied {
@@ -170,17 +145,6 @@ async fn cleanup_controls(
     Ok(())
 }
 
-/// A time as people write it: in days, as months have no fixed length.
-fn in_days(time: Duration) -> String {
-    let (days, rest) = (time.as_secs() / DAY_SECONDS, time.as_secs() % DAY_SECONDS);
-    let rest = humantime::format_duration(Duration::from_secs(rest));
-    match (days, rest.to_string()) {
-        (0, rest) => rest,
-        (days, rest) if rest == "0s" => format!("{days}d"),
-        (days, rest) => format!("{days}d {rest}"),
-    }
-}
-
 #[tokio::main(flavor = "current_thread")]
 async fn top(asks: &Asks, once: bool) -> ExitCode {
     let manner = match (asks.json, once) {
@@ -232,9 +196,4 @@ fn start_log(directives: &str, format: LogFormat) -> anyhow::Result<()> {
         LogFormat::Json => log.json().init(),
     }
     Ok(())
-}
-
-fn fail(error: &impl std::fmt::Display, code: u8) -> ExitCode {
-    eprintln!("error: {error}");
-    ExitCode::from(code)
 }

@@ -17,12 +17,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_aggregator::admin;
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::hosts::Hosts;
-use weir_aggregator::serve::Settings;
-use weir_core::cadence::Cadence;
-use weir_core::key::{Key, KeyParts};
-use weir_core::rules::identifier::canonical_identifier;
-use weir_core::wire::{Count, FilterFrame, Report, RuleTally, Tallies};
+use weir_aggregator::net::hosts::Hosts;
+use weir_aggregator::server::Settings;
+use weir_core::matching::canonical::canonical_identifier;
+use weir_core::model::cadence::Cadence;
+use weir_core::model::key::{Key, KeyParts};
+use weir_core::model::wire::{Count, FilterFrame, Report, RuleTally, Tallies};
 
 async fn call(weir: &Weir, method: Method, path: &str) -> (u16, String) {
     let (parts, body) = whole(weir, method, path).await;
@@ -310,7 +310,7 @@ async fn whom_a_rule_in_shadow_would_deny_passes() {
         assert_eq!((&window["passes"], &window["wait_ms"]), (&true.into(), &0.into()), "{said}");
         let denied = &window["but_for_shadow"];
         assert_eq!((&denied["passes"], denied["wait_ms"].is_u64()), (&false.into(), waits), "{said}");
-        let lines = weir_aggregator::terminal::explained::lines(&serde_json::from_value(said).unwrap());
+        let lines = weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(said).unwrap());
         let verdict = lines.iter().find(|line| line.contains("denied")).unwrap();
         assert!(verdict.contains("every request passes, as it is in shadow"), "{lines:#?}");
     }
@@ -338,7 +338,7 @@ async fn what_live_control_says_is_explained_before_anything_is_used_and_names_i
     let expected = json!({"kind": "ban", "namespace": "*", "identifier": "t*", "network": null,
                           "window_ms": null, "revision": banned["revision"]});
     assert_eq!((&said["control"]["entries"][0], &window["control"]["entries"][0]), (&expected, &expected));
-    let lines = weir_aggregator::terminal::explained::lines(&serde_json::from_value(said).unwrap());
+    let lines = weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(said).unwrap());
     let entry = format!("banned, for ever (identifier t*, namespace *, revision {})", banned["revision"]);
     assert!(lines.iter().any(|line| line.contains(&entry)), "no {entry:?} in {lines:#?}");
 
@@ -379,7 +379,7 @@ async fn where_nothing_is_known_it_is_told_what_is() {
     assert_eq!(unknown("namespace=api&identifier=alice").await, Value::Null);
     let (_, said) = explained(&weir, "workspace=demo&namespace=held&identifier=bob").await;
     assert_eq!((&said["unknown"], &said["exact"][0]["strategy"]), (&Value::Null, &"log".into()), "{said}");
-    let lines = weir_aggregator::terminal::explained::lines(&serde_json::from_value(said).unwrap());
+    let lines = weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(said).unwrap());
     assert_eq!(lines[1], "  rule exact, held exactly (log): what is used of it is not shown here");
 }
 
@@ -419,7 +419,7 @@ async fn filters_that_are_refused_are_seen_and_doors_are_no_envoys() {
     let parts = admin::parts::parts(weir.server.shared()).await;
     assert_eq!(parts.refused.first().map(|refused| refused.reason.as_str()), Some("token"), "{parts:?}");
     assert_eq!((parts.envoys.len(), parts.aggregator.status.envoys), (1, 0), "{parts:?}");
-    let health = weir_aggregator::terminal::tables::health(&parts);
+    let health = weir_aggregator::cli::terminal::tables::health(&parts);
     assert!(health.starts_with("! refuses streams: token (last "), "{health}");
 }
 

@@ -9,7 +9,7 @@ use tonic::Code;
 use tonic::client::Grpc;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
-use weir_core::wire::{Consult, Count, FilterFrame, Hello, Report};
+use weir_core::model::wire::{Consult, Count, FilterFrame, Hello, Report};
 
 #[tokio::test]
 async fn hellos_that_are_refused() {

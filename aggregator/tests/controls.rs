@@ -20,12 +20,12 @@ use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 use weir_aggregator::admin::explain::{Explanation, explain};
 use weir_aggregator::admin::query::KeyQuery;
+use weir_aggregator::api::DoorSettings;
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::doors::DoorSettings;
-use weir_aggregator::serve::Settings;
-use weir_aggregator::store::StoreOptions;
-use weir_core::cadence::Cadence;
-use weir_core::wire::{Ban, Controls, ControlsKnown, FilterFrame, RuleTally, Tallies};
+use weir_aggregator::redis::StoreOptions;
+use weir_aggregator::server::Settings;
+use weir_core::model::cadence::Cadence;
+use weir_core::model::wire::{Ban, Controls, ControlsKnown, FilterFrame, RuleTally, Tallies};
 use weir_envoy::{Redis, RedisOptions};
 
 fn of(region: &str, url: &str, cadence: Cadence) -> Settings {
@@ -51,7 +51,7 @@ async fn told(peer: &mut Peer) -> Controls {
 }
 
 /// Waits until somebody is told of an identifier.
-async fn told_of(peer: &mut Peer, identifier: &str) -> weir_core::wire::Control {
+async fn told_of(peer: &mut Peer, identifier: &str) -> weir_core::model::wire::Control {
     let named = |frame: Controls| frame.entries.into_iter().find(|entry| entry.identifier == identifier);
     peer.next_with(|frame| named(frame.controls?)).await
 }

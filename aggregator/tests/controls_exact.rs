@@ -14,10 +14,10 @@ use http_common::{Client, OVERRIDES, knows, put};
 use redis::Commands;
 use serde_json::{Value, json};
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::serve::Settings;
-use weir_aggregator::store::StoreOptions;
-use weir_core::cadence::Cadence;
-use weir_core::exact::MAX_LOG_LIMIT;
+use weir_aggregator::redis::StoreOptions;
+use weir_aggregator::server::Settings;
+use weir_core::model::cadence::Cadence;
+use weir_core::model::exact::MAX_LOG_LIMIT;
 use weir_envoy::{Redis, RedisOptions};
 
 /// What a log's check says, and the ledger's zone.

@@ -12,11 +12,11 @@ use rls_common::{Entries, OK, OVER, call, codes, descriptor, request};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::transport::Channel;
+use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::rls::wire::{Code, RateLimitResponse};
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::doors::DoorSettings;
-use weir_aggregator::doors::rls::wire::{Code, RateLimitResponse};
-use weir_aggregator::serve::Settings;
-use weir_core::cadence::Cadence;
+use weir_aggregator::server::Settings;
+use weir_core::model::cadence::Cadence;
 
 const LIMITS: &str = "
 domain: edge

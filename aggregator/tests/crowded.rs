@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;
-use weir_aggregator::listen::{Connection, Listener, Patience};
-use weir_aggregator::tls::Protocol;
+use weir_aggregator::net::listen::{Connection, Listener, Patience};
+use weir_aggregator::net::tls::Protocol;
 
 /// A probe that takes longer has failed: Kubernetes waits for one second.
 const PROBE: Duration = Duration::from_secs(1);

@@ -9,9 +9,10 @@ use weir_aggregator::database::{
     MAX_OF_WORKSPACE, PlaceFilter, StoredControl, Wish,
 };
 use weir_core::control::book::{Book, Edition, told_life};
-use weir_core::control::{Effect, MAX_CONTROLS, Slot, Target, Who, parse_network};
-use weir_core::time::UnixMs;
-use weir_core::wire::ControlsKnown;
+use weir_core::control::{Effect, MAX_CONTROLS, Slot, Target, Who};
+use weir_core::matching::networks::parse_network;
+use weir_core::model::time::UnixMs;
+use weir_core::model::wire::ControlsKnown;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite() {

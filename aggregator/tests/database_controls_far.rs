@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use weir_aggregator::database::{Change, Changed, Database, DatabaseError, Wish};
 use weir_core::control::book::Book;
 use weir_core::control::{Effect, Target, Who};
-use weir_core::time::UnixMs;
+use weir_core::model::time::UnixMs;
 use weir_envoy::{Proxy, ports};
 
 /// Between continents.

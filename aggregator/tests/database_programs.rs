@@ -5,9 +5,9 @@ mod database_support;
 use database_support::ledger::*;
 use database_support::*;
 use std::process::{Command, Output, Stdio};
-use weir_aggregator::clock::{Clock, SystemClock};
+use weir_aggregator::telemetry::clock::{Clock, SystemClock};
+use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::Publication;
-use weir_core::time::UnixMs;
 use weir_envoy::ports;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,9 +5,9 @@ mod database_support;
 use database_support::*;
 use std::time::Duration;
 use weir_aggregator::database::{CHUNK_ROWS, Database, Lease};
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{Publication, Stored};
-use weir_core::time::UnixMs;
-use weir_core::window::MAX_COUNT;
 
 on_servers!(|store| scenarios(&store));
 

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use weir_aggregator::clock::Clock;
-use weir_aggregator::doors::{Answer, Decider, Failure, MAX_QUESTIONS, Question};
-use weir_aggregator::serve::{Server, Settings};
-use weir_aggregator::store::StoreOptions;
-use weir_core::cadence::Cadence;
-use weir_core::exact::{Strategy, Verdict};
-use weir_core::wire::{Consult, FilterFrame};
+use weir_aggregator::api::{Answer, Decider, Failure, MAX_QUESTIONS, Question};
+use weir_aggregator::redis::StoreOptions;
+use weir_aggregator::server::{Server, Settings};
+use weir_aggregator::telemetry::clock::Clock;
+use weir_core::model::cadence::Cadence;
+use weir_core::model::exact::{Strategy, Verdict};
+use weir_core::model::wire::{Consult, FilterFrame};
 use weir_envoy::{Redis, RedisOptions};
 
 /// More than a busy machine takes to decide; in less a door may have to go by what it knows itself.

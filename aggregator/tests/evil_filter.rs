@@ -6,14 +6,14 @@ mod http_common;
 use common::{Peer, Weir, hello, hello_frame, settings, start, start_with, until};
 use serde_json::json;
 use tempfile::TempDir;
-use weir_aggregator::clock::Clock;
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::refusal::origin_of;
-use weir_aggregator::serve::Settings;
-use weir_core::cadence::Cadence;
-use weir_core::key::OriginId;
+use weir_aggregator::region::refusal::origin_of;
+use weir_aggregator::server::Settings;
+use weir_aggregator::telemetry::clock::Clock;
+use weir_core::model::cadence::Cadence;
+use weir_core::model::key::OriginId;
+use weir_core::model::wire::{Ban, ControlsKnown, Count, FilterFrame, Hello, Ping, Report, Tallies};
 use weir_core::region::MOST_A_SECOND;
-use weir_core::wire::{Ban, ControlsKnown, Count, FilterFrame, Hello, Ping, Report, Tallies};
 
 /// What a reader of the admin listener, of Redis or of a log knows of the filter that sends `secret`.
 fn public(secret: u8) -> Vec<u8> {

@@ -12,10 +12,10 @@ use std::time::Duration;
 use store_common::*;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use weir_aggregator::exact::Exact;
-use weir_aggregator::store::Store;
-use weir_core::exact::{AskId, Charge, Limit, MAX_CHARGES, Ruling, Verdict, all_allowed};
-use weir_core::key::{Key, KeyParts};
+use weir_aggregator::redis::Store;
+use weir_aggregator::region::exact::Exact;
+use weir_core::model::exact::{AskId, Charge, Limit, MAX_CHARGES, Ruling, Verdict, all_allowed};
+use weir_core::model::key::{Key, KeyParts};
 use weir_envoy::{Redis, wait};
 
 const SHORT: Duration = Duration::from_millis(100);

@@ -4,10 +4,10 @@ mod common;
 
 use common::{Peer, Weir, hello_frame, settings, start, start_with, until};
 use std::collections::BTreeMap;
-use weir_aggregator::serve::Settings;
-use weir_aggregator::store::StoreOptions;
-use weir_core::exact::MAX_CHARGES;
-use weir_core::wire::{
+use weir_aggregator::redis::StoreOptions;
+use weir_aggregator::server::Settings;
+use weir_core::model::exact::MAX_CHARGES;
+use weir_core::model::wire::{
     Ask, Charge, FilterFrame, LedgerLimit, LogLimit, MAX_FRAME_CELLS, Ping, Ruling, Rulings, Withdrawal,
 };
 use weir_envoy::{Redis, RedisOptions};

@@ -8,13 +8,13 @@ use http_common::write;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use tonic::Code;
+use weir_aggregator::api::DoorSettings;
 use weir_aggregator::auth::{Entry, Listed, NewToken};
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::doors::DoorSettings;
-use weir_aggregator::serve::Settings;
-use weir_core::cadence::Cadence;
-use weir_core::key::{Key, KeyParts};
-use weir_core::wire::{
+use weir_aggregator::server::Settings;
+use weir_core::model::cadence::Cadence;
+use weir_core::model::key::{Key, KeyParts};
+use weir_core::model::wire::{
     Ask, Ban, Charge, Consult, ControlsKnown, Count, FilterFrame, LedgerLimit, LogLimit, Ping, Report,
     Tallies,
 };

@@ -8,9 +8,9 @@ use http_common::{Client, JSON, start_doors, token, write};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use weir_aggregator::doors::DoorSettings;
-use weir_aggregator::serve::{ServeError, Server, Settings};
-use weir_core::wire::{FilterFrame, Report};
+use weir_aggregator::api::DoorSettings;
+use weir_aggregator::server::{ServeError, Server, Settings};
+use weir_core::model::wire::{FilterFrame, Report};
 
 /// Method, path, headers, body; status and code of the answer.
 type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);

@@ -15,9 +15,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use weir_aggregator::api::DoorSettings;
 use weir_aggregator::database::{Attempt, Database, DatabaseOptions, ZoneChange};
-use weir_aggregator::doors::DoorSettings;
-use weir_aggregator::serve::Settings;
+use weir_aggregator::server::Settings;
 
 type Header<'a> = (&'a str, &'a str);
 

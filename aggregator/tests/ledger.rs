@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use weir_aggregator::database::{Attempt, Database, Deleted, Outcome, Velocity, ZoneChange};
-use weir_aggregator::exact::Exact;
-use weir_core::exact::{AskId, Charge, Limit, Ruling, Verdict};
-use weir_core::window::MAX_COUNT;
-use weir_core::wire;
+use weir_aggregator::region::exact::Exact;
+use weir_core::model::exact::{AskId, Charge, Limit, Ruling, Verdict};
+use weir_core::model::window::MAX_COUNT;
+use weir_core::model::wire;
 
 on_servers!(|store| scenarios(&store));
 
@@ -305,7 +305,9 @@ async fn history_is_read_page_by_page(store: &Store) {
     assert!(all.iter().all(|transaction| transaction.bucket == b"x" && transaction.zone == ZONE));
     assert!(all.iter().all(|transaction| transaction.region == b"here"));
     assert!(all.is_sorted_by_key(|transaction| std::cmp::Reverse(transaction.created_at_us)));
-    let now_us = weir_aggregator::clock::Clock::now(&weir_aggregator::clock::SystemClock).0 * 1_000;
+    let now_us =
+        weir_aggregator::telemetry::clock::Clock::now(&weir_aggregator::telemetry::clock::SystemClock).0
+            * 1_000;
     assert!(all.iter().all(|it| it.created_at_us.abs_diff(now_us) < 60_000_000), "{all:?}");
     // Each page goes on where the last one ended.
     let mut pages = page(None, 2).await;

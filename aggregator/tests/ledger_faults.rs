@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use weir_aggregator::database::{Attempt, Database, DatabaseError, Velocity};
-use weir_core::breaker::State;
+use weir_core::model::breaker::State;
 use weir_envoy::{ports, wait};
 
 /// What calls are given here.

@@ -5,7 +5,7 @@ mod common;
 
 use common::{key, start};
 use std::time::{Duration, Instant};
-use weir_core::wire::{Count, FilterFrame, Report};
+use weir_core::model::wire::{Count, FilterFrame, Report};
 
 #[tokio::test(flavor = "current_thread")]
 async fn counts_merged_through_one_stream_on_one_core() {

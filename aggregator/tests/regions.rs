@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use weir_aggregator::admin::explain::explain;
 use weir_aggregator::admin::parts::parts;
 use weir_aggregator::admin::query::KeyQuery;
-use weir_aggregator::clock::Clock;
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::serve::{Server, Settings};
-use weir_core::breaker::Policy;
-use weir_core::cadence::Cadence;
-use weir_core::key::{Key, KeyParts};
+use weir_aggregator::server::{Server, Settings};
+use weir_aggregator::telemetry::clock::Clock;
+use weir_core::model::breaker::Policy;
+use weir_core::model::cadence::Cadence;
+use weir_core::model::key::{Key, KeyParts};
+use weir_core::model::wire::{Answer, Consult, Count, FilterFrame, Report};
 use weir_core::region::RegionLimits;
-use weir_core::wire::{Answer, Consult, Count, FilterFrame, Report};
 use weir_envoy::{Proxy, ports, wait};
 
 const MINUTE_MS: u64 = 60_000;
@@ -102,7 +102,7 @@ impl Options {
             }),
             migrate: false,
             cadence: self.cadence,
-            doors: weir_aggregator::doors::DoorSettings::default(),
+            doors: weir_aggregator::api::DoorSettings::default(),
             telemetry: None,
         };
         let server = Server::start(settings, self.clock.clone()).await.unwrap();

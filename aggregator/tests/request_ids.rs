@@ -13,7 +13,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use tokio::net::TcpStream;
 use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
-use weir_core::wire::{Ask, Charge, FilterFrame, LedgerLimit, Trace};
+use weir_core::model::wire::{Ask, Charge, FilterFrame, LedgerLimit, Trace};
 
 /// A program that ends with the test, and its log. Of each kind of warning it says one in five seconds at the most.
 struct Aggregator {

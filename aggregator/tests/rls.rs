@@ -14,14 +14,14 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code as GrpcCode, Request, Status};
 use tonic_prost::ProstCodec;
-use weir_aggregator::auth::{self, NewToken};
-use weir_aggregator::doors::DoorSettings;
-use weir_aggregator::doors::rls::call::{MAX_DESCRIPTORS, MAX_ENTRIES};
-use weir_aggregator::doors::rls::service::{MAX_CALL, MAX_REQUEST_BYTES};
-use weir_aggregator::doors::rls::wire::{
+use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::rls::call::{MAX_DESCRIPTORS, MAX_ENTRIES};
+use weir_aggregator::api::rls::service::{MAX_CALL, MAX_REQUEST_BYTES};
+use weir_aggregator::api::rls::wire::{
     Descriptor, Entry, Override, RateLimitRequest, RateLimitResponse, Unit,
 };
-use weir_aggregator::serve::{ServeError, Server, Settings};
+use weir_aggregator::auth::{self, NewToken};
+use weir_aggregator::server::{ServeError, Server, Settings};
 
 const LIMITS: &str = "
 domain: edge
@@ -402,8 +402,11 @@ async fn nothing_starts_with_limits_that_cannot_be_used() {
     let empty = folder.path().join("empty.yaml");
     std::fs::write(&empty, "").unwrap();
     for path in [file.as_path(), &empty, folder.path(), &folder.path().join("none")] {
-        let started =
-            Server::start(with_limits(path), std::sync::Arc::new(weir_aggregator::clock::SystemClock)).await;
+        let started = Server::start(
+            with_limits(path),
+            std::sync::Arc::new(weir_aggregator::telemetry::clock::SystemClock),
+        )
+        .await;
         let Err(error @ ServeError::RateLimits(_)) = started else {
             panic!("it starts with {}", path.display())
         };

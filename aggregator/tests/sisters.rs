@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 use weir_aggregator::admin;
-use weir_aggregator::serve::Settings;
-use weir_aggregator::store::StoreOptions;
-use weir_core::cadence::Cadence;
-use weir_core::key::{Key, OriginId};
+use weir_aggregator::redis::StoreOptions;
+use weir_aggregator::server::Settings;
+use weir_core::model::cadence::Cadence;
+use weir_core::model::key::{Key, OriginId};
+use weir_core::model::wire::{Answer, Consult, Count, FilterFrame, Ping, Report, RuleTally, Tallies};
 use weir_core::region::exchange::BASE;
-use weir_core::wire::{Answer, Consult, Count, FilterFrame, Ping, Report, RuleTally, Tallies};
 use weir_envoy::{Proxy, Redis, RedisOptions, wait};
 
 const BREAKER: &str = "weir_aggregator_breaker_state{store=\"regional\"}";
@@ -106,7 +106,7 @@ async fn holds(weir: &Weir, identifier: &str, expected: &[(u8, u64)]) {
 /// What Redis holds of an identifier in the current hour.
 async fn stored(url: &str, weir: &Weir, identifier: &str) -> Vec<(OriginId, u64)> {
     let store =
-        weir_aggregator::store::Store::open(&StoreOptions::parse(url, "test-region").unwrap()).unwrap();
+        weir_aggregator::redis::Store::open(&StoreOptions::parse(url, "test-region").unwrap()).unwrap();
     let cell = [(Key::parse(&key(identifier)).unwrap(), weir.sequence())];
     let read = async || store.read(&cell, DEADLINE).await.remove(0).ok();
     let read = wait::until_some("the cell is read", DEADLINE, async || Ok(read().await));

@@ -7,11 +7,11 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use store_common::*;
 use tokio::time::timeout;
-use weir_aggregator::store::{HOT_SHARDS, Heard, Store};
-use weir_core::key::{Key, KeyParts, OriginId};
+use weir_aggregator::redis::{HOT_SHARDS, Heard, Store};
+use weir_core::model::key::{Key, KeyParts, OriginId};
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::{MAX_COUNT, Position, Used};
 use weir_core::region::exchange::{BASE, Floor, Merge, Proposal};
-use weir_core::time::UnixMs;
-use weir_core::window::{MAX_COUNT, Position, Used};
 use weir_envoy::wait;
 
 #[tokio::test]

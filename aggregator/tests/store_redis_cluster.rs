@@ -6,9 +6,9 @@ mod store_common;
 use std::collections::BTreeSet;
 use store_common::*;
 use tokio::time::timeout;
-use weir_aggregator::store::{HOT_SHARDS, Heard, Store, StoreOptions};
+use weir_aggregator::redis::{HOT_SHARDS, Heard, Store, StoreOptions};
+use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{BASE, Floor};
-use weir_core::time::UnixMs;
 use weir_envoy::{RedisCluster, wait};
 
 const CELLS: usize = 1_000;

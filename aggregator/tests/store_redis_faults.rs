@@ -9,11 +9,11 @@ use std::process::Command;
 use std::time::Duration;
 use store_common::*;
 use tokio::time::{Instant, sleep_until, timeout};
-use weir_aggregator::store::{Heard, Life, Store, StoreOptions};
-use weir_core::exact::AskId;
-use weir_core::log::{EntryId, LogCharge};
+use weir_aggregator::redis::{Heard, Life, Store, StoreOptions};
+use weir_core::model::exact::AskId;
+use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Floor, Merge};
-use weir_core::time::UnixMs;
+use weir_core::region::log::{EntryId, LogCharge};
 use weir_envoy::{Redis, RedisOptions, ports, wait};
 
 /// Shorter than anything that heals.

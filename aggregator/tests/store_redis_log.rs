@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use store_common::*;
-use weir_aggregator::store::{Store, StoreOptions};
-use weir_core::exact::{AskId, MAX_LOG_LIMIT};
-use weir_core::key::{Key, KeyParts};
-use weir_core::log::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
+use weir_aggregator::redis::{Store, StoreOptions};
+use weir_core::model::exact::{AskId, MAX_LOG_LIMIT};
+use weir_core::model::key::{Key, KeyParts};
+use weir_core::region::log::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
 use weir_envoy::{Clock, Process, RedisCluster, ports, wait};
 
 const NAME: &str = "weir:eu:{default/login/alice/60000/0/1}:log";
 const MINUTE: u64 = 60_000_000;
-const KEY_LUA: &str = include_str!("../src/store/log_key.lua");
-const CHARGE_LUA: &str = include_str!("../src/store/log.lua");
-const WITHDRAW_LUA: &str = include_str!("../src/store/log_withdraw.lua");
+const KEY_LUA: &str = include_str!("../src/redis/log_key.lua");
+const CHARGE_LUA: &str = include_str!("../src/redis/log.lua");
+const WITHDRAW_LUA: &str = include_str!("../src/redis/log_withdraw.lua");
 
 fn id(number: u64) -> EntryId {
     EntryId { ask: AskId::of(9, number), place: 3 }

@@ -5,8 +5,8 @@ mod common;
 use common::{HOUR_MS, start};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use weir_core::key::OriginId;
-use weir_core::wire::{Answer, Consult, Count, FilterFrame, Ping, Report};
+use weir_core::model::key::OriginId;
+use weir_core::model::wire::{Answer, Consult, Count, FilterFrame, Ping, Report};
 
 #[tokio::test]
 async fn a_report_is_acknowledged_and_pushed_to_the_others() {
@@ -93,7 +93,7 @@ async fn pings_are_echoed_with_the_clock_and_the_live_origins() {
     first.send(ping()).await;
     let pong = first.next_with(|frame| frame.pong).await;
     assert_eq!((pong.sent_ms, pong.live_origins), (42, 2));
-    let now = weir_aggregator::clock::Clock::now(&*weir.clock).0;
+    let now = weir_aggregator::telemetry::clock::Clock::now(&*weir.clock).0;
     assert!(now.abs_diff(pong.unix_ms) < HOUR_MS, "{} is not near {now}", pong.unix_ms);
     drop(other);
     common::until("the other left", || weir.server.shared().stats().live_origins == 1).await;

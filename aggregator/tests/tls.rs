@@ -22,8 +22,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use weir_aggregator::doors::{DoorSettings, TlsFiles};
-use weir_aggregator::serve::{Server, Settings};
+use weir_aggregator::api::{DoorSettings, TlsFiles};
+use weir_aggregator::server::{Server, Settings};
 
 /// Above the time for a handshake.
 const CUT_WITHIN: Duration = Duration::from_secs(12);
@@ -205,8 +205,10 @@ async fn is_welcomed_soon(weir: &Weir, trusted: &Authority, own: Option<&Pair>) 
     let mut client = tonic::client::Grpc::new(channel);
     client.ready().await.is_ok() && {
         let path = tonic::codegen::http::uri::PathAndQuery::from_static("/weir.v1.Region/Follow");
-        let codec =
-            tonic_prost::ProstCodec::<weir_core::wire::FilterFrame, weir_core::wire::RegionFrame>::default();
+        let codec = tonic_prost::ProstCodec::<
+            weir_core::model::wire::FilterFrame,
+            weir_core::model::wire::RegionFrame,
+        >::default();
         let frames = tokio_stream::iter([hello_frame(1, false)]);
         client.streaming(tonic::Request::new(frames), path, codec).await.is_ok()
     }

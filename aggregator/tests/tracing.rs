@@ -12,11 +12,11 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tracing_common::*;
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::serve::Settings;
-use weir_aggregator::store::StoreOptions;
-use weir_aggregator::telemetry::{Telemetry, around, redis, statement};
-use weir_core::cadence::Cadence;
-use weir_core::wire::{self, Ask, Charge, Consult, FilterFrame, LogLimit, MAX_FRAME_CELLS};
+use weir_aggregator::redis::StoreOptions;
+use weir_aggregator::server::Settings;
+use weir_aggregator::telemetry::spans::{Telemetry, around, redis, statement};
+use weir_core::model::cadence::Cadence;
+use weir_core::model::wire::{self, Ask, Charge, Consult, FilterFrame, LogLimit, MAX_FRAME_CELLS};
 use weir_envoy::{Collector, Redis, RedisOptions};
 
 fn spans(weir: &Weir, result: &str) -> f64 {

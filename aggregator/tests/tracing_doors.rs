@@ -17,11 +17,11 @@ use serde_json::json;
 use std::time::Duration;
 use tonic::{Code, Request};
 use tracing_common::*;
+use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::rls::wire::RateLimitRequest;
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::doors::DoorSettings;
-use weir_aggregator::doors::rls::wire::RateLimitRequest;
-use weir_aggregator::serve::Settings;
-use weir_core::wire::{Ask, Charge, FilterFrame, LedgerLimit};
+use weir_aggregator::server::Settings;
+use weir_core::model::wire::{Ask, Charge, FilterFrame, LedgerLimit};
 use weir_envoy::{Collector, Received};
 
 const CALL: &str = "CALL check_velocity";

@@ -6,10 +6,11 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use weir_core::key::{HashKey, KeyParts, OriginId};
+use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
-use weir_core::table::{Geometry, Meta, Place, Shared, Version};
-use weir_core::time::{MonoMs, Now, UnixMs};
+use weir_core::model::key::{HashKey, KeyParts, OriginId};
+use weir_core::model::shared::{Place, Shared, Version};
+use weir_core::model::time::{MonoMs, Now, UnixMs};
 
 const MINUTE: u64 = 60_000;
 const START: Now = Now { unix: UnixMs(1_700_000_040_000), mono: MonoMs(1_000_000) };

@@ -6,10 +6,11 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use weir_core::control::{Control, Controls, Effect, Target, Who, parse_network};
+use weir_core::control::{Control, Controls, Effect, Target, Who};
+use weir_core::matching::networks::parse_network;
+use weir_core::model::time::UnixMs;
+use weir_core::model::wire;
 use weir_core::rules::{Config, Lines, Live, Request, Scratch};
-use weir_core::time::UnixMs;
-use weir_core::wire;
 
 const NOW: UnixMs = UnixMs(1_700_000_040_000);
 const REQUESTS: usize = 10_000;

@@ -3,11 +3,12 @@
 mod common;
 
 use common::allocations;
-use weir_core::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Decision, ExactCheck, ExactLimit, Limiter, Policy, Setup};
-use weir_core::table::{Geometry, MemoryShared, Meta, Place, Shared, Version};
-use weir_core::time::{MonoMs, Now, UnixMs};
-use weir_core::wire;
+use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::model::shared::{MemoryShared, Place, Shared, Version};
+use weir_core::model::time::{MonoMs, Now, UnixMs};
+use weir_core::model::wire;
 
 const NOW: Now = Now { unix: UnixMs(60_000_000), mono: MonoMs(1_000_000) };
 

@@ -1,7 +1,7 @@
 //! Configurations: what is read, and what is said about what cannot be read.
 
 use proptest::prelude::*;
-use weir_core::exact::{self, MAX_LOG_LIMIT};
+use weir_core::model::exact::{self, MAX_LOG_LIMIT};
 use weir_core::rules::{Ambiguous, Config, Cost, FirstRequest, Missing, OnConsultFailure};
 
 const RULE: &str = r#"{"name": "r", "identifier": {"header": "x"}, "limit": 1, "window": "1s"}"#;

@@ -5,10 +5,12 @@ mod common;
 use common::allocations;
 use proptest::prelude::*;
 use std::sync::LazyLock;
-use weir_core::control::{Banned, Control, Controls, Effect, Target, Who, parse_network};
-use weir_core::rules::{Action, Config, Lines, Live, MAX_IDENTIFIER_BYTES, Request, Scratch};
-use weir_core::time::UnixMs;
-use weir_core::wire;
+use weir_core::control::{Banned, Control, Controls, Effect, Target, Who};
+use weir_core::matching::canonical::MAX_IDENTIFIER_BYTES;
+use weir_core::matching::networks::parse_network;
+use weir_core::model::time::UnixMs;
+use weir_core::model::wire;
+use weir_core::rules::{Action, Config, Lines, Live, Request, Scratch};
 
 #[derive(Clone, Debug, Default)]
 struct Headers {

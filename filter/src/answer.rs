@@ -11,10 +11,10 @@
 //! Leaves to others: sending it (`host`).
 
 use weir_core::control::Banned;
-use weir_core::exact::Strategy;
 use weir_core::limiter::{Budget, Cause, Denial, Told};
+use weir_core::model::exact::Strategy;
+use weir_core::model::time::UnixMs;
 use weir_core::rules::{Cost, Responses, Rule};
-use weir_core::time::UnixMs;
 
 /// Problem type of the draft's section on quotas.
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";

@@ -13,12 +13,12 @@
 
 use std::collections::BTreeMap;
 use weir_core::control::{Banned, Keeper, Local};
-use weir_core::key::{KeyParts, MAX_KEY_BYTES};
 use weir_core::limiter::{Limiter, Strike, strikes_namespace};
+use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
+use weir_core::model::shared::Shared;
+use weir_core::model::time::{MonoMs, Now, UnixMs};
+use weir_core::model::wire;
 use weir_core::rules::{Ban, Config};
-use weir_core::table::Shared;
-use weir_core::time::{MonoMs, Now, UnixMs};
-use weir_core::wire;
 
 /// Most bans that are proposed at a time; further ones are when these are known or over.
 const MAX_PROPOSALS: usize = 1_024;

@@ -5,7 +5,7 @@
 //!
 //! Leaves to others: writing the log (`host`), what is wrong (`stream`, `plugin`).
 
-use weir_core::time::MonoMs;
+use weir_core::model::time::MonoMs;
 
 /// Most troubles that are told a minute.
 const MAX_A_MINUTE: u32 = 6;

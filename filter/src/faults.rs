@@ -3,8 +3,8 @@
 //! The request header `x-weir-fault` takes `panic` (the VM dies at once) or `clock:<ms>` (the worker's wall clock is
 //! off by so much from now on, negative for the past).
 
+use weir_core::model::time::UnixMs;
 use weir_core::rules::{Lines, Request};
-use weir_core::time::UnixMs;
 
 /// What a request asks to break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

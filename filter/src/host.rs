@@ -7,7 +7,7 @@
 
 use crate::abi::{Arena, fetch};
 use proxy_wasm::types::{BufferType, LogLevel, MapType, MetricType, Status, StreamType};
-use weir_core::time::{MonoMs, UnixMs};
+use weir_core::model::time::{MonoMs, UnixMs};
 
 mod raw {
     unsafe extern "C" {

@@ -10,8 +10,8 @@ use crate::tally::{Outcome, Tally};
 use crate::told::Told;
 use proxy_wasm::types::MetricType;
 use weir_core::limiter::Stats;
+use weir_core::model::time::MonoMs;
 use weir_core::rules::Rule;
-use weir_core::time::MonoMs;
 
 /// Between batches.
 const FLUSH_MS: u64 = 200;

@@ -4,7 +4,7 @@
 //! compare-and-set is exact on keys that exist; all of them are made before workers serve (`Meta::establish`).
 
 use crate::host;
-use weir_core::table::{Place, Shared, Version};
+use weir_core::model::shared::{Place, Shared, Version};
 
 /// Envoy's shared data.
 #[derive(Clone, Copy, Debug, Default)]

@@ -11,9 +11,9 @@ use crate::headers::serialise;
 use crate::host::{self, Refused};
 use prost::Message;
 use proxy_wasm::types::LogLevel;
+use weir_core::model::time::MonoMs;
+use weir_core::model::wire;
 use weir_core::rules::Aggregator;
-use weir_core::time::MonoMs;
-use weir_core::wire;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct GrpcService {

@@ -6,10 +6,10 @@
 //! Leaves to others: counting (`tally`), the stream (`stream`), rates (the aggregator).
 
 use crate::tally::Outcome;
-use weir_core::exact::Strategy;
+use weir_core::model::exact::Strategy;
+use weir_core::model::time::MonoMs;
+use weir_core::model::wire::{FilterFrame, RuleTally, Tallies};
 use weir_core::rules::{Config, Rule};
-use weir_core::time::MonoMs;
-use weir_core::wire::{FilterFrame, RuleTally, Tallies};
 
 /// Between two words.
 const TELL_MS: u64 = 1_000;

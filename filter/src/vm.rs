@@ -13,7 +13,7 @@ const CONTINUE: u32 = 0;
 const PAUSE: u32 = 1;
 
 /// A larger message is none of an aggregator's: four times what it sends at most.
-const MAX_MESSAGE_BYTES: usize = 4 * weir_core::wire::MAX_FRAME_BYTES;
+const MAX_MESSAGE_BYTES: usize = 4 * weir_core::model::wire::MAX_FRAME_BYTES;
 /// gRPC's RESOURCE_EXHAUSTED.
 const RESOURCE_EXHAUSTED: u32 = 8;
 /// gRPC's DATA_LOSS.

@@ -1,6 +1,6 @@
 //! What operators write.
 
-use weir_aggregator::check_config::check_text;
+use weir_aggregator::cli::check_config::check_text;
 use weir_core::rules::Config;
 
 /// The filter's JSON. What is accepted stays accepted, in the same version.

@@ -3,18 +3,18 @@
 use prost::Message;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
+use weir_aggregator::api::Question;
+use weir_aggregator::api::http::{Asked, MAX_CHECKS, Problem, parse_history, parse_limit, parse_limits};
+use weir_aggregator::api::rls::call::{Applied, applied};
+use weir_aggregator::api::rls::config::Limits;
+use weir_aggregator::api::rls::service;
+use weir_aggregator::api::rls::wire::{Descriptor, Entry, RateLimitRequest};
 use weir_aggregator::auth::{MAX_HEADER_BYTES, MAX_NAME_BYTES, Presented, Tokens, Unauthorized};
 use weir_aggregator::database::{MAX_BUCKET_BYTES, MAX_HISTORY_ROWS};
-use weir_aggregator::doors::Question;
-use weir_aggregator::doors::http::{Asked, MAX_CHECKS, Problem, parse_history, parse_limit, parse_limits};
-use weir_aggregator::doors::rls::call::{Applied, applied};
-use weir_aggregator::doors::rls::config::Limits;
-use weir_aggregator::doors::rls::service;
-use weir_aggregator::doors::rls::wire::{Descriptor, Entry, RateLimitRequest};
-use weir_core::exact::{MAX_LOG_LIMIT, Strategy};
-use weir_core::key::MAX_TEXT_BYTES;
-use weir_core::rules::MAX_IDENTIFIER_BYTES;
-use weir_core::window::MAX_COUNT;
+use weir_core::matching::canonical::MAX_IDENTIFIER_BYTES;
+use weir_core::model::exact::{MAX_LOG_LIMIT, Strategy};
+use weir_core::model::key::MAX_TEXT_BYTES;
+use weir_core::model::window::MAX_COUNT;
 
 /// A token whose digest seeds of the tokens file have.
 const TOKEN: &str = "weir_a";

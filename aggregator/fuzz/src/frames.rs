@@ -2,13 +2,14 @@
 
 use prost::Message;
 use std::collections::BTreeMap;
-use weir_core::exact::{self, Ruling};
-use weir_core::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Decision, ExactCheck, ExactLimit, Limiter, Policy, Setup};
+use weir_core::model::exact::{self, Ruling};
+use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::model::shared::MemoryShared;
+use weir_core::model::time::{MonoMs, Now, UnixMs};
+use weir_core::model::wire::{Changes, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
 use weir_core::region::{Region, RegionLimits};
-use weir_core::table::{Geometry, MemoryShared, Meta};
-use weir_core::time::{MonoMs, Now, UnixMs};
-use weir_core::wire::{Changes, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
 
 const NOW: UnixMs = UnixMs(1_700_000_040_000);
 const MONO: MonoMs = MonoMs(1_000_000);

@@ -2,10 +2,10 @@
 
 use prost::Message;
 use weir_core::control::{Controls, Keeper, MAX_CONTROLS, Scratch, Subject};
-use weir_core::rules::canonical_identifier;
-use weir_core::table::{MemoryShared, Place, Shared};
-use weir_core::time::{MonoMs, Now, UnixMs};
-use weir_core::wire;
+use weir_core::matching::canonical::canonical_identifier;
+use weir_core::model::shared::{MemoryShared, Place, Shared};
+use weir_core::model::time::{MonoMs, Now, UnixMs};
+use weir_core::model::wire;
 
 const NOW: Now = Now { unix: UnixMs(1_700_000_040_000), mono: MonoMs(1_000_000) };
 

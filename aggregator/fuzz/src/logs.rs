@@ -1,10 +1,10 @@
 //! Sliding logs, by whatever is charged, withdrawn and waited for, and what Redis says of them.
 
 use redis::Value;
-use weir_aggregator::store::log::answered;
-use weir_core::exact::AskId;
-use weir_core::key::{Key, KeyParts};
-use weir_core::log::{Decided, EntryId, Log, LogCharge, Logs, LogsLimits, Micros, Outcome};
+use weir_aggregator::redis::log::answered;
+use weir_core::model::exact::AskId;
+use weir_core::model::key::{Key, KeyParts};
+use weir_core::region::log::{Decided, EntryId, Log, LogCharge, Logs, LogsLimits, Micros, Outcome};
 
 const WINDOW_US: u64 = 1_000_000;
 const WAITS_US: [u64; 8] =

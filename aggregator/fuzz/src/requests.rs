@@ -2,9 +2,10 @@
 
 use prost::Message;
 use weir_aggregator::admin::query::KeyQuery;
-use weir_core::rules::{Config, Lines, Live, MAX_IDENTIFIER_BYTES, Request, Scratch};
-use weir_core::trace::{MAX_REQUEST_ID_BYTES, Trace};
-use weir_core::wire;
+use weir_core::matching::canonical::MAX_IDENTIFIER_BYTES;
+use weir_core::model::trace::{MAX_REQUEST_ID_BYTES, Trace};
+use weir_core::model::wire;
+use weir_core::rules::{Config, Lines, Live, Request, Scratch};
 
 /// A sound trace in a frame: both ids, a byte of flags, a request id, and their tags and lengths.
 const MAX_TRACE_BYTES: usize = 18 + 10 + 3 + 2 + MAX_REQUEST_ID_BYTES;

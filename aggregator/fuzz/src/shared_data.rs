@@ -1,9 +1,10 @@
 //! The bytes that a process shares: another version of the filter, or another plugin, may have written them.
 
-use weir_core::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Limiter, Policy, Setup};
-use weir_core::table::{Geometry, Meta, Place, Shared, Version};
-use weir_core::time::{MonoMs, Now, UnixMs};
+use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::model::shared::{Place, Shared, Version};
+use weir_core::model::time::{MonoMs, Now, UnixMs};
 
 /// Every place holds the same bytes until it is written to.
 struct Damaged<'a> {

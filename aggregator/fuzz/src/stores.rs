@@ -1,8 +1,8 @@
 //! What operators name stores by, and what stores hold.
 
 use weir_aggregator::database::{Database, DatabaseOptions, decode_identifier, encode_identifier};
-use weir_aggregator::store::StoreOptions;
-use weir_core::key::KeyParts;
+use weir_aggregator::redis::StoreOptions;
+use weir_core::model::key::KeyParts;
 
 /// Where Redis is.
 pub fn redis_url(data: &[u8]) {

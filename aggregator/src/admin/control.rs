@@ -7,20 +7,19 @@
 use super::explain::{Judged, Window, counts};
 use super::query::KeyQuery;
 use super::text::text;
-use crate::shared::Shared;
-use crate::window::sisters::FRESH_MS;
-use crate::window::tallies::Rule;
+use crate::region::shared::Shared;
+use crate::region::status::sisters::FRESH_MS;
+use crate::region::status::tallies::Rule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use weir_core::control::{
-    self, ALL_NAMESPACES, Banned, Effect, Found, Scratch, Slot, Subject, Who, credited,
-};
-use weir_core::key::KeyParts;
+use weir_core::control::{ALL_NAMESPACES, Banned, Effect, Found, Scratch, Slot, Subject, Who, credited};
+use weir_core::matching::networks::parse_network;
+use weir_core::model::key::KeyParts;
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::MAX_COUNT;
 use weir_core::region::Explained;
 use weir_core::region::top::{Ranked, Standing};
-use weir_core::time::UnixMs;
-use weir_core::window::MAX_COUNT;
 
 /// What is in force now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,10 +110,10 @@ fn find(
 /// The client's address or network, where it is counted by that.
 fn address(raw: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(raw).ok()?;
-    Some(control::parse_network(text).ok()?.addr())
+    Some(parse_network(text).ok()?.addr())
 }
 
-fn entry(said: &control::Control) -> Option<Entry> {
+fn entry(said: &weir_core::control::Control) -> Option<Entry> {
     let kind = match said.effect {
         Effect::Limit(_) => "limit",
         Effect::Exempt => "exempt",
@@ -140,7 +139,7 @@ fn entry(said: &control::Control) -> Option<Entry> {
 
 /// Windows of which something is said in a namespace that is not said of all.
 pub fn windows_said(shared: &Shared, workspace: &str, namespace: &str) -> BTreeSet<u64> {
-    let is_here = |said: &control::Control| {
+    let is_here = |said: &weir_core::control::Control| {
         said.target.workspace == workspace
             && [namespace, ALL_NAMESPACES].contains(&said.target.scope.as_str())
     };

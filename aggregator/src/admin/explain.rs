@@ -6,17 +6,17 @@
 use super::control::{self, Control, Limits};
 use super::query::KeyQuery;
 use super::text::{encode, identifier, text};
-use crate::global::Global;
-use crate::shared::Shared;
-use crate::window::tallies;
+use crate::region::global::Global;
+use crate::region::shared::Shared;
+use crate::region::status::tallies;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use weir_core::key::{KeyParts, OriginId};
+use weir_core::matching::canonical::canonical_identifier;
+use weir_core::model::key::{KeyParts, OriginId};
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::Position;
 use weir_core::region::exchange::BASE;
 use weir_core::region::{CellState, Component, Explained};
-use weir_core::rules::identifier::canonical_identifier;
-use weir_core::time::UnixMs;
-use weir_core::window::Position;
 
 /// What is said of a key without windows.
 pub const UNKNOWN: &str = "nothing is known of this identifier: it was not used in this window or the last one, or it goes by \

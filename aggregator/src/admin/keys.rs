@@ -5,13 +5,13 @@
 use super::explain::canonical;
 use super::query::KeyQuery;
 use super::text::text;
-use crate::shared::Shared;
+use crate::region::shared::Shared;
 use serde::Serialize;
 use std::time::{Duration, UNIX_EPOCH};
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::{Position, Used};
 use weir_core::region::exchange::BASE;
 use weir_core::region::{CellState, Component, Explained};
-use weir_core::time::UnixMs;
-use weir_core::window::{Position, Used};
 
 /// All that is known of an identifier.
 #[derive(Debug, Serialize)]

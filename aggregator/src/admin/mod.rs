@@ -18,10 +18,10 @@ pub mod rules;
 pub mod text;
 pub mod top;
 
-use crate::hosts::Hosts;
-use crate::listen::{Connection, Listener, Patience};
-use crate::shared::Shared;
-use crate::tls::Protocol;
+use crate::net::hosts::Hosts;
+use crate::net::listen::{Connection, Listener, Patience};
+use crate::net::tls::Protocol;
+use crate::region::shared::Shared;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};

@@ -1,18 +1,18 @@
 //! What `/v1/parts` says: this aggregator, its Envoys, its sisters, the stores behind it and the other regions, and how
 //! each of them is.
 //!
-//! Leaves to others: what is known of each (`window`, `weir_core::aggregator`).
+//! Leaves to others: what is known of each (`window`, `weir_core::replication`).
 
 use super::text::text;
-use crate::metrics::{Door, Operation};
-use crate::shared::Shared;
-use crate::window::peers::Envoy;
-use crate::window::recent::{Refused, Went};
-use crate::window::sisters::{self, FRESH_MS, Status};
+use crate::region::shared::Shared;
+use crate::region::status::peers::Envoy;
+use crate::region::status::sisters::{self, FRESH_MS, Status};
+use crate::telemetry::metrics::recent::{Refused, Went};
+use crate::telemetry::metrics::{Door, Operation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use weir_core::breaker::State;
-use weir_core::time::MonoMs;
+use weir_core::model::breaker::State;
+use weir_core::model::time::MonoMs;
 
 /// Beats come a little late.
 const SLACK_MS: u64 = 2_000;

@@ -4,7 +4,7 @@
 //!
 //! Leaves to others: what is known of the key (`keys`).
 
-use weir_core::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
+use weir_core::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
 use weir_core::region::top::MAX_TOP;
 
 /// Which key is asked about.

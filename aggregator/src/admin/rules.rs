@@ -4,10 +4,10 @@
 
 use super::control::Limits;
 use super::top::{TopKey, key};
-use crate::shared::Shared;
-use crate::window::sisters::FRESH_MS;
-use crate::window::tallies::Rule;
-use crate::window::top::Walked;
+use crate::region::shared::Shared;
+use crate::region::status::sisters::FRESH_MS;
+use crate::region::status::tallies::Rule;
+use crate::region::status::top::Walked;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -7,8 +7,8 @@
 
 use super::control::Limits;
 use super::text::{encode, identifier, text};
-use crate::shared::Shared;
-use crate::window::top::Walked;
+use crate::region::shared::Shared;
+use crate::region::status::top::Walked;
 use serde::{Deserialize, Serialize};
 use weir_core::region::top::{Ranked, Standing};
 

@@ -4,7 +4,7 @@ use super::entry::{Entry, Listed};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::watch;
-use weir_core::key::KeyParts;
+use weir_core::model::key::KeyParts;
 
 /// An application, or another proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! any malformed part is, and what it is sent about them is left out.
 
 use super::Scope;
-use weir_core::wire::{Ask, Charge, Controls, FilterFrame, Push};
+use weir_core::model::wire::{Ask, Charge, Controls, FilterFrame, Push};
 
 impl Scope {
     /// Makes unreadable, or removes, all that is outside of the scope; the number of such parts.
@@ -43,8 +43,8 @@ impl Scope {
 #[cfg(test)]
 mod tests {
     use super::super::{Entry, Listed, NewToken, Presented, Tokens};
-    use weir_core::key::{Key, KeyParts};
-    use weir_core::wire::{
+    use weir_core::model::key::{Key, KeyParts};
+    use weir_core::model::wire::{
         Ask, Ban, Charge, Consult, Control, Controls, Count, FilterFrame, LedgerLimit, LogLimit, Push,
         Report, View, Withdrawal,
     };

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Formatter;
 use std::marker::PhantomData;
 use std::str::FromStr;
-use weir_core::key::MAX_TEXT_BYTES;
+use weir_core::model::key::MAX_TEXT_BYTES;
 
 /// Most zones of one entry that are named one by one.
 pub const MAX_ZONES: usize = 1_000;

@@ -1,7 +1,7 @@
 //! The gRPC listener: which filters may open a stream, and who may call the rate-limit service.
 
 use super::{Caller, Presented, Scope, Tokens, bearer};
-use crate::refusal::Refusal;
+use crate::region::refusal::Refusal;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use tonic::Status;

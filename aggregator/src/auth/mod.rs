@@ -30,10 +30,10 @@ pub use caller::{Caller, Scope};
 pub use entry::{Entry, Listed, MAX_NAME_BYTES, MAX_NAMESPACES, MAX_SAN_BYTES, MAX_ZONES};
 pub use gate::Gate;
 
-use crate::doors::metrics::Files;
-use crate::follow::{self, Contents, Followed, ReadError};
-use crate::shared::Shared;
-use crate::tls::CertificateNames;
+use crate::net::follow::{self, Contents, Followed, ReadError};
+use crate::net::tls::CertificateNames;
+use crate::region::shared::Shared;
+use crate::telemetry::metrics::doors::Files;
 use caller::Holder;
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};

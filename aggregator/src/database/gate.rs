@@ -11,8 +11,8 @@ use super::retry::{Work, jittered};
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
-use weir_core::breaker::{Breaker, Policy, State};
-use weir_core::time::MonoMs;
+use weir_core::model::breaker::{Breaker, Policy, State};
+use weir_core::model::time::MonoMs;
 
 /// Half of so many calls have to fail before nobody is asked for a while: a server that is gone costs a few timeouts.
 const BREAKER: Policy = Policy { window: 20, least: 5, failed_percent: 50, rest_ms: 500 };

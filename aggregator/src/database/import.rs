@@ -8,11 +8,11 @@ use super::connection::{Arg, Connection, Row};
 use super::pool::Pool;
 use super::retry::{self, Work};
 use super::{COUNTS, Database, DatabaseError, rows};
-use crate::telemetry;
+use crate::telemetry::spans;
 use std::time::Duration;
 use tokio::time::Instant;
+use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::Stored;
-use weir_core::time::UnixMs;
 
 /// Most cells that one import takes.
 pub const MAX_IMPORT_CELLS: u64 = 1_000_000;
@@ -51,9 +51,9 @@ impl Database {
         within: Duration,
     ) -> Result<Imported, DatabaseError> {
         let args = [Arg::Int(now.0), Arg::Bytes(self.region_bytes()), Arg::Int(MAX_IMPORT_CELLS + 1)];
-        let call = telemetry::statement(pool.statements().system, "SELECT", COUNTS, 1);
+        let call = spans::statement(pool.statements().system, "SELECT", COUNTS, 1);
         let result = retry::until(Instant::now() + within, pool, Read { statement, args }).await;
-        telemetry::failed(call, result.as_ref().err().map(DatabaseError::reason));
+        spans::failed(call, result.as_ref().err().map(DatabaseError::reason));
         result
     }
 }

@@ -9,10 +9,10 @@
 use super::connection::{Arg, Connection, Row};
 use super::retry::{Execute, Work};
 use super::{Database, DatabaseError, Reason, mysql, sqlite};
-use crate::telemetry;
+use crate::telemetry::spans;
 use std::time::Duration;
-use weir_core::breaker::State;
-use weir_core::window::MAX_COUNT;
+use weir_core::model::breaker::State;
+use weir_core::model::window::MAX_COUNT;
 
 /// Longest bucket in bytes: what the table's column holds.
 pub const MAX_BUCKET_BYTES: usize = 255;
@@ -61,9 +61,9 @@ impl Database {
             return Err(DatabaseError::new(Reason::Other, text));
         }
         let attempt = Attempt { cost: attempt.cost.min(MAX_COUNT), ..*attempt };
-        let call = telemetry::statement(self.primary().statements().system, "CALL", "check_velocity", 1);
+        let call = spans::statement(self.primary().statements().system, "CALL", "check_velocity", 1);
         let result = self.ledger().call(within, Check { attempt, region: self.region_bytes() }).await;
-        telemetry::failed(call, result.as_ref().err().map(DatabaseError::reason));
+        spans::failed(call, result.as_ref().err().map(DatabaseError::reason));
         match result {
             Ok(velocity) => Ok(Some(velocity)),
             Err(error) if error.kind() == Reason::NoZone => Ok(None),

@@ -10,9 +10,9 @@ use super::rows::encode_identifier;
 use super::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::key::KeyParts;
-use weir_core::time::UnixMs;
-use weir_core::window::MAX_COUNT;
+use weir_core::model::key::KeyParts;
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::MAX_COUNT;
 
 /// Most rows of one key.
 const MAX_SHARES: u64 = 256;

@@ -6,12 +6,12 @@
 use super::connection::Connection;
 use super::retry::{self, Work};
 use super::{COUNTS, Database, DatabaseError, Reason, rows};
-use crate::telemetry;
+use crate::telemetry::spans;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
+use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::Publication;
-use weir_core::time::UnixMs;
 
 /// Most rows in one statement. At the longest texts that is 2.5 MB, below what servers take by default (16 MB and
 /// more).
@@ -87,9 +87,9 @@ impl Database {
             rows::push_row(row, self.region_bytes(), now.0, &mut sql);
         }
         sql.push_str(statements.upsert_end);
-        let call = telemetry::statement(statements.system, "INSERT", COUNTS, chunk.len());
+        let call = spans::statement(statements.system, "INSERT", COUNTS, chunk.len());
         let result = retry::until(deadline, self.primary(), Upsert(sql)).await;
-        telemetry::failed(call, result.as_ref().err().map(DatabaseError::reason));
+        spans::failed(call, result.as_ref().err().map(DatabaseError::reason));
         result
     }
 }

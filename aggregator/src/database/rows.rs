@@ -9,9 +9,9 @@
 use super::connection::Row;
 use std::borrow::Cow;
 use std::fmt::Write;
-use weir_core::key::{Key, KeyParts};
+use weir_core::model::key::{Key, KeyParts};
+use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{Publication, Stored};
-use weir_core::window::MAX_COUNT;
 
 const PREFIX: &[u8] = br"\@";
 /// Largest number that every column holds.

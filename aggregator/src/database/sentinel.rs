@@ -12,7 +12,7 @@ use super::retry::{self, Work};
 use super::{Database, DatabaseError, Reason};
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::window::MAX_COUNT;
+use weir_core::model::window::MAX_COUNT;
 
 impl Database {
     /// A number that stays the same until the table is wiped.

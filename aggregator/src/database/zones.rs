@@ -7,7 +7,7 @@ use super::retry::{self, Execute, Work};
 use super::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::window::MAX_COUNT;
+use weir_core::model::window::MAX_COUNT;
 
 /// Highest rate.
 pub const MAX_RATE: u64 = MAX_COUNT;

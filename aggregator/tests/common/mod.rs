@@ -13,19 +13,19 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
-use weir_aggregator::clock::{Clock, SystemClock};
-use weir_aggregator::doors::{DoorSettings, Insecure};
-use weir_aggregator::hosts::Hosts;
-use weir_aggregator::refusal::origin_of;
-use weir_aggregator::serve::{Server, Settings};
-use weir_core::cadence::Cadence;
-use weir_core::key::{Key, KeyParts, OriginId};
-use weir_core::region::RegionLimits;
-use weir_core::time::UnixMs;
-use weir_core::wire::{
+use weir_aggregator::api::{DoorSettings, Insecure};
+use weir_aggregator::net::hosts::Hosts;
+use weir_aggregator::region::refusal::origin_of;
+use weir_aggregator::server::{Server, Settings};
+use weir_aggregator::telemetry::clock::{Clock, SystemClock};
+use weir_core::model::cadence::Cadence;
+use weir_core::model::key::{Key, KeyParts, OriginId};
+use weir_core::model::time::UnixMs;
+use weir_core::model::wire::{
     Answer, Consult, Count, FilterFrame, Hello, PROTOCOL_VERSION, Ping, RegionFrame, Report, RuleTally,
     Tallies, View,
 };
+use weir_core::region::RegionLimits;
 
 pub const DEADLINE: Duration = Duration::from_secs(10);
 pub const HOUR_MS: u64 = 3_600_000;

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tempfile::TempDir;
 use weir_aggregator::database::{Database, DatabaseOptions, Published};
-use weir_core::key::{Key, KeyParts};
+use weir_core::model::key::{Key, KeyParts};
+use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Publication, Stored};
-use weir_core::time::UnixMs;
 use weir_envoy::{DatabaseServer, wait};
 
 /// The present, for all scenarios.

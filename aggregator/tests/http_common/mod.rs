@@ -13,9 +13,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use weir_aggregator::api::DoorSettings;
 use weir_aggregator::auth::{Entry, NewToken};
-use weir_aggregator::doors::DoorSettings;
-use weir_aggregator::serve::Settings;
+use weir_aggregator::server::Settings;
 
 pub const JSON: (&str, &str) = ("content-type", "application/json");
 

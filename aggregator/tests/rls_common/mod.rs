@@ -9,7 +9,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
-use weir_aggregator::doors::rls::wire::{
+use weir_aggregator::api::rls::wire::{
     Code, Descriptor, DescriptorStatus, Entry, RateLimitRequest, RateLimitResponse,
 };
 

@@ -2,10 +2,10 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::time::Duration;
-use weir_aggregator::store::{Store, StoreOptions};
-use weir_core::key::{Key, KeyParts, OriginId};
+use weir_aggregator::redis::{Store, StoreOptions};
+use weir_core::model::key::{Key, KeyParts, OriginId};
+use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Merge, Merged, Proposal};
-use weir_core::time::UnixMs;
 use weir_envoy::{Redis, RedisOptions, wait};
 
 /// Time enough for any call on a busy machine.

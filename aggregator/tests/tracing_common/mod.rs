@@ -4,10 +4,10 @@
 use crate::common::{DEADLINE, settings};
 use opentelemetry_sdk::trace::Sampler;
 use std::path::PathBuf;
-use weir_aggregator::serve::Settings;
-use weir_aggregator::telemetry::TelemetryOptions;
-use weir_core::trace::Trace;
-use weir_core::wire;
+use weir_aggregator::server::Settings;
+use weir_aggregator::telemetry::spans::TelemetryOptions;
+use weir_core::model::trace::Trace;
+use weir_core::model::wire;
 use weir_envoy::{Collector, Received};
 
 pub const RECORDED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

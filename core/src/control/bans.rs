@@ -7,10 +7,10 @@
 //! Leaves to others: when a rule bans and for how long, and telling the region.
 
 use super::{Banned, Control, Effect, Who};
-use crate::key::MAX_TEXT_BYTES;
-use crate::rules::glob::Pattern;
-use crate::time::UnixMs;
-use crate::wire;
+use crate::matching::glob::Pattern;
+use crate::model::key::MAX_TEXT_BYTES;
+use crate::model::time::UnixMs;
+use crate::model::wire;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;

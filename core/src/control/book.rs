@@ -13,9 +13,9 @@
 //! Leaves to others: reading and writing the database (`aggregator`), what a control means where it is applied.
 
 use super::{Control, Slot, Target};
-use crate::key::{HashKey, fingerprint};
-use crate::time::UnixMs;
-use crate::wire::{self, ControlsKnown, MAX_FRAME_CONTROLS};
+use crate::model::key::{HashKey, fingerprint};
+use crate::model::time::UnixMs;
+use crate::model::wire::{self, ControlsKnown, MAX_FRAME_CONTROLS};
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;

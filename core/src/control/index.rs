@@ -12,9 +12,9 @@
 use super::scope::{Part, Said, Scope, canonical};
 use super::stock::Stock;
 use super::{ALL_NAMESPACES, Effect, Slot, Target, Who};
-use crate::rules::glob::{self, Pattern};
-use crate::time::UnixMs;
-use crate::window::MAX_COUNT;
+use crate::matching::glob::{self, Pattern};
+use crate::model::time::UnixMs;
+use crate::model::window::MAX_COUNT;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;

@@ -10,9 +10,9 @@
 use super::bans::Local;
 use super::set::Controls;
 use super::stored::{self, Found};
-use crate::table::{Place, Shared, Version};
-use crate::time::{MonoMs, Now, UnixMs};
-use crate::wire;
+use crate::model::shared::{Place, Shared, Version};
+use crate::model::time::{MonoMs, Now, UnixMs};
+use crate::model::wire;
 use alloc::vec::Vec;
 
 /// Between looks at the head; a little less than a tick, as ticks jitter.

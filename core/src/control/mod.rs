@@ -14,7 +14,6 @@ mod bans;
 pub mod book;
 mod index;
 mod keeper;
-pub mod networks;
 mod scope;
 mod set;
 mod stock;
@@ -25,14 +24,15 @@ pub use index::{Banned, Found, Scratch, Subject, credited};
 pub use keeper::Keeper;
 pub use set::Controls;
 
-use crate::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
-use crate::rules::glob::Pattern;
-use crate::time::UnixMs;
-use crate::window::MAX_COUNT;
-use crate::wire;
+use crate::matching::glob::Pattern;
+use crate::matching::networks::{NotANetwork, parse_network};
+use crate::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
+use crate::model::time::UnixMs;
+use crate::model::window::MAX_COUNT;
+use crate::model::wire;
 use alloc::string::{String, ToString};
 use core::net::IpAddr;
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
 /// Most controls that are in force at a time, in all workspaces.
 pub const MAX_CONTROLS: usize = 10_000;
@@ -121,10 +121,8 @@ pub enum ControlError {
     #[error(r"an identifier is parts joined by |, where \\ is a backslash, \| a bar, \- a missing part, \* a star, and * is anything")]
     Pattern,
     /// Network.
-    #[error(
-        "{0:?} is not a network; expected an address with a prefix, such as 203.0.113.0/24 or 2001:db8::/32"
-    )]
-    Network(String),
+    #[error(transparent)]
+    Network(#[from] NotANetwork),
     /// Window.
     #[error("a window has to be between 1s and 31d")]
     Window,
@@ -274,20 +272,6 @@ impl Target {
             Who::Identifier(text) => scope::names(text, raw),
         }
     }
-}
-
-/// A network, with the bits behind its prefix cleared; an address alone is a network of one. IPv4 in IPv6 is IPv4.
-pub fn parse_network(text: &str) -> Result<IpNet, ControlError> {
-    let alone = || text.parse::<IpAddr>().ok().map(IpNet::from);
-    let network = text.parse::<IpNet>().ok().or_else(alone);
-    network.map(|network| unmapped(network).trunc()).ok_or_else(|| ControlError::Network(text.into()))
-}
-
-fn unmapped(network: IpNet) -> IpNet {
-    let IpNet::V6(long) = network else { return network };
-    let prefix = long.prefix_len().checked_sub(96);
-    let short = long.addr().to_ipv4_mapped().zip(prefix);
-    short.and_then(|(address, prefix)| Ipv4Net::new(address, prefix).ok()).map_or(network, IpNet::V4)
 }
 
 #[cfg(test)]

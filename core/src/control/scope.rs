@@ -6,12 +6,11 @@
 //!
 //! Leaves to others: which scopes a subject is in and which of what is found counts (`index`).
 
-use super::networks::Networks;
 use super::{Effect, Slot, Target, Who};
-use crate::rules::canonical_identifier;
-use crate::rules::glob::{self, Glob, GlobSet, Pattern};
-use crate::rules::identifier::{DIGEST_BYTES, DIGEST_PREFIX};
-use crate::time::UnixMs;
+use crate::matching::canonical::{DIGEST_BYTES, DIGEST_PREFIX, canonical_identifier};
+use crate::matching::glob::{self, Glob, GlobSet, Pattern};
+use crate::matching::networks::Networks;
+use crate::model::time::UnixMs;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cmp::Reverse;

@@ -10,8 +10,8 @@ use super::bans::{Bans, Local, Named};
 use super::index::{Banned, Found, Index, Scratch, Subject};
 use super::stock::{Stock, unheard};
 use super::{Control, Slot, Target};
-use crate::time::UnixMs;
-use crate::wire;
+use crate::model::time::UnixMs;
+use crate::model::wire;
 use core::net::IpAddr;
 
 /// All controls, ready to be asked.

@@ -8,8 +8,8 @@
 use super::book::{KEPT_OVER_MS, MAX_KEPT};
 use super::scope::Said;
 use super::{Control, Effect, Slot, Target, Who};
-use crate::time::UnixMs;
-use crate::wire;
+use crate::model::time::UnixMs;
+use crate::model::wire;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -9,7 +9,7 @@
 //! Leaves to others: where the bytes are, and who writes first (`keeper`).
 
 use super::stock::Stock;
-use crate::wire::{self, ControlsKnown};
+use crate::model::wire::{self, ControlsKnown};
 use alloc::vec::Vec;
 use prost::Message;
 

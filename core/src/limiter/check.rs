@@ -9,7 +9,7 @@ pub struct Check<'a> {
     pub key: &'a [u8],
     /// Length of one cell of the key in milliseconds.
     pub cell_ms: u64,
-    /// Most that may be used in a window; values above [`crate::window::MAX_COUNT`] count as that.
+    /// Most that may be used in a window; values above [`crate::model::window::MAX_COUNT`] count as that.
     pub limit: u64,
     /// What the request uses; 0 only checks.
     pub cost: u64,
@@ -35,7 +35,7 @@ pub struct Policy {
     pub settles_at_most: u64,
 }
 
-/// One rule that applies to a request and whose limit is held exactly, where all counts meet (see [`crate::exact`]).
+/// One rule that applies to a request and whose limit is held exactly, where all counts meet (see [`crate::model::exact`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExactCheck<'a> {
     /// The rule, as an index that the caller understands, below 64.
@@ -48,7 +48,7 @@ pub struct ExactCheck<'a> {
     pub policy: Policy,
 }
 
-/// A limit that is held exactly, for one identifier; see [`crate::exact::Limit`].
+/// A limit that is held exactly, for one identifier; see [`crate::model::exact::Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExactLimit<'a> {
     /// An exact sliding log.

@@ -13,61 +13,51 @@
 //!
 //! Leaves to others: host calls, headers and metrics (`filter`), what applies to a request (`rules`).
 
-mod asks;
-mod charge;
+mod cache;
 mod check;
-mod consults;
-mod denials;
-mod exact;
-mod judge;
-mod lease;
-mod link;
-mod open;
-mod outbox;
-mod ration;
-mod roster;
-mod round;
-mod slots;
+mod decide;
+mod remote;
+mod report;
 mod stats;
-mod strikes;
+pub mod table;
 mod transact;
 mod upkeep;
-mod views;
-mod walk;
 
-use crate::key::OriginId;
-use crate::table::{Bucket, Meta, Shared};
-use crate::time::{MonoMs, Now, UnixMs};
-use crate::trace::Trace;
-use crate::wire;
+use crate::limiter::table::{Bucket, Meta};
+use crate::model::key::OriginId;
+use crate::model::shared::Shared;
+use crate::model::time::{MonoMs, Now, UnixMs};
+use crate::model::trace::Trace;
+use crate::model::wire;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use asks::Asks;
-use charge::Item;
-use consults::{Consults, Need, Waiting};
-use denials::Denials;
-use exact::Held;
-use judge::Standing;
-use link::Link;
-use open::Open;
-use outbox::Outbox;
-use ration::Ration;
-use roster::Roster;
-use slots::Slots;
-use strikes::Strikes;
+use cache::denials::Denials;
+use cache::slots::Slots;
+use decide::exact::Held;
+use decide::item::Item;
+use decide::judge::Standing;
+use decide::lease::Due;
+use decide::open::Open;
+use decide::strikes::Strikes;
+use remote::asks::Asks;
+use remote::consults::{Consults, Need, Waiting};
+use remote::link::Link;
+use remote::ration::Ration;
+use remote::roster::Roster;
+use report::outbox::Outbox;
+use report::walk::{Offer, Walk};
 use transact::{Make, Table};
-use walk::{Offer, Walk};
 
 pub use check::{
     AskResult, Beside, Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactLimit,
     MAX_TRANSACTIONS, Outcome, Policy, Reason, Told, Transactions,
 };
-pub use judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
-pub use link::{FRESH_MS, GiveUp, PING_MS};
-pub use open::MAX_OPEN_REQUESTS;
-pub use round::MAX_CHECKS;
+pub use decide::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
+pub use decide::open::MAX_OPEN_REQUESTS;
+pub use decide::round::MAX_CHECKS;
+pub use decide::strikes::{MAX_STRUCK, Strike, Struck, counts_denials, strikes_namespace};
+pub use remote::link::{FRESH_MS, GiveUp, PING_MS};
 pub use stats::Stats;
-pub use strikes::{MAX_STRUCK, Strike, Struck, counts_denials, strikes_namespace};
 pub use transact::OVERFLOW_IDENTIFIER;
 
 /// Between ticks while no request waits: reports, pings and pushed changes travel at this pace.
@@ -137,7 +127,7 @@ pub struct Limiter {
     /// Workers whose work a walk has reported; the roster forgets them at the next look.
     buried: Vec<u64>,
     /// When to bring which lease back.
-    leases: lease::Due,
+    leases: Due,
     /// Keys of which budget was met that is only leased, since the last look at the roster.
     recall: Vec<u64>,
     /// Leases that are still to be returned, as too many were called back to tell which.
@@ -192,7 +182,7 @@ impl Limiter {
             gap_seen: None,
             others_origins: 1,
             buried: Vec::new(),
-            leases: lease::Due::default(),
+            leases: Due::default(),
             recall: Vec::new(),
             returning: 0,
             wall_offset_ms: now.unix.0.saturating_sub(now.mono.0),

@@ -1,7 +1,7 @@
 //! What a limiter counts, for metrics.
 
 use super::check::{AskResult, ConsultResult, Reason};
-use crate::table::Left;
+use crate::limiter::table::Left;
 
 /// Counters since the limiter was made, and gauges as of the last tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,10 +4,11 @@
 //! of work that must not be forgotten.
 
 use super::stats::Stats;
-use crate::key::{HashKey, KeyParts, MAX_KEY_BYTES};
-use crate::table::{Bucket, Entry, Found, Geometry, Left, Place, Shared};
-use crate::time::{MonoMs, Now, UnixMs};
-use crate::window::Position;
+use crate::limiter::table::{Bucket, Entry, Found, Geometry, Left};
+use crate::model::key::{HashKey, KeyParts, MAX_KEY_BYTES};
+use crate::model::shared::{Place, Shared};
+use crate::model::time::{MonoMs, Now, UnixMs};
+use crate::model::window::Position;
 use alloc::vec::Vec;
 
 /// Attempts at the compare-and-set. Somebody succeeds each time, so this many failures in a row need hundreds of
@@ -227,7 +228,7 @@ impl Table {
                 diverted.clear();
             }
         }
-        (crate::key::fingerprint(&diverted, self.secret), diverted)
+        (crate::model::key::fingerprint(&diverted, self.secret), diverted)
     }
 }
 

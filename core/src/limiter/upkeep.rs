@@ -1,9 +1,9 @@
 //! What each tick does beside deciding: the roster, leases whose time has come, the end of walks.
 
-use super::roster::{self, Roster};
+use super::remote::roster::{self, Roster};
 use super::{Limiter, SETTLES_A_TICK};
-use crate::table::Shared;
-use crate::time::{MonoMs, Now};
+use crate::model::shared::Shared;
+use crate::model::time::{MonoMs, Now};
 use alloc::vec::Vec;
 
 impl Limiter {

@@ -11,9 +11,9 @@ use super::cell::CellState;
 use super::exchange::{BASE, Floor, Merge, Merged};
 use super::work::Errand;
 use super::{Refused, Region, checked};
-use crate::key::Key;
-use crate::time::UnixMs;
-use crate::window::MAX_COUNT;
+use crate::model::key::Key;
+use crate::model::time::UnixMs;
+use crate::model::window::MAX_COUNT;
 use alloc::vec::Vec;
 
 impl Region {
@@ -116,9 +116,9 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{KeyParts, OriginId};
+    use crate::model::key::{KeyParts, OriginId};
+    use crate::model::wire;
     use crate::region::RegionLimits;
-    use crate::wire;
     use std::vec;
 
     const NOW: UnixMs = UnixMs(60_000_000);

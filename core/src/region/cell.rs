@@ -4,9 +4,9 @@
 
 use super::Refused;
 use super::exchange::{BASE, Part};
-use crate::key::OriginId;
-use crate::time::UnixMs;
-use crate::window::MAX_COUNT;
+use crate::model::key::OriginId;
+use crate::model::time::UnixMs;
+use crate::model::window::MAX_COUNT;
 use smallvec::SmallVec;
 
 /// Most components of a cell, and most followers of a key. A region's Envoys are fewer at any moment; but one that

@@ -5,10 +5,10 @@
 
 use super::cell::{CellState, Load, MAX_ORIGINS_A_KEY, Usage};
 use super::{MAX_WINDOW_SKEW, Refused};
-use crate::key::{Key, KeyParts, OriginId};
-use crate::time::UnixMs;
-use crate::window::{MAX_COUNT, Position, Used};
-use crate::wire;
+use crate::model::key::{Key, KeyParts, OriginId};
+use crate::model::time::UnixMs;
+use crate::model::window::{MAX_COUNT, Position, Used};
+use crate::model::wire;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 

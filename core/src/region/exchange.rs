@@ -6,8 +6,8 @@
 //!
 //! Leaves to others: when it is said (`replay`, `publish`), and how stores keep it (`aggregator`).
 
-use crate::key::{Key, OriginId};
-use crate::time::UnixMs;
+use crate::model::key::{Key, OriginId};
+use crate::model::time::UnixMs;
 use alloc::vec::Vec;
 
 /// Owns what a region is known to have used and no living part can tell the origin of: set once for a cell, after

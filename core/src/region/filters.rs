@@ -7,10 +7,10 @@ use super::keys::Keys;
 use super::subscribers::Subscribers;
 use super::work::Errand;
 use super::{Refused, Region, Reported, checked_own, most_by_now};
-use crate::key::{Key, OriginId};
-use crate::time::UnixMs;
-use crate::window::{MAX_COUNT, Position};
-use crate::wire;
+use crate::model::key::{Key, OriginId};
+use crate::model::time::UnixMs;
+use crate::model::window::{MAX_COUNT, Position};
+use crate::model::wire;
 
 impl Region {
     /// Merges what `origin` has spent.

@@ -10,8 +10,8 @@
 
 use super::Refused;
 use super::cells::KeyState;
-use crate::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, fingerprint};
-use crate::time::UnixMs;
+use crate::model::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, fingerprint};
+use crate::model::time::UnixMs;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cmp::Reverse;

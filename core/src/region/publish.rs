@@ -10,9 +10,9 @@ use super::cell::CellState;
 use super::exchange::Publication;
 use super::work::Errand;
 use super::{Refused, Region, checked};
-use crate::key::Key;
-use crate::time::UnixMs;
-use crate::window::MAX_COUNT;
+use crate::model::key::Key;
+use crate::model::time::UnixMs;
+use crate::model::window::MAX_COUNT;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 

@@ -13,10 +13,10 @@ use super::filters::{admits, answer, checked_proposal, touch};
 use super::subscribers::Subscribers;
 use super::work::{Errand, Spot};
 use super::{Refused, Region, checked};
-use crate::key::{Key, OriginId};
-use crate::time::UnixMs;
-use crate::window::MAX_COUNT;
-use crate::wire;
+use crate::model::key::{Key, OriginId};
+use crate::model::time::UnixMs;
+use crate::model::window::MAX_COUNT;
+use crate::model::wire;
 use alloc::vec::Vec;
 
 /// Most components that a proposal repeats although the store should hold them: so many make it proof against a wipe

@@ -7,7 +7,7 @@
 
 use super::cells::KeyState;
 use super::keys::Keys;
-use crate::key::OriginId;
+use crate::model::key::OriginId;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::hash::{BuildHasherDefault, Hasher};

@@ -7,10 +7,10 @@
 
 use super::cell::CellState;
 use super::{Explained, Region};
-use crate::key::{Key, KeyParts};
 use crate::limiter::counts_denials;
-use crate::time::UnixMs;
-use crate::window::{Position, Used};
+use crate::model::key::{Key, KeyParts};
+use crate::model::time::UnixMs;
+use crate::model::window::{Position, Used};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 

@@ -3,12 +3,11 @@
 //! Of the networks that hold an address the one with the longest prefix counts, allowed or denied. Live control may name
 //! networks too; how both meet is `resolve`'s.
 
-use super::client_address::{Peer, TRUSTED_PROXIES_MAX, client_address};
-use super::errors::{Errors, Path};
-use super::fields::Node;
+use super::parse::errors::{Errors, Path};
+use super::parse::fields::Node;
 use super::request::Request;
-use crate::control::networks::Networks;
-use crate::control::parse_network;
+use super::request::client_address::{Peer, TRUSTED_PROXIES_MAX, client_address};
+use crate::matching::networks::{Networks, parse_network};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
@@ -114,7 +113,7 @@ fn reject_contradictions(
 
 #[cfg(test)]
 mod tests {
-    use super::super::json::Json;
+    use super::super::parse::json::Json;
     use super::*;
     use alloc::string::{String, ToString};
 

@@ -2,9 +2,9 @@
 //!
 //! Leaves to others: counting denials (`limiter`), keeping bans (`control`).
 
-use super::duration::Span;
-use super::errors::Errors;
-use super::fields::Node;
+use super::parse::duration::Span;
+use super::parse::errors::Errors;
+use super::parse::fields::Node;
 
 const WITHIN: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
 const FOR: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "10m" };

@@ -4,12 +4,12 @@
 
 use super::addresses::Addresses;
 use super::cost::Cost;
-use super::errors::{ConfigErrors, Errors, Path};
-use super::fields::Node;
-use super::json::{Json, quoted};
+use super::parse::errors::{ConfigErrors, Errors, Path};
+use super::parse::fields::Node;
+use super::parse::json::{Json, quoted};
 use super::rule::Rule;
-use super::secret::{SecretKey, SecretKind, read_secret};
-use crate::exact::Strategy;
+use super::secret::{SecretKey, SecretKind, Variables, read_secret};
+use crate::model::exact::Strategy;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -89,12 +89,6 @@ pub struct Responses {
 /// The aggregator's token: read by name only, never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
-
-/// The value of an environment variable, by its name; nothing if it is not set, or not visible.
-pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
-
-/// Stands for the value of each variable where a configuration is checked elsewhere than in its Envoy.
-pub const STAND_IN: &str = "stands-for-a-secret";
 
 impl Config {
     /// Reads a configuration that names no environment variables; all that is wrong with it otherwise.

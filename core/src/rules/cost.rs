@@ -1,16 +1,19 @@
-//! What a request costs: a constant, what a header says, kept between 1 and a cap, or what its response says.
+//! What a request costs: a constant, the value of a header between 1 and a cap, or the value of a header of its response.
 //!
-//! Whoever sets the header must be trusted to set it; so one that cannot be read costs the cap.
-//!
-//! Leaves to others: costs that only the response tells (`response_cost`).
+//! The client must be trusted to set the request's header; so one that cannot be read costs the cap. The response's header is the
+//! upstream's own, and may be 0; until the response is there, an amount is reserved.
 
-use super::errors::Errors;
-use super::fields::Node;
-use super::json::Json;
+use super::parse::duration::Span;
+use super::parse::errors::Errors;
+use super::parse::fields::Node;
+use super::parse::json::Json;
 use super::request::{Request, joined_header};
-use super::response_cost::ResponseCost;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+
+const TIMEOUT: Span = Span { min_ms: 1_000, max_ms: 3_600_000, words: ("1s", "1h"), example: "5m" };
+const TIMEOUT_MS_DEFAULT: u64 = 300_000;
+const FIELDS: [&str; 5] = ["response_header", "reserve", "cap", "default", "timeout"];
 
 /// The cost of a request under a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +78,57 @@ impl Cost {
 
 const EXPECTED: &str = "a whole number, 0 or more, or an object with header or response_header";
 
+/// `cost` by a header of the response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseCost {
+    /// `response_header` (required): the header's name, in lower case.
+    pub name: Box<[u8]>,
+    /// `reserve` (required): what is reserved from the request to its response, 0 to the cap. 0 only checks that something is
+    /// left.
+    pub reserve: u64,
+    /// `cap` (required): the most that a request costs, at least 1, and the cost of one whose header is no number.
+    pub cap: u64,
+    /// `default` (default: the reserve): the cost where the header is missing, 0 to the cap.
+    pub default: u64,
+    /// `timeout` (default `"5m"`): `"1s"` to `"1h"`, or whole milliseconds; here in milliseconds. A reserve that is held for so
+    /// long counts as spent.
+    pub timeout_ms: u32,
+}
+
+impl ResponseCost {
+    pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<ResponseCost> {
+        let fields = node.object(&FIELDS, errors)?;
+        let name =
+            fields.required("response_header", "a header name such as \"x-tokens-used\"", errors, |n, e| {
+                n.header_name(e)
+            });
+        let cap =
+            fields.required("cap", "the most that a request may cost, such as 20000", errors, |n, e| {
+                n.integer(1..=u64::MAX, e)
+            });
+        let most = cap.unwrap_or(u64::MAX);
+        let expected = "what is held until the response is there, such as 500";
+        let reserve = fields.required("reserve", expected, errors, |n, e| n.integer(0..=most, e));
+        let default = fields.or("default", reserve.unwrap_or(0), errors, |n, e| n.integer(0..=most, e));
+        let timeout_ms = fields.or("timeout", TIMEOUT_MS_DEFAULT, errors, |n, e| TIMEOUT.read(n, e));
+        Some(ResponseCost {
+            name: name?,
+            reserve: reserve?,
+            cap: cap?,
+            default: default?,
+            timeout_ms: u32::try_from(timeout_ms?).ok()?,
+        })
+    }
+
+    /// What a request has cost whose response has this header, or none.
+    pub fn of(&self, header: Option<&[u8]>) -> u64 {
+        match header {
+            Some(value) => parse(value.trim_ascii()).unwrap_or(self.cap).min(self.cap),
+            None => self.default,
+        }
+    }
+}
+
 /// A number of digits only; `None` for anything else, and for one too large.
 pub(super) fn parse(digits: &[u8]) -> Option<u64> {
     let mut value: u64 = 0;
@@ -87,8 +141,8 @@ pub(super) fn parse(digits: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::TestRequest;
     use super::*;
+    use crate::rules::testing::TestRequest;
 
     fn check(lines: &[&str], expected: u64) {
         let cost = Cost::Header { name: b"x-cost".as_slice().into(), cap: 100, default: 3 };
@@ -127,5 +181,30 @@ mod tests {
     fn fixed_costs_ask_for_nothing() {
         assert_eq!(Cost::Fixed(0).of(&TestRequest::default(), &mut Vec::new()), 0);
         assert_eq!(Cost::Fixed(u64::MAX).of(&TestRequest::default(), &mut Vec::new()), u64::MAX);
+    }
+
+    #[test]
+    fn costs_from_a_responses_header() {
+        let cost = ResponseCost {
+            name: b"x-tokens-used".as_slice().into(),
+            reserve: 50,
+            cap: 100,
+            default: 30,
+            timeout_ms: 1_000,
+        };
+        for (header, expected) in [
+            (None, 30),
+            (Some("0"), 0),
+            (Some("7"), 7),
+            (Some(" 100\t"), 100),
+            (Some("101"), 100),
+            (Some("99999999999999999999999"), 100),
+            (Some(""), 100),
+            (Some("-1"), 100),
+            (Some("7.5"), 100),
+            (Some("3, 4"), 100),
+        ] {
+            assert_eq!(cost.of(header.map(str::as_bytes)), expected, "{header:?}");
+        }
     }
 }

@@ -27,43 +27,27 @@ pub mod rule;
 
 mod addresses;
 mod ban;
-mod client_address;
-mod cookie;
 mod cost;
-mod host;
 pub mod identifier;
 mod matcher;
 mod overrides;
-mod path;
-mod query;
+pub mod parse;
 mod request;
 mod resolve;
-mod response_cost;
 mod secret;
-mod segments;
 mod strategy;
-mod text;
-
-pub mod duration;
-mod envoy_config;
-mod errors;
-mod fields;
-pub(crate) mod glob;
-mod json;
 
 #[cfg(test)]
 mod testing;
 
 pub use addresses::Addresses;
 pub use ban::Ban;
-pub use config::{Aggregator, Config, Responses, STAND_IN, Table, Token, Variables};
-pub use cost::Cost;
-pub use envoy_config::{PluginConfig, Written, find_plugin_configs, static_clusters, tell_written};
-pub use errors::{ConfigError, ConfigErrors};
-pub use identifier::{MAX_IDENTIFIER_BYTES, canonical_identifier, identifier_in_epoch};
+pub use config::{Aggregator, Config, Responses, Table, Token};
+pub use cost::{Cost, ResponseCost};
 pub use overrides::Override;
+pub use parse::envoy_config::{PluginConfig, Written, find_plugin_configs, static_clusters, tell_written};
+pub use parse::errors::{ConfigError, ConfigErrors};
 pub use request::{Lines, Request};
 pub use resolve::{Action, Check, Checks, Live, Scratch};
-pub use response_cost::ResponseCost;
 pub use rule::{Ambiguous, FirstRequest, Missing, OnConsultFailure, Rule};
-pub use secret::SecretKey;
+pub use secret::{STAND_IN, SecretKey, Variables};

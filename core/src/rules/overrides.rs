@@ -3,11 +3,11 @@
 //! An exact identifier wins over any pattern; among patterns the one with most literal characters wins; among equals
 //! the first listed. Patterns are `glob`'s.
 
-use super::errors::Errors;
-use super::fields::{Fields, Node};
-use super::glob::{self, GlobSet, Pattern};
-use super::json::Json;
+use super::parse::errors::Errors;
+use super::parse::fields::{Fields, Node};
+use super::parse::json::Json;
 use super::strategy::Kind;
+use crate::matching::glob::{self, GlobSet, Pattern};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hash::BuildHasherDefault;

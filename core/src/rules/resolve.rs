@@ -8,15 +8,16 @@
 
 use super::addresses::Listed;
 use super::config::Config;
-use super::glob;
-use super::identifier::{self, Sources, canonical_identifier, write_raw};
+use super::identifier::{self, Sources, write_raw};
 use super::overrides::Override;
 use super::request::Request;
 use super::rule::{Ambiguous, Missing, Rule};
 use super::secret::SecretKey;
 use crate::control::{self, Banned, Controls, Found, Subject, credited};
-use crate::exact::{MAX_LOG_LIMIT, Strategy};
-use crate::time::UnixMs;
+use crate::matching::canonical::canonical_identifier;
+use crate::matching::glob;
+use crate::model::exact::{MAX_LOG_LIMIT, Strategy};
+use crate::model::time::UnixMs;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
@@ -27,7 +28,7 @@ pub struct Check<'a> {
     pub rule_index: usize,
     /// The rule.
     pub rule: &'a Rule,
-    /// The canonical identifier, at most [`MAX_IDENTIFIER_BYTES`](super::MAX_IDENTIFIER_BYTES) long.
+    /// The canonical identifier, at most [`MAX_IDENTIFIER_BYTES`](crate::matching::canonical::MAX_IDENTIFIER_BYTES) long.
     pub identifier: &'a [u8],
     /// What the rule asks for.
     pub action: Action,

@@ -5,14 +5,14 @@
 
 use super::ban::Ban;
 use super::cost::Cost;
-use super::errors::Errors;
-use super::fields::Node;
 use super::identifier::{Part, optional_parts};
 use super::matcher::Conditions;
 use super::overrides::Overrides;
+use super::parse::errors::Errors;
+use super::parse::fields::Node;
 use super::strategy::{Held, Kind};
-use crate::exact::Strategy;
-use crate::key::{CEILING_RESOLUTION, MAX_TEXT_BYTES};
+use crate::model::exact::Strategy;
+use crate::model::key::{CEILING_RESOLUTION, MAX_TEXT_BYTES};
 use alloc::format;
 use alloc::string::String;
 
@@ -28,7 +28,7 @@ pub struct Rule {
     /// `strategy` (default `window`): how the limit is held; with `ledger` goes a `zone` of at least 1.
     pub strategy: Strategy,
     /// `limit` (required, but for a ledger, whose zone says it): how much may be used in a window. 0 denies every
-    /// request that costs anything. A log's is at most [`MAX_LOG_LIMIT`](crate::exact::MAX_LOG_LIMIT); a ledger's is 0.
+    /// request that costs anything. A log's is at most [`MAX_LOG_LIMIT`](crate::model::exact::MAX_LOG_LIMIT); a ledger's is 0.
     pub limit: u64,
     /// `window` (required, but for a ledger, whose zone says it): `"1s"` to `"31d"`, or whole milliseconds; here in
     /// milliseconds; a ledger's is 0.

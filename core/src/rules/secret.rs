@@ -2,11 +2,11 @@
 //!
 //! Without a key, whoever reads counts could try likely secrets against a plain digest.
 
-use super::config::Variables;
-use super::errors::Errors;
-use super::fields::Fields;
-use super::json::{Json, quoted};
+use super::parse::errors::Errors;
+use super::parse::fields::Fields;
+use super::parse::json::{Json, quoted};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -19,6 +19,12 @@ const PREFIX: &[u8] = b"hmac:";
 const VARIABLE_BYTES_MAX: usize = 255;
 const BLOCK_BYTES: usize = 64;
 const DIGEST_BYTES_KEPT: usize = 16;
+
+/// The value of an environment variable, by its name; nothing if it is not set, or not visible.
+pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Stands for the value of each variable where a configuration is checked elsewhere than in its Envoy.
+pub const STAND_IN: &str = "stands-for-a-secret";
 
 /// What one kind of secret may be. Errors end in logs, so they show no value: it may be the secret but for one character.
 pub(super) struct SecretKind<T> {
@@ -117,7 +123,6 @@ impl fmt::Debug for SecretKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::string::String;
     use alloc::vec;
 
     fn hex(bytes: &[u8]) -> String {

@@ -6,11 +6,11 @@
 //! Leaves to others: what the strategies are (`exact`), reading the rest of a rule (`rule`).
 
 use super::cost::Cost;
-use super::duration::Span;
-use super::errors::Errors;
-use super::fields::{Fields, Node};
-use crate::exact::{MAX_LOG_LIMIT, Strategy};
-use crate::key::CEILING_RESOLUTION;
+use super::parse::duration::Span;
+use super::parse::errors::Errors;
+use super::parse::fields::{Fields, Node};
+use crate::model::exact::{MAX_LOG_LIMIT, Strategy};
+use crate::model::key::CEILING_RESOLUTION;
 
 const WINDOW: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
 

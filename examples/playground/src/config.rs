@@ -9,7 +9,7 @@ use crate::bounds::{RULES_MAX, SAFE_MAX};
 use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
-use weir_core::exact::Strategy;
+use weir_core::model::exact::Strategy;
 use weir_core::rules::{self, Config, FirstRequest, OnConsultFailure, STAND_IN, Written, tell_written};
 use weir_simulator::plan::Rule;
 

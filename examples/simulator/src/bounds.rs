@@ -6,8 +6,8 @@
 //!
 //! Leaves to others: measuring.
 
-use weir_core::cadence::Cadence;
 use weir_core::limiter::{ANSWER_SERVES_MS, SLACK_PART, TICK_MS, TOLERANCE_PART, WAITING_TICK_MS};
+use weir_core::model::cadence::Cadence;
 
 /// A way between two parts of a region, the clocks' disagreement over it included, in milliseconds.
 const WAY_MS: u64 = 2;

@@ -4,8 +4,8 @@
 
 use crate::traffic::Traffic;
 use serde::{Deserialize, Serialize};
-use weir_core::cadence::Cadence as Paces;
-use weir_core::key::CEILING_RESOLUTION;
+use weir_core::model::cadence::Cadence as Paces;
+use weir_core::model::key::CEILING_RESOLUTION;
 use weir_core::region::RegionLimits;
 
 /// Unix time at which the traffic of every run begins, in milliseconds: a whole minute, so that it is also the beginning

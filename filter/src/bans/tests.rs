@@ -1,9 +1,10 @@
 //! Workers of one process over simulated time: who is banned, for how long, and what is proposed.
 
 use super::*;
-use weir_core::key::{HashKey, OriginId};
 use weir_core::limiter::Setup;
-use weir_core::table::{Geometry, MemoryShared, Meta};
+use weir_core::limiter::table::{Geometry, Meta};
+use weir_core::model::key::{HashKey, OriginId};
+use weir_core::model::shared::MemoryShared;
 
 const CONFIG: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [{
     "name": "login", "identifier": {"header": "x"}, "limit": 1, "window": "1m",

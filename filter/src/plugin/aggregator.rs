@@ -10,8 +10,8 @@ use crate::host;
 use crate::shared::EnvoyShared;
 use prost::Message;
 use weir_core::limiter::GiveUp;
-use weir_core::time::MonoMs;
-use weir_core::wire::{FilterFrame, RegionFrame};
+use weir_core::model::time::MonoMs;
+use weir_core::model::wire::{FilterFrame, RegionFrame};
 
 impl Plugin {
     /// A message came on stream `token`.

@@ -15,11 +15,11 @@ use crate::told::Told;
 use proxy_wasm::types::LogLevel;
 use std::collections::BTreeMap;
 use weir_core::control::Keeper;
-use weir_core::key::{HashKey, MAX_KEY_BYTES, OriginId};
+use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Limiter, Setup};
+use weir_core::model::key::{HashKey, MAX_KEY_BYTES, OriginId};
+use weir_core::model::time::Now;
 use weir_core::rules::{Config, Scratch};
-use weir_core::table::{Geometry, Meta};
-use weir_core::time::Now;
 
 /// Keys a worker remembers in its own memory, in sets of four: 32 768, some 6 MB once all are used.
 const LOCAL_SETS: usize = 8_192;

@@ -33,8 +33,8 @@ use shape::{Applied, Resolved, Shape};
 use std::collections::BTreeMap;
 use weir_core::control::Keeper;
 use weir_core::limiter::{self, Limiter, Stats};
+use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::rules::{Config, Scratch};
-use weir_core::time::{MonoMs, Now, UnixMs};
 
 pub use verdict::{Effect, Label};
 

@@ -19,11 +19,11 @@ use crate::headers::{Beyond, Headers};
 use crate::host;
 use crate::shared::EnvoyShared;
 use crate::tally::Outcome;
-use weir_core::exact::Strategy;
 use weir_core::limiter::Decision;
+use weir_core::model::exact::Strategy;
+use weir_core::model::time::{MonoMs, UnixMs};
+use weir_core::model::trace::Trace;
 use weir_core::rules::{self, Action, Lines, Live, Request};
-use weir_core::time::{MonoMs, UnixMs};
-use weir_core::trace::Trace;
 
 /// What Envoy knows of a request besides its headers.
 pub(super) struct Envoy;

@@ -2,12 +2,13 @@
 //!
 //! A key is written into the buffer of the request at hand: the identifier between the constant ends of its rule's key.
 //!
-//! Leaves to others: which rules a request meets and with what limit (`request`), the key's format (`weir_core::key`).
+//! Leaves to others: which rules a request meets and with what limit (`request`), the key's format (`weir_core::model::key`).
 
-use weir_core::exact::Strategy;
-use weir_core::key::{KeyParts, MAX_KEY_BYTES};
 use weir_core::limiter::{Check, ExactCheck, ExactLimit, Policy};
-use weir_core::rules::{Cost, FirstRequest, OnConsultFailure, Rule, identifier_in_epoch};
+use weir_core::matching::canonical::identifier_in_epoch;
+use weir_core::model::exact::Strategy;
+use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
+use weir_core::rules::{Cost, FirstRequest, OnConsultFailure, Rule};
 
 /// The parts of a rule's keys that do not change; a ledger's bucket is the identifier alone.
 pub(super) struct Shape {

@@ -12,8 +12,8 @@ use crate::shared::EnvoyShared;
 use crate::tally::{Outcome, Tally};
 use weir_core::control::Banned;
 use weir_core::limiter::{self, Beside, Cause, Decision, Denial};
+use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::rules::Config;
-use weir_core::time::{MonoMs, UnixMs};
 
 /// What access logs show in place of a rule when the client's address is denied, and as its outcome.
 const ADDRESSES: &str = "addresses";

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::control::book::{Book, Edition, MAX_KEPT, MAX_REVISION, Reading, first_revision};
 use weir_core::control::{Slot, Target};
-use weir_core::time::UnixMs;
+use weir_core::model::time::UnixMs;
 
 impl Database {
     /// Makes these changes, all at one moment, or none: what became of each. `book` is what is known of the database; if

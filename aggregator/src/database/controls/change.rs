@@ -6,7 +6,7 @@
 
 use super::{Bound, StoredControl};
 use weir_core::control::{Control, Effect, Slot, Target};
-use weir_core::time::UnixMs;
+use weir_core::model::time::UnixMs;
 
 /// A change that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]

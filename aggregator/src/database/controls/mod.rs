@@ -5,7 +5,7 @@
 //! `change` (what may be changed, and what comes of it), `apply` (changes, in one transaction each), `room` (for how many there
 //! is room), `read` (what is newer, lists, the audit), `tidy` (what is over leaves).
 //!
-//! Leaves to others: what may be said (`weir_core::control`), who may say it (`doors`), who is told (`crate::control`).
+//! Leaves to others: what may be said (`weir_core::control`), who may say it (`doors`), who is told (`crate::region::control`).
 
 mod apply;
 mod change;
@@ -22,8 +22,8 @@ use super::connection::{Arg, Connection, Row};
 use super::{DatabaseError, Reason, mysql};
 use weir_core::control::book::{Edition, Entry, first_revision};
 use weir_core::control::{Control, Slot, Target, Who};
-use weir_core::time::UnixMs;
-use weir_core::wire;
+use weir_core::model::time::UnixMs;
+use weir_core::model::wire;
 
 /// Longest reason in bytes.
 pub const MAX_REASON_BYTES: usize = 500;

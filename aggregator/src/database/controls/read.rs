@@ -2,7 +2,7 @@
 //!
 //! All of it from the primary: a replica may lag behind what another aggregator just said.
 //!
-//! Leaves to others: what is done with it (`crate::control`, `doors`).
+//! Leaves to others: what is done with it (`crate::region::control`, `doors`).
 
 use super::apply::renew;
 use super::{Begin, StoredControl, begin, edition, end, entry, read_row, select, slot_of};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::control::book::{Book, Edition, Entry, Reading};
 use weir_core::control::{ALL_NAMESPACES, Control, MAX_CONTROLS, Slot};
-use weir_core::time::UnixMs;
+use weir_core::model::time::UnixMs;
 
 /// Most entries of one list.
 pub const MAX_PAGE: u32 = 1_000;

@@ -9,7 +9,7 @@ use crate::database::DatabaseError;
 use crate::database::connection::{Arg, Connection};
 use std::collections::BTreeMap;
 use weir_core::control::MAX_CONTROLS;
-use weir_core::time::UnixMs;
+use weir_core::model::time::UnixMs;
 
 /// Most controls of one workspace that are in force: half of all.
 pub const MAX_OF_WORKSPACE: usize = MAX_CONTROLS / 2;

@@ -8,7 +8,7 @@ use crate::database::retry::{self, Execute, Work};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::time::UnixMs;
+use weir_core::model::time::UnixMs;
 
 /// How long one batch may take.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 use super::super::{Controls, Effect, MAX_PATTERN_BYTES, Who};
 use super::*;
-use crate::key::MAX_TEXT_BYTES;
-use crate::wire::MAX_FRAME_BYTES;
+use crate::model::key::MAX_TEXT_BYTES;
+use crate::model::wire::MAX_FRAME_BYTES;
 use proptest::prelude::*;
 use prost::Message;
 use std::format;
@@ -187,7 +187,7 @@ fn the_largest_frame_is_one_that_a_peer_takes() {
     };
     let control = |i| Control {
         target: target(i),
-        effect: Effect::Limit(crate::window::MAX_COUNT),
+        effect: Effect::Limit(crate::model::window::MAX_COUNT),
         expires: Some(UnixMs(u64::MAX)),
         revision: MAX_REVISION - i,
     };

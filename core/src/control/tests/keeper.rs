@@ -1,6 +1,6 @@
 use super::*;
-use crate::table::{MemoryShared, Place, Shared, Version};
-use crate::time::{MonoMs, Now};
+use crate::model::shared::{MemoryShared, Place, Shared, Version};
+use crate::model::time::{MonoMs, Now};
 use proptest::prelude::*;
 use std::format;
 

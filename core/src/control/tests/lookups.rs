@@ -1,6 +1,6 @@
 use super::*;
 use crate::control::book::MAX_KEPT;
-use crate::rules::identifier::DIGEST_BYTES;
+use crate::matching::canonical::DIGEST_BYTES;
 use std::format;
 use std::string::String;
 

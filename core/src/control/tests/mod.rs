@@ -7,8 +7,8 @@ mod keeper;
 mod lookups;
 
 use super::*;
-use crate::rules::canonical_identifier;
-use crate::wire;
+use crate::matching::canonical::canonical_identifier;
+use crate::model::wire;
 use std::vec::Vec;
 
 const LIFE: u64 = 7;

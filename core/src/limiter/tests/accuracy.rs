@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::Decision;
-use crate::window::{Position, Used};
+use crate::model::window::{Position, Used};
 use std::collections::BTreeMap;
 use std::println;
 

@@ -2,10 +2,10 @@
 
 use super::harness::*;
 use super::network::Frame;
-use crate::key::Key;
+use crate::limiter::table::Geometry;
 use crate::limiter::{Decision, Limiter};
-use crate::table::Geometry;
-use crate::window::Position;
+use crate::model::key::Key;
+use crate::model::window::Position;
 use std::string::String;
 use std::vec::Vec;
 
@@ -229,7 +229,7 @@ fn the_largest_number_of_processes_that_any_aggregator_knows_counts() {
     world.routes.insert((0, 1), other);
     world.run(2_000);
     for worker in [0, 1] {
-        assert_eq!(limiter(&world, 0, worker).origins(crate::time::MonoMs(world.now)), 2);
+        assert_eq!(limiter(&world, 0, worker).origins(crate::model::time::MonoMs(world.now)), 2);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Windows cut into ten cells that all count in full: no true window holds more than the limit, wherever it is placed.
 
 use super::harness::*;
-use crate::key::Key;
+use crate::limiter::table::Geometry;
 use crate::limiter::{Cause, Check, Decision};
-use crate::table::Geometry;
-use crate::window::Position;
+use crate::model::key::Key;
+use crate::model::window::Position;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;

@@ -2,9 +2,9 @@
 
 use super::super::{Check, Limiter, Policy};
 use super::harness::*;
-use crate::key::Key;
-use crate::table::Geometry;
-use crate::time::MonoMs;
+use crate::limiter::table::Geometry;
+use crate::model::key::Key;
+use crate::model::time::MonoMs;
 
 const SECOND: u64 = 1_000;
 
@@ -131,7 +131,7 @@ fn counts_that_a_step_numbered_anew_are_reported_again() {
         world.clock_errors.insert(0, step);
         world.run(1_500);
         let now = world.unix_of(0);
-        let at = crate::window::Position::at(now, MINUTE);
+        let at = crate::model::window::Position::at(now, MINUTE);
         let reported: u64 = (at.sequence - 1..=at.sequence + 1).map(|s| world.regional(&key, s).0).sum();
         assert_eq!(reported, 10);
     }

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::Stats;
-use crate::table::Geometry;
+use crate::limiter::table::Geometry;
 use std::vec::Vec;
 
 #[test]
@@ -28,6 +28,6 @@ fn beyond_its_ration_a_worker_asks_nothing_about_keys_at_first_sight() {
     // What the snapshot has brought holds, and what was spent without a question is reported.
     assert!(!world.passes(1, 0, &[check(&used_up, 10, 1)]));
     world.run(500);
-    let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+    let at = crate::model::window::Position::at(world.unix(), HOUR).sequence;
     assert!(invented.iter().all(|key| world.regional(key, at).0 == 1));
 }

@@ -1,9 +1,9 @@
 //! When the region is asked, how often, and what happens if it does not answer.
 
 use super::harness::*;
-use crate::key::Key;
+use crate::limiter::table::Geometry;
 use crate::limiter::{Cause, Check, ConsultResult, Decision, FRESH_MS, Outcome, Policy, Reason};
-use crate::table::Geometry;
+use crate::model::key::Key;
 use std::vec::Vec;
 
 fn waits(outcome: (u64, Outcome)) -> bool {

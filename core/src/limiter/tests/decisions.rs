@@ -1,8 +1,8 @@
 //! What one process answers: several rules, shadow rules, costs and limits at their ends, what a denial says.
 
 use super::harness::*;
-use crate::key::Key;
 use crate::limiter::{Cause, Check, Decision, Outcome, Policy};
+use crate::model::key::Key;
 use std::vec;
 use std::vec::Vec;
 
@@ -122,9 +122,9 @@ fn costs_and_limits_at_their_ends() {
         ((4, 10, 7), (false, Some(Cause::Limit), 6, true)),
         ((0, 0, 0), (true, None, 0, true)),
         ((0, 0, 1), (false, Some(Cause::Cost), 0, false)),
-        ((3, MAX, 1), (true, None, crate::window::MAX_COUNT - 4, true)),
-        ((3, MAX, MAX), (false, Some(Cause::Cost), crate::window::MAX_COUNT - 3, false)),
-        ((0, MAX, crate::window::MAX_COUNT), (true, None, 0, true)),
+        ((3, MAX, 1), (true, None, crate::model::window::MAX_COUNT - 4, true)),
+        ((3, MAX, MAX), (false, Some(Cause::Cost), crate::model::window::MAX_COUNT - 3, false)),
+        ((0, MAX, crate::model::window::MAX_COUNT), (true, None, 0, true)),
     ];
     for ((before, limit, cost), (passes, cause, remaining, retry)) in cases {
         let mut world = World::alone(1, 1);

@@ -1,13 +1,14 @@
 //! A table far too small for what comes: what leaves it, what never does, and what those who return know.
 
 use super::harness::*;
-use crate::key::Key;
+use crate::limiter::table::{Entry, Geometry};
 use crate::limiter::{Check, OVERFLOW_IDENTIFIER};
+use crate::model::key::Key;
+use crate::model::shared::{Place, Shared};
+use crate::model::time::MonoMs;
+use crate::model::window::Position;
+use crate::model::wire;
 use crate::region::{Region, RegionLimits};
-use crate::table::{Entry, Geometry, Place, Shared};
-use crate::time::MonoMs;
-use crate::window::Position;
-use crate::wire;
 use std::vec;
 use std::vec::Vec;
 
@@ -37,7 +38,7 @@ fn a_key_that_was_evicted_does_not_start_afresh() {
     assert_eq!(world.sum_of(|stats| stats.overflows), 0);
     world.run(500);
     for key in &keys {
-        let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+        let at = crate::model::window::Position::at(world.unix(), HOUR).sequence;
         assert_eq!(world.regional(key, at).0, 3);
     }
     assert!(table_bytes(&mut world) < 4 * 2 * 400 + 1_000, "{} bytes", table_bytes(&mut world));
@@ -62,7 +63,7 @@ fn unreported_work_stays_and_newcomers_share_a_cell() {
     world.down = false;
     world.run(3_000);
     let overflow = key(core::str::from_utf8(OVERFLOW_IDENTIFIER).unwrap(), HOUR);
-    let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+    let at = crate::model::window::Position::at(world.unix(), HOUR).sequence;
     let told: u64 = keys.iter().chain([&overflow]).map(|key| world.regional(key, at).0).sum();
     assert_eq!(told, 8 + 5, "eight keys, and five in the cell that the others share");
     assert!(world.passes(0, 0, &[check(&keys[99], 5, 1)]));
@@ -90,7 +91,7 @@ fn what_was_acknowledged_of_a_key_says_nothing_of_the_cell_that_it_shares() {
     assert!(world.passes(0, 0, &[shadow]));
     assert!(world.sum_of(|stats| stats.overflows) > 0);
     world.run(500);
-    let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+    let at = crate::model::window::Position::at(world.unix(), HOUR).sequence;
     let overflow = key(core::str::from_utf8(OVERFLOW_IDENTIFIER).unwrap(), HOUR);
     assert_eq!((world.regional(&known, at).0, world.regional(&overflow, at).0), (20, 1));
 }
@@ -212,7 +213,7 @@ fn nothing_leaves_while_the_region_that_acknowledged_it_may_be_dead() {
     world.down = false;
     world.run(3_000);
     for key in &known {
-        let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+        let at = crate::model::window::Position::at(world.unix(), HOUR).sequence;
         assert_eq!(world.regional(key, at).0, 3, "the new region knows");
     }
 }

@@ -1,8 +1,8 @@
 //! Requests that wait for rulings: what is asked, what follows from what is ruled, and what if nothing is.
 
 use super::harness::*;
-use crate::key::Key;
 use crate::limiter::*;
+use crate::model::key::Key;
 use std::vec;
 use std::vec::Vec;
 
@@ -249,7 +249,7 @@ fn a_ruling_that_never_comes_is_withdrawn_unseen() {
     world.ruler.loses_one_in = 1;
     assert!(!allowed(&world.decide_exact(&[], &[denying(log(1, &key, 9, 1))]).1));
     assert_eq!(world.ruler.charged(key.as_bytes()), 1);
-    world.run(asks::LATE_MS + 200);
+    world.run(remote::asks::LATE_MS + 200);
     assert_eq!(world.ruler.charged(key.as_bytes()), 0);
 }
 
@@ -414,7 +414,7 @@ fn shadow_rules_that_nobody_rules_are_said_to_be_undecided() {
     let key = key("k", HOUR);
     world.ruler.loses_one_in = 1;
     assert!(allowed(&world.decide_exact(&[], &[shadow(log(1, &key, 1, 1))]).1));
-    world.run(100 + asks::LATE_MS + 100);
+    world.run(100 + remote::asks::LATE_MS + 100);
     assert_eq!(world.beside, [(1, Beside::Undecided)]);
     assert!(allowed(&world.decide_exact(&[], &[shadow(log(1, &key, 1, 1))]).1));
     world.run(100);
@@ -439,16 +439,19 @@ fn a_flood_of_those_who_wait_is_bounded_and_sent_in_frames() {
     world.ruler.loses_one_in = 1;
     world.paused = true;
     let one = [denying(log(0, &keys[0], 1_000_000, 1))];
-    for _ in 0..asks::MAX_PAUSED {
+    for _ in 0..remote::asks::MAX_PAUSED {
         assert_eq!(world.request_exact(0, 0, &[], &one).1.decision, Decision::Wait);
     }
     let (_, outcome) = world.request_exact(0, 0, &[], &one);
     assert_eq!(denial(outcome).cause, Cause::Undecided, "one too many");
     world.run(200);
     let asks = &world.processes[0].workers[0].as_ref().unwrap().limiter.asks;
-    assert_eq!((asks.paused.len(), asks.open.len(), asks.given_up.len()), (0, 0, asks::MAX_GIVEN_UP));
+    assert_eq!((asks.paused.len(), asks.open.len(), asks.given_up.len()), (0, 0, remote::asks::MAX_GIVEN_UP));
     let stats = stats(&world);
-    assert_eq!(stats.withdrawals + stats.withdrawals_lost, (asks::MAX_PAUSED - asks::MAX_GIVEN_UP) as u64);
+    assert_eq!(
+        stats.withdrawals + stats.withdrawals_lost,
+        (remote::asks::MAX_PAUSED - remote::asks::MAX_GIVEN_UP) as u64
+    );
     assert!(stats.withdrawals_lost > 0);
 }
 

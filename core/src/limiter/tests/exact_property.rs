@@ -1,8 +1,8 @@
 //! Random schedules of requests with windows, logs and ledgers: what passed is what stands charged, and nothing else.
 
 use super::harness::*;
-use crate::key::Key;
 use crate::limiter::*;
+use crate::model::key::Key;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
@@ -88,7 +88,7 @@ impl Run {
         }
         // Everything that is under way arrives, or is given up.
         run.take(&Step::Freeze { frozen: false });
-        run.pass_time(asks::LATE_MS + 12_000);
+        run.pass_time(remote::asks::LATE_MS + 12_000);
         run
     }
 

@@ -1,10 +1,10 @@
 //! What goes wrong: dead workers, wiped regions, repeated frames, clocks that step.
 
 use super::harness::*;
-use crate::key::Key;
+use crate::limiter::table::Geometry;
 use crate::limiter::{Cause, Decision};
-use crate::table::Geometry;
-use crate::window::Position;
+use crate::model::key::Key;
+use crate::model::window::Position;
 
 fn sequence(world: &World, key: &Key) -> u64 {
     Position::at(world.unix(), key.parts().cell_ms()).sequence
@@ -190,7 +190,7 @@ fn more_cells_than_the_outbox_holds_are_found_again() {
     }
     world.down = false;
     world.run(20_000);
-    let at = crate::window::Position::at(world.unix(), HOUR).sequence;
+    let at = crate::model::window::Position::at(world.unix(), HOUR).sequence;
     let missing = keys.iter().filter(|key| world.regional(key, at).0 != 1).count();
     assert_eq!(missing, 0);
     let limiter = &world.processes[0].workers[0].as_ref().unwrap().limiter;

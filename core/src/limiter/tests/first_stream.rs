@@ -1,8 +1,8 @@
 //! A process that has just begun: its requests wait for the first stream, as it knows of no key what is used.
 
 use super::harness::*;
-use crate::key::Key;
 use crate::limiter::{Decision, Outcome};
+use crate::model::key::Key;
 use std::vec::Vec;
 
 /// Requests of one moment; the outcomes of those that are decided `ms` later.

@@ -1,9 +1,10 @@
 //! Floods of invented identifiers: who is locked out, and what is forgotten.
 
 use super::harness::*;
+use crate::limiter::table::Geometry;
+use crate::model::shared::{Place, Shared};
+use crate::model::time::MonoMs;
 use crate::region::{Region, RegionLimits};
-use crate::table::{Geometry, Place, Shared};
-use crate::time::MonoMs;
 use std::format;
 use std::vec::Vec;
 

@@ -6,9 +6,10 @@
 use super::super::*;
 use super::network::{Frame, Stream};
 use super::ruler::Ruler;
-use crate::key::{Key, KeyParts};
+use crate::limiter::table::Geometry;
+use crate::model::key::{Key, KeyParts};
+use crate::model::shared::{MemoryShared, Place, Version};
 use crate::region::{Region, RegionLimits};
-use crate::table::{Geometry, MemoryShared, Place, Version};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec;
 
@@ -170,7 +171,8 @@ impl World {
         let mut shared = Counting::default();
         let mut origin = [0; 16];
         origin[..8].copy_from_slice(&(number + self.now).to_be_bytes());
-        let proposal = Meta { origin: OriginId(origin), secret: crate::key::HashKey(number, 7), geometry };
+        let proposal =
+            Meta { origin: OriginId(origin), secret: crate::model::key::HashKey(number, 7), geometry };
         let meta = Meta::establish(&mut shared, proposal);
         self.processes.push(Process { meta, shared, workers: Vec::new() });
         for _ in 0..workers {
@@ -370,9 +372,9 @@ impl World {
     }
 
     /// The table's entry of a key, as it is stored.
-    pub(super) fn entry(&mut self, process: usize, key: &Key) -> Option<crate::table::Entry> {
+    pub(super) fn entry(&mut self, process: usize, key: &Key) -> Option<crate::limiter::table::Entry> {
         let Process { meta, shared, .. } = &mut self.processes[process];
-        let fingerprint = crate::key::fingerprint(key.as_bytes(), meta.secret);
+        let fingerprint = crate::model::key::fingerprint(key.as_bytes(), meta.secret);
         let mut bucket = Bucket::default();
         shared.memory.load(meta.geometry.place(fingerprint), bucket.buffer());
         bucket.check();
@@ -435,7 +437,7 @@ pub(super) fn key(identifier: &str, duration_ms: u64) -> Key {
 /// The same with a ceiling.
 pub(super) fn ceiling_key(identifier: &str, duration_ms: u64) -> Key {
     let usual = key(identifier, duration_ms);
-    Key::new(&KeyParts { resolution: crate::key::CEILING_RESOLUTION, ..usual.parts() }).unwrap()
+    Key::new(&KeyParts { resolution: crate::model::key::CEILING_RESOLUTION, ..usual.parts() }).unwrap()
 }
 
 pub(super) const HOUR: u64 = 3_600_000;

@@ -5,7 +5,7 @@
 
 use super::super::*;
 use super::harness::{Process, World};
-use crate::time::MonoMs;
+use crate::model::time::MonoMs;
 use std::vec;
 
 /// What the region's side knows of a stream.

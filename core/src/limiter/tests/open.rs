@@ -1,11 +1,11 @@
 //! Costs that only the response tells: what is reserved, what is settled, and what becomes of it where nobody settles.
 
 use super::harness::*;
-use crate::key::{CEILING_RESOLUTION, Key, KeyParts};
+use crate::limiter::table::Geometry;
 use crate::limiter::{Cause, Check, Decision, Limiter, Outcome, Policy};
-use crate::table::Geometry;
-use crate::time::MonoMs;
-use crate::window::Position;
+use crate::model::key::{CEILING_RESOLUTION, Key, KeyParts};
+use crate::model::time::MonoMs;
+use crate::model::window::Position;
 use std::vec::Vec;
 
 const WITHIN_MS: u32 = 600_000;

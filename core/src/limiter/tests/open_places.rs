@@ -3,7 +3,7 @@
 use super::harness::*;
 use super::open::open_check;
 use crate::limiter::{Check, MAX_OPEN_REQUESTS, Policy};
-use crate::window::MAX_COUNT;
+use crate::model::window::MAX_COUNT;
 
 const LONG_MS: u32 = 600_000;
 

@@ -3,9 +3,9 @@
 
 use super::harness::*;
 use super::open::open_check;
-use crate::key::Key;
 use crate::limiter::{Check, Decision, Policy};
-use crate::window::{Position, Used};
+use crate::model::key::Key;
+use crate::model::window::{Position, Used};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;

@@ -1,9 +1,9 @@
 //! Random schedules: whatever happens, an exact count of what passed agrees with what the limiters say.
 
 use super::harness::*;
-use crate::key::Key;
 use crate::limiter::{Check, Decision};
-use crate::window::{Position, Used};
+use crate::model::key::Key;
+use crate::model::window::{Position, Used};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;

@@ -1,8 +1,8 @@
 //! Exact limits as the aggregators of a region hold them, on the world's clock: logs and ledgers, and their faults.
 
 use super::harness::Random;
-use crate::exact::{self, Charge, Limit, Ruling, Verdict};
-use crate::wire;
+use crate::model::exact::{self, Charge, Limit, Ruling, Verdict};
+use crate::model::wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 

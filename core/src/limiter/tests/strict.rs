@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::{Decision, Reason, STRICT_PER_SECOND};
-use crate::window::{Position, Used};
+use crate::model::window::{Position, Used};
 use std::collections::BTreeMap;
 
 const WINDOW: u64 = 10_000;
@@ -16,7 +16,7 @@ fn asked_for_slack(world: &World) -> u64 {
 }
 
 /// `processes` of one region that have all denied `key`, in the last quarter of a window.
-fn denied_everywhere(processes: usize, key: &crate::key::Key, limit: u64) -> World {
+fn denied_everywhere(processes: usize, key: &crate::model::key::Key, limit: u64) -> World {
     let mut world = World::connected(processes, 1);
     world.run(2 * WINDOW - WINDOW / 4 - world.unix().0 % WINDOW);
     for turn in 0..(limit as usize + 1) {

@@ -1,10 +1,10 @@
 //! Denials that lead to a ban, over workers and processes.
 
 use super::harness::*;
-use crate::key::Key;
+use crate::limiter::table::Geometry;
 use crate::limiter::{MAX_STRUCK, Strike, Struck, TICK_MS};
-use crate::table::Geometry;
-use crate::time::MonoMs;
+use crate::model::key::Key;
+use crate::model::time::MonoMs;
 use std::vec::Vec;
 
 impl World {

@@ -1,10 +1,10 @@
 //! Whence requests come, as their questions say it: of those that wait, bounded, and without a change to anything else.
 
 use super::harness::*;
-use crate::key::Key;
 use crate::limiter::{Check, Decision, ExactCheck, ExactLimit, Outcome, Policy};
-use crate::trace::{MAX_TRACES, Trace};
-use crate::wire;
+use crate::model::key::Key;
+use crate::model::trace::{MAX_TRACES, Trace};
+use crate::model::wire;
 use std::vec::Vec;
 
 const RECORDED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

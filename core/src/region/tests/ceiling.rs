@@ -1,7 +1,7 @@
 //! Keys whose windows are cut into ten cells: what is plausible, what is told, and that they are judged by the window.
 
 use super::*;
-use crate::key::CEILING_RESOLUTION;
+use crate::model::key::CEILING_RESOLUTION;
 use std::collections::BTreeSet;
 
 /// A tenth of the window.

@@ -16,7 +16,7 @@ mod world;
 use super::cell::MAX_ORIGINS_A_KEY;
 use super::exchange::{BASE, Merge, Merged, Part};
 use super::*;
-use crate::key::KeyParts;
+use crate::model::key::KeyParts;
 use std::vec;
 use std::vec::Vec;
 

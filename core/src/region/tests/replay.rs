@@ -1,7 +1,7 @@
 //! What the regional store is told and what is believed of it.
 
 use super::*;
-use crate::wire::Part as WirePart;
+use crate::model::wire::Part as WirePart;
 
 fn report(region: &mut Region, by: u8, own: u64) {
     assert_eq!(region.report(origin(by), &[count("k", SEQUENCE, own)], NOW).refused, vec![]);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use weir_core::wire::{Consult, FilterFrame};
+use weir_core::model::wire::{Consult, FilterFrame};
 
 use crate::ingest;
 use crate::peer::{PATIENCE, Peer, key, sequence};

@@ -12,9 +12,9 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
-use weir_core::exact::{Charge, Limit, MAX_LOG_LIMIT};
-use weir_core::key::{Key, KeyParts};
-use weir_core::wire::{Ask, FilterFrame};
+use weir_core::model::exact::{Charge, Limit, MAX_LOG_LIMIT};
+use weir_core::model::key::{Key, KeyParts};
+use weir_core::model::wire::{Ask, FilterFrame};
 use weir_envoy::http::{Connection, Request};
 use weir_envoy::{Aggregator, AggregatorOptions, DatabaseServer, Redis, RedisOptions, binaries, ports};
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tokio::task::JoinSet;
-use weir_core::wire::{Count, MAX_FRAME_CELLS};
+use weir_core::model::wire::{Count, MAX_FRAME_CELLS};
 
 use crate::peer::{MAX_IN_FLIGHT, Peer, key, sequence};
 use crate::stage::{Stage, Store};

@@ -14,8 +14,8 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Endpoint;
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
-use weir_core::key::{Key, KeyParts};
-use weir_core::wire::{Count, FilterFrame, Hello, PROTOCOL_VERSION, RegionFrame, Report};
+use weir_core::model::key::{Key, KeyParts};
+use weir_core::model::wire::{Count, FilterFrame, Hello, PROTOCOL_VERSION, RegionFrame, Report};
 use weir_envoy::ports;
 
 /// Longer than any measurement's sequence lasts, so that none rolls over in it except on the hour.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep};
-use weir_core::wire::Count;
+use weir_core::model::wire::Count;
 
 use crate::peer::{Peer, key, sequence};
 use crate::stage::{Stage, Store};

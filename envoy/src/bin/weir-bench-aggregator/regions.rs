@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
-use weir_core::wire::{Count, MAX_FRAME_CELLS};
+use weir_core::model::wire::{Count, MAX_FRAME_CELLS};
 use weir_envoy::{Aggregator, AggregatorOptions, DatabaseServer};
 
 use crate::peer::{Peer, key, sequence};

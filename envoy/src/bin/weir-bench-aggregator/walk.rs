@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use weir_core::key::OriginId;
+use weir_core::model::key::OriginId;
+use weir_core::model::time::{MonoMs, UnixMs};
+use weir_core::model::wire::{Count, MAX_FRAME_CELLS};
 use weir_core::region::{Region, RegionLimits};
-use weir_core::time::{MonoMs, UnixMs};
-use weir_core::wire::{Count, MAX_FRAME_CELLS};
 use weir_envoy::median;
 
 use crate::peer::{HOUR_MS, key};

@@ -8,11 +8,11 @@ use crate::plan::HOLD_MS;
 use crate::traffic::Arrival;
 use crate::world::keys::{self, Shape};
 use smallvec::SmallVec;
-use weir_core::key::OriginId;
 use weir_core::limiter::{ANSWER_SERVES_MS, Cause, Decision as Decided, Outcome};
-use weir_core::time::UnixMs;
-use weir_core::window::Position;
-use weir_core::wire::Consult;
+use weir_core::model::key::OriginId;
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::Position;
+use weir_core::model::wire::Consult;
 
 /// A decision this near to the border of two cells may have been made in either: the moment moves a little while frames
 /// are taken.

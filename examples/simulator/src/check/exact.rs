@@ -10,8 +10,8 @@ use crate::plan::Exact as Kind;
 use crate::traffic::Arrival;
 use crate::world::keys::{self, Shape};
 use std::collections::{BTreeMap, BTreeSet};
-use weir_core::exact::AskId;
 use weir_core::limiter::{Cause, Decision, Outcome};
+use weir_core::model::exact::AskId;
 
 /// A key is at rest when nothing was asked of it for so long: withdrawals wait for a late answer before.
 const REST_US: u64 = 12_000_000;

@@ -20,9 +20,9 @@ use crate::plan::{Link, Part, Plan, Wrong};
 use crate::world::keys::Shape;
 use std::collections::BTreeMap;
 use truth::Truth;
-use weir_core::key::OriginId;
 use weir_core::limiter::WAITING_TICK_MS;
-use weir_core::table::{Bucket, tolerated_ms};
+use weir_core::limiter::table::{Bucket, tolerated_ms};
+use weir_core::model::key::OriginId;
 
 pub use decisions::Decision;
 pub(crate) use decisions::FIRST_LOOK_US;

@@ -10,7 +10,7 @@
 use super::truth::{Origin, Share};
 use super::{CellId, Check};
 use std::collections::BTreeMap;
-use weir_core::key::OriginId;
+use weir_core::model::key::OriginId;
 use weir_core::region::SHORTEST_PUBLISHED_MS;
 use weir_core::region::exchange::BASE;
 

@@ -6,8 +6,9 @@
 use super::{CellId, Check};
 use crate::plan::HOLD_MS;
 use crate::world::{EnvoyProcess, keys};
-use weir_core::key::{Key, OriginId};
-use weir_core::table::{Bucket, Cell, Entry, Place, ReservationKind};
+use weir_core::limiter::table::{Bucket, Cell, Entry, ReservationKind};
+use weir_core::model::key::{Key, OriginId};
+use weir_core::model::shared::Place;
 
 /// The reserve of an open request is spent by others so long after it was made, if its worker is dead.
 const OPEN_MS: u64 = HOLD_MS + 2_000;

@@ -8,10 +8,10 @@ use crate::plan::{Cadence, Exact, Network, Plan, Rule, Topology};
 use crate::traffic::Arrival;
 use crate::world::World;
 use crate::world::keys::Shape;
-use weir_core::exact::AskId;
+use weir_core::limiter::table::Entry;
 use weir_core::limiter::{Budget, Cause, Decision, Denial, Outcome, Told};
-use weir_core::table::Entry;
-use weir_core::time::UnixMs;
+use weir_core::model::exact::AskId;
+use weir_core::model::time::UnixMs;
 
 fn plan(aggregators: usize) -> Plan {
     Plan {

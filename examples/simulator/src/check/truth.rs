@@ -5,8 +5,8 @@
 use crate::world::keys::Shape;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use weir_core::key::OriginId;
-use weir_core::window::Used;
+use weir_core::model::key::OriginId;
+use weir_core::model::window::Used;
 
 /// Cells are kept this long after they are over, in lengths of themselves: late words about them may come.
 const KEPT_WINDOWS: u64 = 3;

@@ -59,8 +59,8 @@ fn share(used: u64, left_ms: u64, cell_ms: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::time::UnixMs;
-    use weir_core::window::{Position, Used};
+    use weir_core::model::time::UnixMs;
+    use weir_core::model::window::{Position, Used};
 
     #[test]
     fn two_cells_are_the_cores() {

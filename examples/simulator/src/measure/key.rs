@@ -5,8 +5,8 @@
 use super::cells::Cells;
 use crate::plan::Rule;
 use std::collections::VecDeque;
-use weir_core::exact::AskId;
-use weir_core::log::{EntryId, Log, Micros, Outcome};
+use weir_core::model::exact::AskId;
+use weir_core::region::log::{EntryId, Log, Micros, Outcome};
 
 /// Who judges.
 #[derive(Clone, Copy, Debug)]

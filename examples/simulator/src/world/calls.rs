@@ -9,15 +9,15 @@ use super::network::Path;
 use super::queue::Event;
 use super::streams::StreamId;
 use std::collections::BTreeMap;
-use weir_core::aggregator::Failure;
-use weir_core::aggregator::globe::lease::Holder;
-use weir_core::aggregator::questions::Questions;
-use weir_core::aggregator::watch::Lives;
-use weir_core::exact::{AskId, Ruling};
-use weir_core::key::{Key, OriginId};
-use weir_core::log::{Decided, LogCharge};
+use weir_core::model::exact::{AskId, Ruling};
+use weir_core::model::key::{Key, OriginId};
 use weir_core::region::HotCell;
 use weir_core::region::exchange::{Floor, Merge, Merged, Publication, Stored};
+use weir_core::region::log::{Decided, LogCharge};
+use weir_core::replication::Failure;
+use weir_core::replication::globe::lease::Holder;
+use weir_core::replication::regional::questions::Questions;
+use weir_core::replication::regional::watch::Lives;
 
 /// A store, by where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use crate::plan::START_UNIX_MS;
 use crate::random::Random;
-use weir_core::time::{MonoMs, Now, UnixMs};
+use weir_core::model::time::{MonoMs, Now, UnixMs};
 
 /// Monotonic clocks begin up to this far apart.
 const APART_US: u64 = 3_600_000_000;

@@ -4,9 +4,9 @@
 
 use super::calls::{Reply, Request};
 use std::collections::BTreeMap;
-use weir_core::aggregator::globe::lease::{Holder, TTL_MS};
-use weir_core::key::Key;
+use weir_core::model::key::Key;
 use weir_core::region::exchange::Stored;
+use weir_core::replication::globe::lease::{Holder, TTL_MS};
 
 /// Between two cleanups, in milliseconds.
 const SWEEP_MS: u64 = 10_000;

@@ -15,10 +15,10 @@ use crate::plan::HOLD_MS;
 use crate::random::Random;
 use crate::traffic::Arrival;
 use std::collections::{BTreeMap, VecDeque};
-use weir_core::key::{HashKey, OriginId};
+use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Cause, Decision, Limiter, Outcome, Setup, TICK_MS};
-use weir_core::table::{Geometry, Meta};
-use weir_core::wire::RegionFrame;
+use weir_core::model::key::{HashKey, OriginId};
+use weir_core::model::wire::RegionFrame;
 
 /// Keys that a worker remembers, in sets of four.
 const LOCAL_SETS: usize = 1_024;

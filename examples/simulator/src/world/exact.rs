@@ -11,10 +11,10 @@ use super::keys;
 use super::streams::StreamId;
 use crate::check::exact::{Keeper, Use};
 use std::collections::BTreeMap;
-use weir_core::aggregator::Failure;
-use weir_core::exact::{self, AskId, Charge, Limit, Ruling, Verdict};
-use weir_core::log::{Decided, EntryId, LogCharge, Logs, Micros, Outcome};
-use weir_core::wire;
+use weir_core::model::exact::{self, AskId, Charge, Limit, Ruling, Verdict};
+use weir_core::model::wire;
+use weir_core::region::log::{Decided, EntryId, LogCharge, Logs, Micros, Outcome};
+use weir_core::replication::Failure;
 
 /// What an aggregator leaves of a request's time for the way back, in milliseconds.
 const RESERVE_MS: u64 = 10;

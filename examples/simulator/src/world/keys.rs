@@ -3,9 +3,9 @@
 //! Leaves to others: deciding (`weir_core::limiter`).
 
 use crate::plan::{Exact, HOLD_MS, Rule};
-use weir_core::exact::MAX_LOG_LIMIT;
-use weir_core::key::{KeyParts, MAX_KEY_BYTES};
 use weir_core::limiter::{Check, ExactCheck, ExactLimit, Policy};
+use weir_core::model::exact::MAX_LOG_LIMIT;
+use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
 
 /// The workspace of all keys.
 pub const WORKSPACE: &[u8] = b"simulated";

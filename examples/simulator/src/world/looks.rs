@@ -10,10 +10,10 @@ use crate::check::CellId;
 use crate::check::rest::{Expected, Held, Seen};
 use crate::check::truth::Share;
 use crate::plan::START_UNIX_MS;
-use weir_core::key::{Key, fingerprint};
+use weir_core::limiter::table::{Bucket, Entry};
+use weir_core::model::key::{Key, fingerprint};
+use weir_core::model::window::MAX_COUNT;
 use weir_core::region::SHORTEST_PUBLISHED_MS;
-use weir_core::table::{Bucket, Entry};
-use weir_core::window::MAX_COUNT;
 
 /// Between two looks at everything.
 const LOOK_US: u64 = 1_000_000;
@@ -317,7 +317,7 @@ impl World<'_> {
         &mut self.check
     }
 
-    pub(crate) fn origin_of(&self, envoy: usize) -> weir_core::key::OriginId {
+    pub(crate) fn origin_of(&self, envoy: usize) -> weir_core::model::key::OriginId {
         self.envoys[envoy].process.as_ref().map(|process| process.origin).unwrap()
     }
 
@@ -328,7 +328,7 @@ impl World<'_> {
         identifier: u64,
         change: impl Fn(&mut Entry),
     ) -> bool {
-        use weir_core::table::Shared;
+        use weir_core::model::shared::Shared;
         let key = self.shapes[0].key(identifier);
         let Some(process) = self.envoys[envoy].process.as_mut() else { return false };
         let fingerprint = fingerprint(&key, process.meta.secret);
@@ -348,7 +348,7 @@ impl World<'_> {
     pub(crate) fn doctor_redis(
         &mut self,
         region: usize,
-        change: impl Fn(&mut std::collections::BTreeMap<weir_core::key::OriginId, u64>),
+        change: impl Fn(&mut std::collections::BTreeMap<weir_core::model::key::OriginId, u64>),
     ) -> bool {
         let cells = &mut self.redis[region].cells;
         cells.values_mut().for_each(|cell| change(&mut cell.parts));

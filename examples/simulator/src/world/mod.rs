@@ -44,8 +44,8 @@ use smallvec::SmallVec;
 use std::iter::Peekable;
 use stores::Stores;
 use streams::{Carried, Streams};
-use weir_core::log::{Logs, LogsLimits};
-use weir_core::wire::FilterFrame;
+use weir_core::model::wire::FilterFrame;
+use weir_core::region::log::{Logs, LogsLimits};
 
 pub(crate) use envoy::Process as EnvoyProcess;
 pub use standing::{Standing, View};

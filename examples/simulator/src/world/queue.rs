@@ -7,7 +7,7 @@ use super::streams::{End, StreamId};
 use crate::traffic::Arrival;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-use weir_core::wire::{FilterFrame, RegionFrame};
+use weir_core::model::wire::{FilterFrame, RegionFrame};
 
 /// A worker, by its Envoy's number in the world and its own there; 0 is the main thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

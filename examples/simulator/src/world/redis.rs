@@ -4,12 +4,12 @@
 
 use super::calls::{Reply, Request};
 use std::collections::BTreeMap;
-use weir_core::aggregator::hot::{HOT_SHARDS, SHARD_CELLS};
-use weir_core::aggregator::watch::{Life, Lives};
-use weir_core::key::{Key, OriginId};
+use weir_core::model::key::{Key, OriginId};
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{BASE, Floor, Merge, Merged, Part, Proposal};
-use weir_core::time::UnixMs;
-use weir_core::window::MAX_COUNT;
+use weir_core::replication::regional::hot::{HOT_SHARDS, SHARD_CELLS};
+use weir_core::replication::regional::watch::{Life, Lives};
 
 /// A cell lives so long at least, whatever anybody's clock says, in milliseconds.
 const MARGIN_MS: u64 = 60_000;

@@ -7,8 +7,8 @@ use super::keys::{WORKSPACE, decimal};
 use super::looks::{entry_of, used_in};
 use crate::check::CellId;
 use serde::Serialize;
-use weir_core::time::UnixMs;
-use weir_core::window::Position;
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::Position;
 
 /// A key at a moment. All counts are what counts against the limit then, by the rule's own law and the true time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

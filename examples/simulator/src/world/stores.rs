@@ -7,7 +7,7 @@ use super::calls::{Request, Store};
 use super::redis::Redis;
 use crate::check::exact::Keeper;
 use crate::plan::Part;
-use weir_core::log::{Logs, LogsLimits};
+use weir_core::region::log::{Logs, LogsLimits};
 
 /// A store's condition.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 use super::World;
 use super::network::Path;
 use super::queue::{Event, WorkerAt};
-use weir_core::wire::{FilterFrame, RegionFrame};
+use weir_core::model::wire::{FilterFrame, RegionFrame};
 
 /// An idle connection is asked whether its peer is there, each end at its own interval, and has as long again to answer:
 /// as the documented cluster does, and as aggregators do.

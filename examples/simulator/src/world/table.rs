@@ -1,8 +1,9 @@
 //! An Envoy's shared data: the core's own table in memory, which notes what was written since somebody last looked.
 //!
-//! Leaves to others: what stands in it (`weir_core::table`), looking (`check`).
+//! Leaves to others: what stands in it (`weir_core::limiter::table`), looking (`check`).
 
-use weir_core::table::{ArrayShared, Bucket, Entry, Geometry, Place, Shared, Version};
+use weir_core::limiter::table::{ArrayShared, Bucket, Entry, Geometry};
+use weir_core::model::shared::{Place, Shared, Version};
 
 /// The table of one process.
 #[derive(Clone, Debug)]

@@ -19,12 +19,13 @@ use super::machines::Running;
 use super::queue::Event;
 use super::streams::StreamId;
 use std::collections::{BTreeMap, VecDeque};
-use weir_core::aggregator::desk::{Alone, Desk, LateAck, TICK_MS};
-use weir_core::aggregator::push::Pusher;
-use weir_core::aggregator::{Bells, sisters};
-use weir_core::key::OriginId;
-use weir_core::log::{Logs, Micros};
-use weir_core::wire::{Consult, FilterFrame};
+use weir_core::model::key::OriginId;
+use weir_core::model::wire::{Consult, FilterFrame};
+use weir_core::region::log::{Logs, Micros};
+use weir_core::replication::Bells;
+use weir_core::replication::desk::{Alone, Desk, LateAck, TICK_MS};
+use weir_core::replication::push::Pusher;
+use weir_core::replication::regional::sisters;
 
 /// A new connection for messages is there after this.
 const LISTEN_US: u64 = 2_000;
@@ -120,7 +121,7 @@ struct Ending {
 struct Peer {
     origin: OriginId,
     worker: u64,
-    id: weir_core::aggregator::StreamId,
+    id: weir_core::replication::StreamId,
     pusher: Option<Pusher>,
     questions: usize,
     heard_us: u64,

@@ -8,12 +8,12 @@ use crate::world::calls::{Caller, Reply, Request, Store};
 use crate::world::queue::Event;
 use crate::world::streams::{Carried, End, StreamId};
 use std::collections::BTreeMap;
-use weir_core::aggregator::Bell;
-use weir_core::aggregator::desk::Alone;
-use weir_core::aggregator::push::{COALESCE_MS, Pusher, Step};
-use weir_core::aggregator::questions::Questions;
-use weir_core::key::OriginId;
-use weir_core::wire::{Answer, Consult, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
+use weir_core::model::key::OriginId;
+use weir_core::model::wire::{Answer, Consult, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
+use weir_core::replication::Bell;
+use weir_core::replication::desk::Alone;
+use weir_core::replication::push::{COALESCE_MS, Pusher, Step};
+use weir_core::replication::regional::questions::Questions;
 
 /// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
 const OPEN_QUESTIONS: usize = 32;

@@ -1,0 +1,81 @@
+//! What applications are told.
+//!
+//! ```json
+//! {"success": true, "decided": true, "limit": 100, "remaining": 42, "reset": 1767225600000}
+//! ```
+//!
+//! Leaves to others: the decision itself (`super::super::decider`).
+
+use super::ask::{Asked, OnFailure};
+use crate::api::{Answer, Question};
+use serde::Serialize;
+use weir_core::model::exact::{Ruling, Strategy, Verdict};
+use weir_core::model::time::UnixMs;
+
+/// The answer about one limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Whether to go on.
+    pub success: bool,
+    /// Whether the limit said so; if not, `on_failure` did, or another check of the same request.
+    pub decided: bool,
+    /// The limit that was applied.
+    pub limit: u64,
+    /// What could still be used now, after this request.
+    pub remaining: u64,
+    /// When the use that counts now no longer does, in milliseconds of Unix time.
+    pub reset: u64,
+    /// Milliseconds until the same cost could pass, where it did not and ever could.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Under which number the ledger recorded it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<u64>,
+}
+
+/// The answer about several limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// Whether to go on.
+    pub success: bool,
+    /// Whether the limits said so; if not, `on_failure` did.
+    pub decided: bool,
+    /// One for each check, in order.
+    pub checks: Vec<Outcome>,
+}
+
+impl Checked {
+    /// What `answer` to `asked` means at this moment.
+    pub fn of(asked: &Asked, answer: &Answer, now: UnixMs) -> Checked {
+        let denied = answer.rulings.iter().any(|ruling| matches!(ruling.verdict, Verdict::Denied { .. }));
+        let decided = answer.allowed || denied;
+        let goes_on = answer.allowed || !decided && asked.on_failure == OnFailure::Allow;
+        let outcome = |(question, ruling): (&Question, &Ruling)| Outcome::of(question, ruling, goes_on, now);
+        let checks = asked.questions.iter().zip(&answer.rulings).map(outcome).collect();
+        Checked { success: goes_on, decided, checks }
+    }
+}
+
+impl Outcome {
+    fn of(question: &Question, ruling: &Ruling, goes_on: bool, now: UnixMs) -> Outcome {
+        let (decided, retry_after_ms) = match ruling.verdict {
+            Verdict::Undecided | Verdict::Untried => (false, None),
+            Verdict::Allowed => (true, None),
+            Verdict::Denied { retry_after_ms } => (true, retry_after_ms),
+        };
+        let limit = match (question.strategy, ruling.verdict) {
+            (Strategy::Window | Strategy::Log, Verdict::Undecided) => question.limit,
+            // Operators may have said another one.
+            _ => ruling.limit,
+        };
+        Outcome {
+            success: ruling.is_allowed() || goes_on,
+            decided,
+            limit,
+            remaining: ruling.remaining,
+            reset: now.0.saturating_add(ruling.reset_ms),
+            retry_after_ms,
+            transaction: ruling.transaction,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Live control over HTTP: `GET`, `PUT` and `DELETE /v1/overrides`, and `GET /v1/overrides/audit`.
+//!
+//! A change is made in the database or not at all, and this region's filters hear of it at once. In reading order: this file
+//! (who may, turns, answers), `parse` (what is asked), `told` (what is answered), `heard` (whether a filter counts there).
+//!
+//! Leaves to others: storing (`database`), telling filters (`crate::region::control`).
+
+mod heard;
+mod parse;
+mod told;
+
+use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
+
+use super::problem::{FieldProblem, Problem};
+use super::{HttpDoor, body};
+use crate::auth::Caller;
+use crate::database::{
+    Bound, Change, Changed, DatabaseError, MAX_AUTOMATIC, MAX_OF_WORKSPACE, MAX_REASON_BYTES, Reason,
+    StoredControl, Wish, said,
+};
+use crate::region::control;
+use crate::region::global::Global;
+use crate::telemetry::throttle::Throttle;
+use hyper::StatusCode;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
+use tracing::{info, warn};
+use weir_core::control::book::MAX_KEPT;
+use weir_core::control::{Control, MAX_CONTROLS, Target};
+use weir_core::model::time::UnixMs;
+
+/// Longest body of a `PUT`.
+pub const MAX_BYTES: usize = 16 * 1024;
+/// How long the database may take, and the wait for a turn to ask it. Longer than it lets anybody wait for a lock, which is
+/// 3 s and, as it looks once a second, up to 4: so whoever waits in vain is told that others were in the way.
+const WITHIN: Duration = Duration::from_secs(5);
+/// Calls at one time: what the region publishes and imports has the same four connections.
+const MAX_CALLS: usize = 2;
+/// Between two warnings of a database that does not answer.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
+/// Latest end of a control, the end of the year 9999: whatever is later is a mistake.
+const LATEST: UnixMs = UnixMs(253_402_300_799_999);
+/// Who changes something where there are no tokens.
+const ANYBODY: &str = "anybody";
+/// What follows a name that somebody gave there.
+const UNVERIFIED: &str = " (unverified)";
+
+/// What stands before the database.
+pub struct Desk {
+    turns: Semaphore,
+    warnings: Throttle,
+}
+
+impl Default for Desk {
+    fn default() -> Desk {
+        Desk { turns: Semaphore::new(MAX_CALLS), warnings: Throttle::new(BETWEEN_WARNINGS) }
+    }
+}
+
+/// `GET /v1/overrides?…`
+pub(super) async fn list(door: &HttpDoor, query: &str, caller: &Caller) -> Result<Value, Problem> {
+    let mut filter = parse_list(query)?;
+    filter.place.workspace = workspace(caller, Some(&filter.place.workspace))?;
+    let (global, _turn, within) = door.turn().await?;
+    let found = global.database.controls(&filter, door.shared.now(), within).await;
+    let found = found.map_err(|error| door.overrides.away(&error))?;
+    let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
+    let next = found.last().filter(|_| full).map(|last| last.control.revision);
+    let mut answer = json!({"overrides": found.iter().map(told::stored).collect::<Vec<_>>()});
+    told::put(&mut answer, "next", next.map(Value::from));
+    Ok(answer)
+}
+
+/// `GET /v1/overrides/audit?…`
+pub(super) async fn audit(door: &HttpDoor, query: &str, caller: &Caller) -> Result<Value, Problem> {
+    let mut filter = parse_audit(query)?;
+    filter.place.workspace = workspace(caller, Some(&filter.place.workspace))?;
+    let (global, _turn, within) = door.turn().await?;
+    let found = global.database.control_audit(&filter, within).await;
+    let found = found.map_err(|error| door.overrides.away(&error))?;
+    let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
+    let next = found.last().filter(|_| full).map(|last| last.id);
+    let mut answer = json!({"changes": found.iter().map(told::audited).collect::<Vec<_>>()});
+    told::put(&mut answer, "next", next.map(Value::from));
+    Ok(answer)
+}
+
+/// `PUT /v1/overrides`
+pub(super) async fn put(door: &HttpDoor, body: &mut Incoming, caller: &Caller) -> Result<Value, Problem> {
+    let asked = parse_put(&body::read(body, MAX_BYTES).await?)?;
+    let workspace = workspace(caller, asked.place.workspace.as_deref())?;
+    let now = door.shared.now();
+    let expires = asked.expires.map(|expiry| expiry.at(now)).transpose()?;
+    let target = asked.place.target(workspace);
+    let control = Control { target, effect: asked.effect, expires, revision: 0 };
+    control.check().map_err(|error| parse::explain(&error, asked.effect))?;
+    let wish = Wish::Set(asked.effect, expires);
+    let warning = heard::warning(&door.shared, caller, &control.target);
+    let mut answer = change(door, by(caller, asked.author, control.target, wish, asked.reason)).await?;
+    told::put(&mut answer, "warning", warning.map(Value::from));
+    Ok(answer)
+}
+
+/// `DELETE /v1/overrides?…`
+pub(super) async fn delete(door: &HttpDoor, query: &str, caller: &Caller) -> Result<Value, Problem> {
+    let Removal { place, slot, reason, author } = parse_delete(query)?;
+    let target = place.target(workspace(caller, place.workspace.as_deref())?);
+    change(door, by(caller, author, target, Wish::Delete(slot), reason)).await
+}
+
+/// A change that the caller makes. A token says who that is, whatever they say.
+fn by(caller: &Caller, claimed: Option<String>, target: Target, wish: Wish, reason: String) -> Change {
+    let author = match (caller.name.as_str(), claimed) {
+        ("", Some(name)) => name + UNVERIFIED,
+        ("", None) => ANYBODY.to_owned(),
+        (name, _) => name.to_owned(),
+    };
+    Change { target, wish, reason, author, automatic: None }
+}
+
+async fn change(door: &HttpDoor, change: Change) -> Result<Value, Problem> {
+    let (global, turn, within) = door.turn().await?;
+    let changed = control::change(&door.shared, global, std::slice::from_ref(&change), within).await;
+    drop(turn);
+    let changed = changed.map_err(|error| door.overrides.away(&error))?;
+    let known = door.shared.control.book().edition().map_or(0, |edition| edition.revision);
+    match changed.into_iter().next() {
+        Some(Changed::Done(stored, was)) => {
+            log_change(&stored);
+            let revision = stored.control.revision;
+            let mut answer = json!({"revision": revision, "changed": true, "known": known >= revision});
+            let is_now = (!stored.is_deleted).then(|| told::stored(&stored));
+            told::put(&mut answer, "override", is_now);
+            told::put(&mut answer, "before", was.as_deref().map(told::stored));
+            Ok(answer)
+        }
+        Some(Changed::Same(stored) | Changed::Kept(stored)) => {
+            let revision = stored.control.revision;
+            let mut answer = json!({"revision": revision, "changed": false, "known": known >= revision});
+            told::put(&mut answer, "override", (!stored.is_deleted).then(|| told::stored(&stored)));
+            Ok(answer)
+        }
+        Some(Changed::Full(bound)) => Err(full(bound)),
+        Some(Changed::Missing) | None => {
+            let message = "nothing of this kind is said of it; GET /v1/overrides shows what is";
+            Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message))
+        }
+    }
+}
+
+/// Without whom it is about: identifiers may be keys that open something, and networks are somebody's. The audit has both.
+fn log_change(stored: &StoredControl) {
+    let Control { target, effect, revision, .. } = &stored.control;
+    let (action, kind) = (if stored.is_deleted { "deleted" } else { "set" }, said(effect).0);
+    let (workspace, scope, author) = (&target.workspace, &target.scope, &stored.author);
+    info!(action, kind, workspace, scope, revision, author, "live control changed");
+}
+
+fn full(bound: Bound) -> Problem {
+    let in_force = match bound {
+        Bound::Revisions => None,
+        Bound::Workspace | Bound::RulesOfWorkspace => Some(format!(
+            "{MAX_OF_WORKSPACE} live controls of this workspace are in force, as many as one may have"
+        )),
+        Bound::All | Bound::Rules => {
+            Some(format!("{MAX_CONTROLS} live controls are in force, as many as may be"))
+        }
+    };
+    let message = match in_force {
+        Some(in_force) => format!(
+            "{in_force}; delete some, or say several with one pattern. Resets never end by themselves: delete those that are \
+             older than two of their windows, after which nothing comes back"
+        ),
+        None => "the database has used up its revisions".to_owned(),
+    };
+    Problem::new(StatusCode::INSUFFICIENT_STORAGE, "too_many_overrides", message)
+}
+
+/// The workspace that is meant, if the caller may see and change its controls.
+fn workspace(caller: &Caller, asked: Option<&str>) -> Result<String, Problem> {
+    if !caller.may_control() {
+        let message = match caller.is_anybody() {
+            true => {
+                "live control needs a token, and this aggregator has no tokens file; set --tokens-file, or accept live \
+                 control without tokens with --insecure control"
+            }
+            false => {
+                "this token is not for live control; its entry in the tokens file would say control: true"
+            }
+        };
+        return Err(Problem::new(StatusCode::FORBIDDEN, "control_not_allowed", message));
+    }
+    let asked = asked.filter(|asked| !asked.is_empty()).map(str::as_bytes);
+    match caller.workspace(asked).map(|found| String::from_utf8_lossy(found).into_owned()) {
+        Some(workspace) => Ok(workspace),
+        None => {
+            let message = "this token is for another workspace; leave the field out".to_owned();
+            Err(Problem::forbidden("workspace_not_allowed", "workspace".to_owned(), message))
+        }
+    }
+}
+
+impl HttpDoor {
+    /// A turn to ask the database, and how long that may take.
+    async fn turn(&self) -> Result<(&Arc<Global>, SemaphorePermit<'_>, Duration), Problem> {
+        let message = "no database is set (--database-url), so there is nowhere to keep live control";
+        let global = self.shared.global.as_ref();
+        let global =
+            global.ok_or_else(|| Problem::new(StatusCode::NOT_IMPLEMENTED, "no_database", message))?;
+        let deadline = Instant::now() + WITHIN;
+        match timeout_at(deadline, self.overrides.turns.acquire()).await {
+            Ok(Ok(turn)) => Ok((global, turn, deadline.saturating_duration_since(Instant::now()))),
+            _ => Err(unavailable("too many ask at once; try again later")),
+        }
+    }
+}
+
+impl Desk {
+    fn away(&self, error: &DatabaseError) -> Problem {
+        // What the database said may name its address, and is in the log.
+        if let Some(held_back) = self.warnings.pass() {
+            warn!(%error, held_back, "live control cannot be read or changed");
+        }
+        if matches!(error.kind(), Reason::LockWait | Reason::Deadlock) {
+            let message =
+                "others are changing live control, one after the other, and this was not done; try it again";
+            return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
+        }
+        unavailable(
+            "the database does not answer; what was said before stays in force, and this may be tried again",
+        )
+    }
+}
+
+fn unavailable(message: &str) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", message)
+}
+
+fn wrong(field: &str, message: &str) -> Problem {
+    Problem::fields(vec![FieldProblem { field: field.to_owned(), message: message.to_owned() }])
+}
+
+const _: () = assert!(
+    MAX_AUTOMATIC < MAX_OF_WORKSPACE
+        && MAX_OF_WORKSPACE < MAX_CONTROLS
+        && MAX_CONTROLS < MAX_KEPT
+        && MAX_REASON_BYTES < MAX_BYTES
+);

@@ -1,0 +1,264 @@
+//! From a request to its answer.
+//!
+//! Leaves to others: what a body says (`ask`), deciding (`super::super::decider`).
+
+use super::answer::Checked;
+use super::ask::{Asked, parse_limit, parse_limits};
+use super::problem::{Problem, json};
+use super::{HttpDoor, body, ledger, overrides};
+use crate::api::ruled::Forbidden;
+use crate::auth::{Caller, Presented};
+use crate::net::hosts::Hosts;
+use crate::net::listen::Turn;
+use crate::telemetry::metrics::doors::Route;
+use crate::telemetry::metrics::{Door, DoorResult};
+use crate::telemetry::spans::around;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use std::sync::Arc;
+use std::time::Instant;
+use weir_core::model::exact::Strategy;
+
+/// Longest body of `POST /v1/limit`.
+pub const MAX_LIMIT_BYTES: usize = 64 * 1024;
+/// Longest body of `POST /v1/limits`.
+pub const MAX_LIMITS_BYTES: usize = 256 * 1024;
+
+/// The description of this door (OpenAPI 3.1).
+const OPENAPI: &[u8] = include_bytes!("openapi.json");
+
+/// What there is.
+const PATHS: &str = "there are POST /v1/limit, POST /v1/limits, GET /v1/ledger, GET /v1/ledger/{id}, GET /v1/overrides, \
+                     PUT /v1/overrides, DELETE /v1/overrides, GET /v1/overrides/audit and GET /openapi.json";
+
+const WRONG_HOST: &str = "without tokens (--tokens-file) this door may be called by an address or by localhost; the \
+                          request's Host is neither, so a web page of another name may have sent it";
+
+type Answered = Response<Full<Bytes>>;
+
+/// Answers a request, whatever it is.
+pub(super) async fn handle(door: &HttpDoor, request: Request<Incoming>) -> Answered {
+    let began = Instant::now();
+    let (head, mut body) = request.into_parts();
+    let found = find(head.uri.path());
+    let path = found.as_ref().and_then(Found::path);
+    let span = door.shared.telemetry.http(head.method.as_str(), path, &head.headers);
+    let answered = match &found {
+        _ if !may_call(door, &head) => {
+            Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "wrong_host", WRONG_HOST))
+        }
+        Some(route) => around(span.as_ref(), answer(door, route, &head, &mut body)).await,
+        None => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", format!("no such path; {PATHS}"))),
+    };
+    let response = match answered {
+        Ok(response) => response,
+        Err(problem) => {
+            if matches!(found, Some(Found(Route::Limit | Route::Limits, _))) {
+                door.shared.metrics.door_decided(Door::Http, DoorResult::Refused);
+            }
+            // A client that waits to be asked for its body is not.
+            if !head.headers.contains_key(EXPECT) {
+                body::discard(&mut body).await;
+            }
+            problem.response()
+        }
+    };
+    let route = found.map_or(Route::Unknown, |found| found.0);
+    span.into_iter().for_each(|span| span.responded(response.status().as_u16()));
+    door.shared.metrics.doors.answered(route, response.status().as_u16(), began.elapsed());
+    response
+}
+
+/// Whether nothing speaks for a web page whose own name leads here; it would have no token.
+fn may_call(door: &HttpDoor, head: &Parts) -> bool {
+    door.tokens.are_asked_for() || Hosts::default().allow(&head.uri, &head.headers)
+}
+
+/// A route, and what its path names.
+struct Found<'a>(Route, Option<&'a str>);
+
+impl Found<'_> {
+    /// The path with what it names left out.
+    fn path(&self) -> Option<&'static str> {
+        match self {
+            Found(Route::Limit, _) => Some("/v1/limit"),
+            Found(Route::Limits, _) => Some("/v1/limits"),
+            Found(Route::Ledger, None) => Some("/v1/ledger"),
+            Found(Route::Ledger, Some(_)) => Some("/v1/ledger/{id}"),
+            Found(Route::Overrides, _) => Some("/v1/overrides"),
+            Found(Route::Audit, _) => Some("/v1/overrides/audit"),
+            Found(Route::OpenApi, _) => Some("/openapi.json"),
+            Found(Route::Unknown, _) => None,
+        }
+    }
+}
+
+fn find(path: &str) -> Option<Found<'_>> {
+    match path {
+        "/v1/limit" => Some(Found(Route::Limit, None)),
+        "/v1/limits" => Some(Found(Route::Limits, None)),
+        "/v1/ledger" => Some(Found(Route::Ledger, None)),
+        "/v1/overrides" => Some(Found(Route::Overrides, None)),
+        "/v1/overrides/audit" => Some(Found(Route::Audit, None)),
+        "/openapi.json" => Some(Found(Route::OpenApi, None)),
+        _ => {
+            let id = path.strip_prefix("/v1/ledger/")?;
+            (!id.contains('/')).then_some(Found(Route::Ledger, Some(id)))
+        }
+    }
+}
+
+async fn answer(
+    door: &HttpDoor,
+    Found(route, id): &Found<'_>,
+    head: &Parts,
+    body: &mut Incoming,
+) -> Result<Answered, Problem> {
+    let (methods, names): (&[Method], _) = match route {
+        Route::Limit | Route::Limits => (&[Method::POST], "POST"),
+        Route::Overrides => (&[Method::GET, Method::PUT, Method::DELETE], "GET, PUT, DELETE"),
+        Route::Ledger | Route::Audit | Route::OpenApi | Route::Unknown => (&[Method::GET], "GET"),
+    };
+    if !methods.contains(&head.method) {
+        return Err(Problem::method(names));
+    }
+    if *route == Route::OpenApi {
+        return Ok(openapi());
+    }
+    let presented = Presented { header: authorization(&head.headers), certificate: head.extensions.get() };
+    let caller = door.tokens.check(presented).map_err(Problem::unauthorized)?;
+    head.extensions.get::<Arc<Turn>>().into_iter().for_each(|turn| turn.admit());
+    match (route, id) {
+        (Route::Ledger, Some(id)) => {
+            ledger::one(door.ledger.as_deref(), id, &caller).await.map(|found| json(StatusCode::OK, &found))
+        }
+        (Route::Overrides | Route::Audit, _) => control(door, *route, &caller, head, body).await,
+        (Route::Ledger, None) => {
+            let query = head.uri.query().unwrap_or_default();
+            let found = ledger::several(door.ledger.as_deref(), query, &caller).await;
+            found.map(|found| json(StatusCode::OK, &found))
+        }
+        _ => decide(door, *route, &caller, head, body).await,
+    }
+}
+
+async fn control(
+    door: &HttpDoor,
+    route: Route,
+    caller: &Caller,
+    head: &Parts,
+    body: &mut Incoming,
+) -> Result<Answered, Problem> {
+    let query = head.uri.query().unwrap_or_default();
+    let answer = match (route, &head.method) {
+        (Route::Audit, _) => overrides::audit(door, query, caller).await,
+        (_, &Method::PUT) => {
+            check_type(&head.headers)?;
+            overrides::put(door, body, caller).await
+        }
+        (_, &Method::DELETE) => overrides::delete(door, query, caller).await,
+        _ => overrides::list(door, query, caller).await,
+    };
+    answer.map(|answer| json(StatusCode::OK, &answer))
+}
+
+async fn decide(
+    door: &HttpDoor,
+    route: Route,
+    caller: &Caller,
+    head: &Parts,
+    body: &mut Incoming,
+) -> Result<Answered, Problem> {
+    check_type(&head.headers)?;
+    let asked = match route {
+        Route::Limits => parse_limits(&body::read(body, MAX_LIMITS_BYTES).await?)?,
+        _ => parse_limit(&body::read(body, MAX_LIMIT_BYTES).await?)?,
+    };
+    let asked = admit(asked, caller, route, door)?;
+    let answer = door.decider.decide(&asked.questions, asked.on_failure.into(), asked.within).await;
+    let mut checked = Checked::of(&asked, &answer, door.shared.now());
+    let result = match (answer.allowed, checked.decided) {
+        (true, _) => DoorResult::Allowed,
+        (false, true) => DoorResult::Denied,
+        (false, false) => DoorResult::Undecided,
+    };
+    door.shared.metrics.door_decided(Door::Http, result);
+    if route == Route::Limit
+        && let Some(outcome) = checked.checks.pop()
+    {
+        return Ok(json(StatusCode::OK, &outcome));
+    }
+    Ok(json(StatusCode::OK, &checked))
+}
+
+/// The one that there is; with two it is not clear who asks.
+fn authorization(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => Some(value.as_bytes()),
+        (None, _) => None,
+        (Some(_), Some(_)) => Some(b""),
+    }
+}
+
+fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let plain = headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
+    if essence.eq_ignore_ascii_case(b"application/json") && plain {
+        return Ok(());
+    }
+    let message = "the body is read as content-type application/json alone, without a content-encoding";
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
+}
+
+/// Whether the caller may ask this; its workspace is filled in.
+fn admit(mut asked: Asked, caller: &Caller, route: Route, door: &HttpDoor) -> Result<Asked, Problem> {
+    let named = asked.workspace.as_deref();
+    let Some(workspace) = caller.workspace(named.map(str::as_bytes)) else {
+        let message = "this token is for another workspace; leave the field out".to_owned();
+        return Err(Problem::forbidden("workspace_not_allowed", "workspace".to_owned(), message));
+    };
+    for (index, question) in asked.questions.iter_mut().enumerate() {
+        question.workspace = workspace.to_vec();
+        let field = |name: &str| match route {
+            Route::Limits => format!("checks[{index}].{name}"),
+            _ => name.to_owned(),
+        };
+        match door.ruled.forbids(&door.shared, caller, question) {
+            Some(Forbidden::Namespace) => {
+                let message = "this token is not for this namespace; its entry in the tokens file would name it under namespaces, as it \
+                     must for a namespace that a filter's rule counts";
+                return Err(Problem::forbidden(
+                    "namespace_not_allowed",
+                    field("namespace"),
+                    message.to_owned(),
+                ));
+            }
+            Some(Forbidden::Cost(most)) => {
+                let message = format!("this token allows a cost of {most} at most");
+                return Err(Problem::forbidden("cost_not_allowed", field("cost"), message));
+            }
+            None => {}
+        }
+        if let Strategy::Ledger { zone } = question.strategy
+            && !caller.may_use(zone)
+        {
+            return Err(Problem::forbidden(
+                "zone_not_allowed",
+                field("zone"),
+                format!("this token is not for zone {zone}"),
+            ));
+        }
+    }
+    Ok(asked)
+}
+
+fn openapi() -> Answered {
+    let mut response = Response::new(Full::new(Bytes::from_static(OPENAPI)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,213 @@
+//! The configuration's files: read at the start, and again when they change.
+//!
+//! A file, or all `.yaml` and `.yml` files of a folder in the order of their names. They are read each second and compared,
+//! as the moment of a change tells too little where links are exchanged, or two changes fall into one moment. What changed is
+//! taken once two readings in a row agree, so not while it is being written. What cannot be read or used, and a file without
+//! a domain, leaves in force what was.
+//!
+//! Leaves to others: what is in them (`config`).
+
+use super::config::{Errors, Limits, MAX_FILE_BYTES};
+use crate::net::follow;
+use crate::region::shared::Shared;
+use crate::telemetry::metrics::doors;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tracing::{error, info};
+
+/// Between two readings.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Most files of a folder.
+const MAX_FILES: usize = 1_024;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// A file, or the folder, is not there or must not be read.
+    #[error("{path}: cannot be read: {source}")]
+    Read {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// More than anybody means.
+    #[error("{0} has more than {MAX_FILES} files")]
+    TooMany(String),
+    /// Nothing is there.
+    #[error("{0} has no .yaml or .yml file")]
+    Empty(String),
+    /// What they say cannot be used.
+    #[error("{0}")]
+    Wrong(#[from] Errors),
+}
+
+/// Names and texts of all files.
+type Texts = Vec<(String, String)>;
+
+/// The configuration in force.
+pub type Current = watch::Receiver<Arc<Limits>>;
+
+/// Files that are read again.
+pub struct Files {
+    path: PathBuf,
+    /// As last taken or refused, or why they could not be read.
+    last: Result<Texts, String>,
+    /// What the last reading found, if that was new.
+    seen: Option<Result<Texts, String>>,
+    current: watch::Sender<Arc<Limits>>,
+}
+
+impl Files {
+    /// Reads them for the first time.
+    pub fn open(path: PathBuf) -> Result<Files, FilesError> {
+        let texts = read(&path)?;
+        let limits = parse(&texts)?;
+        info!(path = %path.display(), domains = limits.len(), "the rate-limit service's limits are read");
+        Ok(Files { path, last: Ok(texts), seen: None, current: watch::Sender::new(Arc::new(limits)) })
+    }
+
+    /// What is in force, from now on.
+    pub fn current(&self) -> Current {
+        self.current.subscribe()
+    }
+
+    /// Reads them again and again, for as long as the program runs.
+    pub async fn follow(mut self, shared: Arc<Shared>) {
+        loop {
+            sleep(PAUSE).await;
+            let path = self.path.clone();
+            // A reading that panicked has read nothing.
+            let Ok(texts) = spawn_blocking(move || read(&path)).await else { continue };
+            if let Some(good) = self.take(texts) {
+                shared.metrics.doors.files_read(doors::Files::RateLimits, good);
+            }
+        }
+    }
+
+    /// Takes what was read; whether it is good, if it is new and rests.
+    fn take(&mut self, texts: Result<Texts, FilesError>) -> Option<bool> {
+        let new = texts.map_err(|error| error.to_string());
+        if new == self.last {
+            self.seen = None;
+            return None;
+        }
+        if self.seen.as_ref() != Some(&new) {
+            self.seen = Some(new);
+            return None;
+        }
+        self.seen = None;
+        let limits = match &new {
+            Ok(texts) => parse(texts).map_err(|error| error.to_string()),
+            Err(error) => Err(error.clone()),
+        };
+        self.last = new;
+        let path = self.path.display();
+        match limits {
+            Ok(limits) => {
+                info!(%path, domains = limits.len(), "the rate-limit service's limits changed");
+                self.current.send_replace(Arc::new(limits));
+                Some(true)
+            }
+            Err(error) => {
+                error!(%path, %error, "the rate-limit service's limits cannot be used; those before stay in force");
+                Some(false)
+            }
+        }
+    }
+}
+
+fn parse(texts: &Texts) -> Result<Limits, Errors> {
+    Limits::parse(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())))
+}
+
+fn read(path: &Path) -> Result<Texts, FilesError> {
+    let failed = |path: &Path| {
+        let path = path.display().to_string();
+        |source| FilesError::Read { path, source }
+    };
+    if !path.metadata().map_err(failed(path))?.is_dir() {
+        return Ok(vec![(path.display().to_string(), text(path).map_err(failed(path))?)]);
+    }
+    let mut files = Vec::new();
+    for entry in path.read_dir().map_err(failed(path))? {
+        let file = entry.map_err(failed(path))?.path();
+        let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && file.extension().is_some_and(|end| end == "yaml" || end == "yml") {
+            files.push(file);
+        }
+        if files.len() > MAX_FILES {
+            return Err(FilesError::TooMany(path.display().to_string()));
+        }
+    }
+    if files.is_empty() {
+        return Err(FilesError::Empty(path.display().to_string()));
+    }
+    files.sort();
+    files.iter().map(|file| Ok((file.display().to_string(), text(file).map_err(failed(file))?))).collect()
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    let bytes = follow::read(path, u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX))?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    const LIMIT: &str = "descriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 1}}]";
+
+    #[test]
+    fn a_broken_file_leaves_in_force_what_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.yaml");
+        let write = |domain: &str| std::fs::write(&file, format!("domain: {domain}\n{LIMIT}")).unwrap();
+        write("one");
+        let mut files = Files::open(folder.path().to_owned()).unwrap();
+        let current = files.current();
+        let mut look = || files.take(read(folder.path()));
+        let knows = |domain: &str| current.borrow().domain(domain).is_some();
+        assert_eq!((look(), look(), knows("one")), (None, None, true), "nothing new");
+        write("two");
+        assert_eq!((look(), knows("one")), (None, true), "it may be half of what is being written");
+        assert_eq!((look(), knows("one"), knows("two")), (Some(true), false, true));
+        write("other");
+        assert_eq!(look(), None);
+        write("two");
+        assert_eq!((look(), look(), knows("two")), (None, None, true));
+        for broken in ["domain: [", "", "# nothing yet\n"] {
+            std::fs::write(&file, broken).unwrap();
+            assert_eq!((look(), look(), knows("two")), (None, Some(false), true), "{broken:?}");
+            assert_eq!((look(), look()), (None, None), "told once");
+        }
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!((look(), look(), knows("two")), (None, Some(false), true));
+        mkfifo(&file, Mode::S_IRWXU).unwrap();
+        assert_eq!((look(), look(), knows("two")), (None, Some(false), true), "a pipe is not waited for");
+        std::fs::remove_file(&file).unwrap();
+        write("three");
+        std::fs::write(folder.path().join("b.yml"), format!("domain: four\n{LIMIT}")).unwrap();
+        std::fs::write(folder.path().join(".hidden.yaml"), "[").unwrap();
+        std::fs::write(folder.path().join("notes.txt"), "[").unwrap();
+        assert_eq!((look(), look(), knows("three"), knows("four")), (None, Some(true), true, true));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = |path: &Path| Files::open(path.to_owned()).map(drop).unwrap_err().to_string();
+        assert!(said(&folder.path().join("none.yaml")).contains("none.yaml: cannot be read"));
+        assert!(said(folder.path()).contains("has no .yaml or .yml file"));
+        let empty = folder.path().join("empty.yaml");
+        std::fs::write(&empty, "---\n").unwrap();
+        assert!(said(&empty).contains("empty.yaml: the file has no domain"));
+    }
+}

@@ -1,0 +1,293 @@
+//! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit` as a tonic service, written by hand as `grpc` is.
+//!
+//! Leaves to others: what is answered (`call`), who may ask (`gate`), listening (`serve`).
+
+use super::call::{self, Applied, Outcome, Refused};
+use super::files::Current;
+use super::wire::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
+use crate::api::decider::Decider;
+use crate::api::ruled::{Forbidden, Ruled};
+use crate::auth::{Caller, Gate, Presented};
+use crate::net::listen::ConnectionInfo;
+use crate::region::grpc::refuse_other_method;
+use crate::region::shared::Shared;
+use crate::telemetry::metrics::{Door, DoorResult};
+use crate::telemetry::request_log;
+use crate::telemetry::spans::around;
+use crate::telemetry::throttle::Throttle;
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tonic::body::Body;
+use tonic::codegen::{self, BoxFuture, Context, Poll, Service, StdError, http};
+use tonic::metadata::MetadataMap;
+use tonic::server::{Grpc, NamedService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+use tracing::{Instrument, warn};
+
+/// Largest request that is decoded: Envoy takes headers of 60 KiB together where nothing else is set, and several
+/// descriptors may bring the same one.
+pub const MAX_REQUEST_BYTES: usize = 1024 * 1024;
+/// How long a call may take, from its head to its answer.
+pub const MAX_CALL: Duration = Duration::from_secs(2);
+/// How long a caller waits that does not say: Envoy's own default.
+const DEFAULT_PATIENCE: Duration = Duration::from_millis(20);
+/// Nobody's request is held up for longer, whatever the caller says.
+const MAX_PATIENCE: Duration = Duration::from_secs(1);
+/// What the way back takes of a caller's patience, unless that is very short.
+const RESERVE: Duration = Duration::from_millis(5);
+/// Between two warnings of domains that nobody configured.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
+/// What is shown of a domain that nobody configured, in characters.
+const MAX_SHOWN: usize = 100;
+
+/// Answers every call by itself.
+#[derive(Clone)]
+pub struct RateLimitService {
+    shared: Arc<Shared>,
+    decider: Arc<Decider>,
+    limits: Current,
+    gate: Arc<Gate>,
+    ruled: Arc<Ruled>,
+    unknown_domains: Arc<Throttle>,
+}
+
+/// A call whose caller is known.
+struct Call {
+    service: RateLimitService,
+    caller: Arc<Caller>,
+    /// How it ended, for the metrics; nothing while it has not been read.
+    outcome: Arc<OnceLock<Outcome>>,
+}
+
+impl RateLimitService {
+    /// Decides by `decider` what `limits` say, for those whom `gate` admits, in namespaces that are not `ruled` or that their
+    /// tokens name.
+    pub fn new(
+        shared: Arc<Shared>,
+        decider: Arc<Decider>,
+        limits: Current,
+        gate: Gate,
+        ruled: Arc<Ruled>,
+    ) -> RateLimitService {
+        let unknown_domains = Arc::new(Throttle::new(BETWEEN_WARNINGS));
+        RateLimitService { shared, decider, limits, gate: Arc::new(gate), ruled, unknown_domains }
+    }
+
+    /// Serves one call. Nothing of its body is read before its caller is known.
+    async fn serve<B>(self, request: http::Request<B>) -> http::Response<Body>
+    where
+        B: codegen::Body + Send + 'static,
+        B::Error: Into<StdError> + Send + 'static,
+    {
+        let outcome = Arc::default();
+        let span = self.shared.telemetry.rpc(SERVICE, METHOD, request.headers());
+        let connection = request.extensions().get::<ConnectionInfo>();
+        let presented = Presented {
+            header: request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes),
+            certificate: connection.map(|connection| &connection.certificate),
+        };
+        let response = match self.gate.admit(presented) {
+            Ok(caller) => {
+                connection.into_iter().for_each(|connection| connection.turn.admit());
+                let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };
+                let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
+                let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_REQUEST_BYTES);
+                let late = |_| Status::deadline_exceeded("the call took too long").into_http();
+                let called = around(span.as_ref(), grpc.unary(call, request));
+                tokio::time::timeout(MAX_CALL, called).await.unwrap_or_else(late)
+            }
+            Err(status) => status.into_http(),
+        };
+        if let Some(span) = span {
+            let status = Status::from_header_map(response.headers());
+            span.returned(status.map_or(0, |status| status.code() as i32));
+        }
+        self.count(outcome.get().copied(), &response);
+        response
+    }
+
+    fn count(&self, outcome: Option<Outcome>, response: &http::Response<Body>) {
+        let result = match outcome {
+            Some(Outcome::Allowed) => DoorResult::Allowed,
+            Some(Outcome::ShadowDenied) => DoorResult::ShadowDenied,
+            Some(Outcome::Denied) => DoorResult::Denied,
+            None => {
+                let status = Status::from_header_map(response.headers());
+                match status.filter(|status| status.code() != tonic::Code::Unavailable) {
+                    Some(status) => {
+                        let said = status.message();
+                        self.shared.warn(&format!("refused a call of the rate-limit service: {said}"), None);
+                        DoorResult::Refused
+                    }
+                    None => DoorResult::Undecided,
+                }
+            }
+        };
+        self.shared.metrics.door_decided(Door::Rls, result);
+    }
+
+    async fn decide(
+        &self,
+        caller: &Caller,
+        request: &Request<RateLimitRequest>,
+    ) -> Result<(RateLimitResponse, Outcome), Status> {
+        let limits = self.limits.borrow().clone();
+        let asked = request.get_ref();
+        match limits.domain(&asked.domain) {
+            Some(domain) if caller.workspace(Some(&domain.workspace)).is_none() => {
+                return Err(Status::permission_denied(format!(
+                    "the token {:?} is of another workspace than the domain {:?}",
+                    caller.name, domain.name
+                )));
+            }
+            None if !asked.domain.is_empty() => self.warn_of_domain(&asked.domain),
+            _ => {}
+        }
+        let applied = call::applied(&limits, asked)?;
+        self.admit(caller, &applied)?;
+        Ok(call::answer(&self.decider, &applied, patience(request.metadata())).await?)
+    }
+
+    /// Refuses what the caller's token is not for.
+    fn admit(&self, caller: &Caller, applied: &[Applied]) -> Result<(), Status> {
+        for applied in applied {
+            let Applied::Limit { question, .. } = applied else { continue };
+            let refused = match self.ruled.forbids(&self.shared, caller, question) {
+                None => continue,
+                Some(Forbidden::Namespace) => format!(
+                    "the token {:?} is not for the namespace {:?}; its entry in the tokens file would name it under \
+                     namespaces, as it must for a namespace that a filter's rule counts",
+                    caller.name,
+                    String::from_utf8_lossy(&question.namespace)
+                ),
+                Some(Forbidden::Cost(most)) => {
+                    format!("the token {:?} allows hits of {most} at most", caller.name)
+                }
+            };
+            return Err(Status::permission_denied(refused));
+        }
+        Ok(())
+    }
+
+    /// Somebody mistyped it perhaps, here or there, and believes that there are limits.
+    fn warn_of_domain(&self, domain: &str) {
+        if let Some(held_back) = self.unknown_domains.pass() {
+            let domain: String = domain.chars().take(MAX_SHOWN).collect();
+            warn!(domain, held_back, "the rate-limit service is asked about a domain that is not configured");
+        }
+    }
+}
+
+impl From<Refused> for Status {
+    fn from(refused: Refused) -> Status {
+        let said = refused.to_string();
+        match refused {
+            Refused::Undecided => Status::unavailable(said),
+            Refused::Negative(_) => Status::unimplemented(said),
+            _ => Status::invalid_argument(said),
+        }
+    }
+}
+
+impl NamedService for RateLimitService {
+    const NAME: &'static str = SERVICE;
+}
+
+impl Service<Request<RateLimitRequest>> for Call {
+    type Response = Response<RateLimitResponse>;
+    type Error = Status;
+    type Future = BoxFuture<Self::Response, Status>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
+        let Call { service, caller, outcome: ended } = self;
+        let (service, caller, ended) = (service.clone(), caller.clone(), ended.clone());
+        Box::pin(async move {
+            let (response, outcome) = service.decide(&caller, &request).await?;
+            // A call is one request.
+            let _ = ended.set(outcome);
+            Ok(Response::new(response))
+        })
+    }
+}
+
+impl<B> Service<http::Request<B>> for RateLimitService
+where
+    B: codegen::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        if let Some(refused) = refuse_other_method(&request, SERVICE, METHOD) {
+            return Box::pin(ready(Ok(refused)));
+        }
+        let (service, span) = (self.clone(), request_log::of_headers(request.headers()));
+        Box::pin(async move { Ok(service.serve(request).await) }.instrument(span))
+    }
+}
+
+/// How long a decision may take, of what the caller waits.
+fn patience(metadata: &MetadataMap) -> Duration {
+    let said = metadata.get("grpc-timeout").and_then(|value| timeout(value.as_bytes()));
+    let waits = said.unwrap_or(DEFAULT_PATIENCE).min(MAX_PATIENCE);
+    waits.saturating_sub(RESERVE).max(waits / 2)
+}
+
+/// The value of `grpc-timeout`, by gRPC over HTTP/2, "Timeout": up to eight digits and a unit.
+pub fn timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    let sound = digits.len() <= 8 && digits.iter().all(u8::is_ascii_digit);
+    let number: u64 = std::str::from_utf8(digits).ok().filter(|_| sound)?.parse().ok()?;
+    match unit {
+        b'H' => Some(Duration::from_secs(number.saturating_mul(3_600))),
+        b'M' => Some(Duration::from_secs(number.saturating_mul(60))),
+        b'S' => Some(Duration::from_secs(number)),
+        b'm' => Some(Duration::from_millis(number)),
+        b'u' => Some(Duration::from_micros(number)),
+        b'n' => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_takes_no_longer_than_its_caller_waits() {
+        let cases = [
+            (None, 15_000),
+            (Some("100m"), 95_000),
+            (Some("6m"), 3_000),
+            (Some("500u"), 250),
+            (Some("10S"), 995_000),
+            (Some("99999999H"), 995_000),
+            (Some("123456789m"), 15_000),
+            (Some("5x"), 15_000),
+            (Some("m"), 15_000),
+            (Some("-5m"), 15_000),
+            (Some("+5m"), 15_000),
+        ];
+        for (said, expected_us) in cases {
+            let mut metadata = MetadataMap::new();
+            if let Some(said) = said {
+                metadata.insert("grpc-timeout", said.parse().unwrap());
+            }
+            assert_eq!(patience(&metadata), Duration::from_micros(expected_us), "{said:?}");
+        }
+    }
+}

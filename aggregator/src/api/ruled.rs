@@ -1,0 +1,67 @@
+//! Which namespaces filters' rules count, here and at the region's other aggregators: a token may write these only where its
+//! entry names them.
+
+use super::decider::Question;
+use crate::auth::Caller;
+use crate::region::shared::Shared;
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::Arc;
+use weir_core::model::exact::Strategy;
+use weir_core::model::time::MonoMs;
+
+/// Rules change with configurations; a look at all of them is not for each request.
+const KEPT_MS: u64 = 1_000;
+
+/// By workspace and namespace.
+type Names = HashSet<(Vec<u8>, Vec<u8>)>;
+
+/// The names as of the last look.
+#[derive(Debug, Default)]
+pub struct Ruled {
+    known: Mutex<Option<(MonoMs, Arc<Names>)>>,
+}
+
+/// What a caller's token is not for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forbidden {
+    /// The namespace.
+    Namespace,
+    /// A cost of more than this.
+    Cost(u64),
+}
+
+impl Ruled {
+    /// What forbids `caller` to count this; nothing if it may. A ledger has zones in place of namespaces.
+    pub fn forbids(&self, shared: &Shared, caller: &Caller, question: &Question) -> Option<Forbidden> {
+        let is_ruled = || self.has(shared, &question.workspace, &question.namespace);
+        let is_ledger = matches!(question.strategy, Strategy::Ledger { .. });
+        if !is_ledger && !caller.may_count(&question.namespace, is_ruled) {
+            return Some(Forbidden::Namespace);
+        }
+        (question.cost > caller.max_cost()).then(|| Forbidden::Cost(caller.max_cost()))
+    }
+
+    /// Whether a filter's rule counts in this namespace.
+    fn has(&self, shared: &Shared, workspace: &[u8], namespace: &[u8]) -> bool {
+        self.names(shared).contains(&(workspace.to_vec(), namespace.to_vec()))
+    }
+
+    fn names(&self, shared: &Shared) -> Arc<Names> {
+        let now = shared.moment().mono;
+        let mut known = self.known.lock();
+        if let Some((_, names)) = known.as_ref().filter(|(since, _)| now.since(*since) < KEPT_MS) {
+            return names.clone();
+        }
+        let mut rules = shared.window.tallies.lock().rules(now);
+        rules.extend(
+            shared.window.sisters.all().iter().flat_map(|sister| sister.status.rules.iter().cloned()),
+        );
+        let name = |rule: crate::region::status::tallies::Rule| {
+            (rule.workspace.into_bytes(), rule.namespace.into_bytes())
+        };
+        let names: Arc<Names> = Arc::new(rules.into_iter().map(name).collect());
+        *known = Some((now, names.clone()));
+        names
+    }
+}

@@ -1,0 +1,428 @@
+//! `check-config`: a filter's configuration, judged by the parser that runs in the filter.
+//!
+//! The file is the filter's JSON itself, or a whole Envoy configuration in YAML or JSON, of which every Weir filter is
+//! judged. What is neither is judged as the filter's, so that an error always names what is expected.
+//!
+//! Leaves to others: which of the two it is, what is right and what is wrong (`weir_core::rules`), printing and exit codes
+//! (`main`).
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::Path;
+use std::time::Duration;
+use weir_core::model::exact::Strategy;
+use weir_core::rules::rule::Rule;
+use weir_core::rules::{
+    Ban, Config, Cost, PluginConfig, ResponseCost, STAND_IN, Written, static_clusters, tell_written,
+};
+
+/// The module that does not hear of responses, and the one that does.
+const MODULE: &str = "weir-filter.wasm";
+const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
+/// Stands for the standard input in place of a file's name.
+const STDIN: &str = "-";
+/// Most clusters that an error names.
+const NAMES_SHOWN: usize = 10;
+
+/// What is to be said of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of it can be used; a summary of the rules.
+    Sound(String),
+    /// Every error, a line each.
+    Wrong(String),
+    /// The file could not be read.
+    Unreadable(String),
+}
+
+/// Judges a file, or what stands at the standard input if it is `-`.
+pub fn check(file: &Path) -> Verdict {
+    let read = match file == Path::new(STDIN) {
+        true => {
+            let mut text = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut text).map(|_| text)
+        }
+        false => std::fs::read(file),
+    };
+    match read {
+        Ok(text) => check_text(&text),
+        Err(error) => Verdict::Unreadable(format!("cannot read {}: {error}", file.display())),
+    }
+}
+
+/// Judges what was in a file.
+pub fn check_text(text: &[u8]) -> Verdict {
+    let parsed = serde_yaml_ng::from_slice(text);
+    match tell_written(text, &parsed) {
+        Ok(Written::Filter) => judge_plugin(text),
+        Ok(Written::Envoy(plugins)) => {
+            let clusters = parsed.as_ref().ok().and_then(static_clusters);
+            judge_envoy(&plugins, clusters.as_deref())
+        }
+        Err(error) => Verdict::Wrong(error),
+    }
+}
+
+fn judge_plugin(text: &[u8]) -> Verdict {
+    match Config::parse_with(text, &|_| Some(STAND_IN.to_owned())) {
+        Ok(config) => Verdict::Sound(summary(&config)),
+        Err(errors) => Verdict::Wrong(errors.to_string()),
+    }
+}
+
+fn judge_envoy(plugins: &[PluginConfig], clusters: Option<&[&str]>) -> Verdict {
+    let (mut sound, mut wrong) = (String::new(), String::new());
+    for plugin in plugins {
+        let (place, said) = match judge_among(plugin, clusters) {
+            Ok(said) => (&mut sound, said),
+            Err(errors) => (&mut wrong, errors),
+        };
+        let said = said.replace('\n', "\n  ");
+        // Writing into a string has no error.
+        let _ = writeln!(place, "{}:\n  {said}", plugin.path);
+    }
+    if wrong.is_empty() {
+        return Verdict::Sound(sound.trim_end().to_owned());
+    }
+    Verdict::Wrong(wrong.trim_end().to_owned())
+}
+
+/// Judges a filter's configuration by itself, and by the rest of the Envoy configuration that it is in.
+fn judge_among(plugin: &PluginConfig, clusters: Option<&[&str]>) -> Result<String, String> {
+    let is_shown = |name: &str| plugin.variables.iter().any(|shown| shown == name);
+    let variables = |name: &str| is_shown(name).then(|| STAND_IN.to_owned());
+    let config =
+        Config::parse_with(plugin.json.as_bytes(), &variables).map_err(|errors| errors.to_string())?;
+    let cluster = clusters.and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
+    let errors: Vec<String> = [cluster, wrong_module(&config, plugin)].into_iter().flatten().collect();
+    if errors.is_empty() { Ok(summary(&config)) } else { Err(errors.join("\n")) }
+}
+
+fn no_such_cluster(cluster: &str, clusters: &[&str]) -> Option<String> {
+    if clusters.contains(&cluster) {
+        return None;
+    }
+    let mut names: Vec<String> = clusters.iter().take(NAMES_SHOWN).map(|name| format!("{name:?}")).collect();
+    if clusters.len() > NAMES_SHOWN {
+        names.push("…".to_owned());
+    }
+    let names = names.join(", ");
+    Some(format!("aggregator.cluster: this file has no cluster {cluster:?}; expected one of {names}"))
+}
+
+/// Envoy would refuse the listener. A module of another name may be either.
+fn wrong_module(config: &Config, plugin: &PluginConfig) -> Option<String> {
+    let module = plugin.module.as_deref()?;
+    if module.rsplit('/').next() != Some(MODULE) {
+        return None;
+    }
+    let why = config.needs_responses()?;
+    Some(format!(
+        "{why}: the module {module:?} does not hear of responses; expected {MODULE_OF_RESPONSES} in vm_config.code"
+    ))
+}
+
+fn summary(config: &Config) -> String {
+    let Config { workspace, aggregator, rules, .. } = config;
+    let head = format!(
+        "sound: workspace {workspace:?}, aggregator cluster {:?}, {} {}",
+        aggregator.cluster,
+        rules.len(),
+        if rules.len() == 1 { "rule" } else { "rules" },
+    );
+    let needs = config.needs_responses().map(|why| format!("needs {MODULE_OF_RESPONSES}, for {why}"));
+    let lines = needs.into_iter().chain(addresses_summary(config)).chain(rules.iter().map(rule_summary));
+    let lines = lines.chain(warnings(rules));
+    lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
+}
+
+/// Rules that a client escapes by leaving something out of its requests, where no other rule limits such requests.
+fn warnings(rules: &[Rule]) -> impl Iterator<Item = String> {
+    rules.iter().enumerate().filter_map(|(at, rule)| {
+        let (kind, name) = rule.left_out()?;
+        if rule.shadow || rules.iter().any(|other| other.covers(rule)) {
+            return None;
+        }
+        let name = String::from_utf8_lossy(name);
+        Some(format!(
+            "warning: rules[{at}].missing: skip lets every request pass that has no {kind} {name}; add a rule for such requests, or \
+             use shared or deny"
+        ))
+    })
+}
+
+fn addresses_summary(config: &Config) -> Option<String> {
+    let (allowed, denied) = config.addresses.listed;
+    (allowed + denied > 0).then(|| format!("addresses: allowed {allowed}, denied {denied}"))
+}
+
+fn rule_summary(rule: &Rule) -> String {
+    let Rule { name, namespace, limit, duration_ms, hash, ceiling, shadow, .. } = rule;
+    let window = duration(*duration_ms);
+    let limited = match rule.strategy {
+        Strategy::Window => format!("{limit} per {window} in namespace {namespace:?}"),
+        Strategy::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),
+        Strategy::Ledger { zone } => format!("what zone {zone} of the ledger allows"),
+    };
+    let hashed = if *hash { ", identifiers hashed" } else { "" };
+    let ceiling = if *ceiling { ", at most that in any window" } else { "" };
+    let cost = cost_summary(&rule.cost);
+    let overrides = match rule.overrides_listed() {
+        0 => String::new(),
+        1 => ", 1 override".to_owned(),
+        many => format!(", {many} overrides"),
+    };
+    let ban = rule.ban.as_ref().map(ban_summary).unwrap_or_default();
+    let shadow = if *shadow { ", in shadow: never denies" } else { "" };
+    format!("{name}: {limited}{hashed}{ceiling}{cost}{overrides}{ban}{shadow}")
+}
+
+fn cost_summary(cost: &Cost) -> String {
+    match cost {
+        Cost::Fixed(1) => String::new(),
+        Cost::Fixed(cost) => format!(", a request costs {cost}"),
+        Cost::Header { name, cap, .. } => {
+            format!(", a request costs what {} says, at most {cap}", String::from_utf8_lossy(name))
+        }
+        Cost::Response(ResponseCost { name, reserve, cap, .. }) => {
+            let name = String::from_utf8_lossy(name);
+            format!(", a request costs what {name} of its response says, {reserve} until then, at most {cap}")
+        }
+    }
+}
+
+fn ban_summary(Ban { denials, within_ms, for_ms, up_to_ms }: &Ban) -> String {
+    let [within, first, longest] = [*within_ms, *for_ms, *up_to_ms].map(duration);
+    format!(", bans for {first}, up to {longest}, after {denials} denials within {within}")
+}
+
+fn duration(ms: u64) -> impl std::fmt::Display {
+    humantime::format_duration(Duration::from_millis(ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLUGIN: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [
+        {"name": "keys", "namespace": "api", "identifier": [{"header": "x-api-key"}], "limit": 100, "window": "1h"}
+    ]}"#;
+
+    fn envoy(plugin: &str) -> String {
+        let plugin = plugin.replace('\n', " ");
+        format!(
+            "static_resources:
+  listeners:
+  - filter_chains:
+    - filters:
+      - typed_config:
+          http_filters:
+          - name: weir
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+              config:
+                name: weir
+                configuration:
+                  \"@type\": type.googleapis.com/google.protobuf.StringValue
+                  value: '{plugin}'
+"
+        )
+    }
+
+    #[test]
+    fn verdicts() {
+        let wrong_limit = PLUGIN.replace("100", "\"many\"");
+        let log = PLUGIN.replace("\"limit\"", "\"strategy\": \"log\", \"limit\"");
+        let ledger = r#"{"aggregator": {"cluster": "weir"}, "rules": [{"name": "cards",
+            "identifier": {"header": "x-card"}, "strategy": "ledger", "zone": 7, "shadow": true}]}"#;
+        let cases = [
+            (PLUGIN.to_owned(), Ok("keys: 100 per 1h in namespace \"api\"")),
+            (envoy(PLUGIN), Ok("http_filters[0]")),
+            (envoy(PLUGIN), Ok("keys: 100 per 1h")),
+            (log, Ok("keys: 100 per 1h in namespace \"api\", by an exact log")),
+            (ledger.to_owned(), Ok("cards: what zone 7 of the ledger allows, in shadow: never denies")),
+            (ledger.replace("\"zone\": 7, ", ""), Err("rules[0].zone: ")),
+            (wrong_limit.clone(), Err("rules[0].limit: ")),
+            (envoy(&wrong_limit), Err("  rules[0].limit: ")),
+            (envoy("{}"), Err("rules")),
+            (envoy(PLUGIN).replace("weir", "other").replace("rules", "r"), Err("no Weir filter")),
+            ("{\"rules\": [".to_owned(), Err("expected")),
+            ("{}".to_owned(), Err("rules")),
+            ("[]".to_owned(), Err("expected")),
+            (String::new(), Err("expected")),
+            ("a: b: c".to_owned(), Err("neither JSON nor YAML")),
+            ("\u{feff}\0".to_owned(), Err("")),
+        ];
+        for (text, expected) in cases {
+            match (check_text(text.as_bytes()), expected) {
+                (Verdict::Sound(said), Ok(part)) | (Verdict::Wrong(said), Err(part)) => {
+                    assert!(said.contains(part), "{text}\nsaid {said}\nnot {part}");
+                }
+                (verdict, _) => panic!("{text}\n{verdict:?}\nnot {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_summary_names_what_changes_who_is_denied() {
+        let with = |field: &str| PLUGIN.replace("\"limit\"", &format!("{field}, \"limit\""));
+        let one = r#"{"identifier": "vip", "exempt": true}"#;
+        for (text, part) in [
+            (with("\"cost\": 3"), "\"api\", a request costs 3"),
+            (
+                with("\"hash\": true").replace("\"rules\"", "\"hash_key\": \"0123456789abcdef\", \"rules\""),
+                "namespace \"api\", identifiers hashed",
+            ),
+            (
+                with(r#""cost": {"header": "x-cost", "cap": 5}"#),
+                ", a request costs what x-cost says, at most 5",
+            ),
+            (
+                with(r#""cost": {"response_header": "x-used", "reserve": 2, "cap": 9}"#),
+                ", a request costs what x-used of its response says, 2 until then, at most 9",
+            ),
+            (with(&format!("\"overrides\": [{one}]")), "\"api\", 1 override"),
+            (
+                with(&format!("\"overrides\": [{one}, {{\"identifier\": \"t*\", \"limit\": 5}}]")),
+                ", 2 overrides",
+            ),
+            (
+                with(r#""ban": {"denials": 100, "within": "1m", "for": "10m"}"#),
+                "\"api\", bans for 10m, up to 1day, after 100 denials within 1m",
+            ),
+            (
+                PLUGIN.replace(
+                    "\"rules\"",
+                    r#""addresses": {"allow": ["10.0.0.0/8"], "deny": ["::1", "::2"]}, "rules""#,
+                ),
+                "\n  addresses: allowed 1, denied 2\n",
+            ),
+        ] {
+            check_said(&text, true, part);
+        }
+    }
+
+    #[test]
+    fn a_rule_that_clients_escape_is_warned_of() {
+        let rule = |name: &str, fields: &str| {
+            format!(r#"{{"name": "{name}", "limit": 1, "window": "1s", {fields}}}"#)
+        };
+        let by_key = r#""missing": "skip", "identifier": [{"constant": "c"}, {"header": "x-key"}]"#;
+        let by_address = r#""identifier": {"client_address": {}}"#;
+        let on = r#", "match": {"path": {"regex": "/v1/.*"}}"#;
+        let alone = rule("key", by_key);
+        for (rules, warned) in [
+            (alone.clone(), true),
+            (format!("{}, {alone}", rule("all", by_address)), false),
+            (format!("{}, {alone}", rule("all", &format!("{by_address}, \"shadow\": true"))), true),
+            (format!("{}, {alone}", rule("all", &format!("{by_address}{on}"))), true),
+            (
+                format!(
+                    "{}, {}",
+                    rule("a", &format!("{by_address}{on}")),
+                    rule("b", &format!("{by_key}{on}"))
+                ),
+                false,
+            ),
+            (rule("key", &format!("{by_key}, \"shadow\": true")), false),
+            (alone.replace("skip", "shared"), false),
+            (rule("address", &format!("\"missing\": \"skip\", {by_address}")), false),
+        ] {
+            let text = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#);
+            let Verdict::Sound(said) = check_text(text.as_bytes()) else { panic!("{text}") };
+            assert_eq!(said.contains("].missing: skip lets"), warned, "{text}\n{said}");
+            assert_eq!(said.contains("no header x-key"), warned, "{text}\n{said}");
+        }
+    }
+
+    #[test]
+    fn the_module_is_held_against_the_configuration() {
+        let on_allow = PLUGIN.replace("\"rules\"", "\"responses\": {\"on_allow\": true}, \"rules\"");
+        let told = PLUGIN.replace(
+            "\"limit\"",
+            "\"cost\": {\"response_header\": \"x-used\", \"reserve\": 1, \"cap\": 9}, \"limit\"",
+        );
+        let loading = |plugin: &str, module: &str| {
+            let code = format!(
+                "vm_config: {{code: {{local: {{filename: {module}}}}}}}\n                configuration:"
+            );
+            envoy(plugin).replace("configuration:", &code)
+        };
+        for (text, sound, part) in [
+            (on_allow.clone(), true, "needs weir-filter-responses.wasm, for responses.on_allow"),
+            (told.clone(), true, "needs weir-filter-responses.wasm, for rules[0].cost.response_header"),
+            (envoy(&on_allow), true, "needs weir-filter-responses.wasm"),
+            (
+                loading(&on_allow, "/etc/envoy/weir-filter.wasm"),
+                false,
+                "responses.on_allow: the module \"/etc/envoy/weir-filter.wasm\" does not hear of responses; expected \
+                 weir-filter-responses.wasm in vm_config.code",
+            ),
+            (loading(&told, "weir-filter.wasm"), false, "rules[0].cost.response_header: the module"),
+            (loading(&on_allow, "/etc/envoy/weir-filter-responses.wasm"), true, "sound"),
+            (loading(&on_allow, "/etc/envoy/plugin.wasm"), true, "needs weir-filter-responses.wasm"),
+            (loading(PLUGIN, "/etc/envoy/weir-filter.wasm"), true, "sound"),
+        ] {
+            check_said(&text, sound, part);
+        }
+        let Verdict::Sound(said) = check_text(PLUGIN.as_bytes()) else { panic!("it is sound") };
+        assert!(!said.contains("needs"), "{said}");
+    }
+
+    #[test]
+    fn the_cluster_is_held_against_those_of_the_file() {
+        let with = |names: &str, rest: &str| format!("{}  clusters: [{names}]\n{rest}", envoy(PLUGIN));
+        let many: Vec<String> = (0..12).map(|number| format!("{{name: c{number}}}")).collect();
+        for (text, sound, part) in [
+            (with("{name: web}, {name: weir}", ""), true, "sound"),
+            (
+                with("{name: web}, {name: weird}", ""),
+                false,
+                "aggregator.cluster: this file has no cluster \"weir\"; expected one of \"web\", \"weird\"",
+            ),
+            (with(&many.join(", "), ""), false, "\"c9\", …"),
+            (with("{name: web}", "dynamic_resources: {cds_config: {}}\n"), true, "sound"),
+            (with("", ""), true, "sound"),
+        ] {
+            check_said(&text, sound, part);
+        }
+    }
+
+    #[test]
+    fn environment_variables_are_held_against_those_that_are_shown() {
+        let from_variable = PLUGIN.replace("\"rules\"", "\"hash_key_env\": \"KEY\", \"rules\"");
+        let shown = |variables: &str| {
+            let vm =
+                format!("vm_config: {{environment_variables: {variables}}}\n                configuration:");
+            envoy(&from_variable).replace("configuration:", &vm)
+        };
+        for (text, sound, part) in [
+            (from_variable.clone(), true, "sound"),
+            (
+                envoy(&from_variable),
+                false,
+                "hash_key_env: the filter is shown no environment variable \"KEY\"",
+            ),
+            (shown("{host_env_keys: [OTHER]}"), false, "hash_key_env"),
+            (shown("{host_env_keys: [OTHER, KEY]}"), true, "sound"),
+            (shown("{key_values: {KEY: value}}"), true, "sound"),
+        ] {
+            check_said(&text, sound, part);
+        }
+    }
+
+    fn check_said(text: &str, sound: bool, part: &str) {
+        match (check_text(text.as_bytes()), sound) {
+            (Verdict::Sound(said), true) | (Verdict::Wrong(said), false) => {
+                assert!(said.contains(part), "{text}\nsaid {said}\nnot {part}");
+            }
+            (verdict, _) => panic!("{text}\n{verdict:?}\nnot {part}"),
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let verdict = check(Path::new("/nowhere/weir.json"));
+        assert!(matches!(verdict, Verdict::Unreadable(said) if said.contains("/nowhere/weir.json")));
+    }
+}

@@ -1,0 +1,50 @@
+//! `healthcheck`: asks the aggregator of this machine whether it is ready, for containers, whose images hold no other program that could.
+//!
+//! Leaves to others: what ready means (`crate::admin`).
+
+use crate::cli::client::exchange;
+use anyhow::{Context, ensure};
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::header::HOST;
+use hyper::{Request, StatusCode};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+const PAGE: &str = "/readyz";
+/// The answer is a few words.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// An aggregator that is well answers in a millisecond; whoever runs checks gives up after some seconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// An error unless the aggregator that listens at `admin_listen` says that it is ready.
+#[tokio::main(flavor = "current_thread")]
+pub async fn run(admin_listen: &str) -> anyhow::Result<()> {
+    let asked = timeout(PATIENCE, ask(admin_listen)).await;
+    let status = asked
+        .with_context(|| format!("no answer within {PATIENCE:?}"))
+        .flatten()
+        .with_context(|| format!("asking {admin_listen} for {PAGE}"))?;
+    ensure!(status == StatusCode::OK, "not ready: {admin_listen} answers {PAGE} with {status}");
+    Ok(())
+}
+
+async fn ask(admin_listen: &str) -> anyhow::Result<StatusCode> {
+    let listens = lookup_host(admin_listen).await?.next().context("the name has no address")?;
+    let stream = TcpStream::connect(reachable(listens)).await?;
+    let request = Request::get(PAGE).header(HOST, admin_listen).body(Empty::<Bytes>::new())?;
+    let (status, _) = exchange(stream, request, MAX_ANSWER_BYTES).await?;
+    Ok(status)
+}
+
+/// Who listens everywhere also listens on this machine.
+fn reachable(listens: SocketAddr) -> SocketAddr {
+    let ip = match listens.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listens.port())
+}

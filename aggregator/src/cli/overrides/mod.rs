@@ -1,0 +1,138 @@
+//! The `overrides` commands: live control, through the HTTP door of an aggregator.
+//!
+//! In reading order: `arguments`, `client` (a question to the server), `trust` (which server is the right one), `show` (how its
+//! answer is told).
+//!
+//! Leaves to others: everything that is decided (the server).
+
+mod arguments;
+mod client;
+mod show;
+mod trust;
+
+pub use arguments::Overrides;
+
+use crate::cli::outcome::UNUSABLE;
+use anyhow::bail;
+use arguments::{Kind, Place, Server, Why, kind_of};
+use client::{ask, with_query};
+use hyper::Method;
+use serde_json::Value;
+use std::process::ExitCode;
+
+const PATH: &str = "/v1/overrides";
+const AUDIT: &str = "/v1/overrides/audit";
+/// What the answer to every change has.
+const REVISION: &str = "revision";
+/// Entries that are asked for at a time.
+const PAGE: usize = 1_000;
+/// Most pages: more than there can be.
+const MAX_PAGES: usize = 20;
+
+/// Does what is asked, and says how it ended.
+#[tokio::main(flavor = "current_thread")]
+pub async fn run(command: Overrides) -> ExitCode {
+    if let Overrides::Reset { place, yes: false, .. } = &command
+        && place.is_everybody()
+    {
+        let message = "this would forget what everybody in the workspace has used; if it is meant, say --yes";
+        return crate::cli::outcome::fail(&message, UNUSABLE);
+    }
+    match perform(command).await {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => crate::cli::outcome::fail(&format!("{error:#}"), 1),
+    }
+}
+
+async fn perform(command: Overrides) -> anyhow::Result<String> {
+    match command {
+        Overrides::List { server, which, kind, matching } => {
+            let matching = matching.map(|text| ("matching", text));
+            let pairs: Vec<_> = which.pairs().into_iter().chain(kind_of(kind)).chain(matching).collect();
+            let found = list(&server, pairs).await?;
+            Ok(told(&server, &Value::from(found.clone()), || show::overrides(&found)))
+        }
+        Overrides::Set(set) => put(&set.server, &set.body()).await,
+        Overrides::Credit { server, place, amount, when } => {
+            let mut fields = place.fields();
+            fields.insert("credit".to_owned(), amount.into());
+            when.put(&mut fields);
+            put(&server, &Value::Object(fields)).await
+        }
+        Overrides::Reset { server, place, why, .. } => {
+            let mut fields = place.fields();
+            fields.insert("reset".to_owned(), true.into());
+            why.put(&mut fields);
+            put(&server, &Value::Object(fields)).await
+        }
+        Overrides::Delete { server, place, all_kinds: true, why, .. } => {
+            delete_all(&server, &place, &why).await
+        }
+        Overrides::Delete { server, place, kind, why, .. } => delete(&server, &place, kind, &why).await,
+        Overrides::Audit { server, which, author, limit } => {
+            let author = author.map(|author| ("author", author));
+            let limit = [("limit", limit.to_string())];
+            let pairs: Vec<_> = which.pairs().into_iter().chain(author).chain(limit).collect();
+            let mut answer = ask(&server, Method::GET, &with_query(AUDIT, &pairs), None, "changes").await?;
+            let found = entries(&mut answer, "changes");
+            Ok(told(&server, &Value::from(found.clone()), || show::audit(&found)))
+        }
+    }
+}
+
+async fn put(server: &Server, body: &Value) -> anyhow::Result<String> {
+    let answer = ask(server, Method::PUT, PATH, Some(body), REVISION).await?;
+    Ok(told(server, &answer, || show::changed(&answer)))
+}
+
+async fn delete(server: &Server, place: &Place, kind: Option<Kind>, why: &Why) -> anyhow::Result<String> {
+    let pairs: Vec<_> = place.pairs().into_iter().chain(kind_of(kind)).chain(why.pairs()).collect();
+    let answer = ask(server, Method::DELETE, &with_query(PATH, &pairs), None, REVISION).await?;
+    Ok(told(server, &answer, || show::changed(&answer)))
+}
+
+/// Each that is found, by its own kind and window.
+async fn delete_all(server: &Server, place: &Place, why: &Why) -> anyhow::Result<String> {
+    let found = list(server, place.pairs_of_all_windows()).await?;
+    if found.is_empty() {
+        bail!("nothing is said of it; weir-aggregator overrides list shows what is");
+    }
+    let mut answers = Vec::new();
+    for entry in &found {
+        let window = entry["window"].as_u64().map(|ms| ("window", ms.to_string()));
+        let kind = Some(("kind", show::kind(entry).to_owned()));
+        let pairs = place.pairs_of_all_windows().into_iter().chain(kind).chain(window);
+        let pairs: Vec<_> = pairs.chain(why.pairs()).collect();
+        answers.push(ask(server, Method::DELETE, &with_query(PATH, &pairs), None, REVISION).await?);
+    }
+    Ok(told(server, &Value::from(answers.clone()), || answers.iter().map(show::changed).collect()))
+}
+
+async fn list(server: &Server, pairs: Vec<(&'static str, String)>) -> anyhow::Result<Vec<Value>> {
+    let (mut found, mut after) = (Vec::new(), None);
+    for _ in 0..MAX_PAGES {
+        let page = [("limit", PAGE.to_string())];
+        let pairs: Vec<_> = pairs.iter().cloned().chain(page).chain(after).collect();
+        let mut answer = ask(server, Method::GET, &with_query(PATH, &pairs), None, "overrides").await?;
+        found.extend(entries(&mut answer, "overrides"));
+        match answer["next"].as_u64() {
+            Some(next) => after = Some(("after", next.to_string())),
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+fn entries(answer: &mut Value, name: &str) -> Vec<Value> {
+    match answer.get_mut(name).map(Value::take) {
+        Some(Value::Array(entries)) => entries,
+        _ => Vec::new(),
+    }
+}
+
+fn told(server: &Server, answer: &Value, text: impl FnOnce() -> String) -> String {
+    if server.json { format!("{answer}\n") } else { text() }
+}

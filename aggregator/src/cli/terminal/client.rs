@@ -1,0 +1,120 @@
+//! Asks an aggregator's admin listener.
+//!
+//! Leaves to others: what is asked, and what the answers mean.
+
+use super::TerminalError;
+use crate::cli::client::exchange;
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::{Request, StatusCode};
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long an answer may take.
+const WITHIN: Duration = Duration::from_secs(5);
+/// Longest answer that is read.
+const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
+
+/// Asks one server.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// As it was given.
+    pub server: String,
+    authority: String,
+}
+
+impl Client {
+    /// At `http://host:port`, or `host:port`.
+    pub fn new(server: &str) -> Result<Client, TerminalError> {
+        let wrong = || TerminalError::Server(server.to_owned());
+        let authority = server.strip_prefix("http://").unwrap_or(server).trim_end_matches('/');
+        let authority: hyper::http::uri::Authority = authority.parse().map_err(|_| wrong())?;
+        if authority.host().is_empty() || authority.as_str().contains('@') {
+            return Err(wrong());
+        }
+        let port = authority.port_u16();
+        if port.is_none() && authority.as_str().rsplit(']').next().is_some_and(|rest| rest.contains(':')) {
+            return Err(wrong());
+        }
+        let authority = format!("{}:{}", authority.host(), port.unwrap_or(7_070));
+        Ok(Client { server: format!("http://{authority}"), authority })
+    }
+
+    /// What `path` answers, as what it should be.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, TerminalError> {
+        let text = self.text(path).await?;
+        read(&text).ok_or_else(|| TerminalError::Foreign(self.server.clone()))
+    }
+
+    /// What `path` answers.
+    pub async fn text(&self, path: &str) -> Result<String, TerminalError> {
+        let away = |reason: String| TerminalError::Away { server: self.server.clone(), reason };
+        let asked = timeout(WITHIN, self.ask(path)).await;
+        let (status, body) = asked.map_err(|_| away("no answer within 5 s".to_owned()))?.map_err(away)?;
+        let text =
+            String::from_utf8(body.to_vec()).map_err(|_| TerminalError::Foreign(self.server.clone()))?;
+        match status {
+            StatusCode::OK => Ok(text),
+            _ => Err(self.refused(&text)),
+        }
+    }
+
+    /// The aggregator's own words, if it is one.
+    fn refused(&self, text: &str) -> TerminalError {
+        let said: Option<serde_json::Value> = serde_json::from_str(text).ok();
+        match said.as_ref().and_then(|said| said["error"].as_str()) {
+            Some(reason) => TerminalError::Refused(reason.to_owned()),
+            None => TerminalError::Foreign(self.server.clone()),
+        }
+    }
+
+    async fn ask(&self, path: &str) -> Result<(StatusCode, Bytes), String> {
+        let said = |error: &dyn std::error::Error| error.to_string();
+        let socket = TcpStream::connect(&self.authority).await.map_err(|error| said(&error))?;
+        let request = Request::get(path).header("host", &self.authority).body(Empty::<Bytes>::new());
+        let request = request.map_err(|error| said(&error))?;
+        exchange(socket, request, MAX_ANSWER_BYTES).await.map_err(|error| said(&error))
+    }
+}
+
+/// An answer of an aggregator says of which region it is. All else may be missing, so what anybody answers would do.
+fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    value["region"].as_str().filter(|region| !region.is_empty())?;
+    serde_json::from_value(value).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::parts::Parts;
+
+    #[test]
+    fn answers_of_others() {
+        for text in ["{}", "[]", "null", r#"{"region": ""}"#, r#"{"region": 1}"#, "<html>"] {
+            assert!(read::<Parts>(text).is_none(), "{text}");
+        }
+        assert_eq!(read::<Parts>(r#"{"region": "here"}"#).map(|parts| parts.region).as_deref(), Some("here"));
+    }
+
+    #[test]
+    fn servers() {
+        let cases = [
+            ("http://127.0.0.1:7070", Some("http://127.0.0.1:7070")),
+            ("http://weir.internal:81/", Some("http://weir.internal:81")),
+            ("localhost", Some("http://localhost:7070")),
+            ("http://[::1]:7070", Some("http://[::1]:7070")),
+            ("https://weir.internal", None),
+            ("http://a@b:7070", None),
+            ("http://weir/path", None),
+            ("http://weir:x", None),
+            ("http://weir:99999", None),
+            ("", None),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(Client::new(given).ok().map(|client| client.server).as_deref(), expected, "{given}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The answers of `/v1/top`, `/v1/rules` and `/v1/parts` as lines of text.
+//!
+//! Leaves to others: where they are shown (`screen`), numbers and widths (`words`).
+
+use super::Look;
+use super::words::{bar, count, fit, percent, plain, plural, rate, right, time};
+use crate::admin::parts::Parts;
+use crate::admin::rules::{Rules, ShownRule};
+use crate::admin::top::{Top, TopKey};
+
+/// Columns from which on the tables are as wide as they are best read.
+const WIDE_KEYS: usize = 114;
+const WIDE_RULES: usize = 106;
+
+/// Everything, one table after the other.
+pub fn all(look: &Look, columns: usize) -> Vec<String> {
+    let mut lines = vec![summary(look, &health(&look.parts)), String::new()];
+    for table in [keys(&look.top, columns), rules(&look.rules, columns), parts(&look.parts)] {
+        lines.extend(table);
+        lines.push(String::new());
+    }
+    lines.pop();
+    lines
+}
+
+/// The most important in a line; how it all is comes first, as narrow terminals cut the rest.
+pub fn summary(look: &Look, health: &str) -> String {
+    let Look { top, rules, parts } = look;
+    let sum = |of: fn(&ShownRule) -> f64| rate(rules.rules.iter().map(of).sum::<f64>());
+    format!(
+        "region {}  ·  {health}  ·  {} allowed/s  {} denied/s  {} shadow/s  ·  {}, {} past half, {} over  ·  {}",
+        plain(&parts.region),
+        sum(|rule| rule.rule.per_second.last_10s.allowed),
+        sum(|rule| rule.rule.per_second.last_10s.denied + rule.rule.per_second.last_10s.banned),
+        sum(|rule| rule.rule.per_second.last_10s.shadow_denied),
+        plural(top.keys_held, "key", "keys"),
+        count(top.keys_past_half),
+        count(top.keys_over),
+        plural(parts.envoys_alive, "Envoy or door", "Envoys and doors"),
+    )
+}
+
+/// What is wrong, or that nothing is.
+pub fn health(parts: &Parts) -> String {
+    let mut wrong = Vec::new();
+    if parts.redis.as_ref().is_some_and(|redis| !redis.usable) {
+        wrong.push("Redis is away".to_owned());
+    }
+    if parts.database.as_ref().is_some_and(|database| database.breaker != "closed") {
+        wrong.push("the database is away".to_owned());
+    }
+    if let Some(trouble) = in_trouble(parts) {
+        wrong.push(format!("the database: {}", plain(trouble)));
+    }
+    let silent = parts.sisters.iter().filter(|sister| sister.silent).count() as u64;
+    if silent > 0 {
+        wrong.push(plural(silent, "aggregator is silent", "aggregators are silent"));
+    }
+    if let Some(refused) = parts.refused.first() {
+        let reasons: Vec<_> = parts.refused.iter().map(|refused| plain(&refused.reason)).collect();
+        wrong.push(format!("refuses streams: {} (last {} ago)", reasons.join(", "), time(refused.age_ms)));
+    }
+    if parts.aggregator.status.draining {
+        wrong.push("shutting down".to_owned());
+    }
+    if wrong.is_empty() { "all well".to_owned() } else { format!("! {}", wrong.join(", ")) }
+}
+
+/// What speaks against a database that is asked.
+fn in_trouble(parts: &Parts) -> Option<&str> {
+    let database = parts.database.as_ref().filter(|database| database.breaker == "closed")?;
+    database.trouble.as_deref()
+}
+
+/// The keys nearest their limits. A terminal of 80 columns has room for all but the bars.
+pub fn keys(top: &Top, columns: usize) -> Vec<String> {
+    let [scopes, bars, numbers, speeds, waits] =
+        if columns < WIDE_KEYS { [10, 0, 9, 7, 7] } else { [20, 13, 13, 9, 8] };
+    // What all columns but the identifier's take.
+    let others = scopes + 6 + bars + 6 + 2 * numbers + speeds + waits + 7 * 2;
+    let name = columns.saturating_sub(others).clamp(12, 64);
+    let line = |texts: [String; 8]| {
+        let [namespace, identifier, window, share, used, limit, speed, wait] = texts;
+        format!(
+            "{}  {}  {}  {share}  {}  {}  {}  {}",
+            fit(&namespace, scopes),
+            fit(&identifier, name),
+            right(&window, 6),
+            right(&used, numbers),
+            right(&limit, numbers),
+            right(&speed, speeds),
+            right(&wait, waits),
+        )
+    };
+    let head =
+        ["NAMESPACE", "IDENTIFIER", "WINDOW", "", "USED", "LIMIT", "PER SEC", "WAIT"].map(str::to_owned);
+    let [namespace, identifier, window, _, used, limit, speed, wait] = head;
+    let share = fit("SHARE", bars + 6);
+    let mut lines =
+        vec![line([namespace, identifier, window, share, used, limit, speed, wait]).trim_end().to_owned()];
+    let shown = |key: &TopKey| {
+        let full = fit(&bar(key.used, key.limit, bars.saturating_sub(1)), bars);
+        let share = full + &right(&percent(key.used, key.limit), 6);
+        let wait = match key.wait_ms {
+            Some(0) => "passes".to_owned(),
+            Some(ms) => time(ms),
+            None => "never".to_owned(),
+        };
+        line([
+            scope(&key.workspace, &key.namespace),
+            plain(&key.identifier),
+            time(key.duration_ms),
+            share,
+            count(key.used),
+            count(key.limit),
+            key.per_second.map_or_else(|| "-".to_owned(), rate),
+            wait,
+        ])
+    };
+    lines.extend(top.keys.iter().map(shown));
+    if top.keys.is_empty() {
+        lines.push("no key has used anything of a limit lately".to_owned());
+    }
+    lines
+}
+
+/// What each rule decides. A terminal of 80 columns has room for all but the sums.
+pub fn rules(rules: &Rules, columns: usize) -> Vec<String> {
+    let is_wide = columns >= WIDE_RULES;
+    let [numbers, rates, sums] = if is_wide { [13, 9, 13 + 2] } else { [9, 8, 0] };
+    let name = columns.saturating_sub(6 + numbers + 6 + 4 * rates + sums + 7 * 2).clamp(13, 48);
+    let line = |texts: [&str; 9]| {
+        let [rule, mode, limit, window, allowed, denied, shadow, other, all] = texts;
+        let cells = [
+            fit(rule, name),
+            fit(mode, 6),
+            right(limit, numbers),
+            right(window, 6),
+            right(allowed, rates),
+            right(denied, rates),
+            right(shadow, rates),
+            right(other, rates),
+            right(all, 13),
+        ];
+        cells[..if is_wide { 9 } else { 8 }].join("  ").trim_end().to_owned()
+    };
+    let head = ["RULE", "MODE", "LIMIT", "WINDOW", "ALLOW/S", "DENY/S", "SHADOW/S", "OTHER/S", "DECIDED"];
+    let mut lines = vec![line(head)];
+    for shown in &rules.rules {
+        let (rule, now) = (&shown.rule, shown.rule.per_second.last_10s);
+        let all = rule.decided;
+        let sum = [all.allowed, all.denied, all.shadow_denied, all.exempt, all.undecided, all.banned];
+        lines.push(line([
+            &scope(&rule.workspace, &rule.name),
+            if rule.shadow { "shadow" } else { "on" },
+            &if rule.strategy == "ledger" { "ledger".to_owned() } else { count(rule.limit) },
+            &if rule.strategy == "ledger" { String::new() } else { time(rule.window_ms) },
+            &rate(now.allowed),
+            &rate(now.denied + now.banned),
+            &rate(now.shadow_denied),
+            &rate(now.exempt + now.undecided),
+            &count(sum.into_iter().fold(0, u64::saturating_add)),
+        ]));
+        if let Some(would) = shown.would_deny.as_ref().filter(|would| would.keys > 0) {
+            let names: Vec<_> = would.furthest.iter().take(3).map(|key| plain(&key.identifier)).collect();
+            let more = if would.keys > names.len() as u64 { ", …" } else { "" };
+            lines.push(format!("    would deny {} now: {}{more}", count(would.keys), names.join(", ")));
+        }
+    }
+    if rules.rules.is_empty() {
+        lines.push("no filter has told of its rules yet".to_owned());
+    }
+    lines
+}
+
+/// Every part, and how it is.
+pub fn parts(parts: &Parts) -> Vec<String> {
+    let line = |part: &str, how: &str, more: String| format!("{}  {}  {more}", fit(part, 28), fit(how, 10));
+    let age = |ms: Option<u64>| ms.map_or_else(|| "never".to_owned(), |ms| time(ms) + " ago");
+    let own = &parts.aggregator.status;
+    let mut lines = vec![line("PART", "STATE", String::new()).trim_end().to_owned()];
+    let status = |status: &crate::region::status::sisters::Status| {
+        let (envoys, streams, keys) = (
+            plural(status.envoys, "Envoy", "Envoys"),
+            plural(status.streams, "stream", "streams"),
+            plural(status.keys, "key", "keys"),
+        );
+        let (version, uptime) = (plain(&status.version), time(status.uptime_ms));
+        format!("version {version}, up {uptime}, {envoys}, {streams}, {keys}")
+    };
+    let state = if own.draining { "draining" } else { "serves" };
+    lines.push(line("this aggregator", state, status(own)));
+    for sister in &parts.sisters {
+        let state = if sister.silent { "! silent" } else { "serves" };
+        let name = format!("aggregator {}", sister.id.get(..8).unwrap_or_default());
+        lines.push(line(&name, state, format!("{}; {} ago", status(&sister.status), time(sister.age_ms))));
+    }
+    match &parts.redis {
+        Some(redis) => {
+            let state = if redis.usable { "reachable" } else { "! away" };
+            let (read, wipes) = (age(redis.read_age_ms), plural(redis.wipes, "time", "times"));
+            lines.push(line("Redis", state, format!("read {read}, lost its data {wipes}")));
+        }
+        None => lines.push(line("Redis", "none", "this aggregator is the region's only one".to_owned())),
+    }
+    match &parts.database {
+        Some(database) => {
+            let trouble = in_trouble(parts);
+            let state = match (database.breaker.as_str(), trouble) {
+                ("closed", None) => "reachable",
+                ("closed", Some(_)) => "! trouble",
+                _ => "! away",
+            };
+            let (out, into) = (age(database.published_age_ms), age(database.imported_age_ms));
+            let trouble = trouble.map(|trouble| format!("; {}", plain(trouble))).unwrap_or_default();
+            lines.push(line("database", state, format!("published {out}, imported {into}{trouble}")));
+        }
+        None => lines.push(line("database", "none", "other regions are not heard of".to_owned())),
+    }
+    if let Some(unknown) = &parts.regions_unknown {
+        lines.push(line("regions", "! unknown", plain(unknown)));
+    }
+    for region in &parts.regions {
+        let name = format!("region {}", plain(&region.name));
+        let state = if region.own { "this one" } else { "known" };
+        lines.push(line(&name, state, format!("wrote {}", age(region.wrote_age_ms))));
+    }
+    for envoy in &parts.envoys {
+        let id = envoy.origin.get(..8).unwrap_or_default();
+        let (name, from) = match &envoy.address {
+            Some(address) => (format!("Envoy {id}"), format!("{address}, ")),
+            None => ("this program's doors".to_owned(), String::new()),
+        };
+        let state = if envoy.heard_ms > 2_000 { "! silent" } else { "connected" };
+        let streams = plural(envoy.streams, "stream", "streams");
+        let more = format!("{from}{streams}, heard {} ago", time(envoy.heard_ms));
+        lines.push(line(&name, state, more));
+    }
+    for refused in &parts.refused {
+        let more = format!("for {}; last {} ago", plain(&refused.reason), time(refused.age_ms));
+        lines.push(line("streams", "! refused", more));
+    }
+    lines
+}
+
+/// `default` goes without saying.
+fn scope(workspace: &str, name: &str) -> String {
+    match workspace {
+        "default" => plain(name),
+        other => format!("{}/{}", plain(other), plain(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_first_and_once_it_is_one() {
+        use crate::admin::parts::{Database, Sister};
+        let database = Database { breaker: "closed".into(), ..Database::default() };
+        let well = Parts { database: Some(database.clone()), ..Parts::default() };
+        assert_eq!(health(&well), "all well");
+        let trouble = Some("publish failed: timeout".to_owned());
+        let sisters = vec![Sister { silent: true, ..Sister::default() }];
+        let database = Some(Database { trouble, ..database });
+        let regions_unknown = Some("the database took too long".to_owned());
+        let ill = Parts { database, sisters, regions_unknown, ..well };
+        assert_eq!(health(&ill), "! the database: publish failed: timeout, 1 aggregator is silent");
+        let lines = parts(&ill).join("\n");
+        for part in ["! trouble", "; publish failed: timeout", "regions                       ! unknown"] {
+            assert!(lines.contains(part), "no {part:?} in {lines}");
+        }
+        assert!(lines.contains("0 Envoys, 0 streams, 0 keys"), "{lines}");
+    }
+
+    #[test]
+    fn a_usual_terminal_has_room_for_what_matters() {
+        let key = TopKey { used: 9_999_999, limit: 9_999_999, wait_ms: Some(3_599_000), ..TopKey::default() };
+        let top = Top { keys: vec![key], ..Top::default() };
+        let (keys, wide) = (keys(&top, 80), keys(&top, WIDE_KEYS));
+        for (head, columns) in [(&keys, 80), (&wide, WIDE_KEYS)] {
+            assert!(head.iter().all(|line| line.chars().count() == columns), "{head:#?}");
+            assert!(head[0].ends_with("WAIT") && head[1].contains("9,999,999"), "{head:#?}");
+        }
+        assert!(!keys[1].contains('█') && wide[1].contains('█') && keys[1].ends_with("59m 59s"), "{keys:#?}");
+        let told = Rules { rules: vec![ShownRule::default()], ..Rules::default() };
+        for (columns, last) in [(80, "OTHER/S"), (WIDE_RULES, "DECIDED")] {
+            let rules = rules(&told, columns);
+            assert!(rules[0].ends_with(last) && rules[0].chars().count() == columns, "{rules:#?}");
+            assert!(!rules[0].contains('…'), "{rules:#?}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Certificates of the gRPC and the HTTP door: read, checked, read again when their files change.
+//!
+//! A new pair is for new connections; those that exist go on. One that cannot be used leaves the old one in force.
+//!
+//! Leaves to others: shaking hands (`listen`), looking at files (`follow`).
+
+use crate::api::TlsFiles;
+use crate::net::follow::{self, Contents, Followed, ReadError};
+use crate::region::shared::Shared;
+use crate::telemetry::metrics::doors::Files;
+use parking_lot::RwLock;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_rustls::TlsAcceptor;
+use tracing::{error, info, warn};
+use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+/// What is spoken inside TLS, as ALPN names it (RFC 7301).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// `h2`.
+    Grpc,
+    /// `http/1.1`.
+    Http,
+}
+
+/// The certificates that are in force.
+#[derive(Debug)]
+pub struct Tls {
+    files: TlsFiles,
+    current: RwLock<Current>,
+}
+
+/// Why certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file is not there, or not to be read.
+    #[error("{0}; see --tls-cert-file, --tls-key-file and --tls-client-ca-file")]
+    Read(#[from] ReadError),
+    /// Not PEM, or nothing of the kind in it.
+    #[error("{} holds no {what} in PEM ({marker}); see {option}", path.display())]
+    Nothing {
+        /// Which file.
+        path: PathBuf,
+        /// What was looked for.
+        what: &'static str,
+        /// How it would begin.
+        marker: &'static str,
+        /// Where the file was named.
+        option: &'static str,
+    },
+    /// They belong to different pairs.
+    #[error("the key in {} is not the key of the certificate in {}; see --tls-cert-file and --tls-key-file", key.display(), certificate.display())]
+    Mismatch {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+    },
+    /// Something else is wrong with a file.
+    #[error("{} cannot be used: {reason}; see {option}", path.display())]
+    Unusable {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+        /// Where the file was named.
+        option: &'static str,
+    },
+}
+
+/// The DNS names and URIs among the subject alternative names (RFC 5280, section 4.2.1.6) of a client's verified
+/// certificate, in its order. DNS names are in lower case. Empty where there is no certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificateNames(Arc<[String]>);
+
+#[derive(Debug)]
+struct Current {
+    grpc: TlsConfig,
+    http: TlsConfig,
+    /// Until when the certificate holds, in seconds of Unix time, if that can be read.
+    not_after: Option<u64>,
+}
+
+type TlsConfig = Arc<ServerConfig>;
+
+/// Most names of a certificate that are looked at.
+const MAX_NAMES: usize = 64;
+const CERTIFICATE: &str = "--tls-cert-file or WEIR_TLS_CERT_FILE";
+const KEY: &str = "--tls-key-file or WEIR_TLS_KEY_FILE";
+const AUTHORITIES: &str = "--tls-client-ca-file or WEIR_TLS_CLIENT_CA_FILE";
+
+impl Tls {
+    /// Reads the files for the first time.
+    pub fn open(files: TlsFiles) -> Result<(Arc<Tls>, Followed), TlsError> {
+        let paths = [Some(&files.certificate), Some(&files.key), files.client_authorities.as_ref()];
+        let followed = Followed::open(paths.into_iter().flatten().cloned().collect())?;
+        let current = Current::read(&files, followed.contents())?;
+        warn_of_open_key(&files.key);
+        Ok((Arc::new(Tls { files, current: RwLock::new(current) }), followed))
+    }
+
+    /// Shakes hands with whoever connects now.
+    pub fn acceptor(&self, protocol: Protocol) -> TlsAcceptor {
+        let current = self.current.read();
+        TlsAcceptor::from(match protocol {
+            Protocol::Grpc => current.grpc.clone(),
+            Protocol::Http => current.http.clone(),
+        })
+    }
+
+    /// Whether clients must have a certificate.
+    pub fn is_mutual(&self) -> bool {
+        self.files.client_authorities.is_some()
+    }
+
+    /// Until when the certificate in force holds, in seconds of Unix time, if that can be read.
+    pub fn not_after(&self) -> Option<u64> {
+        self.current.read().not_after
+    }
+
+    /// Follows the files for as long as the program runs.
+    pub async fn follow(self: Arc<Self>, followed: Followed, shared: Arc<Shared>) {
+        let metrics = &shared.metrics.doors;
+        metrics.certificate_ends(self.not_after());
+        let take = |contents: &Contents| {
+            let read = Current::read(&self.files, contents).map_err(|error| error.to_string())?;
+            *self.current.write() = read;
+            Ok(())
+        };
+        follow::follow(followed, take, |state| match state {
+            Ok(()) => {
+                metrics.certificate_ends(self.not_after());
+                metrics.files_read(Files::Tls, true);
+                info!("the TLS files were read again; new connections get what they hold now");
+            }
+            Err(reason) => {
+                metrics.files_read(Files::Tls, false);
+                error!(
+                    reason,
+                    "the TLS files changed and cannot be used; the certificate from before stays in force"
+                );
+            }
+        })
+        .await;
+    }
+}
+
+impl CertificateNames {
+    /// Of the first certificate that a client has sent, which is its own.
+    pub fn of(chain: Option<&[CertificateDer<'_>]>) -> CertificateNames {
+        let names = |certificate: &CertificateDer<'_>| {
+            let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
+            let (_, found) = certificate.tbs_certificate().get_extension::<SubjectAltName>().ok()??;
+            let name = |name: &GeneralName| match name {
+                GeneralName::DnsName(name) => Some(name.as_str().to_ascii_lowercase()),
+                GeneralName::UniformResourceIdentifier(uri) => Some(uri.as_str().to_owned()),
+                _ => None,
+            };
+            Some(found.0.iter().filter_map(name).take(MAX_NAMES).collect())
+        };
+        chain.and_then(<[_]>::first).and_then(names).map(CertificateNames).unwrap_or_default()
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
+impl Current {
+    fn read(files: &TlsFiles, contents: &Contents) -> Result<Current, TlsError> {
+        let part = |index: usize| contents.get(index).map(Vec::as_slice).unwrap_or_default();
+        let chain = certificates(&files.certificate, part(0), CERTIFICATE)?;
+        let key = private_key(&files.key, part(1))?;
+        let not_after = not_after(&chain);
+        let provider = Arc::new(ring::default_provider());
+        let unusable = |error: rustls::Error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                TlsError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
+            }
+            other => unusable(&files.certificate, &other, CERTIFICATE),
+        };
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.map_err(unusable)?;
+        let builder = match &files.client_authorities {
+            Some(path) => builder.with_client_cert_verifier(verifier(path, part(2))?),
+            None => builder.with_no_client_auth(),
+        };
+        let config = builder.with_single_cert(chain, key).map_err(unusable)?;
+        let speaking = |protocol: &[u8]| {
+            let mut config = config.clone();
+            config.alpn_protocols = vec![protocol.to_vec()];
+            Arc::new(config)
+        };
+        Ok(Current { grpc: speaking(b"h2"), http: speaking(b"http/1.1"), not_after })
+    }
+}
+
+fn certificates(
+    path: &Path,
+    pem: &[u8],
+    option: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let chain = read.map_err(|error| unusable(path, &error, option))?;
+    if chain.is_empty() {
+        let (what, marker) = ("certificate", "-----BEGIN CERTIFICATE-----");
+        return Err(TlsError::Nothing { path: path.into(), what, marker, option });
+    }
+    Ok(chain)
+}
+
+fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
+        rustls::pki_types::pem::Error::NoItemsFound => {
+            let (what, marker) = ("private key without a password", "-----BEGIN PRIVATE KEY-----");
+            TlsError::Nothing { path: path.into(), what, marker, option: KEY }
+        }
+        other => unusable(path, &other, KEY),
+    })
+}
+
+fn verifier(path: &Path, pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(path, pem, AUTHORITIES)? {
+        roots.add(authority).map_err(|error| unusable(path, &error, AUTHORITIES))?;
+    }
+    let provider = Arc::new(ring::default_provider());
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| unusable(path, &error, AUTHORITIES))
+}
+
+/// The end of the first certificate's validity (RFC 5280, section 4.1.2.5). What cannot be read here may still be good
+/// enough for those who connect.
+fn not_after(chain: &[CertificateDer<'_>]) -> Option<u64> {
+    let certificate = x509_cert::Certificate::from_der(chain.first()?).ok()?;
+    Some(certificate.tbs_certificate().validity().not_after.to_unix_duration().as_secs())
+}
+
+fn unusable(path: &Path, error: &dyn std::fmt::Display, option: &'static str) -> TlsError {
+    TlsError::Unusable { path: path.into(), reason: error.to_string(), option }
+}
+
+fn warn_of_open_key(path: &Path) {
+    const OTHERS_READ: u32 = 0o004;
+    // It was read a moment ago; if it is gone now, `follow` will say so.
+    let mode = path.metadata().map_or(0, |metadata| metadata.permissions().mode());
+    if mode & OTHERS_READ != 0 {
+        warn!(key = %path.display(), "every user of this machine can read the TLS key; chmod o-r would mend that");
+    }
+}

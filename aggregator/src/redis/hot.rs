@@ -1,0 +1,77 @@
+//! The hot index: which cells of the region are worth reading in full, for aggregators that missed messages.
+//!
+//! Leaves to others: what is hot, and how often the index is read.
+
+use super::Store;
+use super::error::StoreError;
+use super::names::{HOT_SHARDS, hot_shard, member, parse_member};
+use super::nodes::Command;
+use super::script::{self, SCRIPTS};
+use super::slots::slot_of;
+use redis::Value;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use weir_core::model::key::Key;
+use weir_core::model::time::UnixMs;
+
+/// Most cells of one shard; those that expire first leave.
+pub const MAX_HOT_PER_SHARD: usize = 65_536;
+/// Cells written by one command, as scripts take their arguments at once.
+const CELLS_A_COMMAND: usize = 500;
+
+impl Store {
+    /// Enters cells, each with its sequence and the time at which it leaves by itself. Repeating is harmless. The
+    /// error is the first one; other cells may have been entered.
+    pub async fn note_hot(&self, cells: &[(Key, u64, UnixMs)], within: Duration) -> Result<(), StoreError> {
+        let mut shards: BTreeMap<usize, Vec<&(Key, u64, UnixMs)>> = BTreeMap::new();
+        for cell in cells {
+            shards.entry(hot_shard(&cell.0)).or_default().push(cell);
+        }
+        let commands = shards
+            .iter()
+            .flat_map(|(&shard, cells)| cells.chunks(CELLS_A_COMMAND).map(move |cells| (shard, cells)))
+            .map(|(shard, cells)| self.note(shard, cells));
+        let answers = self.run(commands.collect(), within).await;
+        answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
+    }
+
+    /// Reads one of [`HOT_SHARDS`] shards: the `at_most` cells that expire last and have not by `now`. Those that have
+    /// are removed. A shard beyond the last is empty.
+    pub async fn hot(
+        &self,
+        shard: usize,
+        now: UnixMs,
+        at_most: usize,
+        within: Duration,
+    ) -> Result<Vec<(Key, u64)>, StoreError> {
+        if shard >= HOT_SHARDS || at_most == 0 {
+            return Ok(Vec::new());
+        }
+        let name = self.inner.names.hot(shard);
+        let slot = slot_of(name.as_bytes());
+        let mut remove = redis::cmd("ZREMRANGEBYSCORE");
+        remove.arg(&name).arg("-inf").arg(now.0);
+        let mut read = redis::cmd("ZREVRANGE");
+        read.arg(&name).arg(0).arg(at_most - 1);
+        let commands = vec![Command { slot, what: remove }, Command { slot, what: read }];
+        let mut answers = self.run(commands, within).await;
+        let members = script::array(answers.pop().unwrap_or(Err(StoreError::Protocol))?)?;
+        answers.into_iter().try_for_each(|answer| answer.map(|_| ()))?;
+        let cell = |member: Value| match member {
+            Value::BulkString(member) => parse_member(&member),
+            _ => None,
+        };
+        Ok(members.into_iter().filter_map(cell).collect())
+    }
+
+    fn note(&self, shard: usize, cells: &[&(Key, u64, UnixMs)]) -> Command {
+        let name = self.inner.names.hot(shard);
+        let last = cells.iter().map(|(_, _, expires)| expires.0).max().unwrap_or(0);
+        let mut what = script::call(&SCRIPTS.hot, &[&name]);
+        what.arg(last).arg(MAX_HOT_PER_SHARD);
+        for (key, sequence, expires) in cells {
+            what.arg(expires.0).arg(member(key, *sequence));
+        }
+        Command { slot: slot_of(name.as_bytes()), what }
+    }
+}

@@ -1,0 +1,192 @@
+//! Exact sliding logs: one sorted set for each key, and one script that decides and charges in one step.
+//!
+//! The time is the server's. A script that would run later than its caller waits does nothing, and so does one that finds
+//! the server's clock ahead of where it should be (`server_clock`): it is then told of the step, and asked again.
+//!
+//! A log lives in Redis alone. What a server loses, by a wipe, an eviction, a restart, or a failover before its replica
+//! had heard, is forgotten, and the log goes on with what is left.
+//!
+//! Leaves to others: what a decision means (`weir_core::region::log`), several charges of one question (`exact`).
+
+use super::error::StoreError;
+use super::nodes::Command;
+use super::script::{self, SCRIPTS};
+use super::servers::Node;
+use super::{Store, command, deadline};
+use redis::{Cmd, Value};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use weir_core::region::log::{Decided, LogCharge, Micros, Outcome};
+
+/// Highest cost in an entry's three bytes; no limit is as high.
+const MAX_ENTRY_COST: u64 = 0xFF_FFFF;
+/// By how much the server's clock may be ahead of where it should be when a charge is made; a step of less than this is
+/// noticed only after the charge. The last of the tries is a slow server's: it may take all the time that there is.
+const TRIES: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(400), Duration::MAX];
+/// Steps of a server's clock that are worth a line in the log.
+const NOTABLE_STEP: Duration = Duration::from_millis(100);
+
+impl Store {
+    /// Decides each charge in a step of its own, which succeeds or fails alone; in the order of `charges`. After `within`,
+    /// what has no answer has [`StoreError::Timeout`]; it may have been charged all the same, if it was sent in time.
+    /// A charge may be repeated: what counts already is not charged again.
+    pub async fn charge_logs(
+        &self,
+        charges: &[LogCharge],
+        within: Duration,
+    ) -> Vec<Result<Decided, StoreError>> {
+        let deadline = deadline(within);
+        let mut results: Vec<_> = charges.iter().map(|_| Err(StoreError::Timeout)).collect();
+        let mut open: Vec<usize> = (0..charges.len()).collect();
+        for patience in TRIES {
+            let now = Instant::now();
+            if open.is_empty() || now >= deadline {
+                break;
+            }
+            let latest = now.checked_add(patience).map_or(deadline, |latest| latest.min(deadline));
+            let asked = open.iter().filter_map(|place| charges.get(*place)).collect();
+            let answers = self.try_logs(asked, latest, deadline).await;
+            let tried = std::mem::take(&mut open);
+            for (place, answer) in tried.into_iter().zip(answers) {
+                match answer {
+                    Ok(None) => open.push(place),
+                    answer => {
+                        if let Some(result) = results.get_mut(place) {
+                            *result = answer.and_then(|decided| decided.ok_or(StoreError::Timeout));
+                        }
+                    }
+                }
+            }
+        }
+        results
+    }
+
+    /// Takes charges back; each time whether it was there. May be repeated.
+    pub async fn withdraw_logs(
+        &self,
+        charges: &[LogCharge],
+        within: Duration,
+    ) -> Vec<Result<bool, StoreError>> {
+        let commands = charges.iter().map(|charge| {
+            let name = self.inner.names.log(&charge.key);
+            let mut what = script::call(&SCRIPTS.log_withdraw, &[&name]);
+            what.arg(&entry(charge)[..]);
+            command(&name, what)
+        });
+        let answers = self.run(commands.collect(), within).await;
+        let withdrawn = |answer: Result<Value, StoreError>| match answer? {
+            Value::Int(withdrawn) => Ok(withdrawn == 1),
+            _ => Err(StoreError::Protocol),
+        };
+        answers.into_iter().map(withdrawn).collect()
+    }
+
+    /// Has each charge decided, unless it came too late.
+    async fn try_logs(
+        &self,
+        charges: Vec<&LogCharge>,
+        latest: Instant,
+        deadline: Instant,
+    ) -> Vec<Result<Option<Decided>, StoreError>> {
+        let (commands, nodes): (Vec<_>, Vec<_>) =
+            charges.iter().map(|charge| self.log_command(charge, latest)).unzip();
+        let sent = Instant::now();
+        let answers = self.inner.nodes.run(commands, deadline).await;
+        let heard = Instant::now();
+        let answers = answers.into_iter().zip(nodes).zip(charges);
+        answers
+            .map(|((answer, node), charge)| {
+                let Answered { shown_us, decided } = answered(answer?, charge)?;
+                if let (Some(node), Some(shown_us)) = (node, shown_us) {
+                    node.showed(shown_us, 0, sent, heard);
+                }
+                Ok(decided)
+            })
+            .collect()
+    }
+
+    fn log_command(&self, charge: &LogCharge, latest: Instant) -> (Command, Option<Arc<Node>>) {
+        let name = self.inner.names.log(&charge.key);
+        let mut what = script::call(&SCRIPTS.log, &[&name]);
+        what.arg(&entry(charge)[..]).arg(charge.cost).arg(charge.most).arg(window_us(charge));
+        let slot = super::slots::slot_of(name.as_bytes());
+        let node = self.inner.nodes.owner(slot);
+        add_clock(&mut what, node.as_deref(), latest);
+        (Command { slot, what }, node)
+    }
+}
+
+impl Node {
+    /// Notes what this server's clock showed, see `ServerClock::showed`.
+    pub(super) fn showed(&self, shown_us: u64, coarse_us: u64, sent: Instant, heard: Instant) {
+        let step = self.clock.showed(shown_us, coarse_us, sent, heard);
+        if let Some(step) = step.filter(|step| *step >= NOTABLE_STEP) {
+            tracing::warn!(server = %self.address, ?step, "the clock of the regional store was set ahead");
+        }
+    }
+}
+
+fn add_clock(what: &mut Cmd, node: Option<&Node>, latest: Instant) {
+    let Some((node, latest)) = node.and_then(|node| Some((node, node.clock.latest_us(latest)?))) else {
+        what.arg("");
+        return;
+    };
+    what.arg(latest);
+    for era in node.clock.eras() {
+        what.arg(era.first_us).arg(era.last_us).arg(era.ahead_us);
+    }
+}
+
+fn window_us(charge: &LogCharge) -> u64 {
+    charge.key.parts().duration_ms.saturating_mul(1_000)
+}
+
+/// The member: who, and how much.
+fn entry(charge: &LogCharge) -> [u8; 20] {
+    let mut entry = [0; 20];
+    let [.., high, middle, low] = charge.cost.min(MAX_ENTRY_COST).to_be_bytes();
+    entry[..16].copy_from_slice(&charge.id.ask.0);
+    entry[16..].copy_from_slice(&[charge.id.place, high, middle, low]);
+    entry
+}
+
+/// What the script's answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// What the server's clock showed, if it told.
+    pub shown_us: Option<u64>,
+    /// `None` if the charge came too late, and nothing was done.
+    pub decided: Option<Decided>,
+}
+
+/// Takes the script's answer on `charge` apart. It may come from a server that is not what it should be.
+pub fn answered(answer: Value, charge: &LogCharge) -> Result<Answered, StoreError> {
+    let [status, shown, rest @ ..] = numbers(answer)?;
+    let decided = if status < 0 { None } else { Some(decided(status == 1, rest, charge)?) };
+    Ok(Answered { shown_us: u64::try_from(shown).ok(), decided })
+}
+
+/// What the script returns; -1 stands for nothing.
+fn numbers(answer: Value) -> Result<[i64; 6], StoreError> {
+    let number = |value| match value {
+        Value::Int(number) => Ok(number),
+        _ => Err(StoreError::Protocol),
+    };
+    let numbers: Vec<_> = script::array(answer)?.into_iter().map(number).collect::<Result<_, _>>()?;
+    numbers.try_into().map_err(|_| StoreError::Protocol)
+}
+
+fn decided(
+    allowed: bool,
+    [now, used, oldest, last]: [i64; 4],
+    charge: &LogCharge,
+) -> Result<Decided, StoreError> {
+    let unsigned = |number: i64| u64::try_from(number).map_err(|_| StoreError::Protocol);
+    let (now, used) = (unsigned(now)?, unsigned(used)?);
+    let leaves_in =
+        |at: i64| Some(u64::try_from(at).ok()?.saturating_add(window_us(charge)).saturating_sub(now));
+    let outcome =
+        if allowed { Outcome::Allowed } else { Outcome::Denied { retry_after_us: leaves_in(last) } };
+    Ok(Decided { outcome, at: Micros(now), used, reset_us: leaves_in(oldest).unwrap_or(0) })
+}

@@ -1,0 +1,63 @@
+//! Who is there: each aggregator names its live Envoys, and all learn of all, by the server's own clock.
+//!
+//! Leaves to others: what the number of origins means for a limit's slack.
+
+use super::Store;
+use super::error::StoreError;
+use super::nodes::Command;
+use super::script::{self, SCRIPTS};
+use super::slots::slot_of;
+use redis::Value;
+use std::time::Duration;
+use weir_core::model::key::OriginId;
+use weir_core::model::time::UnixMs;
+
+/// An origin or aggregator that nobody named for so long is not alive.
+pub const SILENT_AFTER_MS: u64 = 3_000;
+/// Most origins, and most aggregators, kept in a region; those named longest ago leave.
+pub const MAX_ALIVE: usize = 4_096;
+
+/// Who was named within the last [`SILENT_AFTER_MS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alive {
+    /// Envoys of the whole region, in order of their ids.
+    pub origins: Vec<OriginId>,
+    /// Ids of aggregators, the caller's among them, in order.
+    pub aggregators: Vec<[u8; 16]>,
+    /// The server's clock.
+    pub now: UnixMs,
+}
+
+impl Store {
+    /// Says that `aggregator` and its Envoys `mine` are alive, and learns who else is. Of `mine`, at most [`MAX_ALIVE`]
+    /// are named. Repeat it well within [`SILENT_AFTER_MS`].
+    pub async fn origins(
+        &self,
+        mine: &[OriginId],
+        aggregator: &[u8; 16],
+        within: Duration,
+    ) -> Result<Alive, StoreError> {
+        let [origins, aggregators] = self.inner.names.origins();
+        let mut what = script::call(&SCRIPTS.origins, &[&origins, &aggregators]);
+        what.arg(SILENT_AFTER_MS).arg(MAX_ALIVE).arg(aggregator);
+        for origin in mine.iter().take(MAX_ALIVE) {
+            what.arg(&origin.0);
+        }
+        let answer = self.run_one(Command { slot: slot_of(origins.as_bytes()), what }, within).await?;
+        let [now, origins, aggregators] =
+            script::array(answer)?.try_into().map_err(|_| StoreError::Protocol)?;
+        let origins = ids(origins)?.into_iter().filter_map(|id| OriginId::parse(&id)).collect();
+        Ok(Alive { origins, aggregators: ids(aggregators)?, now: UnixMs(script::decimal(&now)?) })
+    }
+}
+
+/// Members of 16 bytes; others were written by somebody's hand.
+fn ids(members: Value) -> Result<Vec<[u8; 16]>, StoreError> {
+    let id = |member: Value| match member {
+        Value::BulkString(bytes) => <[u8; 16]>::try_from(bytes).ok(),
+        _ => None,
+    };
+    let mut ids: Vec<_> = script::array(members)?.into_iter().filter_map(id).collect();
+    ids.sort_unstable();
+    Ok(ids)
+}

@@ -1,0 +1,208 @@
+//! The scripts that Redis runs, what they are given, and what they answer.
+//!
+//! Each runs as one step, on the keys of one slot. Redis forgets scripts when it restarts or is told to; `nodes` then
+//! loads them again.
+//!
+//! Leaves to others: names of keys (`names`), and which server is asked (`nodes`).
+
+use super::error::StoreError;
+use redis::{Cmd, Pipeline, Script, Value};
+use std::sync::LazyLock;
+use weir_core::model::key::OriginId;
+use weir_core::model::window::MAX_COUNT;
+use weir_core::region::exchange::{BASE, Floor, Merge, Merged, Part, Proposal};
+
+/// The scripts by name.
+pub(super) struct Scripts {
+    pub(super) merge: Script,
+    pub(super) floor: Script,
+    pub(super) hot: Script,
+    pub(super) life: Script,
+    pub(super) origins: Script,
+    pub(super) status: Script,
+    pub(super) log: Script,
+    pub(super) log_withdraw: Script,
+}
+
+const MERGE: &str = concat!(include_str!("cell.lua"), include_str!("merge.lua"));
+const FLOOR: &str = concat!(include_str!("cell.lua"), include_str!("floor.lua"));
+const HOT: &str = concat!(include_str!("cell.lua"), include_str!("hot.lua"));
+const LIFE: &str = include_str!("life.lua");
+const ORIGINS: &str = include_str!("origins.lua");
+const STATUS: &str = include_str!("status.lua");
+const LOG: &str = concat!(include_str!("log_key.lua"), include_str!("log.lua"));
+const LOG_WITHDRAW: &str = concat!(include_str!("log_key.lua"), include_str!("log_withdraw.lua"));
+const SOURCES: [&str; 8] = [MERGE, FLOOR, HOT, LIFE, ORIGINS, STATUS, LOG, LOG_WITHDRAW];
+
+/// Hashed once.
+pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
+    merge: Script::new(MERGE),
+    floor: Script::new(FLOOR),
+    hot: Script::new(HOT),
+    life: Script::new(LIFE),
+    origins: Script::new(ORIGINS),
+    status: Script::new(STATUS),
+    log: Script::new(LOG),
+    log_withdraw: Script::new(LOG_WITHDRAW),
+});
+
+/// Field of the lowest limit; never an origin's, as those have 16 bytes.
+const LIMIT_FIELD: &[u8] = b"l";
+
+/// Loads every script, and the number of commands that this takes.
+pub(super) fn load_all() -> (Pipeline, usize) {
+    let mut pipeline = Pipeline::with_capacity(SOURCES.len());
+    for source in SOURCES {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(source);
+    }
+    (pipeline, SOURCES.len())
+}
+
+/// Calls `script` on `keys`; arguments follow.
+pub(super) fn call(script: &Script, keys: &[&str]) -> Cmd {
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(script.get_hash()).arg(keys.len()).arg(keys);
+    command
+}
+
+/// Whether the cells before take part.
+pub(super) fn needs_previous(cell: &Merge) -> bool {
+    cell.wants_previous || cell.proposal.is_some()
+}
+
+/// Calls `merge.lua` on the cell named `current`, and those before where they take part: while a cluster moves a slot,
+/// it may refuse whatever names two keys.
+pub(super) fn merge(cell: &Merge, current: &str, previous: &[String]) -> Cmd {
+    let keys: Vec<&str> = std::iter::once(current).chain(previous.iter().map(String::as_str)).collect();
+    let mut command = call(&SCRIPTS.merge, &keys);
+    command.arg(cell.expires.0);
+    if cell.limit == u64::MAX {
+        command.arg("");
+    } else {
+        command.arg(cell.limit.min(MAX_COUNT));
+    }
+    command.arg(u8::from(cell.wants_previous)).arg(u8::from(cell.proposal.is_some()));
+    if let Some(proposal) = &cell.proposal {
+        add_proposal(&mut command, proposal);
+    }
+    for (origin, count) in &cell.parts {
+        command.arg(&origin.0).arg((*count).min(MAX_COUNT));
+    }
+    command
+}
+
+fn add_proposal(command: &mut Cmd, proposal: &Proposal) {
+    let cell_ms = proposal.cell_ms.max(1);
+    command.arg(&proposal.origin.0);
+    let clamped = [proposal.own, proposal.limit, proposal.global_current, proposal.global_previous];
+    for number in clamped.map(|number| number.min(MAX_COUNT)) {
+        command.arg(number);
+    }
+    command.arg(proposal.covered_ms.min(cell_ms)).arg(cell_ms);
+}
+
+/// Calls `floor.lua` on the cell named `current`.
+pub(super) fn floor(floor: &Floor, current: &str) -> Cmd {
+    let mut command = call(&SCRIPTS.floor, &[current]);
+    command.arg(floor.expires.0).arg(floor.total.min(MAX_COUNT)).arg(&BASE.0);
+    command
+}
+
+/// The answer of `merge.lua` and `floor.lua`.
+pub(super) fn merged(answer: Value) -> Result<Merged, StoreError> {
+    let [granted, current, previous] = array(answer)?.try_into().map_err(|_| StoreError::Protocol)?;
+    let granted = match granted {
+        Value::Int(1) => Some(true),
+        Value::Int(0) => Some(false),
+        Value::Int(-1) => None,
+        _ => return Err(StoreError::Protocol),
+    };
+    let parts = |cell: Value| stored(cell).map(|cell| cell.current);
+    let previous = array(previous)?.into_iter().map(parts).collect::<Result<_, _>>()?;
+    Ok(Merged { granted, previous, ..stored(current)? })
+}
+
+/// A cell as `HGETALL` gives it: fields and values in turn. Fields that no aggregator wrote are left out.
+pub(super) fn stored(answer: Value) -> Result<Merged, StoreError> {
+    let mut cell = Merged { limit: u64::MAX, ..Merged::default() };
+    let mut flat = array(answer)?.into_iter();
+    while let (Some(field), Some(value)) = (flat.next(), flat.next()) {
+        let (Value::BulkString(field), Value::BulkString(value)) = (field, value) else {
+            return Err(StoreError::Protocol);
+        };
+        if field == LIMIT_FIELD {
+            cell.limit = number(&value).unwrap_or(u64::MAX);
+        }
+        if let Some(part) = part(&field, &value) {
+            cell.current.push(part);
+        }
+    }
+    cell.current.sort_unstable();
+    Ok(cell)
+}
+
+fn part(field: &[u8], value: &[u8]) -> Option<Part> {
+    Some((OriginId(field.try_into().ok()?), number(value)?))
+}
+
+/// The same numbers that `cell.lua` takes.
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = (1..=16).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    let number: u64 = digits.then(|| std::str::from_utf8(text).ok()?.parse().ok())??;
+    (number <= MAX_COUNT).then_some(number)
+}
+
+/// The elements of an array.
+pub(super) fn array(answer: Value) -> Result<Vec<Value>, StoreError> {
+    match answer {
+        Value::Array(values) => Ok(values),
+        _ => Err(StoreError::Protocol),
+    }
+}
+
+/// A decimal number as text.
+pub(super) fn decimal(answer: &Value) -> Result<u64, StoreError> {
+    match answer {
+        Value::BulkString(text) => {
+            std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(StoreError::Protocol)
+        }
+        _ => Err(StoreError::Protocol),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &[u8]) -> Value {
+        Value::BulkString(text.to_vec())
+    }
+
+    #[test]
+    fn only_what_an_aggregator_wrote_is_read() {
+        let answer = Value::Array(
+            [&[1; 16][..], b"5", &[2; 16], b"x", &[3; 16], b"9007199254740993", b"note", b"7", b"l", b"12"]
+                .map(bulk)
+                .to_vec(),
+        );
+        let cell = stored(answer).unwrap();
+        assert_eq!((cell.current, cell.limit), (vec![(OriginId([1; 16]), 5)], 12));
+    }
+
+    #[test]
+    fn other_answers_are_errors() {
+        let answers = [
+            Value::Nil,
+            Value::Int(1),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(2), Value::Array(vec![]), Value::Nil]),
+            Value::Array(vec![Value::Int(1), Value::Nil, Value::Array(vec![])]),
+            Value::Array(vec![Value::Int(1), Value::Array(vec![]), Value::Nil]),
+            Value::Array(vec![Value::Int(1), Value::Array(vec![]), Value::Array(vec![Value::Int(1)])]),
+            Value::Array(vec![Value::Int(1), Value::Array(vec![Value::Nil, Value::Nil]), Value::Nil]),
+        ];
+        for answer in answers {
+            assert_eq!(merged(answer), Err(StoreError::Protocol));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Telling one filter what it does not know of live control, soon after it changed.
+//!
+//! Leaves to others: what that is (`weir_core::control::book`), peers that do not read (`outgoing`).
+
+use crate::auth::Scope;
+use crate::region::outgoing::Outgoing;
+use crate::region::shared::Shared;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use weir_core::control::book::Teller;
+use weir_core::model::wire::{ControlsKnown, RegionFrame};
+
+/// Least time between two tellings: many changes are told at once.
+const COALESCE: Duration = Duration::from_millis(20);
+/// The same for who says that something was lost.
+const AGAIN: Duration = Duration::from_millis(200);
+/// Most frames at a stretch, so that ten thousand controls leave room for answers.
+const FRAMES_AT_A_STRETCH: usize = 16;
+
+/// A stream on which live control is told, until it is dropped.
+#[derive(Debug)]
+pub struct Telling {
+    known: watch::Sender<ControlsKnown>,
+    task: JoinHandle<()>,
+}
+
+impl Telling {
+    /// Begins, within the `scope` of a filter that already has what is `known`.
+    pub fn begin(
+        shared: Arc<Shared>,
+        outgoing: Outgoing,
+        scope: Arc<Scope>,
+        known: ControlsKnown,
+    ) -> Telling {
+        let (known, heard) = watch::channel(known);
+        Telling { known, task: tokio::spawn(run(shared, outgoing, scope, heard)) }
+    }
+
+    /// The filter says it again.
+    pub fn heard(&self, known: ControlsKnown) {
+        self.known.send_replace(known);
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn run(
+    shared: Arc<Shared>,
+    outgoing: Outgoing,
+    scope: Arc<Scope>,
+    mut known: watch::Receiver<ControlsKnown>,
+) {
+    let mut versions = shared.control.versions();
+    let mut teller = Teller::new(*known.borrow_and_update());
+    loop {
+        versions.mark_unchanged();
+        let book = shared.control.book();
+        for (place, mut controls) in teller.next(&book, shared.now()).into_iter().enumerate() {
+            if place > 0 && place % FRAMES_AT_A_STRETCH == 0 {
+                sleep(COALESCE).await;
+            }
+            scope.confine_controls(&mut controls);
+            let frame = RegionFrame { controls: Some(controls), ..RegionFrame::default() };
+            if outgoing.send(frame).await.is_err() {
+                return;
+            }
+        }
+        drop(book);
+        sleep(COALESCE).await;
+        tokio::select! {
+            () = outgoing.closed() => return,
+            changed = versions.changed() => if changed.is_err() { return },
+            heard = known.changed() => {
+                if heard.is_err() {
+                    return;
+                }
+                if teller.heard(*known.borrow_and_update()) {
+                    sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Denials of logs that still hold: nothing can pass before enough has left, so nobody need be asked.
+//!
+//! What a question as costly or costlier against the same or a lower limit would be told is known, unless a charge is
+//! taken back. This program knows of its own withdrawals. For those of others a denial is remembered for no longer than
+//! [`LONGEST`], which is also how often a denied flood is seen by the store.
+//!
+//! Leaves to others: who denies.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
+use weir_core::model::key::Key;
+use weir_core::region::log::{Decided, LogCharge, Outcome};
+
+/// How long a denial is believed without asking again.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Denials of one generation. There are two; when the younger is full, the older is forgotten.
+const MAX_REMEMBERED: usize = 32_768;
+
+/// What is remembered.
+#[derive(Default)]
+pub(super) struct Denials {
+    generations: Mutex<[HashMap<Key, Denial>; 2]>,
+}
+
+#[derive(Clone, Copy)]
+struct Denial {
+    cost: u64,
+    most: u64,
+    decided: Decided,
+    since: Instant,
+    until: Instant,
+}
+
+impl Denials {
+    /// The first log that is known to deny, by its place, and what it would say now.
+    pub(super) fn find(&self, charges: &[LogCharge], now: Instant) -> Option<(usize, Decided)> {
+        let generations = self.generations.lock();
+        charges.iter().enumerate().find_map(|(place, charge)| {
+            let known = generations.iter().find_map(|generation| generation.get(&charge.key))?;
+            Some((place, known.still(charge, now)?))
+        })
+    }
+
+    /// Remembers a denial of what was asked at `asked`.
+    pub(super) fn remember(&self, charge: &LogCharge, decided: &Decided, asked: Instant) {
+        let Outcome::Denied { retry_after_us } = decided.outcome else { return };
+        let wait = retry_after_us.map_or(LONGEST, |us| Duration::from_micros(us).min(LONGEST));
+        let denial = Denial {
+            cost: charge.cost,
+            most: charge.most,
+            decided: *decided,
+            since: asked,
+            until: asked + wait,
+        };
+        let mut generations = self.generations.lock();
+        let [young, old] = &mut *generations;
+        let known = young.get(&charge.key).or_else(|| old.get(&charge.key));
+        if known.is_some_and(|known| known.until > asked && known.covers(charge)) {
+            return;
+        }
+        if young.len() >= MAX_REMEMBERED {
+            *old = std::mem::take(young);
+        }
+        old.remove(&charge.key);
+        young.insert(charge.key.clone(), denial);
+    }
+
+    /// Something of this key is no longer charged.
+    pub(super) fn forget(&self, key: &Key) {
+        for generation in self.generations.lock().iter_mut() {
+            generation.remove(key);
+        }
+    }
+}
+
+impl Denial {
+    fn covers(&self, charge: &LogCharge) -> bool {
+        charge.cost >= self.cost && charge.most <= self.most
+    }
+
+    fn still(&self, charge: &LogCharge, now: Instant) -> Option<Decided> {
+        if now >= self.until || !self.covers(charge) {
+            return None;
+        }
+        let passed = u64::try_from(now.saturating_duration_since(self.since).as_micros()).unwrap_or(u64::MAX);
+        let retry_after_us = match self.decided.outcome {
+            _ if charge.cost > charge.most => None,
+            // It waits for a limit that was at least as high, so at least as long.
+            Outcome::Denied { retry_after_us } => retry_after_us.map(|us| us.saturating_sub(passed)),
+            Outcome::Allowed => return None,
+        };
+        Some(Decided {
+            outcome: Outcome::Denied { retry_after_us },
+            reset_us: self.decided.reset_us.saturating_sub(passed),
+            ..self.decided
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::model::exact::AskId;
+    use weir_core::model::key::KeyParts;
+    use weir_core::region::log::{EntryId, Micros};
+
+    fn charge(identifier: &[u8], cost: u64, most: u64) -> LogCharge {
+        let (workspace, namespace) = (b"w", b"n");
+        let parts =
+            KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 };
+        let id = EntryId { ask: AskId([1; 16]), place: 0 };
+        LogCharge { key: Key::new(&parts).unwrap(), id, cost, most }
+    }
+
+    fn denied(retry_after_us: Option<u64>) -> Decided {
+        let outcome = Outcome::Denied { retry_after_us };
+        Decided { outcome, at: Micros(5), used: 9, reset_us: 300_000 }
+    }
+
+    #[test]
+    fn a_denial_holds_for_its_time_and_for_what_is_no_easier() {
+        let denials = Denials::default();
+        let now = Instant::now();
+        let after = |ms| now + Duration::from_millis(ms);
+        denials.remember(&charge(b"a", 3, 10), &denied(Some(400_000)), now);
+        let find = |charge: LogCharge, at| denials.find(&[charge], at).map(|(_, decided)| decided.outcome);
+        let left = |us| Some(Outcome::Denied { retry_after_us: Some(us) });
+        assert_eq!(find(charge(b"a", 3, 10), after(100)), left(300_000));
+        assert_eq!(find(charge(b"a", 4, 9), after(399)), left(1_000));
+        assert_eq!(find(charge(b"a", 40, 9), after(399)), Some(Outcome::Denied { retry_after_us: None }));
+        assert_eq!(find(charge(b"a", 3, 10), after(400)), None);
+        assert_eq!(find(charge(b"a", 2, 10), now), None, "less may pass");
+        assert_eq!(find(charge(b"a", 3, 11), now), None, "and so may more against a higher limit");
+        assert_eq!(find(charge(b"b", 3, 10), now), None);
+        denials.forget(&charge(b"a", 0, 0).key);
+        assert_eq!(find(charge(b"a", 3, 10), now), None);
+        denials.remember(&charge(b"a", 11, 10), &denied(None), now);
+        assert!(find(charge(b"a", 11, 10), after(999)).is_some());
+        assert_eq!(find(charge(b"a", 11, 10), after(1_000)), None, "asked again now and then");
+    }
+
+    #[test]
+    fn as_many_are_remembered_as_stated() {
+        let denials = Denials::default();
+        let now = Instant::now();
+        for number in 0..MAX_REMEMBERED * 3 {
+            denials.remember(&charge(&number.to_be_bytes(), 1, 1), &denied(Some(1_000_000)), now);
+        }
+        let kept: usize = denials.generations.lock().iter().map(HashMap::len).sum();
+        assert_eq!(kept, 2 * MAX_REMEMBERED);
+        let last = (MAX_REMEMBERED * 3 - 1).to_be_bytes();
+        assert!(denials.find(&[charge(&last, 1, 1)], now).is_some());
+    }
+}

@@ -1,0 +1,214 @@
+//! The sliding logs: in the region's Redis, as long as its breaker lets anything through, or in this program's memory.
+//!
+//! Leaves to others: the script (`store`), the log in memory (`weir_core::region::log`), what an answer means (`super`).
+
+use crate::redis::{Store, StoreError};
+use crate::telemetry::spans::{self, Active};
+use parking_lot::Mutex;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use weir_core::model::breaker::{Breaker, State};
+use weir_core::model::cadence::Cadence;
+use weir_core::model::time::MonoMs;
+use weir_core::region::log::{self, Decided, LogCharge, LogsLimits, Micros};
+
+/// A store that works answers within this, unless the machine is very busy.
+const FAIR_PATIENCE: Duration = Duration::from_millis(25);
+/// After a connection broke, which is made again at once, the same is asked again after these pauses.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(30)];
+
+/// Where logs are kept.
+pub(super) enum Logs {
+    Redis(Remote),
+    Memory { logs: Mutex<log::Logs>, began: Instant },
+}
+
+/// The store, and how it does.
+pub(super) struct Remote {
+    store: Store,
+    breaker: Mutex<Breaker>,
+    began: Instant,
+}
+
+/// Why a log has not decided.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoAnswer {
+    /// Nothing was charged.
+    NotCharged,
+    /// It may have been charged all the same.
+    Unknown,
+}
+
+/// One call of the store; the breaker hears of it as it ends.
+struct Call<'a> {
+    remote: &'a Remote,
+    patience: Duration,
+    /// Whether the store works; nothing if this says nothing about it.
+    well: Option<bool>,
+}
+
+impl Logs {
+    pub(super) fn new(store: Option<Store>) -> Logs {
+        let began = Instant::now();
+        match store {
+            Some(store) => {
+                let breaker = Mutex::new(Breaker::new(Cadence::default().store_breaker));
+                Logs::Redis(Remote { store, breaker, began })
+            }
+            None => Logs::Memory { logs: Mutex::new(log::Logs::new(LogsLimits::default())), began },
+        }
+    }
+
+    /// Has each log decide, in order and by `deadline`.
+    pub(super) async fn charge(
+        &self,
+        charges: &[LogCharge],
+        deadline: Instant,
+    ) -> Vec<Result<Decided, NoAnswer>> {
+        match self {
+            Logs::Redis(remote) => remote.charge(charges, deadline).await,
+            Logs::Memory { logs, began } => {
+                let now = micros(*began);
+                let mut logs = logs.lock();
+                let full = |_| NoAnswer::NotCharged;
+                charges.iter().map(|charge| logs.decide(now, charge).map_err(full)).collect()
+            }
+        }
+    }
+
+    /// Takes charges back; each time whether it was there, nothing where that is not known by `deadline`.
+    pub(super) async fn withdraw(&self, charges: &[LogCharge], deadline: Instant) -> Vec<Option<bool>> {
+        match self {
+            Logs::Redis(remote) => remote.withdraw(charges, deadline).await,
+            Logs::Memory { logs, .. } => {
+                let mut logs = logs.lock();
+                charges.iter().map(|charge| Some(logs.withdraw(&charge.key, charge.id))).collect()
+            }
+        }
+    }
+
+    /// A span of a call about so many logs, where there is anybody to call.
+    pub(super) fn call_span(&self, logs: usize) -> Option<Active> {
+        let remote = matches!(self, Logs::Redis(_)) && logs > 0;
+        remote.then(|| spans::redis(logs)).flatten()
+    }
+
+    /// What the breaker lets through, where there is one.
+    pub(super) fn breaker_state(&self) -> Option<State> {
+        match self {
+            Logs::Redis(remote) => Some(remote.breaker.lock().state(remote.now())),
+            Logs::Memory { .. } => None,
+        }
+    }
+
+    /// Forgets some of what no longer counts; true if there is more.
+    pub(super) fn tick(&self) -> bool {
+        match self {
+            Logs::Redis(_) => false,
+            Logs::Memory { logs, began } => logs.lock().tick(micros(*began)),
+        }
+    }
+}
+
+impl Remote {
+    async fn charge(&self, charges: &[LogCharge], deadline: Instant) -> Vec<Result<Decided, NoAnswer>> {
+        let Some(call) = self.call(charges, deadline) else {
+            return vec![Err(NoAnswer::NotCharged); charges.len()];
+        };
+        let mut results = self.store.charge_logs(charges, call.patience).await;
+        // What may have been charged once stays in doubt until there is an answer.
+        let in_doubt: Vec<bool> = results.iter().map(|r| r.as_ref().is_err_and(may_have_charged)).collect();
+        for pause in PAUSES {
+            let again = Instant::now() + pause;
+            let (places, open): (Vec<_>, Vec<_>) = (0..)
+                .zip(charges.iter().zip(&results))
+                .filter(|(_, (_, result))| is_away(result))
+                .map(|(place, (charge, _)): (usize, _)| (place, charge.clone()))
+                .unzip();
+            if again >= deadline || open.is_empty() {
+                break;
+            }
+            sleep_until(again).await;
+            let within = deadline.saturating_duration_since(Instant::now());
+            for (place, result) in places.into_iter().zip(self.store.charge_logs(&open, within).await) {
+                if let Some(open) = results.get_mut(place) {
+                    *open = result;
+                }
+            }
+        }
+        call.done(&results);
+        let each = results.into_iter().zip(in_doubt);
+        each.map(|(result, in_doubt)| {
+            result.map_err(|error| match in_doubt || may_have_charged(&error) {
+                true => NoAnswer::Unknown,
+                false => NoAnswer::NotCharged,
+            })
+        })
+        .collect()
+    }
+
+    async fn withdraw(&self, charges: &[LogCharge], deadline: Instant) -> Vec<Option<bool>> {
+        let Some(call) = self.call(charges, deadline) else { return vec![None; charges.len()] };
+        let results = self.store.withdraw_logs(charges, call.patience).await;
+        call.done(&results);
+        let known = |result: Result<bool, StoreError>| match result {
+            // What stands in the log's place will not become one.
+            Err(error) if error.is_of_the_cell() => Some(false),
+            result => result.ok(),
+        };
+        results.into_iter().map(known).collect()
+    }
+
+    /// A call, if there is anything to say and the breaker lets it through.
+    fn call(&self, charges: &[LogCharge], deadline: Instant) -> Option<Call<'_>> {
+        let allowed = !charges.is_empty() && self.breaker.lock().allows(self.now());
+        let patience = deadline.saturating_duration_since(Instant::now());
+        allowed.then_some(Call { remote: self, patience, well: None })
+    }
+
+    fn now(&self) -> MonoMs {
+        MonoMs(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Call<'_> {
+    /// Only a call that did nothing at all speaks against the store, and not if it was in a hurry or one of too many.
+    fn done<T>(mut self, results: &[Result<T, StoreError>]) {
+        let did_nothing =
+            results.iter().all(|result| result.as_ref().is_err_and(|error| !error.is_of_the_cell()));
+        let excused = results.iter().any(|result| match result {
+            Err(StoreError::Busy) => true,
+            Err(StoreError::Timeout) => self.patience < FAIR_PATIENCE,
+            _ => false,
+        });
+        self.well = if did_nothing { (!excused).then_some(false) } else { Some(true) };
+    }
+}
+
+impl Drop for Call<'_> {
+    /// Whoever stops waiting, or may not complain, has not found out whether a store is back.
+    fn drop(&mut self) {
+        let now = self.remote.now();
+        let mut breaker = self.remote.breaker.lock();
+        match self.well {
+            Some(true) => breaker.succeeded(),
+            None if breaker.state(now) == State::Closed => {}
+            _ => breaker.failed(now),
+        }
+    }
+}
+
+fn may_have_charged(error: &StoreError) -> bool {
+    match error {
+        StoreError::Timeout | StoreError::Away | StoreError::Protocol => true,
+        StoreError::Unreachable(_) | StoreError::Busy | StoreError::Refused { .. } => false,
+    }
+}
+
+fn is_away<T>(result: &Result<T, StoreError>) -> bool {
+    matches!(result, Err(StoreError::Away))
+}
+
+fn micros(began: Instant) -> Micros {
+    Micros(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX))
+}

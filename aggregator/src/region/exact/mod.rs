@@ -1,0 +1,299 @@
+//! Limits that are held exactly: all charges of a question pass, or none does.
+//!
+//! In reading order: [`Exact`], here; `plan` (a question's charges as what is asked of whom); `denials` (a denial holds
+//! until enough will have left, so a flood of denied questions reaches no store); `logs` (the sliding logs, in Redis or
+//! in memory); `ledger` (a ledger's word as a ruling); `later` (what may have been charged in vain is taken back); `frames` (questions that come on streams);
+//! `issued` (which of these may take back which transaction).
+//!
+//! Logs are asked before ledgers, all at once; ledgers one after the other, as each records what it is asked. As soon as
+//! something denies, nothing more is asked and what was charged is taken back.
+//!
+//! Leaves to others: what a charge is (`weir_core::model::exact`), who asks (`stream`, `doors`).
+
+mod denials;
+mod frames;
+mod issued;
+mod later;
+mod ledger;
+mod logs;
+mod plan;
+
+use crate::database::Database;
+use crate::redis::Store;
+use crate::telemetry::metrics::ExactFigures;
+use crate::telemetry::spans;
+use crate::telemetry::throttle::Throttle;
+use denials::Denials;
+use issued::Issued;
+use later::{Later, Regret};
+use ledger::Undecided;
+use logs::{Logs, NoAnswer};
+use plan::{Asked, LogAnswer, Plan, Transaction};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::warn;
+use weir_core::model::breaker::State;
+use weir_core::model::exact::{AskId, Charge, Limit, Ruling, Verdict};
+use weir_core::model::key::Key;
+use weir_core::region::log::{Decided, LogCharge, Outcome};
+
+/// What a withdrawal gets that nobody waits for.
+const WITHDRAWAL: Duration = Duration::from_secs(1);
+/// Between two warnings of ledgers that cannot rule.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
+
+/// What rules on charges.
+pub struct Exact {
+    stores: Arc<Stores>,
+    later: Later,
+    /// Who may take back which transaction.
+    issued: Issued,
+}
+
+/// What is asked.
+struct Stores {
+    logs: Logs,
+    denials: Denials,
+    database: Option<Database>,
+    /// Warns of ledgers that cannot rule, once in a while.
+    warnings: Throttle,
+    figures: ExactFigures,
+}
+
+impl Exact {
+    /// Logs in `store`, or in memory without one; ledgers in `database`, or none without one. Needs a tokio runtime.
+    pub fn new(store: Option<Store>, database: Option<Database>) -> Exact {
+        let stores = Arc::new(Stores {
+            logs: Logs::new(store),
+            denials: Denials::default(),
+            database,
+            warnings: Throttle::new(BETWEEN_WARNINGS),
+            figures: ExactFigures::default(),
+        });
+        Exact { later: Later::start(stores.clone()), stores, issued: Issued::default() }
+    }
+
+    /// Rules on every charge of a question, in order, within the time given. All pass or none is charged. To repeat a
+    /// question charges nothing twice in a log, but may meet a denial that is remembered meanwhile. Charges of one log
+    /// count as one: the sum of their costs against the lowest of their limits. More than [`weir_core::model::exact::MAX_CHARGES`] are undecided.
+    pub async fn decide(&self, id: AskId, charges: &[Charge], within: Duration) -> Vec<Ruling> {
+        let began = Instant::now();
+        let rulings = match Plan::of(id, charges) {
+            Some(plan) => self.rule(&plan, began, began + within).await,
+            None => vec![Ruling::UNDECIDED; charges.len()],
+        };
+        self.stores.figures.ruled(charges, &rulings, began.elapsed());
+        rulings
+    }
+
+    /// Undoes what a question was charged, as its request did not pass after all; as far as it can be undone. What cannot
+    /// be undone now is tried again for a while.
+    pub async fn withdraw(&self, id: AskId, charges: &[Charge], rulings: &[Ruling]) {
+        let Some(regret) = Regret::of(id, charges, rulings) else { return };
+        if let Some(left) = self.stores.take_back(regret, Instant::now() + WITHDRAWAL).await {
+            self.later.push(left);
+        }
+    }
+
+    /// [`Exact::withdraw`] without waiting. Where rulings are missing, the question may still be on its way, and charge
+    /// something within `still`: that is taken back then.
+    pub fn withdraw_later(&self, id: AskId, charges: &[Charge], rulings: &[Ruling], still: Duration) {
+        let Some(regret) = Regret::of(id, charges, rulings) else { return };
+        if rulings.len() < charges.len() {
+            self.later.push(Regret::of_undecided(regret.charges.clone(), Instant::now() + still));
+        }
+        self.later.push(regret);
+    }
+
+    /// Forgets some of what no longer counts; true if there is more.
+    pub fn tick(&self) -> bool {
+        self.stores.logs.tick()
+    }
+
+    /// What the breakers let through, and before what they stand: none before logs in memory, or where no ledger is.
+    pub fn breaker_states(&self) -> impl Iterator<Item = (&'static str, State)> {
+        let logs = self.stores.logs.breaker_state().map(|state| ("logs", state));
+        let ledger = self.stores.database.as_ref().map(|database| ("ledger", database.ledger_state()));
+        logs.into_iter().chain(ledger)
+    }
+
+    /// What is counted.
+    pub fn figures(&self) -> &ExactFigures {
+        &self.stores.figures
+    }
+
+    async fn rule(&self, plan: &Plan, began: Instant, deadline: Instant) -> Vec<Ruling> {
+        if let Some((place, denied)) = self.stores.denials.find(&plan.logs, began) {
+            self.stores.figures.remembered.inc();
+            let answer = |log| if log == place { LogAnswer::Decided(denied) } else { LogAnswer::Untried };
+            return plan.rulings(answer, &[], true);
+        }
+        let call = self.stores.logs.call_span(plan.logs.len());
+        let decided = self.stores.logs.charge(&plan.logs, deadline).await;
+        spans::failed(call, decided.iter().any(Result::is_err).then_some("unanswered"));
+        for (charge, decided) in plan.logs.iter().zip(&decided) {
+            if let Ok(decided) = decided {
+                self.stores.denials.remember(charge, decided, began);
+            }
+        }
+        self.disown(plan, &decided, deadline);
+        let denied_by_log = decided.iter().any(denies);
+        let ledgers = if denied_by_log { Vec::new() } else { self.ask_ledgers(plan, deadline).await };
+        // What is merely undecided speaks against nothing: whether its request passes is for its rule to say, and the
+        // limits that were decided hold in either case.
+        let in_vain = denied_by_log || ledgers.iter().any(Ruling::is_denied);
+        if in_vain {
+            self.take_back(plan, &decided, &ledgers, deadline).await;
+        }
+        let answer = |log: usize| match decided.get(log) {
+            Some(Ok(decided)) => LogAnswer::Decided(*decided),
+            _ => LogAnswer::Undecided,
+        };
+        plan.rulings(answer, &ledgers, in_vain)
+    }
+
+    /// Asks one after the other, up to the first that denies.
+    async fn ask_ledgers(&self, plan: &Plan, deadline: Instant) -> Vec<Ruling> {
+        let mut rulings = Vec::new();
+        for asked in &plan.asked {
+            let Asked::Ledger { zone, bucket, cost } = asked else { continue };
+            let within = deadline.saturating_duration_since(Instant::now());
+            let ruling = self.stores.charge_ledger(*zone, bucket, *cost, within).await;
+            rulings.push(ruling);
+            if ruling.is_denied() {
+                break;
+            }
+        }
+        rulings
+    }
+
+    /// Sees to it that what is undecided is not charged later: it is taken back when it can no longer be charged.
+    fn disown(&self, plan: &Plan, decided: &[Result<Decided, NoAnswer>], deadline: Instant) {
+        let unknown = charged(plan, decided).filter(|(_, decided)| **decided == Err(NoAnswer::Unknown));
+        let charges: Vec<_> = unknown.map(|(charge, _)| charge.clone()).collect();
+        if !charges.is_empty() {
+            self.later.push(Regret::of_undecided(charges, deadline));
+        }
+    }
+
+    /// Takes back what a question was charged in vain.
+    async fn take_back(
+        &self,
+        plan: &Plan,
+        decided: &[Result<Decided, NoAnswer>],
+        ledgers: &[Ruling],
+        deadline: Instant,
+    ) {
+        let passed = charged(plan, decided).filter(|(_, decided)| passed(decided));
+        let charges = passed.map(|(charge, _)| charge.clone()).collect();
+        let transactions = plan.transactions(ledgers);
+        if let Some(left) = self.stores.take_back(Regret::now(charges, transactions), deadline).await {
+            self.later.push(left);
+        }
+    }
+}
+
+impl Stores {
+    /// What the ledger says, and records.
+    async fn charge_ledger(&self, zone: u32, bucket: &[u8], cost: u64, within: Duration) -> Ruling {
+        let ruled = match &self.database {
+            Some(database) => ledger::decide(database, zone, bucket, cost, within).await,
+            None => Err(Undecided::NoDatabase),
+        };
+        ruled.unwrap_or_else(|undecided| {
+            self.figures.ledger_undecided(undecided.reason());
+            if let Some(held_back) = self.warnings.pass() {
+                warn!(zone, held_back, "a ledger ruled nothing: {undecided}");
+            }
+            Ruling::UNDECIDED
+        })
+    }
+
+    /// Takes back what it can, and returns the rest.
+    async fn take_back(&self, regret: Regret, deadline: Instant) -> Option<Regret> {
+        if regret.is_empty() {
+            return None;
+        }
+        let (mut left, mut open) = (regret, Vec::new());
+        let charges = std::mem::take(&mut left.charges);
+        for (charge, withdrawn) in charges.iter().zip(self.logs.withdraw(&charges, deadline).await) {
+            self.denials.forget(&charge.key);
+            match withdrawn {
+                Some(true) => self.figures.withdrawn("done"),
+                Some(false) => self.figures.withdrawn("missing"),
+                None => open.push(charge.clone()),
+            }
+        }
+        left.charges = open;
+        left.transactions = self.take_back_transactions(left.transactions, deadline).await;
+        (!left.is_empty()).then_some(left)
+    }
+
+    /// Those that could not be taken back.
+    async fn take_back_transactions(
+        &self,
+        transactions: Vec<Transaction>,
+        deadline: Instant,
+    ) -> Vec<Transaction> {
+        // Without a database there never was a transaction.
+        let Some(database) = &self.database else { return Vec::new() };
+        let mut open = Vec::new();
+        for transaction in transactions {
+            let within = deadline.saturating_duration_since(Instant::now());
+            let Transaction { id, zone, bucket } = &transaction;
+            match database.withdraw(*id, *zone, bucket, within).await {
+                Ok(true) => self.figures.withdrawn("done"),
+                Ok(false) => self.figures.withdrawn("missing"),
+                Err(_) => open.push(transaction),
+            }
+        }
+        open
+    }
+}
+
+/// What costs something, and what became of it.
+fn charged<'a>(
+    plan: &'a Plan,
+    decided: &'a [Result<Decided, NoAnswer>],
+) -> impl Iterator<Item = (&'a LogCharge, &'a Result<Decided, NoAnswer>)> {
+    plan.logs.iter().zip(decided).filter(|(charge, _)| charge.cost > 0)
+}
+
+fn denies(decided: &Result<Decided, NoAnswer>) -> bool {
+    decided.as_ref().is_ok_and(|decided| decided.outcome != Outcome::Allowed)
+}
+
+fn passed(decided: &Result<Decided, NoAnswer>) -> bool {
+    decided.as_ref().is_ok_and(|decided| decided.outcome == Outcome::Allowed)
+}
+
+/// A charge that was taken back, or not tried: the figures are told as they are without it.
+fn untried(ruling: Ruling, cost: u64) -> Ruling {
+    let remaining = ruling.remaining.saturating_add(cost).min(ruling.limit);
+    Ruling { verdict: Verdict::Untried, remaining, ..ruling }
+}
+
+/// Rulings as they are once what passed is taken back. Charges of one log were charged together.
+pub(crate) fn overturned(charges: &[Charge], rulings: &[Ruling]) -> Vec<Ruling> {
+    let together = |charge: &Charge| match log_of(charge) {
+        None => charge.cost,
+        key => {
+            let same = charges.iter().filter(|other| log_of(other) == key);
+            same.fold(0, |sum: u64, other| sum.saturating_add(other.cost))
+        }
+    };
+    let each = charges.iter().zip(rulings);
+    each.map(|(charge, ruling)| match ruling.is_allowed() {
+        true => untried(*ruling, together(charge)),
+        false => *ruling,
+    })
+    .collect()
+}
+
+fn log_of(charge: &Charge) -> Option<&Key> {
+    match &charge.limit {
+        Limit::Log { key, .. } => Some(key),
+        Limit::Ledger { .. } => None,
+    }
+}

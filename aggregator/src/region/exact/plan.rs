@@ -1,0 +1,166 @@
+//! A question's charges, as what is asked of which log and which ledger, and the answers as rulings.
+//!
+//! Charges of one log are one charge of that log, so that they pass together or not: the sum of their costs against the
+//! lowest of their limits, under the place of the first.
+//!
+//! Leaves to others: asking.
+
+use super::untried;
+use std::collections::BTreeMap;
+use weir_core::model::exact::{AskId, Charge, Limit, MAX_CHARGES, Ruling, Verdict};
+use weir_core::region::log::{Decided, EntryId, LogCharge};
+
+/// What is to be asked.
+pub(super) struct Plan {
+    /// Each log once.
+    pub(super) logs: Vec<LogCharge>,
+    /// For each charge, in order, who answers it.
+    pub(super) asked: Vec<Asked>,
+}
+
+/// Who answers a charge.
+pub(super) enum Asked {
+    /// The log in this place.
+    Log(usize),
+    /// A zone of the ledger.
+    Ledger { zone: u32, bucket: Box<[u8]>, cost: u64 },
+}
+
+/// An attempt that a ledger allowed, by its number; whose it is says what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Transaction {
+    pub(super) id: u64,
+    pub(super) zone: u32,
+    pub(super) bucket: Box<[u8]>,
+}
+
+impl Plan {
+    /// The plan for a question; nothing for too many charges.
+    pub(super) fn of(ask: AskId, charges: &[Charge]) -> Option<Plan> {
+        let mut plan = Plan { logs: Vec::new(), asked: Vec::new() };
+        let mut places = BTreeMap::new();
+        if charges.len() > MAX_CHARGES {
+            return None;
+        }
+        for (place, charge) in (0_u8..).zip(charges) {
+            let asked = match &charge.limit {
+                Limit::Ledger { zone, bucket } => {
+                    Asked::Ledger { zone: *zone, bucket: bucket.clone(), cost: charge.cost }
+                }
+                Limit::Log { key, most } => {
+                    let log = *places.entry(key).or_insert(plan.logs.len());
+                    match plan.logs.get_mut(log) {
+                        Some(same) => {
+                            same.cost = same.cost.saturating_add(charge.cost);
+                            same.most = same.most.min(*most);
+                        }
+                        None => plan.logs.push(LogCharge {
+                            key: key.clone(),
+                            id: EntryId { ask, place },
+                            cost: charge.cost,
+                            most: *most,
+                        }),
+                    }
+                    Asked::Log(log)
+                }
+            };
+            plan.asked.push(asked);
+        }
+        Some(plan)
+    }
+
+    /// The transactions behind what ledgers allowed, given their rulings in order.
+    pub(super) fn transactions(&self, ledgers: &[Ruling]) -> Vec<Transaction> {
+        let buckets = self.asked.iter().filter_map(|asked| match asked {
+            Asked::Ledger { zone, bucket, .. } => Some((*zone, bucket.clone())),
+            Asked::Log(_) => None,
+        });
+        let allowed = buckets.zip(ledgers).filter(|(_, ruling)| ruling.is_allowed());
+        let transaction = |((zone, bucket), ruling): ((u32, Box<[u8]>), &Ruling)| {
+            ruling.transaction.map(|id| Transaction { id, zone, bucket })
+        };
+        allowed.filter_map(transaction).collect()
+    }
+
+    /// The rulings on all charges: what each log decided, and the ledgers as far as they were asked. If `in_vain`,
+    /// what passed is told as untried.
+    pub(super) fn rulings(
+        &self,
+        log: impl Fn(usize) -> LogAnswer,
+        ledgers: &[Ruling],
+        in_vain: bool,
+    ) -> Vec<Ruling> {
+        let mut ledgers = ledgers.iter().copied();
+        let each = self.asked.iter().map(|asked| match asked {
+            Asked::Log(place) => self.logs.get(*place).map_or(Ruling::UNDECIDED, |charge| {
+                let ruling = log_ruling(charge, log(*place));
+                if in_vain && ruling.is_allowed() { untried(ruling, charge.cost) } else { ruling }
+            }),
+            Asked::Ledger { cost, .. } => match ledgers.next() {
+                Some(ruling) if in_vain && ruling.is_allowed() => untried(ruling, *cost),
+                Some(ruling) => ruling,
+                None => Ruling { verdict: Verdict::Untried, ..Ruling::UNDECIDED },
+            },
+        });
+        each.collect()
+    }
+}
+
+/// What is known of a log's answer.
+#[derive(Clone, Copy)]
+pub(super) enum LogAnswer {
+    Decided(Decided),
+    Undecided,
+    Untried,
+}
+
+fn log_ruling(charge: &LogCharge, answer: LogAnswer) -> Ruling {
+    let window_ms = charge.key.parts().duration_ms;
+    let known = Ruling { limit: charge.most, window_ms, ..Ruling::UNDECIDED };
+    match answer {
+        LogAnswer::Decided(decided) => decided.ruling(charge.most, window_ms),
+        LogAnswer::Undecided => known,
+        LogAnswer::Untried => Ruling { verdict: Verdict::Untried, ..known },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::model::key::{Key, KeyParts};
+    use weir_core::region::log::{Micros, Outcome};
+
+    fn log(identifier: &[u8], cost: u64, most: u64) -> Charge {
+        let (workspace, namespace) = (b"w", b"n");
+        let parts =
+            KeyParts { workspace, namespace, identifier, duration_ms: 1_000, epoch: 0, resolution: 1 };
+        Charge { limit: Limit::Log { key: Key::new(&parts).unwrap(), most }, cost }
+    }
+
+    fn ledger(zone: u32) -> Charge {
+        Charge { limit: Limit::Ledger { zone, bucket: Box::from(*b"b") }, cost: 1 }
+    }
+
+    #[test]
+    fn charges_of_one_log_are_one() {
+        let charges = [ledger(1), log(b"a", 2, 9), log(b"b", 1, 5), log(b"a", 3, 7), ledger(2)];
+        let plan = Plan::of(AskId([1; 16]), &charges).unwrap();
+        let logs: Vec<_> = plan.logs.iter().map(|log| (log.id.place, log.cost, log.most)).collect();
+        let ledgers = plan.asked.iter().filter(|asked| matches!(asked, Asked::Ledger { .. })).count();
+        assert_eq!((logs, ledgers), (vec![(1, 5, 7), (2, 1, 5)], 2));
+        let decided = Decided { outcome: Outcome::Allowed, at: Micros(1), used: 6, reset_us: 1 };
+        let answer = |place| if place == 0 { LogAnswer::Decided(decided) } else { LogAnswer::Undecided };
+        let rulings = plan.rulings(answer, &[], true);
+        let told: Vec<_> = rulings.iter().map(|r| (r.verdict, r.limit, r.remaining)).collect();
+        let (untried, undecided) = (Verdict::Untried, Verdict::Undecided);
+        let expected =
+            [(untried, 0, 0), (untried, 7, 6), (undecided, 5, 0), (untried, 7, 6), (untried, 0, 0)];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn too_many_charges_are_no_plan() {
+        assert!(Plan::of(AskId([1; 16]), &vec![ledger(1); MAX_CHARGES]).is_some());
+        assert!(Plan::of(AskId([1; 16]), &vec![ledger(1); MAX_CHARGES + 1]).is_none());
+    }
+}

@@ -1,0 +1,111 @@
+//! The global store at work: what the regions tell each other, every ten seconds or so.
+//!
+//! In reading order: `publish` (this region's use goes out), `import` (the others' comes in), `lease` (a region without
+//! a store of its own has one aggregator), `recover` (a region that has lost everything reads its own figures). Each drives
+//! a machine of `weir_core::replication::globe`.
+//!
+//! An aggregator that starts reads first and serves then, if the database answers at once. Nothing else that a request
+//! waits for is here.
+//!
+//! Leaves to others: rows and statements (`database`), all that is decided (`weir_core::replication::globe`).
+
+mod import;
+pub mod lease;
+pub mod looks;
+mod publish;
+mod recover;
+
+use crate::database::{Database, DatabaseError};
+use crate::region::control;
+use crate::region::shared::Shared;
+use crate::telemetry::metrics::Operation;
+use looks::Looks;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tracing::info;
+use weir_core::model::cadence::Cadence;
+use weir_core::replication::Failure;
+use weir_core::replication::globe::controls::Reader;
+use weir_core::replication::globe::import::Importer;
+use weir_core::replication::globe::recover::Recovery;
+
+/// The database, and when it is spoken to.
+pub struct Global {
+    /// The database.
+    pub database: Database,
+    /// Names this aggregator where only one may serve.
+    id: [u8; 16],
+    /// When it is spoken to.
+    pub cadence: Cadence,
+    /// What people who look have asked.
+    pub looks: Looks,
+    /// Whether the last import failed, and the last call of any other kind: a replica may be away alone.
+    failing: [AtomicBool; 2],
+}
+
+impl Global {
+    /// A database that nothing is known of yet.
+    pub fn new(database: Database, cadence: Cadence) -> Global {
+        Global { database, id: rand::random(), cadence, looks: Looks::default(), failing: Default::default() }
+    }
+
+    /// Notes how a call went; true if it is the first that was answered after some were not.
+    fn is_back(&self, operation: Operation, error: Option<&DatabaseError>) -> bool {
+        let of = usize::from(operation == Operation::Import);
+        let Some(error) = error else {
+            return self.failing[of].swap(false, Relaxed) && !self.failing[1 - of].load(Relaxed);
+        };
+        if matches!(failure(error), Failure::Away | Failure::Timeout) {
+            self.failing[of].store(true, Relaxed);
+        }
+        false
+    }
+
+    /// How long a call may take.
+    fn within(&self) -> Duration {
+        Duration::from_millis(self.cadence.global_timeout_ms)
+    }
+}
+
+/// Reads what the database knows, as far as it answers at once; before anybody is served.
+pub async fn prepare(shared: &Shared, global: &Global) {
+    let own = async {
+        if shared.regional.is_none() {
+            recover::drive(shared, global, Recovery::once()).await;
+        }
+    };
+    let controls = control::drive(shared, global, Reader::once());
+    tokio::join!(own, import::drive(shared, global, Importer::once()), controls);
+}
+
+/// Begins everything that goes on beside streams.
+pub fn start(shared: &Arc<Shared>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
+    let (shared, global) = (|| shared.clone(), || global.clone());
+    tasks.spawn(publish::run(shared(), global()));
+    tasks.spawn(import::run(shared(), global()));
+    tasks.spawn(recover::run(shared(), global()));
+    tasks.spawn(control::run(shared(), global()));
+    tasks.spawn(control::bans::store(shared(), global()));
+}
+
+/// Counts a call that began at `started`.
+fn count<T>(shared: &Shared, operation: Operation, started: Instant, result: &Result<T, DatabaseError>) {
+    shared.metrics.operation(operation, started.elapsed());
+    if let Err(error) = result {
+        shared.metrics.operation_failed(operation, error.reason());
+    }
+    if shared.global.as_ref().is_some_and(|global| global.is_back(operation, result.as_ref().err())) {
+        info!("the database is back");
+    }
+}
+
+fn failure(error: &DatabaseError) -> Failure {
+    use crate::database::Reason;
+    match error.kind() {
+        Reason::Timeout => Failure::Timeout,
+        Reason::Away => Failure::Away,
+        _ => Failure::Refused,
+    }
+}

@@ -1,0 +1,131 @@
+//! `/weir.v1.Region/Follow` as a tonic service, written by hand: the messages need no generated code either.
+//!
+//! The token and the number of streams are checked before a frame is read or decoded.
+//!
+//! Leaves to others: what happens on a stream (`stream`), listening and connections (`serve`).
+
+pub mod slots;
+
+use crate::auth::{Gate, Presented};
+use crate::net::listen::ConnectionInfo;
+use crate::region::outgoing::{self, Frames};
+use crate::region::shared::Shared;
+use crate::region::stream;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::sync::Arc;
+use tonic::body::Body;
+use tonic::codegen::{self, BoxFuture, Context, Poll, Service, StdError, http};
+use tonic::server::{Grpc, NamedService};
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+use weir_core::model::wire::{FilterFrame, MAX_FRAME_BYTES, METHOD, RegionFrame, SERVICE};
+
+pub use slots::{MAX_STREAMS, Slots};
+
+/// Largest frame that is decoded: what a filter sends at most, and room for fields that a newer one adds.
+pub const MAX_DECODED_BYTES: usize = MAX_FRAME_BYTES + 64 * 1024;
+
+/// Hands every call to a stream of its own.
+#[derive(Clone)]
+pub struct RegionService {
+    shared: Arc<Shared>,
+    gate: Gate,
+    slots: Arc<Slots>,
+}
+
+impl RegionService {
+    /// Serves `shared` to the filters that `gate` admits.
+    pub fn new(shared: Arc<Shared>, gate: Gate) -> RegionService {
+        RegionService { shared, gate, slots: Arc::default() }
+    }
+
+    /// Nothing of `request` is read unless its caller is admitted and there is room.
+    fn open(&self, request: Request<Streaming<FilterFrame>>) -> Result<Response<Frames>, Status> {
+        let (outgoing, frames) = outgoing::queue();
+        let shared = self.shared.clone();
+        let connection = request.extensions().get::<ConnectionInfo>();
+        let presented = Presented {
+            header: request.metadata().get("authorization").map(|value| value.as_bytes()),
+            certificate: connection.map(|connection| &connection.certificate),
+        };
+        let scope = match self.gate.admit_filter(presented) {
+            Ok(scope) => scope,
+            Err(refusal) => {
+                tokio::spawn(async move { stream::refuse(&shared, outgoing, &refusal, None).await });
+                return Ok(Response::new(frames));
+            }
+        };
+        let Some((address, turn)) =
+            connection.and_then(|connection| Some((connection.address?, connection.turn.clone())))
+        else {
+            return Err(Status::unavailable("the connection has ended"));
+        };
+        match self.slots.take(address, turn) {
+            Ok(slot) => {
+                tokio::spawn(stream::run(shared, request.into_inner(), outgoing, scope, Some(slot)));
+                Ok(Response::new(frames))
+            }
+            Err(refusal) => {
+                self.shared.metrics.frame_refused(&refusal);
+                self.shared.warn(&format!("refused a stream: {refusal}"), None);
+                Err(Status::new(refusal.code(), refusal.to_string()))
+            }
+        }
+    }
+}
+
+impl NamedService for RegionService {
+    const NAME: &'static str = SERVICE;
+}
+
+impl Service<Request<Streaming<FilterFrame>>> for RegionService {
+    type Response = Response<Frames>;
+    type Error = Status;
+    type Future = Ready<Result<Self::Response, Status>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Streaming<FilterFrame>>) -> Self::Future {
+        ready(self.open(request))
+    }
+}
+
+impl<B> Service<http::Request<B>> for RegionService
+where
+    B: codegen::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        if let Some(refused) = refuse_other_method(&request, SERVICE, METHOD) {
+            return Box::pin(ready(Ok(refused)));
+        }
+        let service = self.clone();
+        Box::pin(async move {
+            let codec = ProstCodec::<RegionFrame, FilterFrame>::default();
+            let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_DECODED_BYTES);
+            Ok(grpc.streaming(service, request).await)
+        })
+    }
+}
+
+/// The answer to a call of anything but the one `method` that a `service` has.
+pub(crate) fn refuse_other_method<B>(
+    request: &http::Request<B>,
+    service: &str,
+    method: &str,
+) -> Option<http::Response<Body>> {
+    let called = request.uri().path().rsplit('/').next().unwrap_or_default();
+    let status = || Status::unimplemented(format!("{service} has one method, {method}"));
+    (called != method).then(|| status().into_http())
+}

@@ -1,0 +1,44 @@
+//! The store's word on what filters ask, within the time that they wait; memory's word where there is none.
+//!
+//! Leaves to others: what is asked and answered (`weir_core::replication::regional::questions`), sending the answers (`stream`).
+
+use super::{Regional, count, failures};
+use crate::region::shared::Shared;
+use crate::telemetry::metrics::Operation;
+use crate::telemetry::spans::Consults;
+use std::time::{Duration, Instant};
+use weir_core::model::key::OriginId;
+use weir_core::model::wire::{Answer, Consult};
+use weir_core::replication::failure::first_failure;
+use weir_core::replication::regional::questions::Questions;
+
+/// Answers every consult, in any order; those that are `traced` have their spans ended.
+pub async fn answer(
+    shared: &Shared,
+    regional: &Regional,
+    origin: OriginId,
+    consults: Vec<Consult>,
+    mut traced: Option<Consults>,
+) -> Vec<Answer> {
+    let started = Instant::now();
+    let questions = Questions::propose(&mut &*shared, origin, consults);
+    if questions.merges().is_empty() {
+        let answers = questions.conclude(&mut &*shared, &[]);
+        traced.iter_mut().for_each(|traced| traced.answered(&answers));
+        return answers;
+    }
+    let patience = Duration::from_millis(questions.patience_ms());
+    let calls = traced.as_ref().map(|traced| traced.calls(questions.asked()));
+    let results = failures(regional.store.merge(questions.merges(), patience).await);
+    if let (Some(traced), Some(calls)) = (&mut traced, calls) {
+        traced.called(questions.asked(), calls, &results);
+    }
+    if questions.were_hurried(&results) {
+        shared.metrics.operation_failed(Operation::Consult, "hurried");
+    } else {
+        count(&shared.metrics, Operation::Consult, started, first_failure(&results).as_ref());
+    }
+    let answers = questions.conclude(&mut &*shared, &results);
+    traced.iter_mut().for_each(|traced| traced.answered(&answers));
+    answers
+}

@@ -1,0 +1,119 @@
+//! The region's store at work: what several aggregators of one region do to be of one mind.
+//!
+//! In reading order: `replay` (what filters reported goes to the store), `consult` (the store's word on a question),
+//! `sisters` (what the other aggregators say, and the hot index behind it), `watch` (is it there, has it lost
+//! anything, who is alive). Each drives a machine of `weir_core::replication`: it makes the calls, and hands back what came
+//! of them.
+//!
+//! While the store is away, or as long as its breaker says so, everything is answered from memory; what it could not
+//! be told waits, one entry for each cell.
+//!
+//! Leaves to others: the store itself (`store`), all that is decided (`weir_core::replication`).
+
+mod consult;
+mod replay;
+mod sisters;
+mod watch;
+
+use crate::redis::{Store, StoreError, Word};
+use crate::region::shared::Shared;
+use crate::region::status;
+use crate::telemetry::metrics::{Metrics, Operation};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use weir_core::model::cadence::Cadence;
+use weir_core::model::wire::Changes;
+use weir_core::replication::Failure;
+
+pub use consult::answer;
+
+/// The store, and when it is spoken to.
+pub struct Regional {
+    store: Store,
+    /// Names this aggregator among those of its region.
+    id: [u8; 16],
+    /// When it is spoken to.
+    pub cadence: Cadence,
+}
+
+impl Regional {
+    /// A store that nothing is known of yet.
+    pub fn new(store: Store, cadence: Cadence) -> Regional {
+        Regional { store, id: rand::random(), cadence }
+    }
+
+    /// Names this aggregator among those of its region.
+    pub fn id(&self) -> &[u8; 16] {
+        &self.id
+    }
+
+    /// Says how this aggregator is, and hears how the others are.
+    pub async fn tell_status(&self, word: &[u8]) -> Result<Vec<Word>, StoreError> {
+        self.store.status(&self.id, word, self.within()).await
+    }
+
+    /// Is none of the region's aggregators any more.
+    pub async fn forget_status(&self) -> Result<(), StoreError> {
+        self.store.forget_status(&self.id, self.within()).await
+    }
+
+    /// How long most calls may take.
+    fn within(&self) -> Duration {
+        Duration::from_millis(self.cadence.replay_timeout_ms)
+    }
+}
+
+/// Begins everything that goes on beside streams.
+pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>, tasks: &mut JoinSet<()>) {
+    let (shared, regional) = (|| shared.clone(), || regional.clone());
+    tasks.spawn(replay::run(shared(), regional()));
+    tasks.spawn(watch::run(shared(), regional()));
+    tasks.spawn(watch::announce(shared(), regional()));
+    tasks.spawn(sisters::tell(shared(), regional()));
+    tasks.spawn(sisters::listen(shared(), regional()));
+    tasks.spawn(sisters::read_hot(shared(), regional()));
+    tasks.spawn(status::sisters::exchange(shared(), regional()));
+}
+
+/// Tells the region's other aggregators that live controls changed. Should that be lost, their next beat finds out.
+pub async fn tell_of_controls(shared: &Shared, regional: &Regional) {
+    let changes = Changes { sender: regional.id.to_vec(), controls_changed: true, ..Changes::default() };
+    // A failure is counted where it happens.
+    let _ = sisters::send(shared, regional, &changes).await;
+}
+
+/// Counts a call that began at `started`, and says of its failure what matters to the core.
+fn counted<T>(
+    metrics: &Metrics,
+    operation: Operation,
+    started: Instant,
+    result: Result<T, StoreError>,
+) -> Result<T, Failure> {
+    let result = result.map_err(|error| error.failure());
+    count(metrics, operation, started, result.as_ref().err());
+    result
+}
+
+/// The same of a call of several parts, whose first error speaks for all that failed.
+fn counted_parts<T>(
+    metrics: &Metrics,
+    operation: Operation,
+    started: Instant,
+    results: Vec<Result<T, StoreError>>,
+) -> Vec<Result<T, Failure>> {
+    let results = failures(results);
+    count(metrics, operation, started, results.iter().find_map(|result| result.as_ref().err()));
+    results
+}
+
+fn count(metrics: &Metrics, operation: Operation, started: Instant, failure: Option<&Failure>) {
+    metrics.operation(operation, started.elapsed());
+    if let Some(failure) = failure {
+        metrics.operation_failed(operation, failure.word());
+    }
+}
+
+fn failures<T>(results: Vec<Result<T, StoreError>>) -> Vec<Result<T, Failure>> {
+    results.into_iter().map(|result| result.map_err(|error| error.failure())).collect()
+}

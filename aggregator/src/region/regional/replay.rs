@@ -1,0 +1,68 @@
+//! What filters reported goes to the store, and hot cells into its index.
+//!
+//! Leaves to others: what is told when, and what the answers mean (`weir_core::replication::regional::replay`).
+
+use super::{Regional, counted, counted_parts};
+use crate::redis::StoreError;
+use crate::region::shared::Shared;
+use crate::telemetry::metrics::Operation;
+use crate::telemetry::spans::{self, Round};
+use std::sync::Arc;
+use std::time::Instant;
+use weir_core::region::HotCell;
+use weir_core::region::exchange::Merge;
+use weir_core::replication::Next;
+use weir_core::replication::failure::first_failure;
+use weir_core::replication::regional::replay::{Call, Replay};
+
+/// Replays for as long as the program runs.
+pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
+    let mut replay = Replay::new(regional.cadence);
+    let mut round = Round::new("replay");
+    loop {
+        match replay.next(&mut &*shared) {
+            Next::Call(Call::Merge(merges)) => {
+                merge(&shared, &regional, &mut replay, merges, &mut round).await
+            }
+            Next::Call(Call::NameHot(hot)) => {
+                let started = Instant::now();
+                drop(round.call(&shared.telemetry));
+                let result = name(&regional, &hot).await;
+                let result = counted(&shared.metrics, Operation::NameHot, started, result);
+                round.called(0, result.as_ref().err().map(|failure| failure.word()));
+                replay.named(&mut &*shared, &hot, result);
+            }
+            idle => {
+                if idle != Next::Yield {
+                    round.end();
+                }
+                shared.idle(idle).await;
+            }
+        }
+    }
+}
+
+async fn merge(
+    shared: &Shared,
+    regional: &Regional,
+    replay: &mut Replay,
+    merges: Vec<Merge>,
+    round: &mut Round,
+) {
+    let (started, span) = (Instant::now(), round.call(&shared.telemetry));
+    let scripts = span.and_then(|span| span.scripts(merges.len()));
+    let results = regional.store.merge(&merges, regional.within()).await;
+    if let Some(error) = results.iter().find_map(|result| result.as_ref().err()) {
+        shared.warn(&format!("the regional store did not take all of a replay: {error}"), None);
+    }
+    let results = counted_parts(&shared.metrics, Operation::Replay, started, results);
+    let failure = first_failure(&results).map(|failure| failure.word());
+    spans::failed(scripts, failure);
+    round.called(merges.len() as u64, failure);
+    replay.merged(&mut &*shared, merges, &results);
+}
+
+async fn name(regional: &Regional, hot: &[HotCell]) -> Result<(), StoreError> {
+    let named: Vec<_> = hot.iter().map(|hot| (hot.key.clone(), hot.sequence, hot.expires)).collect();
+    regional.store.note_hot(&named, regional.within()).await
+}

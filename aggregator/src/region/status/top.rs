@@ -1,0 +1,106 @@
+//! The walk over all keys for those nearest their limits: one for all who look.
+//!
+//! It holds the region for some thousand keys at a time, and is repeated a second after the last at the soonest; where it
+//! takes long, after so much longer that it takes a twentieth of the time at most.
+//!
+//! Leaves to others: what is looked for (`weir_core::region::top`), showing it (`admin`).
+
+use crate::region::shared::Shared;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
+use tokio::task::yield_now;
+use weir_core::model::key::Key;
+use weir_core::model::time::UnixMs;
+use weir_core::region::top::{Scope, Top};
+
+/// Least time between two walks.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How much longer than a walk the time between two of them is.
+const REST: u32 = 20;
+/// Growth over a longer time than this is not shown as a rate.
+const MAX_SPAN: Duration = Duration::from_secs(30);
+
+/// The last walk.
+#[derive(Default)]
+pub struct Walk {
+    last: Mutex<Option<Arc<Walked>>>,
+}
+
+/// What a walk has found.
+#[derive(Debug)]
+pub struct Walked {
+    /// The keys.
+    pub top: Top,
+    /// What the nearest grew by each second since the walk before.
+    pub growth: HashMap<Key, f64>,
+    /// Keys held.
+    pub held: usize,
+    /// When it was over, by the wall clock.
+    pub unix: UnixMs,
+    /// When it was over.
+    pub at: Instant,
+    took: Duration,
+}
+
+impl Walked {
+    fn is_fresh(&self) -> bool {
+        self.at.elapsed() < INTERVAL.max(self.took.saturating_mul(REST))
+    }
+}
+
+impl Walk {
+    /// What was found by the last walk, or by a new one if that is a while ago. Who comes during a walk waits for it.
+    pub async fn look(&self, shared: &Shared) -> Arc<Walked> {
+        let mut last = self.last.lock().await;
+        if let Some(walked) = last.as_ref().filter(|walked| walked.is_fresh()) {
+            return walked.clone();
+        }
+        let walked = Arc::new(walk(shared, last.as_deref()).await);
+        *last = Some(walked.clone());
+        walked
+    }
+}
+
+async fn walk(shared: &Shared, before: Option<&Walked>) -> Walked {
+    let started = Instant::now();
+    let mut top = Top::new(shadow_scopes(shared));
+    while shared.region(|region, now| region.rank(&mut top, now)) {
+        yield_now().await;
+    }
+    let (at, stats) = (Instant::now(), shared.stats());
+    let growth = before.map(|before| growth(&top, before, at)).unwrap_or_default();
+    Walked { top, growth, held: stats.keys, unix: shared.now(), at, took: started.elapsed() }
+}
+
+/// What shadow rules count: of these is known who would be denied.
+fn shadow_scopes(shared: &Shared) -> Vec<Scope> {
+    let rules = shared.window.tallies.lock().rules(shared.moment().mono);
+    let mut scopes: Vec<_> = rules
+        .iter()
+        .filter(|rule| rule.shadow && rule.strategy == "window")
+        .map(|rule| Scope {
+            workspace: rule.workspace.clone().into_bytes(),
+            namespace: rule.namespace.clone().into_bytes(),
+            window_ms: rule.window_ms,
+        })
+        .collect();
+    scopes.sort_unstable();
+    scopes.dedup();
+    scopes
+}
+
+fn growth(top: &Top, before: &Walked, at: Instant) -> HashMap<Key, f64> {
+    let span = at.saturating_duration_since(before.at);
+    if span > MAX_SPAN || span.is_zero() {
+        return HashMap::new();
+    }
+    let known: HashMap<_, _> = before.top.nearest.iter().map(|one| (&one.key, one.standing)).collect();
+    let grown = top.nearest.iter().filter_map(|one| {
+        let then = known.get(&one.key).filter(|then| then.sequence == one.standing.sequence)?;
+        let more = one.standing.current.saturating_sub(then.current);
+        Some((one.key.clone(), more as f64 / span.as_secs_f64()))
+    });
+    grown.collect()
+}

@@ -1,0 +1,487 @@
+//! One stream of a filter's worker: its hello, its frames and their replies, and why it ends.
+//!
+//! A stream waits for its own peer only. Its replies go through a bounded queue; while that is full nothing more is
+//! read from this peer, and a peer that never reads is abandoned.
+//!
+//! Leaves to others: what a frame does to the region (`shared`), pushes (`push`), the queue (`outgoing`).
+
+use crate::auth::Scope;
+use crate::net::listen::peer_of;
+use crate::region::control::tell::Telling;
+use crate::region::grpc::slots::Slot;
+use crate::region::outgoing::Outgoing;
+use crate::region::refusal::{Refusal, check_hello, digest};
+use crate::region::shared::Shared;
+use crate::region::status::peers::Seat;
+use crate::region::{push, regional};
+use crate::telemetry::request_log;
+use crate::telemetry::spans::{Consults, around};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_stream::{Stream as FrameStream, StreamExt};
+use tonic::{Code, Status};
+use tracing::{Instrument, debug};
+use weir_core::model::exact::MAX_CHARGES;
+use weir_core::model::key::OriginId;
+use weir_core::model::wire::{
+    self, Ask, Consult, FilterFrame, Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, RegionFrame, Welcome,
+};
+use weir_core::replication::StreamId;
+use weir_core::replication::desk::LateAck;
+
+/// How long a new stream may take to say who it is.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long streams are still served when the program ends.
+pub const DRAIN: Duration = Duration::from_secs(2);
+/// A stream that sends nothing for this long while the program ends has nothing more on the way.
+const QUIET: Duration = Duration::from_millis(30);
+/// Reports of one stream that may wait to be acknowledged; a filter sends no more than sixteen.
+const LATE_ACKS: usize = 64;
+/// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
+const OPEN_QUESTIONS: usize = 32;
+/// Questions of one stream about limits that are held exactly that may wait; further ones are undecided.
+const OPEN_ASKS: usize = 256;
+/// Changes of a stream's subscription that are allowed at any time; one more for each second of its life.
+const SUBSCRIPTION_CHANGES: u64 = 10;
+
+/// What a peer sends: over a connection, or from within this program.
+pub trait Incoming: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin {}
+
+impl<S: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin> Incoming for S {}
+
+/// Serves a stream to its end, within the `scope` of its peer. One that comes over a connection has a slot, and its peer has
+/// been admitted.
+pub async fn run(
+    shared: Arc<Shared>,
+    mut incoming: impl Incoming,
+    outgoing: Outgoing,
+    scope: Arc<Scope>,
+    mut slot: Option<Slot>,
+) {
+    shared.metrics.streams.inc();
+    let mut origin = None;
+    let end = serve(&shared, &mut incoming, &outgoing, scope, &mut origin, slot.as_mut()).await;
+    shared.metrics.streams.dec();
+    if outgoing.was_abandoned() {
+        shared.metrics.slow_streams.inc();
+        shared.warn("dropped a stream whose peer does not read; it heals when it connects again", origin);
+        return;
+    }
+    match end {
+        End::Left => debug!("a stream ended"),
+        End::Drained => outgoing.end(Status::unavailable("the aggregator is shutting down")),
+        End::Refused(refusal) => refuse(&shared, outgoing, &refusal, origin).await,
+    }
+}
+
+enum End {
+    /// The peer went away, or takes no more frames.
+    Left,
+    /// The program ends.
+    Drained,
+    /// The peer may not go on.
+    Refused(Refusal),
+}
+
+async fn serve(
+    shared: &Arc<Shared>,
+    incoming: &mut impl Incoming,
+    outgoing: &Outgoing,
+    scope: Arc<Scope>,
+    heard: &mut Option<OriginId>,
+    slot: Option<&mut Slot>,
+) -> End {
+    let address: Option<SocketAddr> = slot.as_ref().map(|slot| slot.address());
+    let (origin, hello, first) = match first_frame(shared, incoming, outgoing).await {
+        Ok(first) => first,
+        Err(end) => return end,
+    };
+    *heard = Some(origin);
+    let id = match shared.enter(origin, address.is_none()) {
+        Ok(id) => id,
+        Err(refusal) => return End::Refused(refusal),
+    };
+    slot.into_iter().for_each(Slot::greeted);
+    debug!(%origin, worker = hello.worker, credential = scope.name, "a stream began");
+    let (acks, late) = mpsc::channel(LATE_ACKS);
+    tokio::spawn(acknowledge(shared.clone(), origin, late, outgoing.clone()));
+    let stream = Stream {
+        shared,
+        outgoing,
+        scope,
+        seat: shared.window.seat(origin, address, shared.moment().mono),
+        origin,
+        is_door: address.is_none(),
+        asker: asker(origin, hello.worker),
+        peer: address.map_or(u64::MAX, |address| peer_number(address.ip())),
+        is_node: false,
+        id,
+        pusher: None,
+        telling: None,
+        began: Instant::now(),
+        changes: 0,
+        acks,
+        questions: Arc::new(Semaphore::new(OPEN_QUESTIONS)),
+        exact: Arc::new(Semaphore::new(OPEN_ASKS)),
+    };
+    match stream.serve(hello, first, incoming).await {
+        Ok(()) => End::Left,
+        Err(end) => end,
+    }
+}
+
+/// The hello, checked, and the frame that it came in.
+async fn first_frame(
+    shared: &Shared,
+    incoming: &mut impl Incoming,
+    outgoing: &Outgoing,
+) -> Result<(OriginId, Hello, FilterFrame), End> {
+    let silent = Refusal::Silent(HELLO_TIMEOUT.as_millis() as u64);
+    let mut frame = timeout(HELLO_TIMEOUT, next_frame(shared, incoming, outgoing))
+        .await
+        .map_err(|_| End::Refused(silent))??;
+    let hello = frame.hello.take().ok_or(End::Refused(Refusal::NoHello))?;
+    let origin = check_hello(&hello).map_err(End::Refused)?;
+    Ok((origin, hello, frame))
+}
+
+/// The next frame, or the end of the stream, by whichever side.
+async fn next_frame(
+    shared: &Shared,
+    incoming: &mut impl Incoming,
+    outgoing: &Outgoing,
+) -> Result<FilterFrame, End> {
+    tokio::select! {
+        biased;
+        () = outgoing.closed() => Err(End::Left),
+        () = overdue(shared, Duration::ZERO, DRAIN) => Err(End::Drained),
+        frame = incoming.next() => match frame {
+            Some(Ok(frame)) => Ok(frame),
+            None => Err(End::Left),
+            Some(Err(status)) => Err(bad_frame(&status)),
+        },
+        () = overdue(shared, QUIET, Duration::ZERO) => Err(End::Drained),
+    }
+}
+
+/// Completes while the program drains: `quiet` from now, and not before draining has lasted for `at_least`.
+async fn overdue(shared: &Shared, quiet: Duration, at_least: Duration) {
+    let mut draining = shared.draining.subscribe();
+    let began = match draining.wait_for(Option::is_some).await {
+        Ok(began) => began.unwrap_or_else(Instant::now),
+        Err(_) => return,
+    };
+    tokio::time::sleep_until((Instant::now() + quiet).max(began + at_least).into()).await;
+}
+
+/// What the transport made of bytes that are no frame; everything else it says means that the peer went away.
+fn bad_frame(status: &Status) -> End {
+    match status.code() {
+        Code::Internal | Code::Unimplemented => End::Refused(Refusal::Malformed(status.message().to_owned())),
+        Code::OutOfRange | Code::ResourceExhausted => {
+            End::Refused(Refusal::Oversized(status.message().to_owned()))
+        }
+        _ => End::Left,
+    }
+}
+
+/// Ends a stream with the reason.
+pub async fn refuse(shared: &Shared, outgoing: Outgoing, refusal: &Refusal, origin: Option<OriginId>) {
+    shared.metrics.frame_refused(refusal);
+    shared.warn(&format!("refused a stream: {refusal}"), origin);
+    let reason = refusal.to_string();
+    let word = wire::Refusal { reason: reason.clone() };
+    // A peer that is gone, or does not read, need not hear it.
+    let _ = outgoing.send(RegionFrame { refusal: Some(word), ..RegionFrame::default() }).await;
+    outgoing.end(Status::new(refusal.code(), reason));
+}
+
+/// An accepted stream.
+struct Stream<'a> {
+    shared: &'a Arc<Shared>,
+    outgoing: &'a Outgoing,
+    /// What its peer may count.
+    scope: Arc<Scope>,
+    seat: Seat<'a>,
+    origin: OriginId,
+    /// Its other end is in this program.
+    is_door: bool,
+    /// Names its questions: no other origin has the same.
+    asker: u64,
+    /// Where it comes from.
+    peer: u64,
+    /// It has reported something.
+    is_node: bool,
+    id: StreamId,
+    pusher: Option<JoinHandle<()>>,
+    telling: Option<Telling>,
+    began: Instant,
+    changes: u64,
+    acks: mpsc::Sender<LateAck>,
+    questions: Arc<Semaphore>,
+    exact: Arc<Semaphore>,
+}
+
+impl Stream<'_> {
+    async fn serve(
+        mut self,
+        hello: Hello,
+        first: FilterFrame,
+        incoming: &mut impl Incoming,
+    ) -> Result<(), End> {
+        let region = self.shared.region_name.clone();
+        let welcome = Welcome { version: wire::PROTOCOL_VERSION, region };
+        self.send(RegionFrame { welcome: Some(welcome), ..RegionFrame::default() }).await?;
+        self.take_role(&hello);
+        self.take(first).await?;
+        loop {
+            let frame = tokio::select! {
+                () = self.scope.withdrawn() => return Err(End::Refused(Refusal::Withdrawn)),
+                frame = next_frame(self.shared, incoming, self.outgoing) => frame?,
+            };
+            self.take(frame).await?;
+        }
+    }
+
+    async fn take(&mut self, mut frame: FilterFrame) -> Result<(), End> {
+        self.check(&frame).map_err(End::Refused)?;
+        self.confine(&mut frame).map_err(End::Refused)?;
+        self.count_node(&frame);
+        self.seat.heard(frame.tallies.take().as_ref(), self.shared.moment().mono);
+        let asks = std::mem::take(&mut frame.asks);
+        frame.withdrawals.iter().for_each(|withdrawal| self.shared.exact.undo(self.asker, withdrawal));
+        if let Some(hello) = &frame.hello {
+            self.take_role(hello);
+        }
+        let mut traced = self.shared.telemetry.consults(&frame.consults);
+        self.take_control(&mut frame);
+        let taken = self.shared.take(self.origin, frame).map_err(End::Refused)?;
+        traced.iter_mut().for_each(|traced| traced.answered(&taken.reply.answers));
+        if let Some(ack) = taken.ack {
+            // The acknowledging task lives as long as this end.
+            let _ = self.acks.send(ack).await;
+        }
+        if taken.reply != RegionFrame::default() {
+            self.send(taken.reply).await?;
+        }
+        if !taken.asks.is_empty() {
+            self.ask(taken.asks, traced).await?;
+        }
+        self.rule(asks).await
+    }
+
+    /// Keeps the filter to the workspaces of its credential. A configuration of another workspace is a mistake of its operator,
+    /// who learns of it as the stream ends. Counts of other workspaces may be left of a former configuration: they are
+    /// refused one by one.
+    fn confine(&self, frame: &mut FilterFrame) -> Result<(), Refusal> {
+        if let Some(tallies) = &frame.tallies
+            && !self.scope.has_workspace(&tallies.workspace)
+        {
+            return Err(Refusal::Workspace(self.scope.name.clone(), tallies.workspace.clone()));
+        }
+        let outside = self.scope.confine(frame);
+        if outside > 0 {
+            let name = &self.scope.name;
+            self.shared.warn(
+                &format!("refused {outside} parts of a frame: they are outside of what the credential {name:?} allows"),
+                Some(self.origin),
+            );
+        }
+        Ok(())
+    }
+
+    /// A filter counts as a node once it says what it has decided, asks or reports.
+    fn count_node(&mut self, frame: &FilterFrame) {
+        let reports = frame.report.is_some() || frame.tallies.is_some() || !frame.consults.is_empty();
+        // Once a second again: a place among the nodes of its address may have become free.
+        if reports && (!std::mem::replace(&mut self.is_node, true) || frame.tallies.is_some()) {
+            self.shared.desk(|desk, _| desk.count_node(self.origin, self.peer));
+        }
+    }
+
+    /// Takes what the filter knows of live control, and what its rules would have it say.
+    fn take_control(&mut self, frame: &mut FilterFrame) {
+        if let Some(known) = frame.controls_known.take().filter(|_| self.pushes()) {
+            self.shared.control.heard(known, self.shared.now());
+            match &self.telling {
+                Some(telling) => telling.heard(known),
+                None => {
+                    self.telling = Some(Telling::begin(
+                        self.shared.clone(),
+                        self.outgoing.clone(),
+                        self.scope.clone(),
+                        known,
+                    ))
+                }
+            }
+        }
+        let bans = std::mem::take(&mut frame.bans);
+        // Without a database they hold in their Envoy alone.
+        if !bans.is_empty() && self.shared.global.is_some() {
+            let refused = self.shared.control.bans.propose(&bans, self.shared.now());
+            if refused > 0 {
+                self.shared
+                    .warn(&format!("{refused} bans that rules proposed are not taken"), Some(self.origin));
+            }
+        }
+    }
+
+    /// Has each of these ruled on by itself, without keeping the stream or the others waiting.
+    async fn rule(&self, asks: Vec<Ask>) -> Result<(), End> {
+        let mut turned_away = Vec::new();
+        for ask in asks {
+            let Ok(room) = self.exact.clone().try_acquire_owned() else {
+                turned_away.push(self.shared.exact.turn_away(&ask));
+                continue;
+            };
+            let (shared, asker, outgoing) = (self.shared.clone(), self.asker, self.outgoing.clone());
+            tokio::spawn(async move {
+                let span = shared.telemetry.ask(&ask);
+                let ruled = shared.exact.answer(asker, &ask);
+                let ruled = ruled.instrument(request_log::of_question(ask.trace.as_ref()));
+                let rulings = around(span.as_ref(), ruled).await;
+                span.into_iter().for_each(|span| span.ruled(&rulings));
+                let rulings = vec![rulings];
+                // A peer that left needs no answer; what it was charged it will not use.
+                let _ = outgoing.send(RegionFrame { rulings, ..RegionFrame::default() }).await;
+                drop(room);
+            });
+        }
+        if turned_away.is_empty() {
+            return Ok(());
+        }
+        self.send(RegionFrame { rulings: turned_away, ..RegionFrame::default() }).await
+    }
+
+    /// Has the store answer these without keeping the stream waiting.
+    async fn ask(&self, consults: Vec<Consult>, mut traced: Option<Consults>) -> Result<(), End> {
+        let room = self.questions.clone().try_acquire_owned();
+        let (Some(store), Ok(room)) = (self.shared.regional.clone(), room) else {
+            let answers = self.shared.answer_from_memory(self.origin, &consults);
+            traced.iter_mut().for_each(|traced| traced.answered(&answers));
+            return self.send(RegionFrame { answers, ..RegionFrame::default() }).await;
+        };
+        let (shared, origin, outgoing) = (self.shared.clone(), self.origin, self.outgoing.clone());
+        tokio::spawn(async move {
+            let answers = regional::answer(&shared, &store, origin, consults, traced).await;
+            // A peer that left needs no answer.
+            let _ = outgoing.send(RegionFrame { answers, ..RegionFrame::default() }).await;
+            drop(room);
+        });
+        Ok(())
+    }
+
+    fn check(&mut self, frame: &FilterFrame) -> Result<(), Refusal> {
+        let counts = frame.report.as_ref().map_or(0, |report| report.counts.len());
+        if counts > MAX_FRAME_CELLS {
+            return Err(Refusal::TooManyCounts(counts));
+        }
+        if frame.consults.len() > MAX_FRAME_CELLS {
+            return Err(Refusal::TooManyConsults(frame.consults.len()));
+        }
+        check_asks(frame)?;
+        let Some(hello) = &frame.hello else { return Ok(()) };
+        if check_hello(hello)? != self.origin {
+            return Err(Refusal::OriginChanged);
+        }
+        if hello.subscriber != self.pushes() {
+            self.changes += 1;
+        }
+        if self.changes > SUBSCRIPTION_CHANGES + self.began.elapsed().as_secs() {
+            return Err(Refusal::Unsteady);
+        }
+        Ok(())
+    }
+
+    /// Begins or ends the pushes, as the worker says that it is its process' subscriber or not.
+    fn take_role(&mut self, hello: &Hello) {
+        if hello.subscriber == self.pushes() {
+            return;
+        }
+        self.stop_pushes();
+        self.seat.subscribes(hello.subscriber);
+        if hello.subscriber {
+            let wake = self.shared.subscribe(self.origin, self.id);
+            let (shared, outgoing, scope) = (self.shared.clone(), self.outgoing.clone(), self.scope.clone());
+            let pushes = push::follow(shared, (self.origin, self.id), wake, outgoing, scope);
+            self.pusher = Some(tokio::spawn(pushes));
+        }
+    }
+
+    /// Whether this stream is the one that is pushed to; another stream of the same Envoy may have taken over.
+    fn pushes(&self) -> bool {
+        self.pusher.as_ref().is_some_and(|pusher| !pusher.is_finished())
+    }
+
+    async fn send(&self, frame: RegionFrame) -> Result<(), End> {
+        self.outgoing.send(frame).await.map_err(|_| End::Left)
+    }
+
+    fn stop_pushes(&mut self) {
+        self.telling = None;
+        if let Some(pusher) = self.pusher.take() {
+            pusher.abort();
+            self.shared.unsubscribe(self.origin, self.id);
+        }
+    }
+}
+
+/// The name of a worker's questions. Workers say their number themselves, so it is not enough.
+fn asker(origin: OriginId, worker: u64) -> u64 {
+    digest(b"weir asker", &[&origin.0, &worker.to_le_bytes()])
+}
+
+/// A number for what counts as one peer.
+fn peer_number(address: IpAddr) -> u64 {
+    match peer_of(address) {
+        IpAddr::V4(address) => u64::from(u32::from(address)),
+        IpAddr::V6(network) => u64::try_from(u128::from(network) >> 64).unwrap_or(u64::MAX),
+    }
+}
+
+/// Whether what a frame asks exactly, or takes back, is within bounds.
+fn check_asks(frame: &FilterFrame) -> Result<(), Refusal> {
+    if frame.asks.len() > MAX_FRAME_CELLS {
+        return Err(Refusal::TooManyAsks(frame.asks.len()));
+    }
+    if frame.bans.len() > MAX_FRAME_CONTROLS {
+        return Err(Refusal::TooManyBans(frame.bans.len()));
+    }
+    if frame.withdrawals.len() > MAX_FRAME_CELLS {
+        return Err(Refusal::TooManyWithdrawals(frame.withdrawals.len()));
+    }
+    let withdrawn = frame.withdrawals.iter().filter_map(|withdrawal| withdrawal.ask.as_ref());
+    let charges = frame.asks.iter().chain(withdrawn).map(|ask| ask.charges.len()).max().unwrap_or(0);
+    if charges > MAX_CHARGES { Err(Refusal::TooManyCharges(charges)) } else { Ok(()) }
+}
+
+/// Acknowledges reports in their order, each when the store has what it said or is known to be away.
+async fn acknowledge(
+    shared: Arc<Shared>,
+    origin: OriginId,
+    mut late: mpsc::Receiver<LateAck>,
+    outgoing: Outgoing,
+) {
+    while let Some(late) = late.recv().await {
+        tokio::select! {
+            // A peer that left needs no acknowledgement, and what it said is stored all the same.
+            () = outgoing.closed() => return,
+            over = shared.after_replay(late.after) => if !over { return },
+        }
+        let ack = shared.acknowledge(origin, late);
+        if outgoing.send(RegionFrame { ack: Some(ack), ..RegionFrame::default() }).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        self.stop_pushes();
+        self.shared.leave(self.origin, self.id, self.is_door);
+    }
+}

@@ -1,0 +1,506 @@
+//! The running program: three listeners, a clock that ticks, and an end in good order.
+//!
+//! To stop, it says so at `/readyz`, takes no more connections, serves what streams have already sent (`stream`),
+//! ends them, and lets go of whoever still holds a connection.
+//!
+//! Leaves to others: arguments (`main`), streams (`grpc`, `stream`), HTTP (`admin`).
+
+pub mod descriptors;
+
+use crate::admin;
+use crate::api::entrance::{Entrance, EntranceError};
+use crate::api::http::{self, HttpDoor, Ledger};
+use crate::api::rls::{Files, FilesError, RateLimitService};
+use crate::api::ruled::Ruled;
+use crate::api::{Decider, DoorSettings};
+use crate::auth::Gate;
+use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
+use crate::net::hosts::Hosts;
+use crate::net::listen::{Connection, Listener, Patience};
+use crate::net::tls::{Protocol, Tls};
+use crate::redis::{Store, StoreOptions};
+use crate::region::exact::Exact;
+use crate::region::global::{self, Global, lease};
+use crate::region::grpc::{MAX_STREAMS, RegionService};
+use crate::region::push;
+use crate::region::regional::{self, Regional};
+use crate::region::shared::Shared;
+use crate::region::status::sisters;
+use crate::region::stream::DRAIN;
+use crate::telemetry::clock::Clock;
+use crate::telemetry::spans::{Telemetry, TelemetryOptions};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinHandle, JoinSet, yield_now};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tracing::{error, info, warn};
+use weir_core::model::cadence::Cadence;
+use weir_core::region::RegionLimits;
+use weir_core::replication::Next;
+use weir_core::replication::desk::TICK_MS;
+use weir_core::replication::grace::Grace;
+
+/// How often an idle connection is asked whether its peer is still there, and how long the answer may take.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// Most streams on one connection. An Envoy's worker opens one or two on its own.
+const MAX_STREAMS_PER_CONNECTION: u32 = 256;
+/// How long a gRPC client may take to begin.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the database may take at the start to say whether its tables are there.
+const SCHEMA_CHECK: Duration = Duration::from_secs(5);
+/// What connections get beyond the draining of their streams, to say goodbye.
+const GOODBYE: Duration = Duration::from_millis(500);
+
+/// What the program is told to do.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name of the region.
+    pub region: String,
+    /// Where filters connect, `host:port`.
+    pub grpc_listen: String,
+    /// Where operators and Prometheus connect, `host:port`.
+    pub admin_listen: String,
+    /// The names that they may use for it, beside addresses and `localhost`.
+    pub admin_hosts: Hosts,
+    /// What filters must know.
+    pub token: Option<String>,
+    /// Bounds of the region.
+    pub limits: RegionLimits,
+    /// Where the region's aggregators meet; without it there is one, which keeps the region in memory.
+    pub store: Option<StoreOptions>,
+    /// Where regions meet; without it there is one.
+    pub database: Option<DatabaseOptions>,
+    /// Whether the database's tables are brought up to date first.
+    pub migrate: bool,
+    /// When stores are spoken to.
+    pub cadence: Cadence,
+    /// The doors for those who have no filter.
+    pub doors: DoorSettings,
+    /// Where spans go; without it none are made.
+    pub telemetry: Option<TelemetryOptions>,
+}
+
+/// Why the program does not start, or does not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Usually a busy port.
+    #[error("cannot listen on {address} for {purpose}: {source}; choose another with {option}")]
+    Listen {
+        /// As it was given.
+        address: String,
+        /// Which listener.
+        purpose: &'static str,
+        /// How to choose another address.
+        option: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Certificates or tokens cannot be used.
+    #[error("{0}")]
+    Entrance(#[from] EntranceError),
+    /// The Redis settings cannot be used.
+    #[error("{0}; see --redis-url or WEIR_REDIS_URL")]
+    Store(#[from] crate::redis::OptionsError),
+    /// The database settings cannot be used.
+    #[error("{0}")]
+    DatabaseOptions(#[from] crate::database::OptionsError),
+    /// The database is there but not as it should be.
+    #[error("{0}")]
+    Database(#[from] DatabaseError),
+    /// The rate-limit service's limits cannot be used.
+    #[error("{0}\nsee --rate-limits-file or WEIR_RATE_LIMITS_FILE")]
+    RateLimits(#[from] FilesError),
+    /// Spans cannot be exported.
+    #[error("{0}")]
+    Telemetry(#[from] crate::telemetry::spans::OptionsError),
+    /// Two aggregators with a memory each would keep two limits.
+    #[error(
+        "another aggregator serves region {0:?}; without a Redis of its own a region has one. End the other, or give \
+         both the same Redis with --redis-url or WEIR_REDIS_URL"
+    )]
+    RegionTaken(String),
+    /// The transport gave up.
+    #[error("the gRPC server failed: {0}")]
+    Grpc(#[from] tonic::transport::Error),
+    /// A server ended without being asked to.
+    #[error("the gRPC or the HTTP server ended by itself")]
+    Ended,
+    /// A task of the program panicked.
+    #[error("a task failed: {0}")]
+    Task(#[from] JoinError),
+}
+
+/// A program that serves.
+pub struct Server {
+    shared: Arc<Shared>,
+    decider: Arc<Decider>,
+    grpc_address: SocketAddr,
+    admin_address: SocketAddr,
+    http_address: Option<SocketAddr>,
+    grpc: JoinHandle<Result<(), tonic::transport::Error>>,
+    http: JoinHandle<()>,
+    helpers: JoinSet<()>,
+}
+
+impl Server {
+    /// Listens and serves until [`Server::stop`].
+    pub async fn start(settings: Settings, clock: Arc<dyn Clock>) -> Result<Server, ServeError> {
+        let mut helpers = JoinSet::new();
+        let limits_files = settings.doors.rate_limits_file.clone().map(Files::open).transpose()?;
+        let mut entrance = Entrance::open(&settings.doors)?;
+        let store = settings.store.as_ref().map(Store::open).transpose()?;
+        let database = settings.database.as_ref().map(Database::open).transpose()?;
+        for warning in settings.database.iter().flat_map(DatabaseOptions::unverified) {
+            warn!("{warning}");
+        }
+        let telemetry = Telemetry::start(settings.telemetry.as_ref(), &settings.region)?;
+        let exact = Exact::new(store.clone(), database.clone());
+        let ledger = database.clone();
+        let regional = store.map(|store| Arc::new(Regional::new(store, settings.cadence)));
+        let global = match database {
+            Some(database) => Some(check_database(database, &settings, &mut helpers).await?),
+            None => None,
+        };
+        if let (None, Some(global)) = (&regional, &global) {
+            lease::take(global).await.map_err(|_| ServeError::RegionTaken(settings.region.clone()))?;
+        }
+        let (grpc_socket, grpc_address) =
+            listen(&settings.grpc_listen, "filters (gRPC)", "--grpc-listen or WEIR_GRPC_LISTEN").await?;
+        let (admin_socket, admin_address) =
+            listen(&settings.admin_listen, "the admin HTTP", "--admin-listen or WEIR_ADMIN_LISTEN").await?;
+        let http_socket = match &settings.doors.http_listen {
+            Some(address) => {
+                Some(listen(address, "applications (HTTP)", "--http-listen or WEIR_HTTP_LISTEN").await?)
+            }
+            None => None,
+        };
+        let http_address = http_socket.as_ref().map(|(_, address)| *address);
+        let addresses = (grpc_address, admin_address, http_address);
+        let gate = Gate::new(settings.token.clone(), entrance.tokens.clone());
+        entrance.admit(addresses, &gate, settings.doors.insecure)?;
+        info!(
+            region = settings.region,
+            grpc = %grpc_address,
+            admin = %admin_address,
+            http = %http_address.map_or_else(|| "none".to_owned(), |address| address.to_string()),
+            "weir-aggregator serves"
+        );
+        entrance.describe(http_address, grpc_address, settings.token.is_some());
+        if !gate.asks_filters() && !grpc_address.ip().is_loopback() {
+            warn!(grpc = %grpc_address, "other machines can connect, and filters need no token (--token or WEIR_TOKEN)");
+        }
+        if !admin_address.ip().is_loopback() {
+            warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
+        }
+        say_what_is_shared(&settings);
+        let Settings { region, limits, cadence, admin_hosts, .. } = settings;
+        let shared = Arc::new(Shared::new(region, limits, clock, regional, global, exact, telemetry));
+        if let Some(global) = &shared.global {
+            global::prepare(&shared, global).await;
+        }
+        helpers.spawn(push::watch(shared.clone()));
+        helpers.spawn(tick(shared.clone()));
+        helpers.spawn(admin::serve(shared.clone(), admin_hosts, admin_socket));
+        if let Some(global) = &shared.global {
+            global::start(&shared, global, &mut helpers);
+        }
+        match (&shared.regional, &shared.global) {
+            (Some(regional), _) => regional::start(&shared, regional, &mut helpers),
+            (None, Some(global)) => {
+                helpers.spawn(lease::keep(shared.clone(), global.clone()));
+                helpers.spawn(begin_anew(shared.clone(), cadence));
+            }
+            (None, None) => {
+                helpers.spawn(begin_anew(shared.clone(), cadence));
+            }
+        }
+        entrance.follow(&shared, &mut helpers);
+        let decider = Decider::start(shared.clone(), &mut helpers);
+        let ruled: Arc<Ruled> = Arc::default();
+        let rate_limits =
+            rate_limits(&shared, &decider, limits_files, (gate.clone(), ruled.clone()), &mut helpers);
+        let door = HttpDoor {
+            shared: shared.clone(),
+            decider: decider.clone(),
+            tokens: entrance.tokens.clone(),
+            ledger: ledger.map(|database| Arc::new(Ledger::new(database))),
+            overrides: Arc::default(),
+            ruled,
+        };
+        let http = match http_socket {
+            Some((socket, _)) => tokio::spawn(http::serve(door, socket, entrance.tls.clone())),
+            None => tokio::spawn(drained(shared.clone())),
+        };
+        let grpc = tokio::spawn(serve_grpc(shared.clone(), gate, rate_limits, grpc_socket, entrance.tls));
+        Ok(Server { shared, decider, grpc_address, admin_address, http_address, grpc, http, helpers })
+    }
+
+    /// Where filters connect.
+    pub fn grpc_address(&self) -> SocketAddr {
+        self.grpc_address
+    }
+
+    /// Where operators connect.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin_address
+    }
+
+    /// Where applications connect, if they can.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http_address
+    }
+
+    /// What this server holds.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// What decides for its doors.
+    pub fn decider(&self) -> &Arc<Decider> {
+        &self.decider
+    }
+
+    /// Completes only if the server, or a part without which it would be half dead, ends by itself.
+    pub async fn failed(&mut self) -> ServeError {
+        loop {
+            tokio::select! {
+                ended = &mut self.grpc => return match ended {
+                    Ok(Ok(())) => ServeError::Ended,
+                    Ok(Err(error)) => error.into(),
+                    Err(error) => error.into(),
+                },
+                ended = &mut self.http => return match ended {
+                    Ok(()) => ServeError::Ended,
+                    Err(error) => error.into(),
+                },
+                () = self.shared.taken_over.notified() => {
+                    return ServeError::RegionTaken(self.shared.region_name.clone());
+                }
+                // What ends well had only something to begin.
+                Some(ended) = self.helpers.join_next() => if let Err(error) = ended {
+                    return error.into();
+                },
+            }
+        }
+    }
+
+    /// Ends in good order; takes as long as streams need, within bounds.
+    pub async fn stop(mut self) {
+        self.shared.draining.send_replace(Some(Instant::now()));
+        let ended = async { tokio::join!(&mut self.grpc, &mut self.http) };
+        if timeout(DRAIN + GOODBYE, ended).await.is_err() {
+            info!("connections that did not end are cut");
+            self.grpc.abort();
+            self.http.abort();
+        }
+        self.decider.stop();
+        // What a filter said last was not acknowledged perhaps, and the filter may be gone. When a second round is over,
+        // the index names what became hot in the first, so that the region's other aggregators find it.
+        let told = async {
+            self.shared.stored().await;
+            self.shared.stored().await;
+        };
+        let cadence =
+            self.shared.regional.as_ref().map_or_else(Cadence::default, |regional| regional.cadence);
+        if timeout(Duration::from_millis(cadence.last_replay_ms), told).await.is_err() {
+            info!("the regional store does not take what was reported last");
+        }
+        if let Some(regional) = &self.shared.regional {
+            let goodbye = sisters::say_goodbye(&self.shared, regional);
+            // Those who are not told see it silent for a minute.
+            let _ = timeout(GOODBYE, goodbye).await;
+        }
+        if let (None, Some(global)) = (&self.shared.regional, &self.shared.global) {
+            lease::release(global).await;
+        }
+        self.shared.telemetry.end().await;
+        info!("weir-aggregator ends");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The others end with their set.
+        self.grpc.abort();
+        self.http.abort();
+    }
+}
+
+/// In place of a listener: ends when the program drains.
+async fn drained(shared: Arc<Shared>) {
+    // The sender lives as long as `shared`.
+    let _ = shared.draining.subscribe().wait_for(Option::is_some).await;
+}
+
+/// Envoy's rate-limit service; without a file it knows no limit, and lets everything pass.
+fn rate_limits(
+    shared: &Arc<Shared>,
+    decider: &Arc<Decider>,
+    files: Option<Files>,
+    (gate, ruled): (Gate, Arc<Ruled>),
+    helpers: &mut JoinSet<()>,
+) -> RateLimitService {
+    let limits = match files {
+        Some(files) => {
+            let current = files.current();
+            helpers.spawn(files.follow(shared.clone()));
+            current
+        }
+        None => watch::Sender::default().subscribe(),
+    };
+    RateLimitService::new(shared.clone(), decider.clone(), limits, gate, ruled)
+}
+
+/// A database that is away is no reason not to serve; one without our tables is a mistake that somebody should hear of.
+async fn check_database(
+    database: Database,
+    settings: &Settings,
+    helpers: &mut JoinSet<()>,
+) -> Result<Arc<Global>, ServeError> {
+    let checked = match settings.migrate {
+        true => migrate_soon(&database).await,
+        false => database.check_schema(SCHEMA_CHECK).await,
+    };
+    match checked {
+        Ok(()) => {}
+        Err(error) if matches!(error.kind(), Reason::Away | Reason::Timeout) => {
+            warn!(%error, "the database is away; this region goes on alone until it is back");
+            if settings.migrate {
+                helpers.spawn(migrate_later(database.clone()));
+            }
+        }
+        Err(error) if error.kind() == Reason::Schema => return Err(error.into()),
+        // It may be mended while this aggregator serves; to end would take the region's limits along.
+        Err(error) => {
+            error!(%error, "the database cannot be used; this region goes on alone until that is mended")
+        }
+    }
+    Ok(Arc::new(Global::new(database, settings.cadence)))
+}
+
+/// Migrates, unless the database is not to be reached soon. Once it is, a migration may take its time.
+async fn migrate_soon(database: &Database) -> Result<(), DatabaseError> {
+    match database.check_schema(SCHEMA_CHECK).await {
+        Err(error) if matches!(error.kind(), Reason::Away | Reason::Timeout) => Err(error),
+        _ => database.migrate().await.map(drop),
+    }
+}
+
+/// Migrates when the database is back.
+async fn migrate_later(database: Database) {
+    loop {
+        sleep(SCHEMA_CHECK).await;
+        match migrate_soon(&database).await {
+            Ok(()) => return info!("the database is back, and its tables are up to date"),
+            Err(error) if matches!(error.kind(), Reason::Away | Reason::Timeout) => {}
+            Err(error) => return error!(%error, "the database's tables cannot be brought up to date"),
+        }
+    }
+}
+
+fn say_what_is_shared(settings: &Settings) {
+    if settings.store.is_none() {
+        info!(
+            "no Redis is set (--redis-url): this is the region's only aggregator, and its memory is the region's"
+        );
+    }
+    if settings.database.is_none() {
+        info!(
+            "no database is set (--database-url): other regions are not heard of, there is no live control, and a ban that a \
+             rule makes stays in its Envoy, where nobody sees or lifts it"
+        );
+    }
+}
+
+/// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know, and
+/// those that take longer to come back are heard as well.
+async fn begin_anew(shared: Arc<Shared>, cadence: Cadence) {
+    let mut grace = Grace::anew(cadence, shared.now());
+    loop {
+        let next = grace.next(&mut &*shared);
+        let (is_over, cells) = (next == Next::Over, grace.take_settled());
+        if cells > 0 {
+            info!(cells, "what nobody could account for after the start counts as the region's base");
+        }
+        if is_over {
+            return;
+        }
+        shared.idle(next).await;
+    }
+}
+
+async fn listen(
+    address: &str,
+    purpose: &'static str,
+    option: &'static str,
+) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let failed = |source| ServeError::Listen { address: address.to_owned(), purpose, option, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+async fn serve_grpc(
+    shared: Arc<Shared>,
+    gate: Gate,
+    rate_limits: RateLimitService,
+    socket: TcpListener,
+    tls: Option<Arc<Tls>>,
+) -> Result<(), tonic::transport::Error> {
+    let listener = Listener {
+        door: "grpc",
+        socket,
+        tls,
+        protocol: Protocol::Grpc,
+        // Each worker of an Envoy has a connection of its own.
+        max_connections: MAX_STREAMS,
+        patience: Patience::Preface(PREFACE_TIMEOUT),
+    };
+    let (opened, connections) = mpsc::channel::<io::Result<Connection>>(1);
+    let accepting = listener.run(shared.clone(), draining(shared.draining.subscribe()), move |connection| {
+        let opened = opened.clone();
+        // The server ends first, and needs no more connections then.
+        async move { drop(opened.send(Ok(connection)).await) }
+    });
+    let serving = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
+        .add_service(RegionService::new(shared.clone(), gate))
+        .add_service(rate_limits)
+        .serve_with_incoming_shutdown(
+            ReceiverStream::new(connections),
+            draining(shared.draining.subscribe()),
+        );
+    tokio::pin!(accepting, serving);
+    tokio::select! {
+        served = &mut serving => served,
+        () = &mut accepting => serving.await,
+    }
+}
+
+/// Completes when the program begins to end.
+pub async fn draining(mut draining: watch::Receiver<Option<Instant>>) {
+    // An error means that everything is gone already.
+    let _ = draining.wait_for(Option::is_some).await;
+}
+
+async fn tick(shared: Arc<Shared>) {
+    let mut ticks = interval(Duration::from_millis(TICK_MS));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        // A step takes well below a millisecond; millions of keys at a stretch would keep streams waiting.
+        while shared.tick() {
+            yield_now().await;
+        }
+        while shared.exact.tick() {
+            yield_now().await;
+        }
+    }
+}

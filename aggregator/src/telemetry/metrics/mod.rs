@@ -1,0 +1,662 @@
+//! The metrics of this program: names, help texts and handles. No label ever names an identifier or an origin.
+//!
+//! Leaves to others: when something is counted, and serving the text (`admin`).
+
+pub mod doors;
+pub mod recent;
+
+use crate::database::Reason;
+use crate::region::refusal::Refusal;
+use crate::telemetry::metrics::doors::DoorMetrics;
+use crate::telemetry::metrics::recent::{Recent, RefusedStreams};
+use crate::telemetry::spans::SpanFigures;
+use crate::telemetry::throttle::Throttle;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Metric, Registry};
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use weir_core::model::breaker::State;
+use weir_core::model::exact::{Charge, Limit, Ruling, Verdict};
+use weir_core::model::time::MonoMs;
+use weir_core::region::RegionStats;
+use weir_core::replication::Figures;
+use weir_core::replication::figures::Refusals;
+
+/// What the names of this program's own figures begin with; counters end in `_total`.
+pub const PREFIX: &str = "weir_aggregator";
+/// What the names of the figures of convergence begin with.
+pub const RATELIMIT_PREFIX: &str = "weir_ratelimit";
+
+const STREAMS: (&str, &str) = ("streams", "Streams of filters' workers that are open");
+const LIVE_ORIGINS: (&str, &str) = ("live_origins", "Envoy processes heard of within the last two seconds");
+const KEYS: (&str, &str) = ("keys", "Keys that the region holds");
+const KEYS_EVICTED: (&str, &str) = ("keys_evicted", "Keys of low use that left the region for others");
+const PUSH_QUEUE: (&str, &str) = ("push_queue", "Keys waiting to be pushed, summed over subscribers");
+const REPORTS: (&str, &str) = ("reports", "Reports received and acknowledged");
+const COUNTS_MERGED: (&str, &str) = ("counts_merged", "Counts of reports merged into the region");
+const COUNTS_REFUSED: (&str, &str) = ("counts_refused", "Counts of reports not merged, by reason");
+const CONSULTS: (&str, &str) = ("consults", "Consults by result: granted, refused, unjudged");
+const PUSHES: (&str, &str) = ("pushes", "Frames pushed to subscribers");
+const PUSHED_CELLS: (&str, &str) = ("pushed_cells", "Cells pushed to subscribers");
+const SLOW_STREAMS: (&str, &str) = ("slow_streams_dropped", "Streams dropped as their peer did not read");
+const FRAMES_REFUSED: (&str, &str) = ("frames_refused", "Frames that ended their stream, by reason");
+const FRAME_SECONDS: (&str, &str) =
+    ("frame_seconds", "Time to take one frame into the region, lock included");
+
+const HOT_LEFT: (&str, &str) = (
+    "hot_left",
+    "Hot cells that waited for the next update of the hot index, as their namespace had too many",
+);
+const CHANGES_HEARD: (&str, &str) = ("changes_heard", "Cells that other aggregators of the region told of");
+const STORE_WIPES: (&str, &str) = ("store_wipes", "Times that a store was found to have lost what it held");
+const BREAKER: (&str, &str) = ("breaker_state", "Breaker before a store: 0 closed, 1 half open, 2 open");
+const QUEUE: (&str, &str) = ("queue_cells", "Cells waiting, by queue: replay, share, publish");
+const AGE: (&str, &str) = (
+    "snapshot_age_seconds",
+    "Time since the hot index was read (hot), cells were published (publish) or imported (import); -1 if never",
+);
+const DOOR_DECISIONS: (&str, &str) = ("door_decisions", "Calls of a door, by door and result");
+const CONTROLS: (&str, &str) = ("controls", "Live controls in force when they were read last");
+const BAD_ROWS: (&str, &str) = ("bad_rows", "Rows of the database, or cells for it, that were skipped");
+
+const EXACT_CHARGES: (&str, &str) =
+    ("exact_charges", "Charges against limits that are held exactly, by strategy and ruling");
+const EXACT_SECONDS: (&str, &str) =
+    ("exact_seconds", "Time to rule on one question about such limits, with all its charges");
+const EXACT_REMEMBERED: (&str, &str) =
+    ("exact_remembered", "Such questions that a remembered denial answered without a store");
+const EXACT_WITHDRAWALS: (&str, &str) =
+    ("exact_withdrawals", "Charges taken back, by result: done, missing (nothing was charged), given_up");
+const LEDGER_UNDECIDED: (&str, &str) =
+    ("ledger_undecided", "Charges that a ledger did not rule on, by reason");
+const EXACT_ASKS: (&str, &str) =
+    ("exact_asks", "Such questions of filters: taken, malformed, turned_away as too many of a stream wait");
+
+const SPANS: (&str, &str) = (
+    "spans",
+    "Spans that ended: exported, dropped as too many waited, failed as the collector did not take them",
+);
+
+const WINDOWS: (&str, &str) = ("windows", "Cells that are kept");
+const WINDOWS_CREATED: (&str, &str) = ("windows_created", "Cells made because somebody used them");
+const WINDOWS_EVICTED: (&str, &str) =
+    ("windows_evicted", "Cells forgotten, as no window touches them any more");
+const OPERATIONS: (&str, &str) =
+    ("origin_operations", "Calls of the stores behind this region, by operation");
+const LATENCY: (&str, &str) = ("origin_latency_seconds", "Time that such calls took");
+const ERRORS: (&str, &str) = ("origin_errors", "Such calls that failed, by reason");
+const GLOBAL_WRITES: (&str, &str) = ("global_writes", "Rows written for other regions");
+const GLOBAL_WRITE_ERRORS: (&str, &str) =
+    ("global_write_errors", "Failed writes for other regions, by reason");
+const GLOBAL_APPLIED: (&str, &str) = ("global_sync_rows_applied", "Imported rows merged into the region");
+const GLOBAL_SYNC_ERRORS: (&str, &str) = ("global_sync_errors", "Imports that failed, by reason");
+const GLOBAL_CREATED: (&str, &str) =
+    ("global_entries_created", "Cells made because another region spoke of them");
+const GLOBAL_POLLED: (&str, &str) = ("global_rows_last_poll", "Rows of the last import");
+const GLOBAL_LEFT: (&str, &str) =
+    ("global_left", "Cells that waited for the next publication, as their namespace had too many");
+const GLOBAL_SECONDS: (&str, &str) = ("global_tick_seconds", "Time that a publication or an import took");
+
+/// Why a call of the regional store may fail (`StoreError::reason`).
+const REGIONAL_REASONS: [&str; 4] = ["timeout", "away", "refused", "protocol"];
+/// Why a count may be refused.
+const COUNT_REASONS: [&str; 5] = ["key", "sequence", "component", "full", "base"];
+/// What a consult may come to.
+const CONSULT_RESULTS: [&str; 3] = ["granted", "refused", "unjudged"];
+/// Whose losses are counted.
+const STORES: [&str; 2] = ["regional", "global"];
+/// Why a frame may be refused (`Refusal::label`).
+const FRAME_REASONS: [&str; 19] = [
+    "silent",
+    "no_hello",
+    "version",
+    "origin",
+    "origin_changed",
+    "token",
+    "withdrawn",
+    "workspace",
+    "too_many_origins",
+    "too_many_streams",
+    "too_many_counts",
+    "too_many_consults",
+    "too_many_asks",
+    "too_many_withdrawals",
+    "too_many_bans",
+    "too_many_charges",
+    "unsteady",
+    "malformed",
+    "oversized",
+];
+
+/// One label, its name and value out of fixed sets.
+pub(crate) type Label = [(&'static str, &'static str); 1];
+/// Two of them.
+type Labels = [(&'static str, &'static str); 2];
+
+/// A way in for those who have no filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// Envoy's rate-limit service.
+    Rls,
+    /// HTTP for applications.
+    Http,
+}
+
+impl Door {
+    const ALL: [Door; 2] = [Door::Rls, Door::Http];
+
+    const fn word(self) -> &'static str {
+        match self {
+            Door::Rls => "rls",
+            Door::Http => "http",
+        }
+    }
+}
+
+/// How a call of a door ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DoorResult {
+    /// It passes.
+    Allowed,
+    /// It passes, but a limit in shadow mode would not have let it.
+    ShadowDenied,
+    /// It is over a limit.
+    Denied,
+    /// An exact limit could not be asked in time.
+    Undecided,
+    /// The call could not be answered: malformed, too large, or not permitted.
+    Refused,
+}
+
+impl DoorResult {
+    const ALL: [DoorResult; 5] = [
+        DoorResult::Allowed,
+        DoorResult::ShadowDenied,
+        DoorResult::Denied,
+        DoorResult::Undecided,
+        DoorResult::Refused,
+    ];
+
+    const fn word(self) -> &'static str {
+        match self {
+            DoorResult::Allowed => "allowed",
+            DoorResult::ShadowDenied => "shadow_denied",
+            DoorResult::Denied => "denied",
+            DoorResult::Undecided => "undecided",
+            DoorResult::Refused => "refused",
+        }
+    }
+}
+
+/// What is asked of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Raising what filters reported.
+    Replay,
+    /// A question that a request waits for.
+    Consult,
+    /// Naming cells in the hot index.
+    NameHot,
+    /// Reading a shard of the hot index.
+    ReadHot,
+    /// A message to the other aggregators.
+    Tell,
+    /// Saying who is alive.
+    Announce,
+    /// Looking at the sentinels.
+    Look,
+    /// Writing this region's rows.
+    Publish,
+    /// Reading the other regions' rows.
+    Import,
+    /// Looking at the sentinel row.
+    LookGlobal,
+    /// Reading this region's own rows.
+    Recover,
+    /// Reading live controls.
+    ReadControls,
+}
+
+impl Operation {
+    /// What is asked of the regional store.
+    pub const REGIONAL: [Operation; 7] = [
+        Operation::Replay,
+        Operation::Consult,
+        Operation::NameHot,
+        Operation::ReadHot,
+        Operation::Tell,
+        Operation::Announce,
+        Operation::Look,
+    ];
+    /// What is asked of the database.
+    pub const GLOBAL: [Operation; 5] = [
+        Operation::Publish,
+        Operation::Import,
+        Operation::LookGlobal,
+        Operation::Recover,
+        Operation::ReadControls,
+    ];
+
+    /// The label.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Operation::Replay => "replay",
+            Operation::Consult => "consult",
+            Operation::NameHot => "name_hot",
+            Operation::ReadHot => "read_hot",
+            Operation::Tell => "tell",
+            Operation::Announce => "announce",
+            Operation::Look => "look",
+            Operation::Publish => "publish",
+            Operation::Import => "import",
+            Operation::LookGlobal => "look_global",
+            Operation::Recover => "recover",
+            Operation::ReadControls => "read_controls",
+        }
+    }
+}
+
+/// What is counted of limits that are held exactly. Clones count together.
+#[derive(Clone, Debug)]
+pub struct ExactFigures {
+    /// [`EXACT_REMEMBERED`].
+    pub remembered: Counter,
+    charges: Family<Labels, Counter>,
+    seconds: Histogram,
+    withdrawals: Family<Label, Counter>,
+    ledger_undecided: Family<Label, Counter>,
+    asks: Family<Label, Counter>,
+}
+
+impl Default for ExactFigures {
+    fn default() -> Self {
+        let charges: Family<Labels, Counter> = Family::default();
+        for strategy in ["log", "ledger"] {
+            for result in ["allowed", "denied", "untried", "undecided"] {
+                drop(charges.get_or_create(&[("strategy", strategy), ("result", result)]));
+            }
+        }
+        let ledger_undecided = at_zero("reason", &["no_database"]);
+        Reason::ALL
+            .iter()
+            .for_each(|reason| drop(ledger_undecided.get_or_create(&[("reason", reason.word())])));
+        ExactFigures {
+            remembered: Counter::default(),
+            charges,
+            seconds: Histogram::new(exponential_buckets(1e-5, 2.5, 14)), // 10 µs to 1.5 s
+            withdrawals: at_zero("result", &["done", "missing", "foreign", "given_up"]),
+            ledger_undecided,
+            asks: at_zero("result", &["taken", "malformed", "turned_away"]),
+        }
+    }
+}
+
+impl ExactFigures {
+    /// Counts the rulings on a question.
+    pub fn ruled(&self, charges: &[Charge], rulings: &[Ruling], took: Duration) {
+        self.seconds.observe(took.as_secs_f64());
+        for (charge, ruling) in charges.iter().zip(rulings) {
+            let strategy = match charge.limit {
+                Limit::Log { .. } => "log",
+                Limit::Ledger { .. } => "ledger",
+            };
+            let result = match ruling.verdict {
+                Verdict::Allowed => "allowed",
+                Verdict::Denied { .. } => "denied",
+                Verdict::Untried => "untried",
+                Verdict::Undecided => "undecided",
+            };
+            self.charges.get_or_create(&[("strategy", strategy), ("result", result)]).inc();
+        }
+    }
+
+    /// Counts a charge that was taken back: `done` or `missing`.
+    pub fn withdrawn(&self, result: &'static str) {
+        self.withdrawals.get_or_create(&[("result", result)]).inc();
+    }
+
+    /// How many charges that were to be taken back came to this.
+    pub fn withdrawals(&self, result: &'static str) -> u64 {
+        self.withdrawals.get_or_create(&[("result", result)]).get()
+    }
+
+    /// Counts charges that could not be taken back.
+    pub fn withdrawals_given_up(&self, charges: u64) {
+        self.withdrawals.get_or_create(&[("result", "given_up")]).inc_by(charges);
+    }
+
+    /// Counts a charge that a ledger did not rule on: `no_database`, `no_zone`, or one of a database's reasons.
+    pub fn ledger_undecided(&self, reason: &'static str) {
+        self.ledger_undecided.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// Counts a question of a filter: `taken`, `malformed` or `turned_away`.
+    pub fn asked(&self, result: &'static str) {
+        self.asks.get_or_create(&[("result", result)]).inc();
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        register(registry, EXACT_CHARGES, self.charges.clone());
+        register(registry, EXACT_SECONDS, self.seconds.clone());
+        register(registry, EXACT_REMEMBERED, self.remembered.clone());
+        register(registry, EXACT_WITHDRAWALS, self.withdrawals.clone());
+        register(registry, LEDGER_UNDECIDED, self.ledger_undecided.clone());
+        register(registry, EXACT_ASKS, self.asks.clone());
+    }
+}
+
+/// A handle on each metric.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Warns of peers that misbehave, once in a while.
+    pub warnings: Throttle,
+    /// How calls of stores went last.
+    pub recent: Recent,
+    /// Which streams were refused lately.
+    pub refusals: RefusedStreams,
+    /// Those of the doors.
+    pub doors: DoorMetrics,
+    /// [`STREAMS`].
+    pub streams: Gauge,
+    /// [`SLOW_STREAMS`].
+    pub slow_streams: Counter,
+    /// [`FRAME_SECONDS`].
+    pub frame_seconds: Histogram,
+    /// [`BAD_ROWS`].
+    pub bad_rows: Counter,
+    /// [`CONTROLS`].
+    pub controls: Gauge,
+    /// [`GLOBAL_WRITES`].
+    pub global_writes: Counter,
+    /// [`GLOBAL_POLLED`].
+    pub global_rows_last_poll: Gauge,
+    /// [`GLOBAL_SECONDS`] of publications.
+    pub publish_seconds: Histogram,
+    /// [`GLOBAL_SECONDS`] of imports.
+    pub import_seconds: Histogram,
+    reports: Counter,
+    counts_merged: Counter,
+    pushes: Counter,
+    pushed_cells: Counter,
+    hot_left: Counter,
+    changes_heard: Counter,
+    global_left: Counter,
+    global_rows_applied: Counter,
+    global_entries_created: Counter,
+    store_wipes: Family<Label, Counter>,
+    breaker: Family<Label, Gauge>,
+    queue: Family<Label, Gauge>,
+    age: Family<Label, Gauge<f64, AtomicU64>>,
+    windows: Gauge,
+    windows_created: Counter,
+    windows_evicted: Counter,
+    operations: Family<Label, Counter>,
+    latency: Family<Label, Histogram>,
+    errors: Family<Labels, Counter>,
+    global_write_errors: Family<Label, Counter>,
+    global_sync_errors: Family<Label, Counter>,
+    live_origins: Gauge,
+    keys: Gauge,
+    push_queue: Gauge,
+    keys_evicted: Counter,
+    counts_refused: Family<Label, Counter>,
+    consults: Family<Label, Counter>,
+    frames_refused: Family<Label, Counter>,
+    /// By [`Door`] and [`DoorResult`] in their order: no name is looked up for a decision.
+    door_decisions: [[Counter; 5]; 2],
+}
+
+impl Metrics {
+    /// All at zero, but `exact` and `spans`, which are counted elsewhere.
+    pub fn new(exact: &ExactFigures, spans: &SpanFigures) -> Self {
+        const WARNING_INTERVAL: Duration = Duration::from_secs(10);
+        let mut registry = Registry::default();
+        let w = registry.sub_registry_with_prefix(RATELIMIT_PREFIX);
+        let seconds: Family<Label, Histogram> = Family::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(1e-3, 2.0, 14)) // 1 ms to 8 s
+        });
+        w.register(GLOBAL_SECONDS.0, GLOBAL_SECONDS.1, seconds.clone());
+        let latency: Family<Label, Histogram> = Family::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(1e-4, 2.0, 16)) // 0.1 ms to 3.3 s
+        });
+        w.register(LATENCY.0, LATENCY.1, latency.clone());
+        let global_writes = register(w, GLOBAL_WRITES, Counter::default());
+        let global_left = register(w, GLOBAL_LEFT, Counter::default());
+        let global_rows_applied = register(w, GLOBAL_APPLIED, Counter::default());
+        let global_entries_created = register(w, GLOBAL_CREATED, Counter::default());
+        let global_rows_last_poll = register(w, GLOBAL_POLLED, Gauge::default());
+        let windows = register(w, WINDOWS, Gauge::default());
+        let windows_created = register(w, WINDOWS_CREATED, Counter::default());
+        let windows_evicted = register(w, WINDOWS_EVICTED, Counter::default());
+        let operations: Family<Label, Counter> = register(w, OPERATIONS, Family::default());
+        let errors: Family<Labels, Counter> = register(w, ERRORS, Family::default());
+        let global_write_errors: Family<Label, Counter> = register(w, GLOBAL_WRITE_ERRORS, Family::default());
+        let global_sync_errors: Family<Label, Counter> = register(w, GLOBAL_SYNC_ERRORS, Family::default());
+        let operations_known = Operation::REGIONAL.into_iter().chain(Operation::GLOBAL);
+        for op in operations_known.map(|operation| ("op", operation.word())) {
+            drop(operations.get_or_create(&[op]));
+            drop(latency.get_or_create(&[op]));
+        }
+        for op in Operation::REGIONAL.map(|operation| ("op", operation.word())) {
+            REGIONAL_REASONS.iter().for_each(|reason| drop(errors.get_or_create(&[op, ("reason", *reason)])));
+        }
+        for reason in Reason::ALL.map(|reason| ("reason", reason.word())) {
+            for op in Operation::GLOBAL.map(|operation| ("op", operation.word())) {
+                drop(errors.get_or_create(&[op, reason]));
+            }
+            drop(global_write_errors.get_or_create(&[reason]));
+            drop(global_sync_errors.get_or_create(&[reason]));
+        }
+        let r = registry.sub_registry_with_prefix(PREFIX);
+        exact.register(r);
+        register(r, SPANS, spans.results.clone());
+        // One after the other: each holds the family's lock until its statement ends.
+        let publish_seconds = seconds.get_or_create(&[("op", "publish")]).clone();
+        let import_seconds = seconds.get_or_create(&[("op", "import")]).clone();
+        let age: Family<Label, Gauge<f64, AtomicU64>> = Family::default();
+        r.register(AGE.0, AGE.1, age.clone());
+        let decisions: Family<Labels, Counter> = register(r, DOOR_DECISIONS, Family::default());
+        let door_decisions = Door::ALL.map(|door| {
+            DoorResult::ALL.map(|result| {
+                decisions.get_or_create(&[("door", door.word()), ("result", result.word())]).clone()
+            })
+        });
+        Metrics {
+            door_decisions,
+            recent: Recent::default(),
+            refusals: RefusedStreams::default(),
+            doors: DoorMetrics::register(r),
+            warnings: Throttle::new(WARNING_INTERVAL),
+            streams: register(r, STREAMS, Gauge::default()),
+            reports: register(r, REPORTS, Counter::default()),
+            counts_merged: register(r, COUNTS_MERGED, Counter::default()),
+            pushes: register(r, PUSHES, Counter::default()),
+            pushed_cells: register(r, PUSHED_CELLS, Counter::default()),
+            slow_streams: register(r, SLOW_STREAMS, Counter::default()),
+            frame_seconds: register(
+                r,
+                FRAME_SECONDS,
+                Histogram::new(exponential_buckets(1e-6, 4.0, 10)), // 1 µs to 0.26 s
+            ),
+            hot_left: register(r, HOT_LEFT, Counter::default()),
+            changes_heard: register(r, CHANGES_HEARD, Counter::default()),
+            bad_rows: register(r, BAD_ROWS, Counter::default()),
+            controls: register(r, CONTROLS, Gauge::default()),
+            global_writes,
+            global_left,
+            global_rows_applied,
+            global_entries_created,
+            global_rows_last_poll,
+            publish_seconds,
+            import_seconds,
+            store_wipes: register(r, STORE_WIPES, at_zero("store", &STORES)),
+            breaker: register(r, BREAKER, Family::default()),
+            queue: register(r, QUEUE, Family::default()),
+            age,
+            windows,
+            windows_created,
+            windows_evicted,
+            operations,
+            latency,
+            errors,
+            global_write_errors,
+            global_sync_errors,
+            live_origins: register(r, LIVE_ORIGINS, Gauge::default()),
+            keys_evicted: register(r, KEYS_EVICTED, Counter::default()),
+            keys: register(r, KEYS, Gauge::default()),
+            push_queue: register(r, PUSH_QUEUE, Gauge::default()),
+            counts_refused: register(r, COUNTS_REFUSED, at_zero("reason", &COUNT_REASONS)),
+            consults: register(r, CONSULTS, at_zero("result", &CONSULT_RESULTS)),
+            frames_refused: register(r, FRAMES_REFUSED, at_zero("reason", &FRAME_REASONS)),
+            registry,
+        }
+    }
+
+    /// Counts a frame that ended its stream.
+    pub fn frame_refused(&self, refusal: &Refusal) {
+        self.frames_refused.get_or_create(&[("reason", refusal.label())]).inc();
+        self.refusals.note(refusal.label());
+    }
+
+    /// Counts a call of a door.
+    pub fn door_decided(&self, door: Door, result: DoorResult) {
+        self.door_decisions[door as usize][result as usize].inc();
+    }
+
+    /// Calls of a door so far, by how they ended.
+    pub fn door_results(&self, door: Door) -> Vec<(&'static str, u64)> {
+        let counts = self.door_decisions[door as usize].iter().map(Counter::get);
+        DoorResult::ALL.iter().map(|result| result.word()).zip(counts).collect()
+    }
+
+    /// Counts a call of a store.
+    pub fn operation(&self, operation: Operation, took: Duration) {
+        self.recent.made(operation, took);
+        let label = [("op", operation.word())];
+        self.operations.get_or_create(&label).inc();
+        self.latency.get_or_create(&label).observe(took.as_secs_f64());
+    }
+
+    /// Counts such a call that failed.
+    pub fn operation_failed(&self, operation: Operation, reason: &'static str) {
+        self.recent.failed(operation, reason);
+        self.errors.get_or_create(&[("op", operation.word()), ("reason", reason)]).inc();
+    }
+
+    /// Counts what could not be written for other regions.
+    pub fn global_write_failed(&self, reason: &'static str, times: u64) {
+        self.global_write_errors.get_or_create(&[("reason", reason)]).inc_by(times);
+    }
+
+    /// Counts an import that failed.
+    pub fn global_sync_failed(&self, reason: &'static str) {
+        self.global_sync_errors.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// Everything in Prometheus' text format; what others count and the breakers' states as given.
+    pub fn text(
+        &self,
+        figures: &Figures,
+        now: MonoMs,
+        stats: RegionStats,
+        breakers: &[(&'static str, State)],
+    ) -> String {
+        self.raise(figures);
+        set(&self.live_origins, stats.live_origins);
+        set(&self.keys, stats.keys);
+        raise(&self.keys_evicted, stats.keys_evicted);
+        set(&self.push_queue, stats.pending_pushes);
+        self.windows.set(i64::try_from(stats.windows).unwrap_or(i64::MAX));
+        raise(&self.windows_created, stats.windows_created);
+        raise(&self.windows_evicted, stats.windows_forgotten);
+        for (store, state) in breakers {
+            let state = match state {
+                State::Closed => 0,
+                State::HalfOpen => 1,
+                State::Open => 2,
+            };
+            self.breaker.get_or_create(&[("store", *store)]).set(state);
+        }
+        let queues = [
+            ("replay", stats.pending_replays),
+            ("share", stats.pending_shares),
+            ("publish", stats.pending_publications),
+        ];
+        for (queue, cells) in queues {
+            set(&self.queue.get_or_create(&[("queue", queue)]), cells);
+        }
+        let moments =
+            [("hot", figures.whole_at), ("publish", figures.published_at), ("import", figures.imported_at)];
+        for (what, moment) in moments {
+            // Seconds since; -1 if it never was.
+            let age = moment.map_or(-1.0, |moment| now.since(moment) as f64 / 1e3);
+            self.age.get_or_create(&[("what", what)]).set(age);
+        }
+        let mut text = String::new();
+        // Writing into a string has no error.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+
+    fn raise(&self, figures: &Figures) {
+        let counters = [
+            (&self.reports, figures.reports),
+            (&self.counts_merged, figures.counts_merged),
+            (&self.pushes, figures.pushes),
+            (&self.pushed_cells, figures.pushed_cells),
+            (&self.hot_left, figures.hot_left),
+            (&self.changes_heard, figures.changes_heard),
+            (&self.global_left, figures.publications_left),
+            (&self.global_rows_applied, figures.imports_merged),
+            (&self.global_entries_created, figures.imports_created),
+        ];
+        counters.iter().for_each(|(counter, value)| raise(counter, *value));
+        let Refusals { key, sequence, component, full, base } = figures.counts_refused;
+        let refused = [key, sequence, component, full, base];
+        let results = [figures.granted, figures.denied, figures.unjudged];
+        raise_each(&self.counts_refused, "reason", COUNT_REASONS.iter().zip(refused));
+        raise_each(&self.consults, "result", CONSULT_RESULTS.iter().zip(results));
+        let wipes = [figures.store_wipes, figures.database_wipes];
+        raise_each(&self.store_wipes, "store", STORES.iter().zip(wipes));
+    }
+}
+
+/// Adds a metric by its name and help text.
+pub(crate) fn register<M: Metric + Clone>(
+    registry: &mut Registry,
+    (name, help): (&str, &str),
+    metric: M,
+) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// A family that shows each of its values from the begin: an alert finds no change in what was not there before.
+pub(crate) fn at_zero(label: &'static str, values: &[&'static str]) -> Family<Label, Counter> {
+    let family = Family::default();
+    values.iter().for_each(|value| drop(family.get_or_create(&[(label, *value)])));
+    family
+}
+
+fn set(gauge: &Gauge, value: usize) {
+    gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+}
+
+/// Counters of a family that somebody else keeps.
+fn raise_each(
+    family: &Family<Label, Counter>,
+    label: &'static str,
+    values: impl Iterator<Item = (&'static &'static str, u64)>,
+) {
+    values.for_each(|(name, value)| raise(&family.get_or_create(&[(label, *name)]), value));
+}
+
+/// A counter that somebody else keeps.
+fn raise(counter: &Counter, value: u64) {
+    counter.inc_by(value.saturating_sub(counter.get()));
+}

@@ -1,0 +1,155 @@
+//! Denials of exact logs that stay true until a moment: whoever is denied is not asked about again before.
+//!
+//! What counts in a log leaves it when its time has come, so a denial holds for every cost that is not smaller and every
+//! limit that is not higher. It may leave sooner only where it is taken back, as another limit of its request denied:
+//! so now and then a single request is let through to ask, while the others go on being denied.
+//!
+//! A fixed number of places, made when the first denial comes; the denial that ends first leaves for a new one. To
+//! forget one costs a question and nothing else.
+
+use crate::model::time::MonoMs;
+use alloc::vec::Vec;
+
+/// Places of a set, any of which may hold a denial of a given fingerprint.
+const WAYS: usize = 4;
+/// 16 384 denials, 1 MB.
+const SETS: usize = 4_096;
+/// How long a denial is taken to hold before it is asked about again.
+pub(in crate::limiter) const RECHECK_MS: u64 = 5_000;
+/// When the next one asks, if the one who asked brings no answer.
+const RECHECKING_MS: u64 = 1_000;
+
+/// A denial that holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::limiter) struct KnownDenial {
+    pub(in crate::limiter) fingerprint: u64,
+    /// Of the configuration that it was made under.
+    pub(in crate::limiter) version: u64,
+    pub(in crate::limiter) cost: u64,
+    pub(in crate::limiter) limit: u64,
+    /// When the same cost could pass.
+    pub(in crate::limiter) until: MonoMs,
+    /// When somebody is to ask again.
+    pub(in crate::limiter) recheck: MonoMs,
+    /// What was left, and when the oldest use that counted leaves.
+    pub(in crate::limiter) remaining: u64,
+    pub(in crate::limiter) reset: MonoMs,
+}
+
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct Denials {
+    places: Vec<KnownDenial>,
+}
+
+impl Denials {
+    /// The denial that tells what becomes of `cost` against `limit` now; `None` also for the one who is to ask again,
+    /// if somebody `may_ask`.
+    pub(in crate::limiter) fn find(
+        &mut self,
+        fingerprint: u64,
+        (cost, limit): (u64, u64),
+        version: u64,
+        may_ask: bool,
+        now: MonoMs,
+    ) -> Option<KnownDenial> {
+        let set = self.places.get_mut(set(fingerprint))?;
+        let holds = |known: &&mut KnownDenial| {
+            let same = (known.fingerprint, known.version) == (fingerprint, version);
+            same && cost >= known.cost && limit <= known.limit && now < known.until
+        };
+        let known = set.iter_mut().filter(holds).max_by_key(|known| known.until)?;
+        if may_ask && known.recheck <= now {
+            known.recheck = now.after(RECHECKING_MS);
+            return None;
+        }
+        Some(*known)
+    }
+
+    /// `cost` has passed against `limit`: what says otherwise no longer holds.
+    pub(in crate::limiter) fn refute(&mut self, fingerprint: u64, (cost, limit): (u64, u64)) {
+        for known in self.places.get_mut(set(fingerprint)).unwrap_or_default() {
+            if known.fingerprint == fingerprint && cost >= known.cost && limit <= known.limit {
+                known.until = MonoMs(0);
+            }
+        }
+    }
+
+    pub(in crate::limiter) fn put(&mut self, denial: KnownDenial) {
+        if self.places.is_empty() {
+            self.places.resize(SETS * WAYS, KnownDenial::default());
+        }
+        let Some(set) = self.places.get_mut(set(denial.fingerprint)) else { return };
+        let same = |known: &KnownDenial| {
+            (known.fingerprint, known.cost, known.limit) == (denial.fingerprint, denial.cost, denial.limit)
+        };
+        let at = set.iter().position(same);
+        let place = match at {
+            Some(at) => set.get_mut(at),
+            None => set.iter_mut().min_by_key(|known| known.until),
+        };
+        if let Some(place) = place {
+            *place = denial;
+        }
+    }
+}
+
+fn set(fingerprint: u64) -> core::ops::Range<usize> {
+    let set = fingerprint as usize % SETS;
+    set * WAYS..(set + 1) * WAYS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denial(fingerprint: u64, cost: u64, limit: u64, until: u64) -> KnownDenial {
+        let until = MonoMs(until);
+        let recheck = MonoMs(1_000_000);
+        KnownDenial { fingerprint, version: 1, cost, limit, until, recheck, remaining: 0, reset: until }
+    }
+
+    #[test]
+    fn one_asks_again_now_and_then_and_may_refute_it() {
+        let mut denials = Denials::default();
+        denials.put(KnownDenial { recheck: MonoMs(5_000), ..denial(5, 3, 10, 100_000) });
+        let mut holds = |now| denials.find(5, (3, 10), 1, true, MonoMs(now)).is_some();
+        assert!(holds(4_999) && !holds(5_000) && holds(5_001) && holds(5_999) && !holds(6_000));
+        for (passed, still) in [((2, 10), true), ((3, 11), true), ((3, 10), false)] {
+            denials.refute(5, passed);
+            assert_eq!(denials.find(5, (3, 10), 1, true, MonoMs(6_001)).is_some(), still, "{passed:?}");
+        }
+    }
+
+    #[test]
+    fn a_denial_holds_for_no_smaller_cost_no_higher_limit_and_no_longer() {
+        let mut denials = Denials::default();
+        assert_eq!(denials.find(5, (3, 10), 1, true, MonoMs(0)), None);
+        denials.put(denial(5, 3, 10, 100));
+        let mut holds = |asked, version, now| denials.find(5, asked, version, true, MonoMs(now)).is_some();
+        assert!(holds((3, 10), 1, 99) && holds((9, 10), 1, 99) && holds((3, 4), 1, 99));
+        assert!(!holds((2, 10), 1, 99) && !holds((3, 11), 1, 99));
+        assert!(!holds((3, 10), 1, 100) && !holds((3, 10), 2, 99));
+        assert_eq!(
+            denials.find(5 + SETS as u64, (3, 10), 1, true, MonoMs(0)),
+            None,
+            "another key of the set"
+        );
+    }
+
+    #[test]
+    fn the_one_that_ends_first_leaves_a_full_set() {
+        let mut denials = Denials::default();
+        for n in 0..5 {
+            denials.put(denial(7 + n * SETS as u64, 1, 1, 100 + n));
+        }
+        let mut known = |n: u64| denials.find(7 + n * SETS as u64, (1, 1), 1, true, MonoMs(0)).is_some();
+        assert_eq!((0..5).map(&mut known).collect::<Vec<_>>(), [false, true, true, true, true]);
+        assert_eq!(denials.places.len(), SETS * WAYS);
+        denials.put(denial(7 + 4 * SETS as u64, 1, 1, 50));
+        assert_eq!(
+            denials.find(7 + 4 * SETS as u64, (1, 1), 1, true, MonoMs(60)),
+            None,
+            "the later word counts"
+        );
+    }
+}

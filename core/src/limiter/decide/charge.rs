@@ -1,0 +1,402 @@
+//! Spending on one key: by the lease at hand, or in the table.
+//!
+//! Leaves to others: how large a lease is and when it is returned (`lease`), the verdict (`judge`).
+
+use super::item::Item;
+use super::judge::{Standing, Verdict, is_strict, judge};
+use super::lease::{self, settle_into, take_lease};
+use crate::limiter::Limiter;
+use crate::limiter::cache::slots::{Lease, Remains, Remembered, Slot};
+use crate::limiter::check::{Budget, Cause, Check, Denial, Reason};
+use crate::limiter::remote::roster::MAX_RECALLED;
+use crate::limiter::report::outbox::row;
+use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
+use crate::limiter::transact::{Done, Failed, Make, Subject};
+use crate::model::shared::Shared;
+use crate::model::time::{MonoMs, Now};
+use crate::model::window::{Position, Used};
+
+/// What [`Mode::Hold`] reserved counts as spent after this long: its worker must have died in between.
+const HOLD_EXPIRES_MS: u64 = 4_000;
+/// When to come back after a denial that only rests on the region's silence.
+pub(in crate::limiter) const UNDECIDED_RETRY_MS: u64 = 1_000;
+
+/// What became of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::limiter) enum Charged {
+    /// Charged: this much is left.
+    Admitted(Budget),
+    /// The same, held; `overflow` if in the overflow cell that the key shares with others.
+    Held {
+        budget: Budget,
+        overflow: bool,
+    },
+    Denied(Denial),
+    Ask(Reason),
+}
+
+/// How an item takes its cost from the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::limiter) enum Mode {
+    /// Spends it.
+    Spend,
+    /// Reserves it until the other cells have been decided.
+    Hold,
+    /// Changes nothing.
+    Look,
+}
+
+/// What a look at an entry came to.
+#[derive(Clone, Copy, Debug)]
+struct Judged {
+    verdict: Verdict,
+    /// Size of the lease that was taken as well.
+    leased: u64,
+    /// The cost was reserved for a request that is open now.
+    held: bool,
+    /// What is left, the lease included.
+    remaining: u64,
+    /// The moment as the entry sees it.
+    at: Position,
+    /// The denial is the first in a while: from it on the local view is not trusted.
+    begins_strict: bool,
+}
+
+impl Limiter {
+    /// What the lease at hand leaves, if it covers the item's cost. Spends nothing yet.
+    pub(in crate::limiter) fn covered(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Budget> {
+        let slot = self.slots.get(item.fingerprint)?;
+        slot.used = now.mono;
+        if slot.lease.amount == 0 || slot.lease.limit > item.limit || item.open.is_some() {
+            return None;
+        }
+        let at = Position::at(now.unix, check.cell_ms);
+        let mut lease = slot.lease;
+        lease.spend(item.cost, at.sequence, now.mono).then(|| {
+            let remaining = lease.spare.saturating_add(lease.amount - lease.spent);
+            Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() }
+        })
+    }
+
+    /// Spends the lease that [`Limiter::covered`] found.
+    pub(in crate::limiter) fn spend_lease(&mut self, item: &Item, check: &Check<'_>, now: Now) {
+        let sequence = Position::at(now.unix, check.cell_ms).sequence;
+        if let Some(slot) = self.slots.get(item.fingerprint) {
+            slot.lease.spend(item.cost, sequence, now.mono);
+            slot.denied = None;
+        }
+    }
+
+    /// A denial that follows from what was known at the last one. Counts only grow, so it needs no other look.
+    pub(in crate::limiter) fn remembered(
+        &mut self,
+        item: &Item,
+        check: &Check<'_>,
+        now: MonoMs,
+    ) -> Option<Denial> {
+        let version = self.version;
+        let known = self.slots.get(item.fingerprint)?.denied.filter(|known| known.version == version)?;
+        let same = (item.cost, item.limit) == (known.cost, known.limit);
+        let (until, remaining, reset_ms) = known.seen_at(now, same, (item.cost, item.limit))?;
+        (now < until).then(|| Denial {
+            budget: Budget { rule: check.rule, limit: item.limit, remaining, reset_ms },
+            retry_after_ms: Some(until.since(now)),
+            cause: Cause::Limit,
+        })
+    }
+
+    /// Decides one item in the table. `standing` is `None` if the region has been asked or is not to be.
+    pub(in crate::limiter) fn charge(
+        &mut self,
+        shared: &mut impl Shared,
+        item: &Item,
+        check: &Check<'_>,
+        mode: Mode,
+        standing: Option<&Standing>,
+        now: Now,
+    ) -> Charged {
+        let slot = self.slots.get(item.fingerprint).copied();
+        let lease_tag = self.tag(ReservationKind::Lease);
+        let hold_tag = self.tag(ReservationKind::Hold);
+        let open_tag = self.tag(ReservationKind::Open);
+        let origins = self.origins(now.mono);
+        let trusted = standing
+            .filter(|s| (check.policy.trust_first || !s.cold) && s.usable && s.has_snapshot())
+            .is_some();
+        let subject = Subject {
+            fingerprint: item.fingerprint,
+            key: Some(check.key),
+            make: if mode == Mode::Look { Make::Never } else { Make::Always },
+        };
+        let change = |entry: &mut Entry, at: &Position| {
+            // An overflow cell is no place for what the worker remembers of the key: nobody would find a lease again there
+            // by the key's own fingerprint, and what the region acknowledged of the key says nothing of the cell.
+            let is_own = entry.fingerprint == item.fingerprint;
+            let settles = is_own && mode != Mode::Look;
+            let settled = settles && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
+            let cost_and_limit = (item.cost, item.limit);
+            let mut verdict = judge(entry, at, cost_and_limit, &check.policy, standing, now.mono);
+            let (mut leased, mut held) = (0, false);
+            let mut begins_strict = false;
+            let mut kept = settled;
+            match (verdict, mode) {
+                (Verdict::Admit { spare }, Mode::Spend) => {
+                    entry.limit = item.limit;
+                    if trusted && entry.viewed == MonoMs(0) {
+                        entry.viewed = now.mono;
+                    }
+                    held = item.open.is_some_and(|open| open.reserve(entry, open_tag, item.cost, now.mono));
+                    if !held {
+                        entry.charge(item.cost, now.mono);
+                    }
+                    let strict = is_strict(entry, at, item.limit, origins, now.mono);
+                    if is_own && item.open.is_none() && !strict {
+                        leased =
+                            take_lease(entry, slot.as_ref(), lease_tag, spare, item.cost, origins, now.mono);
+                    }
+                    kept = true;
+                }
+                (Verdict::Admit { .. }, Mode::Hold) => {
+                    entry.limit = item.limit;
+                    // Without a reservation the cost could not be charged later, so the request has to come again.
+                    if entry.reserve(hold_tag, item.cost, now.mono.after(HOLD_EXPIRES_MS)) {
+                        kept = true;
+                    } else {
+                        verdict = Verdict::Reserved;
+                    }
+                }
+                // What a shadow rule would deny is no denial.
+                (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) if !item.shadow => {
+                    begins_strict = entry.strict_until <= now.mono;
+                    kept |= note_strict(entry, at, now.mono);
+                }
+                _ => {}
+            }
+            let remaining = match verdict {
+                Verdict::Deny { .. } => entry.used().remaining(at, item.limit),
+                _ => entry.used_and_reserved().remaining(at, item.limit).saturating_add(leased),
+            };
+            (Judged { verdict, leased, held, remaining, at: *at, begins_strict }, kept)
+        };
+        match self.table.transact(shared, subject, now, &mut self.stats, change) {
+            Ok(done) => self.conclude(item, check, mode, slot, done, now),
+            // Looked at, and not there: nothing is used of it.
+            Err(Failed::Absent) => Charged::Admitted(self.untouched(item, check, now)),
+            Err(Failed::Exhausted) => Charged::Denied(self.crowded(item, check, now)),
+        }
+    }
+
+    /// Turns what [`Mode::Hold`] reserved into spent, or into what is reserved for an open request, or gives it back.
+    /// `overflow` says where, as [`Charged::Held`] did.
+    pub(in crate::limiter) fn end_hold(
+        &mut self,
+        shared: &mut impl Shared,
+        item: &Item,
+        check: &Check<'_>,
+        (overflow, spend): (bool, bool),
+        now: Now,
+    ) {
+        let tag = self.tag(ReservationKind::Hold);
+        let open_tag = self.tag(ReservationKind::Open);
+        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Never };
+        let change = |entry: &mut Entry, _: &Position| {
+            let held = entry.release_newest(tag);
+            let mut goes_on = false;
+            if let Some((sequence, amount)) = held.filter(|_| spend) {
+                goes_on = item.open.is_some_and(|open| open.reserve(entry, open_tag, amount, now.mono));
+                if !goes_on {
+                    entry.charge_in(sequence, amount, now.mono);
+                }
+            }
+            (goes_on, held.is_some())
+        };
+        let ended = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
+        if spend {
+            let held = ended.as_ref().is_ok_and(|done| done.result);
+            self.opened(item, check, (held, overflow), now);
+        }
+        if let Some(done) = ended.ok().filter(|_| spend) {
+            self.note_cells(&done.entry, now.mono);
+        }
+    }
+
+    /// Brings a lease back; takes a new one if it was used and may go on.
+    pub(in crate::limiter) fn settle(
+        &mut self,
+        shared: &mut impl Shared,
+        fingerprint: u64,
+        go_on: bool,
+        now: Now,
+    ) {
+        let Some(slot) = self.slots.get(fingerprint).copied().filter(|slot| slot.lease.amount > 0) else {
+            return;
+        };
+        let tag = self.tag(ReservationKind::Lease);
+        let origins = self.origins(now.mono);
+        let go_on = go_on && slot.lease.spent > 0;
+        let change = |entry: &mut Entry, at: &Position| {
+            settle_into(entry, Some(&slot), tag, now.mono);
+            let spare = entry.used_and_reserved().remaining(at, entry.limit);
+            let go_on = go_on && !is_strict(entry, at, entry.limit, origins, now.mono);
+            let leased =
+                if go_on { take_lease(entry, Some(&slot), tag, spare, 1, origins, now.mono) } else { 0 };
+            ((leased, spare, *at), true)
+        };
+        let subject = Subject { fingerprint, key: None, make: Make::Never };
+        match self.table.transact(shared, subject, now, &mut self.stats, change) {
+            Ok(Done { result: (leased, spare, at), entry, .. }) => {
+                self.note_cells(&entry, now.mono);
+                let (limit, spare) = (entry.limit, spare.saturating_sub(leased));
+                self.put_lease(fingerprint, (leased, spare), limit, &at, now.mono);
+            }
+            Err(Failed::Absent) => {
+                if let Some(slot) = self.slots.get(fingerprint) {
+                    slot.lease = Lease::default();
+                }
+            }
+            Err(Failed::Exhausted) => self.leases.push(now.mono.after(crate::limiter::TICK_MS), fingerprint),
+        }
+    }
+
+    pub(in crate::limiter) fn tag(&self, kind: ReservationKind) -> Tag {
+        Tag { worker: self.worker, kind }
+    }
+
+    /// Queues what the entry of the last transaction has spent in its cells for the region.
+    pub(in crate::limiter) fn note_cells(&mut self, entry: &Entry, now: MonoMs) {
+        self.note_where(entry, now, Cell::is_unreported);
+    }
+
+    /// The same of cells whose base is known: what was reported without it has not been stored. Those that wait for theirs are
+    /// in a report already.
+    pub(in crate::limiter) fn note_based_cells(&mut self, entry: &Entry, now: MonoMs) {
+        self.note_where(entry, now, |cell| !cell.unbased && cell.is_unreported());
+    }
+
+    fn note_where(&mut self, entry: &Entry, now: MonoMs, which: impl Fn(&Cell) -> bool) {
+        for (sequence, cell) in entry.cells().filter(|(_, cell)| which(cell)) {
+            let row = row(entry, self.table.key(), sequence, cell);
+            self.outbox.note(&row, now);
+        }
+    }
+
+    fn conclude(
+        &mut self,
+        item: &Item,
+        check: &Check<'_>,
+        mode: Mode,
+        slot: Option<Slot>,
+        done: Done<Judged>,
+        now: Now,
+    ) -> Charged {
+        let Judged { verdict, leased, held, remaining, at, begins_strict } = done.result;
+        self.stats.strict = self.stats.strict.saturating_add(u64::from(begins_strict));
+        let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Look;
+        if done.reaped {
+            self.note_cells(&done.entry, now.mono);
+        }
+        if verdict_spends(verdict, mode) || had_lease {
+            self.note_cells(&done.entry, now.mono);
+            self.slots.entry(item.fingerprint, now.mono);
+            let spare = remaining.saturating_sub(leased);
+            self.put_lease(item.fingerprint, (leased, spare), done.entry.limit, &at, now.mono);
+        }
+        if verdict_spends(verdict, mode) {
+            self.opened(item, check, (held, done.overflow), now);
+        }
+        let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
+        match verdict {
+            Verdict::Admit { .. } if mode == Mode::Hold => Charged::Held { budget, overflow: done.overflow },
+            Verdict::Admit { .. } => Charged::Admitted(budget),
+            Verdict::Ask(reason) => Charged::Ask(reason),
+            Verdict::Undecided => Charged::Denied(Denial {
+                budget,
+                retry_after_ms: Some(UNDECIDED_RETRY_MS),
+                cause: Cause::Undecided,
+            }),
+            Verdict::Reserved => {
+                // Holds and consults end by themselves in a moment.
+                let lease = |held: &Reservation| held.tag.kind == ReservationKind::Lease;
+                let fingerprint = done.entry.fingerprint;
+                let told = self.recall.len() > MAX_RECALLED || self.recall.contains(&fingerprint);
+                if !told && done.entry.reservations.iter().any(lease) {
+                    self.recall.push(fingerprint);
+                }
+                Charged::Denied(Denial {
+                    budget,
+                    retry_after_ms: Some(crate::limiter::TICK_MS),
+                    cause: Cause::Reserved,
+                })
+            }
+            Verdict::Deny { wait_ms } => {
+                if !done.overflow {
+                    self.remember(item, (done.entry.used(), at), wait_ms, now.mono);
+                }
+                Charged::Denied(Denial { budget, retry_after_ms: wait_ms, cause: Cause::Limit })
+            }
+        }
+    }
+
+    fn remember(&mut self, item: &Item, (used, at): (Used, Position), wait_ms: Option<u64>, now: MonoMs) {
+        let version = self.version;
+        let Some(wait_ms) = wait_ms else { return };
+        if let Some(slot) = self.slots.entry(item.fingerprint, now) {
+            let (cost, limit, until) = (item.cost, item.limit, now.after(wait_ms));
+            let used = Remains::of(&used, &at);
+            slot.denied = Some(Remembered { used, at, since: now, cost, limit, until, version });
+        }
+    }
+
+    fn put_lease(
+        &mut self,
+        fingerprint: u64,
+        (amount, spare): (u64, u64),
+        limit: u64,
+        at: &Position,
+        now: MonoMs,
+    ) {
+        let Some(slot) = self.slots.get(fingerprint) else { return };
+        // What was remembered of a denial is less than what is used now.
+        slot.denied = None;
+        slot.used = now;
+        let last = if amount > 0 { amount } else { slot.lease.last };
+        let settle_ms = lease::settle_ms(amount, limit);
+        let due = now.after(settle_ms.min(at.until_next_ms()));
+        let until = now.after(settle_ms.saturating_mul(2));
+        slot.lease = Lease { amount, spent: 0, sequence: at.sequence, due, until, limit, spare, last };
+        if amount > 0 {
+            self.stats.leases += 1;
+            self.leases.push(due, fingerprint);
+        }
+    }
+
+    /// Whether the lease at hand is the one that was to be brought back at `due`, and not a later one.
+    pub(in crate::limiter) fn is_due(&mut self, fingerprint: u64, due: MonoMs) -> bool {
+        self.slots.get(fingerprint).is_some_and(|slot| slot.lease.amount > 0 && slot.lease.due <= due)
+    }
+
+    pub(in crate::limiter) fn untouched(&self, item: &Item, check: &Check<'_>, now: Now) -> Budget {
+        let reset_ms = Position::at(now.unix, check.cell_ms).until_next_ms();
+        Budget { rule: check.rule, limit: item.limit, remaining: item.limit, reset_ms }
+    }
+
+    fn crowded(&self, item: &Item, check: &Check<'_>, now: Now) -> Denial {
+        let budget = Budget { remaining: 0, ..self.untouched(item, check, now) };
+        Denial { budget, retry_after_ms: Some(crate::limiter::TICK_MS), cause: Cause::Reserved }
+    }
+}
+
+fn verdict_spends(verdict: Verdict, mode: Mode) -> bool {
+    mode == Mode::Spend && matches!(verdict, Verdict::Admit { .. })
+}
+
+/// From a denial on, the local view alone is not trusted for a window's length.
+fn note_strict(entry: &mut Entry, at: &Position, now: MonoMs) -> bool {
+    let window_ms = entry.window_ms(at.cell_ms);
+    let until = now.after(window_ms);
+    let moves = until.since(entry.strict_until) > window_ms / 8;
+    if moves {
+        entry.strict_until = until;
+    }
+    moves
+}

@@ -1,0 +1,408 @@
+//! Requests whose limits are held exactly, elsewhere: they wait for a ruling, and all is charged or nothing.
+//!
+//! What needs no question comes first: a denial of a log that is remembered, a window that would deny. Then the exact
+//! charges are asked about together, and only when they pass are the windows charged, as those can be judged again and
+//! an exact charge would have to be taken back. It is taken back where the windows, or another exact rule, deny after
+//! all. Where no ruling comes in time each rule says whether to deny; what is then ruled late is taken back if the
+//! request was denied.
+//!
+//! Leaves to others: the questions under way (`asks`), which denials are remembered (`denials`), windows (`round`).
+
+use super::charge::UNDECIDED_RETRY_MS;
+use super::round::{tighter, worse};
+use crate::limiter::Limiter;
+use crate::limiter::cache::denials::{KnownDenial, RECHECK_MS};
+use crate::limiter::check::{
+    AskResult, Beside, Budget, Cause, Check, Decision, Denial, ExactCheck, ExactLimit, Outcome, Told,
+    Transactions,
+};
+use crate::limiter::remote::asks::{Asked, Known, Paused, Question};
+use crate::limiter::remote::consults::Waiting;
+use crate::model::exact::{Ruling, Verdict};
+use crate::model::key::fingerprint;
+use crate::model::shared::Shared;
+use crate::model::time::{MonoMs, Now};
+use crate::model::wire;
+use alloc::vec::Vec;
+
+/// Nobody is asked on a stream whose last echoed ping is older than this.
+const HEARD_MS: u64 = 1_000;
+/// Most verdicts of shadow rules that wait to be taken.
+const MAX_TOLD_BESIDE: usize = 4 * crate::limiter::remote::asks::MAX_BESIDE;
+
+/// What a request's exact rules came to.
+#[derive(Debug, Default)]
+struct Settled {
+    denial: Option<Denial>,
+    budget: Option<Budget>,
+    /// The window of each rule that was ruled, in milliseconds.
+    windows: Vec<(u16, u64)>,
+    undecided: u64,
+    transactions: Transactions,
+}
+
+/// What is kept of a request until its windows are decided.
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct Held {
+    /// The question that its charges stand under.
+    ask: Option<u64>,
+    settled: Settled,
+    shadows: Vec<Question>,
+}
+
+impl Limiter {
+    /// Decides a request that `exact` rules apply to beside `checks`; else like [`Limiter::decide`].
+    pub fn decide_exact(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        exact: &[ExactCheck<'_>],
+        now: MonoMs,
+    ) -> Outcome {
+        self.serves = true;
+        let now = self.enter(shared, now);
+        let denied = self.foregone_exactly(exact, now.mono).or_else(|| self.foretold(shared, checks, now));
+        if let Some(denial) = denied {
+            return self.refused(shared, checks, denial, now);
+        }
+        let secret = self.table.secret;
+        let enforcing = exact.iter().filter(|check| !check.policy.shadow);
+        let shadows = exact.iter().filter(|check| check.policy.shadow);
+        let shadows: Vec<Question> =
+            shadows.filter_map(|check| Question::about([check].into_iter(), secret, now.mono)).collect();
+        let Some(question) = Question::about(enforcing, secret, now.mono) else {
+            return self.decide_windows(shared, request, checks, Held { shadows, ..Held::default() }, now);
+        };
+        if self.may_ask(now.mono) && !self.asks.is_full() {
+            self.stats.asks += 1;
+            self.asks.pause(request, question, checks, shadows, now.mono);
+            return Outcome::of(Decision::Wait, 0);
+        }
+        self.stats.unasked += 1;
+        let held = Held { ask: None, settled: unruled(&question), shadows };
+        self.decide_settled(shared, request, checks, held, now)
+    }
+
+    /// How shadow rules that are held exactly were ruled since the last time, each with its rule.
+    pub fn take_beside(&mut self) -> Vec<(u16, Beside)> {
+        core::mem::take(&mut self.told_beside)
+    }
+
+    /// Takes the aggregator's word on a question.
+    pub(in crate::limiter) fn ruled(&mut self, shared: &mut impl Shared, came: &wire::Rulings, now: Now) {
+        if let Some(Paused { mut question, request, windows, shadows }) = self.asks.paused.remove(&came.id) {
+            self.count_rulings(&question, &came.rulings);
+            self.remember_rulings(&question, &came.rulings, now.mono);
+            let held = Held { ask: Some(came.id), settled: settle(&question, &came.rulings), shadows };
+            question.known = Known::Ruled(question.of_charges(came));
+            self.asks.open.insert(came.id, question);
+            self.go_on(shared, request, &windows, held, now);
+        } else if let Some(mut question) = self.asks.open.remove(&came.id) {
+            self.remember_rulings(&question, &came.rulings, now.mono);
+            if matches!(question.known, Known::Awaited) {
+                question.known = Known::Ruled(question.of_charges(came));
+            }
+            self.asks.open.insert(came.id, question);
+        } else if let Some(question) = self.asks.given_up.remove(&came.id) {
+            self.remember_rulings(&question, &came.rulings, now.mono);
+            let rulings = question.of_charges(came);
+            self.asks.take_back(question.ask, rulings, &mut self.stats);
+        } else if let Some(question) = self.asks.beside.remove(&came.id) {
+            self.count_rulings(&question, &came.rulings);
+            self.remember_rulings(&question, &came.rulings, now.mono);
+            for (asked, ruling) in question.rulings(&came.rulings) {
+                let said = match ruling.verdict {
+                    Verdict::Allowed => Beside::Allowed,
+                    Verdict::Denied { .. } => Beside::Denied,
+                    Verdict::Undecided | Verdict::Untried => Beside::Undecided,
+                };
+                self.tell_beside(asked.rule, said);
+            }
+        }
+    }
+
+    /// Questions whose time is over.
+    pub(in crate::limiter) fn expire_asks(&mut self, shared: &mut impl Shared, now: Now) {
+        if self.asks.is_idle() {
+            return;
+        }
+        for (id, paused) in self.asks.overdue(now.mono) {
+            self.give_up(shared, id, paused, AskResult::Timeout, now);
+        }
+        self.asks.forget_given_up(now.mono, &mut self.stats);
+        while let Some(question) = self.asks.next_unheard(now.mono) {
+            self.unheard(&question, AskResult::Timeout);
+        }
+    }
+
+    /// The stream is gone: nobody will rule.
+    pub(in crate::limiter) fn break_asks(&mut self, shared: &mut impl Shared, now: Now) {
+        for question in core::mem::take(&mut self.asks.beside).into_values() {
+            self.unheard(&question, AskResult::Broken);
+        }
+        for (id, mut paused) in self.asks.lose_all(&mut self.stats) {
+            paused.question.known = Known::Lost;
+            self.give_up(shared, id, paused, AskResult::Broken, now);
+        }
+    }
+
+    /// Hands out a request that waited. What its exact rules came to is added where there are any.
+    pub(in crate::limiter) fn resolve(&mut self, request: u64, outcome: Outcome, now: Now) {
+        let outcome = match self.held.remove(&request) {
+            Some(held) => self.finish(held, outcome, now),
+            None => outcome,
+        };
+        self.resolved.push((request, outcome));
+    }
+
+    /// There is somebody who would hear a question.
+    fn may_ask(&self, now: MonoMs) -> bool {
+        self.link.is_usable() && (self.link.is_first() || now.since(self.link.heard()) <= HEARD_MS)
+    }
+
+    /// A denial that needs no question, the longest of them.
+    fn foregone_exactly(&mut self, exact: &[ExactCheck<'_>], now: MonoMs) -> Option<Denial> {
+        let mut denied = None;
+        for check in exact.iter().filter(|check| !check.policy.shadow) {
+            let ExactLimit::Log { key, most } = check.limit else { continue };
+            let budget = Budget { rule: check.rule, limit: most, remaining: 0, reset_ms: 0 };
+            let denial = match check.cost > most {
+                true => Some(Denial { budget, retry_after_ms: None, cause: Cause::Cost }),
+                false => self.known_denial(fingerprint(key, self.table.secret), (check.cost, most), now).map(
+                    |known| Denial {
+                        budget: Budget {
+                            remaining: known.remaining,
+                            reset_ms: known.reset.since(now),
+                            ..budget
+                        },
+                        retry_after_ms: Some(known.until.since(now)),
+                        cause: Cause::Limit,
+                    },
+                ),
+            };
+            denied = worse(denied, denial);
+        }
+        self.stats.spared += u64::from(denied.is_some_and(|denial| denial.cause == Cause::Limit));
+        denied
+    }
+
+    fn known_denial(
+        &mut self,
+        fingerprint: u64,
+        cost_and_limit: (u64, u64),
+        now: MonoMs,
+    ) -> Option<KnownDenial> {
+        let may_ask = self.may_ask(now) && !self.asks.is_full();
+        self.denials.find(fingerprint, cost_and_limit, self.version, may_ask, now)
+    }
+
+    /// A request that waited no longer waits for rulings.
+    fn go_on(&mut self, shared: &mut impl Shared, request: u64, windows: &Waiting, held: Held, now: Now) {
+        let outcome = self.decide_settled(shared, request, &windows.checks(), held, now);
+        if outcome.decision != Decision::Wait {
+            self.resolved.push((request, outcome));
+        } else if let Some(trace) = &windows.trace {
+            self.consults.trace(request, trace);
+        }
+    }
+
+    /// A request waits for rulings in vain.
+    fn give_up(&mut self, shared: &mut impl Shared, id: u64, paused: Paused, result: AskResult, now: Now) {
+        let Paused { question, request, windows, shadows } = paused;
+        self.stats.ruled(result);
+        let held = Held { ask: Some(id), settled: unruled(&question), shadows };
+        self.asks.open.insert(id, question);
+        self.go_on(shared, request, &windows, held, now);
+    }
+
+    /// Denies what the exact rules deny, else decides the windows.
+    fn decide_settled(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        held: Held,
+        now: Now,
+    ) -> Outcome {
+        match held.settled.denial {
+            Some(denial) => {
+                let outcome = self.refused(shared, checks, denial, now);
+                self.finish(held, outcome, now)
+            }
+            None => self.decide_windows(shared, request, checks, held, now),
+        }
+    }
+
+    fn decide_windows(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        held: Held,
+        now: Now,
+    ) -> Outcome {
+        let outcome = match self.round(shared, request, checks, false, now) {
+            Ok(outcome) => outcome,
+            Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
+            Err(needs) => {
+                self.held.insert(request, held);
+                self.ask(request, Waiting::new(checks, now.mono), &needs, now.mono);
+                return Outcome::of(Decision::Wait, 0);
+            }
+        };
+        self.finish(held, outcome, now)
+    }
+
+    /// Adds to an outcome what the exact rules came to, and settles what becomes of their charges.
+    fn finish(&mut self, held: Held, mut outcome: Outcome, now: Now) -> Outcome {
+        let Held { ask, settled, shadows } = held;
+        let shown = match &mut outcome.decision {
+            Decision::Allow(budget) => {
+                *budget = tighter(*budget, settled.budget);
+                *budget
+            }
+            Decision::Deny(denial) => Some(denial.budget),
+            Decision::Wait => None,
+        };
+        let of_shown = |(rule, _): &&(u16, u64)| shown.is_some_and(|budget| budget.rule == *rule);
+        outcome.exact = Told {
+            undecided: settled.undecided,
+            window_ms: settled.windows.iter().find(of_shown).map_or(0, |(_, window_ms)| *window_ms),
+            transactions: settled.transactions,
+        };
+        let passes = outcome.passes();
+        if let Some(id) = ask {
+            self.asks.end(id, passes, now.mono, &mut self.stats);
+        }
+        for question in shadows.into_iter().filter(|_| passes) {
+            self.ask_beside(question, now.mono);
+        }
+        outcome
+    }
+
+    /// Asks about a shadow rule of a request that has passed.
+    fn ask_beside(&mut self, question: Question, now: MonoMs) {
+        let Some(asked) = question.asked.first().copied() else { return };
+        if let Some(fingerprint) = asked.fingerprint {
+            let known = self.known_denial(fingerprint, (asked.cost, asked.limit), now).is_some();
+            self.stats.spared += u64::from(known);
+            if known || asked.cost > asked.limit {
+                return self.tell_beside(asked.rule, Beside::Denied);
+            }
+        }
+        if self.may_ask(now) && self.asks.ask_beside(question, now) {
+            self.stats.asks += 1;
+        } else {
+            self.stats.unasked += 1;
+            self.tell_beside(asked.rule, Beside::Undecided);
+        }
+    }
+
+    fn unheard(&mut self, question: &Question, result: AskResult) {
+        self.stats.ruled(result);
+        for asked in &question.asked {
+            self.tell_beside(asked.rule, Beside::Undecided);
+        }
+    }
+
+    fn tell_beside(&mut self, rule: u16, said: Beside) {
+        if self.told_beside.len() < MAX_TOLD_BESIDE {
+            self.told_beside.push((rule, said));
+        }
+    }
+
+    fn count_rulings(&mut self, question: &Question, came: &[wire::Ruling]) {
+        let (mut denied, mut allowed) = (false, true);
+        for (_, ruling) in question.rulings(came) {
+            denied |= matches!(ruling.verdict, Verdict::Denied { .. });
+            allowed &= ruling.is_allowed();
+        }
+        self.stats.ruled(match (denied, allowed) {
+            (true, _) => AskResult::Denied,
+            (false, true) => AskResult::Allowed,
+            (false, false) => AskResult::Undecided,
+        });
+    }
+
+    /// Remembers the denials of logs, and forgets those that no longer hold. They count from the moment of the question,
+    /// so none outlives what was true of it.
+    fn remember_rulings(&mut self, question: &Question, came: &[wire::Ruling], now: MonoMs) {
+        let sent = question.sent.unwrap_or_default();
+        for (asked, ruling) in question.rulings(came) {
+            let Some(fingerprint) = asked.fingerprint else { continue };
+            let retry_after_ms = match ruling.verdict {
+                Verdict::Denied { retry_after_ms: Some(retry_after_ms) } => retry_after_ms,
+                Verdict::Allowed => {
+                    self.denials.refute(fingerprint, (asked.cost, asked.limit));
+                    continue;
+                }
+                _ => continue,
+            };
+            let until = sent.after(retry_after_ms);
+            if now < until {
+                self.denials.put(KnownDenial {
+                    fingerprint,
+                    version: self.version,
+                    cost: asked.cost,
+                    limit: asked.limit,
+                    until,
+                    recheck: now.after(RECHECK_MS),
+                    remaining: ruling.remaining,
+                    reset: sent.after(ruling.reset_ms),
+                });
+            }
+        }
+    }
+}
+
+/// What rulings come to for a request.
+fn settle(question: &Question, came: &[wire::Ruling]) -> Settled {
+    let mut settled = Settled::default();
+    let is_denied = |(_, ruling): (&Asked, Ruling)| matches!(ruling.verdict, Verdict::Denied { .. });
+    let denied = question.rulings(came).any(is_denied);
+    for (asked, ruling) in question.rulings(came) {
+        if let Some(transaction) = ruling.transaction {
+            settled.transactions.push(transaction);
+        }
+        if ruling.window_ms > 0 {
+            settled.windows.push((asked.rule, ruling.window_ms));
+        }
+        let limit = if ruling.limit > 0 { ruling.limit } else { asked.limit };
+        let Ruling { remaining, reset_ms, .. } = ruling;
+        let budget = Budget { rule: asked.rule, limit, remaining, reset_ms };
+        match ruling.verdict {
+            Verdict::Allowed => settled.budget = tighter(settled.budget, Some(budget)),
+            Verdict::Denied { retry_after_ms } => {
+                let cause = if retry_after_ms.is_some() { Cause::Limit } else { Cause::Cost };
+                settled.denial = worse(settled.denial, Some(Denial { budget, retry_after_ms, cause }));
+            }
+            // Others are denied, so this one was not tried.
+            Verdict::Untried if denied => {}
+            Verdict::Untried | Verdict::Undecided => settled.leave_undecided(asked, denied),
+        }
+    }
+    settled
+}
+
+/// What no ruling comes to for a request.
+fn unruled(question: &Question) -> Settled {
+    let mut settled = Settled::default();
+    question.asked.iter().for_each(|asked| settled.leave_undecided(asked, false));
+    settled
+}
+
+impl Settled {
+    /// Nobody has decided a charge: its rules say what follows, unless others are `denied`.
+    fn leave_undecided(&mut self, asked: &Asked, denied: bool) {
+        self.undecided |= asked.rules;
+        if asked.deny_on_failure && !denied {
+            let budget = Budget { rule: asked.rule, limit: asked.limit, remaining: 0, reset_ms: 0 };
+            self.denial.get_or_insert(Denial {
+                budget,
+                retry_after_ms: Some(UNDECIDED_RETRY_MS),
+                cause: Cause::Undecided,
+            });
+        }
+    }
+}

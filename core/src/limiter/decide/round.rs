@@ -1,0 +1,382 @@
+//! One pass over all checks of a request: all that enforce are charged or none is, and shadow rules look on.
+
+use super::charge::{Charged, Mode};
+use super::item::{Item, Opening};
+use super::judge::Standing;
+use crate::limiter::Limiter;
+use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Outcome, Reason};
+use crate::limiter::remote::consults::Need;
+use crate::model::key::fingerprint;
+use crate::model::shared::Shared;
+use crate::model::time::{MonoMs, Now};
+use crate::model::window::MAX_COUNT;
+use alloc::vec::Vec;
+
+/// Most checks of one request: one for each bit of a [`Places`]. A configuration has half as many rules.
+pub const MAX_CHECKS: usize = 128;
+
+/// A set of places among a request's items.
+type Places = u128;
+
+/// What the checks that need the table came to.
+enum Table {
+    Charged(Option<Budget>),
+    Denied(Denial),
+}
+
+impl Limiter {
+    /// The outcome, or what the region is to be asked first (never if `asked`).
+    pub(in crate::limiter) fn round(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        asked: bool,
+        now: Now,
+    ) -> Result<Outcome, Vec<Need>> {
+        if let [check] = checks
+            && !check.policy.shadow
+        {
+            let decision = self.decide_one(shared, check, asked, now)?;
+            if check.policy.settles_within_ms > 0 {
+                self.keep_open(shared, request, now);
+            }
+            return Ok(Outcome::of(decision, 0));
+        }
+        let mut items = core::mem::take(&mut self.items);
+        self.fold(checks, &mut items);
+        let standing = (!asked).then(|| self.standing(now.mono));
+        let decided = self.enforce(shared, checks, &items, standing.as_ref(), now);
+        let outcome = decided.map(|decision| {
+            let passes = matches!(decision, Decision::Allow(_));
+            Outcome::of(decision, self.shadows(shared, checks, &items, passes, now))
+        });
+        self.items = items;
+        self.keep_open(shared, request, now);
+        outcome
+    }
+
+    /// The usual request: one rule, so nothing to fold and nothing to hold. One look at the worker's memory, else one
+    /// change of the table.
+    fn decide_one(
+        &mut self,
+        shared: &mut impl Shared,
+        check: &Check<'_>,
+        asked: bool,
+        now: Now,
+    ) -> Result<Decision, Vec<Need>> {
+        let item = self.item(0, check);
+        if item.cost > item.limit {
+            return Ok(Decision::Deny(self.above_limit(shared, &item, check, now)));
+        }
+        if let Some(decision) = self.at_hand(&item, check, now) {
+            return Ok(decision);
+        }
+        let standing = (!asked).then(|| self.standing(now.mono));
+        match self.charge(shared, &item, check, Mode::Spend, standing.as_ref(), now) {
+            Charged::Admitted(budget) | Charged::Held { budget, .. } => Ok(Decision::Allow(Some(budget))),
+            Charged::Denied(denial) => Ok(Decision::Deny(denial)),
+            Charged::Ask(reason) => Err(Vec::from([need(&item, reason)])),
+        }
+    }
+
+    /// Whether `check` alone would pass, and what is left, by what is known here. Charges nothing and asks nobody.
+    pub fn look(
+        &mut self,
+        shared: &mut impl Shared,
+        check: &Check<'_>,
+        now: MonoMs,
+    ) -> Result<Budget, Denial> {
+        let now = self.moment(now);
+        let item = self.item(0, check);
+        if item.cost > item.limit {
+            return Err(self.above_limit(shared, &item, check, now));
+        }
+        match self.charge(shared, &item, check, Mode::Look, None, now) {
+            Charged::Admitted(budget) | Charged::Held { budget, .. } => Ok(budget),
+            Charged::Denied(denial) => Err(denial),
+            // Nobody is asked where there is no standing.
+            Charged::Ask(_) => {
+                Ok(Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms })
+            }
+        }
+    }
+
+    /// A denial of the checks that is certain by what is known here, without charging anything: counts only grow.
+    pub(in crate::limiter) fn foretold(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        now: Now,
+    ) -> Option<Denial> {
+        let mut items = core::mem::take(&mut self.items);
+        self.fold(checks, &mut items);
+        let mut denied = self.foregone(shared, checks, &items, now);
+        for (_, item, check) in enforced(&items, checks) {
+            if denied.is_some() || self.covered(item, check, now).is_some() {
+                continue;
+            }
+            // What is only reserved, and be it by this worker's own lease, may pass when it is charged.
+            if let Charged::Denied(denial) = self.charge(shared, item, check, Mode::Look, None, now)
+                && denial.cause == Cause::Limit
+            {
+                denied = Some(denial);
+            }
+        }
+        self.items = items;
+        denied
+    }
+
+    /// A refusal that does not come from the checks: their shadow rules look on all the same.
+    pub(in crate::limiter) fn refused(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        denial: Denial,
+        now: Now,
+    ) -> Outcome {
+        let mut items = core::mem::take(&mut self.items);
+        self.fold(checks, &mut items);
+        let shadow_denied = self.shadows(shared, checks, &items, false, now);
+        self.items = items;
+        Outcome::of(Decision::Deny(denial), shadow_denied)
+    }
+
+    /// What the worker's own memory decides: a denial that still holds, or a lease.
+    fn at_hand(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Decision> {
+        let slot = self.slots.get(item.fingerprint)?;
+        if slot.denied.is_some()
+            && let Some(denial) = self.remembered(item, check, now.mono)
+        {
+            return Some(Decision::Deny(denial));
+        }
+        let budget = self.covered(item, check, now)?;
+        self.spend_lease(item, check, now);
+        Some(Decision::Allow(Some(budget)))
+    }
+
+    /// A check by itself.
+    pub(in crate::limiter) fn item(&self, at: usize, check: &Check<'_>) -> Item {
+        Item {
+            check: at,
+            fingerprint: fingerprint(check.key, self.table.secret),
+            cost: check.cost,
+            limit: check.limit.min(MAX_COUNT),
+            shadow: check.policy.shadow,
+            looks: false,
+            open: Opening::of(check),
+        }
+    }
+
+    /// Checks of the same cell become one: largest cost, lowest limit. A shadow's cell that an enforcing rule charges
+    /// is only looked at.
+    fn fold(&self, checks: &[Check<'_>], items: &mut Vec<Item>) {
+        items.clear();
+        for (at, check) in checks.iter().enumerate().take(MAX_CHECKS) {
+            let new = self.item(at, check);
+            let same = |item: &&mut Item| item.fingerprint == new.fingerprint && item.shadow == new.shadow;
+            // Each shadow rule is told apart in the outcome, so those keep an item each; the first one charges.
+            match items.iter_mut().find(same) {
+                Some(item) if !new.shadow => {
+                    if new.limit < item.limit {
+                        (item.limit, item.check) = (new.limit, new.check);
+                    }
+                    item.open = Opening::fold((item.open, item.cost), (new.open, new.cost));
+                    item.cost = item.cost.max(new.cost);
+                }
+                other => {
+                    let looks = other.is_some();
+                    items.push(Item { looks, ..new });
+                }
+            }
+        }
+        for at in 0..items.len() {
+            let enforced =
+                |item: &Item| !item.shadow && Some(item.fingerprint) == items.get(at).map(|i| i.fingerprint);
+            let looks = items.iter().any(enforced);
+            if let Some(item) = items.get_mut(at).filter(|item| item.shadow) {
+                item.looks |= looks;
+            }
+        }
+    }
+
+    fn enforce(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        items: &[Item],
+        standing: Option<&Standing>,
+        now: Now,
+    ) -> Result<Decision, Vec<Need>> {
+        if let Some(denial) = self.foregone(shared, checks, items, now) {
+            return Ok(Decision::Deny(denial));
+        }
+        let mut budget: Option<Budget> = None;
+        let mut covered: Places = 0;
+        for (at, item, check) in enforced(items, checks) {
+            if let Some(left) = self.covered(item, check, now) {
+                budget = tighter(budget, Some(left));
+                covered |= 1 << at;
+            }
+        }
+        match self.charge_all(shared, checks, items, covered, standing, now)? {
+            Table::Charged(left) => budget = tighter(budget, left),
+            Table::Denied(denial) => return Ok(Decision::Deny(denial)),
+        }
+        for (_, item, check) in enforced(items, checks).filter(|(at, ..)| covered & (1 << at) != 0) {
+            self.spend_lease(item, check, now);
+        }
+        Ok(Decision::Allow(budget))
+    }
+
+    /// A denial that needs no look at the table, the longest of them.
+    fn foregone(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        items: &[Item],
+        now: Now,
+    ) -> Option<Denial> {
+        let mut denied = None;
+        for (_, item, check) in enforced(items, checks) {
+            let denial = match item.cost > item.limit {
+                true => Some(self.above_limit(shared, item, check, now)),
+                false => self.remembered(item, check, now.mono),
+            };
+            denied = worse(denied, denial);
+        }
+        denied
+    }
+
+    /// Charges all enforcing items that no lease covers, or none: holds in all but the last, then spends.
+    fn charge_all(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        items: &[Item],
+        covered: Places,
+        standing: Option<&Standing>,
+        now: Now,
+    ) -> Result<Table, Vec<Need>> {
+        let in_table = || enforced(items, checks).filter(|(at, ..)| covered & (1 << at) == 0);
+        let Some((last, ..)) = in_table().last() else { return Ok(Table::Charged(None)) };
+        let (mut budget, mut denied, mut needs) = (None, None, Vec::new());
+        let (mut held, mut diverted): (Places, Places) = (0, 0);
+        for (at, item, check) in in_table() {
+            let failed = denied.is_some() || !needs.is_empty();
+            let mode = match (failed, at == last) {
+                (true, _) => Mode::Look,
+                (false, true) => Mode::Spend,
+                (false, false) => Mode::Hold,
+            };
+            match self.charge(shared, item, check, mode, standing, now) {
+                Charged::Admitted(left) => budget = tighter(budget, Some(left)),
+                Charged::Held { budget: left, overflow } => {
+                    budget = tighter(budget, Some(left));
+                    held |= 1 << at;
+                    diverted |= Places::from(overflow) << at;
+                }
+                Charged::Denied(denial) => denied = worse(denied, Some(denial)),
+                Charged::Ask(reason) => needs.push(need(item, reason)),
+            }
+        }
+        let spend = denied.is_none() && needs.is_empty();
+        for (at, item, check) in in_table().filter(|(at, ..)| held & (1 << at) != 0) {
+            self.end_hold(shared, item, check, (diverted & (1 << at) != 0, spend), now);
+        }
+        match (denied, needs.is_empty()) {
+            (Some(denial), _) => Ok(Table::Denied(denial)),
+            (None, true) => Ok(Table::Charged(budget)),
+            (None, false) => Err(needs),
+        }
+    }
+
+    /// What the shadow rules would have said. They charge only what passes, by their word and by the others'.
+    fn shadows(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        items: &[Item],
+        passes: bool,
+        now: Now,
+    ) -> u64 {
+        let mut denied = 0u64;
+        for item in items.iter().filter(|item| item.shadow) {
+            let Some(check) = checks.get(item.check) else { continue };
+            let refused = item.cost > item.limit || self.shadow_refuses(shared, item, check, passes, now);
+            denied |= if refused { 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0) } else { 0 };
+        }
+        denied
+    }
+
+    /// Budget that others of the process hold for a moment is no reason: it tells nothing of the limit.
+    fn shadow_refuses(
+        &mut self,
+        shared: &mut impl Shared,
+        item: &Item,
+        check: &Check<'_>,
+        passes: bool,
+        now: Now,
+    ) -> bool {
+        let charges = passes && !item.looks;
+        if charges && self.covered(item, check, now).is_some() {
+            self.spend_lease(item, check, now);
+            return false;
+        }
+        let mode = if charges { Mode::Spend } else { Mode::Look };
+        // Where another rule has charged the cell, this request's cost is in it already.
+        let cost = if passes && item.looks { 0 } else { item.cost };
+        let charged = self.charge(shared, &Item { cost, ..*item }, check, mode, None, now);
+        // What open requests reserve is held until they end: that is no moment.
+        let counts = |cause| cause == Cause::Limit || (cause == Cause::Reserved && item.open.is_some());
+        matches!(charged, Charged::Denied(denial) if counts(denial.cause))
+    }
+
+    /// A cost above the limit never passes, charges nothing and makes nothing strict.
+    fn above_limit(&mut self, shared: &mut impl Shared, item: &Item, check: &Check<'_>, now: Now) -> Denial {
+        let free = Item { cost: 0, ..*item };
+        let budget = match self.charge(shared, &free, check, Mode::Look, None, now) {
+            Charged::Admitted(budget) | Charged::Held { budget, .. } => budget,
+            Charged::Denied(denial) => denial.budget,
+            Charged::Ask(_) => {
+                Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms }
+            }
+        };
+        Denial { budget, retry_after_ms: None, cause: Cause::Cost }
+    }
+}
+
+fn need(item: &Item, reason: Reason) -> Need {
+    let Item { check, fingerprint, limit, .. } = *item;
+    // What the region grants to an open request stays granted, though less may come of it. So only what the process may not
+    // hold by itself is asked for; for any other reason, what the region knows is enough.
+    let inquires = item.open.is_some() && reason != Reason::Slack;
+    let cost = if inquires { 0 } else { item.cost };
+    Need { check, fingerprint, cost, limit, reason, inquires }
+}
+
+/// The items that enforce, with their place and check.
+fn enforced<'a, 'c>(
+    items: &'a [Item],
+    checks: &'a [Check<'c>],
+) -> impl Iterator<Item = (usize, &'a Item, &'a Check<'c>)> {
+    let enforcing = items.iter().enumerate().filter(|(_, item)| !item.shadow);
+    enforcing.filter_map(|(at, item)| checks.get(item.check).map(|check| (at, item, check)))
+}
+
+/// The budget with less left.
+pub(in crate::limiter) fn tighter(one: Option<Budget>, other: Option<Budget>) -> Option<Budget> {
+    match (one, other) {
+        (Some(one), Some(other)) if other.remaining < one.remaining => Some(other),
+        (one, other) => one.or(other),
+    }
+}
+
+/// The denial with the longer wait; never is longest.
+pub(in crate::limiter) fn worse(one: Option<Denial>, other: Option<Denial>) -> Option<Denial> {
+    let wait = |denial: &Denial| denial.retry_after_ms.unwrap_or(u64::MAX);
+    match (one, other) {
+        (Some(one), Some(other)) if wait(&other) > wait(&one) => Some(other),
+        (one, other) => one.or(other),
+    }
+}

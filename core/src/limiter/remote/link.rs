@@ -1,0 +1,352 @@
+//! A worker's stream to the aggregator: when to open it, whether somebody is there, whether to ask at all.
+//!
+//! Liveness is what was echoed, never what was sent: a peer may be frozen behind an open connection. After three
+//! consults without an answer nobody is asked until a later ping has come back.
+//!
+//! Leaves to others: the bytes (`filter`), what is asked (`consults`).
+
+use super::roster::{Clock, UNKNOWN_ORIGINS};
+use crate::model::time::{MonoMs, UnixMs};
+use crate::model::wire;
+
+/// Between pings.
+pub const PING_MS: u64 = 50;
+/// A subscription is alive while its last echoed ping is younger than this: two missed pings and a tick of jitter.
+pub const FRESH_MS: u64 = 200;
+/// An opened stream that has not been welcomed for this long is given up.
+const WELCOME_MS: u64 = 2_000;
+/// Pings without an echo before they become rare, so that nothing piles up before a frozen peer.
+const MAX_UNANSWERED: u32 = 4;
+const RARE_PING_MS: u64 = 1_000;
+const FIRST_RETRY_MS: u64 = 50;
+const MAX_RETRY_MS: u64 = 1_000;
+/// A report whose acknowledgement is owed for this long, by a peer that answers pings, is not going to be acknowledged:
+/// twice what one takes that waits for a store which hangs.
+const UNACKED_MS: u64 = 5_000;
+/// For so long after it came up, a stream's word on how many processes there are in the region may be too low: this one may
+/// be the first that found an aggregator which has just begun, and aggregators tell each other each second.
+pub(in crate::limiter) const SETTLING_MS: u64 = 1_500;
+/// Timeouts in a row that open the breaker.
+const BREAKER_TIMEOUTS: u32 = 3;
+
+/// Why a stream is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveUp {
+    /// It was opened and nobody welcomes it.
+    Unanswered,
+    /// Pings come back, but what was reported long ago is not acknowledged: the peer is alive and of no use.
+    Unacknowledged,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Down { retry_at: MonoMs },
+    Opening { since: MonoMs },
+    Up,
+}
+
+#[derive(Debug)]
+pub(in crate::limiter) struct Link {
+    state: State,
+    seed: u64,
+    failures: u32,
+    pinged: MonoMs,
+    unanswered: u32,
+    echo: MonoMs,
+    /// When the peer was last heard of; zero while the stream is down.
+    heard: MonoMs,
+    /// Live processes of the region, as told last.
+    origins: u32,
+    /// The same, as told last by a stream that had settled.
+    settled_origins: Option<u32>,
+    welcomed: MonoMs,
+    timeouts: u32,
+    /// The breaker is open until a ping sent after this comes back.
+    open_since: Option<MonoMs>,
+    offset: Option<Offset>,
+}
+
+/// The aggregator's clock against the process' monotonic one.
+#[derive(Clone, Copy, Debug)]
+struct Offset {
+    unix_minus_mono: u64,
+    round_trip_ms: u64,
+}
+
+impl Link {
+    pub(in crate::limiter) fn new(seed: u64) -> Link {
+        Link {
+            state: State::Down { retry_at: MonoMs(0) },
+            seed,
+            failures: 0,
+            pinged: MonoMs(0),
+            unanswered: 0,
+            echo: MonoMs(0),
+            heard: MonoMs(0),
+            origins: 1,
+            settled_origins: None,
+            welcomed: MonoMs(0),
+            timeouts: 0,
+            open_since: None,
+            offset: None,
+        }
+    }
+
+    pub(in crate::limiter) fn should_open(&self, now: MonoMs) -> bool {
+        matches!(self.state, State::Down { retry_at } if retry_at <= now)
+    }
+
+    pub(in crate::limiter) fn opening(&mut self, now: MonoMs) {
+        self.state = State::Opening { since: now };
+    }
+
+    /// Whether to give the stream up, given since when an acknowledgement is owed. A ping that was sent later and came
+    /// back tells a peer that will not acknowledge from one that is slow as a whole, and from a worker that slept.
+    pub(in crate::limiter) fn should_give_up(
+        &self,
+        owed_since: Option<MonoMs>,
+        now: MonoMs,
+    ) -> Option<GiveUp> {
+        match self.state {
+            State::Opening { since } => (now.since(since) > WELCOME_MS).then_some(GiveUp::Unanswered),
+            State::Up => owed_since
+                .is_some_and(|since| self.echo.since(since) > UNACKED_MS)
+                .then_some(GiveUp::Unacknowledged),
+            State::Down { .. } => None,
+        }
+    }
+
+    pub(in crate::limiter) fn welcomed(&mut self, now: MonoMs) {
+        self.state = State::Up;
+        (self.heard, self.welcomed) = (now, now);
+        self.failures = 0;
+        self.unanswered = 0;
+        (self.pinged, self.echo) = (MonoMs(0), MonoMs(0));
+        self.timeouts = 0;
+        self.open_since = None;
+    }
+
+    /// The stream ended or could not be opened.
+    pub(in crate::limiter) fn closed(&mut self, now: MonoMs) {
+        self.failures = self.failures.saturating_add(1);
+        self.state = State::Down { retry_at: now.after(self.backoff_ms()) };
+        (self.echo, self.heard) = (MonoMs(0), MonoMs(0));
+    }
+
+    pub(in crate::limiter) fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    pub(in crate::limiter) fn is_closed(&self) -> bool {
+        matches!(self.state, State::Down { .. })
+    }
+
+    /// There is somebody to ask, as far as is known.
+    pub(in crate::limiter) fn is_usable(&self) -> bool {
+        (self.is_up() || self.is_first()) && self.open_since.is_none()
+    }
+
+    /// No stream has been up or has failed yet: questions wait for the first one, as nothing is known of any key.
+    pub(in crate::limiter) fn is_first(&self) -> bool {
+        !self.is_up() && self.failures == 0
+    }
+
+    pub(in crate::limiter) fn echo(&self) -> MonoMs {
+        self.echo
+    }
+
+    /// When the peer was last heard of; zero while the stream is down.
+    pub(in crate::limiter) fn heard(&self) -> MonoMs {
+        self.heard
+    }
+
+    /// Live processes of the region, this one included. A stream that has not settled is believed upwards only, and one
+    /// that nothing was known before of not at all: else those who start together would each take all for themselves.
+    pub(in crate::limiter) fn origins(&self, now: MonoMs) -> u32 {
+        match self.settled_origins {
+            _ if self.has_settled(now) => self.origins,
+            Some(before) => self.origins.max(before),
+            None if self.is_up() => UNKNOWN_ORIGINS,
+            None => self.origins,
+        }
+    }
+
+    /// Takes another worker's word on how many processes there are, where this one's stream has none yet.
+    pub(in crate::limiter) fn suppose_origins(&mut self, origins: u32) {
+        self.settled_origins.get_or_insert(origins);
+    }
+
+    pub(in crate::limiter) fn has_settled(&self, now: MonoMs) -> bool {
+        self.is_up() && now.since(self.welcomed) >= SETTLING_MS
+    }
+
+    /// The aggregator's clock as of the last echo; `None` until this stream has brought one.
+    pub(in crate::limiter) fn clock(&self) -> Option<Clock> {
+        let offset = self.offset.filter(|_| self.echo != MonoMs(0))?;
+        Some(Clock { offset_ms: offset.unix_minus_mono, measured: self.echo })
+    }
+
+    pub(in crate::limiter) fn next_ping(&mut self, now: MonoMs) -> Option<wire::Ping> {
+        let pause = if self.unanswered < MAX_UNANSWERED { PING_MS } else { RARE_PING_MS };
+        // A tick that comes a little early still pings: else every second ping would be late.
+        if !self.is_up() || now.since(self.pinged) + PING_MS / 5 < pause {
+            return None;
+        }
+        self.pinged = now;
+        self.unanswered = self.unanswered.saturating_add(1);
+        Some(wire::Ping { sent_ms: now.0 })
+    }
+
+    pub(in crate::limiter) fn echoed(&mut self, pong: &wire::Pong, now: MonoMs) {
+        let sent = MonoMs(pong.sent_ms);
+        if sent > now || sent < self.echo {
+            return;
+        }
+        (self.echo, self.heard) = (sent, self.heard.max(sent));
+        self.unanswered = 0;
+        self.origins = pong.live_origins.max(1);
+        if self.has_settled(now) {
+            self.settled_origins = Some(self.origins);
+        }
+        self.measure(UnixMs(pong.unix_ms), now.since(sent), now);
+        if self.open_since.is_some_and(|since| sent >= since) {
+            self.open_since = None;
+            self.timeouts = 0;
+        }
+    }
+
+    pub(in crate::limiter) fn answered(&mut self) {
+        self.timeouts = 0;
+    }
+
+    pub(in crate::limiter) fn timed_out(&mut self, now: MonoMs) {
+        self.timeouts = self.timeouts.saturating_add(1);
+        if self.timeouts >= BREAKER_TIMEOUTS {
+            self.open_since.get_or_insert(now);
+        }
+    }
+
+    /// A measurement moves the offset only by what its own round trip leaves certain.
+    fn measure(&mut self, unix: UnixMs, round_trip_ms: u64, now: MonoMs) {
+        let measured = unix.0.saturating_add(round_trip_ms / 2).saturating_sub(now.0);
+        let known = self.offset.map(|offset| offset.unix_minus_mono.abs_diff(measured));
+        let certain = known.is_none_or(|difference| difference > round_trip_ms / 2 + 2);
+        if certain || self.offset.is_some_and(|offset| round_trip_ms < offset.round_trip_ms) {
+            self.offset = Some(Offset { unix_minus_mono: measured, round_trip_ms });
+        }
+    }
+
+    /// 50 ms doubling to 1 s, of which a pseudo-random half to whole.
+    fn backoff_ms(&self) -> u64 {
+        let doublings = self.failures.saturating_sub(1).min(5);
+        let most = (FIRST_RETRY_MS << doublings).min(MAX_RETRY_MS);
+        let mixed = (self.seed ^ u64::from(self.failures)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        most / 2 + mixed.checked_rem(most / 2 + 1).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pong(sent_ms: u64, unix_ms: u64) -> wire::Pong {
+        wire::Pong { sent_ms, unix_ms, live_origins: 2 }
+    }
+
+    #[test]
+    fn retries_are_jittered_and_capped() {
+        for seed in 0..50 {
+            let mut link = Link::new(seed);
+            for failures in 1..12u32 {
+                link.closed(MonoMs(0));
+                let most = (50 << (failures - 1).min(6)).min(1_000);
+                let wait = link.backoff_ms();
+                assert!((most / 2..=most).contains(&wait), "{failures} failures: {wait} of {most}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_is_not_believed_that_it_is_alone_before_it_has_settled() {
+        let mut link = Link::new(1);
+        assert_eq!(link.origins(MonoMs(5)), 1, "without any stream nobody is asked");
+        link.welcomed(MonoMs(10));
+        link.echoed(&pong(20, 0), MonoMs(21));
+        assert_eq!(link.origins(MonoMs(21)), UNKNOWN_ORIGINS);
+        let settled = 10 + SETTLING_MS;
+        assert_eq!(link.origins(MonoMs(settled)), 2);
+        link.echoed(&pong(settled, 0), MonoMs(settled));
+        link.closed(MonoMs(settled));
+        link.welcomed(MonoMs(settled + 50));
+        link.echoed(&wire::Pong { live_origins: 1, ..pong(settled + 60, 0) }, MonoMs(settled + 60));
+        assert_eq!(
+            link.origins(MonoMs(settled + 60)),
+            2,
+            "the new aggregator has not heard of the other yet"
+        );
+        link.echoed(&wire::Pong { live_origins: 3, ..pong(settled + 70, 0) }, MonoMs(settled + 70));
+        assert_eq!(link.origins(MonoMs(settled + 70)), 3);
+    }
+
+    #[test]
+    fn three_timeouts_open_the_breaker_until_a_later_ping_returns() {
+        let mut link = Link::new(1);
+        link.welcomed(MonoMs(1));
+        link.timed_out(MonoMs(100));
+        link.timed_out(MonoMs(150));
+        link.answered();
+        for at in [200, 250, 300] {
+            assert!(link.is_usable());
+            link.timed_out(MonoMs(at));
+        }
+        assert!(!link.is_usable());
+        link.echoed(&pong(299, 0), MonoMs(310));
+        assert!(!link.is_usable(), "sent before the breaker opened");
+        link.echoed(&pong(300, 0), MonoMs(320));
+        assert!(link.is_usable());
+    }
+
+    #[test]
+    fn the_first_stream_is_waited_for_until_it_fails() {
+        let mut link = Link::new(1);
+        assert!(link.is_usable() && link.is_first());
+        link.opening(MonoMs(1));
+        assert!(link.is_usable());
+        link.closed(MonoMs(20));
+        assert!(!link.is_usable());
+        link.opening(MonoMs(80));
+        assert!(!link.is_usable(), "the second one is not");
+        link.welcomed(MonoMs(90));
+        assert!(link.is_usable() && !link.is_first());
+        let mut link = Link::new(1);
+        link.opening(MonoMs(1));
+        (50..53).for_each(|at| link.timed_out(MonoMs(at)));
+        assert!(!link.is_usable(), "requests have waited in vain");
+        link.welcomed(MonoMs(90));
+        assert!(link.is_usable());
+    }
+
+    #[test]
+    fn a_frozen_peer_is_pinged_rarely() {
+        let mut link = Link::new(1);
+        link.welcomed(MonoMs(1));
+        let pings = (1..=100).filter(|tick| link.next_ping(MonoMs(tick * 50)).is_some()).count();
+        assert!((4..=10).contains(&pings), "{pings} pings in 5 s");
+    }
+
+    fn offset_ms(link: &Link) -> Option<u64> {
+        link.clock().map(|clock| clock.offset_ms)
+    }
+
+    #[test]
+    fn the_offset_follows_the_aggregator_and_ignores_slow_echoes() {
+        let mut link = Link::new(1);
+        link.welcomed(MonoMs(1));
+        link.echoed(&pong(1_000, 501_001), MonoMs(1_002));
+        assert_eq!(offset_ms(&link), Some(500_000));
+        link.echoed(&pong(2_000, 502_001), MonoMs(2_400));
+        assert_eq!(offset_ms(&link), Some(500_000), "within what a slow echo leaves open");
+        link.echoed(&pong(3_000, 403_001), MonoMs(3_002));
+        assert_eq!(offset_ms(&link), Some(400_000), "the aggregator's clock was set");
+    }
+}

@@ -1,0 +1,65 @@
+//! A token bucket for a worker's own questions: at most so many a second, and a second's worth at once.
+
+use crate::model::time::MonoMs;
+
+/// Thousandths of a question that one question takes.
+const QUESTION: u64 = 1_000;
+
+/// How many questions of one kind a worker may still send now.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct Ration {
+    per_second: u64,
+    /// In thousandths of a question, at `filled`.
+    left: u64,
+    filled: MonoMs,
+}
+
+impl Ration {
+    /// A full ration of `per_second` questions.
+    pub(in crate::limiter) fn new(per_second: u64, now: MonoMs) -> Ration {
+        Ration { per_second, left: per_second.saturating_mul(QUESTION), filled: now }
+    }
+
+    /// Whether a question may be sent at `now`.
+    pub(in crate::limiter) fn is_left(&self, now: MonoMs) -> bool {
+        self.left_at(now) >= QUESTION
+    }
+
+    /// Notes a question. One that is sent without the ration leaves it empty.
+    pub(in crate::limiter) fn take(&mut self, now: MonoMs) {
+        self.left = self.left_at(now).saturating_sub(QUESTION);
+        self.filled = self.filled.max(now);
+    }
+
+    /// One question a second is one thousandth of a question a millisecond.
+    fn left_at(&self, now: MonoMs) -> u64 {
+        let refilled = now.since(self.filled).saturating_mul(self.per_second);
+        self.left.saturating_add(refilled).min(self.per_second.saturating_mul(QUESTION))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_refills_it_and_no_time_overfills_it() {
+        let mut ration = Ration::new(3, MonoMs(1_000));
+        for _ in 0..3 {
+            assert!(ration.is_left(MonoMs(1_000)));
+            ration.take(MonoMs(1_000));
+        }
+        assert!(!ration.is_left(MonoMs(1_333)), "a third of a second is not a whole question yet");
+        assert!(ration.is_left(MonoMs(1_334)));
+        ration.take(MonoMs(1_334));
+        assert!(!ration.is_left(MonoMs(1_335)));
+        // Time that stands still or runs back refills nothing.
+        assert!(!ration.is_left(MonoMs(900)));
+        let later = MonoMs(u64::MAX);
+        for _ in 0..3 {
+            assert!(ration.is_left(later));
+            ration.take(later);
+        }
+        assert!(!ration.is_left(later));
+    }
+}

@@ -1,0 +1,373 @@
+//! What a worker still has to report, and what it has reported but not been acknowledged.
+//!
+//! One row for each cell however many requests charged it; each row holds the absolute count, so losing an
+//! acknowledgement only means to send it again. Bounded: what does not fit is left to a walk over the table.
+
+use crate::limiter::table::{Cell, Entry};
+use crate::model::time::MonoMs;
+use crate::model::wire;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::hash::{BuildHasherDefault, Hasher};
+use hashbrown::HashMap;
+
+/// Most cells waiting to be sent.
+pub(in crate::limiter) const MAX_ROWS: usize = 16_384;
+/// Most reports sent and not acknowledged; a peer that stalls gets no more.
+const MAX_IN_FLIGHT: usize = 16;
+
+/// One cell to report.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct Row<'a> {
+    pub(in crate::limiter) fingerprint: u64,
+    pub(in crate::limiter) key: &'a [u8],
+    pub(in crate::limiter) sequence: u64,
+    pub(in crate::limiter) own: u64,
+    pub(in crate::limiter) limit: u64,
+    pub(in crate::limiter) unbased: bool,
+    /// What this process was told of the others, where that is to be repeated; else 0.
+    pub(in crate::limiter) region_others: u64,
+    /// The region has refused a count of the key before.
+    pub(in crate::limiter) unstored: bool,
+}
+
+/// What an acknowledgement says of the rows of its report.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::limiter) struct Acknowledged {
+    /// Fingerprints of the rows that the region has refused.
+    pub(in crate::limiter) refused: Vec<u64>,
+    /// Fingerprint, sequence and count of the rows that it has stored, of keys of which it had refused one before.
+    pub(in crate::limiter) stored: Vec<(u64, u64, u64)>,
+}
+
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct Outbox {
+    rows: Vec<Held>,
+    keys: Vec<u8>,
+    index: HashMap<(u64, u64), usize, BuildHasherDefault<Fold>>,
+    in_flight: VecDeque<Batch>,
+    /// When the oldest report in flight became that.
+    oldest: MonoMs,
+    since: Option<MonoMs>,
+    last_id: u64,
+    lost: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    fingerprint: u64,
+    key: (usize, usize),
+    sequence: u64,
+    own: u64,
+    limit: u64,
+    unbased: bool,
+    region_others: u64,
+    unstored: bool,
+}
+
+#[derive(Debug)]
+struct Batch {
+    id: u64,
+    since: MonoMs,
+    sent: MonoMs,
+    rows: Vec<Held>,
+    keys: Vec<u8>,
+}
+
+/// Fingerprints are keyed hashes already: folding them is enough.
+#[derive(Debug, Default)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    fn finish(&self) -> u64 {
+        let wide = u128::from(self.0) * 0x9e37_79b9_7f4a_7c15;
+        (wide as u64) ^ (wide >> 64) as u64
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = self.0.rotate_left(23) ^ word;
+    }
+}
+
+impl Outbox {
+    /// Notes that a cell stands at `row.own`.
+    pub(in crate::limiter) fn note(&mut self, row: &Row<'_>, now: MonoMs) {
+        if let Some(held) =
+            self.index.get(&(row.fingerprint, row.sequence)).and_then(|at| self.rows.get_mut(*at))
+        {
+            held.own = held.own.max(row.own);
+            held.limit = row.limit;
+            held.unbased &= row.unbased;
+            held.region_others = held.region_others.max(row.region_others);
+            held.unstored |= row.unstored;
+            return;
+        }
+        if self.rows.len() >= MAX_ROWS {
+            self.lost = true;
+            return;
+        }
+        self.index.insert((row.fingerprint, row.sequence), self.rows.len());
+        self.rows.push(Held {
+            fingerprint: row.fingerprint,
+            key: (self.keys.len(), row.key.len()),
+            sequence: row.sequence,
+            own: row.own,
+            limit: row.limit,
+            unbased: row.unbased,
+            region_others: row.region_others,
+            unstored: row.unstored,
+        });
+        self.keys.extend_from_slice(row.key);
+        self.since.get_or_insert(now);
+    }
+
+    /// The next reports to send, as far as acknowledgements allow, or all that is there if this is the `last` call.
+    pub(in crate::limiter) fn take(&mut self, last: bool, now: MonoMs, reports: &mut Vec<wire::Report>) {
+        let room = if last { usize::MAX } else { MAX_IN_FLIGHT.saturating_sub(self.in_flight.len()) };
+        let taken = self.rows.len().min(room.saturating_mul(wire::MAX_FRAME_CELLS));
+        if taken == 0 {
+            return;
+        }
+        let since = self.since.unwrap_or_default();
+        let mut sent = core::mem::take(&mut self.rows);
+        let mut keys = core::mem::take(&mut self.keys);
+        self.keep_from(taken, &mut sent, &mut keys);
+        while !sent.is_empty() {
+            let rest = sent.split_off(sent.len().min(wire::MAX_FRAME_CELLS));
+            let rest_keys = keys.split_off(rest.first().map_or(keys.len(), |held| held.key.0));
+            let rows = core::mem::replace(&mut sent, rebased(rest));
+            let batch = Batch {
+                id: self.last_id + 1,
+                since,
+                sent: now,
+                rows,
+                keys: core::mem::replace(&mut keys, rest_keys),
+            };
+            self.last_id = batch.id;
+            let counts = batch.rows.iter().map(|held| held.row(&batch.keys).count()).collect();
+            reports.push(wire::Report { id: batch.id, counts });
+            self.in_flight.push_back(batch);
+        }
+    }
+
+    /// Takes an acknowledgement; calls `confirmed(fingerprint, sequence, own)` for each cell that is stored now.
+    pub(in crate::limiter) fn acknowledged(
+        &mut self,
+        id: u64,
+        refused: &[u32],
+        now: MonoMs,
+        mut confirmed: impl FnMut(u64, u64, u64),
+    ) -> Acknowledged {
+        let mut acknowledged = Acknowledged::default();
+        let at = self.in_flight.iter().position(|batch| batch.id == id);
+        let Some(batch) = at.and_then(|at| self.in_flight.remove(at)) else { return acknowledged };
+        if at == Some(0) {
+            self.oldest = now;
+        }
+        let mut places: Vec<u32> = refused.to_vec();
+        places.sort_unstable();
+        for (place, held) in (0u32..).zip(&batch.rows) {
+            if places.binary_search(&place).is_ok() {
+                // A view alone is no work of this process: nothing is lost where it is forgotten.
+                acknowledged.refused.extend((held.own > 0).then_some(held.fingerprint));
+            } else if !held.unbased {
+                confirmed(held.fingerprint, held.sequence, held.own);
+                let row = (held.fingerprint, held.sequence, held.own);
+                acknowledged.stored.extend(held.unstored.then_some(row));
+            }
+        }
+        acknowledged
+    }
+
+    /// The stream broke: what was not acknowledged is to be sent again.
+    pub(in crate::limiter) fn broken(&mut self) {
+        for batch in core::mem::take(&mut self.in_flight) {
+            for held in &batch.rows {
+                self.note(&held.row(&batch.keys), batch.since);
+            }
+            self.since = self.since.min(Some(batch.since)).or(Some(batch.since));
+        }
+    }
+
+    /// Everything that was noted here before this moment is stored in the region.
+    pub(in crate::limiter) fn stored_through(&self, now: MonoMs) -> MonoMs {
+        self.in_flight.iter().map(|batch| batch.since).chain(self.since).min().unwrap_or(now)
+    }
+
+    /// Everything that this worker spent before this moment is stored in the region; `None` if some had no room here.
+    pub(in crate::limiter) fn acked_through(&self, now: MonoMs) -> Option<MonoMs> {
+        (!self.lost).then(|| self.stored_through(now))
+    }
+
+    /// Since when the peer owes the acknowledgement that it should give next; `None` if it owes none. One that takes
+    /// its time over each of many reports is slow, not silent: the next one's time begins with the last one's end.
+    pub(in crate::limiter) fn owed_since(&self) -> Option<MonoMs> {
+        self.in_flight.front().map(|batch| batch.sent.max(self.oldest))
+    }
+
+    /// Rows had no room, so the table has to be walked.
+    pub(in crate::limiter) fn has_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// A walk over the table has begun that will find what was lost.
+    pub(in crate::limiter) fn found_again(&mut self) {
+        self.lost = false;
+    }
+
+    pub(in crate::limiter) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Nothing waits to be reported, and nothing to be acknowledged.
+    pub(in crate::limiter) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.in_flight.is_empty() && !self.lost
+    }
+
+    /// Leaves the first `taken` of `rows` in place and takes the others back.
+    fn keep_from(&mut self, taken: usize, rows: &mut Vec<Held>, keys: &mut Vec<u8>) {
+        self.index.clear();
+        self.rows = rows.split_off(taken);
+        self.keys = keys.split_off(self.rows.first().map_or(keys.len(), |held| held.key.0));
+        self.rows = rebased(core::mem::take(&mut self.rows));
+        for (at, held) in self.rows.iter().enumerate() {
+            self.index.insert((held.fingerprint, held.sequence), at);
+        }
+        if self.rows.is_empty() {
+            self.since = None;
+        }
+    }
+}
+
+/// The rows, their keys counted from the first one's.
+fn rebased(mut rows: Vec<Held>) -> Vec<Held> {
+    let first = rows.first().map_or(0, |held| held.key.0);
+    rows.iter_mut().for_each(|held| held.key.0 -= first);
+    rows
+}
+
+impl Held {
+    fn row<'a>(&self, keys: &'a [u8]) -> Row<'a> {
+        let (at, length) = self.key;
+        Row {
+            fingerprint: self.fingerprint,
+            key: keys.get(at..at + length).unwrap_or_default(),
+            sequence: self.sequence,
+            own: self.own,
+            limit: self.limit,
+            unbased: self.unbased,
+            region_others: self.region_others,
+            unstored: self.unstored,
+        }
+    }
+}
+
+impl Row<'_> {
+    fn count(&self) -> wire::Count {
+        wire::Count {
+            key: self.key.to_vec(),
+            sequence: self.sequence,
+            own: self.own,
+            limit: self.limit,
+            unbased: self.unbased,
+            region_others: self.region_others,
+        }
+    }
+}
+
+/// What a report says of a cell.
+pub(in crate::limiter) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) -> Row<'a> {
+    Row {
+        fingerprint: entry.fingerprint,
+        key,
+        sequence,
+        own: cell.own,
+        limit: entry.limit,
+        unbased: cell.unbased,
+        region_others: 0,
+        unstored: entry.unstored,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::String;
+    use std::vec;
+
+    fn row(key: &[u8], own: u64) -> Row<'_> {
+        Row {
+            fingerprint: u64::from(key[0]),
+            key,
+            sequence: 7,
+            own,
+            limit: 10,
+            unbased: false,
+            region_others: 0,
+            unstored: false,
+        }
+    }
+
+    fn told(reports: &[wire::Report]) -> Vec<(String, u64)> {
+        let counts = reports.iter().flat_map(|report| &report.counts);
+        counts.map(|count| (String::from_utf8(count.key.clone()).unwrap(), count.own)).collect()
+    }
+
+    #[test]
+    fn a_cell_is_told_once_with_its_latest_count() {
+        let mut outbox = Outbox::default();
+        for (key, own) in [("a", 1), ("bb", 5), ("a", 3), ("a", 2)] {
+            outbox.note(&row(key.as_bytes(), own), MonoMs(1));
+        }
+        let mut reports = vec![];
+        outbox.take(false, MonoMs(6), &mut reports);
+        assert_eq!(told(&reports), [("a".into(), 3), ("bb".into(), 5)]);
+    }
+
+    #[test]
+    fn what_was_not_acknowledged_is_told_again_after_a_break() {
+        let mut outbox = Outbox::default();
+        let keys: Vec<String> =
+            (0..600).map(|n| std::format!("{}-{n}", char::from(b'a' + (n % 26) as u8))).collect();
+        for (at, key) in keys.iter().enumerate() {
+            let fingerprint = at as u64;
+            let unstored = at == 256 || at == 258;
+            outbox.note(&Row { fingerprint, unstored, ..row(key.as_bytes(), fingerprint) }, MonoMs(5));
+        }
+        let mut reports = vec![];
+        outbox.take(false, MonoMs(6), &mut reports);
+        assert_eq!(reports.iter().map(|report| report.counts.len()).collect::<Vec<_>>(), [256, 256, 88]);
+        assert_eq!(outbox.acked_through(MonoMs(9)), Some(MonoMs(5)));
+        let mut confirmed = vec![];
+        let acknowledged = outbox.acknowledged(2, &[1, 0, 9_999], MonoMs(7), |fingerprint, _, own| {
+            confirmed.push((fingerprint, own))
+        });
+        assert_eq!(acknowledged, Acknowledged { refused: vec![256, 257], stored: vec![(258, 7, 258)] });
+        assert_eq!(confirmed, (258..512).map(|at| (at, at)).collect::<Vec<_>>());
+        outbox.broken();
+        let mut again = vec![];
+        outbox.take(true, MonoMs(6), &mut again);
+        let expected: Vec<_> = (0..256).chain(512..600).map(|at| (keys[at].clone(), at as u64)).collect();
+        assert_eq!(told(&again), expected);
+    }
+
+    #[test]
+    fn a_peer_that_acknowledges_nothing_gets_no_more() {
+        let mut outbox = Outbox::default();
+        let mut reports = vec![];
+        for fingerprint in 0..(MAX_ROWS as u64) {
+            outbox.note(&Row { fingerprint, ..row(b"k", 1) }, MonoMs(1));
+        }
+        outbox.take(false, MonoMs(6), &mut reports);
+        assert_eq!(reports.len(), MAX_IN_FLIGHT);
+        assert_eq!(outbox.len(), MAX_ROWS - MAX_IN_FLIGHT * wire::MAX_FRAME_CELLS);
+        outbox.take(false, MonoMs(6), &mut reports);
+        assert_eq!(reports.len(), MAX_IN_FLIGHT);
+    }
+}

@@ -1,0 +1,96 @@
+//! A table in plain memory, for a process that decides without Envoy.
+//!
+//! An array of buckets, so that a load is an index and a copy. Bounded as in Envoy: by its [`Geometry`] and by what an
+//! entry may hold. Whoever shares it among threads puts it behind a lock.
+//!
+//! Leaves to others: what the bytes say (`bucket`, `meta`, and `limiter` for the roster).
+
+use super::Geometry;
+use crate::model::shared::{Place, Shared, Version};
+use alloc::vec::Vec;
+
+/// [`Shared`] as an array.
+#[derive(Clone, Debug)]
+pub struct ArrayShared {
+    meta: Held,
+    roster: Held,
+    overflow: Held,
+    controls: Held,
+    control_set: Held,
+    bans: Held,
+    buckets: Vec<Held>,
+}
+
+/// The bytes at one place; version 0 says that there never were any.
+#[derive(Clone, Debug, Default)]
+struct Held {
+    bytes: Vec<u8>,
+    version: u32,
+}
+
+impl ArrayShared {
+    /// Room for a table of `geometry`; [`super::Meta::establish`] makes the table.
+    pub fn new(geometry: Geometry) -> ArrayShared {
+        let buckets = usize::try_from(geometry.buckets).unwrap_or(usize::MAX);
+        ArrayShared {
+            meta: Held::default(),
+            roster: Held::default(),
+            overflow: Held::default(),
+            controls: Held::default(),
+            control_set: Held::default(),
+            bans: Held::default(),
+            buckets: alloc::vec![Held::default(); buckets],
+        }
+    }
+
+    /// Bytes that the table's places take at this moment.
+    pub fn held_bytes(&self) -> usize {
+        let table = [&self.meta, &self.roster, &self.overflow].into_iter();
+        let controls = [&self.controls, &self.control_set, &self.bans];
+        table.chain(controls).chain(&self.buckets).map(|held| held.bytes.capacity()).sum()
+    }
+
+    /// What stands at a place; nothing if nothing ever did. For whoever only looks.
+    pub fn bytes(&self, place: Place) -> &[u8] {
+        let held = match place {
+            Place::Meta => Some(&self.meta),
+            Place::Roster => Some(&self.roster),
+            Place::Overflow => Some(&self.overflow),
+            Place::Controls => Some(&self.controls),
+            Place::ControlSet => Some(&self.control_set),
+            Place::Bans => Some(&self.bans),
+            Place::Bucket(number) => usize::try_from(number).ok().and_then(|number| self.buckets.get(number)),
+        };
+        held.map_or(&[], |held| &held.bytes)
+    }
+
+    fn place(&mut self, place: Place) -> Option<&mut Held> {
+        match place {
+            Place::Meta => Some(&mut self.meta),
+            Place::Roster => Some(&mut self.roster),
+            Place::Overflow => Some(&mut self.overflow),
+            Place::Controls => Some(&mut self.controls),
+            Place::ControlSet => Some(&mut self.control_set),
+            Place::Bans => Some(&mut self.bans),
+            Place::Bucket(number) => self.buckets.get_mut(usize::try_from(number).ok()?),
+        }
+    }
+}
+
+impl Shared for ArrayShared {
+    fn load(&mut self, place: Place, into: &mut Vec<u8>) -> Option<Version> {
+        into.clear();
+        let held = self.place(place).filter(|held| held.version > 0)?;
+        into.extend_from_slice(&held.bytes);
+        Some(Version(held.version))
+    }
+
+    fn store(&mut self, place: Place, bytes: &[u8], version: Option<Version>) -> bool {
+        let expected = version.map_or(0, |version| version.0);
+        let Some(held) = self.place(place).filter(|held| held.version == expected) else { return false };
+        held.bytes.clear();
+        held.bytes.extend_from_slice(bytes);
+        held.version = held.version.wrapping_add(1).max(1);
+        true
+    }
+}

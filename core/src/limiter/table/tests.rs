@@ -1,0 +1,384 @@
+use super::entry::MAX_OLDER;
+use super::*;
+use crate::model::time::{MonoMs, Now, UnixMs};
+use crate::model::window::{Position, Used};
+use crate::model::wire;
+use proptest::prelude::*;
+use std::vec;
+use std::vec::Vec;
+
+const LEASE: Tag = Tag { worker: 7, kind: ReservationKind::Lease };
+
+fn at(sequence: u64) -> Position {
+    Position { sequence, elapsed_ms: 400, cell_ms: 1_000 }
+}
+
+/// The monotonic time at [`at`] of `sequence`, by a clock that never steps.
+fn mono(sequence: u64) -> MonoMs {
+    MonoMs(sequence * 1_000)
+}
+
+fn cell() -> impl Strategy<Value = Cell> {
+    (any::<[u64; 4]>(), any::<bool>()).prop_map(
+        |([own, region_others, global_others, confirmed], unbased)| Cell {
+            own,
+            region_others,
+            global_others,
+            confirmed,
+            unbased,
+        },
+    )
+}
+
+fn reservation() -> impl Strategy<Value = Reservation> {
+    (0u64..1 << 62, 0u8..4, any::<[u64; 3]>()).prop_map(|(worker, kind, [sequence, amount, expires])| {
+        use ReservationKind::{Consult, Hold, Lease, Open};
+        let kind = [Lease, Hold, Consult, Open][usize::from(kind)];
+        Reservation { tag: Tag { worker, kind }, sequence, amount, expires: MonoMs(expires) }
+    })
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let reservations = prop::collection::vec(reservation(), 0..5);
+    let older = prop_oneof![Just(vec![]), prop::collection::vec(cell(), 1..=MAX_OLDER)];
+    let cells = (cell(), cell(), older);
+    (any::<[u64; 6]>(), any::<u8>(), prop::option::of(0..u64::MAX), cells, reservations).prop_map(
+        |(
+            [fingerprint, limit, strict, charged, viewed, sequence],
+            hits,
+            clock,
+            (current, previous, older),
+            reservations,
+        )| {
+            Entry {
+                fingerprint,
+                limit,
+                strict_until: MonoMs(strict),
+                charged: MonoMs(charged),
+                viewed: MonoMs(viewed),
+                hits,
+                unstored: hits % 2 == 1,
+                sequence,
+                clock,
+                current,
+                previous,
+                older,
+                reservations,
+            }
+        },
+    )
+}
+
+fn named_entries() -> impl Strategy<Value = Vec<(Vec<u8>, Entry)>> {
+    let named = (prop::collection::vec(any::<u8>(), 1..200), entry());
+    prop::collection::vec(named, 0..8).prop_map(|mut named| {
+        named.sort_by(|(a, _), (b, _)| a.cmp(b));
+        named.dedup_by(|(a, _), (b, _)| a == b);
+        named
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_put_is_found_and_may_change_its_size(named in named_entries(), later in entry()) {
+        let mut bucket = Bucket::default();
+        bucket.check();
+        for (key, entry) in &named {
+            let found = bucket.vacant(entry.clone());
+            bucket.put(&found, key);
+        }
+        prop_assert_eq!(bucket.len(), named.len());
+        for (key, entry) in &named {
+            let mut found = bucket.find(entry.fingerprint, key).unwrap();
+            prop_assert_eq!(&found.entry, entry);
+            found.entry = Entry { fingerprint: entry.fingerprint, ..later.clone() };
+            bucket.put(&found, key);
+            prop_assert_eq!(bucket.find(entry.fingerprint, key).unwrap().entry, found.entry);
+        }
+        let keys: Vec<_> = bucket.entries().map(|(key, _)| key.to_vec()).collect();
+        prop_assert_eq!(keys, named.into_iter().map(|(key, _)| key).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_no_danger(bytes in prop::collection::vec(any::<u8>(), 0..600), entry in entry()) {
+        let mut bucket = Bucket::default();
+        *bucket.buffer() = bytes;
+        bucket.check();
+        bucket.find(entry.fingerprint, b"k");
+        bucket.entries().count();
+        let _ = bucket.make_room(1, MonoMs(0), |_| at(5), |_| true);
+        let found = bucket.vacant(entry);
+        bucket.put(&found, b"k");
+    }
+
+    #[test]
+    fn spending_is_never_forgotten_while_a_window_touches_it(
+        steps in prop::collection::vec((0u64..3, 1u64..5), 1..40), resolution in 1u16..=10
+    ) {
+        let mut entry = Entry::new(1, resolution, 10);
+        let (mut now, mut spent) = (10u64, std::collections::BTreeMap::<u64, u64>::new());
+        for (forward, cost) in steps {
+            now += forward;
+            entry.advance(&at(now), mono(now));
+            entry.charge(cost, mono(now));
+            *spent.entry(now).or_default() += cost;
+            let held: Vec<u64> = entry.cells().map(|(_, cell)| cell.own).collect();
+            let counts = |back| spent.get(&(now - back)).copied().unwrap_or(0);
+            prop_assert_eq!(held, (0..=u64::from(resolution)).map(counts).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn counts_age_by_the_monotonic_clock_alone(
+        steps in prop::collection::vec((0u64..1_500, prop_oneof![
+            3 => Just(0i64), 1 => -300i64..300, 1 => -10_000i64..10_000, 1 => -(1i64 << 40)..1 << 40
+        ], 0u64..5), 1..60),
+        resolution in prop_oneof![Just(1u16), Just(10)]
+    ) {
+        const CELL_MS: u64 = 1_000;
+        let (mut now, mut offset, mut spent) = (MonoMs(1 << 20), 1i64 << 41, Vec::new());
+        let mut entry = Entry::new(1, resolution, (now.0 + offset as u64) / CELL_MS);
+        for (passes_ms, step, cost) in steps {
+            (now, offset) = (now.after(passes_ms), (offset + step).max(0));
+            let unix = UnixMs(now.0 + offset as u64);
+            let seen = entry.advance(&Position::at(unix, CELL_MS), now);
+            // Of what a step takes away only the tolerated part of a cell may be lost.
+            let age = |at: &MonoMs| now.since(*at) + CELL_MS / 8;
+            let window_ms = CELL_MS * u64::from(resolution);
+            let least: u64 = match resolution {
+                1 => spent.iter().map(|(at, cost)| cost * CELL_MS.saturating_sub(age(at))).sum::<u64>() / CELL_MS,
+                _ => spent.iter().filter(|(at, _)| age(at) < window_ms).map(|(_, cost)| cost).sum(),
+            };
+            let used = entry.used().effective(&seen);
+            prop_assert!(used + 1 >= least, "{} counts of at least {}: {:?}", used, least, entry);
+            entry.charge(cost, now);
+            spent.push((now, cost));
+        }
+        // And nothing counts for longer than three windows after the last step.
+        let later = now.after(3 * CELL_MS * u64::from(resolution) + 3 * CELL_MS);
+        let unix = UnixMs(later.0 + offset as u64);
+        let seen = entry.advance(&Position::at(unix, CELL_MS), later);
+        prop_assert_eq!(entry.used().effective(&seen), 0);
+    }
+
+    #[test]
+    fn merging_views_is_commutative_and_idempotent(views in prop::collection::vec((7u64..=10, any::<[u32; 3]>()), 0..20), resolution in 1u16..=10) {
+        let view = |&(sequence, [own, region_others, global_others]): &(u64, [u32; 3])| wire::View {
+            key: vec![],
+            sequence,
+            own: own.into(),
+            region_others: region_others.into(),
+            global_others: global_others.into(),
+        };
+        let merged = |order: Vec<wire::View>| {
+            let mut entry = Entry::new(1, resolution, 10);
+            for view in &order {
+                entry.merge(view, true, MonoMs(1));
+            }
+            entry.cells().map(|(_, cell)| *cell).collect::<Vec<_>>()
+        };
+        let forward: Vec<_> = views.iter().map(view).collect();
+        let mut twice_backward: Vec<_> = views.iter().rev().map(view).collect();
+        twice_backward.extend(forward.clone());
+        prop_assert_eq!(merged(forward), merged(twice_backward));
+    }
+}
+
+#[test]
+fn a_reservation_of_the_dead_counts_as_spent() {
+    let mut entry = Entry { sequence: 10, ..Entry::default() };
+    assert!(entry.reserve(LEASE, 5, MonoMs(100)));
+    let start = |sequence| Position { elapsed_ms: 0, ..at(sequence) };
+    entry.advance(&start(10), MonoMs(99));
+    assert_eq!((entry.current.own, entry.reserved_in(10)), (0, 5));
+    entry.advance(&start(11), MonoMs(1_099));
+    assert_eq!((entry.current.own, entry.previous.own, entry.reserved_in(10)), (0, 5, 0));
+    assert_eq!(entry.release(LEASE, 10), None);
+}
+
+#[test]
+fn what_is_reserved_counts_in_its_cell_while_a_window_touches_that() {
+    let mut entry = Entry::new(1, 10, 100);
+    assert!(entry.reserve(LEASE, 5, MonoMs(110_001)));
+    let sum = |entry: &Entry| entry.used_and_reserved().effective(&at(entry.sequence));
+    for later in 0..=10 {
+        entry.advance(&at(100 + later), mono(100 + later));
+        assert_eq!((sum(&entry), entry.unconfirmed()), (5, 5), "{later} cells later");
+    }
+    let mut spent = entry.clone();
+    spent.advance(&at(110), MonoMs(110_001));
+    assert_eq!((spent.cell(100).map(|cell| cell.own), sum(&spent)), (Some(5), 5), "its owner is dead");
+    entry.reservations[0].expires = MonoMs(u64::MAX);
+    entry.advance(&at(111), mono(111));
+    assert_eq!((sum(&entry), entry.release(LEASE, 100)), (0, None));
+}
+
+#[test]
+fn a_clock_set_right_leaves_all_counts_of_a_ceiling() {
+    // (cells back) → the sequence that the newest count is in
+    for (back, expected) in [(1, 100), (20, 100), (21, 79), (90, 10)] {
+        let mut entry = Entry::new(1, 10, 95);
+        entry.charge(4, MonoMs(1));
+        entry.advance(&at(100), mono(100));
+        entry.charge(3, MonoMs(1));
+        let seen = entry.advance(&at(100 - back), mono(100));
+        assert_eq!((entry.used().effective(&seen), entry.sequence), (7, expected), "back {back}");
+    }
+}
+
+#[test]
+fn an_entry_of_two_cells_takes_no_more_room_than_ever() {
+    let length = |entry: Entry| {
+        let mut bucket = Bucket::default();
+        bucket.check();
+        let found = bucket.vacant(entry);
+        bucket.put(&found, b"key");
+        bucket.bytes().len() - 10
+    };
+    assert_eq!(length(Entry::new(1, 1, 5)), 126 + 3);
+    assert_eq!(length(Entry::new(1, 10, 5)), 126 + 3 + 9 * 33);
+}
+
+#[test]
+fn a_base_is_added_once() {
+    let mut entry = Entry { sequence: 10, ..Entry::default() };
+    entry.current.unbased = true;
+    entry.charge(2, MonoMs(1));
+    let view = wire::View { sequence: 10, own: 7, ..Default::default() };
+    entry.merge(&view, true, MonoMs(2));
+    entry.merge(&view, true, MonoMs(3));
+    assert_eq!((entry.current.own, entry.current.unbased), (9, false));
+}
+
+#[test]
+fn a_clock_that_steps_moves_no_cell_that_is_empty() {
+    let at_ms = |ms| Position::at(UnixMs(ms), 1_000);
+    // (milliseconds until it is touched again) → whether the count is in the clock's cell or the next
+    for (later, expected) in [(300, 11), (3_000, 13)] {
+        let mut entry = Entry::new(1, 1, 10);
+        entry.advance(&at_ms(10_100), MonoMs(100));
+        entry.charge(1, MonoMs(100));
+        entry.advance(&at_ms(10_400 + later), MonoMs(100 + later));
+        assert_eq!((entry.sequence, entry.clock), (expected, Some(10_300)), "{later} ms later");
+    }
+}
+
+#[test]
+fn a_clock_stepping_back_starts_nothing_afresh() {
+    // (steps back) → the sequence that the count is in
+    for (back, expected) in [(1, 10), (2, 10), (3, 7), (9, 1)] {
+        let mut entry = Entry { sequence: 10, ..Entry::default() };
+        entry.charge(4, MonoMs(1));
+        entry.advance(&at(10), mono(10));
+        let seen = entry.advance(&at(10 - back), mono(10));
+        assert_eq!(
+            (entry.current.own, entry.sequence, seen.sequence),
+            (4, expected, expected),
+            "back {back}"
+        );
+    }
+}
+
+#[test]
+fn a_clock_stepping_back_keeps_nothing_that_is_over() {
+    // The entry is touched again eleven cells later, when the clock has gone back by so many.
+    for back in [1, 9, 10, 11, 12, 13, 20] {
+        for resolution in [1, 5] {
+            let mut entry = Entry::new(1, resolution, 100);
+            entry.advance(&at(100), mono(100));
+            entry.charge(4, mono(100));
+            let seen = entry.advance(&at(111 - back), mono(111));
+            assert_eq!(entry.used().effective(&seen), 0, "back {back} at {resolution}");
+            assert_eq!(entry.sequence, 111 - back, "what is used now counts in the clock's cell");
+        }
+    }
+}
+
+#[test]
+fn leases_leave_room_for_other_reservations() {
+    let mut entry = Entry::default();
+    let lease = |worker| Tag { worker, kind: ReservationKind::Lease };
+    assert_eq!((0..20).filter(|worker| entry.reserve(lease(*worker), 1, MonoMs(9))).count(), 8);
+    assert!(entry.reserve(Tag { worker: 1, kind: ReservationKind::Hold }, 1, MonoMs(9)));
+}
+
+#[test]
+fn the_least_used_leaves_but_none_that_is_held_back() {
+    let mut bucket = Bucket::default();
+    bucket.check();
+    for (name, hits) in [(b"a", 9u8), (b"b", 2), (b"c", 5)] {
+        let found =
+            bucket.vacant(Entry { fingerprint: u64::from(hits), hits, sequence: 10, ..Entry::default() });
+        bucket.put(&found, name);
+    }
+    let held = |entry: &Entry| entry.fingerprint != 2;
+    assert_eq!(bucket.make_room(3, MonoMs(0), |_| at(10), held), Ok(Left { over: 0, evicted: 1 }));
+    let left: Vec<_> = bucket.entries().map(|(key, found)| (key.to_vec(), found.entry.hits)).collect();
+    assert_eq!(left, vec![(b"a".to_vec(), 8), (b"b".to_vec(), 1)]);
+    let end = Now { unix: UnixMs(10_400), mono: MonoMs(0) }.mono_of(UnixMs(11_000));
+    assert_eq!(bucket.evicted_through(), end);
+    assert_eq!(bucket.make_room(2, MonoMs(0), |_| at(10), |_| false), Err(NoRoom));
+    assert_eq!(
+        bucket.make_room(2, MonoMs(0), |_| at(12), |_| false),
+        Ok(Left { over: 1, evicted: 0 }),
+        "cells that are over hold nobody back"
+    );
+    assert_eq!(bucket.evicted_through(), end);
+}
+
+#[test]
+fn an_entry_of_many_cells_is_over_with_the_window_that_touches_its_newest() {
+    let mut bucket = Bucket::default();
+    bucket.check();
+    let found = bucket.vacant(Entry::new(1, 10, 100));
+    bucket.put(&found, b"a");
+    assert_eq!(bucket.make_room(1, MonoMs(0), |_| at(110), |_| false), Err(NoRoom));
+    assert_eq!(bucket.make_room(1, MonoMs(0), |_| at(111), |_| false), Ok(Left { over: 1, evicted: 0 }));
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_bytes_were_what_is_put_is_found_again(
+        named in named_entries(), from in any::<prop::sample::Index>(), junk in prop::collection::vec(any::<u8>(), 0..60)
+    ) {
+        let mut bucket = Bucket::default();
+        bucket.check();
+        for (key, entry) in &named {
+            let vacant = bucket.vacant(entry.clone());
+            bucket.put(&vacant, key);
+        }
+        let from = from.index(bucket.bytes().len() + 1);
+        let sound = bucket.bytes()[..from].to_vec();
+        bucket.buffer().splice(from.., junk);
+        bucket.check();
+        let fresh = Entry { fingerprint: 5, ..named.first().map_or_else(Entry::default, |(_, entry)| entry.clone()) };
+        let vacant = bucket.vacant(fresh.clone());
+        bucket.put(&vacant, b"a key of its own");
+        bucket.check();
+        let found = bucket.find(5, b"a key of its own").map(|found| found.entry);
+        prop_assert_eq!(found, Some(fresh));
+        // Entries that end before the damage are still there.
+        let mut whole = Bucket::default();
+        whole.buffer().extend_from_slice(&sound);
+        whole.check();
+        if from > 10 {
+            for (key, kept) in whole.entries() {
+                prop_assert!(bucket.entries().any(|(other, found)| other == key && found.entry == kept.entry));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_push_is_no_base() {
+    let unbased = Cell { unbased: true, ..Cell::default() };
+    let mut entry = Entry { sequence: 7, current: unbased, ..Entry::default() };
+    entry.charge(3, MonoMs(1));
+    let push = wire::View { sequence: 7, own: 4, region_others: 2, ..Default::default() };
+    entry.merge(&push, false, MonoMs(2));
+    assert!(entry.is_unbased(), "another aggregator may have heard more");
+    assert_eq!(entry.used(), Used::Average { current: 9, previous: 0 }, "but it has heard of that much");
+    entry.merge(&wire::View { own: 5, ..push }, true, MonoMs(3));
+    assert!(!entry.is_unbased());
+    assert_eq!((entry.current.own, entry.used()), (8, Used::Average { current: 10, previous: 0 }));
+}

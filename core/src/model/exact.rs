@@ -1,0 +1,282 @@
+//! Limits that are worth a round trip: what an aggregator is asked about them, and what it rules.
+//!
+//! A rule's [`Strategy`] says how its limit is held. `window` is decided where the request is (`limiter`). The others
+//! are decided where all counts meet: a `log` in Redis (or in the aggregator's memory), a `ledger` in the database.
+//! Several [`Charge`]s of one request pass together or not at all.
+//!
+//! Leaves to others: the frames (`wire`), waiting for a ruling (`limiter`), ruling (the aggregator).
+
+use crate::model::key::{Key, KeyError, MAX_TEXT_BYTES};
+use crate::model::window::MAX_COUNT;
+use crate::model::wire;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// Most charges of one question.
+pub const MAX_CHARGES: usize = 128;
+/// Highest limit of a log: each unit may be an entry of its own.
+pub const MAX_LOG_LIMIT: u64 = 100_000;
+
+/// How a rule's limit is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// Sliding windows, counted where requests are, without waiting.
+    #[default]
+    Window,
+    /// An exact sliding log, kept by the region.
+    Log,
+    /// Every attempt is recorded in the database, in a zone that knows rate and window.
+    Ledger {
+        /// The zone's number.
+        zone: u32,
+    },
+}
+
+/// One limit that a request is to be charged to, exactly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Which limit.
+    pub limit: Limit,
+    /// What the request uses; 0 only asks.
+    pub cost: u64,
+}
+
+/// A limit that is held exactly, for one identifier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// At most `most` in any window of the key's duration.
+    Log {
+        /// Whose; its epoch tells apart what was before and after a reset.
+        key: Key,
+        /// Sum of costs, at most [`MAX_LOG_LIMIT`].
+        most: u64,
+    },
+    /// What a zone of the ledger allows.
+    Ledger {
+        /// The zone.
+        zone: u32,
+        /// The identifier in canonical form, at most [`MAX_TEXT_BYTES`] bytes.
+        bucket: Box<[u8]>,
+    },
+}
+
+/// Names one question for ever: to repeat it changes nothing, and it can be taken back by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AskId(pub [u8; 16]);
+
+/// What became of one charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ruling {
+    /// Whether it passes.
+    pub verdict: Verdict,
+    /// The limit that was applied; 0 if it is not known.
+    pub limit: u64,
+    /// What could still be used now, after this charge.
+    pub remaining: u64,
+    /// Milliseconds until the oldest use that counts now no longer does; 0 if nothing counts.
+    pub reset_ms: u64,
+    /// The window in milliseconds; 0 if it is not known.
+    pub window_ms: u64,
+    /// Under which number the ledger recorded it.
+    pub transaction: Option<u64>,
+}
+
+/// Whether a charge passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The store did not answer in time, or there is none.
+    Undecided,
+    /// Another charge of the same question did not pass, so this one was not tried, or was taken back.
+    Untried,
+    /// It passes and is charged.
+    Allowed,
+    /// It does not pass.
+    Denied {
+        /// Milliseconds until the same cost could pass, given what counts now; `None`: never, as it exceeds the limit.
+        retry_after_ms: Option<u64>,
+    },
+}
+
+/// Why a charge cannot be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChargeError {
+    /// The key's bytes are none.
+    #[error("{0}")]
+    Key(#[from] KeyError),
+    /// Neither a log nor a ledger, or both.
+    #[error("a charge names one limit, a log or a ledger")]
+    Limit,
+    /// The bucket is too long.
+    #[error("a bucket of {0} bytes is longer than {MAX_TEXT_BYTES}")]
+    Bucket(usize),
+}
+
+impl AskId {
+    /// The question that is `worker`'s `id`th. Workers are random numbers.
+    pub fn of(worker: u64, id: u64) -> AskId {
+        let mut bytes = [0; 16];
+        let (first, second) = bytes.split_at_mut(8);
+        first.copy_from_slice(&worker.to_le_bytes());
+        second.copy_from_slice(&id.to_le_bytes());
+        AskId(bytes)
+    }
+}
+
+impl Charge {
+    /// As it travels.
+    pub fn to_wire(&self) -> wire::Charge {
+        let (log, ledger) = match &self.limit {
+            Limit::Log { key, most } => {
+                (Some(wire::LogLimit { key: key.as_bytes().to_vec(), most: *most }), None)
+            }
+            Limit::Ledger { zone, bucket } => {
+                (None, Some(wire::LedgerLimit { zone: *zone, bucket: bucket.to_vec() }))
+            }
+        };
+        wire::Charge { log, ledger, cost: self.cost }
+    }
+
+    /// Takes what came from anywhere. Numbers above what is counted are taken as the highest.
+    pub fn from_wire(charge: &wire::Charge) -> Result<Charge, ChargeError> {
+        let limit = match (&charge.log, &charge.ledger) {
+            (Some(log), None) => Limit::Log { key: Key::parse(&log.key)?, most: log.most.min(MAX_LOG_LIMIT) },
+            (None, Some(ledger)) if ledger.bucket.len() <= MAX_TEXT_BYTES => {
+                Limit::Ledger { zone: ledger.zone, bucket: ledger.bucket.as_slice().into() }
+            }
+            (None, Some(ledger)) => return Err(ChargeError::Bucket(ledger.bucket.len())),
+            _ => return Err(ChargeError::Limit),
+        };
+        Ok(Charge { limit, cost: charge.cost.min(MAX_COUNT) })
+    }
+}
+
+impl Ruling {
+    /// What is said where nothing is known.
+    pub const UNDECIDED: Ruling = Ruling {
+        verdict: Verdict::Undecided,
+        limit: 0,
+        remaining: 0,
+        reset_ms: 0,
+        window_ms: 0,
+        transaction: None,
+    };
+
+    /// Whether it passes.
+    pub fn is_allowed(&self) -> bool {
+        self.verdict == Verdict::Allowed
+    }
+
+    /// Whether it is refused.
+    pub fn is_denied(&self) -> bool {
+        matches!(self.verdict, Verdict::Denied { .. })
+    }
+
+    /// As it travels.
+    pub fn to_wire(&self) -> wire::Ruling {
+        let (verdict, retry_after_ms, never) = match self.verdict {
+            Verdict::Undecided => (0, 0, false),
+            Verdict::Untried => (1, 0, false),
+            Verdict::Allowed => (2, 0, false),
+            Verdict::Denied { retry_after_ms } => (3, retry_after_ms.unwrap_or(0), retry_after_ms.is_none()),
+        };
+        wire::Ruling {
+            verdict,
+            limit: self.limit,
+            remaining: self.remaining,
+            reset_ms: self.reset_ms,
+            window_ms: self.window_ms,
+            transaction: self.transaction.unwrap_or(0),
+            retry_after_ms,
+            never,
+        }
+    }
+
+    /// What came from anywhere; an unknown verdict decides nothing.
+    pub fn from_wire(ruling: &wire::Ruling) -> Ruling {
+        let verdict = match ruling.verdict {
+            1 => Verdict::Untried,
+            2 => Verdict::Allowed,
+            3 => {
+                let wait = (!ruling.never).then_some(ruling.retry_after_ms);
+                Verdict::Denied { retry_after_ms: wait }
+            }
+            _ => Verdict::Undecided,
+        };
+        Ruling {
+            verdict,
+            limit: ruling.limit,
+            remaining: ruling.remaining,
+            reset_ms: ruling.reset_ms,
+            window_ms: ruling.window_ms,
+            transaction: Some(ruling.transaction).filter(|id| *id != 0),
+        }
+    }
+}
+
+/// Whether all of them pass.
+pub fn all_allowed(rulings: &[Ruling]) -> bool {
+    rulings.iter().all(Ruling::is_allowed)
+}
+
+/// The charges of a question, or the first reason why it cannot be taken.
+pub fn charges(ask: &wire::Ask) -> Result<Vec<Charge>, ChargeError> {
+    ask.charges.iter().map(Charge::from_wire).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::key::KeyParts;
+
+    fn key() -> Key {
+        let parts = KeyParts {
+            workspace: b"w",
+            namespace: b"n",
+            identifier: b"i",
+            duration_ms: 60_000,
+            epoch: 3,
+            resolution: 1,
+        };
+        Key::new(&parts).unwrap()
+    }
+
+    #[test]
+    fn charges_and_rulings_survive_the_way() {
+        let limits =
+            [Limit::Log { key: key(), most: 7 }, Limit::Ledger { zone: 9, bucket: b"b".as_slice().into() }];
+        for limit in limits {
+            let charge = Charge { limit, cost: 2 };
+            assert_eq!(Charge::from_wire(&charge.to_wire()), Ok(charge));
+        }
+        let verdicts = [
+            Verdict::Undecided,
+            Verdict::Untried,
+            Verdict::Allowed,
+            Verdict::Denied { retry_after_ms: None },
+            Verdict::Denied { retry_after_ms: Some(0) },
+            Verdict::Denied { retry_after_ms: Some(8) },
+        ];
+        for verdict in verdicts {
+            let ruling =
+                Ruling { verdict, limit: 1, remaining: 2, reset_ms: 3, window_ms: 4, transaction: Some(5) };
+            assert_eq!(Ruling::from_wire(&ruling.to_wire()), ruling);
+        }
+    }
+
+    #[test]
+    fn what_is_no_charge_is_refused() {
+        let log = wire::LogLimit { key: key().as_bytes().to_vec(), most: u64::MAX };
+        let ledger = wire::LedgerLimit { zone: 1, bucket: Vec::from([0; MAX_TEXT_BYTES + 1]) };
+        let charge = |log, ledger| Charge::from_wire(&wire::Charge { log, ledger, cost: u64::MAX });
+        assert_eq!(charge(None, None), Err(ChargeError::Limit));
+        assert_eq!(charge(Some(log.clone()), Some(ledger.clone())), Err(ChargeError::Limit));
+        assert_eq!(charge(None, Some(ledger)), Err(ChargeError::Bucket(MAX_TEXT_BYTES + 1)));
+        let bad = wire::LogLimit { key: Vec::new(), ..log.clone() };
+        assert_eq!(charge(Some(bad), None), Err(ChargeError::Key(KeyError::Malformed)));
+        let clamped = Charge {
+            limit: Limit::Log { key: key(), most: MAX_LOG_LIMIT },
+            cost: crate::model::window::MAX_COUNT,
+        };
+        assert_eq!(charge(Some(log), None), Ok(clamped));
+    }
+}

@@ -1,0 +1,605 @@
+//! The frames between a filter and an aggregator: the only types here that are serialised.
+//!
+//! One bidirectional gRPC stream for each worker, `/weir.v1.Region/Follow`, carries [`FilterFrame`]s up and
+//! [`RegionFrame`]s down. All counts are absolute components, so a frame may be lost, repeated or late. The first
+//! frame of a stream holds a [`Hello`]; what an unknown version says is refused with a [`Refusal`].
+//!
+//! Leaves to others: checking what is in a frame (`region`, `limiter`) and carrying it (`filter`, `aggregator`).
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Version of the frames, as said in [`Hello`] and [`Welcome`].
+pub const PROTOCOL_VERSION: u32 = 1;
+/// gRPC service name.
+pub const SERVICE: &str = "weir.v1.Region";
+/// gRPC method name.
+pub const METHOD: &str = "Follow";
+/// Most cells in one frame, so that neither side stalls over it.
+pub const MAX_FRAME_CELLS: usize = 256;
+/// Most live controls in one frame.
+pub const MAX_FRAME_CONTROLS: usize = 128;
+/// Largest frame in bytes that a well-behaved peer sends.
+pub const MAX_FRAME_BYTES: usize = 256 * 1024;
+
+/// From a filter's worker to the aggregator.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FilterFrame {
+    /// In the first frame, and again when the worker becomes or ceases to be its process' subscriber.
+    #[prost(message, optional, tag = "1")]
+    pub hello: Option<Hello>,
+    /// What this process has spent; acknowledged once stored.
+    #[prost(message, optional, tag = "2")]
+    pub report: Option<Report>,
+    /// Questions that requests wait for.
+    #[prost(message, repeated, tag = "3")]
+    pub consults: Vec<Consult>,
+    /// Echoed at once.
+    #[prost(message, optional, tag = "4")]
+    pub ping: Option<Ping>,
+    /// Questions about limits that are held exactly; at most [`MAX_FRAME_CELLS`].
+    #[prost(message, repeated, tag = "5")]
+    pub asks: Vec<Ask>,
+    /// Questions whose charges are to be undone, as their requests did not pass after all; at most [`MAX_FRAME_CELLS`].
+    #[prost(message, repeated, tag = "6")]
+    pub withdrawals: Vec<Withdrawal>,
+    /// Which live controls the process has; from its subscriber, when its stream is new and whenever that changes.
+    #[prost(message, optional, tag = "7")]
+    pub controls_known: Option<ControlsKnown>,
+    /// Who is to be denied everywhere for a while, as a rule of this process says; at most [`MAX_FRAME_CONTROLS`].
+    #[prost(message, repeated, tag = "8")]
+    pub bans: Vec<Ban>,
+    /// What this worker's rules have decided; absolute, so that it may be lost or repeated.
+    #[prost(message, optional, tag = "9")]
+    pub tallies: Option<Tallies>,
+}
+
+/// Who speaks. The token, where the aggregator asks for one, is in the call's metadata (`authorization: Bearer`), so that it
+/// is checked before anything is decoded. Tag 4 was the token's.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Hello {
+    /// [`PROTOCOL_VERSION`].
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// The process: 16 bytes, see [`crate::model::key::OriginId`].
+    #[prost(bytes = "vec", tag = "2")]
+    pub origin: Vec<u8>,
+    /// The worker within it.
+    #[prost(uint64, tag = "3")]
+    pub worker: u64,
+    /// Whether this worker takes the pushes for its process.
+    #[prost(bool, tag = "5")]
+    pub subscriber: bool,
+}
+
+/// A batch of counts.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Report {
+    /// Returned in the [`Ack`]; grows with each report of a stream.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// At most [`MAX_FRAME_CELLS`].
+    #[prost(message, repeated, tag = "2")]
+    pub counts: Vec<Count>,
+}
+
+/// One component of one cell: what this process has spent in it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Count {
+    /// Canonical key bytes, see [`crate::model::key`].
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// Which cell.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// Absolute, or with `unbased` only what was added to an unknown base.
+    #[prost(uint64, tag = "3")]
+    pub own: u64,
+    /// The limit that the filter applied; tells which cells are hot.
+    #[prost(uint64, tag = "4")]
+    pub limit: u64,
+    /// The process forgot this cell and asks for its component: stored is nothing, the [`Ack`] brings the base.
+    #[prost(bool, tag = "5")]
+    pub unbased: bool,
+    /// What the process was last told that the others of its region used; 0 if it does not repeat that. Evidence for
+    /// a region that has lost everything, and nothing else: it is never added to any component.
+    #[prost(uint64, tag = "6")]
+    pub region_others: u64,
+}
+
+/// May `cost` more pass? The proposal is absolute (`own + cost`), so it may be repeated.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Consult {
+    /// Returned in the [`Answer`].
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Canonical key bytes.
+    #[prost(bytes = "vec", tag = "2")]
+    pub key: Vec<u8>,
+    /// Which cell.
+    #[prost(uint64, tag = "3")]
+    pub sequence: u64,
+    /// Spent for certain; merged even if the answer is no. If the cell is not `unbased`, all that the process has spent in it.
+    #[prost(uint64, tag = "4")]
+    pub own: u64,
+    /// Asked for on top; 0 only asks for the view.
+    #[prost(uint64, tag = "5")]
+    pub cost: u64,
+    /// The limit to hold it against.
+    #[prost(uint64, tag = "6")]
+    pub limit: u64,
+    /// How long the asker waits for the answer, in milliseconds; 0 if it does not say.
+    #[prost(uint32, tag = "7")]
+    pub timeout_ms: u32,
+    /// Whence the requests come that wait for it, as far as they say: at most [`crate::model::trace::MAX_TRACES`], one that is
+    /// recorded first.
+    #[prost(message, repeated, tag = "8")]
+    pub traces: Vec<Trace>,
+    /// The process has evicted its count of a cell that the window touches, and asks for what the region holds of it.
+    #[prost(bool, tag = "9")]
+    pub unbased: bool,
+}
+
+/// Whence a request comes; decides nothing. See [`crate::model::trace`].
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Trace {
+    /// W3C trace context: 16 bytes; empty if there is none.
+    #[prost(bytes = "vec", tag = "1")]
+    pub trace_id: Vec<u8>,
+    /// 8 bytes; empty if there is none.
+    #[prost(bytes = "vec", tag = "2")]
+    pub span_id: Vec<u8>,
+    /// One byte; its lowest bit says that the trace is recorded.
+    #[prost(uint32, tag = "3")]
+    pub flags: u32,
+    /// Envoy's `x-request-id`; empty if there is none.
+    #[prost(string, tag = "4")]
+    pub request_id: String,
+}
+
+/// Are you there?
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ping {
+    /// Returned in the [`Pong`]; the sender's monotonic clock in milliseconds.
+    #[prost(uint64, tag = "1")]
+    pub sent_ms: u64,
+}
+
+/// From the aggregator to a filter's worker.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RegionFrame {
+    /// Answers the first [`Hello`].
+    #[prost(message, optional, tag = "1")]
+    pub welcome: Option<Welcome>,
+    /// A report is stored.
+    #[prost(message, optional, tag = "2")]
+    pub ack: Option<Ack>,
+    /// Answers to consults.
+    #[prost(message, repeated, tag = "3")]
+    pub answers: Vec<Answer>,
+    /// What the others used; to subscribers only.
+    #[prost(message, optional, tag = "4")]
+    pub push: Option<Push>,
+    /// Answers a ping.
+    #[prost(message, optional, tag = "5")]
+    pub pong: Option<Pong>,
+    /// Why this stream ends.
+    #[prost(message, optional, tag = "6")]
+    pub refusal: Option<Refusal>,
+    /// Answers to [`FilterFrame::asks`].
+    #[prost(message, repeated, tag = "7")]
+    pub rulings: Vec<Rulings>,
+    /// Live controls that changed since what the process knew; to subscribers only.
+    #[prost(message, optional, tag = "8")]
+    pub controls: Option<Controls>,
+}
+
+/// The stream is accepted.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Welcome {
+    /// [`PROTOCOL_VERSION`].
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// Name of the region.
+    #[prost(string, tag = "2")]
+    pub region: String,
+}
+
+/// A report is stored, so its cells need not be sent again on this stream.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ack {
+    /// The report's id.
+    #[prost(uint64, tag = "1")]
+    pub report_id: u64,
+    /// For each count that came without a base: what the region holds of it.
+    #[prost(message, repeated, tag = "2")]
+    pub bases: Vec<View>,
+    /// Places in the report of the counts that are not stored (bad key, implausible value or sequence, region full).
+    #[prost(uint32, repeated, tag = "3")]
+    pub refused: Vec<u32>,
+}
+
+/// All that the region knows of one cell, as one process sees it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct View {
+    /// Canonical key bytes; empty in an [`Answer`], whose consult named it.
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// Which cell.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// The process' own component, as the region holds it.
+    #[prost(uint64, tag = "3")]
+    pub own: u64,
+    /// Sum of the components of the other processes of the region.
+    #[prost(uint64, tag = "4")]
+    pub region_others: u64,
+    /// Sum of the other regions.
+    #[prost(uint64, tag = "5")]
+    pub global_others: u64,
+}
+
+/// The region's word on a [`Consult`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Answer {
+    /// The consult's id.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Whether the region has taken up `own + cost`.
+    #[prost(bool, tag = "2")]
+    pub granted: bool,
+    /// The cell asked about; missing if the region cannot judge it (region full, implausible sequence).
+    #[prost(message, optional, tag = "3")]
+    pub current: Option<View>,
+    /// The cell before it.
+    #[prost(message, optional, tag = "4")]
+    pub previous: Option<View>,
+    /// Those before that which a window of the key still touches, newest first; at most
+    /// [`crate::model::window::MAX_CELLS`] − 2, none for most keys.
+    #[prost(message, repeated, tag = "5")]
+    pub older: Vec<View>,
+}
+
+/// Cells that changed, or all that matter after a subscription.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Push {
+    /// At most [`MAX_FRAME_CELLS`].
+    #[prost(message, repeated, tag = "1")]
+    pub views: Vec<View>,
+    /// With this frame the subscriber has been told everything: the snapshot is complete.
+    #[prost(bool, tag = "2")]
+    pub complete: bool,
+}
+
+/// Here I am.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Pong {
+    /// From the [`Ping`].
+    #[prost(uint64, tag = "1")]
+    pub sent_ms: u64,
+    /// The aggregator's clock.
+    #[prost(uint64, tag = "2")]
+    pub unix_ms: u64,
+    /// Processes of the region that are alive, the asker included.
+    #[prost(uint32, tag = "3")]
+    pub live_origins: u32,
+}
+
+/// The stream is not accepted.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Refusal {
+    /// For an operator's eyes.
+    #[prost(string, tag = "1")]
+    pub reason: String,
+}
+
+/// May all of these pass? See [`crate::model::exact`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ask {
+    /// Returned in the [`Rulings`]; never used again by the same worker.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// At most [`crate::model::exact::MAX_CHARGES`].
+    #[prost(message, repeated, tag = "2")]
+    pub charges: Vec<Charge>,
+    /// How long the asker waits for the answer, in milliseconds.
+    #[prost(uint32, tag = "3")]
+    pub timeout_ms: u32,
+    /// Whence the request comes that waits for it.
+    #[prost(message, optional, tag = "4")]
+    pub trace: Option<Trace>,
+}
+
+/// One limit to be charged to: either a log or a ledger.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Charge {
+    /// A sliding log.
+    #[prost(message, optional, tag = "1")]
+    pub log: Option<LogLimit>,
+    /// A zone of the ledger.
+    #[prost(message, optional, tag = "2")]
+    pub ledger: Option<LedgerLimit>,
+    /// What is used; 0 only asks.
+    #[prost(uint64, tag = "3")]
+    pub cost: u64,
+}
+
+/// A sliding log.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct LogLimit {
+    /// Canonical key bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// Most that may be used in any window of the key's duration.
+    #[prost(uint64, tag = "2")]
+    pub most: u64,
+}
+
+/// A zone of the ledger, which knows rate and window.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct LedgerLimit {
+    /// The zone's number.
+    #[prost(uint32, tag = "1")]
+    pub zone: u32,
+    /// Whose attempts are counted together.
+    #[prost(bytes = "vec", tag = "2")]
+    pub bucket: Vec<u8>,
+}
+
+/// The aggregator's word on an [`Ask`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Rulings {
+    /// The question's id.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// One for each charge, in order; missing ones are undecided.
+    #[prost(message, repeated, tag = "2")]
+    pub rulings: Vec<Ruling>,
+}
+
+/// What became of one charge; see [`crate::model::exact::Ruling`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ruling {
+    /// 0 undecided, 1 untried, 2 allowed, 3 denied.
+    #[prost(uint32, tag = "1")]
+    pub verdict: u32,
+    /// The limit that was applied.
+    #[prost(uint64, tag = "2")]
+    pub limit: u64,
+    /// What could still be used.
+    #[prost(uint64, tag = "3")]
+    pub remaining: u64,
+    /// Milliseconds until the oldest use leaves the window.
+    #[prost(uint64, tag = "4")]
+    pub reset_ms: u64,
+    /// The window in milliseconds.
+    #[prost(uint64, tag = "5")]
+    pub window_ms: u64,
+    /// The ledger's number; 0 if there is none.
+    #[prost(uint64, tag = "6")]
+    pub transaction: u64,
+    /// Of a denial: milliseconds until the same cost could pass.
+    #[prost(uint64, tag = "7")]
+    pub retry_after_ms: u64,
+    /// Of a denial: the cost exceeds the limit.
+    #[prost(bool, tag = "8")]
+    pub never: bool,
+}
+
+/// The charges of an [`Ask`] that was allowed are to be undone. May be repeated.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Withdrawal {
+    /// The question.
+    #[prost(message, optional, tag = "1")]
+    pub ask: Option<Ask>,
+    /// What was ruled, as far as it is known: the ledger's numbers matter.
+    #[prost(message, repeated, tag = "2")]
+    pub rulings: Vec<Ruling>,
+}
+
+/// Between the aggregators of one region: cells that changed, as the region's store holds them now.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Changes {
+    /// Which aggregator says it: 16 bytes, so that it can leave out its own.
+    #[prost(bytes = "vec", tag = "1")]
+    pub sender: Vec<u8>,
+    /// At most [`MAX_FRAME_CELLS`].
+    #[prost(message, repeated, tag = "2")]
+    pub cells: Vec<Change>,
+    /// The sender's Envoys changed: who counts as alive is to be asked anew.
+    #[prost(bool, tag = "3")]
+    pub origins_changed: bool,
+    /// Live controls changed: the database is to be read.
+    #[prost(bool, tag = "4")]
+    pub controls_changed: bool,
+}
+
+/// Some components of one cell.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Change {
+    /// Canonical key bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// Which cell.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// Lowest limit known to apply; the highest number if unknown.
+    #[prost(uint64, tag = "3")]
+    pub limit: u64,
+    /// Those of the sender's own Envoys.
+    #[prost(message, repeated, tag = "4")]
+    pub parts: Vec<Part>,
+}
+
+/// One origin's count.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Part {
+    /// Whose: 16 bytes; all zero for what nobody knows the origin of.
+    #[prost(bytes = "vec", tag = "1")]
+    pub origin: Vec<u8>,
+    /// Absolute.
+    #[prost(uint64, tag = "2")]
+    pub own: u64,
+}
+
+/// Up to which change of live controls the process knows all of them.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ControlsKnown {
+    /// Of which life of the database; 0 if none.
+    #[prost(uint64, tag = "1")]
+    pub life: u64,
+    /// Up to which revision.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    /// What was told with it, see [`Controls::proof`].
+    #[prost(uint64, tag = "3")]
+    pub proof: u64,
+}
+
+/// Live controls, in the order of their revisions.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Controls {
+    /// The life of the database that they come from, by a digest: another one counts its revisions anew, and what was known of
+    /// the former is void.
+    #[prost(uint64, tag = "1")]
+    pub life: u64,
+    /// At most [`MAX_FRAME_CONTROLS`].
+    #[prost(message, repeated, tag = "2")]
+    pub entries: Vec<Control>,
+    /// With this frame the process knows all controls up to this revision; 0 in frames before the last. A database begins at 1, so
+    /// that it can be told that there are none.
+    #[prost(uint64, tag = "3")]
+    pub complete_through: u64,
+    /// The first frame of all that there are: what the process holds is to be replaced, once all is there.
+    #[prost(bool, tag = "4")]
+    pub from_scratch: bool,
+    /// The highest revision in the frame before, or what the process said it knows; 0 from scratch. A process that has not been
+    /// told all up to it has missed a frame: it takes the entries, but does not count itself complete.
+    #[prost(uint64, tag = "5")]
+    pub after: u64,
+    /// The sender's clock in Unix milliseconds: what was over long before need not be kept any longer; 0 if it does not say.
+    #[prost(uint64, tag = "6")]
+    pub now_ms: u64,
+    /// In each frame of all that there are: the revision at which that was so. Frames of different moments do not make a whole,
+    /// as what is gone is not told. 0 in frames of what has changed.
+    #[prost(uint64, tag = "7")]
+    pub as_of: u64,
+    /// With `complete_through`: shows an aggregator that the process was told of that revision. Only who can read the database can
+    /// make it.
+    #[prost(uint64, tag = "8")]
+    pub proof: u64,
+}
+
+/// One live control; see [`crate::control::Control`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Control {
+    /// Grows with each change in the database.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    /// Whose limits.
+    #[prost(string, tag = "2")]
+    pub workspace: String,
+    /// Of which namespace, `*` for all; of a shadow switch the rule's name.
+    #[prost(string, tag = "3")]
+    pub scope: String,
+    /// An identifier or a pattern, as in a rule's overrides; empty if it is not about identifiers.
+    #[prost(string, tag = "4")]
+    pub identifier: String,
+    /// A network such as `203.0.113.0/24`; empty if it is not about addresses.
+    #[prost(string, tag = "5")]
+    pub network: String,
+    /// Of windows of this length in milliseconds alone; 0 for all.
+    #[prost(uint64, tag = "6")]
+    pub window_ms: u64,
+    /// 1 limit, 2 exemption, 3 ban, 4 credit, 5 reset, 6 shadow switch.
+    #[prost(uint32, tag = "7")]
+    pub kind: u32,
+    /// The limit, the credit, or 1 for a shadow switch that is on.
+    #[prost(uint64, tag = "8")]
+    pub amount: u64,
+    /// Unix milliseconds until which it is in force; 0 for ever.
+    #[prost(uint64, tag = "9")]
+    pub expires_ms: u64,
+    /// It is no more; target and kind say what.
+    #[prost(bool, tag = "10")]
+    pub deleted: bool,
+}
+
+/// A rule's own ban: so many denials in so long.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ban {
+    /// Whose limits.
+    #[prost(string, tag = "1")]
+    pub workspace: String,
+    /// Of which namespace.
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    /// The raw identifier, not a pattern.
+    #[prost(bytes = "vec", tag = "3")]
+    pub identifier: Vec<u8>,
+    /// Unix milliseconds until which it is denied.
+    #[prost(uint64, tag = "4")]
+    pub until_ms: u64,
+    /// Which ban in a row this is, from 1.
+    #[prost(uint32, tag = "5")]
+    pub level: u32,
+    /// The rule's name.
+    #[prost(string, tag = "6")]
+    pub rule: String,
+    /// Unix milliseconds at which the rule made it, so that what a person says afterwards stays; 0 if that is unknown, which
+    /// is taken for the moment at which it is heard.
+    #[prost(uint64, tag = "7")]
+    pub since_ms: u64,
+}
+
+/// What one worker's rules have decided.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Tallies {
+    /// One for each rule.
+    #[prost(message, repeated, tag = "1")]
+    pub rules: Vec<RuleTally>,
+    /// The configuration's workspace.
+    #[prost(string, tag = "2")]
+    pub workspace: String,
+}
+
+/// What one rule has decided, since the worker loaded it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RuleTally {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Where its identifiers are counted.
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    /// `window`, `log` or `ledger`.
+    #[prost(string, tag = "3")]
+    pub strategy: String,
+    /// Before overrides.
+    #[prost(uint64, tag = "4")]
+    pub limit: u64,
+    /// Its window in milliseconds.
+    #[prost(uint64, tag = "5")]
+    pub window_ms: u64,
+    /// It never denies, as configured or as a live control says.
+    #[prost(bool, tag = "6")]
+    pub shadow: bool,
+    /// Requests that passed.
+    #[prost(uint64, tag = "7")]
+    pub allowed: u64,
+    /// Requests that were refused.
+    #[prost(uint64, tag = "8")]
+    pub denied: u64,
+    /// Requests that a rule in shadow would have refused.
+    #[prost(uint64, tag = "9")]
+    pub shadow_denied: u64,
+    /// Requests of identifiers that are exempt.
+    #[prost(uint64, tag = "10")]
+    pub exempt: u64,
+    /// Requests that nobody decided.
+    #[prost(uint64, tag = "11")]
+    pub undecided: u64,
+    /// Requests that were refused by a ban; not among those refused.
+    #[prost(uint64, tag = "12")]
+    pub banned: u64,
+}

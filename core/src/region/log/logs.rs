@@ -1,0 +1,216 @@
+//! The logs of many keys, bounded in keys and in entries, forgotten when nothing counts any more.
+//!
+//! Where there is no room, the oldest log that holds a single use of at most half its limit is evicted: a flood of
+//! identifiers that are used once evicts itself. Logs of several uses, and those that are used up, are never evicted. What
+//! still finds no room is not charged: it is for the caller to say that nothing was decided.
+//!
+//! Leaves to others: one log (`super`).
+
+use super::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
+use crate::model::key::Key;
+use alloc::collections::{BTreeMap, BTreeSet};
+
+/// Keys that each decision looks at in passing: twice as many as it can add.
+const KEYS_A_DECISION: usize = 2;
+/// Keys that one [`Logs::tick`] looks at.
+const KEYS_A_TICK: usize = 256;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogsLimits {
+    /// Keys with entries that count, or did until a moment ago.
+    pub max_keys: usize,
+    /// Entries of all keys; each takes about 100 bytes.
+    pub max_entries: usize,
+}
+
+/// There is no room for another entry. Nothing was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there are as many log entries as are kept")]
+pub struct Full;
+
+/// Many logs.
+#[derive(Debug)]
+pub struct Logs {
+    limits: LogsLimits,
+    logs: BTreeMap<Key, Kept>,
+    entries: usize,
+    /// The logs that may be evicted, in the order in which they came to that.
+    pub(super) singles: BTreeMap<u64, Key>,
+    last_single: u64,
+    /// Each key once, with a moment not after the one at which its oldest entry leaves.
+    pub(super) leaving: BTreeSet<(Micros, Key)>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    log: Log,
+    /// The most that was asked for under last.
+    most: u64,
+    /// Its moment in `leaving`.
+    leaves: Micros,
+    /// Its place among the single ones.
+    single: Option<u64>,
+}
+
+impl Default for LogsLimits {
+    fn default() -> Self {
+        LogsLimits { max_keys: 250_000, max_entries: 1_000_000 }
+    }
+}
+
+impl Logs {
+    /// None yet.
+    pub fn new(limits: LogsLimits) -> Logs {
+        Logs {
+            limits,
+            logs: BTreeMap::new(),
+            entries: 0,
+            singles: BTreeMap::new(),
+            last_single: 0,
+            leaving: BTreeSet::new(),
+        }
+    }
+
+    /// [`Log::decide`] on the key's log. A denial needs no room.
+    pub fn decide(&mut self, now: Micros, charge: &LogCharge) -> Result<Decided, Full> {
+        let LogCharge { key, id, cost, most } = charge;
+        self.forget(now, KEYS_A_DECISION);
+        if self.is_full(key) {
+            self.forget(now, KEYS_A_TICK);
+        }
+        if self.is_full(key) {
+            let decided = self.decide_without_room(now, charge);
+            if decided.is_ok() || !self.evict_for(key) {
+                return decided;
+            }
+        }
+        if let Some(kept) = self.logs.get_mut(key) {
+            let before = kept.log.len();
+            let decided = kept.log.decide(now, *id, *cost, *most);
+            kept.most = *most;
+            let after = kept.log.len();
+            self.entries = self.entries.saturating_sub(before).saturating_add(after);
+            self.note_single(key);
+            return Ok(decided);
+        }
+        let mut log = Log::new(window_us(key));
+        let decided = log.decide(now, *id, *cost, *most);
+        if !log.is_empty() {
+            self.entries = self.entries.saturating_add(log.len());
+            let leaves = Micros(now.0.saturating_add(decided.reset_us));
+            self.leaving.insert((leaves, key.clone()));
+            self.logs.insert(key.clone(), Kept { log, most: *most, leaves, single: None });
+            self.note_single(key);
+        }
+        Ok(decided)
+    }
+
+    /// [`Log::withdraw`] from the key's log.
+    pub fn withdraw(&mut self, key: &Key, id: EntryId) -> bool {
+        let withdrawn = self.logs.get_mut(key).is_some_and(|kept| kept.log.withdraw(id));
+        self.entries = self.entries.saturating_sub(usize::from(withdrawn));
+        self.note_single(key);
+        withdrawn
+    }
+
+    /// Forgets some of what no longer counts; true if there may be more.
+    pub fn tick(&mut self, now: Micros) -> bool {
+        self.forget(now, KEYS_A_TICK)
+    }
+
+    /// Keys that are kept.
+    pub fn len(&self) -> usize {
+        self.logs.len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.logs.is_empty()
+    }
+
+    /// Entries that are kept, of all keys.
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    fn is_full(&self, key: &Key) -> bool {
+        self.entries >= self.limits.max_entries
+            || self.logs.len() >= self.limits.max_keys && !self.logs.contains_key(key)
+    }
+
+    /// What needs no entry is decided all the same.
+    fn decide_without_room(&mut self, now: Micros, charge: &LogCharge) -> Result<Decided, Full> {
+        let LogCharge { key, id, cost, most } = charge;
+        let mut none = Log::new(window_us(key));
+        let log = self.logs.get_mut(key).map_or(&mut none, |kept| &mut kept.log);
+        let before = log.len();
+        let decided = log.look(now, *id, *cost, *most);
+        let needs_room = decided.outcome == Outcome::Allowed && *cost > 0 && !log.holds(*id);
+        self.entries = self.entries.saturating_sub(before).saturating_add(log.len());
+        self.note_single(key);
+        if needs_room { Err(Full) } else { Ok(decided) }
+    }
+
+    /// Makes room for an entry of `key` by the oldest single use of another key; false if there is none.
+    fn evict_for(&mut self, key: &Key) -> bool {
+        let Some((place, evicted)) = self.singles.iter().find(|(_, single)| *single != key) else {
+            return false;
+        };
+        let (place, evicted) = (*place, evicted.clone());
+        self.singles.remove(&place);
+        if let Some(kept) = self.logs.remove(&evicted) {
+            self.entries = self.entries.saturating_sub(kept.log.len());
+            self.leaving.remove(&(kept.leaves, evicted));
+        }
+        true
+    }
+
+    /// Brings the key's place among the single ones up to date.
+    fn note_single(&mut self, key: &Key) {
+        let Some(kept) = self.logs.get_mut(key) else { return };
+        let is_single = kept.log.len() == 1 && kept.log.used() <= kept.most / 2;
+        match kept.single {
+            None if is_single => {
+                self.last_single = self.last_single.saturating_add(1);
+                kept.single = Some(self.last_single);
+                self.singles.insert(self.last_single, key.clone());
+            }
+            Some(place) if !is_single => {
+                kept.single = None;
+                self.singles.remove(&place);
+            }
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self, now: Micros, most_keys: usize) -> bool {
+        for _ in 0..most_keys {
+            if self.leaving.first().is_none_or(|(when, _)| *when > now) {
+                return false;
+            }
+            let Some((_, key)) = self.leaving.pop_first() else { return false };
+            let Some(kept) = self.logs.get_mut(&key) else { continue };
+            let before = kept.log.len();
+            let next = kept.log.tick(now);
+            let gone = before.saturating_sub(kept.log.len());
+            self.entries = self.entries.saturating_sub(gone);
+            match next {
+                Some(wait) => {
+                    kept.leaves = Micros(now.0.saturating_add(wait.max(1)));
+                    self.leaving.insert((kept.leaves, key.clone()));
+                    self.note_single(&key);
+                }
+                None => {
+                    let single = self.logs.remove(&key).and_then(|kept| kept.single);
+                    single.and_then(|place| self.singles.remove(&place));
+                }
+            }
+        }
+        true
+    }
+}
+
+fn window_us(key: &Key) -> u64 {
+    key.parts().duration_ms.saturating_mul(1_000)
+}

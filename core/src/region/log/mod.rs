@@ -1,0 +1,259 @@
+//! The exact sliding log: who used what and when, for as long as it counts.
+//!
+//! In reading order: [`Log`] of one key, here; [`Logs`] of many keys, with bounds. The region's Redis keeps the same log
+//! in a sorted set, by the same rules (`aggregator/src/redis/log.lua`).
+//!
+//! An entry counts while `now - at < window`, so that the entries of any window `(t - window, t]` cost no more than the
+//! limit. That needs one clock which never runs back and never jumps ahead. A log therefore lives by a time of its own,
+//! which grows as the given one does and stands still where that steps back. Steps ahead cannot be told from time that
+//! passed; who hands in the time sees to those.
+//!
+//! Leaves to others: what is charged and ruled (`exact`), measuring time, and steps ahead (the aggregator).
+
+mod logs;
+#[cfg(test)]
+mod tests;
+
+pub use logs::{Full, Logs, LogsLimits};
+
+use crate::model::exact::{AskId, Ruling, Verdict};
+use crate::model::key::Key;
+use alloc::collections::{BTreeMap, VecDeque};
+
+/// Most entries that are looked at to tell when a cost could pass. Beyond, what is told is too early, never too late.
+pub const MAX_WALK: usize = 1_000;
+
+/// Microseconds on some clock; its zero means nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Micros(pub u64);
+
+/// Names one charge for ever: the question, and the charge's place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId {
+    /// The question.
+    pub ask: AskId,
+    /// The charge's place among those of the question.
+    pub place: u8,
+}
+
+/// One charge of one log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogCharge {
+    /// Whose log; its duration is the window.
+    pub key: Key,
+    /// The charge's name.
+    pub id: EntryId,
+    /// What is used; 0 only asks.
+    pub cost: u64,
+    /// Most that may be used in a window.
+    pub most: u64,
+}
+
+/// What a log says to a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// Whether it passes.
+    pub outcome: Outcome,
+    /// The log's time at which this was decided; of what is charged now, its entry's time.
+    pub at: Micros,
+    /// Sum of the costs that count, this one included if it passed.
+    pub used: u64,
+    /// Microseconds until the oldest entry leaves; 0 if there is none.
+    pub reset_us: u64,
+}
+
+/// Whether a cost passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is charged, now or when the same charge was asked for before.
+    Allowed,
+    /// It is not charged.
+    Denied {
+        /// Microseconds until enough will have left, or a little less where very much has to leave; `None`: never, as
+        /// the cost exceeds the limit.
+        retry_after_us: Option<u64>,
+    },
+}
+
+/// The uses of one key that count, oldest first.
+#[derive(Clone, Debug)]
+pub struct Log {
+    window_us: u64,
+    entries: VecDeque<Entry>,
+    /// When each entry was charged, by its name.
+    times: BTreeMap<EntryId, Micros>,
+    /// Sum of the entries' costs.
+    used: u64,
+    /// Set once the log's time is not the given one: what both were at the last change.
+    moved: Option<Moved>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: Micros,
+    cost: u64,
+    id: EntryId,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    at: Micros,
+    given: Micros,
+}
+
+impl Decided {
+    /// As a ruling on a limit of `most` in `window_ms`. Waits are rounded up to whole milliseconds.
+    pub fn ruling(&self, most: u64, window_ms: u64) -> Ruling {
+        let verdict = match self.outcome {
+            Outcome::Allowed => Verdict::Allowed,
+            Outcome::Denied { retry_after_us } => {
+                Verdict::Denied { retry_after_ms: retry_after_us.map(|wait| wait.div_ceil(1_000)) }
+            }
+        };
+        Ruling {
+            verdict,
+            limit: most,
+            remaining: most.saturating_sub(self.used),
+            reset_ms: self.reset_us.div_ceil(1_000),
+            window_ms,
+            transaction: None,
+        }
+    }
+}
+
+impl Log {
+    /// An empty one, whose entries count for `window_us` microseconds.
+    pub fn new(window_us: u64) -> Log {
+        Log { window_us, entries: VecDeque::new(), times: BTreeMap::new(), used: 0, moved: None }
+    }
+
+    /// Charges `cost` if no more than `most` is used with it. What was charged under the same name and still counts is
+    /// not charged again. A cost of 0 is judged and leaves no entry.
+    pub fn decide(&mut self, now: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
+        let at = self.pass(now);
+        let decided = self.judge(at, id, cost, most);
+        if decided.outcome != Outcome::Allowed || cost == 0 || self.times.contains_key(&id) {
+            return decided;
+        }
+        if self.moved.is_some() || at != now {
+            self.moved = Some(Moved { at, given: now });
+        }
+        self.entries.push_back(Entry { at, cost, id });
+        self.times.insert(id, at);
+        self.used = self.used.saturating_add(cost);
+        Decided { used: self.used, reset_us: self.reset_us(at), ..decided }
+    }
+
+    /// What [`Log::decide`] would say, without charging anything.
+    pub fn look(&mut self, now: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
+        let at = self.pass(now);
+        self.judge(at, id, cost, most)
+    }
+
+    /// Takes a charge back; false if there is none of this name.
+    pub fn withdraw(&mut self, id: EntryId) -> bool {
+        let Some(at) = self.times.remove(&id) else { return false };
+        let first = self.entries.partition_point(|entry| entry.at < at);
+        let place = self.entries.iter().skip(first).position(|entry| entry.id == id);
+        let Some(entry) = place.and_then(|place| self.entries.remove(first.saturating_add(place))) else {
+            return false;
+        };
+        self.used = self.used.saturating_sub(entry.cost);
+        if self.entries.is_empty() {
+            self.moved = None;
+        }
+        true
+    }
+
+    /// Lets go what no longer counts; returns microseconds until the next entry leaves, `None` if none is left.
+    pub fn tick(&mut self, now: Micros) -> Option<u64> {
+        let at = self.pass(now);
+        (!self.entries.is_empty()).then(|| self.reset_us(at))
+    }
+
+    /// Entries that are kept; no more than the highest limit that was charged against.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Sum of the costs of the entries that are kept.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Whether nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether a charge of this name is kept.
+    pub fn holds(&self, id: EntryId) -> bool {
+        self.times.contains_key(&id)
+    }
+
+    /// Lets time pass, and with it what no longer counts; the log's time.
+    fn pass(&mut self, now: Micros) -> Micros {
+        let Some(newest) = self.entries.back().map(|entry| entry.at) else { return now };
+        let before = self.moved.unwrap_or(Moved { at: newest, given: newest });
+        let at = Micros(before.at.0.saturating_add(now.0.saturating_sub(before.given.0)));
+        while let Some(entry) = self.entries.front().copied()
+            && at.0.saturating_sub(entry.at.0) >= self.window_us
+        {
+            self.entries.pop_front();
+            self.times.remove(&entry.id);
+            self.used = self.used.saturating_sub(entry.cost);
+        }
+        if self.entries.is_empty() {
+            self.moved = None;
+            return now;
+        }
+        if now < before.given {
+            // From here on time goes on as the given one does.
+            self.moved = Some(Moved { at, given: now });
+        }
+        at
+    }
+
+    fn judge(&self, at: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
+        // A sum that does not fit its number passes no limit, so what leaves can always be subtracted.
+        let passes = self.holds(id) || self.used.checked_add(cost).is_some_and(|used| used <= most);
+        let outcome = if passes {
+            Outcome::Allowed
+        } else {
+            Outcome::Denied { retry_after_us: self.wait_us(at, cost, most) }
+        };
+        Decided { outcome, at, used: self.used, reset_us: self.reset_us(at) }
+    }
+
+    /// How long until enough will have left for `cost`.
+    fn wait_us(&self, at: Micros, cost: u64, most: u64) -> Option<u64> {
+        let mut missing = self.used.saturating_sub(most.checked_sub(cost)?);
+        if self.each_costs_one() {
+            let last =
+                usize::try_from(missing.saturating_sub(1)).ok().and_then(|place| self.entries.get(place));
+            return Some(last.map_or(0, |entry| self.left_us(at, entry.at)));
+        }
+        let mut wait = 0;
+        for entry in self.entries.iter().take(MAX_WALK) {
+            wait = self.left_us(at, entry.at);
+            missing = missing.saturating_sub(entry.cost);
+            if missing == 0 {
+                break;
+            }
+        }
+        Some(wait)
+    }
+
+    /// Then entries can be counted instead of added up.
+    fn each_costs_one(&self) -> bool {
+        u64::try_from(self.entries.len()) == Ok(self.used)
+    }
+
+    fn reset_us(&self, at: Micros) -> u64 {
+        self.entries.front().map_or(0, |entry| self.left_us(at, entry.at))
+    }
+
+    fn left_us(&self, at: Micros, entry: Micros) -> u64 {
+        entry.0.saturating_add(self.window_us).saturating_sub(at.0)
+    }
+}

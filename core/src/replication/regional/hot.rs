@@ -1,0 +1,275 @@
+//! The hot index, read over and over: what messages of other aggregators have missed.
+//!
+//! A shard at a time, and all at once after a connection was lost. Only after the first full read is a subscriber told
+//! that it knows everything.
+//!
+//! Leaves to others: what is hot (`region`), the index itself (`aggregator`).
+
+use crate::model::cadence::Cadence;
+use crate::model::key::Key;
+use crate::region::exchange::Merged;
+use crate::replication::bells::Bell;
+use crate::replication::failure::Failure;
+use crate::replication::{Access, Next, note};
+use alloc::vec::Vec;
+
+/// Parts of the index, by a hash of the key: each is read in one go.
+pub const HOT_SHARDS: usize = 16;
+/// Most cells of the index that are read in one call.
+const READ_CELLS: usize = 512;
+/// Most cells that one shard is believed to hold.
+pub const SHARD_CELLS: usize = 100_000;
+
+/// What the store is asked. It has [`Cadence::replay_timeout_ms`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// Which cells a shard names, at most [`SHARD_CELLS`]; then [`HotReader::indexed`].
+    Shard(usize),
+    /// What it holds of these; then [`HotReader::read`].
+    Cells(Vec<(Key, u64)>),
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The pause is to begin.
+    Resting,
+    Woken,
+    /// Whether to read on.
+    Deciding,
+    Reading(Shard),
+}
+
+/// A shard that is being read.
+#[derive(Debug)]
+struct Shard {
+    /// The store's life as it began.
+    life: u32,
+    named: Vec<(Key, u64)>,
+    /// So many of these were read.
+    read: usize,
+}
+
+/// Reads for as long as the aggregator runs.
+#[derive(Debug)]
+pub struct HotReader {
+    cadence: Cadence,
+    shard: usize,
+    /// Shards to read without a failure until everything hot is known.
+    to_whole: usize,
+    stage: Stage,
+}
+
+impl HotReader {
+    /// Has read nothing yet.
+    pub fn new(cadence: Cadence) -> HotReader {
+        HotReader { cadence, shard: 0, to_whole: HOT_SHARDS, stage: Stage::Resting }
+    }
+
+    /// What to do now.
+    pub fn next(&mut self, access: &mut impl Access) -> Next<Call> {
+        loop {
+            match &mut self.stage {
+                Stage::Resting => {
+                    self.stage = Stage::Woken;
+                    let pause_ms = self.cadence.hot_read_ms / HOT_SHARDS as u64;
+                    return Next::Wait { bells: Bell::Missed.into(), at_most_ms: Some(pause_ms) };
+                }
+                // What became hot behind a reader that does not listen would be missed.
+                Stage::Woken if access.desk(|desk, _| desk.listens) => self.stage = Stage::Deciding,
+                Stage::Woken => self.stage = Stage::Resting,
+                Stage::Deciding => {
+                    match access.desk(|desk, now| (desk.is_usable(now.mono), desk.region.store_life())) {
+                        (false, _) => self.stage = Stage::Resting,
+                        (true, life) => {
+                            self.stage = Stage::Reading(Shard { life, named: Vec::new(), read: 0 });
+                            return Next::Call(Call::Shard(self.shard));
+                        }
+                    }
+                }
+                Stage::Reading(shard) => {
+                    let left = shard.named.get(shard.read..).unwrap_or_default();
+                    let cells: Vec<_> = left.iter().take(READ_CELLS).cloned().collect();
+                    if !cells.is_empty() {
+                        return Next::Call(Call::Cells(cells));
+                    }
+                    self.stage = Stage::Resting;
+                }
+            }
+        }
+    }
+
+    /// The bell rang: messages may have been missed, and all is to be read.
+    pub fn rang(&mut self, access: &mut impl Access) {
+        self.to_whole = HOT_SHARDS;
+        access.desk(|desk, _| desk.region.set_whole(false));
+    }
+
+    /// Takes which cells the shard names. What is returned here and by [`HotReader::read`] says that the shard is done with,
+    /// and how that went.
+    pub fn indexed(
+        &mut self,
+        access: &mut impl Access,
+        result: Result<Vec<(Key, u64)>, Failure>,
+    ) -> Option<Result<(), Failure>> {
+        let Stage::Reading(shard) = &mut self.stage else { return None };
+        match result {
+            Err(failure) => Some(self.end(access, Err(failure))),
+            Ok(named) if named.is_empty() => Some(self.end(access, Ok(()))),
+            Ok(named) => {
+                shard.named = named;
+                None
+            }
+        }
+    }
+
+    /// Takes what the store holds of `cells`.
+    pub fn read(
+        &mut self,
+        access: &mut impl Access,
+        cells: &[(Key, u64)],
+        results: &[Result<Merged, Failure>],
+    ) -> Option<Result<(), Failure>> {
+        let Stage::Reading(shard) = &mut self.stage else { return None };
+        shard.read = shard.read.saturating_add(cells.len());
+        let (life, is_all) = (shard.life, shard.read >= shard.named.len());
+        access.desk(|desk, now| {
+            // If the store was found wiped meanwhile, this may be what it held before. The index is read anew then.
+            let still = desk.region.store_life() == life;
+            for ((key, sequence), merged) in cells.iter().zip(results).filter(|_| still) {
+                if let Ok(merged) = merged {
+                    // A cell that there is no room for stays in the store.
+                    let _ = desk.region.learn(key, *sequence, merged.limit, &merged.current, now.unix);
+                }
+            }
+        });
+        if let Some(failure) = failure_of(results) {
+            return Some(self.end(access, Err(failure)));
+        }
+        if !is_all {
+            return None;
+        }
+        access.desk(|desk, _| {
+            desk.ring(Bell::Push);
+            desk.ring(Bell::Replay);
+        });
+        Some(self.end(access, Ok(())))
+    }
+
+    fn end(&mut self, access: &mut impl Access, result: Result<(), Failure>) -> Result<(), Failure> {
+        access.desk(|desk, now| note(desk, result, now));
+        // Also after a failure: the other shards need not wait for this one.
+        self.shard = (self.shard + 1) % HOT_SHARDS;
+        self.to_whole = if result.is_ok() { self.to_whole.saturating_sub(1) } else { HOT_SHARDS };
+        let is_whole = self.to_whole == 0;
+        if is_whole {
+            access.desk(|desk, now| {
+                desk.figures.whole_at = Some(now.mono);
+                desk.region.set_whole(true);
+                desk.ring(Bell::Push);
+            });
+        }
+        self.stage = if is_whole || result.is_err() { Stage::Resting } else { Stage::Deciding };
+        result
+    }
+}
+
+/// A cell that the store refuses is not what an aggregator made of it, and keeps nobody from the others.
+fn failure_of(results: &[Result<Merged, Failure>]) -> Option<Failure> {
+    let nothing = results.iter().all(Result::is_err);
+    let failures = results.iter().filter_map(|result| result.as_ref().err().copied());
+    failures.into_iter().find(|failure| nothing || !failure.is_refusal())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replication::Desk;
+    use crate::replication::regional::sisters::connected;
+    use crate::replication::testing::{ORIGIN, SEQUENCE, at, backed, key, sum};
+    use std::vec;
+
+    fn word() -> Result<Merged, Failure> {
+        Ok(Merged { current: vec![(ORIGIN, 7)], limit: 10, ..Merged::default() })
+    }
+
+    /// Woken, as messages may have been missed.
+    fn woken(desk: &mut Desk) -> HotReader {
+        let mut reader = HotReader::new(Cadence::default());
+        assert!(matches!(reader.next(&mut at(desk, 0)), Next::Wait { at_most_ms: Some(312), .. }));
+        reader
+    }
+
+    fn reads(reader: &mut HotReader, desk: &mut Desk, expected: usize) {
+        assert_eq!(reader.next(&mut at(desk, 0)), Next::Call(Call::Shard(expected)));
+    }
+
+    #[test]
+    fn all_shards_make_a_whole_and_then_one_is_read_at_a_time() {
+        let mut desk = backed();
+        let mut reader = woken(&mut desk);
+        assert!(matches!(reader.next(&mut at(&mut desk, 0)), Next::Wait { .. }), "nobody listens yet");
+        connected(&mut at(&mut desk, 0));
+        reader.rang(&mut at(&mut desk, 0));
+        for shard in 0..HOT_SHARDS {
+            assert_eq!(desk.figures.whole_at, None);
+            reads(&mut reader, &mut desk, shard);
+            assert_eq!(reader.indexed(&mut at(&mut desk, 1), Ok(vec![])), Some(Ok(())));
+        }
+        assert!(desk.figures.whole_at.is_some());
+        for shard in 0..2 {
+            assert!(matches!(reader.next(&mut at(&mut desk, 0)), Next::Wait { .. }));
+            reads(&mut reader, &mut desk, shard);
+            assert_eq!(reader.indexed(&mut at(&mut desk, 1), Ok(vec![])), Some(Ok(())));
+        }
+    }
+
+    #[test]
+    fn a_failure_begins_anew_with_the_next_shard() {
+        let mut desk = backed();
+        connected(&mut at(&mut desk, 0));
+        let mut reader = woken(&mut desk);
+        reads(&mut reader, &mut desk, 0);
+        assert_eq!(reader.indexed(&mut at(&mut desk, 0), Err(Failure::Away)), Some(Err(Failure::Away)));
+        assert!(matches!(reader.next(&mut at(&mut desk, 0)), Next::Wait { .. }));
+        reads(&mut reader, &mut desk, 1);
+        assert_eq!(reader.to_whole, HOT_SHARDS);
+    }
+
+    #[test]
+    fn cells_are_learnt_unless_the_store_was_wiped_meanwhile() {
+        let mut desk = backed();
+        connected(&mut at(&mut desk, 0));
+        for (wiped, expected) in [(true, 0), (false, 7)] {
+            let mut reader = woken(&mut desk);
+            reads(&mut reader, &mut desk, 0);
+            let named = vec![(key("i"), SEQUENCE); READ_CELLS + 1];
+            assert_eq!(reader.indexed(&mut at(&mut desk, 0), Ok(named)), None);
+            if wiped {
+                desk.region.store_wiped();
+            }
+            for (count, over) in [(READ_CELLS, None), (1, Some(Ok(())))] {
+                let Next::Call(Call::Cells(cells)) = reader.next(&mut at(&mut desk, 0)) else {
+                    panic!("cells")
+                };
+                assert_eq!(cells.len(), count);
+                let words: Vec<_> = cells.iter().map(|_| word()).collect();
+                assert_eq!(reader.read(&mut at(&mut desk, 0), &cells, &words), over);
+            }
+            assert_eq!(sum(&desk), expected);
+        }
+    }
+
+    #[test]
+    fn a_cell_that_is_none_keeps_nobody_from_the_others() {
+        type Case<'a> = (&'a [Result<Merged, Failure>], Option<Failure>);
+        let cases: [Case; 4] = [
+            (&[word(), Err(Failure::OfTheCell)], None),
+            (&[word(), Err(Failure::Refused), Err(Failure::Away)], Some(Failure::Away)),
+            (&[Err(Failure::Refused)], Some(Failure::Refused)),
+            (&[word()], None),
+        ];
+        for (results, expected) in cases {
+            assert_eq!(failure_of(results), expected, "{results:?}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The store's word on what filters ask, within the time that they wait; memory's word where there is none.
+//!
+//! Leaves to others: judging (`region`, and the store's script), asking and answering (`aggregator`).
+
+use crate::model::key::OriginId;
+use crate::model::wire::{Answer, Consult};
+use crate::region::Proposed;
+use crate::region::exchange::{Merge, Merged};
+use crate::replication::bells::Bell;
+use crate::replication::failure::{Failure, first_failure};
+use crate::replication::{Access, note_parts};
+use alloc::vec::Vec;
+
+/// What a filter waits for if it does not say.
+const DEFAULT_TIMEOUT_MS: u32 = 50;
+/// What an answer from memory and its way back take of that.
+const RESERVE_MS: u32 = 10;
+/// A store that works answers within this, unless the machine is very busy.
+const FAIR_PATIENCE_MS: u64 = 25;
+
+/// The questions of one frame.
+#[derive(Clone, Debug)]
+pub struct Questions {
+    origin: OriginId,
+    /// Those that the store has the last word on.
+    asks: Vec<Consult>,
+    merges: Vec<Merge>,
+    answers: Vec<Answer>,
+}
+
+impl Questions {
+    /// Looks what memory says. What it does not settle, the store is to be asked.
+    pub fn propose(access: &mut impl Access, origin: OriginId, consults: Vec<Consult>) -> Questions {
+        let answers = Vec::with_capacity(consults.len());
+        let mut questions = Questions { origin, asks: Vec::new(), merges: Vec::new(), answers };
+        access.desk(|desk, now| {
+            for consult in consults {
+                match desk.region.propose(origin, &consult, now.unix) {
+                    Ok(Proposed::Settled(answer)) => questions.answers.push(desk.judged(answer)),
+                    Ok(Proposed::Ask(merge)) => {
+                        questions.asks.push(consult);
+                        questions.merges.push(merge);
+                    }
+                    Err(_) => questions.answers.push(desk.unjudged(&consult)),
+                }
+            }
+        });
+        questions
+    }
+
+    /// What the store is to be asked. If that is nothing, conclude without a result.
+    pub fn merges(&self) -> &[Merge] {
+        &self.merges
+    }
+
+    /// The questions behind those, in the same order.
+    pub fn asked(&self) -> &[Consult] {
+        &self.asks
+    }
+
+    /// How long the store may take, in milliseconds: the shortest time that anybody waits, less what the way back takes.
+    pub fn patience_ms(&self) -> u64 {
+        let named = |ask: &Consult| if ask.timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { ask.timeout_ms };
+        let shortest = self.asks.iter().map(named).min().unwrap_or(DEFAULT_TIMEOUT_MS);
+        u64::from(shortest.saturating_sub(RESERVE_MS).max(1))
+    }
+
+    /// Whether the store has but missed a deadline that it could hardly keep: it has not failed then.
+    pub fn were_hurried(&self, results: &[Result<Merged, Failure>]) -> bool {
+        self.patience_ms() < FAIR_PATIENCE_MS && first_failure(results) == Some(Failure::Timeout)
+    }
+
+    /// The answer to every question, in any order. `results` are the store's words in the order of [`Questions::merges`].
+    pub fn conclude(self, access: &mut impl Access, results: &[Result<Merged, Failure>]) -> Vec<Answer> {
+        let speaks = !self.merges.is_empty() && !self.were_hurried(results);
+        let Questions { origin, asks, merges, mut answers } = self;
+        access.desk(|desk, now| {
+            if speaks {
+                note_parts(desk, results, now);
+            }
+            for (place, (ask, merge)) in asks.iter().zip(&merges).enumerate() {
+                let answer = match results.get(place) {
+                    Some(Ok(merged)) => desk.region.concluded(origin, ask, merge, merged, now.unix),
+                    _ => desk.region.consult(origin, ask, now.unix),
+                };
+                answers.push(match answer {
+                    Ok(answer) => desk.judged(answer),
+                    Err(_) => desk.unjudged(ask),
+                });
+            }
+            if !merges.is_empty() {
+                desk.ring(Bell::Tell);
+            }
+            desk.ring(Bell::Push);
+            desk.ring(Bell::Replay);
+        });
+        answers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replication::testing::{NOW, ORIGIN, at, backed, consult};
+    use std::vec;
+
+    fn asks(waits: &[u32]) -> Questions {
+        let asks = waits.iter().map(|wait| Consult { timeout_ms: *wait, ..Consult::default() }).collect();
+        Questions { origin: ORIGIN, asks, merges: vec![], answers: vec![] }
+    }
+
+    #[test]
+    fn the_store_gets_what_the_most_hurried_filter_leaves() {
+        let cases: [(&[u32], u64); 4] = [(&[0], 40), (&[100, 30], 20), (&[10], 1), (&[3], 1)];
+        for (waits, expected) in cases {
+            assert_eq!(asks(waits).patience_ms(), expected, "{waits:?}");
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_could_hardly_be_kept_says_nothing_of_the_store() {
+        assert!(asks(&[30]).were_hurried(&[Err(Failure::Timeout)]));
+        assert!(!asks(&[30]).were_hurried(&[Err(Failure::Away)]));
+        assert!(!asks(&[50]).were_hurried(&[Err(Failure::Timeout)]));
+        let mut desk = backed();
+        for (timeout_ms, usable) in [(30, true), (50, false)] {
+            for id in 0..10 {
+                let consult = Consult { timeout_ms, ..consult(id, 1, 100) };
+                let questions = Questions::propose(&mut at(&mut desk, 0), ORIGIN, vec![consult]);
+                questions.conclude(&mut at(&mut desk, 0), &[Err(Failure::Timeout)]);
+            }
+            assert_eq!(desk.is_usable(NOW.mono), usable, "{timeout_ms} ms");
+        }
+    }
+
+    #[test]
+    fn every_question_is_answered_by_the_store_or_from_memory() {
+        let mut desk = backed();
+        let consults = vec![
+            consult(1, 11, 10), // never fits
+            consult(2, 5, 10),
+            consult(3, 6, 10),
+            Consult { id: 4, ..Consult::default() }, // no question at all
+        ];
+        let questions = Questions::propose(&mut at(&mut desk, 0), ORIGIN, consults);
+        assert_eq!(questions.merges().len(), 2);
+        let word = Merged { granted: Some(true), current: vec![(ORIGIN, 5)], ..Merged::default() };
+        let results = [Ok(word), Err(Failure::Away)];
+        let answers = questions.conclude(&mut at(&mut desk, 1), &results);
+        let mut granted: Vec<_> = answers.iter().map(|answer| (answer.id, answer.granted)).collect();
+        granted.sort_unstable();
+        // Memory judges the third: it proposes the same origin's count to be 6.
+        assert_eq!(granted, vec![(1, false), (2, true), (3, true), (4, false)]);
+        assert_eq!((desk.figures.granted, desk.figures.denied, desk.figures.unjudged), (2, 1, 1));
+        let bells = desk.take_bells();
+        assert!(bells.has(Bell::Tell) && bells.has(Bell::Push) && bells.has(Bell::Replay));
+    }
+}

@@ -1,0 +1,66 @@
+//! What the tests of an aggregator's parts have in common.
+
+use super::{Alone, Desk};
+use crate::model::key::{Key, KeyParts, OriginId};
+use crate::model::time::{MonoMs, Now, UnixMs};
+use crate::model::wire::{Consult, Count, FilterFrame, Report};
+use crate::region::RegionLimits;
+use std::vec;
+
+pub const WINDOW_MS: u64 = 60_000;
+pub const SEQUENCE: u64 = 1_000;
+pub const NOW: Now = Now { unix: UnixMs(SEQUENCE * WINDOW_MS), mono: MonoMs(50_000) };
+pub const ORIGIN: OriginId = OriginId([1; 16]);
+
+pub fn desk() -> Desk {
+    Desk::new(RegionLimits::default(), (1, 2))
+}
+
+/// With a store that was found.
+pub fn backed() -> Desk {
+    let mut desk = desk().with_store(crate::model::cadence::Cadence::default().store_breaker);
+    desk.store().unwrap().found();
+    desk
+}
+
+pub fn at(desk: &mut Desk, ms: u64) -> Alone<'_> {
+    Alone { desk, now: Now { unix: UnixMs(NOW.unix.0 + ms), mono: NOW.mono.after(ms) } }
+}
+
+pub fn origin(number: u8) -> OriginId {
+    OriginId([number; 16])
+}
+
+pub fn key(identifier: &str) -> Key {
+    let parts = KeyParts {
+        workspace: b"w",
+        namespace: b"n",
+        identifier: identifier.as_bytes(),
+        duration_ms: WINDOW_MS,
+        epoch: 0,
+        resolution: 1,
+    };
+    Key::new(&parts).unwrap()
+}
+
+/// `own` was used of the cell `i`, whose limit is 10.
+pub fn report(id: u64, own: u64) -> FilterFrame {
+    let counts = vec![count("i", own)];
+    FilterFrame { report: Some(Report { id, counts }), ..FilterFrame::default() }
+}
+
+pub fn count(identifier: &str, own: u64) -> Count {
+    Count { key: key(identifier).as_bytes().to_vec(), sequence: SEQUENCE, own, limit: 10, ..Count::default() }
+}
+
+/// The sum of all components that are known of the cell `i`.
+pub fn sum(desk: &Desk) -> u64 {
+    let explained = desk.region.explain(b"w", b"n", b"i");
+    let components = explained.first().map_or(&[][..], |key| &key.cells[0].components);
+    components.iter().map(|component| component.own).sum()
+}
+
+pub fn consult(id: u64, cost: u64, limit: u64) -> Consult {
+    let key = key("i").as_bytes().to_vec();
+    Consult { id, key, sequence: SEQUENCE, own: 0, cost, limit, ..Consult::default() }
+}

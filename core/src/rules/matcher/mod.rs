@@ -1,0 +1,319 @@
+//! Which requests a rule is for: path, methods, headers and host must all fit.
+//!
+//! Single conditions are `text` and `host`; what is counted for a request that fits is `identifier`'s.
+
+mod segments;
+mod text;
+
+use self::segments::Segments;
+use self::text::{TEXT_BYTES_MAX, Text};
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::{Fields, Node, is_token_byte};
+use crate::rules::request::host::Host;
+use crate::rules::request::path;
+use crate::rules::request::{Lines, Request, joined_header};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+const METHODS_MAX: usize = 32;
+const METHOD_BYTES_MAX: usize = 32;
+const HEADERS_MAX: usize = 16;
+const HOSTS_MAX: usize = 64;
+
+/// The condition kinds on a path, and on a header.
+const PATH_KINDS: [&str; 4] = ["segments", "exact", "prefix", "regex"];
+const HEADER_KINDS: [&str; 6] = ["exact", "prefix", "suffix", "contains", "regex", "present"];
+
+/// `match`: all of its conditions must hold; without any, every request fits.
+#[derive(Clone, Debug, Default)]
+pub(in crate::rules) struct Conditions {
+    path: Option<PathCondition>,
+    methods: Vec<Box<[u8]>>,
+    headers: Vec<HeaderCondition>,
+    hosts: Vec<Host>,
+}
+
+impl Conditions {
+    pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Conditions> {
+        let fields = node.object(&["path", "methods", "headers", "host"], errors)?;
+        let path = fields.optional("path", errors, PathCondition::read);
+        let methods = fields.or("methods", Vec::new(), errors, |node, errors| {
+            node.one_or_list(1..=METHODS_MAX, "methods", errors, read_method)
+        });
+        let headers = fields.or("headers", Vec::new(), errors, |node, errors| {
+            node.list(1..=HEADERS_MAX, "headers", errors, HeaderCondition::read)
+        });
+        let hosts = fields.or("host", Vec::new(), errors, |node, errors| {
+            node.one_or_list(1..=HOSTS_MAX, "hosts", errors, Host::read)
+        });
+        Some(Conditions { path: path?, methods: methods?, headers: headers?, hosts: hosts? })
+    }
+
+    /// Whether every request fits.
+    pub fn is_empty(&self) -> bool {
+        let Conditions { path, methods, headers, hosts } = self;
+        path.is_none() && methods.is_empty() && headers.is_empty() && hosts.is_empty()
+    }
+
+    /// Whether the rule is for this request; the cheap conditions first.
+    pub fn matches<R: Request + ?Sized>(
+        &self,
+        request: &R,
+        path: &mut NormalPath,
+        buffer: &mut Vec<u8>,
+    ) -> bool {
+        self.method_matches(request, buffer)
+            && self.host_matches(request, buffer)
+            && self.path.as_ref().is_none_or(|condition| condition.matches(path.of(request, buffer)))
+            && self.headers.iter().all(|header| header.matches(request, buffer))
+    }
+
+    fn method_matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
+        if self.methods.is_empty() {
+            return true;
+        }
+        let method = joined_header(request, b":method", buffer).unwrap_or_default();
+        self.methods.iter().any(|allowed| **allowed == *method)
+    }
+
+    fn host_matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
+        if self.hosts.is_empty() {
+            return true;
+        }
+        let authority = joined_header(request, b":authority", buffer);
+        self.hosts.iter().any(|host| host.matches(authority))
+    }
+}
+
+/// The request's normalised path, made when the first rule needs it.
+#[derive(Debug, Default)]
+pub(in crate::rules) struct NormalPath {
+    ready: bool,
+    bytes: Vec<u8>,
+}
+
+impl NormalPath {
+    pub fn forget(&mut self) {
+        self.ready = false;
+    }
+
+    pub fn of<R: Request + ?Sized>(&mut self, request: &R, buffer: &mut Vec<u8>) -> &[u8] {
+        if !self.ready {
+            self.ready = true;
+            path::normalise(joined_header(request, b":path", buffer).unwrap_or_default(), &mut self.bytes);
+        }
+        &self.bytes
+    }
+}
+
+/// One condition on a header. `invert` turns its result round, so an inverted condition on a value holds for a
+/// request without the header.
+#[derive(Clone, Debug)]
+struct HeaderCondition {
+    name: Box<[u8]>,
+    test: HeaderTest,
+    invert: bool,
+}
+
+#[derive(Clone, Debug)]
+enum HeaderTest {
+    Present(bool),
+    Value(Text),
+}
+
+impl HeaderCondition {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<HeaderCondition> {
+        let known = ["name", "exact", "prefix", "suffix", "contains", "regex", "present", "invert"];
+        let fields = node.object(&known, errors)?;
+        let name = fields.required("name", "a header name such as \"x-api-key\"", errors, |node, errors| {
+            node.header_name(errors)
+        });
+        let test = HeaderTest::read(&fields, errors);
+        let invert = fields.or("invert", false, errors, |node, errors| node.boolean(errors));
+        Some(HeaderCondition { name: name?, test: test?, invert: invert? })
+    }
+
+    fn matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
+        let holds = match &self.test {
+            HeaderTest::Present(wanted) => (request.header(&self.name) != Lines::None) == *wanted,
+            HeaderTest::Value(text) => {
+                joined_header(request, &self.name, buffer).is_some_and(|value| text.matches(value))
+            }
+        };
+        holds != self.invert
+    }
+}
+
+impl HeaderTest {
+    fn read(fields: &Fields<'_>, errors: &mut Errors) -> Option<HeaderTest> {
+        let kind = fields.exactly_one(&HEADER_KINDS, errors)?;
+        let node = fields.get(kind)?;
+        match kind {
+            "present" => node.boolean(errors).map(HeaderTest::Present),
+            _ => Text::read(kind, node, errors).map(HeaderTest::Value),
+        }
+    }
+}
+
+/// The condition on the normalised path.
+#[derive(Clone, Debug)]
+struct PathCondition {
+    test: PathTest,
+    /// ASCII letters are compared without their case.
+    ignore_case: bool,
+}
+
+#[derive(Clone, Debug)]
+enum PathTest {
+    Segments(Segments),
+    Text(Text),
+}
+
+impl PathCondition {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<PathCondition> {
+        let fields = node.object(&["segments", "exact", "prefix", "regex", "ignore_case"], errors)?;
+        let kind = fields.exactly_one(&PATH_KINDS, errors)?;
+        let ignore_case = fields.or("ignore_case", false, errors, |node, errors| node.boolean(errors));
+        if let Some(node) = fields.get("ignore_case").filter(|_| kind == "regex") {
+            return node.reject(errors, "is of no use beside a regular expression", "(?i) at its beginning");
+        }
+        let test = PathTest::read(kind, fields.get(kind)?, errors);
+        Some(PathCondition { test: test?, ignore_case: ignore_case? })
+    }
+
+    fn matches(&self, path: &[u8]) -> bool {
+        match &self.test {
+            PathTest::Segments(segments) => segments.matches(path, self.ignore_case),
+            PathTest::Text(Text::Exact(text)) if self.ignore_case => text.eq_ignore_ascii_case(path),
+            PathTest::Text(Text::Prefix(text)) if self.ignore_case => {
+                path.get(..text.len()).is_some_and(|start| text.eq_ignore_ascii_case(start))
+            }
+            PathTest::Text(text) => text.matches(path),
+        }
+    }
+}
+
+impl PathTest {
+    fn read(kind: &str, node: Node<'_>, errors: &mut Errors) -> Option<PathTest> {
+        if kind == "segments" {
+            let text = node.text(TEXT_BYTES_MAX, errors)?;
+            return Segments::read(text, node, errors).map(PathTest::Segments);
+        }
+        let text = Text::read(kind, node, errors)?;
+        let sound = match &text {
+            Text::Exact(path) if **path == *b"*" => true,
+            Text::Exact(path) | Text::Prefix(path) => check_path(path, kind, node, errors),
+            _ => true,
+        };
+        sound.then_some(PathTest::Text(text))
+    }
+}
+
+/// A path that normalisation would change can never be met, so a rule for it would silently limit nothing.
+fn check_path(path: &[u8], kind: &str, node: Node<'_>, errors: &mut Errors) -> bool {
+    const EXPECTED: &str = "a path that begins with / and has no query";
+    if path.first() != Some(&b'/') || path::without_query(path) != path {
+        return node.reject::<()>(errors, "is not a path", EXPECTED).is_some();
+    }
+    // What follows a prefix may make a whole name of its last dots.
+    let tail: &[u8] = if kind == "prefix" { b"x" } else { b"" };
+    let (whole, mut normal) = ([path, tail].concat(), Vec::new());
+    path::normalise(&whole, &mut normal);
+    if normal == whole {
+        return true;
+    }
+    let shown = normal.strip_suffix(tail).unwrap_or(&normal);
+    let expected = match core::str::from_utf8(shown) {
+        Ok(shown) => format!("the normalised path {shown:?}"),
+        Err(_) => "a normalised path".to_string(),
+    };
+    node.reject::<()>(errors, "is never met, as paths are normalised first", expected).is_some()
+}
+
+fn read_method(node: Node<'_>, errors: &mut Errors) -> Option<Box<[u8]>> {
+    let text = node.text(METHOD_BYTES_MAX, errors)?;
+    let valid = text.bytes().all(|byte| is_token_byte(byte) && !byte.is_ascii_lowercase());
+    if valid {
+        return Some(text.as_bytes().into());
+    }
+    node.reject(errors, "is not a method", "a method in capitals, such as \"GET\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::parse::json::Json;
+    use crate::rules::testing::TestRequest;
+
+    fn read(json: &str) -> Conditions {
+        let mut errors = Errors::default();
+        let json = Json::parse(json.as_bytes(), &mut errors).unwrap();
+        let conditions = Conditions::read(Node::root(&json), &mut errors);
+        errors.finish(conditions).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    fn check(json: &str, request: TestRequest, expected: bool) {
+        let found = read(json).matches(&request, &mut NormalPath::default(), &mut Vec::new());
+        assert_eq!(found, expected, "{json} {request:?}");
+    }
+
+    #[test]
+    fn path_conditions() {
+        for (json, path, expected) in [
+            (r#"{}"#, "/", true),
+            (r#"{"path": {"exact": "/admin"}}"#, "/admin?x=1", true),
+            (r#"{"path": {"exact": "/admin"}}"#, "/api/../admin", true),
+            (r#"{"path": {"exact": "/admin"}}"#, "//%61dmin", true),
+            (r#"{"path": {"exact": "/admin"}}"#, "/admin/", false),
+            (r#"{"path": {"prefix": "/admin"}}"#, "/administrator", true),
+            (r#"{"path": {"prefix": "/admin/"}}"#, "/admin", false),
+            (r#"{"path": {"prefix": "/admin/"}}"#, "/admin/../x", false),
+            (r#"{"path": {"prefix": "/."}}"#, "/.well-known", true),
+            (r#"{"path": {"regex": "/v[0-9]+/.*"}}"#, "/x/../v12/y?z", true),
+            (r#"{"path": {"regex": "/v[0-9]+"}}"#, "/v12/y", false),
+            (r#"{"path": {"exact": "*"}}"#, "*", true),
+            (r#"{"path": {"segments": "/admin"}}"#, "/Admin/", false),
+            (r#"{"path": {"segments": "/admin", "ignore_case": true}}"#, "/aDMIN;x/%20./?y", true),
+            (r#"{"path": {"exact": "/admin", "ignore_case": true}}"#, "/ADMIN", true),
+            (r#"{"path": {"exact": "/admin", "ignore_case": true}}"#, "/ADMIN/", false),
+            (r#"{"path": {"prefix": "/admin/", "ignore_case": true}}"#, "/Admin/x", true),
+            (r#"{"path": {"prefix": "/admin/", "ignore_case": true}}"#, "/Adm", false),
+        ] {
+            check(json, TestRequest::get(path), expected);
+        }
+    }
+
+    #[test]
+    fn other_conditions() {
+        let request =
+            || TestRequest::get("/").header("x-tier", "gold").header("x-many", "a").header("x-many", "b");
+        for (json, expected) in [
+            (r#"{"methods": ["GET", "HEAD"]}"#, true),
+            (r#"{"methods": "GET"}"#, true),
+            (r#"{"methods": ["POST"]}"#, false),
+            (r#"{"host": "example.com"}"#, true),
+            (r#"{"host": ["a.com", "*"]}"#, true),
+            (r#"{"host": "*.example.com"}"#, false),
+            (r#"{"headers": [{"name": "X-Tier", "exact": "gold"}]}"#, true),
+            (r#"{"headers": [{"name": "x-tier", "exact": "gold", "invert": true}]}"#, false),
+            (r#"{"headers": [{"name": "x-none", "exact": "gold", "invert": true}]}"#, true),
+            (r#"{"headers": [{"name": "x-none", "exact": "gold"}]}"#, false),
+            (r#"{"headers": [{"name": "x-tier", "present": true}]}"#, true),
+            (r#"{"headers": [{"name": "x-none", "present": false}]}"#, true),
+            (r#"{"headers": [{"name": "x-many", "present": true}]}"#, true),
+            (r#"{"headers": [{"name": "x-many", "exact": "a,b"}]}"#, true),
+            (r#"{"headers": [{"name": "x-many", "suffix": "b"}, {"name": "x-tier", "prefix": "g"}]}"#, true),
+            (
+                r#"{"headers": [{"name": "x-tier", "contains": "ol"}, {"name": "x-tier", "regex": "g"}]}"#,
+                false,
+            ),
+            (r#"{"methods": ["GET"], "host": "example.com", "path": {"exact": "/x"}}"#, false),
+        ] {
+            check(json, request(), expected);
+        }
+        check(r#"{"methods": ["GET"]}"#, TestRequest::default(), false);
+        check(r#"{"host": "*"}"#, TestRequest::default(), true);
+    }
+}

@@ -1,0 +1,132 @@
+//! Paths compared segment by segment, so that spellings that many upstreams take for the same path cannot slip past a rule:
+//! a trailing slash, and blanks and dots at the end of a segment, do not count.
+
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::Node;
+use crate::rules::request::path;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// A pattern such as `/v1/*/login` or `/admin/**`.
+#[derive(Clone, Debug)]
+pub(in crate::rules) struct Segments {
+    /// `None` for any one segment.
+    wanted: Box<[Option<Box<[u8]>>]>,
+    /// Whether more segments may follow.
+    below: bool,
+}
+
+impl Segments {
+    pub fn read(text: &str, node: Node<'_>, errors: &mut Errors) -> Option<Segments> {
+        const EXPECTED: &str = "segments such as \"/login\", \"/users/*/orders\" or \"/admin/**\"";
+        let mut normal = Vec::new();
+        path::normalise(text.as_bytes(), &mut normal);
+        let mut plain: Vec<u8> = Vec::new();
+        for segment in segments(&normal) {
+            plain.push(b'/');
+            plain.extend_from_slice(segment);
+        }
+        if plain.is_empty() {
+            plain.push(b'/');
+        }
+        if !text.starts_with('/') || path::without_query(text.as_bytes()) != text.as_bytes() {
+            return node.reject(errors, "is not a path", EXPECTED);
+        }
+        if plain != text.as_bytes() {
+            let expected = alloc::format!("the normalised path {:?}", String::from_utf8_lossy(&plain));
+            return node.reject(errors, "is never met, as paths are normalised first", expected);
+        }
+        let (head, below) = match text.strip_suffix("/**") {
+            Some(head) => (head, true),
+            None => (text, false),
+        };
+        if head.split('/').any(|segment| segment.contains('*') && segment != "*") {
+            return node.reject(errors, "has a star beside other characters, or ** before its end", EXPECTED);
+        }
+        let wanted = segments(head.as_bytes());
+        let wanted = wanted.map(|segment| (segment != b"*").then(|| segment.into())).collect();
+        Some(Segments { wanted, below })
+    }
+
+    /// Whether a normalised path is of this pattern.
+    pub fn matches(&self, path: &[u8], ignore_case: bool) -> bool {
+        let mut found = segments(path);
+        let mut each = self.wanted.iter();
+        path.first() == Some(&b'/')
+            && each.all(|wanted| match (wanted, found.next()) {
+                (_, None) => false,
+                (None, Some(_)) => true,
+                (Some(wanted), Some(found)) if ignore_case => wanted.eq_ignore_ascii_case(found),
+                (Some(wanted), Some(found)) => **wanted == *found,
+            })
+            && (self.below || found.next().is_none())
+    }
+}
+
+/// The segments of a normalised path, without blanks and dots at their ends; none of them is empty.
+fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').map(without_tail).filter(|segment| !segment.is_empty())
+}
+
+fn without_tail(mut segment: &[u8]) -> &[u8] {
+    while let [rest @ .., b' ' | b'\t' | b'.'] = segment {
+        segment = rest;
+    }
+    segment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::parse::json::Json;
+
+    fn read(text: &str) -> Option<Segments> {
+        Segments::read(text, Node::root(&Json::Text(text.into())), &mut Errors::default())
+    }
+
+    #[test]
+    fn patterns_match_whole_paths() {
+        for (pattern, path, expected) in [
+            ("/login", "/login", true),
+            ("/login", "/login/", true),
+            ("/login", "/login.", true),
+            ("/login", "/login. ./", true),
+            ("/login", "/login/...", true),
+            ("/login", "/login/x", false),
+            ("/login", "/x/login", false),
+            ("/login", "/log in", false),
+            ("/login", "/", false),
+            ("/login", "login", false),
+            ("/", "/", true),
+            ("/", "/x", false),
+            ("/", "*", false),
+            ("/*", "/x", true),
+            ("/*", "/", false),
+            ("/*", "*", false),
+            ("/u/*/x", "/u/1/x/", true),
+            ("/u/*/x", "/u/1/2/x", false),
+            ("/u/*/x", "/u/x", false),
+            ("/a/**", "/a", true),
+            ("/a/**", "/a./b/c", true),
+            ("/a/**", "/ab", false),
+            ("/**", "/", true),
+            ("/**", "", false),
+            ("/.well-known/x", "/.well-known/x", true),
+        ] {
+            assert_eq!(read(pattern).unwrap().matches(path.as_bytes(), false), expected, "{pattern} {path}");
+        }
+        assert!(read("/LogIn").unwrap().matches(b"/lOGiN/", true));
+        assert!(!read("/login").unwrap().matches(b"/LOGIN", false));
+    }
+
+    #[test]
+    fn what_can_match_nothing_is_refused() {
+        for text in [
+            "", "login", "/login/", "/login.", "/a//b", "/a;b", "/a?b", "/a*", "/**/b", "/***", "*",
+            "/a/../b",
+        ] {
+            assert!(read(text).is_none(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Conditions on one piece of text: exact, prefix, suffix, contains or a regular expression.
+//!
+//! Text is bytes. A regular expression must match the whole text, as in Envoy, is read with ASCII classes
+//! (`\w`, `\d`, `(?i)`), and runs in time linear in the text, with a cap on its compiled size.
+
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::Node;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::ToString;
+use regex::bytes::{Regex, RegexBuilder};
+
+/// The longest text that a condition compares with.
+pub(in crate::rules) const TEXT_BYTES_MAX: usize = 4_096;
+
+/// Compiled size of one regular expression, and of its lazily built automaton: room for large alternations, while
+/// sixty-four rules of them still fit a VM.
+const REGEX_BYTES_MAX: usize = 128 * 1_024;
+
+/// A condition on text.
+#[derive(Clone, Debug)]
+pub(in crate::rules) enum Text {
+    Exact(Box<[u8]>),
+    Prefix(Box<[u8]>),
+    Suffix(Box<[u8]>),
+    Contains(Box<[u8]>),
+    Regex(Regex),
+}
+
+impl Text {
+    /// Reads the condition that the field `kind` states.
+    pub fn read(kind: &str, node: Node<'_>, errors: &mut Errors) -> Option<Text> {
+        let text = node.text(TEXT_BYTES_MAX, errors)?;
+        let bytes = || text.as_bytes().into();
+        match kind {
+            "exact" => Some(Text::Exact(bytes())),
+            "prefix" => Some(Text::Prefix(bytes())),
+            "suffix" => Some(Text::Suffix(bytes())),
+            "contains" => Some(Text::Contains(bytes())),
+            _ => read_regex(text, node, errors).map(Text::Regex),
+        }
+    }
+
+    pub fn matches(&self, value: &[u8]) -> bool {
+        match self {
+            Text::Exact(text) => **text == *value,
+            Text::Prefix(text) => value.starts_with(text),
+            Text::Suffix(text) => value.ends_with(text),
+            Text::Contains(text) => memchr::memmem::find(value, text).is_some(),
+            Text::Regex(regex) => regex.is_match(value),
+        }
+    }
+}
+
+/// Compiled alone first, so that the error shows what the operator wrote, and nothing can close our group.
+fn read_regex(text: &str, node: Node<'_>, errors: &mut Errors) -> Option<Regex> {
+    let expected = format!("a regular expression, compiled to at most {} KiB", REGEX_BYTES_MAX >> 10);
+    match compile(text).and_then(|_| compile(&format!(r"\A(?:{text})\z"))) {
+        Ok(regex) => Some(regex),
+        Err(error) => {
+            let why = error.to_string().replace('\n', " ");
+            node.reject(errors, &format!("is not a usable regular expression: {why}"), expected)
+        }
+    }
+}
+
+fn compile(text: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(text)
+        .unicode(false)
+        .dot_matches_new_line(true)
+        .size_limit(REGEX_BYTES_MAX)
+        .dfa_size_limit(REGEX_BYTES_MAX)
+        .nest_limit(64)
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::parse::json::Json;
+
+    fn text(kind: &str, pattern: &str) -> Option<Text> {
+        Text::read(kind, Node::root(&Json::Text(pattern.into())), &mut Errors::default())
+    }
+
+    #[test]
+    fn conditions() {
+        for (kind, pattern, value, expected) in [
+            ("exact", "ab", &b"ab"[..], true),
+            ("exact", "ab", b"abc", false),
+            ("prefix", "ab", b"abc", true),
+            ("prefix", "ab", b"a", false),
+            ("suffix", "bc", b"abc", true),
+            ("contains", "b", b"abc", true),
+            ("contains", "b", b"", false),
+            ("regex", "a|ab", b"ab", true),
+            ("regex", "a|ab", b"abc", false),
+            ("regex", "a", b"xax", false),
+            ("regex", "(?i)AB", b"ab", true),
+            ("regex", r"\d+", b"12", true),
+            ("regex", r"\d+", "١".as_bytes(), false),
+            ("regex", ".*", b"\xff\n\x00", true),
+            ("regex", "a$", b"a\n", false),
+            ("regex", "é+", "éé".as_bytes(), true),
+        ] {
+            let found = text(kind, pattern).unwrap().matches(value);
+            assert_eq!(found, expected, "{kind} {pattern} {value:?}");
+        }
+    }
+
+    #[test]
+    fn unusable_expressions_are_refused() {
+        for pattern in ["(", "a)(b", "[", "a{1000}{1000}", "", r"(?P<x>a)\1", &"(".repeat(200)] {
+            assert!(text("regex", pattern).is_none(), "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Lengths of time as operators write them: `"90s"`, or a whole number of milliseconds.
+//!
+//! Only spans are read here; moments and clocks are not this module's.
+
+use super::errors::Errors;
+use super::fields::Node;
+use super::json::Json;
+use alloc::format;
+use alloc::string::String;
+
+/// A span that a field allows: in milliseconds, with the words for its ends.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rules) struct Span {
+    pub min_ms: u64,
+    pub max_ms: u64,
+    pub words: (&'static str, &'static str),
+    pub example: &'static str,
+}
+
+impl Span {
+    /// Reads a field's value in milliseconds.
+    pub fn read(&self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
+        let parsed = match node.json {
+            Json::Text(text) => parse_ms(text),
+            other => other.as_integer(),
+        };
+        match parsed {
+            Some(ms) if (self.min_ms..=self.max_ms).contains(&ms) => Some(ms),
+            Some(_) => node.reject(errors, "is out of range", self.expected()),
+            None => node.reject(errors, "is not a duration", self.expected()),
+        }
+    }
+
+    fn expected(&self) -> String {
+        let (min, max) = self.words;
+        format!(
+            "a number with ms, s, m, h or d between {min} and {max}, such as \"{}\" (or whole milliseconds)",
+            self.example
+        )
+    }
+}
+
+/// Milliseconds of `"250ms"`, `"1s"`, `"5m"`, `"2h"`, `"31d"`: digits and one unit, nothing between.
+pub fn parse_ms(text: &str) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at_checked(digits)?;
+    let unit_ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, expected) in [
+            ("0ms", Some(0)),
+            ("250ms", Some(250)),
+            ("1s", Some(1_000)),
+            ("5m", Some(300_000)),
+            ("2h", Some(7_200_000)),
+            ("31d", Some(2_678_400_000)),
+            ("007s", Some(7_000)),
+            ("", None),
+            ("s", None),
+            ("5", None),
+            ("5x", None),
+            ("5 s", None),
+            ("+5s", None),
+            ("-5s", None),
+            ("1.5s", None),
+            ("1m30s", None),
+            ("5S", None),
+            ("٥s", None),
+            ("99999999999999999999s", None),
+            ("18446744073709551615d", None),
+        ] {
+            assert_eq!(parse_ms(text), expected, "{text:?}");
+        }
+    }
+}

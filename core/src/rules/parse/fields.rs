@@ -1,0 +1,318 @@
+//! Reading objects field by field: unknown and repeated fields, wrong types, ranges, and the path to each.
+//!
+//! Every reader returns `None` once it has reported what is wrong, so that the caller reads on and reports the
+//! rest too. Which fields there are is left to the sections.
+
+use super::errors::{Errors, Path};
+use super::json::{Json, quoted};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+
+/// Names of rules, namespaces and workspaces go into headers and metrics, hence short and plain.
+pub(in crate::rules) const NAME_BYTES_MAX: usize = 64;
+
+const HEADER_NAME_BYTES_MAX: usize = 128;
+
+/// A value and the way to it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rules) struct Node<'a> {
+    pub json: &'a Json,
+    pub path: Path<'a>,
+}
+
+impl<'a> Node<'a> {
+    pub fn root(json: &'a Json) -> Self {
+        Node { json, path: Path::Root }
+    }
+
+    /// Reports this value as wrong.
+    pub fn reject<T>(&self, errors: &mut Errors, why: &str, expected: impl Into<String>) -> Option<T> {
+        errors.reject(&self.path, format!("{} {why}", self.json.describe()), expected)
+    }
+
+    /// The object's fields, once unknown and repeated ones are reported.
+    pub fn object(&'a self, known: &[&str], errors: &mut Errors) -> Option<Fields<'a>> {
+        let Json::Object(entries) = self.json else {
+            return self.reject(errors, "is not an object", format!("an object with {}", list_of(known)));
+        };
+        let fields = Fields { path: &self.path, entries };
+        for (index, (name, _)) in entries.iter().enumerate() {
+            if !known.contains(&name.as_str()) {
+                fields.reject_unknown(name, known, errors);
+            } else if entries.iter().take(index).any(|(earlier, _)| earlier == name) {
+                errors.reject::<()>(&Path::Field(&self.path, name), "it is given twice", "one value");
+            }
+        }
+        Some(fields)
+    }
+
+    /// The list's values; `read` is called for every one, and all must succeed.
+    pub fn list<T>(
+        &self,
+        count: RangeInclusive<usize>,
+        of: &str,
+        errors: &mut Errors,
+        mut read: impl FnMut(Node<'_>, &mut Errors) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let expected = || format!("a list of {} to {} {of}", count.start(), count.end());
+        let Json::List(items) = self.json else {
+            return self.reject(errors, "is not a list", expected());
+        };
+        if !count.contains(&items.len()) {
+            errors.reject::<()>(&self.path, format!("it has {} {of}", items.len()), expected());
+        }
+        let mut values = Vec::new();
+        for (index, json) in items.iter().enumerate().take(*count.end()) {
+            let path = Path::Index(&self.path, index);
+            values.extend(read(Node { json, path }, errors));
+        }
+        (values.len() == items.len()).then_some(values)
+    }
+
+    /// One value, or a list of them.
+    pub fn one_or_list<T>(
+        &self,
+        count: RangeInclusive<usize>,
+        of: &str,
+        errors: &mut Errors,
+        mut read: impl FnMut(Node<'_>, &mut Errors) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        match self.json {
+            Json::List(_) => self.list(count, of, errors, read),
+            _ => read(*self, errors).map(|value| Vec::from([value])),
+        }
+    }
+
+    pub fn boolean(&self, errors: &mut Errors) -> Option<bool> {
+        match self.json {
+            Json::Bool(value) => Some(*value),
+            _ => self.reject(errors, "is not a boolean", "true or false"),
+        }
+    }
+
+    pub fn integer(&self, range: RangeInclusive<u64>, errors: &mut Errors) -> Option<u64> {
+        let expected = || match (*range.start(), *range.end()) {
+            (0, u64::MAX) => "a whole number, 0 or more".to_string(),
+            (start, u64::MAX) => format!("a whole number of at least {start}"),
+            (start, end) => format!("a whole number from {start} to {end}"),
+        };
+        match self.json.as_integer() {
+            Some(value) if range.contains(&value) => Some(value),
+            Some(_) => self.reject(errors, "is out of range", expected()),
+            None => self.reject(errors, "is not a whole number in range", expected()),
+        }
+    }
+
+    /// Text of 1 to `bytes_max` bytes.
+    pub fn text(&self, bytes_max: usize, errors: &mut Errors) -> Option<&'a str> {
+        let expected = || format!("a string of 1 to {bytes_max} bytes");
+        match self.json {
+            Json::Text(text) if text.is_empty() => self.reject(errors, "is empty", expected()),
+            Json::Text(text) if text.len() > bytes_max => {
+                self.reject(errors, &format!("has {} bytes", text.len()), expected())
+            }
+            Json::Text(text) => Some(text),
+            _ => self.reject(errors, "is not a string", expected()),
+        }
+    }
+
+    /// Text of printable ASCII without spaces, for names that others gave.
+    pub fn visible(&self, bytes_max: usize, errors: &mut Errors) -> Option<&'a str> {
+        let text = self.text(bytes_max, errors)?;
+        if text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Some(text);
+        }
+        let expected = "printable ASCII characters without spaces";
+        self.reject(errors, "holds other characters than printable ASCII", expected)
+    }
+
+    /// A name that Weir shows in headers and metrics.
+    pub fn name(&self, errors: &mut Errors) -> Option<String> {
+        let expected = format!("1 to {NAME_BYTES_MAX} characters of A-Z, a-z, 0-9, '_', '.' and '-'");
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        match self.json {
+            Json::Text(text) if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain) => {
+                Some(text.clone())
+            }
+            _ => self.reject(errors, "is not a name", expected),
+        }
+    }
+
+    /// A header's name, in lower case; pseudo headers such as `:method` included.
+    pub fn header_name(&self, errors: &mut Errors) -> Option<Box<[u8]>> {
+        let text = self.text(HEADER_NAME_BYTES_MAX, errors)?;
+        let token = text.strip_prefix(':').unwrap_or(text);
+        if !token.is_empty() && token.bytes().all(is_token_byte) {
+            return Some(text.to_ascii_lowercase().into_bytes().into());
+        }
+        self.reject(errors, "is not a header name", "a header name such as \"x-api-key\"")
+    }
+
+    /// One of a few words.
+    pub fn word<T: Copy>(&self, words: &[(&str, T)], errors: &mut Errors) -> Option<T> {
+        let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+        let Json::Text(text) = self.json else {
+            return self.reject(errors, "is not a string", list_of(&names));
+        };
+        match words.iter().find(|(name, _)| name == text) {
+            Some((_, value)) => Some(*value),
+            None => self.reject(errors, "is none of its values", list_of(&names)),
+        }
+    }
+}
+
+/// The fields of one object.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rules) struct Fields<'a> {
+    path: &'a Path<'a>,
+    entries: &'a [(String, Json)],
+}
+
+impl<'a> Fields<'a> {
+    pub fn get(&self, name: &'a str) -> Option<Node<'a>> {
+        let (_, json) = self.entries.iter().find(|(field, _)| field == name)?;
+        Some(Node { json, path: Path::Field(self.path, name) })
+    }
+
+    /// A field that must be there; `expected` says what it would be.
+    pub fn required<T>(
+        &self,
+        name: &'a str,
+        expected: &str,
+        errors: &mut Errors,
+        read: impl FnOnce(Node<'a>, &mut Errors) -> Option<T>,
+    ) -> Option<T> {
+        match self.get(name) {
+            Some(node) => read(node, errors),
+            None => errors.reject(&Path::Field(self.path, name), "it is missing", expected),
+        }
+    }
+
+    /// A field that may be absent: `Some(None)` then, and `None` for one that is wrong.
+    pub fn optional<T>(
+        &self,
+        name: &'a str,
+        errors: &mut Errors,
+        read: impl FnOnce(Node<'a>, &mut Errors) -> Option<T>,
+    ) -> Option<Option<T>> {
+        match self.get(name) {
+            Some(node) => read(node, errors).map(Some),
+            None => Some(None),
+        }
+    }
+
+    /// A field with a default.
+    pub fn or<T>(
+        &self,
+        name: &'a str,
+        default: T,
+        errors: &mut Errors,
+        read: impl FnOnce(Node<'a>, &mut Errors) -> Option<T>,
+    ) -> Option<T> {
+        self.optional(name, errors, read).map(|value| value.unwrap_or(default))
+    }
+
+    /// The one field of `names` that is given; none or several are an error.
+    pub fn exactly_one<'n>(&self, names: &[&'n str], errors: &mut Errors) -> Option<&'n str> {
+        let mut given =
+            names.iter().copied().filter(|name| self.entries.iter().any(|(field, _)| field == name));
+        let expected = || format!("exactly one of {}", list_of(names));
+        match (given.next(), given.next()) {
+            (Some(name), None) => Some(name),
+            (Some(one), Some(other)) => {
+                errors.reject(self.path, format!("both {one} and {other} are given"), expected())
+            }
+            _ => errors.reject(self.path, format!("none of {} is given", list_of(names)), expected()),
+        }
+    }
+
+    fn reject_unknown(&self, name: &str, known: &[&str], errors: &mut Errors) {
+        let shown = quoted(name);
+        let problem = match closest(name, known) {
+            Some(near) => format!("there is no field {shown} here; did you mean {near}?"),
+            None => format!("there is no field {shown} here"),
+        };
+        errors.reject::<()>(self.path, problem, list_of(known));
+    }
+}
+
+/// "a, b or c"
+fn list_of(names: &[&str]) -> String {
+    match names.split_last() {
+        Some((last, [])) => last.to_string(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        None => "no fields".to_string(),
+    }
+}
+
+/// The known name within a typing error or two of `name`.
+fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let reach = match name.len() {
+        0..=2 => return None,
+        3..=4 => 1,
+        5..=40 => 2,
+        _ => return None,
+    };
+    let near = known.iter().map(|candidate| (distance(name, candidate), *candidate)).min()?;
+    (near.0 <= reach).then_some(near.1)
+}
+
+/// Levenshtein's distance, ignoring case and `-` for `_`.
+fn distance(left: &str, right: &str) -> usize {
+    let fold = |byte: u8| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() };
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (line, l) in left.bytes().map(fold).enumerate() {
+        let mut diagonal = line;
+        let mut before = line.saturating_add(1);
+        let mut cells = row.iter_mut();
+        if let Some(first) = cells.next() {
+            *first = before;
+        }
+        for (cell, r) in cells.zip(right.bytes().map(fold)) {
+            let change = diagonal.saturating_add(usize::from(l != r));
+            diagonal = *cell;
+            *cell = change.min(before.saturating_add(1)).min(diagonal.saturating_add(1));
+            before = *cell;
+        }
+    }
+    row.last().copied().unwrap_or(usize::MAX)
+}
+
+/// RFC 9110's `tchar`.
+pub(in crate::rules) fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closest_field_is_named() {
+        let known = ["limit", "window", "identifier", "on_consult_failure"];
+        for (name, expected) in [
+            ("limits", Some("limit")),
+            ("Limit", Some("limit")),
+            ("widnow", Some("window")),
+            ("identifer", Some("identifier")),
+            ("on-consult-failure", Some("on_consult_failure")),
+            ("burst", None),
+            ("", None),
+            ("l", None),
+        ] {
+            assert_eq!(closest(name, &known), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn distance_counts_edits() {
+        for (left, right, expected) in
+            [("", "", 0), ("a", "", 1), ("", "ab", 2), ("kitten", "sitting", 3), ("ab", "ab", 0)]
+        {
+            assert_eq!(distance(left, right), expected, "{left} {right}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! From text to values, with every error and its path.
+//!
+//! - [`envoy_config`]: the filter's configurations in an Envoy configuration.
+//! - `json`, `fields`: JSON text, and the fields of its objects.
+//! - [`duration`]: lengths of time.
+//! - `errors`: what is wrong, and where.
+
+pub mod duration;
+pub mod envoy_config;
+pub(in crate::rules) mod errors;
+pub(in crate::rules) mod fields;
+pub(in crate::rules) mod json;

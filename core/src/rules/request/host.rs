@@ -1,0 +1,126 @@
+//! Host conditions: which `:authority` a rule is for.
+//!
+//! Ports and case do not count, nor does the root's trailing dot.
+
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::Node;
+use alloc::boxed::Box;
+
+const HOST_BYTES_MAX: usize = 255;
+
+/// One host that a rule is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::rules) enum Host {
+    /// `*`: any, even none.
+    Any,
+    /// `api.example.com`, in lower case.
+    Exact(Box<[u8]>),
+    /// `*.example.com`, kept as `.example.com`: any name below it, not itself.
+    Below(Box<[u8]>),
+}
+
+impl Host {
+    pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Host> {
+        const EXPECTED: &str = "a host without port: \"api.example.com\", \"*.example.com\" or \"*\"";
+        let text = node.visible(HOST_BYTES_MAX, errors)?;
+        if text == "*" {
+            return Some(Host::Any);
+        }
+        let lower = text.to_ascii_lowercase();
+        let (below, name) = match lower.strip_prefix("*.") {
+            Some(name) => (true, name),
+            None => (false, lower.as_str()),
+        };
+        let plain = !name.is_empty() && !name.contains(['*', '/', '@', '?', '#']);
+        if !plain || host_of(name.as_bytes()) != name.as_bytes() {
+            return node.reject(errors, "is not a host", EXPECTED);
+        }
+        match (below, lower.strip_prefix('*')) {
+            (true, Some(suffix)) => Some(Host::Below(suffix.as_bytes().into())),
+            _ => Some(Host::Exact(name.as_bytes().into())),
+        }
+    }
+
+    pub fn matches(&self, authority: Option<&[u8]>) -> bool {
+        let host = authority.map(host_of);
+        match (self, host) {
+            (Host::Any, _) => true,
+            (_, None) => false,
+            (Host::Exact(name), Some(host)) => name.eq_ignore_ascii_case(host),
+            (Host::Below(suffix), Some(host)) => {
+                let at = host.len().saturating_sub(suffix.len());
+                at > 0 && host.get(at..).is_some_and(|end| end.eq_ignore_ascii_case(suffix))
+            }
+        }
+    }
+}
+
+/// The authority without user, port and trailing dot.
+pub(in crate::rules) fn host_of(authority: &[u8]) -> &[u8] {
+    host_and_port(authority).0
+}
+
+/// The host as [`host_of`] has it, and the port without leading zeros; an empty port where none is given.
+pub(in crate::rules) fn host_and_port(authority: &[u8]) -> (&[u8], &[u8]) {
+    let start = memchr::memrchr(b'@', authority).map_or(0, |at| at.saturating_add(1));
+    let authority = authority.get(start..).unwrap_or_default();
+    let end = match authority.first() {
+        Some(b'[') => memchr::memchr(b']', authority).map(|at| at.saturating_add(1)),
+        _ => memchr::memchr(b':', authority),
+    };
+    let (host, rest) = authority.split_at_checked(end.unwrap_or(authority.len())).unwrap_or((authority, &[]));
+    let mut port = rest.strip_prefix(b":").unwrap_or_default();
+    while let [b'0', tail @ ..] = port {
+        port = tail;
+    }
+    (host.strip_suffix(b".").unwrap_or(host), port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::parse::json::Json;
+
+    fn host(text: &str) -> Option<Host> {
+        Host::read(Node::root(&Json::Text(text.into())), &mut Errors::default())
+    }
+
+    fn check(pattern: &str, authority: Option<&str>, expected: bool) {
+        let found = host(pattern).unwrap().matches(authority.map(str::as_bytes));
+        assert_eq!(found, expected, "{pattern} {authority:?}");
+    }
+
+    #[test]
+    fn hosts_match() {
+        for (pattern, authority, expected) in [
+            ("*", None, true),
+            ("*", Some("x"), true),
+            ("a.com", None, false),
+            ("a.com", Some("a.com"), true),
+            ("A.com", Some("a.COM:8080"), true),
+            ("a.com", Some("a.com."), true),
+            ("a.com", Some("a.com.:80"), true),
+            ("a.com", Some("user@a.com"), true),
+            ("a.com", Some("b.a.com"), false),
+            ("*.a.com", Some("b.A.com:1"), true),
+            ("*.a.com", Some("c.b.a.com"), true),
+            ("*.a.com", Some("a.com"), false),
+            ("*.a.com", Some(".a.com"), false),
+            ("*.a.com", Some("xa.com"), false),
+            ("*.a.com", Some(""), false),
+            ("[::1]", Some("[::1]:80"), true),
+            ("[::1]", Some("[::2]"), false),
+        ] {
+            check(pattern, authority, expected);
+        }
+    }
+
+    #[test]
+    fn what_can_match_nothing_is_refused() {
+        for text in
+            ["", "a.com:80", "a.com.", "a.*", "*a.com", "*.", "http://a.com", "a b", "*.*.com", "a@b", "."]
+        {
+            assert_eq!(host(text), None, "{text:?}");
+        }
+    }
+}
