@@ -16,7 +16,8 @@ use weir_aggregator::cli::args::{
     AdminListen, Asks, Cleanup, Cli, Command, ControlRetention, Explain, LogFormat, Top,
 };
 use weir_aggregator::cli::check_config::{self, Verdict};
-use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days, with_database};
+use weir_aggregator::cli::database::with_database;
+use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days};
 use weir_aggregator::cli::terminal::{self, Asked, Manner, TerminalError};
 use weir_aggregator::cli::{healthcheck, overrides, secret_files, zones};
 use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};

@@ -15,8 +15,9 @@ use std::process::Output;
 use tempfile::TempDir;
 use tls_common::Authority;
 use tokio::process::Command;
-use weir_aggregator::api::{DoorSettings, TlsFiles};
+use weir_aggregator::api::DoorSettings;
 use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::net::tls::TlsFiles;
 use weir_aggregator::server::Settings;
 
 const BAN: [&str; 8] =

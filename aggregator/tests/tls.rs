@@ -22,7 +22,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use weir_aggregator::api::{DoorSettings, TlsFiles};
+use weir_aggregator::api::DoorSettings;
+use weir_aggregator::net::tls::TlsFiles;
 use weir_aggregator::server::{Server, Settings};
 
 /// Above the time for a handshake.

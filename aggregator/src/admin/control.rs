@@ -4,60 +4,20 @@
 //! Leaves to others: what is in force (`weir_core::control`), counts (`explain`). Of networks those are looked at that hold the
 //! identifier, if that is an address; any other key has none.
 
-use super::explain::{Judged, Window, counts};
 use super::query::KeyQuery;
 use super::text::text;
+use super::view::{Control, Entry, Judged, Window, counts};
 use crate::region::shared::Shared;
 use crate::region::status::sisters::FRESH_MS;
 use crate::region::status::tallies::Rule;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use weir_core::control::{ALL_NAMESPACES, Banned, Effect, Found, Scratch, Slot, Subject, Who, credited};
+use weir_core::control::{ALL_NAMESPACES, Banned, Effect, Found, Scratch, Slot, Subject, Who};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::key::KeyParts;
 use weir_core::model::time::UnixMs;
-use weir_core::model::window::MAX_COUNT;
 use weir_core::region::Explained;
 use weir_core::region::top::{Ranked, Standing};
-
-/// What is in force now.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Control {
-    /// It is denied, whatever it has used.
-    pub banned: bool,
-    /// Until then; absent for ever.
-    pub banned_until_unix_ms: Option<u64>,
-    /// It is neither decided nor counted.
-    pub exempt: bool,
-    /// Its limit instead of the rule's.
-    pub limit: Option<u64>,
-    /// So much more than the limit.
-    pub credit: u64,
-    /// Where it is counted since its last reset; 0 if there was none.
-    pub epoch: u32,
-    /// The entries that say so, as `/v1/overrides` has them, where a key is explained; none for a ban that this program's own doors made.
-    pub entries: Vec<Entry>,
-}
-
-/// An entry of live control: by what it is found among all of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Entry {
-    /// `ban`, `exempt`, `limit`, `credit` or `reset`.
-    pub kind: String,
-    /// The namespace that it names; `*` for all.
-    pub namespace: String,
-    /// The identifier or pattern that it names.
-    pub identifier: Option<String>,
-    /// The network that it names.
-    pub network: Option<String>,
-    /// The window that it is for, if it is for one.
-    pub window_ms: Option<u64>,
-    /// Which change made it.
-    pub revision: u64,
-}
 
 /// What is said of an identifier: in windows of this length, or in all of them if that is 0.
 pub fn said(shared: &Shared, asked: &KeyQuery, canonical: &[u8], window_ms: u64, now: UnixMs) -> Control {
@@ -187,10 +147,10 @@ impl<'a> Limits<'a> {
     }
 
     /// A rule as it is told of beside a key; its shadow as live control has it by now.
-    pub fn shown(&self, rule: &Rule) -> super::explain::Rule {
+    pub fn shown(&self, rule: &Rule) -> super::view::Rule {
         let live = self.shared.control.set().shadow(&rule.workspace, &rule.name, self.now);
         let shadow = live.unwrap_or(rule.shadow);
-        super::explain::Rule { name: rule.name.clone(), limit: rule.limit, shadow }
+        super::view::Rule { name: rule.name.clone(), limit: rule.limit, shadow }
     }
 
     /// How a key stands of which this is said.
@@ -236,59 +196,5 @@ pub fn judge(window: &mut Window, control: Control, now: UnixMs) {
     if is_shadow && window.passes == Some(false) {
         window.but_for_shadow = Some(Judged { passes: false, wait_ms: window.wait_ms });
         (window.passes, window.wait_ms) = (Some(true), Some(0));
-    }
-}
-
-impl Control {
-    /// The limit that follows from what is said, if it is known; `rules` are the limits of the rules that count the key, of
-    /// which `applied` was the last.
-    pub fn limit_over(&self, rules: &[u64], applied: Option<u64>) -> Option<u64> {
-        let limit = match (self.limit, rules) {
-            (Some(limit), _) => limit,
-            // Another limit than the rule's is that of the rule's own override, or has the credit in it.
-            (None, [rule]) if applied.is_none_or(|applied| applied == *rule) => *rule,
-            (None, _) => return None,
-        };
-        let is_said = self.limit.is_some() || self.credit > 0;
-        is_said.then(|| credited(limit, self.credit).min(MAX_COUNT))
-    }
-
-    /// What to tell of it, a sentence each; times by the caller's own words.
-    pub fn sentences(&self, now_unix_ms: u64, time: impl Fn(u64) -> String) -> Vec<String> {
-        let mut sentences = Vec::new();
-        let by = |kind: &str| self.entries.iter().find(|entry| entry.kind == kind).map(Entry::named);
-        let mut say = |what: String, kind: &str| sentences.push(what + &by(kind).unwrap_or_default());
-        match self.banned_until_unix_ms {
-            Some(until) => {
-                say(format!("banned for {} more", time(until.saturating_sub(now_unix_ms))), "ban");
-            }
-            None if self.banned => say("banned, for ever".to_owned(), "ban"),
-            None => {}
-        }
-        if self.exempt {
-            say("exempt: neither decided nor counted".to_owned(), "exempt");
-        }
-        if let Some(limit) = self.limit {
-            say(format!("a limit of {limit} instead of the rule's"), "limit");
-        }
-        if self.credit > 0 {
-            say(format!("a credit of {} beyond the limit", self.credit), "credit");
-        }
-        if self.epoch > 0 {
-            say(format!("reset; counted in epoch {}", self.epoch), "reset");
-        }
-        sentences
-    }
-}
-
-impl Entry {
-    /// By what it is found in `overrides list` and `overrides audit`, which tell who said it and why.
-    fn named(&self) -> String {
-        let whom = match (&self.identifier, &self.network) {
-            (Some(identifier), _) => format!("identifier {}", super::text::identifier(identifier.as_bytes())),
-            (None, Some(network)) => format!("network {network}"),
-            (None, None) => String::new(),
-        };
-        format!(" ({whom}, namespace {}, revision {})", self.namespace, self.revision)
     }
 }

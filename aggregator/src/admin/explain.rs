@@ -3,16 +3,16 @@
 //!
 //! Leaves to others: the query (`query`), the counts (`weir_core::region`), the others' rows (`global::looks`).
 
-use super::control::{self, Control, Limits};
+use super::control::{self, Limits};
 use super::query::KeyQuery;
 use super::text::{encode, identifier, text};
+use super::view::{Cell, Control, Exact, Explanation, Part, Region, Window};
 use crate::region::global::Global;
 use crate::region::shared::Shared;
 use crate::region::status::tallies;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use weir_core::matching::canonical::canonical_identifier;
-use weir_core::model::key::{KeyParts, OriginId};
+use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
 use weir_core::region::exchange::BASE;
@@ -28,163 +28,6 @@ const MAX_WINDOWS: usize = 16;
 const MAX_SCOPES: usize = 8;
 /// Most Envoys of one cell that are shown, those that used most.
 const MAX_COMPONENTS: usize = 100;
-
-/// All that is known of an identifier.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Explanation {
-    /// The region that explains.
-    pub region: String,
-    /// By the aggregator's clock.
-    pub now_unix_ms: u64,
-    /// Whose limits.
-    pub workspace: String,
-    /// Which family of limits.
-    pub namespace: String,
-    /// In the form in which it is counted, as far as that is text.
-    pub identifier: String,
-    /// The same percent-encoded.
-    pub counted: String,
-    /// What live control says of it, but for what it says of some windows alone.
-    pub control: Control,
-    /// By length; none if nothing is known of the key. What it has used nothing of is here where live control says something
-    /// of it.
-    pub windows: Vec<Window>,
-    /// Rules of this namespace that are held exactly: what is used of their keys is not known here.
-    pub exact: Vec<Exact>,
-    /// What to tell where nothing is known.
-    pub unknown: Option<String>,
-}
-
-/// A rule whose counts are not held here.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Exact {
-    /// Its name.
-    pub name: String,
-    /// `log` or `ledger`.
-    pub strategy: String,
-    /// It never denies.
-    pub shadow: bool,
-}
-
-/// One window.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Window {
-    /// Its length.
-    pub duration_ms: u64,
-    /// Raised by resets.
-    pub epoch: u32,
-    /// Cells per window.
-    pub resolution: u16,
-    /// What counts against the limit now.
-    pub used: u64,
-    /// What of that other regions used.
-    pub global_others: u64,
-    /// The limit that live control says, else the lowest that was applied in the newest cell; absent if none is known.
-    pub limit: Option<u64>,
-    /// What is left of it.
-    pub remaining: Option<u64>,
-    /// Whether a cost of 1 would pass now, as far as this aggregator knows; absent without a limit.
-    pub passes: Option<bool>,
-    /// Until it would, if nothing more is used; absent if it never does.
-    pub wait_ms: Option<u64>,
-    /// A reset has ended its epoch: it is counted elsewhere.
-    pub outdated: bool,
-    /// What would be if the rules that count here were not in shadow, where all of them are and would deny: `passes` and
-    /// `wait_ms` are what is.
-    pub but_for_shadow: Option<Judged>,
-    /// What live control says of this window.
-    pub control: Control,
-    /// Rules that count here, as far as filters have told of them.
-    pub rules: Vec<Rule>,
-    /// By sequence.
-    pub cells: Vec<Cell>,
-    /// What each region has written of these cells, this one too. Regions write of keys past half their limits, every ten
-    /// seconds.
-    pub regions: Vec<Region>,
-    /// Why that is not known.
-    pub regions_unknown: Option<String>,
-}
-
-/// What would happen to a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Judged {
-    /// Whether a cost of 1 would pass.
-    pub passes: bool,
-    /// Until it would; absent if it never does.
-    pub wait_ms: Option<u64>,
-}
-
-/// A rule whose keys these are.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Rule {
-    /// Its name.
-    pub name: String,
-    /// Its limit before overrides.
-    pub limit: u64,
-    /// It never denies.
-    pub shadow: bool,
-}
-
-/// One cell of a window.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Cell {
-    /// Which one.
-    pub sequence: u64,
-    /// When it began.
-    pub start_unix_ms: u64,
-    /// When it ends.
-    pub end_unix_ms: u64,
-    /// It is the one that is now.
-    pub current: bool,
-    /// The lowest limit applied in it.
-    pub limit: Option<u64>,
-    /// What this region used.
-    pub regional_total: u64,
-    /// What the others used.
-    pub global_others: u64,
-    /// Since that last grew; absent if it never did.
-    pub global_others_age_ms: Option<u64>,
-    /// Envoys that used some, the most first; the first 100.
-    pub components: Vec<Part>,
-    /// How many there are.
-    pub components_all: u64,
-}
-
-/// An Envoy's share of a cell.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Part {
-    /// Its process; `base` for what nobody knows the origin of.
-    pub origin: String,
-    /// It is connected to this aggregator.
-    pub here: bool,
-    /// How much it used.
-    pub own: u64,
-    /// Since that last grew.
-    pub age_ms: u64,
-}
-
-/// A region's share of a cell.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Region {
-    /// Its name.
-    pub region: String,
-    /// It is this one.
-    pub own: bool,
-    /// Which cell.
-    pub sequence: u64,
-    /// How much it used.
-    pub count: u64,
-    /// Since it wrote that, by its clock and ours.
-    pub age_ms: u64,
-}
 
 /// Everything known of the key that is asked about; without windows if that is nothing.
 pub async fn explain(shared: &Shared, asked: &KeyQuery) -> Explanation {
@@ -362,14 +205,6 @@ fn window(shared: &Shared, key: &Explained, (limits, said): (&Limits<'_>, &Contr
         cells: key.cells.iter().map(|state| cell(&here, state, &at, now)).collect(),
         ..Window::default()
     }
-}
-
-/// Whether a rule counts a key.
-pub fn counts(rule: &tallies::Rule, key: &KeyParts<'_>) -> bool {
-    rule.strategy == "window"
-        && rule.window_ms == key.duration_ms
-        && rule.workspace.as_bytes() == key.workspace
-        && rule.namespace.as_bytes() == key.namespace
 }
 
 fn cell(here: &BTreeSet<OriginId>, state: &CellState, at: &Position, now: UnixMs) -> Cell {

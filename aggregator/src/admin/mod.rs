@@ -17,6 +17,7 @@ pub mod query;
 pub mod rules;
 pub mod text;
 pub mod top;
+pub mod view;
 
 use crate::net::hosts::Hosts;
 use crate::net::listen::{Connection, Listener, Patience};
@@ -73,7 +74,11 @@ pub async fn serve(shared: Arc<Shared>, hosts: Hosts, socket: TcpListener) {
         max_connections: MAX_CONNECTIONS,
         patience: Patience::Exchange { idle: HEAD_TIMEOUT, head: HEAD_TIMEOUT, write: CONNECTION_LIFE },
     };
-    listener.run(shared, pending(), move |connection| serve_connection(router.clone(), connection)).await;
+    listener
+        .run(shared.metrics.clone(), pending(), move |connection| {
+            serve_connection(router.clone(), connection)
+        })
+        .await;
 }
 
 /// The paths and their answers.

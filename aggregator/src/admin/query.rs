@@ -4,6 +4,7 @@
 //!
 //! Leaves to others: what is known of the key (`keys`).
 
+use crate::net::percent::decode;
 use weir_core::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
 use weir_core::region::top::MAX_TOP;
 
@@ -106,24 +107,6 @@ pub fn limit(raw: &str) -> Result<usize, QueryError> {
 fn number(name: &'static str, text: &[u8], least: u64, most: u64) -> Result<u64, QueryError> {
     let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     number.filter(|number| (least..=most).contains(number)).ok_or(QueryError::Number(name, least, most))
-}
-
-/// Undoes percent-encoding, with `+` for a space.
-pub(crate) fn decode(value: &str) -> Option<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(value.len());
-    let mut bytes = value.bytes();
-    while let Some(byte) = bytes.next() {
-        decoded.push(match byte {
-            b'+' => b' ',
-            b'%' => digit(bytes.next()?)? << 4 | digit(bytes.next()?)?,
-            other => other,
-        });
-    }
-    Some(decoded)
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 #[cfg(test)]

@@ -45,8 +45,8 @@ fn is_seen(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::query::decode;
     use super::*;
+    use crate::net::percent::decode;
     use proptest::prelude::*;
 
     #[test]

@@ -6,7 +6,7 @@ use super::{DoorSettings, Insecure};
 use crate::auth::{Gate, Tokens, TokensError};
 use crate::net::follow::Followed;
 use crate::net::tls::{Tls, TlsError};
-use crate::region::shared::Shared;
+use crate::telemetry::metrics::Metrics;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -130,12 +130,12 @@ impl Entrance {
     }
 
     /// Follows the files for as long as `tasks` live.
-    pub fn follow(&mut self, shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
+    pub fn follow(&mut self, metrics: &Arc<Metrics>, tasks: &mut JoinSet<()>) {
         if let (Some(tls), Some(files)) = (&self.tls, self.certificate_files.take()) {
-            tasks.spawn(tls.clone().follow(files, shared.clone()));
+            tasks.spawn(tls.clone().follow(files, metrics.clone()));
         }
         if let Some(file) = self.token_file.take() {
-            tasks.spawn(self.tokens.clone().follow(file, shared.clone()));
+            tasks.spawn(self.tokens.clone().follow(file, metrics.clone()));
         }
     }
 }

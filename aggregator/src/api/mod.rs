@@ -10,4 +10,4 @@ pub mod ruled;
 pub mod settings;
 
 pub use decider::{Answer, Decider, Failure, MAX_QUESTIONS, Question, QuestionError};
-pub use settings::{DoorSettings, Insecure, TlsFiles};
+pub use settings::{DoorSettings, Insecure};

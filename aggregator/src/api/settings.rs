@@ -2,6 +2,7 @@
 //!
 //! Leaves to others: arguments (`cli`).
 
+use crate::net::tls::TlsFiles;
 use std::path::PathBuf;
 
 /// Where doors are, and who may pass.
@@ -31,17 +32,6 @@ pub struct Insecure {
     pub admin: bool,
     /// Live control over HTTP, where no tokens are set.
     pub control: bool,
-}
-
-/// PEM files, read again when they change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// The certificate and those between it and its authority.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-    /// The authorities that clients' certificates must come from; without them clients need none.
-    pub client_authorities: Option<PathBuf>,
 }
 
 impl Default for DoorSettings {

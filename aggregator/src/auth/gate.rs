@@ -1,7 +1,6 @@
 //! The gRPC listener: which filters may open a stream, and who may call the rate-limit service.
 
 use super::{Caller, Presented, Scope, Tokens, bearer};
-use crate::region::refusal::Refusal;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use tonic::Status;
@@ -31,14 +30,14 @@ impl Gate {
         }
     }
 
-    /// What the filter that presents this may count. Where neither the aggregator's token is set nor the tokens file names a
+    /// What the filter that presents this may count; nothing if it may not open a stream. Where neither the aggregator's token is set nor the tokens file names a
     /// filter, every filter may count everything.
-    pub fn admit_filter(&self, presented: Presented<'_>) -> Result<Arc<Scope>, Refusal> {
+    pub fn admit_filter(&self, presented: Presented<'_>) -> Option<Arc<Scope>> {
         let everything = || Arc::new(Scope::everything());
         match self.token.as_deref() {
-            Some(token) if presents(presented, token) => Ok(everything()),
-            None if !self.tokens.name_filters() => Ok(everything()),
-            _ => self.tokens.scope(presented).ok_or(Refusal::Token),
+            Some(token) if presents(presented, token) => Some(everything()),
+            None if !self.tokens.name_filters() => Some(everything()),
+            _ => self.tokens.scope(presented),
         }
     }
 
@@ -81,7 +80,7 @@ mod tests {
         for (token, shown, expected) in cases {
             let gate = Gate::new(token.map(str::to_owned), Tokens::open_to_all(false));
             assert_eq!(gate.admit(header(shown)).is_ok(), expected, "{token:?} and {shown:?}");
-            assert_eq!(gate.admit_filter(header(shown)).is_ok(), expected, "{token:?} and {shown:?}");
+            assert_eq!(gate.admit_filter(header(shown)).is_some(), expected, "{token:?} and {shown:?}");
         }
     }
 
@@ -102,14 +101,14 @@ mod tests {
             assert!(gate.asks_filters());
             let scope = gate.admit_filter(for_filter).unwrap();
             assert!(scope.has_workspace("mobile") && !scope.has_workspace("default"));
-            assert_eq!(gate.admit_filter(for_application).err(), Some(Refusal::Token));
-            assert_eq!(gate.admit_filter(header(None)).err(), Some(Refusal::Token));
+            assert!(gate.admit_filter(for_application).is_none());
+            assert!(gate.admit_filter(header(None)).is_none());
             assert_eq!(gate.admit(for_application).unwrap().name, "shop");
             assert!(gate.admit(for_filter).is_err());
             let own = gate.admit_filter(header(Some("Bearer secret")));
-            assert_eq!(own.is_ok_and(|scope| scope.is_everything()), token.is_some());
+            assert_eq!(own.is_some_and(|scope| scope.is_everything()), token.is_some());
         }
         let gate = Gate::new(None, file(&[&application]));
-        assert!(!gate.asks_filters() && gate.admit_filter(header(None)).is_ok(), "no filter is named");
+        assert!(!gate.asks_filters() && gate.admit_filter(header(None)).is_some(), "no filter is named");
     }
 }

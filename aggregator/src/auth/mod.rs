@@ -32,7 +32,7 @@ pub use gate::Gate;
 
 use crate::net::follow::{self, Contents, Followed, ReadError};
 use crate::net::tls::CertificateNames;
-use crate::region::shared::Shared;
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::doors::Files;
 use caller::Holder;
 use parking_lot::RwLock;
@@ -227,14 +227,14 @@ impl Tokens {
     }
 
     /// Follows the file for as long as the program runs.
-    pub async fn follow(self: Arc<Self>, followed: Followed, shared: Arc<Shared>) {
+    pub async fn follow(self: Arc<Self>, followed: Followed, metrics: Arc<Metrics>) {
         let take = |contents: &Contents| {
             let new = Table::parse(text_of(contents)).map_err(|wrong| wrong.to_string())?;
             self.replace(new);
             Ok(())
         };
         follow::follow(followed, take, |state| {
-            shared.metrics.doors.files_read(Files::Tokens, state.is_ok());
+            metrics.doors.files_read(Files::Tokens, state.is_ok());
             match state {
                 Ok(()) => info!("the tokens were read again"),
                 Err(reason) => {

@@ -2,11 +2,13 @@
 //!
 //! Leaves to others: doing what is asked (`main`).
 
-use crate::api::{DoorSettings, Insecure, TlsFiles};
+use crate::api::{DoorSettings, Insecure};
 use crate::auth::{Entry, Listed};
+use crate::cli::database::{DatabaseReadUrl, DatabaseUrl};
 use crate::cli::overrides::Overrides;
 use crate::database::{DatabaseOptions, ZoneChange, ZoneError};
 use crate::net::hosts::Hosts;
+use crate::net::tls::TlsFiles;
 use crate::redis::StoreOptions;
 use crate::server::Settings;
 use crate::telemetry::spans::TelemetryOptions;
@@ -116,37 +118,6 @@ pub struct Explain {
     /// This window alone: 1s to 31d.
     #[arg(long, value_parser = window, value_name = "DURATION")]
     pub window: Option<Duration>,
-}
-
-/// The global database; for all commands.
-#[derive(Args, Clone)]
-pub struct DatabaseUrl {
-    /// The global database: mysql://user:password@host/database (MariaDB too) or sqlite:///path/file.db. Best given by
-    /// the variable, as arguments are seen by everyone.
-    #[arg(
-        long,
-        env = "WEIR_DATABASE_URL",
-        default_value = "",
-        hide_default_value = true,
-        hide_env_values = true,
-        value_name = "URL"
-    )]
-    database_url: String,
-}
-
-/// The read replica; for commands that import.
-#[derive(Args, Clone)]
-pub struct DatabaseReadUrl {
-    /// A read replica of the global database, for what is read regularly.
-    #[arg(
-        long,
-        env = "WEIR_DATABASE_READ_URL",
-        default_value = "",
-        hide_default_value = true,
-        hide_env_values = true,
-        value_name = "URL"
-    )]
-    database_read_url: String,
 }
 
 #[derive(Debug, Args)]
@@ -416,42 +387,6 @@ pub enum Unusable {
     /// Spans are wanted, and cannot be made.
     #[error("{0}")]
     Telemetry(#[from] crate::telemetry::spans::OptionsError),
-    /// Nothing tells which database.
-    #[error(
-        "no database is set; set WEIR_DATABASE_URL or --database-url, as in mysql://user:password@host/database or \
-         sqlite:///path/file.db"
-    )]
-    NoDatabase,
-}
-
-impl DatabaseUrl {
-    /// For commands that count nothing, and so are of no region.
-    pub fn options(self) -> Result<DatabaseOptions, Unusable> {
-        match self.of_region(DatabaseReadUrl { database_read_url: String::new() }, String::new()) {
-            Some(options) => Ok(options),
-            None => Err(Unusable::NoDatabase),
-        }
-    }
-
-    /// For an aggregator; `None` if no database is set.
-    pub fn of_region(self, replica: DatabaseReadUrl, region: String) -> Option<DatabaseOptions> {
-        let read_url = Some(replica.database_read_url).filter(|url| !url.is_empty());
-        Some(DatabaseOptions { url: self.database_url, read_url, region })
-            .filter(|options| !options.url.is_empty())
-    }
-}
-
-/// A URL may hold a password.
-impl std::fmt::Debug for DatabaseUrl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DatabaseUrl").finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for DatabaseReadUrl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DatabaseReadUrl").finish_non_exhaustive()
-    }
 }
 
 impl Serve {

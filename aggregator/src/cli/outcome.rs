@@ -1,7 +1,5 @@
-//! How a command ends: its exit code, its error, and the database that it works on.
+//! How a command ends: its exit code and its error.
 
-use crate::cli::args::DatabaseUrl;
-use crate::database::Database;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -23,28 +21,5 @@ pub fn in_days(time: Duration) -> String {
         (0, rest) => rest,
         (days, rest) if rest == "0s" => format!("{days}d"),
         (days, rest) => format!("{days}d {rest}"),
-    }
-}
-
-/// Opens the database that the arguments name, and says how `work` on it ended.
-#[tokio::main(flavor = "current_thread")]
-pub async fn with_database(
-    url: DatabaseUrl,
-    work: impl AsyncFnOnce(Database) -> anyhow::Result<()>,
-) -> ExitCode {
-    let options = match url.options() {
-        Ok(options) => options,
-        Err(error) => return fail(&error, UNUSABLE),
-    };
-    for warning in options.unverified() {
-        eprintln!("warning: {warning}");
-    }
-    let database = match Database::open(&options) {
-        Ok(database) => database,
-        Err(error) => return fail(&error, UNUSABLE),
-    };
-    match work(database).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, 1),
     }
 }

@@ -3,7 +3,8 @@
 //! Leaves to others: arguments (`cli`), the zones themselves (`database`).
 
 use crate::cli::args::{SetZone, Zones};
-use crate::cli::outcome::{UNUSABLE, fail, in_days, with_database};
+use crate::cli::database::with_database;
+use crate::cli::outcome::{UNUSABLE, fail, in_days};
 use crate::database::{Database, Remains, Zone, ZoneChange};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -29,18 +29,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All of them.
-    pub const ALL: [Reason; 8] = [
-        Reason::Timeout,
-        Reason::Away,
-        Reason::Deadlock,
-        Reason::LockWait,
-        Reason::Refused,
-        Reason::Schema,
-        Reason::NoZone,
-        Reason::Other,
-    ];
-
     /// The word for it.
     pub const fn word(self) -> &'static str {
         match self {
@@ -168,6 +156,13 @@ fn sqlite_reason(error: &SqliteError) -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_reason_is_a_metrics_label() {
+        use Reason::{Away, Deadlock, LockWait, NoZone, Other, Refused, Schema, Timeout};
+        let all = [Timeout, Away, Deadlock, LockWait, Refused, Schema, NoZone, Other];
+        assert_eq!(all.map(Reason::word), crate::telemetry::metrics::DATABASE_REASONS);
+    }
 
     #[test]
     fn reasons() {

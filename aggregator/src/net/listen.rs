@@ -15,7 +15,7 @@
 mod places;
 
 use crate::net::tls::{CertificateNames, Protocol, Tls};
-use crate::region::shared::Shared;
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::throttle::Throttle;
 use prometheus_client::metrics::gauge::Gauge;
 use std::future::Future;
@@ -146,21 +146,21 @@ enum Reading {
 impl Listener {
     /// Accepts connections and serves each in a task of its own until `ending` completes, then waits for those that are
     /// left.
-    pub async fn run<S, F>(self, shared: Arc<Shared>, ending: impl Future<Output = ()>, serve: S)
+    pub async fn run<S, F>(self, metrics: Arc<Metrics>, ending: impl Future<Output = ()>, serve: S)
     where
         S: Fn(Connection) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + Send,
     {
         let places = Places::new(self.max_connections);
         tokio::select! {
-            () = self.accept(&places, shared, serve) => {}
+            () = self.accept(&places, metrics, serve) => {}
             () = ending => {}
         }
         drop(self.socket);
         places.emptied().await;
     }
 
-    async fn accept<S, F>(&self, places: &Arc<Places>, shared: Arc<Shared>, serve: S)
+    async fn accept<S, F>(&self, places: &Arc<Places>, metrics: Arc<Metrics>, serve: S)
     where
         S: Fn(Connection) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + Send,
@@ -179,19 +179,19 @@ impl Listener {
                 }
             };
             let (door, patience, protocol) = (self.door, self.patience, self.protocol);
-            let (tls, shared, serve) = (self.tls.clone(), shared.clone(), serve.clone());
+            let (tls, metrics, serve) = (self.tls.clone(), metrics.clone(), serve.clone());
             let turn = Arc::<Turn>::default();
             let Some((place, mut gives_way, displaced)) = self.place(places, address, &turn).await else {
-                shared.metrics.doors.connection_refused(door);
+                metrics.doors.connection_refused(door);
                 if let Some(held_back) = warnings.pass() {
                     warn!(%address, door, held_back, "closed a connection: its address has half of all, each in use");
                 }
                 continue;
             };
             if displaced {
-                shared.metrics.doors.connection_evicted(door);
+                metrics.doors.connection_evicted(door);
             }
-            let slot = Slot::new(place, shared.metrics.doors.connections(door));
+            let slot = Slot::new(place, metrics.doors.connections(door));
             tokio::spawn(async move {
                 let opened = tokio::select! {
                     opened = open(socket, tls.as_deref(), protocol) => opened,
@@ -200,7 +200,7 @@ impl Listener {
                 match opened {
                     Ok(stream) => serve(Connection::new(stream, patience, turn, gives_way, slot)).await,
                     Err(error) => {
-                        shared.metrics.doors.handshake_failed(door);
+                        metrics.doors.handshake_failed(door);
                         debug!(%error, door, "a TLS handshake failed");
                     }
                 }

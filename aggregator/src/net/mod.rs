@@ -3,4 +3,6 @@
 pub mod follow;
 pub mod hosts;
 pub mod listen;
+pub mod percent;
+pub mod shutdown;
 pub mod tls;

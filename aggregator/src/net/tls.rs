@@ -4,9 +4,8 @@
 //!
 //! Leaves to others: shaking hands (`listen`), looking at files (`follow`).
 
-use crate::api::TlsFiles;
 use crate::net::follow::{self, Contents, Followed, ReadError};
-use crate::region::shared::Shared;
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::doors::Files;
 use parking_lot::RwLock;
 use rustls::crypto::ring;
@@ -23,6 +22,17 @@ use tracing::{error, info, warn};
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+
+/// PEM files, read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate and those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities that clients' certificates must come from; without them clients need none.
+    pub client_authorities: Option<PathBuf>,
+}
 
 /// What is spoken inside TLS, as ALPN names it (RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,8 +139,8 @@ impl Tls {
     }
 
     /// Follows the files for as long as the program runs.
-    pub async fn follow(self: Arc<Self>, followed: Followed, shared: Arc<Shared>) {
-        let metrics = &shared.metrics.doors;
+    pub async fn follow(self: Arc<Self>, followed: Followed, metrics: Arc<Metrics>) {
+        let metrics = &metrics.doors;
         metrics.certificate_ends(self.not_after());
         let take = |contents: &Contents| {
             let read = Current::read(&self.files, contents).map_err(|error| error.to_string())?;

@@ -4,12 +4,12 @@
 //!
 //! Leaves to others: what happens on a stream (`stream`), listening and connections (`serve`).
 
-pub mod slots;
-
 use crate::auth::{Gate, Presented};
 use crate::net::listen::ConnectionInfo;
 use crate::region::outgoing::{self, Frames};
+use crate::region::refusal::Refusal;
 use crate::region::shared::Shared;
+use crate::region::slots::Slots;
 use crate::region::stream;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -20,8 +20,6 @@ use tonic::server::{Grpc, NamedService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 use weir_core::model::wire::{FilterFrame, MAX_FRAME_BYTES, METHOD, RegionFrame, SERVICE};
-
-pub use slots::{MAX_STREAMS, Slots};
 
 /// Largest frame that is decoded: what a filter sends at most, and room for fields that a newer one adds.
 pub const MAX_DECODED_BYTES: usize = MAX_FRAME_BYTES + 64 * 1024;
@@ -50,9 +48,9 @@ impl RegionService {
             certificate: connection.map(|connection| &connection.certificate),
         };
         let scope = match self.gate.admit_filter(presented) {
-            Ok(scope) => scope,
-            Err(refusal) => {
-                tokio::spawn(async move { stream::refuse(&shared, outgoing, &refusal, None).await });
+            Some(scope) => scope,
+            None => {
+                tokio::spawn(async move { stream::refuse(&shared, outgoing, &Refusal::Token, None).await });
                 return Ok(Response::new(frames));
             }
         };
@@ -67,7 +65,7 @@ impl RegionService {
                 Ok(Response::new(frames))
             }
             Err(refusal) => {
-                self.shared.metrics.frame_refused(&refusal);
+                self.shared.metrics.frame_refused(refusal.label());
                 self.shared.warn(&format!("refused a stream: {refusal}"), None);
                 Err(Status::new(refusal.code(), refusal.to_string()))
             }

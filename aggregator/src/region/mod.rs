@@ -14,5 +14,6 @@ pub mod push;
 pub mod refusal;
 pub mod regional;
 pub mod shared;
+pub mod slots;
 pub mod status;
 pub mod stream;

@@ -37,7 +37,7 @@ pub struct Shared {
     /// The region's name, as said to filters.
     pub region_name: String,
     /// What happened so far.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Set to the moment at which draining began.
     pub draining: watch::Sender<Option<Instant>>,
     /// Woken when another aggregator serves the region, and this one must not.
@@ -94,7 +94,7 @@ impl Shared {
         }
         Shared {
             region_name,
-            metrics: Metrics::new(exact.figures(), telemetry.figures()),
+            metrics: Arc::new(Metrics::new(exact.figures(), telemetry.figures())),
             draining: watch::Sender::new(None),
             taken_over: Notify::new(),
             regional,

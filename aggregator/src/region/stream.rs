@@ -8,10 +8,10 @@
 use crate::auth::Scope;
 use crate::net::listen::peer_of;
 use crate::region::control::tell::Telling;
-use crate::region::grpc::slots::Slot;
 use crate::region::outgoing::Outgoing;
 use crate::region::refusal::{Refusal, check_hello, digest};
 use crate::region::shared::Shared;
+use crate::region::slots::Slot;
 use crate::region::status::peers::Seat;
 use crate::region::{push, regional};
 use crate::telemetry::request_log;
@@ -191,7 +191,7 @@ fn bad_frame(status: &Status) -> End {
 
 /// Ends a stream with the reason.
 pub async fn refuse(shared: &Shared, outgoing: Outgoing, refusal: &Refusal, origin: Option<OriginId>) {
-    shared.metrics.frame_refused(refusal);
+    shared.metrics.frame_refused(refusal.label());
     shared.warn(&format!("refused a stream: {refusal}"), origin);
     let reason = refusal.to_string();
     let word = wire::Refusal { reason: reason.clone() };

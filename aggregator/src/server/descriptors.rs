@@ -4,14 +4,14 @@
 
 use crate::admin;
 use crate::api::http;
-use crate::region::grpc;
+use crate::region::slots;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::warn;
 
 /// For stores, databases, files, and what the runtime has.
 const OTHERS: usize = 256;
 /// What is open where every door is full.
-pub const WANTED: usize = grpc::MAX_STREAMS + http::MAX_CONNECTIONS + admin::MAX_CONNECTIONS + OTHERS;
+pub const WANTED: usize = slots::MAX_STREAMS + http::MAX_CONNECTIONS + admin::MAX_CONNECTIONS + OTHERS;
 
 /// Raises the soft limit of open files to the hard one, as service managers keep the soft one low for programs that cannot
 /// count further than select(2), and warns where that is still too low for full doors.

@@ -17,14 +17,16 @@ use crate::auth::Gate;
 use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
 use crate::net::hosts::Hosts;
 use crate::net::listen::{Connection, Listener, Patience};
+use crate::net::shutdown::draining;
 use crate::net::tls::{Protocol, Tls};
 use crate::redis::{Store, StoreOptions};
 use crate::region::exact::Exact;
 use crate::region::global::{self, Global, lease};
-use crate::region::grpc::{MAX_STREAMS, RegionService};
+use crate::region::grpc::RegionService;
 use crate::region::push;
 use crate::region::regional::{self, Regional};
 use crate::region::shared::Shared;
+use crate::region::slots::MAX_STREAMS;
 use crate::region::status::sisters;
 use crate::region::stream::DRAIN;
 use crate::telemetry::clock::Clock;
@@ -219,7 +221,7 @@ impl Server {
                 helpers.spawn(begin_anew(shared.clone(), cadence));
             }
         }
-        entrance.follow(&shared, &mut helpers);
+        entrance.follow(&shared.metrics, &mut helpers);
         let decider = Decider::start(shared.clone(), &mut helpers);
         let ruled: Arc<Ruled> = Arc::default();
         let rate_limits =
@@ -462,11 +464,12 @@ async fn serve_grpc(
         patience: Patience::Preface(PREFACE_TIMEOUT),
     };
     let (opened, connections) = mpsc::channel::<io::Result<Connection>>(1);
-    let accepting = listener.run(shared.clone(), draining(shared.draining.subscribe()), move |connection| {
-        let opened = opened.clone();
-        // The server ends first, and needs no more connections then.
-        async move { drop(opened.send(Ok(connection)).await) }
-    });
+    let accepting =
+        listener.run(shared.metrics.clone(), draining(shared.draining.subscribe()), move |connection| {
+            let opened = opened.clone();
+            // The server ends first, and needs no more connections then.
+            async move { drop(opened.send(Ok(connection)).await) }
+        });
     let serving = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
@@ -482,12 +485,6 @@ async fn serve_grpc(
         served = &mut serving => served,
         () = &mut accepting => serving.await,
     }
-}
-
-/// Completes when the program begins to end.
-pub async fn draining(mut draining: watch::Receiver<Option<Instant>>) {
-    // An error means that everything is gone already.
-    let _ = draining.wait_for(Option::is_some).await;
 }
 
 async fn tick(shared: Arc<Shared>) {

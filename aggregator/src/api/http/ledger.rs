@@ -3,9 +3,9 @@
 //! Leaves to others: reading the database (`database::history`), who may see which zone (`super::super::tokens`).
 
 use super::problem::{FieldProblem, Problem};
-use crate::admin::query::decode;
 use crate::auth::Caller;
 use crate::database::{Database, DatabaseError, MAX_BUCKET_BYTES, MAX_HISTORY_ROWS, Outcome, Transaction};
+use crate::net::percent::decode;
 use crate::telemetry::throttle::Throttle;
 use hyper::StatusCode;
 use serde::Serialize;

@@ -38,9 +38,9 @@ use super::Decider;
 use super::ruled::Ruled;
 use crate::auth::Tokens;
 use crate::net::listen::{Connection, Listener, Patience};
+use crate::net::shutdown::draining;
 use crate::net::tls::{Protocol, Tls};
 use crate::region::shared::Shared;
-use crate::server::draining;
 use crate::telemetry::request_log;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -93,7 +93,9 @@ pub async fn serve(door: HttpDoor, socket: TcpListener, tls: Option<Arc<Tls>>) {
     };
     let shared = door.shared.clone();
     let ending = draining(shared.draining.subscribe());
-    listener.run(shared.clone(), ending, move |connection| serve_connection(door.clone(), connection)).await;
+    listener
+        .run(shared.metrics.clone(), ending, move |connection| serve_connection(door.clone(), connection))
+        .await;
 }
 
 /// Serves a connection for as long as its client wants. When the program drains it ends after the answer that is due.

@@ -3,8 +3,8 @@
 //! Leaves to others: what it says (`admin::explain`), numbers and times (`words`).
 
 use super::words::{bar, count, fit, percent, plain, right, time};
-use crate::admin::control::Control;
-use crate::admin::explain::{Cell, Exact, Explanation, Judged, Window};
+use crate::admin::view::Control;
+use crate::admin::view::{Cell, Exact, Explanation, Judged, Window};
 
 /// A key, explained.
 pub fn lines(explanation: &Explanation) -> Vec<String> {

@@ -11,11 +11,11 @@ pub mod screen;
 pub mod tables;
 pub mod words;
 
-use crate::admin::explain::Explanation;
 use crate::admin::parts::Parts;
 use crate::admin::rules::Rules;
 use crate::admin::text::encode;
 use crate::admin::top::Top;
+use crate::admin::view::Explanation;
 use client::Client;
 use serde::Serialize;
 use std::io::{IsTerminal, Write, stdin, stdout};

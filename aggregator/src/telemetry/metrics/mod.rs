@@ -4,12 +4,11 @@
 
 pub mod doors;
 pub mod recent;
+pub mod spans;
 
-use crate::database::Reason;
-use crate::region::refusal::Refusal;
 use crate::telemetry::metrics::doors::DoorMetrics;
 use crate::telemetry::metrics::recent::{Recent, RefusedStreams};
-use crate::telemetry::spans::SpanFigures;
+use crate::telemetry::metrics::spans::SpanFigures;
 use crate::telemetry::throttle::Throttle;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -102,6 +101,9 @@ const GLOBAL_LEFT: (&str, &str) =
 const GLOBAL_SECONDS: (&str, &str) = ("global_tick_seconds", "Time that a publication or an import took");
 
 /// Why a call of the regional store may fail (`StoreError::reason`).
+/// Why a statement failed.
+pub const DATABASE_REASONS: [&str; 8] =
+    ["timeout", "away", "deadlock", "lock_wait", "refused", "schema", "no_zone", "other"];
 const REGIONAL_REASONS: [&str; 4] = ["timeout", "away", "refused", "protocol"];
 /// Why a count may be refused.
 const COUNT_REASONS: [&str; 5] = ["key", "sequence", "component", "full", "base"];
@@ -281,9 +283,9 @@ impl Default for ExactFigures {
             }
         }
         let ledger_undecided = at_zero("reason", &["no_database"]);
-        Reason::ALL
+        DATABASE_REASONS
             .iter()
-            .for_each(|reason| drop(ledger_undecided.get_or_create(&[("reason", reason.word())])));
+            .for_each(|reason| drop(ledger_undecided.get_or_create(&[("reason", *reason)])));
         ExactFigures {
             remembered: Counter::default(),
             charges,
@@ -445,7 +447,7 @@ impl Metrics {
         for op in Operation::REGIONAL.map(|operation| ("op", operation.word())) {
             REGIONAL_REASONS.iter().for_each(|reason| drop(errors.get_or_create(&[op, ("reason", *reason)])));
         }
-        for reason in Reason::ALL.map(|reason| ("reason", reason.word())) {
+        for reason in DATABASE_REASONS.map(|reason| ("reason", reason)) {
             for op in Operation::GLOBAL.map(|operation| ("op", operation.word())) {
                 drop(errors.get_or_create(&[op, reason]));
             }
@@ -518,9 +520,9 @@ impl Metrics {
     }
 
     /// Counts a frame that ended its stream.
-    pub fn frame_refused(&self, refusal: &Refusal) {
-        self.frames_refused.get_or_create(&[("reason", refusal.label())]).inc();
-        self.refusals.note(refusal.label());
+    pub fn frame_refused(&self, reason: &'static str) {
+        self.frames_refused.get_or_create(&[("reason", reason)]).inc();
+        self.refusals.note(reason);
     }
 
     /// Counts a call of a door.

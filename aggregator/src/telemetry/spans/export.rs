@@ -6,7 +6,7 @@
 //! Leaves to others: the protocol (`opentelemetry_otlp`).
 
 use super::options::{OptionsError, TelemetryOptions};
-use crate::telemetry::metrics::{Label, at_zero};
+use crate::telemetry::metrics::spans::SpanFigures;
 use crate::telemetry::throttle::Throttle;
 use opentelemetry::Context;
 use opentelemetry_otlp::{RetryPolicy, SpanExporter, WithExportConfig, WithTonicConfig};
@@ -14,8 +14,6 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter as _, SpanProcessor};
 use parking_lot::Mutex;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -34,28 +32,6 @@ const EXPORT: Duration = Duration::from_secs(5);
 const LAST_EXPORTS: Duration = Duration::from_secs(1);
 /// Between two warnings.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
-
-/// What became of spans.
-#[derive(Clone, Debug)]
-pub struct SpanFigures {
-    /// All of them, by `result`.
-    pub results: Family<Label, Counter>,
-    /// The collector took them.
-    exported: Counter,
-    /// The queue was full.
-    dropped: Counter,
-    /// The collector did not take them.
-    failed: Counter,
-}
-
-impl Default for SpanFigures {
-    fn default() -> SpanFigures {
-        let results = at_zero("result", &["exported", "dropped", "failed"]);
-        let of = |result| results.get_or_create_owned(&[("result", result)]);
-        let (exported, dropped, failed) = (of("exported"), of("dropped"), of("failed"));
-        SpanFigures { results, exported, dropped, failed }
-    }
-}
 
 /// The task that exports.
 pub(super) struct Export {

@@ -17,11 +17,11 @@ mod requests;
 mod round;
 
 pub use calls::{around, current, failed, redis, statement};
-pub use export::SpanFigures;
 pub use options::{OptionsError, TelemetryOptions};
 pub use questions::Consults;
 pub use round::Round;
 
+use crate::telemetry::metrics::spans::SpanFigures;
 use export::Export;
 use opentelemetry::trace::{
     Link, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer,
