@@ -104,7 +104,8 @@ async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() 
             let _ = connection.read_u8().await;
         }
     };
-    let serving = tokio::spawn(listener.run(weir.server.shared().metrics.clone(), std::future::pending(), serve));
+    let serving =
+        tokio::spawn(listener.run(weir.server.shared().metrics.clone(), std::future::pending(), serve));
     let connect = async |first: u8| {
         let mut peer = TcpStream::connect(address).await.unwrap();
         peer.write_all(&[first]).await.unwrap();

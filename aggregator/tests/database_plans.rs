@@ -6,7 +6,7 @@ use database_support::ledger::*;
 use database_support::*;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Executor, MySqlConnection, Row};
-use weir_aggregator::database::{mysql, sqlite};
+use weir_aggregator::database::connection::{mysql, sqlite};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb() {

@@ -5,7 +5,7 @@
 //!
 //! Leaves to others: when to ask, and what to do if Envoy refuses.
 
-use crate::abi::{Arena, fetch};
+use crate::arena::{Arena, fetch};
 use proxy_wasm::types::{BufferType, LogLevel, MapType, MetricType, Status, StreamType};
 use weir_core::model::time::{MonoMs, UnixMs};
 

@@ -42,6 +42,8 @@ pub mod told;
 #[cfg(target_arch = "wasm32")]
 mod abi;
 #[cfg(target_arch = "wasm32")]
+mod arena;
+#[cfg(target_arch = "wasm32")]
 mod faults;
 #[cfg(target_arch = "wasm32")]
 mod host;

@@ -3,8 +3,8 @@
 //! Leaves to others: running it now and then (cron), arguments and exit codes (`main`).
 
 use super::connection::Arg;
-use super::retry::{self, Execute};
-use super::zones::Number;
+use super::connection::retry::{self, Execute};
+use super::ledger::zones::Number;
 use super::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

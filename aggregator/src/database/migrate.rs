@@ -3,7 +3,7 @@
 //! Leaves to others: the files (`migrations/`), printing (`main`).
 
 use super::connection::Connection;
-use super::retry::{self, Execute};
+use super::connection::retry::{self, Execute};
 use super::{Database, DatabaseError, Reason};
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
 use sqlx::{Connection as _, Sqlite, Transaction};
@@ -45,7 +45,7 @@ impl Database {
 }
 
 async fn mysql(connection: &mut sqlx::MySqlConnection) -> Result<Migrated, DatabaseError> {
-    super::mysql::be_patient(connection, LOCK_SECONDS).await?;
+    super::connection::mysql::be_patient(connection, LOCK_SECONDS).await?;
     // sqlx's own lock asks for an endless wait, which MariaDB takes for none.
     let locked: Option<i64> =
         sqlx::query_scalar("SELECT GET_LOCK(CONCAT('weir migrate ', LEFT(SHA2(DATABASE(), 256), 32)), ?)")

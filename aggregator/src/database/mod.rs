@@ -20,47 +20,37 @@
 //! Leaves to others: when to publish and import, and what is worth it (`weir_core::region`); metrics.
 
 mod cleanup;
-mod connection;
+pub mod connection;
 mod controls;
+mod counts;
 mod error;
-mod gate;
-mod history;
-mod import;
-mod lease;
 mod ledger;
-mod look;
 mod migrate;
-pub mod mysql;
 mod options;
-mod pool;
-mod publish;
-mod retry;
-mod rows;
-mod sentinel;
-pub mod sqlite;
-mod zones;
 
 pub use cleanup::Deleted;
+pub use connection::statements::CHUNK_ROWS;
 pub use controls::{
     Action, AuditFilter, Audited, Bound, Change, Changed, ControlFilter, MAX_AUTHOR_BYTES, MAX_AUTOMATIC,
     MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE, MAX_PAGE, MAX_REASON_BYTES, News, PlaceFilter,
     StoredControl, Tidied, Wish, said,
 };
+pub use counts::import::{Imported, MAX_IMPORT_CELLS};
+pub use counts::lease::Lease;
+pub use counts::look::{REGION_ROWS, Share, Wrote};
+pub use counts::publish::Published;
+pub use counts::rows::{decode_identifier, encode_identifier};
 pub use error::{DatabaseError, Reason};
-pub use history::{MAX_HISTORY_ROWS, Outcome, Transaction};
-pub use import::{Imported, MAX_IMPORT_CELLS};
-pub use lease::Lease;
+pub use ledger::history::{MAX_HISTORY_ROWS, Outcome, Transaction};
+pub use ledger::zones::{MAX_RATE, MAX_WINDOW, Remains, Zone, ZoneChange, ZoneError};
 pub use ledger::{Attempt, MAX_BUCKET_BYTES, Velocity};
-pub use look::{REGION_ROWS, Share, Wrote};
 pub use migrate::Migrated;
 pub use options::{DatabaseOptions, MAX_REGION_BYTES, OptionsError, Unverified};
-pub use publish::{CHUNK_ROWS, Published};
-pub use rows::{decode_identifier, encode_identifier};
-pub use zones::{MAX_RATE, MAX_WINDOW, Remains, Zone, ZoneChange, ZoneError};
 
-use gate::Gate;
-use pool::{Pool, Purpose};
-use retry::Execute;
+use connection::gate::Gate;
+use connection::pool::Pool;
+use connection::purpose::Purpose;
+use connection::retry::{self, Execute};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;

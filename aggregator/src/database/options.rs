@@ -153,14 +153,14 @@ fn target(option: &'static str, url: &str) -> Result<Target, OptionsError> {
             if options.get_database().is_none_or(str::is_empty) {
                 return Err(OptionsError::NoDatabase { option });
             }
-            Ok(Target::MySql(Box::new(super::mysql::session(options))))
+            Ok(Target::MySql(Box::new(super::connection::mysql::session(options))))
         }
         "sqlite" => {
             if url.contains(":memory:") || url.contains("mode=memory") {
                 return Err(OptionsError::InMemory { option });
             }
             let options = SqliteConnectOptions::from_str(url).map_err(malformed)?;
-            Ok(Target::Sqlite(Box::new(super::sqlite::session(options))))
+            Ok(Target::Sqlite(Box::new(super::connection::sqlite::session(options))))
         }
         scheme => Err(OptionsError::Scheme { option, scheme: scheme.to_owned() }),
     }

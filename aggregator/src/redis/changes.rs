@@ -6,8 +6,8 @@
 //! Leaves to others: what messages say; reading the hot index (`hot`).
 
 use super::Store;
+use super::cluster::nodes::{Command, Nodes};
 use super::error::StoreError;
-use super::nodes::{Command, Nodes};
 use super::slots::slot_of;
 use super::wire::HUNG_AFTER;
 use redis::aio::{PubSubSink, PubSubStream};

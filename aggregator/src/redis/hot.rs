@@ -3,9 +3,9 @@
 //! Leaves to others: what is hot, and how often the index is read.
 
 use super::Store;
+use super::cluster::nodes::Command;
 use super::error::StoreError;
 use super::names::{HOT_SHARDS, hot_shard, member, parse_member};
-use super::nodes::Command;
 use super::script::{self, SCRIPTS};
 use super::slots::slot_of;
 use redis::Value;

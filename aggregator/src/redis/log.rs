@@ -8,10 +8,10 @@
 //!
 //! Leaves to others: what a decision means (`weir_core::region::log`), several charges of one question (`exact`).
 
+use super::cluster::nodes::Command;
+use super::cluster::servers::Node;
 use super::error::StoreError;
-use super::nodes::Command;
 use super::script::{self, SCRIPTS};
-use super::servers::Node;
 use super::{Store, command, deadline};
 use redis::{Cmd, Value};
 use std::sync::Arc;

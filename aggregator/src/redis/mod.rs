@@ -17,20 +17,17 @@
 //! Leaves to others: when anything is said (`weir_core::region`), and what to do while the store is away.
 
 pub mod changes;
+mod cluster;
 pub mod error;
 pub mod hot;
 pub mod log;
 pub mod names;
-mod nodes;
 pub mod options;
 pub mod origins;
 mod script;
 pub mod sentinel;
-mod server_clock;
-mod servers;
 mod slots;
 mod status;
-mod topology;
 mod wire;
 
 pub use changes::Heard;
@@ -41,8 +38,8 @@ pub use origins::Alive;
 pub use sentinel::{Life, Lives};
 pub use status::Word;
 
+use cluster::nodes::{Command, Nodes};
 use names::Names;
-use nodes::{Command, Nodes};
 use redis::Value;
 use std::sync::Arc;
 use std::time::Duration;

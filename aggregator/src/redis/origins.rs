@@ -3,8 +3,8 @@
 //! Leaves to others: what the number of origins means for a limit's slack.
 
 use super::Store;
+use super::cluster::nodes::Command;
 use super::error::StoreError;
-use super::nodes::Command;
 use super::script::{self, SCRIPTS};
 use super::slots::slot_of;
 use redis::Value;

@@ -8,8 +8,8 @@
 //! Leaves to others: comparing, and writing again what was lost.
 
 use super::Store;
+use super::cluster::nodes::Command;
 use super::error::StoreError;
-use super::nodes::Command;
 use super::script::{self, SCRIPTS};
 use super::slots::slot_of;
 use redis::Value;

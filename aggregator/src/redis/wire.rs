@@ -5,7 +5,7 @@
 //! and calls fail at once until a new one answers. A request whose caller has stopped waiting keeps its place among
 //! the outstanding ones until it is answered or its connection ends, so that a hung server costs bounded memory.
 //!
-//! Leaves to others: what is sent and where ([`super::nodes`]).
+//! Leaves to others: what is sent and where ([`super::cluster::nodes`]).
 
 use super::error::StoreError;
 use super::script;

@@ -4,7 +4,7 @@
 
 use super::Plugin;
 use super::shape::Shape;
-use crate::abi;
+use crate::arena;
 use crate::bans::Bans;
 use crate::host;
 use crate::metrics::Metrics;
@@ -44,7 +44,7 @@ impl Plugin {
                 return None;
             }
         };
-        let hears_responses = abi::hears_responses();
+        let hears_responses = arena::hears_responses();
         if let Some(field) = config.needs_responses().filter(|_| !hears_responses) {
             host::log(LogLevel::Error, &format!("weir: configuration: {field}: {NEEDS_RESPONSES}"));
             return None;

@@ -6,18 +6,18 @@
 //!
 //! Leaves to others: what comes of a change (`change`), for how many there is room (`room`).
 
+use super::action::{Action, renew};
 use super::change::{Change, Changed, Wish, described};
-use super::read::Action;
 use super::room::{Bound, Room};
-use super::{Begin, Place, SELECT, StoredControl, begin, edition, end, random_life, read_row, tidy};
+use super::{Begin, Place, SELECT, StoredControl, begin, edition, end, read_row, tidy};
+use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, push_args};
-use crate::database::retry::{self, Work};
 use crate::database::{Database, DatabaseError};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::control::book::{Book, Edition, MAX_KEPT, MAX_REVISION, Reading, first_revision};
+use weir_core::control::book::{Book, Edition, MAX_KEPT, MAX_REVISION, Reading};
 use weir_core::control::{Slot, Target};
 use weir_core::model::time::UnixMs;
 
@@ -157,19 +157,6 @@ impl Draft {
     }
 }
 
-/// Gives a database that was set back another life, with revisions that were never used.
-pub(super) async fn renew(
-    connection: &mut Connection,
-    found: Edition,
-    known: u64,
-    now: UnixMs,
-) -> Result<Edition, DatabaseError> {
-    let revision = found.revision.max(known).max(first_revision(now)).min(MAX_REVISION - 1) + 1;
-    let renewed = Edition { life: random_life(), revision, ..found };
-    connection.execute(RENEW, &[Arg::Int(renewed.life), Arg::Int(revision)]).await?;
-    Ok(renewed)
-}
-
 /// Appends a condition that these places meet. So spelt, all three databases look each of them up by the primary key.
 fn push_places<'a>(places: impl Iterator<Item = (&'a Target, Slot)>, sql: &mut String) {
     for (number, (target, slot)) in places.enumerate() {
@@ -262,5 +249,3 @@ INSERT INTO weir_control_audit
     (created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot, revision,
      was, is_now, reason)
 VALUES ";
-/// Life and revision.
-const RENEW: &str = "UPDATE weir_control_edition SET life = ?, revision = ? WHERE id = 1";

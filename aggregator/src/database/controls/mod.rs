@@ -7,19 +7,22 @@
 //!
 //! Leaves to others: what may be said (`weir_core::control`), who may say it (`doors`), who is told (`crate::region::control`).
 
+mod action;
 mod apply;
 mod change;
 mod read;
 mod room;
 mod tidy;
 
+pub use action::Action;
 pub use change::{Change, Changed, Wish, said};
-pub use read::{Action, AuditFilter, Audited, ControlFilter, MAX_PAGE, News, PlaceFilter};
+pub use read::{AuditFilter, Audited, ControlFilter, MAX_PAGE, News, PlaceFilter};
 pub use room::{Bound, MAX_AUTOMATIC, MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE};
 pub use tidy::Tidied;
 
+use super::connection::mysql;
 use super::connection::{Arg, Connection, Row};
-use super::{DatabaseError, Reason, mysql};
+use super::{DatabaseError, Reason};
 use weir_core::control::book::{Edition, Entry, first_revision};
 use weir_core::control::{Control, Slot, Target, Who};
 use weir_core::model::time::UnixMs;

@@ -4,10 +4,10 @@
 //!
 //! Leaves to others: what is done with it (`crate::region::control`, `doors`).
 
-use super::apply::renew;
+use super::action::{Action, renew};
 use super::{Begin, StoredControl, begin, edition, end, entry, read_row, select, slot_of};
+use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, Row};
-use crate::database::retry::{self, Work};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -72,15 +72,6 @@ pub struct AuditFilter {
     pub limit: u32,
 }
 
-/// What was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Something was said.
-    Set,
-    /// Nothing is said any more.
-    Deleted,
-}
-
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audited {
@@ -116,15 +107,6 @@ pub struct Audited {
     pub is_now: String,
     /// Why.
     pub reason: String,
-}
-
-impl Action {
-    pub(super) fn number(self) -> u64 {
-        match self {
-            Action::Set => 1,
-            Action::Deleted => 2,
-        }
-    }
 }
 
 impl Database {

@@ -3,8 +3,8 @@
 //! Leaves to others: running it now and then (`main`), who is told anew then (`weir_core::control::book`).
 
 use super::{Begin, begin, edition, end};
+use crate::database::connection::retry::{self, Execute, Work};
 use crate::database::connection::{Arg, Connection};
-use crate::database::retry::{self, Execute, Work};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;

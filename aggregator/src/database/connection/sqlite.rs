@@ -2,8 +2,8 @@
 //!
 //! Leaves to others: when each is run.
 
-use super::connection::Statements;
-use super::pool::Purpose;
+use super::purpose::Purpose;
+use super::statements::Statements;
 use sqlx::ConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use std::time::Duration;
@@ -118,9 +118,9 @@ WHERE id IN (SELECT id FROM weir_control_audit WHERE created_at < ? ORDER BY cre
 };
 
 /// Begins to decide an attempt; nobody else writes until it ends.
-pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
+pub(in crate::database) const BEGIN: &str = "BEGIN IMMEDIATE";
 /// Microseconds since the Unix epoch.
-pub(super) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000";
+pub(in crate::database) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000";
 /// What counts of a bucket, and the oldest of it: zone, bucket, moment after which it must have been.
 pub const COUNT: &str = "
 SELECT COALESCE(SUM(cost), 0), MIN(created_at)
@@ -138,13 +138,13 @@ WHERE gone >= ?
 ORDER BY created_at
 LIMIT 1";
 /// Records an attempt and tells its number: zone, bucket, blocked, moment, cost, region.
-pub(super) const RECORD: &str = "
+pub(in crate::database) const RECORD: &str = "
 INSERT INTO zone_txn (zone_id, bucket_key, blocked, created_at, cost, region)
 VALUES (?, ?, ?, ?, ?, ?)
 RETURNING id";
 
 /// Connects. A crash of the machine may lose the last counts, which are published again, and no attempt.
-pub(super) async fn connect(
+pub(in crate::database) async fn connect(
     options: &SqliteConnectOptions,
     purpose: Purpose,
 ) -> Result<SqliteConnection, sqlx::Error> {
@@ -157,6 +157,6 @@ pub(super) async fn connect(
 }
 
 /// Readers do not wait for writers (WAL).
-pub(super) fn session(options: SqliteConnectOptions) -> SqliteConnectOptions {
+pub(in crate::database) fn session(options: SqliteConnectOptions) -> SqliteConnectOptions {
     options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).disable_statement_logging()
 }

@@ -6,8 +6,10 @@
 //!
 //! Leaves to others: trying again, and the deadline of a call (`retry`).
 
-use super::connection::{Connection, Statements, Target};
-use super::error::{DatabaseError, Reason};
+use super::purpose::{MAX_IDLE, Purpose};
+use super::statements::Statements;
+use super::{Connection, Target};
+use crate::database::error::{DatabaseError, Reason};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -20,23 +22,12 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 const MAX_WAITING: usize = 1_024;
 /// A connection that was idle for longer is asked first whether it lives; the answer may take as long.
 const FRESH: Duration = Duration::from_secs(1);
-/// A connection that was idle for longer is closed.
-pub(super) const MAX_IDLE: Duration = Duration::from_secs(60);
 /// An older connection is closed, so that a database which moved to another address, or a file that was replaced, is
 /// noticed.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// What connections are for. The two are kept apart, so that neither waits for the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// What regions tell each other, and whatever people ask.
-    Counts,
-    /// Attempts, each of which somebody waits for.
-    Ledger,
-}
-
 /// Connections to one place.
-pub(super) struct Pool {
+pub(in crate::database) struct Pool {
     target: Target,
     /// The option that names the target.
     option: &'static str,
@@ -53,13 +44,13 @@ struct Idle {
 }
 
 /// The right to one connection.
-pub(super) struct Slot<'a> {
+pub(in crate::database) struct Slot<'a> {
     pool: &'a Pool,
     permit: SemaphorePermit<'a>,
 }
 
 /// A connection in use. Dropping it closes it.
-pub(super) struct Held<'a> {
+pub(in crate::database) struct Held<'a> {
     pub connection: Connection,
     opened: Instant,
     pool: &'a Pool,
@@ -76,15 +67,6 @@ impl Purpose {
             (Purpose::Ledger, Target::MySql(_)) => 16,
             // One writes at a time, and those who wait here wait in order.
             (Purpose::Ledger, Target::Sqlite(_)) => 1,
-        }
-    }
-
-    /// Seconds that a statement waits for another transaction: long enough for other writers to end, and not so long
-    /// that a publication fails for one row. Who asked the ledger has long given up after one.
-    pub fn lock_wait_seconds(self) -> u32 {
-        match self {
-            Purpose::Counts => 3,
-            Purpose::Ledger => 1,
         }
     }
 }
@@ -168,7 +150,7 @@ impl Drop for Waiting<'_> {
 }
 
 /// Says that others have all connections.
-pub(super) fn busy() -> DatabaseError {
+pub(in crate::database) fn busy() -> DatabaseError {
     DatabaseError::new(Reason::Timeout, "all connections to the database are busy")
 }
 

@@ -5,23 +5,22 @@
 //!
 //! Leaves to others: when each is run.
 
-use super::connection::Statements;
-use super::pool::Purpose;
-use super::publish::CHUNK_ROWS;
-use super::{DatabaseError, Reason};
+use super::purpose::Purpose;
+use super::statements::{CHUNK_ROWS, Statements};
+use crate::database::{DatabaseError, Reason};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 
 /// Seconds after which the server itself ends a statement whose caller has long given up.
 const STATEMENT_SECONDS: u32 = 20;
-/// Seconds after which the server ends a session that says nothing: longer than a pool keeps one (`pool::MAX_IDLE`), and
+/// Seconds after which the server ends a session that says nothing: longer than a pool keeps one (`purpose::MAX_IDLE`), and
 /// not the 8 hours that are usual, for which an aggregator that was cut off would keep all of its connections. A statement
 /// that runs is not silent, and one by itself, as publishing's and the ledger's are, leaves nothing locked behind.
 const IDLE_SECONDS: u64 = 70;
 /// The same within a transaction, which may hold a lock that others wait for: less than they do (`Purpose`).
 const SILENT_SECONDS: u32 = 2;
 
-const _: () = assert!(IDLE_SECONDS > super::pool::MAX_IDLE.as_secs());
+const _: () = assert!(IDLE_SECONDS > super::purpose::MAX_IDLE.as_secs());
 
 /// The statements.
 pub const STATEMENTS: Statements = Statements {
@@ -139,10 +138,10 @@ ON DUPLICATE KEY UPDATE id = 1",
 pub const CHECK_VELOCITY: &str = "CALL check_velocity_cost(?, ?, ?, ?)";
 
 /// Where the columns of [`CHECK_VELOCITY`]'s row are: blocked, transaction, rate, window, used, reset, retry after.
-pub(super) const ANSWER: [usize; 7] = [0, 1, 4, 5, 6, 7, 8];
+pub(in crate::database) const ANSWER: [usize; 7] = [0, 1, 4, 5, 6, 7, 8];
 
 /// What the URL says, and what the statements rely on whatever it says.
-pub(super) fn session(options: MySqlConnectOptions) -> MySqlConnectOptions {
+pub(in crate::database) fn session(options: MySqlConnectOptions) -> MySqlConnectOptions {
     options
         .pipes_as_concat(false)
         .no_engine_substitution(false)
@@ -153,7 +152,7 @@ pub(super) fn session(options: MySqlConnectOptions) -> MySqlConnectOptions {
 
 /// Connects, and makes the session independent of how the server is configured. READ COMMITTED locks only rows that
 /// are changed; the default also locks the gaps between them, in which others insert.
-pub(super) async fn connect(
+pub(in crate::database) async fn connect(
     options: &MySqlConnectOptions,
     purpose: Purpose,
 ) -> Result<MySqlConnection, DatabaseError> {
@@ -174,17 +173,20 @@ pub(super) async fn connect(
 }
 
 /// Begins a transaction, in one round trip. If its caller is not heard of any more, it ends soon.
-pub(super) fn begin(statements: &str) -> String {
+pub(in crate::database) fn begin(statements: &str) -> String {
     format!("SET SESSION wait_timeout = {SILENT_SECONDS}; {statements}")
 }
 
 /// Ends one with this word.
-pub(super) fn end(word: &str) -> String {
+pub(in crate::database) fn end(word: &str) -> String {
     format!("{word}; SET SESSION wait_timeout = {IDLE_SECONDS}")
 }
 
 /// For a migration: no statement is ended by the server, and locks are waited for.
-pub(super) async fn be_patient(connection: &mut MySqlConnection, seconds: u32) -> Result<(), DatabaseError> {
+pub(in crate::database) async fn be_patient(
+    connection: &mut MySqlConnection,
+    seconds: u32,
+) -> Result<(), DatabaseError> {
     let settings = format!(
         "SET SESSION lock_wait_timeout = {seconds}, SESSION innodb_lock_wait_timeout = {seconds}
              /*M!100101 , SESSION max_statement_time = 0 */

@@ -4,10 +4,10 @@
 //!
 //! Leaves to others: how often somebody may look (`admin`).
 
-use super::connection::{Arg, Connection, Row};
-use super::retry::{self, Work};
 use super::rows::encode_identifier;
-use super::{Database, DatabaseError};
+use crate::database::connection::retry::{self, Work};
+use crate::database::connection::{Arg, Connection, Row};
+use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::key::KeyParts;

@@ -5,9 +5,9 @@
 //!
 //! Leaves to others: what is asked (`ledger`), connections themselves (`pool`).
 
-use super::error::{DatabaseError, Reason};
 use super::pool::{Pool, busy};
 use super::retry::{Work, jittered};
+use crate::database::error::{DatabaseError, Reason};
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -20,7 +20,7 @@ const BREAKER: Policy = Policy { window: 20, least: 5, failed_percent: 50, rest_
 const PAUSES_MS: [u64; 4] = [5, 10, 20, 40];
 
 /// The way to the ledger.
-pub(super) struct Gate {
+pub(in crate::database) struct Gate {
     pool: Pool,
     breaker: Mutex<Breaker>,
     started: Instant,

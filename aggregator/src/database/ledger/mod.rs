@@ -6,9 +6,14 @@
 //!
 //! Leaves to others: second tries and deadlines (`gate`), which zones there are (`zones`), what was recorded (`history`).
 
-use super::connection::{Arg, Connection, Row};
-use super::retry::{Execute, Work};
-use super::{Database, DatabaseError, Reason, mysql, sqlite};
+pub(in crate::database) mod history;
+pub(in crate::database) mod zones;
+
+use crate::database::connection::mysql;
+use crate::database::connection::retry::{Execute, Work};
+use crate::database::connection::sqlite;
+use crate::database::connection::{Arg, Connection, Row};
+use crate::database::{Database, DatabaseError, Reason};
 use crate::telemetry::spans;
 use std::time::Duration;
 use weir_core::model::breaker::State;
@@ -94,7 +99,7 @@ impl Database {
 }
 
 /// A number that every column holds.
-pub(super) fn storable(number: u64) -> Option<u64> {
+pub(in crate::database) fn storable(number: u64) -> Option<u64> {
     i64::try_from(number).is_ok().then_some(number)
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Leaves to others: how often to renew, and what a second aggregator does about it (`serve`).
 
-use super::connection::{Arg, Connection};
-use super::retry::{self, Execute, Work};
-use super::{Database, DatabaseError, Reason};
+use crate::database::connection::retry::{self, Execute, Work};
+use crate::database::connection::{Arg, Connection};
+use crate::database::{Database, DatabaseError, Reason};
 use std::time::Duration;
 use tokio::time::Instant;
 

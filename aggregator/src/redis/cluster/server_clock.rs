@@ -21,19 +21,19 @@ const DRIFT_PARTS: u64 = 1_000;
 
 /// A time between two steps of a server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Era {
+pub(in crate::redis) struct Era {
     /// What the clock showed, at the earliest and at the latest, in microseconds.
-    pub(super) first_us: u64,
-    pub(super) last_us: u64,
+    pub(in crate::redis) first_us: u64,
+    pub(in crate::redis) last_us: u64,
     /// How much further the clock was set ahead since than back.
-    pub(super) ahead_us: i64,
+    pub(in crate::redis) ahead_us: i64,
     /// When it was over, by this program's clock.
     over_us: u64,
 }
 
 /// What is known of one server's clock.
 #[derive(Debug)]
-pub(super) struct ServerClock {
+pub(in crate::redis) struct ServerClock {
     began: Instant,
     state: Mutex<State>,
 }
@@ -56,25 +56,25 @@ struct Seen {
 }
 
 impl ServerClock {
-    pub(super) fn new() -> ServerClock {
+    pub(in crate::redis) fn new() -> ServerClock {
         ServerClock { began: Instant::now(), state: Mutex::default() }
     }
 
     /// The latest that the server's clock should show at `moment`; `None` before it was ever seen.
-    pub(super) fn latest_us(&self, moment: Instant) -> Option<u64> {
+    pub(in crate::redis) fn latest_us(&self, moment: Instant) -> Option<u64> {
         let now = self.us(Instant::now());
         let seen = self.state.lock().seen.map(|seen| seen.after(now));
         seen.map(|seen| seen.most.saturating_add(self.us(moment)))
     }
 
     /// The eras in which what was written seems older than it is.
-    pub(super) fn eras(&self) -> Vec<Era> {
+    pub(in crate::redis) fn eras(&self) -> Vec<Era> {
         self.state.lock().eras.iter().filter(|era| era.ahead_us > 0).copied().collect()
     }
 
     /// The server's clock showed `shown_us`, or up to `coarse_us` more, between these moments. Returns the size
     /// of a step ahead that this shows.
-    pub(super) fn showed(
+    pub(in crate::redis) fn showed(
         &self,
         shown_us: u64,
         coarse_us: u64,

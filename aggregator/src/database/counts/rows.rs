@@ -6,7 +6,8 @@
 //!
 //! Leaves to others: which rows are read (`import`) and written (`publish`).
 
-use super::connection::Row;
+use crate::database::connection::Row;
+use crate::database::connection::statements::push_hex;
 use std::borrow::Cow;
 use std::fmt::Write;
 use weir_core::model::key::{Key, KeyParts};
@@ -48,7 +49,7 @@ fn number(bytes: &[u8], end: u8) -> Option<(u32, &[u8])> {
 }
 
 /// Why no database could ever hold a row, if so.
-pub(super) fn unstorable(row: &Publication) -> Option<&'static str> {
+pub(in crate::database) fn unstorable(row: &Publication) -> Option<&'static str> {
     if row.sequence > MAX_NUMBER {
         return Some("sequence is too large");
     }
@@ -64,14 +65,14 @@ pub(super) fn unstorable(row: &Publication) -> Option<&'static str> {
 
 /// What the unique key compares, in its order. All writers go through their rows in one order, so none waits for
 /// another who waits for it.
-pub(super) fn index_order(row: &Publication) -> (Vec<u8>, Vec<u8>, Vec<u8>, u64, u64) {
+pub(in crate::database) fn index_order(row: &Publication) -> (Vec<u8>, Vec<u8>, Vec<u8>, u64, u64) {
     let key = row.key.parts();
     let identifier = encode_identifier(&key).into_owned();
     (key.workspace.to_vec(), key.namespace.to_vec(), identifier, key.duration_ms, row.sequence)
 }
 
 /// Appends a row as SQL text. Bytes are written as hexadecimal literals, which can hold nothing but bytes.
-pub(super) fn push_row(row: &Publication, region: &[u8], updated_at: u64, sql: &mut String) {
+pub(in crate::database) fn push_row(row: &Publication, region: &[u8], updated_at: u64, sql: &mut String) {
     let key = row.key.parts();
     sql.push('(');
     for text in [key.workspace, key.namespace, &encode_identifier(&key)] {
@@ -84,19 +85,8 @@ pub(super) fn push_row(row: &Publication, region: &[u8], updated_at: u64, sql: &
     let _ = write!(sql, ",{},{},{updated_at})", row.count, row.expires.0);
 }
 
-/// Appends bytes as a hexadecimal literal.
-pub(super) fn push_hex(bytes: &[u8], sql: &mut String) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    sql.push_str("x'");
-    for byte in bytes {
-        sql.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        sql.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    sql.push('\'');
-}
-
 /// A row of an import as a cell, or what is wrong with it.
-pub(super) fn read_row(row: &Row<'_>) -> Result<Stored, String> {
+pub(in crate::database) fn read_row(row: &Row<'_>) -> Result<Stored, String> {
     let text = |column| row.bytes(column).ok_or_else(|| "a text is none".to_owned());
     let number = |column, name| row.number(column).ok_or_else(|| format!("its {name} is out of range"));
     let (workspace, namespace, stored) = (text(0)?, text(1)?, text(2)?);

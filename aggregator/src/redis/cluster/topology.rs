@@ -6,17 +6,17 @@ use redis::{ConnectionAddr, Value};
 
 /// Where a server listens. A unix socket has its path as host, and port 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Address {
+pub(in crate::redis) struct Address {
     host: String,
     port: u16,
 }
 
 /// Consecutive slots, and who takes writes to them.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) first: u16,
-    pub(super) last: u16,
-    pub(super) owner: Address,
+pub(in crate::redis) struct Range {
+    pub(in crate::redis) first: u16,
+    pub(in crate::redis) last: u16,
+    pub(in crate::redis) owner: Address,
 }
 
 impl std::fmt::Display for Address {
@@ -29,7 +29,7 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
-    pub(super) fn of(address: &ConnectionAddr) -> Address {
+    pub(in crate::redis) fn of(address: &ConnectionAddr) -> Address {
         let (host, port) = match address {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 (host.clone(), *port)
@@ -42,7 +42,7 @@ impl Address {
     }
 
     /// The same kind of connection as `other`, to here.
-    pub(super) fn like(&self, other: &ConnectionAddr) -> ConnectionAddr {
+    pub(in crate::redis) fn like(&self, other: &ConnectionAddr) -> ConnectionAddr {
         let mut address = other.clone();
         match &mut address {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -55,7 +55,7 @@ impl Address {
     }
 
     /// Where `MOVED` or `ASK` points, from `<slot> <host>:<port>`. No host means the one that answered.
-    pub(super) fn redirected(&self, detail: &str) -> Option<Address> {
+    pub(in crate::redis) fn redirected(&self, detail: &str) -> Option<Address> {
         let (_, target) = detail.split_once(' ')?;
         let (host, port) = target.trim().rsplit_once(':')?;
         let host = if host.is_empty() { &self.host } else { host };
@@ -64,7 +64,7 @@ impl Address {
 }
 
 /// Reads the answer to `CLUSTER SLOTS` of the server at `from`; what cannot be read is left out.
-pub(super) fn parse(answer: Value, from: &Address) -> Vec<Range> {
+pub(in crate::redis) fn parse(answer: Value, from: &Address) -> Vec<Range> {
     let Value::Array(ranges) = answer else { return Vec::new() };
     ranges.iter().filter_map(|range| parse_range(range, from)).collect()
 }

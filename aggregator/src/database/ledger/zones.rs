@@ -2,9 +2,9 @@
 //!
 //! Leaves to others: the commands (`main`), attempts (`ledger`).
 
-use super::connection::{Arg, Connection, Row};
-use super::retry::{self, Execute, Work};
-use super::{Database, DatabaseError};
+use crate::database::connection::retry::{self, Execute, Work};
+use crate::database::connection::{Arg, Connection, Row};
+use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::window::MAX_COUNT;
@@ -155,7 +155,7 @@ impl Database {
 }
 
 /// The single number that a query answers, if any.
-pub(super) struct Number<'a>(pub &'static str, pub &'a [Arg<'a>]);
+pub(in crate::database) struct Number<'a>(pub &'static str, pub &'a [Arg<'a>]);
 
 impl Work for Number<'_> {
     type Output = Option<u64>;

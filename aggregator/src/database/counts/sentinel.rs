@@ -7,9 +7,9 @@
 //!
 //! Leaves to others: remembering the number, and writing everything again (`weir_core::region`).
 
-use super::connection::{Arg, Connection};
-use super::retry::{self, Work};
-use super::{Database, DatabaseError, Reason};
+use crate::database::connection::retry::{self, Work};
+use crate::database::connection::{Arg, Connection};
+use crate::database::{Database, DatabaseError, Reason};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::window::MAX_COUNT;

@@ -4,10 +4,11 @@
 //!
 //! Leaves to others: what a region does with it (`weir_core::region`).
 
-use super::connection::{Arg, Connection, Row};
-use super::pool::Pool;
-use super::retry::{self, Work};
-use super::{COUNTS, Database, DatabaseError, rows};
+use super::rows;
+use crate::database::connection::pool::Pool;
+use crate::database::connection::retry::{self, Work};
+use crate::database::connection::{Arg, Connection, Row};
+use crate::database::{COUNTS, Database, DatabaseError};
 use crate::telemetry::spans;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -5,9 +5,9 @@
 //!
 //! Leaves to others: which errors those are (`error`).
 
-use super::connection::{Arg, Connection};
-use super::error::{DatabaseError, Reason};
 use super::pool::Pool;
+use super::{Arg, Connection};
+use crate::database::error::{DatabaseError, Reason};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -17,7 +17,7 @@ const PAUSES_MS: [u64; 3] = [50, 100, 200];
 
 /// Something to be done on a connection, as often as it takes. A trait, as the futures of async closures that borrow
 /// are not known to be `Send`.
-pub(super) trait Work {
+pub(in crate::database) trait Work {
     /// What comes of it.
     type Output;
 
@@ -29,7 +29,7 @@ pub(super) trait Work {
 }
 
 /// A statement without an answer: the number of rows that it changed.
-pub(super) struct Execute<'a>(pub &'static str, pub &'a [Arg<'a>]);
+pub(in crate::database) struct Execute<'a>(pub &'static str, pub &'a [Arg<'a>]);
 
 impl Work for Execute<'_> {
     type Output = u64;
@@ -40,7 +40,7 @@ impl Work for Execute<'_> {
 }
 
 /// Does `work` on a connection, again where that may help, until `deadline`.
-pub(super) async fn until<W: Work>(
+pub(in crate::database) async fn until<W: Work>(
     deadline: Instant,
     pool: &Pool,
     mut work: W,
@@ -75,6 +75,6 @@ async fn once<W: Work>(pool: &Pool, work: &mut W) -> Result<W::Output, DatabaseE
 }
 
 /// A pause of up to half as long again, so that those who met do not meet again.
-pub(super) fn jittered(pause_ms: u64) -> Duration {
+pub(in crate::database) fn jittered(pause_ms: u64) -> Duration {
     Duration::from_millis(pause_ms + rand::random_range(0..=pause_ms / 2))
 }

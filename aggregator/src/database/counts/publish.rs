@@ -3,9 +3,10 @@
 //! Leaves to others: which rows are worth it and which are stored already (`weir_core::region`), second tries
 //! (`retry`).
 
-use super::connection::Connection;
-use super::retry::{self, Work};
-use super::{COUNTS, Database, DatabaseError, Reason, rows};
+use super::rows;
+use crate::database::connection::Connection;
+use crate::database::connection::retry::{self, Work};
+use crate::database::{COUNTS, Database, DatabaseError, Reason};
 use crate::telemetry::spans;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,9 +14,6 @@ use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::Publication;
 
-/// Most rows in one statement. At the longest texts that is 2.5 MB, below what servers take by default (16 MB and
-/// more).
-pub const CHUNK_ROWS: usize = 5_000;
 /// Bytes of a row as text, as a first guess.
 const ROW_BYTES: usize = 180;
 

@@ -2,10 +2,10 @@
 //!
 //! Leaves to others: recording (`ledger`), deleting what is old (`cleanup`).
 
-use super::connection::{Arg, Connection, Row};
-use super::ledger::storable;
-use super::retry::{self, Work};
-use super::{Database, DatabaseError};
+use super::storable;
+use crate::database::connection::retry::{self, Work};
+use crate::database::connection::{Arg, Connection, Row};
+use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
 

@@ -5,11 +5,11 @@
 //!
 //! Leaves to others: who holds what (`servers`), what commands mean (`script` and the rest).
 
-use super::error::StoreError;
-use super::options::Checked;
-use super::script;
 use super::servers::{Answer, Node, Servers, keep_map};
 use super::topology::Address;
+use crate::redis::error::StoreError;
+use crate::redis::options::Checked;
+use crate::redis::script;
 use redis::{Client, Cmd, Pipeline};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ const CHUNKS_IN_FLIGHT: usize = 4;
 const QUICK_COMMANDS: usize = 8;
 
 /// A command, and the slot that says where it goes.
-pub(super) struct Command {
-    pub(super) slot: u16,
-    pub(super) what: Cmd,
+pub(in crate::redis) struct Command {
+    pub(in crate::redis) slot: u16,
+    pub(in crate::redis) what: Cmd,
 }
 
 /// What sends commands.
-pub(super) struct Nodes {
+pub(in crate::redis) struct Nodes {
     servers: Arc<Servers>,
     mapper: Option<JoinHandle<()>>,
 }
@@ -52,14 +52,14 @@ impl Drop for Nodes {
 
 impl Nodes {
     /// Starts connecting. Needs a tokio runtime. The error is the crate's: a TLS setting that it cannot use.
-    pub(super) fn open(options: Checked) -> redis::RedisResult<Nodes> {
+    pub(in crate::redis) fn open(options: Checked) -> redis::RedisResult<Nodes> {
         let servers = Arc::new(Servers::open(options)?);
         let mapper = servers.is_cluster().then(|| tokio::spawn(keep_map(Arc::clone(&servers))));
         Ok(Nodes { servers, mapper })
     }
 
     /// Sends every command to its server. The answers stand in the order of the commands.
-    pub(super) async fn run(&self, commands: Vec<Command>, deadline: Instant) -> Vec<Answer> {
+    pub(in crate::redis) async fn run(&self, commands: Vec<Command>, deadline: Instant) -> Vec<Answer> {
         let quick = commands.len() <= QUICK_COMMANDS;
         let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Away)).collect();
         let mut tasks = JoinSet::new();
@@ -87,17 +87,17 @@ impl Nodes {
     }
 
     /// Sends one command.
-    pub(super) async fn run_one(&self, command: Command, deadline: Instant) -> Answer {
+    pub(in crate::redis) async fn run_one(&self, command: Command, deadline: Instant) -> Answer {
         self.run(vec![command], deadline).await.pop().unwrap_or(Err(StoreError::Away))
     }
 
     /// Who holds `slot`, as far as that is known.
-    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
+    pub(in crate::redis) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         self.servers.owner(slot).ok()
     }
 
     /// What connects to some server of the store: another one for each `attempt` where there are several.
-    pub(super) fn any_client(&self, attempt: usize) -> Option<Client> {
+    pub(in crate::redis) fn any_client(&self, attempt: usize) -> Option<Client> {
         self.servers.any_client(attempt)
     }
 

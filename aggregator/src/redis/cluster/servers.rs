@@ -5,12 +5,12 @@
 //!
 //! Leaves to others: connections (`wire`), what is sent (`nodes`), reading what a cluster says (`topology`).
 
-use super::error::StoreError;
-use super::options::Checked;
 use super::server_clock::ServerClock;
-use super::slots::SLOTS;
 use super::topology::{self, Address};
-use super::wire::Wire;
+use crate::redis::error::StoreError;
+use crate::redis::options::Checked;
+use crate::redis::slots::SLOTS;
+use crate::redis::wire::Wire;
 use parking_lot::RwLock;
 use redis::{Client, Cmd, Pipeline, Value};
 use std::collections::BTreeMap;
@@ -29,10 +29,10 @@ const MAP_RETRY: Duration = Duration::from_millis(100);
 const MAP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What became of one command.
-pub(super) type Answer = Result<Value, StoreError>;
+pub(in crate::redis) type Answer = Result<Value, StoreError>;
 
 /// All servers of the store.
-pub(super) struct Servers {
+pub(in crate::redis) struct Servers {
     options: Checked,
     map: RwLock<Map>,
     outdated: Notify,
@@ -47,16 +47,16 @@ struct Map {
 }
 
 /// One server. Bulk work has a connection of its own, so that a single cell need not wait behind thousands.
-pub(super) struct Node {
-    pub(super) address: Address,
-    pub(super) clock: ServerClock,
+pub(in crate::redis) struct Node {
+    pub(in crate::redis) address: Address,
+    pub(in crate::redis) clock: ServerClock,
     quick: Wire,
     bulk: Wire,
 }
 
 impl Servers {
     /// Starts connecting. Needs a tokio runtime. The error is the crate's: a TLS setting that it cannot use.
-    pub(super) fn open(options: Checked) -> redis::RedisResult<Servers> {
+    pub(in crate::redis) fn open(options: Checked) -> redis::RedisResult<Servers> {
         let mut map = Map { nodes: BTreeMap::new(), ranges: BTreeMap::new(), problem: StoreError::Away };
         let cluster = options.cluster;
         for seed in &options.seeds {
@@ -70,17 +70,17 @@ impl Servers {
     }
 
     /// Whether slots are spread over several.
-    pub(super) fn is_cluster(&self) -> bool {
+    pub(in crate::redis) fn is_cluster(&self) -> bool {
         self.options.cluster
     }
 
     /// Says that the map of slots may be wrong.
-    pub(super) fn doubt_map(&self) {
+    pub(in crate::redis) fn doubt_map(&self) {
         self.outdated.notify_one();
     }
 
     /// Who holds `slot`.
-    pub(super) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
+    pub(in crate::redis) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
         let map = self.map.read();
         match map.ranges.range(..=slot).next_back() {
             Some((_, (last, node))) if slot <= *last => Ok(Arc::clone(node)),
@@ -89,7 +89,7 @@ impl Servers {
     }
 
     /// What connects to some server of the store: another one for each `attempt` where there are several.
-    pub(super) fn any_client(&self, attempt: usize) -> Option<Client> {
+    pub(in crate::redis) fn any_client(&self, attempt: usize) -> Option<Client> {
         let map = self.map.read();
         let nodes: Vec<_> = map.nodes.values().collect();
         let up: Vec<_> = nodes.iter().copied().filter(|node| node.quick.is_up()).collect();
@@ -99,7 +99,7 @@ impl Servers {
     }
 
     /// The node at `address`, connected to from now on if it was not known.
-    pub(super) fn node(&self, address: &Address) -> Option<Arc<Node>> {
+    pub(in crate::redis) fn node(&self, address: &Address) -> Option<Arc<Node>> {
         if let Some(node) = self.map.read().nodes.get(address) {
             return Some(Arc::clone(node));
         }
@@ -163,7 +163,7 @@ impl Servers {
 
 impl Node {
     /// Makes new connections in place of those that lead to the wrong server.
-    pub(super) fn connect_again(&self) {
+    pub(in crate::redis) fn connect_again(&self) {
         self.quick.connect_again();
         self.bulk.connect_again();
     }
@@ -174,12 +174,17 @@ impl Node {
     }
 
     /// Sends `commands` in one go.
-    pub(super) async fn send(&self, commands: &[Cmd], quick: bool, deadline: Instant) -> Vec<Answer> {
+    pub(in crate::redis) async fn send(
+        &self,
+        commands: &[Cmd],
+        quick: bool,
+        deadline: Instant,
+    ) -> Vec<Answer> {
         self.send_after(Pipeline::with_capacity(commands.len()), 0, commands, quick, deadline).await
     }
 
     /// Sends `commands` behind the `skip` ones of `prelude`, whose answers are left out.
-    pub(super) async fn send_after(
+    pub(in crate::redis) async fn send_after(
         &self,
         prelude: Pipeline,
         skip: usize,
@@ -200,7 +205,7 @@ impl Node {
 }
 
 /// Keeps the map of a cluster's slots up to date, without end.
-pub(super) async fn keep_map(servers: Arc<Servers>) {
+pub(in crate::redis) async fn keep_map(servers: Arc<Servers>) {
     loop {
         let read = servers.read_map().await;
         // Signs come in crowds, one for every command that met them: take a breath between two readings.

@@ -1,0 +1,6 @@
+//! The servers of one Redis, or of one Redis Cluster, and the connections to them.
+
+pub(in crate::redis) mod nodes;
+pub(in crate::redis) mod server_clock;
+pub(in crate::redis) mod servers;
+pub(in crate::redis) mod topology;
