@@ -21,8 +21,9 @@ test *ARGS:
 compose-test:
     @exec envoy/setup/compose-test.sh
 
-# Check formatting and lints, natively and for the filter's WASM target.
+# Check formatting, lints (natively and for the filter's WASM target), and that imports run one way.
 lint: fmt-check
+    @python3 envoy/setup/rooms.py
     cargo clippy --workspace --all-targets {{ locked }} -- -D warnings
     @envoy/setup/lint-filter.sh
 
