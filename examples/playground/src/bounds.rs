@@ -4,8 +4,8 @@
 //!
 //! Leaves to others: what a plan means (`weir_simulator::plan`), how it comes to a page (`plan`).
 
+use weir_simulator::plan::traffic::{Shape, Traffic};
 use weir_simulator::plan::{Fault, Plan, Rule, Topology, Wrong};
-use weir_simulator::traffic::{Shape, Traffic};
 
 /// The largest whole number that a script holds exactly.
 pub const SAFE_MAX: u64 = (1 << 53) - 1;

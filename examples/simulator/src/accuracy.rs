@@ -6,9 +6,9 @@
 use crate::bounds::Case;
 use crate::measure::Comparison;
 use crate::observe::Nobody;
+use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Cadence, Network, Plan, Rule, Topology};
 use crate::run::{Expected, run};
-use crate::traffic::{Shape, Traffic};
 use serde::Serialize;
 use std::fmt::Write as _;
 use weir_core::region::SHORTEST_PUBLISHED_MS;

@@ -14,11 +14,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weir_simulator::link;
 use weir_simulator::plan::Plan;
+use weir_simulator::plan::traffic::{Shape, Traffic};
 use weir_simulator::report::{self, Row};
 use weir_simulator::run::{Expected, run};
 use weir_simulator::scenarios::{self, Scenario};
 use weir_simulator::shrink::shrink;
-use weir_simulator::traffic::{Shape, Traffic, arrivals, trace};
+use weir_simulator::traffic::{arrivals, trace};
 use weir_simulator::trail::Trail;
 use weir_simulator::{accuracy, observe::Nobody};
 

@@ -2,7 +2,7 @@
 //!
 //! Leaves to others: what is made of it (`measure`, `check`, the playground).
 
-use crate::traffic::Arrival;
+use crate::plan::traffic::Arrival;
 use serde::Serialize;
 
 /// What became of a request.

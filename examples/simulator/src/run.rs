@@ -6,7 +6,7 @@ use crate::figures::Figures;
 use crate::measure::{Comparison, Measure};
 use crate::observe::{Decided, Observer};
 use crate::plan::Plan;
-use crate::traffic::Arrival;
+use crate::plan::traffic::Arrival;
 use crate::world::World;
 use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};

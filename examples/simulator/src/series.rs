@@ -7,8 +7,8 @@
 use crate::measure::{Comparison, Measure};
 use crate::observe::{Decided, Observer, Verdict};
 use crate::plan::Plan;
+use crate::plan::traffic::{Arrival, Shape};
 use crate::run::{Expected, Outcome, judge};
-use crate::traffic::{Arrival, Shape};
 use crate::world::{View, World};
 use serde::Serialize;
 

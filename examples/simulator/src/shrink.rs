@@ -2,8 +2,8 @@
 //!
 //! Leaves to others: running it (`run`), telling of it (`report`).
 
+use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Fault, Link, Network, Part, Plan, Topology, Wrong};
-use crate::traffic::{Shape, Traffic};
 
 /// What shrinking came to.
 #[derive(Clone, Debug, PartialEq)]

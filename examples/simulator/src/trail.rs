@@ -3,7 +3,7 @@
 //! Leaves to others: which moment and whose (`report`).
 
 use crate::observe::{Decided, Observer, Verdict};
-use crate::traffic::Arrival;
+use crate::plan::traffic::Arrival;
 use std::collections::VecDeque;
 use std::fmt;
 

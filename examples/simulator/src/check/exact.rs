@@ -6,9 +6,9 @@
 //! up by the network: a store does not remember withdrawals. Both count until their window is over, as the README says.
 
 use super::Check;
+use crate::keys::{self, Shape};
 use crate::plan::Exact as Kind;
-use crate::traffic::Arrival;
-use crate::world::keys::{self, Shape};
+use crate::plan::traffic::Arrival;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_core::limiter::{Cause, Decision, Outcome};
 use weir_core::model::exact::AskId;

@@ -16,8 +16,8 @@ mod tests;
 pub(crate) mod truth;
 
 use crate::figures::{Peak, Violation};
+use crate::keys::Shape;
 use crate::plan::{Link, Part, Plan, Wrong};
-use crate::world::keys::Shape;
 use std::collections::BTreeMap;
 use truth::Truth;
 use weir_core::limiter::WAITING_TICK_MS;

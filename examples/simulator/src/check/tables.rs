@@ -4,9 +4,10 @@
 //! Leaves to others: what everybody must know in the end (`rest`).
 
 use super::{CellId, Check};
+use crate::keys;
 use crate::plan::HOLD_MS;
-use crate::world::{EnvoyProcess, keys};
-use weir_core::limiter::table::{Bucket, Cell, Entry, ReservationKind};
+use crate::table::Table;
+use weir_core::limiter::table::{Bucket, Cell, Entry, Geometry, ReservationKind};
 use weir_core::model::key::{Key, OriginId};
 use weir_core::model::shared::Place;
 
@@ -15,24 +16,24 @@ const OPEN_MS: u64 = HOLD_MS + 2_000;
 
 impl Check {
     /// Looks at what was written since it last looked.
-    pub(crate) fn wrote(&mut self, process: &mut EnvoyProcess, now_us: u64) {
-        let written = process.table.take_written();
-        let Some(origin) = self.truth.number(process.origin) else { return };
+    pub(crate) fn wrote(&mut self, origin: OriginId, table: &mut Table, now_us: u64) {
+        let written = table.take_written();
+        let Some(origin) = self.truth.number(origin) else { return };
         let mut bucket = std::mem::take(&mut self.bucket);
         for place in written {
-            process.table.read(place, &mut bucket);
+            table.read(place, &mut bucket);
             self.wrote_bucket(&bucket, place, origin, now_us);
         }
         self.bucket = bucket;
     }
 
     /// Some of its workers may be believed dead, so that what they have reserved may count as spent.
-    pub(crate) fn may_reap(&mut self, process: &EnvoyProcess, now_us: u64) {
-        let Some(origin) = self.truth.number(process.origin) else { return };
+    pub(crate) fn may_reap(&mut self, origin: OriginId, geometry: Geometry, table: &Table, now_us: u64) {
+        let Some(origin) = self.truth.number(origin) else { return };
         let mut bucket = Bucket::default();
-        let buckets = (0..process.meta.geometry.buckets).map(Place::Bucket).chain([Place::Overflow]);
+        let buckets = (0..geometry.buckets).map(Place::Bucket).chain([Place::Overflow]);
         for place in buckets {
-            process.table.read(place, &mut bucket);
+            table.read(place, &mut bucket);
             for (key, found) in bucket.entries() {
                 let Some((rule, identifier)) = keys::parse(key) else { continue };
                 for reserved in &found.entry.reservations {
@@ -52,18 +53,11 @@ impl Check {
         }
     }
 
-    /// A worker ends in good order: it spends the reserves of its open requests, if it has any.
-    pub(crate) fn may_spend_open(&mut self, process: &EnvoyProcess, now_us: u64) {
-        if process.workers.iter().flatten().any(|worker| worker.limiter.has_open()) {
-            self.may_reap(process, now_us);
-        }
-    }
-
     /// A key that found no room shares the overflow cell, from the decision on that made it.
-    pub(crate) fn may_overflow(&mut self, process: &EnvoyProcess) {
-        let Some(origin) = self.truth.number(process.origin) else { return };
+    pub(crate) fn may_overflow(&mut self, origin: OriginId, table: &Table) {
+        let Some(origin) = self.truth.number(origin) else { return };
         let mut bucket = std::mem::take(&mut self.bucket);
-        process.table.read(Place::Overflow, &mut bucket);
+        table.read(Place::Overflow, &mut bucket);
         if !bucket.is_empty() {
             self.truth.forgets(origin);
         }

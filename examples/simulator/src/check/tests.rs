@@ -3,11 +3,11 @@
 use crate::check::exact::{Keeper, Use};
 use crate::check::rest::Seen;
 use crate::check::{CellId, Decision as By};
+use crate::keys::Shape;
 use crate::observe::Nobody;
+use crate::plan::traffic::Arrival;
 use crate::plan::{Cadence, Exact, Network, Plan, Rule, Topology};
-use crate::traffic::Arrival;
 use crate::world::World;
-use crate::world::keys::Shape;
 use weir_core::limiter::table::Entry;
 use weir_core::limiter::{Budget, Cause, Decision, Denial, Outcome, Told};
 use weir_core::model::exact::AskId;

@@ -14,8 +14,8 @@ mod key;
 mod keys;
 
 use crate::observe::{Decided, Observer, Verdict};
+use crate::plan::traffic::Arrival;
 use crate::plan::{Plan, Rule};
-use crate::traffic::Arrival;
 use key::Judge;
 use keys::Keys;
 use serde::Serialize;

@@ -1,8 +1,8 @@
 //! Each kind of fault alone, in a world that is otherwise the same.
 
 use super::{Scenario, plan, spread, steady};
+use crate::plan::traffic::Traffic;
 use crate::plan::{Fault, Link, Part, Plan, Rule, Topology, Wrong};
-use crate::traffic::Traffic;
 
 const STREAMS: Link = Link::Streams { region: 0, envoy: None, aggregator: None };
 const SOME_STREAMS: Link = Link::Streams { region: 0, envoy: Some(1), aggregator: Some(0) };

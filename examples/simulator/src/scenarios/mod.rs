@@ -7,9 +7,9 @@ mod naive;
 mod random;
 mod traffic;
 
+use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Cadence, Network, Plan, Rule, Topology};
 use crate::run::Expected;
-use crate::traffic::{Shape, Traffic};
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]

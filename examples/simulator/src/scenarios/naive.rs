@@ -2,9 +2,9 @@
 
 use super::{Scenario, plan, source, spread, steady};
 use crate::bounds::Case;
+use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Fault, Link, Part, Plan, Rule, Topology, Wrong};
 use crate::run::Expected;
-use crate::traffic::{Shape, Traffic};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new(

@@ -1,9 +1,9 @@
 //! A plan of chance: small, so that what goes wrong can be understood, and crowded, so that something does.
 
 use super::source;
+use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Cadence, Exact, Fault, Link, Network, Part, Plan, Rule, Topology, Wrong};
 use crate::random::Random;
-use crate::traffic::{Shape, Traffic};
 
 /// Of messages on streams, in milliseconds, where clocks are to be right.
 const MOST_DELAY_MS: u64 = 10;

@@ -2,9 +2,9 @@
 
 use super::{Scenario, plan, source, spread, steady};
 use crate::bounds::Case;
+use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Plan, Rule, Topology};
 use crate::run::Expected;
-use crate::traffic::{Shape, Traffic};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("one-envoy", "half again what may pass, in one Envoy: exact", one_envoy).expecting(one_envoy_expected),

@@ -5,7 +5,7 @@
 //! Leaves to others: moments and identifiers of one source (`shapes`).
 
 use super::shapes::{Moment, Where, fresh, moments};
-use super::{Arrival, Traffic};
+use crate::plan::traffic::{Arrival, Traffic};
 use crate::plan::{Fault, Part, Plan, Topology, Wrong};
 use crate::random::Random;
 use std::collections::BTreeSet;
@@ -150,7 +150,7 @@ fn has(topology: &Topology, arrival: &Arrival) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traffic::Shape;
+    use crate::plan::traffic::Shape;
 
     fn plan(traffic: Vec<Traffic>, faults: Vec<Fault>) -> Plan {
         Plan {

@@ -2,8 +2,9 @@
 //!
 //! Leaves to others: where a request goes and what it costs (`merge`).
 
-use super::{Arrival, Shape, Zipf};
+use super::Zipf;
 use crate::plan::START_UNIX_MS;
+use crate::plan::traffic::{Arrival, Shape};
 use crate::random::Random;
 
 /// A request that is to be: when, and for whom.

@@ -13,7 +13,7 @@
 //!
 //! Leaves to others: files (`main`), which of the places exist (`merge`).
 
-use super::Arrival;
+use crate::plan::traffic::Arrival;
 use std::fmt::{self, Write as _};
 
 const HEADER: &str = "# at_us region envoy worker identifier cost rules\n";

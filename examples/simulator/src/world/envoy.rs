@@ -5,15 +5,15 @@
 
 use super::World;
 use super::clock::Clock;
-use super::keys;
 use super::queue::{Event, WorkerAt};
 use super::streams::{Carried, End, StreamId};
-use super::table::Table;
 use crate::check::Decision as Said;
+use crate::keys;
 use crate::observe::{Decided, Verdict};
 use crate::plan::HOLD_MS;
+use crate::plan::traffic::Arrival;
 use crate::random::Random;
-use crate::traffic::Arrival;
+use crate::table::Table;
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Cause, Decision, Limiter, Outcome, Setup, TICK_MS};
@@ -169,7 +169,10 @@ impl World<'_> {
             let now = self.envoys[at.envoy].clock.mono(self.now_us);
             // Nobody will say any more what open requests cost: their reserves count as spent.
             if let Some(process) = self.envoys[at.envoy].process.as_ref() {
-                self.check.may_spend_open(process, self.now_us);
+                // It spends the reserves of its open requests.
+                if process.workers.iter().flatten().any(|worker| worker.limiter.has_open()) {
+                    self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
+                }
             }
             let Some((table, worker)) = self.worker(at) else { return };
             let frames = worker.limiter.shutdown(table, now);
@@ -185,9 +188,9 @@ impl World<'_> {
         }
         let Some(process) = self.envoys[at.envoy].process.as_mut() else { return };
         let Some(ended) = process.workers.get_mut(at.worker).and_then(Option::take) else { return };
-        self.check.wrote(process, self.now_us);
+        self.check.wrote(process.origin, &mut process.table, self.now_us);
         if !in_order {
-            self.check.may_reap(process, self.now_us);
+            self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
         }
         // What they were charged for in vain, if they were, nobody takes back.
         let denied = ended.denied.iter().filter(|(since_us, _)| since_us + IN_VAIN_US >= self.now_us);
@@ -461,7 +464,7 @@ impl World<'_> {
         let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
         let Some(Some(worker)) = process.workers.get(at.worker) else { return };
         if verdict == Verdict::Denied {
-            self.check.may_overflow(process);
+            self.check.may_overflow(process.origin, &process.table);
         }
         let said =
             Said { origin: process.origin, unix: worker.limiter.moment(mono).unix, now_us: self.now_us };

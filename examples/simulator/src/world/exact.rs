@@ -7,9 +7,9 @@
 
 use super::World;
 use super::calls::{Caller, Reply, Request, Store};
-use super::keys;
 use super::streams::StreamId;
 use crate::check::exact::{Keeper, Use};
+use crate::keys;
 use std::collections::BTreeMap;
 use weir_core::model::exact::{self, AskId, Charge, Limit, Ruling, Verdict};
 use weir_core::model::wire;

@@ -4,11 +4,11 @@
 
 use super::World;
 use super::envoy::Process;
-use super::keys::{WORKSPACE, decimal};
 use super::queue::Event;
 use crate::check::CellId;
 use crate::check::rest::{Expected, Held, Seen};
 use crate::check::truth::Share;
+use crate::keys::{WORKSPACE, decimal};
 use crate::plan::START_UNIX_MS;
 use weir_core::limiter::table::{Bucket, Entry};
 use weir_core::model::key::{Key, fingerprint};
@@ -44,7 +44,7 @@ impl World<'_> {
     pub(super) fn check_writes(&mut self, envoy: usize) {
         let process = self.envoys.get_mut(envoy).and_then(|envoy| envoy.process.as_mut());
         if let Some(process) = process.filter(|process| process.table.is_written()) {
-            self.check.wrote(process, self.now_us);
+            self.check.wrote(process.origin, &mut process.table, self.now_us);
         }
     }
 

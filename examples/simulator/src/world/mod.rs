@@ -12,7 +12,6 @@ mod database;
 mod envoy;
 mod exact;
 mod faults;
-pub(crate) mod keys;
 mod looks;
 mod machines;
 mod network;
@@ -21,22 +20,22 @@ mod redis;
 mod standing;
 mod stores;
 mod streams;
-mod table;
 #[cfg(test)]
 mod tests;
 
 use crate::check::Check;
 use crate::figures::{Figures, Spread};
+use crate::keys::{self, Shape};
 use crate::observe::{Decided, Observer};
 use crate::plan::Plan;
+use crate::plan::traffic::Arrival;
 use crate::random::Random;
-use crate::traffic::{self, Arrival};
+use crate::traffic;
 use aggregator::Aggregator;
 use calls::Calls;
 use clock::Clock;
 use database::Database;
 use envoy::Envoy;
-use keys::Shape;
 use network::Network;
 use queue::{Event, Queue, WorkerAt};
 use redis::Redis;
@@ -47,7 +46,6 @@ use streams::{Carried, Streams};
 use weir_core::model::wire::FilterFrame;
 use weir_core::region::log::{Logs, LogsLimits};
 
-pub(crate) use envoy::Process as EnvoyProcess;
 pub use standing::{Standing, View};
 
 /// A plan, being carried out.

@@ -4,7 +4,7 @@
 
 use super::calls::{Reply, Request, Store};
 use super::streams::{End, StreamId};
-use crate::traffic::Arrival;
+use crate::plan::traffic::Arrival;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use weir_core::model::wire::{FilterFrame, RegionFrame};

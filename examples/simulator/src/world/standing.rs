@@ -3,9 +3,9 @@
 //! Leaves to others: looking at the right moments (`series`), and what must hold (`check`).
 
 use super::World;
-use super::keys::{WORKSPACE, decimal};
 use super::looks::{entry_of, used_in};
 use crate::check::CellId;
+use crate::keys::{WORKSPACE, decimal};
 use serde::Serialize;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;

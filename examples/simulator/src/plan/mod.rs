@@ -1,9 +1,11 @@
 //! A run as data: who is there, what is asked of them, and what goes wrong when. It can be written as JSON and read again.
 //!
-//! Leaves to others: carrying it out (`world`), what the traffic consists of (`traffic`).
+//! Leaves to others: carrying it out (`world`), the arrivals of the traffic (`traffic`).
 
-use crate::traffic::Traffic;
+pub mod traffic;
+
 use serde::{Deserialize, Serialize};
+use traffic::Traffic;
 use weir_core::model::cadence::Cadence as Paces;
 use weir_core::model::key::CEILING_RESOLUTION;
 use weir_core::region::RegionLimits;
