@@ -20,29 +20,29 @@ pub enum SecretFileError {
 }
 
 /// Gives each argument of `command` whose variable holds a secret the content of the file that `NAME_FILE` names, without the
-/// line break at its end. Only subcommands that are among the `arguments` are looked at.
+/// line break at its end. Of subcommands, only those among the `arguments` are changed.
 pub fn with_files(command: Command, arguments: &[OsString]) -> Result<Command, SecretFileError> {
     let mut failed = None;
+    let command = filled(command, arguments, &mut failed);
+    failed.map_or(Ok(command), Err)
+}
+
+/// The same; the last error is put into `failed`.
+fn filled(command: Command, arguments: &[OsString], failed: &mut Option<SecretFileError>) -> Command {
     let mut command = command.mut_args(|arg| match of_file(&arg) {
         Ok(Some(secret)) => arg.default_value(secret),
         Ok(None) => arg,
         Err(error) => {
-            failed = Some(error);
+            *failed = Some(error);
             arg
         }
     });
     let named = |name: &str| arguments.iter().any(|argument| argument == name);
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     for name in names.iter().filter(|name| named(name)) {
-        command = command.mut_subcommand(name, |sub| match with_files(sub.clone(), arguments) {
-            Ok(sub) => sub,
-            Err(error) => {
-                failed = Some(error);
-                sub
-            }
-        });
+        command = command.mut_subcommand(name, |sub| filled(sub, arguments, failed));
     }
-    failed.map_or(Ok(command), Err)
+    command
 }
 
 /// An empty variable is one that is not set.
