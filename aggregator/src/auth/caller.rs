@@ -1,7 +1,6 @@
 //! What the holder of a credential may do: an application in its workspace, a filter in its workspaces.
 
 use super::entry::{Entry, Listed};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::watch;
 use weir_core::model::key::KeyParts;
@@ -62,9 +61,7 @@ impl Holder {
             })),
         }
     }
-}
 
-impl Holder {
     /// The same credential is in force as `new`, or nothing is.
     pub(super) fn pass_on(&self, new: Option<&mut Holder>) {
         let Holder::Filter(scope) = self else { return };
@@ -164,19 +161,14 @@ impl Scope {
 
     /// Whether the filter may count in a workspace.
     pub fn has_workspace(&self, workspace: &str) -> bool {
-        match &self.workspaces {
-            Listed::All => true,
-            Listed::These(names) => names.contains(workspace),
-        }
+        self.workspaces.has(workspace)
     }
 
     /// Whether the filter may count a key, by its canonical bytes. What is no key is outside of every bounded scope.
     pub fn has_key(&self, key: &[u8]) -> bool {
-        let Listed::These(names) = &self.workspaces else { return true };
-        let in_names = |names: &BTreeSet<String>, workspace: &[u8]| {
-            std::str::from_utf8(workspace).is_ok_and(|workspace| names.contains(workspace))
-        };
-        KeyParts::decode(key).is_ok_and(|parts| in_names(names, parts.workspace))
+        let workspace = |key| std::str::from_utf8(KeyParts::decode(key).ok()?.workspace).ok();
+        self.workspaces == Listed::All
+            || workspace(key).is_some_and(|workspace| self.has_workspace(workspace))
     }
 
     /// Whether the filter may use a zone of the ledger.

@@ -3,6 +3,7 @@
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::fmt::Formatter;
 use std::marker::PhantomData;
@@ -116,7 +117,10 @@ impl<T: Ord + FromStr> FromStr for Listed<T> {
 
 impl<T: Ord> Listed<T> {
     /// Whether it is one of these.
-    pub fn has(&self, one: &T) -> bool {
+    pub fn has<Q: Ord + ?Sized>(&self, one: &Q) -> bool
+    where
+        T: Borrow<Q>,
+    {
         match self {
             Listed::All => true,
             Listed::These(these) => these.contains(one),

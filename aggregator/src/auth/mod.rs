@@ -31,10 +31,12 @@ pub use entry::{Entry, Listed, MAX_NAME_BYTES, MAX_NAMESPACES, MAX_SAN_BYTES, MA
 pub use gate::Gate;
 
 use crate::net::follow::{self, Contents, Followed, ReadError};
+use crate::net::listen::ConnectionInfo;
 use crate::net::tls::CertificateNames;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::doors::Files;
 use caller::Holder;
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
@@ -69,6 +71,16 @@ pub struct Presented<'a> {
     pub header: Option<&'a [u8]>,
     /// The names in its verified certificate; looked at where there is no header.
     pub certificate: Option<&'a CertificateNames>,
+}
+
+impl<'a> Presented<'a> {
+    /// By a gRPC call with these headers, on this connection.
+    pub fn in_call(headers: &'a HeaderMap, connection: Option<&'a ConnectionInfo>) -> Presented<'a> {
+        Presented {
+            header: headers.get(AUTHORIZATION).map(HeaderValue::as_bytes),
+            certificate: connection.map(|connection| &connection.certificate),
+        }
+    }
 }
 
 /// Why a caller is not admitted.
@@ -205,13 +217,9 @@ impl Tokens {
         let Some(table) = &self.table else { return Ok(None) };
         let table = table.read().clone();
         let Some(header) = presented.header else {
-            let names = presented.certificate.into_iter().flat_map(CertificateNames::iter);
-            return names
-                .flat_map(|name| table.names.get(name))
-                .next()
-                .cloned()
-                .map(Some)
-                .ok_or(Unauthorized::Missing);
+            let mut names = presented.certificate.into_iter().flat_map(CertificateNames::iter);
+            let holder = names.find_map(|name| table.names.get(name));
+            return holder.cloned().map(Some).ok_or(Unauthorized::Missing);
         };
         let digest = words(&Sha256::digest(token_of(header).ok_or(Unauthorized::Malformed)?).into());
         table.find(&digest).map(Some).ok_or(Unauthorized::Unknown)
@@ -272,25 +280,24 @@ impl Table {
         let (mut names, mut digests) = (HashSet::new(), HashSet::new());
         for (number, entry) in (1..).zip(entries) {
             entry.check().map_err(|what| Wrong::Entry(number, what))?;
+            let twice = |field| Wrong::Twice(number, entry.name.clone(), field);
             if !names.insert(entry.name.clone()) {
-                return Err(Wrong::Twice(number, entry.name, "name"));
+                return Err(twice("name"));
             }
-            let name = entry.name.clone();
-            match (&entry.sha256, entry.san.clone()) {
-                (Some(digest), _) => {
-                    let digest = digest_of(digest).ok_or(Wrong::Entry(number, NOT_A_DIGEST))?;
-                    if !digests.insert(digest) {
-                        return Err(Wrong::Twice(number, name, "sha256"));
-                    }
-                    table.digests.push(digest);
-                    table.holders.push(Holder::of(entry));
+            if let Some(san) = entry.san.clone() {
+                if table.names.contains_key(&san) {
+                    return Err(twice("san"));
                 }
-                (None, san) => {
-                    if table.names.insert(san.unwrap_or_default(), Holder::of(entry)).is_some() {
-                        return Err(Wrong::Twice(number, name, "san"));
-                    }
-                }
+                table.names.insert(san, Holder::of(entry));
+                continue;
             }
+            let digest = entry.sha256.as_deref().and_then(digest_of);
+            let digest = digest.ok_or(Wrong::Entry(number, NOT_A_DIGEST))?;
+            if !digests.insert(digest) {
+                return Err(twice("sha256"));
+            }
+            table.digests.push(digest);
+            table.holders.push(Holder::of(entry));
         }
         Ok(table)
     }

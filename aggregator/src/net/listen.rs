@@ -311,7 +311,7 @@ impl Connection {
     }
 
     /// The names in the peer's certificate.
-    pub fn certificate(&self) -> CertificateNames {
+    fn certificate(&self) -> CertificateNames {
         match &self.stream {
             Stream::Plain(_) => CertificateNames::default(),
             Stream::Tls(stream) => CertificateNames::of(stream.get_ref().1.peer_certificates()),

@@ -43,10 +43,7 @@ impl RegionService {
         let (outgoing, frames) = outgoing::queue();
         let shared = self.shared.clone();
         let connection = request.extensions().get::<ConnectionInfo>();
-        let presented = Presented {
-            header: request.metadata().get("authorization").map(|value| value.as_bytes()),
-            certificate: connection.map(|connection| &connection.certificate),
-        };
+        let presented = Presented::in_call(request.metadata().as_ref(), connection);
         let scope = match self.gate.admit_filter(presented) {
             Some(scope) => scope,
             None => {

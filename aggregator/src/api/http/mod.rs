@@ -50,6 +50,7 @@ use hyper_util::rt::TokioIo;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tonic::transport::server::Connected;
 use tracing::{Instrument, debug};
 
 /// Most connections at one time. A further one takes the place of one whose client has not shown a token.
@@ -100,12 +101,11 @@ pub async fn serve(door: HttpDoor, socket: TcpListener, tls: Option<Arc<Tls>>) {
 
 /// Serves a connection for as long as its client wants. When the program drains it ends after the answer that is due.
 async fn serve_connection(door: HttpDoor, connection: Connection) {
-    let (turn, certificate, door) = (connection.turn(), connection.certificate(), &door);
+    let (info, door) = (connection.connect_info(), &door);
     let service = service_fn(|mut request: Request<Incoming>| {
-        turn.begin();
-        request.extensions_mut().insert(turn.clone());
-        request.extensions_mut().insert(certificate.clone());
-        let turn = &turn;
+        info.turn.begin();
+        request.extensions_mut().insert(info.clone());
+        let turn = &info.turn;
         async move {
             let span = request_log::of_headers(request.headers());
             let answer = routes::handle(door, request).instrument(span).await;

@@ -9,7 +9,7 @@ use super::{HttpDoor, body, ledger, overrides};
 use crate::api::ruled::Forbidden;
 use crate::auth::{Caller, Presented};
 use crate::net::hosts::Hosts;
-use crate::net::listen::Turn;
+use crate::net::listen::ConnectionInfo;
 use crate::telemetry::metrics::doors::Route;
 use crate::telemetry::metrics::{Door, DoorResult};
 use crate::telemetry::spans::around;
@@ -18,7 +18,6 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use std::sync::Arc;
 use std::time::Instant;
 use weir_core::model::exact::Strategy;
 
@@ -128,9 +127,11 @@ async fn answer(
     if *route == Route::OpenApi {
         return Ok(openapi());
     }
-    let presented = Presented { header: authorization(&head.headers), certificate: head.extensions.get() };
+    let connection = head.extensions.get::<ConnectionInfo>();
+    let certificate = connection.map(|connection| &connection.certificate);
+    let presented = Presented { header: authorization(&head.headers), certificate };
     let caller = door.tokens.check(presented).map_err(Problem::unauthorized)?;
-    head.extensions.get::<Arc<Turn>>().into_iter().for_each(|turn| turn.admit());
+    connection.into_iter().for_each(|connection| connection.turn.admit());
     match (route, id) {
         (Route::Ledger, Some(id)) => {
             ledger::one(door.ledger.as_deref(), id, &caller).await.map(|found| json(StatusCode::OK, &found))

@@ -15,7 +15,6 @@ use crate::telemetry::metrics::{Door, DoorResult};
 use crate::telemetry::request_log;
 use crate::telemetry::spans::around;
 use crate::telemetry::throttle::Throttle;
-use hyper::header::{AUTHORIZATION, HeaderValue};
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::{Arc, OnceLock};
@@ -86,11 +85,7 @@ impl RateLimitService {
         let outcome = Arc::default();
         let span = self.shared.telemetry.rpc(SERVICE, METHOD, request.headers());
         let connection = request.extensions().get::<ConnectionInfo>();
-        let presented = Presented {
-            header: request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes),
-            certificate: connection.map(|connection| &connection.certificate),
-        };
-        let response = match self.gate.admit(presented) {
+        let response = match self.gate.admit(Presented::in_call(request.headers(), connection)) {
             Ok(caller) => {
                 connection.into_iter().for_each(|connection| connection.turn.admit());
                 let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };

@@ -6,10 +6,10 @@
 //!
 //! Leaves to others: what comes of a change (`change`), for how many there is room (`room`).
 
-use super::action::{Action, renew};
+use super::action::Action;
 use super::change::{Change, Changed, Wish, described};
 use super::room::{Bound, Room};
-use super::{Begin, Place, SELECT, StoredControl, begin, edition, end, read_row, tidy};
+use super::{Begin, Place, SELECT, StoredControl, begin, edition, end, read_row, renew, tidy};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, push_args};
 use crate::database::{Database, DatabaseError};

@@ -23,10 +23,13 @@ pub use tidy::Tidied;
 use super::connection::mysql;
 use super::connection::{Arg, Connection, Row};
 use super::{DatabaseError, Reason};
-use weir_core::control::book::{Edition, Entry, first_revision};
+use weir_core::control::book::{Edition, Entry, MAX_REVISION, first_revision};
 use weir_core::control::{Control, Slot, Target, Who};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
+
+/// Life and revision.
+const RENEW: &str = "UPDATE weir_control_edition SET life = ?, revision = ? WHERE id = 1";
 
 /// Longest reason in bytes.
 pub const MAX_REASON_BYTES: usize = 500;
@@ -189,6 +192,19 @@ async fn find_edition(
         })
         .await?;
     Ok(found)
+}
+
+/// Gives a database that was set back another life, with revisions that were never used.
+async fn renew(
+    connection: &mut Connection,
+    found: Edition,
+    known: u64,
+    now: UnixMs,
+) -> Result<Edition, DatabaseError> {
+    let revision = found.revision.max(known).max(first_revision(now)).min(MAX_REVISION - 1) + 1;
+    let renewed = Edition { life: random_life(), revision, ..found };
+    connection.execute(RENEW, &[Arg::Int(renewed.life), Arg::Int(revision)]).await?;
+    Ok(renewed)
 }
 
 fn random_life() -> u64 {

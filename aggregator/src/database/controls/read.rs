@@ -4,8 +4,8 @@
 //!
 //! Leaves to others: what is done with it (`crate::region::control`, `doors`).
 
-use super::action::{Action, renew};
-use super::{Begin, StoredControl, begin, edition, end, entry, read_row, select, slot_of};
+use super::action::Action;
+use super::{Begin, StoredControl, begin, edition, end, entry, read_row, renew, select, slot_of};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
