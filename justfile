@@ -2,7 +2,7 @@
 
 set positional-arguments
 
-# CI builds what was committed; at a desk a changed Cargo.toml may change Cargo.lock.
+# CI builds what was committed; at a state a changed Cargo.toml may change Cargo.lock.
 locked := if env("CI", "") == "" { "" } else { "--locked" }
 
 # List the recipes.
@@ -11,21 +11,21 @@ default:
 
 # Run a whole Weir here: upstream, aggregator, Envoy with the filter. `up --help` names the options.
 up *ARGS:
-    @exec envoy/setup/up.sh "$@"
+    @exec envoy/tools/run/up.sh "$@"
 
 # Install what the tests need, build everything and test it: unit, property and end to end against real Envoys.
 test *ARGS:
-    @exec envoy/setup/test.sh "$@"
+    @exec envoy/tools/test/test.sh "$@"
 
-# Run envoy/docker-compose.yml on a Docker engine, break its parts in turn, and check limits and counts.
+# Run envoy/deploy/docker-compose.yml on a Docker engine, break its parts in turn, and check limits and counts.
 compose-test:
-    @exec envoy/setup/compose-test.sh
+    @exec envoy/tools/compose/test.sh
 
 # Check formatting, lints (natively and for the filter's WASM target), and that imports run one way.
 lint: fmt-check
-    @python3 envoy/setup/rooms.py
+    @python3 envoy/tools/lint/rooms.py
     cargo clippy --workspace --all-targets {{ locked }} -- -D warnings
-    @envoy/setup/lint-filter.sh
+    @envoy/tools/lint/filter.sh
 
 # Type-check the workspace.
 check:
@@ -46,15 +46,15 @@ deny:
 
 # Build target/weir-filter.wasm: optimised, with no export that the filter does not use.
 filter:
-    @envoy/setup/filter.sh
+    @envoy/tools/build/filter.sh
 
 # Measure what the filter adds to a request, beside no filter, local_ratelimit and a no-op. `bench-filter --help` names the options.
 bench-filter *ARGS:
-    @exec envoy/setup/bench-filter.sh "$@"
+    @exec envoy/tools/bench/filter.sh "$@"
 
 # Measure the aggregator: reports, consults, pushes, many regions on one database. `bench-aggregator --help` names the options.
 bench-aggregator *ARGS:
-    @exec envoy/setup/bench-aggregator.sh "$@"
+    @exec envoy/tools/bench/aggregator.sh "$@"
 
 # Measure the core's decision alone.
 bench-core *ARGS:
@@ -62,15 +62,15 @@ bench-core *ARGS:
 
 # Run the whole of Weir in one deterministic process, and check what must hold. `simulate --help` names the options.
 simulate *ARGS:
-    @cargo run -q {{ locked }} -p weir-simulator --bin weir-simulate -- "$@"
+    @exec envoy/tools/run/simulate.sh "$@"
 
 # Build the simulator's page and serve it. `playground --help` names the options; `--build-only FOLDER` puts it there instead.
 playground *ARGS:
-    @exec envoy/setup/playground.sh "$@"
+    @exec envoy/tools/run/playground.sh "$@"
 
-# Feed every parser that meets outside bytes with what a fuzzer makes up. `fuzz --help` names the options.
+# Run a fuzzer on every parser that reads bytes from outside. `fuzz --help` names the options.
 fuzz *ARGS:
-    @exec envoy/setup/fuzz.sh "$@"
+    @exec envoy/tools/test/fuzz.sh "$@"
 
 # Remove the tools that were installed into .tools.
 clean-tools:

@@ -153,7 +153,7 @@ async fn top(asks: &Asks, once: bool) -> ExitCode {
         (false, true) => Manner::Once,
         (false, false) => Manner::Live,
     };
-    shown(terminal::top(&asks.server, manner).await)
+    shown(terminal::top(&asks.admin_url, manner).await)
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -161,7 +161,7 @@ async fn explain(arguments: Explain) -> ExitCode {
     let Explain { asks, workspace, namespace, identifier, window } = arguments;
     let window_ms = window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
     let asked = Asked { workspace, namespace, identifier, window_ms };
-    shown(terminal::explain(&asks.server, &asked, asks.json).await)
+    shown(terminal::explain(&asks.admin_url, &asked, asks.json).await)
 }
 
 fn shown(result: Result<(), TerminalError>) -> ExitCode {

@@ -20,9 +20,9 @@ use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::net::hosts::Hosts;
 use weir_aggregator::server::Settings;
 use weir_core::matching::canonical::canonical_identifier;
-use weir_core::model::cadence::Cadence;
 use weir_core::model::key::{Key, KeyParts};
-use weir_core::model::wire::{Count, FilterFrame, Report, RuleTally, Tallies};
+use weir_core::model::schedule::Schedule;
+use weir_core::model::wire::{Count, Counters, FilterFrame, Report, RuleCounters};
 
 async fn call(weir: &Weir, method: Method, path: &str) -> (u16, String) {
     let (parts, body) = whole(weir, method, path).await;
@@ -81,7 +81,7 @@ async fn health_readiness_and_metrics() {
         !text.contains("alice") && !text.contains(&common::origin(1).to_string()),
         "no label by identifier or origin"
     );
-    weir.server.shared().draining.send_replace(Some(Instant::now()));
+    weir.server.services().draining.send_replace(Some(Instant::now()));
     assert_eq!(get(&weir, "/readyz").await.0, 503);
     assert_eq!(get(&weir, "/healthz").await.0, 200);
 }
@@ -129,20 +129,20 @@ async fn a_long_identifier_is_found_by_its_digest() {
 }
 
 /// What a worker's rule has decided, of the keys that `Weir::report` counts.
-fn tallies(shadow: bool, allowed: u64, shadow_denied: u64) -> FilterFrame {
-    let rule = RuleTally {
+fn counters(shadow: bool, allowed: u64, shadow_denied: u64) -> FilterFrame {
+    let rule = RuleCounters {
         name: "per-hour".into(),
         namespace: "api".into(),
-        strategy: "window".into(),
+        algorithm: "sliding_window".into(),
         limit: 1_000,
         window_ms: common::HOUR_MS,
         shadow,
         allowed,
         shadow_denied,
-        ..RuleTally::default()
+        ..RuleCounters::default()
     };
-    let tallies = Tallies { rules: vec![rule], workspace: "default".into() };
-    FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }
+    let counters = Counters { rules: vec![rule], workspace: "default".into() };
+    FilterFrame { counters: Some(counters), ..FilterFrame::default() }
 }
 
 #[tokio::test]
@@ -183,8 +183,8 @@ async fn the_keys_nearest_their_limits_come_first_and_lead_to_their_explanations
 async fn rules_are_told_by_filters_and_a_shadow_rule_names_whom_it_would_deny() {
     let weir = start(None).await;
     let mut peer = weir.join(1, true).await;
-    peer.send(tallies(true, 500, 0)).await;
-    peer.send(tallies(true, 520, 5)).await;
+    peer.send(counters(true, 500, 0)).await;
+    peer.send(counters(true, 520, 5)).await;
     for (id, identifier, own) in [(1, "tame", 10), (2, "greedy", 1_200)] {
         peer.send(weir.report(id, identifier, own)).await;
         peer.next_with(|frame| frame.ack).await;
@@ -210,7 +210,7 @@ async fn rules_are_told_by_filters_and_a_shadow_rule_names_whom_it_would_deny() 
     assert!(envoy["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{envoy}");
     assert_eq!((&parts["aggregator"]["reports"], &parts["redis"]), (&2.into(), &Value::Null));
     drop(peer);
-    common::until("the Envoy has left", || weir.server.shared().window.peers.origins().is_empty()).await;
+    common::until("the Envoy has left", || weir.server.services().status.streams.origins().is_empty()).await;
     let (_, said) = get_json(&weir, "/v1/rules").await;
     assert_eq!(
         (&said["rules"][0]["workers"], &said["rules"][0]["decided"]["allowed"]),
@@ -229,10 +229,10 @@ async fn a_live_limit_or_credit_counts_from_the_moment_that_it_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/weir.db", folder.path().display());
     let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
-    let cadence = Cadence::for_tests();
-    let weir = start_with(Settings { database, migrate: true, cadence, ..settings() }).await;
+    let schedule = Schedule::for_tests();
+    let weir = start_with(Settings { database, migrate: true, schedule, ..settings() }).await;
     let mut peer = weir.join(1, true).await;
-    peer.send(tallies(true, 500, 0)).await;
+    peer.send(counters(true, 500, 0)).await;
     let cases = [("alice", 1_200, 1_000), ("bob", 1_100, 1_000), ("carol", 900, 1_000), ("dora", 400, 1_200)];
     for (id, (identifier, own, limit)) in (1..).zip(cases) {
         let counts = vec![Count { limit, ..weir.count(identifier, own) }];
@@ -290,18 +290,19 @@ async fn with_rule(rule: FilterFrame) -> (tempfile::TempDir, Weir, common::Peer)
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/weir.db", folder.path().display());
     let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
-    let cadence = Cadence::for_tests();
-    let weir = start_with(Settings { database, migrate: true, cadence, ..settings() }).await;
+    let schedule = Schedule::for_tests();
+    let weir = start_with(Settings { database, migrate: true, schedule, ..settings() }).await;
     let peer = weir.join(1, true).await;
     peer.send(rule).await;
-    let is_known = || weir.server.shared().window.tallies.lock().rules(weir.server.shared().moment().mono);
+    let is_known =
+        || weir.server.services().status.counters.lock().rules(weir.server.services().moment().mono);
     common::until("the rule is told of", || !is_known().is_empty()).await;
     (folder, weir, peer)
 }
 
 #[tokio::test]
 async fn whom_a_rule_in_shadow_would_deny_passes() {
-    let (_folder, weir, mut peer) = with_rule(tallies(true, 500, 0)).await;
+    let (_folder, weir, mut peer) = with_rule(counters(true, 500, 0)).await;
     peer.send(weir.report(1, "greedy", 1_200)).await;
     peer.next_with(|frame| frame.ack).await;
     put(&weir, json!({"namespace": "api", "identifier": "bad*", "ban": true, "reason": "spam"})).await;
@@ -322,7 +323,7 @@ async fn whom_a_rule_in_shadow_would_deny_passes() {
 
 #[tokio::test]
 async fn what_live_control_says_is_explained_before_anything_is_used_and_names_its_entry() {
-    let (_folder, weir, _peer) = with_rule(tallies(false, 500, 0)).await;
+    let (_folder, weir, _peer) = with_rule(counters(false, 500, 0)).await;
     let say = async |mut body: Value| {
         body["namespace"] = body["namespace"].as_str().unwrap_or("api").into();
         put(&weir, body).await
@@ -359,12 +360,12 @@ async fn what_live_control_says_is_explained_before_anything_is_used_and_names_i
 async fn where_nothing_is_known_it_is_told_what_is() {
     let weir = start(None).await;
     let mut peer = weir.join(1, true).await;
-    let mut rules = tallies(false, 0, 0);
-    let known = rules.tallies.as_mut().unwrap();
-    known.rules.push(RuleTally {
+    let mut rules = counters(false, 0, 0);
+    let known = rules.counters.as_mut().unwrap();
+    known.rules.push(RuleCounters {
         name: "exact".into(),
         namespace: "held".into(),
-        strategy: "log".into(),
+        algorithm: "sliding_log".into(),
         ..known.rules[0].clone()
     });
     known.workspace = "demo".into();
@@ -378,9 +379,13 @@ async fn where_nothing_is_known_it_is_told_what_is() {
     assert_eq!(said, "this identifier has used nothing in a window of 1m; it has in 1h");
     assert_eq!(unknown("namespace=api&identifier=alice").await, Value::Null);
     let (_, said) = explained(&weir, "workspace=demo&namespace=held&identifier=bob").await;
-    assert_eq!((&said["unknown"], &said["exact"][0]["strategy"]), (&Value::Null, &"log".into()), "{said}");
+    assert_eq!(
+        (&said["unknown"], &said["exact"][0]["algorithm"]),
+        (&Value::Null, &"sliding_log".into()),
+        "{said}"
+    );
     let lines = weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(said).unwrap());
-    assert_eq!(lines[1], "  rule exact, held exactly (log): what is used of it is not shown here");
+    assert_eq!(lines[1], "  rule exact, held exactly (sliding_log): what is used of it is not shown here");
 }
 
 /// What a rule that bans counts for itself is nobody's use.
@@ -410,13 +415,13 @@ async fn counters_of_bans_are_no_keys() {
 }
 
 #[tokio::test]
-async fn filters_that_are_refused_are_seen_and_doors_are_no_envoys() {
+async fn filters_that_are_refused_are_seen_and_api_are_no_envoys() {
     let weir = start(Some("secret")).await;
     let mut peer = common::Peer::try_open(weir.connect().await, Some("guess")).await.unwrap();
     peer.refused().await;
     let check = json!({"namespace": "n", "identifier": "a", "limit": 5, "duration": "1h", "timeout": "5s"});
-    http_common::Client::connect(&weir).await.post("/v1/limit", &check).await;
-    let parts = admin::parts::parts(weir.server.shared()).await;
+    http_common::Client::connect(&weir).await.post("/v1/check", &check).await;
+    let parts = admin::parts::parts(weir.server.services()).await;
     assert_eq!(parts.refused.first().map(|refused| refused.reason.as_str()), Some("token"), "{parts:?}");
     assert_eq!((parts.envoys.len(), parts.aggregator.status.envoys), (1, 0), "{parts:?}");
     let health = weir_aggregator::cli::terminal::tables::health(&parts);

@@ -29,7 +29,7 @@ async fn hellos_that_are_refused() {
         assert!(said.contains(reason), "{frame:?}: {said:?} does not speak of {reason:?}");
         assert_eq!(ended, code, "{frame:?}");
     }
-    assert_eq!(weir.server.shared().stats().keys, 0, "nothing is taken before a hello");
+    assert_eq!(weir.server.services().stats().keys, 0, "nothing is taken before a hello");
     weir.join(1, false).await;
 }
 
@@ -86,7 +86,7 @@ async fn frames_over_a_cap_or_of_another_origin_end_their_stream() {
         let (said, _) = peer.refused().await;
         assert!(said.contains(reason), "{said:?} does not speak of {reason:?}");
     }
-    assert_eq!(weir.server.shared().stats().keys, 0);
+    assert_eq!(weir.server.services().stats().keys, 0);
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn a_subscriber_that_never_reads_is_dropped_and_harms_nobody() {
     let frozen = weir.join(1, true).await;
     let mut writer = weir.join(2, false).await;
     let mut reader = weir.join(3, true).await;
-    let shared = weir.server.shared().clone();
+    let services = weir.server.services().clone();
     let dropped = || weir.metric("weir_aggregator_slow_streams_dropped_total") > 0.0;
     // Hot keys go to every subscriber. New ones in each report, until what waits for the frozen one is too much.
     let mut report = 0;
@@ -160,16 +160,16 @@ async fn a_subscriber_that_never_reads_is_dropped_and_harms_nobody() {
         writer.send(FilterFrame { report: Some(frame), ..FilterFrame::default() }).await;
         writer.next_with(|frame| frame.ack).await;
         slowest = slowest.max(sent.elapsed());
-        most_pending = most_pending.max(shared.stats().pending_pushes);
+        most_pending = most_pending.max(services.stats().pending_pushes);
         reader.next_with(|frame| frame.push).await;
     }
     println!("dropped after {:?} and {report} reports; slowest ack {slowest:?}", began.elapsed());
     // Each of two subscribers waits for each key once, however often it changed.
     assert!(most_pending <= 2 * 200 * 256, "{most_pending} pushes were pending");
     common::until("the frozen one is gone", || weir.metric("weir_aggregator_streams") == 2.0).await;
-    common::until("its queue is gone", || shared.stats().pending_pushes <= 200 * 256).await;
+    common::until("its queue is gone", || services.stats().pending_pushes <= 200 * 256).await;
     writer.send(weir.report(1_000_000, "after", 900)).await;
-    reader.pushed("after", |view| view.region_others == 900).await;
+    reader.pushed("after", |snapshot| snapshot.region_others == 900).await;
     drop(frozen);
 }
 

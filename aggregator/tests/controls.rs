@@ -1,5 +1,5 @@
 //! Live control through running aggregators: said over HTTP or by the program's commands, heard by filters of the same and of
-//! other regions, obeyed by the doors, and kept while the database is away.
+//! other regions, obeyed by the APIs, and kept while the database is away.
 //!
 //! Real Envoys are left to the scenarios; statements to `database_controls`.
 
@@ -21,17 +21,17 @@ use tokio::time::{sleep, timeout};
 use weir_aggregator::admin::explain::explain;
 use weir_aggregator::admin::query::KeyQuery;
 use weir_aggregator::admin::view::Explanation;
-use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::ApiSettings;
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
-use weir_core::model::cadence::Cadence;
-use weir_core::model::wire::{Ban, Controls, ControlsKnown, FilterFrame, RuleTally, Tallies};
+use weir_core::model::schedule::Schedule;
+use weir_core::model::wire::{Ban, Controls, ControlsKnown, Counters, FilterFrame, RuleCounters};
 use weir_envoy::{Redis, RedisOptions};
 
-fn of(region: &str, url: &str, cadence: Cadence) -> Settings {
+fn of(region: &str, url: &str, schedule: Schedule) -> Settings {
     let database = DatabaseOptions { url: url.to_owned(), read_url: None, region: region.to_owned() };
-    Settings { region: region.into(), database: Some(database), migrate: true, cadence, ..settings() }
+    Settings { region: region.into(), database: Some(database), migrate: true, schedule, ..settings() }
 }
 
 fn sqlite(folder: &Path) -> String {
@@ -59,7 +59,7 @@ async fn told_of(peer: &mut Peer, identifier: &str) -> weir_core::model::wire::C
 
 async fn limit(weir: &Weir, identifier: &str) -> Value {
     let body = json!({"namespace": "n", "identifier": identifier, "limit": 2, "duration": "1h"});
-    Client::connect(weir).await.post("/v1/limit", &body).await.body
+    Client::connect(weir).await.post("/v1/check", &body).await.body
 }
 
 /// What an operator is told of a key, once it is so.
@@ -67,7 +67,7 @@ async fn explained(weir: &Weir, identifier: &str, is_so: impl Fn(&Explanation) -
     let asked = KeyQuery::parse(&format!("namespace=n&identifier={identifier}")).unwrap();
     let explaining = async {
         loop {
-            let explanation = explain(weir.server.shared(), &asked).await;
+            let explanation = explain(weir.server.services(), &asked).await;
             if is_so(&explanation) {
                 return;
             }
@@ -83,13 +83,13 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     let scene = store.fresh().await;
     let url = scene.url.clone();
     let server = store.server.as_mut().unwrap();
-    let here = start_with(of("here", &url, Cadence::for_tests())).await;
-    let there = start_with(of("there", &url, Cadence::for_tests())).await;
+    let here = start_with(of("here", &url, Schedule::for_tests())).await;
+    let there = start_with(of("there", &url, Schedule::for_tests())).await;
     let nothing = ControlsKnown::default();
     let (mut near, mut far) = (subscriber(&here, nothing).await, subscriber(&there, nothing).await);
     let first = told(&mut near).await;
     assert!(first.from_scratch && first.entries.is_empty() && first.complete_through > 0);
-    assert_eq!(told(&mut far).await.life, first.life);
+    assert_eq!(told(&mut far).await.incarnation, first.incarnation);
 
     let began = Instant::now();
     let launch = || json!({"namespace": "n", "identifier": "alice", "limit": 3, "reason": "launch"});
@@ -103,10 +103,10 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     let again = put(&here, launch()).await;
     assert_eq!((&again["changed"], &again["known"]), (&json!(false), &json!(true)), "{again}");
 
-    // The doors of both regions obey.
+    // The APIs of both regions obey.
     for (place, weir) in [&here, &there].into_iter().enumerate() {
         let answer = limit(weir, &format!("bob{place}")).await;
-        assert_eq!((&answer["success"], &answer["limit"]), (&json!(true), &json!(2)));
+        assert_eq!((&answer["allowed"], &answer["limit"]), (&json!(true), &json!(2)));
         assert_eq!(limit(weir, "alice").await["limit"], 3);
     }
     let credit = json!({"namespace": "*", "identifier": "alice", "credit": 10, "expires_in": "1h"});
@@ -117,7 +117,7 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     knows(&there, &put(&here, ban).await).await;
     for weir in [&here, &there] {
         let answer = limit(weir, "mallory").await;
-        assert_eq!((&answer["success"], &answer["decided"]), (&json!(false), &json!(true)), "{answer}");
+        assert_eq!((&answer["allowed"], &answer["decided"]), (&json!(false), &json!(true)), "{answer}");
         assert!(answer["retry_after_ms"].as_u64().is_some_and(|ms| ms > 3_000_000), "{answer}");
     }
     explained(&there, "alice", |told| (told.control.limit, told.control.credit) == (Some(3), 10)).await;
@@ -126,15 +126,15 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     })
     .await;
     for expected in [true, true, false] {
-        assert_eq!(limit(&there, "carol").await["success"], expected);
+        assert_eq!(limit(&there, "carol").await["allowed"], expected);
     }
     knows(&there, &put(&here, json!({"namespace": "n", "identifier": "carol", "reset": true})).await).await;
     for expected in [true, true, false] {
-        assert_eq!(limit(&there, "carol").await["success"], expected, "it counts anew");
+        assert_eq!(limit(&there, "carol").await["allowed"], expected, "it counts anew");
     }
     knows(&there, &put(&here, json!({"namespace": "n", "identifier": "carol", "exempt": true})).await).await;
     for _ in 0..3 {
-        assert_eq!(limit(&there, "carol").await["success"], true);
+        assert_eq!(limit(&there, "carol").await["allowed"], true);
     }
     let two_epochs = |told: &Explanation| {
         let verdicts: Vec<_> = told.windows.iter().map(|window| (window.outdated, window.passes)).collect();
@@ -156,16 +156,19 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     server.process().kill().unwrap();
     let answer = Client::connect(&here).await.send("PUT", OVERRIDES, &[JSON], late.as_bytes()).await;
     assert_eq!((answer.status, &answer.body["error"]["code"]), (503, &json!("database_unavailable")));
-    assert_eq!(limit(&there, "mallory").await["success"], false);
+    assert_eq!(limit(&there, "mallory").await["allowed"], false);
     let mut newcomer = subscriber(&there, nothing).await;
     assert_eq!(
         told(&mut newcomer).await.entries.len(),
         5,
         "a filter that starts now is told all that is known"
     );
-    let blind = start_with(of("blind", &url, Cadence::for_tests())).await;
-    let mut waiting =
-        subscriber(&blind, ControlsKnown { life: first.life, revision: control.revision, proof: 0 }).await;
+    let blind = start_with(of("blind", &url, Schedule::for_tests())).await;
+    let mut waiting = subscriber(
+        &blind,
+        ControlsKnown { incarnation: first.incarnation, revision: control.revision, proof: 0 },
+    )
+    .await;
     server.restart().await.unwrap();
     // Had it been told to forget what it knows, that would have come first.
     let news = told(&mut waiting).await;
@@ -179,7 +182,7 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
 async fn start_informed(settings: impl Fn() -> Settings) -> Weir {
     for _ in 0..10 {
         let weir = start_with(settings()).await;
-        if weir.server.shared().control.book().edition().is_some() {
+        if weir.server.services().control.book().edition().is_some() {
             return weir;
         }
         weir.server.stop().await;
@@ -188,35 +191,35 @@ async fn start_informed(settings: impl Fn() -> Settings) -> Weir {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_sisters_of_a_region_hear_at_once() {
+async fn the_peers_of_a_region_hear_at_once() {
     let (folder, redis) =
         (tempfile::tempdir().unwrap(), Redis::start(RedisOptions::default()).await.unwrap());
-    // Nothing but reading back what was said, and a sister's word, brings a change within the test.
-    let cadence = Cadence { import_ms: 3_600_000, ..Cadence::default() };
+    // Nothing but reading back what was said, and a peer's word, brings a change within the test.
+    let schedule = Schedule { import_ms: 3_600_000, ..Schedule::default() };
     let store = StoreOptions::parse(&redis.url(), "here").unwrap();
-    let settings = || Settings { store: Some(store.clone()), ..of("here", &sqlite(folder.path()), cadence) };
+    let settings = || Settings { store: Some(store.clone()), ..of("here", &sqlite(folder.path()), schedule) };
     let (one, other) = (start_informed(settings).await, start_informed(settings).await);
-    let listens = |weir: &Weir| weir.server.shared().desk(|desk, _| desk.hears_sisters());
-    common::until("the sisters listen", || listens(&one) && listens(&other)).await;
+    let listens = |weir: &Weir| weir.server.services().state(|state, _| state.hears_peers());
+    common::until("the peers listen", || listens(&one) && listens(&other)).await;
     let mut far = subscriber(&other, ControlsKnown::default()).await;
     told(&mut far).await;
     let began = Instant::now();
     put(&one, json!({"rule": "per-key", "shadow": true})).await;
     let frame = told(&mut far).await;
-    eprintln!("a filter of the sister was told {:?} after it was said", began.elapsed());
+    eprintln!("a filter of the peer was told {:?} after it was said", began.elapsed());
     assert_eq!((frame.entries[0].scope.as_str(), frame.entries[0].kind), ("per-key", 6));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bans_that_rules_propose_reach_other_regions_and_yield_to_people() {
     let folder = tempfile::tempdir().unwrap();
-    let here = start_with(of("here", &sqlite(folder.path()), Cadence::for_tests())).await;
-    let there = start_with(of("there", &sqlite(folder.path()), Cadence::for_tests())).await;
+    let here = start_with(of("here", &sqlite(folder.path()), Schedule::for_tests())).await;
+    let there = start_with(of("there", &sqlite(folder.path()), Schedule::for_tests())).await;
     let (near, mut far) = (
         subscriber(&here, ControlsKnown::default()).await,
         subscriber(&there, ControlsKnown::default()).await,
     );
-    let until_ms = here.server.shared().now().0 + 600_000;
+    let until_ms = here.server.services().now().0 + 600_000;
     let ban = |identifier: &str, until_ms| Ban {
         workspace: "default".into(),
         namespace: "n".into(),
@@ -244,7 +247,7 @@ async fn bans_that_rules_propose_reach_other_regions_and_yield_to_people() {
     assert_eq!(listed["overrides"][0]["exempt"], true, "{listed}");
 
     // A ban that was lifted does not come back with what an Envoy had decided before.
-    let since_ms = here.server.shared().now().0 - 1;
+    let since_ms = here.server.services().now().0 - 1;
     near.send(proposals(vec![Ban { since_ms, ..ban("d", until_ms) }])).await;
     assert!(!told_of(&mut far, "d").await.deleted);
     let lift = "/v1/overrides?namespace=n&identifier=d";
@@ -269,8 +272,8 @@ async fn a_token_changes_what_its_entry_lets_it() {
     let (reader, plain) = token("reader", "default", "[]");
     let (operator, entry) = token("operator", "shop", "[]");
     let tokens = write(folder.path(), "tokens.yaml", &format!("{plain}{entry}  control: true\n"));
-    let doors = DoorSettings { tokens_file: Some(tokens), ..DoorSettings::default() };
-    let weir = start_with(Settings { doors, ..of("here", &sqlite(folder.path()), Cadence::default()) }).await;
+    let api = ApiSettings { tokens_file: Some(tokens), ..ApiSettings::default() };
+    let weir = start_with(Settings { api, ..of("here", &sqlite(folder.path()), Schedule::default()) }).await;
     let mut client = Client::connect(&weir).await;
     let body = json!({"namespace": "n", "identifier": "a", "ban": true, "reason": "x"}).to_string();
     for (token, expected) in [(&reader, 403), (&operator, 200)] {
@@ -294,7 +297,7 @@ async fn a_token_changes_what_its_entry_lets_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_that_answer_are_no_aggregators() {
     let folder = tempfile::tempdir().unwrap();
-    let weir = start_with(of("here", &sqlite(folder.path()), Cadence::default())).await;
+    let weir = start_with(of("here", &sqlite(folder.path()), Schedule::default())).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = format!("http://{}", listener.local_addr().unwrap());
     let answering = tokio::spawn(async move {
@@ -308,10 +311,10 @@ async fn others_that_answer_are_no_aggregators() {
     });
     let alice = ["--namespace", "n", "--identifier", "alice"];
     for arguments in [vec!["list"], vec!["audit"], [&["set", "--limit", "5"][..], &alice].concat()] {
-        let output = run(&weir, &[&arguments[..], &["--server", &server]].concat()).await;
+        let output = run(&weir, &[&arguments[..], &["--api-url", &server]].concat()).await;
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
-        assert!(error.contains("is no aggregator's HTTP door"), "{arguments:?}: {error}");
+        assert!(error.contains("is no aggregator's HTTP API"), "{arguments:?}: {error}");
     }
     answering.abort();
 }
@@ -319,24 +322,25 @@ async fn others_that_answer_are_no_aggregators() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_no_filter_has_is_warned_of() {
     let folder = tempfile::tempdir().unwrap();
-    let weir = start_with(of("here", &sqlite(folder.path()), Cadence::default())).await;
+    let weir = start_with(of("here", &sqlite(folder.path()), Schedule::default())).await;
     let slip = json!({"namespace": "slip", "identifier": "a", "limit": 1});
     let said = put(&weir, slip.clone()).await;
     assert_eq!(said["warning"], Value::Null, "no filter has told of anything: {said}");
     let filter = subscriber(&weir, ControlsKnown::default()).await;
-    let rule = RuleTally {
+    let rule = RuleCounters {
         name: "keys".into(),
         namespace: "n".into(),
-        strategy: "window".into(),
+        algorithm: "sliding_window".into(),
         limit: 5,
         window_ms: 60_000,
         allowed: 1,
-        ..RuleTally::default()
+        ..RuleCounters::default()
     };
-    let tallies = Tallies { rules: vec![rule], workspace: "demo".into() };
-    filter.send(FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }).await;
-    let heard =
-        || !weir.server.shared().window.tallies.lock().rules(weir.server.shared().moment().mono).is_empty();
+    let counters = Counters { rules: vec![rule], workspace: "demo".into() };
+    filter.send(FilterFrame { counters: Some(counters), ..FilterFrame::default() }).await;
+    let heard = || {
+        !weir.server.services().status.counters.lock().rules(weir.server.services().moment().mono).is_empty()
+    };
     common::until("the filter's rule is known", heard).await;
     for (body, part) in [
         (slip, Some("namespace \"slip\" in workspace \"default\"; there is demo/n")),
@@ -360,7 +364,7 @@ async fn run(weir: &Weir, arguments: &[&str]) -> Output {
     let variables = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("WEIR_"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-aggregator"));
     command.arg("overrides").args(arguments).env_clear().envs(variables).env("USER", "ann");
-    command.env("WEIR_SERVER", format!("http://{}", weir.server.http_address().unwrap()));
+    command.env("WEIR_API_URL", format!("http://{}", weir.server.http_address().unwrap()));
     command.kill_on_drop(true).output().await.unwrap()
 }
 
@@ -374,7 +378,7 @@ async fn says(weir: &Weir, arguments: &[&str], part: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_commands_say_what_curl_would() {
     let folder = tempfile::tempdir().unwrap();
-    let weir = start_with(of("here", &sqlite(folder.path()), Cadence::default())).await;
+    let weir = start_with(of("here", &sqlite(folder.path()), Schedule::default())).await;
     let alice = ["--namespace", "per-key", "--identifier", "alice|*"];
     let with = |first: &[&'static str], more: &[&'static str]| [first, &alice, more].concat();
     says(&weir, &["list"], "NAMESPACE").await;
@@ -430,8 +434,8 @@ async fn the_commands_say_what_curl_would() {
         (with(&["credit", "7"], &[]), 1, "a credit adds to the limit until it expires"),
         (with(&["set"], &[]), 2, "--limit"),
         (vec!["set", "--limit", "1"], 2, "--identifier"),
-        (vec!["list", "--server", "nowhere"], 1, "is no server"),
-        (vec!["list", "--server", "http://127.0.0.1:1"], 1, "cannot connect to http://127.0.0.1:1"),
+        (vec!["list", "--api-url", "nowhere"], 1, "is no server"),
+        (vec!["list", "--api-url", "http://127.0.0.1:1"], 1, "cannot connect to http://127.0.0.1:1"),
     ] {
         let output = run(&weir, &arguments).await;
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,4 +1,4 @@
-//! Live control of limits that are held exactly, through the HTTP door: sliding logs in a real Redis and in memory, ledgers in
+//! Live control of limits that are held exactly, through the HTTP API: sliding logs in a real Redis and in memory, ledgers in
 //! real databases.
 //!
 //! Windows, and who hears of a change, are left to `controls`.
@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
-use weir_core::model::cadence::Cadence;
 use weir_core::model::exact::MAX_LOG_LIMIT;
+use weir_core::model::schedule::Schedule;
 use weir_envoy::{Redis, RedisOptions};
 
 /// What a log's check says, and the ledger's zone.
@@ -27,30 +27,31 @@ const RATE: u64 = 2;
 async fn start(region: &str, scene: &Scene, redis: Option<&Redis>) -> Weir {
     let database = DatabaseOptions { url: scene.url.clone(), read_url: None, region: region.to_owned() };
     let store = redis.map(|redis| StoreOptions::parse(&redis.url(), region).unwrap());
-    let cadence = Cadence::for_tests();
-    let settings = Settings { region: region.into(), database: Some(database), store, cadence, ..settings() };
+    let schedule = Schedule::for_tests();
+    let settings =
+        Settings { region: region.into(), database: Some(database), store, schedule, ..settings() };
     let weir = start_with(settings).await;
-    let shared = weir.server.shared();
-    until("Redis is found", || redis.is_none() || shared.store_is_usable()).await;
-    until("live controls are known", || shared.control.book().edition().is_some()).await;
+    let services = weir.server.services();
+    until("Redis is found", || redis.is_none() || services.store_is_usable()).await;
+    until("live controls are known", || services.control.book().edition().is_some()).await;
     weir
 }
 
-/// How a strategy is asked about, and where operators name it.
-struct Strategy {
+/// How an algorithm is asked about, and where operators name it.
+struct Algorithm {
     fields: Value,
     namespace: &'static str,
 }
 
-impl Strategy {
-    fn log() -> Strategy {
-        let fields = json!({"strategy": "log", "namespace": "n", "limit": RATE, "duration": "1h"});
-        Strategy { fields, namespace: "n" }
+impl Algorithm {
+    fn log() -> Algorithm {
+        let fields = json!({"algorithm": "sliding_log", "namespace": "n", "limit": RATE, "duration": "1h"});
+        Algorithm { fields, namespace: "n" }
     }
 
     /// Asked about over HTTP it is in no namespace: only what is said of all of them is meant for it.
-    fn ledger() -> Strategy {
-        Strategy { fields: json!({"strategy": "ledger", "zone": ZONE}), namespace: "*" }
+    fn ledger() -> Algorithm {
+        Algorithm { fields: json!({"algorithm": "ledger", "zone": ZONE}), namespace: "*" }
     }
 
     fn check(&self, identifier: &str) -> Value {
@@ -62,7 +63,7 @@ impl Strategy {
     async fn ask(&self, weir: &Weir, identifier: &str) -> Value {
         let mut check = self.check(identifier);
         check["timeout"] = "5s".into();
-        let answer = Client::connect(weir).await.post("/v1/limit", &check).await;
+        let answer = Client::connect(weir).await.post("/v1/check", &check).await;
         assert_eq!((answer.status, &answer.body["decided"]), (200, &json!(true)), "{answer:?}");
         answer.body
     }
@@ -72,7 +73,7 @@ impl Strategy {
         let mut last = Value::Null;
         for (at, passes) in passes.iter().enumerate() {
             last = self.ask(weir, identifier).await;
-            assert_eq!(last["success"], *passes, "{identifier}, answer {at}: {last}");
+            assert_eq!(last["allowed"], *passes, "{identifier}, answer {at}: {last}");
         }
         last
     }
@@ -92,69 +93,69 @@ impl Strategy {
     }
 }
 
-async fn a_ban_denies_and_counts_nothing(strategy: &Strategy, weir: &Weir) {
-    strategy.asked(weir, "mallory", &[true]).await;
-    strategy.say(weir, "mallory", json!({"ban": true, "reason": "spam", "expires_in": "1h"})).await;
-    let denied = strategy.asked(weir, "mallory", &[false, false, false]).await;
+async fn a_ban_denies_and_counts_nothing(algorithm: &Algorithm, weir: &Weir) {
+    algorithm.asked(weir, "mallory", &[true]).await;
+    algorithm.say(weir, "mallory", json!({"ban": true, "reason": "spam", "expires_in": "1h"})).await;
+    let denied = algorithm.asked(weir, "mallory", &[false, false, false]).await;
     let wait = denied["retry_after_ms"].as_u64().unwrap();
     assert!((3_500_000..=3_600_000).contains(&wait), "until the ban ends: {denied}");
     assert!(denied["transaction"].is_null(), "nothing is recorded: {denied}");
-    strategy.take_back(weir, "mallory", "override").await;
-    strategy.asked(weir, "mallory", &[true, false]).await;
+    algorithm.take_back(weir, "mallory", "override").await;
+    algorithm.asked(weir, "mallory", &[true, false]).await;
 
-    strategy.say(weir, "eve*", json!({"ban": true, "reason": "spam"})).await;
-    let denied = strategy.asked(weir, "eve-1", &[false]).await;
+    algorithm.say(weir, "eve*", json!({"ban": true, "reason": "spam"})).await;
+    let denied = algorithm.asked(weir, "eve-1", &[false]).await;
     assert!(denied["retry_after_ms"].is_null(), "it never ends: {denied}");
 }
 
-async fn the_exempt_pass_uncounted(strategy: &Strategy, weir: &Weir) {
-    strategy.asked(weir, "ann", &[true, true, false]).await;
-    strategy.asked(weir, "dan", &[true]).await;
+async fn the_exempt_pass_uncounted(algorithm: &Algorithm, weir: &Weir) {
+    algorithm.asked(weir, "ann", &[true, true, false]).await;
+    algorithm.asked(weir, "dan", &[true]).await;
     for name in ["ann", "dan"] {
-        strategy.say(weir, name, json!({"exempt": true})).await;
-        let passed = strategy.asked(weir, name, &[true, true, true, true]).await;
+        algorithm.say(weir, name, json!({"exempt": true})).await;
+        let passed = algorithm.asked(weir, name, &[true, true, true, true]).await;
         assert!(passed["transaction"].is_null(), "nothing is recorded: {passed}");
-        strategy.take_back(weir, name, "override").await;
+        algorithm.take_back(weir, name, "override").await;
     }
-    strategy.asked(weir, "ann", &[false]).await;
-    strategy.asked(weir, "dan", &[true, false]).await;
+    algorithm.asked(weir, "ann", &[false]).await;
+    algorithm.asked(weir, "dan", &[true, false]).await;
 }
 
-async fn a_reset_counts_anew_until_it_is_taken_back(strategy: &Strategy, weir: &Weir) {
-    strategy.asked(weir, "carol", &[true, true, false]).await;
+async fn a_reset_counts_anew_until_it_is_taken_back(algorithm: &Algorithm, weir: &Weir) {
+    algorithm.asked(weir, "carol", &[true, true, false]).await;
     for _ in 0..2 {
-        strategy.say(weir, "carol", json!({"reset": true})).await;
-        let denied = strategy.asked(weir, "carol", &[true, true, false]).await;
+        algorithm.say(weir, "carol", json!({"reset": true})).await;
+        let denied = algorithm.asked(weir, "carol", &[true, true, false]).await;
         assert_eq!((&denied["limit"], &denied["remaining"]), (&json!(RATE), &json!(0)), "{denied}");
     }
-    strategy.take_back(weir, "carol", "reset").await;
-    strategy.asked(weir, "carol", &[false]).await;
+    algorithm.take_back(weir, "carol", "reset").await;
+    algorithm.asked(weir, "carol", &[false]).await;
 }
 
 /// The other hears by itself, and both count in one place.
-async fn both_obey(strategy: &Strategy, one: &Weir, other: &Weir) {
-    strategy.asked(one, "grace", &[true]).await;
-    strategy.asked(other, "grace", &[true, false]).await;
-    knows(other, &strategy.say(one, "grace", json!({"reset": true})).await).await;
-    strategy.asked(other, "grace", &[true]).await;
-    strategy.asked(one, "grace", &[true, false]).await;
-    strategy.asked(other, "grace", &[false]).await;
-    knows(other, &strategy.say(one, "grace", json!({"exempt": true})).await).await;
-    strategy.asked(other, "grace", &[true]).await;
-    knows(other, &strategy.say(one, "grace", json!({"ban": true, "reason": "spam"})).await).await;
-    strategy.asked(other, "grace", &[false]).await;
+async fn both_obey(algorithm: &Algorithm, one: &Weir, other: &Weir) {
+    algorithm.asked(one, "grace", &[true]).await;
+    algorithm.asked(other, "grace", &[true, false]).await;
+    knows(other, &algorithm.say(one, "grace", json!({"reset": true})).await).await;
+    algorithm.asked(other, "grace", &[true]).await;
+    algorithm.asked(one, "grace", &[true, false]).await;
+    algorithm.asked(other, "grace", &[false]).await;
+    knows(other, &algorithm.say(one, "grace", json!({"exempt": true})).await).await;
+    algorithm.asked(other, "grace", &[true]).await;
+    knows(other, &algorithm.say(one, "grace", json!({"ban": true, "reason": "spam"})).await).await;
+    algorithm.asked(other, "grace", &[false]).await;
 }
 
-/// What is true of both strategies.
-async fn obeys(strategy: &Strategy, one: &Weir, other: &Weir) {
-    a_ban_denies_and_counts_nothing(strategy, one).await;
-    the_exempt_pass_uncounted(strategy, one).await;
-    a_reset_counts_anew_until_it_is_taken_back(strategy, one).await;
-    both_obey(strategy, one, other).await;
+/// What is true of both algorithms.
+async fn obeys(algorithm: &Algorithm, one: &Weir, other: &Weir) {
+    a_ban_denies_and_counts_nothing(algorithm, one).await;
+    the_exempt_pass_uncounted(algorithm, one).await;
+    a_reset_counts_anew_until_it_is_taken_back(algorithm, one).await;
+    both_obey(algorithm, one, other).await;
 }
 
 async fn a_log_obeys_limits_and_credits(weir: &Weir) {
-    let log = Strategy::log();
+    let log = Algorithm::log();
     log.asked(weir, "bob", &[true, true, false]).await;
     log.say(weir, "bob", json!({"limit": 4})).await;
     let denied = log.asked(weir, "bob", &[true, true, false]).await;
@@ -189,7 +190,7 @@ async fn a_log_in_redis() {
     let (store, redis) = (Store::sqlite(), Redis::start(RedisOptions::default()).await.unwrap());
     let scene = store.fresh().await;
     let (one, other) = (start("here", &scene, Some(&redis)).await, start("here", &scene, Some(&redis)).await);
-    obeys(&Strategy::log(), &one, &other).await;
+    obeys(&Algorithm::log(), &one, &other).await;
     a_log_obeys_limits_and_credits(&one).await;
     assert_eq!(logs(&redis, "eve-1").len(), 0, "who is banned is in no log");
     assert_eq!(logs(&redis, "carol").len(), 3, "one of each epoch: {:?}", logs(&redis, "carol"));
@@ -199,7 +200,7 @@ async fn a_log_in_redis() {
 async fn a_log_in_memory() {
     let store = Store::sqlite();
     let weir = start("here", &store.fresh().await, None).await;
-    let log = Strategy::log();
+    let log = Algorithm::log();
     a_ban_denies_and_counts_nothing(&log, &weir).await;
     the_exempt_pass_uncounted(&log, &weir).await;
     a_reset_counts_anew_until_it_is_taken_back(&log, &weir).await;
@@ -228,7 +229,7 @@ async fn a_ledger(store: &Store) {
     let scene = store.fresh().await;
     set_zone(&scene.open("here"), ZONE, RATE, 3_600).await;
     let (here, there) = (start("here", &scene, None).await, start("there", &scene, None).await);
-    obeys(&Strategy::ledger(), &here, &there).await;
+    obeys(&Algorithm::ledger(), &here, &there).await;
     a_ledger_has_its_own_rate_and_no_namespace(&here).await;
     // Banned, exempt or not asked, as something else denied: there is no attempt.
     let attempts = async |bucket: &str| {
@@ -241,7 +242,7 @@ async fn a_ledger(store: &Store) {
 }
 
 async fn a_ledger_has_its_own_rate_and_no_namespace(weir: &Weir) {
-    let ledger = Strategy::ledger();
+    let ledger = Algorithm::ledger();
     ledger.say(weir, "bob", json!({"limit": 9})).await;
     ledger.say(weir, "bob", json!({"credit": 9, "expires_in": "1h"})).await;
     put(weir, json!({"namespace": "n", "identifier": "bob", "ban": true, "reason": "elsewhere"})).await;
@@ -251,11 +252,11 @@ async fn a_ledger_has_its_own_rate_and_no_namespace(weir: &Weir) {
 
 /// What is said of one check of several decides over all.
 async fn checks_stand_or_fall_together(weir: &Weir) {
-    let (log, ledger) = (Strategy::log(), Strategy::ledger());
+    let (log, ledger) = (Algorithm::log(), Algorithm::ledger());
     let both = json!({"checks": [log.check("heidi"), ledger.check("ivan")], "timeout": "5s"});
     let all = async |success: bool| {
-        let answer = Client::connect(weir).await.post("/v1/limits", &both).await.body;
-        assert_eq!((&answer["success"], &answer["decided"]), (&json!(success), &json!(true)), "{answer}");
+        let answer = Client::connect(weir).await.post("/v1/check/batch", &both).await.body;
+        assert_eq!((&answer["allowed"], &answer["decided"]), (&json!(success), &json!(true)), "{answer}");
         answer["checks"].clone()
     };
     ledger.say(weir, "ivan", json!({"ban": true, "reason": "spam"})).await;

@@ -12,11 +12,11 @@ use rls_common::{Entries, OK, OVER, call, codes, descriptor, request};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::transport::Channel;
-use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::ApiSettings;
 use weir_aggregator::api::rls::wire::{Code, RateLimitResponse};
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::server::Settings;
-use weir_core::model::cadence::Cadence;
+use weir_core::model::schedule::Schedule;
 
 const LIMITS: &str = "
 domain: edge
@@ -42,10 +42,10 @@ impl Service {
         let file = write(folder.path(), "edge.yaml", LIMITS);
         let url = format!("sqlite://{}/weir.db", folder.path().display());
         let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
-        let doors = DoorSettings { rate_limits_file: Some(file), ..settings().doors };
-        let cadence = Cadence::for_tests();
-        let weir = start_with(Settings { doors, database, migrate: true, cadence, ..settings() }).await;
-        let known = || weir.server.shared().control.book().edition().is_some();
+        let api = ApiSettings { rls_config: Some(file), ..settings().api };
+        let schedule = Schedule::for_tests();
+        let weir = start_with(Settings { api, database, migrate: true, schedule, ..settings() }).await;
+        let known = || weir.server.services().control.book().edition().is_some();
         until("live controls are known", known).await;
         Service { channel: weir.connect().await, weir, _folder: folder }
     }
@@ -118,6 +118,6 @@ async fn a_limit_that_operators_say_is_the_one_that_is_shown() {
     service.asked(bob, &[(OK, u32::MAX, u32::MAX)]).await;
     service.say("shades", "bob", json!({"limit": 1})).await;
     service.asked(shade, &[(OK, 1, 0), (OK, 1, 0)]).await;
-    let shadowed = "weir_aggregator_door_decisions_total{door=\"rls\",result=\"shadow_denied\"}";
+    let shadowed = "weir_aggregator_api_decisions_total{api=\"rls\",result=\"shadow_denied\"}";
     assert_eq!(service.weir.metric(shadowed), 1.0);
 }

@@ -25,7 +25,7 @@ async fn idle_connections_do_not_delay_a_health_check() {
     let took = asked.elapsed();
     println!("/healthz took {took:?} beside {} idle connections", idle.len());
     assert!(took < PROBE, "{took:?}");
-    assert!(weir.metric("weir_aggregator_connections_evicted_total{door=\"admin\"}") > 0.0);
+    assert!(weir.metric("weir_aggregator_connections_evicted_total{api=\"admin\"}") > 0.0);
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() 
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
     let listener = Listener {
-        door: "grpc",
+        api: "grpc",
         socket,
         tls: None,
         protocol: Protocol::Grpc,
@@ -105,7 +105,7 @@ async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() 
         }
     };
     let serving =
-        tokio::spawn(listener.run(weir.server.shared().metrics.clone(), std::future::pending(), serve));
+        tokio::spawn(listener.run(weir.server.services().metrics.clone(), std::future::pending(), serve));
     let connect = async |first: u8| {
         let mut peer = TcpStream::connect(address).await.unwrap();
         peer.write_all(&[first]).await.unwrap();

@@ -8,7 +8,7 @@ use weir_aggregator::database::{
     Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC_OF_WORKSPACE,
     MAX_OF_WORKSPACE, PlaceFilter, StoredControl, Wish,
 };
-use weir_core::control::book::{Book, Edition, told_life};
+use weir_core::control::book::{Book, Edition, told_incarnation};
 use weir_core::control::{Effect, MAX_CONTROLS, Slot, Target, Who};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::time::UnixMs;
@@ -30,7 +30,7 @@ async fn scenarios(store: &Store) {
         changes_at_once_are_all_made_in_order,
         no_more_are_in_force_than_may_be,
         what_is_over_leaves_and_who_missed_it_is_told_anew,
-        a_database_that_was_wiped_or_set_back_begins_another_life,
+        a_database_that_was_wiped_or_set_back_begins_another_incarnation,
     );
 }
 
@@ -202,12 +202,12 @@ async fn changes_at_once_are_all_made_in_order(store: &Store) {
                 let own = done(one(&database, set(&format!("{region}{i}"), Effect::Limit(1)), NOW).await).0;
                 assert!(own.control.revision > last);
                 last = own.control.revision;
-                let shared = Change {
+                let services = Change {
                     author: region.into(),
                     reason: format!("{region}{i}"),
                     ..set("both", Effect::Limit(1))
                 };
-                done(one(&database, shared, NOW).await);
+                done(one(&database, services, NOW).await);
             }
         }
     };
@@ -218,9 +218,9 @@ async fn changes_at_once_are_all_made_in_order(store: &Store) {
             if read(&database, &mut book, NOW).await {
                 // What has a lower revision than the last reading never comes later.
                 let edition = book.edition().unwrap();
-                assert!(
-                    known.is_none_or(|known| known.revision < edition.revision && known.life == edition.life)
-                );
+                assert!(known.is_none_or(
+                    |known| known.revision < edition.revision && known.incarnation == edition.incarnation
+                ));
                 known = Some(edition);
             }
         }
@@ -334,13 +334,17 @@ async fn what_is_over_leaves_and_who_missed_it_is_told_anew(store: &Store) {
     let edition = behind.edition().unwrap();
     assert!(edition.floor > known.revision, "{edition:?}");
     assert_eq!(behind.entries().count(), 1);
-    let old = ControlsKnown { life: told_life(known.life), revision: known.revision, proof: 0 };
+    let old = ControlsKnown {
+        incarnation: told_incarnation(known.incarnation),
+        revision: known.revision,
+        proof: 0,
+    };
     assert!(behind.frame_since(Some(old), later(30)).unwrap().from_scratch);
     let tidied = database.cleanup_controls(30 * day, 400 * day, 3, later(400)).await.unwrap();
     assert_eq!((tidied.controls, tidied.audited), (0, 4));
 }
 
-async fn a_database_that_was_wiped_or_set_back_begins_another_life(store: &Store) {
+async fn a_database_that_was_wiped_or_set_back_begins_another_incarnation(store: &Store) {
     let scene = store.fresh().await;
     let (a, b) = (scene.open("a"), scene.open("b"));
     let (mut book, mut other) = (Book::new(), Book::new());
@@ -350,7 +354,7 @@ async fn a_database_that_was_wiped_or_set_back_begins_another_life(store: &Store
         done(one(&a, set(&format!("after{i}"), Effect::Ban), NOW).await);
     }
     assert!(read(&a, &mut book, NOW).await && read(&b, &mut other, NOW).await);
-    let life = book.edition().unwrap();
+    let incarnation = book.edition().unwrap();
 
     // Set back: the last five changes are gone, and their revisions would be given again.
     scene.run("DELETE FROM weir_controls WHERE SUBSTR(CAST(identifier AS CHAR), 1, 5) = 'after'").await;
@@ -358,7 +362,10 @@ async fn a_database_that_was_wiped_or_set_back_begins_another_life(store: &Store
     scene.run("INSERT INTO weir_control_edition SELECT * FROM backup").await;
     assert!(read(&a, &mut book, NOW).await);
     let renewed = book.edition().unwrap();
-    assert!(renewed.life != life.life && renewed.revision > life.revision, "{life:?} {renewed:?}");
+    assert!(
+        renewed.incarnation != incarnation.incarnation && renewed.revision > incarnation.revision,
+        "{incarnation:?} {renewed:?}"
+    );
     assert_eq!(in_force(&book), ["before"]);
     assert!(read(&b, &mut other, NOW).await);
     assert_eq!((other.edition(), in_force(&other)), (Some(renewed), vec!["before".to_owned()]));
@@ -366,18 +373,18 @@ async fn a_database_that_was_wiped_or_set_back_begins_another_life(store: &Store
     // Set back again, and changed before anybody has looked.
     scene.run("DELETE FROM weir_control_edition").await;
     scene.run("INSERT INTO weir_control_edition SELECT * FROM backup").await;
-    scene.run(&format!("UPDATE weir_control_edition SET life = {}", renewed.life)).await;
+    scene.run(&format!("UPDATE weir_control_edition SET incarnation = {}", renewed.incarnation)).await;
     let changes = [set("new", Effect::Ban)];
     let changed = a.change_controls(&changes, &book, NOW, WITHIN).await.unwrap();
     assert!(matches!(&changed[..], [Changed::Done(now, _)] if now.control.revision > renewed.revision));
     assert!(read(&b, &mut other, NOW).await);
     assert_eq!(in_force(&other), ["before", "new"]);
-    assert_ne!(other.edition().unwrap().life, renewed.life);
+    assert_ne!(other.edition().unwrap().incarnation, renewed.incarnation);
 
     // Wiped.
     let before = other.edition().unwrap();
     scene.run("DELETE FROM weir_controls").await;
     scene.run("DELETE FROM weir_control_edition").await;
     assert!(read(&b, &mut other, NOW).await);
-    assert!(in_force(&other).is_empty() && other.edition().unwrap().life != before.life);
+    assert!(in_force(&other).is_empty() && other.edition().unwrap().incarnation != before.incarnation);
 }

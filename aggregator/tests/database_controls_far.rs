@@ -18,7 +18,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(40);
 /// So many bans are stored at once (`control::bans`), within so long.
 const BATCH: usize = 25;
 const BATCH_WITHIN: Duration = Duration::from_secs(5);
-/// So long a person waits (`doors::http::overrides`).
+/// So long a person waits (`api::http::overrides`).
 const PERSON_WITHIN: Duration = Duration::from_secs(5);
 
 on_servers!(|store| scenarios(&store));

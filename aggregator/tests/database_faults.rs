@@ -44,7 +44,7 @@ async fn passwords_and_rights(store: &Store) {
         (reader.migrate().await.err(), "refused", "CREATE command denied"),
         (published.last_error, "refused", "INSERT"),
         (other.migrate().await.err(), "schema", "nowhere"),
-        (wrong.life(WITHIN).await.err(), "refused", "Access denied"),
+        (wrong.incarnation(WITHIN).await.err(), "refused", "Access denied"),
         (nobody.migrate().await.err(), "refused", "Access denied"),
     ];
     for (error, reason, part) in cases {
@@ -153,14 +153,14 @@ async fn sessions_do_not_depend_on_the_server(store: &Store) {
 async fn a_frozen_server(store: &mut Store) {
     let scene = store.fresh().await;
     let (a, fresh) = (scene.open("a"), scene.open("a"));
-    let life = a.life(WITHIN).await.unwrap();
+    let incarnation = a.incarnation(WITHIN).await.unwrap();
     store.server.as_mut().unwrap().process().pause().await.unwrap();
     let began = Instant::now();
     // More callers than connections, on kept and on new ones.
     let mut calls = tokio::task::JoinSet::new();
     for database in [&a, &fresh].into_iter().cycle().take(20) {
         let database = database.clone();
-        calls.spawn(async move { database.life(SHORT).await.unwrap_err().reason() });
+        calls.spawn(async move { database.incarnation(SHORT).await.unwrap_err().reason() });
     }
     assert!(calls.join_all().await.into_iter().all(|reason| reason == "timeout"));
     let published = a.publish(&rows("k", 12_000, 1), NOW, SHORT, |_| panic!("stored")).await;
@@ -168,22 +168,22 @@ async fn a_frozen_server(store: &mut Store) {
     assert_eq!(a.import(NOW, SHORT).await.unwrap_err().reason(), "timeout");
     assert!(began.elapsed() < 3 * SHORT + SLACK, "{:?}", began.elapsed());
     store.server.as_mut().unwrap().process().resume().unwrap();
-    assert_eq!(a.life(WITHIN).await, Ok(life));
+    assert_eq!(a.incarnation(WITHIN).await, Ok(incarnation));
     publish(&a, &rows("k", 12_000, 2)).await;
 }
 
 async fn a_killed_server(store: &mut Store) {
     let scene = store.fresh().await;
     let a = scene.open("a");
-    let life = a.life(WITHIN).await.unwrap();
+    let incarnation = a.incarnation(WITHIN).await.unwrap();
     publish(&a, &[row("x", 1)]).await;
     store.server.as_mut().unwrap().process().kill().unwrap();
-    let error = a.life(WITHIN).await.unwrap_err();
-    assert_eq!(error.reason(), "away", "{error}");
+    let error = a.incarnation(WITHIN).await.unwrap_err();
+    assert_eq!(error.reason(), "unavailable", "{error}");
     let published = a.publish(&rows("k", 12_000, 1), NOW, WITHIN, |_| panic!("stored")).await;
-    assert_eq!(published.errors.into_iter().collect::<Vec<_>>(), [("away", 3)]);
+    assert_eq!(published.errors.into_iter().collect::<Vec<_>>(), [("unavailable", 3)]);
     store.server.as_mut().unwrap().restart().await.unwrap();
-    assert_eq!(a.life(WITHIN).await, Ok(life));
+    assert_eq!(a.incarnation(WITHIN).await, Ok(incarnation));
     publish(&a, &[row("y", 2)]).await;
     // Lost between two calls: the second tries of one call are enough.
     store.server.as_mut().unwrap().restart().await.unwrap();
@@ -196,8 +196,8 @@ async fn a_killed_server(store: &mut Store) {
 async fn a_server_that_is_not_there() {
     let url = format!("mysql://weir:geheim@127.0.0.1:{}/weir", ports::free().unwrap());
     let database = open(&url, "a");
-    for error in [database.life(WITHIN).await.unwrap_err(), database.migrate().await.unwrap_err()] {
-        assert_eq!(error.reason(), "away");
+    for error in [database.incarnation(WITHIN).await.unwrap_err(), database.migrate().await.unwrap_err()] {
+        assert_eq!(error.reason(), "unavailable");
         assert!(error.to_string().contains("refused"), "{error}");
     }
 }
@@ -206,10 +206,10 @@ async fn a_server_that_is_not_there() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql_without_encryption_says_so() {
     let Some(server) = DatabaseServer::mysql(&["--tls-version="]).await.unwrap() else {
-        eprintln!("SKIPPED: no MySQL here; envoy/setup/databases.sh mysql --build unpacks one");
+        eprintln!("SKIPPED: no MySQL here; envoy/tools/install/databases.sh mysql --build unpacks one");
         return;
     };
-    let error = open(&server.url("mysql"), "a").life(WITHIN).await.unwrap_err();
+    let error = open(&server.url("mysql"), "a").incarnation(WITHIN).await.unwrap_err();
     assert_eq!(error.reason(), "refused", "{error}");
     assert!(error.to_string().contains("TLS"), "{error}");
 }

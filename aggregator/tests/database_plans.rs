@@ -27,7 +27,7 @@ async fn scenarios(store: &Store) {
         connection.execute("ANALYZE TABLE ratelimit_window_counts").await.unwrap();
         import_examines_no_expired_row(&mut connection, live).await;
         cleanup_goes_by_the_index(&mut connection, expired).await;
-        the_sentinel_is_found_by_the_unique_key(&mut connection).await;
+        the_marker_is_found_by_the_unique_key(&mut connection).await;
         an_upsert_reads_each_row_once(&mut connection, live).await;
     }
     the_table_is_as_specified(&filled(store, 1, 1).await).await;
@@ -39,7 +39,7 @@ async fn filled(store: &Store, live: usize, expired_rows: usize) -> Scene {
     let scene = store.fresh().await;
     for region in ["a", "b"] {
         let database = scene.open(region);
-        database.life(WITHIN).await.unwrap();
+        database.incarnation(WITHIN).await.unwrap();
         publish(&database, &rows("live", live / 2, 3)).await;
         publish(&database, &expired("old", expired_rows / 2, HOUR_MS)).await;
     }
@@ -104,8 +104,8 @@ async fn cleanup_goes_by_the_index(connection: &mut MySqlConnection, expired: us
     assert_eq!(by_scan, 0);
 }
 
-async fn the_sentinel_is_found_by_the_unique_key(connection: &mut MySqlConnection) {
-    let sql = filled_in(mysql::STATEMENTS.sentinel_read, &["'a'"]);
+async fn the_marker_is_found_by_the_unique_key(connection: &mut MySqlConnection) {
+    let sql = filled_in(mysql::STATEMENTS.marker_read, &["'a'"]);
     assert_eq!(plan(connection, &sql).await, ("const".to_owned(), "unique_window_region".to_owned()));
 }
 
@@ -190,7 +190,7 @@ async fn the_ledger_reads_what_counts(store: &Store) {
         (statements.cleanup_attempts, &["7", "3900", "50"], "created_at_idx", 51),
         (statements.cleanup_locks.unwrap(), &["1", "50"], "used_on_idx", 1),
         (statements.transaction, &["5"], "PRIMARY", 0),
-        (statements.withdraw, &["5", "7", "'x'"], "PRIMARY", 1),
+        (statements.refund, &["5", "7", "'x'"], "PRIMARY", 1),
     ] {
         let sql = filled_in(statement, args);
         assert_eq!(plan(&mut connection, &sql).await.1, key, "{sql}");
@@ -235,7 +235,7 @@ async fn sqlite_uses_its_indexes() {
             &["9", "10"],
             "USING COVERING INDEX expires_at_idx (expires_at>? AND expires_at<?)",
         ),
-        (statements.sentinel_read, &["x'61'"], "unique_window_region (workspace_id=? AND namespace=?"),
+        (statements.marker_read, &["x'61'"], "unique_window_region (workspace_id=? AND namespace=?"),
         (
             sqlite::COUNT,
             &["1", "x'61'", "5"],

@@ -79,7 +79,7 @@ async fn migrate_and_clean_up(store: &Store) {
     for rows in [ago("old", 61), ago("recent", 30)] {
         publish(&database, &rows).await;
     }
-    database.life(WITHIN).await.unwrap();
+    database.incarnation(WITHIN).await.unwrap();
     let deleted = |output: (Option<i32>, String, String), expected: &str| {
         let ledger = "deleted 0 transactions of the ledger and 0 bucket locks older than 90d";
         let controls = "deleted 0 live controls that were over for 30d and 0 changes older than 400d";

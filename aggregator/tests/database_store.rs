@@ -214,41 +214,44 @@ async fn chunks_succeed_and_fail_alone(store: &Store) {
 
 async fn a_wipe_is_seen(store: &Store) {
     let scene = store.fresh().await;
-    let (a, sister, b) = (scene.open("a"), scene.open("a"), scene.open("b"));
-    let first = a.life(WITHIN).await.unwrap();
+    let (a, peer, b) = (scene.open("a"), scene.open("a"), scene.open("b"));
+    let first = a.incarnation(WITHIN).await.unwrap();
     assert!((1..=MAX_COUNT).contains(&first));
-    assert_eq!((a.life(WITHIN).await.unwrap(), sister.life(WITHIN).await.unwrap()), (first, first));
-    assert_ne!(b.life(WITHIN).await.unwrap(), first);
+    assert_eq!(
+        (a.incarnation(WITHIN).await.unwrap(), peer.incarnation(WITHIN).await.unwrap()),
+        (first, first)
+    );
+    assert_ne!(b.incarnation(WITHIN).await.unwrap(), first);
     publish(&a, &[row("x", 1)]).await;
     assert_eq!(import(&b).await, cells(&[row("x", 1)]));
     assert_eq!(a.cleanup(Duration::ZERO, 10, UnixMs(u64::MAX >> 1), |_| {}).await.unwrap(), 1);
-    assert_eq!(a.life(WITHIN).await.unwrap(), first);
+    assert_eq!(a.incarnation(WITHIN).await.unwrap(), first);
     scene.wipe().await;
-    let (one, two) = tokio::join!(a.life(WITHIN), sister.life(WITHIN));
+    let (one, two) = tokio::join!(a.incarnation(WITHIN), peer.incarnation(WITHIN));
     assert_eq!(one.unwrap(), two.clone().unwrap());
     assert_ne!(two.unwrap(), first);
 }
 
 async fn a_lease_has_one_holder(store: &Store) {
     let scene = store.fresh().await;
-    let (a, sister, b) = (scene.open("a"), scene.open("a"), scene.open("b"));
+    let (a, peer, b) = (scene.open("a"), scene.open("a"), scene.open("b"));
     let (one, two) = ([1; 16], [2; 16]);
     let long = Duration::from_secs(600);
     let short = Duration::from_millis(50);
     assert_eq!(a.lease(&one, long, WITHIN).await, Ok(Lease::Mine));
-    let Lease::HeldBy { holder, for_ms } = sister.lease(&two, long, WITHIN).await.unwrap() else {
+    let Lease::HeldBy { holder, for_ms } = peer.lease(&two, long, WITHIN).await.unwrap() else {
         panic!("two holders");
     };
     assert!(holder == one && (500_000..=600_000).contains(&for_ms), "{for_ms}");
     assert_eq!(b.lease(&two, long, WITHIN).await, Ok(Lease::Mine));
-    sister.release(&two, WITHIN).await.unwrap();
-    assert!(matches!(sister.lease(&two, long, WITHIN).await, Ok(Lease::HeldBy { .. })));
+    peer.release(&two, WITHIN).await.unwrap();
+    assert!(matches!(peer.lease(&two, long, WITHIN).await, Ok(Lease::HeldBy { .. })));
     // A renewal may be shorter, and then it ends by itself.
     assert_eq!(a.lease(&one, short, WITHIN).await, Ok(Lease::Mine));
-    let taken = async || sister.lease(&two, long, WITHIN).await == Ok(Lease::Mine);
+    let taken = async || peer.lease(&two, long, WITHIN).await == Ok(Lease::Mine);
     weir_envoy::wait::until("the lease ends", WITHIN, taken).await.unwrap();
     assert!(matches!(a.lease(&one, short, WITHIN).await, Ok(Lease::HeldBy { holder, .. }) if holder == two));
-    sister.release(&two, WITHIN).await.unwrap();
+    peer.release(&two, WITHIN).await.unwrap();
     assert_eq!(a.lease(&one, short, WITHIN).await, Ok(Lease::Mine));
     // However many ask at once, one gets it.
     let c = scene.open("c");
@@ -264,7 +267,7 @@ async fn a_lease_has_one_holder(store: &Store) {
 async fn cleanup_deletes_what_is_over(store: &Store) {
     let scene = store.fresh().await;
     let a = scene.open("a");
-    a.life(WITHIN).await.unwrap();
+    a.incarnation(WITHIN).await.unwrap();
     publish(&a, &rows("live", 10, 1)).await;
     publish(&a, &expired("old", 25, HOUR_MS + 1)).await;
     publish(&scene.open("b"), &expired("old", 5, HOUR_MS + 1)).await;
@@ -330,7 +333,7 @@ async fn missing_tables_say_what_to_do(store: &Store) {
     let errors = [
         database.check_schema(WITHIN).await.unwrap_err(),
         database.import(NOW, WITHIN).await.unwrap_err(),
-        database.life(WITHIN).await.unwrap_err(),
+        database.incarnation(WITHIN).await.unwrap_err(),
         published.last_error.unwrap(),
     ];
     for error in errors {

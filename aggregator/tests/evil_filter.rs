@@ -7,12 +7,12 @@ use common::{Peer, Weir, hello, hello_frame, settings, start, start_with, until}
 use serde_json::json;
 use tempfile::TempDir;
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::region::refusal::origin_of;
+use weir_aggregator::region::stream_error::origin_of;
 use weir_aggregator::server::Settings;
 use weir_aggregator::telemetry::clock::Clock;
-use weir_core::model::cadence::Cadence;
 use weir_core::model::key::OriginId;
-use weir_core::model::wire::{Ban, ControlsKnown, Count, FilterFrame, Hello, Ping, Report, Tallies};
+use weir_core::model::schedule::Schedule;
+use weir_core::model::wire::{Ban, ControlsKnown, Count, Counters, FilterFrame, Hello, Ping, Report};
 use weir_core::region::MOST_A_SECOND;
 
 /// What a reader of the admin listener, of Redis or of a log knows of the filter that sends `secret`.
@@ -38,9 +38,9 @@ async fn it_cannot_take_the_place_of_a_node_whose_public_origin_it_knows() {
     evil.send(weir.report(1, "k", 500)).await;
     evil.next_with(|frame| frame.ack).await;
     // The victim is still the one that is told, and what it has used is what it said.
-    let view = victim.pushed("k", |view| view.region_others == 500).await;
-    assert_eq!(view.own, 3);
-    let cells = weir.server.shared().explain(b"default", b"api", b"k");
+    let snapshot = victim.pushed("k", |snapshot| snapshot.region_others == 500).await;
+    assert_eq!(snapshot.own, 3);
+    let cells = weir.server.services().explain(b"default", b"api", b"k");
     let owners: Vec<_> = cells[0].cells[0].components.iter().map(|part| (part.origin, part.own)).collect();
     let mut expected =
         vec![(origin_of(OriginId([1; 16])), 3), (origin_of(origin_of(OriginId([1; 16]))), 500)];
@@ -70,9 +70,9 @@ async fn it_counts_as_no_node_before_it_reports_and_as_64_at_the_most() {
     assert_eq!(pong(&mut honest).await, 64, "all are of one address");
     // Those that leave make room: the last of them was not among the 63.
     invented.drain(..63);
-    until("they have left", || weir.server.shared().stats().live_origins == 1).await;
+    until("they have left", || weir.server.services().stats().live_origins == 1).await;
     let last = invented.last_mut().unwrap();
-    last.send(FilterFrame { tallies: Some(Tallies::default()), ..FilterFrame::default() }).await;
+    last.send(FilterFrame { counters: Some(Counters::default()), ..FilterFrame::default() }).await;
     assert_eq!(pong(last).await, 2);
     assert_eq!(pong(&mut honest).await, 2);
 }
@@ -86,32 +86,36 @@ async fn it_cannot_raise_a_component_beyond_what_a_node_can_pass() {
     let counts = vec![count(1 << 53, 0), count(most, 0), count(1, 1 << 53), count(0, 1 << 53), count(9, 0)];
     evil.send(FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }).await;
     assert_eq!(evil.next_with(|frame| frame.ack).await.refused, [0, 1, 2, 3]);
-    let cells = weir.server.shared().explain(b"default", b"api", b"k");
+    let cells = weir.server.services().explain(b"default", b"api", b"k");
     assert_eq!(cells[0].cells[0].regional_total(), 9);
     assert_eq!(weir.metric("weir_aggregator_counts_refused_total{reason=\"component\"}"), 4.0);
 }
 
 #[tokio::test]
-async fn it_cannot_have_the_database_begin_another_life() {
+async fn it_cannot_have_the_database_begin_another_incarnation() {
     let (weir, _folder) = with_database().await;
-    let edition = || weir.server.shared().control.book().edition();
+    let edition = || weir.server.services().control.book().edition();
     until("live control is known", || edition().is_some()).await;
     let before = edition().unwrap();
     let mut evil = weir.join(1, true).await;
     let nothing = ControlsKnown::default();
     evil.send(FilterFrame { controls_known: Some(nothing), ..FilterFrame::default() }).await;
     let told = evil.next_with(|frame| frame.controls).await;
-    assert_ne!(told.life, before.life, "the wire has a digest of it");
+    assert_ne!(told.incarnation, before.incarnation, "the wire has a digest of it");
     // It claims to know more than the database says, as after a restore.
     for ahead in 1..5 {
-        let known = ControlsKnown { life: told.life, revision: before.revision + ahead, proof: told.proof };
+        let known = ControlsKnown {
+            incarnation: told.incarnation,
+            revision: before.revision + ahead,
+            proof: told.proof,
+        };
         evil.send(FilterFrame { controls_known: Some(known), ..FilterFrame::default() }).await;
         pong(&mut evil).await;
     }
     // A change makes the aggregator read, and hold the database against what filters know.
     http_common::put(&weir, json!({"namespace": "n", "identifier": "a", "limit": 5})).await;
     until("the change is read", || edition().is_some_and(|now| now.revision > before.revision)).await;
-    assert_eq!(edition().unwrap().life, before.life);
+    assert_eq!(edition().unwrap().incarnation, before.incarnation);
 }
 
 #[tokio::test]
@@ -130,7 +134,7 @@ async fn it_cannot_ban_in_all_namespaces() {
     };
     evil.send(FilterFrame { bans: vec![ban("*"), ban("api")], ..FilterFrame::default() }).await;
     let scopes = || {
-        let book = weir.server.shared().control.book();
+        let book = weir.server.services().control.book();
         book.entries().map(|entry| entry.control.target.scope.clone()).collect::<Vec<_>>()
     };
     until("the ban of one namespace is stored", || !scopes().is_empty()).await;
@@ -142,7 +146,7 @@ async fn with_database() -> (Weir, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/weir.db", folder.path().display());
     let database = DatabaseOptions { url, read_url: None, region: "test-region".into() };
-    let cadence = Cadence::for_tests();
-    let weir = start_with(Settings { database: Some(database), migrate: true, cadence, ..settings() }).await;
+    let schedule = Schedule::for_tests();
+    let weir = start_with(Settings { database: Some(database), migrate: true, schedule, ..settings() }).await;
     (weir, folder)
 }

@@ -117,7 +117,7 @@ async fn hammer(exact: Arc<Exact>, client: u64, over: Arc<AtomicBool>, keys: usi
         let rulings = exact.decide(id, &question, Duration::from_millis(200)).await;
         if all_allowed(&rulings) {
             if random.random_range(0..10) == 0 {
-                exact.withdraw(id, &question, &rulings).await;
+                exact.refund(id, &question, &rulings).await;
                 continue;
             }
             for (place, (key, cost)) in (0..).zip(charges) {
@@ -221,7 +221,7 @@ async fn a_denied_flood_reaches_no_store() {
     assert!(asked <= 2 + took.as_secs(), "one a second");
     // What this aggregator takes back can be used at once.
     let charges = [minute("alice", 1, 5)];
-    exact.withdraw(ask(3), &charges, &[]).await;
+    exact.refund(ask(3), &charges, &[]).await;
     assert!(one(&exact, 20_000, minute("alice", 1, 5)).await.is_allowed());
 }
 
@@ -248,7 +248,7 @@ async fn all_or_nothing(exact: &Exact) {
         "there is no ledger; the log holds all the same"
     );
     assert_eq!(used(exact, &minute("free", 0, 0)).await, 2);
-    exact.withdraw(ask(3), &[minute("free", 2, 9), ledger()], &rulings).await;
+    exact.refund(ask(3), &[minute("free", 2, 9), ledger()], &rulings).await;
     assert_eq!(used(exact, &minute("free", 0, 0)).await, 0, "as whoever asked wants it");
 
     let twice = [minute("twice", 2, 9), minute("twice", 3, 6)];
@@ -258,8 +258,8 @@ async fn all_or_nothing(exact: &Exact) {
     assert_eq!(exact.decide(ask(4), &twice, AMPLE).await[0].remaining, 1, "repeated, and charged once");
     let rulings = exact.decide(ask(5), &twice, AMPLE).await;
     assert_eq!(verdicts(&rulings), ["denied", "denied"]);
-    exact.withdraw(ask(4), &twice, &[]).await;
-    exact.withdraw(ask(4), &twice, &rulings).await;
+    exact.refund(ask(4), &twice, &[]).await;
+    exact.refund(ask(4), &twice, &rulings).await;
     assert_eq!(used(exact, &twice[0]).await, 0);
 
     let never = one(exact, 6, minute("free", 7, 6)).await;
@@ -288,7 +288,7 @@ async fn without_redis_the_same_is_kept_in_memory() {
     assert!(matches!(denied.verdict, Verdict::Denied { retry_after_ms: Some(1..=1_000) }), "{denied:?}");
     let leaves = async || one(&exact, 102, log("short", 1_000, 1, 1)).await.is_allowed();
     wait::until("it has left", AMPLE, leaves).await.unwrap();
-    exact.withdraw_later(ask(102), &[log("short", 1_000, 1, 1)], &[], Duration::ZERO);
+    exact.refund_later(ask(102), &[log("short", 1_000, 1, 1)], &[], Duration::ZERO);
     let taken_back = async || used(&exact, &log("short", 1_000, 0, 0)).await == 0;
     wait::until("it is taken back", AMPLE, taken_back).await.unwrap();
 }

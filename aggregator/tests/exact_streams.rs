@@ -1,4 +1,4 @@
-//! Questions about limits that are held exactly, and their withdrawal, on filters' streams.
+//! Questions about limits that are held exactly, and their refund, on filters' streams.
 
 mod common;
 
@@ -8,7 +8,7 @@ use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
 use weir_core::model::exact::MAX_CHARGES;
 use weir_core::model::wire::{
-    Ask, Charge, FilterFrame, LedgerLimit, LogLimit, MAX_FRAME_CELLS, Ping, Ruling, Rulings, Withdrawal,
+    Ask, Charge, FilterFrame, LedgerLimit, LogLimit, MAX_FRAME_CELLS, Ping, Refund, Ruling, Rulings,
 };
 use weir_envoy::{Redis, RedisOptions};
 
@@ -69,10 +69,10 @@ async fn are_ruled_on(weir: &Weir) {
     assert!((3_590_000..=3_600_000).contains(&denied.retry_after_ms) && !denied.never, "{denied:?}");
     let repeated = a_denial_is_remembered(weir, &mut peer, allowed[0]).await;
 
-    let withdrawal = |id| Withdrawal { ask: Some(ask(id, vec![log("alice", 1, 3)])), rulings: Vec::new() };
-    let withdrawals = vec![withdrawal(allowed[0]), withdrawal(allowed[0]), Withdrawal::default()];
-    peer.send(FilterFrame { withdrawals, ..FilterFrame::default() }).await;
-    let done = "weir_aggregator_exact_withdrawals_total{result=\"done\"}";
+    let refund = |id| Refund { ask: Some(ask(id, vec![log("alice", 1, 3)])), rulings: Vec::new() };
+    let refunds = vec![refund(allowed[0]), refund(allowed[0]), Refund::default()];
+    peer.send(FilterFrame { refunds, ..FilterFrame::default() }).await;
+    let done = "weir_aggregator_exact_refunds_total{result=\"done\"}";
     until("it is taken back", || weir.metric(done) == 1.0).await;
     // Another worker's question of the same number is another question.
     let mut other = Peer::open(weir.connect().await).await;
@@ -90,8 +90,8 @@ async fn are_ruled_on(weir: &Weir) {
     assert_eq!(verdicts(&ruled(&mut peer, ask(102, vec![log("bob", 2, 3)])).await), [ALLOWED]);
     for (name, value) in [
         ("asks_total{result=\"malformed\"}", 1.0),
-        ("charges_total{strategy=\"log\",result=\"allowed\"}", 6.0 + repeated),
-        ("charges_total{strategy=\"ledger\",result=\"undecided\"}", 1.0),
+        ("charges_total{algorithm=\"sliding_log\",result=\"allowed\"}", 6.0 + repeated),
+        ("charges_total{algorithm=\"ledger\",result=\"undecided\"}", 1.0),
     ] {
         assert_eq!(weir.metric(&format!("weir_aggregator_exact_{name}")), value, "{name}");
     }
@@ -129,8 +129,8 @@ async fn questions_are_ruled_on_in_redis() {
 }
 
 async fn ready(weir: &Weir) {
-    let shared = weir.server.shared().clone();
-    until("Redis is found", || shared.store_is_usable()).await;
+    let services = weir.server.services().clone();
+    until("Redis is found", || services.store_is_usable()).await;
 }
 
 #[tokio::test]
@@ -155,8 +155,8 @@ async fn questions_that_wait_keep_nothing_else_waiting_and_are_bounded() {
     while !hears(&mut answered).await {}
     assert!(answered.len() < 2 * MAX_FRAME_CELLS, "{}", answered.len());
     assert!(answered.values().all(|verdicts| *verdicts == [UNDECIDED]));
-    let turned_away = weir.metric("weir_aggregator_exact_asks_total{result=\"turned_away\"}");
-    assert!(turned_away >= 1.0 && turned_away <= MAX_FRAME_CELLS as f64, "{turned_away}");
+    let rejected = weir.metric("weir_aggregator_exact_asks_total{result=\"rejected\"}");
+    assert!(rejected >= 1.0 && rejected <= MAX_FRAME_CELLS as f64, "{rejected}");
     redis.process().resume().unwrap();
     while answered.len() < 2 * MAX_FRAME_CELLS {
         hears(&mut answered).await;
@@ -170,13 +170,13 @@ async fn too_much_at_once_ends_the_stream() {
     let weir = start(None).await;
     let one = || ask(1, vec![log("dave", 1, 9)]);
     let large = || ask(1, vec![log("dave", 1, 9); MAX_CHARGES + 1]);
-    let withdrawal = |ask| Withdrawal { ask: Some(ask), rulings: Vec::new() };
-    let withdrawals = |withdrawals| FilterFrame { withdrawals, ..FilterFrame::default() };
+    let refund = |ask| Refund { ask: Some(ask), rulings: Vec::new() };
+    let refunds = |refunds| FilterFrame { refunds, ..FilterFrame::default() };
     for (frame, reason) in [
         (asks(vec![one(); MAX_FRAME_CELLS + 1]), "257 asks"),
-        (withdrawals(vec![withdrawal(one()); MAX_FRAME_CELLS + 1]), "257 withdrawals"),
+        (refunds(vec![refund(one()); MAX_FRAME_CELLS + 1]), "257 refunds"),
         (asks(vec![large()]), "129 charges"),
-        (withdrawals(vec![withdrawal(large())]), "129 charges"),
+        (refunds(vec![refund(large())]), "129 charges"),
     ] {
         let mut peer = weir.join(1, false).await;
         peer.send(frame).await;

@@ -8,15 +8,15 @@ use http_common::write;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use tonic::Code;
-use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::ApiSettings;
 use weir_aggregator::auth::{Entry, Listed, NewToken};
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::server::Settings;
-use weir_core::model::cadence::Cadence;
 use weir_core::model::key::{Key, KeyParts};
+use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{
-    Ask, Ban, Charge, Consult, ControlsKnown, Count, FilterFrame, LedgerLimit, LogLimit, Ping, Report,
-    Tallies,
+    Ask, Ban, Charge, Consult, ControlsKnown, Count, Counters, FilterFrame, LedgerLimit, LogLimit, Ping,
+    Report,
 };
 
 /// A filter's token for these workspaces.
@@ -31,8 +31,8 @@ fn tokens_file(folder: &Path, tokens: &[&NewToken]) -> PathBuf {
 }
 
 async fn serve(tokens_file: PathBuf) -> Weir {
-    let doors = DoorSettings { tokens_file: Some(tokens_file), ..settings().doors };
-    start_with(Settings { doors, ..settings() }).await
+    let api = ApiSettings { tokens_file: Some(tokens_file), ..settings().api };
+    start_with(Settings { api, ..settings() }).await
 }
 
 /// A welcomed stream.
@@ -43,7 +43,7 @@ async fn join(weir: &Weir, origin: u8, token: &NewToken) -> Peer {
     peer
 }
 
-async fn refusal(weir: &Weir, token: Option<&str>) -> (String, Code) {
+async fn error(weir: &Weir, token: Option<&str>) -> (String, Code) {
     let mut peer = Peer::try_open(weir.connect().await, token).await.unwrap();
     peer.refused().await
 }
@@ -66,13 +66,13 @@ async fn a_stream_opens_with_a_filters_credential_alone() {
         join(&weir, origin, token).await;
     }
     for token in [None, Some("weir_nobody"), Some(&*shop.token)] {
-        let (reason, code) = refusal(&weir, token).await;
+        let (reason, code) = error(&weir, token).await;
         assert_eq!(code, Code::Unauthenticated, "{token:?}");
         assert!(reason.contains("workspaces"), "{reason}");
     }
     let mut client = http_common::Client::connect(&weir).await;
     let ask = json!({"identifier": "a", "limit": 1, "duration": "1h"});
-    let answer = client.post_as(&gateways.token, "/v1/limit", &ask).await;
+    let answer = client.post_as(&gateways.token, "/v1/check", &ask).await;
     assert_eq!((answer.status, &answer.body["error"]["code"]), (403, &json!("credential_of_a_filter")));
 }
 
@@ -109,12 +109,12 @@ async fn a_stream_counts_in_its_own_workspaces_alone() {
         let rulings = peer.next_with(|frame| frame.rulings.into_iter().next()).await;
         assert_eq!(rulings.rulings[0].verdict, 0, "undecided: {rulings:?}");
     }
-    assert!(weir.server.shared().explain(b"other", b"api", b"k").is_empty());
+    assert!(weir.server.services().explain(b"other", b"api", b"k").is_empty());
     assert_eq!(weir.metric("weir_aggregator_counts_refused_total{reason=\"key\"}"), 2.0);
 
     // A configuration of another workspace is a mistake, and ends the stream with the reason.
-    let tallies = Some(Tallies { rules: Vec::new(), workspace: "other".into() });
-    peer.send(FilterFrame { tallies, ..FilterFrame::default() }).await;
+    let counters = Some(Counters { rules: Vec::new(), workspace: "other".into() });
+    peer.send(FilterFrame { counters, ..FilterFrame::default() }).await;
     let (reason, code) = peer.refused().await;
     assert_eq!(code, Code::PermissionDenied);
     assert!(reason.contains("\"mine\"") && reason.contains("\"other\""), "{reason}");
@@ -134,17 +134,17 @@ async fn a_stream_is_sent_nothing_of_other_workspaces() {
     writer.send(FilterFrame { report: Some(report), ..FilterFrame::default() }).await;
     writer.next_with(|frame| frame.ack).await;
     let foreign = key_in("other", "k");
-    wide.next_with(|frame| frame.push?.views.into_iter().find(|view| view.key == foreign)).await;
+    wide.next_with(|frame| frame.push?.snapshots.into_iter().find(|snapshot| snapshot.key == foreign)).await;
     let mut seen = Vec::new();
     // What both were sent is of one moment; the view of its own workspace may come in a later push.
     while !seen.contains(&key("k")) {
         let push = narrow.next_with(|frame| frame.push).await;
-        seen.extend(push.views.into_iter().map(|view| view.key));
+        seen.extend(push.snapshots.into_iter().map(|snapshot| snapshot.key));
     }
     narrow.send(FilterFrame { ping: Some(Ping { sent_ms: 1 }), ..FilterFrame::default() }).await;
     loop {
         let frame = narrow.next().await.unwrap().unwrap();
-        seen.extend(frame.push.into_iter().flat_map(|push| push.views).map(|view| view.key));
+        seen.extend(frame.push.into_iter().flat_map(|push| push.snapshots).map(|snapshot| snapshot.key));
         if frame.pong.is_some() {
             break;
         }
@@ -191,8 +191,8 @@ async fn live_control_is_sent_to_filters_of_its_workspace() {
 async fn with_database(folder: &Path, tokens_file: PathBuf) -> Weir {
     let url = format!("sqlite://{}", folder.join("weir.db").display());
     let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
-    let doors = DoorSettings { tokens_file: Some(tokens_file), ..settings().doors };
-    start_with(Settings { database, migrate: true, doors, cadence: Cadence::for_tests(), ..settings() }).await
+    let api = ApiSettings { tokens_file: Some(tokens_file), ..settings().api };
+    start_with(Settings { database, migrate: true, api, schedule: Schedule::for_tests(), ..settings() }).await
 }
 
 #[tokio::test]
@@ -215,7 +215,7 @@ async fn a_stream_ends_with_its_credential() {
     }
     streams[2].send(FilterFrame { ping: Some(Ping { sent_ms: 1 }), ..FilterFrame::default() }).await;
     streams[2].next_with(|frame| frame.pong).await;
-    assert_eq!(refusal(&weir, Some(&old.token)).await.1, Code::Unauthenticated);
+    assert_eq!(error(&weir, Some(&old.token)).await.1, Code::Unauthenticated);
     join(&weir, 2, &changed).await;
 
     // Without any filter in the file, the stream is still not open to everybody.
@@ -225,5 +225,5 @@ async fn a_stream_ends_with_its_credential() {
         weir.metric("weir_aggregator_files_read_total{files=\"tokens\",result=\"ok\"}") >= 2.0
     })
     .await;
-    assert_eq!(refusal(&weir, None).await.1, Code::Unauthenticated);
+    assert_eq!(error(&weir, None).await.1, Code::Unauthenticated);
 }

@@ -1,4 +1,4 @@
-//! Clients of the HTTP door that are slow, silent, greedy or wrong: each costs itself alone.
+//! Clients of the HTTP API that are slow, silent, greedy or wrong: each costs itself alone.
 
 mod common;
 mod http_common;
@@ -29,10 +29,10 @@ async fn rest(connection: &mut TcpStream) -> String {
 
 /// Sends a byte now and then until the server ends the connection.
 async fn drip(connection: &mut TcpStream, byte: u8) -> Duration {
-    let (began, mut beat) = (Instant::now(), interval(Duration::from_millis(200)));
+    let (began, mut interval) = (Instant::now(), interval(Duration::from_millis(200)));
     while connection.write_all(&[byte]).await.is_ok() {
         assert!(began.elapsed() < CUT_WITHIN, "the connection is still held");
-        beat.tick().await;
+        interval.tick().await;
     }
     began.elapsed()
 }
@@ -40,7 +40,7 @@ async fn drip(connection: &mut TcpStream, byte: u8) -> Duration {
 async fn others_are_served(weir: &Weir) {
     let mut client = Client::connect(weir).await;
     let body = json!({"identifier": "somebody", "limit": 1_000, "duration": "1h"});
-    assert_eq!(client.post("/v1/limit", &body).await.status, 200);
+    assert_eq!(client.post("/v1/check", &body).await.status, 200);
 }
 
 #[tokio::test]
@@ -48,13 +48,13 @@ async fn whoever_says_nothing_or_drips_a_head_is_cut() {
     let weir = start(None).await;
     let mut silent = connect(&weir).await;
     let mut halfway = connect(&weir).await;
-    halfway.write_all(b"POST /v1/limit HTTP/1.1\r\nhost: localhost\r\n").await.unwrap();
+    halfway.write_all(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\n").await.unwrap();
     let mut slow = connect(&weir).await;
-    slow.write_all(b"POST /v1/limit HTTP/1.1\r\nx: ").await.unwrap();
+    slow.write_all(b"POST /v1/check HTTP/1.1\r\nx: ").await.unwrap();
     others_are_served(&weir).await;
     let (first, second, _) = tokio::join!(rest(&mut silent), rest(&mut halfway), drip(&mut slow, b'a'));
     assert_eq!((first.as_str(), second.as_str()), ("", ""));
-    until("all are let go", || weir.metric("weir_aggregator_connections{door=\"http\"}") == 0.0).await;
+    until("all are let go", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0).await;
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn a_second_head_that_drips_is_cut_as_well() {
 #[tokio::test]
 async fn a_body_that_drips_is_told_and_cut() {
     let weir = start(None).await;
-    let head = "POST /v1/limit HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    let head = "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     let mut fixed = connect(&weir).await;
     fixed.write_all(format!("{head}content-length: 1000\r\n\r\n{{").as_bytes()).await.unwrap();
     let mut chunked = connect(&weir).await;
@@ -84,9 +84,9 @@ async fn a_body_that_drips_is_told_and_cut() {
     others_are_served(&weir).await;
     let (mut reader, mut writer) = fixed.into_split();
     let dripping = tokio::spawn(async move {
-        let mut beat = interval(Duration::from_millis(200));
+        let mut interval = interval(Duration::from_millis(200));
         while writer.write_all(b" ").await.is_ok() {
-            beat.tick().await;
+            interval.tick().await;
         }
     });
     let mut said = Vec::new();
@@ -102,7 +102,7 @@ async fn a_body_that_drips_is_told_and_cut() {
 #[tokio::test]
 async fn too_much_is_refused_before_it_is_taken() {
     let weir = start(None).await;
-    let head = "POST /v1/limits HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    let head = "POST /v1/check/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     // Announced, and sent nevertheless: the answer arrives all the same.
     let mut announced = connect(&weir).await;
     announced
@@ -143,7 +143,7 @@ async fn a_web_page_whose_name_leads_here_may_not_ask_without_a_token() {
     for (line, host, expected) in [
         ("GET /v1/overrides", "host: attacker.example\r\n", 421),
         ("PUT /v1/overrides", "host: attacker.example\r\n", 421),
-        ("POST /v1/limit", "host: attacker.example:7072\r\n", 421),
+        ("POST /v1/check", "host: attacker.example:7072\r\n", 421),
         ("GET /openapi.json", "", 421),
         ("GET /openapi.json", "host: localhost\r\nhost: attacker.example\r\n", 421),
         ("GET http://attacker.example/openapi.json", "host: localhost\r\n", 421),
@@ -172,5 +172,5 @@ async fn whoever_does_not_read_answers_is_cut() {
         assert!(began.elapsed() < 2 * CUT_WITHIN, "it goes on and on");
     }
     others_are_served(&weir).await;
-    until("it is let go", || weir.metric("weir_aggregator_connections{door=\"http\"}") == 0.0).await;
+    until("it is let go", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0).await;
 }

@@ -1,5 +1,5 @@
-//! The description that the door serves of itself, held against what it does: every path, method, status, field and
-//! bound in it, and every route that the door names.
+//! The description that the API serves of itself, held against what it does: every path, method, status, field and
+//! bound in it, and every route that the API names.
 
 mod common;
 mod http_common;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::ApiSettings;
 use weir_aggregator::database::{Attempt, Database, DatabaseOptions, ZoneChange};
 use weir_aggregator::server::Settings;
 
@@ -33,14 +33,14 @@ async fn start_ledger(attempts: usize) -> (Weir, String, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (bearer, entry) = token("tester", "default", "[1]");
     let entry = format!("{entry}  control: true\n");
-    let doors = DoorSettings {
+    let api = ApiSettings {
         tokens_file: Some(write(folder.path(), "tokens.yaml", &entry)),
-        ..DoorSettings::default()
+        ..ApiSettings::default()
     };
     let url = format!("sqlite://{}/weir.db", folder.path().display());
     let database = DatabaseOptions { url, read_url: None, region: "test-region".into() };
     let weir =
-        start_with(Settings { doors, database: Some(database.clone()), migrate: true, ..settings() }).await;
+        start_with(Settings { api, database: Some(database.clone()), migrate: true, ..settings() }).await;
     let ledger = Database::open(&database).unwrap();
     for zone in [1, 2] {
         let change = ZoneChange::new(zone, 2, Duration::from_secs(60), None).unwrap();
@@ -69,11 +69,11 @@ async fn every_status_of_every_path_is_seen_and_looks_as_described() {
     let check = json!({"identifier": "a", "limit": 1, "duration": "1h"});
     let elsewhere = json!({"identifier": "a", "limit": 1, "duration": "1h", "workspace": "elsewhere"});
     for (path, sound, forbidden) in [
-        ("/v1/limit", check.clone(), elsewhere),
+        ("/v1/check", check.clone(), elsewhere),
         (
-            "/v1/limits",
+            "/v1/check/batch",
             json!({"checks": [check]}),
-            json!({"checks": [{"identifier": "a", "strategy": "ledger", "zone": 2}]}),
+            json!({"checks": [{"identifier": "a", "algorithm": "ledger", "zone": 2}]}),
         ),
     ] {
         let (sound, forbidden) = (sound.to_string(), forbidden.to_string());
@@ -270,12 +270,12 @@ async fn every_route_is_described() {
 }
 
 #[tokio::test]
-async fn every_field_and_bound_of_a_request_is_the_doors() {
+async fn every_field_and_bound_of_a_request_is_the_api() {
     let weir = start_with(settings()).await;
     let document = document(&weir).await;
     let mut client = Client::connect(&weir).await;
     let window = json!({"identifier": "a", "limit": 5, "duration": "1h"});
-    let ledger = json!({"identifier": "a", "strategy": "ledger", "zone": 1, "timeout": 1});
+    let ledger = json!({"identifier": "a", "algorithm": "ledger", "zone": 1, "timeout": 1});
     let mut tried = 0;
     for name in document.fields("LimitRequest") {
         let base = if name == "zone" { &ledger } else { &window };
@@ -290,13 +290,13 @@ async fn every_field_and_bound_of_a_request_is_the_doors() {
             };
             let listed = strip_call_fields(listed);
             // A ledger has fields of its own.
-            let strategy = name == "strategy" && request["strategy"] == "ledger";
+            let algorithm = name == "algorithm" && request["algorithm"] == "ledger";
             for (path, schema, body) in
-                [("/v1/limit", "LimitRequest", &request), ("/v1/limits", "LimitsRequest", &listed)]
+                [("/v1/check", "LimitRequest", &request), ("/v1/check/batch", "LimitsRequest", &listed)]
             {
                 let answer = client.post(path, body).await;
                 assert_eq!(document.fits(schema, body), fits, "{body}");
-                let expected = if fits && !strategy { 200 } else { 400 };
+                let expected = if fits && !algorithm { 200 } else { 400 };
                 assert_eq!(answer.status, expected, "{path} {body}: {answer:?}");
                 // A list in a list in a check nests too deep to be read as fields.
                 if answer.body["error"]["code"] == "invalid_request" && !fits {
@@ -311,12 +311,12 @@ async fn every_field_and_bound_of_a_request_is_the_doors() {
     for count in [0, 1, 100, 101] {
         let request = json!({"checks": vec![window.clone(); count]});
         let expected = if document.fits("LimitsRequest", &request) { 200 } else { 400 };
-        assert_eq!(client.post("/v1/limits", &request).await.status, expected, "{count} checks");
+        assert_eq!(client.post("/v1/check/batch", &request).await.status, expected, "{count} checks");
         assert_eq!(expected == 200, (1..=100).contains(&count));
     }
     let unknown = json!({"identifier": "a", "limit": 5, "duration": "1h", "cots": 1});
     assert!(!document.fits("LimitRequest", &unknown));
-    assert_eq!(client.post("/v1/limit", &unknown).await.status, 400);
+    assert_eq!(client.post("/v1/check", &unknown).await.status, 400);
     assert!(!document.fits("LimitRequest", &json!({"limit": 5, "duration": "1h"})));
 }
 

@@ -31,7 +31,7 @@ async fn scenarios(store: &Store) {
         what_is_unknown_is_not_recorded,
         two_hundred_at_once,
         every_window_of_a_trace,
-        what_is_withdrawn_counts_no_more,
+        what_is_refunded_counts_no_more,
         history_is_read_page_by_page,
         a_clock_that_steps_back_lets_nothing_more_pass,
         cleanup_deletes_what_no_zone_counts,
@@ -265,21 +265,21 @@ async fn every_window_of_a_trace(store: &Store) {
     decisions_are_right(&rows, RATE, 1);
 }
 
-async fn what_is_withdrawn_counts_no_more(store: &Store) {
+async fn what_is_refunded_counts_no_more(store: &Store) {
     let (scene, database) = ledger(store, 2, 3_600).await;
     let (first, second) = (check(&database, "x", 1).await, check(&database, "x", 1).await);
     let blocked = check(&database, "x", 1).await;
     assert!(blocked.blocked);
-    let withdraw = async |transaction| database.withdraw(transaction, ZONE, b"x", WITHIN).await.unwrap();
+    let refund = async |transaction| database.refund(transaction, ZONE, b"x", WITHIN).await.unwrap();
     for (zone, bucket) in [(ZONE, b"y"), (ZONE + 1, b"x")] {
-        let withdrawn = database.withdraw(first.transaction, zone, bucket, WITHIN).await;
-        assert_eq!(withdrawn, Ok(false), "it is another's");
+        let refunded = database.refund(first.transaction, zone, bucket, WITHIN).await;
+        assert_eq!(refunded, Ok(false), "it is another's");
     }
     for transaction in [blocked.transaction, second.transaction + 1_000, 0, u64::MAX] {
-        assert!(!withdraw(transaction).await);
+        assert!(!refund(transaction).await);
     }
-    assert!(withdraw(first.transaction).await);
-    assert!(!withdraw(first.transaction).await, "once");
+    assert!(refund(first.transaction).await);
+    assert!(!refund(first.transaction).await, "once");
     let again = check(&database, "x", 1).await;
     assert_eq!((again.blocked, again.used), (false, 2));
     let outcomes: Vec<_> = recorded(&scene).await.iter().map(|row| row.blocked).collect();
@@ -293,13 +293,13 @@ async fn history_is_read_page_by_page(store: &Store) {
         ids.push(check(&database, "x", cost).await.transaction);
         check(&other, "y", 1).await;
     }
-    database.withdraw(ids[2], ZONE, b"x", WITHIN).await.unwrap();
+    database.refund(ids[2], ZONE, b"x", WITHIN).await.unwrap();
     let page = async |before, limit| database.transactions(ZONE, b"x", before, limit, WITHIN).await.unwrap();
     let all = page(None, 100).await;
     ids.reverse();
     assert_eq!(all.iter().map(|transaction| transaction.id).collect::<Vec<_>>(), ids);
-    use Outcome::{Allowed, Blocked, Withdrawn};
-    let outcomes = [Blocked, Allowed, Withdrawn, Allowed, Allowed];
+    use Outcome::{Allowed, Blocked, Refunded};
+    let outcomes = [Blocked, Allowed, Refunded, Allowed, Allowed];
     assert_eq!(all.iter().map(|transaction| transaction.outcome).collect::<Vec<_>>(), outcomes);
     assert_eq!(all.iter().map(|transaction| transaction.cost).collect::<Vec<_>>(), [1, 1, 1, 0, 1]);
     assert!(all.iter().all(|transaction| transaction.bucket == b"x" && transaction.zone == ZONE));
@@ -444,7 +444,7 @@ async fn rulings_say_what_the_ledger_says(store: &Store) {
     assert!(matches!(denied.verdict, Verdict::Denied { retry_after_ms: Some(1..=60_000) }), "{denied:?}");
     assert_eq!(decide(3).await.verdict, Verdict::Denied { retry_after_ms: None });
     for ruling in [denied, allowed, allowed] {
-        exact.withdraw(AskId::of(1, 1), &[charge(2)], &[ruling]).await;
+        exact.refund(AskId::of(1, 1), &[charge(2)], &[ruling]).await;
     }
     assert!(decide(2).await.is_allowed());
     let outcomes: Vec<_> = recorded(&scene).await.iter().map(|row| row.blocked).collect();
@@ -460,20 +460,20 @@ async fn a_filter_takes_back_only_what_it_was_told_of(store: &Store) {
     let (honest, evil) = (7, 8);
     let told = exact.answer(honest, &ask).await;
     assert_eq!(told.rulings[0].verdict, 2);
-    let withdrawal = |transaction| {
+    let refund = |transaction| {
         let ruling = wire::Ruling { transaction, ..told.rulings[0] };
-        wire::Withdrawal { ask: Some(ask.clone()), rulings: vec![ruling] }
+        wire::Refund { ask: Some(ask.clone()), rulings: vec![ruling] }
     };
     let of = told.rulings[0].transaction;
     for transaction in [of, of + 1, of + 2] {
-        exact.undo(evil, &withdrawal(transaction));
+        exact.undo(evil, &refund(transaction));
     }
     let figures = exact.figures();
-    assert_eq!(figures.withdrawals("foreign"), 3);
+    assert_eq!(figures.refunds("foreign"), 3);
     assert!(check(&database, "x", 1).await.blocked, "another's is not taken back");
-    exact.undo(honest, &withdrawal(of));
+    exact.undo(honest, &refund(of));
     let began = Instant::now();
-    while figures.withdrawals("done") == 0 {
+    while figures.refunds("done") == 0 {
         assert!(began.elapsed() < Duration::from_secs(10), "its own is");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -286,7 +286,7 @@ async fn who_may_only_call_it(store: &Store) {
     let attempt = weir_aggregator::database::Attempt { zone: ZONE, bucket: b"y", cost: 1 };
     let error = scene.open("a").check_velocity(&attempt, WITHIN).await.unwrap_err();
     assert_eq!(error.reason(), "refused", "{error}");
-    // What README.md says about it.
+    // As `migrations/README.md` states.
     scene.run("DROP PROCEDURE check_velocity; DROP PROCEDURE check_velocity_cost").await;
     scene.run("DELETE FROM weir_migrations WHERE version IN (6, 7)").await;
     scene.open("a").migrate().await.unwrap();

@@ -166,7 +166,7 @@ async fn a_frozen_server_is_left_alone(store: &mut Store) {
         let database = database.clone();
         calls.spawn(async move { attempt(&database, "x", SHORT).await.unwrap_err().reason() });
     }
-    assert!(calls.join_all().await.into_iter().all(|reason| ["timeout", "away"].contains(&reason)));
+    assert!(calls.join_all().await.into_iter().all(|reason| ["timeout", "unavailable"].contains(&reason)));
     assert_ne!(database.ledger_state(), State::Closed);
     // Nobody is asked now, but for one who finds out; whoever gives that up does not keep others from it.
     let began = Instant::now();
@@ -246,12 +246,12 @@ async fn a_server_that_is_not_there() {
     let database = open(&format!("mysql://weir:geheim@127.0.0.1:{}/weir", ports::free().unwrap()), "here");
     for _ in 0..5 {
         let error = attempt(&database, "x", SHORT).await.unwrap_err();
-        assert_eq!(error.reason(), "away", "{error}");
+        assert_eq!(error.reason(), "unavailable", "{error}");
     }
     assert_ne!(database.ledger_state(), State::Closed);
     let began = Instant::now();
     let error = attempt(&database, "x", WITHIN).await.unwrap_err();
-    assert!(error.reason() == "away" && began.elapsed() < SLACK, "{error}");
+    assert!(error.reason() == "unavailable" && began.elapsed() < SLACK, "{error}");
 }
 
 /// Another process that writes makes an attempt wait, and no longer than it may.

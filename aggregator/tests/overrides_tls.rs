@@ -1,4 +1,4 @@
-//! The `overrides` commands against an HTTP door that speaks TLS: whom they trust, and what they say of whom they do not.
+//! The `overrides` commands against an HTTP API that speaks TLS: whom they trust, and what they say of whom they do not.
 //!
 //! Certificates as the server has them are left to `tls`, what the commands do to `controls`.
 
@@ -15,7 +15,7 @@ use std::process::Output;
 use tempfile::TempDir;
 use tls_common::Authority;
 use tokio::process::Command;
-use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::ApiSettings;
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::net::tls::TlsFiles;
 use weir_aggregator::server::Settings;
@@ -24,15 +24,15 @@ const BAN: [&str; 8] =
     ["set", "--namespace", "per-key", "--identifier", "mallory", "--ban", "--reason", "spam"];
 
 /// A server with a certificate for `localhost`, and the authority that signed it.
-struct Door {
+struct Api {
     weir: Weir,
     /// What a command needs to trust the server.
     ca_file: PathBuf,
     folder: TempDir,
 }
 
-impl Door {
-    async fn start(mutual: bool) -> Door {
+impl Api {
+    async fn start(mutual: bool) -> Api {
         let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
         let pair = authority.sign("localhost");
         let ca_file = write(folder.path(), "ca.crt", &authority.pem());
@@ -41,8 +41,8 @@ impl Door {
             key: write(folder.path(), "tls.key", &pair.key),
             client_authorities: mutual.then(|| ca_file.clone()),
         };
-        let doors = DoorSettings { tls: Some(tls), ..settings().doors };
-        Door { weir: start(doors, &folder).await, ca_file, folder }
+        let api = ApiSettings { tls: Some(tls), ..settings().api };
+        Api { weir: start(api, &folder).await, ca_file, folder }
     }
 
     fn port(&self) -> u16 {
@@ -55,7 +55,7 @@ impl Door {
 
     /// The command's output, if it trusts the server.
     async fn trusting(&self, arguments: &[&str]) -> String {
-        let said = command(arguments, &self.url()).arg("--ca-file").arg(&self.ca_file).output();
+        let said = command(arguments, &self.url()).arg("--api-ca-file").arg(&self.ca_file).output();
         let Output { status, stdout, stderr } = said.await.unwrap();
         let (said, error) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
         assert!(status.success() && error.is_empty(), "{arguments:?}: {said}{error}");
@@ -68,17 +68,17 @@ impl Door {
     }
 }
 
-async fn start(doors: DoorSettings, folder: &TempDir) -> Weir {
+async fn start(api: ApiSettings, folder: &TempDir) -> Weir {
     let url = format!("sqlite://{}/weir.db", folder.path().display());
     let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
-    start_with(Settings { doors, database, migrate: true, ..settings() }).await
+    start_with(Settings { api, database, migrate: true, ..settings() }).await
 }
 
 fn command(arguments: &[&str], server: &str) -> Command {
     let variables = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("WEIR_"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-aggregator"));
     command.arg("overrides").args(arguments).env_clear().envs(variables);
-    command.env("WEIR_SERVER", server).kill_on_drop(true);
+    command.env("WEIR_API_URL", server).kill_on_drop(true);
     command
 }
 
@@ -94,62 +94,62 @@ async fn fails(mut command: Command, parts: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_is_trusted_whose_authority_is_named() {
-    let door = Door::start(false).await;
-    assert!(door.trusting(&BAN).await.starts_with("ban for mallory in per-key"));
-    assert_eq!(door.in_force().await, 1);
-    let mut by_variable = command(&["list"], &door.url());
-    let listed = by_variable.env("WEIR_SERVER_CA_FILE", &door.ca_file).output().await.unwrap();
+    let api = Api::start(false).await;
+    assert!(api.trusting(&BAN).await.starts_with("ban for mallory in per-key"));
+    assert_eq!(api.in_force().await, 1);
+    let mut by_variable = command(&["list"], &api.url());
+    let listed = by_variable.env("WEIR_API_CA_FILE", &api.ca_file).output().await.unwrap();
     assert!(String::from_utf8_lossy(&listed.stdout).contains("mallory"), "{listed:?}");
-    let deleted = door.trusting(&["delete", "--namespace", "per-key", "--identifier", "mallory"]).await;
+    let deleted = api.trusting(&["delete", "--namespace", "per-key", "--identifier", "mallory"]).await;
     assert!(deleted.starts_with("deleted: ban for mallory"), "{deleted}");
-    assert_eq!(door.in_force().await, 0);
+    assert_eq!(api.in_force().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_not_trusted_is_told_nothing() {
-    let door = Door::start(false).await;
-    door.trusting(&BAN).await;
-    let other = write(door.folder.path(), "other.crt", &Authority::new().pem());
+    let api = Api::start(false).await;
+    api.trusting(&BAN).await;
+    let other = write(api.folder.path(), "other.crt", &Authority::new().pem());
     let exempt = ["set", "--namespace", "per-key", "--identifier", "mallory", "--exempt"];
     let delete = ["delete", "--namespace", "per-key", "--identifier", "mallory"];
-    let hint = ["--ca-file", "WEIR_SERVER_CA_FILE"];
+    let hint = ["--api-ca-file", "WEIR_API_CA_FILE"];
     for arguments in [&exempt[..], &delete, &["list"]] {
-        let mut strange = command(arguments, &door.url());
-        strange.arg("--ca-file").arg(&other);
-        fails(strange, &[&door.url(), "is not trusted", hint[0], hint[1]]).await;
+        let mut strange = command(arguments, &api.url());
+        strange.arg("--api-ca-file").arg(&other);
+        fails(strange, &[&api.url(), "is not trusted", hint[0], hint[1]]).await;
         // By the authorities of the system, if it has any.
-        fails(command(arguments, &door.url()), &hint).await;
+        fails(command(arguments, &api.url()), &hint).await;
     }
     // The certificate is for another name.
-    let mut misnamed = command(&exempt, &format!("https://127.0.0.1:{}", door.port()));
-    misnamed.arg("--ca-file").arg(&door.ca_file);
+    let mut misnamed = command(&exempt, &format!("https://127.0.0.1:{}", api.port()));
+    misnamed.arg("--api-ca-file").arg(&api.ca_file);
     fails(misnamed, &["is not trusted", "127.0.0.1", "localhost"]).await;
-    let listed = door.trusting(&["list"]).await;
+    let listed = api.trusting(&["list"]).await;
     assert!(listed.contains("ban") && !listed.contains("exempt"), "nothing has changed: {listed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_else_stands_in_the_way_is_said() {
-    let door = Door::start(false).await;
+    let api = Api::start(false).await;
     let with = |ca_file: PathBuf, server: &str| {
         let mut command = command(&["list"], server);
-        command.arg("--ca-file").arg(ca_file);
+        command.arg("--api-ca-file").arg(ca_file);
         command
     };
-    let put = |name: &str, text: &str| write(door.folder.path(), name, text);
-    let nowhere = door.folder.path().join("nowhere.crt");
-    fails(with(nowhere, &door.url()), &["nowhere.crt", "--ca-file"]).await;
-    fails(with(put("empty.crt", ""), &door.url()), &["empty.crt", "--ca-file"]).await;
-    fails(with(put("broken.crt", "no PEM"), &door.url()), &["broken.crt", "--ca-file"]).await;
+    let put = |name: &str, text: &str| write(api.folder.path(), name, text);
+    let nowhere = api.folder.path().join("nowhere.crt");
+    fails(with(nowhere, &api.url()), &["nowhere.crt", "--api-ca-file"]).await;
+    fails(with(put("empty.crt", ""), &api.url()), &["empty.crt", "--api-ca-file"]).await;
+    fails(with(put("broken.crt", "no PEM"), &api.url()), &["broken.crt", "--api-ca-file"]).await;
     // One side speaks TLS, the other does not.
-    let plain_url = format!("http://localhost:{}", door.port());
+    let plain_url = format!("http://localhost:{}", api.port());
     fails(command(&["list"], &plain_url), &[&plain_url, "https://"]).await;
     let folder = tempfile::tempdir().unwrap();
-    let plain = start(DoorSettings::default(), &folder).await;
+    let plain = start(ApiSettings::default(), &folder).await;
     let SocketAddr::V4(address) = plain.server.http_address().unwrap() else { panic!("an IPv4 address") };
     let url = format!("https://localhost:{}", address.port());
-    fails(with(door.ca_file.clone(), &url), &[&url, "http://"]).await;
+    fails(with(api.ca_file.clone(), &url), &[&url, "http://"]).await;
     // The commands have no certificate to show.
-    let mutual = Door::start(true).await;
+    let mutual = Api::start(true).await;
     fails(with(mutual.ca_file.clone(), &mutual.url()), &[&mutual.url(), "--tls-client-ca-file"]).await;
 }

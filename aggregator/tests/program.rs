@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
-use weir_aggregator::auth::{Gate, Presented, Tokens, Unauthorized};
+use weir_aggregator::auth::{Authenticator, Presented, Tokens, Unauthorized};
 use weir_envoy::ports;
 
 fn program(arguments: &[&str]) -> Command {
@@ -170,7 +170,7 @@ fn a_listener_without_authentication_serves_no_other_machines() {
     }
     let listen = ["--grpc-listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0", "--http-listen", "none"];
     let (_running, mut log) =
-        start(program(&["serve", "--region", "here", "--token", "secret"]).args(listen));
+        start(program(&["serve", "--region", "here", "--filter-token", "secret"]).args(listen));
     assert!(line_with(&mut log, "weir-aggregator serves").contains("http=none"), "a token suffices");
 }
 
@@ -188,17 +188,17 @@ fn secrets_may_be_files() {
     assert!(output.status.success() && folder.path().join("weir.db").exists(), "{}", said(&output));
     let token = file("token", "a secret\r\n");
     let mut serve = program(&["serve", "--region", "here"]);
-    serve.args(ANYWHERE).env("WEIR_TOKEN_FILE", &token).env("WEIR_DATABASE_URL_FILE", &url);
+    serve.args(ANYWHERE).env("WEIR_FILTER_TOKEN_FILE", &token).env("WEIR_DATABASE_URL_FILE", &url);
     let (_running, mut log) = start(&mut serve);
-    assert!(line_with(&mut log, "gRPC at").contains("filters by --token"));
+    assert!(line_with(&mut log, "gRPC at").contains("filters by --filter-token"));
     let missing = folder.path().join("missing");
     for (variable, value, parts) in [
-        ("WEIR_TOKEN", token.as_path(), ["WEIR_TOKEN and WEIR_TOKEN_FILE", "both set"]),
+        ("WEIR_FILTER_TOKEN", token.as_path(), ["WEIR_FILTER_TOKEN and WEIR_FILTER_TOKEN_FILE", "both set"]),
         ("WEIR_REDIS_URL_FILE", missing.as_path(), ["WEIR_REDIS_URL_FILE", "cannot be read"]),
     ] {
         let mut serve = program(&["serve", "--region", "here"]);
         let output =
-            serve.args(ANYWHERE).env("WEIR_TOKEN_FILE", &token).env(variable, value).output().unwrap();
+            serve.args(ANYWHERE).env("WEIR_FILTER_TOKEN_FILE", &token).env(variable, value).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
         parts.iter().for_each(|part| assert!(said(&output).contains(part), "{}", said(&output)));
     }
@@ -215,24 +215,27 @@ fn live_control_needs_tokens_unless_it_is_insecure() {
         let line = line_with(&mut log, "weir-aggregator serves");
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         let server = format!("http://{}", line["fields"]["http"].as_str().unwrap());
-        let output = program(&["overrides", "list"]).env("WEIR_SERVER", &server).output().unwrap();
+        let output = program(&["overrides", "list"]).env("WEIR_API_URL", &server).output().unwrap();
         assert_eq!(output.status.success(), allowed, "{}", said(&output));
         assert!(allowed || said(&output).contains("--insecure control"), "{}", said(&output));
     }
 }
 
 #[test]
-fn it_says_who_opens_which_door() {
+fn it_says_who_opens_which_api() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens.yaml");
     std::fs::write(&tokens, "[]").unwrap();
     let file = ["--tokens-file", tokens.to_str().unwrap()];
-    let token = ["--token", "secret"];
+    let token = ["--filter-token", "secret"];
     let cases = [
         (vec![], "filters without tokens, the rate-limit service without tokens"),
-        (token.to_vec(), "filters by --token, the rate-limit service by --token\n"),
+        (token.to_vec(), "filters by --filter-token, the rate-limit service by --filter-token\n"),
         (file.to_vec(), "filters without tokens, the rate-limit service by --tokens-file"),
-        ([token, file].concat(), "filters by --token, the rate-limit service by --token or --tokens-file"),
+        (
+            [token, file].concat(),
+            "filters by --filter-token, the rate-limit service by --filter-token or --tokens-file",
+        ),
     ];
     for (arguments, expected) in cases {
         let mut command = program(&["serve", "--region", "here"]);
@@ -258,7 +261,7 @@ fn the_log_says_what_changed_and_not_of_whom() {
         let output = command
             .args(arguments)
             .args(of_whom)
-            .env("WEIR_SERVER", &server)
+            .env("WEIR_API_URL", &server)
             .env_remove("USER")
             .output()
             .unwrap();
@@ -297,7 +300,7 @@ fn a_healthcheck_tells_who_is_ready_from_who_is_not() {
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
 }
 
-/// Full doors need more files than systems let a program open that does not ask.
+/// Full APIs need more files than systems let a program open that does not ask.
 #[test]
 fn it_opens_as_many_files_as_it_may() {
     let mut limited = Command::new("sh");
@@ -362,7 +365,7 @@ fn a_token_is_made_with_what_it_allows() {
     let (header, tokens) = (format!("Bearer {token}"), tokens_of(rest));
     let presented = Presented { header: Some(header.as_bytes()), ..Presented::default() };
     assert_eq!(tokens.check(presented), Err(Unauthorized::OfFilter));
-    let scope = Gate::new(None, tokens).admit_filter(presented).unwrap();
+    let scope = Authenticator::new(None, tokens).admit_filter(presented).unwrap();
     assert!(scope.has_workspace("mobile") && !scope.has_workspace("other") && !scope.has_zone(1));
 
     let printed =
@@ -379,7 +382,7 @@ fn top_and_explain_show_what_the_page_shows() {
         serde_json::from_str(&line_with(&mut log, "weir-aggregator serves")).unwrap();
     let server = format!("http://{}", line["fields"]["admin"].as_str().unwrap());
     let run = |arguments: &[&str]| {
-        let output = program(arguments).env("WEIR_ADMIN_SERVER", &server).output().unwrap();
+        let output = program(arguments).env("WEIR_ADMIN_URL", &server).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout.clone()).unwrap() + &said(&output))
     };
     for arguments in [&["top"][..], &["top", "--once"]] {
@@ -399,11 +402,11 @@ fn top_and_explain_show_what_the_page_shows() {
     let (code, shown) = run(&["explain", "--namespace", "n", "--identifier", "a b&c"]);
     assert_eq!((code, shown.contains("nothing is known of this identifier")), (Some(1), true), "{shown}");
     assert_eq!(run(&["explain", "--namespace", "n"]).0, Some(2));
-    let (code, shown) = run(&["top", "--server", "https://weir"]);
+    let (code, shown) = run(&["top", "--admin-url", "https://weir"]);
     let hint = "which speaks no TLS, as in http://127.0.0.1:7070";
     assert_eq!((code, shown.contains(hint)), (Some(2), true), "{shown}");
     let nobody = ports::local(ports::free().unwrap());
-    let (code, shown) = run(&["top", "--server", &format!("http://{nobody}")]);
+    let (code, shown) = run(&["top", "--admin-url", &format!("http://{nobody}")]);
     assert_eq!((code, shown.contains("cannot reach an aggregator at")), (Some(1), true), "{shown}");
 }
 

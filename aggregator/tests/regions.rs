@@ -19,8 +19,8 @@ use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::Clock;
 use weir_core::model::breaker::Policy;
-use weir_core::model::cadence::Cadence;
 use weir_core::model::key::{Key, KeyParts};
+use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{Answer, Consult, Count, FilterFrame, Report};
 use weir_core::region::RegionLimits;
 use weir_envoy::{Proxy, ports, wait};
@@ -37,7 +37,7 @@ async fn mariadb() {
     a_replica_is_read_and_its_failures_stay_its_own(&store).await;
     deadlocks_cost_no_count(&store).await;
     a_database_that_is_cut_off(&store).await;
-    a_database_that_comes_back_after_the_time_of_grace(&store).await;
+    a_database_that_comes_back_after_the_grace_period(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,8 +67,8 @@ async fn scenarios(store: &Store) {
     who_starts_anew_knows_what_was_used(store).await;
 }
 
-fn cadence() -> Cadence {
-    Cadence { publish_ms: 100, import_ms: 100, ..Cadence::for_tests() }
+fn schedule() -> Schedule {
+    Schedule { publish_ms: 100, import_ms: 100, ..Schedule::for_tests() }
 }
 
 /// How a region is started.
@@ -76,14 +76,14 @@ struct Options {
     region: &'static str,
     url: String,
     read_url: Option<String>,
-    cadence: Cadence,
+    schedule: Schedule,
     clock: Arc<ShiftedClock>,
 }
 
 impl Options {
     fn new(region: &'static str, scene: &Scene, clock: &Arc<ShiftedClock>) -> Options {
         let clock = clock.clone();
-        Options { region, url: scene.url.clone(), read_url: None, cadence: cadence(), clock }
+        Options { region, url: scene.url.clone(), read_url: None, schedule: schedule(), clock }
     }
 
     async fn start(self) -> Region {
@@ -101,8 +101,8 @@ impl Options {
                 region: self.region.into(),
             }),
             migrate: false,
-            cadence: self.cadence,
-            doors: weir_aggregator::api::DoorSettings::default(),
+            schedule: self.schedule,
+            api: weir_aggregator::api::ApiSettings::default(),
             telemetry: None,
         };
         let server = Server::start(settings, self.clock.clone()).await.unwrap();
@@ -147,7 +147,7 @@ impl Region {
     /// Whether any such call of a store has failed.
     fn has_failed(&self, operation: &str) -> bool {
         let name = format!("weir_ratelimit_origin_errors_total{{op=\"{operation}\",");
-        let text = self.weir.server.shared().metrics_text();
+        let text = self.weir.server.services().metrics_text();
         text.lines().any(|line| line.starts_with(&name) && !line.ends_with(" 0"))
     }
 
@@ -183,7 +183,7 @@ impl Region {
     /// What the region itself and what the others have used of the present window.
     fn holds(&self, identifier: &[u8], duration_ms: u64) -> (u64, u64) {
         let sequence = self.sequence(duration_ms);
-        let explained = self.weir.server.shared().explain(b"w", b"n", identifier);
+        let explained = self.weir.server.services().explain(b"w", b"n", identifier);
         let cells = explained.iter().filter(|found| found.key.parts().duration_ms == duration_ms);
         let cell = cells.flat_map(|found| &found.cells).find(|cell| cell.sequence == sequence);
         cell.map_or((0, 0), |cell| (cell.regional_total(), cell.global_others))
@@ -193,12 +193,12 @@ impl Region {
         let held = wait::until("it is heard", SOON, async || self.holds(identifier, duration_ms) == expected);
         if held.await.is_err() {
             let (name, holds) = (identifier.escape_ascii(), self.holds(identifier, duration_ms));
-            panic!("{} holds {holds:?} of {name}, not {expected:?}", self.weir.server.shared().region_name);
+            panic!("{} holds {holds:?} of {name}, not {expected:?}", self.weir.server.services().region_name);
         }
     }
 
     /// Waits until it has both published and imported `times` more, from begin to end.
-    async fn beats(&self, times: u32) {
+    async fn intervals(&self, times: u32) {
         for operation in ["look_global", "import"] {
             let name = format!("weir_ratelimit_origin_operations_total{{op=\"{operation}\"}}");
             // The one that may be under way does not count.
@@ -261,7 +261,7 @@ async fn each_region_tells_its_own_use_and_hears_the_sum_of_the_others(store: &S
     }
     println!("three regions agree after {:?}", began.elapsed());
     for (_, _, region) in &regions {
-        region.beats(3).await;
+        region.intervals(3).await;
     }
     for (name, own, region) in &regions {
         assert_eq!(scene.row(b"x", name).await, own.cast_signed(), "what was imported is not told again");
@@ -278,11 +278,11 @@ async fn a_key_is_explained_across_regions(store: &Store) {
     b.used(HOUR_MS, &[(b"x", 55)]).await;
     a.comes_to_hold(b"x", HOUR_MS, (60, 55)).await;
     b.comes_to_hold(b"x", HOUR_MS, (55, 60)).await;
-    let shared = a.weir.server.shared();
+    let services = a.weir.server.services();
     let asked = KeyQuery::parse("workspace=w&namespace=n&identifier=x").unwrap();
     // An answer is kept for a while, so that the first may be from before both had written.
     wait::until("both regions' rows are shown", SOON, async || {
-        let window = explain(shared, &asked).await.windows.remove(0);
+        let window = explain(services, &asked).await.windows.remove(0);
         let shares: Vec<_> =
             window.regions.iter().map(|one| (one.region.as_str(), one.own, one.count)).collect();
         (window.used, window.global_others, window.passes) == (115, 55, Some(false))
@@ -293,7 +293,7 @@ async fn a_key_is_explained_across_regions(store: &Store) {
     .unwrap();
     // A database that is slow to answer is asked again when that has been known for a while.
     wait::until("both regions are shown", SOON, async || {
-        let known = parts(shared).await;
+        let known = parts(services).await;
         let regions: Vec<_> =
             known.regions.iter().map(|one| (one.name.as_str(), one.own, one.rows)).collect();
         known.regions_unknown.is_none() && regions == [("a", true, 1), ("b", false, 1)]
@@ -307,8 +307,8 @@ async fn a_denial_costs_nothing_anywhere(store: &Store) {
     let mut a = Region::start("a", &scene, &clock).await;
     let mut b = Region::start("b", &scene, &clock).await;
     assert!(!a.asks(b"cold", HOUR_MS, 0, 2 * LIMIT, LIMIT).await.granted);
-    a.beats(2).await;
-    b.beats(2).await;
+    a.intervals(2).await;
+    b.intervals(2).await;
     assert_eq!(scene.cells().await, 0);
     assert_eq!((a.holds(b"cold", HOUR_MS), b.holds(b"cold", HOUR_MS)), ((0, 0), (0, 0)));
     assert!(b.asks(b"cold", HOUR_MS, 0, LIMIT, LIMIT).await.granted, "all of the limit is left");
@@ -327,8 +327,8 @@ async fn a_denial_by_the_window_before_pins_nobody(store: &Store) {
         let denied = region.asks(b"x", MINUTE_MS, 0, 4, FULL).await;
         assert!(!denied.granted, "8 of the window before and 4 are more than 10");
     }
-    a.beats(2).await;
-    b.beats(2).await;
+    a.intervals(2).await;
+    b.intervals(2).await;
     assert_eq!((a.holds(b"x", MINUTE_MS), b.holds(b"x", MINUTE_MS)), ((0, 0), (0, 0)));
     assert_eq!(scene.cells().await, 1, "only the window before");
     // Half a window later 4 of the 8 are left.
@@ -344,8 +344,8 @@ async fn little_use_and_short_windows_stay_at_home(store: &Store) {
     a.used(HOUR_MS, &[(b"x", LIMIT / 2 - 1)]).await;
     b.used(HOUR_MS, &[(b"x", 5)]).await;
     a.used(MINUTE_MS - 1_000, &[(b"short", LIMIT)]).await;
-    a.beats(3).await;
-    b.beats(3).await;
+    a.intervals(3).await;
+    b.intervals(3).await;
     assert_eq!(scene.cells().await, 0);
     a.used(HOUR_MS, &[(b"x", LIMIT / 2)]).await;
     // Once one has spoken, the others do.
@@ -367,7 +367,7 @@ async fn an_unchanged_row_is_not_written_again(store: &Store) {
     let (written, updated) = (a.weir.metric(WRITES), scene.number(UPDATED).await);
     a.used(HOUR_MS, &[(b"x", 70)]).await;
     a.used(HOUR_MS, &[(b"x", 60)]).await;
-    a.beats(3).await;
+    a.intervals(3).await;
     assert_eq!((a.weir.metric(WRITES), scene.number(UPDATED).await), (written, updated));
     a.used(HOUR_MS, &[(b"x", 71)]).await;
     scene.row_becomes(b"x", "a", 71).await;
@@ -380,8 +380,8 @@ async fn one_namespace_cannot_take_all_room(store: &Store) {
     const CAP: usize = 3;
     const CELLS: u64 = 10;
     let (scene, clock) = (store.fresh().await, clock());
-    let cadence = Cadence { namespace_cap: CAP, publish_ms: 300, ..cadence() };
-    let mut a = Options { cadence, ..Options::new("a", &scene, &clock) }.start().await;
+    let schedule = Schedule { namespace_cap: CAP, publish_ms: 300, ..schedule() };
+    let mut a = Options { schedule, ..Options::new("a", &scene, &clock) }.start().await;
     let b = Region::start("b", &scene, &clock).await;
     let names: Vec<_> = (0..CELLS).map(|place| format!("x{place}")).collect();
     let counts: Vec<_> = names.iter().zip(60..).map(|(name, own)| (name.as_bytes(), own)).collect();
@@ -426,7 +426,7 @@ async fn rows_that_are_none_are_skipped(store: &Store) {
     }
     a.comes_to_hold(b"good", HOUR_MS, (0, 7)).await;
     let before = a.weir.metric("weir_aggregator_bad_rows_total");
-    a.beats(1).await;
+    a.intervals(1).await;
     assert!(a.weir.metric("weir_aggregator_bad_rows_total") >= before + bad.len() as f64, "each time anew");
     assert_eq!(a.weir.metric("weir_ratelimit_global_entries_created_total"), 1.0);
     assert_eq!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"other\"}"), 0.0);
@@ -451,8 +451,8 @@ async fn a_table_that_is_wiped_is_written_again(store: &Store) {
     }
     println!("written again {:?} after the wipe", wiped.elapsed());
     assert_eq!(a.weir.metric("weir_aggregator_store_wipes_total{store=\"global\"}"), 1.0);
-    a.beats(2).await;
-    b.beats(2).await;
+    a.intervals(2).await;
+    b.intervals(2).await;
     assert_eq!((a.holds(b"x", HOUR_MS), b.holds(b"x", HOUR_MS)), ((60, 70), (70, 60)), "nothing is lost");
     assert_eq!(b.holds(b"y", HOUR_MS), (0, 80));
     assert_eq!(scene.cells().await, 3);
@@ -539,7 +539,7 @@ async fn who_starts_anew_knows_what_was_used(store: &Store) {
     assert_eq!(a.holds(b"x", HOUR_MS), (85, 0), "what is new comes on top at once");
     // What is known to have been used becomes a part of its own, to which new use adds.
     let settled = async || {
-        let explained = a.weir.server.shared().explain(b"w", b"n", b"x");
+        let explained = a.weir.server.services().explain(b"w", b"n", b"x");
         explained.iter().flat_map(|key| &key.cells).any(|cell| cell.components.len() == 2)
     };
     wait::until("the base is made", SOON, settled).await.unwrap();
@@ -643,10 +643,10 @@ async fn a_database_that_is_cut_off(store: &Store) {
     let (scene, clock) = (store.fresh().await, clock());
     let port = store.server.as_ref().unwrap().port();
     let proxy = Proxy::start(ports::local(port)).await.unwrap();
-    let policy = Policy { rest_ms: 200, ..cadence().global_breaker };
-    let cadence = Cadence { global_timeout_ms: 300, global_breaker: policy, ..cadence() };
+    let policy = Policy { rest_ms: 200, ..schedule().global_breaker };
+    let schedule = Schedule { global_timeout_ms: 300, global_breaker: policy, ..schedule() };
     let url = scene.url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
-    let mut a = Options { url, cadence, ..Options::new("a", &scene, &clock) }.start().await;
+    let mut a = Options { url, schedule, ..Options::new("a", &scene, &clock) }.start().await;
     let mut b = Region::start("b", &scene, &clock).await;
     a.used(HOUR_MS, &[(b"x", 60)]).await;
     b.used(HOUR_MS, &[(b"x", 50)]).await;
@@ -680,7 +680,7 @@ async fn a_database_that_is_cut_off(store: &Store) {
     assert!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"away\"}") > 0.0);
 }
 
-async fn a_database_that_comes_back_after_the_time_of_grace(store: &Store) {
+async fn a_database_that_comes_back_after_the_grace_period(store: &Store) {
     let (scene, clock) = (store.fresh().await, clock());
     let port = store.server.as_ref().unwrap().port();
     let proxy = Proxy::start(ports::local(port)).await.unwrap();
@@ -691,9 +691,9 @@ async fn a_database_that_comes_back_after_the_time_of_grace(store: &Store) {
     drop(a.peer);
     a.weir.server.stop().await;
     proxy.refuse().await.unwrap();
-    let grace_ms = 200;
-    let cadence = Cadence { grace_ms, ..cadence() };
-    let mut a = Options { url, cadence, ..Options::new("a", &scene, &clock) }.start().await;
+    let grace_period_ms = 200;
+    let schedule = Schedule { grace_period_ms, ..schedule() };
+    let mut a = Options { url, schedule, ..Options::new("a", &scene, &clock) }.start().await;
     let tried = "weir_ratelimit_origin_errors_total{op=\"recover\",reason=\"away\"}";
     a.metric_becomes(tried, |errors| errors >= 4.0).await;
     assert_eq!(a.holds(b"x", HOUR_MS), (0, 0));

@@ -93,8 +93,8 @@ async fn of_applications() {
     ] {
         let mut aggregator = Aggregator::start();
         let mut client = Client::over(TcpStream::connect(&aggregator.http).await.unwrap()).await;
-        let body = json!({"identifier": "alice", "strategy": "ledger", "zone": 1}).to_string();
-        let answer = client.send("POST", "/v1/limit", headers, body.as_bytes()).await;
+        let body = json!({"identifier": "alice", "algorithm": "ledger", "zone": 1}).to_string();
+        let answer = client.send("POST", "/v1/check", headers, body.as_bytes()).await;
         assert_eq!((answer.status, &answer.body["decided"]), (200, &json!(false)), "{answer:?}");
         assert_eq!(aggregator.blames(UNRULED), expected, "{headers:?}");
     }

@@ -14,7 +14,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code as GrpcCode, Request, Status};
 use tonic_prost::ProstCodec;
-use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::ApiSettings;
 use weir_aggregator::api::rls::call::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use weir_aggregator::api::rls::service::{MAX_CALL, MAX_REQUEST_BYTES};
 use weir_aggregator::api::rls::wire::{
@@ -59,7 +59,7 @@ impl Service {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("edge.yaml"), LIMITS).unwrap();
         let mut settings = Settings { token: token.map(str::to_owned), ..with_limits(folder.path()) };
-        settings.doors.tokens_file = tokens.map(|text| {
+        settings.api.tokens_file = tokens.map(|text| {
             let file = folder.path().join("tokens");
             std::fs::write(&file, text).unwrap();
             file
@@ -87,7 +87,7 @@ impl Service {
     }
 
     fn decisions(&self, result: &str) -> f64 {
-        self.weir.metric(&format!("weir_aggregator_door_decisions_total{{door=\"rls\",result=\"{result}\"}}"))
+        self.weir.metric(&format!("weir_aggregator_api_decisions_total{{api=\"rls\",result=\"{result}\"}}"))
     }
 
     async fn call(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
@@ -101,8 +101,8 @@ impl Service {
 }
 
 fn with_limits(path: &Path) -> Settings {
-    let doors = DoorSettings { rate_limits_file: Some(path.to_owned()), ..DoorSettings::default() };
-    Settings { doors, ..settings() }
+    let api = ApiSettings { rls_config: Some(path.to_owned()), ..ApiSettings::default() };
+    Settings { api, ..settings() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -410,6 +410,6 @@ async fn nothing_starts_with_limits_that_cannot_be_used() {
         let Err(error @ ServeError::RateLimits(_)) = started else {
             panic!("it starts with {}", path.display())
         };
-        assert!(error.to_string().contains("--rate-limits-file"), "{error}");
+        assert!(error.to_string().contains("--rls-config"), "{error}");
     }
 }

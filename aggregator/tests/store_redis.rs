@@ -11,7 +11,7 @@ use weir_aggregator::redis::{HOT_SHARDS, Heard, Store};
 use weir_core::model::key::{Key, KeyParts, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::{MAX_COUNT, Position, Used};
-use weir_core::region::exchange::{BASE, Floor, Merge, Proposal};
+use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Proposal};
 use weir_envoy::wait;
 
 #[tokio::test]
@@ -109,7 +109,7 @@ fn fine(identifier: &[u8]) -> Key {
 }
 
 #[tokio::test]
-async fn a_proposal_of_a_ceiling_considers_eleven_cells_in_full() {
+async fn a_proposal_of_a_hard_limit_considers_eleven_cells_in_full() {
     let (_redis, store) = started().await;
     let key = fine(b"alice");
     // One that no window touches any more, ten before, and the current one: 11 × 2 of which 22 count.
@@ -142,7 +142,7 @@ async fn a_proposal_of_a_ceiling_considers_eleven_cells_in_full() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn proposers_in_different_cells_of_a_ceiling_never_pass_its_limit() {
+async fn proposers_in_different_cells_of_a_hard_limit_never_pass_its_limit() {
     const LIMIT: u64 = 200;
     let redis = redis().await;
     let mut tasks = tokio::task::JoinSet::new();
@@ -325,25 +325,28 @@ async fn a_cell_expires_and_never_sooner_than_told_before() {
 }
 
 #[tokio::test]
-async fn a_base_is_set_once_and_only_where_something_is_missing() {
+async fn a_baseline_is_set_once_and_only_where_something_is_missing() {
     let (_redis, store) = started().await;
-    let floor = |number: usize, total| Floor { key: numbered(number), sequence: CELL, total, expires: LATE };
+    let lower_bound =
+        |number: usize, total| LowerBound { key: numbered(number), sequence: CELL, total, expires: LATE };
     merge_one(&store, merge(&numbered(0), &[(A, 30)])).await;
     merge_one(&store, merge(&numbered(1), &[(A, 130)])).await;
-    let expected = [vec![(BASE, 70), (A, 30)], vec![(A, 130)], vec![(BASE, 100)], vec![(BASE, MAX_COUNT)]];
-    let floors = [floor(0, 100), floor(1, 100), floor(2, 100), floor(3, u64::MAX)];
+    let expected =
+        [vec![(BASELINE, 70), (A, 30)], vec![(A, 130)], vec![(BASELINE, 100)], vec![(BASELINE, MAX_COUNT)]];
+    let lower_bounds =
+        [lower_bound(0, 100), lower_bound(1, 100), lower_bound(2, 100), lower_bound(3, u64::MAX)];
     let raised = |told: Vec<Result<_, _>>| -> Vec<Vec<_>> {
         told.into_iter()
             .map(|told: Result<weir_core::region::exchange::Merged, _>| told.unwrap().current)
             .collect()
     };
-    assert_eq!(raised(store.raise_to(&floors, AMPLE).await), expected);
-    let higher = [floor(0, 500), floor(2, 500)];
+    assert_eq!(raised(store.raise_to(&lower_bounds, AMPLE).await), expected);
+    let higher = [lower_bound(0, 500), lower_bound(2, 500)];
     assert_eq!(raised(store.raise_to(&higher, AMPLE).await), [expected[0].clone(), expected[2].clone()]);
     // A base merges like any other component.
     assert_eq!(
-        merge_one(&store, merge(&numbered(2), &[(BASE, 90), (B, 1)])).await.current,
-        [(BASE, 100), (B, 1)]
+        merge_one(&store, merge(&numbered(2), &[(BASELINE, 90), (B, 1)])).await.current,
+        [(BASELINE, 100), (B, 1)]
     );
 }
 

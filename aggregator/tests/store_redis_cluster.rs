@@ -8,7 +8,7 @@ use store_common::*;
 use tokio::time::timeout;
 use weir_aggregator::redis::{HOT_SHARDS, Heard, Store, StoreOptions};
 use weir_core::model::time::UnixMs;
-use weir_core::region::exchange::{BASE, Floor};
+use weir_core::region::exchange::{BASELINE, LowerBound};
 use weir_envoy::{RedisCluster, wait};
 
 const CELLS: usize = 1_000;
@@ -44,11 +44,11 @@ async fn everything_works_on_a_cluster() {
             assert_eq!(told.unwrap().granted, Some(granted));
         }
     }
-    let floors: Vec<_> = (100..150)
-        .map(|number| Floor { key: numbered(number), sequence: CELL, total: 10, expires: LATE })
+    let lower_bounds: Vec<_> = (100..150)
+        .map(|number| LowerBound { key: numbered(number), sequence: CELL, total: 10, expires: LATE })
         .collect();
-    for told in store.raise_to(&floors, AMPLE).await {
-        assert_eq!(told.unwrap().current, [(BASE, 6), (C, 3), (A, 1)]);
+    for told in store.raise_to(&lower_bounds, AMPLE).await {
+        assert_eq!(told.unwrap().current, [(BASELINE, 6), (C, 3), (A, 1)]);
     }
     let hot: Vec<_> = (0..200).map(|number| (numbered(number), CELL, LATE)).collect();
     store.note_hot(&hot, AMPLE).await.unwrap();
@@ -77,16 +77,18 @@ async fn messages_cross_the_cluster() {
 #[tokio::test]
 async fn a_wipe_or_death_of_one_part_is_seen_and_leaves_the_others() {
     let (mut cluster, store) = started().await;
-    let before = store.lives(AMPLE).await.unwrap();
+    let before = store.incarnations(AMPLE).await.unwrap();
     assert_eq!((before.seen.len(), before.unseen), (64, 0));
-    assert_eq!(store.lives(AMPLE).await.unwrap().seen.len(), 64);
+    assert_eq!(store.incarnations(AMPLE).await.unwrap().seen.len(), 64);
     redis::cmd("FLUSHALL").exec(&mut hand(&cluster.nodes()[1])).unwrap();
-    let after = store.lives(AMPLE).await.unwrap();
+    let after = store.incarnations(AMPLE).await.unwrap();
     let changed = before.seen.iter().zip(&after.seen).filter(|(before, after)| before.id != after.id).count();
-    assert!((15..30).contains(&changed), "a third of the sentinels: {changed}");
+    assert!((15..30).contains(&changed), "a third of the markers: {changed}");
 
     cluster.nodes()[2].process().kill().unwrap();
-    let partly = async || store.lives(AMPLE).await.is_ok_and(|lives| (15..30).contains(&lives.unseen));
+    let partly = async || {
+        store.incarnations(AMPLE).await.is_ok_and(|incarnations| (15..30).contains(&incarnations.unseen))
+    };
     wait::until("a third is away", HEALED, partly).await.unwrap();
     let cells: Vec<_> = (0..CELLS).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
     let failed = store.merge(&cells, AMPLE).await.iter().filter(|told| told.is_err()).count();

@@ -9,10 +9,10 @@ use std::process::Command;
 use std::time::Duration;
 use store_common::*;
 use tokio::time::{Instant, sleep_until, timeout};
-use weir_aggregator::redis::{Heard, Life, Store, StoreOptions};
+use weir_aggregator::redis::{Heard, Incarnation, Store, StoreOptions};
 use weir_core::model::exact::AskId;
 use weir_core::model::time::UnixMs;
-use weir_core::region::exchange::{Floor, Merge};
+use weir_core::region::exchange::{LowerBound, Merge};
 use weir_core::region::log::{EntryId, LogCharge};
 use weir_envoy::{Redis, RedisOptions, ports, wait};
 
@@ -28,7 +28,7 @@ async fn forgotten_scripts_are_loaded_again() {
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
         assert!(store.merge(&cells, AMPLE).await.iter().all(Result::is_ok));
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
-        store.lives(AMPLE).await.unwrap();
+        store.incarnations(AMPLE).await.unwrap();
     }
 }
 
@@ -36,7 +36,7 @@ async fn forgotten_scripts_are_loaded_again() {
 async fn a_wipe_is_seen_though_the_connection_stays() {
     let (redis, store) = started().await;
     let other = open(&options(&redis.url())).await;
-    let before = life(&store).await;
+    let before = incarnation(&store).await;
     assert_eq!(id(&other).await, before.id, "all see the same life");
     assert_eq!(id(&store).await, before.id);
     merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
@@ -45,36 +45,36 @@ async fn a_wipe_is_seen_though_the_connection_stays() {
     wait::until("both stores have their two connections", HEALED, all).await.unwrap();
     let connections = clients(&mut hand);
     redis::cmd("FLUSHALL").exec(&mut hand).unwrap();
-    let after = life(&other).await;
+    let after = incarnation(&other).await;
     assert_ne!(after.id, before.id);
     assert_eq!(id(&store).await, after.id, "made by the other, and still seen");
     assert!(after.since >= before.since);
     assert_eq!(clients(&mut hand), connections);
     assert_eq!(merge_one(&store, merge(&key(b"alice"), &[(A, 2)])).await.current, [(A, 2)]);
-    let ttl: i64 = redis::cmd("PTTL").arg("weir:eu:life:{0}").query(&mut hand).unwrap();
-    assert_eq!(ttl, -1, "a sentinel never expires");
-    redis::cmd("SET").arg("weir:eu:life:{0}").arg("by hand").exec(&mut hand).unwrap();
+    let ttl: i64 = redis::cmd("PTTL").arg("weir:eu:incarnation:{0}").query(&mut hand).unwrap();
+    assert_eq!(ttl, -1, "a marker never expires");
+    redis::cmd("SET").arg("weir:eu:incarnation:{0}").arg("by hand").exec(&mut hand).unwrap();
     assert_ne!(id(&store).await, after.id);
 }
 
 #[tokio::test]
-async fn looks_are_counted_for_each_client_and_a_sentinel_is_renewed_once() {
+async fn looks_are_counted_for_each_client_and_a_marker_is_renewed_once() {
     let (redis, store) = started().await;
     let other = open(&options(&redis.url())).await;
     let mut hand = hand(&redis);
-    let first = life(&store).await;
+    let first = incarnation(&store).await;
     // Both were open before this test looked: what counts is the step.
-    let others = life(&other).await.looks;
+    let others = incarnation(&other).await.looks;
     for step in 1..=3 {
-        assert_eq!(life(&store).await.looks, first.looks + step);
+        assert_eq!(incarnation(&store).await.looks, first.looks + step);
     }
-    assert_eq!(life(&other).await.looks, others + 1, "looks of others are not counted");
+    assert_eq!(incarnation(&other).await.looks, others + 1, "looks of others are not counted");
     // An older copy without the store's last look, and then a look of the other.
-    redis::cmd("COPY").arg("weir:eu:life:{0}").arg("weir:eu:copy:{0}").exec(&mut hand).unwrap();
-    let last = life(&store).await;
-    redis::cmd("RENAME").arg("weir:eu:copy:{0}").arg("weir:eu:life:{0}").exec(&mut hand).unwrap();
-    assert_eq!(life(&other).await.id, first.id);
-    assert_eq!(life(&store).await.looks, last.looks, "not more than before");
+    redis::cmd("COPY").arg("weir:eu:incarnation:{0}").arg("weir:eu:copy:{0}").exec(&mut hand).unwrap();
+    let last = incarnation(&store).await;
+    redis::cmd("RENAME").arg("weir:eu:copy:{0}").arg("weir:eu:incarnation:{0}").exec(&mut hand).unwrap();
+    assert_eq!(incarnation(&other).await.id, first.id);
+    assert_eq!(incarnation(&store).await.looks, last.looks, "not more than before");
 
     let renewals = BTreeMap::from([(0, first.id)]);
     let renewed = store.renew(&renewals, AMPLE).await.unwrap().seen[0];
@@ -84,13 +84,18 @@ async fn looks_are_counted_for_each_client_and_a_sentinel_is_renewed_once() {
 
     // A client that has not looked for an hour leaves with the next first look of another.
     let long_ago = renewed.since.0 - 3_700_000;
-    redis::cmd("HSET").arg("weir:eu:life:{0}").arg("0").arg(format!("7:{long_ago}")).exec(&mut hand).unwrap();
+    redis::cmd("HSET")
+        .arg("weir:eu:incarnation:{0}")
+        .arg("0")
+        .arg(format!("7:{long_ago}"))
+        .exec(&mut hand)
+        .unwrap();
     let fields = |hand: &mut redis::Connection| -> u64 {
-        redis::cmd("HLEN").arg("weir:eu:life:{0}").query(hand).unwrap()
+        redis::cmd("HLEN").arg("weir:eu:incarnation:{0}").query(hand).unwrap()
     };
     assert_eq!(fields(&mut hand), 4);
     let third = open(&options(&redis.url())).await;
-    life(&third).await;
+    incarnation(&third).await;
     assert_eq!(fields(&mut hand), 4);
 }
 
@@ -100,10 +105,10 @@ async fn a_server_that_starts_again_empty_is_used_again() {
     let before = id(&store).await;
     merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
     redis.process().kill().unwrap();
-    until_refused(&store, "away").await;
+    until_refused(&store, "unavailable").await;
     let asked = Instant::now();
     for _ in 0..100 {
-        assert_eq!(store.lives(AMPLE).await.unwrap_err().reason(), "away");
+        assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
     }
     assert!(asked.elapsed() < AMPLE, "a call while the store is away does not wait");
     redis.restart().await.unwrap();
@@ -116,8 +121,11 @@ async fn a_server_that_starts_again_empty_is_used_again() {
 async fn a_store_may_be_opened_before_its_server() {
     let port = ports::free().unwrap();
     let store = Store::open(&options(&format!("redis://127.0.0.1:{port}"))).unwrap();
-    assert_eq!(store.lives(AMPLE).await.unwrap_err().reason(), "away");
-    assert_eq!(store.merge(&[merge(&key(b"a"), &[])], AMPLE).await[0].as_ref().unwrap_err().reason(), "away");
+    assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
+    assert_eq!(
+        store.merge(&[merge(&key(b"a"), &[])], AMPLE).await[0].as_ref().unwrap_err().reason(),
+        "unavailable"
+    );
     let _redis = Redis::start(RedisOptions { port, arguments: Vec::new() }).await.unwrap();
     connected(&store).await;
 }
@@ -157,12 +165,12 @@ async fn a_long_freeze_is_noticed_and_its_end_too() {
     let mut crowd = tokio::task::JoinSet::new();
     for _ in 0..2_000 {
         let store = store.clone();
-        crowd.spawn(async move { store.lives(SHORT).await.unwrap_err().reason() });
+        crowd.spawn(async move { store.incarnations(SHORT).await.unwrap_err().reason() });
     }
     let reasons = timeout(AMPLE, crowd.join_all()).await.unwrap();
-    assert!(reasons.contains(&"timeout") && reasons.contains(&"away"));
+    assert!(reasons.contains(&"timeout") && reasons.contains(&"unavailable"));
     for store in [&store, &late] {
-        until_refused(store, "away").await;
+        until_refused(store, "unavailable").await;
     }
     redis.process().resume().unwrap();
     for store in [&store, &late] {
@@ -172,11 +180,14 @@ async fn a_long_freeze_is_noticed_and_its_end_too() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_is_away() {
+async fn a_server_that_never_answers_is_unavailable() {
     let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let store = Store::open(&options(&format!("redis://{}", deaf.local_addr().unwrap()))).unwrap();
     for _ in 0..10 {
-        assert_eq!(timeout(AMPLE, store.lives(SHORT)).await.unwrap().unwrap_err().reason(), "away");
+        assert_eq!(
+            timeout(AMPLE, store.incarnations(SHORT)).await.unwrap().unwrap_err().reason(),
+            "unavailable"
+        );
     }
 }
 
@@ -192,7 +203,7 @@ async fn a_listener_hears_again_after_a_restart() {
     assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Heard::Message(b"again".to_vec())));
     redis.process().pause().await.unwrap();
     let paused = Instant::now();
-    until_refused(&store, "away").await;
+    until_refused(&store, "unavailable").await;
     // The listener has a connection and pings of its own: one each 500 ms, which may take 2 s.
     sleep_until(paused + Duration::from_secs(4)).await;
     redis.process().resume().unwrap();
@@ -214,7 +225,7 @@ async fn connections_end_with_the_last_clone() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_named() {
+async fn a_error_is_named() {
     let (redis, store) = started().await;
     let mut hand = hand(&redis);
     let mut set = |command: &[&str]| redis::cmd(command[0]).arg(&command[1..]).exec(&mut hand).unwrap();
@@ -269,12 +280,11 @@ async fn a_login_is_used_and_never_told() {
     assert!(until_refused(&store, "refused").await.contains("NOPERM"));
 }
 
-/// The rights that the README names for a Redis user.
+/// The rights that `aggregator/README.md` names for a Redis user.
 fn documented_rights() -> String {
-    let readme = include_str!("../../README.md");
-    let from = readme.find("`~weir:*").expect("the README names the rights") + 1;
-    let to = readme[from..].find('`').expect("a closing backtick");
-    readme[from..from + to].to_owned()
+    let page = include_str!("../README.md");
+    let from = page.find("~weir:*").expect("the page names the rights");
+    page[from..].lines().next().expect("a line").to_owned()
 }
 
 #[tokio::test]
@@ -294,8 +304,8 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     let cell = key(b"alice");
     merge_one(&store, merge(&cell, &[(A, 1)])).await;
     assert_eq!(merge_one(&store, proposing(&cell, proposal(B, 1, 10))).await.granted, Some(true));
-    let floor = Floor { key: cell.clone(), sequence: CELL, total: 5, expires: LATE };
-    store.raise_to(&[floor], AMPLE).await.pop().unwrap().unwrap();
+    let lower_bound = LowerBound { key: cell.clone(), sequence: CELL, total: 5, expires: LATE };
+    store.raise_to(&[lower_bound], AMPLE).await.pop().unwrap().unwrap();
     store.read(&[(cell.clone(), CELL)], AMPLE).await.pop().unwrap().unwrap();
     store.note_hot(&[(cell.clone(), CELL, LATE)], AMPLE).await.unwrap();
     store.hot(0, UnixMs(1), 10, AMPLE).await.unwrap();
@@ -305,7 +315,7 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     let id = EntryId { ask: AskId::of(9, 1), place: 0 };
     let charge = LogCharge { key: cell, id, cost: 1, most: 1 };
     store.charge_logs(std::slice::from_ref(&charge), AMPLE).await.pop().unwrap().unwrap();
-    assert!(store.withdraw_logs(&[charge], AMPLE).await.pop().unwrap().unwrap());
+    assert!(store.refund_logs(&[charge], AMPLE).await.pop().unwrap().unwrap());
 
     let connect = |user: &str| redis::Client::open(url(user)).unwrap().get_connection().unwrap();
     let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut connect("admin")).unwrap();
@@ -367,10 +377,10 @@ async fn tls_with_an_authority_of_one_s_own() {
         wait::until("it has been tried", HEALED, async || refused_handshakes(&redis) > refusals)
             .await
             .unwrap();
-        assert_eq!(store.lives(AMPLE).await.unwrap_err().reason(), "away");
+        assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
     }
     let to_the_plain_port = Store::open(&options(&format!("rediss://{}", redis.address()))).unwrap();
-    assert!(to_the_plain_port.lives(AMPLE).await.is_err());
+    assert!(to_the_plain_port.incarnations(AMPLE).await.is_err());
 }
 
 fn refused_handshakes(redis: &Redis) -> usize {
@@ -393,21 +403,21 @@ fn make_certificates(folder: &Path) {
     }
 }
 
-async fn life(store: &Store) -> Life {
-    let lives = store.lives(AMPLE).await.unwrap();
-    assert_eq!((lives.seen.len(), lives.unseen), (1, 0));
-    lives.seen[0]
+async fn incarnation(store: &Store) -> Incarnation {
+    let incarnations = store.incarnations(AMPLE).await.unwrap();
+    assert_eq!((incarnations.seen.len(), incarnations.unseen), (1, 0));
+    incarnations.seen[0]
 }
 
 async fn id(store: &Store) -> u128 {
-    life(store).await.id
+    incarnation(store).await.id
 }
 
 /// Waits until calls fail for `reason`, and returns the error's text.
 async fn until_refused(store: &Store, reason: &str) -> String {
     let what = format!("calls fail: {reason}");
     wait::until_some(&what, HEALED, async || {
-        let error = store.lives(SHORT).await.err().filter(|error| error.reason() == reason);
+        let error = store.incarnations(SHORT).await.err().filter(|error| error.reason() == reason);
         Ok(error.map(|error| format!("{error} {error:?}")))
     })
     .await

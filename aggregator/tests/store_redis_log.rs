@@ -19,7 +19,7 @@ const NAME: &str = "weir:eu:{default/login/alice/60000/0/1}:log";
 const MINUTE: u64 = 60_000_000;
 const KEY_LUA: &str = include_str!("../src/redis/log_key.lua");
 const CHARGE_LUA: &str = include_str!("../src/redis/log.lua");
-const WITHDRAW_LUA: &str = include_str!("../src/redis/log_withdraw.lua");
+const REFUND_LUA: &str = include_str!("../src/redis/log_refund.lua");
 
 fn id(number: u64) -> EntryId {
     EntryId { ask: AskId::of(9, number), place: 3 }
@@ -40,8 +40,8 @@ async fn decide(store: &Store, charge: LogCharge) -> Decided {
     store.charge_logs(&[charge], AMPLE).await.pop().unwrap().unwrap()
 }
 
-async fn withdraw(store: &Store, charge: LogCharge) -> bool {
-    store.withdraw_logs(&[charge], AMPLE).await.pop().unwrap().unwrap()
+async fn refund(store: &Store, charge: LogCharge) -> bool {
+    store.refund_logs(&[charge], AMPLE).await.pop().unwrap().unwrap()
 }
 
 fn entry(number: u64, cost: u64) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn entry(number: u64, cost: u64) -> Vec<u8> {
 struct Steered {
     hand: redis::Connection,
     charge: redis::Script,
-    withdraw: redis::Script,
+    refund: redis::Script,
 }
 
 impl Steered {
@@ -60,7 +60,7 @@ impl Steered {
         let (real, steered) = ("redis.call('TIME')", "{ KEYS[2], KEYS[3] }");
         assert!(CHARGE_LUA.contains(real));
         let charge = redis::Script::new(&format!("{KEY_LUA}{}", CHARGE_LUA.replace(real, steered)));
-        Steered { hand, charge, withdraw: redis::Script::new(&format!("{KEY_LUA}{WITHDRAW_LUA}")) }
+        Steered { hand, charge, refund: redis::Script::new(&format!("{KEY_LUA}{REFUND_LUA}")) }
     }
 
     /// The script's numbers: status, server's time, log's time, sum, oldest, last to leave.
@@ -90,8 +90,8 @@ impl Steered {
         Decided { outcome, at: Micros(at), used, reset_us: wait(oldest).unwrap_or(0) }
     }
 
-    fn withdraw(&mut self, number: u64, cost: u64) -> bool {
-        self.withdraw.key("steered").arg(entry(number, cost)).invoke(&mut self.hand).unwrap()
+    fn refund(&mut self, number: u64, cost: u64) -> bool {
+        self.refund.key("steered").arg(entry(number, cost)).invoke(&mut self.hand).unwrap()
     }
 }
 
@@ -123,7 +123,7 @@ async fn the_script_and_the_log_in_memory_agree_at_each_step() {
             let cost = *costs.entry(number).or_insert_with(|| random.random_range(0..=highest));
             let most = if random.random_range(0..20) == 0 { random.random_range(0..60) } else { 40 };
             if random.random_range(0..8) == 0 {
-                assert_eq!(steered.withdraw(number, cost), log.withdraw(id(number)), "step {step}");
+                assert_eq!(steered.refund(number, cost), log.refund(id(number)), "step {step}");
                 continue;
             }
             let charge = charge(number, cost, most);
@@ -203,13 +203,13 @@ async fn a_charge_is_an_entry_that_leaves_by_itself() {
     };
     assert!(left_ms(60_000).contains(&wait.div_ceil(1_000)), "{wait}");
     assert_eq!(decide(&store, charge(3, 2, 5)).await.used, 5);
-    assert!(withdraw(&store, charge(1, 3, 5)).await);
-    assert!(!withdraw(&store, charge(1, 3, 5)).await, "as often as one likes");
+    assert!(refund(&store, charge(1, 3, 5)).await);
+    assert!(!refund(&store, charge(1, 3, 5)).await, "as often as one likes");
     assert_eq!(decide(&store, charge(4, 3, 5)).await.used, 5);
-    assert!(withdraw(&store, charge(4, 3, 5)).await && withdraw(&store, charge(3, 2, 5)).await);
+    assert!(refund(&store, charge(4, 3, 5)).await && refund(&store, charge(3, 2, 5)).await);
     let there: bool = redis::cmd("EXISTS").arg(NAME).query(&mut hand).unwrap();
     assert!(!there, "an empty log is none");
-    assert!(!withdraw(&store, charge(3, 2, 5)).await);
+    assert!(!refund(&store, charge(3, 2, 5)).await);
     // A second is the shortest window; the log is over within it, and the key ten seconds later.
     assert_eq!(decide(&store, charge_in(1_000, 1, 1, 1)).await.outcome, Outcome::Allowed);
     let free = async || decide(&store, charge_in(1_000, 2, 1, 1)).await.outcome == Outcome::Allowed;
@@ -233,8 +233,8 @@ async fn damage_is_mended_or_refused_for_this_key_only() {
     let answers = store.charge_logs(&[charge(1, 1, 5), other], AMPLE).await;
     assert!(answers[0].as_ref().is_err_and(|error| error.is_of_the_cell()), "{answers:?}");
     assert_eq!(answers[1].as_ref().unwrap().used, 1);
-    assert!(store.withdraw_logs(&[charge(1, 1, 5)], AMPLE).await[0].is_err());
-    let now = store.lives(AMPLE).await.unwrap().seen[0];
+    assert!(store.refund_logs(&[charge(1, 1, 5)], AMPLE).await[0].is_err());
+    let now = store.incarnations(AMPLE).await.unwrap().seen[0];
     let now = (now.since.0 + now.age_ms) * 1_000;
     let (one, two) = (entry(101, 1), entry(102, 2));
     let (early, soon, never) = ((now - 1_000_000).to_string(), (now - 500_000).to_string(), "1e300");
@@ -260,7 +260,7 @@ async fn damage_is_mended_or_refused_for_this_key_only() {
         let told = decide(&store, charge(number, 1, 5)).await;
         assert_eq!((told.outcome, told.used), (Outcome::Allowed, 4), "{damage:?}");
         assert_eq!(decide(&store, charge(number, 1, 5)).await.used, 4, "{damage:?}");
-        assert!(withdraw(&store, charge(102, 2, 5)).await, "{damage:?}");
+        assert!(refund(&store, charge(102, 2, 5)).await, "{damage:?}");
         assert_eq!(decide(&store, charge(0, 0, 5)).await.used, 2, "{damage:?}");
     }
     // A sum that is too low is found out when something leaves.
@@ -286,7 +286,7 @@ async fn scripts_that_were_forgotten_and_data_that_was_lost_are_no_trouble() {
     }
     redis::cmd("FLUSHALL").exec(&mut hand).unwrap();
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
-    assert!(!withdraw(&store, charge(0, 1, 100)).await);
+    assert!(!refund(&store, charge(0, 1, 100)).await);
     assert_eq!(decide(&store, charge(0, 1, 100)).await.used, 1, "a log lives in Redis alone");
 }
 
@@ -343,7 +343,7 @@ async fn logs_of_a_cluster_are_where_their_keys_are() {
     for decided in store.charge_logs(&charges(3), AMPLE).await {
         assert!(matches!(decided.unwrap().outcome, Outcome::Denied { retry_after_us: Some(1..) }));
     }
-    assert!(store.withdraw_logs(&charges(1), AMPLE).await.into_iter().all(|withdrawn| withdrawn.unwrap()));
+    assert!(store.refund_logs(&charges(1), AMPLE).await.into_iter().all(|refunded| refunded.unwrap()));
 }
 
 /// A server that lives by a clock of the test's.

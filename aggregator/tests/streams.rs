@@ -20,16 +20,16 @@ async fn a_report_is_acknowledged_and_pushed_to_the_others() {
     let reported = Instant::now();
     writer.send(weir.report(7, "alice", 5)).await;
     let ack = writer.next_with(|frame| frame.ack).await;
-    assert_eq!((ack.report_id, ack.refused, ack.bases.len()), (7, vec![], 0));
-    let view = reader.pushed("alice", |view| view.region_others == 5).await;
+    assert_eq!((ack.report_id, ack.refused, ack.baselines.len()), (7, vec![], 0));
+    let snapshot = reader.pushed("alice", |snapshot| snapshot.region_others == 5).await;
     let late = reported.elapsed();
-    assert_eq!((view.own, view.sequence), (1, weir.sequence()));
+    assert_eq!((snapshot.own, snapshot.sequence), (1, weir.sequence()));
     println!("pushed {late:?} after the report");
 
     writer.send(weir.report(8, "alice", 3)).await;
     writer.next_with(|frame| frame.ack).await;
     writer.send(weir.report(9, "alice", 9)).await;
-    reader.pushed("alice", |view| view.region_others == 9).await;
+    reader.pushed("alice", |snapshot| snapshot.region_others == 9).await;
     weir.server.stop().await;
 }
 
@@ -43,13 +43,13 @@ async fn bad_counts_are_told_apart_from_good_ones() {
         Count { key: vec![9, 9], ..good.clone() },
         Count { sequence: good.sequence + 3, ..good.clone() },
         Count { own: u64::MAX, ..good.clone() },
-        Count { unbased: true, own: 2, ..good },
+        Count { without_baseline: true, own: 2, ..good },
     ];
     let report = Report { id: 1, counts };
     peer.send(FilterFrame { report: Some(report), ..FilterFrame::default() }).await;
     let ack = peer.next_with(|frame| frame.ack).await;
     assert_eq!(ack.refused, [1, 2, 3], "their places");
-    assert_eq!(ack.bases.iter().map(|base| base.own).collect::<Vec<_>>(), [5]);
+    assert_eq!(ack.baselines.iter().map(|baseline| baseline.own).collect::<Vec<_>>(), [5]);
     assert_eq!(weir.metric("weir_aggregator_counts_merged_total"), 2.0);
     for reason in ["key", "sequence", "component"] {
         let name = format!("weir_aggregator_counts_refused_total{{reason=\"{reason}\"}}");
@@ -67,12 +67,12 @@ async fn grants_of_a_region_never_exceed_the_limit() {
     let consults = vec![weir.consult(3, "bob", 0, 5, 10), weir.consult(4, "bob", 0, 4, 10)];
     let answers = second.answers(consults).await;
     assert_eq!(answers.iter().map(|a| (a.id, a.granted)).collect::<Vec<_>>(), [(3, false), (4, true)]);
-    let view = answers[1].current.clone().unwrap();
-    assert_eq!((view.own, view.region_others), (4, 6));
+    let snapshot = answers[1].current.clone().unwrap();
+    assert_eq!((snapshot.own, snapshot.region_others), (4, 6));
 }
 
 #[tokio::test]
-async fn a_consult_that_cannot_be_judged_is_answered_without_a_view() {
+async fn a_consult_that_cannot_be_judged_is_answered_without_a_snapshot() {
     let weir = start(None).await;
     let mut peer = weir.join(1, false).await;
     let wrong = Consult { key: vec![1], ..weir.consult(1, "bob", 0, 1, 10) };
@@ -96,7 +96,7 @@ async fn pings_are_echoed_with_the_clock_and_the_live_origins() {
     let now = weir_aggregator::telemetry::clock::Clock::now(&*weir.clock).0;
     assert!(now.abs_diff(pong.unix_ms) < HOUR_MS, "{} is not near {now}", pong.unix_ms);
     drop(other);
-    common::until("the other left", || weir.server.shared().stats().live_origins == 1).await;
+    common::until("the other left", || weir.server.services().stats().live_origins == 1).await;
     first.send(ping()).await;
     assert_eq!(first.next_with(|frame| frame.pong).await.live_origins, 1);
 }
@@ -109,19 +109,19 @@ async fn the_newest_subscriber_of_an_envoy_takes_over_with_everything() {
     older.send(weir.report(1, "carol", 1)).await;
     older.next_with(|frame| frame.ack).await;
     writer.send(weir.report(1, "carol", 5)).await;
-    older.pushed("carol", |view| view.region_others == 5).await;
+    older.pushed("carol", |snapshot| snapshot.region_others == 5).await;
 
     let mut newer = weir.join(2, true).await;
-    newer.pushed("carol", |view| view.region_others == 5).await;
+    newer.pushed("carol", |snapshot| snapshot.region_others == 5).await;
     writer.send(weir.report(2, "carol", 6)).await;
-    newer.pushed("carol", |view| view.region_others == 6).await;
+    newer.pushed("carol", |snapshot| snapshot.region_others == 6).await;
     older.send(weir.report(2, "carol", 2)).await;
     let frame = older.next().await.unwrap().unwrap();
     assert!(frame.ack.is_some() && frame.push.is_none(), "{frame:?}");
 
     newer.send(common::hello_frame(2, false)).await;
     older.send(common::hello_frame(2, true)).await;
-    older.pushed("carol", |view| view.region_others == 6).await;
+    older.pushed("carol", |snapshot| snapshot.region_others == 6).await;
 }
 
 #[tokio::test]
@@ -130,9 +130,9 @@ async fn cells_that_are_over_leave_memory() {
     let mut peer = weir.join(1, false).await;
     peer.send(weir.report(1, "dave", 1)).await;
     peer.next_with(|frame| frame.ack).await;
-    assert_eq!(weir.server.shared().stats().keys, 1);
+    assert_eq!(weir.server.services().stats().keys, 1);
     weir.clock.0.fetch_add(3 * 3_600_000, Relaxed);
-    common::until("the key is forgotten", || weir.server.shared().stats().keys == 0).await;
+    common::until("the key is forgotten", || weir.server.services().stats().keys == 0).await;
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn a_shutdown_takes_what_was_sent_and_ends_the_streams() {
     for id in 1..=10 {
         peer.send(weir.report(id, "erin", id)).await;
     }
-    let shared = weir.server.shared().clone();
+    let services = weir.server.services().clone();
     let began = Instant::now();
     let stopped = tokio::spawn(weir.server.stop());
     let mut acked = 0;
@@ -156,23 +156,23 @@ async fn a_shutdown_takes_what_was_sent_and_ends_the_streams() {
     stopped.await.unwrap();
     assert_eq!((acked, end), (10, tonic::Code::Unavailable));
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    assert_eq!(shared.explain(b"default", b"api", b"erin")[0].cells[0].regional_total(), 10);
+    assert_eq!(services.explain(b"default", b"api", b"erin")[0].cells[0].regional_total(), 10);
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn forgetting_many_keys_lets_others_have_their_turn() {
     const MANY: usize = 20_000;
     let weir = start(None).await;
-    let shared = weir.server.shared();
+    let services = weir.server.services();
     let counts = (0..MANY).map(|n| weir.count(&format!("k{n}"), 1)).collect();
     let frame = FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() };
-    shared.take(OriginId([1; 16]), frame).unwrap();
-    assert_eq!(shared.stats().keys, MANY);
+    services.take(OriginId([1; 16]), frame).unwrap();
+    assert_eq!(services.stats().keys, MANY);
     weir.clock.0.fetch_add(3 * HOUR_MS.cast_signed(), Relaxed);
     let mut seen = Vec::new();
     let watched = async {
         while seen.last() != Some(&0) {
-            seen.push(shared.stats().keys);
+            seen.push(services.stats().keys);
             tokio::task::yield_now().await;
         }
     };

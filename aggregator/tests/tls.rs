@@ -5,7 +5,7 @@ mod http_common;
 mod tls_common;
 
 use common::{DEADLINE, Peer, Weir, hello_frame, settings, start_with, until};
-use http_common::{Client, start_doors, write};
+use http_common::{Client, start_apis, write};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::ApiSettings;
 use weir_aggregator::net::tls::TlsFiles;
 use weir_aggregator::server::{Server, Settings};
 
@@ -38,7 +38,7 @@ fn files(folder: &Path, pair: &Pair, clients: Option<&Authority>) -> TlsFiles {
 }
 
 async fn serve(files: TlsFiles) -> Weir {
-    start_doors(DoorSettings { tls: Some(files), ..DoorSettings::default() }).await
+    start_apis(ApiSettings { tls: Some(files), ..ApiSettings::default() }).await
 }
 
 /// A server with a certificate of a new authority; with `mutual`, clients need one of the same.
@@ -76,7 +76,7 @@ async fn connect(
     timeout(DEADLINE, connector.connect(name, socket)).await.unwrap()
 }
 
-/// Whether the HTTP door answers this client. With TLS 1.3 a refusal comes after the client's side of the handshake.
+/// Whether the HTTP API answers this client. With TLS 1.3 a refusal comes after the client's side of the handshake.
 async fn is_served(weir: &Weir, trusted: &Authority, own: Option<&Pair>) -> bool {
     let Ok(mut stream) = connect(weir.server.http_address().unwrap(), trusted, own, b"http/1.1").await else {
         return false;
@@ -115,7 +115,7 @@ async fn is_welcomed(weir: &Weir, trusted: &Authority, own: Option<&Pair>) -> bo
 }
 
 #[tokio::test]
-async fn both_doors_speak_tls_and_nothing_else() {
+async fn both_api_speak_tls_and_nothing_else() {
     let (weir, authority, _folder) = start_tls(false).await;
     assert!(is_served(&weir, &authority, None).await);
     assert!(is_welcomed(&weir, &authority, None).await);
@@ -145,20 +145,20 @@ async fn with_client_authorities_only_their_clients_are_served() {
         );
     }
     until("refused handshakes are counted", || {
-        weir.metric("weir_aggregator_handshakes_failed_total{door=\"http\"}") >= 2.0
-            && weir.metric("weir_aggregator_handshakes_failed_total{door=\"grpc\"}") >= 2.0
+        weir.metric("weir_aggregator_handshakes_failed_total{api=\"http\"}") >= 2.0
+            && weir.metric("weir_aggregator_handshakes_failed_total{api=\"grpc\"}") >= 2.0
     })
     .await;
     assert!(is_welcomed(&weir, &authority, Some(&known)).await);
 }
 
-/// The status of a call to the HTTP door, and the code of its error.
+/// The status of a call to the HTTP API, and the code of its error.
 async fn asked(weir: &Weir, trusted: &Authority, own: &Pair, body: &str) -> String {
     let address = weir.server.http_address().unwrap();
     let mut stream = connect(address, trusted, Some(own), b"http/1.1").await.unwrap();
     let length = body.len();
     let head =
-        "POST /v1/limit HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
+        "POST /v1/check HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
     let request = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -176,7 +176,7 @@ async fn names_in_certificates_have_workspaces_and_roles() {
          - {{name: gateways, san: \"{GATEWAY}\", workspaces: [default]}}\n"
     );
     let tokens_file = Some(write(folder.path(), "tokens.yaml", &entries));
-    let weir = start_doors(DoorSettings { tls, tokens_file, ..DoorSettings::default() }).await;
+    let weir = start_apis(ApiSettings { tls, tokens_file, ..ApiSettings::default() }).await;
     let (shop, gateway) = (authority.sign("SHOP.example"), authority.sign_uri(GATEWAY));
     let nobody = authority.sign("nobody.example");
     let body = |workspace: &str| {
@@ -196,7 +196,7 @@ async fn names_in_certificates_have_workspaces_and_roles() {
         let mut peer = Peer::try_open(channel, None).await.unwrap();
         let _ = peer.try_send(hello_frame(1, false));
         let first = peer.next().await.unwrap().unwrap();
-        assert_eq!((first.welcome.is_some(), first.refusal.is_none()), (expected, expected), "{first:?}");
+        assert_eq!((first.welcome.is_some(), first.error.is_none()), (expected, expected), "{first:?}");
     }
 }
 
@@ -264,7 +264,7 @@ async fn who_does_not_finish_a_handshake_is_cut_and_keeps_nobody_waiting() {
             }
         }
     }
-    let held = |door: &str| weir.metric(&format!("weir_aggregator_connections{{door=\"{door}\"}}"));
+    let held = |api: &str| weir.metric(&format!("weir_aggregator_connections{{api=\"{api}\"}}"));
     until("all are taken", || held("http") >= 100.0 && held("grpc") >= 100.0).await;
     assert!(is_served(&weir, &authority, None).await);
     assert!(is_welcomed(&weir, &authority, None).await);
@@ -274,7 +274,7 @@ async fn who_does_not_finish_a_handshake_is_cut_and_keeps_nobody_waiting() {
         let mut said = Vec::new();
         let _ = timeout(CUT_WITHIN, socket.read_to_end(&mut said)).await.expect("a connection is still held");
     }
-    until("all are let go", || weir.metric("weir_aggregator_connections{door=\"http\"}") == 0.0).await;
+    until("all are let go", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0).await;
 }
 
 #[tokio::test]
@@ -298,9 +298,9 @@ async fn files_that_are_wrong_are_named() {
     let check = async |change: &dyn Fn(&mut TlsFiles), parts: &[&str]| {
         let mut files = files(folder.path(), &pair, Some(&authority));
         change(&mut files);
-        let doors = DoorSettings { tls: Some(files), ..DoorSettings::default() };
+        let api = ApiSettings { tls: Some(files), ..ApiSettings::default() };
         let clock = Arc::new(common::ShiftedClock::default());
-        let said = match Server::start(Settings { doors, ..settings() }, clock).await {
+        let said = match Server::start(Settings { api, ..settings() }, clock).await {
             Ok(_) => panic!("it started: {parts:?}"),
             Err(error) => error.to_string(),
         };

@@ -64,7 +64,7 @@ impl Aggregator {
             let identifier = format!("user-{number}");
             let check = json!({"namespace": "n", "identifier": identifier, "limit": 50, "duration": "1h",
                                "cost": 40 - number, "timeout": "5s"});
-            assert_eq!(client.post("/v1/limit", &check).await.body["success"], true);
+            assert_eq!(client.post("/v1/check", &check).await.body["allowed"], true);
         }
         self
     }
@@ -79,7 +79,7 @@ fn signal(child: &Child, wanted: Signal) {
 }
 
 fn top(terminal: &Terminal, aggregator: &Aggregator) -> Running {
-    terminal.start(program(&["top"]).env("WEIR_ADMIN_SERVER", format!("http://{}", aggregator.admin)))
+    terminal.start(program(&["top"]).env("WEIR_ADMIN_URL", format!("http://{}", aggregator.admin)))
 }
 
 /// Which tables there are, and which of them is shown.
@@ -121,7 +121,7 @@ async fn it_follows_keys_and_sizes() {
     let screen = terminal.says(&["[2 rules]", "no filter has told of its rules yet"]).await;
     assert_eq!(tabs(&screen), "1 keys  [2 rules]  3 parts");
     terminal.press(b"\t");
-    terminal.says(&["[3 parts]", "this aggregator", "this program's doors"]).await;
+    terminal.says(&["[3 parts]", "this aggregator", "this program's APIs"]).await;
     terminal.press(b"?\x1b[5;3~");
     // Together, as keys come that are held.
     terminal.press(b"1\x1b[B\x1b[Bj");

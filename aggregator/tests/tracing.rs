@@ -15,7 +15,7 @@ use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
 use weir_aggregator::telemetry::spans::{Telemetry, around, redis, statement};
-use weir_core::model::cadence::Cadence;
+use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{self, Ask, Charge, Consult, FilterFrame, LogLimit, MAX_FRAME_CELLS};
 use weir_envoy::{Collector, Redis, RedisOptions};
 
@@ -103,25 +103,24 @@ async fn stores_are_beneath_whoever_asks_them() {
         store: Some(StoreOptions::parse(&redis.url(), "test-region").unwrap()),
         database: Some(database),
         migrate: true,
-        cadence: Cadence::for_tests(),
+        schedule: Schedule::for_tests(),
         ..to(&collector)
     })
     .await;
-    until("the store is used", || weir.server.shared().store_is_usable()).await;
+    until("the store is used", || weir.server.services().store_is_usable()).await;
     let mut peer = weir.join(1, false).await;
     // Past half of its limit, so that it is published.
     consulted(&mut peer, weir.consult(1, "alice", 0, 9, 10), vec![trace(RECORDED, "an-id")]).await;
     peer.send(weir.report(1, "carol", 700)).await;
-    let body =
-        json!({ "namespace": "api", "identifier": "dora", "limit": 3, "duration": "1m", "strategy": "log" });
+    let body = json!({ "namespace": "api", "identifier": "dora", "limit": 3, "duration": "1m", "algorithm": "sliding_log" });
     let mut client = Client::connect(&weir).await;
     let head = [JSON, ("traceparent", LINKED), ("x-request-id", "by-http")];
-    let answer = client.send("POST", "/v1/limit", &head, body.to_string().as_bytes()).await;
+    let answer = client.send("POST", "/v1/check", &head, body.to_string().as_bytes()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
 
     let consult = found(&collector, "consult", |_| true).await;
     attributes(&consult, &[("weir.answered_by", "redis"), ("weir.outcome", "granted")]);
-    let http = found(&collector, "POST /v1/limit", |_| true).await;
+    let http = found(&collector, "POST /v1/check", |_| true).await;
     assert_eq!(parent(&http), LINKED[3..52]);
     attributes(&http, &[("guid:x-request-id", "by-http"), ("http.response.status_code", "200")]);
     let replay =
@@ -171,7 +170,7 @@ async fn a_collector_that_is_silent_costs_spans_alone() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_costs_spans_alone_until_it_is_there() {
+async fn a_collector_that_is_unavailable_costs_spans_alone_until_it_is_there() {
     let port = weir_envoy::ports::free().unwrap();
     let endpoint = format!("http://127.0.0.1:{port}");
     let weir = start_with(Settings { telemetry: options(endpoint, None), ..settings() }).await;

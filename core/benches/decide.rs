@@ -31,7 +31,7 @@ impl Places {
         match place {
             Place::Bucket(at) => &mut self.buckets[at as usize],
             Place::Meta => &mut self.others[0],
-            Place::Roster => &mut self.others[1],
+            Place::WorkerRegistry => &mut self.others[1],
             Place::Overflow => &mut self.others[2],
             Place::Controls => &mut self.others[3],
             Place::ControlSet => &mut self.others[4],

@@ -54,7 +54,7 @@ fn said(count: usize, effect: Effect, who: impl Fn(usize) -> Who) -> Controls {
     };
     let mut controls = Controls::default();
     controls.apply(&wire::Controls {
-        life: 1,
+        incarnation: 1,
         entries: (0..count).map(entry).collect(),
         complete_through: count as u64 + 1,
         from_scratch: true,

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use weir_core::model::exact::{self, MAX_LOG_LIMIT};
-use weir_core::rules::{Ambiguous, Config, Cost, FirstRequest, Missing, OnConsultFailure};
+use weir_core::rules::{Ambiguous, Config, Cost, Missing, OnFailure, UnknownKey};
 
 const RULE: &str = r#"{"name": "r", "identifier": {"header": "x"}, "limit": 1, "window": "1s"}"#;
 
@@ -45,26 +45,23 @@ fn the_least_configuration_has_the_documented_defaults() {
     assert_eq!(config.workspace, "default");
     assert_eq!((config.aggregator.cluster.as_str(), config.aggregator.token.is_none()), ("weir", true));
     assert_eq!((config.aggregator.authority, config.aggregator.trace), (None, false));
-    assert_eq!((config.table.buckets, config.table.keys_per_bucket), (32_768, 8));
+    assert_eq!(config.table.max_keys, 262_144);
     assert_eq!(config.responses, Default::default());
     assert!(!config.test_faults);
     let rule = &config.rules[0];
     assert_eq!((rule.name.as_str(), rule.namespace.as_str()), ("r", "r"));
     assert_eq!((rule.limit, rule.duration_ms, &rule.cost), (1, 1_000, &Cost::Fixed(1)));
-    assert_eq!((rule.missing, rule.shadow, rule.consult_timeout_ms), (Missing::Shared, false, 50));
+    assert_eq!((rule.missing, rule.shadow, rule.timeout_ms), (Missing::Shared, false, 50));
     assert_eq!(rule.ambiguous, Ambiguous::Shared);
-    assert_eq!(
-        (rule.on_consult_failure, rule.first_request),
-        (OnConsultFailure::Allow, FirstRequest::Consult)
-    );
+    assert_eq!((rule.on_failure, rule.unknown_key), (OnFailure::Allow, UnknownKey::Query));
 }
 
 const WHOLE: &str = r#"{
     "workspace": "acme.prod",
     "aggregator": {"cluster": "outbound|80||weir.svc", "token": "secret", "authority": "weir.example",
         "trace": true},
-    "table": {"buckets": 1e3, "keys_per_bucket": 4.0},
-    "responses": {"draft_headers": true, "problem_json": true, "on_allow": true},
+    "table": {"max_keys": 1e3},
+    "responses": {"ietf_headers": true, "problem_json": true, "headers_on_allowed": true},
     "test_faults": true,
     "rules": [{
         "name": "login",
@@ -75,13 +72,13 @@ const WHOLE: &str = r#"{
         "namespace": "logins",
         "identifier": [
             {"header": "x"}, {"cookie": "c"}, {"query": "q"}, {"client_address": {"ipv6_prefix": 56}},
-            {"path_segment": 2}, {"authority": true}, {"jwt_claim": {"payload": "p", "claim": ["a", "b"]}},
+            {"path_segment": 2}, {"host": true}, {"jwt_claim": {"payload": "p", "claim": ["a", "b"]}},
             {"constant": "k"}
         ],
-        "limit": 18446744073709551615, "window": "31d", "cost": {"header": "x-cost", "cap": 50, "default": 2},
+        "limit": 18446744073709551615, "window": "31d", "cost": {"request": {"header": "x-cost"}, "max": 50, "default": 2},
         "overrides": [{"identifier": "vip-*", "exempt": true}, {"identifier": "bad", "limit": 0}],
-        "missing": "deny", "shadow": true, "consult_timeout": "250ms", "on_consult_failure": "deny",
-        "first_request": "trust"
+        "on_missing_identifier": "deny", "shadow_mode": true, "timeout": "250ms", "on_failure": "deny",
+        "unknown_key": "assume_low"
     }]
 }"#;
 
@@ -92,27 +89,18 @@ fn every_field_is_read() {
     assert_eq!(config.aggregator.cluster, "outbound|80||weir.svc");
     assert_eq!(config.aggregator.token.as_ref().map(|token| token.reveal()), Some("secret"));
     assert_eq!(config.aggregator.authority.as_deref(), Some("weir.example"));
-    assert_eq!((config.table.buckets, config.table.keys_per_bucket), (1_000, 4));
-    assert!(config.responses.draft_headers && config.responses.problem_json && config.responses.on_allow);
+    assert_eq!(config.table.max_keys, 1_000);
+    assert!(
+        config.responses.ietf_headers && config.responses.problem_json && config.responses.headers_on_allowed
+    );
     assert!(config.test_faults);
     let rule = &config.rules[0];
     assert_eq!((rule.name.as_str(), rule.namespace.as_str()), ("login", "logins"));
     assert_eq!((rule.limit, rule.duration_ms), (u64::MAX, 2_678_400_000));
-    assert_eq!(rule.cost, Cost::Header { name: (*b"x-cost").into(), cap: 50, default: 2 });
-    assert_eq!((rule.missing, rule.shadow, rule.consult_timeout_ms), (Missing::Deny, true, 250));
+    assert_eq!(rule.cost, Cost::Header { name: (*b"x-cost").into(), max: 50, default: 2 });
+    assert_eq!((rule.missing, rule.shadow, rule.timeout_ms), (Missing::Deny, true, 250));
     assert_eq!(rule.ambiguous, Ambiguous::Deny);
-    assert_eq!((rule.on_consult_failure, rule.first_request), (OnConsultFailure::Deny, FirstRequest::Trust));
-}
-
-#[test]
-fn the_reference_shows_configurations_that_are_read() {
-    let reference = include_str!("../../envoy/CONFIGURATION.md");
-    let examples: Vec<&str> =
-        reference.split("```json\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 2);
-    for example in examples {
-        check(example, &[]);
-    }
+    assert_eq!((rule.on_failure, rule.unknown_key), (OnFailure::Deny, UnknownKey::AssumeLow));
 }
 
 #[test]
@@ -242,13 +230,12 @@ fn sections_that_are_wrong() {
         ),
         (
             format!(
-                r#"{{"aggregator": {{"cluster": "c"}}, "table": {{"buckets": 0, "keys_per_bucket": 33}},
-                "responses": {{"on_allow": 1}}, "test_faults": "yes", "rules": {rule}}}"#
+                r#"{{"aggregator": {{"cluster": "c"}}, "table": {{"max_keys": 7}},
+                "responses": {{"headers_on_allowed": 1}}, "test_faults": "yes", "rules": {rule}}}"#
             ),
             &[
-                "table.buckets: 0 is out of range; expected a whole number from 1 to 1048576",
-                "table.keys_per_bucket: 33 is out of range; expected a whole number from 1 to 32",
-                "responses.on_allow: 1 is not a boolean; expected true or false",
+                "table.max_keys: 7 is out of range; expected a whole number from 8 to 8388608",
+                "responses.headers_on_allowed: 1 is not a boolean; expected true or false",
                 "test_faults: \"yes\" is not a boolean",
             ],
         ),
@@ -291,55 +278,55 @@ fn rules_that_are_wrong() {
             r#""cost": -1"#,
             "rules[0].cost: -1 is not a cost; expected a whole number, 0 or more, or an object",
         ),
-        (r#""cost": {"header": "x"}"#, "rules[0].cost.cap: it is missing"),
+        (r#""cost": {"request": {"header": "x"}}"#, "rules[0].cost.max: it is missing"),
         (
-            r#""cost": {"response_header": "x", "cap": 9, "header": "y", "reserve": 1}"#,
+            r#""cost": {"response": {"header": "x"}, "max": 9, "header": "y", "reserve": 1}"#,
             "rules[0].cost: there is no field \"header\" here",
         ),
-        (r#""cost": {"response_header": "x", "cap": 9}"#, "rules[0].cost.reserve: it is missing"),
+        (r#""cost": {"response": {"header": "x"}, "max": 9}"#, "rules[0].cost.reserve: it is missing"),
         (
-            r#""cost": {"response_header": "x", "cap": 9, "reserve": 10}"#,
+            r#""cost": {"response": {"header": "x"}, "max": 9, "reserve": 10}"#,
             "rules[0].cost.reserve: 10 is out of range",
         ),
         (
-            r#""cost": {"response_header": "x", "cap": 9, "reserve": 1, "default": 10}"#,
+            r#""cost": {"response": {"header": "x"}, "max": 9, "reserve": 1, "default": 10}"#,
             "rules[0].cost.default: 10 is out of range",
         ),
         (
-            r#""cost": {"response_header": "x", "cap": 9, "reserve": 1, "timeout": "2h"}"#,
-            "rules[0].cost.timeout: \"2h\" is out of range",
+            r#""cost": {"response": {"header": "x"}, "max": 9, "reserve": 1, "hold_timeout": "2h"}"#,
+            "rules[0].cost.hold_timeout: \"2h\" is out of range",
         ),
         (
-            r#""cost": {"response_header": "x", "cap": 9, "reserve": 1}, "strategy": "log""#,
+            r#""cost": {"response": {"header": "x"}, "max": 9, "reserve": 1}, "algorithm": "sliding_log""#,
             "rules[0].cost: an object cannot be told by a response",
         ),
         (
-            r#""cost": {"response_header": "x", "cap": 9, "reserve": 1}, "ceiling": true"#,
-            "rules[0].cost: an object cannot be told by a response, as a ceiling",
+            r#""cost": {"response": {"header": "x"}, "max": 9, "reserve": 1}, "hard_limit": true"#,
+            "rules[0].cost: an object cannot be told by a response, as a hard limit",
         ),
-        (r#""cost": {"header": "x", "cap": 0}"#, "rules[0].cost.cap: 0 is out of range"),
-        (r#""ban": {"denials": 0, "within": "1m", "for": "1m"}"#, "rules[0].ban.denials: 0 is out of range"),
-        (r#""ban": {"denials": 1, "within": "1m"}"#, "rules[0].ban.for: it is missing"),
+        (r#""cost": {"request": {"header": "x"}, "max": 0}"#, "rules[0].cost.max: 0 is out of range"),
         (
-            r#""ban": {"denials": 1, "within": "1m", "for": "2m", "up_to": "1m"}"#,
-            "rules[0].ban.up_to: \"1m\" is shorter than the first ban",
+            r#""ban": {"threshold": 0, "window": "1m", "duration": "1m"}"#,
+            "rules[0].ban.threshold: 0 is out of range",
         ),
-        (r#""cost": {"header": "x", "cap": 5, "default": 6}"#, "rules[0].cost.default: 6 is out of range"),
+        (r#""ban": {"threshold": 1, "window": "1m"}"#, "rules[0].ban.duration: it is missing"),
         (
-            r#""missing": "allow""#,
-            r#"rules[0].missing: "allow" is none of its values; expected shared, skip or deny"#,
+            r#""ban": {"threshold": 1, "window": "1m", "duration": "2m", "max_duration": "1m"}"#,
+            "rules[0].ban.max_duration: \"1m\" is shorter than the first ban",
         ),
         (
-            r#""consult_timeout": "2s""#,
-            r#"rules[0].consult_timeout: "2s" is out of range; expected a number"#,
+            r#""cost": {"request": {"header": "x"}, "max": 5, "default": 6}"#,
+            "rules[0].cost.default: 6 is out of range",
         ),
         (
-            r#""on_consult_failure": 1"#,
-            "rules[0].on_consult_failure: 1 is not a string; expected allow or deny",
+            r#""on_missing_identifier": "allow""#,
+            r#"rules[0].on_missing_identifier: "allow" is none of its values; expected shared, skip or deny"#,
         ),
+        (r#""timeout": "2s""#, r#"rules[0].timeout: "2s" is out of range; expected a number"#),
+        (r#""on_failure": 1"#, "rules[0].on_failure: 1 is not a string; expected allow or deny"),
         (
-            r#""first_request": """#,
-            r#"rules[0].first_request: "" is none of its values; expected consult or trust"#,
+            r#""unknown_key": """#,
+            r#"rules[0].unknown_key: "" is none of its values; expected query or assume_low"#,
         ),
         (r#""identifier": []"#, "rules[0].identifier: it has 0 parts; expected a list of 1 to 8 parts"),
         (
@@ -356,10 +343,7 @@ fn rules_that_are_wrong() {
             r#""identifier": {"header": "a", "cookie": "b"}"#,
             "rules[0].identifier: both header and cookie are given; expected exactly one of",
         ),
-        (
-            r#""identifier": {"authority": false}"#,
-            "rules[0].identifier.authority: false says nothing; expected true",
-        ),
+        (r#""identifier": {"host": false}"#, "rules[0].identifier.host: false says nothing; expected true"),
         (r#""identifier": {"path_segment": 0}"#, "rules[0].identifier.path_segment: 0 is out of range"),
         (r#""identifier": {"constant": ""}"#, r#"rules[0].identifier.constant: "" is empty"#),
         (
@@ -397,8 +381,8 @@ fn rules_that_are_wrong() {
             "hash_key: it is missing, and rules[0].hash needs it; expected 16 to 1024 printable ASCII",
         ),
         (
-            r#""ambiguous": "skip""#,
-            r#"rules[0].ambiguous: "skip" is none of its values; expected shared or deny"#,
+            r#""on_ambiguous_identifier": "skip""#,
+            r#"rules[0].on_ambiguous_identifier: "skip" is none of its values; expected shared or deny"#,
         ),
         (
             r#""identifier": {"cookie": "a", "pick": "any"}"#,
@@ -409,13 +393,10 @@ fn rules_that_are_wrong() {
             r#"rules[0].identifier.pick: "last" is of no use here; expected it beside cookie or query"#,
         ),
         (
-            r#""identifier": {"authority": true, "lowercase": true}"#,
+            r#""identifier": {"host": true, "lowercase": true}"#,
             "rules[0].identifier.lowercase: true is of no use here; expected it beside header, cookie,",
         ),
-        (
-            r#""identifier": {"authority": {"port": 80}}"#,
-            "rules[0].identifier.authority.port: 80 is not a boolean",
-        ),
+        (r#""identifier": {"host": {"port": 80}}"#, "rules[0].identifier.host.port: 80 is not a boolean"),
         (r#""match": {"path": {"exact": "x"}}"#, r#"rules[0].match.path.exact: "x" is not a path"#),
         (r#""match": {"path": {"exact": "/x?y"}}"#, r#"rules[0].match.path.exact: "/x?y" is not a path"#),
         (
@@ -460,84 +441,93 @@ fn held(fields: &str) -> String {
 }
 
 #[test]
-fn a_rule_names_its_strategy() {
+fn a_rule_names_its_algorithm() {
     let read = |fields: &str| Config::parse(held(fields).as_bytes()).unwrap().rules.remove(0);
-    let window = read(r#""limit": 5, "window": "1m", "strategy": "window""#);
-    assert_eq!((window.strategy, window.consult_timeout_ms), (exact::Strategy::Window, 50));
-    let log = read(r#""limit": 100000, "window": "1m", "strategy": "log""#);
-    assert_eq!((log.strategy, log.limit, log.duration_ms), (exact::Strategy::Log, MAX_LOG_LIMIT, 60_000));
-    assert_eq!(log.consult_timeout_ms, 100);
+    let window = read(r#""limit": 5, "window": "1m", "algorithm": "sliding_window""#);
+    assert_eq!((window.algorithm, window.timeout_ms), (exact::Algorithm::Window, 50));
+    let log = read(r#""limit": 100000, "window": "1m", "algorithm": "sliding_log""#);
+    assert_eq!((log.algorithm, log.limit, log.duration_ms), (exact::Algorithm::Log, MAX_LOG_LIMIT, 60_000));
+    assert_eq!(log.timeout_ms, 100);
     let ledger = read(
-        r#""strategy": "ledger", "zone": 4294967295, "consult_timeout": "10s", "on_consult_failure": "deny",
-           "shadow": true, "cost": 2, "missing": "skip", "match": {"methods": "GET"},
+        r#""algorithm": "ledger", "zone": 4294967295, "timeout": "10s", "on_failure": "deny",
+           "shadow_mode": true, "cost": 2, "on_missing_identifier": "skip", "match": {"methods": "GET"},
            "overrides": [{"identifier": "vip", "exempt": true}]"#,
     );
-    assert_eq!(ledger.strategy, exact::Strategy::Ledger { zone: u32::MAX });
-    assert_eq!((ledger.limit, ledger.duration_ms, ledger.consult_timeout_ms), (0, 0, 10_000));
-    assert_eq!(read(r#""strategy": "ledger", "zone": 1"#).consult_timeout_ms, 100);
+    assert_eq!(ledger.algorithm, exact::Algorithm::Ledger { zone: u32::MAX });
+    assert_eq!((ledger.limit, ledger.duration_ms, ledger.timeout_ms), (0, 0, 10_000));
+    assert_eq!(read(r#""algorithm": "ledger", "zone": 1"#).timeout_ms, 100);
 }
 
 #[test]
 fn what_is_exact_denies_on_failure_unless_told() {
-    let read =
-        |fields: &str| Config::parse(held(fields).as_bytes()).unwrap().rules.remove(0).on_consult_failure;
-    for exact in [r#""limit": 5, "window": "1m", "strategy": "log""#, r#""strategy": "ledger", "zone": 1"#] {
-        assert_eq!(read(exact), OnConsultFailure::Deny, "{exact}");
-        let told = format!(r#"{exact}, "on_consult_failure": "allow""#);
-        assert_eq!(read(&told), OnConsultFailure::Allow, "{told}");
+    let read = |fields: &str| Config::parse(held(fields).as_bytes()).unwrap().rules.remove(0).on_failure;
+    for exact in
+        [r#""limit": 5, "window": "1m", "algorithm": "sliding_log""#, r#""algorithm": "ledger", "zone": 1"#]
+    {
+        assert_eq!(read(exact), OnFailure::Deny, "{exact}");
+        let told = format!(r#"{exact}, "on_failure": "allow""#);
+        assert_eq!(read(&told), OnFailure::Allow, "{told}");
     }
-    for window in [r#""limit": 5, "window": "1m""#, r#""limit": 5, "window": "1m", "strategy": "window""#] {
-        assert_eq!(read(window), OnConsultFailure::Allow, "{window}");
+    for window in
+        [r#""limit": 5, "window": "1m""#, r#""limit": 5, "window": "1m", "algorithm": "sliding_window""#]
+    {
+        assert_eq!(read(window), OnFailure::Allow, "{window}");
     }
 }
 
 #[test]
-fn a_ceiling_is_for_windows_that_fall_into_ten_cells() {
+fn a_hard_limit_is_for_windows_that_fall_into_ten_cells() {
     let read = |fields: &str| {
         let text = with_rules(&format!(r#"[{{"name": "r", "identifier": {{"header": "x"}}, {fields}}}]"#));
-        Config::parse(text.as_bytes()).map(|config| (config.rules[0].ceiling, config.rules[0].resolution()))
+        Config::parse(text.as_bytes())
+            .map(|config| (config.rules[0].hard_limit, config.rules[0].resolution()))
     };
     for (fields, expected) in [
         (r#""limit": 5, "window": "1s""#, (false, 1)),
-        (r#""limit": 5, "window": "1001ms", "ceiling": false"#, (false, 1)),
-        (r#""limit": 5, "window": "1s", "ceiling": true"#, (true, 10)),
-        (r#""limit": 5, "window": 1010, "ceiling": true, "strategy": "window""#, (true, 10)),
-        (r#""limit": 5, "window": "31d", "ceiling": true"#, (true, 10)),
+        (r#""limit": 5, "window": "1001ms", "hard_limit": false"#, (false, 1)),
+        (r#""limit": 5, "window": "1s", "hard_limit": true"#, (true, 10)),
+        (r#""limit": 5, "window": 1010, "hard_limit": true, "algorithm": "sliding_window""#, (true, 10)),
+        (r#""limit": 5, "window": "31d", "hard_limit": true"#, (true, 10)),
     ] {
         assert_eq!(read(fields), Ok(expected), "{fields}");
     }
     check(
-        &with_fields(r#""window": "1001ms", "ceiling": true"#),
+        &with_fields(r#""window": "1001ms", "hard_limit": true"#),
         &[
-            r#"rules[0].window: "1001ms" cannot be cut into ten cells of whole milliseconds, as a ceiling needs; expected a multiple of 10ms"#,
+            r#"rules[0].window: "1001ms" cannot be cut into ten cells of whole milliseconds, as a hard limit needs; expected a multiple of 10ms"#,
         ],
     );
-    check(&with_fields(r#""ceiling": "yes""#), &[r#"rules[0].ceiling: "yes" is"#]);
+    check(&with_fields(r#""hard_limit": "yes""#), &[r#"rules[0].hard_limit: "yes" is"#]);
     check(
-        &with_fields(r#""strategy": "log", "ceiling": true"#),
+        &with_fields(r#""algorithm": "sliding_log", "hard_limit": true"#),
         &[
-            "rules[0].ceiling: true is of no use here, as no window of a log ever holds more than its limit; expected \"strategy\": \"window\"",
+            "rules[0].hard_limit: true is of no use here, as no window of a log ever holds more than its limit; expected \"algorithm\": \"sliding_window\"",
         ],
     );
-    let ledger = r#"[{"name": "r", "identifier": {"header": "x"}, "strategy": "ledger", "zone": 1, "ceiling": false}]"#;
-    check(&with_rules(ledger), &["rules[0].ceiling: false is of no use here, as no window of a ledger"]);
+    let ledger = r#"[{"name": "r", "identifier": {"header": "x"}, "algorithm": "ledger", "zone": 1, "hard_limit": false}]"#;
+    check(&with_rules(ledger), &["rules[0].hard_limit: false is of no use here, as no window of a ledger"]);
 }
 
 #[test]
-fn what_a_strategy_has_no_use_for_is_refused() {
-    const LOG: &str = r#""limit": 5, "window": "1m", "strategy": "log""#;
-    const LEDGER: &str = r#""strategy": "ledger", "zone": 7"#;
+fn what_an_algorithm_has_no_use_for_is_refused() {
+    const LOG: &str = r#""limit": 5, "window": "1m", "algorithm": "sliding_log""#;
+    const LEDGER: &str = r#""algorithm": "ledger", "zone": 7"#;
     let with = |base: &str, more: &str| format!("{base}, {more}");
     for (fields, expected) in [
         (
-            r#""limit": 5, "window": "1m", "strategy": "exact""#.to_owned(),
-            &[r#"rules[0].strategy: "exact" is none of its values; expected window, log or ledger"#][..],
+            r#""limit": 5, "window": "1m", "algorithm": "exact""#.to_owned(),
+            &[
+                r#"rules[0].algorithm: "exact" is none of its values; expected sliding_window, sliding_log or ledger"#,
+            ][..],
         ),
         (
-            r#""limit": 100001, "window": "1m", "strategy": "log""#.into(),
+            r#""limit": 100001, "window": "1m", "algorithm": "sliding_log""#.into(),
             &["rules[0].limit: 100001 is out of range; expected a whole number from 0 to 100000"],
         ),
-        (r#""strategy": "log""#.into(), &["rules[0].limit: it is missing", "rules[0].window: it is missing"]),
+        (
+            r#""algorithm": "sliding_log""#.into(),
+            &["rules[0].limit: it is missing", "rules[0].window: it is missing"],
+        ),
         (
             with(
                 LOG,
@@ -546,32 +536,32 @@ fn what_a_strategy_has_no_use_for_is_refused() {
             &["rules[0].overrides[1].limit: 100001 is out of range"],
         ),
         (
-            with(LOG, r#""consult_timeout": "11s""#),
+            with(LOG, r#""timeout": "11s""#),
             &[
-                r#"rules[0].consult_timeout: "11s" is out of range; expected a number with ms, s, m, h or d between 1ms and 10s"#,
+                r#"rules[0].timeout: "11s" is out of range; expected a number with ms, s, m, h or d between 1ms and 10s"#,
             ],
         ),
         (
-            with(LOG, r#""first_request": "trust""#),
-            &[r#"rules[0].first_request: "trust" is of no use here, as every request is asked about"#],
+            with(LOG, r#""unknown_key": "assume_low""#),
+            &[r#"rules[0].unknown_key: "assume_low" is of no use here, as every request is asked about"#],
         ),
         (
             with(LOG, r#""zone": 7"#),
             &[
-                r#"rules[0].zone: 7 is of no use here, as only a ledger has a zone; expected "strategy": "ledger""#,
+                r#"rules[0].zone: 7 is of no use here, as only a ledger has a zone; expected "algorithm": "ledger""#,
             ],
         ),
         (r#""limit": 5, "window": "1m", "zone": 7"#.into(), &["rules[0].zone: 7 is of no use here"]),
         (
-            r#""strategy": "ledger""#.into(),
+            r#""algorithm": "ledger""#.into(),
             &["rules[0].zone: it is missing; expected the number of the ledger's zone"],
         ),
         (
-            r#""strategy": "ledger", "zone": 0"#.into(),
+            r#""algorithm": "ledger", "zone": 0"#.into(),
             &["rules[0].zone: 0 is out of range; expected a whole number from 1 to 4294967295"],
         ),
         (
-            r#""strategy": "ledger", "zone": 4294967296"#.into(),
+            r#""algorithm": "ledger", "zone": 4294967296"#.into(),
             &["rules[0].zone: 4294967296 is out of range"],
         ),
         (
@@ -585,7 +575,7 @@ fn what_a_strategy_has_no_use_for_is_refused() {
             with(LEDGER, r#""overrides": [{"identifier": "a", "limit": 1}]"#),
             &["rules[0].overrides[0].limit: 1 is of no use here, as a ledger's zone says how much passes"],
         ),
-        (with(LEDGER, r#""first_request": "consult""#), &["rules[0].first_request: "]),
+        (with(LEDGER, r#""unknown_key": "query""#), &["rules[0].unknown_key: "]),
         (
             with(LEDGER, r#""namespace": "n""#),
             &[r#"rules[0].namespace: "n" is of no use here, as a ledger counts by its zone"#],
@@ -598,7 +588,7 @@ fn what_a_strategy_has_no_use_for_is_refused() {
 #[test]
 fn all_errors_are_told_together() {
     let text = r#"{
-        "workspace": 5, "aggregator": {"clutser": "c"}, "table": {"buckets": "many"},
+        "workspace": 5, "aggregator": {"clutser": "c"}, "table": {"max_keys": "many"},
         "rules": [{"name": "a", "limit": 1, "window": "1s", "identifier": {"header": "x"}},
                   {"name": "a", "limit": -1, "window": "5x", "identifier": [{"header": "x"}, {"headr": "x"}],
                    "match": {"methods": ["get"], "path": {"exact": "x", "regex": "("}}}]
@@ -609,7 +599,7 @@ fn all_errors_are_told_together() {
             "workspace: 5 is not a name",
             "aggregator: there is no field \"clutser\" here; did you mean cluster?",
             "aggregator.cluster: it is missing",
-            "table.buckets: \"many\" is not a whole number",
+            "table.max_keys: \"many\" is not a whole number",
             "rules[1].match.path: both exact and regex are given",
             "rules[1].match.methods[0]: \"get\" is not a method",
             "rules[1].identifier[1]: there is no field \"headr\" here; did you mean header?",

@@ -53,16 +53,16 @@ impl Request for Headers {
 }
 
 const CONFIG: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [
-    {"name": "keys", "identifier": {"header": "x-api-key"}, "limit": 100, "window": "1m", "missing": "skip",
+    {"name": "keys", "identifier": {"header": "x-api-key"}, "limit": 100, "window": "1m", "on_missing_identifier": "skip",
      "overrides": [{"identifier": "vip-*", "exempt": true}, {"identifier": "slow", "limit": 5},
                    {"identifier": "*-a*b*c-*", "limit": 6}]},
     {"name": "login", "match": {"path": {"regex": "/login(/.*)?"}, "methods": ["POST"], "host": "*.example.com",
                                 "headers": [{"name": "x-probe", "regex": "[0-9]+", "invert": true}]},
-     "identifier": [{"client_address": {"ipv4_prefix": 24, "trusted_proxies": 1}}, {"query": "user"}],
-     "limit": 10, "window": "1h", "cost": {"header": "x-cost", "cap": 7}},
+     "identifier": [{"client_address": {"ipv4_prefix": 24, "trusted_hops": 1}}, {"query": "user"}],
+     "limit": 10, "window": "1h", "cost": {"request": {"header": "x-cost"}, "max": 7}},
     {"name": "claims", "match": {"path": {"prefix": "/claims/"}},
-     "identifier": [{"jwt_claim": {"claim": "sub"}}, {"path_segment": 2}, {"cookie": "s"}, {"authority": true}],
-     "limit": 3, "window": 1000, "missing": "deny"}
+     "identifier": [{"jwt_claim": {"claim": "sub"}}, {"path_segment": 2}, {"cookie": "s"}, {"host": true}],
+     "limit": 3, "window": 1000, "on_missing_identifier": "deny"}
 ]}"#;
 
 type Expected<'a> = (usize, &'a str, Action);
@@ -172,7 +172,7 @@ fn controls(said: &[(&str, &str, Effect)]) -> Controls {
     let entries: Vec<_> = (1..).zip(said).map(entry).collect();
     let mut controls = Controls::default();
     controls.apply(&wire::Controls {
-        life: 1,
+        incarnation: 1,
         entries,
         complete_through: 100,
         from_scratch: true,
@@ -283,8 +283,8 @@ fn hashing_allocates_nothing() {
 #[test]
 fn limits_of_logs_and_ledgers_keep_within_what_these_can_hold() {
     let text = r#"{"aggregator": {"cluster": "c"}, "rules": [
-        {"name": "log", "strategy": "log", "identifier": {"header": "x"}, "limit": 9, "window": "1m"},
-        {"name": "cards", "strategy": "ledger", "identifier": {"header": "x"}, "zone": 7}]}"#;
+        {"name": "log", "algorithm": "sliding_log", "identifier": {"header": "x"}, "limit": 9, "window": "1m"},
+        {"name": "cards", "algorithm": "ledger", "identifier": {"header": "x"}, "zone": 7}]}"#;
     let config = Config::parse(text.as_bytes()).unwrap();
     let limit = |limit, epoch| Action::Limit { limit, cost: 1, epoch };
     for (said, expected) in [
@@ -299,7 +299,7 @@ fn limits_of_logs_and_ledgers_keep_within_what_these_can_hold() {
 
 #[test]
 fn addresses_are_let_pass_or_denied() {
-    let addresses = r#"{"addresses": {"trusted_proxies": 1, "allow": ["10.0.0.0/8", "10.6.6.6"],
+    let addresses = r#"{"client_networks": {"trusted_hops": 1, "exempt": ["10.0.0.0/8", "10.6.6.6"],
         "deny": ["10.6.0.0/16", "2001:db8::/32"]}, "#;
     let config = Config::parse(CONFIG.replacen('{', addresses, 1).as_bytes()).unwrap();
     let limit = Action::Limit { limit: 100, cost: 1, epoch: 0 };

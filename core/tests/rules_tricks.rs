@@ -85,7 +85,7 @@ fn blanks_around_a_value_do_not_count() {
     let segment = BLANKS.map(|value| Sent::to(&format!("/u/{}/x", escaped(value))));
     check(r#""identifier": {"path_segment": 2}"#, segment, &["alice"]);
     let authority = BLANKS.map(|value| Sent::default().with(":authority", value));
-    check(r#""identifier": {"authority": true}"#, authority, &["alice"]);
+    check(r#""identifier": {"host": true}"#, authority, &["alice"]);
     let two = r#""identifier": [{"constant": "a"}, {"header": "x-user"}]"#;
     check(two, header(), &["a|alice"]);
     check(two, ["", " ", "\t", " \t "].map(|value| Sent::to("/").with("x-user", value)), &[r"a|\-"]);
@@ -129,7 +129,7 @@ fn an_ambiguous_identifier_is_not_a_missing_one() {
         for (missing, ambiguous, absent) in
             [("shared", r"\+", r"\-"), ("skip", r"\+", "unlimited"), ("deny", "denied", "denied")]
         {
-            let rule = format!(r#""identifier": {part}, "missing": "{missing}""#);
+            let rule = format!(r#""identifier": {part}, "on_missing_identifier": "{missing}""#);
             check(&rule, [twice.clone()], &[ambiguous]);
             check(&rule, [without.clone()], &[absent]);
         }
@@ -169,13 +169,13 @@ fn a_rule_may_say_which_value_counts_and_deny_others() {
     let cookies = || ["a", "b"].map(|value| Sent::to("/").with("cookie", format!("u={value}; u=alice")));
     check(r#""identifier": {"cookie": "u", "pick": "last"}"#, cookies(), &["alice"]);
     check(r#""identifier": {"cookie": "u", "pick": "first"}"#, cookies(), &["a", "b"]);
-    let denied = r#""identifier": {"cookie": "u"}, "missing": "skip", "ambiguous": "deny""#;
+    let denied = r#""identifier": {"cookie": "u"}, "on_missing_identifier": "skip", "on_ambiguous_identifier": "deny""#;
     check(denied, cookies(), &["denied"]);
     check(denied, [Sent::to("/")], &["unlimited"]);
-    let shared = r#""identifier": {"cookie": "u"}, "missing": "deny", "ambiguous": "shared""#;
+    let shared = r#""identifier": {"cookie": "u"}, "on_missing_identifier": "deny", "on_ambiguous_identifier": "shared""#;
     check(shared, cookies(), &[r"\+"]);
     // A part that is missing as well is no way out.
-    let two = r#""identifier": [{"cookie": "u"}, {"header": "x-user"}], "missing": "skip""#;
+    let two = r#""identifier": [{"cookie": "u"}, {"header": "x-user"}], "on_missing_identifier": "skip""#;
     check(two, cookies(), &[r"\+|\-"]);
     let spelt = ["Alice", "ALICE", "alice"].map(|value| Sent::to("/").with("x-user", value));
     check(r#""identifier": {"header": "x-user", "lowercase": true}"#, spelt, &["alice"]);
@@ -205,9 +205,9 @@ fn spellings_of_a_path_segment_are_one_identifier() {
 fn the_port_of_an_authority_does_not_count() {
     let spelt = ["a.com", "A.com", "a.com:80", "a.com:8080", "a.com.", "a.com.:1", "u@a.com:2"]
         .map(|value| Sent::default().with(":authority", value));
-    check(r#""identifier": {"authority": true}"#, spelt, &["a.com"]);
+    check(r#""identifier": {"host": true}"#, spelt, &["a.com"]);
     let addresses = ["[::1]", "[::1]:80"].map(|value| Sent::default().with(":authority", value));
-    check(r#""identifier": {"authority": true}"#, addresses, &["[::1]"]);
+    check(r#""identifier": {"host": true}"#, addresses, &["[::1]"]);
 }
 
 proptest! {
@@ -229,7 +229,7 @@ proptest! {
         missing in proptest::sample::select(vec!["shared", "skip", "deny"]),
     ) {
         for part in [r#"{"header": "u"}"#, r#"{"cookie": "u"}"#] {
-            let config = one_rule(&format!(r#""identifier": {part}, "missing": "{missing}""#));
+            let config = one_rule(&format!(r#""identifier": {part}, "on_missing_identifier": "{missing}""#));
             let sent = values.iter().fold(Sent::default(), |sent, value| {
                 sent.with("u", value).with("cookie", format!("u={value}"))
             });

@@ -1,6 +1,6 @@
 //! The dashboard and the alerts name only what the programs export: every metric, its labels, and the values by which
 //! they choose among them. A renamed metric would otherwise leave an empty panel, and an alert that never comes.
-//! README's tables name all that is exported, with its labels, and nothing else.
+//! The tables of `aggregator/METRICS.md` name all that is exported, with its labels, and nothing else.
 //!
 //! Leaves to others: whether thresholds are wise, and Grafana's and Prometheus' own checks of the files.
 
@@ -118,7 +118,7 @@ impl Exported {
             ("WEIR_DATABASE_READ_URL", database),
         ];
         let aggregator = Aggregator::start(AggregatorOptions {
-            arguments: ["--test-cadence", "--migrate"].map(str::to_owned).to_vec(),
+            arguments: ["--test-schedule", "--migrate"].map(str::to_owned).to_vec(),
             environment: environment.map(|(name, value)| (name.to_owned(), value)).to_vec(),
             ..AggregatorOptions::default()
         })
@@ -127,7 +127,7 @@ impl Exported {
         let wasm = binaries::filter().unwrap();
         let config = json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
             { "name": "a.rule-of_mine", "identifier": { "header": "x-key" }, "limit": 2, "window": "1h" },
-            { "name": "held", "identifier": { "header": "x-key" }, "limit": 9, "window": "1h", "strategy": "log" },
+            { "name": "held", "identifier": { "header": "x-key" }, "limit": 9, "window": "1h", "algorithm": "sliding_log" },
         ]});
         let envoy = Envoy::start(EnvoyOptions {
             filter: Filter::Weir(Weir::new(wasm.clone(), config)),
@@ -223,31 +223,25 @@ async fn figures_with_certificate() -> String {
 /// Names of metrics, each with those of its labels.
 type Metrics = BTreeMap<String, BTreeSet<String>>;
 
-/// Those of README's tables. A sentence before a table says what its names begin with.
+/// Those of the tables of `aggregator/METRICS.md`, below "All metrics".
 fn documented() -> Metrics {
-    const BEGIN_WITH: &str = "begin with `weir";
-    let readme = file("../../README.md");
-    let (_, section) = readme.split_once("\n## Access logs and metrics\n").expect("a section");
+    let page = file("../../aggregator/METRICS.md");
+    let (_, section) = page.split_once("\n## All metrics\n").expect("a section");
     let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
-    let (mut metrics, mut prefix) = (Metrics::new(), String::new());
-    for line in section.lines() {
-        if let Some((_, begin)) = line.split_once(BEGIN_WITH) {
-            prefix = format!("weir{}", begin.split('`').next().unwrap_or_default());
-        }
-        let Some(row) = line.strip_prefix("| `") else { continue };
+    let mut metrics = Metrics::new();
+    for row in section.lines().filter_map(|line| line.strip_prefix("| `")) {
         let (names, _meaning) = row.split_once("` |").expect("a row has two cells");
         for name in names.split("`, `").filter(|name| !name.starts_with("envoy_")) {
             let (name, labels) = name.trim_end_matches('}').split_once('{').unwrap_or((name, ""));
-            let name = if name.starts_with("weir_") { name.to_owned() } else { format!("{prefix}{name}") };
             let labels = labels.split(',').filter(|label| !label.is_empty()).map(str::to_owned).collect();
-            assert!(metrics.insert(name.clone(), labels).is_none(), "{name} is there twice");
+            assert!(metrics.insert(name.to_owned(), labels).is_none(), "{name} is there twice");
         }
     }
     metrics
 }
 
 fn file(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("grafana").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/grafana").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -290,7 +284,7 @@ async fn what_dashboard_and_alerts_name_is_exported() {
     }
     let (metrics, documented) = (exported.metrics(), documented());
     for name in metrics.keys().chain(documented.keys()) {
-        assert_eq!(metrics.get(name), documented.get(name), "{name}: its labels as exported and in README");
+        assert_eq!(metrics.get(name), documented.get(name), "{name}: its labels as exported and documented");
     }
     println!("{expressions} expressions, {} alerts and {} metrics", names.len(), metrics.len());
 }

@@ -29,9 +29,9 @@ fn parsed(path: &str, text: &str) -> Vec<Value> {
 
 /// Every document of the folder.
 fn manifests() -> Vec<Value> {
-    let files = std::fs::read_dir(root().join("envoy/kubernetes")).unwrap();
+    let files = std::fs::read_dir(root().join("envoy/deploy/kubernetes")).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-    let all: Vec<_> = names.flat_map(|name| documents(&format!("envoy/kubernetes/{name}"))).collect();
+    let all: Vec<_> = names.flat_map(|name| documents(&format!("envoy/deploy/kubernetes/{name}"))).collect();
     assert!(all.len() >= 13, "{} documents", all.len());
     all
 }
@@ -94,7 +94,7 @@ fn filters_take_their_configurations_and_find_the_aggregators() {
         assert_eq!(address, [&json!({ "address": host, "port_value": 7071 })]);
         assert_eq!(
             config["aggregator"]["token"],
-            manifest("Secret", "weir-aggregator")["stringData"]["WEIR_TOKEN"]
+            manifest("Secret", "weir-aggregator")["stringData"]["WEIR_FILTER_TOKEN"]
         );
     }
 }
@@ -131,7 +131,7 @@ fn images_have_one_name_and_version_everywhere() {
         assert!(dockerfile.contains(&format!("\nARG VERSION={VERSION}\n")), "{name}");
         assert!(dockerfile.contains(&format!("-t weir-{name}:{VERSION} .")), "{name}");
     }
-    let compose = read("envoy/docker-compose.yml");
+    let compose = read("envoy/deploy/docker-compose.yml");
     for name in ["weir-aggregator", "weir-filter-installer"] {
         assert!(compose.contains(&format!("image: {name}:${{WEIR_TAG:-{VERSION}}}\n")), "{name}");
     }
@@ -199,7 +199,7 @@ fn uncommented(text: &str) -> String {
 /// what is mounted is there.
 #[test]
 fn what_may_be_uncommented_agrees_with_itself() {
-    let path = "envoy/kubernetes/aggregator.yaml";
+    let path = "envoy/deploy/kubernetes/aggregator.yaml";
     let all_of_it = parsed(path, &uncommented(&read(path)));
     let of = |kind: &str| all_of_it.iter().find(|one| one["kind"] == kind).unwrap();
     let container = &of("Deployment")["spec"]["template"]["spec"]["containers"][0];
@@ -229,14 +229,14 @@ fn what_may_be_uncommented_agrees_with_itself() {
 /// What containers are told in their environment is what the program reads.
 #[test]
 fn variables_are_those_of_the_program() {
-    let readme = read("README.md");
+    let page = read("aggregator/README.md");
     let mut names = BTreeSet::new();
     for (place, text) in [
-        ("aggregator.yaml", read("envoy/kubernetes/aggregator.yaml")),
-        ("secrets.yaml", read("envoy/kubernetes/secrets.yaml")),
-        ("cleanup.yaml", read("envoy/kubernetes/cleanup.yaml")),
+        ("aggregator.yaml", read("envoy/deploy/kubernetes/aggregator.yaml")),
+        ("secrets.yaml", read("envoy/deploy/kubernetes/secrets.yaml")),
+        ("cleanup.yaml", read("envoy/deploy/kubernetes/cleanup.yaml")),
         ("Dockerfile", read("aggregator/Dockerfile")),
-        ("docker-compose.yml", read("envoy/docker-compose.yml")),
+        ("docker-compose.yml", read("envoy/deploy/docker-compose.yml")),
     ] {
         let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
         let variables = words.filter(|word| word.starts_with("WEIR_") && !word.ends_with('_'));
@@ -245,8 +245,8 @@ fn variables_are_those_of_the_program() {
     assert!(names.len() > 10, "{names:?}");
     for (place, name) in names {
         assert!(
-            name == "WEIR_TAG" || readme.contains(&format!("`{name}`")),
-            "{place}: {name} is not in the README"
+            name == "WEIR_TAG" || page.contains(&format!("`{name}`")),
+            "{place}: {name} is not in aggregator/README.md"
         );
     }
 }
@@ -293,7 +293,7 @@ fn pods_meet_the_restricted_profile() {
 /// Outwards an aggregator reaches what its variables name, and what is there to be uncommented.
 #[test]
 fn the_policy_lets_aggregators_reach_their_stores_and_nothing_else() {
-    let path = "envoy/kubernetes/aggregator.yaml";
+    let path = "envoy/deploy/kubernetes/aggregator.yaml";
     let ports = |documents: &[Value]| -> BTreeSet<u64> {
         let policy = documents.iter().find(|one| one["kind"] == "NetworkPolicy").unwrap();
         assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
@@ -308,7 +308,7 @@ fn the_policy_lets_aggregators_reach_their_stores_and_nothing_else() {
 /// Every container of the compose file has the rights that it needs and no others.
 #[test]
 fn the_compose_files_containers_are_confined() {
-    let compose: Value = serde_yaml_ng::from_str(&read("envoy/docker-compose.yml")).unwrap();
+    let compose: Value = serde_yaml_ng::from_str(&read("envoy/deploy/docker-compose.yml")).unwrap();
     let services = compose["services"].as_object().unwrap();
     let mut writable = BTreeSet::new();
     for (name, service) in services {
@@ -336,17 +336,17 @@ fn merged(service: &Value, field: &str) -> Value {
 
 #[test]
 fn the_compose_files_envoys_take_their_configuration() {
-    let config: Value = serde_yaml_ng::from_str(&read("envoy/docker/envoy.yaml")).unwrap();
+    let config: Value = serde_yaml_ng::from_str(&read("envoy/deploy/docker/envoy.yaml")).unwrap();
     let plugins = find_plugin_configs(&config);
     assert_eq!(plugins.len(), 1);
     let parsed = Config::parse(plugins[0].json.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
     let clusters = config["static_resources"]["clusters"].as_array().unwrap();
     assert!(clusters.iter().any(|cluster| cluster["name"] == parsed.aggregator.cluster.as_str()));
     // Prometheus, Grafana and the dashboards' folder are where the compose file says.
-    let compose: Value = serde_yaml_ng::from_str(&read("envoy/docker-compose.yml")).unwrap();
+    let compose: Value = serde_yaml_ng::from_str(&read("envoy/deploy/docker-compose.yml")).unwrap();
     let mounted = all(&compose, "volumes").into_iter().filter_map(Value::as_array).flatten();
     let files = mounted.filter_map(|mount| mount.as_str()?.strip_prefix("./")?.split(':').next());
     for file in files {
-        assert!(root().join("envoy").join(file).is_file(), "{file}");
+        assert!(root().join("envoy/deploy").join(file).is_file(), "{file}");
     }
 }

@@ -11,8 +11,8 @@
 //! Leaves to others: sending it (`host`).
 
 use weir_core::control::Banned;
-use weir_core::limiter::{Budget, Cause, Denial, Told};
-use weir_core::model::exact::Strategy;
+use weir_core::limiter::{Budget, Cause, Denial, ExactDetails};
+use weir_core::model::exact::Algorithm;
 use weir_core::model::time::UnixMs;
 use weir_core::rules::{Cost, Responses, Rule};
 
@@ -56,38 +56,42 @@ pub enum Client {
 pub fn denied(
     rules: &[Rule],
     denial: &Denial,
-    told: &Told,
+    details: &ExactDetails,
     formats: &Responses,
     client: Client,
 ) -> Option<Answer> {
     let rule = rules.get(usize::from(denial.budget.rule))?;
     // A cost above the limit never passes; a window's length keeps the client from hammering.
-    let retry_after_s = seconds(denial.retry_after_ms.unwrap_or(window_ms(rule, told))).max(1);
+    let retry_after_s = seconds(denial.retry_after_ms.unwrap_or(window_ms(rule, details))).max(1);
     let mut headers = vec![("retry-after", retry_after_s.to_string())];
     // Where an exact rule is undecided, nothing is known of its budget.
-    if denial.cause != Cause::Undecided || rule.strategy == Strategy::Window {
+    if denial.cause != Cause::Undecided || rule.algorithm == Algorithm::Window {
         // The draft's `t` says when budget comes back, so here it is the wait, not the cell's end.
         let waiting = Budget { reset_ms: retry_after_s.saturating_mul(1_000), ..denial.budget };
-        budget_headers(rule, told, (&denial.budget, &waiting), formats, &mut headers);
+        budget_headers(rule, details, (&denial.budget, &waiting), formats, &mut headers);
     }
     let undecided = if denial.cause == Cause::Undecided { bit(denial.budget.rule) } else { 0 };
-    exact_headers(rules, &Told { undecided: told.undecided | undecided, ..*told }, &mut headers);
+    exact_headers(
+        rules,
+        &ExactDetails { undecided: details.undecided | undecided, ..*details },
+        &mut headers,
+    );
     let details = match denial.cause {
         Cause::Limit | Cause::Cost => "weir_limit_exceeded",
         Cause::Reserved => "weir_limit_reserved",
         Cause::Undecided => "weir_undecided",
     };
-    Some(refusal(rule, details, headers, formats, client))
+    Some(error(rule, details, headers, formats, client))
 }
 
 /// The response to a request that lacks what identifies it, where a rule denies such. To wait is of no use to it.
 pub fn missing_identifier(formats: &Responses, client: Client) -> Answer {
-    turned_away(TOO_MANY, "weir_missing_identifier", "identifier missing", Vec::new(), formats, client)
+    rejected(TOO_MANY, "weir_missing_identifier", "identifier missing", Vec::new(), formats, client)
 }
 
 /// The response to a request with several values for what identifies it, where a rule denies such.
 pub fn ambiguous_identifier(formats: &Responses, client: Client) -> Answer {
-    turned_away(TOO_MANY, "weir_ambiguous_identifier", "identifier ambiguous", Vec::new(), formats, client)
+    rejected(TOO_MANY, "weir_ambiguous_identifier", "identifier ambiguous", Vec::new(), formats, client)
 }
 
 /// The response to a request of somebody whom live control or a rule has banned.
@@ -99,12 +103,12 @@ pub fn banned(banned: Banned, now: UnixMs, formats: &Responses, client: Client) 
             (TOO_MANY, vec![("retry-after", retry_after_s.to_string())])
         }
     };
-    turned_away(status, "weir_banned", "banned", headers, formats, client)
+    rejected(status, "weir_banned", "banned", headers, formats, client)
 }
 
 /// The response to a request of a client whose address is denied.
 pub fn denied_address(formats: &Responses, client: Client) -> Answer {
-    turned_away(FORBIDDEN, "weir_denied_address", "address denied", Vec::new(), formats, client)
+    rejected(FORBIDDEN, "weir_denied_address", "address denied", Vec::new(), formats, client)
 }
 
 /// The headers that an allowed response carries: those of its budget where they are asked for, and what is to be told
@@ -112,35 +116,36 @@ pub fn denied_address(formats: &Responses, client: Client) -> Answer {
 pub fn allowed_headers(
     rules: &[Rule],
     budget: Option<&Budget>,
-    told: &Told,
+    details: &ExactDetails,
     formats: &Responses,
 ) -> Vec<(&'static str, String)> {
     let mut headers = Vec::new();
-    if let Some(budget) = budget.filter(|_| formats.on_allow)
+    if let Some(budget) = budget.filter(|_| formats.headers_on_allowed)
         && let Some(rule) = rules.get(usize::from(budget.rule))
     {
-        budget_headers(rule, told, (budget, budget), formats, &mut headers);
+        budget_headers(rule, details, (budget, budget), formats, &mut headers);
     }
-    exact_headers(rules, told, &mut headers);
+    exact_headers(rules, details, &mut headers);
     headers
 }
 
 /// Lets a budget show what is left once it is known that its rule's response has cost so much: what was reserved stood for it
 /// until then.
 pub fn settle(budget: &mut Budget, rules: &[Rule], cost: u64) {
-    if let Some(Cost::Response(told)) = rules.get(usize::from(budget.rule)).map(|rule| &rule.cost) {
-        let unreserved = budget.remaining.saturating_add(told.reserve).min(budget.limit);
+    if let Some(Cost::Response(details)) = rules.get(usize::from(budget.rule)).map(|rule| &rule.cost) {
+        let unreserved = budget.remaining.saturating_add(details.reserve).min(budget.limit);
         budget.remaining = unreserved.saturating_sub(cost);
     }
 }
 
-fn exact_headers(rules: &[Rule], told: &Told, headers: &mut Vec<(&'static str, String)>) {
-    if !told.transactions.is_empty() {
-        let transactions: Vec<String> = told.transactions.iter().map(|number| number.to_string()).collect();
+fn exact_headers(rules: &[Rule], details: &ExactDetails, headers: &mut Vec<(&'static str, String)>) {
+    if !details.transactions.is_empty() {
+        let transactions: Vec<String> =
+            details.transactions.iter().map(|number| number.to_string()).collect();
         headers.push(("x-ratelimit-transaction", transactions.join(", ")));
     }
-    if told.undecided != 0 {
-        let undecided = (0u16..).zip(rules).filter(|(index, _)| told.undecided & bit(*index) != 0);
+    if details.undecided != 0 {
+        let undecided = (0u16..).zip(rules).filter(|(index, _)| details.undecided & bit(*index) != 0);
         let names: Vec<&str> = undecided.map(|(_, rule)| rule.name.as_str()).collect();
         headers.push(("x-ratelimit-undecided", names.join(", ")));
     }
@@ -148,7 +153,7 @@ fn exact_headers(rules: &[Rule], told: &Told, headers: &mut Vec<(&'static str, S
 
 fn budget_headers(
     rule: &Rule,
-    told: &Told,
+    details: &ExactDetails,
     (budget, draft): (&Budget, &Budget),
     formats: &Responses,
     headers: &mut Vec<(&'static str, String)>,
@@ -156,8 +161,8 @@ fn budget_headers(
     headers.push(("x-ratelimit-limit", budget.limit.to_string()));
     headers.push(("x-ratelimit-remaining", budget.remaining.to_string()));
     headers.push(("x-ratelimit-reset", seconds(budget.reset_ms).to_string()));
-    if formats.draft_headers {
-        let (name, window_s) = (&rule.name, seconds(window_ms(rule, told)));
+    if formats.ietf_headers {
+        let (name, window_s) = (&rule.name, seconds(window_ms(rule, details)));
         headers
             .push(("ratelimit", format!("\"{name}\";r={};t={}", draft.remaining, seconds(draft.reset_ms))));
         headers.push(("ratelimit-policy", format!("\"{name}\";q={};w={window_s}", budget.limit)));
@@ -165,8 +170,8 @@ fn budget_headers(
 }
 
 /// A ledger's window stands in its zone, so the ruling tells it.
-fn window_ms(rule: &Rule, told: &Told) -> u64 {
-    if told.window_ms > 0 { told.window_ms } else { rule.duration_ms }
+fn window_ms(rule: &Rule, details: &ExactDetails) -> u64 {
+    if details.window_ms > 0 { details.window_ms } else { rule.duration_ms }
 }
 
 /// The place of a rule in a set of rules.
@@ -174,7 +179,7 @@ pub fn bit(rule: u16) -> u64 {
     1u64.checked_shl(u32::from(rule)).unwrap_or(0)
 }
 
-fn refusal(
+fn error(
     rule: &Rule,
     details: &'static str,
     mut headers: Vec<(&'static str, String)>,
@@ -198,7 +203,7 @@ fn refusal(
 }
 
 /// An answer to a request that no quota concerns.
-fn turned_away(
+fn rejected(
     (status, title, grpc_status): (u32, &str, i32),
     details: &'static str,
     why: &str,
@@ -235,8 +240,8 @@ mod tests {
         let text = format!(
             r#"{{"aggregator": {{"cluster": "c"}}, "responses": {responses}, "rules": [
             {{"name": "per-key", "identifier": {{"header": "x-key"}}, "limit": 100, "window": "1m"}},
-            {{"name": "log", "strategy": "log", "identifier": {{"header": "x-key"}}, "limit": 9, "window": "1m"}},
-            {{"name": "cards", "strategy": "ledger", "identifier": {{"header": "x-key"}}, "zone": 7}}]}}"#
+            {{"name": "log", "algorithm": "sliding_log", "identifier": {{"header": "x-key"}}, "limit": 9, "window": "1m"}},
+            {{"name": "cards", "algorithm": "ledger", "identifier": {{"header": "x-key"}}, "zone": 7}}]}}"#
         );
         Config::parse(text.as_bytes()).unwrap()
     }
@@ -249,19 +254,24 @@ mod tests {
         Denial { budget: Budget { rule, limit: 100, remaining: 6, reset_ms: 12_001 }, retry_after_ms, cause }
     }
 
-    fn told(undecided: u64, window_ms: u64, numbers: &[u64]) -> Told {
+    fn details(undecided: u64, window_ms: u64, numbers: &[u64]) -> ExactDetails {
         let mut transactions = Transactions::default();
         numbers.iter().for_each(|number| transactions.push(*number));
-        Told { undecided, window_ms, transactions }
+        ExactDetails { undecided, window_ms, transactions }
     }
 
     fn check(responses: &str, denial: &Denial, expected: &[(&str, &str)]) -> Answer {
-        check_told(responses, denial, &Told::default(), expected)
+        check_details(responses, denial, &ExactDetails::default(), expected)
     }
 
-    fn check_told(responses: &str, denial: &Denial, told: &Told, expected: &[(&str, &str)]) -> Answer {
+    fn check_details(
+        responses: &str,
+        denial: &Denial,
+        details: &ExactDetails,
+        expected: &[(&str, &str)],
+    ) -> Answer {
         let config = config(responses);
-        let answer = denied(&config.rules, denial, told, &config.responses, Client::Http).unwrap();
+        let answer = denied(&config.rules, denial, details, &config.responses, Client::Http).unwrap();
         let got: Vec<_> = answer.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         assert_eq!((answer.status, got.as_slice()), (429, expected));
         answer
@@ -281,20 +291,20 @@ mod tests {
                 ("content-type", "text/plain"),
             ]
         };
-        let told = told(0, 300_000, &[u64::MAX]);
-        let draft = r#"{"draft_headers": true}"#;
+        let details = details(0, 300_000, &[u64::MAX]);
+        let draft = r#"{"ietf_headers": true}"#;
         let policy = "\"cards\";q=100;w=300";
-        check_told(draft, &denial_of(2, Some(1), Cause::Limit), &told, &with("1", policy));
-        check_told(draft, &denial_of(2, None, Cause::Cost), &told, &with("300", policy));
+        check_details(draft, &denial_of(2, Some(1), Cause::Limit), &details, &with("1", policy));
+        check_details(draft, &denial_of(2, None, Cause::Cost), &details, &with("300", policy));
     }
 
     #[test]
     fn what_is_not_decided_is_said_to_be_so() {
         let undecided = denial_of(1, Some(1_000), Cause::Undecided);
-        let answer = check_told(
+        let answer = check_details(
             "{}",
             &undecided,
-            &told(0b110, 0, &[]),
+            &details(0b110, 0, &[]),
             &[("retry-after", "1"), ("x-ratelimit-undecided", "log, cards"), ("content-type", "text/plain")],
         );
         assert_eq!(answer.details, "weir_undecided");
@@ -316,18 +326,18 @@ mod tests {
     #[test]
     fn an_allowed_response_tells_of_exact_rules_whether_or_not_of_budgets() {
         let budget = Budget { rule: 1, limit: 9, remaining: 6, reset_ms: 12_001 };
-        let get = |responses: &str, told: &Told| {
+        let get = |responses: &str, details: &ExactDetails| {
             let config = config(responses);
-            let headers = allowed_headers(&config.rules, Some(&budget), told, &config.responses);
+            let headers = allowed_headers(&config.rules, Some(&budget), details, &config.responses);
             headers.into_iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>()
         };
-        assert!(get("{}", &told(0, 0, &[])).is_empty());
+        assert!(get("{}", &details(0, 0, &[])).is_empty());
         let exact = ["x-ratelimit-transaction: 5, 7", "x-ratelimit-undecided: cards"];
-        assert_eq!(get("{}", &told(0b100, 0, &[5, 7])), exact);
-        let all = get(r#"{"on_allow": true}"#, &told(0b100, 0, &[5, 7]));
+        assert_eq!(get("{}", &details(0b100, 0, &[5, 7])), exact);
+        let all = get(r#"{"headers_on_allowed": true}"#, &details(0b100, 0, &[5, 7]));
         assert_eq!((all[0].as_str(), &all[3..]), ("x-ratelimit-limit: 9", &exact.map(str::to_owned)[..]));
         let none = config("{}");
-        assert!(allowed_headers(&none.rules, None, &Told::default(), &none.responses).is_empty());
+        assert!(allowed_headers(&none.rules, None, &ExactDetails::default(), &none.responses).is_empty());
     }
 
     #[test]
@@ -349,7 +359,7 @@ mod tests {
     #[test]
     fn the_drafts_formats_come_where_asked_for() {
         let answer = check(
-            r#"{"draft_headers": true, "problem_json": true}"#,
+            r#"{"ietf_headers": true, "problem_json": true}"#,
             &denial(Some(30_000), Cause::Limit),
             &[
                 ("retry-after", "30"),
@@ -370,14 +380,14 @@ mod tests {
     fn a_grpc_client_gets_a_plain_message() {
         let config = config(r#"{"problem_json": true}"#);
         let denial = denial(Some(1), Cause::Limit);
-        let told = Told::default();
-        let answer = denied(&config.rules, &denial, &told, &config.responses, Client::Grpc).unwrap();
+        let details = ExactDetails::default();
+        let answer = denied(&config.rules, &denial, &details, &config.responses, Client::Grpc).unwrap();
         assert_eq!(answer.body, "rate limit exceeded");
     }
 
     #[test]
     fn a_ban_says_when_it_ends_if_it_does() {
-        let formats = config(r#"{"problem_json": true, "draft_headers": true}"#);
+        let formats = config(r#"{"problem_json": true, "ietf_headers": true}"#);
         let responses = &formats.responses;
         let now = UnixMs(1_000);
         for (until, retry_after) in [(61_000, "60"), (61_001, "61"), (1_001, "1"), (0, "1")] {
@@ -400,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_an_identifier_is_told_so_and_not_to_wait() {
+    fn who_lacks_an_identifier_is_details_so_and_not_to_wait() {
         let problem = r#"{"detail":"identifier missing","status":429,"title":"Too Many Requests","type":"about:blank"}"#;
         for (responses, kind, body) in [
             ("{}", "text/plain", "identifier missing"),
@@ -422,7 +432,7 @@ mod tests {
         let text = r#"{"aggregator": {"cluster": "c"}, "rules": [
             {"name": "fixed", "identifier": {"header": "x-key"}, "limit": 1000, "window": "1m"},
             {"name": "told", "identifier": {"header": "x-key"}, "limit": 1000, "window": "1m",
-             "cost": {"response_header": "x-used", "reserve": 100, "cap": 5000}}]}"#;
+             "cost": {"response": {"header": "x-used"}, "reserve": 100, "max": 5000}}]}"#;
         let config = Config::parse(text.as_bytes()).unwrap();
         for (rule, remaining, cost, expected) in [
             (1, 900, 300, 700),
@@ -441,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_address_is_told_so() {
+    fn a_denied_address_is_details_so() {
         for (responses, client) in [("{}", Client::Http), (r#"{"problem_json": true}"#, Client::Grpc)] {
             let answer = denied_address(&config(responses).responses, client);
             assert_eq!((answer.status, answer.body.as_str()), (403, "address denied"));

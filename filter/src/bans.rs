@@ -1,7 +1,7 @@
 //! Bans by rules: whose denials are counted, when they lead to a ban and for how long, and proposing it to the region.
 //!
 //! ```text
-//! denial → strike (counted with all workers and Envoys) → often enough → banned here, at once → proposed until it is known
+//! denial → violation (counted with all workers and Envoys) → often enough → banned here, at once → proposed until it is known
 //! ```
 //! How often in a row somebody was banned is remembered with the last ban. A ban of the same identifier that somebody else
 //! made is remembered too, when it denies a request, as one of the row that lasts as long as it has still to go.
@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use weir_core::control::{Banned, Keeper, Local};
-use weir_core::limiter::{Limiter, Strike, strikes_namespace};
+use weir_core::limiter::{Limiter, Violation, violations_namespace};
 use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
 use weir_core::model::shared::Shared;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
@@ -26,7 +26,7 @@ const MAX_PROPOSALS: usize = 1_024;
 const REPEAT_MS: u64 = 1_000;
 /// But after so long at the most.
 const REPEAT_MS_MAX: u64 = 60_000;
-/// Epochs of strikes are seconds, as they have to fit 32 bits.
+/// Epochs of violations are seconds, as they have to fit 32 bits.
 const EPOCH_MS: u64 = 1_000;
 
 /// The bans of one configuration on one worker.
@@ -52,7 +52,7 @@ struct Banning {
     name: String,
     namespace: String,
     /// Where its denials are counted.
-    strikes: String,
+    violations: String,
 }
 
 struct Proposal {
@@ -66,8 +66,8 @@ impl Bans {
     pub fn new(config: &Config) -> Bans {
         let banning = |rule: &weir_core::rules::Rule| {
             let (name, namespace) = (rule.name.clone(), rule.namespace.clone());
-            let strikes = strikes_namespace(&namespace);
-            rule.ban.map(|ban| Banning { ban, name, namespace, strikes })
+            let violations = violations_namespace(&namespace);
+            rule.ban.map(|ban| Banning { ban, name, namespace, violations })
         };
         Bans {
             workspace: config.workspace.clone(),
@@ -124,16 +124,20 @@ impl Bans {
         let last = keeper.controls().banned_here((&self.workspace, &banning.namespace), identifier, now.unix);
         let parts = KeyParts {
             workspace: self.workspace.as_bytes(),
-            namespace: banning.strikes.as_bytes(),
+            namespace: banning.violations.as_bytes(),
             identifier,
-            duration_ms: banning.ban.within_ms,
+            duration_ms: banning.ban.window_ms,
             epoch: last.map_or(0, |last| epoch(last.mark)),
             resolution: 1,
         };
         self.key.clear();
         if parts.encode(&mut self.key).is_ok() {
             let rule = u16::try_from(rule).unwrap_or(u16::MAX);
-            limiter.strike(shared, &Strike { rule, key: &self.key, most: banning.ban.denials }, now.mono);
+            limiter.violation(
+                shared,
+                &Violation { rule, key: &self.key, most: banning.ban.threshold },
+                now.mono,
+            );
             self.ban_struck(limiter, keeper, now);
         }
     }
@@ -150,10 +154,10 @@ impl Bans {
         let last = keeper.controls().banned_here(names, identifier, now);
         // As far as the rule's own bans go, since a longer one may be lifted long before its end; anew when half of that is over.
         let within = |ms: u64| until.min(now.after(ms));
-        if until <= now || last.is_some_and(|last| last.mark >= within(ban.up_to_ms / 2)) {
+        if until <= now || last.is_some_and(|last| last.mark >= within(ban.max_duration_ms / 2)) {
             return;
         }
-        let mark = within(ban.up_to_ms);
+        let mark = within(ban.max_duration_ms);
         let level = ban.level_lasting(mark.0.saturating_sub(now.0)).max(last.map_or(1, |last| last.level));
         let remembered = mark.after(ban.memory_ms());
         keeper.ban(names, identifier, Local { mark, level, remembered, ..Local::default() }, now);
@@ -240,7 +244,7 @@ impl Bans {
 /// The ban that follows the last one that is remembered.
 fn next_ban(rule: &Ban, last: Option<Local>, now: UnixMs) -> Local {
     // After a time without bans the row begins anew.
-    let row = last.filter(|last| now < last.mark.after(rule.up_to_ms));
+    let row = last.filter(|last| now < last.mark.after(rule.max_duration_ms));
     let level = row.map_or(0, |last| last.level).saturating_add(1);
     let until = now.after(rule.length_ms(level));
     // Denials from now on are others than those that led here.

@@ -2,8 +2,8 @@
 //!
 //! The way of a request, in reading order:
 //!
-//! 1. `abi`: Envoy calls an exported function.
-//! 2. `vm`: which plugin's request it is, and that no call meets another half done.
+//! 1. `exports`: Envoy calls an exported function.
+//! 2. `dispatch`: which plugin's request it is, and that no call meets another half done.
 //! 3. [`headers`]: the request's headers, read in one host call, as the rules see them.
 //! 4. `plugin`: rules, then the limiter decides (`plugin::request`), and what follows (`plugin::verdict`); the stream to the
 //!    aggregator; the tick; [`bans`] by rules.
@@ -34,15 +34,17 @@
 
 pub mod answer;
 pub mod bans;
-pub mod complaints;
+pub mod counter_reporter;
+pub mod counters;
 pub mod headers;
-pub mod tally;
-pub mod told;
+pub mod log_throttle;
 
 #[cfg(target_arch = "wasm32")]
-mod abi;
-#[cfg(target_arch = "wasm32")]
 mod arena;
+#[cfg(target_arch = "wasm32")]
+mod dispatch;
+#[cfg(target_arch = "wasm32")]
+mod exports;
 #[cfg(target_arch = "wasm32")]
 mod faults;
 #[cfg(target_arch = "wasm32")]
@@ -57,5 +59,3 @@ mod settle;
 mod shared;
 #[cfg(target_arch = "wasm32")]
 mod stream;
-#[cfg(target_arch = "wasm32")]
-mod vm;

@@ -5,9 +5,9 @@
 //!
 //! Workers share Envoy's metrics, so gauges are moved by differences, not set.
 
+use crate::counter_reporter::CounterReporter;
+use crate::counters::{Counters, Outcome};
 use crate::host;
-use crate::tally::{Outcome, Tally};
-use crate::told::Told;
 use proxy_wasm::types::MetricType;
 use weir_core::limiter::Stats;
 use weir_core::model::time::MonoMs;
@@ -17,7 +17,7 @@ use weir_core::rules::Rule;
 const FLUSH_MS: u64 = 200;
 /// In `/stats/prometheus` exactly this, as Envoy takes the `wasmcustom.` off there and puts nothing in its place.
 const STRICT: &str = "weir_ratelimit_strict_mode_activations_total";
-const REASONS: [&str; 5] = ["cold", "base", "strict", "stale", "slack"];
+const REASONS: [&str; 5] = ["cold", "baseline", "strict", "stale", "slack"];
 const RESULTS: [&str; 5] = ["granted", "refused", "timeout", "broken", "unjudged"];
 const ASK_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "broken"];
 
@@ -41,7 +41,7 @@ impl Metrics {
     pub fn flush(
         &mut self,
         rules: &[Rule],
-        (tally, told): (&mut Tally, &mut Told),
+        (counters, told): (&mut Counters, &mut CounterReporter),
         stats: Stats,
         now: MonoMs,
         now_or_never: bool,
@@ -51,7 +51,7 @@ impl Metrics {
         }
         self.flushed = now;
         let decisions = &mut self.decisions;
-        tally.drain(|rule, outcome, count| {
+        counters.drain(|rule, outcome, count| {
             told.add(rule, outcome, count);
             let Some(id) = decisions.get_mut(rule).and_then(|ids| ids.get_mut(outcome as usize)) else {
                 return;
@@ -69,7 +69,7 @@ impl Metrics {
         if self.told.is_none() {
             self.id(MetricType::Counter, DENIED);
         }
-        self.moved(MetricType::Counter, DENIED, std::mem::take(&mut tally.denied_addresses), 0);
+        self.moved(MetricType::Counter, DENIED, std::mem::take(&mut counters.denied_addresses), 0);
         self.flush_stats(stats);
     }
 
@@ -89,15 +89,15 @@ impl Metrics {
             ("weir_asks_total", stats.asks, told.asks),
             ("weir_asks_spared_total", stats.spared, told.spared),
             ("weir_unasked_total", stats.unasked, told.unasked),
-            ("weir_withdrawals_total", stats.withdrawals, told.withdrawals),
-            ("weir_withdrawals_lost_total", stats.withdrawals_lost, told.withdrawals_lost),
+            ("weir_refunds_total", stats.refunds, told.refunds),
+            ("weir_refunds_lost_total", stats.refunds_lost, told.refunds_lost),
             ("weir_table_evictions_total", stats.evictions, told.evictions),
             ("weir_table_overflows_total", stats.overflows, told.overflows),
             ("weir_table_conflicts_total", stats.conflicts, told.conflicts),
             ("weir_table_exhausted_total", stats.exhausted, told.exhausted),
             ("weir_costs_unawaited_total", stats.unawaited, told.unawaited),
             ("weir_leases_total", stats.leases, told.leases),
-            ("weir_views_total", stats.views, told.views),
+            ("weir_snapshots_total", stats.snapshots, told.snapshots),
             ("weir_refused_cells_total", stats.refused, told.refused),
             (STRICT, stats.strict, told.strict),
             ("weir_streams_unacknowledged_total", stats.unacknowledged, told.unacknowledged),

@@ -4,11 +4,11 @@
 //! passed. An opened stream may close a moment later: it counts once the aggregator has welcomed it. After a close
 //! the token is cancelled too, as Envoy keeps it otherwise.
 //!
-//! Leaves to others: when to open it and what to say (`weir_core::limiter`), what the log is told of it (`complaints`).
+//! Leaves to others: when to open it and what to say (`weir_core::limiter`), what the log is told of it (`log_throttle`).
 
-use crate::complaints::Complaints;
 use crate::headers::serialise;
 use crate::host::{self, Refused};
+use crate::log_throttle::LogThrottle;
 use prost::Message;
 use proxy_wasm::types::LogLevel;
 use weir_core::model::time::MonoMs;
@@ -37,7 +37,7 @@ pub struct Stream {
     metadata: Vec<u8>,
     token: Option<u32>,
     buffer: Vec<u8>,
-    complaints: Complaints,
+    log_throttle: LogThrottle,
     /// The aggregator has said that it accepts it.
     is_welcome: bool,
 }
@@ -50,11 +50,11 @@ impl Stream {
             authority: aggregator.authority.clone().unwrap_or_default(),
         };
         let service = GrpcService { envoy_grpc: Some(envoy_grpc) }.encode_to_vec();
-        let complaints = Complaints::new(&aggregator.cluster);
+        let log_throttle = LogThrottle::new(&aggregator.cluster);
         let token = aggregator.token.as_ref();
         let bearer = token.map(|token| ("authorization", format!("Bearer {}", token.reveal())));
         let metadata = serialise(bearer.as_slice());
-        Stream { service, metadata, token: None, buffer: Vec::new(), complaints, is_welcome: false }
+        Stream { service, metadata, token: None, buffer: Vec::new(), log_throttle, is_welcome: false }
     }
 
     /// Opens it, unless Envoy refuses (no such cluster).
@@ -65,8 +65,8 @@ impl Stream {
     }
 
     /// Tells the log what is wrong, if it does not know.
-    pub fn complain(&mut self, what: &str, now: MonoMs) {
-        if let Some(line) = self.complaints.wrong(what, now) {
+    pub fn log_failure(&mut self, what: &str, now: MonoMs) {
+        if let Some(line) = self.log_throttle.wrong(what, now) {
             host::log(LogLevel::Warn, &line);
         }
     }
@@ -74,7 +74,7 @@ impl Stream {
     /// The aggregator has accepted it.
     pub fn welcomed(&mut self) {
         self.is_welcome = true;
-        if let Some(line) = self.complaints.right() {
+        if let Some(line) = self.log_throttle.right() {
             host::log(LogLevel::Warn, &line);
         }
     }

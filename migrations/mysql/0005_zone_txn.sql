@@ -3,7 +3,7 @@ CREATE TABLE IF NOT EXISTS zone_txn (
     id         BIGINT UNSIGNED  NOT NULL AUTO_INCREMENT,
     zone_id    INT UNSIGNED     NOT NULL,
     bucket_key VARBINARY(255)   NOT NULL,
-    -- 0: allowed. 1: blocked by its zone. 2: withdrawn, as another limit refused what this one had allowed.
+    -- 0: allowed. 1: blocked by its zone. 2: refunded, as another limit refused what this one had allowed.
     blocked    TINYINT UNSIGNED NOT NULL,
     -- UTC, whatever the time zone of whoever reads it.
     created_at DATETIME(6)      NOT NULL,

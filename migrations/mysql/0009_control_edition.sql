@@ -2,7 +2,7 @@
 CREATE TABLE IF NOT EXISTS weir_control_edition (
     id       TINYINT UNSIGNED NOT NULL,
     -- Random: another number is another database.
-    life     BIGINT UNSIGNED  NOT NULL,
+    incarnation     BIGINT UNSIGNED  NOT NULL,
     -- Of the last change.
     revision BIGINT UNSIGNED  NOT NULL,
     -- The highest revision that was dropped.

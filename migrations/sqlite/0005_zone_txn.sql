@@ -4,7 +4,7 @@ CREATE TABLE IF NOT EXISTS zone_txn (
     id         INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     zone_id    INTEGER NOT NULL,
     bucket_key BLOB    NOT NULL,
-    -- 0: allowed. 1: blocked by its zone. 2: withdrawn, as another limit refused what this one had allowed.
+    -- 0: allowed. 1: blocked by its zone. 2: refunded, as another limit refused what this one had allowed.
     blocked    INTEGER NOT NULL,
     -- Microseconds since the Unix epoch.
     created_at INTEGER NOT NULL,

@@ -2,7 +2,7 @@
 CREATE TABLE IF NOT EXISTS weir_control_edition (
     id       INTEGER NOT NULL PRIMARY KEY,
     -- Random: another number is another database.
-    life     INTEGER NOT NULL,
+    incarnation     INTEGER NOT NULL,
     -- Of the last change.
     revision INTEGER NOT NULL,
     -- The highest revision that was dropped.

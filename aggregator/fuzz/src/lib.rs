@@ -1,58 +1,47 @@
-//! What is fuzzed: one function for each parser that meets bytes from outside. It may refuse them, and must not panic,
-//! nor take long, nor break what it promises.
+//! One function for each parser that reads bytes from outside. It may refuse them. It must not panic, take long, or break what
+//! its documentation promises.
 //!
-//! [`TARGETS`] names them all. The fuzzer calls them through `targets/`; `tests/corpora.rs` calls them with the inputs
-//! kept in `corpus/`, on the stable compiler.
-//!
-//! Leaves to others: running the fuzzer (`just fuzz`).
+//! [`TARGETS`] names them all. The program `weir-fuzz` calls one with inputs of libFuzzer (`./justw fuzz`);
+//! `tests/corpora.rs` calls each with its inputs in `corpus/`, without a fuzzer. Inputs called
+//! `found-N` come from libFuzzer: they reach code that those written by hand do not.
 #![forbid(unsafe_code)]
 
-mod configuration;
-mod doors;
-mod frames;
-mod live;
-mod logs;
-mod requests;
-mod shared_data;
-mod stores;
+mod aggregator;
+mod core;
 
-/// A parser fed with bytes.
+/// A parser that is given bytes. It panics if the parser breaks a promise.
 pub type Target = fn(&[u8]);
 
-/// Every target, by the name of its corpus.
+/// Every target, by the folder of its inputs in `corpus/`.
 pub const TARGETS: &[(&str, Target)] = &[
-    ("filter_config", configuration::filter_config),
-    ("envoy_config", configuration::envoy_config),
-    ("resolve", requests::resolve),
-    ("admin_query", requests::admin_query),
-    ("key", frames::key),
-    ("filter_frame", frames::filter_frame),
-    ("region_frame", frames::region_frame),
-    ("changes", frames::changes),
-    ("shared_data", shared_data::shared_data),
-    ("controls", live::controls),
-    ("stored_controls", live::stored_controls),
-    ("redis_url", stores::redis_url),
-    ("database_url", stores::database_url),
-    ("column_identifier", stores::column_identifier),
-    ("limit_body", doors::limit_body),
-    ("limits_body", doors::limits_body),
-    ("ledger_query", doors::ledger_query),
-    ("tokens_file", doors::tokens_file),
-    ("authorization", doors::authorization),
-    ("rate_limits", doors::rate_limits),
-    ("rate_limit_request", doors::rate_limit_request),
-    ("grpc_timeout", doors::grpc_timeout),
-    ("sliding_log", logs::sliding_log),
-    ("log_answer", logs::log_answer),
-    ("traceparent", requests::traceparent),
+    ("core/filter_config", core::requests::filter_config),
+    ("core/resolve", core::requests::resolve),
+    ("core/traceparent", core::requests::traceparent),
+    ("core/key", core::frames::key),
+    ("core/filter_frame", core::frames::filter_frame),
+    ("core/region_frame", core::frames::region_frame),
+    ("core/changes", core::frames::changes),
+    ("core/shared_data", core::shared_data::shared_data),
+    ("core/controls", core::control::controls),
+    ("core/stored_controls", core::control::stored_controls),
+    ("core/sliding_log", core::log::sliding_log),
+    ("aggregator/envoy_config", aggregator::configuration::envoy_config),
+    ("aggregator/admin_query", aggregator::admin::admin_query),
+    ("aggregator/redis_url", aggregator::stores::redis_url),
+    ("aggregator/database_url", aggregator::stores::database_url),
+    ("aggregator/column_identifier", aggregator::stores::column_identifier),
+    ("aggregator/log_answer", aggregator::stores::log_answer),
+    ("aggregator/limit_body", aggregator::api::limit_body),
+    ("aggregator/limits_body", aggregator::api::limits_body),
+    ("aggregator/ledger_query", aggregator::api::ledger_query),
+    ("aggregator/tokens_file", aggregator::api::tokens_file),
+    ("aggregator/authorization", aggregator::api::authorization),
+    ("aggregator/rate_limits", aggregator::api::rate_limits),
+    ("aggregator/rate_limit_request", aggregator::api::rate_limit_request),
+    ("aggregator/grpc_timeout", aggregator::api::grpc_timeout),
 ];
 
-/// Calls the target of a name; for `targets/`.
-///
-/// # Panics
-/// If there is no such target, or the parser breaks a promise.
-pub fn run(name: &str, data: &[u8]) {
-    let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).expect("a target of this name");
-    target(data);
+/// The target of a name, such as `core/key`.
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.iter().find(|(known, _)| *known == name).map(|(_, target)| *target)
 }

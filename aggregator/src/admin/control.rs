@@ -7,9 +7,9 @@
 use super::query::KeyQuery;
 use super::text::text;
 use super::view::{Control, Entry, Judged, Window, counts};
-use crate::region::shared::Shared;
-use crate::region::status::sisters::FRESH_MS;
-use crate::region::status::tallies::Rule;
+use crate::region::services::Services;
+use crate::region::status::counters::Rule;
+use crate::region::status::peers::FRESH_MS;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use weir_core::control::{ALL_NAMESPACES, Banned, Effect, Found, Scratch, Slot, Subject, Who};
@@ -17,17 +17,17 @@ use weir_core::matching::networks::parse_network;
 use weir_core::model::key::KeyParts;
 use weir_core::model::time::UnixMs;
 use weir_core::region::Explained;
-use weir_core::region::top::{Ranked, Standing};
+use weir_core::region::top::{KeyUsage, Ranked};
 
 /// What is said of an identifier: in windows of this length, or in all of them if that is 0.
-pub fn said(shared: &Shared, asked: &KeyQuery, canonical: &[u8], window_ms: u64, now: UnixMs) -> Control {
-    find(shared, (&asked.workspace, &asked.namespace), (&asked.identifier, canonical), window_ms, now, true)
+pub fn said(services: &Services, asked: &KeyQuery, canonical: &[u8], window_ms: u64, now: UnixMs) -> Control {
+    find(services, (&asked.workspace, &asked.namespace), (&asked.identifier, canonical), window_ms, now, true)
 }
 
 /// The same of a key whose identifier is known as it is counted alone.
-fn said_of(shared: &Shared, key: &KeyParts<'_>, now: UnixMs) -> Control {
+fn said_of(services: &Services, key: &KeyParts<'_>, now: UnixMs) -> Control {
     find(
-        shared,
+        services,
         (key.workspace, key.namespace),
         (key.identifier, key.identifier),
         key.duration_ms,
@@ -37,7 +37,7 @@ fn said_of(shared: &Shared, key: &KeyParts<'_>, now: UnixMs) -> Control {
 }
 
 fn find(
-    shared: &Shared,
+    services: &Services,
     (workspace, namespace): (&[u8], &[u8]),
     (raw, canonical): (&[u8], &[u8]),
     window_ms: u64,
@@ -47,7 +47,7 @@ fn find(
     let (workspace, namespace) = (&*text(workspace), &*text(namespace));
     let address = address(raw);
     let subject = Subject { workspace, namespace, raw, canonical, window_ms, address, allowed: None };
-    let (set, mut scratch) = (shared.control.set(), Scratch::default());
+    let (set, mut scratch) = (services.control.set(), Scratch::default());
     let found = set.find(&subject, now, &mut scratch);
     // Finding these takes a walk over all that is said.
     let is_wanted = by_entries && found != Found::default();
@@ -98,18 +98,18 @@ fn entry(said: &weir_core::control::Control) -> Option<Entry> {
 }
 
 /// Windows of which something is said in a namespace that is not said of all.
-pub fn windows_said(shared: &Shared, workspace: &str, namespace: &str) -> BTreeSet<u64> {
+pub fn windows_said(services: &Services, workspace: &str, namespace: &str) -> BTreeSet<u64> {
     let is_here = |said: &weir_core::control::Control| {
         said.target.workspace == workspace
             && [namespace, ALL_NAMESPACES].contains(&said.target.scope.as_str())
     };
-    let set = shared.control.set();
+    let set = services.control.set();
     set.iter().filter(is_here).filter_map(|said| said.target.window_ms).collect()
 }
 
 /// How keys stand under the limits that apply to them now.
 pub struct Limits<'a> {
-    shared: &'a Shared,
+    services: &'a Services,
     rules: Vec<Rule>,
     /// Those that only filters of the region's other aggregators told of.
     elsewhere: Vec<Rule>,
@@ -118,17 +118,17 @@ pub struct Limits<'a> {
 
 impl<'a> Limits<'a> {
     /// At this moment.
-    pub fn new(shared: &'a Shared, now: UnixMs) -> Limits<'a> {
-        let rules = shared.window.tallies.lock().rules(shared.moment().mono);
-        let fresh = shared.window.sisters.all().into_iter().filter(|sister| sister.age_ms() <= FRESH_MS);
+    pub fn new(services: &'a Services, now: UnixMs) -> Limits<'a> {
+        let rules = services.status.counters.lock().rules(services.moment().mono);
+        let fresh = services.status.peers.all().into_iter().filter(|peer| peer.age_ms() <= FRESH_MS);
         let mut elsewhere: Vec<Rule> = Vec::new();
-        for rule in fresh.flat_map(|sister| sister.status.rules) {
+        for rule in fresh.flat_map(|peer| peer.status.rules) {
             let is_known = |known: &Rule| known.workspace == rule.workspace && known.name == rule.name;
             if !rules.iter().chain(&elsewhere).any(is_known) {
                 elsewhere.push(rule);
             }
         }
-        Limits { shared, rules, elsewhere, now }
+        Limits { services, rules, elsewhere, now }
     }
 
     /// All rules that this aggregator's filters told of.
@@ -148,28 +148,28 @@ impl<'a> Limits<'a> {
 
     /// A rule as it is told of beside a key; its shadow as live control has it by now.
     pub fn shown(&self, rule: &Rule) -> super::view::Rule {
-        let live = self.shared.control.set().shadow(&rule.workspace, &rule.name, self.now);
+        let live = self.services.control.set().shadow(&rule.workspace, &rule.name, self.now);
         let shadow = live.unwrap_or(rule.shadow);
         super::view::Rule { name: rule.name.clone(), limit: rule.limit, shadow }
     }
 
     /// How a key stands of which this is said.
-    pub fn explained(&self, key: &Explained, said: &Control) -> Standing {
-        let standing = key.standing(self.now);
-        match self.changed(&key.key.parts(), said, standing.limit) {
-            None => standing,
-            changed => key.standing_under(changed, self.now),
+    pub fn explained(&self, key: &Explained, said: &Control) -> KeyUsage {
+        let usage = key.usage(self.now);
+        match self.changed(&key.key.parts(), said, usage.limit) {
+            None => usage,
+            changed => key.usage_under(changed, self.now),
         }
     }
 
     /// How a key stands that a walk has found.
-    pub fn ranked(&self, found: &Ranked) -> Standing {
+    pub fn ranked(&self, found: &Ranked) -> KeyUsage {
         let key = found.key.parts();
-        let said = said_of(self.shared, &key, self.now);
-        let Some(changed) = self.changed(&key, &said, found.standing.limit) else { return found.standing };
-        let known = self.shared.explain(key.workspace, key.namespace, key.identifier);
+        let said = said_of(self.services, &key, self.now);
+        let Some(changed) = self.changed(&key, &said, found.usage.limit) else { return found.usage };
+        let known = self.services.explain(key.workspace, key.namespace, key.identifier);
         let known = known.iter().find(|known| known.key == found.key);
-        known.map_or(found.standing, |known| known.standing_under(Some(changed), self.now))
+        known.map_or(found.usage, |known| known.usage_under(Some(changed), self.now))
     }
 
     /// The limit that applies from now on, if that is another than the one that was applied last.

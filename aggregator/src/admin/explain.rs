@@ -8,14 +8,14 @@ use super::query::KeyQuery;
 use super::text::{encode, identifier, text};
 use super::view::{Cell, Control, Exact, Explanation, Part, Region, Window};
 use crate::region::global::Global;
-use crate::region::shared::Shared;
-use crate::region::status::tallies;
+use crate::region::services::Services;
+use crate::region::status::counters;
 use std::collections::BTreeSet;
 use weir_core::matching::canonical::canonical_identifier;
 use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
-use weir_core::region::exchange::BASE;
+use weir_core::region::exchange::BASELINE;
 use weir_core::region::{CellState, Component, Explained};
 
 /// What is said of a key without windows.
@@ -30,26 +30,26 @@ const MAX_SCOPES: usize = 8;
 const MAX_COMPONENTS: usize = 100;
 
 /// Everything known of the key that is asked about; without windows if that is nothing.
-pub async fn explain(shared: &Shared, asked: &KeyQuery) -> Explanation {
+pub async fn explain(services: &Services, asked: &KeyQuery) -> Explanation {
     let canonical = canonical(asked);
-    let now = shared.now();
-    let mut found = shared.explain(&asked.workspace, &asked.namespace, &canonical);
+    let now = services.now();
+    let mut found = services.explain(&asked.workspace, &asked.namespace, &canonical);
     found.sort_by_key(|key| key.key.parts().duration_ms);
-    let (limits, mut windows) = (Limits::new(shared, now), Vec::new());
-    let said = |window_ms| control::said(shared, asked, &canonical, window_ms, now);
+    let (limits, mut windows) = (Limits::new(services, now), Vec::new());
+    let said = |window_ms| control::said(services, asked, &canonical, window_ms, now);
     let is_wanted = |ms| asked.window_ms.is_none_or(|wanted| wanted == ms);
     for key in found.iter().filter(|key| is_wanted(key.key.parts().duration_ms)).take(MAX_WINDOWS) {
         let said = said(key.key.parts().duration_ms);
-        let mut window = window(shared, key, (&limits, &said), now);
+        let mut window = window(services, key, (&limits, &said), now);
         control::judge(&mut window, said, now);
-        if let Some(global) = &shared.global {
-            add_regions(&mut window, shared, global, key, now).await;
+        if let Some(global) = &services.global {
+            add_regions(&mut window, services, global, key, now).await;
         }
         windows.push(window);
     }
     let of_all = said(0);
     let here = (text(&asked.workspace), text(&asked.namespace));
-    for window_ms in windows_of(shared, &limits, &here).into_iter().filter(|ms| is_wanted(*ms)) {
+    for window_ms in windows_of(services, &limits, &here).into_iter().filter(|ms| is_wanted(*ms)) {
         let said = said(window_ms);
         let is_there = |window: &Window| window.duration_ms == window_ms && !window.outdated;
         let is_known = windows.iter().any(is_there) || windows.len() >= MAX_WINDOWS;
@@ -57,13 +57,13 @@ pub async fn explain(shared: &Shared, asked: &KeyQuery) -> Explanation {
     }
     windows.sort_by_key(|window| window.duration_ms);
     let exact: Vec<_> =
-        limits.region_rules().filter(|rule| is_exact(rule, &here)).map(exact(shared)).collect();
+        limits.region_rules().filter(|rule| is_exact(rule, &here)).map(exact(services)).collect();
     let is_nothing = windows.is_empty() && of_all == Control::default();
     let lengths: Vec<u64> = found.iter().map(|key| key.key.parts().duration_ms).collect();
     let unknown = (is_nothing && (exact.is_empty() || asked.window_ms.is_some()))
         .then(|| unknown(asked, &limits, &here, &lengths));
     Explanation {
-        region: shared.region_name.clone(),
+        region: services.region_name.clone(),
         now_unix_ms: now.0,
         workspace: here.0,
         namespace: here.1,
@@ -78,13 +78,13 @@ pub async fn explain(shared: &Shared, asked: &KeyQuery) -> Explanation {
 
 /// The windows of a workspace's namespace, as far as rules or live control name them.
 fn windows_of(
-    shared: &Shared,
+    services: &Services,
     limits: &Limits<'_>,
     (workspace, namespace): &(String, String),
 ) -> BTreeSet<u64> {
-    let mut lengths = control::windows_said(shared, workspace, namespace);
-    let is_here = |rule: &&tallies::Rule| {
-        rule.strategy == "window" && rule.workspace == *workspace && rule.namespace == *namespace
+    let mut lengths = control::windows_said(services, workspace, namespace);
+    let is_here = |rule: &&counters::Rule| {
+        rule.algorithm == "sliding_window" && rule.workspace == *workspace && rule.namespace == *namespace
     };
     lengths.extend(limits.region_rules().filter(is_here).map(|rule| rule.window_ms));
     lengths
@@ -98,11 +98,11 @@ fn unused(
     (duration_ms, said, of_all): (u64, Control, &Control),
     now: UnixMs,
 ) -> Option<Window> {
-    let is_here = |rule: &&tallies::Rule| {
+    let is_here = |rule: &&counters::Rule| {
         let here = rule.workspace == *workspace && rule.namespace == *namespace;
-        here && rule.strategy == "window" && rule.window_ms == duration_ms
+        here && rule.algorithm == "sliding_window" && rule.window_ms == duration_ms
     };
-    let rules: Vec<&tallies::Rule> = limits.region_rules().filter(is_here).collect();
+    let rules: Vec<&counters::Rule> = limits.region_rules().filter(is_here).collect();
     if said == Control::default() || (rules.is_empty() && said == *of_all) {
         return None;
     }
@@ -124,15 +124,15 @@ fn unused(
     Some(window)
 }
 
-fn is_exact(rule: &tallies::Rule, (workspace, namespace): &(String, String)) -> bool {
-    rule.strategy != "window" && rule.workspace == *workspace && rule.namespace == *namespace
+fn is_exact(rule: &counters::Rule, (workspace, namespace): &(String, String)) -> bool {
+    rule.algorithm != "sliding_window" && rule.workspace == *workspace && rule.namespace == *namespace
 }
 
-fn exact(shared: &Shared) -> impl Fn(&tallies::Rule) -> Exact {
-    let (set, now) = (shared.control.set(), shared.now());
+fn exact(services: &Services) -> impl Fn(&counters::Rule) -> Exact {
+    let (set, now) = (services.control.set(), services.now());
     move |rule| Exact {
         name: rule.name.clone(),
-        strategy: rule.strategy.clone(),
+        algorithm: rule.algorithm.clone(),
         shadow: set.shadow(&rule.workspace, &rule.name, now).unwrap_or(rule.shadow),
     }
 }
@@ -187,20 +187,25 @@ pub fn canonical(asked: &KeyQuery) -> Vec<u8> {
     canonical
 }
 
-fn window(shared: &Shared, key: &Explained, (limits, said): (&Limits<'_>, &Control), now: UnixMs) -> Window {
-    let (parts, standing) = (key.key.parts(), limits.explained(key, said));
+fn window(
+    services: &Services,
+    key: &Explained,
+    (limits, said): (&Limits<'_>, &Control),
+    now: UnixMs,
+) -> Window {
+    let (parts, usage) = (key.key.parts(), limits.explained(key, said));
     let at = Position::at(now, parts.cell_ms());
-    let here = shared.window.peers.origins();
+    let here = services.status.streams.origins();
     Window {
         duration_ms: parts.duration_ms,
         epoch: parts.epoch,
         resolution: parts.resolution,
-        used: standing.used,
-        global_others: standing.global_others,
-        limit: standing.limit,
-        remaining: standing.limit.map(|limit| limit.saturating_sub(standing.used)),
-        passes: standing.limit.map(|_| standing.wait_ms == Some(0)),
-        wait_ms: standing.wait_ms,
+        used: usage.used,
+        global_others: usage.global_others,
+        limit: usage.limit,
+        remaining: usage.limit.map(|limit| limit.saturating_sub(usage.used)),
+        passes: usage.limit.map(|_| usage.wait_ms == Some(0)),
+        wait_ms: usage.wait_ms,
         rules: limits.rules(&parts).map(|rule| limits.shown(rule)).collect(),
         cells: key.cells.iter().map(|state| cell(&here, state, &at, now)).collect(),
         ..Window::default()
@@ -211,7 +216,11 @@ fn cell(here: &BTreeSet<OriginId>, state: &CellState, at: &Position, now: UnixMs
     let start = state.sequence.saturating_mul(at.cell_ms);
     let age = |moment: UnixMs| now.0.saturating_sub(moment.0);
     let part = |component: &Component| Part {
-        origin: if component.origin == BASE { "base".to_owned() } else { component.origin.to_string() },
+        origin: if component.origin == BASELINE {
+            "baseline".to_owned()
+        } else {
+            component.origin.to_string()
+        },
         here: here.contains(&component.origin),
         own: component.own,
         age_ms: age(component.updated),
@@ -232,14 +241,20 @@ fn cell(here: &BTreeSet<OriginId>, state: &CellState, at: &Position, now: UnixMs
     }
 }
 
-async fn add_regions(window: &mut Window, shared: &Shared, global: &Global, key: &Explained, now: UnixMs) {
+async fn add_regions(
+    window: &mut Window,
+    services: &Services,
+    global: &Global,
+    key: &Explained,
+    now: UnixMs,
+) {
     let parts = key.key.parts();
     let oldest = Position::at(now, parts.cell_ms()).sequence.saturating_sub(u64::from(parts.resolution));
-    match global.looks.shares(shared, global, &key.key, oldest).await {
+    match global.looks.shares(services, global, &key.key, oldest).await {
         Ok(shares) => {
             let region = |share: &crate::database::Share| Region {
                 region: text(&share.region),
-                own: share.region == shared.region_name.as_bytes(),
+                own: share.region == services.region_name.as_bytes(),
                 sequence: share.sequence,
                 count: share.count,
                 age_ms: now.0.saturating_sub(share.updated.0),

@@ -5,12 +5,12 @@
 use super::explain::canonical;
 use super::query::KeyQuery;
 use super::text::text;
-use crate::region::shared::Shared;
+use crate::region::services::Services;
 use serde::Serialize;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::{Position, Used};
-use weir_core::region::exchange::BASE;
+use weir_core::region::exchange::BASELINE;
 use weir_core::region::{CellState, Component, Explained};
 
 /// All that is known of an identifier.
@@ -31,7 +31,7 @@ struct Window {
     epoch: u32,
     resolution: u16,
     /// What counts against the limit now: the current cell and what is left of the one before, or all cells that a window
-    /// with a ceiling touches.
+    /// with a hard limit touches.
     effective: u64,
     /// The lowest that was applied in the cells below.
     limit: Option<u64>,
@@ -66,15 +66,15 @@ struct Moment {
 }
 
 /// Everything held of the key that is asked about, or nothing.
-pub fn explain(shared: &Shared, asked: &KeyQuery) -> Option<Explanation> {
-    let now = shared.now();
+pub fn explain(services: &Services, asked: &KeyQuery) -> Option<Explanation> {
+    let now = services.now();
     let identifier = canonical(asked);
-    let found = shared.explain(&asked.workspace, &asked.namespace, &identifier);
+    let found = services.explain(&asked.workspace, &asked.namespace, &identifier);
     if found.is_empty() {
         return None;
     }
     Some(Explanation {
-        region: shared.region_name.clone(),
+        region: services.region_name.clone(),
         now: moment(now),
         workspace: text(&asked.workspace),
         namespace: text(&asked.namespace),
@@ -107,7 +107,7 @@ fn cell(state: &CellState, cell_ms: u64, now: UnixMs) -> Cell {
     let start = UnixMs(state.sequence.saturating_mul(cell_ms));
     let age = |moment: UnixMs| now.0.saturating_sub(moment.0);
     let origin = |part: &Component| Origin {
-        origin: if part.origin == BASE { "base".to_owned() } else { part.origin.to_string() },
+        origin: if part.origin == BASELINE { "baseline".to_owned() } else { part.origin.to_string() },
         own: part.own,
         age_ms: age(part.updated),
     };

@@ -22,7 +22,7 @@ pub mod view;
 use crate::net::hosts::Hosts;
 use crate::net::listen::{Connection, Listener, Patience};
 use crate::net::tls::Protocol;
-use crate::region::shared::Shared;
+use crate::region::services::Services;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -64,10 +64,10 @@ const WRONG_HOST: &str = "this is shown to those who call by an address, by loca
     (WEIR_ADMIN_HOSTS) allows; the request's Host is none of these, so a web page of another name may have sent it";
 
 /// Serves for as long as the program runs; `hosts` are the names that it may be called by.
-pub async fn serve(shared: Arc<Shared>, hosts: Hosts, socket: TcpListener) {
-    let router = router(shared.clone(), hosts);
+pub async fn serve(services: Arc<Services>, hosts: Hosts, socket: TcpListener) {
+    let router = router(services.clone(), hosts);
     let listener = Listener {
-        door: "admin",
+        api: "admin",
         socket,
         tls: None,
         protocol: Protocol::Http,
@@ -75,14 +75,14 @@ pub async fn serve(shared: Arc<Shared>, hosts: Hosts, socket: TcpListener) {
         patience: Patience::Exchange { idle: HEAD_TIMEOUT, head: HEAD_TIMEOUT, write: CONNECTION_LIFE },
     };
     listener
-        .run(shared.metrics.clone(), pending(), move |connection| {
+        .run(services.metrics.clone(), pending(), move |connection| {
             serve_connection(router.clone(), connection)
         })
         .await;
 }
 
 /// The paths and their answers.
-pub fn router(shared: Arc<Shared>, hosts: Hosts) -> Router {
+pub fn router(services: Arc<Services>, hosts: Hosts) -> Router {
     let looks = Arc::new(Looks { hosts, room: Semaphore::new(MAX_LOOKS) });
     Router::new()
         .route("/v1/keys", get(keys_of))
@@ -90,11 +90,11 @@ pub fn router(shared: Arc<Shared>, hosts: Hosts) -> Router {
         .route("/v1/explain", get(explained))
         .route(
             "/v1/rules",
-            get(|State(shared): State<Arc<Shared>>| async move { Json(rules::rules(&shared).await) }),
+            get(|State(services): State<Arc<Services>>| async move { Json(rules::rules(&services).await) }),
         )
         .route(
             "/v1/parts",
-            get(|State(shared): State<Arc<Shared>>| async move { Json(parts::parts(&shared).await) }),
+            get(|State(services): State<Arc<Services>>| async move { Json(parts::parts(&services).await) }),
         )
         .route("/", get(page::index))
         .route("/page/{file}", get(page::file))
@@ -107,7 +107,7 @@ pub fn router(shared: Arc<Shared>, hosts: Hosts) -> Router {
             error(StatusCode::METHOD_NOT_ALLOWED, "this page is only read, with GET")
         })
         .layer(middleware::map_response(harden))
-        .with_state(shared)
+        .with_state(services)
 }
 
 async fn serve_connection(router: Router, connection: Connection) {
@@ -147,21 +147,21 @@ async fn called_well(State(looks): State<Arc<Looks>>, request: Request, next: Ne
     }
 }
 
-async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    if shared.draining.borrow().is_some() {
+async fn ready(State(services): State<Arc<Services>>) -> Response {
+    if services.draining.borrow().is_some() {
         return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
     }
     "ready\n".into_response()
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    let text = shared.metrics_text();
+async fn metrics(State(services): State<Arc<Services>>) -> Response {
+    let text = services.metrics_text();
     ([(header::CONTENT_TYPE, METRICS_TYPE)], body::Body::from(text)).into_response()
 }
 
-async fn keys_of(State(shared): State<Arc<Shared>>, RawQuery(raw): RawQuery) -> Response {
+async fn keys_of(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
     match query::KeyQuery::parse(raw.as_deref().unwrap_or_default()) {
-        Ok(asked) => match keys::explain(&shared, &asked) {
+        Ok(asked) => match keys::explain(&services, &asked) {
             Some(found) => Json(found).into_response(),
             None => error(StatusCode::NOT_FOUND, explain::UNKNOWN),
         },
@@ -169,16 +169,16 @@ async fn keys_of(State(shared): State<Arc<Shared>>, RawQuery(raw): RawQuery) -> 
     }
 }
 
-async fn explained(State(shared): State<Arc<Shared>>, RawQuery(raw): RawQuery) -> Response {
+async fn explained(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
     match query::KeyQuery::parse(raw.as_deref().unwrap_or_default()) {
-        Ok(asked) => Json(explain::explain(&shared, &asked).await).into_response(),
+        Ok(asked) => Json(explain::explain(&services, &asked).await).into_response(),
         Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
     }
 }
 
-async fn nearest(State(shared): State<Arc<Shared>>, RawQuery(raw): RawQuery) -> Response {
+async fn nearest(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
     match query::limit(raw.as_deref().unwrap_or_default()) {
-        Ok(limit) => Json(top::top(&shared, limit).await).into_response(),
+        Ok(limit) => Json(top::top(&services, limit).await).into_response(),
         Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
     }
 }

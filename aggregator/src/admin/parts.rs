@@ -1,20 +1,20 @@
-//! What `/v1/parts` says: this aggregator, its Envoys, its sisters, the stores behind it and the other regions, and how
+//! What `/v1/parts` says: this aggregator, its Envoys, its peers, the stores behind it and the other regions, and how
 //! each of them is.
 //!
 //! Leaves to others: what is known of each (`window`, `weir_core::replication`).
 
 use super::text::text;
-use crate::region::shared::Shared;
-use crate::region::status::peers::Envoy;
-use crate::region::status::sisters::{self, FRESH_MS, Status};
+use crate::region::services::Services;
+use crate::region::status::peers::{self, FRESH_MS, PeerStatus};
+use crate::region::status::streams::Envoy;
 use crate::telemetry::metrics::recent::{Refused, Went};
-use crate::telemetry::metrics::{Door, Operation};
+use crate::telemetry::metrics::{Api, Operation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_core::model::breaker::State;
 use weir_core::model::time::MonoMs;
 
-/// Beats come a little late.
+/// Intervals come a little late.
 const SLACK_MS: u64 = 2_000;
 
 /// Every part, and how it is.
@@ -36,7 +36,7 @@ pub struct Parts {
     /// Why streams were refused within the last minute, the last first; nobody who was refused is among the Envoys.
     pub refused: Vec<Refused>,
     /// The region's other aggregators.
-    pub sisters: Vec<Sister>,
+    pub peers: Vec<Peer>,
     /// The region's store, if there is one.
     pub redis: Option<Redis>,
     /// The database that regions share, if there is one.
@@ -51,9 +51,9 @@ pub struct Parts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Aggregator {
-    /// As its sisters see it.
+    /// As its peers see it.
     #[serde(flatten)]
-    pub status: Status,
+    pub status: PeerStatus,
     /// Its name among them; absent where there are none.
     pub id: Option<String>,
     /// Cells that it holds.
@@ -64,14 +64,14 @@ pub struct Aggregator {
     pub reports: u64,
     /// Questions of filters so far, by answer.
     pub consults: BTreeMap<String, u64>,
-    /// Calls of the doors so far, by door and result.
-    pub doors: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Calls of the APIs so far, by API and result.
+    pub api: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 /// Another aggregator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Sister {
+pub struct Peer {
     /// Its name.
     pub id: String,
     /// Since it said how it is.
@@ -80,7 +80,7 @@ pub struct Sister {
     pub silent: bool,
     /// What it said.
     #[serde(flatten)]
-    pub status: Status,
+    pub status: PeerStatus,
 }
 
 /// The region's store.
@@ -135,18 +135,18 @@ pub struct Region {
 }
 
 /// All parts.
-pub async fn parts(shared: &Shared) -> Parts {
-    let now = shared.moment();
-    let (envoys, connected) = shared.window.peers.envoys(now.mono);
-    let stats = shared.stats();
-    let (regions, regions_unknown) = match &shared.global {
-        Some(global) => match global.looks.regions(shared, global).await {
+pub async fn parts(services: &Services) -> Parts {
+    let now = services.moment();
+    let (envoys, connected) = services.status.streams.envoys(now.mono);
+    let stats = services.stats();
+    let (regions, regions_unknown) = match &services.global {
+        Some(global) => match global.looks.regions(services, global).await {
             Ok(regions) => (regions.to_vec(), None),
             Err(reason) => (Vec::new(), Some(reason)),
         },
         None => (Vec::new(), None),
     };
-    let own = shared.region_name.as_bytes();
+    let own = services.region_name.as_bytes();
     let regions = regions.iter().map(|wrote| Region {
         name: text(&wrote.region),
         own: wrote.region == own,
@@ -154,30 +154,31 @@ pub async fn parts(shared: &Shared) -> Parts {
         rows: wrote.rows,
     });
     Parts {
-        region: shared.region_name.clone(),
+        region: services.region_name.clone(),
         now_unix_ms: now.unix.0,
-        aggregator: aggregator(shared),
+        aggregator: aggregator(services),
         envoys,
         envoys_connected: connected as u64,
         envoys_alive: stats.live_origins as u64,
-        refused: shared.metrics.refusals.lately(),
-        sisters: shared.window.sisters.all().into_iter().map(sister).collect(),
-        redis: redis(shared),
-        database: database(shared),
+        refused: services.metrics.refusals.lately(),
+        peers: services.status.peers.all().into_iter().map(peer).collect(),
+        redis: redis(services),
+        database: database(services),
         regions: regions.collect(),
         regions_unknown,
     }
 }
 
-fn aggregator(shared: &Shared) -> Aggregator {
-    let stats = shared.stats();
-    let figures = shared.desk(|desk, _| desk.figures.clone());
+fn aggregator(services: &Services) -> Aggregator {
+    let stats = services.stats();
+    let figures = services.state(|state, _| state.figures.clone());
     let named = |pairs: &[(&'static str, u64)]| {
         pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect::<BTreeMap<_, _>>()
     };
-    let id = shared.regional.as_ref().map(|regional| format!("{:032x}", u128::from_be_bytes(*regional.id())));
+    let id =
+        services.regional.as_ref().map(|regional| format!("{:032x}", u128::from_be_bytes(*regional.id())));
     Aggregator {
-        status: sisters::own(shared),
+        status: peers::own(&services.hub, &services.status),
         id,
         cells: stats.windows,
         queues: named(&[
@@ -192,41 +193,41 @@ fn aggregator(shared: &Shared) -> Aggregator {
             ("refused", figures.denied),
             ("unjudged", figures.unjudged),
         ]),
-        doors: [("http", Door::Http), ("rls", Door::Rls)]
-            .map(|(name, door)| (name.to_owned(), named(&shared.metrics.door_results(door))))
+        api: [("http", Api::Http), ("rls", Api::Rls)]
+            .map(|(name, api)| (name.to_owned(), named(&services.metrics.api_results(api))))
             .into(),
     }
 }
 
-fn sister(heard: sisters::Sister) -> Sister {
+fn peer(heard: peers::Peer) -> Peer {
     let age_ms = heard.age_ms();
     let mut status = heard.status;
     status.rules.clear();
-    Sister { id: heard.id, age_ms, silent: age_ms > FRESH_MS, status }
+    Peer { id: heard.id, age_ms, silent: age_ms > FRESH_MS, status }
 }
 
-fn redis(shared: &Shared) -> Option<Redis> {
-    let (state, usable, wipes, read_age_ms) = shared.desk(|desk, now| {
-        let state = desk.store().map(|guard| guard.state(now.mono));
-        let read = age(now.mono, desk.figures.whole_at);
-        (state, desk.is_usable(now.mono), desk.figures.store_wipes, read)
+fn redis(services: &Services) -> Option<Redis> {
+    let (breaker, usable, wipes, read_age_ms) = services.state(|state, now| {
+        let breaker = state.store().map(|breaker| breaker.state(now.mono));
+        let read = age(now.mono, state.figures.complete_at);
+        (breaker, state.is_usable(now.mono), state.figures.store_wipes, read)
     });
-    let calls = shared.metrics.recent.went(&Operation::REGIONAL);
-    state.map(|state| Redis { usable, breaker: word(state), wipes, read_age_ms, calls })
+    let calls = services.metrics.recent.went(&Operation::REGIONAL);
+    breaker.map(|breaker| Redis { usable, breaker: word(breaker), wipes, read_age_ms, calls })
 }
 
-fn database(shared: &Shared) -> Option<Database> {
-    let (states, figures, now) = shared.desk(|desk, now| {
-        let states = desk.database().map(|gates| gates.states(now.mono));
-        (states, desk.figures.clone(), now.mono)
+fn database(services: &Services) -> Option<Database> {
+    let (states, figures, now) = services.state(|state, now| {
+        let states = state.database().map(|breakers| breakers.states(now.mono));
+        (states, state.figures.clone(), now.mono)
     });
     let (state, replica) = states?;
-    let calls = shared.metrics.recent.went(&Operation::GLOBAL);
+    let calls = services.metrics.recent.went(&Operation::GLOBAL);
     let (published_age_ms, imported_age_ms) = (age(now, figures.published_at), age(now, figures.imported_at));
-    let cadence = shared.global.as_ref().map(|global| global.cadence)?;
+    let schedule = services.global.as_ref().map(|global| global.schedule)?;
     let late = [
-        ("published", published_age_ms, cadence.publish_ms),
-        ("imported", imported_age_ms, cadence.import_ms),
+        ("published", published_age_ms, schedule.publish_ms),
+        ("imported", imported_age_ms, schedule.import_ms),
     ];
     Some(Database {
         trouble: trouble(&calls, late),

@@ -1,12 +1,12 @@
 //! What `/v1/rules` says: what each rule decides, over all aggregators of the region; and whom a shadow rule would deny.
 //!
-//! Leaves to others: what is counted (`window::tallies`, `window::sisters`).
+//! Leaves to others: what is counted (`window::counters`, `window::peers`).
 
 use super::control::Limits;
 use super::top::{TopKey, key};
-use crate::region::shared::Shared;
-use crate::region::status::sisters::FRESH_MS;
-use crate::region::status::tallies::Rule;
+use crate::region::services::Services;
+use crate::region::status::counters::Rule;
+use crate::region::status::peers::FRESH_MS;
 use crate::region::status::top::Walked;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -50,14 +50,14 @@ pub struct WouldDeny {
 }
 
 /// All rules.
-pub async fn rules(shared: &Shared) -> Rules {
-    let walked = shared.window.walk.look(shared).await;
-    let now = shared.now();
-    let limits = Limits::new(shared, now);
+pub async fn rules(services: &Services) -> Rules {
+    let walked = services.status.walk.look(&services.hub, &services.status).await;
+    let now = services.now();
+    let limits = Limits::new(services, now);
     let mut found: BTreeMap<(String, String), Rule> = BTreeMap::new();
-    let sisters = shared.window.sisters.all();
-    let (fresh, silent): (Vec<_>, Vec<_>) = sisters.iter().partition(|sister| sister.age_ms() <= FRESH_MS);
-    for rule in limits.all_rules().iter().chain(fresh.iter().flat_map(|sister| &sister.status.rules)) {
+    let peers = services.status.peers.all();
+    let (fresh, silent): (Vec<_>, Vec<_>) = peers.iter().partition(|peer| peer.age_ms() <= FRESH_MS);
+    for rule in limits.all_rules().iter().chain(fresh.iter().flat_map(|peer| &peer.status.rules)) {
         let name = (rule.workspace.clone(), rule.name.clone());
         match found.get_mut(&name) {
             Some(known) => known.add(rule),
@@ -65,7 +65,7 @@ pub async fn rules(shared: &Shared) -> Rules {
         }
     }
     Rules {
-        region: shared.region_name.clone(),
+        region: services.region_name.clone(),
         now_unix_ms: now.0,
         aggregators: 1 + fresh.len() as u64,
         aggregators_silent: silent.len() as u64,
@@ -81,10 +81,10 @@ fn shown(rule: Rule, limits: &Limits<'_>, walked: &Walked) -> ShownRule {
     });
     let would_deny = over.filter(|_| rule.shadow).map(|over| {
         let stand = over.furthest.iter().map(|one| (one, limits.ranked(one)));
-        let (denied, allowed): (Vec<_>, Vec<_>) = stand.partition(|(_, standing)| standing.is_over());
+        let (denied, allowed): (Vec<_>, Vec<_>) = stand.partition(|(_, usage)| usage.is_over());
         WouldDeny {
             keys: over.keys.saturating_sub(allowed.len() as u64),
-            furthest: denied.into_iter().map(|(one, standing)| key(one, standing, walked)).collect(),
+            furthest: denied.into_iter().map(|(one, usage)| key(one, usage, walked)).collect(),
         }
     });
     ShownRule { rule, would_deny }

@@ -7,10 +7,10 @@
 
 use super::control::Limits;
 use super::text::{encode, identifier, text};
-use crate::region::shared::Shared;
+use crate::region::services::Services;
 use crate::region::status::top::Walked;
 use serde::{Deserialize, Serialize};
-use weir_core::region::top::{Ranked, Standing};
+use weir_core::region::top::{KeyUsage, Ranked};
 
 /// The keys nearest their limits, and how many there are of which kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -65,28 +65,28 @@ pub struct TopKey {
 }
 
 /// The first `limit` of them.
-pub async fn top(shared: &Shared, limit: usize) -> Top {
-    let walked = shared.window.walk.look(shared).await;
-    let (top, now) = (&walked.top, shared.now());
-    let limits = Limits::new(shared, now);
+pub async fn top(services: &Services, limit: usize) -> Top {
+    let walked = services.status.walk.look(&services.hub, &services.status).await;
+    let (top, now) = (&walked.top, services.now());
+    let limits = Limits::new(services, now);
     let mut ranked: Vec<_> = top.nearest.iter().map(|one| (one, limits.ranked(one))).collect();
     // Those that live control has given another limit may stand elsewhere by now.
     ranked.sort_by(|(_, one), (_, other)| other.cmp_share(one));
     ranked.truncate(limit);
     Top {
-        region: shared.region_name.clone(),
+        region: services.region_name.clone(),
         now_unix_ms: now.0,
         age_ms: u64::try_from(walked.at.elapsed().as_millis()).unwrap_or(u64::MAX),
         keys_held: walked.held as u64,
         keys_limited: top.limited,
         keys_past_half: top.past_half,
         keys_over: top.over,
-        keys: ranked.into_iter().map(|(one, standing)| key(one, standing, &walked)).collect(),
+        keys: ranked.into_iter().map(|(one, usage)| key(one, usage, &walked)).collect(),
     }
 }
 
 /// A key as it is shown.
-pub fn key(ranked: &Ranked, standing: Standing, walked: &Walked) -> TopKey {
+pub fn key(ranked: &Ranked, usage: KeyUsage, walked: &Walked) -> TopKey {
     let parts = ranked.key.parts();
     TopKey {
         workspace: text(parts.workspace),
@@ -96,10 +96,10 @@ pub fn key(ranked: &Ranked, standing: Standing, walked: &Walked) -> TopKey {
         duration_ms: parts.duration_ms,
         epoch: parts.epoch,
         resolution: parts.resolution,
-        used: standing.used,
-        limit: standing.limit.unwrap_or(u64::MAX),
-        global_others: standing.global_others,
+        used: usage.used,
+        limit: usage.limit.unwrap_or(u64::MAX),
+        global_others: usage.global_others,
         per_second: walked.growth.get(&ranked.key).copied(),
-        wait_ms: standing.wait_ms,
+        wait_ms: usage.wait_ms,
     }
 }

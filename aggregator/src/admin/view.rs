@@ -1,6 +1,6 @@
 //! What `/v1/explain` and `/v1/keys` return, as JSON.
 
-use crate::region::status::tallies;
+use crate::region::status::counters;
 use serde::{Deserialize, Serialize};
 use weir_core::control::credited;
 use weir_core::model::key::KeyParts;
@@ -40,7 +40,7 @@ pub struct Exact {
     /// Its name.
     pub name: String,
     /// `log` or `ledger`.
-    pub strategy: String,
+    pub algorithm: String,
     /// It never denies.
     pub shadow: bool,
 }
@@ -137,7 +137,7 @@ pub struct Cell {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Part {
-    /// Its process; `base` for what nobody knows the origin of.
+    /// Its process; `baseline` for what nobody knows the origin of.
     pub origin: String,
     /// It is connected to this aggregator.
     pub here: bool,
@@ -179,7 +179,7 @@ pub struct Control {
     pub credit: u64,
     /// Where it is counted since its last reset; 0 if there was none.
     pub epoch: u32,
-    /// The entries that say so, as `/v1/overrides` has them, where a key is explained; none for a ban that this program's own doors made.
+    /// The entries that say so, as `/v1/overrides` has them, where a key is explained; none for a ban that this program's own APIs made.
     pub entries: Vec<Entry>,
 }
 
@@ -256,8 +256,8 @@ impl Entry {
 }
 
 /// Whether a rule counts a key.
-pub fn counts(rule: &tallies::Rule, key: &KeyParts<'_>) -> bool {
-    rule.strategy == "window"
+pub fn counts(rule: &counters::Rule, key: &KeyParts<'_>) -> bool {
+    rule.algorithm == "sliding_window"
         && rule.window_ms == key.duration_ms
         && rule.workspace.as_bytes() == key.workspace
         && rule.namespace.as_bytes() == key.namespace

@@ -1,13 +1,13 @@
 //! Which namespaces filters' rules count, here and at the region's other aggregators: a token may write these only where its
 //! entry names them.
 
-use super::decider::Question;
+use super::embedded::Question;
 use crate::auth::Caller;
-use crate::region::shared::Shared;
+use crate::region::services::Services;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
-use weir_core::model::exact::Strategy;
+use weir_core::model::exact::Algorithm;
 use weir_core::model::time::MonoMs;
 
 /// Rules change with configurations; a look at all of them is not for each request.
@@ -33,9 +33,9 @@ pub enum Forbidden {
 
 impl Ruled {
     /// What forbids `caller` to count this; nothing if it may. A ledger has zones in place of namespaces.
-    pub fn forbids(&self, shared: &Shared, caller: &Caller, question: &Question) -> Option<Forbidden> {
-        let is_ruled = || self.has(shared, &question.workspace, &question.namespace);
-        let is_ledger = matches!(question.strategy, Strategy::Ledger { .. });
+    pub fn forbids(&self, services: &Services, caller: &Caller, question: &Question) -> Option<Forbidden> {
+        let is_ruled = || self.has(services, &question.workspace, &question.namespace);
+        let is_ledger = matches!(question.algorithm, Algorithm::Ledger { .. });
         if !is_ledger && !caller.may_count(&question.namespace, is_ruled) {
             return Some(Forbidden::Namespace);
         }
@@ -43,21 +43,19 @@ impl Ruled {
     }
 
     /// Whether a filter's rule counts in this namespace.
-    fn has(&self, shared: &Shared, workspace: &[u8], namespace: &[u8]) -> bool {
-        self.names(shared).contains(&(workspace.to_vec(), namespace.to_vec()))
+    fn has(&self, services: &Services, workspace: &[u8], namespace: &[u8]) -> bool {
+        self.names(services).contains(&(workspace.to_vec(), namespace.to_vec()))
     }
 
-    fn names(&self, shared: &Shared) -> Arc<Names> {
-        let now = shared.moment().mono;
+    fn names(&self, services: &Services) -> Arc<Names> {
+        let now = services.moment().mono;
         let mut known = self.known.lock();
         if let Some((_, names)) = known.as_ref().filter(|(since, _)| now.since(*since) < KEPT_MS) {
             return names.clone();
         }
-        let mut rules = shared.window.tallies.lock().rules(now);
-        rules.extend(
-            shared.window.sisters.all().iter().flat_map(|sister| sister.status.rules.iter().cloned()),
-        );
-        let name = |rule: crate::region::status::tallies::Rule| {
+        let mut rules = services.status.counters.lock().rules(now);
+        rules.extend(services.status.peers.all().iter().flat_map(|peer| peer.status.rules.iter().cloned()));
+        let name = |rule: crate::region::status::counters::Rule| {
             (rule.workspace.into_bytes(), rule.namespace.into_bytes())
         };
         let names: Arc<Names> = Arc::new(rules.into_iter().map(name).collect());

@@ -1,21 +1,21 @@
-//! What the doors are told to do.
+//! What the APIs are told to do.
 //!
 //! Leaves to others: arguments (`cli`).
 
 use crate::net::tls::TlsFiles;
 use std::path::PathBuf;
 
-/// Where doors are, and who may pass.
+/// Where APIs are, and who may pass.
 #[derive(Clone, Debug)]
-pub struct DoorSettings {
+pub struct ApiSettings {
     /// Where applications connect over HTTP, `host:port`; without it there is no such listener.
     pub http_listen: Option<String>,
     /// Who may ask, and for which workspace; without it everybody on this machine may.
     pub tokens_file: Option<PathBuf>,
-    /// Certificates of the gRPC and the HTTP door; without them both speak plain text.
+    /// Certificates of the gRPC and the HTTP API; without them both speak plain text.
     pub tls: Option<TlsFiles>,
     /// The rate-limit service's descriptors and their limits; without it the service knows none.
-    pub rate_limits_file: Option<PathBuf>,
+    pub rls_config: Option<PathBuf>,
     /// What is served without authentication.
     pub insecure: Insecure,
 }
@@ -34,13 +34,13 @@ pub struct Insecure {
     pub control: bool,
 }
 
-impl Default for DoorSettings {
+impl Default for ApiSettings {
     fn default() -> Self {
-        DoorSettings {
+        ApiSettings {
             http_listen: Some("127.0.0.1:0".to_owned()),
             tokens_file: None,
             tls: None,
-            rate_limits_file: None,
+            rls_config: None,
             insecure: Insecure::default(),
         }
     }

@@ -25,7 +25,7 @@ pub struct Scope {
     pub name: String,
     workspaces: Listed<String>,
     zones: Listed<u32>,
-    withdrawn: watch::Sender<bool>,
+    revoked: watch::Sender<bool>,
 }
 
 /// In which namespaces windows and logs may be counted.
@@ -67,7 +67,7 @@ impl Holder {
         let Holder::Filter(scope) = self else { return };
         match new {
             Some(Holder::Filter(new)) if new.is_same(scope) => *new = scope.clone(),
-            _ => scope.withdraw(),
+            _ => scope.refund(),
         }
     }
 }
@@ -130,7 +130,7 @@ impl Caller {
 
 impl Scope {
     fn new(name: String, workspaces: Listed<String>, zones: Listed<u32>) -> Scope {
-        Scope { name, workspaces, zones, withdrawn: watch::Sender::new(false) }
+        Scope { name, workspaces, zones, revoked: watch::Sender::new(false) }
     }
 
     /// The scope of a filter that shows the aggregator's own token, or needs none.
@@ -144,14 +144,14 @@ impl Scope {
     }
 
     /// The credential is no longer in force, or no longer allows this.
-    pub(super) fn withdraw(&self) {
-        self.withdrawn.send_replace(true);
+    pub(super) fn refund(&self) {
+        self.revoked.send_replace(true);
     }
 
     /// Completes when the credential is no longer in force.
-    pub async fn withdrawn(&self) {
+    pub async fn revoked(&self) {
         // The sending end lives as long as this.
-        let _ = self.withdrawn.subscribe().wait_for(|withdrawn| *withdrawn).await;
+        let _ = self.revoked.subscribe().wait_for(|revoked| *revoked).await;
     }
 
     /// Whether it is without bounds.

@@ -14,8 +14,8 @@ impl Scope {
             frame.report.iter_mut().flat_map(|report| &mut report.counts).map(|count| &mut count.key);
         let consults = frame.consults.iter_mut().map(|consult| &mut consult.key);
         let keys = counts.chain(consults).filter(|key| !self.has_key(key)).map(Vec::clear).count();
-        let withdrawn = frame.withdrawals.iter_mut().filter_map(|withdrawal| withdrawal.ask.as_mut());
-        let charges = frame.asks.iter_mut().chain(withdrawn).flat_map(|ask: &mut Ask| &mut ask.charges);
+        let revoked = frame.refunds.iter_mut().filter_map(|refund| refund.ask.as_mut());
+        let charges = frame.asks.iter_mut().chain(revoked).flat_map(|ask: &mut Ask| &mut ask.charges);
         let charges =
             charges.filter(|charge| !self.has_charge(charge)).map(|charge| *charge = Charge::default());
         let charges = charges.count();
@@ -26,7 +26,7 @@ impl Scope {
 
     /// Leaves out what the others used of keys outside of the scope.
     pub fn confine_push(&self, push: &mut Push) {
-        push.views.retain(|view| self.has_key(&view.key));
+        push.snapshots.retain(|snapshot| self.has_key(&snapshot.key));
     }
 
     /// Leaves out live control of other workspaces.
@@ -46,7 +46,7 @@ mod tests {
     use weir_core::model::key::{Key, KeyParts};
     use weir_core::model::wire::{
         Ask, Ban, Charge, Consult, Control, Controls, Count, FilterFrame, LedgerLimit, LogLimit, Push,
-        Report, View, Withdrawal,
+        Refund, Report, Snapshot,
     };
 
     fn key(workspace: &str) -> Vec<u8> {
@@ -72,7 +72,7 @@ mod tests {
             }),
             consults: vec![Consult { key: key(workspace), cost: 1, ..Consult::default() }],
             asks: vec![ask.clone()],
-            withdrawals: vec![Withdrawal { ask: Some(ask), rulings: Vec::new() }],
+            refunds: vec![Refund { ask: Some(ask), rulings: Vec::new() }],
             bans: vec![Ban { workspace: workspace.to_owned(), ..Ban::default() }],
             ..FilterFrame::default()
         }
@@ -99,13 +99,13 @@ mod tests {
         assert!(foreign.report.unwrap().counts[0].key.is_empty() && foreign.consults[0].key.is_empty());
         let void = vec![Charge::default(); 2];
         assert_eq!(foreign.asks[0].charges, void);
-        assert_eq!(foreign.withdrawals[0].ask.as_ref().unwrap().charges, void);
+        assert_eq!(foreign.refunds[0].ask.as_ref().unwrap().charges, void);
         assert_eq!(foreign.bans, []);
 
-        let view = |workspace| View { key: key(workspace), ..View::default() };
-        let mut push = Push { views: vec![view("theirs"), view("mine")], complete: true };
+        let snapshot = |workspace| Snapshot { key: key(workspace), ..Snapshot::default() };
+        let mut push = Push { snapshots: vec![snapshot("theirs"), snapshot("mine")], complete: true };
         scope.confine_push(&mut push);
-        assert_eq!(push, Push { views: vec![view("mine")], complete: true });
+        assert_eq!(push, Push { snapshots: vec![snapshot("mine")], complete: true });
         let control = |workspace: &str| Control { workspace: workspace.to_owned(), ..Control::default() };
         let mut controls =
             Controls { entries: vec![control("mine"), control("theirs")], ..Controls::default() };

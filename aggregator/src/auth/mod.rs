@@ -17,24 +17,24 @@
 //!   workspaces: [default, mobile]       # makes it a filter's; or all
 //! ```
 //!
-//! In reading order: `entry`, `caller`, this file (the credentials in force), `gate` (the gRPC listener), `confine` (a filter's frames).
+//! In reading order: `entry`, `caller`, this file (the credentials in force), `authenticator` (the gRPC listener), `confine` (a filter's frames).
 //!
 //! Leaves to others: looking at the file (`follow`), verifying certificates (`tls`), what a refusal looks like (`http`, `rls`).
 
+mod authenticator;
 mod caller;
 mod confine;
 mod entry;
-mod gate;
 
+pub use authenticator::Authenticator;
 pub use caller::{Caller, Scope};
 pub use entry::{Entry, Listed, MAX_NAME_BYTES, MAX_NAMESPACES, MAX_SAN_BYTES, MAX_ZONES};
-pub use gate::Gate;
 
 use crate::net::follow::{self, Contents, Followed, ReadError};
 use crate::net::listen::ConnectionInfo;
 use crate::net::tls::CertificateNames;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::metrics::doors::Files;
+use crate::telemetry::metrics::api::Files;
 use caller::Holder;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use parking_lot::RwLock;
@@ -95,7 +95,7 @@ pub enum Unauthorized {
     )]
     Malformed,
     /// Of no entry.
-    #[error("the token is not known; it may have been withdrawn")]
+    #[error("the token is not known; it may have been revoked")]
     Unknown,
     /// A filter's where an application's is needed.
     #[error(
@@ -242,7 +242,7 @@ impl Tokens {
             Ok(())
         };
         follow::follow(followed, take, |state| {
-            metrics.doors.files_read(Files::Tokens, state.is_ok());
+            metrics.api.files_read(Files::Tokens, state.is_ok());
             match state {
                 Ok(()) => info!("the tokens were read again"),
                 Err(reason) => {
@@ -306,7 +306,7 @@ impl Table {
         self.holders.iter().chain(self.names.values()).any(|holder| matches!(holder, Holder::Filter(_)))
     }
 
-    /// Keeps the scopes of `old` that are unchanged, and withdraws the others.
+    /// Keeps the scopes of `old` that are unchanged, and refunds the others.
     fn keep_scopes(&mut self, old: &Table) {
         let mut digests: HashMap<_, _> = self.digests.iter().zip(&mut self.holders).collect();
         for (digest, holder) in old.digests.iter().zip(&old.holders) {

@@ -2,7 +2,7 @@
 //!
 //! Leaves to others: doing what is asked (`main`).
 
-use crate::api::{DoorSettings, Insecure};
+use crate::api::{ApiSettings, Insecure};
 use crate::auth::{Entry, Listed};
 use crate::cli::database::{DatabaseReadUrl, DatabaseUrl};
 use crate::cli::overrides::Overrides;
@@ -15,8 +15,8 @@ use crate::telemetry::spans::TelemetryOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
-use weir_core::model::cadence::Cadence;
 use weir_core::model::key::{MAX_DURATION_MS, MIN_DURATION_MS};
+use weir_core::model::schedule::Schedule;
 use weir_core::region::RegionLimits;
 
 /// In place of an address: nothing listens.
@@ -58,7 +58,7 @@ pub enum Command {
     Token(Token),
     /// Delete what has expired from the global database; run it now and then.
     Cleanup(Cleanup),
-    /// Live control through the HTTP door of an aggregator: limits, exemptions, bans, credits, resets, shadow switches.
+    /// Live control through the HTTP API of an aggregator: limits, exemptions, bans, credits, resets, shadow switches.
     Overrides {
         #[command(subcommand)]
         command: Box<Overrides>,
@@ -86,8 +86,8 @@ pub struct AdminListen {
 #[derive(Debug, Args)]
 pub struct Asks {
     /// The aggregator's admin listener.
-    #[arg(long, env = "WEIR_ADMIN_SERVER", default_value = "http://127.0.0.1:7070", value_name = "URL")]
-    pub server: String,
+    #[arg(long, env = "WEIR_ADMIN_URL", default_value = "http://127.0.0.1:7070", value_name = "URL")]
+    pub admin_url: String,
     /// As JSON, once, for programs.
     #[arg(long)]
     pub json: bool,
@@ -305,8 +305,14 @@ pub struct Serve {
     #[arg(long, env = "WEIR_TLS_CLIENT_CA_FILE", value_name = "FILE")]
     tls_client_ca_file: Option<PathBuf>,
     /// What filters must know to connect; best given by the variable, as arguments are seen by everyone.
-    #[arg(long, env = "WEIR_TOKEN", default_value = "", hide_default_value = true, hide_env_values = true)]
-    token: String,
+    #[arg(
+        long,
+        env = "WEIR_FILTER_TOKEN",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true
+    )]
+    filter_token: String,
     /// Most keys held; keys of low use are evicted for further ones, which are refused where there are none.
     #[arg(long, env = "WEIR_MAX_KEYS", default_value_t = RegionLimits::default().max_keys, value_name = "NUMBER")]
     max_keys: usize,
@@ -336,8 +342,8 @@ pub struct Serve {
     migrate: bool,
     /// The limits of Envoy's rate-limit service, in the reference service's YAML: a file, or a folder of them. Read again
     /// when they change.
-    #[arg(long, env = "WEIR_RATE_LIMITS_FILE", value_name = "PATH")]
-    rate_limits_file: Option<PathBuf>,
+    #[arg(long, env = "WEIR_RLS_CONFIG", value_name = "PATH")]
+    rls_config: Option<PathBuf>,
     /// Where spans go, by OpenTelemetry's OTLP over gRPC: http://host:4317 or https://host:4317. Without it, and without
     /// OTEL_EXPORTER_OTLP_ENDPOINT, none are made.
     #[arg(
@@ -350,7 +356,7 @@ pub struct Serve {
     otlp_endpoint: String,
     /// Speak to the database every 300 ms or so, for tests that wait for it.
     #[arg(long, hide = true)]
-    test_cadence: bool,
+    test_schedule: bool,
 }
 
 /// Why the arguments cannot be used.
@@ -416,28 +422,28 @@ impl Serve {
         if self.database.database_url.is_empty() && !self.replica.database_read_url.is_empty() {
             return Err(Unusable::ReplicaAlone);
         }
-        let doors = self.doors()?;
+        let api = self.api()?;
         let telemetry = TelemetryOptions::read(&self.otlp_endpoint, |name| std::env::var(name).ok())?;
         let database = self.database.of_region(self.replica, self.region.clone());
         database.as_ref().map(DatabaseOptions::check).transpose()?;
-        let cadence = if self.test_cadence { Cadence::for_tests() } else { Cadence::default() };
+        let schedule = if self.test_schedule { Schedule::for_tests() } else { Schedule::default() };
         Ok(Settings {
             store,
             database,
             migrate: self.migrate,
-            cadence,
-            doors,
+            schedule,
+            api,
             telemetry,
             region: self.region,
             grpc_listen: self.grpc_listen,
             admin_listen: self.admin.admin_listen,
             admin_hosts: self.admin_hosts,
-            token: Some(self.token).filter(|token| !token.is_empty()),
+            token: Some(self.filter_token).filter(|token| !token.is_empty()),
             limits: RegionLimits { max_keys: self.max_keys, ..RegionLimits::default() },
         })
     }
 
-    fn doors(&self) -> Result<DoorSettings, Unusable> {
+    fn api(&self) -> Result<ApiSettings, Unusable> {
         const CERTIFICATE: &str = "--tls-cert-file (WEIR_TLS_CERT_FILE)";
         const KEY: &str = "--tls-key-file (WEIR_TLS_KEY_FILE)";
         let tls = match (given(&self.tls_cert_file), given(&self.tls_key_file)) {
@@ -452,12 +458,12 @@ impl Serve {
             }
             (None, None) => None,
         };
-        Ok(DoorSettings {
+        Ok(ApiSettings {
             http_listen: Some(self.http_listen.clone()).filter(|address| address != NO_LISTENER),
             insecure: self.insecure(),
             tokens_file: given(&self.tokens_file),
             tls,
-            rate_limits_file: given(&self.rate_limits_file),
+            rls_config: given(&self.rls_config),
         })
     }
 

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
-use weir_core::model::exact::Strategy;
+use weir_core::model::exact::Algorithm;
 use weir_core::rules::rule::Rule;
 use weir_core::rules::{
     Ban, Config, Cost, PluginConfig, ResponseCost, STAND_IN, Written, static_clusters, tell_written,
@@ -145,7 +145,7 @@ fn warnings(rules: &[Rule]) -> impl Iterator<Item = String> {
         }
         let name = String::from_utf8_lossy(name);
         Some(format!(
-            "warning: rules[{at}].missing: skip lets every request pass that has no {kind} {name}; add a rule for such requests, or \
+            "warning: rules[{at}].on_missing_identifier: skip lets every request pass that has no {kind} {name}; add a rule for such requests, or \
              use shared or deny"
         ))
     })
@@ -157,15 +157,15 @@ fn addresses_summary(config: &Config) -> Option<String> {
 }
 
 fn rule_summary(rule: &Rule) -> String {
-    let Rule { name, namespace, limit, duration_ms, hash, ceiling, shadow, .. } = rule;
+    let Rule { name, namespace, limit, duration_ms, hash, hard_limit, shadow, .. } = rule;
     let window = duration(*duration_ms);
-    let limited = match rule.strategy {
-        Strategy::Window => format!("{limit} per {window} in namespace {namespace:?}"),
-        Strategy::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),
-        Strategy::Ledger { zone } => format!("what zone {zone} of the ledger allows"),
+    let limited = match rule.algorithm {
+        Algorithm::Window => format!("{limit} per {window} in namespace {namespace:?}"),
+        Algorithm::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),
+        Algorithm::Ledger { zone } => format!("what zone {zone} of the ledger allows"),
     };
     let hashed = if *hash { ", identifiers hashed" } else { "" };
-    let ceiling = if *ceiling { ", at most that in any window" } else { "" };
+    let hard_limit = if *hard_limit { ", at most that in any window" } else { "" };
     let cost = cost_summary(&rule.cost);
     let overrides = match rule.overrides_listed() {
         0 => String::new(),
@@ -174,26 +174,26 @@ fn rule_summary(rule: &Rule) -> String {
     };
     let ban = rule.ban.as_ref().map(ban_summary).unwrap_or_default();
     let shadow = if *shadow { ", in shadow: never denies" } else { "" };
-    format!("{name}: {limited}{hashed}{ceiling}{cost}{overrides}{ban}{shadow}")
+    format!("{name}: {limited}{hashed}{hard_limit}{cost}{overrides}{ban}{shadow}")
 }
 
 fn cost_summary(cost: &Cost) -> String {
     match cost {
         Cost::Fixed(1) => String::new(),
         Cost::Fixed(cost) => format!(", a request costs {cost}"),
-        Cost::Header { name, cap, .. } => {
-            format!(", a request costs what {} says, at most {cap}", String::from_utf8_lossy(name))
+        Cost::Header { name, max, .. } => {
+            format!(", a request costs what {} says, at most {max}", String::from_utf8_lossy(name))
         }
-        Cost::Response(ResponseCost { name, reserve, cap, .. }) => {
+        Cost::Response(ResponseCost { name, reserve, max, .. }) => {
             let name = String::from_utf8_lossy(name);
-            format!(", a request costs what {name} of its response says, {reserve} until then, at most {cap}")
+            format!(", a request costs what {name} of its response says, {reserve} until then, at most {max}")
         }
     }
 }
 
-fn ban_summary(Ban { denials, within_ms, for_ms, up_to_ms }: &Ban) -> String {
-    let [within, first, longest] = [*within_ms, *for_ms, *up_to_ms].map(duration);
-    format!(", bans for {first}, up to {longest}, after {denials} denials within {within}")
+fn ban_summary(Ban { threshold, window_ms, first_ms, max_duration_ms }: &Ban) -> String {
+    let [within, first, longest] = [*window_ms, *first_ms, *max_duration_ms].map(duration);
+    format!(", bans for {first}, up to {longest}, after {threshold} denials within {within}")
 }
 
 fn duration(ms: u64) -> impl std::fmt::Display {
@@ -232,9 +232,9 @@ mod tests {
     #[test]
     fn verdicts() {
         let wrong_limit = PLUGIN.replace("100", "\"many\"");
-        let log = PLUGIN.replace("\"limit\"", "\"strategy\": \"log\", \"limit\"");
+        let log = PLUGIN.replace("\"limit\"", "\"algorithm\": \"sliding_log\", \"limit\"");
         let ledger = r#"{"aggregator": {"cluster": "weir"}, "rules": [{"name": "cards",
-            "identifier": {"header": "x-card"}, "strategy": "ledger", "zone": 7, "shadow": true}]}"#;
+            "identifier": {"header": "x-card"}, "algorithm": "ledger", "zone": 7, "shadow_mode": true}]}"#;
         let cases = [
             (PLUGIN.to_owned(), Ok("keys: 100 per 1h in namespace \"api\"")),
             (envoy(PLUGIN), Ok("http_filters[0]")),
@@ -274,11 +274,11 @@ mod tests {
                 "namespace \"api\", identifiers hashed",
             ),
             (
-                with(r#""cost": {"header": "x-cost", "cap": 5}"#),
+                with(r#""cost": {"request": {"header": "x-cost"}, "max": 5}"#),
                 ", a request costs what x-cost says, at most 5",
             ),
             (
-                with(r#""cost": {"response_header": "x-used", "reserve": 2, "cap": 9}"#),
+                with(r#""cost": {"response": {"header": "x-used"}, "reserve": 2, "max": 9}"#),
                 ", a request costs what x-used of its response says, 2 until then, at most 9",
             ),
             (with(&format!("\"overrides\": [{one}]")), "\"api\", 1 override"),
@@ -287,13 +287,13 @@ mod tests {
                 ", 2 overrides",
             ),
             (
-                with(r#""ban": {"denials": 100, "within": "1m", "for": "10m"}"#),
+                with(r#""ban": {"threshold": 100, "window": "1m", "duration": "10m"}"#),
                 "\"api\", bans for 10m, up to 1day, after 100 denials within 1m",
             ),
             (
                 PLUGIN.replace(
                     "\"rules\"",
-                    r#""addresses": {"allow": ["10.0.0.0/8"], "deny": ["::1", "::2"]}, "rules""#,
+                    r#""client_networks": {"exempt": ["10.0.0.0/8"], "deny": ["::1", "::2"]}, "rules""#,
                 ),
                 "\n  addresses: allowed 1, denied 2\n",
             ),
@@ -307,14 +307,15 @@ mod tests {
         let rule = |name: &str, fields: &str| {
             format!(r#"{{"name": "{name}", "limit": 1, "window": "1s", {fields}}}"#)
         };
-        let by_key = r#""missing": "skip", "identifier": [{"constant": "c"}, {"header": "x-key"}]"#;
+        let by_key =
+            r#""on_missing_identifier": "skip", "identifier": [{"constant": "c"}, {"header": "x-key"}]"#;
         let by_address = r#""identifier": {"client_address": {}}"#;
         let on = r#", "match": {"path": {"regex": "/v1/.*"}}"#;
         let alone = rule("key", by_key);
         for (rules, warned) in [
             (alone.clone(), true),
             (format!("{}, {alone}", rule("all", by_address)), false),
-            (format!("{}, {alone}", rule("all", &format!("{by_address}, \"shadow\": true"))), true),
+            (format!("{}, {alone}", rule("all", &format!("{by_address}, \"shadow_mode\": true"))), true),
             (format!("{}, {alone}", rule("all", &format!("{by_address}{on}"))), true),
             (
                 format!(
@@ -324,23 +325,24 @@ mod tests {
                 ),
                 false,
             ),
-            (rule("key", &format!("{by_key}, \"shadow\": true")), false),
+            (rule("key", &format!("{by_key}, \"shadow_mode\": true")), false),
             (alone.replace("skip", "shared"), false),
-            (rule("address", &format!("\"missing\": \"skip\", {by_address}")), false),
+            (rule("address", &format!("\"on_missing_identifier\": \"skip\", {by_address}")), false),
         ] {
             let text = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#);
             let Verdict::Sound(said) = check_text(text.as_bytes()) else { panic!("{text}") };
-            assert_eq!(said.contains("].missing: skip lets"), warned, "{text}\n{said}");
+            assert_eq!(said.contains("].on_missing_identifier: skip lets"), warned, "{text}\n{said}");
             assert_eq!(said.contains("no header x-key"), warned, "{text}\n{said}");
         }
     }
 
     #[test]
     fn the_module_is_held_against_the_configuration() {
-        let on_allow = PLUGIN.replace("\"rules\"", "\"responses\": {\"on_allow\": true}, \"rules\"");
+        let headers_on_allowed =
+            PLUGIN.replace("\"rules\"", "\"responses\": {\"headers_on_allowed\": true}, \"rules\"");
         let told = PLUGIN.replace(
             "\"limit\"",
-            "\"cost\": {\"response_header\": \"x-used\", \"reserve\": 1, \"cap\": 9}, \"limit\"",
+            "\"cost\": {\"response\": {\"header\": \"x-used\"}, \"reserve\": 1, \"max\": 9}, \"limit\"",
         );
         let loading = |plugin: &str, module: &str| {
             let code = format!(
@@ -349,18 +351,26 @@ mod tests {
             envoy(plugin).replace("configuration:", &code)
         };
         for (text, sound, part) in [
-            (on_allow.clone(), true, "needs weir-filter-responses.wasm, for responses.on_allow"),
-            (told.clone(), true, "needs weir-filter-responses.wasm, for rules[0].cost.response_header"),
-            (envoy(&on_allow), true, "needs weir-filter-responses.wasm"),
             (
-                loading(&on_allow, "/etc/envoy/weir-filter.wasm"),
+                headers_on_allowed.clone(),
+                true,
+                "needs weir-filter-responses.wasm, for responses.headers_on_allowed",
+            ),
+            (told.clone(), true, "needs weir-filter-responses.wasm, for rules[0].cost.response.header"),
+            (envoy(&headers_on_allowed), true, "needs weir-filter-responses.wasm"),
+            (
+                loading(&headers_on_allowed, "/etc/envoy/weir-filter.wasm"),
                 false,
-                "responses.on_allow: the module \"/etc/envoy/weir-filter.wasm\" does not hear of responses; expected \
+                "responses.headers_on_allowed: the module \"/etc/envoy/weir-filter.wasm\" does not hear of responses; expected \
                  weir-filter-responses.wasm in vm_config.code",
             ),
-            (loading(&told, "weir-filter.wasm"), false, "rules[0].cost.response_header: the module"),
-            (loading(&on_allow, "/etc/envoy/weir-filter-responses.wasm"), true, "sound"),
-            (loading(&on_allow, "/etc/envoy/plugin.wasm"), true, "needs weir-filter-responses.wasm"),
+            (loading(&told, "weir-filter.wasm"), false, "rules[0].cost.response.header: the module"),
+            (loading(&headers_on_allowed, "/etc/envoy/weir-filter-responses.wasm"), true, "sound"),
+            (
+                loading(&headers_on_allowed, "/etc/envoy/plugin.wasm"),
+                true,
+                "needs weir-filter-responses.wasm",
+            ),
             (loading(PLUGIN, "/etc/envoy/weir-filter.wasm"), true, "sound"),
         ] {
             check_said(&text, sound, part);

@@ -1,5 +1,5 @@
 //! Secrets from files: each variable that holds one may be given as a file instead, as container platforms mount secrets:
-//! `WEIR_TOKEN_FILE` for `WEIR_TOKEN`.
+//! `WEIR_FILTER_TOKEN_FILE` for `WEIR_FILTER_TOKEN`.
 //!
 //! Leaves to others: what the arguments are (`cli`).
 

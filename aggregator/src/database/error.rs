@@ -13,7 +13,7 @@ pub enum Reason {
     /// The time for the call was over.
     Timeout,
     /// The server cannot be reached, or went away.
-    Away,
+    Unavailable,
     /// Two transactions waited for each other, and this one had to go.
     Deadlock,
     /// Another transaction held a lock for too long.
@@ -30,10 +30,10 @@ pub enum Reason {
 
 impl Reason {
     /// The word for it.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Reason::Timeout => "timeout",
-            Reason::Away => "away",
+            Reason::Unavailable => "unavailable",
             Reason::Deadlock => "deadlock",
             Reason::LockWait => "lock_wait",
             Reason::Refused => "refused",
@@ -55,7 +55,7 @@ pub struct DatabaseError {
 impl DatabaseError {
     /// One of a small fixed set of words, for metrics.
     pub fn reason(&self) -> &'static str {
-        self.reason.word()
+        self.reason.as_str()
     }
 
     /// The same as a value.
@@ -78,7 +78,7 @@ impl DatabaseError {
 
     /// Whether the same may succeed a moment later.
     pub(super) fn is_transient(&self) -> bool {
-        matches!(self.reason, Reason::Away | Reason::Deadlock | Reason::LockWait)
+        matches!(self.reason, Reason::Unavailable | Reason::Deadlock | Reason::LockWait)
     }
 
     /// Whether the connection is as good as before. After any other error it is closed: a primary that became
@@ -92,12 +92,14 @@ impl From<sqlx::Error> for DatabaseError {
     fn from(error: sqlx::Error) -> DatabaseError {
         let reason = match &error {
             sqlx::Error::Database(cause) => return from_cause(cause.as_ref()),
-            sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed | sqlx::Error::PoolClosed => Reason::Away,
+            sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed | sqlx::Error::PoolClosed => Reason::Unavailable,
             sqlx::Error::Tls(_) | sqlx::Error::Configuration(_) => Reason::Refused,
             _ => Reason::Other,
         };
         match reason {
-            Reason::Away => DatabaseError::new(reason, format!("the database cannot be reached: {error}")),
+            Reason::Unavailable => {
+                DatabaseError::new(reason, format!("the database cannot be reached: {error}"))
+            }
             _ => DatabaseError::new(reason, error),
         }
     }
@@ -123,7 +125,7 @@ fn mysql_reason(number: u16) -> Reason {
     match number {
         // Too many connections; shutting down; killed; the network failed in between.
         1040 | 1053 | 1077 | 1079 | 1080 | 1152 | 1158..=1161 | 1184 | 1203 | 1317 | 1927 | 3169 | 4031 => {
-            Reason::Away
+            Reason::Unavailable
         }
         1213 => Reason::Deadlock,
         // MariaDB says 1020 where a snapshot has become too old: repeated like a deadlock.
@@ -159,9 +161,9 @@ mod tests {
 
     #[test]
     fn each_reason_is_a_metrics_label() {
-        use Reason::{Away, Deadlock, LockWait, NoZone, Other, Refused, Schema, Timeout};
-        let all = [Timeout, Away, Deadlock, LockWait, Refused, Schema, NoZone, Other];
-        assert_eq!(all.map(Reason::word), crate::telemetry::metrics::DATABASE_REASONS);
+        use Reason::{Deadlock, LockWait, NoZone, Other, Refused, Schema, Timeout, Unavailable};
+        let all = [Timeout, Unavailable, Deadlock, LockWait, Refused, Schema, NoZone, Other];
+        assert_eq!(all.map(Reason::as_str), crate::telemetry::metrics::DATABASE_REASONS);
     }
 
     #[test]
@@ -169,7 +171,7 @@ mod tests {
         for (number, expected) in [
             (1213, "deadlock"),
             (1205, "lock_wait"),
-            (1040, "away"),
+            (1040, "unavailable"),
             (1045, "refused"),
             (1146, "schema"),
             (1305, "schema"),
@@ -178,11 +180,11 @@ mod tests {
             (1969, "timeout"),
             (1062, "other"),
         ] {
-            assert_eq!(mysql_reason(number).word(), expected, "{number}");
+            assert_eq!(mysql_reason(number).as_str(), expected, "{number}");
         }
         let lost: DatabaseError = sqlx::Error::Io(std::io::ErrorKind::UnexpectedEof.into()).into();
         assert!(lost.is_transient() && !lost.spares_connection());
-        assert_eq!(lost.reason(), "away");
+        assert_eq!(lost.reason(), "unavailable");
         assert!(!DatabaseError::timeout().is_transient());
     }
 }

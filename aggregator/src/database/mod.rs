@@ -7,10 +7,10 @@
 //! 2. `publish`, `import`: this region's rows out, the others' sums in. `rows` says how a key becomes columns.
 //! 3. `ledger`, `zones`, `history`: attempts decided and recorded, against which limits, and what was recorded.
 //! 4. `controls`: live control, its audit, and what is newer than is known.
-//! 5. `sentinel`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, the
+//! 5. `marker`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, the
 //!    tables themselves.
 //! 6. `look`: what people who look want to know.
-//! 7. `retry`, `gate`, `pool`, `connection`: until when (and, for the ledger, whether at all), over which connection,
+//! 7. `retry`, `ledger_connections`, `pool`, `connection`: until when (and, for the ledger, whether at all), over which connection,
 //!    and the two kinds of database behind one type.
 //! 8. [`mysql`], [`sqlite`]: the statements themselves, and how a session is set up for them.
 //!
@@ -47,7 +47,7 @@ pub use ledger::{Attempt, MAX_BUCKET_BYTES, Velocity};
 pub use migrate::Migrated;
 pub use options::{DatabaseOptions, MAX_REGION_BYTES, OptionsError, Unverified};
 
-use connection::gate::Gate;
+use connection::ledger_connections::LedgerConnections;
 use connection::pool::Pool;
 use connection::purpose::Purpose;
 use connection::retry::{self, Execute};
@@ -69,7 +69,7 @@ struct Inner {
     primary: Pool,
     /// Where imports read; the primary if there is no other.
     replica: Option<Pool>,
-    ledger: Gate,
+    ledger: LedgerConnections,
 }
 
 impl Database {
@@ -78,7 +78,7 @@ impl Database {
         let (primary, replica) = options.targets()?;
         let inner = Inner {
             region: options.region.clone(),
-            ledger: Gate::new(Pool::new(primary.clone(), options::URL, Purpose::Ledger)),
+            ledger: LedgerConnections::new(Pool::new(primary.clone(), options::URL, Purpose::Ledger)),
             primary: Pool::new(primary, options::URL, Purpose::Counts),
             replica: replica.map(|replica| Pool::new(replica, options::READ_URL, Purpose::Counts)),
         };
@@ -114,7 +114,7 @@ impl Database {
         self.inner.replica.as_ref().unwrap_or(&self.inner.primary)
     }
 
-    fn ledger(&self) -> &Gate {
+    fn ledger(&self) -> &LedgerConnections {
         &self.inner.ledger
     }
 

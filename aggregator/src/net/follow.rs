@@ -4,7 +4,7 @@
 //! What changed is taken once two looks in a row see the same, so that a file is not read while it is being written,
 //! nor a certificate without its new key.
 //!
-//! Leaves to others: what the contents mean (`tls`, `doors::tokens`).
+//! Leaves to others: what the contents mean (`tls`, `api::tokens`).
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -5,7 +5,7 @@
 //! choose is the name in its requests: its own. Who calls by an address, by `localhost` or by a name that an operator has
 //! allowed is no such page.
 //!
-//! Leaves to others: which paths that matters for (`admin`, `doors::http`).
+//! Leaves to others: which paths that matters for (`admin`, `api::http`).
 
 use hyper::header::HOST;
 use hyper::{HeaderMap, Uri};

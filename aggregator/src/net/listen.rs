@@ -2,15 +2,15 @@
 //! their peers stall.
 //!
 //! Each connection shakes hands in a task of its own, so nobody waits for a peer that is slow to. What a peer may take
-//! its time with, and for how long, is its door's [`Patience`]:
+//! its time with, and for how long, is its API's [`Patience`]:
 //!
 //! ```text
 //! TLS handshake ─ idle ─ first byte of a request … its head is whole ─ served ─ answer written ─ idle ─ …
-//!   handshake      idle        head                                  (its door)     write
+//!   handshake      idle        head                                  (its API)     write
 //! ```
 //!
 //! Leaves to others: how many there are, and which gives way ([`places`]); certificates (`tls`), what is served (`serve`,
-//! `admin`, `doors::http`).
+//! `admin`, `api::http`).
 
 mod places;
 
@@ -49,8 +49,8 @@ const PREFACE_BYTES: usize = 24;
 
 /// A bound socket, and how its connections are treated.
 pub struct Listener {
-    /// The name of the door in metrics.
-    pub door: &'static str,
+    /// The name of the API in metrics.
+    pub api: &'static str,
     /// The socket.
     pub socket: TcpListener,
     /// Who shakes hands; nobody without TLS.
@@ -81,7 +81,7 @@ pub enum Patience {
     },
 }
 
-/// Whose turn it is on a connection: its peer's, or its door's while that serves a request; and whether the door has
+/// Whose turn it is on a connection: its peer's, or its API's while that serves a request; and whether the API has
 /// admitted the peer. While it is the turn of a peer that is not admitted, the connection gives way to others.
 #[derive(Debug, Default)]
 pub struct Turn {
@@ -114,7 +114,7 @@ pub struct Connection {
     _slot: Slot,
 }
 
-/// One of the connections that a door has at a time.
+/// One of the connections that an API has at a time.
 struct Slot {
     open: Gauge,
     _place: Place,
@@ -172,26 +172,26 @@ impl Listener {
                 Err(error) => {
                     // No more file descriptors, perhaps; connections that end give some back.
                     if let Some(held_back) = warnings.pass() {
-                        warn!(%error, door = self.door, held_back, "could not accept a connection");
+                        warn!(%error, api = self.api, held_back, "could not accept a connection");
                     }
                     sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             };
-            let (door, patience, protocol) = (self.door, self.patience, self.protocol);
+            let (api, patience, protocol) = (self.api, self.patience, self.protocol);
             let (tls, metrics, serve) = (self.tls.clone(), metrics.clone(), serve.clone());
             let turn = Arc::<Turn>::default();
             let Some((place, mut gives_way, displaced)) = self.place(places, address, &turn).await else {
-                metrics.doors.connection_refused(door);
+                metrics.api.connection_refused(api);
                 if let Some(held_back) = warnings.pass() {
-                    warn!(%address, door, held_back, "closed a connection: its address has half of all, each in use");
+                    warn!(%address, api, held_back, "closed a connection: its address has half of all, each in use");
                 }
                 continue;
             };
             if displaced {
-                metrics.doors.connection_evicted(door);
+                metrics.api.connection_evicted(api);
             }
-            let slot = Slot::new(place, metrics.doors.connections(door));
+            let slot = Slot::new(place, metrics.api.connections(api));
             tokio::spawn(async move {
                 let opened = tokio::select! {
                     opened = open(socket, tls.as_deref(), protocol) => opened,
@@ -200,8 +200,8 @@ impl Listener {
                 match opened {
                     Ok(stream) => serve(Connection::new(stream, patience, turn, gives_way, slot)).await,
                     Err(error) => {
-                        metrics.doors.handshake_failed(door);
-                        debug!(%error, door, "a TLS handshake failed");
+                        metrics.api.handshake_failed(api);
+                        debug!(%error, api, "a TLS handshake failed");
                     }
                 }
             });
@@ -262,7 +262,7 @@ impl Turn {
         self.number.fetch_add(1, Relaxed);
     }
 
-    /// The door has admitted the peer: the connection gives way to no other from now on.
+    /// The API has admitted the peer: the connection gives way to no other from now on.
     pub fn admit(&self) {
         self.admitted.store(true, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Certificates of the gRPC and the HTTP door: read, checked, read again when their files change.
+//! Certificates of the gRPC and the HTTP API: read, checked, read again when their files change.
 //!
 //! A new pair is for new connections; those that exist go on. One that cannot be used leaves the old one in force.
 //!
@@ -6,7 +6,7 @@
 
 use crate::net::follow::{self, Contents, Followed, ReadError};
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::metrics::doors::Files;
+use crate::telemetry::metrics::api::Files;
 use parking_lot::RwLock;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -140,7 +140,7 @@ impl Tls {
 
     /// Follows the files for as long as the program runs.
     pub async fn follow(self: Arc<Self>, followed: Followed, metrics: Arc<Metrics>) {
-        let metrics = &metrics.doors;
+        let metrics = &metrics.api;
         metrics.certificate_ends(self.not_after());
         let take = |contents: &Contents| {
             let read = Current::read(&self.files, contents).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
--- Shared by the scripts: exact numbers, and a cell as it is stored.
+-- Services by the scripts: exact numbers, and a cell as it is stored.
 -- A cell is a hash: 16 raw bytes of an origin -> decimal count, and 'l' -> lowest limit. Whatever else somebody
 -- put there by hand is left alone and does not count.
 -- Doubles hold integers exactly up to 2^53; nothing here computes beyond.
@@ -19,7 +19,7 @@ local function add(a, b)
     return a + b
 end
 
--- floor(count * covered / cell) for count <= 2^53 and covered <= cell < 2^32: in halves of 16 bits, as the product
+-- lower_bound(count * covered / cell) for count <= 2^53 and covered <= cell < 2^32: in halves of 16 bits, as the product
 -- itself does not fit into a double.
 local function share(count, covered, cell)
     local rest = math.fmod(count, cell)

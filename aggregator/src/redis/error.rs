@@ -16,7 +16,7 @@ pub enum StoreError {
     Timeout,
     /// There is no connection, or it broke before the answer came.
     #[error("the regional store is away")]
-    Away,
+    Unavailable,
     /// A connection cannot be made, and why, as far as that is known.
     #[error("the regional store is away: {0}")]
     Unreachable(&'static str),
@@ -40,14 +40,14 @@ pub enum StoreError {
 impl StoreError {
     /// One of `timeout`, `away`, `refused`, `protocol`: a label for metrics.
     pub fn reason(&self) -> &'static str {
-        self.failure().word()
+        self.failure().as_str()
     }
 
     /// What matters of it to what is done next.
     pub fn failure(&self) -> Failure {
         match self {
             StoreError::Timeout => Failure::Timeout,
-            StoreError::Away | StoreError::Unreachable(_) => Failure::Away,
+            StoreError::Unavailable | StoreError::Unreachable(_) => Failure::Unavailable,
             StoreError::Busy => Failure::Busy,
             StoreError::Refused { .. } if self.is_of_the_cell() => Failure::OfTheCell,
             StoreError::Refused { .. } => Failure::Refused,
@@ -75,7 +75,7 @@ impl StoreError {
             (ErrorKind::AuthenticationFailed, _) => refused("WRONGPASS"),
             (ErrorKind::Parse | ErrorKind::UnexpectedReturnType, _) => StoreError::Protocol,
             (_, Some(code)) => refused(code),
-            _ => why_unreachable(error).map_or(StoreError::Away, StoreError::Unreachable),
+            _ => why_unreachable(error).map_or(StoreError::Unavailable, StoreError::Unreachable),
         }
     }
 }
@@ -106,12 +106,12 @@ mod tests {
         let login = RedisError::from((ErrorKind::AuthenticationFailed, "no", "hunter2".to_owned()));
         let io = RedisError::from(std::io::Error::other("hunter2"));
         let parse = RedisError::from((ErrorKind::Parse, "hunter2"));
-        for (error, reason) in [(login, "refused"), (io, "away"), (parse, "protocol")] {
+        for (error, reason) in [(login, "refused"), (io, "unavailable"), (parse, "protocol")] {
             let error = StoreError::of_connection(&error);
             assert_eq!(error.reason(), reason);
             assert!(!format!("{error} {error:?}").contains("hunter2"));
         }
         assert_eq!(StoreError::Timeout.reason(), "timeout");
-        assert_eq!(StoreError::Busy.reason(), "away");
+        assert_eq!(StoreError::Busy.reason(), "unavailable");
     }
 }

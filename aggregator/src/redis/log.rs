@@ -63,23 +63,23 @@ impl Store {
     }
 
     /// Takes charges back; each time whether it was there. May be repeated.
-    pub async fn withdraw_logs(
+    pub async fn refund_logs(
         &self,
         charges: &[LogCharge],
         within: Duration,
     ) -> Vec<Result<bool, StoreError>> {
         let commands = charges.iter().map(|charge| {
             let name = self.inner.names.log(&charge.key);
-            let mut what = script::call(&SCRIPTS.log_withdraw, &[&name]);
+            let mut what = script::call(&SCRIPTS.log_refund, &[&name]);
             what.arg(&entry(charge)[..]);
             command(&name, what)
         });
         let answers = self.run(commands.collect(), within).await;
-        let withdrawn = |answer: Result<Value, StoreError>| match answer? {
-            Value::Int(withdrawn) => Ok(withdrawn == 1),
+        let refunded = |answer: Result<Value, StoreError>| match answer? {
+            Value::Int(refunded) => Ok(refunded == 1),
             _ => Err(StoreError::Protocol),
         };
-        answers.into_iter().map(withdrawn).collect()
+        answers.into_iter().map(refunded).collect()
     }
 
     /// Has each charge decided, unless it came too late.

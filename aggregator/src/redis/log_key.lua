@@ -1,4 +1,4 @@
--- Shared by the scripts of the sliding log: a log as it is stored, in one sorted set.
+-- Services by the scripts of the sliding log: a log as it is stored, in one sorted set.
 -- An entry is a member of 20 bytes: its question (16), its place there (1), its cost (3, the highest byte first). Its
 -- score is the log's time in microseconds at which it was charged. Below the entries, with negative scores, stand
 --   t  the sum of the entries' costs, negated;

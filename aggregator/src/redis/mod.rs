@@ -7,7 +7,7 @@
 //! 3. `script`: the Lua scripts (`*.lua`), what they get and answer.
 //! 4. `wire`: one connection that heals; `servers`: all of them, and who holds what (`topology`);
 //!    `nodes`: who gets which command.
-//! 5. This file: merging cells. [`sentinel`], [`hot`], [`origins`], [`changes`], `status`: the rest that is shared.
+//! 5. This file: merging cells. [`marker`], [`hot`], [`origins`], [`changes`], `status`: the rest that is shared.
 //! 6. `log`: limits that are held exactly, by the clock of the server (`server_clock`).
 //!
 //! All counts are absolute and merge by max, so every call may be repeated, also one that timed out and whose effect
@@ -21,21 +21,21 @@ mod cluster;
 pub mod error;
 pub mod hot;
 pub mod log;
+pub mod marker;
 pub mod names;
 pub mod options;
 pub mod origins;
 mod script;
-pub mod sentinel;
 mod slots;
 mod status;
 mod wire;
 
 pub use changes::Heard;
 pub use error::StoreError;
+pub use marker::{Incarnation, Incarnations};
 pub use names::HOT_SHARDS;
 pub use options::{OptionsError, StoreOptions};
 pub use origins::Alive;
-pub use sentinel::{Life, Lives};
 pub use status::Word;
 
 use cluster::nodes::{Command, Nodes};
@@ -45,7 +45,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::key::Key;
-use weir_core::region::exchange::{Floor, Merge, Merged};
+use weir_core::region::exchange::{LowerBound, Merge, Merged};
 
 /// Longest time that a call may be given.
 const MAX_WITHIN: Duration = Duration::from_secs(3_600);
@@ -58,8 +58,8 @@ pub struct Store {
 
 struct Inner {
     names: Names,
-    sentinels: Vec<String>,
-    /// Under which this client's looks at sentinels are counted: random.
+    markers: Vec<String>,
+    /// Under which this client's looks at markers are counted: random.
     reader: u128,
     nodes: Arc<Nodes>,
 }
@@ -75,9 +75,9 @@ impl Store {
     pub fn open(options: &StoreOptions) -> Result<Store, OptionsError> {
         let checked = options.check()?;
         let names = Names::new(&options.prefix, &options.region);
-        let sentinels = names::sentinel_tags(checked.cluster).iter().map(|tag| names.sentinel(tag)).collect();
+        let markers = names::marker_tags(checked.cluster).iter().map(|tag| names.marker(tag)).collect();
         let nodes = Arc::new(Nodes::open(checked).map_err(|_| OptionsError::Url(1))?);
-        Ok(Store { inner: Arc::new(Inner { names, sentinels, reader: rand::random(), nodes }) })
+        Ok(Store { inner: Arc::new(Inner { names, markers, reader: rand::random(), nodes }) })
     }
 
     /// Raises components, judges proposals and reads what is there: each cell in one step of its own, which succeeds or
@@ -96,12 +96,16 @@ impl Store {
         answers.into_iter().map(|answer| answer.and_then(script::merged)).collect()
     }
 
-    /// Where the components of a cell do not reach a floor and the cell has no `BASE` yet, sets `BASE` to the
+    /// Where the components of a cell do not reach a floor and the cell has no `BASELINE` yet, sets `BASELINE` to the
     /// difference, in one step. Otherwise only reads.
-    pub async fn raise_to(&self, floors: &[Floor], within: Duration) -> Vec<Result<Merged, StoreError>> {
-        let commands = floors.iter().map(|floor| {
-            let current = self.inner.names.cell(&floor.key, floor.sequence);
-            command(&current, script::floor(floor, &current))
+    pub async fn raise_to(
+        &self,
+        lower_bounds: &[LowerBound],
+        within: Duration,
+    ) -> Vec<Result<Merged, StoreError>> {
+        let commands = lower_bounds.iter().map(|lower_bound| {
+            let current = self.inner.names.cell(&lower_bound.key, lower_bound.sequence);
+            command(&current, script::lower_bound(lower_bound, &current))
         });
         let answers = self.run(commands.collect(), within).await;
         answers.into_iter().map(|answer| answer.and_then(script::merged)).collect()

@@ -12,7 +12,7 @@ use std::fmt::Write;
 use weir_core::model::key::{HashKey, Key, KeyParts, MAX_TEXT_BYTES, fingerprint};
 pub use weir_core::replication::regional::hot::HOT_SHARDS;
 
-/// Sentinels of a cluster: enough for one on each of 64 evenly filled shards.
+/// Markers of a cluster: enough for one on each of 64 evenly filled shards.
 pub const CLUSTER_SENTINELS: u16 = 64;
 /// Longest prefix or region in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
@@ -68,8 +68,8 @@ impl Names {
         format!("{}hot:{{{shard}}}", self.root)
     }
 
-    pub(super) fn sentinel(&self, tag: &str) -> String {
-        format!("{}life:{{{tag}}}", self.root)
+    pub(super) fn marker(&self, tag: &str) -> String {
+        format!("{}incarnation:{{{tag}}}", self.root)
     }
 
     /// Both in one slot, as one script writes them.
@@ -86,8 +86,8 @@ impl Names {
     }
 }
 
-/// Tags of the sentinels: one on a single server, otherwise spread over the slots.
-pub(super) fn sentinel_tags(cluster: bool) -> Vec<String> {
+/// Tags of the markers: one on a single server, otherwise spread over the slots.
+pub(super) fn marker_tags(cluster: bool) -> Vec<String> {
     if !cluster {
         return vec!["0".to_owned()];
     }

@@ -10,40 +10,40 @@ use redis::{Cmd, Pipeline, Script, Value};
 use std::sync::LazyLock;
 use weir_core::model::key::OriginId;
 use weir_core::model::window::MAX_COUNT;
-use weir_core::region::exchange::{BASE, Floor, Merge, Merged, Part, Proposal};
+use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Proposal};
 
 /// The scripts by name.
 pub(super) struct Scripts {
     pub(super) merge: Script,
-    pub(super) floor: Script,
+    pub(super) lower_bound: Script,
     pub(super) hot: Script,
-    pub(super) life: Script,
+    pub(super) incarnation: Script,
     pub(super) origins: Script,
     pub(super) status: Script,
     pub(super) log: Script,
-    pub(super) log_withdraw: Script,
+    pub(super) log_refund: Script,
 }
 
 const MERGE: &str = concat!(include_str!("cell.lua"), include_str!("merge.lua"));
-const FLOOR: &str = concat!(include_str!("cell.lua"), include_str!("floor.lua"));
+const LOWER_BOUND: &str = concat!(include_str!("cell.lua"), include_str!("lower_bound.lua"));
 const HOT: &str = concat!(include_str!("cell.lua"), include_str!("hot.lua"));
-const LIFE: &str = include_str!("life.lua");
+const INCARNATION: &str = include_str!("incarnation.lua");
 const ORIGINS: &str = include_str!("origins.lua");
 const STATUS: &str = include_str!("status.lua");
 const LOG: &str = concat!(include_str!("log_key.lua"), include_str!("log.lua"));
-const LOG_WITHDRAW: &str = concat!(include_str!("log_key.lua"), include_str!("log_withdraw.lua"));
-const SOURCES: [&str; 8] = [MERGE, FLOOR, HOT, LIFE, ORIGINS, STATUS, LOG, LOG_WITHDRAW];
+const LOG_REFUND: &str = concat!(include_str!("log_key.lua"), include_str!("log_refund.lua"));
+const SOURCES: [&str; 8] = [MERGE, LOWER_BOUND, HOT, INCARNATION, ORIGINS, STATUS, LOG, LOG_REFUND];
 
 /// Hashed once.
 pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     merge: Script::new(MERGE),
-    floor: Script::new(FLOOR),
+    lower_bound: Script::new(LOWER_BOUND),
     hot: Script::new(HOT),
-    life: Script::new(LIFE),
+    incarnation: Script::new(INCARNATION),
     origins: Script::new(ORIGINS),
     status: Script::new(STATUS),
     log: Script::new(LOG),
-    log_withdraw: Script::new(LOG_WITHDRAW),
+    log_refund: Script::new(LOG_REFUND),
 });
 
 /// Field of the lowest limit; never an origin's, as those have 16 bytes.
@@ -101,14 +101,14 @@ fn add_proposal(command: &mut Cmd, proposal: &Proposal) {
     command.arg(proposal.covered_ms.min(cell_ms)).arg(cell_ms);
 }
 
-/// Calls `floor.lua` on the cell named `current`.
-pub(super) fn floor(floor: &Floor, current: &str) -> Cmd {
-    let mut command = call(&SCRIPTS.floor, &[current]);
-    command.arg(floor.expires.0).arg(floor.total.min(MAX_COUNT)).arg(&BASE.0);
+/// Calls `lower_bound.lua` on the cell named `current`.
+pub(super) fn lower_bound(lower_bound: &LowerBound, current: &str) -> Cmd {
+    let mut command = call(&SCRIPTS.lower_bound, &[current]);
+    command.arg(lower_bound.expires.0).arg(lower_bound.total.min(MAX_COUNT)).arg(&BASELINE.0);
     command
 }
 
-/// The answer of `merge.lua` and `floor.lua`.
+/// The answer of `merge.lua` and `lower_bound.lua`.
 pub(super) fn merged(answer: Value) -> Result<Merged, StoreError> {
     let [granted, current, previous] = array(answer)?.try_into().map_err(|_| StoreError::Protocol)?;
     let granted = match granted {

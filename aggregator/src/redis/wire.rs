@@ -54,7 +54,7 @@ struct Live {
 impl Wire {
     /// Starts connecting; `server` is its name in the log. Needs a tokio runtime.
     pub(super) fn open(client: Client, server: String) -> Wire {
-        let now = Arc::new(Mutex::new(Err(StoreError::Away)));
+        let now = Arc::new(Mutex::new(Err(StoreError::Unavailable)));
         let keeper = tokio::spawn(keep(Arc::clone(&now), client, server));
         Wire { now, keeper }
     }
@@ -93,7 +93,7 @@ impl Wire {
                 broken.notify_one();
                 Err(error)
             }
-            Ok(Err(_)) => Err(StoreError::Away), // the runtime ends
+            Ok(Err(_)) => Err(StoreError::Unavailable), // the runtime ends
         }
     }
 }
@@ -102,7 +102,7 @@ impl Drop for Wire {
     fn drop(&mut self) {
         self.keeper.abort();
         // Ends what is still outstanding.
-        *self.now.lock() = Err(StoreError::Away);
+        *self.now.lock() = Err(StoreError::Unavailable);
     }
 }
 
@@ -115,7 +115,7 @@ impl Live {
     ) -> Result<Vec<Value>, StoreError> {
         let answer = tokio::select! {
             answer = self.connection.send_packed_commands(&pipeline, 0, count) => answer,
-            _ = self.given_up.changed() => return Err(StoreError::Away),
+            _ = self.given_up.changed() => return Err(StoreError::Unavailable),
         };
         let values = answer.map_err(|error| StoreError::of_connection(&error))?;
         *self.last_answer.lock() = Instant::now();
@@ -170,7 +170,7 @@ async fn keep(now: Arc<Now>, client: Client, server: String) {
                 told = None;
                 let since = Instant::now();
                 live.watch().await;
-                *now.lock() = Err(StoreError::Away);
+                *now.lock() = Err(StoreError::Unavailable);
                 tracing::warn!(server, "lost the connection to the regional store");
                 if since.elapsed() < SHORT_LIFE {
                     // Something in between accepts and cuts; there is no hurry to be cut again.

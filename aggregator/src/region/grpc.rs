@@ -4,13 +4,13 @@
 //!
 //! Leaves to others: what happens on a stream (`stream`), listening and connections (`serve`).
 
-use crate::auth::{Gate, Presented};
+use crate::auth::{Authenticator, Presented};
 use crate::net::listen::ConnectionInfo;
-use crate::region::outgoing::{self, Frames};
-use crate::region::refusal::Refusal;
-use crate::region::shared::Shared;
+use crate::region::send_queue::{self, Frames};
+use crate::region::services::Services;
 use crate::region::slots::Slots;
 use crate::region::stream;
+use crate::region::stream_error::StreamError;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -27,27 +27,29 @@ pub const MAX_DECODED_BYTES: usize = MAX_FRAME_BYTES + 64 * 1024;
 /// Hands every call to a stream of its own.
 #[derive(Clone)]
 pub struct RegionService {
-    shared: Arc<Shared>,
-    gate: Gate,
+    services: Arc<Services>,
+    authenticator: Authenticator,
     slots: Arc<Slots>,
 }
 
 impl RegionService {
-    /// Serves `shared` to the filters that `gate` admits.
-    pub fn new(shared: Arc<Shared>, gate: Gate) -> RegionService {
-        RegionService { shared, gate, slots: Arc::default() }
+    /// Serves `services` to the filters that `authenticator` admits.
+    pub fn new(services: Arc<Services>, authenticator: Authenticator) -> RegionService {
+        RegionService { services, authenticator, slots: Arc::default() }
     }
 
     /// Nothing of `request` is read unless its caller is admitted and there is room.
     fn open(&self, request: Request<Streaming<FilterFrame>>) -> Result<Response<Frames>, Status> {
-        let (outgoing, frames) = outgoing::queue();
-        let shared = self.shared.clone();
+        let (send_queue, frames) = send_queue::queue();
+        let services = self.services.clone();
         let connection = request.extensions().get::<ConnectionInfo>();
         let presented = Presented::in_call(request.metadata().as_ref(), connection);
-        let scope = match self.gate.admit_filter(presented) {
+        let scope = match self.authenticator.admit_filter(presented) {
             Some(scope) => scope,
             None => {
-                tokio::spawn(async move { stream::refuse(&shared, outgoing, &Refusal::Token, None).await });
+                tokio::spawn(async move {
+                    stream::refuse(&services, send_queue, &StreamError::Token, None).await
+                });
                 return Ok(Response::new(frames));
             }
         };
@@ -58,13 +60,13 @@ impl RegionService {
         };
         match self.slots.take(address, turn) {
             Ok(slot) => {
-                tokio::spawn(stream::run(shared, request.into_inner(), outgoing, scope, Some(slot)));
+                tokio::spawn(stream::run(services, request.into_inner(), send_queue, scope, Some(slot)));
                 Ok(Response::new(frames))
             }
-            Err(refusal) => {
-                self.shared.metrics.frame_refused(refusal.label());
-                self.shared.warn(&format!("refused a stream: {refusal}"), None);
-                Err(Status::new(refusal.code(), refusal.to_string()))
+            Err(error) => {
+                self.services.metrics.frame_refused(error.label());
+                self.services.warn(&format!("refused a stream: {error}"), None);
+                Err(Status::new(error.code(), error.to_string()))
             }
         }
     }

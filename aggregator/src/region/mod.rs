@@ -1,7 +1,7 @@
 //! One region at work: streams of filters, the state behind its lock, its store, the database, live control.
 //!
-//! - [`grpc`], [`stream`], [`outgoing`], [`refusal`]: a filter's stream. [`push`]: what changed, to subscribers.
-//! - [`shared`]: the region's state behind its lock.
+//! - [`grpc`], [`stream`], [`send_queue`], [`stream_error`]: a filter's stream. [`push`]: what changed, to subscribers.
+//! - [`hub`]: the region's state behind its lock, its events and clock, below all others. [`services`]: all parts, wired once.
 //! - [`regional`]: Redis and the region's other aggregators. [`global`]: the database that regions share.
 //! - [`exact`]: limits that are held exactly. [`control`]: live control. [`status`]: what people see.
 
@@ -9,11 +9,12 @@ pub mod control;
 pub mod exact;
 pub mod global;
 pub mod grpc;
-pub mod outgoing;
+pub mod hub;
 pub mod push;
-pub mod refusal;
 pub mod regional;
-pub mod shared;
+pub mod send_queue;
+pub mod services;
 pub mod slots;
 pub mod status;
 pub mod stream;
+pub mod stream_error;

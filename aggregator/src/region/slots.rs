@@ -6,7 +6,7 @@
 //! Leaves to others: streams (`stream`), connections (`listen`).
 
 use crate::net::listen::{Turn, most_of_address, peer_of};
-use crate::region::refusal::Refusal;
+use crate::region::stream_error::StreamError;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -47,17 +47,17 @@ pub struct Slot {
 
 impl Slots {
     /// A slot for a stream from `address`, on the connection that has this `turn`.
-    pub fn take(self: &Arc<Slots>, address: SocketAddr, turn: Arc<Turn>) -> Result<Slot, Refusal> {
+    pub fn take(self: &Arc<Slots>, address: SocketAddr, turn: Arc<Turn>) -> Result<Slot, StreamError> {
         let mut state = self.state.lock();
         let of_address = state.of_address.get(&peer_of(address.ip())).copied().unwrap_or_default();
         if state.all.open >= MAX_STREAMS {
-            return Err(Refusal::TooManyStreams(MAX_STREAMS));
+            return Err(StreamError::TooManyStreams(MAX_STREAMS));
         }
         if of_address.open >= most_of_address(MAX_STREAMS) {
-            return Err(Refusal::TooManyOfAddress(of_address.open));
+            return Err(StreamError::TooManyOfAddress(of_address.open));
         }
         if of_address.ungreeted >= MAX_UNGREETED_OF_ADDRESS || state.all.ungreeted >= MAX_UNGREETED {
-            return Err(Refusal::TooManySilent);
+            return Err(StreamError::TooManySilent);
         }
         state.change(address, |count| {
             count.open += 1;
@@ -108,7 +108,7 @@ impl Drop for Slot {
 mod tests {
     use super::*;
 
-    fn take(slots: &Arc<Slots>, address: [u8; 4]) -> Result<Slot, Refusal> {
+    fn take(slots: &Arc<Slots>, address: [u8; 4]) -> Result<Slot, StreamError> {
         slots.take(SocketAddr::from((address, 1)), Arc::default())
     }
 
@@ -122,7 +122,7 @@ mod tests {
         }
         assert_eq!(held.len(), MAX_STREAMS / 2);
         let refused = take(&slots, [192, 0, 2, 1]).err();
-        assert_eq!(refused, Some(Refusal::TooManyOfAddress(MAX_STREAMS / 2)));
+        assert_eq!(refused, Some(StreamError::TooManyOfAddress(MAX_STREAMS / 2)));
         assert!(take(&slots, [192, 0, 2, 2]).is_ok());
         held.pop();
         assert!(take(&slots, [192, 0, 2, 1]).is_ok());

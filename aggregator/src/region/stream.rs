@@ -3,16 +3,16 @@
 //! A stream waits for its own peer only. Its replies go through a bounded queue; while that is full nothing more is
 //! read from this peer, and a peer that never reads is abandoned.
 //!
-//! Leaves to others: what a frame does to the region (`shared`), pushes (`push`), the queue (`outgoing`).
+//! Leaves to others: what a frame does to the region (`services`), pushes (`push`), the queue (`send_queue`).
 
 use crate::auth::Scope;
 use crate::net::listen::peer_of;
 use crate::region::control::tell::Telling;
-use crate::region::outgoing::Outgoing;
-use crate::region::refusal::{Refusal, check_hello, digest};
-use crate::region::shared::Shared;
+use crate::region::send_queue::SendQueue;
+use crate::region::services::Services;
 use crate::region::slots::Slot;
-use crate::region::status::peers::Seat;
+use crate::region::status::streams::Seat;
+use crate::region::stream_error::{StreamError, check_hello, digest};
 use crate::region::{push, regional};
 use crate::telemetry::request_log;
 use crate::telemetry::spans::{Consults, around};
@@ -31,7 +31,7 @@ use weir_core::model::wire::{
     self, Ask, Consult, FilterFrame, Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, RegionFrame, Welcome,
 };
 use weir_core::replication::StreamId;
-use weir_core::replication::desk::LateAck;
+use weir_core::replication::state::LateAck;
 
 /// How long a new stream may take to say who it is.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -56,25 +56,25 @@ impl<S: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin> Incoming
 /// Serves a stream to its end, within the `scope` of its peer. One that comes over a connection has a slot, and its peer has
 /// been admitted.
 pub async fn run(
-    shared: Arc<Shared>,
+    services: Arc<Services>,
     mut incoming: impl Incoming,
-    outgoing: Outgoing,
+    send_queue: SendQueue,
     scope: Arc<Scope>,
     mut slot: Option<Slot>,
 ) {
-    shared.metrics.streams.inc();
+    services.metrics.streams.inc();
     let mut origin = None;
-    let end = serve(&shared, &mut incoming, &outgoing, scope, &mut origin, slot.as_mut()).await;
-    shared.metrics.streams.dec();
-    if outgoing.was_abandoned() {
-        shared.metrics.slow_streams.inc();
-        shared.warn("dropped a stream whose peer does not read; it heals when it connects again", origin);
+    let end = serve(&services, &mut incoming, &send_queue, scope, &mut origin, slot.as_mut()).await;
+    services.metrics.streams.dec();
+    if send_queue.was_abandoned() {
+        services.metrics.slow_streams.inc();
+        services.warn("dropped a stream whose peer does not read; it heals when it connects again", origin);
         return;
     }
     match end {
         End::Left => debug!("a stream ended"),
-        End::Drained => outgoing.end(Status::unavailable("the aggregator is shutting down")),
-        End::Refused(refusal) => refuse(&shared, outgoing, &refusal, origin).await,
+        End::Drained => send_queue.end(Status::unavailable("the aggregator is shutting down")),
+        End::Refused(error) => refuse(&services, send_queue, &error, origin).await,
     }
 }
 
@@ -84,38 +84,38 @@ enum End {
     /// The program ends.
     Drained,
     /// The peer may not go on.
-    Refused(Refusal),
+    Refused(StreamError),
 }
 
 async fn serve(
-    shared: &Arc<Shared>,
+    services: &Arc<Services>,
     incoming: &mut impl Incoming,
-    outgoing: &Outgoing,
+    send_queue: &SendQueue,
     scope: Arc<Scope>,
     heard: &mut Option<OriginId>,
     slot: Option<&mut Slot>,
 ) -> End {
     let address: Option<SocketAddr> = slot.as_ref().map(|slot| slot.address());
-    let (origin, hello, first) = match first_frame(shared, incoming, outgoing).await {
+    let (origin, hello, first) = match first_frame(services, incoming, send_queue).await {
         Ok(first) => first,
         Err(end) => return end,
     };
     *heard = Some(origin);
-    let id = match shared.enter(origin, address.is_none()) {
+    let id = match services.enter(origin, address.is_none()) {
         Ok(id) => id,
-        Err(refusal) => return End::Refused(refusal),
+        Err(error) => return End::Refused(error),
     };
     slot.into_iter().for_each(Slot::greeted);
     debug!(%origin, worker = hello.worker, credential = scope.name, "a stream began");
     let (acks, late) = mpsc::channel(LATE_ACKS);
-    tokio::spawn(acknowledge(shared.clone(), origin, late, outgoing.clone()));
+    tokio::spawn(acknowledge(services.clone(), origin, late, send_queue.clone()));
     let stream = Stream {
-        shared,
-        outgoing,
+        services,
+        send_queue,
         scope,
-        seat: shared.window.seat(origin, address, shared.moment().mono),
+        seat: services.status.seat(origin, address, services.moment().mono),
         origin,
-        is_door: address.is_none(),
+        is_embedded: address.is_none(),
         asker: asker(origin, hello.worker),
         peer: address.map_or(u64::MAX, |address| peer_number(address.ip())),
         is_node: false,
@@ -136,41 +136,41 @@ async fn serve(
 
 /// The hello, checked, and the frame that it came in.
 async fn first_frame(
-    shared: &Shared,
+    services: &Services,
     incoming: &mut impl Incoming,
-    outgoing: &Outgoing,
+    send_queue: &SendQueue,
 ) -> Result<(OriginId, Hello, FilterFrame), End> {
-    let silent = Refusal::Silent(HELLO_TIMEOUT.as_millis() as u64);
-    let mut frame = timeout(HELLO_TIMEOUT, next_frame(shared, incoming, outgoing))
+    let silent = StreamError::Silent(HELLO_TIMEOUT.as_millis() as u64);
+    let mut frame = timeout(HELLO_TIMEOUT, next_frame(services, incoming, send_queue))
         .await
         .map_err(|_| End::Refused(silent))??;
-    let hello = frame.hello.take().ok_or(End::Refused(Refusal::NoHello))?;
+    let hello = frame.hello.take().ok_or(End::Refused(StreamError::NoHello))?;
     let origin = check_hello(&hello).map_err(End::Refused)?;
     Ok((origin, hello, frame))
 }
 
 /// The next frame, or the end of the stream, by whichever side.
 async fn next_frame(
-    shared: &Shared,
+    services: &Services,
     incoming: &mut impl Incoming,
-    outgoing: &Outgoing,
+    send_queue: &SendQueue,
 ) -> Result<FilterFrame, End> {
     tokio::select! {
         biased;
-        () = outgoing.closed() => Err(End::Left),
-        () = overdue(shared, Duration::ZERO, DRAIN) => Err(End::Drained),
+        () = send_queue.closed() => Err(End::Left),
+        () = overdue(services, Duration::ZERO, DRAIN) => Err(End::Drained),
         frame = incoming.next() => match frame {
             Some(Ok(frame)) => Ok(frame),
             None => Err(End::Left),
             Some(Err(status)) => Err(bad_frame(&status)),
         },
-        () = overdue(shared, QUIET, Duration::ZERO) => Err(End::Drained),
+        () = overdue(services, QUIET, Duration::ZERO) => Err(End::Drained),
     }
 }
 
 /// Completes while the program drains: `quiet` from now, and not before draining has lasted for `at_least`.
-async fn overdue(shared: &Shared, quiet: Duration, at_least: Duration) {
-    let mut draining = shared.draining.subscribe();
+async fn overdue(services: &Services, quiet: Duration, at_least: Duration) {
+    let mut draining = services.draining.subscribe();
     let began = match draining.wait_for(Option::is_some).await {
         Ok(began) => began.unwrap_or_else(Instant::now),
         Err(_) => return,
@@ -181,35 +181,42 @@ async fn overdue(shared: &Shared, quiet: Duration, at_least: Duration) {
 /// What the transport made of bytes that are no frame; everything else it says means that the peer went away.
 fn bad_frame(status: &Status) -> End {
     match status.code() {
-        Code::Internal | Code::Unimplemented => End::Refused(Refusal::Malformed(status.message().to_owned())),
+        Code::Internal | Code::Unimplemented => {
+            End::Refused(StreamError::Malformed(status.message().to_owned()))
+        }
         Code::OutOfRange | Code::ResourceExhausted => {
-            End::Refused(Refusal::Oversized(status.message().to_owned()))
+            End::Refused(StreamError::Oversized(status.message().to_owned()))
         }
         _ => End::Left,
     }
 }
 
 /// Ends a stream with the reason.
-pub async fn refuse(shared: &Shared, outgoing: Outgoing, refusal: &Refusal, origin: Option<OriginId>) {
-    shared.metrics.frame_refused(refusal.label());
-    shared.warn(&format!("refused a stream: {refusal}"), origin);
-    let reason = refusal.to_string();
-    let word = wire::Refusal { reason: reason.clone() };
+pub async fn refuse(
+    services: &Services,
+    send_queue: SendQueue,
+    error: &StreamError,
+    origin: Option<OriginId>,
+) {
+    services.metrics.frame_refused(error.label());
+    services.warn(&format!("refused a stream: {error}"), origin);
+    let reason = error.to_string();
+    let word = wire::StreamError { reason: reason.clone() };
     // A peer that is gone, or does not read, need not hear it.
-    let _ = outgoing.send(RegionFrame { refusal: Some(word), ..RegionFrame::default() }).await;
-    outgoing.end(Status::new(refusal.code(), reason));
+    let _ = send_queue.send(RegionFrame { error: Some(word), ..RegionFrame::default() }).await;
+    send_queue.end(Status::new(error.code(), reason));
 }
 
 /// An accepted stream.
 struct Stream<'a> {
-    shared: &'a Arc<Shared>,
-    outgoing: &'a Outgoing,
+    services: &'a Arc<Services>,
+    send_queue: &'a SendQueue,
     /// What its peer may count.
     scope: Arc<Scope>,
     seat: Seat<'a>,
     origin: OriginId,
     /// Its other end is in this program.
-    is_door: bool,
+    is_embedded: bool,
     /// Names its questions: no other origin has the same.
     asker: u64,
     /// Where it comes from.
@@ -233,15 +240,15 @@ impl Stream<'_> {
         first: FilterFrame,
         incoming: &mut impl Incoming,
     ) -> Result<(), End> {
-        let region = self.shared.region_name.clone();
+        let region = self.services.region_name.clone();
         let welcome = Welcome { version: wire::PROTOCOL_VERSION, region };
         self.send(RegionFrame { welcome: Some(welcome), ..RegionFrame::default() }).await?;
         self.take_role(&hello);
         self.take(first).await?;
         loop {
             let frame = tokio::select! {
-                () = self.scope.withdrawn() => return Err(End::Refused(Refusal::Withdrawn)),
-                frame = next_frame(self.shared, incoming, self.outgoing) => frame?,
+                () = self.scope.revoked() => return Err(End::Refused(StreamError::Revoked)),
+                frame = next_frame(self.services, incoming, self.send_queue) => frame?,
             };
             self.take(frame).await?;
         }
@@ -251,15 +258,15 @@ impl Stream<'_> {
         self.check(&frame).map_err(End::Refused)?;
         self.confine(&mut frame).map_err(End::Refused)?;
         self.count_node(&frame);
-        self.seat.heard(frame.tallies.take().as_ref(), self.shared.moment().mono);
+        self.seat.heard(frame.counters.take().as_ref(), self.services.moment().mono);
         let asks = std::mem::take(&mut frame.asks);
-        frame.withdrawals.iter().for_each(|withdrawal| self.shared.exact.undo(self.asker, withdrawal));
+        frame.refunds.iter().for_each(|refund| self.services.exact.undo(self.asker, refund));
         if let Some(hello) = &frame.hello {
             self.take_role(hello);
         }
-        let mut traced = self.shared.telemetry.consults(&frame.consults);
+        let mut traced = self.services.telemetry.consults(&frame.consults);
         self.take_control(&mut frame);
-        let taken = self.shared.take(self.origin, frame).map_err(End::Refused)?;
+        let taken = self.services.take(self.origin, frame).map_err(End::Refused)?;
         traced.iter_mut().for_each(|traced| traced.answered(&taken.reply.answers));
         if let Some(ack) = taken.ack {
             // The acknowledging task lives as long as this end.
@@ -277,16 +284,16 @@ impl Stream<'_> {
     /// Keeps the filter to the workspaces of its credential. A configuration of another workspace is a mistake of its operator,
     /// who learns of it as the stream ends. Counts of other workspaces may be left of a former configuration: they are
     /// refused one by one.
-    fn confine(&self, frame: &mut FilterFrame) -> Result<(), Refusal> {
-        if let Some(tallies) = &frame.tallies
-            && !self.scope.has_workspace(&tallies.workspace)
+    fn confine(&self, frame: &mut FilterFrame) -> Result<(), StreamError> {
+        if let Some(counters) = &frame.counters
+            && !self.scope.has_workspace(&counters.workspace)
         {
-            return Err(Refusal::Workspace(self.scope.name.clone(), tallies.workspace.clone()));
+            return Err(StreamError::Workspace(self.scope.name.clone(), counters.workspace.clone()));
         }
         let outside = self.scope.confine(frame);
         if outside > 0 {
             let name = &self.scope.name;
-            self.shared.warn(
+            self.services.warn(
                 &format!("refused {outside} parts of a frame: they are outside of what the credential {name:?} allows"),
                 Some(self.origin),
             );
@@ -296,23 +303,23 @@ impl Stream<'_> {
 
     /// A filter counts as a node once it says what it has decided, asks or reports.
     fn count_node(&mut self, frame: &FilterFrame) {
-        let reports = frame.report.is_some() || frame.tallies.is_some() || !frame.consults.is_empty();
+        let reports = frame.report.is_some() || frame.counters.is_some() || !frame.consults.is_empty();
         // Once a second again: a place among the nodes of its address may have become free.
-        if reports && (!std::mem::replace(&mut self.is_node, true) || frame.tallies.is_some()) {
-            self.shared.desk(|desk, _| desk.count_node(self.origin, self.peer));
+        if reports && (!std::mem::replace(&mut self.is_node, true) || frame.counters.is_some()) {
+            self.services.state(|state, _| state.count_node(self.origin, self.peer));
         }
     }
 
     /// Takes what the filter knows of live control, and what its rules would have it say.
     fn take_control(&mut self, frame: &mut FilterFrame) {
         if let Some(known) = frame.controls_known.take().filter(|_| self.pushes()) {
-            self.shared.control.heard(known, self.shared.now());
+            self.services.control.heard(known, self.services.now());
             match &self.telling {
                 Some(telling) => telling.heard(known),
                 None => {
                     self.telling = Some(Telling::begin(
-                        self.shared.clone(),
-                        self.outgoing.clone(),
+                        self.services.control.clone(),
+                        self.send_queue.clone(),
                         self.scope.clone(),
                         known,
                     ))
@@ -321,10 +328,10 @@ impl Stream<'_> {
         }
         let bans = std::mem::take(&mut frame.bans);
         // Without a database they hold in their Envoy alone.
-        if !bans.is_empty() && self.shared.global.is_some() {
-            let refused = self.shared.control.bans.propose(&bans, self.shared.now());
+        if !bans.is_empty() && self.services.global.is_some() {
+            let refused = self.services.control.bans.propose(&bans, self.services.now());
             if refused > 0 {
-                self.shared
+                self.services
                     .warn(&format!("{refused} bans that rules proposed are not taken"), Some(self.origin));
             }
         }
@@ -332,67 +339,67 @@ impl Stream<'_> {
 
     /// Has each of these ruled on by itself, without keeping the stream or the others waiting.
     async fn rule(&self, asks: Vec<Ask>) -> Result<(), End> {
-        let mut turned_away = Vec::new();
+        let mut rejected = Vec::new();
         for ask in asks {
             let Ok(room) = self.exact.clone().try_acquire_owned() else {
-                turned_away.push(self.shared.exact.turn_away(&ask));
+                rejected.push(self.services.exact.reject(&ask));
                 continue;
             };
-            let (shared, asker, outgoing) = (self.shared.clone(), self.asker, self.outgoing.clone());
+            let (services, asker, send_queue) = (self.services.clone(), self.asker, self.send_queue.clone());
             tokio::spawn(async move {
-                let span = shared.telemetry.ask(&ask);
-                let ruled = shared.exact.answer(asker, &ask);
+                let span = services.telemetry.ask(&ask);
+                let ruled = services.exact.answer(asker, &ask);
                 let ruled = ruled.instrument(request_log::of_question(ask.trace.as_ref()));
                 let rulings = around(span.as_ref(), ruled).await;
                 span.into_iter().for_each(|span| span.ruled(&rulings));
                 let rulings = vec![rulings];
                 // A peer that left needs no answer; what it was charged it will not use.
-                let _ = outgoing.send(RegionFrame { rulings, ..RegionFrame::default() }).await;
+                let _ = send_queue.send(RegionFrame { rulings, ..RegionFrame::default() }).await;
                 drop(room);
             });
         }
-        if turned_away.is_empty() {
+        if rejected.is_empty() {
             return Ok(());
         }
-        self.send(RegionFrame { rulings: turned_away, ..RegionFrame::default() }).await
+        self.send(RegionFrame { rulings: rejected, ..RegionFrame::default() }).await
     }
 
     /// Has the store answer these without keeping the stream waiting.
     async fn ask(&self, consults: Vec<Consult>, mut traced: Option<Consults>) -> Result<(), End> {
         let room = self.questions.clone().try_acquire_owned();
-        let (Some(store), Ok(room)) = (self.shared.regional.clone(), room) else {
-            let answers = self.shared.answer_from_memory(self.origin, &consults);
+        let (Some(store), Ok(room)) = (self.services.regional.clone(), room) else {
+            let answers = self.services.answer_from_memory(self.origin, &consults);
             traced.iter_mut().for_each(|traced| traced.answered(&answers));
             return self.send(RegionFrame { answers, ..RegionFrame::default() }).await;
         };
-        let (shared, origin, outgoing) = (self.shared.clone(), self.origin, self.outgoing.clone());
+        let (services, origin, send_queue) = (self.services.clone(), self.origin, self.send_queue.clone());
         tokio::spawn(async move {
-            let answers = regional::answer(&shared, &store, origin, consults, traced).await;
+            let answers = regional::answer(&services, &store, origin, consults, traced).await;
             // A peer that left needs no answer.
-            let _ = outgoing.send(RegionFrame { answers, ..RegionFrame::default() }).await;
+            let _ = send_queue.send(RegionFrame { answers, ..RegionFrame::default() }).await;
             drop(room);
         });
         Ok(())
     }
 
-    fn check(&mut self, frame: &FilterFrame) -> Result<(), Refusal> {
+    fn check(&mut self, frame: &FilterFrame) -> Result<(), StreamError> {
         let counts = frame.report.as_ref().map_or(0, |report| report.counts.len());
         if counts > MAX_FRAME_CELLS {
-            return Err(Refusal::TooManyCounts(counts));
+            return Err(StreamError::TooManyCounts(counts));
         }
         if frame.consults.len() > MAX_FRAME_CELLS {
-            return Err(Refusal::TooManyConsults(frame.consults.len()));
+            return Err(StreamError::TooManyConsults(frame.consults.len()));
         }
         check_asks(frame)?;
         let Some(hello) = &frame.hello else { return Ok(()) };
         if check_hello(hello)? != self.origin {
-            return Err(Refusal::OriginChanged);
+            return Err(StreamError::OriginChanged);
         }
         if hello.subscriber != self.pushes() {
             self.changes += 1;
         }
         if self.changes > SUBSCRIPTION_CHANGES + self.began.elapsed().as_secs() {
-            return Err(Refusal::Unsteady);
+            return Err(StreamError::Unsteady);
         }
         Ok(())
     }
@@ -405,9 +412,10 @@ impl Stream<'_> {
         self.stop_pushes();
         self.seat.subscribes(hello.subscriber);
         if hello.subscriber {
-            let wake = self.shared.subscribe(self.origin, self.id);
-            let (shared, outgoing, scope) = (self.shared.clone(), self.outgoing.clone(), self.scope.clone());
-            let pushes = push::follow(shared, (self.origin, self.id), wake, outgoing, scope);
+            let wake = self.services.subscribe(self.origin, self.id);
+            let (hub, send_queue, scope) =
+                (self.services.hub.clone(), self.send_queue.clone(), self.scope.clone());
+            let pushes = push::follow(hub, (self.origin, self.id), wake, send_queue, scope);
             self.pusher = Some(tokio::spawn(pushes));
         }
     }
@@ -418,14 +426,14 @@ impl Stream<'_> {
     }
 
     async fn send(&self, frame: RegionFrame) -> Result<(), End> {
-        self.outgoing.send(frame).await.map_err(|_| End::Left)
+        self.send_queue.send(frame).await.map_err(|_| End::Left)
     }
 
     fn stop_pushes(&mut self) {
         self.telling = None;
         if let Some(pusher) = self.pusher.take() {
             pusher.abort();
-            self.shared.unsubscribe(self.origin, self.id);
+            self.services.unsubscribe(self.origin, self.id);
         }
     }
 }
@@ -444,36 +452,36 @@ fn peer_number(address: IpAddr) -> u64 {
 }
 
 /// Whether what a frame asks exactly, or takes back, is within bounds.
-fn check_asks(frame: &FilterFrame) -> Result<(), Refusal> {
+fn check_asks(frame: &FilterFrame) -> Result<(), StreamError> {
     if frame.asks.len() > MAX_FRAME_CELLS {
-        return Err(Refusal::TooManyAsks(frame.asks.len()));
+        return Err(StreamError::TooManyAsks(frame.asks.len()));
     }
     if frame.bans.len() > MAX_FRAME_CONTROLS {
-        return Err(Refusal::TooManyBans(frame.bans.len()));
+        return Err(StreamError::TooManyBans(frame.bans.len()));
     }
-    if frame.withdrawals.len() > MAX_FRAME_CELLS {
-        return Err(Refusal::TooManyWithdrawals(frame.withdrawals.len()));
+    if frame.refunds.len() > MAX_FRAME_CELLS {
+        return Err(StreamError::TooManyRefunds(frame.refunds.len()));
     }
-    let withdrawn = frame.withdrawals.iter().filter_map(|withdrawal| withdrawal.ask.as_ref());
-    let charges = frame.asks.iter().chain(withdrawn).map(|ask| ask.charges.len()).max().unwrap_or(0);
-    if charges > MAX_CHARGES { Err(Refusal::TooManyCharges(charges)) } else { Ok(()) }
+    let refunded = frame.refunds.iter().filter_map(|refund| refund.ask.as_ref());
+    let charges = frame.asks.iter().chain(refunded).map(|ask| ask.charges.len()).max().unwrap_or(0);
+    if charges > MAX_CHARGES { Err(StreamError::TooManyCharges(charges)) } else { Ok(()) }
 }
 
 /// Acknowledges reports in their order, each when the store has what it said or is known to be away.
 async fn acknowledge(
-    shared: Arc<Shared>,
+    services: Arc<Services>,
     origin: OriginId,
     mut late: mpsc::Receiver<LateAck>,
-    outgoing: Outgoing,
+    send_queue: SendQueue,
 ) {
     while let Some(late) = late.recv().await {
         tokio::select! {
             // A peer that left needs no acknowledgement, and what it said is stored all the same.
-            () = outgoing.closed() => return,
-            over = shared.after_replay(late.after) => if !over { return },
+            () = send_queue.closed() => return,
+            over = services.after_replay(late.after) => if !over { return },
         }
-        let ack = shared.acknowledge(origin, late);
-        if outgoing.send(RegionFrame { ack: Some(ack), ..RegionFrame::default() }).await.is_err() {
+        let ack = services.acknowledge(origin, late);
+        if send_queue.send(RegionFrame { ack: Some(ack), ..RegionFrame::default() }).await.is_err() {
             return;
         }
     }
@@ -482,6 +490,6 @@ async fn acknowledge(
 impl Drop for Stream<'_> {
     fn drop(&mut self) {
         self.stop_pushes();
-        self.shared.leave(self.origin, self.id, self.is_door);
+        self.services.leave(self.origin, self.id, self.is_embedded);
     }
 }

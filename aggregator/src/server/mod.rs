@@ -8,26 +8,28 @@
 pub mod descriptors;
 
 use crate::admin;
-use crate::api::entrance::{Entrance, EntranceError};
-use crate::api::http::{self, HttpDoor, Ledger};
+use crate::api::authentication::{Authentication, AuthenticationError};
+use crate::api::http::{self, HttpApi, Ledger};
 use crate::api::rls::{Files, FilesError, RateLimitService};
 use crate::api::ruled::Ruled;
-use crate::api::{Decider, DoorSettings};
-use crate::auth::Gate;
+use crate::api::{ApiSettings, EmbeddedLimiter};
+use crate::auth::Authenticator;
 use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
 use crate::net::hosts::Hosts;
 use crate::net::listen::{Connection, Listener, Patience};
 use crate::net::shutdown::draining;
 use crate::net::tls::{Protocol, Tls};
 use crate::redis::{Store, StoreOptions};
+use crate::region::control;
 use crate::region::exact::Exact;
 use crate::region::global::{self, Global, lease};
 use crate::region::grpc::RegionService;
+use crate::region::hub::Hub;
 use crate::region::push;
 use crate::region::regional::{self, Regional};
-use crate::region::shared::Shared;
+use crate::region::services::Services;
 use crate::region::slots::MAX_STREAMS;
-use crate::region::status::sisters;
+use crate::region::status::peers;
 use crate::region::stream::DRAIN;
 use crate::telemetry::clock::Clock;
 use crate::telemetry::spans::{Telemetry, TelemetryOptions};
@@ -41,11 +43,11 @@ use tokio::task::{JoinError, JoinHandle, JoinSet, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{error, info, warn};
-use weir_core::model::cadence::Cadence;
+use weir_core::model::schedule::Schedule;
 use weir_core::region::RegionLimits;
 use weir_core::replication::Next;
-use weir_core::replication::desk::TICK_MS;
-use weir_core::replication::grace::Grace;
+use weir_core::replication::grace_period::GracePeriod;
+use weir_core::replication::state::TICK_MS;
 
 /// How often an idle connection is asked whether its peer is still there, and how long the answer may take.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -80,9 +82,9 @@ pub struct Settings {
     /// Whether the database's tables are brought up to date first.
     pub migrate: bool,
     /// When stores are spoken to.
-    pub cadence: Cadence,
-    /// The doors for those who have no filter.
-    pub doors: DoorSettings,
+    pub schedule: Schedule,
+    /// The APIs for those who have no filter.
+    pub api: ApiSettings,
     /// Where spans go; without it none are made.
     pub telemetry: Option<TelemetryOptions>,
 }
@@ -104,7 +106,7 @@ pub enum ServeError {
     },
     /// Certificates or tokens cannot be used.
     #[error("{0}")]
-    Entrance(#[from] EntranceError),
+    Authentication(#[from] AuthenticationError),
     /// The Redis settings cannot be used.
     #[error("{0}; see --redis-url or WEIR_REDIS_URL")]
     Store(#[from] crate::redis::OptionsError),
@@ -115,7 +117,7 @@ pub enum ServeError {
     #[error("{0}")]
     Database(#[from] DatabaseError),
     /// The rate-limit service's limits cannot be used.
-    #[error("{0}\nsee --rate-limits-file or WEIR_RATE_LIMITS_FILE")]
+    #[error("{0}\nsee --rls-config or WEIR_RLS_CONFIG")]
     RateLimits(#[from] FilesError),
     /// Spans cannot be exported.
     #[error("{0}")]
@@ -139,8 +141,8 @@ pub enum ServeError {
 
 /// A program that serves.
 pub struct Server {
-    shared: Arc<Shared>,
-    decider: Arc<Decider>,
+    services: Arc<Services>,
+    embedded: Arc<EmbeddedLimiter>,
     grpc_address: SocketAddr,
     admin_address: SocketAddr,
     http_address: Option<SocketAddr>,
@@ -153,8 +155,8 @@ impl Server {
     /// Listens and serves until [`Server::stop`].
     pub async fn start(settings: Settings, clock: Arc<dyn Clock>) -> Result<Server, ServeError> {
         let mut helpers = JoinSet::new();
-        let limits_files = settings.doors.rate_limits_file.clone().map(Files::open).transpose()?;
-        let mut entrance = Entrance::open(&settings.doors)?;
+        let limits_files = settings.api.rls_config.clone().map(Files::open).transpose()?;
+        let mut authentication = Authentication::open(&settings.api)?;
         let store = settings.store.as_ref().map(Store::open).transpose()?;
         let database = settings.database.as_ref().map(Database::open).transpose()?;
         for warning in settings.database.iter().flat_map(DatabaseOptions::unverified) {
@@ -163,7 +165,7 @@ impl Server {
         let telemetry = Telemetry::start(settings.telemetry.as_ref(), &settings.region)?;
         let exact = Exact::new(store.clone(), database.clone());
         let ledger = database.clone();
-        let regional = store.map(|store| Arc::new(Regional::new(store, settings.cadence)));
+        let regional = store.map(|store| Arc::new(Regional::new(store, settings.schedule)));
         let global = match database {
             Some(database) => Some(check_database(database, &settings, &mut helpers).await?),
             None => None,
@@ -175,7 +177,7 @@ impl Server {
             listen(&settings.grpc_listen, "filters (gRPC)", "--grpc-listen or WEIR_GRPC_LISTEN").await?;
         let (admin_socket, admin_address) =
             listen(&settings.admin_listen, "the admin HTTP", "--admin-listen or WEIR_ADMIN_LISTEN").await?;
-        let http_socket = match &settings.doors.http_listen {
+        let http_socket = match &settings.api.http_listen {
             Some(address) => {
                 Some(listen(address, "applications (HTTP)", "--http-listen or WEIR_HTTP_LISTEN").await?)
             }
@@ -183,8 +185,8 @@ impl Server {
         };
         let http_address = http_socket.as_ref().map(|(_, address)| *address);
         let addresses = (grpc_address, admin_address, http_address);
-        let gate = Gate::new(settings.token.clone(), entrance.tokens.clone());
-        entrance.admit(addresses, &gate, settings.doors.insecure)?;
+        let authenticator = Authenticator::new(settings.token.clone(), authentication.tokens.clone());
+        authentication.admit(addresses, &authenticator, settings.api.insecure)?;
         info!(
             region = settings.region,
             grpc = %grpc_address,
@@ -192,54 +194,68 @@ impl Server {
             http = %http_address.map_or_else(|| "none".to_owned(), |address| address.to_string()),
             "weir-aggregator serves"
         );
-        entrance.describe(http_address, grpc_address, settings.token.is_some());
-        if !gate.asks_filters() && !grpc_address.ip().is_loopback() {
-            warn!(grpc = %grpc_address, "other machines can connect, and filters need no token (--token or WEIR_TOKEN)");
+        authentication.describe(http_address, grpc_address, settings.token.is_some());
+        if !authenticator.asks_filters() && !grpc_address.ip().is_loopback() {
+            warn!(grpc = %grpc_address, "other machines can connect, and filters need no token (--filter-token or WEIR_FILTER_TOKEN)");
         }
         if !admin_address.ip().is_loopback() {
             warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
         }
         say_what_is_shared(&settings);
-        let Settings { region, limits, cadence, admin_hosts, .. } = settings;
-        let shared = Arc::new(Shared::new(region, limits, clock, regional, global, exact, telemetry));
-        if let Some(global) = &shared.global {
-            global::prepare(&shared, global).await;
+        let Settings { region, limits, schedule, admin_hosts, .. } = settings;
+        let services = Arc::new(Services::new(region, limits, clock, regional, global, exact, telemetry));
+        prepare(&services).await;
+        helpers.spawn(push::watch(services.hub.clone()));
+        helpers.spawn(tick(services.clone()));
+        helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_socket));
+        if let Some(global) = &services.global {
+            global::start(&services.hub, global, &mut helpers);
+            control::start(&services.control, global, &mut helpers);
         }
-        helpers.spawn(push::watch(shared.clone()));
-        helpers.spawn(tick(shared.clone()));
-        helpers.spawn(admin::serve(shared.clone(), admin_hosts, admin_socket));
-        if let Some(global) = &shared.global {
-            global::start(&shared, global, &mut helpers);
-        }
-        match (&shared.regional, &shared.global) {
-            (Some(regional), _) => regional::start(&shared, regional, &mut helpers),
+        match (&services.regional, &services.global) {
+            (Some(regional), _) => {
+                regional::start(&services.hub, regional, &mut helpers);
+                let (hub, status) = (services.hub.clone(), services.status.clone());
+                helpers.spawn(peers::exchange(hub, status, regional.clone()));
+            }
             (None, Some(global)) => {
-                helpers.spawn(lease::keep(shared.clone(), global.clone()));
-                helpers.spawn(begin_anew(shared.clone(), cadence));
+                helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
+                helpers.spawn(begin_anew(services.hub.clone(), schedule));
             }
             (None, None) => {
-                helpers.spawn(begin_anew(shared.clone(), cadence));
+                helpers.spawn(begin_anew(services.hub.clone(), schedule));
             }
         }
-        entrance.follow(&shared.metrics, &mut helpers);
-        let decider = Decider::start(shared.clone(), &mut helpers);
+        authentication.follow(&services.metrics, &mut helpers);
+        let embedded = EmbeddedLimiter::start(services.clone(), &mut helpers);
         let ruled: Arc<Ruled> = Arc::default();
-        let rate_limits =
-            rate_limits(&shared, &decider, limits_files, (gate.clone(), ruled.clone()), &mut helpers);
-        let door = HttpDoor {
-            shared: shared.clone(),
-            decider: decider.clone(),
-            tokens: entrance.tokens.clone(),
+        let rate_limits = rate_limits(
+            &services,
+            &embedded,
+            limits_files,
+            (authenticator.clone(), ruled.clone()),
+            &mut helpers,
+        );
+        let api = HttpApi {
+            services: services.clone(),
+            embedded: embedded.clone(),
+            tokens: authentication.tokens.clone(),
             ledger: ledger.map(|database| Arc::new(Ledger::new(database))),
             overrides: Arc::default(),
             ruled,
         };
         let http = match http_socket {
-            Some((socket, _)) => tokio::spawn(http::serve(door, socket, entrance.tls.clone())),
-            None => tokio::spawn(drained(shared.clone())),
+            Some((socket, _)) => tokio::spawn(http::serve(api, socket, authentication.tls.clone())),
+            None => tokio::spawn(drained(services.clone())),
         };
-        let grpc = tokio::spawn(serve_grpc(shared.clone(), gate, rate_limits, grpc_socket, entrance.tls));
-        Ok(Server { shared, decider, grpc_address, admin_address, http_address, grpc, http, helpers })
+        let grpc = tokio::spawn(serve_grpc(
+            services.clone(),
+            authenticator,
+            rate_limits,
+            grpc_socket,
+            authentication.tls,
+        ));
+        Ok(Server { services, embedded, grpc_address, admin_address, http_address, grpc, http, helpers })
     }
 
     /// Where filters connect.
@@ -258,13 +274,13 @@ impl Server {
     }
 
     /// What this server holds.
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub fn services(&self) -> &Arc<Services> {
+        &self.services
     }
 
-    /// What decides for its doors.
-    pub fn decider(&self) -> &Arc<Decider> {
-        &self.decider
+    /// What decides for its APIs.
+    pub fn embedded(&self) -> &Arc<EmbeddedLimiter> {
+        &self.embedded
     }
 
     /// Completes only if the server, or a part without which it would be half dead, ends by itself.
@@ -280,8 +296,8 @@ impl Server {
                     Ok(()) => ServeError::Ended,
                     Err(error) => error.into(),
                 },
-                () = self.shared.taken_over.notified() => {
-                    return ServeError::RegionTaken(self.shared.region_name.clone());
+                () = self.services.taken_over.notified() => {
+                    return ServeError::RegionTaken(self.services.region_name.clone());
                 }
                 // What ends well had only something to begin.
                 Some(ended) = self.helpers.join_next() => if let Err(error) = ended {
@@ -293,34 +309,34 @@ impl Server {
 
     /// Ends in good order; takes as long as streams need, within bounds.
     pub async fn stop(mut self) {
-        self.shared.draining.send_replace(Some(Instant::now()));
+        self.services.draining.send_replace(Some(Instant::now()));
         let ended = async { tokio::join!(&mut self.grpc, &mut self.http) };
         if timeout(DRAIN + GOODBYE, ended).await.is_err() {
             info!("connections that did not end are cut");
             self.grpc.abort();
             self.http.abort();
         }
-        self.decider.stop();
+        self.embedded.stop();
         // What a filter said last was not acknowledged perhaps, and the filter may be gone. When a second round is over,
         // the index names what became hot in the first, so that the region's other aggregators find it.
         let told = async {
-            self.shared.stored().await;
-            self.shared.stored().await;
+            self.services.stored().await;
+            self.services.stored().await;
         };
-        let cadence =
-            self.shared.regional.as_ref().map_or_else(Cadence::default, |regional| regional.cadence);
-        if timeout(Duration::from_millis(cadence.last_replay_ms), told).await.is_err() {
+        let schedule =
+            self.services.regional.as_ref().map_or_else(Schedule::default, |regional| regional.schedule);
+        if timeout(Duration::from_millis(schedule.last_replay_ms), told).await.is_err() {
             info!("the regional store does not take what was reported last");
         }
-        if let Some(regional) = &self.shared.regional {
-            let goodbye = sisters::say_goodbye(&self.shared, regional);
+        if let Some(regional) = &self.services.regional {
+            let goodbye = peers::say_goodbye(&self.services.hub, &self.services.status, regional);
             // Those who are not told see it silent for a minute.
             let _ = timeout(GOODBYE, goodbye).await;
         }
-        if let (None, Some(global)) = (&self.shared.regional, &self.shared.global) {
+        if let (None, Some(global)) = (&self.services.regional, &self.services.global) {
             lease::release(global).await;
         }
-        self.shared.telemetry.end().await;
+        self.services.telemetry.end().await;
         info!("weir-aggregator ends");
     }
 }
@@ -333,29 +349,40 @@ impl Drop for Server {
     }
 }
 
+/// Reads what the database holds, as far as it answers at once, before the first request is served.
+async fn prepare(services: &Services) {
+    let Some(global) = &services.global else { return };
+    let own = async {
+        if services.regional.is_none() {
+            global::recover_once(&services.hub, global).await;
+        }
+    };
+    tokio::join!(own, global::import_once(&services.hub, global), services.control.read_once(global));
+}
+
 /// In place of a listener: ends when the program drains.
-async fn drained(shared: Arc<Shared>) {
-    // The sender lives as long as `shared`.
-    let _ = shared.draining.subscribe().wait_for(Option::is_some).await;
+async fn drained(services: Arc<Services>) {
+    // The sender lives as long as `services`.
+    let _ = services.draining.subscribe().wait_for(Option::is_some).await;
 }
 
 /// Envoy's rate-limit service; without a file it knows no limit, and lets everything pass.
 fn rate_limits(
-    shared: &Arc<Shared>,
-    decider: &Arc<Decider>,
+    services: &Arc<Services>,
+    embedded: &Arc<EmbeddedLimiter>,
     files: Option<Files>,
-    (gate, ruled): (Gate, Arc<Ruled>),
+    (authenticator, ruled): (Authenticator, Arc<Ruled>),
     helpers: &mut JoinSet<()>,
 ) -> RateLimitService {
     let limits = match files {
         Some(files) => {
             let current = files.current();
-            helpers.spawn(files.follow(shared.clone()));
+            helpers.spawn(files.follow(services.clone()));
             current
         }
         None => watch::Sender::default().subscribe(),
     };
-    RateLimitService::new(shared.clone(), decider.clone(), limits, gate, ruled)
+    RateLimitService::new(services.clone(), embedded.clone(), limits, authenticator, ruled)
 }
 
 /// A database that is away is no reason not to serve; one without our tables is a mistake that somebody should hear of.
@@ -370,7 +397,7 @@ async fn check_database(
     };
     match checked {
         Ok(()) => {}
-        Err(error) if matches!(error.kind(), Reason::Away | Reason::Timeout) => {
+        Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => {
             warn!(%error, "the database is away; this region goes on alone until it is back");
             if settings.migrate {
                 helpers.spawn(migrate_later(database.clone()));
@@ -382,13 +409,13 @@ async fn check_database(
             error!(%error, "the database cannot be used; this region goes on alone until that is mended")
         }
     }
-    Ok(Arc::new(Global::new(database, settings.cadence)))
+    Ok(Arc::new(Global::new(database, settings.schedule)))
 }
 
 /// Migrates, unless the database is not to be reached soon. Once it is, a migration may take its time.
 async fn migrate_soon(database: &Database) -> Result<(), DatabaseError> {
     match database.check_schema(SCHEMA_CHECK).await {
-        Err(error) if matches!(error.kind(), Reason::Away | Reason::Timeout) => Err(error),
+        Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => Err(error),
         _ => database.migrate().await.map(drop),
     }
 }
@@ -399,7 +426,7 @@ async fn migrate_later(database: Database) {
         sleep(SCHEMA_CHECK).await;
         match migrate_soon(&database).await {
             Ok(()) => return info!("the database is back, and its tables are up to date"),
-            Err(error) if matches!(error.kind(), Reason::Away | Reason::Timeout) => {}
+            Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => {}
             Err(error) => return error!(%error, "the database's tables cannot be brought up to date"),
         }
     }
@@ -419,20 +446,20 @@ fn say_what_is_shared(settings: &Settings) {
     }
 }
 
-/// A memory that begins empty may have lost something: the living have a time of grace to repeat what they know, and
+/// A memory that begins empty may have lost something: the living have a recovery grace period to repeat what they know, and
 /// those that take longer to come back are heard as well.
-async fn begin_anew(shared: Arc<Shared>, cadence: Cadence) {
-    let mut grace = Grace::anew(cadence, shared.now());
+async fn begin_anew(hub: Arc<Hub>, schedule: Schedule) {
+    let mut grace = GracePeriod::anew(schedule, hub.now());
     loop {
-        let next = grace.next(&mut &*shared);
+        let next = grace.next(&mut &*hub);
         let (is_over, cells) = (next == Next::Over, grace.take_settled());
         if cells > 0 {
-            info!(cells, "what nobody could account for after the start counts as the region's base");
+            info!(cells, "what nobody could account for after the start counts as the region's baseline");
         }
         if is_over {
             return;
         }
-        shared.idle(next).await;
+        hub.idle(next).await;
     }
 }
 
@@ -448,14 +475,14 @@ async fn listen(
 }
 
 async fn serve_grpc(
-    shared: Arc<Shared>,
-    gate: Gate,
+    services: Arc<Services>,
+    authenticator: Authenticator,
     rate_limits: RateLimitService,
     socket: TcpListener,
     tls: Option<Arc<Tls>>,
 ) -> Result<(), tonic::transport::Error> {
     let listener = Listener {
-        door: "grpc",
+        api: "grpc",
         socket,
         tls,
         protocol: Protocol::Grpc,
@@ -465,7 +492,7 @@ async fn serve_grpc(
     };
     let (opened, connections) = mpsc::channel::<io::Result<Connection>>(1);
     let accepting =
-        listener.run(shared.metrics.clone(), draining(shared.draining.subscribe()), move |connection| {
+        listener.run(services.metrics.clone(), draining(services.draining.subscribe()), move |connection| {
             let opened = opened.clone();
             // The server ends first, and needs no more connections then.
             async move { drop(opened.send(Ok(connection)).await) }
@@ -474,11 +501,11 @@ async fn serve_grpc(
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
-        .add_service(RegionService::new(shared.clone(), gate))
+        .add_service(RegionService::new(services.clone(), authenticator))
         .add_service(rate_limits)
         .serve_with_incoming_shutdown(
             ReceiverStream::new(connections),
-            draining(shared.draining.subscribe()),
+            draining(services.draining.subscribe()),
         );
     tokio::pin!(accepting, serving);
     tokio::select! {
@@ -487,16 +514,16 @@ async fn serve_grpc(
     }
 }
 
-async fn tick(shared: Arc<Shared>) {
+async fn tick(services: Arc<Services>) {
     let mut ticks = interval(Duration::from_millis(TICK_MS));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         // A step takes well below a millisecond; millions of keys at a stretch would keep streams waiting.
-        while shared.tick() {
+        while services.tick() {
             yield_now().await;
         }
-        while shared.exact.tick() {
+        while services.exact.tick() {
             yield_now().await;
         }
     }

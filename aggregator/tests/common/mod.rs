@@ -13,17 +13,17 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
-use weir_aggregator::api::{DoorSettings, Insecure};
+use weir_aggregator::api::{ApiSettings, Insecure};
 use weir_aggregator::net::hosts::Hosts;
-use weir_aggregator::region::refusal::origin_of;
+use weir_aggregator::region::stream_error::origin_of;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
-use weir_core::model::cadence::Cadence;
 use weir_core::model::key::{Key, KeyParts, OriginId};
+use weir_core::model::schedule::Schedule;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::{
-    Answer, Consult, Count, FilterFrame, Hello, PROTOCOL_VERSION, Ping, RegionFrame, Report, RuleTally,
-    Tallies, View,
+    Answer, Consult, Count, Counters, FilterFrame, Hello, PROTOCOL_VERSION, Ping, RegionFrame, Report,
+    RuleCounters, Snapshot,
 };
 use weir_core::region::RegionLimits;
 
@@ -77,11 +77,11 @@ pub fn settings() -> Settings {
         store: None,
         database: None,
         migrate: false,
-        cadence: Cadence::default(),
+        schedule: Schedule::default(),
         // As `--insecure control`.
-        doors: DoorSettings {
+        api: ApiSettings {
             insecure: Insecure { control: true, ..Insecure::default() },
-            ..DoorSettings::default()
+            ..ApiSettings::default()
         },
         telemetry: None,
     }
@@ -100,8 +100,8 @@ impl Weir {
         peer.send(hello_frame(origin, subscriber)).await;
         let welcome = peer.next_with(|frame| frame.welcome).await;
         assert_eq!((welcome.version, welcome.region.as_str()), (PROTOCOL_VERSION, "test-region"));
-        let (tallies, ping) = (Some(Tallies::default()), Some(Ping { sent_ms: 0 }));
-        peer.send(FilterFrame { tallies, ping, ..FilterFrame::default() }).await;
+        let (counters, ping) = (Some(Counters::default()), Some(Ping { sent_ms: 0 }));
+        peer.send(FilterFrame { counters, ping, ..FilterFrame::default() }).await;
         let mut before = VecDeque::new();
         while let Some(frame) = peer.next().await.expect("a frame")
             && frame.pong.is_none()
@@ -141,8 +141,8 @@ impl Weir {
 
     /// The value of a metric, labels included in the name.
     pub fn metric(&self, name: &str) -> f64 {
-        let shared = self.server.shared();
-        let text = shared.metrics_text();
+        let services = self.server.services();
+        let text = services.metrics_text();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.map_or(0.0, |value| value.parse().unwrap())
     }
@@ -177,14 +177,14 @@ impl Peer {
     /// Reports what a rule of the default workspace decided, so that the aggregator has it among the rules that count in
     /// `namespace`.
     pub async fn has_rule(&self, namespace: &str) {
-        let rule = RuleTally {
+        let rule = RuleCounters {
             name: "r".into(),
             namespace: namespace.into(),
-            strategy: "window".into(),
-            ..RuleTally::default()
+            algorithm: "sliding_window".into(),
+            ..RuleCounters::default()
         };
-        let tallies = Tallies { rules: vec![rule], workspace: "default".into() };
-        self.send(FilterFrame { tallies: Some(tallies), ..FilterFrame::default() }).await;
+        let counters = Counters { rules: vec![rule], workspace: "default".into() };
+        self.send(FilterFrame { counters: Some(counters), ..FilterFrame::default() }).await;
     }
 
     pub async fn send(&self, frame: FilterFrame) {
@@ -220,17 +220,19 @@ impl Peer {
     }
 
     /// The next pushed view of `identifier` that satisfies `wanted`.
-    pub async fn pushed(&mut self, identifier: &str, wanted: impl Fn(&View) -> bool) -> View {
+    pub async fn pushed(&mut self, identifier: &str, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let key = key(identifier);
-        self.next_with(|frame| frame.push?.views.into_iter().find(|view| view.key == key && wanted(view)))
-            .await
+        self.next_with(|frame| {
+            frame.push?.snapshots.into_iter().find(|snapshot| snapshot.key == key && wanted(snapshot))
+        })
+        .await
     }
 
     /// The reason of the refusal that ends this stream.
     pub async fn refused(&mut self) -> (String, tonic::Code) {
-        let refusal = self.next_with(|frame| frame.refusal).await;
+        let error = self.next_with(|frame| frame.error).await;
         let end = self.next().await.expect_err("a status after the refusal");
-        (refusal.reason, end.code())
+        (error.reason, end.code())
     }
 }
 

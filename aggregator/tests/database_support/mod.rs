@@ -68,7 +68,7 @@ impl Store {
     pub async fn mysql() -> Option<Store> {
         let server = DatabaseServer::mysql(&[]).await.unwrap();
         if server.is_none() {
-            eprintln!("SKIPPED: no MySQL here; envoy/setup/databases.sh mysql --build unpacks one");
+            eprintln!("SKIPPED: no MySQL here; envoy/tools/install/databases.sh mysql --build unpacks one");
         }
         server.map(|server| Store::new(Some(server)))
     }
@@ -157,7 +157,7 @@ impl Scene {
         wait::until("a transaction waits", WITHIN, waits).await.unwrap();
     }
 
-    /// How many rows there are, sentinels included.
+    /// How many rows there are, markers included.
     pub async fn rows(&self) -> i64 {
         self.number("SELECT COUNT(*) FROM ratelimit_window_counts").await
     }

@@ -1,4 +1,4 @@
-//! A client of the HTTP door, and files that it is configured by.
+//! A client of the HTTP API, and files that it is configured by.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use crate::common::{DEADLINE, Weir, settings, start_with, until};
@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use weir_aggregator::api::DoorSettings;
+use weir_aggregator::api::ApiSettings;
 use weir_aggregator::auth::{Entry, NewToken};
 use weir_aggregator::server::Settings;
 
@@ -22,8 +22,8 @@ pub const JSON: (&str, &str) = ("content-type", "application/json");
 /// Where live control is seen and changed.
 pub const OVERRIDES: &str = "/v1/overrides";
 
-pub async fn start_doors(doors: DoorSettings) -> Weir {
-    start_with(Settings { doors, ..settings() }).await
+pub async fn start_apis(api: ApiSettings) -> Weir {
+    start_with(Settings { api, ..settings() }).await
 }
 
 /// An answer, its body parsed if it is JSON.
@@ -100,7 +100,7 @@ pub async fn put(weir: &Weir, body: Value) -> Value {
 /// Waits until an aggregator knows what was said.
 pub async fn knows(weir: &Weir, said: &Value) {
     let revision = said["revision"].as_u64().unwrap();
-    let book = || weir.server.shared().control.book();
+    let book = || weir.server.services().control.book();
     let known = || book().edition().is_some_and(|held| held.revision >= revision);
     until("what was said is known", known).await;
 }

@@ -1,4 +1,4 @@
-//! As much of OpenAPI 3.1 and JSON Schema as the door's description uses. A keyword that is not known here fails the test,
+//! As much of OpenAPI 3.1 and JSON Schema as the API's description uses. A keyword that is not known here fails the test,
 //! so that nothing in the description goes unchecked.
 
 use crate::http_common::Answer;

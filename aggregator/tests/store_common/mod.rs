@@ -37,7 +37,7 @@ pub async fn open(options: &StoreOptions) -> Store {
 }
 
 pub async fn connected(store: &Store) {
-    let up = async || store.lives(AMPLE).await.is_ok_and(|lives| lives.unseen == 0);
+    let up = async || store.incarnations(AMPLE).await.is_ok_and(|incarnations| incarnations.unseen == 0);
     wait::until("the store is connected", HEALED, up).await.unwrap();
 }
 
@@ -67,7 +67,7 @@ pub fn merge(key: &Key, parts: &[(OriginId, u64)]) -> Merge {
         expires: LATE,
         proposal: None,
         wants_previous: false,
-        life: 0,
+        incarnation: 0,
     }
 }
 

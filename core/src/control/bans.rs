@@ -196,7 +196,7 @@ impl Bans {
     /// The same of bans that the region had in force until somebody lifted them. `known` is what was known of the region before
     /// this frame: what is older than that has been heard of.
     pub fn lift(&mut self, frame: &wire::Controls, known: wire::ControlsKnown) -> bool {
-        if self.is_empty() || frame.life == 0 || frame.life != known.life {
+        if self.is_empty() || frame.incarnation == 0 || frame.incarnation != known.incarnation {
             return false;
         }
         let mut changed = false;

@@ -8,7 +8,7 @@
 //!
 //! A filter may know more than a database that was set back, and says so. It is believed only with the [`proof`] that it was
 //! told of that revision, or it could have the database begin one life after the other. The life is the key of the proof: the
-//! wire carries its digest ([`told_life`]).
+//! wire carries its digest ([`told_incarnation`]).
 //!
 //! Leaves to others: reading and writing the database (`aggregator`), what a control means where it is applied.
 
@@ -41,7 +41,7 @@ const LAST_FIRST: u64 = MAX_REVISION / 4 * 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edition {
     /// Of which life; never 0.
-    pub life: u64,
+    pub incarnation: u64,
     /// Up to which change; never 0.
     pub revision: u64,
     /// Up to which change something may have been dropped.
@@ -77,19 +77,23 @@ pub fn first_revision(now: UnixMs) -> u64 {
 }
 
 /// What filters are told of a life; never 0.
-pub fn told_life(life: u64) -> u64 {
-    fingerprint(b"weir life", HashKey(life, !life)).max(1)
+pub fn told_incarnation(incarnation: u64) -> u64 {
+    fingerprint(b"weir life", HashKey(incarnation, !incarnation)).max(1)
 }
 
 /// Shows who knows the life that a filter was told of a revision.
-pub fn proof(life: u64, revision: u64) -> u64 {
-    fingerprint(&revision.to_le_bytes(), HashKey(life, life.rotate_left(32)))
+pub fn proof(incarnation: u64, revision: u64) -> u64 {
+    fingerprint(&revision.to_le_bytes(), HashKey(incarnation, incarnation.rotate_left(32)))
 }
 
 /// What a filter knows that was told all up to this edition.
 fn known_of(edition: Edition) -> ControlsKnown {
-    let Edition { life, revision, .. } = edition;
-    ControlsKnown { life: told_life(life), revision, proof: proof(life, revision) }
+    let Edition { incarnation, revision, .. } = edition;
+    ControlsKnown {
+        incarnation: told_incarnation(incarnation),
+        revision,
+        proof: proof(incarnation, revision),
+    }
 }
 
 /// See the module.
@@ -162,10 +166,10 @@ impl Book {
     pub fn reading(&self, found: Edition) -> Reading {
         let Some(held) = self.edition else { return Reading::All };
         let known = held.revision.max(self.heard);
-        if held.life != found.life && !self.former.contains(&found.life) {
+        if held.incarnation != found.incarnation && !self.former.contains(&found.incarnation) {
             return Reading::All;
         }
-        if held.life != found.life || found.revision < known {
+        if held.incarnation != found.incarnation || found.revision < known {
             return Reading::WentBack(known);
         }
         if found.revision == held.revision && found.floor <= held.floor {
@@ -177,7 +181,7 @@ impl Book {
     /// Takes what was read at one moment: all entries with a higher revision than `since`, or all with 0. False if that
     /// does not continue what is held.
     pub fn take(&mut self, found: Edition, since: u64, entries: Vec<Entry>, now: UnixMs) -> bool {
-        let held = self.edition.filter(|held| held.life == found.life);
+        let held = self.edition.filter(|held| held.incarnation == found.incarnation);
         let continues = held.is_some_and(|held| since <= held.revision);
         if (since > 0 && !continues) || held.is_some_and(|held| found.revision < held.revision) {
             return false;
@@ -188,7 +192,7 @@ impl Book {
         }
         if held.is_none() {
             self.heard = 0;
-            self.former.extend(self.edition.map(|before| before.life));
+            self.former.extend(self.edition.map(|before| before.incarnation));
             let many = self.former.len().saturating_sub(MAX_FORMER);
             self.former.drain(..many);
         }
@@ -205,8 +209,9 @@ impl Book {
 
     /// What tells a filter all that it does not know; empty if there is nothing.
     pub fn frames_since(&self, known: Option<ControlsKnown>, now: UnixMs) -> Vec<wire::Controls> {
-        let Some(Edition { life, revision, floor }) = self.edition else { return Vec::new() };
-        let since = known.filter(|known| known.life == told_life(life) && known.revision >= floor);
+        let Some(Edition { incarnation, revision, floor }) = self.edition else { return Vec::new() };
+        let since = known
+            .filter(|known| known.incarnation == told_incarnation(incarnation) && known.revision >= floor);
         let entries: Vec<wire::Control> = match since {
             Some(known) if known.revision >= revision => return Vec::new(),
             Some(known) => {
@@ -218,7 +223,7 @@ impl Book {
             }
         };
         let frame = |entries: &[wire::Control]| wire::Controls {
-            life: told_life(life),
+            incarnation: told_incarnation(incarnation),
             entries: entries.to_vec(),
             ..Default::default()
         };
@@ -237,7 +242,7 @@ impl Book {
             first.from_scratch = since.is_none();
         }
         if let Some(last) = frames.last_mut() {
-            (last.complete_through, last.proof) = (revision, proof(life, revision));
+            (last.complete_through, last.proof) = (revision, proof(incarnation, revision));
         }
         frames
     }
@@ -287,7 +292,7 @@ impl Teller {
 
     /// The filter says again what it knows: all, if nothing was lost. True if it is to be told something again.
     pub fn heard(&mut self, known: ControlsKnown) -> bool {
-        let lost = known.life != self.told.life || known.revision < self.told.revision;
+        let lost = known.incarnation != self.told.incarnation || known.revision < self.told.revision;
         self.told = known;
         lost
     }

@@ -182,7 +182,7 @@ impl Keeper {
         let known = self.controls.known();
         for _ in 0..MAX_TRIES {
             let version = shared.load(Place::ControlSet, &mut self.buffer);
-            let stored = stored::known(&self.buffer).filter(|stored| stored.life == known.life);
+            let stored = stored::known(&self.buffer).filter(|stored| stored.incarnation == known.incarnation);
             let is_newer = stored.is_some_and(|stored| stored.revision > known.revision);
             if is_newer && self.take_stored() {
                 (self.set, self.unsaved.set, self.changed) = (version, false, true);

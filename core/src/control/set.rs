@@ -28,7 +28,7 @@ pub struct Controls {
 impl Controls {
     /// Takes a frame. Whether it changed what is in force or known.
     pub fn apply(&mut self, frame: &wire::Controls) -> bool {
-        if frame.life == 0 {
+        if frame.incarnation == 0 {
             return false;
         }
         if frame.from_scratch {
@@ -36,7 +36,7 @@ impl Controls {
         }
         let before = self.known();
         let mut changed = false;
-        if self.stock.life == frame.life {
+        if self.stock.incarnation == frame.incarnation {
             let hear = |target: &Target, was, is| self.index.change(target, was, is);
             changed |= self.stock.take(frame, &mut self.refused, hear);
             // What is told from scratch does not say what is gone.

@@ -22,7 +22,7 @@ const MAX_DELETIONS: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stock {
     /// 0 if there was none yet.
-    pub(super) life: u64,
+    pub(super) incarnation: u64,
     /// All up to this revision is here.
     known: u64,
     /// What was told with that.
@@ -61,13 +61,13 @@ pub(super) fn unheard(_: &Target, _: Option<Said>, _: Option<Said>) {}
 impl Stock {
     /// Nothing yet of what is told from scratch, by frames of which this is the first.
     pub fn begin(frame: &wire::Controls) -> Stock {
-        let wire::Controls { life, as_of, after: told, .. } = *frame;
-        Stock { life, as_of, told, ..Stock::default() }
+        let wire::Controls { incarnation, as_of, after: told, .. } = *frame;
+        Stock { incarnation, as_of, told, ..Stock::default() }
     }
 
     /// What was kept as a frame.
     pub fn from_frame(frame: &wire::Controls) -> Stock {
-        let mut stock = Stock { life: frame.life, ..Stock::default() };
+        let mut stock = Stock { incarnation: frame.incarnation, ..Stock::default() };
         stock.follow(frame);
         stock
     }
@@ -80,7 +80,7 @@ impl Stock {
 
     /// Up to which revision all is here.
     pub fn known(&self) -> wire::ControlsKnown {
-        wire::ControlsKnown { life: self.life, revision: self.known, proof: self.proof }
+        wire::ControlsKnown { incarnation: self.incarnation, revision: self.known, proof: self.proof }
     }
 
     /// What came after all up to a revision; `None` if that is not known of all that is gone.
@@ -94,7 +94,7 @@ impl Stock {
     /// All of it as one frame, deletions included.
     pub fn to_frame(&self) -> wire::Controls {
         wire::Controls {
-            life: self.life,
+            incarnation: self.incarnation,
             entries: self.words.iter().map(to_entry).collect(),
             complete_through: self.known,
             proof: self.proof,
@@ -129,7 +129,7 @@ impl Stock {
 
     /// Whether a frame is of the telling from scratch that is gathered here.
     pub fn belongs(&self, frame: &wire::Controls) -> bool {
-        (self.life, self.as_of) == (frame.life, frame.as_of)
+        (self.incarnation, self.as_of) == (frame.incarnation, frame.as_of)
     }
 
     /// Whether it follows on what has come of it.

@@ -47,13 +47,15 @@ pub(super) fn read(bytes: &[u8], known: ControlsKnown) -> Option<Found> {
     let stored = split(bytes).filter(|_| bytes.len() <= MAX_BYTES)?;
     let tail = wire::Controls::decode(stored.tail).ok()?;
     let tail = wire::Controls {
-        life: stored.known.life,
+        incarnation: stored.known.incarnation,
         after: stored.after,
         complete_through: stored.known.revision,
         proof: stored.known.proof,
         ..tail
     };
-    if known.life == stored.known.life && (stored.after..stored.known.revision).contains(&known.revision) {
+    if known.incarnation == stored.known.incarnation
+        && (stored.after..stored.known.revision).contains(&known.revision)
+    {
         return Some(Found::News(tail));
     }
     let mut stock = Stock::from_frame(&wire::Controls::decode(stored.base).ok()?);
@@ -65,7 +67,7 @@ pub(super) fn read(bytes: &[u8], known: ControlsKnown) -> Option<Found> {
 pub(super) fn write(bytes: &[u8], stock: &Stock) -> Vec<u8> {
     let known = stock.known();
     let all = || stock.to_frame().encode_to_vec();
-    let stored = split(bytes).filter(|stored| stored.known.life == known.life);
+    let stored = split(bytes).filter(|stored| stored.known.incarnation == known.incarnation);
     let news = stored.as_ref().and_then(|stored| stock.since(stored.known.revision));
     match stored.zip(news.map(|news| news.encode_to_vec())) {
         Some((stored, news)) if stored.tail.len().saturating_add(news.len()) <= MAX_TAIL_BYTES => {
@@ -78,7 +80,7 @@ pub(super) fn write(bytes: &[u8], stock: &Stock) -> Vec<u8> {
 
 fn join(known: ControlsKnown, after: u64, base: &[u8], tail: &[&[u8]]) -> Vec<u8> {
     let base_bytes = u64::try_from(base.len()).unwrap_or(u64::MAX);
-    let head = [known.life, known.revision, known.proof, after, base_bytes].map(u64::to_le_bytes);
+    let head = [known.incarnation, known.revision, known.proof, after, base_bytes].map(u64::to_le_bytes);
     [&[LAYOUT], head.as_flattened(), base, &tail.concat()].concat()
 }
 
@@ -86,9 +88,9 @@ fn split(bytes: &[u8]) -> Option<Parts<'_>> {
     let (&LAYOUT, rest) = bytes.split_first()? else { return None };
     let (head, rest) = rest.split_first_chunk::<40>()?;
     let (words, _) = head.as_chunks::<8>();
-    let [life, revision, proof, after, base_bytes] = words else { return None };
-    let [life, revision, proof, after, base_bytes] =
-        [life, revision, proof, after, base_bytes].map(|word| u64::from_le_bytes(*word));
+    let [incarnation, revision, proof, after, base_bytes] = words else { return None };
+    let [incarnation, revision, proof, after, base_bytes] =
+        [incarnation, revision, proof, after, base_bytes].map(|word| u64::from_le_bytes(*word));
     let (base, tail) = rest.split_at_checked(usize::try_from(base_bytes).ok()?)?;
-    Some(Parts { known: ControlsKnown { life, revision, proof }, after, base, tail })
+    Some(Parts { known: ControlsKnown { incarnation, revision, proof }, after, base, tail })
 }

@@ -76,12 +76,12 @@ pub struct Outcome {
     /// `Limiter::take_beside`.
     pub shadow_denied: u64,
     /// What is to be told of the rules that are held exactly.
-    pub exact: Told,
+    pub exact: ExactDetails,
 }
 
 /// What a request is told of exact rules beside its decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ExactDetails {
     /// Rules that nobody has decided: bit `n` for rule `n`.
     pub undecided: u64,
     /// The window of the rule that the decision's budget names, in milliseconds, where it was ruled; else 0.
@@ -130,7 +130,7 @@ pub enum Beside {
 impl Outcome {
     /// Where no rule is held exactly.
     pub(super) fn of(decision: Decision, shadow_denied: u64) -> Outcome {
-        Outcome { decision, shadow_denied, exact: Told::default() }
+        Outcome { decision, shadow_denied, exact: ExactDetails::default() }
     }
 
     /// Whether the request passes.
@@ -193,7 +193,7 @@ pub enum Reason {
     /// Nothing is known of the region's view.
     Cold,
     /// The process forgot its own count.
-    Base,
+    Baseline,
     /// A denial happened lately.
     Strict,
     /// What is known is old.

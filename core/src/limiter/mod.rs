@@ -3,7 +3,7 @@
 //! [`Limiter::decide`] tries what is cheapest first: a denial that the worker remembers, a lease that it holds, then
 //! one change of the shared table ([`charge`](self)). The verdict itself stands in `judge`. Where the local view is
 //! not good enough the request waits for the region (`consults`), at the most as long as its rule says. What was
-//! spent goes to the `outbox` and from there to the aggregator; what comes back is merged by max (`views`).
+//! spent goes to the `outbox` and from there to the aggregator; what comes back is merged by max (`snapshots`).
 //! [`Limiter::decide_exact`] is for requests that rules apply to whose limits are held elsewhere: they wait for a ruling
 //! first (`exact`). What a request costs may be known only from its response (`open`): then [`Limiter::settle_cost`] says it.
 //!
@@ -35,27 +35,27 @@ use cache::denials::Denials;
 use cache::slots::Slots;
 use decide::exact::Held;
 use decide::item::Item;
-use decide::judge::Standing;
+use decide::judge::Health;
 use decide::lease::Due;
 use decide::open::Open;
-use decide::strikes::Strikes;
+use decide::violations::Violations;
 use remote::asks::Asks;
 use remote::consults::{Consults, Need, Waiting};
 use remote::link::Link;
 use remote::ration::Ration;
-use remote::roster::Roster;
+use remote::registry::WorkerRegistry;
 use report::outbox::Outbox;
 use report::walk::{Offer, Walk};
 use transact::{Make, Table};
 
 pub use check::{
-    AskResult, Beside, Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactLimit,
-    MAX_TRANSACTIONS, Outcome, Policy, Reason, Told, Transactions,
+    AskResult, Beside, Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactDetails,
+    ExactLimit, MAX_TRANSACTIONS, Outcome, Policy, Reason, Transactions,
 };
 pub use decide::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
 pub use decide::open::MAX_OPEN_REQUESTS;
 pub use decide::round::MAX_CHECKS;
-pub use decide::strikes::{MAX_STRUCK, Strike, Struck, counts_denials, strikes_namespace};
+pub use decide::violations::{MAX_VIOLATORS, Violation, Violator, counts_denials, violations_namespace};
 pub use remote::link::{FRESH_MS, GiveUp, PING_MS};
 pub use stats::Stats;
 pub use transact::OVERFLOW_IDENTIFIER;
@@ -68,7 +68,7 @@ pub const WAITING_TICK_MS: u64 = 10;
 const FLUSH_ROWS: usize = wire::MAX_FRAME_CELLS;
 /// Leases brought back in one tick, at the most.
 const SETTLES_A_TICK: usize = 4_096;
-/// Between looks at the roster; a little less than a tick, as ticks jitter.
+/// Between looks at the registry; a little less than a tick, as ticks jitter.
 const ROSTER_MS: u64 = 40;
 /// A step of the clock by more than this makes what was remembered about moments worthless.
 const CLOCK_STEP_MS: u64 = 1_000;
@@ -111,24 +111,24 @@ pub struct Limiter {
     told_beside: Vec<(u16, Beside)>,
     /// Requests whose responses are to tell their cost.
     open: Open,
-    strikes: Strikes,
-    roster: Roster,
+    violations: Violations,
+    registry: WorkerRegistry,
     walk: Option<Walk>,
     offer: Offer,
     walk_bucket: Bucket,
-    /// The stream came up since the last look at the roster.
+    /// The stream came up since the last look at the registry.
     gap: bool,
-    /// A walk has told everything up to this gap; for the next look at the roster.
+    /// A walk has told everything up to this gap; for the next look at the registry.
     resent: Option<u64>,
     /// When this worker first saw the gap that is to be closed next.
     gap_seen: Option<MonoMs>,
     /// Live processes of the region, by the aggregators that the process' workers hear of.
     others_origins: u32,
-    /// Workers whose work a walk has reported; the roster forgets them at the next look.
-    buried: Vec<u64>,
+    /// Workers whose work a walk has reported; the registry forgets them at the next look.
+    reaped: Vec<u64>,
     /// When to bring which lease back.
     leases: Due,
-    /// Keys of which budget was met that is only leased, since the last look at the roster.
+    /// Keys of which budget was met that is only leased, since the last look at the registry.
     recall: Vec<u64>,
     /// Leases that are still to be returned, as too many were called back to tell which.
     returning: usize,
@@ -136,12 +136,12 @@ pub struct Limiter {
     wall_offset_ms: u64,
     /// The same by the clock that was in use at the last tick.
     offset_ms: u64,
-    /// When it was last brought up to date in the roster.
+    /// When it was last brought up to date in the registry.
     synced: Option<MonoMs>,
     flushed: MonoMs,
     /// What the stream was last told about the subscription; `None` before its first frame.
     told_subscriber: Option<bool>,
-    /// The roster was brought up to date since the stream came up. What it said before may be over: another worker may have
+    /// The registry was brought up to date since the stream came up. What it said before may be over: another worker may have
     /// the subscription by now, and to claim it too and then let go of it would leave the process without one.
     listed: bool,
     /// The stream has brought a complete snapshot.
@@ -172,8 +172,8 @@ impl Limiter {
             denials: Denials::default(),
             told_beside: Vec::new(),
             open: Open::default(),
-            strikes: Strikes::default(),
-            roster: Roster::default(),
+            violations: Violations::default(),
+            registry: WorkerRegistry::default(),
             walk: None,
             offer: Offer::default(),
             walk_bucket: Bucket::default(),
@@ -181,7 +181,7 @@ impl Limiter {
             resent: None,
             gap_seen: None,
             others_origins: 1,
-            buried: Vec::new(),
+            reaped: Vec::new(),
             leases: Due::default(),
             recall: Vec::new(),
             returning: 0,
@@ -229,7 +229,7 @@ impl Limiter {
         }
     }
 
-    /// Lets time pass: leases, the roster, timeouts, walks. `now.unix` is the machine's clock.
+    /// Lets time pass: leases, the registry, timeouts, walks. `now.unix` is the machine's clock.
     pub fn tick(&mut self, shared: &mut impl Shared, now: Now) {
         self.wall_offset_ms = now.unix.0.saturating_sub(now.mono.0);
         let now = self.moment(now.mono);
@@ -238,10 +238,10 @@ impl Limiter {
         self.expire_waiting(shared, now);
         self.expire_open(shared, now);
         if self.synced.is_none_or(|synced| now.mono.since(synced) >= ROSTER_MS) {
-            self.sync_roster(shared, now);
+            self.sync_registry(shared, now);
             // Not at the short ticks of waiting requests: these take milliseconds where there is much to do.
             self.settle_due(shared, now);
-            self.flush_strikes(shared, now);
+            self.flush_violations(shared, now);
             self.plan_walk(now);
             self.step_walk(shared, now);
             self.finish_walk(now);
@@ -379,10 +379,10 @@ impl Limiter {
             );
             self.unmark_stored(shared, &acknowledged.stored, now);
             self.keep_unstored(shared, &acknowledged.refused, now);
-            self.merge_views(shared, &ack.bases, Make::Never, now);
+            self.merge_snapshots(shared, &ack.baselines, Make::Never, now);
         }
         if let Some(push) = &frame.push {
-            self.merge_views(shared, &push.views, Make::WhereFree, now);
+            self.merge_snapshots(shared, &push.snapshots, Make::WhereFree, now);
             self.complete |= push.complete;
         }
     }
@@ -396,13 +396,13 @@ impl Limiter {
         self.break_waiting(shared, now);
         self.return_leases(shared, now);
         self.spend_all_open(shared, now);
-        self.flush_strikes(shared, now);
+        self.flush_violations(shared, now);
         let mut frames = Vec::new();
         if self.link.is_up() {
             self.asks.take_frames(self.link.echo(), now.mono, &mut frames);
             self.push_reports(true, now.mono, &mut frames);
         }
-        Roster::sign_off(shared, self.worker, now.mono);
+        WorkerRegistry::sign_off(shared, self.worker, now.mono);
         frames
     }
 
@@ -413,10 +413,10 @@ impl Limiter {
             connected: self.link.is_up(),
             settled: self.link.has_settled(now),
             subscriber: self.is_subscriber(),
-            snapshot_age_ms: if self.roster.echo == MonoMs(0) {
+            snapshot_age_ms: if self.registry.echo == MonoMs(0) {
                 u64::MAX
             } else {
-                now.since(self.roster.echo)
+                now.since(self.registry.echo)
             },
             ..self.stats
         }
@@ -440,28 +440,28 @@ impl Limiter {
             stats.asked(reason);
             match reason {
                 Reason::Strict => strict.take(now),
-                Reason::Cold | Reason::Base => cold.take(now),
+                Reason::Cold | Reason::Baseline => cold.take(now),
                 Reason::Stale | Reason::Slack => {}
             }
         });
     }
 
-    /// Both clocks at `mono`, as all workers of the process decide by them: Unix time as the region has it if the roster holds
+    /// Both clocks at `mono`, as all workers of the process decide by them: Unix time as the region has it if the registry holds
     /// a measurement of the last minute, else as the machine has it.
     pub fn moment(&self, mono: MonoMs) -> Now {
-        let clock = self.roster.clock;
+        let clock = self.registry.clock;
         let is_measured = clock.measured != MonoMs(0) && mono.since(clock.measured) < CLOCK_MEMORY_MS;
         let offset = if is_measured { clock.offset_ms } else { self.wall_offset_ms };
         Now { unix: UnixMs(mono.0.saturating_add(offset)), mono }
     }
 
-    fn standing(&self, now: MonoMs) -> Standing {
-        Standing {
+    fn health(&self, now: MonoMs) -> Health {
+        Health {
             usable: self.link.is_usable(),
-            fresh: self.roster.complete
-                && self.roster.echo != MonoMs(0)
-                && now.since(self.roster.echo) < FRESH_MS,
-            complete: self.roster.complete,
+            fresh: self.registry.complete
+                && self.registry.echo != MonoMs(0)
+                && now.since(self.registry.echo) < FRESH_MS,
+            complete: self.registry.complete,
             origins: self.origins(now),
             strict: self.strict_questions.is_left(now),
             cold: self.cold_questions.is_left(now),
@@ -469,7 +469,7 @@ impl Limiter {
     }
 
     fn is_subscriber(&self) -> bool {
-        self.roster.subscriber == self.worker
+        self.registry.subscriber == self.worker
     }
 
     fn hello(&self, subscriber: bool) -> wire::Hello {

@@ -19,9 +19,9 @@ pub struct Stats {
     /// Requests that a remembered denial of a log decided without asking.
     pub spared: u64,
     /// Questions whose charges were taken back.
-    pub withdrawals: u64,
+    pub refunds: u64,
     /// Questions whose charges may stay, as too many were to be taken back while there was no stream.
-    pub withdrawals_lost: u64,
+    pub refunds_lost: u64,
     /// Entries that left their bucket for others while a window still touched them.
     pub evictions: u64,
     /// Charges that went to an overflow cell.
@@ -49,7 +49,7 @@ pub struct Stats {
     /// Milliseconds since the subscription was last known to be alive; `u64::MAX` if never.
     pub snapshot_age_ms: u64,
     /// Views merged from pushes.
-    pub views: u64,
+    pub snapshots: u64,
     /// Cells that the region refused.
     pub refused: u64,
     /// Denials that began strict mode on a key: the first for a window's length.

@@ -4,7 +4,6 @@
 
 mod accuracy;
 mod aggregators;
-mod ceiling;
 mod clock;
 mod cold;
 mod consults;
@@ -15,6 +14,7 @@ mod exact_property;
 mod faults;
 mod first_stream;
 mod floods;
+mod hard_limit;
 mod harness;
 mod local;
 mod network;
@@ -24,5 +24,5 @@ mod open_property;
 mod property;
 mod ruler;
 mod strict;
-mod strikes;
 mod trace;
+mod violations;

@@ -215,7 +215,7 @@ impl Table {
         let starts = |sequence: u64| now.mono_of(UnixMs(sequence.saturating_mul(cell_ms)));
         let evicted_through = self.bucket.evicted_through();
         let mut entry = Entry::new(fingerprint, resolution(&self.key), at.sequence);
-        entry.mark_unbased(|sequence| evicted_through > starts(sequence));
+        entry.mark_without_baseline(|sequence| evicted_through > starts(sequence));
         Some((entry, left))
     }
 

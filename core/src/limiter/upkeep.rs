@@ -1,14 +1,14 @@
-//! What each tick does beside deciding: the roster, leases whose time has come, the end of walks.
+//! What each tick does beside deciding: the registry, leases whose time has come, the end of walks.
 
-use super::remote::roster::{self, Roster};
+use super::remote::registry::{self, WorkerRegistry};
 use super::{Limiter, SETTLES_A_TICK};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use alloc::vec::Vec;
 
 impl Limiter {
-    pub(super) fn sync_roster(&mut self, shared: &mut impl Shared, now: Now) {
-        let me = roster::Entry {
+    pub(super) fn sync_registry(&mut self, shared: &mut impl Shared, now: Now) {
+        let me = registry::Entry {
             worker: self.worker,
             acked_through: self.acked_through(now.mono),
             serves: self.serves,
@@ -22,21 +22,21 @@ impl Limiter {
             resent: self.resent,
             recall: core::mem::take(&mut self.recall),
         };
-        let Some(roster) = Roster::sync(shared, &me, &self.buried, now.mono) else {
+        let Some(registry) = WorkerRegistry::sync(shared, &me, &self.reaped, now.mono) else {
             self.recall = me.recall;
             return;
         };
         self.synced = Some(now.mono);
-        self.buried.clear();
+        self.reaped.clear();
         (self.gap, self.resent) = (false, None);
         self.listed = me.connected;
-        let before = core::mem::replace(&mut self.roster, roster);
-        self.table.safe_before = self.roster.safe_before(now.mono);
-        self.others_origins = self.roster.origins(now.mono);
-        if let Some(known) = self.roster.settled_origins(now.mono) {
+        let before = core::mem::replace(&mut self.registry, registry);
+        self.table.safe_before = self.registry.safe_before(now.mono);
+        self.others_origins = self.registry.origins(now.mono);
+        if let Some(known) = self.registry.settled_origins(now.mono) {
             self.link.suppose_origins(known);
         }
-        let recalled: Option<Vec<u64>> = self.roster.recalled_since(&before).map(Iterator::collect);
+        let recalled: Option<Vec<u64>> = self.registry.recalled_since(&before).map(Iterator::collect);
         match recalled {
             Some(recalled) => recalled.into_iter().for_each(|key| self.settle(shared, key, false, now)),
             None => self.returning = self.leases.len(),
@@ -44,10 +44,10 @@ impl Limiter {
     }
 
     /// The moment of a request. A worker that is new, or that was away for so long that the others are about to take it for
-    /// dead, enters the roster first: else what it charges could leave the table before it is reported.
+    /// dead, enters the registry first: else what it charges could leave the table before it is reported.
     pub(super) fn enter(&mut self, shared: &mut impl Shared, mono: MonoMs) -> Now {
-        if self.synced.is_none_or(|synced| mono.since(synced) > roster::DEAD_MS / 2) {
-            self.sync_roster(shared, self.moment(mono));
+        if self.synced.is_none_or(|synced| mono.since(synced) > registry::DEAD_MS / 2) {
+            self.sync_registry(shared, self.moment(mono));
         }
         self.moment(mono)
     }
@@ -91,7 +91,7 @@ impl Limiter {
         let stored = self.outbox.stored_through(now.mono);
         if let Some(walk) = self.walk.take_if(|walk| walk.is_over(stored)) {
             self.resent = walk.resends.or(self.resent);
-            self.buried.extend(walk.burying);
+            self.reaped.extend(walk.reaping);
         }
     }
 }

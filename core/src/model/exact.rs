@@ -1,6 +1,6 @@
 //! Limits that are worth a round trip: what an aggregator is asked about them, and what it rules.
 //!
-//! A rule's [`Strategy`] says how its limit is held. `window` is decided where the request is (`limiter`). The others
+//! A rule's [`Algorithm`] says how its limit is held. `window` is decided where the request is (`limiter`). The others
 //! are decided where all counts meet: a `log` in Redis (or in the aggregator's memory), a `ledger` in the database.
 //! Several [`Charge`]s of one request pass together or not at all.
 //!
@@ -19,7 +19,7 @@ pub const MAX_LOG_LIMIT: u64 = 100_000;
 
 /// How a rule's limit is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strategy {
+pub enum Algorithm {
     /// Sliding windows, counted where requests are, without waiting.
     #[default]
     Window,

@@ -21,8 +21,8 @@ pub const MIN_DURATION_MS: u64 = 1_000;
 pub const MAX_DURATION_MS: u64 = 31 * 24 * 3_600 * 1_000;
 /// Finest division of a window into cells.
 pub const MAX_RESOLUTION: u16 = 10;
-/// Cells per window of a rule with a ceiling: partly covered cells count in full, so one in eleven is lost at the most.
-pub const CEILING_RESOLUTION: u16 = 10;
+/// Cells per window of a rule with a hard limit: partly covered cells count in full, so one in eleven is lost at the most.
+pub const HARD_LIMIT_RESOLUTION: u16 = 10;
 
 const VERSION: u8 = 1;
 
@@ -39,7 +39,7 @@ pub struct KeyParts<'a> {
     pub duration_ms: u64,
     /// Raised by a reset; 0 unless there was one.
     pub epoch: u32,
-    /// Cells per window: 1, or up to [`MAX_RESOLUTION`] where a window is to be a ceiling (see [`crate::model::window`]).
+    /// Cells per window: 1, or up to [`MAX_RESOLUTION`] where a window is to be a hard limit (see [`crate::model::window`]).
     pub resolution: u16,
 }
 

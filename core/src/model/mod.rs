@@ -7,12 +7,12 @@
 //! - [`shared`]: the shared data of a process.
 //! - [`exact`]: limits that are worth a round trip: what is asked about them and what is ruled.
 //! - [`trace`]: the trace context of a request.
-//! - [`cadence`] and [`breaker`]: when stores are queried, and whether.
+//! - [`schedule`] and [`breaker`]: when stores are queried, and whether.
 
 pub mod breaker;
-pub mod cadence;
 pub mod exact;
 pub mod key;
+pub mod schedule;
 pub mod shared;
 pub mod time;
 pub mod trace;

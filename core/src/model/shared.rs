@@ -8,7 +8,7 @@ pub enum Place {
     /// Origin, hash key and geometry; written once.
     Meta,
     /// The workers of the process.
-    Roster,
+    WorkerRegistry,
     /// Where keys go whose bucket is full of unreported work.
     Overflow,
     /// Tells workers that the two below have changed; see [`crate::control::Keeper`].

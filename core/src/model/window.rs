@@ -78,7 +78,7 @@ pub enum Used {
         previous: u64,
     },
     /// Finer cells, all of which count in full.
-    Ceiling(Counts),
+    HardLimit(Counts),
 }
 
 /// What was used in each cell that a window touches, from the current one back.
@@ -133,7 +133,7 @@ impl Used {
             Counts { counts: [current, previous, ..], .. } if resolution <= 1 => {
                 Used::Average { current, previous }
             }
-            counts => Used::Ceiling(counts),
+            counts => Used::HardLimit(counts),
         }
     }
 
@@ -143,7 +143,7 @@ impl Used {
             Used::Average { current, previous } => {
                 current.saturating_add(weighted(*previous, at.until_next_ms(), at.cell_ms))
             }
-            Used::Ceiling(counts) => counts.sum(),
+            Used::HardLimit(counts) => counts.sum(),
         }
     }
 
@@ -165,7 +165,7 @@ impl Used {
             (_, 0) => *self,
             (Used::Average { current, .. }, 1) => Used::Average { current: 0, previous: *current },
             (Used::Average { .. }, _) => Used::NOTHING,
-            (Used::Ceiling(counts), _) => Used::Ceiling(counts.later(cells)),
+            (Used::HardLimit(counts), _) => Used::HardLimit(counts.later(cells)),
         };
         let elapsed_ms = into.checked_rem(at.cell_ms).unwrap_or(0);
         (used, Position { sequence: at.sequence.saturating_add(cells), elapsed_ms, cell_ms: at.cell_ms })
@@ -179,7 +179,7 @@ impl Used {
         }
         Some(match self {
             Used::Average { current, previous } => wait_for_share((*current, *previous), spare, at),
-            Used::Ceiling(counts) => {
+            Used::HardLimit(counts) => {
                 let further = counts.cells_until(spare).saturating_sub(1);
                 at.until_next_ms().saturating_add(further.saturating_mul(at.cell_ms))
             }
@@ -256,12 +256,12 @@ mod tests {
     }
 
     /// What counts of cells is told by a list, newest first.
-    fn ceiling(counts: &[u64]) -> Used {
-        Used::Ceiling(Counts::new(counts.len(), counts.iter().copied()))
+    fn hard_limit(counts: &[u64]) -> Used {
+        Used::HardLimit(Counts::new(counts.len(), counts.iter().copied()))
     }
 
     #[test]
-    fn decisions_of_a_ceiling() {
+    fn decisions_of_a_hard_limit() {
         const MAX: u64 = u64::MAX;
         // (counts, elapsed of 100 ms, cost, limit) → (admits, remaining, wait)
         let cases: [(&[u64], _, _, _, _); 10] = [
@@ -277,7 +277,7 @@ mod tests {
             (&[0, MAX, MAX], 0, 1, MAX, (false, 0, Some(200))),
         ];
         for (counts, elapsed_ms, cost, limit, expected) in cases {
-            let (used, at) = (ceiling(counts), at(elapsed_ms, 100));
+            let (used, at) = (hard_limit(counts), at(elapsed_ms, 100));
             let got =
                 (used.admits(&at, cost, limit), used.remaining(&at, limit), used.wait_ms(&at, cost, limit));
             assert_eq!(got, expected, "{counts:?} at {elapsed_ms} cost {cost} limit {limit}");
@@ -287,7 +287,7 @@ mod tests {
     fn used() -> impl Strategy<Value = Used> {
         let average =
             (0u64..50, 0u64..50).prop_map(|(current, previous)| Used::Average { current, previous });
-        let cells = prop::collection::vec(0u64..20, 1..=MAX_CELLS).prop_map(|counts| ceiling(&counts));
+        let cells = prop::collection::vec(0u64..20, 1..=MAX_CELLS).prop_map(|counts| hard_limit(&counts));
         prop_oneof![average, cells]
     }
 
@@ -309,7 +309,7 @@ mod tests {
         }
 
         #[test]
-        fn a_ceiling_is_the_sum_of_what_was_used_in_the_cells_that_a_window_touches(
+        fn a_hard_limit_is_the_sum_of_what_was_used_in_the_cells_that_a_window_touches(
             spent in prop::collection::vec((0u64..3_000, 1u64..5), 0..30), now in 2_000u64..4_000,
             resolution in 1u64..=10, later in 0u64..3_000
         ) {
@@ -320,7 +320,7 @@ mod tests {
                     let of = |(at, _): &&(u64, u64)| *at <= until && at / cell_ms + back == now;
                     spent.iter().filter(of).map(|(_, cost)| cost).sum()
                 });
-                Used::Ceiling(Counts::new(resolution as usize + 1, counts))
+                Used::HardLimit(Counts::new(resolution as usize + 1, counts))
             };
             let used = counted(now, now);
             let at = Position::at(UnixMs(now), cell_ms);

@@ -2,7 +2,7 @@
 //!
 //! One bidirectional gRPC stream for each worker, `/weir.v1.Region/Follow`, carries [`FilterFrame`]s up and
 //! [`RegionFrame`]s down. All counts are absolute components, so a frame may be lost, repeated or late. The first
-//! frame of a stream holds a [`Hello`]; what an unknown version says is refused with a [`Refusal`].
+//! frame of a stream holds a [`Hello`]; what an unknown version says is refused with a [`StreamError`].
 //!
 //! Leaves to others: checking what is in a frame (`region`, `limiter`) and carrying it (`filter`, `aggregator`).
 
@@ -42,7 +42,7 @@ pub struct FilterFrame {
     pub asks: Vec<Ask>,
     /// Questions whose charges are to be undone, as their requests did not pass after all; at most [`MAX_FRAME_CELLS`].
     #[prost(message, repeated, tag = "6")]
-    pub withdrawals: Vec<Withdrawal>,
+    pub refunds: Vec<Refund>,
     /// Which live controls the process has; from its subscriber, when its stream is new and whenever that changes.
     #[prost(message, optional, tag = "7")]
     pub controls_known: Option<ControlsKnown>,
@@ -51,7 +51,7 @@ pub struct FilterFrame {
     pub bans: Vec<Ban>,
     /// What this worker's rules have decided; absolute, so that it may be lost or repeated.
     #[prost(message, optional, tag = "9")]
-    pub tallies: Option<Tallies>,
+    pub counters: Option<Counters>,
 }
 
 /// Who speaks. The token, where the aggregator asks for one, is in the call's metadata (`authorization: Bearer`), so that it
@@ -92,7 +92,7 @@ pub struct Count {
     /// Which cell.
     #[prost(uint64, tag = "2")]
     pub sequence: u64,
-    /// Absolute, or with `unbased` only what was added to an unknown base.
+    /// Absolute, or with `without_baseline` only what was added to an unknown base.
     #[prost(uint64, tag = "3")]
     pub own: u64,
     /// The limit that the filter applied; tells which cells are hot.
@@ -100,7 +100,7 @@ pub struct Count {
     pub limit: u64,
     /// The process forgot this cell and asks for its component: stored is nothing, the [`Ack`] brings the base.
     #[prost(bool, tag = "5")]
-    pub unbased: bool,
+    pub without_baseline: bool,
     /// What the process was last told that the others of its region used; 0 if it does not repeat that. Evidence for
     /// a region that has lost everything, and nothing else: it is never added to any component.
     #[prost(uint64, tag = "6")]
@@ -119,7 +119,7 @@ pub struct Consult {
     /// Which cell.
     #[prost(uint64, tag = "3")]
     pub sequence: u64,
-    /// Spent for certain; merged even if the answer is no. If the cell is not `unbased`, all that the process has spent in it.
+    /// Spent for certain; merged even if the answer is no. If the cell is not `without_baseline`, all that the process has spent in it.
     #[prost(uint64, tag = "4")]
     pub own: u64,
     /// Asked for on top; 0 only asks for the view.
@@ -137,7 +137,7 @@ pub struct Consult {
     pub traces: Vec<Trace>,
     /// The process has evicted its count of a cell that the window touches, and asks for what the region holds of it.
     #[prost(bool, tag = "9")]
-    pub unbased: bool,
+    pub without_baseline: bool,
 }
 
 /// Whence a request comes; decides nothing. See [`crate::model::trace`].
@@ -185,7 +185,7 @@ pub struct RegionFrame {
     pub pong: Option<Pong>,
     /// Why this stream ends.
     #[prost(message, optional, tag = "6")]
-    pub refusal: Option<Refusal>,
+    pub error: Option<StreamError>,
     /// Answers to [`FilterFrame::asks`].
     #[prost(message, repeated, tag = "7")]
     pub rulings: Vec<Rulings>,
@@ -213,7 +213,7 @@ pub struct Ack {
     pub report_id: u64,
     /// For each count that came without a base: what the region holds of it.
     #[prost(message, repeated, tag = "2")]
-    pub bases: Vec<View>,
+    pub baselines: Vec<Snapshot>,
     /// Places in the report of the counts that are not stored (bad key, implausible value or sequence, region full).
     #[prost(uint32, repeated, tag = "3")]
     pub refused: Vec<u32>,
@@ -221,7 +221,7 @@ pub struct Ack {
 
 /// All that the region knows of one cell, as one process sees it.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct View {
+pub struct Snapshot {
     /// Canonical key bytes; empty in an [`Answer`], whose consult named it.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
@@ -250,14 +250,14 @@ pub struct Answer {
     pub granted: bool,
     /// The cell asked about; missing if the region cannot judge it (region full, implausible sequence).
     #[prost(message, optional, tag = "3")]
-    pub current: Option<View>,
+    pub current: Option<Snapshot>,
     /// The cell before it.
     #[prost(message, optional, tag = "4")]
-    pub previous: Option<View>,
+    pub previous: Option<Snapshot>,
     /// Those before that which a window of the key still touches, newest first; at most
     /// [`crate::model::window::MAX_CELLS`] − 2, none for most keys.
     #[prost(message, repeated, tag = "5")]
-    pub older: Vec<View>,
+    pub older: Vec<Snapshot>,
 }
 
 /// Cells that changed, or all that matter after a subscription.
@@ -265,7 +265,7 @@ pub struct Answer {
 pub struct Push {
     /// At most [`MAX_FRAME_CELLS`].
     #[prost(message, repeated, tag = "1")]
-    pub views: Vec<View>,
+    pub snapshots: Vec<Snapshot>,
     /// With this frame the subscriber has been told everything: the snapshot is complete.
     #[prost(bool, tag = "2")]
     pub complete: bool,
@@ -287,7 +287,7 @@ pub struct Pong {
 
 /// The stream is not accepted.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Refusal {
+pub struct StreamError {
     /// For an operator's eyes.
     #[prost(string, tag = "1")]
     pub reason: String,
@@ -388,7 +388,7 @@ pub struct Ruling {
 
 /// The charges of an [`Ask`] that was allowed are to be undone. May be repeated.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Withdrawal {
+pub struct Refund {
     /// The question.
     #[prost(message, optional, tag = "1")]
     pub ask: Option<Ask>,
@@ -447,7 +447,7 @@ pub struct Part {
 pub struct ControlsKnown {
     /// Of which life of the database; 0 if none.
     #[prost(uint64, tag = "1")]
-    pub life: u64,
+    pub incarnation: u64,
     /// Up to which revision.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
@@ -462,7 +462,7 @@ pub struct Controls {
     /// The life of the database that they come from, by a digest: another one counts its revisions anew, and what was known of
     /// the former is void.
     #[prost(uint64, tag = "1")]
-    pub life: u64,
+    pub incarnation: u64,
     /// At most [`MAX_FRAME_CONTROLS`].
     #[prost(message, repeated, tag = "2")]
     pub entries: Vec<Control>,
@@ -554,10 +554,10 @@ pub struct Ban {
 
 /// What one worker's rules have decided.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Tallies {
+pub struct Counters {
     /// One for each rule.
     #[prost(message, repeated, tag = "1")]
-    pub rules: Vec<RuleTally>,
+    pub rules: Vec<RuleCounters>,
     /// The configuration's workspace.
     #[prost(string, tag = "2")]
     pub workspace: String,
@@ -565,7 +565,7 @@ pub struct Tallies {
 
 /// What one rule has decided, since the worker loaded it.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct RuleTally {
+pub struct RuleCounters {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
@@ -574,7 +574,7 @@ pub struct RuleTally {
     pub namespace: String,
     /// `window`, `log` or `ledger`.
     #[prost(string, tag = "3")]
-    pub strategy: String,
+    pub algorithm: String,
     /// Before overrides.
     #[prost(uint64, tag = "4")]
     pub limit: u64,

@@ -3,7 +3,7 @@
 //! Leaves to others: which cells a key has (`cells`), when stores are told (`work`).
 
 use super::Refused;
-use super::exchange::{BASE, Part};
+use super::exchange::{BASELINE, Part};
 use crate::model::key::OriginId;
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
@@ -18,7 +18,7 @@ const NEVER: u64 = u64::MAX;
 /// What one origin has used in one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// Who owns it; [`BASE`] where nobody knows any more.
+    /// Who owns it; [`BASELINE`] where nobody knows any more.
     pub origin: OriginId,
     /// How much; never falls.
     pub own: u64,
@@ -28,7 +28,7 @@ pub struct Component {
     stored: u64,
     /// Its process has said what it has spent in all since the floor was last raised: by what it grows from then on,
     /// the region has used more than the floor says.
-    above_floor: bool,
+    above_lower_bound: bool,
 }
 
 /// The components of a cell; most cells have one writer, whose component needs no memory of its own.
@@ -50,11 +50,11 @@ pub struct CellState {
     /// Sum of the components, kept as they grow.
     sum: u64,
     /// The region is known to have used as much, whatever the components say: evidence after a loss.
-    floor: u64,
+    lower_bound: u64,
     /// What the global store is known to hold.
     pub(super) published: u64,
     /// The life of the regional store to which the marks on components belong.
-    life: u32,
+    incarnation: u32,
     /// The life in which the store has said all that it holds of this cell.
     heard_in: u32,
     /// The life in which the hot index names this cell.
@@ -70,7 +70,7 @@ pub(super) struct Queued {
     pub(super) share: bool,
     pub(super) hot: bool,
     pub(super) publish: bool,
-    pub(super) floor: bool,
+    pub(super) lower_bound: bool,
     pub(super) counted: bool,
     pub(super) ask: bool,
 }
@@ -144,9 +144,9 @@ impl CellState {
             global_updated: UnixMs(0),
             limit: u64::MAX,
             sum: 0,
-            floor: 0,
+            lower_bound: 0,
             published: 0,
-            life: 0,
+            incarnation: 0,
             heard_in: 0,
             hot_in: 0,
             queued: Queued::default(),
@@ -155,7 +155,7 @@ impl CellState {
 
     /// What the region has used: the sum of its components, or what it is known to have used if that is more.
     pub fn regional_total(&self) -> u64 {
-        self.sum.max(self.floor)
+        self.sum.max(self.lower_bound)
     }
 
     /// Sum over region and globe.
@@ -188,8 +188,8 @@ impl CellState {
         self.find(origin).ok().and_then(|found| self.components.get(found)).map_or(0, |found| found.own)
     }
 
-    pub(super) fn has_base(&self) -> bool {
-        self.find(BASE).is_ok()
+    pub(super) fn has_baseline(&self) -> bool {
+        self.find(BASELINE).is_ok()
     }
 
     /// True if the component grew; refused if there is no room for another one. A count of 0 makes a component that
@@ -200,8 +200,9 @@ impl CellState {
             Ok(found) => match self.components.get_mut(found) {
                 Some(component) if component.own < own => {
                     component.updated = now;
-                    if component.above_floor && shortage > 0 {
-                        self.floor = self.floor.saturating_add(own - component.own).min(MAX_COUNT);
+                    if component.above_lower_bound && shortage > 0 {
+                        self.lower_bound =
+                            self.lower_bound.saturating_add(own - component.own).min(MAX_COUNT);
                     }
                     core::mem::replace(&mut component.own, own)
                 }
@@ -209,7 +210,7 @@ impl CellState {
             },
             Err(_) if self.components.len() >= MAX_ORIGINS_A_KEY => return Err(Refused::Full),
             Err(place) => {
-                let new = Component { origin, own, updated: now, stored: NEVER, above_floor: false };
+                let new = Component { origin, own, updated: now, stored: NEVER, above_lower_bound: false };
                 self.components.insert(place, new);
                 0
             }
@@ -227,69 +228,69 @@ impl CellState {
     }
 
     /// The region has used `total` at the least. True if that is more than its components say.
-    pub(super) fn raise_floor(&mut self, total: u64) -> bool {
+    pub(super) fn raise_lower_bound(&mut self, total: u64) -> bool {
         let total = total.min(MAX_COUNT);
-        if self.floor < total {
-            self.floor = total;
+        if self.lower_bound < total {
+            self.lower_bound = total;
             // The new floor may hold what components have grown by.
-            self.components.iter_mut().for_each(|component| component.above_floor = false);
+            self.components.iter_mut().for_each(|component| component.above_lower_bound = false);
         }
-        self.floor > self.sum
+        self.lower_bound > self.sum
     }
 
     /// The component of `origin` is all that it has spent so far. While the floor is above what components say, what
-    /// is spent from now on comes on top of it; else it would hide in there until the base is made, and then for good.
+    /// is spent from now on comes on top of it; else it would hide in there until the baseline is made, and then for good.
     pub(super) fn has_said_all(&mut self, origin: OriginId, now: UnixMs) {
         // Without room for it, it is refused elsewhere.
         if self.shortage() > 0
             && self.raise(origin, 0, now).is_ok()
             && let Some(component) = self.find(origin).ok().and_then(|at| self.components.get_mut(at))
         {
-            component.above_floor = true;
+            component.above_lower_bound = true;
         }
     }
 
     /// Whether something is known of it that no origin would repeat, or that the region's other parts are still to be told.
     pub(super) fn must_stay(&self) -> bool {
-        let Queued { replay, share, hot, floor, ask, .. } = self.queued;
-        replay || share || hot || floor || ask || self.shortage() > 0 || self.has_base()
+        let Queued { replay, share, hot, lower_bound, ask, .. } = self.queued;
+        replay || share || hot || lower_bound || ask || self.shortage() > 0 || self.has_baseline()
     }
 
     /// What is known to have been used and stands in no component.
     pub(super) fn shortage(&self) -> u64 {
-        self.floor.saturating_sub(self.sum)
+        self.lower_bound.saturating_sub(self.sum)
     }
 
     /// What the region should have used at the least, where that is more than its components say.
-    pub(super) fn missing_floor(&self) -> Option<u64> {
-        (self.shortage() > 0 && !self.has_base()).then_some(self.floor)
+    pub(super) fn missing_lower_bound(&self) -> Option<u64> {
+        (self.shortage() > 0 && !self.has_baseline()).then_some(self.lower_bound)
     }
 
-    /// Components that the store is not known to hold in this `life`.
-    pub(super) fn unstored(&self, life: u32) -> impl Iterator<Item = &Component> {
-        let known = self.life == life;
+    /// Components that the store is not known to hold in this `incarnation`.
+    pub(super) fn unstored(&self, incarnation: u32) -> impl Iterator<Item = &Component> {
+        let known = self.incarnation == incarnation;
         self.components
             .iter()
             .filter(move |component| !known || component.stored == NEVER || component.stored < component.own)
     }
 
-    /// How much more the components say than the store is known to hold in this `life`.
-    pub(super) fn on_its_way(&self, life: u32) -> u64 {
-        let stored = self.stored(life).fold(0, |sum: u64, (_, own)| sum.saturating_add(own));
+    /// How much more the components say than the store is known to hold in this `incarnation`.
+    pub(super) fn on_its_way(&self, incarnation: u32) -> u64 {
+        let stored = self.stored(incarnation).fold(0, |sum: u64, (_, own)| sum.saturating_add(own));
         self.sum.saturating_sub(stored)
     }
 
-    /// What the store is known to hold in this `life`.
-    pub(super) fn stored(&self, life: u32) -> impl Iterator<Item = Part> + '_ {
-        let known = self.life == life;
+    /// What the store is known to hold in this `incarnation`.
+    pub(super) fn stored(&self, incarnation: u32) -> impl Iterator<Item = Part> + '_ {
+        let known = self.incarnation == incarnation;
         let held = self.components.iter().filter(move |component| known && component.stored != NEVER);
         held.map(|component| (component.origin, component.stored))
     }
 
-    /// Whether the store has said in this `life` all that it holds of this cell, and nobody has asked anew since. What
+    /// Whether the store has said in this `incarnation` all that it holds of this cell, and nobody has asked anew since. What
     /// other aggregators tell of it is only a part.
-    pub(super) fn is_known_to(&self, life: u32) -> bool {
-        self.heard_in == life
+    pub(super) fn is_known_to(&self, incarnation: u32) -> bool {
+        self.heard_in == incarnation
     }
 
     /// The store is to say anew what it holds: `origin` has forgotten its own count, which may have come to the store
@@ -299,21 +300,21 @@ impl CellState {
         self.queued.ask = true;
     }
 
-    /// The store has said all that it holds of the cell in this `life`: what is more is taken, what is less is to be
+    /// The store has said all that it holds of the cell in this `incarnation`: what is more is taken, what is less is to be
     /// told again. Without a life it has said what it once held, which it may have lost since. True if the cell grew.
-    pub(super) fn learn_all(&mut self, parts: &[Part], life: Option<u32>, now: UnixMs) -> bool {
-        let Some(life) = life else { return self.raise_all(parts, now) };
-        (self.life, self.heard_in) = (life, life);
+    pub(super) fn learn_all(&mut self, parts: &[Part], incarnation: Option<u32>, now: UnixMs) -> bool {
+        let Some(incarnation) = incarnation else { return self.raise_all(parts, now) };
+        (self.incarnation, self.heard_in) = (incarnation, incarnation);
         for component in &mut self.components {
             component.stored = NEVER;
         }
-        self.learn(parts, life, now)
+        self.learn(parts, incarnation, now)
     }
 
     /// The store is said to hold this much. True if the cell grew.
-    pub(super) fn learn(&mut self, parts: &[Part], life: u32, now: UnixMs) -> bool {
-        if self.life != life {
-            self.life = life;
+    pub(super) fn learn(&mut self, parts: &[Part], incarnation: u32, now: UnixMs) -> bool {
+        if self.incarnation != incarnation {
+            self.incarnation = incarnation;
             self.components.iter_mut().for_each(|component| component.stored = NEVER);
         }
         let grew = self.raise_all(parts, now);

@@ -232,10 +232,12 @@ impl KeyState {
 
     /// The cell as `origin` is to see it; the key is left for the caller to fill in. It says what the others' components
     /// add up to, not the floor: that may hold some of the origin's own use, of which only the origin knows how much.
-    pub(super) fn view(&self, sequence: u64, origin: OriginId) -> wire::View {
-        let Some(cell) = self.cell(sequence) else { return wire::View { sequence, ..Default::default() } };
+    pub(super) fn snapshot(&self, sequence: u64, origin: OriginId) -> wire::Snapshot {
+        let Some(cell) = self.cell(sequence) else {
+            return wire::Snapshot { sequence, ..Default::default() };
+        };
         let own = cell.component(origin);
-        wire::View {
+        wire::Snapshot {
             key: Vec::new(),
             sequence,
             own,
@@ -246,26 +248,29 @@ impl KeyState {
 
     /// The same for an origin that has just said all that it has spent in the cell, so that the rest of the floor is
     /// the others'.
-    pub(super) fn view_in_full(&self, sequence: u64, origin: OriginId) -> wire::View {
-        let mut view = self.view(sequence, origin);
+    pub(super) fn snapshot_in_full(&self, sequence: u64, origin: OriginId) -> wire::Snapshot {
+        let mut snapshot = self.snapshot(sequence, origin);
         let total = self.cell(sequence).map_or(0, CellState::regional_total);
-        view.region_others = view.region_others.max(total.min(MAX_COUNT).saturating_sub(view.own));
-        view
+        snapshot.region_others =
+            snapshot.region_others.max(total.min(MAX_COUNT).saturating_sub(snapshot.own));
+        snapshot
     }
 
     /// The cells that a window at `now` touches, and any newer one.
-    pub(super) fn views<'a>(
+    pub(super) fn snapshots<'a>(
         &'a self,
         key: &'a Key,
         origin: OriginId,
         now: UnixMs,
-    ) -> impl Iterator<Item = wire::View> + 'a {
-        self.shown(now)
-            .map(move |cell| wire::View { key: key.as_bytes().to_vec(), ..self.view(cell.sequence, origin) })
+    ) -> impl Iterator<Item = wire::Snapshot> + 'a {
+        self.shown(now).map(move |cell| wire::Snapshot {
+            key: key.as_bytes().to_vec(),
+            ..self.snapshot(cell.sequence, origin)
+        })
     }
 
     /// How many of them there are.
-    pub(super) fn views_len(&self, now: UnixMs) -> usize {
+    pub(super) fn snapshots_len(&self, now: UnixMs) -> usize {
         self.shown(now).count()
     }
 

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 /// Owns what a region is known to have used and no living part can tell the origin of: set once for a cell, after
 /// everything that knew more was lost. Never an Envoy's id, as [`OriginId::parse`] refuses it.
-pub const BASE: OriginId = OriginId([0; 16]);
+pub const BASELINE: OriginId = OriginId([0; 16]);
 
 /// One origin's count in one cell.
 pub type Part = (OriginId, u64);
@@ -35,7 +35,7 @@ pub struct Merge {
     /// Whether the cells before are read as well: as many as the key's resolution says, all that a window touches.
     pub wants_previous: bool,
     /// In which of the store's lives, as the region counts them, this was to be said.
-    pub life: u32,
+    pub incarnation: u32,
 }
 
 /// More is to be spent, if it fits.
@@ -73,7 +73,7 @@ pub struct Merged {
 
 /// At least this much is known to have been used in a cell by the whole region.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Floor {
+pub struct LowerBound {
     /// Whose cell.
     pub key: Key,
     /// Which cell.

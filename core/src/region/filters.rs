@@ -19,7 +19,7 @@ impl Region {
         for (place, count) in (0..).zip(counts) {
             match self.merge_count(origin, count, now) {
                 Ok(None) => {}
-                Ok(Some(base)) => reported.bases.push((place, base)),
+                Ok(Some(baseline)) => reported.baselines.push((place, baseline)),
                 Err(refused) => reported.refused.push((place, refused)),
             }
         }
@@ -37,8 +37,8 @@ impl Region {
         let at = checked_proposal(ask, now)?;
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
-        if ask.unbased && !tells_base(state, ask.sequence, self.backing.life()) {
-            return Err(Refused::Base);
+        if ask.without_baseline && !tells_baseline(state, ask.sequence, self.backing.incarnation()) {
+            return Err(Refused::Baseline);
         }
         let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
         let proposed = ask.own.saturating_add(ask.cost);
@@ -54,7 +54,7 @@ impl Region {
         if changed {
             self.subscribers.changed(slot, state, origin);
         }
-        self.work.note(slot, ask.sequence, state, self.backing.life());
+        self.work.note(slot, ask.sequence, state, self.backing.incarnation());
         Ok(answer(state, origin, ask, granted))
     }
 
@@ -71,34 +71,34 @@ impl Region {
     /// The next push for `origin`, or nothing. Call until it returns `None`. Some are empty: a step of a snapshot over
     /// many keys that found none; they need not be sent.
     pub fn next_push(&mut self, origin: OriginId, now: UnixMs) -> Option<wire::Push> {
-        if !self.subscribers.has_work(origin, self.backing.is_whole()) {
+        if !self.subscribers.has_work(origin, self.backing.is_complete()) {
             return None;
         }
         self.subscribers.go_on(origin, &self.keys);
         let keys = &self.keys;
-        let views_of = |slot: usize| keys.at(slot).map_or(0, |(_, state)| state.views_len(now));
+        let snapshots_of = |slot: usize| keys.at(slot).map_or(0, |(_, state)| state.snapshots_len(now));
         let (slots, complete) =
-            self.subscribers.take(origin, wire::MAX_FRAME_CELLS, views_of, self.backing.is_whole());
-        let views = slots
+            self.subscribers.take(origin, wire::MAX_FRAME_CELLS, snapshots_of, self.backing.is_complete());
+        let snapshots = slots
             .into_iter()
             .filter_map(|slot| self.keys.at(slot))
-            .flat_map(|(key, state)| state.views(key, origin, now))
+            .flat_map(|(key, state)| state.snapshots(key, origin, now))
             .collect();
-        Some(wire::Push { views, complete })
+        Some(wire::Push { snapshots, complete })
     }
 
-    /// What is known of a base by now, after the store was asked; `None` if the store has not spoken of that cell, so
-    /// that the base may be more than is known here.
-    pub fn base(&self, origin: OriginId, asked: &wire::View) -> Option<wire::View> {
+    /// What is known of a baseline by now, after the store was asked; `None` if the store has not spoken of that cell, so
+    /// that the baseline may be more than is known here.
+    pub fn baseline(&self, origin: OriginId, asked: &wire::Snapshot) -> Option<wire::Snapshot> {
         let key = Key::parse(&asked.key).ok()?;
         let state = self.keys.get(&key)?;
-        tells_base(state, asked.sequence, self.backing.life())
-            .then(|| wire::View { key: asked.key.clone(), ..state.view(asked.sequence, origin) })
+        tells_baseline(state, asked.sequence, self.backing.incarnation())
+            .then(|| wire::Snapshot { key: asked.key.clone(), ..state.snapshot(asked.sequence, origin) })
     }
 
     /// Whether [`Region::next_push`] has something for `origin`.
     pub fn has_push(&self, origin: OriginId) -> bool {
-        self.subscribers.has_work(origin, self.backing.is_whole())
+        self.subscribers.has_work(origin, self.backing.is_complete())
     }
 
     fn merge_count(
@@ -106,7 +106,7 @@ impl Region {
         origin: OriginId,
         count: &wire::Count,
         now: UnixMs,
-    ) -> Result<Option<wire::View>, Refused> {
+    ) -> Result<Option<wire::Snapshot>, Refused> {
         let at = checked_own(&count.key, count.sequence, count.own, now)?;
         // A sum of the others that is beyond what one node can have used is no evidence either.
         if count.region_others > most_by_now(count.sequence, at.cell_ms, now) {
@@ -119,38 +119,41 @@ impl Region {
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &count.key, origin, count.sequence, now)?;
         let became_hot = state.note_limit(count.sequence, count.limit);
-        if count.unbased {
-            if self.backing.life().is_some() {
+        if count.without_baseline {
+            if self.backing.incarnation().is_some() {
                 // The store may hold what this aggregator has never heard: it is asked by telling it of nothing.
                 let cell = state.cell_mut(count.sequence)?;
                 cell.raise(origin, 0, now)?;
                 cell.ask_anew();
                 self.work.push(Errand::Replay, slot, cell);
-                self.work.note(slot, count.sequence, state, self.backing.life());
+                self.work.note(slot, count.sequence, state, self.backing.incarnation());
             }
             if became_hot {
                 self.subscribers.changed(slot, state, origin);
             }
-            return Ok(Some(wire::View { key: count.key.clone(), ..state.view(count.sequence, origin) }));
+            return Ok(Some(wire::Snapshot {
+                key: count.key.clone(),
+                ..state.snapshot(count.sequence, origin)
+            }));
         }
         let mut changed = state.raise(count.sequence, origin, count.own, now)? || became_hot;
         if count.region_others > 0 {
             let total = count.own.saturating_add(count.region_others);
-            changed |= self.work.raise_floor(slot, count.sequence, state, total)?;
+            changed |= self.work.raise_lower_bound(slot, count.sequence, state, total)?;
         }
         if changed {
             self.subscribers.changed(slot, state, origin);
         }
-        self.work.note(slot, count.sequence, state, self.backing.life());
+        self.work.note(slot, count.sequence, state, self.backing.incarnation());
         Ok(None)
     }
 }
 
-/// Whether what is known here of an origin's count is all there is: a process takes a base once.
-fn tells_base(state: &KeyState, sequence: u64, life: Option<u32>) -> bool {
-    let Some(life) = life else { return true };
+/// Whether what is known here of an origin's count is all there is: a process takes a baseline once.
+fn tells_baseline(state: &KeyState, sequence: u64, incarnation: Option<u32>) -> bool {
+    let Some(incarnation) = incarnation else { return true };
     // What this aggregator has heard from the origin itself need not be all: its workers may report elsewhere too.
-    state.cell(sequence).is_some_and(|cell| cell.is_known_to(life))
+    state.cell(sequence).is_some_and(|cell| cell.is_known_to(incarnation))
 }
 
 /// Whether a question can be one, what it proposes included; and the present position in the key's windows as its filter
@@ -175,11 +178,11 @@ pub(super) fn admits(state: &KeyState, at: &Position, origin: OriginId, ask: &wi
 
 /// All that is known of the cell that was asked about and of those before that count beside it.
 pub(super) fn answer(state: &KeyState, origin: OriginId, ask: &wire::Consult, granted: bool) -> wire::Answer {
-    let mut before = state.before(ask.sequence).map(|sequence| state.view(sequence, origin));
+    let mut before = state.before(ask.sequence).map(|sequence| state.snapshot(sequence, origin));
     wire::Answer {
         id: ask.id,
         granted,
-        current: Some(state.view_in_full(ask.sequence, origin)),
+        current: Some(state.snapshot_in_full(ask.sequence, origin)),
         previous: before.next(),
         older: before.collect(),
     }

@@ -21,14 +21,14 @@
 //! - the work of one step of a snapshot or of forgetting by `MAX_KEYS_A_STEP`.
 //!
 //! Behind a region there may be stores, which the shell drives: one that the region's aggregators share (`replay`),
-//! and one that all regions share (`publish`). What was lost on all sides is made up for by `base`.
+//! and one that all regions share (`publish`). What was lost on all sides is made up for by `baseline`.
 //!
 //! In reading order: `filters` (what filters say and hear), `cells` and [`cell`] (what is kept), `replay`, `publish`,
-//! `base`, and `work` (the queues between them); [`top`] for people who look.
+//! `baseline`, and `work` (the queues between them); [`top`] for people who look.
 //!
 //! Leaves to others: streams, clocks and stores (`aggregator`); what a filter does with it (`limiter`).
 
-mod base;
+mod baseline;
 pub mod cell;
 mod cells;
 pub mod exchange;
@@ -104,15 +104,15 @@ pub enum Refused {
     #[error("the region is full")]
     Full,
     /// The process forgot what it has spent, and the store that may know cannot be asked.
-    #[error("the base is not known while the regional store is away")]
-    Base,
+    #[error("the baseline is not known while the regional store is away")]
+    Baseline,
 }
 
 /// What became of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reported {
-    /// What the region holds of each count that came without a base, and its place in the report.
-    pub bases: Vec<(u32, wire::View)>,
+    /// What the region holds of each count that came without a baseline, and its place in the report.
+    pub baselines: Vec<(u32, wire::Snapshot)>,
     /// Counts that are not stored: the place in the report, and the reason.
     pub refused: Vec<(u32, Refused)>,
 }

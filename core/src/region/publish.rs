@@ -76,7 +76,7 @@ impl Region {
         for row in rows {
             let Some(slot) = self.keys.find(&row.key) else { continue };
             if let Some((_, state)) = self.keys.at_mut(slot) {
-                self.work.note(slot, row.sequence, state, self.backing.life());
+                self.work.note(slot, row.sequence, state, self.backing.incarnation());
             }
         }
     }
@@ -106,7 +106,7 @@ impl Region {
         self.imported = self.imported.saturating_add(u64::from(created));
         if cell.raise_global(global_others, now) {
             self.subscribers.changed_outside(slot, state);
-            self.work.note(slot, sequence, state, self.backing.life());
+            self.work.note(slot, sequence, state, self.backing.incarnation());
         }
         Ok(created)
     }
@@ -121,7 +121,7 @@ impl Region {
                 if let Some(cell) = state.known_mut(sequence) {
                     cell.published = 0;
                 }
-                self.work.note(slot, sequence, state, self.backing.life());
+                self.work.note(slot, sequence, state, self.backing.incarnation());
             }
         }
         self.republish = next;

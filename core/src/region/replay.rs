@@ -8,7 +8,7 @@
 //! Leaves to others: talking to the store, timeouts, and whether it is asked at all (`aggregator`).
 
 use super::cells::KeyState;
-use super::exchange::{BASE, Merge, Merged, Part, Proposal};
+use super::exchange::{BASELINE, Merge, Merged, Part, Proposal};
 use super::filters::{admits, answer, checked_proposal, touch};
 use super::subscribers::Subscribers;
 use super::work::{Errand, Spot};
@@ -27,21 +27,21 @@ const MAX_REPEATED: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Backing {
     /// Counts the store's lives; `None` without a store.
-    life: Option<u32>,
+    incarnation: Option<u32>,
     /// The hot index was read since the store was found.
-    whole: bool,
+    complete: bool,
     /// All cells are to be told again; the slot to go on from.
     retell: Option<usize>,
 }
 
 impl Backing {
-    pub(super) fn life(&self) -> Option<u32> {
-        self.life
+    pub(super) fn incarnation(&self) -> Option<u32> {
+        self.incarnation
     }
 
     /// Everything hot in the region is known here.
-    pub(super) fn is_whole(&self) -> bool {
-        self.life.is_none() || self.whole
+    pub(super) fn is_complete(&self) -> bool {
+        self.incarnation.is_none() || self.complete
     }
 }
 
@@ -70,25 +70,25 @@ pub struct HotCell {
 impl Region {
     /// From now on there is a store behind this region, which it knows nothing of yet.
     pub fn back(&mut self) {
-        self.backing.life.get_or_insert(1);
+        self.backing.incarnation.get_or_insert(1);
     }
 
     /// The store has lost what it held, or was replaced: all that is known here is to be told again.
     pub fn store_wiped(&mut self) {
-        if let Some(life) = &mut self.backing.life {
-            *life = life.wrapping_add(1).max(1);
+        if let Some(incarnation) = &mut self.backing.incarnation {
+            *incarnation = incarnation.wrapping_add(1).max(1);
             self.backing.retell = Some(0);
         }
     }
 
     /// Which of the store's lives this is, as the region counts them.
-    pub fn store_life(&self) -> u32 {
-        self.backing.life.unwrap_or_default()
+    pub fn store_incarnation(&self) -> u32 {
+        self.backing.incarnation.unwrap_or_default()
     }
 
     /// Whether all that is hot in the store is known here. Subscribers hear that their snapshot is complete only then.
-    pub fn set_whole(&mut self, whole: bool) {
-        self.backing.whole = whole;
+    pub fn set_complete(&mut self, complete: bool) {
+        self.backing.complete = complete;
     }
 
     /// Whether anything waits for the store.
@@ -103,12 +103,12 @@ impl Region {
 
     /// Up to `most` cells that the store is to hear of. Each comes once, until it changes or [`Region::merge_failed`].
     pub fn next_merges(&mut self, most: usize) -> Vec<Merge> {
-        let Some(life) = self.backing.life else { return Vec::new() };
-        self.retell_some(life);
+        let Some(incarnation) = self.backing.incarnation else { return Vec::new() };
+        self.retell_some(incarnation);
         let mut merges = Vec::new();
         while merges.len() < most {
             let Some(spot) = self.work.pop(Errand::Replay, &mut self.keys) else { break };
-            merges.extend(self.merge_of(spot, life));
+            merges.extend(self.merge_of(spot, incarnation));
         }
         merges
     }
@@ -130,7 +130,7 @@ impl Region {
                 cell.ask_anew();
                 self.work.push(Errand::Replay, slot, cell);
             }
-            self.work.note(slot, merge.sequence, state, self.backing.life);
+            self.work.note(slot, merge.sequence, state, self.backing.incarnation);
         }
     }
 
@@ -142,7 +142,7 @@ impl Region {
         ask: &wire::Consult,
         now: UnixMs,
     ) -> Result<Proposed, Refused> {
-        let life = self.backing.life.unwrap_or_default();
+        let incarnation = self.backing.incarnation.unwrap_or_default();
         let at = checked_proposal(ask, now)?;
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
@@ -153,7 +153,7 @@ impl Region {
         }
         let fits = admits(state, &at, origin, ask);
         if !fits && ask.cost > 0 {
-            self.work.note(slot, ask.sequence, state, self.backing.life);
+            self.work.note(slot, ask.sequence, state, self.backing.incarnation);
             return Ok(Proposed::Settled(answer(state, origin, ask, false)));
         }
         let global = |sequence: u64| state.cell(sequence).map_or(0, |cell| cell.global_others);
@@ -173,7 +173,7 @@ impl Region {
         let parts: Vec<Part> = if cell.components.len() <= MAX_REPEATED {
             cell.components.iter().map(|component| (component.origin, component.own)).collect()
         } else {
-            cell.unstored(life).map(|component| (component.origin, component.own)).collect()
+            cell.unstored(incarnation).map(|component| (component.origin, component.own)).collect()
         };
         let limit = cell.limit;
         let (key, _) = self.keys.at(slot).ok_or(Refused::Full)?;
@@ -185,7 +185,7 @@ impl Region {
             expires,
             proposal: Some(proposal),
             wants_previous: true,
-            life,
+            incarnation,
         }))
     }
 
@@ -201,9 +201,9 @@ impl Region {
         let granted = merged.granted == Some(true);
         let slot = self.keys.find(&merge.key).ok_or(Refused::Full)?;
         // What the question itself brought the store, whatever its word, no replay will bring, and so none will share.
-        let life = self.backing.life.unwrap_or_default();
+        let incarnation = self.backing.incarnation.unwrap_or_default();
         let state = self.keys.at(slot).and_then(|(_, state)| state.cell(merge.sequence));
-        let brought = state.is_some_and(|cell| cell.unstored(life).any(|component| component.own > 0));
+        let brought = state.is_some_and(|cell| cell.unstored(incarnation).any(|component| component.own > 0));
         self.learn_all(slot, merge, merged, now, Some(origin));
         if granted || brought {
             self.share(slot, merge.sequence);
@@ -221,18 +221,18 @@ impl Region {
         parts: &[Part],
         now: UnixMs,
     ) -> Result<(), Refused> {
-        let Some(life) = self.backing.life else { return Ok(()) };
+        let Some(incarnation) = self.backing.incarnation else { return Ok(()) };
         checked(key.as_bytes(), sequence, 0, now)?;
         if !self.keys.has_room_for(key.as_bytes()) {
             return Err(Refused::Full);
         }
         let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
         let became_hot = state.note_limit(sequence, limit);
-        if state.cell_mut(sequence)?.learn(parts, life, now) || became_hot {
+        if state.cell_mut(sequence)?.learn(parts, incarnation, now) || became_hot {
             self.subscribers.changed_outside(slot, state);
         }
         follow(&mut self.subscribers, slot, state, sequence, parts);
-        self.work.note(slot, sequence, state, self.backing.life);
+        self.work.note(slot, sequence, state, self.backing.incarnation);
         Ok(())
     }
 
@@ -248,7 +248,7 @@ impl Region {
 
     /// Cells that are hot and that the hot index may not name yet.
     pub fn next_hot(&mut self, most: usize) -> Vec<HotCell> {
-        let Some(life) = self.backing.life else { return Vec::new() };
+        let Some(incarnation) = self.backing.incarnation else { return Vec::new() };
         let mut hot = Vec::new();
         while hot.len() < most {
             let Some(spot) = self.work.pop(Errand::Hot, &mut self.keys) else { break };
@@ -256,7 +256,7 @@ impl Region {
             let expires = state.expires(spot.sequence);
             let utilisation = state.load(spot.sequence).utilisation;
             let Some(cell) = state.known_mut(spot.sequence) else { continue };
-            cell.hot_in = life;
+            cell.hot_in = incarnation;
             hot.push(HotCell { key: key.clone(), sequence: spot.sequence, expires, utilisation });
         }
         hot
@@ -270,30 +270,30 @@ impl Region {
             if let Some(cell) = state.known_mut(one.sequence) {
                 cell.hot_in = 0;
             }
-            self.work.note(slot, one.sequence, state, self.backing.life);
+            self.work.note(slot, one.sequence, state, self.backing.incarnation);
         }
     }
 
-    fn retell_some(&mut self, life: u32) {
+    fn retell_some(&mut self, incarnation: u32) {
         let Some(from) = self.backing.retell else { return };
         let (slots, next) = self.keys.step(from);
         for slot in slots {
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
             let sequences: Vec<u64> = state.cells().iter().map(|cell| cell.sequence).collect();
             for sequence in sequences {
-                self.work.note(slot, sequence, state, Some(life));
+                self.work.note(slot, sequence, state, Some(incarnation));
             }
         }
         self.backing.retell = next;
     }
 
-    fn merge_of(&mut self, spot: Spot, life: u32) -> Option<Merge> {
+    fn merge_of(&mut self, spot: Spot, incarnation: u32) -> Option<Merge> {
         let (key, state) = self.keys.at_mut(spot.slot)?;
         let expires = state.expires(spot.sequence);
         let cell = state.known_mut(spot.sequence)?;
         let asks = core::mem::take(&mut cell.queued.ask);
         let parts: Vec<Part> =
-            cell.unstored(life).map(|component| (component.origin, component.own)).collect();
+            cell.unstored(incarnation).map(|component| (component.origin, component.own)).collect();
         (asks || !parts.is_empty()).then(|| Merge {
             key: key.clone(),
             sequence: spot.sequence,
@@ -301,8 +301,8 @@ impl Region {
             limit: cell.limit,
             expires,
             proposal: None,
-            wants_previous: !cell.is_known_to(life),
-            life,
+            wants_previous: !cell.is_known_to(incarnation),
+            incarnation,
         })
     }
 
@@ -314,11 +314,11 @@ impl Region {
         now: UnixMs,
         asker: Option<OriginId>,
     ) {
-        let Some(life) = self.backing.life else { return };
+        let Some(incarnation) = self.backing.incarnation else { return };
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
         let sequence = merge.sequence;
         // A word that was on its way while the store was found wiped may be about what it held before.
-        let holds = (merge.life == life).then_some(life);
+        let holds = (merge.incarnation == incarnation).then_some(incarnation);
         // A cell that was forgotten since is over.
         if state.cell(sequence).is_none() {
             return;
@@ -331,11 +331,11 @@ impl Region {
         for (before, parts) in state.before(sequence).zip(&merged.previous) {
             if before >= oldest && (!parts.is_empty() || state.cell(before).is_some()) {
                 grew |= state.cell_mut(before).is_ok_and(|cell| cell.learn_all(parts, holds, now));
-                self.work.note(slot, before, state, Some(life));
+                self.work.note(slot, before, state, Some(incarnation));
             }
         }
         follow(&mut self.subscribers, slot, state, sequence, &merged.current);
-        self.work.note(slot, sequence, state, Some(life));
+        self.work.note(slot, sequence, state, Some(incarnation));
         if !grew {
             return;
         }
@@ -358,10 +358,10 @@ impl Region {
     fn change_of(&self, spot: Spot) -> Option<wire::Change> {
         let (key, state) = self.keys.at(spot.slot)?;
         let cell = state.cell(spot.sequence)?;
-        let ours = |origin: OriginId| origin == BASE || self.origins.contains_key(&origin);
+        let ours = |origin: OriginId| origin == BASELINE || self.origins.contains_key(&origin);
         // Of few, all are said: also those of an Envoy that has left in the meantime.
         let few = cell.components.len() <= MAX_REPEATED;
-        let parts = cell.stored(self.backing.life?).filter(|(origin, _)| few || ours(*origin));
+        let parts = cell.stored(self.backing.incarnation?).filter(|(origin, _)| few || ours(*origin));
         let parts: Vec<_> =
             parts.map(|(origin, own)| wire::Part { origin: origin.0.to_vec(), own }).collect();
         (!parts.is_empty()).then(|| wire::Change {
@@ -376,7 +376,7 @@ impl Region {
 /// Whoever has a component in the cell follows it, also where all that it reports of it goes to another aggregator: it may
 /// be subscribed here, and one that is new to the cell hears what is known.
 fn follow(subscribers: &mut Subscribers, slot: usize, state: &mut KeyState, sequence: u64, parts: &[Part]) {
-    for (origin, _) in parts.iter().filter(|(origin, _)| *origin != BASE) {
+    for (origin, _) in parts.iter().filter(|(origin, _)| *origin != BASELINE) {
         if state.follow(*origin, sequence) {
             subscribers.enqueue(*origin, slot);
         }
@@ -389,7 +389,7 @@ fn is_followed_elsewhere(state: &KeyState, sequence: u64, subscribers: &Subscrib
     let (mut first, mut several, mut elsewhere) = (None, false, false);
     for user in users.map(|component| component.origin) {
         several |= *first.get_or_insert(user) != user;
-        elsewhere |= user != BASE && !subscribers.has(user);
+        elsewhere |= user != BASELINE && !subscribers.has(user);
         if several && elsewhere {
             return true;
         }

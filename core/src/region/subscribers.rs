@@ -26,7 +26,7 @@ pub(super) struct Subscribers {
 struct Queue {
     order: VecDeque<usize>,
     queued: HashSet<usize, BuildHasherDefault<SlotHasher>>,
-    snapshot: Snapshot,
+    delivered: Delivered,
 }
 
 /// Slots are given out here one after the other; nobody outside chooses them.
@@ -49,7 +49,7 @@ impl Hasher for SlotHasher {
 
 /// How much of what matters to it a new subscriber has been told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Snapshot {
+enum Delivered {
     /// The region's keys are looked through; the slot to go on from.
     Scanning(usize),
     /// All were looked through, and what was found is still queued.
@@ -63,7 +63,7 @@ enum Snapshot {
 
 impl Subscribers {
     pub(super) fn start(&mut self, origin: OriginId) {
-        self.queues.insert(origin, Queue { snapshot: Snapshot::Scanning(0), ..Queue::default() });
+        self.queues.insert(origin, Queue { delivered: Delivered::Scanning(0), ..Queue::default() });
     }
 
     pub(super) fn remove(&mut self, origin: OriginId) {
@@ -90,33 +90,33 @@ impl Subscribers {
     /// Queues the next part of a snapshot, where one is under way and nothing waits.
     pub(super) fn go_on(&mut self, origin: OriginId, keys: &Keys) {
         let Some(queue) = self.queues.get_mut(&origin).filter(|queue| queue.order.is_empty()) else { return };
-        let Snapshot::Scanning(from) = queue.snapshot else { return };
+        let Delivered::Scanning(from) = queue.delivered else { return };
         let (some, next) = keys.scan(from);
         for (slot, _) in some.filter(|(_, state)| state.follows(origin) || state.is_hot()) {
             queue.push(slot);
         }
-        queue.snapshot = next.map_or(Snapshot::Draining, Snapshot::Scanning);
+        queue.delivered = next.map_or(Delivered::Draining, Delivered::Scanning);
     }
 
     pub(super) fn has(&self, origin: OriginId) -> bool {
         self.queues.contains_key(&origin)
     }
 
-    /// Takes the slots of as many keys as have room in `most` views, of which each needs some by `views_of`.
-    /// And whether the snapshot is complete with them; it never is before the region is `whole`.
+    /// Takes the slots of as many keys as have room in `most` views, of which each needs some by `snapshots_of`.
+    /// And whether the snapshot is complete with them; it never is before the region is `all_read`.
     pub(super) fn take(
         &mut self,
         origin: OriginId,
         most: usize,
-        views_of: impl Fn(usize) -> usize,
-        whole: bool,
+        snapshots_of: impl Fn(usize) -> usize,
+        all_read: bool,
     ) -> (Vec<usize>, bool) {
         let Some(queue) = self.queues.get_mut(&origin) else { return Default::default() };
-        let mut views = 0usize;
+        let mut snapshots = 0usize;
         let fits = |slot: &&usize| {
             // A key without cells costs a look, so they are not taken without end either.
-            views = views.saturating_add(views_of(**slot).max(1));
-            views <= most
+            snapshots = snapshots.saturating_add(snapshots_of(**slot).max(1));
+            snapshots <= most
         };
         let taken = queue.order.iter().take_while(fits).count();
         let slots: Vec<usize> = queue.order.drain(..taken).collect();
@@ -128,18 +128,19 @@ impl Subscribers {
             queue.order = VecDeque::new();
             queue.queued = HashSet::default();
         }
-        let told = queue.order.is_empty() && matches!(queue.snapshot, Snapshot::Draining | Snapshot::Partial);
-        let complete = told && whole;
+        let told =
+            queue.order.is_empty() && matches!(queue.delivered, Delivered::Draining | Delivered::Partial);
+        let complete = told && all_read;
         if told {
-            queue.snapshot = if whole { Snapshot::Complete } else { Snapshot::Partial };
+            queue.delivered = if all_read { Delivered::Complete } else { Delivered::Partial };
         }
         (slots, complete)
     }
 
-    pub(super) fn has_work(&self, origin: OriginId, whole: bool) -> bool {
+    pub(super) fn has_work(&self, origin: OriginId, all_read: bool) -> bool {
         self.queues.get(&origin).is_some_and(|queue| {
-            let rests =
-                queue.snapshot == Snapshot::Complete || (queue.snapshot == Snapshot::Partial && !whole);
+            let rests = queue.delivered == Delivered::Complete
+                || (queue.delivered == Delivered::Partial && !all_read);
             !rests || !queue.order.is_empty()
         })
     }

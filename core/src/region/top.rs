@@ -23,7 +23,7 @@ pub const MAX_SCOPE_KEYS: usize = 10;
 
 /// How a key stands at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct KeyUsage {
     /// What counts against the limit now, without any cost.
     pub used: u64,
     /// What of that other regions used.
@@ -40,13 +40,13 @@ pub struct Standing {
     pub current: u64,
 }
 
-impl Standing {
+impl KeyUsage {
     fn of(
         cells: &[CellState],
         (cell_ms, resolution): (u64, u16),
         under: Option<u64>,
         now: UnixMs,
-    ) -> Standing {
+    ) -> KeyUsage {
         let at = Position::at(now, cell_ms);
         let cell = |back: u64| {
             let sequence = at.sequence.checked_sub(back)?;
@@ -57,7 +57,7 @@ impl Standing {
         let others = Used::of(resolution, touched().map(|cell| cell.map_or(0, |cell| cell.global_others)));
         let applied = || touched().flatten().map(|cell| cell.limit).find(|limit| *limit != u64::MAX);
         let limit = under.or_else(applied);
-        Standing {
+        KeyUsage {
             used: used.effective(&at),
             global_others: others.effective(&at),
             limit,
@@ -77,23 +77,23 @@ impl Standing {
     }
 
     /// By the share of the limit that is used, then by how much that is.
-    pub fn cmp_share(&self, other: &Standing) -> Ordering {
-        let limit = |standing: &Standing| u128::from(standing.limit.unwrap_or(u64::MAX).max(1));
-        let share = |one: &Standing, two: &Standing| u128::from(one.used).saturating_mul(limit(two));
+    pub fn cmp_share(&self, other: &KeyUsage) -> Ordering {
+        let limit = |usage: &KeyUsage| u128::from(usage.limit.unwrap_or(u64::MAX).max(1));
+        let share = |one: &KeyUsage, two: &KeyUsage| u128::from(one.used).saturating_mul(limit(two));
         share(self, other).cmp(&share(other, self)).then(self.used.cmp(&other.used))
     }
 }
 
 impl Explained {
     /// How the key stands.
-    pub fn standing(&self, now: UnixMs) -> Standing {
-        self.standing_under(None, now)
+    pub fn usage(&self, now: UnixMs) -> KeyUsage {
+        self.usage_under(None, now)
     }
 
     /// The same under another limit than the one that was applied last, if there is another.
-    pub fn standing_under(&self, limit: Option<u64>, now: UnixMs) -> Standing {
+    pub fn usage_under(&self, limit: Option<u64>, now: UnixMs) -> KeyUsage {
         let parts = self.key.parts();
-        Standing::of(&self.cells, (parts.cell_ms(), parts.resolution), limit, now)
+        KeyUsage::of(&self.cells, (parts.cell_ms(), parts.resolution), limit, now)
     }
 }
 
@@ -103,7 +103,7 @@ pub struct Ranked {
     /// The key.
     pub key: Key,
     /// How it stands.
-    pub standing: Standing,
+    pub usage: KeyUsage,
 }
 
 /// The keys that a rule counts, whoever they belong to.
@@ -159,38 +159,38 @@ impl Top {
         Top { scopes: scopes.into_iter().take(MAX_SCOPES).map(empty).collect(), ..Top::default() }
     }
 
-    fn take(&mut self, key: &Key, standing: Standing) {
+    fn take(&mut self, key: &Key, usage: KeyUsage) {
         // Denials that lead to a ban are counted on keys beside; nobody is limited by them.
-        if standing.limit.is_none() || counts_denials(key.parts().namespace) {
+        if usage.limit.is_none() || counts_denials(key.parts().namespace) {
             return;
         }
-        let (half, over) = (standing.is_past_half(), standing.is_over());
+        let (half, over) = (usage.is_past_half(), usage.is_over());
         self.limited = self.limited.saturating_add(1);
         self.past_half = self.past_half.saturating_add(u64::from(half));
         self.over = self.over.saturating_add(u64::from(over));
-        if standing.used > 0 {
-            rank(&mut self.nearest, MAX_TOP, key, standing);
+        if usage.used > 0 {
+            rank(&mut self.nearest, MAX_TOP, key, usage);
         }
         if over {
             let parts = key.parts();
             for scope in self.scopes.iter_mut().filter(|over| over.scope.holds(&parts)) {
                 scope.keys = scope.keys.saturating_add(1);
-                rank(&mut scope.furthest, MAX_SCOPE_KEYS, key, standing);
+                rank(&mut scope.furthest, MAX_SCOPE_KEYS, key, usage);
             }
         }
     }
 }
 
 /// Puts a key in its place among the first `most`.
-fn rank(ranked: &mut Vec<Ranked>, most: usize, key: &Key, standing: Standing) {
+fn rank(ranked: &mut Vec<Ranked>, most: usize, key: &Key, usage: KeyUsage) {
     let before = |other: &Ranked| {
-        other.standing.cmp_share(&standing).reverse().then_with(|| other.key.cmp(key)) == Ordering::Less
+        other.usage.cmp_share(&usage).reverse().then_with(|| other.key.cmp(key)) == Ordering::Less
     };
     if ranked.len() >= most && ranked.last().is_some_and(before) {
         return;
     }
     let place = ranked.partition_point(before);
-    ranked.insert(place, Ranked { key: key.clone(), standing });
+    ranked.insert(place, Ranked { key: key.clone(), usage });
     ranked.truncate(most);
 }
 
@@ -200,9 +200,9 @@ impl Region {
         let (some, next) = self.keys.scan(top.from);
         for (slot, state) in some {
             let resolution = u16::try_from(state.resolution()).unwrap_or(u16::MAX);
-            let standing = Standing::of(state.cells(), (state.cell_ms(), resolution), None, now);
+            let usage = KeyUsage::of(state.cells(), (state.cell_ms(), resolution), None, now);
             if let Some((key, _)) = self.keys.at(slot) {
-                top.take(key, standing);
+                top.take(key, usage);
             }
         }
         top.from = next.unwrap_or(0);

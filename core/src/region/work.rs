@@ -1,7 +1,7 @@
 //! What is still to be told to the stores and to the region's other aggregators: queues of cells, each in each at
 //! most once, however often it changes. What is told is read from the cell when it is told.
 //!
-//! Leaves to others: what is told (`replay`, `publish`, `base`).
+//! Leaves to others: what is told (`replay`, `publish`, `baseline`).
 
 use super::Refused;
 use super::cell::{CellState, Queued};
@@ -32,7 +32,7 @@ pub(super) enum Errand {
     /// To be told to other regions.
     Publish,
     /// More is known to have been used than components say.
-    Floor,
+    LowerBound,
 }
 
 #[derive(Debug, Default)]
@@ -41,13 +41,14 @@ pub(super) struct Work {
     share: VecDeque<Spot>,
     hot: VecDeque<Spot>,
     publish: VecDeque<Spot>,
-    floor: VecDeque<Spot>,
+    lower_bound: VecDeque<Spot>,
     /// Cells made because somebody used them.
     pub(super) created: u64,
 }
 
 impl Errand {
-    const ALL: [Errand; 5] = [Errand::Replay, Errand::Share, Errand::Hot, Errand::Publish, Errand::Floor];
+    const ALL: [Errand; 5] =
+        [Errand::Replay, Errand::Share, Errand::Hot, Errand::Publish, Errand::LowerBound];
 
     fn mark(self, queued: &mut Queued) -> &mut bool {
         match self {
@@ -55,14 +56,20 @@ impl Errand {
             Errand::Share => &mut queued.share,
             Errand::Hot => &mut queued.hot,
             Errand::Publish => &mut queued.publish,
-            Errand::Floor => &mut queued.floor,
+            Errand::LowerBound => &mut queued.lower_bound,
         }
     }
 }
 
 impl Work {
-    /// Queues a cell that changed for all who are to hear of it. `life` is that of the regional store, if there is one.
-    pub(super) fn note(&mut self, slot: usize, sequence: u64, state: &mut KeyState, life: Option<u32>) {
+    /// Queues a cell that changed for all who are to hear of it. `incarnation` is that of the regional store, if there is one.
+    pub(super) fn note(
+        &mut self,
+        slot: usize,
+        sequence: u64,
+        state: &mut KeyState,
+        incarnation: Option<u32>,
+    ) {
         let published = state.is_published();
         let load = state.load(sequence);
         let Some(cell) = state.known_mut(sequence) else { return };
@@ -73,24 +80,26 @@ impl Work {
         if published && load.is_global && cell.is_unpublished() {
             self.push(Errand::Publish, slot, cell);
         }
-        if let Some(life) = life {
-            if !cell.queued.replay && cell.unstored(life).next().is_some() {
+        if let Some(incarnation) = incarnation {
+            if !cell.queued.replay && cell.unstored(incarnation).next().is_some() {
                 self.push(Errand::Replay, slot, cell);
             }
-            if cell.hot_in != life && load.is_hot {
+            if cell.hot_in != incarnation && load.is_hot {
                 self.push(Errand::Hot, slot, cell);
             }
         }
         if state.resolution() > 1 && (load.is_hot || load.is_global) {
-            self.note_windows(slot, sequence, state, life);
+            self.note_windows(slot, sequence, state, incarnation);
         }
     }
 
     /// The other cells of the windows that touch `sequence`: what is used in one of them may be what makes the window full,
     /// and whoever is to hear of that needs them all.
-    fn note_windows(&mut self, slot: usize, sequence: u64, state: &mut KeyState, life: Option<u32>) {
+    fn note_windows(&mut self, slot: usize, sequence: u64, state: &mut KeyState, incarnation: Option<u32>) {
         let (published, near) = (state.is_published(), state.resolution());
-        let unhot = |cell: &CellState| life.filter(|life| cell.hot_in != *life && !cell.queued.hot);
+        let unhot = |cell: &CellState| {
+            incarnation.filter(|incarnation| cell.hot_in != *incarnation && !cell.queued.hot)
+        };
         let unpublished = |cell: &CellState| published && !cell.queued.publish && cell.is_unpublished();
         let waits = |cell: &&CellState| {
             cell.sequence.abs_diff(sequence) <= near && (unhot(cell).is_some() || unpublished(cell))
@@ -102,10 +111,10 @@ impl Work {
             if load.is_global && unpublished(cell) {
                 self.push(Errand::Publish, slot, cell);
             }
-            if let Some(life) = unhot(cell).filter(|_| load.is_hot) {
+            if let Some(incarnation) = unhot(cell).filter(|_| load.is_hot) {
                 self.push(Errand::Hot, slot, cell);
                 // It was raised in the store when it mattered to nobody else yet.
-                if cell.stored(life).next().is_some() {
+                if cell.stored(incarnation).next().is_some() {
                     self.push(Errand::Share, slot, cell);
                 }
             }
@@ -113,7 +122,7 @@ impl Work {
     }
 
     /// Notes that the region has used `total` of a cell at the least. True if that is news.
-    pub(super) fn raise_floor(
+    pub(super) fn raise_lower_bound(
         &mut self,
         slot: usize,
         sequence: u64,
@@ -122,8 +131,8 @@ impl Work {
     ) -> Result<bool, Refused> {
         let cell = state.cell_mut(sequence)?;
         let before = cell.regional_total();
-        if cell.raise_floor(total) {
-            self.push(Errand::Floor, slot, cell);
+        if cell.raise_lower_bound(total) {
+            self.push(Errand::LowerBound, slot, cell);
         }
         Ok(cell.regional_total() > before)
     }
@@ -155,7 +164,7 @@ impl Work {
             Errand::Share => self.share.len(),
             Errand::Hot => self.hot.len(),
             Errand::Publish => self.publish.len(),
-            Errand::Floor => self.floor.len(),
+            Errand::LowerBound => self.lower_bound.len(),
         }
     }
 
@@ -184,7 +193,7 @@ impl Work {
             Errand::Share => &mut self.share,
             Errand::Hot => &mut self.hot,
             Errand::Publish => &mut self.publish,
-            Errand::Floor => &mut self.floor,
+            Errand::LowerBound => &mut self.lower_bound,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Why a store did not do what it was asked, as far as that matters to what is done next.
 //!
-//! Leaves to others: texts and codes (`aggregator`), and whether a store that fails is still asked (`guard`).
+//! Leaves to others: texts and codes (`aggregator`), and whether a store that fails is still asked (`breaker`).
 
 /// Why a call, or one cell of it, failed. Nothing is known about whether the store did it all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub enum Failure {
     /// No answer within the time given.
     Timeout,
     /// It cannot be reached.
-    Away,
+    Unavailable,
     /// As much waits for its answers as may; that says nothing of the store.
     Busy,
     /// It answered with an error.
@@ -27,10 +27,10 @@ impl Failure {
     }
 
     /// One of few words, for metrics.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Failure::Timeout => "timeout",
-            Failure::Away | Failure::Busy => "away",
+            Failure::Unavailable | Failure::Busy => "unavailable",
             Failure::Refused | Failure::OfTheCell => "refused",
             Failure::Malformed => "protocol",
         }
@@ -55,10 +55,10 @@ mod tests {
     fn a_call_did_nothing_if_no_part_of_it_was_answered() {
         type Case<'a> = (&'a [Result<(), Failure>], bool, Option<Failure>);
         let cases: [Case; 5] = [
-            (&[Err(Failure::Away), Err(Failure::Timeout)], true, Some(Failure::Away)),
+            (&[Err(Failure::Unavailable), Err(Failure::Timeout)], true, Some(Failure::Unavailable)),
             (&[Err(Failure::Refused)], true, Some(Failure::Refused)),
-            (&[Ok(()), Err(Failure::Away)], false, Some(Failure::Away)),
-            (&[Err(Failure::Away), Err(Failure::OfTheCell)], false, Some(Failure::Away)),
+            (&[Ok(()), Err(Failure::Unavailable)], false, Some(Failure::Unavailable)),
+            (&[Err(Failure::Unavailable), Err(Failure::OfTheCell)], false, Some(Failure::Unavailable)),
             (&[Ok(())], false, None),
         ];
         for (results, nothing, first) in cases {

@@ -41,7 +41,7 @@ pub struct Figures {
     /// Imported cells that cannot be cells of now.
     pub imports_refused: u64,
     /// When everything hot was known last.
-    pub whole_at: Option<MonoMs>,
+    pub complete_at: Option<MonoMs>,
     /// When everything due was published last.
     pub published_at: Option<MonoMs>,
     /// When the other regions' use was imported last.
@@ -59,8 +59,8 @@ pub struct Refusals {
     pub component: u64,
     /// [`Refused::Full`].
     pub full: u64,
-    /// [`Refused::Base`].
-    pub base: u64,
+    /// [`Refused::Baseline`].
+    pub baseline: u64,
 }
 
 impl Refusals {
@@ -71,7 +71,7 @@ impl Refusals {
             Refused::Sequence => &mut self.sequence,
             Refused::Component => &mut self.component,
             Refused::Full => &mut self.full,
-            Refused::Base => &mut self.base,
+            Refused::Baseline => &mut self.baseline,
         };
         add(count, 1);
     }

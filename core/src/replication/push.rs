@@ -1,13 +1,13 @@
 //! Telling a subscriber what the others used: soon, but many changes at once.
 //!
-//! Whoever watches [`Bell::Push`](super::Bell::Push) wakes the subscribers that have something to be told
-//! ([`Desk::to_be_told`](super::Desk::to_be_told)) and then rests for [`COALESCE_MS`], so that a key which changes a thousand
+//! Whoever watches [`Event::Push`](super::Event::Push) wakes the subscribers that have something to be told
+//! ([`RegionState::to_be_told`](super::RegionState::to_be_told)) and then rests for [`COALESCE_MS`], so that a key which changes a thousand
 //! times in that time is sent once. Each subscriber is sent what the region holds at the moment of sending.
 //!
 //! Leaves to others: who is to be told what (`region`), and peers that do not read (`aggregator`).
 
-use super::desk::Turn;
 use super::figures::add;
+use super::state::Turn;
 use super::{Access, StreamId};
 use crate::model::key::OriginId;
 use crate::model::wire::Push;
@@ -51,13 +51,13 @@ impl Pusher {
                 self.frames = 0;
                 return Step::Sleep(COALESCE_MS);
             }
-            let turn = access.desk(|desk, now| {
-                let turn = desk.next_push(self.origin, self.id, now);
+            let turn = access.state(|state, now| {
+                let turn = state.next_push(self.origin, self.id, now);
                 if let Turn::Push(push) = &turn
                     && !is_empty(push)
                 {
-                    add(&mut desk.figures.pushes, 1);
-                    add(&mut desk.figures.pushed_cells, push.views.len());
+                    add(&mut state.figures.pushes, 1);
+                    add(&mut state.figures.pushed_cells, push.snapshots.len());
                 }
                 turn
             });
@@ -77,12 +77,12 @@ impl Pusher {
 
 /// A step of a snapshot that found nothing need not be sent.
 fn is_empty(push: &Push) -> bool {
-    push.views.is_empty() && !push.complete
+    push.snapshots.is_empty() && !push.complete
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NOW, ORIGIN, at, count, desk, origin};
+    use super::super::testing::{NOW, ORIGIN, at, count, origin, state};
     use super::*;
     use crate::model::wire::{FilterFrame, MAX_FRAME_CELLS, Report};
     use std::format;
@@ -90,22 +90,22 @@ mod tests {
 
     #[test]
     fn a_large_snapshot_leaves_room_for_answers() {
-        let mut desk = desk();
+        let mut state = state();
         let keys = 17 * MAX_FRAME_CELLS;
         for from in (0..keys).step_by(MAX_FRAME_CELLS) {
             let to = keys.min(from + MAX_FRAME_CELLS);
             let counts: Vec<_> = (from..to).map(|key| count(&format!("i{key}"), 9)).collect();
             let report = Some(Report { id: 1, counts });
-            desk.take(origin(2), FilterFrame { report, ..FilterFrame::default() }, NOW).unwrap();
+            state.take(origin(2), FilterFrame { report, ..FilterFrame::default() }, NOW).unwrap();
         }
-        let id = desk.enter(ORIGIN, NOW).unwrap().id;
-        desk.subscribe(ORIGIN, id);
+        let id = state.enter(ORIGIN, NOW).unwrap().id;
+        state.subscribe(ORIGIN, id);
         let mut pusher = Pusher::new(ORIGIN, id);
         let (mut sent, mut complete, mut slept) = (0, false, 0);
         loop {
-            match pusher.next(&mut at(&mut desk, 0)) {
+            match pusher.next(&mut at(&mut state, 0)) {
                 Step::Send(push) => {
-                    sent += push.views.len();
+                    sent += push.snapshots.len();
                     complete |= push.complete;
                 }
                 Step::Sleep(ms) => {
@@ -117,9 +117,9 @@ mod tests {
             }
         }
         assert!(complete && slept > 0 && sent >= keys, "{complete} {slept} {sent}");
-        assert_eq!(desk.figures.pushed_cells, sent as u64);
-        let other = desk.enter(ORIGIN, NOW).unwrap().id;
-        desk.subscribe(ORIGIN, other);
-        assert_eq!(pusher.next(&mut at(&mut desk, 0)), Step::Over);
+        assert_eq!(state.figures.pushed_cells, sent as u64);
+        let other = state.enter(ORIGIN, NOW).unwrap().id;
+        state.subscribe(ORIGIN, other);
+        assert_eq!(pusher.next(&mut at(&mut state, 0)), Step::Over);
     }
 }

@@ -1,6 +1,6 @@
 //! What the tests of an aggregator's parts have in common.
 
-use super::{Alone, Desk};
+use super::{Alone, RegionState};
 use crate::model::key::{Key, KeyParts, OriginId};
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::wire::{Consult, Count, FilterFrame, Report};
@@ -12,19 +12,19 @@ pub const SEQUENCE: u64 = 1_000;
 pub const NOW: Now = Now { unix: UnixMs(SEQUENCE * WINDOW_MS), mono: MonoMs(50_000) };
 pub const ORIGIN: OriginId = OriginId([1; 16]);
 
-pub fn desk() -> Desk {
-    Desk::new(RegionLimits::default(), (1, 2))
+pub fn state() -> RegionState {
+    RegionState::new(RegionLimits::default(), (1, 2))
 }
 
 /// With a store that was found.
-pub fn backed() -> Desk {
-    let mut desk = desk().with_store(crate::model::cadence::Cadence::default().store_breaker);
-    desk.store().unwrap().found();
-    desk
+pub fn backed() -> RegionState {
+    let mut state = state().with_store(crate::model::schedule::Schedule::default().store_breaker);
+    state.store().unwrap().found();
+    state
 }
 
-pub fn at(desk: &mut Desk, ms: u64) -> Alone<'_> {
-    Alone { desk, now: Now { unix: UnixMs(NOW.unix.0 + ms), mono: NOW.mono.after(ms) } }
+pub fn at(state: &mut RegionState, ms: u64) -> Alone<'_> {
+    Alone { state, now: Now { unix: UnixMs(NOW.unix.0 + ms), mono: NOW.mono.after(ms) } }
 }
 
 pub fn origin(number: u8) -> OriginId {
@@ -54,8 +54,8 @@ pub fn count(identifier: &str, own: u64) -> Count {
 }
 
 /// The sum of all components that are known of the cell `i`.
-pub fn sum(desk: &Desk) -> u64 {
-    let explained = desk.region.explain(b"w", b"n", b"i");
+pub fn sum(state: &RegionState) -> u64 {
+    let explained = state.region.explain(b"w", b"n", b"i");
     let components = explained.first().map_or(&[][..], |key| &key.cells[0].components);
     components.iter().map(|component| component.own).sum()
 }

@@ -19,11 +19,11 @@ const NETWORKS_MAX: usize = 10_000;
 /// Longest way to write a network.
 const NETWORK_BYTES_MAX: usize = 64;
 
-/// `addresses`: networks whose clients no rule limits, and networks whose clients are denied.
+/// `client_networks`: networks whose clients no rule limits, and networks whose clients are denied.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    /// `trusted_proxies` (default 0): how many proxies vouch for the client's address, as in `client_address`.
-    trusted_proxies: usize,
+    /// `trusted_hops` (default 0): how many proxies vouch for the client's address, as in `client_address`.
+    trusted_hops: usize,
     networks: Networks<Listed>,
     /// Networks that are allowed, and that are denied, as many as are listed.
     pub listed: (usize, usize),
@@ -32,7 +32,7 @@ pub struct Addresses {
 /// The list that a network is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listed {
-    /// `allow` (default: none): exempt from all rules.
+    /// `exempt` (default: none): exempt from all rules.
     Allow,
     /// `deny` (default: none): refused.
     Deny,
@@ -40,10 +40,10 @@ pub(super) enum Listed {
 
 impl Addresses {
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Addresses> {
-        let fields = node.object(&["trusted_proxies", "allow", "deny"], errors)?;
-        let trusted_proxies =
-            fields.or("trusted_proxies", 0, errors, |node, e| node.integer(0..=TRUSTED_PROXIES_MAX, e));
-        let allow = fields.or("allow", Vec::new(), errors, read_list);
+        let fields = node.object(&["trusted_hops", "exempt", "deny"], errors)?;
+        let trusted_hops =
+            fields.or("trusted_hops", 0, errors, |node, e| node.integer(0..=TRUSTED_PROXIES_MAX, e));
+        let allow = fields.or("exempt", Vec::new(), errors, read_list);
         let deny = fields.or("deny", Vec::new(), errors, read_list);
         let (allow, deny) = (allow?, deny?);
         reject_contradictions(&node, &allow, &deny, errors)?;
@@ -51,7 +51,7 @@ impl Addresses {
         let listed = |networks: Vec<IpNet>, list| networks.into_iter().map(move |network| (network, list));
         let networks = listed(allow, Listed::Allow).chain(listed(deny, Listed::Deny));
         Some(Addresses {
-            trusted_proxies: usize::try_from(trusted_proxies?).ok()?,
+            trusted_hops: usize::try_from(trusted_hops?).ok()?,
             networks: Networks::build(networks),
             listed: counts,
         })
@@ -69,7 +69,7 @@ impl Addresses {
         peer: &mut Peer,
         buffer: &mut Vec<u8>,
     ) -> Option<IpAddr> {
-        client_address(self.trusted_proxies, request, peer, buffer)
+        client_address(self.trusted_hops, request, peer, buffer)
     }
 
     /// Length of the longest prefix that holds an address, and the list it is in.
@@ -104,7 +104,7 @@ fn reject_contradictions(
     let mut sound = Some(());
     for (index, network) in deny.iter().enumerate() {
         if let Some(other) = allowed.get(network) {
-            let problem = format!("{network} is also allowed, by allow[{other}]");
+            let problem = format!("{network} is also allowed, by exempt[{other}]");
             sound = errors.reject(&Path::Index(&list, index), problem, "a network of one list");
         }
     }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn the_longest_prefix_of_both_lists_counts() {
         let addresses = read(
-            r#"{"allow": ["10.0.0.0/8", "203.0.113.7"], "deny": ["203.0.113.0/24", "10.6.6.0/24", "2001:db8::/32"]}"#,
+            r#"{"exempt": ["10.0.0.0/8", "203.0.113.7"], "deny": ["203.0.113.0/24", "10.6.6.0/24", "2001:db8::/32"]}"#,
         )
         .unwrap();
         for (address, expected) in [
@@ -146,14 +146,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told() {
         for (text, expected) in [
-            (r#"{"allow": ["10.0.0.0/33"]}"#, "configuration.allow[0]: \"10.0.0.0/33\" is no network"),
+            (r#"{"exempt": ["10.0.0.0/33"]}"#, "configuration.exempt[0]: \"10.0.0.0/33\" is no network"),
             (r#"{"deny": ["example.org"]}"#, "configuration.deny[0]: \"example.org\" is no network"),
             (r#"{"deny": [7]}"#, "configuration.deny[0]: 7 is not a string"),
             (
-                r#"{"allow": ["::1", "10.0.0.1/8"], "deny": ["10.0.0.0/8"]}"#,
-                "configuration.deny[0]: 10.0.0.0/8 is also allowed, by allow[1]",
+                r#"{"exempt": ["::1", "10.0.0.1/8"], "deny": ["10.0.0.0/8"]}"#,
+                "configuration.deny[0]: 10.0.0.0/8 is also allowed, by exempt[1]",
             ),
-            (r#"{"trusted_proxies": 33}"#, "configuration.trusted_proxies: 33 is out of range"),
+            (r#"{"trusted_hops": 33}"#, "configuration.trusted_hops: 33 is out of range"),
             (r#"{"block": []}"#, "configuration: there is no field \"block\" here"),
         ] {
             let told = read(text).unwrap_err().replace("configuration.", "");

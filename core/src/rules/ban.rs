@@ -14,49 +14,52 @@ const DENIALS_MAX: u64 = 1_000_000;
 /// `ban`: when a rule bans, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
-    /// `denials` (required): 1 to 1 000 000; so many of an identifier lead to a ban.
-    pub denials: u64,
-    /// `within` (required): `"1s"` to `"31d"`, or whole milliseconds; the window in which they count, here in milliseconds.
-    pub within_ms: u64,
-    /// `for` (required): `"1s"` to `"31d"`; how long the first ban lasts, here in milliseconds. Each further one lasts twice as
+    /// `threshold` (required): 1 to 1 000 000; so many of an identifier lead to a ban.
+    pub threshold: u64,
+    /// `window` (required): `"1s"` to `"31d"`, or whole milliseconds; the window in which they count, here in milliseconds.
+    pub window_ms: u64,
+    /// `duration` (required): `"1s"` to `"31d"`; how long the first ban lasts, here in milliseconds. Each further one lasts twice as
     /// long as the one before.
-    pub for_ms: u64,
-    /// `up_to` (default a day, or `for` if that is longer): `for` to `"31d"`; how long a ban lasts at the most, and how long an
+    pub first_ms: u64,
+    /// `max_duration` (default a day, or `duration` if that is longer): `duration` to `"31d"`; how long a ban lasts at the most, and how long an
     /// identifier has to be good after a ban to be banned as if for the first time; here in milliseconds.
-    pub up_to_ms: u64,
+    pub max_duration_ms: u64,
 }
 
 impl Ban {
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Ban> {
-        let fields = node.object(&["denials", "within", "for", "up_to"], errors)?;
-        let denials = fields.required("denials", "how many denials, such as 100", errors, |n, e| {
+        let fields = node.object(&["threshold", "window", "duration", "max_duration"], errors)?;
+        let threshold = fields.required("threshold", "how many threshold, such as 100", errors, |n, e| {
             n.integer(1..=DENIALS_MAX, e)
         });
-        let within = fields.required("within", "a duration such as \"1m\"", errors, |n, e| WITHIN.read(n, e));
-        let lasts = fields.required("for", "a duration such as \"10m\"", errors, |n, e| FOR.read(n, e));
+        let within = fields.required("window", "a duration such as \"1m\"", errors, |n, e| WITHIN.read(n, e));
+        let lasts = fields.required("duration", "a duration such as \"10m\"", errors, |n, e| FOR.read(n, e));
         let least = lasts.unwrap_or(FOR.min_ms);
-        let up_to = fields.or("up_to", UP_TO_MS_DEFAULT.max(least), errors, |n, e| match FOR.read(n, e)? {
-            up_to if up_to < least => n.reject(e, "is shorter than the first ban", "at least what for says"),
-            up_to => Some(up_to),
-        });
-        Some(Ban { denials: denials?, within_ms: within?, for_ms: lasts?, up_to_ms: up_to? })
+        let up_to =
+            fields.or("max_duration", UP_TO_MS_DEFAULT.max(least), errors, |n, e| match FOR.read(n, e)? {
+                up_to if up_to < least => {
+                    n.reject(e, "is shorter than the first ban", "at least the duration")
+                }
+                up_to => Some(up_to),
+            });
+        Some(Ban { threshold: threshold?, window_ms: within?, first_ms: lasts?, max_duration_ms: up_to? })
     }
 
     /// How long the ban of this `level` lasts, in milliseconds: 1 is the first in a row.
     pub fn length_ms(&self, level: u32) -> u64 {
         let doubled = 1u64.checked_shl(level.saturating_sub(1)).unwrap_or(u64::MAX);
-        self.for_ms.saturating_mul(doubled).min(self.up_to_ms)
+        self.first_ms.saturating_mul(doubled).min(self.max_duration_ms)
     }
 
     /// For how long after its end a ban has to be remembered, in milliseconds: until the next one is the first of a row, and
     /// nothing counts any more that led to it.
     pub fn memory_ms(&self) -> u64 {
-        self.up_to_ms.max(self.within_ms.saturating_mul(2))
+        self.max_duration_ms.max(self.window_ms.saturating_mul(2))
     }
 
     /// The lowest level whose ban lasts for `left_ms`: what can be known of a ban that somebody else made.
     pub fn level_lasting(&self, left_ms: u64) -> u32 {
-        let lasts = |level: &u32| self.length_ms(*level) >= left_ms.min(self.up_to_ms);
+        let lasts = |level: &u32| self.length_ms(*level) >= left_ms.min(self.max_duration_ms);
         (1..=u64::BITS).find(lasts).unwrap_or(1)
     }
 }
@@ -67,7 +70,7 @@ mod tests {
 
     #[test]
     fn bans_double_up_to_the_longest() {
-        let ban = Ban { denials: 1, within_ms: 1_000, for_ms: 600, up_to_ms: 5_000 };
+        let ban = Ban { threshold: 1, window_ms: 1_000, first_ms: 600, max_duration_ms: 5_000 };
         for (level, expected) in [
             (0, 600),
             (1, 600),

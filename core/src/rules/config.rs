@@ -7,9 +7,10 @@ use super::cost::Cost;
 use super::parse::errors::{ConfigErrors, Errors, Path};
 use super::parse::fields::Node;
 use super::parse::json::{Json, quoted};
+use super::parse::structure;
 use super::rule::Rule;
 use super::secret::{SecretKey, SecretKind, Variables, read_secret};
-use crate::model::exact::Strategy;
+use crate::model::exact::Algorithm;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -23,10 +24,8 @@ pub const CONFIG_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 /// The rules of one configuration: each is looked at on every request.
 pub const RULES_MAX: usize = 64;
 
-const BUCKETS_DEFAULT: u64 = 32_768;
-const BUCKETS_MAX: u64 = 1_048_576;
-const KEYS_PER_BUCKET_DEFAULT: u64 = 8;
-const KEYS_PER_BUCKET_MAX: u64 = 32;
+const MAX_KEYS_DEFAULT: u32 = 262_144;
+const MAX_KEYS: u64 = 8_388_608;
 const CLUSTER_BYTES_MAX: usize = 255;
 
 /// The filter's configuration, free of errors.
@@ -40,7 +39,7 @@ pub struct Config {
     pub table: Table,
     /// `responses` (default: see there): what clients are told beside the status.
     pub responses: Responses,
-    /// `addresses` (default: none): clients that are let pass or denied by their address.
+    /// `client_networks` (default: none): clients that are let pass or denied by their address.
     pub addresses: Addresses,
     /// `hash_key`, or the variable that `hash_key_env` names (required by rules with `hash`): the key of the digests that stand
     /// for secret identifiers.
@@ -69,21 +68,19 @@ pub struct Aggregator {
 /// `table`: how much of the process' shared data holds keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// `buckets` (default 32 768): 1 to 1 048 576.
-    pub buckets: u32,
-    /// `keys_per_bucket` (default 8): 1 to 32.
-    pub keys_per_bucket: u32,
+    /// `max_keys` (default 262 144): 8 to 8 388 608; rounded up to a multiple of 8, the keys of a bucket.
+    pub max_keys: u32,
 }
 
 /// `responses`: headers and bodies of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Responses {
-    /// `draft_headers` (default false): `RateLimit` and `RateLimit-Policy` of the IETF draft.
-    pub draft_headers: bool,
+    /// `ietf_headers` (default false): `RateLimit` and `RateLimit-Policy` of the IETF draft.
+    pub ietf_headers: bool,
     /// `problem_json` (default false): denials have an `application/problem+json` body.
     pub problem_json: bool,
-    /// `on_allow` (default false): allowed responses carry the rate-limit headers too.
-    pub on_allow: bool,
+    /// `headers_on_allowed` (default false): allowed responses carry the rate-limit headers too.
+    pub headers_on_allowed: bool,
 }
 
 /// The aggregator's token: read by name only, never printed.
@@ -91,7 +88,8 @@ pub struct Responses {
 pub struct Token(String);
 
 impl Config {
-    /// Reads a configuration that names no environment variables; all that is wrong with it otherwise.
+    /// Reads a configuration that names no environment variables; all that is wrong with it otherwise. `text` is JSON, or an
+    /// encoded `google.protobuf.Struct`.
     pub fn parse(text: &[u8]) -> Result<Config, ConfigErrors> {
         Config::parse_with(text, &|_| None)
     }
@@ -106,16 +104,16 @@ impl Config {
     /// What, if anything, asks for the module that hears of responses, `weir-filter-responses.wasm`: a field, and why where that
     /// is not plain.
     pub fn needs_responses(&self) -> Option<String> {
-        if self.responses.on_allow {
-            return Some("responses.on_allow".to_string());
+        if self.responses.headers_on_allowed {
+            return Some("responses.headers_on_allowed".to_string());
         }
         let told = |rule: &Rule| matches!(rule.cost, Cost::Response(_));
         if let Some(at) = self.rules.iter().position(told) {
-            return Some(format!("rules[{at}].cost.response_header"));
+            return Some(format!("rules[{at}].cost.response.header"));
         }
-        let ledger = |rule: &Rule| matches!(rule.strategy, Strategy::Ledger { .. });
+        let ledger = |rule: &Rule| matches!(rule.algorithm, Algorithm::Ledger { .. });
         let at = self.rules.iter().position(ledger)?;
-        Some(format!("rules[{at}].strategy: responses carry a ledger's transactions"))
+        Some(format!("rules[{at}].algorithm: responses carry a ledger's transactions"))
     }
 
     /// A stable hash of the configuration's text: what was decided under another version is not remembered.
@@ -142,6 +140,8 @@ fn read_text(text: &[u8], variables: Variables<'_>, errors: &mut Errors) -> Opti
         let problem = format!("it has {} bytes", text.len());
         return errors.reject(&Path::Root, problem, format!("at most {CONFIG_BYTES_MAX} bytes"));
     }
+    let decoded = structure::json_of(text);
+    let text = decoded.as_deref().map_or(text, str::as_bytes);
     let json = Json::parse(text, errors)?;
     read_config(Node::root(&json), version_of(text), variables, errors)
 }
@@ -162,7 +162,7 @@ fn read_config(
         "aggregator",
         "table",
         "responses",
-        "addresses",
+        "client_networks",
         "hash_key",
         "hash_key_env",
         "test_faults",
@@ -175,7 +175,7 @@ fn read_config(
     });
     let table = fields.or("table", Table::default(), errors, Table::read);
     let responses = fields.or("responses", Responses::default(), errors, Responses::read);
-    let addresses = fields.or("addresses", Addresses::default(), errors, Addresses::read);
+    let addresses = fields.or("client_networks", Addresses::default(), errors, Addresses::read);
     let hash_key = read_secret(&fields, ("hash_key", "hash_key_env"), &SecretKey::KIND, variables, errors);
     let test_faults = fields.or("test_faults", false, errors, |n, e| n.boolean(e));
     let rules = fields.required("rules", "a list of 1 to 64 rules", errors, read_rules);
@@ -245,27 +245,29 @@ impl Token {
 
 impl Table {
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<Table> {
-        let fields = node.object(&["buckets", "keys_per_bucket"], errors)?;
-        let buckets = fields.or("buckets", BUCKETS_DEFAULT, errors, |n, e| n.integer(1..=BUCKETS_MAX, e));
-        let keys = fields.or("keys_per_bucket", KEYS_PER_BUCKET_DEFAULT, errors, |n, e| {
-            n.integer(1..=KEYS_PER_BUCKET_MAX, e)
-        });
-        Some(Table { buckets: u32::try_from(buckets?).ok()?, keys_per_bucket: u32::try_from(keys?).ok()? })
+        let fields = node.object(&["max_keys"], errors)?;
+        let max_keys =
+            fields.or("max_keys", MAX_KEYS_DEFAULT.into(), errors, |n, e| n.integer(8..=MAX_KEYS, e));
+        Some(Table { max_keys: u32::try_from(max_keys?).ok()? })
     }
 }
 
 impl Default for Table {
     fn default() -> Self {
-        Table { buckets: BUCKETS_DEFAULT as u32, keys_per_bucket: KEYS_PER_BUCKET_DEFAULT as u32 }
+        Table { max_keys: MAX_KEYS_DEFAULT }
     }
 }
 
 impl Responses {
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<Responses> {
-        let fields = node.object(&["draft_headers", "problem_json", "on_allow"], errors)?;
-        let draft_headers = fields.or("draft_headers", false, errors, |n, e| n.boolean(e));
+        let fields = node.object(&["ietf_headers", "problem_json", "headers_on_allowed"], errors)?;
+        let ietf_headers = fields.or("ietf_headers", false, errors, |n, e| n.boolean(e));
         let problem_json = fields.or("problem_json", false, errors, |n, e| n.boolean(e));
-        let on_allow = fields.or("on_allow", false, errors, |n, e| n.boolean(e));
-        Some(Responses { draft_headers: draft_headers?, problem_json: problem_json?, on_allow: on_allow? })
+        let headers_on_allowed = fields.or("headers_on_allowed", false, errors, |n, e| n.boolean(e));
+        Some(Responses {
+            ietf_headers: ietf_headers?,
+            problem_json: problem_json?,
+            headers_on_allowed: headers_on_allowed?,
+        })
     }
 }

@@ -1,6 +1,6 @@
-//! What a request costs: a constant, the value of a header between 1 and a cap, or the value of a header of its response.
+//! What a request costs: a constant, the value of a header between 1 and a maximum, or the value of a header of its response.
 //!
-//! The client must be trusted to set the request's header; so one that cannot be read costs the cap. The response's header is the
+//! The client must be trusted to set the request's header; so one that cannot be read costs the maximum. The response's header is the
 //! upstream's own, and may be 0; until the response is there, an amount is reserved.
 
 use super::parse::duration::Span;
@@ -13,7 +13,8 @@ use alloc::vec::Vec;
 
 const TIMEOUT: Span = Span { min_ms: 1_000, max_ms: 3_600_000, words: ("1s", "1h"), example: "5m" };
 const TIMEOUT_MS_DEFAULT: u64 = 300_000;
-const FIELDS: [&str; 5] = ["response_header", "reserve", "cap", "default", "timeout"];
+const REQUEST_FIELDS: [&str; 3] = ["request", "max", "default"];
+const RESPONSE_FIELDS: [&str; 5] = ["response", "reserve", "max", "default", "hold_timeout"];
 
 /// The cost of a request under a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub enum Cost {
         /// The header's name, in lower case.
         name: Box<[u8]>,
         /// The most that a request costs, and the cost of one whose header is no number.
-        cap: u64,
+        max: u64,
         /// The cost of a request without the header.
         default: u64,
     },
@@ -36,7 +37,7 @@ pub enum Cost {
 impl Cost {
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Cost> {
         match node.json {
-            Json::Object(fields) if fields.iter().any(|(name, _)| name == "response_header") => {
+            Json::Object(fields) if fields.iter().any(|(name, _)| name == "response") => {
                 ResponseCost::read(node, errors).map(Cost::Response)
             }
             Json::Object(_) => Cost::read_header(node, errors),
@@ -48,27 +49,26 @@ impl Cost {
     }
 
     fn read_header(node: Node<'_>, errors: &mut Errors) -> Option<Cost> {
-        let fields = node.object(&["header", "cap", "default"], errors)?;
-        let name = fields.required("header", "a header name such as \"x-cost\"", errors, |node, errors| {
-            node.header_name(errors)
-        });
-        let cap = fields.required(
-            "cap",
+        let fields = node.object(&REQUEST_FIELDS, errors)?;
+        let expected = "an object with header, such as {\"header\": \"x-cost\"}";
+        let name = fields.required("request", expected, errors, read_header);
+        let max = fields.required(
+            "max",
             "the most that a request may cost, such as 100",
             errors,
             |node, errors| node.integer(1..=u64::MAX, errors),
         );
         let default =
-            fields.or("default", 1, errors, |node, errors| node.integer(1..=cap.unwrap_or(u64::MAX), errors));
-        Some(Cost::Header { name: name?, cap: cap?, default: default? })
+            fields.or("default", 1, errors, |node, errors| node.integer(1..=max.unwrap_or(u64::MAX), errors));
+        Some(Cost::Header { name: name?, max: max?, default: default? })
     }
 
     /// The cost of this request, as far as it is known: where the response tells it, what is reserved until then.
     pub(super) fn of<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> u64 {
         match self {
             Cost::Fixed(cost) => *cost,
-            Cost::Header { name, cap, default } => match joined_header(request, name, buffer) {
-                Some(value) => parse(value.trim_ascii()).unwrap_or(*cap).clamp(1, (*cap).max(1)),
+            Cost::Header { name, max, default } => match joined_header(request, name, buffer) {
+                Some(value) => parse(value.trim_ascii()).unwrap_or(*max).clamp(1, (*max).max(1)),
                 None => *default,
             },
             Cost::Response(cost) => cost.reserve,
@@ -76,57 +76,62 @@ impl Cost {
     }
 }
 
-const EXPECTED: &str = "a whole number, 0 or more, or an object with header or response_header";
+const EXPECTED: &str = "a whole number, 0 or more, or an object with request or response";
 
 /// `cost` by a header of the response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseCost {
-    /// `response_header` (required): the header's name, in lower case.
+    /// `response.header` (required): the header's name, in lower case.
     pub name: Box<[u8]>,
-    /// `reserve` (required): what is reserved from the request to its response, 0 to the cap. 0 only checks that something is
+    /// `reserve` (required): what is reserved from the request to its response, 0 to the max. 0 only checks that something is
     /// left.
     pub reserve: u64,
-    /// `cap` (required): the most that a request costs, at least 1, and the cost of one whose header is no number.
-    pub cap: u64,
-    /// `default` (default: the reserve): the cost where the header is missing, 0 to the cap.
+    /// `max` (required): the most that a request costs, at least 1, and the cost of one whose header is no number.
+    pub max: u64,
+    /// `default` (default: the reserve): the cost where the header is missing, 0 to the max.
     pub default: u64,
-    /// `timeout` (default `"5m"`): `"1s"` to `"1h"`, or whole milliseconds; here in milliseconds. A reserve that is held for so
+    /// `hold_timeout` (default `"5m"`): `"1s"` to `"1h"`, or whole milliseconds; here in milliseconds. A reserve that is held for so
     /// long counts as spent.
-    pub timeout_ms: u32,
+    pub hold_timeout_ms: u32,
 }
 
 impl ResponseCost {
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<ResponseCost> {
-        let fields = node.object(&FIELDS, errors)?;
-        let name =
-            fields.required("response_header", "a header name such as \"x-tokens-used\"", errors, |n, e| {
-                n.header_name(e)
-            });
-        let cap =
-            fields.required("cap", "the most that a request may cost, such as 20000", errors, |n, e| {
+        let fields = node.object(&RESPONSE_FIELDS, errors)?;
+        let expected = "an object with header, such as {\"header\": \"x-tokens-used\"}";
+        let name = fields.required("response", expected, errors, read_header);
+        let max =
+            fields.required("max", "the most that a request may cost, such as 20000", errors, |n, e| {
                 n.integer(1..=u64::MAX, e)
             });
-        let most = cap.unwrap_or(u64::MAX);
+        let most = max.unwrap_or(u64::MAX);
         let expected = "what is held until the response is there, such as 500";
         let reserve = fields.required("reserve", expected, errors, |n, e| n.integer(0..=most, e));
         let default = fields.or("default", reserve.unwrap_or(0), errors, |n, e| n.integer(0..=most, e));
-        let timeout_ms = fields.or("timeout", TIMEOUT_MS_DEFAULT, errors, |n, e| TIMEOUT.read(n, e));
+        let hold_timeout_ms =
+            fields.or("hold_timeout", TIMEOUT_MS_DEFAULT, errors, |n, e| TIMEOUT.read(n, e));
         Some(ResponseCost {
             name: name?,
             reserve: reserve?,
-            cap: cap?,
+            max: max?,
             default: default?,
-            timeout_ms: u32::try_from(timeout_ms?).ok()?,
+            hold_timeout_ms: u32::try_from(hold_timeout_ms?).ok()?,
         })
     }
 
     /// What a request has cost whose response has this header, or none.
     pub fn of(&self, header: Option<&[u8]>) -> u64 {
         match header {
-            Some(value) => parse(value.trim_ascii()).unwrap_or(self.cap).min(self.cap),
+            Some(value) => parse(value.trim_ascii()).unwrap_or(self.max).min(self.max),
             None => self.default,
         }
     }
+}
+
+/// `{"header": …}`: the name of a header, in lower case.
+fn read_header(node: Node<'_>, errors: &mut Errors) -> Option<Box<[u8]>> {
+    let fields = node.object(&["header"], errors)?;
+    fields.required("header", "a header name such as \"x-cost\"", errors, |n, e| n.header_name(e))
 }
 
 /// A number of digits only; `None` for anything else, and for one too large.
@@ -145,7 +150,7 @@ mod tests {
     use crate::rules::testing::TestRequest;
 
     fn check(lines: &[&str], expected: u64) {
-        let cost = Cost::Header { name: b"x-cost".as_slice().into(), cap: 100, default: 3 };
+        let cost = Cost::Header { name: b"x-cost".as_slice().into(), max: 100, default: 3 };
         let mut request = TestRequest::default();
         for line in lines {
             request = request.header("x-cost", line);
@@ -188,9 +193,9 @@ mod tests {
         let cost = ResponseCost {
             name: b"x-tokens-used".as_slice().into(),
             reserve: 50,
-            cap: 100,
+            max: 100,
             default: 30,
-            timeout_ms: 1_000,
+            hold_timeout_ms: 1_000,
         };
         for (header, expected) in [
             (None, 30),

@@ -93,7 +93,7 @@ pub(super) enum Found {
 
 /// The fields of which a part has exactly one.
 const PART_KINDS: [&str; 8] =
-    ["header", "cookie", "query", "client_address", "path_segment", "authority", "jwt_claim", "constant"];
+    ["header", "cookie", "query", "client_address", "path_segment", "host", "jwt_claim", "constant"];
 
 /// Those, and what goes with some of them.
 const PART_FIELDS: [&str; 10] = [
@@ -102,7 +102,7 @@ const PART_FIELDS: [&str; 10] = [
     "query",
     "client_address",
     "path_segment",
-    "authority",
+    "host",
     "jwt_claim",
     "constant",
     "lowercase",
@@ -193,7 +193,7 @@ impl Source {
                 let number = node.integer(1..=PATH_SEGMENT_MAX, errors)?;
                 usize::try_from(number).ok().map(Source::PathSegment)
             }
-            "authority" => match node.json {
+            "host" => match node.json {
                 Json::Bool(true) => Some(Source::Authority { port: false }),
                 Json::Object(_) => {
                     let fields = node.object(&["port"], errors)?;
@@ -462,7 +462,7 @@ mod tests {
             (r#"{"path_segment": 3.0}"#, "alice", Whole),
             (r#"{"path_segment": 4}"#, r"x\|y", Whole),
             (r#"{"path_segment": 5}"#, r"\-", Missing),
-            (r#"{"authority": true}"#, "example.com", Whole),
+            (r#"{"host": true}"#, "example.com", Whole),
             (r#"{"jwt_claim": {"claim": "sub"}}"#, "alice", Whole),
             (r#"{"jwt_claim": {"payload": "corp", "claim": ["org", "id"]}}"#, "o1", Whole),
             (r#"{"jwt_claim": {"claim": "iss"}}"#, r"\-", Missing),
@@ -472,7 +472,7 @@ mod tests {
             check(json, &request, expected, complete);
         }
         check(
-            r#"{"authority": {"port": true}}"#,
+            r#"{"host": {"port": true}}"#,
             &TestRequest::default().header(":authority", "u@A.Com.:080"),
             "a.com:80",
             Whole,
@@ -483,7 +483,7 @@ mod tests {
     fn host_calls_are_made_once_and_only_when_needed() {
         let request = TestRequest::get("/").peer("1.2.3.4:5").header("x-forwarded-for", "9.9.9.9");
         raw(r#"{"header": "x"}"#, &request);
-        raw(r#"{"client_address": {"trusted_proxies": 1}}"#, &request);
+        raw(r#"{"client_address": {"trusted_hops": 1}}"#, &request);
         assert_eq!(request.host_calls.get(), 0);
         raw(r#"[{"client_address": {}}, {"client_address": {"ipv4_prefix": 8}}]"#, &request);
         assert_eq!(request.host_calls.get(), 1);

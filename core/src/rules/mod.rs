@@ -5,7 +5,7 @@
 //!                            ├─ addresses: networks that are let pass or denied
 //!                            └─ rule ─┬─ matcher: path, methods, headers, host
 //!                                     ├─ identifier: parts of the request (secret: those that are hashed)
-//!                                     ├─ strategy: how the limit is held
+//!                                     ├─ algorithm: how the limit is held
 //!                                     ├─ overrides: identifiers with another limit
 //!                                     ├─ cost
 //!                                     └─ ban
@@ -26,6 +26,7 @@ pub mod config;
 pub mod rule;
 
 mod addresses;
+mod algorithm;
 mod ban;
 mod cost;
 pub mod identifier;
@@ -35,7 +36,6 @@ pub mod parse;
 mod request;
 mod resolve;
 mod secret;
-mod strategy;
 
 #[cfg(test)]
 mod testing;
@@ -49,5 +49,5 @@ pub use parse::envoy_config::{PluginConfig, Written, find_plugin_configs, static
 pub use parse::errors::{ConfigError, ConfigErrors};
 pub use request::{Lines, Request};
 pub use resolve::{Action, Check, Checks, Live, Scratch};
-pub use rule::{Ambiguous, FirstRequest, Missing, OnConsultFailure, Rule};
+pub use rule::{Ambiguous, Missing, OnFailure, Rule, UnknownKey};
 pub use secret::{STAND_IN, SecretKey, Variables};

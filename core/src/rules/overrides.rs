@@ -3,10 +3,10 @@
 //! An exact identifier wins over any pattern; among patterns the one with most literal characters wins; among equals
 //! the first listed. Patterns are `glob`'s.
 
+use super::algorithm::Kind;
 use super::parse::errors::Errors;
 use super::parse::fields::{Fields, Node};
 use super::parse::json::Json;
-use super::strategy::Kind;
 use crate::matching::glob::{self, GlobSet, Pattern};
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -16,7 +16,7 @@ use super::secret::SecretKey;
 use crate::control::{self, Banned, Controls, Found, Subject, credited};
 use crate::matching::canonical::canonical_identifier;
 use crate::matching::glob;
-use crate::model::exact::{MAX_LOG_LIMIT, Strategy};
+use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
 use crate::model::time::UnixMs;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -230,10 +230,10 @@ impl Scratch {
             (None, Some(Override::Exempt)) => return Action::Exempt,
             (None, None) => rule.limit,
         };
-        let most = match rule.strategy {
-            Strategy::Window => u64::MAX,
-            Strategy::Log => MAX_LOG_LIMIT,
-            Strategy::Ledger { .. } => 0,
+        let most = match rule.algorithm {
+            Algorithm::Window => u64::MAX,
+            Algorithm::Log => MAX_LOG_LIMIT,
+            Algorithm::Ledger { .. } => 0,
         };
         Action::Limit {
             limit: credited(limit, found.credit).min(most),

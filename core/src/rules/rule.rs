@@ -1,8 +1,9 @@
 //! One rule: whom it limits, and how much.
 //!
-//! Reading it from configuration is here; what its parts mean is `matcher`, `identifier`, `strategy`,
+//! Reading it from configuration is here; what its parts mean is `matcher`, `identifier`, `algorithm`,
 //! `overrides` and `cost`.
 
+use super::algorithm::{Held, Kind};
 use super::ban::Ban;
 use super::cost::Cost;
 use super::identifier::{Part, optional_parts};
@@ -10,9 +11,8 @@ use super::matcher::Conditions;
 use super::overrides::Overrides;
 use super::parse::errors::Errors;
 use super::parse::fields::Node;
-use super::strategy::{Held, Kind};
-use crate::model::exact::Strategy;
-use crate::model::key::{CEILING_RESOLUTION, MAX_TEXT_BYTES};
+use crate::model::exact::Algorithm;
+use crate::model::key::{HARD_LIMIT_RESOLUTION, MAX_TEXT_BYTES};
 use alloc::format;
 use alloc::string::String;
 
@@ -23,41 +23,41 @@ pub struct Rule {
     /// and logs.
     pub name: String,
     /// `namespace` (default: the rule's name): where identifiers are counted. Rules of one namespace and window count
-    /// together, those with a ceiling apart.
+    /// together, those with a hard limit apart.
     pub namespace: String,
-    /// `strategy` (default `window`): how the limit is held; with `ledger` goes a `zone` of at least 1.
-    pub strategy: Strategy,
+    /// `algorithm` (default `window`): how the limit is held; with `ledger` goes a `zone` of at least 1.
+    pub algorithm: Algorithm,
     /// `limit` (required, but for a ledger, whose zone says it): how much may be used in a window. 0 denies every
     /// request that costs anything. A log's is at most [`MAX_LOG_LIMIT`](crate::model::exact::MAX_LOG_LIMIT); a ledger's is 0.
     pub limit: u64,
     /// `window` (required, but for a ledger, whose zone says it): `"1s"` to `"31d"`, or whole milliseconds; here in
     /// milliseconds; a ledger's is 0.
     pub duration_ms: u64,
-    /// `ceiling` (default false; a window's only, of a multiple of 10 ms): no true window holds more than the limit, wherever it
+    /// `hard_limit` (default false; a window's only, of a multiple of 10 ms): no true window holds more than the limit, wherever it
     /// begins.
-    pub ceiling: bool,
+    pub hard_limit: bool,
     /// `cost` (default 1): what a request uses, as a number of 0 or more, or as
     /// `{header, cap, default}` by a header of at least 1 (default 1 without it) and at most the cap, or by a header of the
-    /// response (see [`ResponseCost`](super::ResponseCost); a window's only, without a ceiling).
+    /// response (see [`ResponseCost`](super::ResponseCost); a window's only, without a hard limit).
     pub cost: Cost,
     /// `hash` (default false): identifiers are secrets. Only a keyed digest of them leaves the filter; overrides are matched
     /// against the text itself.
     pub hash: bool,
-    /// `missing` (default `shared`): what happens when a part of the identifier is missing.
+    /// `on_missing_identifier` (default `shared`): what happens when a part of the identifier is missing.
     pub missing: Missing,
-    /// `ambiguous` (default `shared`, or `deny` where `missing` is `deny`): what happens when a part of the identifier has several
+    /// `on_ambiguous_identifier` (default `shared`, or `deny` where `on_missing_identifier` is `deny`): what happens when a part of the identifier has several
     /// values.
     pub ambiguous: Ambiguous,
-    /// `shadow` (default false): the rule decides, counts and reports, but never denies.
+    /// `shadow_mode` (default false): the rule decides, counts and reports, but never denies.
     pub shadow: bool,
-    /// `consult_timeout` (default `"50ms"`, `"100ms"` for a log or a ledger): `"1ms"` to `"1s"`, up to `"10s"` for a log
+    /// `timeout` (default `"50ms"`, `"100ms"` for a log or a ledger): `"1ms"` to `"1s"`, up to `"10s"` for a log
     /// or a ledger, or whole milliseconds; here in milliseconds.
-    pub consult_timeout_ms: u64,
-    /// `on_consult_failure` (default `allow`, `deny` for a log or a ledger): what a request gets that had to ask and got
+    pub timeout_ms: u64,
+    /// `on_failure` (default `allow`, `deny` for a log or a ledger): what a request gets that had to ask and got
     /// no answer.
-    pub on_consult_failure: OnConsultFailure,
-    /// `first_request` (default `consult`; a window's only): what a key gets that this Envoy has not seen.
-    pub first_request: FirstRequest,
+    pub on_failure: OnFailure,
+    /// `unknown_key` (default `consult`; a window's only): what a key gets that this Envoy has not seen.
+    pub unknown_key: UnknownKey,
     /// `ban` (default: none): who is denied too often is denied for a while; see [`Ban`]. Needs a namespace of at most 63
     /// characters.
     pub ban: Option<Ban>,
@@ -94,7 +94,7 @@ pub enum Ambiguous {
 
 /// What happens to a request whose consult failed or came too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnConsultFailure {
+pub enum OnFailure {
     /// `allow`: the view that this Envoy has decides; it has none of a log or a ledger, so those let pass.
     Allow,
     /// `deny`: it is denied.
@@ -103,12 +103,12 @@ pub enum OnConsultFailure {
 
 /// What a key gets that this Envoy has not seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum FirstRequest {
-    /// `consult`: its region is asked.
+pub enum UnknownKey {
+    /// `query`: its region is asked.
     #[default]
-    Consult,
-    /// `trust`: it is taken to be below half its limit when a complete snapshot of the region does not show it.
-    Trust,
+    Query,
+    /// `assume_low`: it is taken to be below half its limit when a complete snapshot of the region does not show it.
+    AssumeLow,
 }
 
 const FIELDS: [&str; 19] = [
@@ -117,26 +117,26 @@ const FIELDS: [&str; 19] = [
     "namespace",
     "identifier",
     "hash",
-    "strategy",
+    "algorithm",
     "zone",
     "limit",
     "window",
-    "ceiling",
+    "hard_limit",
     "cost",
     "overrides",
-    "missing",
-    "ambiguous",
-    "shadow",
-    "consult_timeout",
-    "on_consult_failure",
-    "first_request",
+    "on_missing_identifier",
+    "on_ambiguous_identifier",
+    "shadow_mode",
+    "timeout",
+    "on_failure",
+    "unknown_key",
     "ban",
 ];
 
 impl Rule {
     /// Cells per window of the keys on which the rule counts.
     pub fn resolution(&self) -> u16 {
-        if self.ceiling { CEILING_RESOLUTION } else { 1 }
+        if self.hard_limit { HARD_LIMIT_RESOLUTION } else { 1 }
     }
 
     /// How many identifiers and patterns have a limit of their own, or none.
@@ -168,26 +168,26 @@ impl Rule {
             Part::read_all,
         );
         let hash = fields.or("hash", false, errors, |n, e| n.boolean(e));
-        let kind = fields.or("strategy", Kind::default(), errors, Kind::read);
-        // What follows a strategy that cannot be read is read as the usual one's.
+        let kind = fields.or("algorithm", Kind::default(), errors, Kind::read);
+        // What follows an algorithm that cannot be read is read as the usual one's.
         let of = kind.unwrap_or_default();
         let held = of.read_limit(&fields, errors);
-        let ceiling = of.read_ceiling(&fields, held.as_ref(), errors);
+        let hard_limit = of.read_hard_limit(&fields, held.as_ref(), errors);
         let cost = fields.or("cost", Cost::Fixed(1), errors, Cost::read);
-        let told = of.check_cost(&fields, cost.as_ref(), ceiling == Some(true), errors);
+        let told = of.check_cost(&fields, cost.as_ref(), hard_limit == Some(true), errors);
         let overrides =
             fields.or("overrides", Overrides::default(), errors, |n, e| Overrides::read(n, of, e));
-        let missing = fields.or("missing", Missing::default(), errors, Missing::read);
-        let ambiguous = fields.optional("ambiguous", errors, Ambiguous::read);
-        let shadow = fields.or("shadow", false, errors, |n, e| n.boolean(e));
-        let consult_timeout_ms = of.read_timeout(&fields, errors);
-        let on_failure = OnConsultFailure::default_of(of);
-        let on_consult_failure = fields.or("on_consult_failure", on_failure, errors, OnConsultFailure::read);
-        let first_request = fields.or("first_request", FirstRequest::default(), errors, FirstRequest::read);
+        let missing = fields.or("on_missing_identifier", Missing::default(), errors, Missing::read);
+        let ambiguous = fields.optional("on_ambiguous_identifier", errors, Ambiguous::read);
+        let shadow = fields.or("shadow_mode", false, errors, |n, e| n.boolean(e));
+        let timeout_ms = of.read_timeout(&fields, errors);
+        let on_failure = OnFailure::default_of(of);
+        let on_failure = fields.or("on_failure", on_failure, errors, OnFailure::read);
+        let unknown_key = fields.or("unknown_key", UnknownKey::default(), errors, UnknownKey::read);
         let ban = fields.optional("ban", errors, Ban::read);
         let others = of.check_others(&fields, errors);
         let (name, _, (), ()) = (name?, kind?, others?, told?);
-        let Held { strategy, limit, duration_ms } = held?;
+        let Held { algorithm, limit, duration_ms } = held?;
         let namespace = namespace?.unwrap_or_else(|| name.clone());
         let long = namespace.len() >= MAX_TEXT_BYTES;
         if let Some(ban) = fields.get("ban").filter(|_| long) {
@@ -197,10 +197,10 @@ impl Rule {
         Some(Rule {
             namespace,
             name,
-            strategy,
+            algorithm,
             limit,
             duration_ms,
-            ceiling: ceiling?,
+            hard_limit: hard_limit?,
             cost: cost?,
             hash: hash?,
             missing: missing?,
@@ -209,9 +209,9 @@ impl Rule {
                 Missing::Shared | Missing::Skip => Ambiguous::Shared,
             }),
             shadow: shadow?,
-            consult_timeout_ms: consult_timeout_ms?,
-            on_consult_failure: on_consult_failure?,
-            first_request: first_request?,
+            timeout_ms: timeout_ms?,
+            on_failure: on_failure?,
+            unknown_key: unknown_key?,
             ban: ban?,
             conditions: conditions?,
             parts: parts?,
@@ -232,23 +232,23 @@ impl Ambiguous {
     }
 }
 
-impl OnConsultFailure {
+impl OnFailure {
     /// An Envoy has no count of a log or a ledger to decide by, and a limit that is worth a round trip must not pass for
     /// want of an answer.
-    fn default_of(kind: Kind) -> OnConsultFailure {
+    fn default_of(kind: Kind) -> OnFailure {
         match kind {
-            Kind::Window => OnConsultFailure::Allow,
-            Kind::Log | Kind::Ledger => OnConsultFailure::Deny,
+            Kind::Window => OnFailure::Allow,
+            Kind::Log | Kind::Ledger => OnFailure::Deny,
         }
     }
 
-    fn read(node: Node<'_>, errors: &mut Errors) -> Option<OnConsultFailure> {
-        node.word(&[("allow", OnConsultFailure::Allow), ("deny", OnConsultFailure::Deny)], errors)
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<OnFailure> {
+        node.word(&[("allow", OnFailure::Allow), ("deny", OnFailure::Deny)], errors)
     }
 }
 
-impl FirstRequest {
-    fn read(node: Node<'_>, errors: &mut Errors) -> Option<FirstRequest> {
-        node.word(&[("consult", FirstRequest::Consult), ("trust", FirstRequest::Trust)], errors)
+impl UnknownKey {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<UnknownKey> {
+        node.word(&[("query", UnknownKey::Query), ("assume_low", UnknownKey::AssumeLow)], errors)
     }
 }

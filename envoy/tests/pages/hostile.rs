@@ -35,7 +35,8 @@ async fn whatever_is_pasted_is_answered() {
     let (_pages, mut browser, url) = playground().await;
     browser.open(&format!("{url}#scenario=one-envoy&seed=1")).await.unwrap();
     ran(&mut browser, 1).await;
-    let envoy = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docker/envoy.yaml")).unwrap();
+    let envoy =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/docker/envoy.yaml")).unwrap();
     let login = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/login-protection.json");
     let login = std::fs::read_to_string(login).unwrap();
     let many = json!({"aggregator": {"cluster": "a"}, "rules": (0..60).map(|at| json!(

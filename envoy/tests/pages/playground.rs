@@ -63,9 +63,9 @@ async fn the_first_run_is_seen_on_every_screen() {
 
     // What is under the pointer is told, and by keys the next.
     browser.hover("#plot-requests > svg", 0, 0).await.unwrap();
-    let when = browser.text("#plot-views .when").await.unwrap();
+    let when = browser.text("#plot-snapshots .when").await.unwrap();
     assert!(when.starts_with("at "), "all plots tell of one moment: {when}");
-    browser.run("document.querySelector('#plot-views > svg').focus()", &[]).await.unwrap();
+    browser.run("document.querySelector('#plot-snapshots > svg').focus()", &[]).await.unwrap();
     browser.press(&[END, LEFT]).await.unwrap();
     let told = "return document.activeElement.getAttribute('aria-valuetext')";
     let told = browser.run(told, &[]).await.unwrap();
@@ -99,7 +99,7 @@ async fn errors_are_told_as_the_filter_does_and_keys_are_enough() {
 
     // A whole Envoy configuration, and from there on no pointer.
     let config = json!({"aggregator": {"cluster": "weir"}, "rules": [
-        {"name": "keys", "identifier": {"header": "x"}, "limit": 40, "window": "10s", "ceiling": true}]});
+        {"name": "keys", "identifier": {"header": "x"}, "limit": 40, "window": "10s", "hard_limit": true}]});
     let envoy = format!(
         "static_resources:\n  listeners:\n  - http_filters:\n    - name: weir\n      typed_config:\n        \
          \"@type\": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm\n        config:\n          \

@@ -15,7 +15,7 @@ fn config() -> Value {
     let identifier = json!({ "header": "x-key" });
     json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
         { "name": "per-client", "identifier": identifier, "limit": 20, "window": window() },
-        { "name": "stricter", "identifier": identifier, "limit": 8, "window": window(), "shadow": true },
+        { "name": "stricter", "identifier": identifier, "limit": 8, "window": window(), "shadow_mode": true },
     ] })
 }
 
@@ -104,17 +104,20 @@ async fn the_window_shows_a_live_region() {
 
     browser.dark(true).await.unwrap();
     browser.size(360, 740).await.unwrap();
-    for (view, fragment) in
+    for (snapshot, fragment) in
         [("overview", "#/"), ("keys", "#/keys"), ("rules", "#/rules"), ("parts", "#/parts")]
     {
         // Another address, so that the filter is forgotten.
         browser.open(&url(&format!("?phone{fragment}"))).await.unwrap();
         browser
-            .until(view, "return document.querySelector('.panel') && document.body.dataset.state === 'live'")
+            .until(
+                snapshot,
+                "return document.querySelector('.panel') && document.body.dataset.state === 'live'",
+            )
             .await
             .unwrap();
-        assert_eq!(browser.run(WIDE, &[]).await.unwrap(), true, "{view} is wider than a phone");
-        browser.screenshot(&format!("window-phone-{view}")).await.unwrap();
+        assert_eq!(browser.run(WIDE, &[]).await.unwrap(), true, "{snapshot} is wider than a phone");
+        browser.screenshot(&format!("window-phone-{snapshot}")).await.unwrap();
     }
     assert_eq!(browser.complaints().await.unwrap(), Vec::<String>::new());
     let requests = browser.requests().await.unwrap();

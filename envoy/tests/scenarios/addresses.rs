@@ -8,11 +8,11 @@ use crate::common::{KEY, Region, SOON, config, rule, sum_of, with};
 
 fn listed(responses: Value) -> Value {
     let addresses = json!({
-        "trusted_proxies": 1,
+        "trusted_hops": 1,
         "allow": ["10.0.0.0/8", "203.0.113.7"],
         "deny": ["10.66.0.0/16", "203.0.113.0/24", "2001:db8::/32"],
     });
-    with(config(&[rule("r", 1)]), json!({ "addresses": addresses, "responses": responses }))
+    with(config(&[rule("r", 1)]), json!({ "client_networks": addresses, "responses": responses }))
 }
 
 fn from(address: &str) -> Request {
@@ -57,7 +57,7 @@ async fn the_closest_network_lets_pass_or_denies() {
     wait::until("both are counted", SOON, told).await.unwrap();
     let said = |line: &Value| {
         [&line["details"], &line["rule"], &line["outcome"]]
-            == ["weir_denied_address", "addresses", "denied_address"]
+            == ["weir_denied_address", "client_networks", "denied_address"]
     };
     let lines = async || region.envoy().access_log().unwrap().iter().filter(|line| said(line)).count() == 4;
     wait::until("access logs say so", SOON, lines).await.unwrap();

@@ -33,7 +33,7 @@ async fn a_denial_says_when_to_come_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_remains_is_told_as_it_is() {
-    let rule = with(rule("r", 20), json!({ "cost": { "header": "x-cost", "cap": 10 } }));
+    let rule = with(rule("r", 20), json!({ "cost": { "request": { "header": "x-cost" }, "max": 10 } }));
     let region = region(&config(&[rule])).await;
     let send = async |cost: &str| region.envoy().send(get_as("a").header("x-cost", cost)).await.unwrap();
     assert_eq!((send("7").await.status, send("7").await.status), (200, 200));
@@ -47,7 +47,8 @@ async fn what_remains_is_told_as_it_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_drafts_formats_and_allowed_responses() {
-    let formats = json!({ "responses": { "draft_headers": true, "problem_json": true, "on_allow": true } });
+    let formats =
+        json!({ "responses": { "ietf_headers": true, "problem_json": true, "headers_on_allowed": true } });
     let minute = with(rule("per-key", 2), json!({ "window": "31d" }));
     let region = region(&with(config(&[minute, rule("wide", 100)]), formats)).await;
     let allowed = region.envoy().send(get_as("a")).await.unwrap();
@@ -83,7 +84,7 @@ async fn grpc_clients_are_told_in_their_own_words() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn access_logs_name_rule_and_outcome() {
-    let shadow = with(rule("watched", 1), json!({ "shadow": true }));
+    let shadow = with(rule("watched", 1), json!({ "shadow_mode": true }));
     let exempt = with(rule("paid", 2), json!({ "overrides": [{ "identifier": "vip", "exempt": true }] }));
     let region = region(&config(&[shadow, exempt])).await;
     for key in ["a", "a", "a", "vip"] {
@@ -112,7 +113,7 @@ async fn access_logs_name_rule_and_outcome() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_have_labels() {
     // Dots in a name would tear a metric's name apart, were it not for the tags.
-    let shadow = with(rule("v1.watched", 1), json!({ "shadow": true }));
+    let shadow = with(rule("v1.watched", 1), json!({ "shadow_mode": true }));
     let exempt = with(rule("paid", 2), json!({ "overrides": [{ "identifier": "vip", "exempt": true }] }));
     let region = region(&config(&[shadow, exempt])).await;
     for key in ["a", "a", "a", "vip"] {

@@ -11,7 +11,7 @@ const DENIALS: u64 = 10;
 
 /// A rule of one request that bans for so long.
 fn banning(first: &str, longest: &str) -> Value {
-    let ban = json!({ "denials": DENIALS, "within": "1m", "for": first, "up_to": longest });
+    let ban = json!({ "threshold": DENIALS, "window": "1m", "duration": first, "max_duration": longest });
     with(rule("r", 1), json!({ "ban": ban }))
 }
 

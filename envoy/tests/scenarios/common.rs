@@ -132,7 +132,7 @@ pub fn config(rules: &[Value]) -> Value {
 /// may: a busy machine holds up an answer for longer than a request usually waits.
 pub fn rule(name: &str, limit: u64) -> Value {
     json!({ "name": name, "identifier": { "header": KEY }, "limit": limit, "window": long_window(),
-            "consult_timeout": "1s" })
+            "timeout": "1s" })
 }
 
 /// `base` with the fields of `more`.

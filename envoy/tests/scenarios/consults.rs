@@ -33,8 +33,8 @@ async fn a_cold_key_is_asked_about_once() {
 async fn each_rule_waits_as_long_as_it_says() {
     let path = |prefix: &str| json!({ "match": { "path": { "prefix": prefix } } });
     // What they ask for is all there is: their own question must not stand in their way.
-    let short = with(with(rule("short", 1), path("/short")), json!({ "consult_timeout": "50ms" }));
-    let long = with(with(rule("long", 1), path("/long")), json!({ "consult_timeout": "300ms" }));
+    let short = with(with(rule("short", 1), path("/short")), json!({ "timeout": "50ms" }));
+    let long = with(with(rule("long", 1), path("/long")), json!({ "timeout": "300ms" }));
     let config = config(&[short, long]);
     let mut attempts = 0;
     let mut region = loop {
@@ -62,7 +62,7 @@ async fn each_rule_waits_as_long_as_it_says() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rule_may_rather_deny_than_guess() {
-    let wary = with(rule("r", 9), json!({ "on_consult_failure": "deny" }));
+    let wary = with(rule("r", 9), json!({ "on_failure": "deny" }));
     let options = EnvoyOptions { access_log: true, ..EnvoyOptions::default() };
     let mut region = Region::start(1, options, &config(&[wary])).await;
     region.aggregator.process().pause().await.unwrap();

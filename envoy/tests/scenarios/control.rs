@@ -25,7 +25,7 @@ struct World {
 impl World {
     async fn start() -> World {
         let globe = Globe::mariadb().await;
-        let ban = json!({ "denials": DENIALS, "within": "1m", "for": "10m", "up_to": "24h" });
+        let ban = json!({ "threshold": DENIALS, "window": "1m", "duration": "10m", "max_duration": "24h" });
         let hammered =
             with(rule("hammered", 1), json!({ "match": { "path": { "prefix": "/hammer" } }, "ban": ban }));
         let config = with(config(&[rule("r", LIMIT), hammered]), json!({ "test_faults": true }));

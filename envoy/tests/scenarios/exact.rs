@@ -18,28 +18,28 @@ use crate::common::{
     with,
 };
 use crate::globe::Globe;
-use crate::sisters::{CONNECTIONS, Sisters, Wiring};
+use crate::peers::{CONNECTIONS, Peers, Wiring};
 
 /// What a busy machine may add to a wait.
 const SLACK: Duration = Duration::from_millis(1_000);
 
 /// A log that would rather deny, and waits until the slowest machine has ruled.
 fn log(name: &str, limit: u64) -> Value {
-    let exact = json!({ "strategy": "log", "consult_timeout": "5s", "on_consult_failure": "deny" });
+    let exact = json!({ "algorithm": "sliding_log", "timeout": "5s", "on_failure": "deny" });
     with(rule(name, limit), exact)
 }
 
 fn ledger(name: &str, zone: u32) -> Value {
-    json!({ "name": name, "identifier": { "header": KEY }, "strategy": "ledger", "zone": zone,
-            "consult_timeout": "5s", "on_consult_failure": "deny" })
+    json!({ "name": name, "identifier": { "header": KEY }, "algorithm": "ledger", "zone": zone,
+            "timeout": "5s", "on_failure": "deny" })
 }
 
 fn at(path: &str) -> Value {
     json!({ "match": { "path": { "prefix": path } } })
 }
 
-fn on_allow(rules: &[Value]) -> Value {
-    with(config(rules), json!({ "responses": { "on_allow": true } }))
+fn headers_on_allowed(rules: &[Value]) -> Value {
+    with(config(rules), json!({ "responses": { "headers_on_allowed": true } }))
 }
 
 async fn timed(envoy: &Envoy, request: Request) -> (Response, Duration) {
@@ -74,10 +74,10 @@ async fn all_wait(config: &Value, cases: &[(&str, u64, u16, &str)]) -> Option<Re
 /// access logs are told that nothing was decided.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_nobody_rules_is_left_to_each_rule() {
-    let open = with(with(log("open", 9), at("/open")), json!({ "consult_timeout": "100ms" }));
-    let open = with(open, json!({ "on_consult_failure": "allow" }));
-    let wary = with(with(log("wary", 9), at("/wary")), json!({ "consult_timeout": "300ms" }));
-    let config = on_allow(&[open, wary]);
+    let open = with(with(log("open", 9), at("/open")), json!({ "timeout": "100ms" }));
+    let open = with(open, json!({ "on_failure": "allow" }));
+    let wary = with(with(log("wary", 9), at("/wary")), json!({ "timeout": "300ms" }));
+    let config = headers_on_allowed(&[open, wary]);
     let cases = [("/open", 100, 200, "open"), ("/wary", 300, 429, "wary")];
     let mut attempts = 0;
     let mut region = loop {
@@ -114,7 +114,7 @@ async fn what_nobody_rules_is_left_to_each_rule() {
 /// The usual module does not hear of responses, so it says what it has to say only where it answers itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_module_that_hears_of_no_responses_still_denies_and_counts() {
-    let open = with(log("open", 9), json!({ "consult_timeout": "50ms", "on_consult_failure": "allow" }));
+    let open = with(log("open", 9), json!({ "timeout": "50ms", "on_failure": "allow" }));
     let mut region = Region::start(1, EnvoyOptions::default(), &config(&[open])).await;
     region.aggregator.process().pause().await.unwrap();
     let answer = region.envoy().send(get_as("a")).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_module_that_hears_of_no_responses_still_denies_and_counts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_waits_is_answered_when_the_aggregator_dies() {
-    let patient = with(log("r", 9), json!({ "consult_timeout": "10s" }));
+    let patient = with(log("r", 9), json!({ "timeout": "10s" }));
     let mut region = Region::start(1, EnvoyOptions::default(), &config(&[patient])).await;
     region.aggregator.process().pause().await.unwrap();
     let address = region.envoy().address();
@@ -152,7 +152,7 @@ async fn whoever_waits_is_answered_when_the_aggregator_dies() {
 /// The connections of some who wait are cut; the others are served all the same, and nothing hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_leave_while_they_wait_harm_nobody() {
-    let open = with(log("open", 100), json!({ "consult_timeout": "2s", "on_consult_failure": "allow" }));
+    let open = with(log("open", 100), json!({ "timeout": "2s", "on_failure": "allow" }));
     let mut region = Region::start(1, EnvoyOptions::default(), &config(&[open])).await;
     region.aggregator.process().pause().await.unwrap();
     let address = region.envoy().address();
@@ -183,7 +183,7 @@ async fn a_ledger_needs_the_module_that_hears_of_responses() {
     let deaf = Weir { config: ledger.clone(), ..Weir::new(binaries::filter().unwrap(), config(&[])) };
     assert_eq!(region.envoys[0].reload(Filter::Weir(deaf)).await.unwrap(), Reload::Rejected);
     let log = region.envoy().log().unwrap();
-    assert!(log.contains("rules[1].strategy: responses carry a ledger's transaction"), "{log}");
+    assert!(log.contains("rules[1].algorithm: responses carry a ledger's transaction"), "{log}");
     assert_eq!(region.envoys[0].reload(filter(&ledger)).await.unwrap(), Reload::Accepted);
 }
 
@@ -196,15 +196,15 @@ fn number(answer: &Response, header: &str) -> u64 {
 async fn a_log_is_exact_over_envoys_and_aggregators() {
     const LIMIT: u64 = 100;
     for wiring in [Wiring::Crossed, Wiring::Apart] {
-        let (sisters, _redis) = Sisters::start(wiring, &on_allow(&[log("r", LIMIT)])).await;
-        let first = sisters.envoys[0].send(get_as("a")).await.unwrap();
+        let (peers, _redis) = Peers::start(wiring, &headers_on_allowed(&[log("r", LIMIT)])).await;
+        let first = peers.envoys[0].send(get_as("a")).await.unwrap();
         assert_eq!((first.status, number(&first, "x-ratelimit-remaining")), (200, LIMIT - 1), "{first:?}");
-        let addresses = sisters.envoys.iter().map(Envoy::address).collect();
+        let addresses = peers.envoys.iter().map(Envoy::address).collect();
         let plan = LoadPlan::of(addresses, CONNECTIONS, 10 * LIMIT, |n| ((n % 2) as usize, get_as("a")));
         let report = load::run(plan).await.unwrap();
         println!("{wiring:?}: {report:?}");
         assert_eq!((report.count(200), report.count(429)), (LIMIT - 1, 9 * LIMIT + 1), "{report:?}");
-        for envoy in &sisters.envoys {
+        for envoy in &peers.envoys {
             let denied = envoy.send(get_as("a")).await.unwrap();
             assert_eq!((denied.status, denied.header("x-ratelimit-undecided")), (429, None), "{denied:?}");
             assert_eq!(
@@ -214,7 +214,7 @@ async fn a_log_is_exact_over_envoys_and_aggregators() {
             assert!(number(&denied, "retry-after") >= 1);
             assert_eq!(envoy.send(get_as("b")).await.unwrap().status, 200, "another client");
         }
-        sisters.are_sound().await;
+        peers.are_sound().await;
     }
 }
 
@@ -222,19 +222,19 @@ async fn a_log_is_exact_over_envoys_and_aggregators() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_denied_flood_spares_redis() {
     const FLOOD: u64 = 20_000;
-    let (sisters, redis) = Sisters::start(Wiring::Crossed, &config(&[log("r", 3)])).await;
+    let (peers, redis) = Peers::start(Wiring::Crossed, &config(&[log("r", 3)])).await;
     for _ in 0..4 {
-        sisters.envoys[0].send(get_as("a")).await.unwrap();
+        peers.envoys[0].send(get_as("a")).await.unwrap();
     }
     let before = scripts(&redis).await;
-    let addresses = sisters.envoys.iter().map(Envoy::address).collect();
+    let addresses = peers.envoys.iter().map(Envoy::address).collect();
     let plan = LoadPlan::of(addresses, CONNECTIONS, FLOOD, |n| ((n % 2) as usize, get_as("a")));
     let report = load::run(plan).await.unwrap();
     let during = scripts(&redis).await - before;
     let (mut asks, mut spared) = (0, 0);
     let counted = async || {
         (asks, spared) = (0, 0);
-        for envoy in &sisters.envoys {
+        for envoy in &peers.envoys {
             asks += sum_of(envoy, "wasmcustom.weir_asks_total").await;
             spared += sum_of(envoy, "wasmcustom.weir_asks_spared_total").await;
         }
@@ -249,7 +249,7 @@ async fn a_denied_flood_spares_redis() {
     assert!(asks <= 4 + 4 * CONNECTIONS as u64 + again, "{asks} asks");
     // The aggregators look after Redis all the time.
     assert!(during < FLOOD / 50 + 40 * seconds, "{during} scripts");
-    sisters.are_sound().await;
+    peers.are_sound().await;
 }
 
 /// Scripts that a Redis has run.
@@ -263,9 +263,9 @@ async fn scripts(redis: &Redis) -> u64 {
 /// What a window denies is charged to no log, and what a log denies to no window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_and_logs_are_charged_together_or_not_at_all() {
-    let both = with(with(rule("window", 4), at("/both")), json!({ "on_consult_failure": "deny" }));
-    let (sisters, _redis) = Sisters::start(Wiring::Crossed, &config(&[both, log("log", 10)])).await;
-    let addresses: Vec<_> = sisters.envoys.iter().map(Envoy::address).collect();
+    let both = with(with(rule("window", 4), at("/both")), json!({ "on_failure": "deny" }));
+    let (peers, _redis) = Peers::start(Wiring::Crossed, &config(&[both, log("log", 10)])).await;
+    let addresses: Vec<_> = peers.envoys.iter().map(Envoy::address).collect();
     let run = async |path: &'static str| {
         let plan = LoadPlan::of(addresses.clone(), CONNECTIONS, 200, move |n| {
             ((n % 2) as usize, Request::get(path).header(KEY, "a"))
@@ -282,21 +282,21 @@ async fn windows_and_logs_are_charged_together_or_not_at_all() {
     };
     wait::until("the log has passed what it can", SOON, used_up).await.unwrap();
     assert_eq!(run("/log").await, 0);
-    sisters.are_sound().await;
+    peers.are_sound().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shadow_log_is_counted_and_denies_nobody() {
-    let shadow = with(log("watched", 3), json!({ "shadow": true }));
-    let (sisters, _redis) = Sisters::start(Wiring::Crossed, &config(&[shadow])).await;
+    let shadow = with(log("watched", 3), json!({ "shadow_mode": true }));
+    let (peers, _redis) = Peers::start(Wiring::Crossed, &config(&[shadow])).await;
     for _ in 0..8 {
-        assert_eq!(sisters.envoys[0].send(get_as("a")).await.unwrap().status, 200);
+        assert_eq!(peers.envoys[0].send(get_as("a")).await.unwrap().status, 200);
     }
     for (outcome, times) in [("allow", 3), ("shadow_deny", 5)] {
         let name = format!("wasmcustom.weir_decisions_total.rule.watched.outcome.{outcome}");
-        sisters.envoys[0].wait_stat(&name, SOON, |count| count == times).await.unwrap();
+        peers.envoys[0].wait_stat(&name, SOON, |count| count == times).await.unwrap();
     }
-    sisters.are_sound().await;
+    peers.are_sound().await;
 }
 
 fn run_aggregator(url: &str, arguments: &[&str]) {

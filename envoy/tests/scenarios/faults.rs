@@ -24,7 +24,7 @@ const AGREEMENT: Duration = Duration::from_secs(2 + 8);
 
 fn limits() -> Value {
     let rule = rule("r", LIMIT);
-    config(&[with(rule, json!({ "consult_timeout": format!("{TIMEOUT_MS}ms") }))])
+    config(&[with(rule, json!({ "timeout": format!("{TIMEOUT_MS}ms") }))])
 }
 
 fn load(region: &Region, seconds: u64) -> LoadPlan {
@@ -152,7 +152,7 @@ async fn an_aggregator_that_is_frozen_under_load() {
     println!("frozen: {waited} consults timed out, resident {before} to {after}, {report:?}");
     assert_served(&report, SECONDS);
     assert!(after.saturating_sub(before) < GROWTH, "{before} to {after}");
-    // Three in a row close the door; those under way at that moment are late too.
+    // Three in a row close the API; those under way at that moment are late too.
     assert!(waited <= 2 * (3 + CONNECTIONS as u64) * 2, "{waited} waited in vain");
     region.aggregator.process().resume().unwrap();
     let (first, then) = (compared(&warm, 1), compared(&report, SECONDS));

@@ -19,8 +19,8 @@ const REQUESTS: &str = "http.ingress.downstream_rq_total";
 const DECISIONS: &str = "wasmcustom.weir_decisions_total";
 
 fn limits() -> Value {
-    let rule = with(rule("r", LIMIT), json!({ "first_request": "trust" }));
-    with(config(&[rule]), json!({ "table": { "buckets": 1_024, "keys_per_bucket": 8 } }))
+    let rule = with(rule("r", LIMIT), json!({ "unknown_key": "assume_low" }));
+    with(config(&[rule]), json!({ "table": { "max_keys": 8_192 } }))
 }
 
 /// Every request is of another client; returns how many were refused.

@@ -1,7 +1,7 @@
 //! Regions on real Envoys, aggregators and databases: what one has used counts in the others, soon, exactly and once,
 //! whatever the identifier; what nobody has used counts nowhere.
 //!
-//! Leaves to others: what happens when something fails (`globe_faults`), exact beats and borders (the aggregator's own
+//! Leaves to others: what happens when something fails (`globe_faults`), exact intervals and borders (the aggregator's own
 //! tests).
 
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use weir_envoy::{
 use crate::common::{SOON, config, connected, filter, get_as, rule, settled, sound, unused_grants, with};
 
 const CONNECTIONS: usize = 8;
-/// One publication and one import at the tests' cadence, with their jitter; and what a busy machine adds.
+/// One publication and one import at the tests' schedule, with their jitter; and what a busy machine adds.
 const HEARD: Duration = Duration::from_millis(2 * 300 * 12 / 10 + 9_000);
 
 /// Where regions meet.
@@ -119,7 +119,7 @@ impl Country {
         for _ in 0..shape.aggregators {
             let options = AggregatorOptions {
                 region: name.to_owned(),
-                arguments: ["--test-cadence", "--migrate"].map(str::to_owned).to_vec(),
+                arguments: ["--test-schedule", "--migrate"].map(str::to_owned).to_vec(),
                 environment: environment.clone(),
                 ..AggregatorOptions::default()
             };
@@ -176,7 +176,7 @@ impl Country {
     }
 
     /// Waits until every aggregator has published and imported `times` more, from begin to end.
-    pub async fn beats(&self, times: u64) {
+    pub async fn intervals(&self, times: u64) {
         for aggregator in &self.aggregators {
             for operation in ["look_global", "import"] {
                 let name = format!("weir_ratelimit_origin_operations_total{{op=\"{operation}\"}}");
@@ -250,7 +250,7 @@ async fn two_regions_keep_one_limit() {
     let counted = globe.rows("b", b"x").await;
     assert!(counted + LIMIT / 20 >= LIMIT - 60, "{there} passed there, {counted} are counted");
     for region in [&a, &b] {
-        region.beats(2).await;
+        region.intervals(2).await;
     }
     assert!(agreed().await, "and it stays so");
     let late = a.sends(20, || get_as("x")).await;
@@ -264,8 +264,10 @@ async fn two_regions_keep_one_limit() {
 /// Each of three hears the sum of the other two, and a request that costs too much costs nobody anything.
 async fn three_regions(globe: Globe) {
     const LIMIT: u64 = 100;
-    let costly =
-        with(rule("r", LIMIT), json!({ "cost": { "header": "x-cost", "cap": 1_000, "default": 1 } }));
+    let costly = with(
+        rule("r", LIMIT),
+        json!({ "cost": { "request": { "header": "x-cost" }, "max": 1_000, "default": 1 } }),
+    );
     let config = config(&[costly]);
     let a = Country::start("a", SMALL, globe.url(), &config).await;
     let b = Country::start("b", SMALL, globe.url(), &config).await;
@@ -279,7 +281,7 @@ async fn three_regions(globe: Globe) {
     b.comes_to_hold(b"x", (17, 65)).await;
     c.comes_to_hold(b"x", (5, 77)).await;
     for region in [&a, &b, &c] {
-        region.beats(2).await;
+        region.intervals(2).await;
         assert_eq!(region.hold(b"cold").await, [(0, 0)]);
     }
     let mut rows = Vec::new();
@@ -303,7 +305,9 @@ async fn three_regions_on_mariadb() {
 async fn three_regions_on_mysql() {
     match DatabaseServer::mysql(&[]).await.unwrap() {
         Some(server) => three_regions(Globe::of(server).await).await,
-        None => eprintln!("SKIPPED: no MySQL here; envoy/setup/databases.sh mysql --build unpacks one"),
+        None => {
+            eprintln!("SKIPPED: no MySQL here; envoy/tools/install/databases.sh mysql --build unpacks one")
+        }
     }
 }
 
@@ -427,7 +431,7 @@ async fn regions_on_one_file() {
     connected(&a.envoys[0]).await;
     assert_eq!(a.sends(10, || get_as("x")).await, 0, "used up before");
     a.comes_to_hold(b"x", (LIMIT, 0)).await;
-    a.beats(1).await;
+    a.intervals(1).await;
     assert_eq!((globe.rows("a", b"x").await, globe.rows("b", b"x").await), (LIMIT, 0));
     a.is_sound().await;
     b.is_sound().await;

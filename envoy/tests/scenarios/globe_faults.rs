@@ -208,8 +208,10 @@ async fn the_way_to_the_database_fails_under_load() {
 async fn a_region_that_has_only_the_database_to_remember() {
     const USED: u64 = 80;
     let globe = Globe::mariadb().await;
-    let costly =
-        with(rule("r", LIMIT), json!({ "cost": { "header": "x-cost", "cap": 1_000, "default": 1 } }));
+    let costly = with(
+        rule("r", LIMIT),
+        json!({ "cost": { "request": { "header": "x-cost" }, "max": 1_000, "default": 1 } }),
+    );
     let config = config(&[costly]);
     let mut a = Country::start("a", SMALL, globe.url(), &config).await;
     let b = Country::start("b", SMALL, globe.url(), &config).await;

@@ -51,7 +51,7 @@ async fn wrong_configurations_are_refused_with_reasons() {
 
 /// A rule for which requests do not wait long: nobody answers.
 fn hasty(limit: u64) -> Value {
-    with(rule("r", limit), json!({ "consult_timeout": format!("{HASTY_MS}ms") }))
+    with(rule("r", limit), json!({ "timeout": format!("{HASTY_MS}ms") }))
 }
 
 const HASTY_MS: u64 = 50;
@@ -310,7 +310,7 @@ fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn identifiers_that_are_huge_or_no_text() {
-    let parts = json!({ "missing": "shared", "identifier": [
+    let parts = json!({ "on_missing_identifier": "shared", "identifier": [
         { "header": KEY }, { "cookie": "c" }, { "query": "q" }, { "path_segment": 1 },
     ]});
     let region = Region::start(1, EnvoyOptions::default(), &config(&[with(rule("r", 1), parts)])).await;

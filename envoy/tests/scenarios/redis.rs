@@ -9,7 +9,7 @@ use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{Envoy, wait};
 
 use crate::common::{SOON, config, connected, get_as, rule, settled, sum_of, total_in, unused_grants, with};
-use crate::sisters::{CONNECTIONS, Sisters, Wiring, assert_served, compared, limits, load_while, metric};
+use crate::peers::{CONNECTIONS, Peers, Wiring, assert_served, compared, limits, load_while, metric};
 
 /// Which of two Envoys a request goes to: at random, the same in every run.
 fn side(number: u64) -> usize {
@@ -18,17 +18,17 @@ fn side(number: u64) -> usize {
 
 /// Both Envoys together pass what one exact limiter would, within 5 %, and both aggregators know how much.
 async fn check_share(wiring: Wiring, limit: u64) {
-    let (sisters, _redis) = Sisters::start(wiring, &config(&[rule("r", limit)])).await;
-    for envoy in &sisters.envoys {
+    let (peers, _redis) = Peers::start(wiring, &config(&[rule("r", limit)])).await;
+    for envoy in &peers.envoys {
         settled(envoy).await;
     }
-    let addresses = sisters.envoys.iter().map(Envoy::address).collect();
-    let before = sisters.metric(CONSULTS_OF_STORE).await;
+    let addresses = peers.envoys.iter().map(Envoy::address).collect();
+    let before = peers.metric(CONSULTS_OF_STORE).await;
     let plan = LoadPlan::of(addresses, CONNECTIONS, 2 * limit, |number| (side(number), get_as("a")));
     let report = load::run(plan).await.unwrap();
     let passed = report.count(200);
-    let asked = sisters.metric(CONSULTS_OF_STORE).await - before;
-    let consults = sisters.consults().await;
+    let asked = peers.metric(CONSULTS_OF_STORE).await - before;
+    let consults = peers.consults().await;
     println!("{wiring:?}, {limit}: {passed} passed, {consults} consults, {asked} asked of Redis, {report:?}");
     assert_eq!(passed + report.count(429), 2 * limit, "{report:?}");
     let margin = (limit / 20).max(1);
@@ -36,10 +36,10 @@ async fn check_share(wiring: Wiring, limit: u64) {
     assert!(asked > 0.0, "Redis has the last word");
     let mut totals = [0, 0];
     let same = async || {
-        for (total, aggregator) in totals.iter_mut().zip(&sisters.aggregators) {
+        for (total, aggregator) in totals.iter_mut().zip(&peers.aggregators) {
             *total = total_in(aggregator, "r", "a").await;
         }
-        let counted = passed..=passed + unused_grants(&sisters.envoys, CONNECTIONS).await;
+        let counted = passed..=passed + unused_grants(&peers.envoys, CONNECTIONS).await;
         counted.contains(&totals[0]) && totals[0] == totals[1]
     };
     let same = wait::until("both know what passed", SOON, same).await;
@@ -47,7 +47,7 @@ async fn check_share(wiring: Wiring, limit: u64) {
     same.unwrap_or_else(|error| panic!("{error}: {passed} passed, aggregators stand at {totals:?}"));
     // What was granted and not used is nobody's any more.
     assert!(totals[0] + margin >= limit, "{passed} passed of {limit}, {} are counted", totals[0]);
-    sisters.are_sound().await;
+    peers.are_sound().await;
 }
 
 const CONSULTS_OF_STORE: &str = "weir_ratelimit_origin_operations_total{op=\"consult\"}";
@@ -81,17 +81,17 @@ async fn two_aggregators_share_2_000_of_envoys_that_only_redis_joins() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envoy_hears_through_another_aggregator() {
     const LIMIT: u64 = 50;
-    let (sisters, _redis) = Sisters::start(Wiring::Apart, &config(&[rule("r", LIMIT)])).await;
-    let [writer, reader] = &sisters.envoys[..] else { panic!("two Envoys") };
+    let (peers, _redis) = Peers::start(Wiring::Apart, &config(&[rule("r", LIMIT)])).await;
+    let [writer, reader] = &peers.envoys[..] else { panic!("two Envoys") };
     let load = LoadPlan::of(vec![writer.address()], CONNECTIONS, LIMIT, |_| (0, get_as("a")));
     assert_eq!(load::run(load).await.unwrap().count(200), LIMIT);
-    let knows = async || total_in(&sisters.aggregators[1], "r", "a").await == LIMIT;
+    let knows = async || total_in(&peers.aggregators[1], "r", "a").await == LIMIT;
     wait::until("the other aggregator knows", SOON, knows).await.unwrap();
     // It is the only subscriber there: it has taken in all when it has seen as many cells as were sent.
     let told = async || {
-        let waiting = metric(&sisters.aggregators[1], "weir_aggregator_push_queue").await;
-        let sent = metric(&sisters.aggregators[1], "weir_aggregator_pushed_cells_total").await;
-        let seen = reader.stat("wasmcustom.weir_views_total").await.unwrap();
+        let waiting = metric(&peers.aggregators[1], "weir_aggregator_push_queue").await;
+        let sent = metric(&peers.aggregators[1], "weir_aggregator_pushed_cells_total").await;
+        let seen = reader.stat("wasmcustom.weir_snapshots_total").await.unwrap();
         waiting == 0.0 && seen > 0 && seen as f64 >= sent
     };
     wait::until("the other Envoy is told", SOON, told).await.unwrap();
@@ -106,25 +106,25 @@ async fn an_envoy_hears_through_another_aggregator() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trusting_envoy_that_starts_late_knows_what_is_used_up() {
     const LIMIT: u64 = 50;
-    let trusting = with(rule("r", LIMIT), json!({ "first_request": "trust" }));
-    let (mut sisters, _redis) = Sisters::start(Wiring::Apart, &config(&[trusting])).await;
-    let load = LoadPlan::of(vec![sisters.envoys[0].address()], CONNECTIONS, 2 * LIMIT, |_| (0, get_as("a")));
+    let trusting = with(rule("r", LIMIT), json!({ "unknown_key": "assume_low" }));
+    let (mut peers, _redis) = Peers::start(Wiring::Apart, &config(&[trusting])).await;
+    let load = LoadPlan::of(vec![peers.envoys[0].address()], CONNECTIONS, 2 * LIMIT, |_| (0, get_as("a")));
     assert_eq!(load::run(load).await.unwrap().count(200), LIMIT);
     // The aggregator that the late Envoy meets starts anew as well: it has to read what it never heard.
-    sisters.aggregators[1].process().kill().unwrap();
-    sisters.aggregators[1].restart().await.unwrap();
-    sisters.envoys[1].restart().await.unwrap();
-    connected(&sisters.envoys[1]).await;
-    assert_eq!(sisters.envoys[1].send(get_as("a")).await.unwrap().status, 429);
-    assert_eq!(sisters.envoys[1].send(get_as("b")).await.unwrap().status, 200);
-    sisters.are_sound().await;
+    peers.aggregators[1].process().kill().unwrap();
+    peers.aggregators[1].restart().await.unwrap();
+    peers.envoys[1].restart().await.unwrap();
+    connected(&peers.envoys[1]).await;
+    assert_eq!(peers.envoys[1].send(get_as("a")).await.unwrap().status, 429);
+    assert_eq!(peers.envoys[1].send(get_as("b")).await.unwrap().status, 200);
+    peers.are_sound().await;
 }
 
 /// Redis that answers late is waited for no longer than a request may wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_redis_is_not_waited_for() {
     const SECONDS: u64 = 6;
-    let (sisters, redis) = Sisters::start(Wiring::Apart, &limits()).await;
+    let (peers, redis) = Peers::start(Wiring::Apart, &limits()).await;
     let fault = async {
         // Over and over: all clients are held up for longer than any request may wait.
         for _ in 0..20 {
@@ -132,12 +132,12 @@ async fn a_slow_redis_is_not_waited_for() {
             sleep(Duration::from_millis(100)).await;
         }
     };
-    let report = load_while(sisters.load(SECONDS), fault).await;
+    let report = load_while(peers.load(SECONDS), fault).await;
     let passed = compared(&report, SECONDS);
     println!("slow: {passed:?} passed, {report:?}");
     assert_served(&report, SECONDS);
-    let (took, _) = sisters.agree(&passed).await;
+    let (took, _) = peers.agree(&passed).await;
     println!("slow: agreed {took:?} after the load");
-    sisters.all_deny().await;
-    sisters.are_sound().await;
+    peers.all_deny().await;
+    peers.are_sound().await;
 }

@@ -10,8 +10,8 @@ use tokio::time::sleep;
 use weir_envoy::load::LoadReport;
 
 use crate::common::{SOON, assert_prompt, connected};
-use crate::sisters::{
-    CLIENTS, LIMIT, PER_SECOND, Sisters, TIMEOUT_MS, Wiring, assert_served, compared, limits, load_while,
+use crate::peers::{
+    CLIENTS, LIMIT, PER_SECOND, Peers, TIMEOUT_MS, Wiring, assert_served, compared, limits, load_while,
     patient_limits,
 };
 
@@ -28,21 +28,21 @@ const WIPES: &str = "weir_aggregator_store_wipes_total{store=\"regional\"}";
 
 /// What must hold after every fault: `most` may have passed, and whoever knows of it does so to the last request. An
 /// aggregator that was not there is told by Redis alone.
-async fn check(what: &str, sisters: &mut Sisters, report: &LoadReport, seconds: u64, most: u64) {
+async fn check(what: &str, peers: &mut Peers, report: &LoadReport, seconds: u64, most: u64) {
     let each = compared(report, seconds);
     let passed = each.iter().sum::<u64>();
     println!("{what}: {passed} of {EXACT} passed, {report:?}");
     assert_served(report, seconds);
-    let (took, counted) = sisters.agree(&each).await;
+    let (took, counted) = peers.agree(&each).await;
     println!("{what}: agreed {took:?} after the load");
     assert!(counted >= EXACT, "{passed} of {EXACT} passed, {counted} are counted");
     assert!(passed <= most, "{passed} passed, {EXACT} are allowed");
     assert!(took < AGREEMENT, "{took:?}");
-    sisters.each_metric(BREAKER, |state| state == 0.0).await;
-    sisters.all_deny().await;
-    sisters.add_aggregator().await;
-    sisters.agree(&each).await;
-    sisters.are_sound().await;
+    peers.each_metric(BREAKER, |state| state == 0.0).await;
+    peers.all_deny().await;
+    peers.add_aggregator().await;
+    peers.agree(&each).await;
+    peers.are_sound().await;
 }
 
 /// Each of two aggregators lets pass what it knows to be left.
@@ -52,17 +52,17 @@ const TOGETHER: u64 = EXACT + EXACT / 20;
 
 /// It is gone, and comes back with nothing; whoever still knows writes it all again.
 async fn check_killed(wiring: Wiring, most: u64) {
-    let (mut sisters, mut redis) = Sisters::start(wiring, &limits()).await;
+    let (mut peers, mut redis) = Peers::start(wiring, &limits()).await;
     let fault = async {
         sleep(FAULT).await;
         redis.process().kill().unwrap();
-        sisters.each_metric(BREAKER, |state| state > 0.0).await;
+        peers.each_metric(BREAKER, |state| state > 0.0).await;
         sleep(OUTAGE).await;
         redis.restart().await.unwrap();
     };
-    let report = load_while(sisters.load(SECONDS), fault).await;
-    sisters.each_metric(WIPES, |wipes| wipes >= 1.0).await;
-    check(&format!("killed, {wiring:?}"), &mut sisters, &report, SECONDS, most).await;
+    let report = load_while(peers.load(SECONDS), fault).await;
+    peers.each_metric(WIPES, |wipes| wipes >= 1.0).await;
+    check(&format!("killed, {wiring:?}"), &mut peers, &report, SECONDS, most).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,30 +77,30 @@ async fn redis_killed_while_envoys_know_both_aggregators() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_emptied_under_load() {
-    let (mut sisters, redis) = Sisters::start(Wiring::Apart, &patient_limits()).await;
+    let (mut peers, redis) = Peers::start(Wiring::Apart, &patient_limits()).await;
     let fault = async {
         for _ in 0..3 {
             sleep(FAULT).await;
             assert!(redis.ask("FLUSHALL").await.unwrap().starts_with("+OK"));
         }
     };
-    let report = load_while(sisters.load(SECONDS), fault).await;
-    sisters.each_metric(WIPES, |wipes| wipes >= 1.0).await;
-    check("emptied", &mut sisters, &report, SECONDS, TOGETHER).await;
+    let report = load_while(peers.load(SECONDS), fault).await;
+    peers.each_metric(WIPES, |wipes| wipes >= 1.0).await;
+    check("emptied", &mut peers, &report, SECONDS, TOGETHER).await;
 }
 
 /// It keeps its connections and answers nothing; then it answers all that it was asked meanwhile.
 async fn check_frozen(outage: Duration, seconds: u64) {
-    let (mut sisters, mut redis) = Sisters::start(Wiring::Apart, &limits()).await;
+    let (mut peers, mut redis) = Peers::start(Wiring::Apart, &limits()).await;
     let fault = async {
         sleep(FAULT).await;
         redis.process().pause().await.unwrap();
-        sisters.each_metric(BREAKER, |state| state > 0.0).await;
+        peers.each_metric(BREAKER, |state| state > 0.0).await;
         sleep(outage).await;
         redis.process().resume().unwrap();
     };
-    let report = load_while(sisters.load(seconds), fault).await;
-    check("frozen", &mut sisters, &report, seconds, APART).await;
+    let report = load_while(peers.load(seconds), fault).await;
+    check("frozen", &mut peers, &report, seconds, APART).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,15 +117,15 @@ async fn redis_frozen_under_load_for_long() {
 /// Whoever it served goes to the other one; what it alone knew is told again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_aggregators_killed_for_good() {
-    let (mut sisters, _redis) = Sisters::start(Wiring::Crossed, &patient_limits()).await;
-    let load = sisters.load(SECONDS);
+    let (mut peers, _redis) = Peers::start(Wiring::Crossed, &patient_limits()).await;
+    let load = peers.load(SECONDS);
     let fault = async {
         sleep(FAULT).await;
-        let mut dead = sisters.aggregators.remove(0);
+        let mut dead = peers.aggregators.remove(0);
         dead.process().kill().unwrap();
     };
     let report = load_while(load, fault).await;
-    check("one killed", &mut sisters, &report, SECONDS, TOGETHER).await;
+    check("one killed", &mut peers, &report, SECONDS, TOGETHER).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,23 +140,23 @@ async fn both_aggregators_killed_and_restarted_on_an_empty_redis() {
 }
 
 async fn check_restart(meanwhile: Option<&str>) {
-    let (mut sisters, redis) = Sisters::start(Wiring::Apart, &limits()).await;
-    let load = sisters.load(SECONDS);
+    let (mut peers, redis) = Peers::start(Wiring::Apart, &limits()).await;
+    let load = peers.load(SECONDS);
     let fault = async {
         sleep(FAULT).await;
-        for aggregator in &mut sisters.aggregators {
+        for aggregator in &mut peers.aggregators {
             aggregator.process().kill().unwrap();
         }
         if let Some(command) = meanwhile {
             redis.ask(command).await.unwrap();
         }
         sleep(FAULT).await;
-        for aggregator in &mut sisters.aggregators {
+        for aggregator in &mut peers.aggregators {
             aggregator.restart().await.unwrap();
         }
     };
     let report = load_while(load, fault).await;
-    check(&format!("both restarted, {meanwhile:?}"), &mut sisters, &report, SECONDS, APART).await;
+    check(&format!("both restarted, {meanwhile:?}"), &mut peers, &report, SECONDS, APART).await;
 }
 
 /// An Envoy ends in good order and another one takes its place: what it had used counts on. Requests that meet it
@@ -165,23 +165,23 @@ async fn check_restart(meanwhile: Option<&str>) {
 async fn an_envoy_is_rolled_under_load() {
     /// What passes between two reports of an Envoy, or is answered to nobody as it ends.
     const UNTOLD: u64 = PER_SECOND / 10;
-    let (mut sisters, _redis) = Sisters::start(Wiring::Apart, &patient_limits()).await;
-    let load = sisters.load_of_clients(SECONDS);
+    let (mut peers, _redis) = Peers::start(Wiring::Apart, &patient_limits()).await;
+    let load = peers.load_of_clients(SECONDS);
     let fault = async {
         sleep(FAULT).await;
-        sisters.envoys[1].process().terminate(SOON).await.unwrap();
-        sisters.envoys[1].restart().await.unwrap();
-        connected(&sisters.envoys[1]).await;
+        peers.envoys[1].process().terminate(SOON).await.unwrap();
+        peers.envoys[1].restart().await.unwrap();
+        connected(&peers.envoys[1]).await;
     };
     let report = load_while(load, fault).await;
     let passed = report.count(200);
     assert_eq!(passed + report.count(429) + report.errors, PER_SECOND * SECONDS, "{report:?}");
     assert_prompt(&report, Duration::from_millis(TIMEOUT_MS));
-    let total = sisters.totals_agree().await;
+    let total = peers.totals_agree().await;
     println!("rolled: {passed} passed, the region stands at {total}, {report:?}");
     assert!(total.abs_diff(passed) <= UNTOLD, "the region stands at {total}, but {passed} passed");
     assert!(passed <= TOGETHER + UNTOLD, "{passed} passed, {EXACT} are allowed");
-    sisters.know_all(2).await;
-    sisters.all_deny().await;
-    sisters.are_sound().await;
+    peers.know_all(2).await;
+    peers.all_deny().await;
+    peers.are_sound().await;
 }

@@ -88,7 +88,7 @@ async fn answer(
 }
 
 fn tokens(limit: u64, cost: Value) -> Value {
-    let cost_of = with(json!({ "response_header": "x-tokens-used", "cap": 500 }), cost);
+    let cost_of = with(json!({ "response": {"header": "x-tokens-used"}, "max": 500 }), cost);
     with(rule("r", limit), json!({ "cost": cost_of }))
 }
 
@@ -145,8 +145,8 @@ async fn what_is_under_way_cannot_pass_the_limit_together() {
 async fn a_response_tells_what_is_left_after_its_own_cost() {
     let upstream = Upstream::start().await;
     let rule = with(tokens(1_000, json!({ "reserve": 100 })), json!({ "window": "31d" }));
-    let on_allow = with(config(&[rule]), json!({ "responses": { "on_allow": true } }));
-    let region = Region::start(1, upstream.options(), &on_allow).await;
+    let headers_on_allowed = with(config(&[rule]), json!({ "responses": { "headers_on_allowed": true } }));
+    let region = Region::start(1, upstream.options(), &headers_on_allowed).await;
     for (tokens, left) in [("300", "700"), ("0", "700"), ("50", "650")] {
         let allowed = region.envoy().send(ask(tokens)).await.unwrap();
         assert_eq!((allowed.status, allowed.header("x-ratelimit-remaining")), (200, Some(left)), "{tokens}");
@@ -195,7 +195,7 @@ async fn each_end_of_a_request_has_its_cost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_vm_held_counts_as_spent() {
     let upstream = Upstream::start().await;
-    let rule = tokens(10, json!({ "reserve": 10, "timeout": "1s" }));
+    let rule = tokens(10, json!({ "reserve": 10, "hold_timeout": "1s" }));
     let faulty = with(config(&[rule]), json!({ "test_faults": true }));
     let region = Region::start(1, upstream.options(), &faulty).await;
     upstream.gate.send_replace(false);
@@ -216,7 +216,7 @@ async fn what_a_dead_vm_held_counts_as_spent() {
 async fn two_envoys_hold_together() {
     let upstream = Upstream::start().await;
     // Where the region does not answer in time each Envoy goes by what it knows, which is not what this is about.
-    let patient = json!({ "consult_timeout": "1s", "on_consult_failure": "deny" });
+    let patient = json!({ "timeout": "1s", "on_failure": "deny" });
     let rule = with(tokens(1_000, json!({ "reserve": 50 })), patient);
     let region = Region::start(2, upstream.options(), &config(&[rule])).await;
     let (mut asked, mut late) = (0, 0);
@@ -254,5 +254,5 @@ async fn a_module_that_does_not_hear_of_responses_says_so() {
     };
     assert_eq!(region.envoys[0].reload(Filter::Weir(told)).await.unwrap(), Reload::Rejected);
     let log = region.envoy().log().unwrap();
-    assert!(log.contains("rules[0].cost.response_header: this module does not hear of responses"), "{log}");
+    assert!(log.contains("rules[0].cost.response.header: this module does not hear of responses"), "{log}");
 }

@@ -41,7 +41,7 @@ impl Service {
         let file = folder.path().join("limits.yaml");
         std::fs::write(&file, limits).unwrap();
         let aggregator = Aggregator::start(AggregatorOptions {
-            arguments: vec!["--rate-limits-file".to_owned(), path(&file)],
+            arguments: vec!["--rls-config".to_owned(), path(&file)],
             token: token.map(str::to_owned),
             ..AggregatorOptions::default()
         });
@@ -119,7 +119,7 @@ descriptors:
     }
     let metrics = service.aggregator.admin_get("/metrics").await.unwrap().text();
     assert!(
-        metrics.contains("weir_aggregator_door_decisions_total{door=\"rls\",result=\"shadow_denied\"} 2\n")
+        metrics.contains("weir_aggregator_api_decisions_total{api=\"rls\",result=\"shadow_denied\"} 2\n")
     );
     assert_eq!(get(&stranger, &[(USER, "c")]).await.status, 500, "without the token nobody is answered");
 }
@@ -164,7 +164,7 @@ descriptors:
     let asks = RateLimit { descriptors: vec![vec![KEY]], failure_mode_deny: true, ..RateLimit::default() };
     let native = service.envoy(asks).await;
     let rule = json!({ "name": "shared", "identifier": { "header": KEY }, "limit": LIMIT, "window": window,
-                       "consult_timeout": "1s" });
+                       "timeout": "1s" });
     let weir = Envoy::start(EnvoyOptions {
         filter: filter(&config(&[with(rule, json!({ "namespace": "shared" }))])),
         aggregator_ports: vec![service.aggregator.grpc_port()],

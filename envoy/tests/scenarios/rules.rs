@@ -42,7 +42,7 @@ async fn overrides_and_exemptions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shadow_rule_never_denies() {
-    let shadow = with(rule("r", 1), json!({ "shadow": true }));
+    let shadow = with(rule("r", 1), json!({ "shadow_mode": true }));
     check(&[shadow, rule("s", 3)], &[200, 200, 200, 429].map(|status| (get_as("a"), status))).await;
 }
 
@@ -50,7 +50,7 @@ async fn a_shadow_rule_never_denies() {
 async fn requests_without_an_identifier() {
     let rules = ["shared", "skip", "deny"].map(|missing| {
         let path = json!({ "path": { "prefix": format!("/{missing}") } });
-        with(rule(missing, 1), json!({ "missing": missing, "match": path }))
+        with(rule(missing, 1), json!({ "on_missing_identifier": missing, "match": path }))
     });
     let to = |path: &str| Request::get(path);
     let empty = Request::get("/shared").header("x-key", "");
@@ -95,7 +95,7 @@ async fn rules_are_for_the_requests_that_they_match() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_are_told_apart_by_address() {
-    let by_address = json!({ "identifier": { "client_address": { "trusted_proxies": 1 } } });
+    let by_address = json!({ "identifier": { "client_address": { "trusted_hops": 1 } } });
     let from = |hops: &str| Request::get("/").header("x-forwarded-for", hops);
     check(
         &[with(rule("r", 1), by_address)],
@@ -119,7 +119,7 @@ async fn clients_are_told_apart_by_address() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn identifiers_of_several_parts() {
     let parts = json!({ "identifier": [
-        { "cookie": "session" }, { "query": "user" }, { "path_segment": 1 }, { "authority": true },
+        { "cookie": "session" }, { "query": "user" }, { "path_segment": 1 }, { "host": true },
     ]});
     let to =
         |path: &str, cookie: &str| Request::get(path).header("cookie", cookie).header("host", "Example.com");

@@ -86,7 +86,7 @@ async fn filters_reach_their_aggregator_over_mutual_tls_and_only_with_a_certific
     let stranger = start(false).await;
     let failed = async || {
         let metrics = aggregator.admin_get("/metrics").await.unwrap().text();
-        let prefix = "weir_aggregator_handshakes_failed_total{door=\"grpc\"} ";
+        let prefix = "weir_aggregator_handshakes_failed_total{api=\"grpc\"} ";
         metrics.lines().any(|line| line.strip_prefix(prefix).is_some_and(|number| number != "0"))
     };
     wait::until("the Envoy without a certificate is refused", SOON, failed).await.unwrap();

@@ -14,8 +14,9 @@ const UNRECORDED: &str = "2cf7651916cd43dd8448eb211c80319c";
 const REQUEST_ID: &str = "guid:x-request-id";
 
 fn traced() -> Value {
-    let at = |path: &str, timeout: &str| json!({ "match": { "path": { "prefix": path } }, "consult_timeout": timeout });
-    let log = with(with(rule("log", 9), at("/log", "5s")), json!({ "strategy": "log" }));
+    let at =
+        |path: &str, timeout: &str| json!({ "match": { "path": { "prefix": path } }, "timeout": timeout });
+    let log = with(with(rule("log", 9), at("/log", "5s")), json!({ "algorithm": "sliding_log" }));
     let mut config = config(&[with(rule("window", 9), at("/window", "1s")), log]);
     config["aggregator"]["trace"] = json!(true);
     config

@@ -42,19 +42,19 @@ fn tricks() -> Vec<Trick> {
         },
         Trick {
             name: "lines",
-            rule: json!({ "identifier": { "header": "x-user" }, "missing": "skip" }),
+            rule: json!({ "identifier": { "header": "x-user" }, "on_missing_identifier": "skip" }),
             spelt: ["a", "b", "c"].map(|value| header(value).header("x-user", "alice")).into(),
             seen: None,
         },
         Trick {
             name: "cookies",
-            rule: json!({ "identifier": { "cookie": "u" }, "missing": "skip" }),
+            rule: json!({ "identifier": { "cookie": "u" }, "on_missing_identifier": "skip" }),
             spelt: ["a", "b", "c"].map(|value| cookie(&format!("u={value}; u=alice"))).into(),
             seen: None,
         },
         Trick {
             name: "cookie-lines",
-            rule: json!({ "identifier": { "cookie": "u" }, "missing": "skip" }),
+            rule: json!({ "identifier": { "cookie": "u" }, "on_missing_identifier": "skip" }),
             spelt: ["a", "b", "c"]
                 .map(|value| cookie(&format!("u={value}")).header("cookie", "u=alice"))
                 .into(),
@@ -68,7 +68,7 @@ fn tricks() -> Vec<Trick> {
         },
         Trick {
             name: "query",
-            rule: json!({ "identifier": { "query": "u" }, "missing": "skip" }),
+            rule: json!({ "identifier": { "query": "u" }, "on_missing_identifier": "skip" }),
             spelt: ["/?u=a&u=alice", "/?u=b&u=alice", "/?u=c;u=alice"].map(Request::get).into(),
             seen: None,
         },
@@ -85,7 +85,7 @@ fn tricks() -> Vec<Trick> {
         },
         Trick {
             name: "authority",
-            rule: json!({ "identifier": { "authority": true } }),
+            rule: json!({ "identifier": { "host": true } }),
             spelt: ["example.com", "Example.com", "example.com:80", "example.com:8080"]
                 .map(|host| Request::get("/").header("host", host))
                 .into(),

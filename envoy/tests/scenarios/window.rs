@@ -19,14 +19,14 @@ async fn page(aggregator: &Aggregator, path: &str) -> Value {
 fn printed(aggregator: &Aggregator, arguments: &[&str]) -> String {
     let server = format!("http://{}", aggregator.admin_address());
     let mut command = Command::new(binaries::aggregator().unwrap());
-    let output = command.args(arguments).args(["--server", &server]).output().unwrap();
+    let output = command.args(arguments).args(["--admin-url", &server]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn decisions_of_an_envoy_are_seen_as_they_were() {
-    let shadow = with(rule("tight", 3), json!({ "shadow": true }));
+    let shadow = with(rule("tight", 3), json!({ "shadow_mode": true }));
     let config = config(&[rule("r", 5), shadow]);
     let region = Region::start(1, EnvoyOptions::default(), &config).await;
     let told = async || page(&region.aggregator, "/v1/rules").await["rules"].as_array().unwrap().len() == 2;

@@ -44,8 +44,8 @@ export class Form {
       this.listen(id, value => { this.plan.topology[id] = value; this.faults(); });
     }
     this.listen('seconds', value => { this.plan.traffic_ms = Math.round(value * 1000); });
-    this.listen('publish', value => { this.plan.cadence.publish_ms = Math.round(value * 1000); });
-    this.listen('import', value => { this.plan.cadence.import_ms = Math.round(value * 1000); });
+    this.listen('publish', value => { this.plan.schedule.publish_ms = Math.round(value * 1000); });
+    this.listen('import', value => { this.plan.schedule.import_ms = Math.round(value * 1000); });
     $('add-source').addEventListener('click', () => this.add('traffic', 'sources', this.newSource()));
     $('add-fault').addEventListener('click', () => this.add('faults', 'faults', this.newFault('Cut')));
   }
@@ -61,7 +61,7 @@ export class Form {
   // The plan has been changed in a field.
   touch() {
     // Regions need time to hear of each other after the traffic, or nothing is known of how it ends.
-    const paces = this.plan.cadence.publish_ms + this.plan.cadence.import_ms;
+    const paces = this.plan.schedule.publish_ms + this.plan.schedule.import_ms;
     if (this.plan.topology.regions > 1) this.plan.quiet_ms = Math.max(this.plan.quiet_ms, 5000 + 2 * paces);
     this.changed();
   }
@@ -70,8 +70,8 @@ export class Form {
     this.plan = plan;
     for (const id of ['regions', 'envoys', 'aggregators']) $(id).value = plan.topology[id];
     $('seconds').value = seconds(plan.traffic_ms);
-    $('publish').value = seconds(plan.cadence.publish_ms);
-    $('import').value = seconds(plan.cadence.import_ms);
+    $('publish').value = seconds(plan.schedule.publish_ms);
+    $('import').value = seconds(plan.schedule.import_ms);
     this.sources();
     this.faults();
   }
@@ -201,10 +201,10 @@ export function rulesText(rules) {
     identifier: { header: 'x-api-key' },
     limit: rule.limit,
     window: duration(rule.window_ms),
-    ...rule.ceiling && { ceiling: true },
-    ...rule.timeout_ms !== 50 && { consult_timeout: `${rule.timeout_ms}ms` },
-    ...rule.deny_on_failure && { on_consult_failure: 'deny' },
-    ...rule.trust_first && { first_request: 'trust' },
+    ...rule.hard limit && { hard_limit: true },
+    ...rule.timeout_ms !== 50 && { timeout: `${rule.timeout_ms}ms` },
+    ...rule.deny_on_failure && { on_failure: 'deny' },
+    ...rule.trust_first && { unknown_key: 'trust' },
     ...rule.shadow && { shadow: true },
   }));
   // A short object stays on its line.

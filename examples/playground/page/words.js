@@ -72,7 +72,7 @@ export function targets(kind, { regions, envoys, aggregators }) {
       range(envoys).forEach(envoy => found.push([{ Streams: { region, envoy, aggregator: null } }, `Envoy ${envoy + 1} – aggregators${in_(region)}`]));
       if (aggregators > 1) {
         found.push([{ Redis: { region, aggregator: null } }, `Aggregators – Redis${in_(region)}`]);
-        found.push([{ Sisters: { region } }, `Between aggregators${in_(region)}`]);
+        found.push([{ Peers: { region } }, `Between aggregators${in_(region)}`]);
       }
     }
     return found;

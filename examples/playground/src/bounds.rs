@@ -30,7 +30,7 @@ const BUCKETS_MAX: usize = 1 << 22;
 
 /// Whether a tab can carry it. What is too large is said in a sentence.
 pub fn check(plan: &Plan) -> Result<(), String> {
-    let Plan { topology, rules, traffic, faults, network, cadence, .. } = plan;
+    let Plan { topology, rules, traffic, faults, network, schedule, .. } = plan;
     check_topology(topology)?;
     for (what, got, least, most) in [
         ("rules", rules.len(), 1, RULES_MAX),
@@ -48,8 +48,8 @@ pub fn check(plan: &Plan) -> Result<(), String> {
             return Err(format!("messages take {least} to {most} µs; a page simulates at most a minute"));
         }
     }
-    for beat_ms in [cadence.publish_ms, cadence.import_ms] {
-        within("ms between two publications or imports", beat_ms, 10, DAY_MS)?;
+    for interval_ms in [schedule.publish_ms, schedule.import_ms] {
+        within("ms between two publications or imports", interval_ms, 10, DAY_MS)?;
     }
     // What is no number is within no bound, and nothing below zero makes up for anything.
     let all = requests(plan);
@@ -103,14 +103,16 @@ fn check_times(plan: &Plan) -> Result<(), String> {
 }
 
 fn check_rule(rule: &Rule) -> Result<(), String> {
-    let Rule { limit, window_ms, ceiling, timeout_ms, .. } = *rule;
+    let Rule { limit, window_ms, hard_limit, timeout_ms, .. } = *rule;
     if !(SECOND_MS..=WINDOW_MS_MAX).contains(&window_ms) || limit > SAFE_MAX {
         return Err(format!(
             "no limit of {limit} in {window_ms} ms can be simulated; a window has 1 s to 31 days"
         ));
     }
-    if ceiling && window_ms % 10 != 0 {
-        return Err(format!("a ceiling needs a window of whole hundredths of a second, not {window_ms} ms"));
+    if hard_limit && window_ms % 10 != 0 {
+        return Err(format!(
+            "a hard limit needs a window of whole hundredths of a second, not {window_ms} ms"
+        ));
     }
     within("ms that a request waits", timeout_ms, 1, 1_000)
 }
@@ -213,14 +215,14 @@ mod tests {
         refused(|plan| plan.rules[0].window_ms = 0, "no limit");
         refused(|plan| plan.rules[0].window_ms = u64::MAX, "no limit");
         refused(|plan| plan.rules[0].timeout_ms = 0, "waits");
-        refused(|plan| (plan.rules[0].ceiling, plan.rules[0].window_ms) = (true, 1_005), "hundredths");
+        refused(|plan| (plan.rules[0].hard_limit, plan.rules[0].window_ms) = (true, 1_005), "hundredths");
         refused(|plan| plan.traffic[0].cost = (u64::MAX, u64::MAX), "cost");
         refused(|plan| plan.traffic[0].cost = (2, 1), "cost");
         refused(|plan| plan.traffic[0].at = vec![(0, 0); 100_000], "Envoys of a source");
         refused(|plan| plan.network.regional_us = (5, 4), "messages");
         refused(|plan| plan.network.global_us = (0, u64::MAX), "messages");
-        refused(|plan| plan.cadence.publish_ms = 0, "publications");
-        refused(|plan| plan.cadence.import_ms = u64::MAX, "imports");
+        refused(|plan| plan.schedule.publish_ms = 0, "publications");
+        refused(|plan| plan.schedule.import_ms = u64::MAX, "imports");
     }
 
     #[test]
@@ -244,7 +246,7 @@ mod tests {
             assert!(check(&plan).unwrap_err().contains("requests"), "{plan:?}");
         }
         let part = Part::Envoy { region: 0, envoy: 0 };
-        let link = Link::Sisters { region: 0 };
+        let link = Link::Peers { region: 0 };
         for (what, said) in [
             (Wrong::Flood { part, identifiers: most }, "requests"),
             (Wrong::Delay { link, ms: most }, "ms of a fault"),

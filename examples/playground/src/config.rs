@@ -9,8 +9,8 @@ use crate::bounds::{RULES_MAX, SAFE_MAX};
 use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
-use weir_core::model::exact::Strategy;
-use weir_core::rules::{self, Config, FirstRequest, OnConsultFailure, STAND_IN, Written, tell_written};
+use weir_core::model::exact::Algorithm;
+use weir_core::rules::{self, Config, OnFailure, STAND_IN, UnknownKey, Written, tell_written};
 use weir_simulator::plan::Rule;
 
 const MB: usize = 1 << 20;
@@ -135,18 +135,24 @@ impl Judged {
             let says = format!("{} is too much to be simulated here; expected at most 2⁵³ - 1", rule.limit);
             return self.errors.push(Wrong { path: format!("{name}: limit"), says });
         }
-        if rule.strategy != Strategy::Window {
-            let how = if rule.strategy == Strategy::Log { "a log" } else { "a ledger" };
+        if rule.algorithm != Algorithm::Window {
+            let how = if rule.algorithm == Algorithm::Log { "a log" } else { "a ledger" };
             self.notes.push(format!("{name} is held by {how}: always exact, and left out here"));
             return;
         }
-        let (limit, window_ms, ceiling) = (rule.limit, rule.duration_ms, rule.ceiling);
-        let timeout_ms = u32::try_from(rule.consult_timeout_ms).unwrap_or(u32::MAX);
-        let deny_on_failure = rule.on_consult_failure == OnConsultFailure::Deny;
-        let trust_first = rule.first_request == FirstRequest::Trust;
+        let (limit, window_ms, hard_limit) = (rule.limit, rule.duration_ms, rule.hard_limit);
+        let timeout_ms = u32::try_from(rule.timeout_ms).unwrap_or(u32::MAX);
+        let deny_on_failure = rule.on_failure == OnFailure::Deny;
+        let trust_first = rule.unknown_key == UnknownKey::AssumeLow;
         let shadow = rule.shadow;
-        let rule =
-            Rule { ceiling, timeout_ms, deny_on_failure, trust_first, shadow, ..Rule::new(limit, window_ms) };
+        let rule = Rule {
+            hard_limit,
+            timeout_ms,
+            deny_on_failure,
+            trust_first,
+            shadow,
+            ..Rule::new(limit, window_ms)
+        };
         self.rules.push(Found { name, rule });
     }
 }
@@ -157,7 +163,7 @@ mod tests {
     use serde_json::json;
 
     const RULE: &str = r#"{"name": "keys", "identifier": {"header": "x-api-key"}, "limit": 100, "window": "10s",
-        "ceiling": true, "consult_timeout": "70ms", "on_consult_failure": "deny", "first_request": "trust"}"#;
+        "hard_limit": true, "timeout": "70ms", "on_failure": "deny", "unknown_key": "assume_low"}"#;
 
     fn whole(rules: &str) -> String {
         format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#)
@@ -174,14 +180,14 @@ mod tests {
     #[test]
     fn a_rule_is_found_however_much_is_pasted() {
         let rule = Rule {
-            ceiling: true,
+            hard_limit: true,
             timeout_ms: 70,
             deny_on_failure: true,
             trust_first: true,
             ..Rule::new(100, 10_000)
         };
-        let yaml = "name: keys\nidentifier: {header: x-api-key}\nlimit: 100\nwindow: 10s\nceiling: true\n\
-            consult_timeout: 70ms\non_consult_failure: deny\nfirst_request: trust\n";
+        let yaml = "name: keys\nidentifier: {header: x-api-key}\nlimit: 100\nwindow: 10s\nhard_limit: true\n\
+            timeout: 70ms\non_failure: deny\nunknown_key: assume_low\n";
         let expected = vec![Found { name: "keys".to_owned(), rule }];
         let yaml_whole = format!("aggregator: {{cluster: weir}}\nrules:\n- {RULE}\n");
         let flow = RULE.replace('"', "");
@@ -189,8 +195,7 @@ mod tests {
         {
             assert_eq!(judge(text), Judged { rules: expected.clone(), ..Judged::default() }, "{text}");
         }
-        let log =
-            r#"{"name": "l", "identifier": {"header": "a"}, "limit": 1, "window": "1s", "strategy": "log"}"#;
+        let log = r#"{"name": "l", "identifier": {"header": "a"}, "limit": 1, "window": "1s", "algorithm": "sliding_log"}"#;
         let judged = judge(&whole(&format!("{RULE}, {log}")));
         assert_eq!((judged.rules, judged.errors, judged.notes.len()), (expected, Vec::new(), 1));
         let judged = judge(log);
@@ -204,7 +209,7 @@ mod tests {
         let mut files: Vec<_> =
             files.filter(|path| path.extension().is_some_and(|it| it == "json")).collect();
         assert!(files.len() > 3, "{files:?}");
-        files.push(format!("{folder}/../envoy/docker/envoy.yaml").into());
+        files.push(format!("{folder}/../envoy/deploy/docker/envoy.yaml").into());
         for file in files {
             let judged = judge(&std::fs::read_to_string(&file).unwrap());
             assert!(judged.errors.is_empty() && !judged.rules.is_empty(), "{file:?}: {judged:?}");

@@ -7,7 +7,7 @@ use crate::bounds::Case;
 use crate::measure::Comparison;
 use crate::observe::Nobody;
 use crate::plan::traffic::{Shape, Traffic};
-use crate::plan::{Cadence, Network, Plan, Rule, Topology};
+use crate::plan::{Network, Plan, Rule, Schedule, Topology};
 use crate::run::{Expected, run};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -71,7 +71,7 @@ pub fn plan(case: &Case, seed: u64) -> Plan {
     let topology = Topology { regions: size(regions), ..Topology::region(size(envoys)) };
     let rate = load * limit as f64 * 1_000.0 / window_ms as f64;
     let shape = Shape::Steady { identifier: 1, rate };
-    let beats_ms = if regions > 1 { BEATS * crate::bounds::late_ms() } else { 0 };
+    let intervals_ms = if regions > 1 { BEATS * crate::bounds::late_ms() } else { 0 };
     Plan {
         seed,
         topology,
@@ -79,9 +79,9 @@ pub fn plan(case: &Case, seed: u64) -> Plan {
         traffic: vec![Traffic { from_ms: 0, until_ms: None, rules: 1, cost: (1, 1), at: Vec::new(), shape }],
         faults: Vec::new(),
         network: Network::default(),
-        cadence: Cadence::default(),
+        schedule: Schedule::default(),
         settle_ms: 3_000,
-        traffic_ms: (WINDOWS * window_ms).max(LEAST_MS).max(beats_ms),
+        traffic_ms: (WINDOWS * window_ms).max(LEAST_MS).max(intervals_ms),
         quiet_ms: 0,
     }
 }

@@ -7,13 +7,13 @@
 //! Leaves to others: measuring.
 
 use weir_core::limiter::{ANSWER_SERVES_MS, SLACK_PART, TICK_MS, TOLERANCE_PART, WAITING_TICK_MS};
-use weir_core::model::cadence::Cadence;
+use weir_core::model::schedule::Schedule;
 
 /// A way between two parts of a region, the clocks' disagreement over it included, in milliseconds.
 const WAY_MS: u64 = 2;
 /// Pushes are woken at most that often, in milliseconds.
 const PUSH_MS: u64 = 10;
-/// A way to the database and back, and the other statements of a beat, in milliseconds.
+/// A way to the database and back, and the other statements of a interval, in milliseconds.
 const DATABASE_MS: u64 = 400;
 /// How many deviations of chance are allowed for where the bound is what arrives.
 const DEVIATIONS: f64 = 4.0;
@@ -102,11 +102,11 @@ impl Case {
 }
 
 /// Until another region hears of a cell at the latest, in milliseconds: the longest time between two publications and
-/// between two imports, each stroke a jitter early or late, and the statements.
+/// between two imports, each tick a jitter early or late, and the statements.
 pub fn late_ms() -> u64 {
-    let cadence = Cadence::default();
-    let longest = |beat_ms: u64| beat_ms + 2 * (beat_ms * cadence.jitter_percent / 100);
-    longest(cadence.publish_ms) + longest(cadence.import_ms) + DATABASE_MS
+    let schedule = Schedule::default();
+    let longest = |interval_ms: u64| interval_ms + 2 * (interval_ms * schedule.jitter_percent / 100);
+    longest(schedule.publish_ms) + longest(schedule.import_ms) + DATABASE_MS
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
         let short = Case { window_ms: 1_000, ..nine };
         assert!(short.over() > nine.over() && short.over() < 0.5, "{}", short.over());
         let ten = Case { regions: 10, ..case };
-        assert!((8.5..9.7).contains(&ten.over()), "a window as short as the cadence: {}", ten.over());
+        assert!((8.5..9.7).contains(&ten.over()), "a window as short as the schedule: {}", ten.over());
         let long = Case { window_ms: 3_600_000, ..ten };
         assert!(long.over() < 5.0, "{}", long.over());
         let little = Case { load: 0.5, limit: 10_000, ..ten };

@@ -9,7 +9,7 @@ use crate::observe::{Decided, Observer, Verdict};
 use crate::plan::Plan;
 use crate::plan::traffic::{Arrival, Shape};
 use crate::run::{Expected, Outcome, judge};
-use crate::world::{View, World};
+use crate::world::{Snapshot, World};
 use serde::Serialize;
 
 /// Moments of a run, about.
@@ -72,7 +72,7 @@ pub struct Point {
     /// What counts against the key's limit, of what passed.
     pub truth: u64,
     /// The same as each region believes it.
-    pub views: Vec<View>,
+    pub snapshots: Vec<Snapshot>,
 }
 
 /// Carries out `plan` as [`run`](crate::run::run) does, a panic aside, and looks at it on the way. `progress` is told which part of
@@ -138,10 +138,10 @@ impl Watch {
         let at_us = at_ms.saturating_mul(1_000);
         let (exact_window, window) = self.measure.in_window(key.rule, key.identifier, at_us);
         let standing = world.standing(key.identifier, key.rule);
-        let (truth, views) =
-            standing.map_or_else(Default::default, |standing| (standing.truth, standing.views));
+        let (truth, snapshots) =
+            standing.map_or_else(Default::default, |standing| (standing.truth, standing.snapshots));
         let counted = std::mem::take(&mut self.point);
-        Point { at_ms, exact_admitted, window, exact_window, truth, views, ..counted }
+        Point { at_ms, exact_admitted, window, exact_window, truth, snapshots, ..counted }
     }
 }
 
@@ -194,10 +194,12 @@ mod tests {
         let plan = (scenarios::find("ten-regions").unwrap().plan)(1);
         let Series { key, points, .. } = record(&plan, &Expected::default(), &mut |_| {}).series;
         assert!(points.iter().all(|point| point.exact_window <= key.limit));
-        assert!(points.iter().all(|point| point.views.len() == plan.topology.regions));
-        let knows = |point: &Point| point.truth > 0 && point.views.iter().all(|view| view.region > Some(0));
+        assert!(points.iter().all(|point| point.snapshots.len() == plan.topology.regions));
+        let knows = |point: &Point| {
+            point.truth > 0 && point.snapshots.iter().all(|snapshot| snapshot.region > Some(0))
+        };
         assert!(points.iter().any(knows), "all regions hear of the key");
-        let late = |point: &Point| point.views.iter().any(|view| view.region < Some(point.truth));
+        let late = |point: &Point| point.snapshots.iter().any(|snapshot| snapshot.region < Some(point.truth));
         assert!(points.iter().any(late), "and none at once");
     }
 

@@ -101,7 +101,7 @@ fn rules(steps: &mut Vec<Plan>, plan: &Plan) {
             smaller.rules.iter_mut().skip(at).take(1).for_each(change);
             steps.push(smaller);
         };
-        with(|rule| rule.ceiling = false);
+        with(|rule| rule.hard_limit = false);
         with(|rule| rule.shadow = false);
         with(|rule| rule.trust_first = false);
         with(|rule| rule.deny_on_failure = false);
@@ -190,7 +190,7 @@ fn exists(fault: &Fault, topology: &Topology) -> bool {
         Link::Redis { region, aggregator } => {
             region < topology.regions && aggregator.is_none_or(|aggregator| aggregator < topology.aggregators)
         }
-        Link::Sisters { region } => region < topology.regions && topology.aggregators > 1,
+        Link::Peers { region } => region < topology.regions && topology.aggregators > 1,
         Link::Database { region } => region.is_none_or(|region| region < topology.regions),
     };
     match fault.what {
@@ -223,7 +223,7 @@ mod tests {
         plan.faults.push(Fault { at_ms: 9_000, for_ms: 3_000, what: crash });
         plan.faults.push(Fault { at_ms: 9_500, for_ms: 0, what: Wrong::Roll { region: 2 } });
         let rule = plan.rules[0];
-        plan.rules.push(crate::plan::Rule { ceiling: true, shadow: true, ..rule });
+        plan.rules.push(crate::plan::Rule { hard_limit: true, shadow: true, ..rule });
         plan.rules.push(rule);
         plan.traffic[1].rules = 5;
         plan.traffic.push(Traffic { rules: 2, cost: (0, 3), ..plan.traffic[0].clone() });
@@ -251,7 +251,7 @@ mod tests {
         );
         assert!((9_001..18_000).contains(&plan.traffic_ms), "the fault is within it: {}", plan.traffic_ms);
         assert_eq!(plan.quiet_ms, large().quiet_ms);
-        assert!(!plan.rules[0].ceiling && plan.traffic[0].cost == (1, 1));
+        assert!(!plan.rules[0].hard_limit && plan.traffic[0].cost == (1, 1));
     }
 
     #[test]

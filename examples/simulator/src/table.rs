@@ -44,7 +44,7 @@ impl Table {
         match place {
             Place::Bucket(number) => usize::try_from(number).ok(),
             Place::Overflow => Some(self.noted.len() - 1),
-            Place::Meta | Place::Roster | Place::Controls | Place::ControlSet | Place::Bans => None,
+            Place::Meta | Place::WorkerRegistry | Place::Controls | Place::ControlSet | Place::Bans => None,
         }
     }
 

@@ -8,7 +8,7 @@ use weir_core::model::shared::MemoryShared;
 
 const CONFIG: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [{
     "name": "login", "identifier": {"header": "x"}, "limit": 1, "window": "1m",
-    "ban": {"denials": 3, "within": "1m", "for": "10m", "up_to": "30m"}
+    "ban": {"threshold": 3, "window": "1m", "duration": "10m", "max_duration": "30m"}
 }]}"#;
 const MINUTE: u64 = 60_000;
 
@@ -92,7 +92,7 @@ impl World {
 
     fn tell(&mut self, entries: Vec<wire::Control>, revision: u64) {
         let controls = wire::Controls {
-            life: 1,
+            incarnation: 1,
             entries,
             complete_through: revision,
             from_scratch: true,
@@ -234,9 +234,10 @@ fn what_a_vm_that_died_had_banned_is_proposed_by_the_next() {
 #[test]
 fn denials_that_led_to_a_ban_lead_to_no_other() {
     // Forgotten sooner than its denials leave the window, the ban would be repeated at each single denial.
-    let config = CONFIG
-        .replace("\"within\": \"1m\"", "\"within\": \"1h\"")
-        .replace("\"for\": \"10m\", \"up_to\": \"30m\"", "\"for\": \"1m\", \"up_to\": \"1m\"");
+    let config = CONFIG.replace("\"within\": \"1m\"", "\"within\": \"1h\"").replace(
+        "\"duration\": \"10m\", \"max_duration\": \"30m\"",
+        "\"duration\": \"1m\", \"max_duration\": \"1m\"",
+    );
     let mut world = World::with(1, &config);
     world.deny(0, "mallory", 3);
     world.pass(100);

@@ -5,8 +5,8 @@
 
 use super::Plugin;
 use super::verdict::Effect;
-use crate::complaints::quoted;
 use crate::host;
+use crate::log_throttle::quoted;
 use crate::shared::EnvoyShared;
 use prost::Message;
 use weir_core::limiter::GiveUp;
@@ -23,7 +23,7 @@ impl Plugin {
         match host::grpc_message(|bytes| RegionFrame::decode(bytes)) {
             Ok(frame) => self.take(&frame, mono),
             Err(error) => {
-                self.stream.complain(&format!("what it says is malformed: {error}"), mono);
+                self.stream.log_failure(&format!("what it says is malformed: {error}"), mono);
                 self.break_stream(mono);
             }
         }
@@ -36,15 +36,15 @@ impl Plugin {
             return Vec::new();
         }
         let mono = host::mono_now();
-        self.stream.complain(&format!("it ended with gRPC status {status}"), mono);
+        self.stream.log_failure(&format!("it ended with gRPC status {status}"), mono);
         self.break_stream(mono);
         self.go_on(mono)
     }
 
     fn take(&mut self, frame: &RegionFrame, mono: MonoMs) {
-        if let Some(refusal) = &frame.refusal {
-            let what = format!("the aggregator refuses it: {}", quoted(&refusal.reason));
-            self.stream.complain(&what, mono);
+        if let Some(error) = &frame.error {
+            let what = format!("the aggregator refuses it: {}", quoted(&error.reason));
+            self.stream.log_failure(&what, mono);
         }
         if frame.welcome.is_some() {
             self.stream.welcomed();
@@ -65,7 +65,7 @@ impl Plugin {
                 GiveUp::Unanswered => "the aggregator does not answer",
                 GiveUp::Unacknowledged => "the aggregator acknowledges nothing; another one may",
             };
-            self.stream.complain(what, mono);
+            self.stream.log_failure(what, mono);
             self.break_stream(mono);
         }
         if self.limiter.should_open(mono) {
@@ -73,7 +73,7 @@ impl Plugin {
             if let Err(refused) = self.stream.open() {
                 let what =
                     format!("Envoy cannot open it (status {}), as where it has no such cluster", refused.0);
-                self.stream.complain(&what, mono);
+                self.stream.log_failure(&what, mono);
                 self.break_stream(mono);
             }
         }

@@ -3,15 +3,15 @@
 //! Leaves to others: what a configuration may say (`weir_core::rules`).
 
 use super::Plugin;
-use super::shape::Shape;
+use super::compiled_rule::CompiledRule;
 use crate::arena;
 use crate::bans::Bans;
+use crate::counter_reporter::CounterReporter;
+use crate::counters::Counters;
 use crate::host;
 use crate::metrics::Metrics;
 use crate::shared::EnvoyShared;
 use crate::stream::Stream;
-use crate::tally::Tally;
-use crate::told::Told;
 use proxy_wasm::types::LogLevel;
 use std::collections::BTreeMap;
 use weir_core::control::Keeper;
@@ -55,7 +55,11 @@ impl Plugin {
         let keeper = Keeper::load(&mut EnvoyShared, now);
         host::set_tick_period(u32::try_from(FIRST_TICK_MS).unwrap_or(u32::MAX));
         let mut plugin = Plugin {
-            shapes: config.rules.iter().map(|rule| Shape::of(&config.workspace, rule)).collect(),
+            compiled_rules: config
+                .rules
+                .iter()
+                .map(|rule| CompiledRule::of(&config.workspace, rule))
+                .collect(),
             limiter: Limiter::new(setup, now),
             keeper,
             bans: Bans::new(&config),
@@ -63,8 +67,8 @@ impl Plugin {
             scratch: Scratch::default(),
             keys: Vec::with_capacity(MAX_KEY_BYTES.saturating_mul(INLINE_CHECKS)),
             resolved: Vec::with_capacity(INLINE_CHECKS),
-            tally: Tally::new(rules),
-            told: Told::new(rules),
+            counters: Counters::new(rules),
+            told: CounterReporter::new(rules),
             metrics: Metrics::new(rules),
             tick_ms: FIRST_TICK_MS,
             paused: BTreeMap::new(),
@@ -100,9 +104,6 @@ fn proposal(config: &Config) -> Meta {
     Meta {
         origin: OriginId(host::random()),
         secret: HashKey(u64::from_le_bytes(a), u64::from_le_bytes(b)),
-        geometry: Geometry {
-            buckets: config.table.buckets,
-            keys_per_bucket: u8::try_from(config.table.keys_per_bucket).unwrap_or(u8::MAX),
-        },
+        geometry: Geometry::of_keys(config.table.max_keys),
     }
 }

@@ -2,23 +2,25 @@
 //!
 //! A request's way, by the files beside this one:
 //!
-//! 1. `request`: the rules that it meets become checks, which the limiter decides; `shape` has each rule's part of them.
+//! 1. `request`: the rules that it meets become checks, which the limiter decides; `compiled` has each rule's part of them.
 //! 2. `verdict`: what was decided is counted and becomes an [`Effect`].
 //!
 //! Where the region has to be asked it waits between the two: `aggregator` sends the question and takes the answer.
 //!
 //! Returns what is to be done to requests as [`Effect`]s, as doing it may call back into the VM.
 //!
-//! Leaves to others: how it begins (`configure`), which plugin a request belongs to, and doing the effects (`vm`).
+//! Leaves to others: how it begins (`configure`), which plugin a request belongs to, and doing the effects (`dispatch`).
 
 mod aggregator;
+mod compiled_rule;
 mod configure;
 mod request;
-mod shape;
 mod verdict;
 
 use crate::answer::{self, Client};
 use crate::bans::Bans;
+use crate::counter_reporter::CounterReporter;
+use crate::counters::Counters;
 use crate::faults;
 use crate::headers::Headers;
 use crate::host;
@@ -26,10 +28,8 @@ use crate::metrics::Metrics;
 use crate::settle::Ended;
 use crate::shared::EnvoyShared;
 use crate::stream::Stream;
-use crate::tally::Tally;
-use crate::told::Told;
+use compiled_rule::{Applied, CompiledRule, Resolved};
 use request::Envoy;
-use shape::{Applied, Resolved, Shape};
 use std::collections::BTreeMap;
 use weir_core::control::Keeper;
 use weir_core::limiter::{self, Limiter, Stats};
@@ -41,7 +41,7 @@ pub use verdict::{Effect, Label};
 /// A plugin on a worker.
 pub struct Plugin {
     config: Config,
-    shapes: Vec<Shape>,
+    compiled_rules: Vec<CompiledRule>,
     limiter: Limiter,
     /// What operators say live.
     keeper: Keeper,
@@ -50,8 +50,8 @@ pub struct Plugin {
     scratch: Scratch,
     keys: Vec<u8>,
     resolved: Vec<Resolved>,
-    tally: Tally,
-    told: Told,
+    counters: Counters,
+    told: CounterReporter,
     metrics: Metrics,
     tick_ms: u64,
     paused: BTreeMap<u32, Paused>,
@@ -65,7 +65,7 @@ pub struct Plugin {
 /// What an allowed response is to tell.
 struct Allowed {
     budget: Option<limiter::Budget>,
-    told: limiter::Told,
+    told: limiter::ExactDetails,
 }
 
 /// A request that waits: the rules that apply to it, who is to be answered, and whom it is about.
@@ -120,7 +120,7 @@ impl Plugin {
         self.set_tick(self.limiter.next_tick_ms());
         self.metrics.flush(
             &self.config.rules,
-            (&mut self.tally, &mut self.told),
+            (&mut self.counters, &mut self.told),
             self.limiter.stats(mono),
             mono,
             false,
@@ -143,7 +143,7 @@ impl Plugin {
         // Gauges that stand for this worker go back; what it put into the table stays.
         let stats =
             Stats { connected: false, subscriber: false, report_queue: 0, ..self.limiter.stats(mono) };
-        self.metrics.flush(&self.config.rules, (&mut self.tally, &mut self.told), stats, mono, true);
+        self.metrics.flush(&self.config.rules, (&mut self.counters, &mut self.told), stats, mono, true);
         self.told.hurry();
         self.tell(mono);
         effects
@@ -169,9 +169,9 @@ impl Plugin {
     /// Lets rules be in shadow as they are configured, or as live control says.
     fn switch_shadows(&mut self, now: UnixMs) {
         let (controls, workspace) = (self.keeper.controls(), &self.config.workspace);
-        for (number, (shape, rule)) in self.shapes.iter_mut().zip(&self.config.rules).enumerate() {
-            shape.policy.shadow = controls.shadow(workspace, &rule.name, now).unwrap_or(rule.shadow);
-            self.told.set_shadow(number, shape.policy.shadow);
+        for (number, (compiled, rule)) in self.compiled_rules.iter_mut().zip(&self.config.rules).enumerate() {
+            compiled.policy.shadow = controls.shadow(workspace, &rule.name, now).unwrap_or(rule.shadow);
+            self.told.set_shadow(number, compiled.policy.shadow);
         }
     }
 

@@ -7,20 +7,20 @@
 //! ```
 //! Each step happens while the headers lie where Envoy put them.
 //!
-//! Leaves to others: what applies and what is said live (`weir_core::rules`), keys and checks (`shape`), deciding
+//! Leaves to others: what applies and what is said live (`weir_core::rules`), keys and checks (`compiled`), deciding
 //! (`weir_core::limiter`), counting and answering (`verdict`).
 
-use super::shape::{Resolved, applied, check, exact_check, exact_limit};
+use super::compiled_rule::{Resolved, applied, check, exact_check, exact_limit};
 use super::verdict::{Effect, Refused, Said};
 use super::{Paused, Plugin};
 use crate::answer::Client;
+use crate::counters::Outcome;
 use crate::faults::{self, Fault};
 use crate::headers::{Beyond, Headers};
 use crate::host;
 use crate::shared::EnvoyShared;
-use crate::tally::Outcome;
 use weir_core::limiter::Decision;
-use weir_core::model::exact::Strategy;
+use weir_core::model::exact::Algorithm;
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::trace::Trace;
 use weir_core::rules::{self, Action, Lines, Live, Request};
@@ -73,10 +73,10 @@ impl Plugin {
             return Err(Refused::Address);
         }
         for rules::Check { rule_index: rule, identifier, action, .. } in checks {
-            let Some(shape) = self.shapes.get(rule) else { continue };
+            let Some(compiled) = self.compiled_rules.get(rule) else { continue };
             match action {
-                Action::DenyMissing | Action::DenyAmbiguous | Action::Ban(_) if shape.policy.shadow => {
-                    self.tally.count(rule, Outcome::ShadowDeny);
+                Action::DenyMissing | Action::DenyAmbiguous | Action::Ban(_) if compiled.policy.shadow => {
+                    self.counters.count(rule, Outcome::ShadowDeny);
                     label = Some((rule, Outcome::ShadowDeny));
                 }
                 Action::DenyMissing => return Err(Refused::Missing(rule)),
@@ -86,12 +86,12 @@ impl Plugin {
                     return Err(Refused::Banned(rule, banned));
                 }
                 Action::Exempt => {
-                    self.tally.count(rule, Outcome::Exempt);
+                    self.counters.count(rule, Outcome::Exempt);
                     label = Some((rule, Outcome::Exempt));
                 }
                 Action::Limit { limit, cost, epoch } => {
                     self.bans.accuse(rule, identifier);
-                    shape.write_key(identifier, epoch, &mut self.keys);
+                    compiled.write_key(identifier, epoch, &mut self.keys);
                     self.resolved.push(Resolved { rule, key_end: self.keys.len(), limit, cost });
                 }
             }
@@ -108,23 +108,23 @@ impl Plugin {
         now: MonoMs,
     ) -> Effect {
         let request = u64::from(context);
-        let (keys, shapes) = (&self.keys, &self.shapes);
+        let (keys, compiled_rules) = (&self.keys, &self.compiled_rules);
         let mut begin = 0;
         let mut resolved = self.resolved.iter().filter_map(|resolved| {
             let key = keys.get(begin..resolved.key_end)?;
             begin = resolved.key_end;
-            Some((resolved, shapes.get(resolved.rule)?, key))
+            Some((resolved, compiled_rules.get(resolved.rule)?, key))
         });
         let outcome = match (resolved.next(), resolved.next()) {
-            (Some((one, shape, key)), None) if shape.strategy == Strategy::Window => {
-                self.limiter.decide(&mut EnvoyShared, request, &[check(one, shape, key)], now)
+            (Some((one, compiled, key)), None) if compiled.algorithm == Algorithm::Window => {
+                self.limiter.decide(&mut EnvoyShared, request, &[check(one, compiled, key)], now)
             }
             (first, second) => {
                 let (mut checks, mut exact) = (Vec::new(), Vec::new());
-                for (one, shape, key) in first.into_iter().chain(second).chain(resolved) {
-                    match exact_limit(one, shape, key) {
-                        None => checks.push(check(one, shape, key)),
-                        Some(limit) => exact.push(exact_check(one, shape, limit)),
+                for (one, compiled, key) in first.into_iter().chain(second).chain(resolved) {
+                    match exact_limit(one, compiled, key) {
+                        None => checks.push(check(one, compiled, key)),
+                        Some(limit) => exact.push(exact_check(one, compiled, limit)),
                     }
                 }
                 match exact.is_empty() {
@@ -135,7 +135,7 @@ impl Plugin {
         };
         if outcome.decision == Decision::Wait {
             self.trace(request, headers);
-            let applied = applied(&self.resolved, &self.shapes).collect();
+            let applied = applied(&self.resolved, &self.compiled_rules).collect();
             let paused = Paused { applied, client: client(headers), accused: self.bans.accused() };
             self.paused.insert(context, paused);
             return Effect::Pause;

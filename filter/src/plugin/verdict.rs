@@ -3,13 +3,13 @@
 //! Two ways lead here: `refuse` for what no limiter had to be asked about, and `conclude` for the limiter's outcome, at once
 //! or after the request has waited.
 //!
-//! Leaves to others: deciding (`request`, `weir_core::limiter`), how an answer is written (`crate::answer`), doing it (`vm`).
+//! Leaves to others: deciding (`request`, `weir_core::limiter`), how an answer is written (`crate::answer`), doing it (`dispatch`).
 
-use super::shape::{Applied, applied};
+use super::compiled_rule::{Applied, applied};
 use super::{Allowed, Plugin};
 use crate::answer::{self, Answer, Client};
+use crate::counters::{Counters, Outcome};
 use crate::shared::EnvoyShared;
-use crate::tally::{Outcome, Tally};
 use weir_core::control::Banned;
 use weir_core::limiter::{self, Beside, Cause, Decision, Denial};
 use weir_core::model::time::{MonoMs, UnixMs};
@@ -74,14 +74,14 @@ impl Plugin {
         };
         let said = match refused {
             Refused::Address => {
-                self.tally.denied_addresses = self.tally.denied_addresses.saturating_add(1);
+                self.counters.denied_addresses = self.counters.denied_addresses.saturating_add(1);
                 let label = Label { rule: ADDRESSES.to_owned(), outcome: DENIED_ADDRESS };
                 return Effect::Refuse(label, Box::new(answer));
             }
             Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, Outcome::Deny),
             Refused::Banned(rule, _) => (rule, Outcome::Ban),
         };
-        self.tally.count(said.0, said.1);
+        self.counters.count(said.0, said.1);
         Effect::Refuse(self.label(said), Box::new(answer))
     }
 
@@ -99,10 +99,10 @@ impl Plugin {
             Decision::Deny(denial) => self.deny(&denial, &outcome, client, now),
             Decision::Allow(budget) => {
                 match paused {
-                    Some(rules) => count_allowed(&mut self.tally, rules.iter().copied(), &outcome),
+                    Some(rules) => count_allowed(&mut self.counters, rules.iter().copied(), &outcome),
                     None => {
-                        let rules = applied(&self.resolved, &self.shapes);
-                        count_allowed(&mut self.tally, rules, &outcome);
+                        let rules = applied(&self.resolved, &self.compiled_rules);
+                        count_allowed(&mut self.counters, rules, &outcome);
                     }
                 }
                 self.allow(context, budget, outcome)
@@ -130,7 +130,7 @@ impl Plugin {
             false => Outcome::Deny,
         };
         if said == Outcome::Deny {
-            self.tally.count(rule, said);
+            self.counters.count(rule, said);
         }
         self.count_each(undecided, Outcome::Undecided);
         self.count_each(outcome.shadow_denied, Outcome::ShadowDeny);
@@ -154,8 +154,8 @@ impl Plugin {
     }
 
     /// Keeps what the response of an allowed request is to tell, if there is anything.
-    fn track(&mut self, context: u32, budget: Option<limiter::Budget>, told: limiter::Told) {
-        let budget = budget.filter(|_| self.config.responses.on_allow);
+    fn track(&mut self, context: u32, budget: Option<limiter::Budget>, told: limiter::ExactDetails) {
+        let budget = budget.filter(|_| self.config.responses.headers_on_allowed);
         let tells = budget.is_some() || told.undecided != 0 || !told.transactions.is_empty();
         if tells && self.hears_responses && self.allowed.len() < MAX_TRACKED {
             self.allowed.insert(context, Allowed { budget, told });
@@ -164,7 +164,7 @@ impl Plugin {
 
     fn count_each(&mut self, rules: u64, outcome: Outcome) {
         for rule in (0..self.config.rules.len()).filter(|rule| bit(rules, *rule)) {
-            self.tally.count(rule, outcome);
+            self.counters.count(rule, outcome);
         }
     }
 
@@ -176,7 +176,7 @@ impl Plugin {
                 Beside::Denied => Outcome::ShadowDeny,
                 Beside::Undecided => Outcome::Undecided,
             };
-            self.tally.count(usize::from(rule), outcome);
+            self.counters.count(usize::from(rule), outcome);
         }
     }
 
@@ -186,7 +186,7 @@ impl Plugin {
     }
 }
 
-fn count_allowed(tally: &mut Tally, rules: impl Iterator<Item = Applied>, outcome: &limiter::Outcome) {
+fn count_allowed(counters: &mut Counters, rules: impl Iterator<Item = Applied>, outcome: &limiter::Outcome) {
     for applied in rules {
         let refused = applied.shadow && bit(outcome.shadow_denied, applied.rule);
         let said = match (bit(outcome.exact.undecided, applied.rule), refused) {
@@ -194,7 +194,7 @@ fn count_allowed(tally: &mut Tally, rules: impl Iterator<Item = Applied>, outcom
             (false, true) => Outcome::ShadowDeny,
             (false, false) => Outcome::Allow,
         };
-        tally.count(applied.rule, said);
+        counters.count(applied.rule, said);
     }
 }
 

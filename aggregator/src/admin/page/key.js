@@ -42,7 +42,7 @@ export function key(query, raw) {
 
 /** What is told where there are no windows, though something is known. */
 function nothing(body) {
-  const exact = body.exact.map((rule) => `${rule.name} (${rule.strategy})`).join(", ");
+  const exact = body.exact.map((rule) => `${rule.name} (${rule.algorithm})`).join(", ");
   return exact ? `Held exactly, by ${exact}: what is used of it is not shown here.` : "It has used nothing in this window or the last one.";
 }
 
@@ -104,9 +104,9 @@ function windowPanel(window, id) {
     empty: "No region has written of it. Regions write of keys past half their limit.",
   });
   const unknown = h("p", { class: "empty", hidden: "" });
-  const ceiling = window.resolution > 1 ? `, a ceiling of ${window.resolution} cells` : "";
+  const hard limit = window.resolution > 1 ? `, a hard limit of ${window.resolution} cells` : "";
   const element = h("section", { class: "panel window" },
-    h("h2", {}, `Window of ${words.time(window.duration_ms)}${ceiling}${window.epoch ? `, epoch ${window.epoch}` : ""}`),
+    h("h2", {}, `Window of ${words.time(window.duration_ms)}${hard limit}${window.epoch ? `, epoch ${window.epoch}` : ""}`),
     verdict, h("div", { class: "large" }, bar.element), use, facts,
     h("h3", {}, "Used, as long as you look"), chart,
     h("h3", {}, "Cells"), cells,

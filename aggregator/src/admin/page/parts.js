@@ -9,8 +9,8 @@ const MARKS = { well: "✓", warn: "!", bad: "✕", none: "–" };
 export function health(parts) {
   const own = parts.aggregator;
   const lines = [{ part: "This aggregator", state: own.draining ? "warn" : "well", word: own.draining ? "shutting down" : "serves", more: `up ${words.time(own.uptime_ms)}` }];
-  const silent = parts.sisters.filter((sister) => sister.silent).length;
-  if (parts.sisters.length > 0) lines.push({ part: "Other aggregators", state: silent ? "bad" : "well", word: silent ? `${silent} of ${parts.sisters.length} silent` : `${parts.sisters.length} well`, more: "" });
+  const silent = parts.peers.filter((peer) => peer.silent).length;
+  if (parts.peers.length > 0) lines.push({ part: "Other aggregators", state: silent ? "bad" : "well", word: silent ? `${silent} of ${parts.peers.length} silent` : `${parts.peers.length} well`, more: "" });
   lines.push({ part: "Envoys", state: parts.envoys_alive > 0 ? "well" : "warn", word: parts.envoys_alive > 0 ? `${words.count(parts.envoys_alive)} alive` : "none", more: `${words.plural(own.streams, "stream", "streams")} here` });
   if (parts.refused.length > 0) lines.push({ part: "Streams", state: "bad", word: "refused", more: `${parts.refused.map((one) => one.reason.replaceAll("_", " ")).join(", ")}; last ${words.ago(parts.refused[0].age_ms)}` });
   lines.push(redisLine(parts.redis), databaseLine(parts.database));
@@ -20,7 +20,7 @@ export function health(parts) {
 
 function redisLine(redis) {
   if (!redis) return { part: "Redis", state: "none", word: "none", more: "this is the region's only aggregator" };
-  const word = redis.usable ? "reachable" : redis.breaker === "half_open" ? "coming back" : "away";
+  const word = redis.usable ? "reachable" : redis.breaker === "half_open" ? "coming back" : "unavailable";
   const look = redis.calls.find((call) => call.operation === "look");
   return { part: "Redis", state: redis.usable ? "well" : "bad", word, more: look && redis.usable ? `${look.took_ms.toFixed(1)} ms` : "limits hold from memory" };
 }
@@ -30,7 +30,7 @@ function databaseLine(database) {
   const away = database.breaker !== "closed";
   const trouble = away ? null : database.trouble;
   const replica = database.replica_breaker && database.replica_breaker !== "closed";
-  return { part: "Database", state: away ? "bad" : trouble || replica ? "warn" : "well", word: away ? "away" : replica ? "replica away" : trouble ?? "reachable", more: `imported ${words.ago(database.imported_age_ms)}` };
+  return { part: "Database", state: away ? "bad" : trouble || replica ? "warn" : "well", word: away ? "unavailable" : replica ? "replica unavailable" : trouble ?? "reachable", more: `imported ${words.ago(database.imported_age_ms)}` };
 }
 
 /** The line as a list's item. */
@@ -52,7 +52,7 @@ export function parts() {
   const envoys = table({ caption: "Envoys connected here", keyOf: (one) => one.origin, empty: "No Envoy is connected here.", columns: [
     { id: "origin", title: "Envoy", cell: textual((one) => one.origin.slice(0, 12)) },
     { id: "state", title: "State", cell: textual((one) => (one.heard_ms > 2_000 ? `! silent for ${words.time(one.heard_ms)}` : "✓ heard")) },
-    { id: "address", title: "From", cell: textual((one) => one.address ?? "this program's doors") },
+    { id: "address", title: "From", cell: textual((one) => one.address ?? "this program's APIs") },
     { id: "streams", title: "Streams", kind: "number", cell: textual((one) => words.count(one.streams)) },
     { id: "told", title: "Is told of others", cell: textual((one) => (one.subscriber ? "yes" : "elsewhere")) },
     { id: "since", title: "Connected", kind: "number", cell: textual((one) => words.ago(one.connected_ms)) },
@@ -83,7 +83,7 @@ export function parts() {
     if (!body) return;
     states.replaceChildren(...health(body).map(stateLine));
     facts.replaceChildren(...factsOf(body));
-    aggregators.update([{ ...body.aggregator, own: true }, ...body.sisters]);
+    aggregators.update([{ ...body.aggregator, own: true }, ...body.peers]);
     envoys.update(body.envoys);
     regionPanel.hidden = !body.database;
     regions.update(body.regions);
@@ -102,8 +102,8 @@ function factsOf({ aggregator: own, redis, database }) {
     fact("Reports of filters", words.count(own.reports)),
     fact("Questions of filters", list(own.consults)),
     fact("Waiting", list(own.queues)),
-    fact("HTTP door", list(own.doors.http ?? {})),
-    fact("Rate-limit service", list(own.doors.rls ?? {})),
+    fact("HTTP API", list(own.api.http ?? {})),
+    fact("Rate-limit service", list(own.api.rls ?? {})),
   ];
   if (redis) facts.push(fact("Redis", `read ${words.ago(redis.read_age_ms)}, lost what it held ${words.plural(redis.wipes, "time", "times")}`));
   if (database) facts.push(fact("Database", `published ${words.ago(database.published_age_ms)}, imported ${words.ago(database.imported_age_ms)}, lost what it held ${words.plural(database.wipes, "time", "times")}`));

@@ -71,8 +71,8 @@ function card() {
 
 function about(rule) {
   const where = `${words.scope(rule.workspace, rule.namespace)} · ${words.plural(rule.workers, "worker", "workers")}`;
-  if (rule.strategy === "ledger") return `ledger · ${where}`;
-  const exact = rule.strategy === "log" ? "exact log · " : "";
+  if (rule.algorithm === "ledger") return `ledger · ${where}`;
+  const exact = rule.algorithm === "sliding_log" ? "exact log · " : "";
   return `${exact}${words.count(rule.limit)} in ${words.time(rule.window_ms)} · ${where}`;
 }
 

@@ -1,22 +1,22 @@
 //! What applications are told.
 //!
 //! ```json
-//! {"success": true, "decided": true, "limit": 100, "remaining": 42, "reset": 1767225600000}
+//! {"allowed": true, "decided": true, "limit": 100, "remaining": 42, "reset": 1767225600000}
 //! ```
 //!
-//! Leaves to others: the decision itself (`super::super::decider`).
+//! Leaves to others: the decision itself (`super::super::embedded`).
 
 use super::ask::{Asked, OnFailure};
 use crate::api::{Answer, Question};
 use serde::Serialize;
-use weir_core::model::exact::{Ruling, Strategy, Verdict};
+use weir_core::model::exact::{Algorithm, Ruling, Verdict};
 use weir_core::model::time::UnixMs;
 
 /// The answer about one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Whether to go on.
-    pub success: bool,
+    pub allowed: bool,
     /// Whether the limit said so; if not, `on_failure` did, or another check of the same request.
     pub decided: bool,
     /// The limit that was applied.
@@ -37,7 +37,7 @@ pub struct Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checked {
     /// Whether to go on.
-    pub success: bool,
+    pub allowed: bool,
     /// Whether the limits said so; if not, `on_failure` did.
     pub decided: bool,
     /// One for each check, in order.
@@ -52,7 +52,7 @@ impl Checked {
         let goes_on = answer.allowed || !decided && asked.on_failure == OnFailure::Allow;
         let outcome = |(question, ruling): (&Question, &Ruling)| Outcome::of(question, ruling, goes_on, now);
         let checks = asked.questions.iter().zip(&answer.rulings).map(outcome).collect();
-        Checked { success: goes_on, decided, checks }
+        Checked { allowed: goes_on, decided, checks }
     }
 }
 
@@ -63,13 +63,13 @@ impl Outcome {
             Verdict::Allowed => (true, None),
             Verdict::Denied { retry_after_ms } => (true, retry_after_ms),
         };
-        let limit = match (question.strategy, ruling.verdict) {
-            (Strategy::Window | Strategy::Log, Verdict::Undecided) => question.limit,
+        let limit = match (question.algorithm, ruling.verdict) {
+            (Algorithm::Window | Algorithm::Log, Verdict::Undecided) => question.limit,
             // Operators may have said another one.
             _ => ruling.limit,
         };
         Outcome {
-            success: ruling.is_allowed() || goes_on,
+            allowed: ruling.is_allowed() || goes_on,
             decided,
             limit,
             remaining: ruling.remaining,

@@ -8,8 +8,8 @@ use crate::api::{Failure, Question};
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
-use weir_core::model::exact::{MAX_LOG_LIMIT, Strategy};
-use weir_core::model::key::{CEILING_RESOLUTION, MAX_TEXT_BYTES};
+use weir_core::model::exact::{Algorithm, MAX_LOG_LIMIT};
+use weir_core::model::key::{HARD_LIMIT_RESOLUTION, MAX_TEXT_BYTES};
 use weir_core::model::window::MAX_COUNT;
 use weir_core::rules::identifier::identifier_of;
 use weir_core::rules::parse::duration::parse_ms;
@@ -60,13 +60,13 @@ impl From<OnFailure> for Failure {
     }
 }
 
-/// The body of `POST /v1/limit`.
-pub fn parse_limit(json: &[u8]) -> Result<Asked, Problem> {
+/// The body of `POST /v1/check`.
+pub fn parse_check(json: &[u8]) -> Result<Asked, Problem> {
     parse(json, |fields, problems| Some(vec![question(fields, None, problems)?]))
 }
 
-/// The body of `POST /v1/limits`.
-pub fn parse_limits(json: &[u8]) -> Result<Asked, Problem> {
+/// The body of `POST /v1/check/batch`.
+pub fn parse_batch(json: &[u8]) -> Result<Asked, Problem> {
     parse(json, |fields, problems| {
         let expected = "a list of 1 to 100 checks";
         let list = match fields.take("checks") {
@@ -135,28 +135,28 @@ enum Kind {
 }
 
 fn question(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Problems) -> Option<Question> {
-    let kinds = [("window", Kind::Window), ("log", Kind::Log), ("ledger", Kind::Ledger)];
-    let kind = fields.word("strategy", &kinds, problems);
+    let kinds = [("sliding_window", Kind::Window), ("sliding_log", Kind::Log), ("ledger", Kind::Ledger)];
+    let kind = fields.word("algorithm", &kinds, problems);
     let identifier = identifier(fields, check, problems);
     let cost = fields.number("cost", 0..=MAX_COUNT, problems);
-    // What else belongs to it depends on the strategy; if that is wrong, the others are read as for a window.
+    // What else belongs to it depends on the algorithm; if that is wrong, the others are read as for a window.
     let kind = kind.map(|kind| kind.unwrap_or(Kind::Window));
     let limited = match kind.unwrap_or(Kind::Window) {
         Kind::Ledger => ledger(fields, check, problems),
         window_or_log => limited(window_or_log, fields, check, problems),
     };
     kind?;
-    let Limited { strategy, namespace, duration_ms, ceiling, limit } = limited?;
+    let Limited { algorithm, namespace, duration_ms, hard_limit, limit } = limited?;
     let (workspace, identifier, cost) = (Vec::new(), identifier?, cost?.unwrap_or(1));
-    Some(Question { strategy, workspace, namespace, identifier, duration_ms, ceiling, limit, cost })
+    Some(Question { algorithm, workspace, namespace, identifier, duration_ms, hard_limit, limit, cost })
 }
 
-/// What depends on the strategy.
+/// What depends on the algorithm.
 struct Limited {
-    strategy: Strategy,
+    algorithm: Algorithm,
     namespace: Vec<u8>,
     duration_ms: u64,
-    ceiling: bool,
+    hard_limit: bool,
     limit: u64,
 }
 
@@ -166,35 +166,39 @@ fn limited(
     check: Option<usize>,
     problems: &mut Problems,
 ) -> Option<Limited> {
-    let (strategy, most) =
-        if kind == Kind::Log { (Strategy::Log, MAX_LOG_LIMIT) } else { (Strategy::Window, MAX_COUNT) };
+    let (algorithm, most) =
+        if kind == Kind::Log { (Algorithm::Log, MAX_LOG_LIMIT) } else { (Algorithm::Window, MAX_COUNT) };
     let namespace = fields.text("namespace", MAX_NAMESPACE_BYTES, problems);
     let limit = fields.number("limit", 0..=most, problems);
     let duration = fields.span("duration", DURATION_MS, "1s to 31d, such as \"1m\" or 60000", problems);
-    let ceiling = match kind {
-        Kind::Window => fields.boolean("ceiling", problems),
+    let hard_limit = match kind {
+        Kind::Window => fields.boolean("hard_limit", problems),
         _ => fields.useless(
-            "ceiling",
+            "hard_limit",
             "no window of a log ever holds more than its limit; leave it out",
             problems,
         ),
     };
     if fields.take("zone").is_some() {
-        problems.add(check, "zone", "only the ledger has zones; use it with \"strategy\": \"ledger\"");
+        problems.add(check, "zone", "only the ledger has zones; use it with \"algorithm\": \"ledger\"");
     }
     let limit =
         required(limit, check, "limit", "how much may be used in the duration, such as 100", problems);
     let duration_ms = required(duration, check, "duration", "the window, such as \"1m\" or 60000", problems);
-    let (ceiling, duration_ms) = (ceiling?.unwrap_or(false), duration_ms?);
-    if ceiling && !duration_ms.is_multiple_of(CEILING_RESOLUTION.into()) {
-        return problems.wrong(check, "duration", "with a ceiling, expected a multiple of 10ms".into());
+    let (hard_limit, duration_ms) = (hard_limit?.unwrap_or(false), duration_ms?);
+    if hard_limit && !duration_ms.is_multiple_of(HARD_LIMIT_RESOLUTION.into()) {
+        return problems.wrong(check, "duration", "with a hard limit, expected a multiple of 10ms".into());
     }
     let namespace = namespace?.unwrap_or(Cow::Borrowed(DEFAULT_NAMESPACE)).into_owned().into_bytes();
-    Some(Limited { strategy, namespace, duration_ms, ceiling, limit: limit? })
+    Some(Limited { algorithm, namespace, duration_ms, hard_limit, limit: limit? })
 }
 
 fn ledger(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Problems) -> Option<Limited> {
-    fields.useless("ceiling", "no window of a ledger ever holds more than its rate; leave it out", problems);
+    fields.useless(
+        "hard_limit",
+        "no window of a ledger ever holds more than its rate; leave it out",
+        problems,
+    );
     for name in ["namespace", "limit", "duration"] {
         if fields.take(name).is_some() {
             problems.add(check, name, "a ledger's zone says this; leave it out");
@@ -202,8 +206,8 @@ fn ledger(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Problems
     }
     let zone = fields.number("zone", 1..=u64::from(u32::MAX), problems);
     let zone = required(zone, check, "zone", "the number of the ledger's zone", problems)?;
-    let strategy = Strategy::Ledger { zone: u32::try_from(zone).ok()? };
-    Some(Limited { strategy, namespace: Vec::new(), duration_ms: 0, ceiling: false, limit: 0 })
+    let algorithm = Algorithm::Ledger { zone: u32::try_from(zone).ok()? };
+    Some(Limited { algorithm, namespace: Vec::new(), duration_ms: 0, hard_limit: false, limit: 0 })
 }
 
 /// In canonical form: a text, or the list of texts that a rule's parts would yield.
@@ -421,7 +425,7 @@ mod tests {
 
     fn wrong(json: serde_json::Value, expected: &[(&str, &str)]) {
         let text = json.to_string();
-        let parse = if json.get("checks").is_some() { parse_limits } else { parse_limit };
+        let parse = if json.get("checks").is_some() { parse_batch } else { parse_check };
         let problem = parse(text.as_bytes()).expect_err(&text);
         let found: Vec<(&str, &str)> =
             problem.fields.iter().map(|wrong| (wrong.field.as_str(), wrong.message.as_str())).collect();
@@ -432,20 +436,20 @@ mod tests {
     }
 
     fn right(json: serde_json::Value) -> Question {
-        let asked = parse_limit(json.to_string().as_bytes()).unwrap_or_else(|problem| panic!("{problem:?}"));
+        let asked = parse_check(json.to_string().as_bytes()).unwrap_or_else(|problem| panic!("{problem:?}"));
         asked.questions.into_iter().next().unwrap()
     }
 
     #[test]
     fn defaults() {
-        let asked = parse_limit(br#"{"identifier": "a", "limit": 5, "duration": 60000}"#).unwrap();
+        let asked = parse_check(br#"{"identifier": "a", "limit": 5, "duration": 60000}"#).unwrap();
         let question = Question {
-            strategy: Strategy::Window,
+            algorithm: Algorithm::Window,
             workspace: vec![],
             namespace: b"default".to_vec(),
             identifier: b"a".to_vec(),
             duration_ms: 60_000,
-            ceiling: false,
+            hard_limit: false,
             limit: 5,
             cost: 1,
         };
@@ -456,18 +460,18 @@ mod tests {
 
     #[test]
     fn everything_can_be_said() {
-        let asked = parse_limits(
+        let asked = parse_batch(
             br#"{"workspace": "w", "on_failure": "allow", "timeout": "2s", "checks": [
-                {"namespace": "n", "identifier": ["a|b", ""], "limit": 0, "duration": "31d", "cost": 0, "strategy": "log"},
-                {"identifier": "b", "strategy": "ledger", "zone": 7, "cost": 3}]}"#,
+                {"namespace": "n", "identifier": ["a|b", ""], "limit": 0, "duration": "31d", "cost": 0, "algorithm": "sliding_log"},
+                {"identifier": "b", "algorithm": "ledger", "zone": 7, "cost": 3}]}"#,
         )
         .unwrap();
         assert_eq!(asked.workspace.as_deref(), Some("w"));
         assert_eq!((asked.on_failure, asked.within), (OnFailure::Allow, Duration::from_secs(2)));
         let [log, ledger] = asked.questions.try_into().unwrap();
         assert_eq!(log.identifier, br"a\|b|\-");
-        assert_eq!((log.strategy, log.duration_ms, log.cost), (Strategy::Log, 2_678_400_000, 0));
-        assert_eq!((ledger.strategy, ledger.cost), (Strategy::Ledger { zone: 7 }, 3));
+        assert_eq!((log.algorithm, log.duration_ms, log.cost), (Algorithm::Log, 2_678_400_000, 0));
+        assert_eq!((ledger.algorithm, ledger.cost), (Algorithm::Ledger { zone: 7 }, 3));
     }
 
     #[test]
@@ -504,7 +508,7 @@ mod tests {
             ("timeout", json!("6s"), "1ms to 5s"),
             ("timeout", json!(0), "1ms to 5s"),
             ("on_failure", json!("maybe"), "\"deny\" or \"allow\""),
-            ("strategy", json!("leaky"), "\"window\" or \"log\" or \"ledger\""),
+            ("algorithm", json!("leaky"), "\"sliding_window\" or \"sliding_log\" or \"ledger\""),
             ("namespace", json!(""), "1 to 64 bytes"),
             ("namespace", json!("n".repeat(65)), "1 to 64 bytes"),
             ("namespace", json!("a\nb"), "control"),
@@ -517,28 +521,28 @@ mod tests {
             ("identifier", json!([["a"]]), "1 to 8 texts"),
             ("identifier", json!(vec!["a"; 9]), "1 to 8 texts"),
             ("zone", json!(1), "only the ledger"),
-            ("ceiling", json!(1), "true or false"),
+            ("hard_limit", json!(1), "true or false"),
             ("window", json!(1), "no such field"),
         ] {
             wrong(with(name, value), &[(name, part)]);
         }
         wrong(
-            json!({"identifier": "a", "strategy": "log", "limit": 100_001, "duration": "1m"}),
+            json!({"identifier": "a", "algorithm": "sliding_log", "limit": 100_001, "duration": "1m"}),
             &[("limit", "from 0 to 100000")],
         );
-        assert!(right(with("ceiling", json!(true))).ceiling);
-        assert!(!right(with("ceiling", json!(false))).ceiling);
+        assert!(right(with("hard_limit", json!(true))).hard_limit);
+        assert!(!right(with("hard_limit", json!(false))).hard_limit);
         for (fields, field, part) in [
             (json!({"limit": 1, "duration": 1_005}), "duration", "multiple of 10ms"),
-            (json!({"strategy": "log", "limit": 1, "duration": "1m"}), "ceiling", "of a log"),
-            (json!({"strategy": "ledger", "zone": 1}), "ceiling", "of a ledger"),
+            (json!({"algorithm": "sliding_log", "limit": 1, "duration": "1m"}), "hard_limit", "of a log"),
+            (json!({"algorithm": "ledger", "zone": 1}), "hard_limit", "of a ledger"),
         ] {
-            let mut json = json!({"identifier": "a", "ceiling": true});
+            let mut json = json!({"identifier": "a", "hard_limit": true});
             json.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
             wrong(json, &[(field, part)]);
         }
         wrong(
-            json!({"identifier": "a", "strategy": "ledger", "limit": 1, "duration": 1, "namespace": "n"}),
+            json!({"identifier": "a", "algorithm": "ledger", "limit": 1, "duration": 1, "namespace": "n"}),
             &[
                 ("namespace", "zone says"),
                 ("limit", "zone says"),
@@ -558,34 +562,34 @@ mod tests {
             ],
         );
         let twice =
-            parse_limit(br#"{"identifier": "a", "limit": 1, "duration": "1m", "limit": 2}"#).unwrap_err();
+            parse_check(br#"{"identifier": "a", "limit": 1, "duration": "1m", "limit": 2}"#).unwrap_err();
         assert_eq!(twice.message, "limit: given more than once");
-        let many = parse_limits(json!({"checks": vec![json!({}); 100]}).to_string().as_bytes()).unwrap_err();
+        let many = parse_batch(json!({"checks": vec![json!({}); 100]}).to_string().as_bytes()).unwrap_err();
         assert_eq!(many.fields.len(), MAX_PROBLEMS);
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let (one, many) = (parse_limit(&bytes), parse_limits(&bytes));
+            let (one, many) = (parse_check(&bytes), parse_batch(&bytes));
             prop_assert!(one.is_ok() || many.is_ok() || one.is_err_and(|problem| !problem.message.is_empty()));
         }
 
         #[test]
         fn what_is_taken_is_within_its_bounds(
             limit in any::<u64>(), cost in any::<u64>(), duration in 0_u64..4_000_000_000, zone in any::<u64>(),
-            strategy in "window|log|ledger", parts in proptest::collection::vec(".{0,40}", 0..10),
+            algorithm in "window|log|ledger", parts in proptest::collection::vec(".{0,40}", 0..10),
         ) {
-            let json = match strategy.as_str() {
-                "ledger" => json!({"strategy": strategy, "zone": zone, "cost": cost, "identifier": parts}),
-                _ => json!({"strategy": strategy, "limit": limit, "cost": cost, "duration": duration, "identifier": parts}),
+            let json = match algorithm.as_str() {
+                "ledger" => json!({"algorithm": algorithm, "zone": zone, "cost": cost, "identifier": parts}),
+                _ => json!({"algorithm": algorithm, "limit": limit, "cost": cost, "duration": duration, "identifier": parts}),
             };
-            if let Ok(asked) = parse_limit(json.to_string().as_bytes()) {
+            if let Ok(asked) = parse_check(json.to_string().as_bytes()) {
                 let [question] = asked.questions.try_into().unwrap();
                 prop_assert!(question.limit <= MAX_COUNT && question.cost <= MAX_COUNT);
                 prop_assert!((1..=64).contains(&question.identifier.len()));
-                prop_assert!(question.strategy != Strategy::Log || question.limit <= MAX_LOG_LIMIT);
-                prop_assert!(strategy == "ledger" || DURATION_MS.contains(&question.duration_ms));
+                prop_assert!(question.algorithm != Algorithm::Log || question.limit <= MAX_LOG_LIMIT);
+                prop_assert!(algorithm == "ledger" || DURATION_MS.contains(&question.duration_ms));
             }
         }
     }

@@ -71,7 +71,8 @@ pub(super) async fn one(ledger: Option<&Ledger>, id: &str, caller: &Caller) -> R
     let number = number.ok_or_else(|| wrong("id", "expected the number of a transaction, 1 or more"))?;
     let ledger = required(ledger)?;
     let (_turn, within) = ledger.turn().await?;
-    let found = ledger.database.transaction(number, within).await.map_err(|error| ledger.away(&error))?;
+    let found =
+        ledger.database.transaction(number, within).await.map_err(|error| ledger.unavailable(&error))?;
     match found {
         Some(transaction) if caller.may_use(transaction.zone) => Ok(Recorded::of(transaction)),
         _ => {
@@ -96,7 +97,7 @@ pub(super) async fn several(
     let (_turn, within) = ledger.turn().await?;
     let found = ledger.database.transactions(zone, &bucket, before, limit, within).await;
     let transactions: Vec<Recorded> =
-        found.map_err(|error| ledger.away(&error))?.into_iter().map(Recorded::of).collect();
+        found.map_err(|error| ledger.unavailable(&error))?.into_iter().map(Recorded::of).collect();
     let full = transactions.len() == usize::try_from(limit).unwrap_or(usize::MAX);
     let next = transactions.last().filter(|_| full).map(|last| last.id);
     Ok(History { transactions, next })
@@ -165,7 +166,7 @@ impl Ledger {
         }
     }
 
-    fn away(&self, error: &DatabaseError) -> Problem {
+    fn unavailable(&self, error: &DatabaseError) -> Problem {
         // What the database said may name its address, and is in the log.
         if let Some(held_back) = self.warnings.pass() {
             warn!(%error, held_back, "the ledger's history cannot be read");
@@ -184,7 +185,7 @@ impl Recorded {
         let outcome = match transaction.outcome {
             Outcome::Allowed => "allowed",
             Outcome::Blocked => "blocked",
-            Outcome::Withdrawn => "withdrawn",
+            Outcome::Refunded => "refunded",
         };
         Recorded {
             id: transaction.id,

@@ -1,12 +1,12 @@
 //! HTTP/1.1 for applications: may this identifier do this now?
 //!
 //! ```text
-//! POST /v1/limit        one limit          POST /v1/limits    up to 100, all or nothing
+//! POST /v1/check        one limit          POST /v1/check/batch    up to 100, all or nothing
 //! GET /v1/ledger/{id}   one transaction    GET /v1/ledger?…   a bucket's history
 //! GET, PUT, DELETE /v1/overrides, GET /v1/overrides/audit   live control
 //! GET /openapi.json     all of this, for programs
 //!
-//! bytes ─ value ─ ask: what is asked ─ Decider ─ answer ─ bytes
+//! bytes ─ value ─ ask: what is asked ─ EmbeddedLimiter ─ answer ─ bytes
 //!           └──────┴─ problem: why it cannot be answered
 //! ```
 //!
@@ -14,7 +14,7 @@
 //! asked), `answer`, `ledger`, `overrides`, `problem`, `body`.
 //!
 //! Leaves to others: connections and their timeouts (`listen`), who may ask (`auth`), deciding
-//! (`super::decider`).
+//! (`super::embedded`).
 
 mod answer;
 mod ask;
@@ -27,20 +27,20 @@ mod value;
 
 pub use answer::{Checked, Outcome};
 pub use ask::{
-    Asked, MAX_CHECKS, MAX_NAMESPACE_BYTES, MAX_PART_BYTES, MAX_PARTS, OnFailure, parse_limit, parse_limits,
+    Asked, MAX_CHECKS, MAX_NAMESPACE_BYTES, MAX_PART_BYTES, MAX_PARTS, OnFailure, parse_batch, parse_check,
 };
 pub use ledger::{HistoryQuery, Ledger, parse_history};
-pub use overrides::Desk as OverridesDesk;
+pub use overrides::RegionState as OverridesApi;
 pub use problem::{FieldProblem, Problem};
-pub use routes::{MAX_LIMIT_BYTES, MAX_LIMITS_BYTES};
+pub use routes::{MAX_BATCH_BYTES, MAX_CHECK_BYTES};
 
-use super::Decider;
+use super::EmbeddedLimiter;
 use super::ruled::Ruled;
 use crate::auth::Tokens;
 use crate::net::listen::{Connection, Listener, Patience};
 use crate::net::shutdown::draining;
 use crate::net::tls::{Protocol, Tls};
-use crate::region::shared::Shared;
+use crate::region::services::Services;
 use crate::telemetry::request_log;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -65,50 +65,50 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest head, in bytes; beyond it the answer is 431.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// What the door needs.
+/// What the API needs.
 #[derive(Clone)]
-pub struct HttpDoor {
+pub struct HttpApi {
     /// The program.
-    pub shared: Arc<Shared>,
+    pub services: Arc<Services>,
     /// What decides.
-    pub decider: Arc<Decider>,
+    pub embedded: Arc<EmbeddedLimiter>,
     /// Who may ask.
     pub tokens: Arc<Tokens>,
     /// What the ledger recorded, if there is one.
     pub ledger: Option<Arc<Ledger>>,
     /// Where live control is changed.
-    pub overrides: Arc<overrides::Desk>,
+    pub overrides: Arc<overrides::RegionState>,
     /// Where filters' rules count.
     pub ruled: Arc<Ruled>,
 }
 
 /// Serves until the program drains and every connection has ended.
-pub async fn serve(door: HttpDoor, socket: TcpListener, tls: Option<Arc<Tls>>) {
+pub async fn serve(api: HttpApi, socket: TcpListener, tls: Option<Arc<Tls>>) {
     let listener = Listener {
-        door: "http",
+        api: "http",
         socket,
         tls,
         protocol: Protocol::Http,
         max_connections: MAX_CONNECTIONS,
         patience: Patience::Exchange { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT, write: WRITE_TIMEOUT },
     };
-    let shared = door.shared.clone();
-    let ending = draining(shared.draining.subscribe());
+    let services = api.services.clone();
+    let ending = draining(services.draining.subscribe());
     listener
-        .run(shared.metrics.clone(), ending, move |connection| serve_connection(door.clone(), connection))
+        .run(services.metrics.clone(), ending, move |connection| serve_connection(api.clone(), connection))
         .await;
 }
 
 /// Serves a connection for as long as its client wants. When the program drains it ends after the answer that is due.
-async fn serve_connection(door: HttpDoor, connection: Connection) {
-    let (info, door) = (connection.connect_info(), &door);
+async fn serve_connection(api: HttpApi, connection: Connection) {
+    let (info, api) = (connection.connect_info(), &api);
     let service = service_fn(|mut request: Request<Incoming>| {
         info.turn.begin();
         request.extensions_mut().insert(info.clone());
         let turn = &info.turn;
         async move {
             let span = request_log::of_headers(request.headers());
-            let answer = routes::handle(door, request).instrument(span).await;
+            let answer = routes::handle(api, request).instrument(span).await;
             turn.end();
             Ok::<_, std::convert::Infallible>(answer)
         }
@@ -119,7 +119,7 @@ async fn serve_connection(door: HttpDoor, connection: Connection) {
     tokio::pin!(served);
     let ended = tokio::select! {
         ended = &mut served => ended,
-        () = draining(door.shared.draining.subscribe()) => {
+        () = draining(api.services.draining.subscribe()) => {
             served.as_mut().graceful_shutdown();
             served.await
         }

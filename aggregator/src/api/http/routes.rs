@@ -1,17 +1,17 @@
 //! From a request to its answer.
 //!
-//! Leaves to others: what a body says (`ask`), deciding (`super::super::decider`).
+//! Leaves to others: what a body says (`ask`), deciding (`super::super::embedded`).
 
 use super::answer::Checked;
-use super::ask::{Asked, parse_limit, parse_limits};
+use super::ask::{Asked, parse_batch, parse_check};
 use super::problem::{Problem, json};
-use super::{HttpDoor, body, ledger, overrides};
+use super::{HttpApi, body, ledger, overrides};
 use crate::api::ruled::Forbidden;
 use crate::auth::{Caller, Presented};
 use crate::net::hosts::Hosts;
 use crate::net::listen::ConnectionInfo;
-use crate::telemetry::metrics::doors::Route;
-use crate::telemetry::metrics::{Door, DoorResult};
+use crate::telemetry::metrics::api::Route;
+use crate::telemetry::metrics::{Api, ApiResult};
 use crate::telemetry::spans::around;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -19,44 +19,44 @@ use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, EXPECT, Heade
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use std::time::Instant;
-use weir_core::model::exact::Strategy;
+use weir_core::model::exact::Algorithm;
 
-/// Longest body of `POST /v1/limit`.
-pub const MAX_LIMIT_BYTES: usize = 64 * 1024;
-/// Longest body of `POST /v1/limits`.
-pub const MAX_LIMITS_BYTES: usize = 256 * 1024;
+/// Longest body of `POST /v1/check`.
+pub const MAX_CHECK_BYTES: usize = 64 * 1024;
+/// Longest body of `POST /v1/check/batch`.
+pub const MAX_BATCH_BYTES: usize = 256 * 1024;
 
-/// The description of this door (OpenAPI 3.1).
+/// The description of this API (OpenAPI 3.1).
 const OPENAPI: &[u8] = include_bytes!("openapi.json");
 
 /// What there is.
-const PATHS: &str = "there are POST /v1/limit, POST /v1/limits, GET /v1/ledger, GET /v1/ledger/{id}, GET /v1/overrides, \
+const PATHS: &str = "there are POST /v1/check, POST /v1/check/batch, GET /v1/ledger, GET /v1/ledger/{id}, GET /v1/overrides, \
                      PUT /v1/overrides, DELETE /v1/overrides, GET /v1/overrides/audit and GET /openapi.json";
 
-const WRONG_HOST: &str = "without tokens (--tokens-file) this door may be called by an address or by localhost; the \
+const WRONG_HOST: &str = "without tokens (--tokens-file) this API may be called by an address or by localhost; the \
                           request's Host is neither, so a web page of another name may have sent it";
 
 type Answered = Response<Full<Bytes>>;
 
 /// Answers a request, whatever it is.
-pub(super) async fn handle(door: &HttpDoor, request: Request<Incoming>) -> Answered {
+pub(super) async fn handle(api: &HttpApi, request: Request<Incoming>) -> Answered {
     let began = Instant::now();
     let (head, mut body) = request.into_parts();
     let found = find(head.uri.path());
     let path = found.as_ref().and_then(Found::path);
-    let span = door.shared.telemetry.http(head.method.as_str(), path, &head.headers);
+    let span = api.services.telemetry.http(head.method.as_str(), path, &head.headers);
     let answered = match &found {
-        _ if !may_call(door, &head) => {
+        _ if !may_call(api, &head) => {
             Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "wrong_host", WRONG_HOST))
         }
-        Some(route) => around(span.as_ref(), answer(door, route, &head, &mut body)).await,
+        Some(route) => around(span.as_ref(), answer(api, route, &head, &mut body)).await,
         None => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", format!("no such path; {PATHS}"))),
     };
     let response = match answered {
         Ok(response) => response,
         Err(problem) => {
-            if matches!(found, Some(Found(Route::Limit | Route::Limits, _))) {
-                door.shared.metrics.door_decided(Door::Http, DoorResult::Refused);
+            if matches!(found, Some(Found(Route::Check | Route::CheckBatch, _))) {
+                api.services.metrics.api_decided(Api::Http, ApiResult::Refused);
             }
             // A client that waits to be asked for its body is not.
             if !head.headers.contains_key(EXPECT) {
@@ -67,13 +67,13 @@ pub(super) async fn handle(door: &HttpDoor, request: Request<Incoming>) -> Answe
     };
     let route = found.map_or(Route::Unknown, |found| found.0);
     span.into_iter().for_each(|span| span.responded(response.status().as_u16()));
-    door.shared.metrics.doors.answered(route, response.status().as_u16(), began.elapsed());
+    api.services.metrics.api.answered(route, response.status().as_u16(), began.elapsed());
     response
 }
 
 /// Whether nothing speaks for a web page whose own name leads here; it would have no token.
-fn may_call(door: &HttpDoor, head: &Parts) -> bool {
-    door.tokens.are_asked_for() || Hosts::default().allow(&head.uri, &head.headers)
+fn may_call(api: &HttpApi, head: &Parts) -> bool {
+    api.tokens.are_asked_for() || Hosts::default().allow(&head.uri, &head.headers)
 }
 
 /// A route, and what its path names.
@@ -83,8 +83,8 @@ impl Found<'_> {
     /// The path with what it names left out.
     fn path(&self) -> Option<&'static str> {
         match self {
-            Found(Route::Limit, _) => Some("/v1/limit"),
-            Found(Route::Limits, _) => Some("/v1/limits"),
+            Found(Route::Check, _) => Some("/v1/check"),
+            Found(Route::CheckBatch, _) => Some("/v1/check/batch"),
             Found(Route::Ledger, None) => Some("/v1/ledger"),
             Found(Route::Ledger, Some(_)) => Some("/v1/ledger/{id}"),
             Found(Route::Overrides, _) => Some("/v1/overrides"),
@@ -97,8 +97,8 @@ impl Found<'_> {
 
 fn find(path: &str) -> Option<Found<'_>> {
     match path {
-        "/v1/limit" => Some(Found(Route::Limit, None)),
-        "/v1/limits" => Some(Found(Route::Limits, None)),
+        "/v1/check" => Some(Found(Route::Check, None)),
+        "/v1/check/batch" => Some(Found(Route::CheckBatch, None)),
         "/v1/ledger" => Some(Found(Route::Ledger, None)),
         "/v1/overrides" => Some(Found(Route::Overrides, None)),
         "/v1/overrides/audit" => Some(Found(Route::Audit, None)),
@@ -111,13 +111,13 @@ fn find(path: &str) -> Option<Found<'_>> {
 }
 
 async fn answer(
-    door: &HttpDoor,
+    api: &HttpApi,
     Found(route, id): &Found<'_>,
     head: &Parts,
     body: &mut Incoming,
 ) -> Result<Answered, Problem> {
     let (methods, names): (&[Method], _) = match route {
-        Route::Limit | Route::Limits => (&[Method::POST], "POST"),
+        Route::Check | Route::CheckBatch => (&[Method::POST], "POST"),
         Route::Overrides => (&[Method::GET, Method::PUT, Method::DELETE], "GET, PUT, DELETE"),
         Route::Ledger | Route::Audit | Route::OpenApi | Route::Unknown => (&[Method::GET], "GET"),
     };
@@ -130,24 +130,24 @@ async fn answer(
     let connection = head.extensions.get::<ConnectionInfo>();
     let certificate = connection.map(|connection| &connection.certificate);
     let presented = Presented { header: authorization(&head.headers), certificate };
-    let caller = door.tokens.check(presented).map_err(Problem::unauthorized)?;
+    let caller = api.tokens.check(presented).map_err(Problem::unauthorized)?;
     connection.into_iter().for_each(|connection| connection.turn.admit());
     match (route, id) {
         (Route::Ledger, Some(id)) => {
-            ledger::one(door.ledger.as_deref(), id, &caller).await.map(|found| json(StatusCode::OK, &found))
+            ledger::one(api.ledger.as_deref(), id, &caller).await.map(|found| json(StatusCode::OK, &found))
         }
-        (Route::Overrides | Route::Audit, _) => control(door, *route, &caller, head, body).await,
+        (Route::Overrides | Route::Audit, _) => control(api, *route, &caller, head, body).await,
         (Route::Ledger, None) => {
             let query = head.uri.query().unwrap_or_default();
-            let found = ledger::several(door.ledger.as_deref(), query, &caller).await;
+            let found = ledger::several(api.ledger.as_deref(), query, &caller).await;
             found.map(|found| json(StatusCode::OK, &found))
         }
-        _ => decide(door, *route, &caller, head, body).await,
+        _ => decide(api, *route, &caller, head, body).await,
     }
 }
 
 async fn control(
-    door: &HttpDoor,
+    api: &HttpApi,
     route: Route,
     caller: &Caller,
     head: &Parts,
@@ -155,19 +155,19 @@ async fn control(
 ) -> Result<Answered, Problem> {
     let query = head.uri.query().unwrap_or_default();
     let answer = match (route, &head.method) {
-        (Route::Audit, _) => overrides::audit(door, query, caller).await,
+        (Route::Audit, _) => overrides::audit(api, query, caller).await,
         (_, &Method::PUT) => {
             check_type(&head.headers)?;
-            overrides::put(door, body, caller).await
+            overrides::put(api, body, caller).await
         }
-        (_, &Method::DELETE) => overrides::delete(door, query, caller).await,
-        _ => overrides::list(door, query, caller).await,
+        (_, &Method::DELETE) => overrides::delete(api, query, caller).await,
+        _ => overrides::list(api, query, caller).await,
     };
     answer.map(|answer| json(StatusCode::OK, &answer))
 }
 
 async fn decide(
-    door: &HttpDoor,
+    api: &HttpApi,
     route: Route,
     caller: &Caller,
     head: &Parts,
@@ -175,19 +175,19 @@ async fn decide(
 ) -> Result<Answered, Problem> {
     check_type(&head.headers)?;
     let asked = match route {
-        Route::Limits => parse_limits(&body::read(body, MAX_LIMITS_BYTES).await?)?,
-        _ => parse_limit(&body::read(body, MAX_LIMIT_BYTES).await?)?,
+        Route::CheckBatch => parse_batch(&body::read(body, MAX_BATCH_BYTES).await?)?,
+        _ => parse_check(&body::read(body, MAX_CHECK_BYTES).await?)?,
     };
-    let asked = admit(asked, caller, route, door)?;
-    let answer = door.decider.decide(&asked.questions, asked.on_failure.into(), asked.within).await;
-    let mut checked = Checked::of(&asked, &answer, door.shared.now());
+    let asked = admit(asked, caller, route, api)?;
+    let answer = api.embedded.decide(&asked.questions, asked.on_failure.into(), asked.within).await;
+    let mut checked = Checked::of(&asked, &answer, api.services.now());
     let result = match (answer.allowed, checked.decided) {
-        (true, _) => DoorResult::Allowed,
-        (false, true) => DoorResult::Denied,
-        (false, false) => DoorResult::Undecided,
+        (true, _) => ApiResult::Allowed,
+        (false, true) => ApiResult::Denied,
+        (false, false) => ApiResult::Undecided,
     };
-    door.shared.metrics.door_decided(Door::Http, result);
-    if route == Route::Limit
+    api.services.metrics.api_decided(Api::Http, result);
+    if route == Route::Check
         && let Some(outcome) = checked.checks.pop()
     {
         return Ok(json(StatusCode::OK, &outcome));
@@ -217,7 +217,7 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Whether the caller may ask this; its workspace is filled in.
-fn admit(mut asked: Asked, caller: &Caller, route: Route, door: &HttpDoor) -> Result<Asked, Problem> {
+fn admit(mut asked: Asked, caller: &Caller, route: Route, api: &HttpApi) -> Result<Asked, Problem> {
     let named = asked.workspace.as_deref();
     let Some(workspace) = caller.workspace(named.map(str::as_bytes)) else {
         let message = "this token is for another workspace; leave the field out".to_owned();
@@ -226,10 +226,10 @@ fn admit(mut asked: Asked, caller: &Caller, route: Route, door: &HttpDoor) -> Re
     for (index, question) in asked.questions.iter_mut().enumerate() {
         question.workspace = workspace.to_vec();
         let field = |name: &str| match route {
-            Route::Limits => format!("checks[{index}].{name}"),
+            Route::CheckBatch => format!("checks[{index}].{name}"),
             _ => name.to_owned(),
         };
-        match door.ruled.forbids(&door.shared, caller, question) {
+        match api.ruled.forbids(&api.services, caller, question) {
             Some(Forbidden::Namespace) => {
                 let message = "this token is not for this namespace; its entry in the tokens file would name it under namespaces, as it \
                      must for a namespace that a filter's rule counts";
@@ -245,7 +245,7 @@ fn admit(mut asked: Asked, caller: &Caller, route: Route, door: &HttpDoor) -> Re
             }
             None => {}
         }
-        if let Strategy::Ledger { zone } = question.strategy
+        if let Algorithm::Ledger { zone } = question.algorithm
             && !caller.may_use(zone)
         {
             return Err(Problem::forbidden(

@@ -1,9 +1,9 @@
-//! One call of the rate-limit service: what it asks of the decider, and what is answered.
+//! One call of the rate-limit service: what it asks of the embedded, and what is answered.
 //!
 //! All limits that are enforced pass together or none is charged. Limits in shadow mode are decided apart, one by one,
 //! and charged only where they would pass and the call passes.
 //!
-//! Leaves to others: the transport (`service`), which limit applies (`matching`), deciding (`decider`).
+//! Leaves to others: the transport (`service`), which limit applies (`matching`), deciding (`embedded`).
 
 use super::config::{Limits, MAX_TEXT_BYTES};
 use super::matching::{Domain, Rule};
@@ -12,11 +12,11 @@ use super::wire::{
     Code, Descriptor, DescriptorStatus, Duration as ProtoDuration, Entry, HeaderValue, Override, RateLimit,
     RateLimitRequest, RateLimitResponse, Unit,
 };
-use crate::api::decider::{Decider, Failure, Question};
+use crate::api::embedded::{EmbeddedLimiter, Failure, Question};
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::model::exact::{Ruling, Strategy, Verdict};
+use weir_core::model::exact::{Algorithm, Ruling, Verdict};
 
 /// Most descriptors of one call.
 pub const MAX_DESCRIPTORS: usize = 64;
@@ -53,7 +53,7 @@ pub enum Refused {
     /// Counts never fall.
     #[error("descriptor {0} gives hits back (is_negative_hits), which is not supported: counts never fall")]
     Negative(usize),
-    /// The decider did not decide.
+    /// The embedded did not decide.
     #[error("not decided in time")]
     Undecided,
 }
@@ -82,25 +82,25 @@ pub enum Applied {
         shown: RateLimit,
         /// It never refuses.
         shadow: bool,
-        /// What the decider is asked.
+        /// What the embedded is asked.
         question: Question,
     },
 }
 
 /// Answers a call, of whose descriptors this applies, within the time given.
 pub async fn answer(
-    decider: &Decider,
+    embedded: &EmbeddedLimiter,
     applied: &[Applied],
     within: Duration,
 ) -> Result<(RateLimitResponse, Outcome), Refused> {
     let deadline = Instant::now() + within;
     let enforced: Vec<Question> =
         applied.iter().filter_map(|applied| applied.question(false)).cloned().collect();
-    let decided = decider.decide(&enforced, Failure::Deny, within).await;
+    let decided = embedded.decide(&enforced, Failure::Deny, within).await;
     if decided.rulings.iter().any(|ruling| ruling.verdict == Verdict::Undecided) {
         return Err(Refused::Undecided);
     }
-    let shadowed = shadow(decider, applied, &enforced, decided.allowed, deadline).await;
+    let shadowed = shadow(embedded, applied, &enforced, decided.allowed, deadline).await;
     let outcome = match (decided.allowed, shadowed.iter().any(is_denied)) {
         (false, _) => Outcome::Denied,
         (true, true) => Outcome::ShadowDenied,
@@ -222,13 +222,13 @@ fn limit(
     cost: u64,
 ) -> Applied {
     let question = Question {
-        strategy: Strategy::Window,
+        algorithm: Algorithm::Window,
         workspace: domain.workspace.clone(),
         namespace,
         identifier,
         // Only units that have a length come here.
         duration_ms: unit.ms().unwrap_or_default(),
-        ceiling: false,
+        hard_limit: false,
         limit: u64::from(requests_per_unit),
         cost,
     };
@@ -237,7 +237,7 @@ fn limit(
 
 /// What the limits in shadow mode say, in order.
 async fn shadow(
-    decider: &Decider,
+    embedded: &EmbeddedLimiter,
     applied: &[Applied],
     enforced: &[Question],
     allowed: bool,
@@ -256,14 +256,14 @@ async fn shadow(
         let cost = if charges { question.cost } else { 0 };
         let asked = [Question { cost, ..question.clone() }];
         let within = deadline.saturating_duration_since(Instant::now());
-        let answer = decider.decide(&asked, Failure::Deny, within).await;
+        let answer = embedded.decide(&asked, Failure::Deny, within).await;
         rulings.extend(answer.rulings);
     }
     rulings
 }
 
 impl Applied {
-    /// What the decider is asked, if there is a limit that is in shadow mode or, for false, is not.
+    /// What the embedded is asked, if there is a limit that is in shadow mode or, for false, is not.
     pub fn question(&self, shadowed: bool) -> Option<&Question> {
         match self {
             Applied::Limit { shadow, question, .. } if *shadow == shadowed => Some(question),

@@ -9,8 +9,8 @@
 
 use super::config::{Errors, Limits, MAX_FILE_BYTES};
 use crate::net::follow;
-use crate::region::shared::Shared;
-use crate::telemetry::metrics::doors;
+use crate::region::services::Services;
+use crate::telemetry::metrics::api;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,14 +78,14 @@ impl Files {
     }
 
     /// Reads them again and again, for as long as the program runs.
-    pub async fn follow(mut self, shared: Arc<Shared>) {
+    pub async fn follow(mut self, services: Arc<Services>) {
         loop {
             sleep(PAUSE).await;
             let path = self.path.clone();
             // A reading that panicked has read nothing.
             let Ok(texts) = spawn_blocking(move || read(&path)).await else { continue };
             if let Some(good) = self.take(texts) {
-                shared.metrics.doors.files_read(doors::Files::RateLimits, good);
+                services.metrics.api.files_read(api::Files::RateLimits, good);
             }
         }
     }

@@ -2,12 +2,12 @@
 //! `envoy.service.ratelimit.v3.RateLimitService`.
 //!
 //! In reading order: `wire` (the messages), `config` (the reference service's YAML), `matching` (a descriptor → its
-//! limit), `naming` (a limit → the key that it counts on), `call` (a call → the decider's questions → its answer),
+//! limit), `naming` (a limit → the key that it counts on), `call` (a call → the embedded's questions → its answer),
 //! `service` (the transport), `files` (the configuration, read again when it changes).
 //!
 //! Two things are not as in the reference service: windows slide, and the limits of one call are all charged or none is.
 //!
-//! Leaves to others: deciding (`decider`), who may call (`auth`), listening (`serve`).
+//! Leaves to others: deciding (`embedded`), who may call (`auth`), listening (`serve`).
 
 pub mod call;
 pub mod config;

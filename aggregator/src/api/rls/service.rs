@@ -1,17 +1,17 @@
 //! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit` as a tonic service, written by hand as `grpc` is.
 //!
-//! Leaves to others: what is answered (`call`), who may ask (`gate`), listening (`serve`).
+//! Leaves to others: what is answered (`call`), who may ask (`authenticator`), listening (`serve`).
 
 use super::call::{self, Applied, Outcome, Refused};
 use super::files::Current;
 use super::wire::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
-use crate::api::decider::Decider;
+use crate::api::embedded::EmbeddedLimiter;
 use crate::api::ruled::{Forbidden, Ruled};
-use crate::auth::{Caller, Gate, Presented};
+use crate::auth::{Authenticator, Caller, Presented};
 use crate::net::listen::ConnectionInfo;
 use crate::region::grpc::refuse_other_method;
-use crate::region::shared::Shared;
-use crate::telemetry::metrics::{Door, DoorResult};
+use crate::region::services::Services;
+use crate::telemetry::metrics::{Api, ApiResult};
 use crate::telemetry::request_log;
 use crate::telemetry::spans::around;
 use crate::telemetry::throttle::Throttle;
@@ -46,10 +46,10 @@ const MAX_SHOWN: usize = 100;
 /// Answers every call by itself.
 #[derive(Clone)]
 pub struct RateLimitService {
-    shared: Arc<Shared>,
-    decider: Arc<Decider>,
+    services: Arc<Services>,
+    embedded: Arc<EmbeddedLimiter>,
     limits: Current,
-    gate: Arc<Gate>,
+    authenticator: Arc<Authenticator>,
     ruled: Arc<Ruled>,
     unknown_domains: Arc<Throttle>,
 }
@@ -63,17 +63,24 @@ struct Call {
 }
 
 impl RateLimitService {
-    /// Decides by `decider` what `limits` say, for those whom `gate` admits, in namespaces that are not `ruled` or that their
+    /// Decides by `embedded` what `limits` say, for those whom `authenticator` admits, in namespaces that are not `ruled` or that their
     /// tokens name.
     pub fn new(
-        shared: Arc<Shared>,
-        decider: Arc<Decider>,
+        services: Arc<Services>,
+        embedded: Arc<EmbeddedLimiter>,
         limits: Current,
-        gate: Gate,
+        authenticator: Authenticator,
         ruled: Arc<Ruled>,
     ) -> RateLimitService {
         let unknown_domains = Arc::new(Throttle::new(BETWEEN_WARNINGS));
-        RateLimitService { shared, decider, limits, gate: Arc::new(gate), ruled, unknown_domains }
+        RateLimitService {
+            services,
+            embedded,
+            limits,
+            authenticator: Arc::new(authenticator),
+            ruled,
+            unknown_domains,
+        }
     }
 
     /// Serves one call. Nothing of its body is read before its caller is known.
@@ -83,9 +90,9 @@ impl RateLimitService {
         B::Error: Into<StdError> + Send + 'static,
     {
         let outcome = Arc::default();
-        let span = self.shared.telemetry.rpc(SERVICE, METHOD, request.headers());
+        let span = self.services.telemetry.rpc(SERVICE, METHOD, request.headers());
         let connection = request.extensions().get::<ConnectionInfo>();
-        let response = match self.gate.admit(Presented::in_call(request.headers(), connection)) {
+        let response = match self.authenticator.admit(Presented::in_call(request.headers(), connection)) {
             Ok(caller) => {
                 connection.into_iter().for_each(|connection| connection.turn.admit());
                 let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };
@@ -107,22 +114,23 @@ impl RateLimitService {
 
     fn count(&self, outcome: Option<Outcome>, response: &http::Response<Body>) {
         let result = match outcome {
-            Some(Outcome::Allowed) => DoorResult::Allowed,
-            Some(Outcome::ShadowDenied) => DoorResult::ShadowDenied,
-            Some(Outcome::Denied) => DoorResult::Denied,
+            Some(Outcome::Allowed) => ApiResult::Allowed,
+            Some(Outcome::ShadowDenied) => ApiResult::ShadowDenied,
+            Some(Outcome::Denied) => ApiResult::Denied,
             None => {
                 let status = Status::from_header_map(response.headers());
                 match status.filter(|status| status.code() != tonic::Code::Unavailable) {
                     Some(status) => {
                         let said = status.message();
-                        self.shared.warn(&format!("refused a call of the rate-limit service: {said}"), None);
-                        DoorResult::Refused
+                        self.services
+                            .warn(&format!("refused a call of the rate-limit service: {said}"), None);
+                        ApiResult::Refused
                     }
-                    None => DoorResult::Undecided,
+                    None => ApiResult::Undecided,
                 }
             }
         };
-        self.shared.metrics.door_decided(Door::Rls, result);
+        self.services.metrics.api_decided(Api::Rls, result);
     }
 
     async fn decide(
@@ -144,14 +152,14 @@ impl RateLimitService {
         }
         let applied = call::applied(&limits, asked)?;
         self.admit(caller, &applied)?;
-        Ok(call::answer(&self.decider, &applied, patience(request.metadata())).await?)
+        Ok(call::answer(&self.embedded, &applied, patience(request.metadata())).await?)
     }
 
     /// Refuses what the caller's token is not for.
     fn admit(&self, caller: &Caller, applied: &[Applied]) -> Result<(), Status> {
         for applied in applied {
             let Applied::Limit { question, .. } = applied else { continue };
-            let refused = match self.ruled.forbids(&self.shared, caller, question) {
+            let refused = match self.ruled.forbids(&self.services, caller, question) {
                 None => continue,
                 Some(Forbidden::Namespace) => format!(
                     "the token {:?} is not for the namespace {:?}; its entry in the tokens file would name it under \

@@ -1,7 +1,7 @@
 //! The rate-limit service's messages, as Envoy defines them; only the fields that are read or written here.
 //!
 //! Sources: `envoy/service/ratelimit/v3/rls.proto`, `envoy/extensions/common/ratelimit/v3/ratelimit.proto`,
-//! `envoy/config/core/v3/base.proto`, and protobuf's well-known `Duration` and `UInt64Value`. Fields that are not named
+//! `envoy/config/core/v3/baseline.proto`, and protobuf's well-known `Duration` and `UInt64Value`. Fields that are not named
 //! here are skipped by whoever reads them.
 //!
 //! Leaves to others: what they mean (`call`).

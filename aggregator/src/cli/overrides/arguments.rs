@@ -82,21 +82,21 @@ pub enum Overrides {
 /// Where an aggregator answers, and how this is told.
 #[derive(Args, Clone)]
 pub struct Server {
-    /// The HTTP door of an aggregator, of whichever region.
-    #[arg(long, env = "WEIR_SERVER", default_value = "http://127.0.0.1:7072", value_name = "URL")]
-    pub server: String,
+    /// The HTTP API of an aggregator, of whichever region.
+    #[arg(long, env = "WEIR_API_URL", default_value = "http://127.0.0.1:7072", value_name = "URL")]
+    pub api_url: String,
     /// A token whose entry says control: true, where the server asks for one. Best given by the variable.
     #[arg(
         long,
-        env = "WEIR_SERVER_TOKEN",
+        env = "WEIR_API_TOKEN",
         default_value = "",
         hide_default_value = true,
         hide_env_values = true
     )]
-    pub token: String,
+    pub api_token: String,
     /// The authorities that the server's certificate may come from, as PEM; the system's if not given.
-    #[arg(long, env = "WEIR_SERVER_CA_FILE", value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
+    #[arg(long, env = "WEIR_API_CA_FILE", value_name = "FILE")]
+    pub api_ca_file: Option<PathBuf>,
     /// As JSON, for programs.
     #[arg(long)]
     pub json: bool,
@@ -105,7 +105,7 @@ pub struct Server {
 /// A token may be here.
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("server", &self.server).finish_non_exhaustive()
+        f.debug_struct("Server").field("api_url", &self.api_url).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! One question to an aggregator's HTTP door, and its answer.
+//! One question to an aggregator's HTTP API, and its answer.
 //!
 //! Leaves to others: what is asked (`arguments`), who is trusted (`trust`), telling the answer (`show`).
 
@@ -33,9 +33,9 @@ pub async fn ask(
     body: Option<&Value>,
     mark: &str,
 ) -> anyhow::Result<Value> {
-    let url = &server.server;
+    let url = &server.api_url;
     let answered = timeout(WITHIN, connect_and_send(server, method, path, body)).await;
-    let Ok(answered) = answered else { bail!("{url} does not answer; see --server or WEIR_SERVER") };
+    let Ok(answered) = answered else { bail!("{url} does not answer; see --api-url or WEIR_API_URL") };
     let (status, value) = answered?;
     match value {
         Some(value) if status.is_success() && value.get(mark).is_some() => Ok(value),
@@ -43,7 +43,7 @@ pub async fn ask(
             bail!("{}", refusal(&value["error"]))
         }
         _ => bail!(
-            "{url} is no aggregator's HTTP door: its answer ({status}) is none of those; see --server or WEIR_SERVER"
+            "{url} is no aggregator's HTTP API: its answer ({status}) is none of those; see --api-url or WEIR_API_URL"
         ),
     }
 }
@@ -53,11 +53,11 @@ fn refusal(error: &Value) -> String {
     let text = |name: &str| error[name].as_str().unwrap_or_default();
     let (message, field) = (text("message"), text("field"));
     match text("code") {
-        "token_missing" => "the server asks for a token; set --token or WEIR_SERVER_TOKEN".to_owned(),
+        "token_missing" => "the server asks for a token; set --api-token or WEIR_API_TOKEN".to_owned(),
         "token_malformed" => {
-            "what --token or WEIR_SERVER_TOKEN gives is no token; weir-aggregator token makes one".to_owned()
+            "what --api-token or WEIR_API_TOKEN gives is no token; weir-aggregator token makes one".to_owned()
         }
-        "token_unknown" => format!("{message}; see --token or WEIR_SERVER_TOKEN"),
+        "token_unknown" => format!("{message}; see --api-token or WEIR_API_TOKEN"),
         "workspace_not_allowed" => "the token is for another workspace; leave --workspace out".to_owned(),
         "not_found" => {
             "nothing of this kind is said of it; weir-aggregator overrides list shows what is".to_owned()
@@ -88,9 +88,11 @@ async fn connect_and_send(
     path: &str,
     body: Option<&Value>,
 ) -> anyhow::Result<(StatusCode, Option<Value>)> {
-    let url = &server.server;
+    let url = &server.api_url;
     let unusable = || {
-        format!("{url:?} is no server; expected http:// or https:// and a host; see --server or WEIR_SERVER")
+        format!(
+            "{url:?} is no server; expected http:// or https:// and a host; see --api-url or WEIR_API_URL"
+        )
     };
     let uri: Uri = url.parse().ok().with_context(unusable)?;
     let (host, secure) = match (uri.host(), uri.scheme_str()) {
@@ -101,20 +103,20 @@ async fn connect_and_send(
     let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let stream = TcpStream::connect((bare, port)).await;
-    let stream = stream.with_context(|| format!("cannot connect to {url}; see --server or WEIR_SERVER"))?;
+    let stream = stream.with_context(|| format!("cannot connect to {url}; see --api-url or WEIR_API_URL"))?;
     let mut request = Request::builder().method(method).uri(path).header(HOST, format!("{host}:{port}"));
-    if !server.token.is_empty() {
-        request = request.header(AUTHORIZATION, format!("Bearer {}", server.token));
+    if !server.api_token.is_empty() {
+        request = request.header(AUTHORIZATION, format!("Bearer {}", server.api_token));
     }
     if body.is_some() {
         request = request.header(CONTENT_TYPE, "application/json");
     }
     let bytes = body.map(Value::to_string).unwrap_or_default();
-    let request = request.body(Full::new(Bytes::from(bytes))).context("see --token or WEIR_SERVER_TOKEN")?;
+    let request = request.body(Full::new(Bytes::from(bytes))).context("see --api-token or WEIR_API_TOKEN")?;
     if !secure {
         let hint = "if it speaks TLS, say https://";
         return send(stream, request, || {
-            format!("{url} gives no answer; {hint}; see --server or WEIR_SERVER")
+            format!("{url} gives no answer; {hint}; see --api-url or WEIR_API_URL")
         })
         .await;
     }
@@ -144,7 +146,7 @@ mod tests {
     #[test]
     fn refusals_name_arguments() {
         for (code, field, message, expected) in [
-            ("token_missing", "", "no token was sent", "--token or WEIR_SERVER_TOKEN"),
+            ("token_missing", "", "no token was sent", "--api-token or WEIR_API_TOKEN"),
             ("not_found", "", "GET /v1/overrides", "overrides list"),
             ("workspace_not_allowed", "workspace", "workspace: leave the field out", "leave --workspace out"),
             ("invalid_request", "expires_in", "expires_in: missing; such", "--expires-in: missing; such"),

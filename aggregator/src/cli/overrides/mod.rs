@@ -1,4 +1,4 @@
-//! The `overrides` commands: live control, through the HTTP door of an aggregator.
+//! The `overrides` commands: live control, through the HTTP API of an aggregator.
 //!
 //! In reading order: `arguments`, `client` (a question to the server), `trust` (which server is the right one), `show` (how its
 //! answer is told).

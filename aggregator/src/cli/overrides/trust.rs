@@ -1,4 +1,4 @@
-//! TLS with the HTTP door of an aggregator: whom the commands trust, and what they say of whom they do not.
+//! TLS with the HTTP API of an aggregator: whom the commands trust, and what they say of whom they do not.
 //!
 //! Leaves to others: what is spoken inside (`client`).
 
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-const SEE: &str = "see --ca-file or WEIR_SERVER_CA_FILE";
+const SEE: &str = "see --api-ca-file or WEIR_API_CA_FILE";
 
 /// Shakes hands with a server that can show that it is this one.
 pub async fn secured(
@@ -22,12 +22,12 @@ pub async fn secured(
     name: ServerName<'static>,
     server: &Server,
 ) -> anyhow::Result<TlsStream<TcpStream>> {
-    let roots = authorities(server.ca_file.as_deref())?;
+    let roots = authorities(server.api_ca_file.as_deref())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let config = config.with_root_certificates(roots).with_no_client_auth();
     let connected = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-    connected.map_err(|error| explained(error, &server.server))
+    connected.map_err(|error| explained(error, &server.api_url))
 }
 
 /// Those of the file, or the system's.
@@ -58,7 +58,7 @@ fn explained(error: io::Error, url: &str) -> Error {
         Some(rustls::Error::InvalidCertificate(_)) => {
             format!("the certificate of {url} is not trusted; {SEE}")
         }
-        _ => format!("no TLS with {url}; if it speaks none, say http://; see --server or WEIR_SERVER"),
+        _ => format!("no TLS with {url}; if it speaks none, say http://; see --api-url or WEIR_API_URL"),
     };
     Error::new(error).context(said)
 }

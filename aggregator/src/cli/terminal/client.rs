@@ -50,9 +50,10 @@ impl Client {
 
     /// What `path` answers.
     pub async fn text(&self, path: &str) -> Result<String, TerminalError> {
-        let away = |reason: String| TerminalError::Away { server: self.server.clone(), reason };
+        let unavailable = |reason: String| TerminalError::Unavailable { server: self.server.clone(), reason };
         let asked = timeout(WITHIN, self.ask(path)).await;
-        let (status, body) = asked.map_err(|_| away("no answer within 5 s".to_owned()))?.map_err(away)?;
+        let (status, body) =
+            asked.map_err(|_| unavailable("no answer within 5 s".to_owned()))?.map_err(unavailable)?;
         let text =
             String::from_utf8(body.to_vec()).map_err(|_| TerminalError::Foreign(self.server.clone()))?;
         match status {

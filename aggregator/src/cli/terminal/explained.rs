@@ -37,7 +37,7 @@ fn of_exact(rule: &Exact, control: &Control) -> String {
         (false, true, _) => "every request passes: it is exempt",
         (false, false, _) => "what is used of it is not shown here",
     };
-    format!("  rule {}, held exactly ({}): {verdict}", plain(&rule.name), plain(&rule.strategy))
+    format!("  rule {}, held exactly ({}): {verdict}", plain(&rule.name), plain(&rule.algorithm))
 }
 
 fn said(control: &Control, now_unix_ms: u64) -> Vec<String> {
@@ -71,12 +71,12 @@ fn of_window(window: &Window) -> Vec<String> {
 
 fn kind(window: &Window) -> String {
     let epoch = if window.epoch > 0 { format!(", epoch {}", window.epoch) } else { String::new() };
-    let ceiling = if window.resolution > 1 {
-        format!(", a ceiling of {} cells", window.resolution)
+    let hard_limit = if window.resolution > 1 {
+        format!(", a hard limit of {} cells", window.resolution)
     } else {
         String::new()
     };
-    ceiling + &epoch
+    hard_limit + &epoch
 }
 
 fn verdict(window: &Window) -> String {

@@ -33,9 +33,9 @@ pub enum TerminalError {
     Server(String),
     /// Nobody answers there.
     #[error(
-        "cannot reach an aggregator at {server}: {reason}; is it running, and is that its --admin-listen? See --server"
+        "cannot reach an aggregator at {server}: {reason}; is it running, and is that its --admin-listen? See --admin-url"
     )]
-    Away {
+    Unavailable {
         /// Where it was looked for.
         server: String,
         /// What the system said.

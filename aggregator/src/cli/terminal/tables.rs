@@ -36,7 +36,7 @@ pub fn summary(look: &Look, health: &str) -> String {
         plural(top.keys_held, "key", "keys"),
         count(top.keys_past_half),
         count(top.keys_over),
-        plural(parts.envoys_alive, "Envoy or door", "Envoys and doors"),
+        plural(parts.envoys_alive, "Envoy or API", "Envoys and APIs"),
     )
 }
 
@@ -52,7 +52,7 @@ pub fn health(parts: &Parts) -> String {
     if let Some(trouble) = in_trouble(parts) {
         wrong.push(format!("the database: {}", plain(trouble)));
     }
-    let silent = parts.sisters.iter().filter(|sister| sister.silent).count() as u64;
+    let silent = parts.peers.iter().filter(|peer| peer.silent).count() as u64;
     if silent > 0 {
         wrong.push(plural(silent, "aggregator is silent", "aggregators are silent"));
     }
@@ -153,8 +153,8 @@ pub fn rules(rules: &Rules, columns: usize) -> Vec<String> {
         lines.push(line([
             &scope(&rule.workspace, &rule.name),
             if rule.shadow { "shadow" } else { "on" },
-            &if rule.strategy == "ledger" { "ledger".to_owned() } else { count(rule.limit) },
-            &if rule.strategy == "ledger" { String::new() } else { time(rule.window_ms) },
+            &if rule.algorithm == "ledger" { "ledger".to_owned() } else { count(rule.limit) },
+            &if rule.algorithm == "ledger" { String::new() } else { time(rule.window_ms) },
             &rate(now.allowed),
             &rate(now.denied + now.banned),
             &rate(now.shadow_denied),
@@ -179,7 +179,7 @@ pub fn parts(parts: &Parts) -> Vec<String> {
     let age = |ms: Option<u64>| ms.map_or_else(|| "never".to_owned(), |ms| time(ms) + " ago");
     let own = &parts.aggregator.status;
     let mut lines = vec![line("PART", "STATE", String::new()).trim_end().to_owned()];
-    let status = |status: &crate::region::status::sisters::Status| {
+    let status = |status: &crate::region::status::peers::PeerStatus| {
         let (envoys, streams, keys) = (
             plural(status.envoys, "Envoy", "Envoys"),
             plural(status.streams, "stream", "streams"),
@@ -190,10 +190,10 @@ pub fn parts(parts: &Parts) -> Vec<String> {
     };
     let state = if own.draining { "draining" } else { "serves" };
     lines.push(line("this aggregator", state, status(own)));
-    for sister in &parts.sisters {
-        let state = if sister.silent { "! silent" } else { "serves" };
-        let name = format!("aggregator {}", sister.id.get(..8).unwrap_or_default());
-        lines.push(line(&name, state, format!("{}; {} ago", status(&sister.status), time(sister.age_ms))));
+    for peer in &parts.peers {
+        let state = if peer.silent { "! silent" } else { "serves" };
+        let name = format!("aggregator {}", peer.id.get(..8).unwrap_or_default());
+        lines.push(line(&name, state, format!("{}; {} ago", status(&peer.status), time(peer.age_ms))));
     }
     match &parts.redis {
         Some(redis) => {
@@ -229,7 +229,7 @@ pub fn parts(parts: &Parts) -> Vec<String> {
         let id = envoy.origin.get(..8).unwrap_or_default();
         let (name, from) = match &envoy.address {
             Some(address) => (format!("Envoy {id}"), format!("{address}, ")),
-            None => ("this program's doors".to_owned(), String::new()),
+            None => ("this program's APIs".to_owned(), String::new()),
         };
         let state = if envoy.heard_ms > 2_000 { "! silent" } else { "connected" };
         let streams = plural(envoy.streams, "stream", "streams");
@@ -257,15 +257,15 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_first_and_once_it_is_one() {
-        use crate::admin::parts::{Database, Sister};
+        use crate::admin::parts::{Database, Peer};
         let database = Database { breaker: "closed".into(), ..Database::default() };
         let well = Parts { database: Some(database.clone()), ..Parts::default() };
         assert_eq!(health(&well), "all well");
         let trouble = Some("publish failed: timeout".to_owned());
-        let sisters = vec![Sister { silent: true, ..Sister::default() }];
+        let peers = vec![Peer { silent: true, ..Peer::default() }];
         let database = Some(Database { trouble, ..database });
         let regions_unknown = Some("the database took too long".to_owned());
-        let ill = Parts { database, sisters, regions_unknown, ..well };
+        let ill = Parts { database, peers, regions_unknown, ..well };
         assert_eq!(health(&ill), "! the database: publish failed: timeout, 1 aggregator is silent");
         let lines = parts(&ill).join("\n");
         for part in ["! trouble", "; publish failed: timeout", "regions                       ! unknown"] {

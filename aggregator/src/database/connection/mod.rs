@@ -2,7 +2,7 @@
 //!
 //! Leaves to others: which statements (`mysql`, `sqlite`), how many connections (`pool`), deadlines (`retry`).
 
-pub(in crate::database) mod gate;
+pub(in crate::database) mod ledger_connections;
 pub mod mysql;
 pub(in crate::database) mod pool;
 pub(in crate::database) mod purpose;

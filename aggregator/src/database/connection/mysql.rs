@@ -65,10 +65,10 @@ FROM (
 GROUP BY region
 ORDER BY region
 LIMIT 256",
-    sentinel_read: "
+    marker_read: "
 SELECT count FROM ratelimit_window_counts
 WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence = 0 AND region = ?",
-    sentinel_make: "
+    marker_make: "
 INSERT INTO ratelimit_window_counts
     (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
 VALUES ('', '', '', 0, 0, ?, ?, 0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)
@@ -90,7 +90,7 @@ DELETE FROM ratelimit_window_counts
 WHERE expires_at > 0 AND expires_at < ?
 ORDER BY expires_at
 LIMIT ?",
-    withdraw: "UPDATE zone_txn SET blocked = 2 WHERE id = ? AND zone_id = ? AND bucket_key = ? AND blocked = 0",
+    refund: "UPDATE zone_txn SET blocked = 2 WHERE id = ? AND zone_id = ? AND bucket_key = ? AND blocked = 0",
     transaction: "
 SELECT id, zone_id, bucket_key, blocked, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), cost, region
 FROM zone_txn WHERE id = ?",
@@ -125,10 +125,10 @@ WHERE used_on < UTC_DATE() - INTERVAL ? DAY
 ORDER BY used_on
 LIMIT ?",
     ),
-    control_edition_lock: "SELECT life, revision, floor FROM weir_control_edition WHERE id = 1 FOR UPDATE",
-    // What may be left of another life is above none of the new one.
+    control_edition_lock: "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1 FOR UPDATE",
+    // What may be left of another incarnation is above none of the new one.
     control_edition_make: "
-INSERT INTO weir_control_edition (id, life, revision, floor)
+INSERT INTO weir_control_edition (id, incarnation, revision, floor)
 SELECT 1, ?, GREATEST(?, COALESCE(MAX(revision), 0)), 0 FROM weir_controls
 ON DUPLICATE KEY UPDATE id = 1",
     control_audit_cleanup: "DELETE FROM weir_control_audit WHERE created_at < ? ORDER BY created_at LIMIT ?",

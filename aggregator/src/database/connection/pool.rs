@@ -61,7 +61,7 @@ impl Purpose {
     /// Connections at one time.
     fn connections(self, target: &Target) -> usize {
         match (self, target) {
-            // A publication, an import, the sentinel or lease, and one to spare.
+            // A publication, an import, the marker or lease, and one to spare.
             (Purpose::Counts, _) => 4,
             // While one waits for its disk, others may count; more would wait for the same disk.
             (Purpose::Ledger, Target::MySql(_)) => 16,

@@ -68,7 +68,7 @@ async fn once<W: Work>(pool: &Pool, work: &mut W) -> Result<W::Output, DatabaseE
         Ok(_) => held.keep(),
         Err(error) if error.spares_connection() => held.keep(),
         // What one connection has lost, the others probably have too.
-        Err(error) if error.kind() == Reason::Away => pool.close_idle(),
+        Err(error) if error.kind() == Reason::Unavailable => pool.close_idle(),
         Err(_) => {}
     }
     result

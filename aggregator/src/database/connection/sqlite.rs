@@ -52,10 +52,10 @@ FROM (
 GROUP BY region
 ORDER BY region
 LIMIT 256",
-    sentinel_read: "
+    marker_read: "
 SELECT count FROM ratelimit_window_counts
 WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence = 0 AND region = ?",
-    sentinel_make: "
+    marker_make: "
 INSERT INTO ratelimit_window_counts
     (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
 VALUES (x'', x'', x'', 0, 0, ?, ?, 0, CAST(unixepoch('subsec') * 1000 AS INTEGER))
@@ -78,7 +78,7 @@ WHERE pk IN (
     ORDER BY expires_at
     LIMIT ?
 )",
-    withdraw: "UPDATE zone_txn SET blocked = 2 WHERE id = ? AND zone_id = ? AND bucket_key = ? AND blocked = 0",
+    refund: "UPDATE zone_txn SET blocked = 2 WHERE id = ? AND zone_id = ? AND bucket_key = ? AND blocked = 0",
     transaction: "
 SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn WHERE id = ?",
     transactions: "
@@ -107,9 +107,9 @@ WHERE id IN (
     LIMIT ?
 )",
     cleanup_locks: None,
-    control_edition_lock: "SELECT life, revision, floor FROM weir_control_edition WHERE id = 1",
+    control_edition_lock: "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1",
     control_edition_make: "
-INSERT INTO weir_control_edition (id, life, revision, floor)
+INSERT INTO weir_control_edition (id, incarnation, revision, floor)
 SELECT 1, ?, MAX(?, COALESCE(MAX(revision), 0)), 0 FROM weir_controls WHERE 1
 ON CONFLICT DO NOTHING",
     control_audit_cleanup: "

@@ -26,10 +26,10 @@ pub struct Statements {
     /// Every region that has written, when it did last and how many rows it has among those that live longest: now, how
     /// many of these.
     pub regions: &'static str,
-    /// The sentinel's number: region.
-    pub sentinel_read: &'static str,
-    /// Leaves a sentinel where there is none: region, number.
-    pub sentinel_make: &'static str,
+    /// The marker's number: region.
+    pub marker_read: &'static str,
+    /// Leaves a marker where there is none: region, number.
+    pub marker_make: &'static str,
     /// Takes or renews a lease if nobody else has it: region, holder, milliseconds.
     pub lease_take: &'static str,
     /// Who has the lease and for how long: region.
@@ -38,8 +38,8 @@ pub struct Statements {
     pub lease_release: &'static str,
     /// Deletes some of what expired before: cutoff, most rows.
     pub cleanup: &'static str,
-    /// Withdraws an attempt that was allowed: transaction, zone, bucket.
-    pub withdraw: &'static str,
+    /// Refunds an attempt that was allowed: transaction, zone, bucket.
+    pub refund: &'static str,
     /// An attempt: transaction.
     pub transaction: &'static str,
     /// A bucket's attempts, the newest first: zone, bucket, transaction that all are before, most rows.
@@ -64,7 +64,7 @@ pub struct Statements {
     pub cleanup_locks: Option<&'static str>,
     /// The edition of live control, locked until the transaction ends.
     pub control_edition_lock: &'static str,
-    /// Makes one where there is none: life, lowest revision.
+    /// Makes one where there is none: incarnation, lowest revision.
     pub control_edition_make: &'static str,
     /// Deletes some of the oldest changes of live control: moment before which they were made, most rows.
     pub control_audit_cleanup: &'static str,
@@ -80,7 +80,7 @@ impl Statements {
         "SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn LIMIT 0",
         "SELECT workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
                 deleted, revision, created_at, updated_at FROM weir_controls LIMIT 0",
-        "SELECT id, life, revision, floor FROM weir_control_edition LIMIT 0",
+        "SELECT id, incarnation, revision, floor FROM weir_control_edition LIMIT 0",
         "SELECT id, created_at, author, automatic, region, action, was, is_now FROM weir_control_audit LIMIT 0",
     ];
     /// [`Statements::shares`], the same for both.

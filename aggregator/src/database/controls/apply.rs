@@ -23,7 +23,7 @@ use weir_core::model::time::UnixMs;
 
 impl Database {
     /// Makes these changes, all at one moment, or none: what became of each. `book` is what is known of the database; if
-    /// it is older than that, it begins another life first.
+    /// it is older than that, it begins another incarnation first.
     pub async fn change_controls(
         &self,
         changes: &[Change],

@@ -2,7 +2,7 @@
 //!
 //! A change is absolute, so that one whose answer was lost may be made again: it finds what it wanted and changes nothing.
 //!
-//! Leaves to others: making it (`apply`), whether somebody may (`doors`).
+//! Leaves to others: making it (`apply`), whether somebody may (`apis`).
 
 use super::{Bound, StoredControl};
 use weir_core::control::{Control, Effect, Slot, Target};

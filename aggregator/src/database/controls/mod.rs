@@ -1,11 +1,11 @@
 //! Live control as it is stored: who says what of whom, in which order, and who changed what.
 //!
-//! One row has the database's random *life*, the last revision, and the highest that was dropped (the *floor*). Every change
+//! One row has the database's random *incarnation*, the last revision, and the highest that was dropped (the *floor*). Every change
 //! locks it first, so whoever reads a revision finds all changes before it. In reading order: this file (what is stored),
 //! `change` (what may be changed, and what comes of it), `apply` (changes, in one transaction each), `room` (for how many there
 //! is room), `read` (what is newer, lists, the audit), `tidy` (what is over leaves).
 //!
-//! Leaves to others: what may be said (`weir_core::control`), who may say it (`doors`), who is told (`crate::region::control`).
+//! Leaves to others: what may be said (`weir_core::control`), who may say it (`apis`), who is told (`crate::region::control`).
 
 mod action;
 mod apply;
@@ -29,7 +29,7 @@ use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
 
 /// Life and revision.
-const RENEW: &str = "UPDATE weir_control_edition SET life = ?, revision = ? WHERE id = 1";
+const RENEW: &str = "UPDATE weir_control_edition SET incarnation = ?, revision = ? WHERE id = 1";
 
 /// Longest reason in bytes.
 pub const MAX_REASON_BYTES: usize = 500;
@@ -170,7 +170,7 @@ async fn edition(
     }
     // Another may be faster; then its edition is read.
     let make = connection.statements().control_edition_make;
-    let args = [Arg::Int(random_life()), Arg::Int(first_revision(now))];
+    let args = [Arg::Int(random_incarnation()), Arg::Int(first_revision(now))];
     connection.execute(make, &args).await?;
     let made = find_edition(connection, statement).await?;
     made.ok_or_else(|| {
@@ -186,15 +186,15 @@ async fn find_edition(
     connection
         .each(statement, &[], |row| {
             let numbers = (row.number(0), row.number(1), row.number(2));
-            if let (Some(life), Some(revision), Some(floor)) = numbers {
-                found = Some(Edition { life, revision, floor });
+            if let (Some(incarnation), Some(revision), Some(floor)) = numbers {
+                found = Some(Edition { incarnation, revision, floor });
             }
         })
         .await?;
     Ok(found)
 }
 
-/// Gives a database that was set back another life, with revisions that were never used.
+/// Gives a database that was set back another incarnation, with revisions that were never used.
 async fn renew(
     connection: &mut Connection,
     found: Edition,
@@ -202,12 +202,12 @@ async fn renew(
     now: UnixMs,
 ) -> Result<Edition, DatabaseError> {
     let revision = found.revision.max(known).max(first_revision(now)).min(MAX_REVISION - 1) + 1;
-    let renewed = Edition { life: random_life(), revision, ..found };
-    connection.execute(RENEW, &[Arg::Int(renewed.life), Arg::Int(revision)]).await?;
+    let renewed = Edition { incarnation: random_incarnation(), revision, ..found };
+    connection.execute(RENEW, &[Arg::Int(renewed.incarnation), Arg::Int(revision)]).await?;
     Ok(renewed)
 }
 
-fn random_life() -> u64 {
+fn random_incarnation() -> u64 {
     // It is the key of what filters prove: as many bits as every database's column holds.
     rand::random_range(1..=i64::MAX.cast_unsigned())
 }
@@ -243,7 +243,7 @@ async fn end<T>(connection: &mut Connection, result: Result<T, DatabaseError>) -
         (Ok(_), result) => result,
         // A transaction that does not end may not stay in a connection that is kept.
         (Err(_), Err(error)) if !error.spares_connection() => Err(error),
-        (Err(error), Ok(_)) if error.kind() == Reason::Away => Err(error),
+        (Err(error), Ok(_)) if error.kind() == Reason::Unavailable => Err(error),
         (Err(error), _) => Err(DatabaseError::new(Reason::Other, error)),
     }
 }

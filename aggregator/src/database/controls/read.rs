@@ -2,7 +2,7 @@
 //!
 //! All of it from the primary: a replica may lag behind what another aggregator just said.
 //!
-//! Leaves to others: what is done with it (`crate::region::control`, `doors`).
+//! Leaves to others: what is done with it (`crate::region::control`, `apis`).
 
 use super::action::Action;
 use super::{Begin, StoredControl, begin, edition, end, entry, read_row, renew, select, slot_of};
@@ -110,7 +110,7 @@ pub struct Audited {
 }
 
 impl Database {
-    /// What `book` does not know; `None` if there is nothing. A database that is older than that begins another life.
+    /// What `book` does not know; `None` if there is nothing. A database that is older than that begins another incarnation.
     pub async fn control_news(
         &self,
         book: &Book,
@@ -287,7 +287,7 @@ fn read_audited(row: &Row<'_>) -> Option<Audited> {
     })
 }
 
-const EDITION: &str = "SELECT life, revision, floor FROM weir_control_edition WHERE id = 1";
+const EDITION: &str = "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1";
 /// What is newer: revision.
 const NEWER: &str = select!("WHERE revision > ? ORDER BY revision");
 

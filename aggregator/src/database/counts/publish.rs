@@ -126,5 +126,5 @@ fn describe(row: &Publication, reason: &str) -> String {
 }
 
 fn is_hopeless(error: &DatabaseError) -> bool {
-    matches!(error.kind(), Reason::Timeout | Reason::Away | Reason::Refused | Reason::Schema)
+    matches!(error.kind(), Reason::Timeout | Reason::Unavailable | Reason::Refused | Reason::Schema)
 }

@@ -56,7 +56,7 @@ pub(in crate::database) fn unstorable(row: &Publication) -> Option<&'static str>
     if row.count > MAX_COUNT {
         return Some("count is above 2^53");
     }
-    // Zero would never be deleted, and is what tells the sentinel.
+    // Zero would never be deleted, and is what tells the marker.
     if row.expires.0 == 0 || row.expires.0 > MAX_NUMBER {
         return Some("expires at no moment");
     }

@@ -39,7 +39,7 @@ pub enum Outcome {
     /// 1: its zone blocked it.
     Blocked,
     /// 2: it was allowed, but another limit refused its request.
-    Withdrawn,
+    Refunded,
 }
 
 impl Database {
@@ -98,7 +98,7 @@ fn read_row(row: &Row<'_>) -> Option<Transaction> {
     let outcome = match row.number(3)? {
         0 => Outcome::Allowed,
         1 => Outcome::Blocked,
-        2 => Outcome::Withdrawn,
+        2 => Outcome::Refunded,
         _ => return None,
     };
     Some(Transaction {

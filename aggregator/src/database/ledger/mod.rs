@@ -4,7 +4,7 @@
 //! rate at most. MySQL and MariaDB do it in a stored procedure (`migrations/mysql/0006_check_velocity_cost.sql`), which
 //! anybody may call by hand; SQLite in one transaction here, with the same answers.
 //!
-//! Leaves to others: second tries and deadlines (`gate`), which zones there are (`zones`), what was recorded (`history`).
+//! Leaves to others: second tries and deadlines (`ledger_connections`), which zones there are (`zones`), what was recorded (`history`).
 
 pub(in crate::database) mod history;
 pub(in crate::database) mod zones;
@@ -77,8 +77,8 @@ impl Database {
     }
 
     /// Lets an attempt of this zone and bucket that was allowed count no more. Whether this call did it: not if it is
-    /// unknown, another's, was blocked, or had been withdrawn before.
-    pub async fn withdraw(
+    /// unknown, another's, was blocked, or had been refunded before.
+    pub async fn refund(
         &self,
         transaction: u64,
         zone: u32,
@@ -87,7 +87,7 @@ impl Database {
     ) -> Result<bool, DatabaseError> {
         let Some(transaction) = storable(transaction) else { return Ok(false) };
         let args = [Arg::Int(transaction), Arg::Int(u64::from(zone)), Arg::Bytes(bucket)];
-        let statement = self.primary().statements().withdraw;
+        let statement = self.primary().statements().refund;
         let rows = self.ledger().call(within, Execute(statement, &args)).await?;
         Ok(rows > 0)
     }

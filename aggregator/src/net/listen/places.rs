@@ -4,7 +4,7 @@
 //! and has its turn. So peers that only hold connections open cannot keep others out, and a flood of new connections
 //! displaces its own. One address has at most half of the places, so that an admitted peer cannot take them all.
 //!
-//! Leaves to others: accepting and serving connections (`listen`), whom a door admits.
+//! Leaves to others: accepting and serving connections (`listen`), whom an API admits.
 
 use super::Turn;
 use parking_lot::Mutex;

@@ -61,23 +61,23 @@ impl Nodes {
     /// Sends every command to its server. The answers stand in the order of the commands.
     pub(in crate::redis) async fn run(&self, commands: Vec<Command>, deadline: Instant) -> Vec<Answer> {
         let quick = commands.len() <= QUICK_COMMANDS;
-        let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Away)).collect();
+        let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Unavailable)).collect();
         let mut tasks = JoinSet::new();
         for share in self.shares(commands, &mut answers) {
-            let gate = Arc::new(Semaphore::new(CHUNKS_IN_FLIGHT));
+            let turns = Arc::new(Semaphore::new(CHUNKS_IN_FLIGHT));
             let mut work = share.work.into_iter().peekable();
             while work.peek().is_some() {
                 let chunk: Vec<_> = work.by_ref().take(CHUNK).collect();
-                let (servers, node, gate) =
-                    (Arc::clone(&self.servers), Arc::clone(&share.node), Arc::clone(&gate));
+                let (servers, node, turns) =
+                    (Arc::clone(&self.servers), Arc::clone(&share.node), Arc::clone(&turns));
                 tasks.spawn(async move {
-                    let _turn = gate.acquire().await;
+                    let _turn = turns.acquire().await;
                     let (places, commands): (Vec<_>, Vec<_>) = chunk.into_iter().unzip();
                     (places, run_chunk(&servers, &node, commands, quick, deadline).await)
                 });
             }
         }
-        // A task that panicked or was cancelled with its runtime leaves `Away` in its places.
+        // A task that panicked or was cancelled with its runtime leaves `Unavailable` in its places.
         while let Some(done) = tasks.join_next().await {
             if let Ok((places, fresh)) = done {
                 put(&mut answers, &places, fresh);
@@ -88,7 +88,7 @@ impl Nodes {
 
     /// Sends one command.
     pub(in crate::redis) async fn run_one(&self, command: Command, deadline: Instant) -> Answer {
-        self.run(vec![command], deadline).await.pop().unwrap_or(Err(StoreError::Away))
+        self.run(vec![command], deadline).await.pop().unwrap_or(Err(StoreError::Unavailable))
     }
 
     /// Who holds `slot`, as far as that is known.
@@ -185,7 +185,7 @@ async fn follow(
 
 fn is_sign_of_change(answer: &Answer) -> bool {
     match answer {
-        Err(StoreError::Away | StoreError::Unreachable(_) | StoreError::Timeout) => true,
+        Err(StoreError::Unavailable | StoreError::Unreachable(_) | StoreError::Timeout) => true,
         Err(StoreError::Refused { code, .. }) => {
             ["MOVED", "READONLY", "CLUSTERDOWN", "MASTERDOWN"].contains(&code.as_str())
         }

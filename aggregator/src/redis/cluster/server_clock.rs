@@ -6,7 +6,7 @@
 //! younger than it seems by as much as the clock was set ahead since, less what it was set back. That is remembered for
 //! each era, with the times that were shown in it, which tell the era of what was written.
 //!
-//! Leaves to others: what an era means for a log (`log.lua`), and asking (`log`, `sentinel`).
+//! Leaves to others: what an era means for a log (`log.lua`), and asking (`log`, `marker`).
 
 use parking_lot::Mutex;
 use std::time::Duration;

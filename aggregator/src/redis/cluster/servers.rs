@@ -57,7 +57,8 @@ pub(in crate::redis) struct Node {
 impl Servers {
     /// Starts connecting. Needs a tokio runtime. The error is the crate's: a TLS setting that it cannot use.
     pub(in crate::redis) fn open(options: Checked) -> redis::RedisResult<Servers> {
-        let mut map = Map { nodes: BTreeMap::new(), ranges: BTreeMap::new(), problem: StoreError::Away };
+        let mut map =
+            Map { nodes: BTreeMap::new(), ranges: BTreeMap::new(), problem: StoreError::Unavailable };
         let cluster = options.cluster;
         for seed in &options.seeds {
             let node = Arc::new(Node::open(Address::of(seed.addr()), &options.client(seed.clone())?));
@@ -125,7 +126,7 @@ impl Servers {
 
     /// Reads the slot map from any node.
     async fn read_map(&self) -> Result<(), StoreError> {
-        let mut problem = StoreError::Away;
+        let mut problem = StoreError::Unavailable;
         let nodes: Vec<_> = self.map.read().nodes.values().cloned().collect();
         for node in nodes {
             let deadline = Instant::now() + MAP_TIMEOUT;

@@ -7,10 +7,9 @@
 //!
 //! Leaves to others: when a rule bans (`filter`), storing (`database`).
 
-use super::change;
+use super::Live;
 use crate::database::{Change, Changed, Wish};
 use crate::region::global::Global;
-use crate::region::shared::Shared;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -128,26 +127,26 @@ fn pattern(raw: &[u8]) -> Option<String> {
 }
 
 /// Stores proposals for as long as the program runs.
-pub async fn store(shared: Arc<Shared>, global: Arc<Global>) {
+pub async fn store(live: Arc<Live>, global: Arc<Global>) {
     loop {
-        shared.control.bans.woken.notified().await;
+        live.bans.woken.notified().await;
         loop {
-            let changes = shared.control.bans.take();
+            let changes = live.bans.take();
             if changes.is_empty() {
                 break;
             }
-            keep(&shared, &global, &changes).await;
+            keep(&live, &global, &changes).await;
             sleep(BETWEEN).await;
         }
     }
 }
 
-async fn keep(shared: &Arc<Shared>, global: &Arc<Global>, changes: &[Change]) {
-    match change(shared, global, changes, WITHIN).await {
+async fn keep(live: &Arc<Live>, global: &Arc<Global>, changes: &[Change]) {
+    match live.change(global, changes, WITHIN).await {
         Ok(changed) => {
             let full = changed.iter().filter(|changed| matches!(changed, Changed::Full(_))).count();
             if full > 0 {
-                shared.warn(
+                live.hub.warn(
                     &format!("{full} bans by rules hold in their Envoy alone: there are too many"),
                     None,
                 );
@@ -155,7 +154,7 @@ async fn keep(shared: &Arc<Shared>, global: &Arc<Global>, changes: &[Change]) {
             debug!(proposed = changes.len(), "stored bans by rules");
         }
         // Their Envoy holds them, and proposes them again.
-        Err(error) => shared.warn(&format!("bans by rules could not be stored: {error}"), None),
+        Err(error) => live.hub.warn(&format!("bans by rules could not be stored: {error}"), None),
     }
 }
 

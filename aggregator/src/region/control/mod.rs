@@ -3,27 +3,28 @@
 //! ```text
 //! HTTP PUT ─ change ─ database ─ read ─ book ─ tell ─ each subscriber's stream
 //!               └ a word to the region's other aggregators ─ read ─ …
-//!                 every import's beat, in every region     ─ read ─ …
+//!                 every import's interval, in every region     ─ read ─ …
 //! ```
 //!
 //! What is held stays while the database is away. An aggregator that has not read it yet tells nobody anything, so filters
 //! keep what they have.
 //!
 //! Leaves to others: what is told to whom and when a reading is due (`weir_core::control::book`,
-//! `weir_core::replication::globe::controls`), statements (`database`), who may change what (`doors`).
+//! `weir_core::replication::globe::controls`), statements (`database`), who may change what (`apis`).
 
 pub mod bans;
 pub mod tell;
 
 use crate::database::{Change, Changed, DatabaseError, News};
 use crate::region::global::Global;
-use crate::region::regional;
-use crate::region::shared::Shared;
+use crate::region::hub::Hub;
+use crate::region::regional::{self, Regional};
 use crate::telemetry::metrics::Operation;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{Instrument, info, warn};
 use weir_core::control::Controls;
@@ -33,16 +34,17 @@ use weir_core::model::wire::ControlsKnown;
 use weir_core::replication::Next;
 use weir_core::replication::globe::controls::Reader;
 
-/// How long a change waits until this aggregator has read it; the next beat does it otherwise.
+/// How long a change waits until this aggregator has read it; the next interval does it otherwise.
 const READ_BACK: Duration = Duration::from_secs(1);
 
-/// What this aggregator knows of live control.
-#[derive(Debug)]
+/// Live control of the region, as this aggregator has read it.
 pub struct Live {
+    hub: Arc<Hub>,
+    regional: Option<Arc<Regional>>,
     book: RwLock<Arc<Book>>,
-    /// The same, to be asked by doors.
+    /// The same, as the set that decisions are made with.
     set: RwLock<Arc<Controls>>,
-    /// Counts readings that brought something.
+    /// Counts readings that brought changes.
     versions: watch::Sender<u64>,
     /// One reading after the other, so that an older one does not come last.
     turn: Mutex<()>,
@@ -50,20 +52,20 @@ pub struct Live {
     pub bans: bans::Proposals,
 }
 
-impl Default for Live {
-    fn default() -> Live {
-        let book = RwLock::new(Arc::new(Book::new()));
+impl Live {
+    /// Nothing is in force. Changes are announced to the region's other aggregators through `regional`.
+    pub fn new(hub: Arc<Hub>, regional: Option<Arc<Regional>>) -> Live {
         Live {
-            book,
+            hub,
+            regional,
+            book: RwLock::new(Arc::new(Book::new())),
             set: RwLock::default(),
             versions: watch::Sender::new(0),
             turn: Mutex::new(()),
             bans: bans::Proposals::default(),
         }
     }
-}
 
-impl Live {
     /// What is known now.
     pub fn book(&self) -> Arc<Book> {
         self.book.read().clone()
@@ -86,13 +88,14 @@ impl Live {
         }
     }
 
-    fn take(&self, news: News, shared: &Shared) {
+    fn take(&self, news: News) {
         let News { edition, since, entries, bad } = news;
         if bad > 0 {
-            shared.metrics.bad_rows.inc_by(bad);
-            shared.warn(&format!("{bad} live controls in the database cannot be read and are skipped"), None);
+            self.hub.metrics.bad_rows.inc_by(bad);
+            self.hub
+                .warn(&format!("{bad} live controls in the database cannot be read and are skipped"), None);
         }
-        let now = shared.now();
+        let now = self.hub.now();
         let mut book = self.book.write();
         let before = book.edition();
         if !Arc::make_mut(&mut book).take(edition, since, entries, now) {
@@ -107,83 +110,92 @@ impl Live {
         }
         drop(book);
         match before {
-            Some(before) if before.life == edition.life => {}
+            Some(before) if before.incarnation == edition.incarnation => {}
             Some(_) => {
                 warn!(in_force, "the database was wiped or set back: its live controls replace those before")
             }
             None => info!(in_force, "live controls are known"),
         }
-        shared.metrics.controls.set(i64::try_from(in_force).unwrap_or(i64::MAX));
+        self.hub.metrics.controls.set(i64::try_from(in_force).unwrap_or(i64::MAX));
         self.versions.send_modify(|version| *version += 1);
     }
-}
+    /// Reads once what the database holds.
+    pub async fn read_once(&self, global: &Global) {
+        self.drive(global, Reader::once()).await;
+    }
 
-/// Reads for as long as the program runs.
-pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {
-    let reader = Reader::new(global.cadence, shared.moment().mono, rand::random());
-    drive(&shared, &global, reader).await;
-}
-
-/// Reads for as long as the machine does.
-pub async fn drive(shared: &Shared, global: &Global, mut reader: Reader) {
-    loop {
-        match reader.next(&mut &*shared, rand::random()) {
-            Next::Call(call) => {
-                if let Err(error) = read(shared, global, Duration::from_millis(call.within_ms)).await {
-                    shared.warn(&format!("live controls could not be read: {error}"), None);
+    /// Reads for as long as the machine does.
+    async fn drive(&self, global: &Global, mut reader: Reader) {
+        loop {
+            match reader.next(&mut &*self.hub, rand::random()) {
+                Next::Call(call) => {
+                    if let Err(error) = self.read(global, Duration::from_millis(call.within_ms)).await {
+                        self.hub.warn(&format!("live controls could not be read: {error}"), None);
+                    }
                 }
+                Next::Over => return,
+                idle => drop(self.hub.idle(idle).await),
             }
-            Next::Over => return,
-            idle => drop(shared.idle(idle).await),
+        }
+    }
+
+    /// Reads what is not known yet.
+    async fn read(&self, global: &Global, within: Duration) -> Result<(), DatabaseError> {
+        let _turn = self.turn.lock().await;
+        let began = Instant::now();
+        let book = self.book();
+        let news = global.database.control_news(&book, self.hub.now(), within).await;
+        self.hub.metrics.operation(Operation::ReadControls, began.elapsed());
+        match news {
+            Ok(None) => Ok(()),
+            Ok(Some(news)) => {
+                drop(book);
+                self.take(news);
+                Ok(())
+            }
+            Err(error) => {
+                self.hub.metrics.operation_failed(Operation::ReadControls, error.reason());
+                Err(error)
+            }
+        }
+    }
+
+    /// Changes live control, all of `changes` or none, and announces the change to the region at once.
+    pub async fn change(
+        self: &Arc<Live>,
+        global: &Arc<Global>,
+        changes: &[Change],
+        within: Duration,
+    ) -> Result<Vec<Changed>, DatabaseError> {
+        let book = self.book();
+        let changed = global.database.change_controls(changes, &book, self.hub.now(), within).await?;
+        drop(book);
+        if changed.iter().any(|changed| matches!(changed, Changed::Done(..))) {
+            // Not to be cut short where the caller goes away.
+            let (live, global) = (self.clone(), global.clone());
+            let told = tokio::spawn(async move { live.announce(&global).await }.in_current_span());
+            let _ = timeout(READ_BACK, told).await;
+        }
+        Ok(changed)
+    }
+
+    async fn announce(&self, global: &Global) {
+        if let Some(regional) = &self.regional {
+            regional::tell_of_controls(&self.hub, regional).await;
+        }
+        let within = Duration::from_millis(global.schedule.global_timeout_ms);
+        if let Err(error) = self.read(global, within).await {
+            self.hub.warn(&format!("a change of live control could not be read back: {error}"), None);
         }
     }
 }
 
-/// Reads what is not known yet.
-async fn read(shared: &Shared, global: &Global, within: Duration) -> Result<(), DatabaseError> {
-    let _turn = shared.control.turn.lock().await;
-    let began = Instant::now();
-    let book = shared.control.book();
-    let news = global.database.control_news(&book, shared.now(), within).await;
-    shared.metrics.operation(Operation::ReadControls, began.elapsed());
-    match news {
-        Ok(None) => Ok(()),
-        Ok(Some(news)) => {
-            drop(book);
-            shared.control.take(news, shared);
-            Ok(())
-        }
-        Err(error) => {
-            shared.metrics.operation_failed(Operation::ReadControls, error.reason());
-            Err(error)
-        }
-    }
-}
-
-/// Changes what is said, all of it or nothing, and sees to it that the region hears of it at once.
-pub async fn change(
-    shared: &Arc<Shared>,
-    global: &Arc<Global>,
-    changes: &[Change],
-    within: Duration,
-) -> Result<Vec<Changed>, DatabaseError> {
-    let book = shared.control.book();
-    let changed = global.database.change_controls(changes, &book, shared.now(), within).await?;
-    drop(book);
-    if changed.iter().any(|changed| matches!(changed, Changed::Done(..))) {
-        // Not to be cut short where the caller goes away.
-        let (shared, global) = (shared.clone(), global.clone());
-        let told = tokio::spawn(async move { tell_region(&shared, &global).await }.in_current_span());
-        let _ = timeout(READ_BACK, told).await;
-    }
-    Ok(changed)
-}
-
-async fn tell_region(shared: &Shared, global: &Global) {
-    if let Some(regional) = &shared.regional {
-        regional::tell_of_controls(shared, regional).await;
-    }
-    if let Err(error) = read(shared, global, Duration::from_millis(global.cadence.global_timeout_ms)).await {
-        shared.warn(&format!("a change of live control could not be read back: {error}"), None);
-    }
+/// Starts reading from the database, and storing the bans that rules propose.
+pub fn start(live: &Arc<Live>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
+    tasks.spawn(bans::store(live.clone(), global.clone()));
+    let (live, global) = (live.clone(), global.clone());
+    tasks.spawn(async move {
+        let reader = Reader::new(global.schedule, live.hub.moment().mono, rand::random());
+        live.drive(&global, reader).await;
+    });
 }

@@ -1,10 +1,10 @@
 //! Telling one filter what it does not know of live control, soon after it changed.
 //!
-//! Leaves to others: what that is (`weir_core::control::book`), peers that do not read (`outgoing`).
+//! Leaves to others: what that is (`weir_core::control::book`), peers that do not read (`send_queue`).
 
+use super::Live;
 use crate::auth::Scope;
-use crate::region::outgoing::Outgoing;
-use crate::region::shared::Shared;
+use crate::region::send_queue::SendQueue;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -29,14 +29,9 @@ pub struct Telling {
 
 impl Telling {
     /// Begins, within the `scope` of a filter that already has what is `known`.
-    pub fn begin(
-        shared: Arc<Shared>,
-        outgoing: Outgoing,
-        scope: Arc<Scope>,
-        known: ControlsKnown,
-    ) -> Telling {
+    pub fn begin(live: Arc<Live>, send_queue: SendQueue, scope: Arc<Scope>, known: ControlsKnown) -> Telling {
         let (known, heard) = watch::channel(known);
-        Telling { known, task: tokio::spawn(run(shared, outgoing, scope, heard)) }
+        Telling { known, task: tokio::spawn(run(live, send_queue, scope, heard)) }
     }
 
     /// The filter says it again.
@@ -52,30 +47,30 @@ impl Drop for Telling {
 }
 
 async fn run(
-    shared: Arc<Shared>,
-    outgoing: Outgoing,
+    live: Arc<Live>,
+    send_queue: SendQueue,
     scope: Arc<Scope>,
     mut known: watch::Receiver<ControlsKnown>,
 ) {
-    let mut versions = shared.control.versions();
+    let mut versions = live.versions();
     let mut teller = Teller::new(*known.borrow_and_update());
     loop {
         versions.mark_unchanged();
-        let book = shared.control.book();
-        for (place, mut controls) in teller.next(&book, shared.now()).into_iter().enumerate() {
+        let book = live.book();
+        for (place, mut controls) in teller.next(&book, live.hub.now()).into_iter().enumerate() {
             if place > 0 && place % FRAMES_AT_A_STRETCH == 0 {
                 sleep(COALESCE).await;
             }
             scope.confine_controls(&mut controls);
             let frame = RegionFrame { controls: Some(controls), ..RegionFrame::default() };
-            if outgoing.send(frame).await.is_err() {
+            if send_queue.send(frame).await.is_err() {
                 return;
             }
         }
         drop(book);
         sleep(COALESCE).await;
         tokio::select! {
-            () = outgoing.closed() => return,
+            () = send_queue.closed() => return,
             changed = versions.changed() => if changed.is_err() { return },
             heard = known.changed() => {
                 if heard.is_err() {

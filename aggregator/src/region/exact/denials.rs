@@ -1,7 +1,7 @@
 //! Denials of logs that still hold: nothing can pass before enough has left, so nobody need be asked.
 //!
 //! What a question as costly or costlier against the same or a lower limit would be told is known, unless a charge is
-//! taken back. This program knows of its own withdrawals. For those of others a denial is remembered for no longer than
+//! taken back. This program knows of its own refunds. For those of others a denial is remembered for no longer than
 //! [`LONGEST`], which is also how often a denied flood is seen by the store.
 //!
 //! Leaves to others: who denies.

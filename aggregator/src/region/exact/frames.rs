@@ -1,4 +1,4 @@
-//! Questions and withdrawals as they come on filters' streams.
+//! Questions and refunds as they come on filters' streams.
 //!
 //! Leaves to others: how many of a stream wait at a time, and sending the answers (`stream`).
 
@@ -28,25 +28,25 @@ impl Exact {
     }
 
     /// The answer to a question for which there is no room.
-    pub fn turn_away(&self, ask: &wire::Ask) -> wire::Rulings {
-        self.figures().asked("turned_away");
+    pub fn reject(&self, ask: &wire::Ask) -> wire::Rulings {
+        self.figures().asked("rejected");
         undecided(ask)
     }
 
     /// Has a question of `asker` undone, without waiting for that. The ledger numbers transactions one after the other, so
     /// one that this asker was not told of here is left as it is.
-    pub fn undo(&self, asker: u64, withdrawal: &wire::Withdrawal) {
-        let Some(ask) = &withdrawal.ask else { return };
+    pub fn undo(&self, asker: u64, refund: &wire::Refund) {
+        let Some(ask) = &refund.ask else { return };
         match charges(ask) {
             Ok(charges) => {
-                let mut rulings: Vec<_> = withdrawal.rulings.iter().map(Ruling::from_wire).collect();
+                let mut rulings: Vec<_> = refund.rulings.iter().map(Ruling::from_wire).collect();
                 for ruling in &mut rulings {
                     if ruling.transaction.is_some_and(|id| !self.issued.is_of(asker, id, Instant::now())) {
-                        self.figures().withdrawn("foreign");
+                        self.figures().refunded("foreign");
                         ruling.transaction = None;
                     }
                 }
-                self.withdraw_later(AskId::of(asker, ask.id), &charges, &rulings, patience(ask.timeout_ms));
+                self.refund_later(AskId::of(asker, ask.id), &charges, &rulings, patience(ask.timeout_ms));
             }
             Err(_) => self.figures().asked("malformed"),
         }

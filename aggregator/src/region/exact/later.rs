@@ -1,14 +1,14 @@
-//! What is taken back while nobody waits: charges of questions that ended without an answer, and withdrawals that could
+//! What is taken back while nobody waits: charges of questions that ended without an answer, and refunds that could
 //! not be made at once.
 //!
-//! A charge without an answer is withdrawn when its time is over: from then on the store refuses to make it. What cannot
-//! be withdrawn is tried again until it would have left by itself, or for a minute. What finds no place here, or is given up,
+//! A charge without an answer is refunded when its time is over: from then on the store refuses to make it. What cannot
+//! be refunded is tried again until it would have left by itself, or for a minute. What finds no place here, or is given up,
 //! only counts for longer than it should.
 //!
-//! Leaves to others: withdrawing (`super`).
+//! Leaves to others: refunding (`super`).
 
 use super::plan::{Asked, Plan, Transaction};
-use super::{Stores, WITHDRAWAL};
+use super::{REFUND, Stores};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,52 +19,52 @@ use tokio::time::{Instant, sleep_until};
 use weir_core::model::exact::{AskId, Charge, Ruling, Verdict};
 use weir_core::region::log::LogCharge;
 
-/// Withdrawals that wait, and as many on their way to them.
+/// Refunds that wait, and as many on their way to them.
 const MAX_WAITING: usize = 4_096;
 /// Charges and transactions in all of them.
 const MAX_CHARGES_WAITING: u64 = 65_536;
-/// Withdrawals that are tried together.
+/// Refunds that are tried together.
 const AT_ONCE: usize = 64;
 /// A store's clock may be read this late.
 const GRACE: Duration = Duration::from_millis(100);
 /// Between two tries.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
-/// How long a withdrawal is tried.
+/// How long a refund is tried.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
 /// What is to be taken back.
-pub(super) struct Regret {
+pub(super) struct PendingRefund {
     pub(super) charges: Vec<LogCharge>,
     pub(super) transactions: Vec<Transaction>,
     due: Instant,
     until: Instant,
 }
 
-/// The way to whoever withdraws.
+/// The way to whoever refunds.
 pub(super) struct Later {
-    sender: mpsc::Sender<Regret>,
+    sender: mpsc::Sender<PendingRefund>,
     waiting: Arc<AtomicU64>,
     stores: Arc<Stores>,
 }
 
-impl Regret {
+impl PendingRefund {
     /// What was charged for certain.
-    pub(super) fn now(charges: Vec<LogCharge>, transactions: Vec<Transaction>) -> Regret {
+    pub(super) fn now(charges: Vec<LogCharge>, transactions: Vec<Transaction>) -> PendingRefund {
         let now = Instant::now();
         let windows = charges.iter().map(|charge| Duration::from_millis(charge.key.parts().duration_ms));
         let longest = windows.max().filter(|_| transactions.is_empty()).unwrap_or(GIVE_UP_AFTER);
-        Regret { charges, transactions, due: now, until: now + longest.min(GIVE_UP_AFTER) }
+        PendingRefund { charges, transactions, due: now, until: now + longest.min(GIVE_UP_AFTER) }
     }
 
     /// What may be charged up to `deadline`.
-    pub(super) fn of_undecided(charges: Vec<LogCharge>, deadline: Instant) -> Regret {
-        let regret = Regret::now(charges, Vec::new());
-        let later = (deadline + GRACE).saturating_duration_since(regret.due);
-        Regret { due: regret.due + later, until: regret.until + later, ..regret }
+    pub(super) fn of_undecided(charges: Vec<LogCharge>, deadline: Instant) -> PendingRefund {
+        let refund = PendingRefund::now(charges, Vec::new());
+        let later = (deadline + GRACE).saturating_duration_since(refund.due);
+        PendingRefund { due: refund.due + later, until: refund.until + later, ..refund }
     }
 
     /// All that a question was charged, as far as its rulings say. A log's ruling that is missing may have been any.
-    pub(super) fn of(ask: AskId, charges: &[Charge], rulings: &[Ruling]) -> Option<Regret> {
+    pub(super) fn of(ask: AskId, charges: &[Charge], rulings: &[Ruling]) -> Option<PendingRefund> {
         let plan = Plan::of(ask, charges)?;
         let charged = |place: usize| {
             rulings.get(place).is_none_or(|r| matches!(r.verdict, Verdict::Allowed | Verdict::Undecided))
@@ -86,8 +86,8 @@ impl Regret {
             }
         }
         let charges = plan.logs.into_iter().zip(logs).filter(|(log, charged)| *charged && log.cost > 0);
-        let regret = Regret::now(charges.map(|(log, _)| log).collect(), transactions);
-        (!regret.is_empty()).then_some(regret)
+        let refund = PendingRefund::now(charges.map(|(log, _)| log).collect(), transactions);
+        (!refund.is_empty()).then_some(refund)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -100,7 +100,7 @@ impl Regret {
 }
 
 impl Later {
-    /// Begins to withdraw, for as long as this value lives.
+    /// Begins to refund, for as long as this value lives.
     pub(super) fn start(stores: Arc<Stores>) -> Later {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
         let waiting = Arc::new(AtomicU64::new(0));
@@ -109,18 +109,18 @@ impl Later {
     }
 
     /// Adds something, if there is room.
-    pub(super) fn push(&self, regret: Regret) {
-        let charges = regret.len();
+    pub(super) fn push(&self, refund: PendingRefund) {
+        let charges = refund.len();
         let before = self.waiting.fetch_add(charges, Relaxed);
-        if before > MAX_CHARGES_WAITING || self.sender.try_send(regret).is_err() {
+        if before > MAX_CHARGES_WAITING || self.sender.try_send(refund).is_err() {
             self.waiting.fetch_sub(charges, Relaxed);
-            self.stores.figures.withdrawals_given_up(charges);
+            self.stores.figures.refunds_given_up(charges);
         }
     }
 }
 
-async fn run(stores: Arc<Stores>, mut incoming: mpsc::Receiver<Regret>, charges: Arc<AtomicU64>) {
-    let mut waiting: BTreeMap<(Instant, u64), Regret> = BTreeMap::new();
+async fn run(stores: Arc<Stores>, mut incoming: mpsc::Receiver<PendingRefund>, charges: Arc<AtomicU64>) {
+    let mut waiting: BTreeMap<(Instant, u64), PendingRefund> = BTreeMap::new();
     for number in 0.. {
         let due = waiting.first_key_value().map(|((due, _), _)| *due);
         let pause = async {
@@ -130,30 +130,30 @@ async fn run(stores: Arc<Stores>, mut incoming: mpsc::Receiver<Regret>, charges:
             }
         };
         tokio::select! {
-            regret = incoming.recv(), if waiting.len() < MAX_WAITING => match regret {
-                Some(regret) => drop(waiting.insert((regret.due, number), regret)),
+            refund = incoming.recv(), if waiting.len() < MAX_WAITING => match refund {
+                Some(refund) => drop(waiting.insert((refund.due, number), refund)),
                 None => return,
             },
             () = pause => {
-                let settled = withdraw(&stores, &mut waiting).await;
+                let settled = refund(&stores, &mut waiting).await;
                 charges.fetch_sub(settled, Relaxed);
             }
         }
     }
 }
 
-/// Withdraws what is due, and lets wait again what could not be withdrawn. How many charges wait no longer.
-async fn withdraw(stores: &Arc<Stores>, waiting: &mut BTreeMap<(Instant, u64), Regret>) -> u64 {
+/// Refunds what is due, and lets wait again what could not be refunded. How many charges wait no longer.
+async fn refund(stores: &Arc<Stores>, waiting: &mut BTreeMap<(Instant, u64), PendingRefund>) -> u64 {
     let now = Instant::now();
     let (mut tasks, mut settled) = (JoinSet::new(), 0);
     while tasks.len() < AT_ONCE
         && let Some(first) = waiting.first_entry()
         && first.key().0 <= now
     {
-        let ((_, number), regret) = first.remove_entry();
-        settled += regret.len();
+        let ((_, number), refund) = first.remove_entry();
+        settled += refund.len();
         let stores = stores.clone();
-        tasks.spawn(async move { (number, stores.take_back(regret, now + WITHDRAWAL).await) });
+        tasks.spawn(async move { (number, stores.take_back(refund, now + REFUND).await) });
     }
     while let Some(done) = tasks.join_next().await {
         let Ok((number, Some(left))) = done else { continue };
@@ -162,7 +162,7 @@ async fn withdraw(stores: &Arc<Stores>, waiting: &mut BTreeMap<(Instant, u64), R
             settled -= left.len();
             waiting.insert((due, number), left);
         } else {
-            stores.figures.withdrawals_given_up(left.len());
+            stores.figures.refunds_given_up(left.len());
         }
     }
     settled

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use weir_core::model::breaker::{Breaker, State};
-use weir_core::model::cadence::Cadence;
+use weir_core::model::schedule::Schedule;
 use weir_core::model::time::MonoMs;
 use weir_core::region::log::{self, Decided, LogCharge, LogsLimits, Micros};
 
@@ -52,7 +52,7 @@ impl Logs {
         let began = Instant::now();
         match store {
             Some(store) => {
-                let breaker = Mutex::new(Breaker::new(Cadence::default().store_breaker));
+                let breaker = Mutex::new(Breaker::new(Schedule::default().store_breaker));
                 Logs::Redis(Remote { store, breaker, began })
             }
             None => Logs::Memory { logs: Mutex::new(log::Logs::new(LogsLimits::default())), began },
@@ -77,12 +77,12 @@ impl Logs {
     }
 
     /// Takes charges back; each time whether it was there, nothing where that is not known by `deadline`.
-    pub(super) async fn withdraw(&self, charges: &[LogCharge], deadline: Instant) -> Vec<Option<bool>> {
+    pub(super) async fn refund(&self, charges: &[LogCharge], deadline: Instant) -> Vec<Option<bool>> {
         match self {
-            Logs::Redis(remote) => remote.withdraw(charges, deadline).await,
+            Logs::Redis(remote) => remote.refund(charges, deadline).await,
             Logs::Memory { logs, .. } => {
                 let mut logs = logs.lock();
-                charges.iter().map(|charge| Some(logs.withdraw(&charge.key, charge.id))).collect()
+                charges.iter().map(|charge| Some(logs.refund(&charge.key, charge.id))).collect()
             }
         }
     }
@@ -122,7 +122,7 @@ impl Remote {
             let again = Instant::now() + pause;
             let (places, open): (Vec<_>, Vec<_>) = (0..)
                 .zip(charges.iter().zip(&results))
-                .filter(|(_, (_, result))| is_away(result))
+                .filter(|(_, (_, result))| is_unavailable(result))
                 .map(|(place, (charge, _)): (usize, _)| (place, charge.clone()))
                 .unzip();
             if again >= deadline || open.is_empty() {
@@ -147,9 +147,9 @@ impl Remote {
         .collect()
     }
 
-    async fn withdraw(&self, charges: &[LogCharge], deadline: Instant) -> Vec<Option<bool>> {
+    async fn refund(&self, charges: &[LogCharge], deadline: Instant) -> Vec<Option<bool>> {
         let Some(call) = self.call(charges, deadline) else { return vec![None; charges.len()] };
-        let results = self.store.withdraw_logs(charges, call.patience).await;
+        let results = self.store.refund_logs(charges, call.patience).await;
         call.done(&results);
         let known = |result: Result<bool, StoreError>| match result {
             // What stands in the log's place will not become one.
@@ -200,13 +200,13 @@ impl Drop for Call<'_> {
 
 fn may_have_charged(error: &StoreError) -> bool {
     match error {
-        StoreError::Timeout | StoreError::Away | StoreError::Protocol => true,
+        StoreError::Timeout | StoreError::Unavailable | StoreError::Protocol => true,
         StoreError::Unreachable(_) | StoreError::Busy | StoreError::Refused { .. } => false,
     }
 }
 
-fn is_away<T>(result: &Result<T, StoreError>) -> bool {
-    matches!(result, Err(StoreError::Away))
+fn is_unavailable<T>(result: &Result<T, StoreError>) -> bool {
+    matches!(result, Err(StoreError::Unavailable))
 }
 
 fn micros(began: Instant) -> Micros {

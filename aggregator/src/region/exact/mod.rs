@@ -8,7 +8,7 @@
 //! Logs are asked before ledgers, all at once; ledgers one after the other, as each records what it is asked. As soon as
 //! something denies, nothing more is asked and what was charged is taken back.
 //!
-//! Leaves to others: what a charge is (`weir_core::model::exact`), who asks (`stream`, `doors`).
+//! Leaves to others: what a charge is (`weir_core::model::exact`), who asks (`stream`, `apis`).
 
 mod denials;
 mod frames;
@@ -25,7 +25,7 @@ use crate::telemetry::spans;
 use crate::telemetry::throttle::Throttle;
 use denials::Denials;
 use issued::Issued;
-use later::{Later, Regret};
+use later::{Later, PendingRefund};
 use ledger::Undecided;
 use logs::{Logs, NoAnswer};
 use plan::{Asked, LogAnswer, Plan, Transaction};
@@ -38,8 +38,8 @@ use weir_core::model::exact::{AskId, Charge, Limit, Ruling, Verdict};
 use weir_core::model::key::Key;
 use weir_core::region::log::{Decided, LogCharge, Outcome};
 
-/// What a withdrawal gets that nobody waits for.
-const WITHDRAWAL: Duration = Duration::from_secs(1);
+/// What a refund gets that nobody waits for.
+const REFUND: Duration = Duration::from_secs(1);
 /// Between two warnings of ledgers that cannot rule.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 
@@ -89,21 +89,21 @@ impl Exact {
 
     /// Undoes what a question was charged, as its request did not pass after all; as far as it can be undone. What cannot
     /// be undone now is tried again for a while.
-    pub async fn withdraw(&self, id: AskId, charges: &[Charge], rulings: &[Ruling]) {
-        let Some(regret) = Regret::of(id, charges, rulings) else { return };
-        if let Some(left) = self.stores.take_back(regret, Instant::now() + WITHDRAWAL).await {
+    pub async fn refund(&self, id: AskId, charges: &[Charge], rulings: &[Ruling]) {
+        let Some(refund) = PendingRefund::of(id, charges, rulings) else { return };
+        if let Some(left) = self.stores.take_back(refund, Instant::now() + REFUND).await {
             self.later.push(left);
         }
     }
 
-    /// [`Exact::withdraw`] without waiting. Where rulings are missing, the question may still be on its way, and charge
+    /// [`Exact::refund`] without waiting. Where rulings are missing, the question may still be on its way, and charge
     /// something within `still`: that is taken back then.
-    pub fn withdraw_later(&self, id: AskId, charges: &[Charge], rulings: &[Ruling], still: Duration) {
-        let Some(regret) = Regret::of(id, charges, rulings) else { return };
+    pub fn refund_later(&self, id: AskId, charges: &[Charge], rulings: &[Ruling], still: Duration) {
+        let Some(refund) = PendingRefund::of(id, charges, rulings) else { return };
         if rulings.len() < charges.len() {
-            self.later.push(Regret::of_undecided(regret.charges.clone(), Instant::now() + still));
+            self.later.push(PendingRefund::of_undecided(refund.charges.clone(), Instant::now() + still));
         }
-        self.later.push(regret);
+        self.later.push(refund);
     }
 
     /// Forgets some of what no longer counts; true if there is more.
@@ -173,7 +173,7 @@ impl Exact {
         let unknown = charged(plan, decided).filter(|(_, decided)| **decided == Err(NoAnswer::Unknown));
         let charges: Vec<_> = unknown.map(|(charge, _)| charge.clone()).collect();
         if !charges.is_empty() {
-            self.later.push(Regret::of_undecided(charges, deadline));
+            self.later.push(PendingRefund::of_undecided(charges, deadline));
         }
     }
 
@@ -188,7 +188,7 @@ impl Exact {
         let passed = charged(plan, decided).filter(|(_, decided)| passed(decided));
         let charges = passed.map(|(charge, _)| charge.clone()).collect();
         let transactions = plan.transactions(ledgers);
-        if let Some(left) = self.stores.take_back(Regret::now(charges, transactions), deadline).await {
+        if let Some(left) = self.stores.take_back(PendingRefund::now(charges, transactions), deadline).await {
             self.later.push(left);
         }
     }
@@ -211,17 +211,17 @@ impl Stores {
     }
 
     /// Takes back what it can, and returns the rest.
-    async fn take_back(&self, regret: Regret, deadline: Instant) -> Option<Regret> {
-        if regret.is_empty() {
+    async fn take_back(&self, refund: PendingRefund, deadline: Instant) -> Option<PendingRefund> {
+        if refund.is_empty() {
             return None;
         }
-        let (mut left, mut open) = (regret, Vec::new());
+        let (mut left, mut open) = (refund, Vec::new());
         let charges = std::mem::take(&mut left.charges);
-        for (charge, withdrawn) in charges.iter().zip(self.logs.withdraw(&charges, deadline).await) {
+        for (charge, refunded) in charges.iter().zip(self.logs.refund(&charges, deadline).await) {
             self.denials.forget(&charge.key);
-            match withdrawn {
-                Some(true) => self.figures.withdrawn("done"),
-                Some(false) => self.figures.withdrawn("missing"),
+            match refunded {
+                Some(true) => self.figures.refunded("done"),
+                Some(false) => self.figures.refunded("missing"),
                 None => open.push(charge.clone()),
             }
         }
@@ -242,9 +242,9 @@ impl Stores {
         for transaction in transactions {
             let within = deadline.saturating_duration_since(Instant::now());
             let Transaction { id, zone, bucket } = &transaction;
-            match database.withdraw(*id, *zone, bucket, within).await {
-                Ok(true) => self.figures.withdrawn("done"),
-                Ok(false) => self.figures.withdrawn("missing"),
+            match database.refund(*id, *zone, bucket, within).await {
+                Ok(true) => self.figures.refunded("done"),
+                Ok(false) => self.figures.refunded("missing"),
                 Err(_) => open.push(transaction),
             }
         }

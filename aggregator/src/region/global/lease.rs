@@ -5,7 +5,7 @@
 
 use super::{Global, failure};
 use crate::database::{DatabaseError, Lease};
-use crate::region::shared::Shared;
+use crate::region::hub::Hub;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -48,12 +48,12 @@ pub async fn take(global: &Global) -> Result<(), Taken> {
 }
 
 /// Keeps it for as long as the program runs, or until another serves the region.
-pub async fn keep(shared: Arc<Shared>, global: Arc<Global>) {
+pub async fn keep(hub: Arc<Hub>, global: Arc<Global>) {
     let mut keeping = Keeping::default();
     loop {
         sleep(Duration::from_millis(Keeping::pause_ms())).await;
         if keeping.answered(holder(&ask(&global).await)) {
-            return shared.taken_over.notify_one();
+            return hub.taken_over.notify_one();
         }
     }
 }

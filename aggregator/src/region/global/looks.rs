@@ -5,7 +5,7 @@
 
 use super::Global;
 use crate::database::{DatabaseError, Share, Wrote};
-use crate::region::shared::Shared;
+use crate::region::hub::Hub;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,14 +40,14 @@ type Answer<T> = Result<Arc<[T]>, String>;
 
 impl Looks {
     /// Each region's share of a key's cells from `oldest` on.
-    pub async fn shares(&self, shared: &Shared, global: &Global, key: &Key, oldest: u64) -> Answer<Share> {
+    pub async fn shares(&self, hub: &Hub, global: &Global, key: &Key, oldest: u64) -> Answer<Share> {
         let asked = async {
             let mut kept = self.kept.lock().await;
             kept.shares.retain(|_, (at, _)| at.elapsed() < KEPT);
             if let Some((_, answer)) = kept.shares.get(key) {
                 return answer.clone();
             }
-            is_there(shared)?;
+            is_there(hub)?;
             let answer = told(global.database.shares(&key.parts(), oldest, WITHIN).await);
             if kept.shares.len() < MAX_KEPT {
                 kept.shares.insert(key.clone(), (Instant::now(), answer.clone()));
@@ -58,14 +58,14 @@ impl Looks {
     }
 
     /// Every region that has written.
-    pub async fn regions(&self, shared: &Shared, global: &Global) -> Answer<Wrote> {
+    pub async fn regions(&self, hub: &Hub, global: &Global) -> Answer<Wrote> {
         let asked = async {
             let mut kept = self.kept.lock().await;
             if let Some((_, answer)) = kept.regions.as_ref().filter(|(at, _)| at.elapsed() < REGIONS_KEPT) {
                 return answer.clone();
             }
-            is_there(shared)?;
-            let answer = told(global.database.regions(shared.now(), WITHIN).await);
+            is_there(hub)?;
+            let answer = told(global.database.regions(hub.now(), WITHIN).await);
             kept.regions = Some((Instant::now(), answer.clone()));
             answer
         };
@@ -74,8 +74,8 @@ impl Looks {
 }
 
 /// Nobody who looks finds out whether the database is back.
-fn is_there(shared: &Shared) -> Result<(), String> {
-    let states = shared.desk(|desk, now| desk.database().map(|gates| gates.states(now.mono)));
+fn is_there(hub: &Hub) -> Result<(), String> {
+    let states = hub.state(|state, now| state.database().map(|breakers| breakers.states(now.mono)));
     match states.map(|(primary, replica)| replica.unwrap_or(primary)) {
         Some(State::Closed) => Ok(()),
         _ => Err("the database is away".to_owned()),

@@ -16,8 +16,7 @@ mod publish;
 mod recover;
 
 use crate::database::{Database, DatabaseError};
-use crate::region::control;
-use crate::region::shared::Shared;
+use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use looks::Looks;
 use std::sync::Arc;
@@ -25,9 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tracing::info;
-use weir_core::model::cadence::Cadence;
+use weir_core::model::schedule::Schedule;
 use weir_core::replication::Failure;
-use weir_core::replication::globe::controls::Reader;
 use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::recover::Recovery;
 
@@ -38,7 +36,7 @@ pub struct Global {
     /// Names this aggregator where only one may serve.
     id: [u8; 16],
     /// When it is spoken to.
-    pub cadence: Cadence,
+    pub schedule: Schedule,
     /// What people who look have asked.
     pub looks: Looks,
     /// Whether the last import failed, and the last call of any other kind: a replica may be away alone.
@@ -47,8 +45,14 @@ pub struct Global {
 
 impl Global {
     /// A database that nothing is known of yet.
-    pub fn new(database: Database, cadence: Cadence) -> Global {
-        Global { database, id: rand::random(), cadence, looks: Looks::default(), failing: Default::default() }
+    pub fn new(database: Database, schedule: Schedule) -> Global {
+        Global {
+            database,
+            id: rand::random(),
+            schedule,
+            looks: Looks::default(),
+            failing: Default::default(),
+        }
     }
 
     /// Notes how a call went; true if it is the first that was answered after some were not.
@@ -57,7 +61,7 @@ impl Global {
         let Some(error) = error else {
             return self.failing[of].swap(false, Relaxed) && !self.failing[1 - of].load(Relaxed);
         };
-        if matches!(failure(error), Failure::Away | Failure::Timeout) {
+        if matches!(failure(error), Failure::Unavailable | Failure::Timeout) {
             self.failing[of].store(true, Relaxed);
         }
         false
@@ -65,38 +69,41 @@ impl Global {
 
     /// How long a call may take.
     fn within(&self) -> Duration {
-        Duration::from_millis(self.cadence.global_timeout_ms)
+        Duration::from_millis(self.schedule.global_timeout_ms)
     }
 }
 
-/// Reads what the database knows, as far as it answers at once; before anybody is served.
-pub async fn prepare(shared: &Shared, global: &Global) {
-    let own = async {
-        if shared.regional.is_none() {
-            recover::drive(shared, global, Recovery::once()).await;
-        }
-    };
-    let controls = control::drive(shared, global, Reader::once());
-    tokio::join!(own, import::drive(shared, global, Importer::once()), controls);
+/// Reads once what this region has published itself.
+pub async fn recover_once(hub: &Hub, global: &Global) {
+    recover::drive(hub, global, Recovery::once()).await;
+}
+
+/// Imports once what other regions have published.
+pub async fn import_once(hub: &Hub, global: &Global) {
+    import::drive(hub, global, Importer::once()).await;
 }
 
 /// Begins everything that goes on beside streams.
-pub fn start(shared: &Arc<Shared>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
-    let (shared, global) = (|| shared.clone(), || global.clone());
-    tasks.spawn(publish::run(shared(), global()));
-    tasks.spawn(import::run(shared(), global()));
-    tasks.spawn(recover::run(shared(), global()));
-    tasks.spawn(control::run(shared(), global()));
-    tasks.spawn(control::bans::store(shared(), global()));
+pub fn start(hub: &Arc<Hub>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
+    let (hub, global) = (|| hub.clone(), || global.clone());
+    tasks.spawn(publish::run(hub(), global()));
+    tasks.spawn(import::run(hub(), global()));
+    tasks.spawn(recover::run(hub(), global()));
 }
 
 /// Counts a call that began at `started`.
-fn count<T>(shared: &Shared, operation: Operation, started: Instant, result: &Result<T, DatabaseError>) {
-    shared.metrics.operation(operation, started.elapsed());
+fn count<T>(
+    hub: &Hub,
+    global: &Global,
+    operation: Operation,
+    started: Instant,
+    result: &Result<T, DatabaseError>,
+) {
+    hub.metrics.operation(operation, started.elapsed());
     if let Err(error) = result {
-        shared.metrics.operation_failed(operation, error.reason());
+        hub.metrics.operation_failed(operation, error.reason());
     }
-    if shared.global.as_ref().is_some_and(|global| global.is_back(operation, result.as_ref().err())) {
+    if global.is_back(operation, result.as_ref().err()) {
         info!("the database is back");
     }
 }
@@ -105,7 +112,7 @@ fn failure(error: &DatabaseError) -> Failure {
     use crate::database::Reason;
     match error.kind() {
         Reason::Timeout => Failure::Timeout,
-        Reason::Away => Failure::Away,
+        Reason::Unavailable => Failure::Unavailable,
         _ => Failure::Refused,
     }
 }

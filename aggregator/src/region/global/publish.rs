@@ -5,7 +5,7 @@
 
 use super::{Global, count, failure};
 use crate::database::DatabaseError;
-use crate::region::shared::Shared;
+use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use crate::telemetry::spans::{Round, around};
 use std::sync::Arc;
@@ -16,75 +16,75 @@ use weir_core::replication::Next;
 use weir_core::replication::globe::publish::{Call, Publisher, stored};
 
 /// Publishes for as long as the program runs.
-pub async fn run(shared: Arc<Shared>, global: Arc<Global>) {
-    let mut publisher = Publisher::new(global.cadence, shared.moment().mono, rand::random());
+pub async fn run(hub: Arc<Hub>, global: Arc<Global>) {
+    let mut publisher = Publisher::new(global.schedule, hub.moment().mono, rand::random());
     let mut began = None;
     let mut round = Round::new("publish");
     loop {
-        match publisher.next(&mut &*shared, rand::random()) {
-            Next::Call(Call::Life) => {
+        match publisher.next(&mut &*hub, rand::random()) {
+            Next::Call(Call::Incarnation) => {
                 began = Some(Instant::now());
-                look(&shared, &global, &mut publisher, &mut round).await;
+                look(&hub, &global, &mut publisher, &mut round).await;
             }
-            Next::Call(Call::Write(rows)) => write(&shared, &global, &mut publisher, rows, &mut round).await,
+            Next::Call(Call::Write(rows)) => write(&hub, &global, &mut publisher, rows, &mut round).await,
             Next::Over => return,
             idle => {
                 if idle != Next::Yield {
                     round.end();
                 }
                 if let Some(began) = began.take_if(|_| idle != Next::Yield) {
-                    shared.metrics.publish_seconds.observe(began.elapsed().as_secs_f64());
+                    hub.metrics.publish_seconds.observe(began.elapsed().as_secs_f64());
                 }
-                shared.idle(idle).await;
+                hub.idle(idle).await;
             }
         }
     }
 }
 
 /// Whether the table is there.
-async fn look(shared: &Shared, global: &Global, publisher: &mut Publisher, round: &mut Round) {
+async fn look(hub: &Hub, global: &Global, publisher: &mut Publisher, round: &mut Round) {
     let started = Instant::now();
-    drop(round.call(&shared.telemetry));
-    let life = global.database.life(global.within()).await;
-    round.called(0, life.as_ref().err().map(DatabaseError::reason));
-    count(shared, Operation::LookGlobal, started, &life);
-    if let Err(error) = &life {
-        shared.metrics.global_write_failed(error.reason(), 1);
-        shared.warn(&format!("nothing could be published: {error}"), None);
+    drop(round.call(&hub.telemetry));
+    let incarnation = global.database.incarnation(global.within()).await;
+    round.called(0, incarnation.as_ref().err().map(DatabaseError::reason));
+    count(hub, global, Operation::LookGlobal, started, &incarnation);
+    if let Err(error) = &incarnation {
+        hub.metrics.global_write_failed(error.reason(), 1);
+        hub.warn(&format!("nothing could be published: {error}"), None);
     }
-    if publisher.lived(&mut &*shared, life.map_err(|error| failure(&error))) {
+    if publisher.lived(&mut &*hub, incarnation.map_err(|error| failure(&error))) {
         warn!("the database has lost what was published; it is published again");
     }
 }
 
 async fn write(
-    shared: &Shared,
+    hub: &Hub,
     global: &Global,
     publisher: &mut Publisher,
     rows: Vec<Publication>,
     round: &mut Round,
 ) {
-    let (started, span) = (Instant::now(), round.call(&shared.telemetry));
-    let told = |rows: &[Publication]| stored(&mut &*shared, rows);
-    let publishing = global.database.publish(&rows, shared.now(), global.within(), told);
+    let (started, span) = (Instant::now(), round.call(&hub.telemetry));
+    let told = |rows: &[Publication]| stored(&mut &*hub, rows);
+    let publishing = global.database.publish(&rows, hub.now(), global.within(), told);
     let published = around(span.as_ref(), publishing).await;
     round.called(published.rows, published.last_error.as_ref().map(DatabaseError::reason));
-    shared.metrics.global_writes.inc_by(published.rows);
+    hub.metrics.global_writes.inc_by(published.rows);
     for (reason, count) in &published.errors {
-        shared.metrics.global_write_failed(reason, *count);
+        hub.metrics.global_write_failed(reason, *count);
     }
     if published.skipped > 0 {
-        shared.metrics.bad_rows.inc_by(published.skipped);
+        hub.metrics.bad_rows.inc_by(published.skipped);
         let example = &published.skipped_example;
-        shared.warn(&format!("cells that no row can hold are not published, such as {example:?}"), None);
+        hub.warn(&format!("cells that no row can hold are not published, such as {example:?}"), None);
     }
     let result = published.last_error.map_or(Ok(()), Err);
-    count(shared, Operation::Publish, started, &result);
+    count(hub, global, Operation::Publish, started, &result);
     match &result {
         Ok(()) => debug!(rows = published.rows, "published"),
         Err(error) => {
-            warn!(%error, rows = published.rows, "not all could be published; the rest goes with the next beat")
+            warn!(%error, rows = published.rows, "not all could be published; the rest goes with the next interval")
         }
     }
-    publisher.wrote(&mut &*shared, rows, result.map_err(|error| failure(&error)));
+    publisher.wrote(&mut &*hub, rows, result.map_err(|error| failure(&error)));
 }

@@ -3,7 +3,7 @@
 //! Leaves to others: what is asked and answered (`weir_core::replication::regional::questions`), sending the answers (`stream`).
 
 use super::{Regional, count, failures};
-use crate::region::shared::Shared;
+use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use crate::telemetry::spans::Consults;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use weir_core::replication::regional::questions::Questions;
 
 /// Answers every consult, in any order; those that are `traced` have their spans ended.
 pub async fn answer(
-    shared: &Shared,
+    hub: &Hub,
     regional: &Regional,
     origin: OriginId,
     consults: Vec<Consult>,
     mut traced: Option<Consults>,
 ) -> Vec<Answer> {
     let started = Instant::now();
-    let questions = Questions::propose(&mut &*shared, origin, consults);
+    let questions = Questions::propose(&mut &*hub, origin, consults);
     if questions.merges().is_empty() {
-        let answers = questions.conclude(&mut &*shared, &[]);
+        let answers = questions.conclude(&mut &*hub, &[]);
         traced.iter_mut().for_each(|traced| traced.answered(&answers));
         return answers;
     }
@@ -34,11 +34,11 @@ pub async fn answer(
         traced.called(questions.asked(), calls, &results);
     }
     if questions.were_hurried(&results) {
-        shared.metrics.operation_failed(Operation::Consult, "hurried");
+        hub.metrics.operation_failed(Operation::Consult, "hurried");
     } else {
-        count(&shared.metrics, Operation::Consult, started, first_failure(&results).as_ref());
+        count(&hub.metrics, Operation::Consult, started, first_failure(&results).as_ref());
     }
-    let answers = questions.conclude(&mut &*shared, &results);
+    let answers = questions.conclude(&mut &*hub, &results);
     traced.iter_mut().for_each(|traced| traced.answered(&answers));
     answers
 }

@@ -1,7 +1,7 @@
 //! The region's store at work: what several aggregators of one region do to be of one mind.
 //!
 //! In reading order: `replay` (what filters reported goes to the store), `consult` (the store's word on a question),
-//! `sisters` (what the other aggregators say, and the hot index behind it), `watch` (is it there, has it lost
+//! `peers` (what the other aggregators say, and the hot index behind it), `watch` (is it there, has it lost
 //! anything, who is alive). Each drives a machine of `weir_core::replication`: it makes the calls, and hands back what came
 //! of them.
 //!
@@ -11,18 +11,17 @@
 //! Leaves to others: the store itself (`store`), all that is decided (`weir_core::replication`).
 
 mod consult;
+mod peers;
 mod replay;
-mod sisters;
 mod watch;
 
 use crate::redis::{Store, StoreError, Word};
-use crate::region::shared::Shared;
-use crate::region::status;
+use crate::region::hub::Hub;
 use crate::telemetry::metrics::{Metrics, Operation};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use weir_core::model::cadence::Cadence;
+use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::Changes;
 use weir_core::replication::Failure;
 
@@ -34,13 +33,13 @@ pub struct Regional {
     /// Names this aggregator among those of its region.
     id: [u8; 16],
     /// When it is spoken to.
-    pub cadence: Cadence,
+    pub schedule: Schedule,
 }
 
 impl Regional {
     /// A store that nothing is known of yet.
-    pub fn new(store: Store, cadence: Cadence) -> Regional {
-        Regional { store, id: rand::random(), cadence }
+    pub fn new(store: Store, schedule: Schedule) -> Regional {
+        Regional { store, id: rand::random(), schedule }
     }
 
     /// Names this aggregator among those of its region.
@@ -60,27 +59,26 @@ impl Regional {
 
     /// How long most calls may take.
     fn within(&self) -> Duration {
-        Duration::from_millis(self.cadence.replay_timeout_ms)
+        Duration::from_millis(self.schedule.replay_timeout_ms)
     }
 }
 
 /// Begins everything that goes on beside streams.
-pub fn start(shared: &Arc<Shared>, regional: &Arc<Regional>, tasks: &mut JoinSet<()>) {
-    let (shared, regional) = (|| shared.clone(), || regional.clone());
-    tasks.spawn(replay::run(shared(), regional()));
-    tasks.spawn(watch::run(shared(), regional()));
-    tasks.spawn(watch::announce(shared(), regional()));
-    tasks.spawn(sisters::tell(shared(), regional()));
-    tasks.spawn(sisters::listen(shared(), regional()));
-    tasks.spawn(sisters::read_hot(shared(), regional()));
-    tasks.spawn(status::sisters::exchange(shared(), regional()));
+pub fn start(hub: &Arc<Hub>, regional: &Arc<Regional>, tasks: &mut JoinSet<()>) {
+    let (hub, regional) = (|| hub.clone(), || regional.clone());
+    tasks.spawn(replay::run(hub(), regional()));
+    tasks.spawn(watch::run(hub(), regional()));
+    tasks.spawn(watch::announce(hub(), regional()));
+    tasks.spawn(peers::tell(hub(), regional()));
+    tasks.spawn(peers::listen(hub(), regional()));
+    tasks.spawn(peers::read_hot(hub(), regional()));
 }
 
-/// Tells the region's other aggregators that live controls changed. Should that be lost, their next beat finds out.
-pub async fn tell_of_controls(shared: &Shared, regional: &Regional) {
+/// Tells the region's other aggregators that live controls changed. Should that be lost, their next interval finds out.
+pub async fn tell_of_controls(hub: &Hub, regional: &Regional) {
     let changes = Changes { sender: regional.id.to_vec(), controls_changed: true, ..Changes::default() };
     // A failure is counted where it happens.
-    let _ = sisters::send(shared, regional, &changes).await;
+    let _ = peers::send(hub, regional, &changes).await;
 }
 
 /// Counts a call that began at `started`, and says of its failure what matters to the core.
@@ -110,7 +108,7 @@ fn counted_parts<T>(
 fn count(metrics: &Metrics, operation: Operation, started: Instant, failure: Option<&Failure>) {
     metrics.operation(operation, started.elapsed());
     if let Some(failure) = failure {
-        metrics.operation_failed(operation, failure.word());
+        metrics.operation_failed(operation, failure.as_str());
     }
 }
 

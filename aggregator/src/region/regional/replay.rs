@@ -4,7 +4,7 @@
 
 use super::{Regional, counted, counted_parts};
 use crate::redis::StoreError;
-use crate::region::shared::Shared;
+use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use crate::telemetry::spans::{self, Round};
 use std::sync::Arc;
@@ -16,50 +16,42 @@ use weir_core::replication::failure::first_failure;
 use weir_core::replication::regional::replay::{Call, Replay};
 
 /// Replays for as long as the program runs.
-pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
-    let mut replay = Replay::new(regional.cadence);
+pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
+    let mut replay = Replay::new(regional.schedule);
     let mut round = Round::new("replay");
     loop {
-        match replay.next(&mut &*shared) {
-            Next::Call(Call::Merge(merges)) => {
-                merge(&shared, &regional, &mut replay, merges, &mut round).await
-            }
+        match replay.next(&mut &*hub) {
+            Next::Call(Call::Merge(merges)) => merge(&hub, &regional, &mut replay, merges, &mut round).await,
             Next::Call(Call::NameHot(hot)) => {
                 let started = Instant::now();
-                drop(round.call(&shared.telemetry));
+                drop(round.call(&hub.telemetry));
                 let result = name(&regional, &hot).await;
-                let result = counted(&shared.metrics, Operation::NameHot, started, result);
-                round.called(0, result.as_ref().err().map(|failure| failure.word()));
-                replay.named(&mut &*shared, &hot, result);
+                let result = counted(&hub.metrics, Operation::NameHot, started, result);
+                round.called(0, result.as_ref().err().map(|failure| failure.as_str()));
+                replay.named(&mut &*hub, &hot, result);
             }
             idle => {
                 if idle != Next::Yield {
                     round.end();
                 }
-                shared.idle(idle).await;
+                hub.idle(idle).await;
             }
         }
     }
 }
 
-async fn merge(
-    shared: &Shared,
-    regional: &Regional,
-    replay: &mut Replay,
-    merges: Vec<Merge>,
-    round: &mut Round,
-) {
-    let (started, span) = (Instant::now(), round.call(&shared.telemetry));
+async fn merge(hub: &Hub, regional: &Regional, replay: &mut Replay, merges: Vec<Merge>, round: &mut Round) {
+    let (started, span) = (Instant::now(), round.call(&hub.telemetry));
     let scripts = span.and_then(|span| span.scripts(merges.len()));
     let results = regional.store.merge(&merges, regional.within()).await;
     if let Some(error) = results.iter().find_map(|result| result.as_ref().err()) {
-        shared.warn(&format!("the regional store did not take all of a replay: {error}"), None);
+        hub.warn(&format!("the regional store did not take all of a replay: {error}"), None);
     }
-    let results = counted_parts(&shared.metrics, Operation::Replay, started, results);
-    let failure = first_failure(&results).map(|failure| failure.word());
+    let results = counted_parts(&hub.metrics, Operation::Replay, started, results);
+    let failure = first_failure(&results).map(|failure| failure.as_str());
     spans::failed(scripts, failure);
     round.called(merges.len() as u64, failure);
-    replay.merged(&mut &*shared, merges, &results);
+    replay.merged(&mut &*hub, merges, &results);
 }
 
 async fn name(regional: &Regional, hot: &[HotCell]) -> Result<(), StoreError> {

@@ -1,39 +1,39 @@
 //! Whether the store is there, whether it has lost anything, and which Envoys are alive in the region.
 //!
-//! Leaves to others: sentinels (`store`), what follows from them (`weir_core::replication`).
+//! Leaves to others: markers (`store`), what follows from them (`weir_core::replication`).
 
-use super::{Regional, counted, counted_parts, sisters};
-use crate::region::shared::Shared;
+use super::{Regional, counted, counted_parts, peers};
+use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use weir_core::replication::Next;
-use weir_core::replication::grace::Grace;
+use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::announce::{Announcer, Call};
 use weir_core::replication::regional::watch::{Looked, Watch};
 
 /// Watches for as long as the program runs.
-pub async fn run(shared: Arc<Shared>, regional: Arc<Regional>) {
-    let mut watch = Watch::new(regional.cadence);
+pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
+    let mut watch = Watch::new(regional.schedule);
     loop {
-        match watch.next(&mut &*shared) {
-            Next::Call(()) => look(&shared, &regional, &mut watch).await,
-            idle => drop(shared.idle(idle).await),
+        match watch.next(&mut &*hub) {
+            Next::Call(()) => look(&hub, &regional, &mut watch).await,
+            idle => drop(hub.idle(idle).await),
         }
     }
 }
 
-async fn look(shared: &Arc<Shared>, regional: &Arc<Regional>, watch: &mut Watch) {
+async fn look(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: &mut Watch) {
     let started = Instant::now();
-    let within = Duration::from_millis(regional.cadence.sentinel_timeout_ms);
-    let lives = regional.store.renew(watch.renewals(), within).await;
-    let error = lives.as_ref().err().map(ToString::to_string);
-    let lives = counted(&shared.metrics, Operation::Look, started, lives);
-    let looked = watch.looked(&mut &**shared, lives.as_ref().map_err(|failure| *failure));
+    let within = Duration::from_millis(regional.schedule.marker_timeout_ms);
+    let incarnations = regional.store.renew(watch.renewals(), within).await;
+    let error = incarnations.as_ref().err().map(ToString::to_string);
+    let incarnations = counted(&hub.metrics, Operation::Look, started, incarnations);
+    let looked = watch.looked(&mut &**hub, incarnations.as_ref().map_err(|failure| *failure));
     say(&looked, &error.unwrap_or_default());
     if let Some(grace) = looked.grace {
-        tokio::spawn(make_up(shared.clone(), regional.clone(), grace));
+        tokio::spawn(make_up(hub.clone(), regional.clone(), grace));
     }
 }
 
@@ -47,54 +47,57 @@ fn say(looked: &Looked, error: &str) {
     if looked.is_back {
         info!("the regional store is back");
     }
-    if looked.went_away {
+    if looked.became_unavailable {
         warn!(%error, "the regional store is away; this aggregator goes on from memory");
     }
 }
 
-/// Has the store make up for what nobody could account for, after each time of grace.
-async fn make_up(shared: Arc<Shared>, regional: Arc<Regional>, mut grace: Grace) {
+/// Has the store make up for what nobody could account for, after each recovery grace period.
+async fn make_up(hub: Arc<Hub>, regional: Arc<Regional>, mut grace: GracePeriod) {
     loop {
-        match grace.next(&mut &*shared) {
-            Next::Call(floors) => {
+        match grace.next(&mut &*hub) {
+            Next::Call(lower_bounds) => {
                 let started = Instant::now();
-                let results = regional.store.raise_to(&floors, regional.within()).await;
-                let results = counted_parts(&shared.metrics, Operation::Replay, started, results);
-                grace.raised(&mut &*shared, &floors, &results);
+                let results = regional.store.raise_to(&lower_bounds, regional.within()).await;
+                let results = counted_parts(&hub.metrics, Operation::Replay, started, results);
+                grace.raised(&mut &*hub, &lower_bounds, &results);
             }
             idle => {
                 let cells = grace.take_settled();
                 if cells > 0 {
-                    info!(cells, "what nobody could account for after the loss counts as the region's base");
+                    info!(
+                        cells,
+                        "what nobody could account for after the loss counts as the region's baseline"
+                    );
                 }
                 if idle == Next::Over {
                     return;
                 }
-                shared.idle(idle).await;
+                hub.idle(idle).await;
             }
         }
     }
 }
 
 /// Says which Envoys are alive here, and hears which are elsewhere, for as long as the program runs.
-pub async fn announce(shared: Arc<Shared>, regional: Arc<Regional>) {
-    let mut announcer = Announcer::new(regional.id, regional.cadence);
+pub async fn announce(hub: Arc<Hub>, regional: Arc<Regional>) {
+    let mut announcer = Announcer::new(regional.id, regional.schedule);
     loop {
-        match announcer.next(&mut &*shared) {
+        match announcer.next(&mut &*hub) {
             Next::Call(Call::Origins(mine)) => {
                 let started = Instant::now();
                 let result = regional.store.origins(&mine, &regional.id, regional.within()).await;
-                let alive = counted(&shared.metrics, Operation::Announce, started, result);
+                let alive = counted(&hub.metrics, Operation::Announce, started, result);
                 let alive = alive.as_ref().map(|alive| alive.origins.as_slice());
-                announcer.heard(&mut &*shared, alive.map_err(|failure| *failure));
+                announcer.heard(&mut &*hub, alive.map_err(|failure| *failure));
             }
             Next::Call(Call::Tell(changes)) => {
-                let result = sisters::send(&shared, &regional, &changes).await;
-                announcer.sent(&mut &*shared, result);
+                let result = peers::send(&hub, &regional, &changes).await;
+                announcer.sent(&mut &*hub, result);
             }
             idle => {
-                if let Some(bell) = shared.idle(idle).await {
-                    announcer.rang(bell);
+                if let Some(event) = hub.idle(idle).await {
+                    announcer.notified(event);
                 }
             }
         }

@@ -1,135 +1,166 @@
-//! Who is connected: each stream, whose it is, since when, and when it was last heard.
+//! What the region's aggregators say of themselves, through its store: each every two seconds, to all who look.
 //!
-//! Leaves to others: what streams say (`stream`), who counts as alive (`weir_core::region`).
+//! Leaves to others: the call (`store`), what is shown of it (`admin`).
 
-use crate::region::status::tallies::{OfStream, Tallies};
+use super::Status;
+use super::counters::Rule;
+use crate::region::hub::Hub;
+use crate::region::regional::Regional;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use weir_core::model::key::OriginId;
-use weir_core::model::time::MonoMs;
-use weir_core::model::wire;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+use tracing::debug;
 
-use super::Window;
+/// Between two words.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// What an aggregator said longer ago is shown, but no longer added to rates.
+pub const FRESH_MS: u64 = 10_000;
+/// Most rules that an aggregator tells the others, the busiest first.
+const MAX_RULES_TOLD: usize = 256;
+/// Longest word that is listened to.
+const MAX_WORD_BYTES: usize = 512 * 1024;
 
-/// Most Envoys that are shown.
-pub const MAX_SHOWN: usize = 256;
+/// An aggregator, in its own words.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerStatus {
+    /// Its version.
+    pub version: String,
+    /// How long it has been running.
+    pub uptime_ms: u64,
+    /// It is shutting down.
+    pub draining: bool,
+    /// Streams that are open.
+    pub streams: u64,
+    /// Envoys connected to it.
+    pub envoys: u64,
+    /// Keys that it holds.
+    pub keys: u64,
+    /// What its filters' rules decided.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+}
 
-/// The streams that are open.
+/// What the others said last.
 #[derive(Default)]
 pub struct Peers {
-    streams: Mutex<BTreeMap<u64, Arc<Stream>>>,
-    next: AtomicU64,
+    heard: Mutex<Vec<Peer>>,
+    /// This one has said goodbye; held while the others are spoken to, so that nothing is said after that.
+    gone: tokio::sync::Mutex<bool>,
 }
 
-struct Stream {
-    origin: OriginId,
-    address: Option<SocketAddr>,
-    since: MonoMs,
-    heard: AtomicU64,
-    subscriber: AtomicBool,
+/// Another aggregator of the region.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its name, for as long as it runs.
+    pub id: String,
+    /// What it said.
+    pub status: PeerStatus,
+    /// How old that was when it was read.
+    age_ms: u64,
+    read: Instant,
 }
 
-/// A stream's place among the others, for as long as it is open.
-pub struct Seat<'a> {
-    window: &'a Window,
-    id: u64,
-    stream: Arc<Stream>,
-    said: OfStream,
-}
-
-/// An Envoy, or what decides within this program.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Envoy {
-    /// Its process.
-    pub origin: String,
-    /// Where it connects from; the last of its streams. `None`: within this program.
-    pub address: Option<String>,
-    /// Workers connected here.
-    pub streams: u64,
-    /// Since the first of these connected.
-    pub connected_ms: u64,
-    /// Since any of them said anything.
-    pub heard_ms: u64,
-    /// One of them is told what others used.
-    pub subscriber: bool,
+impl Peer {
+    /// How long ago it said that.
+    pub fn age_ms(&self) -> u64 {
+        let since = u64::try_from(self.read.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.age_ms.saturating_add(since)
+    }
 }
 
 impl Peers {
-    /// Every Envoy connected here in the order of their origins, at most [`MAX_SHOWN`], and how many there are.
-    pub fn envoys(&self, now: MonoMs) -> (Vec<Envoy>, usize) {
-        let mut found: BTreeMap<OriginId, Envoy> = BTreeMap::new();
-        for stream in self.streams.lock().values() {
-            let (connected_ms, heard_ms) =
-                (now.since(stream.since), now.since(MonoMs(stream.heard.load(Relaxed))));
-            let envoy = found.entry(stream.origin).or_insert_with(|| Envoy {
-                origin: stream.origin.to_string(),
-                address: None,
-                streams: 0,
-                connected_ms,
-                heard_ms,
-                subscriber: false,
-            });
-            envoy.streams += 1;
-            envoy.connected_ms = envoy.connected_ms.max(connected_ms);
-            envoy.heard_ms = envoy.heard_ms.min(heard_ms);
-            envoy.subscriber |= stream.subscriber.load(Relaxed);
-            envoy.address = stream.address.map(|address| address.to_string());
+    /// All that were heard of lately.
+    pub fn all(&self) -> Vec<Peer> {
+        self.heard.lock().clone()
+    }
+}
+
+/// This aggregator's own, with what rules decided.
+fn word(hub: &Hub, status: &Status) -> PeerStatus {
+    let mut rules = status.counters.lock().rules(hub.moment().mono);
+    if rules.len() > MAX_RULES_TOLD {
+        let busy = |rule: &Rule| rule.decided.allowed.saturating_add(rule.decided.denied);
+        rules.sort_by_key(|rule| std::cmp::Reverse(busy(rule)));
+        rules.truncate(MAX_RULES_TOLD);
+    }
+    PeerStatus { rules, ..own(hub, status) }
+}
+
+/// This aggregator's own, but for its rules.
+pub fn own(hub: &Hub, status: &Status) -> PeerStatus {
+    let now = hub.moment().mono;
+    PeerStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        uptime_ms: now.0,
+        draining: hub.draining.borrow().is_some(),
+        streams: u64::try_from(hub.metrics.streams.get()).unwrap_or(0),
+        envoys: status.streams.connected() as u64,
+        keys: hub.stats().keys as u64,
+        rules: Vec::new(),
+    }
+}
+
+/// Tells the others and hears them, for as long as the program runs.
+pub async fn exchange(hub: Arc<Hub>, status: Arc<Status>, regional: Arc<Regional>) {
+    loop {
+        let gone = status.peers.gone.lock().await;
+        if *gone {
+            return;
         }
-        let all = found.len();
-        (found.into_values().take(MAX_SHOWN).collect(), all)
-    }
-
-    /// Envoys connected here: this program's doors are none.
-    pub fn connected(&self) -> usize {
-        let streams = self.streams.lock();
-        let envoys = streams.values().filter(|stream| stream.address.is_some());
-        envoys.map(|stream| stream.origin).collect::<BTreeSet<_>>().len()
-    }
-
-    /// Origins connected here.
-    pub fn origins(&self) -> BTreeSet<OriginId> {
-        self.streams.lock().values().map(|stream| stream.origin).collect()
-    }
-}
-
-impl Window {
-    /// Gives a stream its seat.
-    pub fn seat(&self, origin: OriginId, address: Option<SocketAddr>, now: MonoMs) -> Seat<'_> {
-        let id = self.peers.next.fetch_add(1, Relaxed);
-        let stream = Arc::new(Stream {
-            origin,
-            address,
-            since: now,
-            heard: AtomicU64::new(now.0),
-            subscriber: AtomicBool::new(false),
-        });
-        self.peers.streams.lock().insert(id, stream.clone());
-        Seat { window: self, id, stream, said: OfStream::default() }
-    }
-}
-
-impl Seat<'_> {
-    /// The stream said something.
-    pub fn heard(&mut self, tallies: Option<&wire::Tallies>, now: MonoMs) {
-        self.stream.heard.store(now.0, Relaxed);
-        if let Some(tallies) = tallies {
-            self.window.tallies.lock().take(&mut self.said, tallies, now);
+        if hub.store_is_usable() {
+            let word = serde_json::to_vec(&word(&hub, &status)).unwrap_or_default();
+            match regional.tell_status(&word).await {
+                Ok(words) => *status.peers.heard.lock() = words.into_iter().filter_map(peer).collect(),
+                Err(error) => debug!(%error, "the other aggregators could not be told how this one is"),
+            }
         }
-    }
-
-    /// It is told what others used, or not.
-    pub fn subscribes(&self, subscribes: bool) {
-        self.stream.subscriber.store(subscribes, Relaxed);
+        drop(gone);
+        sleep(INTERVAL).await;
     }
 }
 
-impl Drop for Seat<'_> {
-    fn drop(&mut self) {
-        self.window.peers.streams.lock().remove(&self.id);
-        Tallies::left(&mut self.window.tallies.lock(), &self.said);
+/// Tells the others that this one ends, so that they do not take it for a silent one.
+pub async fn say_goodbye(hub: &Hub, status: &Status, regional: &Regional) {
+    *status.peers.gone.lock().await = true;
+    if !hub.store_is_usable() {
+        return;
+    }
+    if let Err(error) = regional.forget_status().await {
+        debug!(%error, "the other aggregators could not be told that this one ends");
+    }
+}
+
+fn peer((id, age_ms, word): ([u8; 16], u64, Vec<u8>)) -> Option<Peer> {
+    if word.len() > MAX_WORD_BYTES {
+        return None;
+    }
+    let mut status: PeerStatus = serde_json::from_slice(&word).ok()?;
+    status.rules.truncate(MAX_RULES_TOLD);
+    Some(Peer { id: format!("{:032x}", u128::from_be_bytes(id)), status, age_ms, read: Instant::now() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_are_none_are_not_heard() {
+        let word = |bytes: &[u8]| peer(([7; 16], 5, bytes.to_vec()));
+        for bad in [b"".as_slice(), b"7", b"{\"keys\":-1}", b"{\"rules\":[{\"limit\":\"x\"}]}"] {
+            assert!(word(bad).is_none());
+        }
+        assert!(word(&vec![b' '; MAX_WORD_BYTES + 1]).is_none());
+        let many = PeerStatus { rules: vec![Rule::default(); MAX_RULES_TOLD + 1], ..PeerStatus::default() };
+        let heard = peer(([7; 16], 5, serde_json::to_vec(&many).unwrap())).unwrap();
+        assert_eq!((heard.id.as_str(), heard.status.rules.len()), ("07".repeat(16).as_str(), MAX_RULES_TOLD));
+        assert!(heard.age_ms() >= 5);
+        assert_eq!(
+            word(b"{\"newer\":1,\"keys\":3}").unwrap().status.keys,
+            3,
+            "what a newer one adds is skipped"
+        );
     }
 }

@@ -5,7 +5,8 @@
 //!
 //! Leaves to others: what is looked for (`weir_core::region::top`), showing it (`admin`).
 
-use crate::region::shared::Shared;
+use super::Status;
+use crate::region::hub::Hub;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,34 +53,34 @@ impl Walked {
 
 impl Walk {
     /// What was found by the last walk, or by a new one if that is a while ago. Who comes during a walk waits for it.
-    pub async fn look(&self, shared: &Shared) -> Arc<Walked> {
+    pub async fn look(&self, hub: &Hub, status: &Status) -> Arc<Walked> {
         let mut last = self.last.lock().await;
         if let Some(walked) = last.as_ref().filter(|walked| walked.is_fresh()) {
             return walked.clone();
         }
-        let walked = Arc::new(walk(shared, last.as_deref()).await);
+        let walked = Arc::new(walk(hub, status, last.as_deref()).await);
         *last = Some(walked.clone());
         walked
     }
 }
 
-async fn walk(shared: &Shared, before: Option<&Walked>) -> Walked {
+async fn walk(hub: &Hub, status: &Status, before: Option<&Walked>) -> Walked {
     let started = Instant::now();
-    let mut top = Top::new(shadow_scopes(shared));
-    while shared.region(|region, now| region.rank(&mut top, now)) {
+    let mut top = Top::new(shadow_scopes(hub, status));
+    while hub.region(|region, now| region.rank(&mut top, now)) {
         yield_now().await;
     }
-    let (at, stats) = (Instant::now(), shared.stats());
+    let (at, stats) = (Instant::now(), hub.stats());
     let growth = before.map(|before| growth(&top, before, at)).unwrap_or_default();
-    Walked { top, growth, held: stats.keys, unix: shared.now(), at, took: started.elapsed() }
+    Walked { top, growth, held: stats.keys, unix: hub.now(), at, took: started.elapsed() }
 }
 
 /// What shadow rules count: of these is known who would be denied.
-fn shadow_scopes(shared: &Shared) -> Vec<Scope> {
-    let rules = shared.window.tallies.lock().rules(shared.moment().mono);
+fn shadow_scopes(hub: &Hub, status: &Status) -> Vec<Scope> {
+    let rules = status.counters.lock().rules(hub.moment().mono);
     let mut scopes: Vec<_> = rules
         .iter()
-        .filter(|rule| rule.shadow && rule.strategy == "window")
+        .filter(|rule| rule.shadow && rule.algorithm == "sliding_window")
         .map(|rule| Scope {
             workspace: rule.workspace.clone().into_bytes(),
             namespace: rule.namespace.clone().into_bytes(),
@@ -96,10 +97,10 @@ fn growth(top: &Top, before: &Walked, at: Instant) -> HashMap<Key, f64> {
     if span > MAX_SPAN || span.is_zero() {
         return HashMap::new();
     }
-    let known: HashMap<_, _> = before.top.nearest.iter().map(|one| (&one.key, one.standing)).collect();
+    let known: HashMap<_, _> = before.top.nearest.iter().map(|one| (&one.key, one.usage)).collect();
     let grown = top.nearest.iter().filter_map(|one| {
-        let then = known.get(&one.key).filter(|then| then.sequence == one.standing.sequence)?;
-        let more = one.standing.current.saturating_sub(then.current);
+        let then = known.get(&one.key).filter(|then| then.sequence == one.usage.sequence)?;
+        let more = one.usage.current.saturating_sub(then.current);
         Some((one.key.clone(), more as f64 / span.as_secs_f64()))
     });
     grown.collect()

@@ -2,11 +2,11 @@
 //!
 //! Leaves to others: when something is counted, and serving the text (`admin`).
 
-pub mod doors;
+pub mod api;
 pub mod recent;
 pub mod spans;
 
-use crate::telemetry::metrics::doors::DoorMetrics;
+use crate::telemetry::metrics::api::ApiMetrics;
 use crate::telemetry::metrics::recent::{Recent, RefusedStreams};
 use crate::telemetry::metrics::spans::SpanFigures;
 use crate::telemetry::throttle::Throttle;
@@ -58,22 +58,22 @@ const AGE: (&str, &str) = (
     "snapshot_age_seconds",
     "Time since the hot index was read (hot), cells were published (publish) or imported (import); -1 if never",
 );
-const DOOR_DECISIONS: (&str, &str) = ("door_decisions", "Calls of a door, by door and result");
+const API_DECISIONS: (&str, &str) = ("api_decisions", "Calls of an API, by API and result");
 const CONTROLS: (&str, &str) = ("controls", "Live controls in force when they were read last");
 const BAD_ROWS: (&str, &str) = ("bad_rows", "Rows of the database, or cells for it, that were skipped");
 
 const EXACT_CHARGES: (&str, &str) =
-    ("exact_charges", "Charges against limits that are held exactly, by strategy and ruling");
+    ("exact_charges", "Charges against limits that are held exactly, by algorithm and ruling");
 const EXACT_SECONDS: (&str, &str) =
     ("exact_seconds", "Time to rule on one question about such limits, with all its charges");
 const EXACT_REMEMBERED: (&str, &str) =
     ("exact_remembered", "Such questions that a remembered denial answered without a store");
-const EXACT_WITHDRAWALS: (&str, &str) =
-    ("exact_withdrawals", "Charges taken back, by result: done, missing (nothing was charged), given_up");
+const EXACT_REFUNDS: (&str, &str) =
+    ("exact_refunds", "Charges taken back, by result: done, missing (nothing was charged), given_up");
 const LEDGER_UNDECIDED: (&str, &str) =
     ("ledger_undecided", "Charges that a ledger did not rule on, by reason");
 const EXACT_ASKS: (&str, &str) =
-    ("exact_asks", "Such questions of filters: taken, malformed, turned_away as too many of a stream wait");
+    ("exact_asks", "Such questions of filters: taken, malformed, rejected as too many of a stream wait");
 
 const SPANS: (&str, &str) = (
     "spans",
@@ -103,15 +103,15 @@ const GLOBAL_SECONDS: (&str, &str) = ("global_tick_seconds", "Time that a public
 /// Why a call of the regional store may fail (`StoreError::reason`).
 /// Why a statement failed.
 pub const DATABASE_REASONS: [&str; 8] =
-    ["timeout", "away", "deadlock", "lock_wait", "refused", "schema", "no_zone", "other"];
-const REGIONAL_REASONS: [&str; 4] = ["timeout", "away", "refused", "protocol"];
+    ["timeout", "unavailable", "deadlock", "lock_wait", "refused", "schema", "no_zone", "other"];
+const REGIONAL_REASONS: [&str; 4] = ["timeout", "unavailable", "refused", "protocol"];
 /// Why a count may be refused.
-const COUNT_REASONS: [&str; 5] = ["key", "sequence", "component", "full", "base"];
+const COUNT_REASONS: [&str; 5] = ["key", "sequence", "component", "full", "baseline"];
 /// What a consult may come to.
 const CONSULT_RESULTS: [&str; 3] = ["granted", "refused", "unjudged"];
 /// Whose losses are counted.
 const STORES: [&str; 2] = ["regional", "global"];
-/// Why a frame may be refused (`Refusal::label`).
+/// Why a frame may be refused (`StreamError::label`).
 const FRAME_REASONS: [&str; 19] = [
     "silent",
     "no_hello",
@@ -119,14 +119,14 @@ const FRAME_REASONS: [&str; 19] = [
     "origin",
     "origin_changed",
     "token",
-    "withdrawn",
+    "refunded",
     "workspace",
     "too_many_origins",
     "too_many_streams",
     "too_many_counts",
     "too_many_consults",
     "too_many_asks",
-    "too_many_withdrawals",
+    "too_many_refunds",
     "too_many_bans",
     "too_many_charges",
     "unsteady",
@@ -141,27 +141,27 @@ type Labels = [(&'static str, &'static str); 2];
 
 /// A way in for those who have no filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Api {
     /// Envoy's rate-limit service.
     Rls,
     /// HTTP for applications.
     Http,
 }
 
-impl Door {
-    const ALL: [Door; 2] = [Door::Rls, Door::Http];
+impl Api {
+    const ALL: [Api; 2] = [Api::Rls, Api::Http];
 
-    const fn word(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
-            Door::Rls => "rls",
-            Door::Http => "http",
+            Api::Rls => "rls",
+            Api::Http => "http",
         }
     }
 }
 
-/// How a call of a door ended.
+/// How a call of an API ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DoorResult {
+pub enum ApiResult {
     /// It passes.
     Allowed,
     /// It passes, but a limit in shadow mode would not have let it.
@@ -174,22 +174,22 @@ pub enum DoorResult {
     Refused,
 }
 
-impl DoorResult {
-    const ALL: [DoorResult; 5] = [
-        DoorResult::Allowed,
-        DoorResult::ShadowDenied,
-        DoorResult::Denied,
-        DoorResult::Undecided,
-        DoorResult::Refused,
+impl ApiResult {
+    const ALL: [ApiResult; 5] = [
+        ApiResult::Allowed,
+        ApiResult::ShadowDenied,
+        ApiResult::Denied,
+        ApiResult::Undecided,
+        ApiResult::Refused,
     ];
 
-    const fn word(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
-            DoorResult::Allowed => "allowed",
-            DoorResult::ShadowDenied => "shadow_denied",
-            DoorResult::Denied => "denied",
-            DoorResult::Undecided => "undecided",
-            DoorResult::Refused => "refused",
+            ApiResult::Allowed => "allowed",
+            ApiResult::ShadowDenied => "shadow_denied",
+            ApiResult::Denied => "denied",
+            ApiResult::Undecided => "undecided",
+            ApiResult::Refused => "refused",
         }
     }
 }
@@ -209,13 +209,13 @@ pub enum Operation {
     Tell,
     /// Saying who is alive.
     Announce,
-    /// Looking at the sentinels.
+    /// Looking at the markers.
     Look,
     /// Writing this region's rows.
     Publish,
     /// Reading the other regions' rows.
     Import,
-    /// Looking at the sentinel row.
+    /// Looking at the marker row.
     LookGlobal,
     /// Reading this region's own rows.
     Recover,
@@ -244,7 +244,7 @@ impl Operation {
     ];
 
     /// The label.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Operation::Replay => "replay",
             Operation::Consult => "consult",
@@ -269,7 +269,7 @@ pub struct ExactFigures {
     pub remembered: Counter,
     charges: Family<Labels, Counter>,
     seconds: Histogram,
-    withdrawals: Family<Label, Counter>,
+    refunds: Family<Label, Counter>,
     ledger_undecided: Family<Label, Counter>,
     asks: Family<Label, Counter>,
 }
@@ -277,9 +277,9 @@ pub struct ExactFigures {
 impl Default for ExactFigures {
     fn default() -> Self {
         let charges: Family<Labels, Counter> = Family::default();
-        for strategy in ["log", "ledger"] {
+        for algorithm in ["sliding_log", "ledger"] {
             for result in ["allowed", "denied", "untried", "undecided"] {
-                drop(charges.get_or_create(&[("strategy", strategy), ("result", result)]));
+                drop(charges.get_or_create(&[("algorithm", algorithm), ("result", result)]));
             }
         }
         let ledger_undecided = at_zero("reason", &["no_database"]);
@@ -290,9 +290,9 @@ impl Default for ExactFigures {
             remembered: Counter::default(),
             charges,
             seconds: Histogram::new(exponential_buckets(1e-5, 2.5, 14)), // 10 µs to 1.5 s
-            withdrawals: at_zero("result", &["done", "missing", "foreign", "given_up"]),
+            refunds: at_zero("result", &["done", "missing", "foreign", "given_up"]),
             ledger_undecided,
-            asks: at_zero("result", &["taken", "malformed", "turned_away"]),
+            asks: at_zero("result", &["taken", "malformed", "rejected"]),
         }
     }
 }
@@ -302,8 +302,8 @@ impl ExactFigures {
     pub fn ruled(&self, charges: &[Charge], rulings: &[Ruling], took: Duration) {
         self.seconds.observe(took.as_secs_f64());
         for (charge, ruling) in charges.iter().zip(rulings) {
-            let strategy = match charge.limit {
-                Limit::Log { .. } => "log",
+            let algorithm = match charge.limit {
+                Limit::Log { .. } => "sliding_log",
                 Limit::Ledger { .. } => "ledger",
             };
             let result = match ruling.verdict {
@@ -312,23 +312,23 @@ impl ExactFigures {
                 Verdict::Untried => "untried",
                 Verdict::Undecided => "undecided",
             };
-            self.charges.get_or_create(&[("strategy", strategy), ("result", result)]).inc();
+            self.charges.get_or_create(&[("algorithm", algorithm), ("result", result)]).inc();
         }
     }
 
     /// Counts a charge that was taken back: `done` or `missing`.
-    pub fn withdrawn(&self, result: &'static str) {
-        self.withdrawals.get_or_create(&[("result", result)]).inc();
+    pub fn refunded(&self, result: &'static str) {
+        self.refunds.get_or_create(&[("result", result)]).inc();
     }
 
     /// How many charges that were to be taken back came to this.
-    pub fn withdrawals(&self, result: &'static str) -> u64 {
-        self.withdrawals.get_or_create(&[("result", result)]).get()
+    pub fn refunds(&self, result: &'static str) -> u64 {
+        self.refunds.get_or_create(&[("result", result)]).get()
     }
 
     /// Counts charges that could not be taken back.
-    pub fn withdrawals_given_up(&self, charges: u64) {
-        self.withdrawals.get_or_create(&[("result", "given_up")]).inc_by(charges);
+    pub fn refunds_given_up(&self, charges: u64) {
+        self.refunds.get_or_create(&[("result", "given_up")]).inc_by(charges);
     }
 
     /// Counts a charge that a ledger did not rule on: `no_database`, `no_zone`, or one of a database's reasons.
@@ -336,7 +336,7 @@ impl ExactFigures {
         self.ledger_undecided.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// Counts a question of a filter: `taken`, `malformed` or `turned_away`.
+    /// Counts a question of a filter: `taken`, `malformed` or `rejected`.
     pub fn asked(&self, result: &'static str) {
         self.asks.get_or_create(&[("result", result)]).inc();
     }
@@ -345,7 +345,7 @@ impl ExactFigures {
         register(registry, EXACT_CHARGES, self.charges.clone());
         register(registry, EXACT_SECONDS, self.seconds.clone());
         register(registry, EXACT_REMEMBERED, self.remembered.clone());
-        register(registry, EXACT_WITHDRAWALS, self.withdrawals.clone());
+        register(registry, EXACT_REFUNDS, self.refunds.clone());
         register(registry, LEDGER_UNDECIDED, self.ledger_undecided.clone());
         register(registry, EXACT_ASKS, self.asks.clone());
     }
@@ -361,8 +361,8 @@ pub struct Metrics {
     pub recent: Recent,
     /// Which streams were refused lately.
     pub refusals: RefusedStreams,
-    /// Those of the doors.
-    pub doors: DoorMetrics,
+    /// Those of the APIs.
+    pub api: ApiMetrics,
     /// [`STREAMS`].
     pub streams: Gauge,
     /// [`SLOW_STREAMS`].
@@ -409,8 +409,8 @@ pub struct Metrics {
     counts_refused: Family<Label, Counter>,
     consults: Family<Label, Counter>,
     frames_refused: Family<Label, Counter>,
-    /// By [`Door`] and [`DoorResult`] in their order: no name is looked up for a decision.
-    door_decisions: [[Counter; 5]; 2],
+    /// By [`Api`] and [`ApiResult`] in their order: no name is looked up for a decision.
+    api_decisions: [[Counter; 5]; 2],
 }
 
 impl Metrics {
@@ -440,15 +440,15 @@ impl Metrics {
         let global_write_errors: Family<Label, Counter> = register(w, GLOBAL_WRITE_ERRORS, Family::default());
         let global_sync_errors: Family<Label, Counter> = register(w, GLOBAL_SYNC_ERRORS, Family::default());
         let operations_known = Operation::REGIONAL.into_iter().chain(Operation::GLOBAL);
-        for op in operations_known.map(|operation| ("op", operation.word())) {
+        for op in operations_known.map(|operation| ("op", operation.as_str())) {
             drop(operations.get_or_create(&[op]));
             drop(latency.get_or_create(&[op]));
         }
-        for op in Operation::REGIONAL.map(|operation| ("op", operation.word())) {
+        for op in Operation::REGIONAL.map(|operation| ("op", operation.as_str())) {
             REGIONAL_REASONS.iter().for_each(|reason| drop(errors.get_or_create(&[op, ("reason", *reason)])));
         }
         for reason in DATABASE_REASONS.map(|reason| ("reason", reason)) {
-            for op in Operation::GLOBAL.map(|operation| ("op", operation.word())) {
+            for op in Operation::GLOBAL.map(|operation| ("op", operation.as_str())) {
                 drop(errors.get_or_create(&[op, reason]));
             }
             drop(global_write_errors.get_or_create(&[reason]));
@@ -462,17 +462,17 @@ impl Metrics {
         let import_seconds = seconds.get_or_create(&[("op", "import")]).clone();
         let age: Family<Label, Gauge<f64, AtomicU64>> = Family::default();
         r.register(AGE.0, AGE.1, age.clone());
-        let decisions: Family<Labels, Counter> = register(r, DOOR_DECISIONS, Family::default());
-        let door_decisions = Door::ALL.map(|door| {
-            DoorResult::ALL.map(|result| {
-                decisions.get_or_create(&[("door", door.word()), ("result", result.word())]).clone()
+        let decisions: Family<Labels, Counter> = register(r, API_DECISIONS, Family::default());
+        let api_decisions = Api::ALL.map(|api| {
+            ApiResult::ALL.map(|result| {
+                decisions.get_or_create(&[("api", api.as_str()), ("result", result.as_str())]).clone()
             })
         });
         Metrics {
-            door_decisions,
+            api_decisions,
             recent: Recent::default(),
             refusals: RefusedStreams::default(),
-            doors: DoorMetrics::register(r),
+            api: ApiMetrics::register(r),
             warnings: Throttle::new(WARNING_INTERVAL),
             streams: register(r, STREAMS, Gauge::default()),
             reports: register(r, REPORTS, Counter::default()),
@@ -525,21 +525,21 @@ impl Metrics {
         self.refusals.note(reason);
     }
 
-    /// Counts a call of a door.
-    pub fn door_decided(&self, door: Door, result: DoorResult) {
-        self.door_decisions[door as usize][result as usize].inc();
+    /// Counts a call of an API.
+    pub fn api_decided(&self, api: Api, result: ApiResult) {
+        self.api_decisions[api as usize][result as usize].inc();
     }
 
-    /// Calls of a door so far, by how they ended.
-    pub fn door_results(&self, door: Door) -> Vec<(&'static str, u64)> {
-        let counts = self.door_decisions[door as usize].iter().map(Counter::get);
-        DoorResult::ALL.iter().map(|result| result.word()).zip(counts).collect()
+    /// Calls of an API so far, by how they ended.
+    pub fn api_results(&self, api: Api) -> Vec<(&'static str, u64)> {
+        let counts = self.api_decisions[api as usize].iter().map(Counter::get);
+        ApiResult::ALL.iter().map(|result| result.as_str()).zip(counts).collect()
     }
 
     /// Counts a call of a store.
     pub fn operation(&self, operation: Operation, took: Duration) {
         self.recent.made(operation, took);
-        let label = [("op", operation.word())];
+        let label = [("op", operation.as_str())];
         self.operations.get_or_create(&label).inc();
         self.latency.get_or_create(&label).observe(took.as_secs_f64());
     }
@@ -547,7 +547,7 @@ impl Metrics {
     /// Counts such a call that failed.
     pub fn operation_failed(&self, operation: Operation, reason: &'static str) {
         self.recent.failed(operation, reason);
-        self.errors.get_or_create(&[("op", operation.word()), ("reason", reason)]).inc();
+        self.errors.get_or_create(&[("op", operation.as_str()), ("reason", reason)]).inc();
     }
 
     /// Counts what could not be written for other regions.
@@ -592,8 +592,11 @@ impl Metrics {
         for (queue, cells) in queues {
             set(&self.queue.get_or_create(&[("queue", queue)]), cells);
         }
-        let moments =
-            [("hot", figures.whole_at), ("publish", figures.published_at), ("import", figures.imported_at)];
+        let moments = [
+            ("hot", figures.complete_at),
+            ("publish", figures.published_at),
+            ("import", figures.imported_at),
+        ];
         for (what, moment) in moments {
             // Seconds since; -1 if it never was.
             let age = moment.map_or(-1.0, |moment| now.since(moment) as f64 / 1e3);
@@ -618,8 +621,8 @@ impl Metrics {
             (&self.global_entries_created, figures.imports_created),
         ];
         counters.iter().for_each(|(counter, value)| raise(counter, *value));
-        let Refusals { key, sequence, component, full, base } = figures.counts_refused;
-        let refused = [key, sequence, component, full, base];
+        let Refusals { key, sequence, component, full, baseline } = figures.counts_refused;
+        let refused = [key, sequence, component, full, baseline];
         let results = [figures.granted, figures.denied, figures.unjudged];
         raise_each(&self.counts_refused, "reason", COUNT_REASONS.iter().zip(refused));
         raise_each(&self.consults, "result", CONSULT_RESULTS.iter().zip(results));

@@ -1,7 +1,7 @@
 //! Spans of what this program does, by OpenTelemetry, where somebody asks for them.
 //!
 //! In reading order: [`Telemetry`], here; `questions` (consults and asks, in the trace of the request that waits),
-//! `requests` (calls of the doors), `round` (replay, publish, import), `calls` (what each of them asks of a store),
+//! `requests` (calls of the APIs), `round` (replay, publish, import), `calls` (what each of them asks of a store),
 //! `export` (the queue to the collector), [`TelemetryOptions`] (`options`).
 //!
 //! While it is off, each place looks at one `Option` and nothing is made. No span has an identifier: who was limited is not

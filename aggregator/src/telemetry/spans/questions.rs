@@ -110,7 +110,7 @@ impl Consults {
                     let open = self.find(asked.id).and_then(|at| self.open.get_mut(at));
                     open.into_iter().for_each(|open| open.answered_by = STORE);
                 }
-                Err(failure) => call.iter().for_each(|call| call.fail(failure.word())),
+                Err(failure) => call.iter().for_each(|call| call.fail(failure.as_str())),
             }
         }
     }

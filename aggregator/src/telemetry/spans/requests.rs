@@ -1,6 +1,6 @@
-//! Calls of the doors: a span for each, in its caller's trace.
+//! Calls of the api: a span for each, in its caller's trace.
 //!
-//! Leaves to others: answering (`doors`).
+//! Leaves to others: answering (`apis`).
 
 use super::{Active, Telemetry};
 use hyper::HeaderMap;

@@ -15,12 +15,12 @@ fn entry(name: &str, effect: Effect, revision: u64) -> Entry {
     Entry { control: Control { target, effect, expires: None, revision }, is_deleted: false }
 }
 
-fn edition(life: u64, revision: u64, floor: u64) -> Edition {
-    Edition { life, revision, floor }
+fn edition(incarnation: u64, revision: u64, floor: u64) -> Edition {
+    Edition { incarnation, revision, floor }
 }
 
-fn known(life: u64, revision: u64) -> Option<ControlsKnown> {
-    Some(known_of(Edition { life, revision, floor: 0 }))
+fn known(incarnation: u64, revision: u64) -> Option<ControlsKnown> {
+    Some(known_of(Edition { incarnation, revision, floor: 0 }))
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn who_knows_all_is_told_nothing_and_others_what_they_miss() {
     assert!(book.take(nothing, 0, vec![], NOW));
     let frames = book.frames_since(known(7, 300), NOW);
     let all = wire::Controls {
-        life: told_life(9),
+        incarnation: told_incarnation(9),
         from_scratch: true,
         complete_through: 1,
         proof: proof(9, 1),
@@ -71,7 +71,7 @@ fn what_is_to_be_read() {
     }
     book.heard(known(6, 99).unwrap(), NOW);
     for claim in [
-        ControlsKnown { life: 7, revision: 8, proof: 0 },
+        ControlsKnown { incarnation: 7, revision: 8, proof: 0 },
         ControlsKnown { proof: 0, ..known(7, 8).unwrap() },
         ControlsKnown { revision: 9, ..known(7, 5).unwrap() },
         ControlsKnown { revision: 8, ..known(7, 7).unwrap() },
@@ -223,8 +223,8 @@ struct Tables {
 }
 
 /// A life that nobody has heard of.
-fn fresh_life(held: Edition, book: &Book) -> u64 {
-    held.life.max(book.edition().map_or(0, |edition| edition.life)) + 1
+fn fresh_incarnation(held: Edition, book: &Book) -> u64 {
+    held.incarnation.max(book.edition().map_or(0, |edition| edition.incarnation)) + 1
 }
 
 impl Tables {
@@ -247,7 +247,7 @@ impl Tables {
     /// Another life, where it is older than what is known of it.
     fn renew(&mut self, book: &Book) {
         if let Reading::WentBack(known) = book.reading(self.edition) {
-            self.edition.life = fresh_life(self.edition, book);
+            self.edition.incarnation = fresh_incarnation(self.edition, book);
             self.edition.revision = self.edition.revision.max(known) + 1;
         }
     }
@@ -313,7 +313,7 @@ proptest! {
                 }
                 Act::Restore => tables = backup.clone(),
                 Act::Wipe => {
-                    tables = Tables { edition: edition(fresh_life(tables.edition, &book), 1, 0), rows: BTreeMap::new() };
+                    tables = Tables { edition: edition(fresh_incarnation(tables.edition, &book), 1, 0), rows: BTreeMap::new() };
                     backup = tables.clone();
                 }
                 Act::Read => tables.read_by(&mut book),

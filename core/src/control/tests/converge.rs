@@ -7,14 +7,14 @@ use proptest::prelude::*;
 /// What is in the database: each change has a revision, from 2 on; deletions stay as such.
 #[derive(Clone)]
 struct Database {
-    life: u64,
+    incarnation: u64,
     revision: u64,
     rows: BTreeMap<(Target, Slot), (Control, bool)>,
 }
 
 impl Database {
-    fn new(life: u64) -> Database {
-        Database { life, revision: 1, rows: BTreeMap::new() }
+    fn new(incarnation: u64) -> Database {
+        Database { incarnation, revision: 1, rows: BTreeMap::new() }
     }
 
     fn change(&mut self, (who, effect, deleted): (u8, u8, bool)) {
@@ -36,7 +36,8 @@ impl Database {
 
     /// The frames for a process that knows so much, a few entries each.
     fn frames(&self, known: wire::ControlsKnown, from_scratch: bool) -> Vec<wire::Controls> {
-        let from_scratch = from_scratch || known.life != self.life || known.revision > self.revision;
+        let from_scratch =
+            from_scratch || known.incarnation != self.incarnation || known.revision > self.revision;
         let after = if from_scratch { 0 } else { known.revision };
         let mut rows: Vec<_> = self.rows.values().filter(|(control, _)| control.revision > after).collect();
         rows.sort_by_key(|(control, _)| control.revision);
@@ -47,13 +48,17 @@ impl Database {
         let mut frames = Vec::new();
         let mut before = after;
         for some in entries.chunks(2) {
-            let frame =
-                wire::Controls { life: self.life, entries: some.into(), after: before, ..Default::default() };
+            let frame = wire::Controls {
+                incarnation: self.incarnation,
+                entries: some.into(),
+                after: before,
+                ..Default::default()
+            };
             before = some.last().map_or(before, |entry| entry.revision);
             frames.push(frame);
         }
         if frames.is_empty() {
-            frames.push(wire::Controls { life: self.life, after, ..Default::default() });
+            frames.push(wire::Controls { incarnation: self.incarnation, after, ..Default::default() });
         }
         frames.first_mut().unwrap().from_scratch = from_scratch;
         let as_of = if from_scratch { self.revision } else { 0 };
@@ -101,7 +106,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Change(who, effect, deleted) => database.change((who, effect, deleted)),
-                Step::Wipe => database = Database::new(database.life + 1),
+                Step::Wipe => database = Database::new(database.incarnation + 1),
                 Step::Tell { from_scratch, fates } => {
                     let frames = database.frames(set.known(), from_scratch);
                     for (frame, fate) in frames.iter().zip(fates.iter().cycle()) {
@@ -120,19 +125,19 @@ proptest! {
                 Step::Late(_) => {}
             }
             let known = set.known();
-            prop_assert!(known.life != database.life || known.revision <= database.revision);
+            prop_assert!(known.incarnation != database.incarnation || known.revision <= database.revision);
         }
         // What is said last, in order and whole, is what counts.
         for frame in database.frames(set.known(), false) {
             set.apply(&frame);
         }
-        if set.known() != (wire::ControlsKnown { life: database.life, revision: database.revision, proof: 0 }) {
+        if set.known() != (wire::ControlsKnown { incarnation: database.incarnation, revision: database.revision, proof: 0 }) {
             for frame in database.frames(set.known(), true) {
                 set.apply(&frame);
             }
         }
         prop_assert_eq!(held(&set), database.controls());
-        prop_assert_eq!(set.known().life, database.life);
+        prop_assert_eq!(set.known().incarnation, database.incarnation);
         prop_assert_eq!(set.known().revision, database.revision);
     }
 
@@ -142,7 +147,7 @@ proptest! {
         order in proptest::collection::vec(any::<proptest::sample::Index>(), 60),
     ) {
         // All rows that ever were, not only the last of each target.
-        let mut database = Database::new(LIFE);
+        let mut database = Database::new(INCARNATION);
         let mut history = Vec::new();
         for (who, effect, deleted) in changes {
             database.change((who, effect, deleted));
@@ -150,13 +155,13 @@ proptest! {
             history.push(wire::Control { deleted, ..control.to_wire() });
         }
         let mut set = Controls::default();
-        set.apply(&wire::Controls { life: LIFE, complete_through: 0, from_scratch: true, ..Default::default() });
+        set.apply(&wire::Controls { incarnation: INCARNATION, complete_through: 0, from_scratch: true, ..Default::default() });
         let all = order.iter().map(|index| index.get(&history)).chain(&history);
         for entry in all {
-            set.apply(&wire::Controls { life: LIFE, entries: [entry.clone()].into(), ..Default::default() });
+            set.apply(&wire::Controls { incarnation: INCARNATION, entries: [entry.clone()].into(), ..Default::default() });
         }
         prop_assert_eq!(held(&set), [], "nothing counts before all is there");
-        set.apply(&wire::Controls { life: LIFE, complete_through: database.revision, ..Default::default() });
+        set.apply(&wire::Controls { incarnation: INCARNATION, complete_through: database.revision, ..Default::default() });
         prop_assert_eq!(held(&set), database.controls());
     }
 
@@ -178,7 +183,7 @@ proptest! {
         let entry = wire::Control {
             revision: amount, workspace, scope, identifier: text.clone(), network, kind, amount, ..Default::default()
         };
-        let frame = wire::Controls { life: LIFE, entries: [entry.clone(), entry].into(), ..Default::default() };
+        let frame = wire::Controls { incarnation: INCARNATION, entries: [entry.clone(), entry].into(), ..Default::default() };
         let known = set.known();
         set.apply(&frame);
         set.bans_mut().lift(&frame, known);
@@ -191,14 +196,14 @@ proptest! {
 fn another_database_counts_only_as_a_whole() {
     let mut set = set(&[control(9, "n", "alice", Effect::Ban)]);
     let mut other = whole(&[control(1, "n", "bob", Effect::Ban)], 2);
-    other.life = 8;
+    other.incarnation = 8;
     assert!(!set.apply(&wire::Controls { from_scratch: false, ..other.clone() }));
     assert!(!set.apply(&wire::Controls { complete_through: 0, ..other.clone() }));
     assert!(ask(&set, "alice", "", 0).ban.is_some() && ask(&set, "bob", "", 0).ban.is_none());
     let rest = wire::Controls { entries: Vec::new(), from_scratch: false, after: 1, ..other };
     assert!(set.apply(&rest));
     assert!(ask(&set, "alice", "", 0).ban.is_none() && ask(&set, "bob", "", 0).ban.is_some());
-    assert_eq!(set.known(), wire::ControlsKnown { life: 8, revision: 2, proof: 0 });
+    assert_eq!(set.known(), wire::ControlsKnown { incarnation: 8, revision: 2, proof: 0 });
 }
 
 #[test]
@@ -212,7 +217,7 @@ fn who_says_nothing_changes_nothing() {
 fn a_frame_that_follows_on_a_lost_one_does_not_make_it_whole() {
     let mut set = set(&[]);
     let frame = |revision, after| wire::Controls {
-        life: LIFE,
+        incarnation: INCARNATION,
         entries: [control(revision, "n", "alice", Effect::Limit(revision)).to_wire()].into(),
         complete_through: revision,
         after,

@@ -9,7 +9,7 @@ const MANY: u64 = 10_000;
 
 fn after(known: u64, controls: &[Control], complete_through: u64) -> wire::Controls {
     let entries = controls.iter().map(Control::to_wire).collect();
-    wire::Controls { life: LIFE, entries, after: known, complete_through, ..Default::default() }
+    wire::Controls { incarnation: INCARNATION, entries, after: known, complete_through, ..Default::default() }
 }
 
 /// So many controls that a look at all of them cannot be missed: a fifth are patterns, a fifth networks.

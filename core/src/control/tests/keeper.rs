@@ -56,7 +56,10 @@ fn all_workers_have_what_one_was_told_and_those_who_come_later_too() {
     assert!(banned(&workers[1], "alice") && banned(&workers[1], "bob"));
     let later = Keeper::load(&mut shared, at(60));
     assert!(banned(&later, "alice") && banned(&later, "bob"));
-    assert_eq!(later.controls().known(), wire::ControlsKnown { life: LIFE, revision: 3, proof: 0 });
+    assert_eq!(
+        later.controls().known(),
+        wire::ControlsKnown { incarnation: INCARNATION, revision: 3, proof: 0 }
+    );
 }
 
 #[test]
@@ -85,7 +88,7 @@ fn what_could_not_be_stored_is_stored_later() {
 }
 
 #[test]
-fn who_knows_more_of_the_same_life_wins() {
+fn who_knows_more_of_the_same_incarnation_wins() {
     let mut shared = MemoryShared::default();
     let mut workers = [Keeper::load(&mut shared, at(0)), Keeper::load(&mut shared, at(0))];
     workers[0].on_frame(&mut shared, &ban("alice", 5));
@@ -115,7 +118,11 @@ fn the_aggregator_is_told_once_for_each_stream_and_change() {
     let mut shared = MemoryShared::default();
     let mut worker = Keeper::load(&mut shared, at(0));
     let known = |revision| {
-        Some(wire::ControlsKnown { life: if revision > 0 { LIFE } else { 0 }, revision, proof: 0 })
+        Some(wire::ControlsKnown {
+            incarnation: if revision > 0 { INCARNATION } else { 0 },
+            revision,
+            proof: 0,
+        })
     };
     assert_eq!(worker.to_tell(false), None);
     assert_eq!(worker.to_tell(true), known(0));
@@ -129,7 +136,7 @@ fn the_aggregator_is_told_once_for_each_stream_and_change() {
 fn one_more(revision: u64, name: &str, deleted: bool) -> wire::Controls {
     let said = wire::Control { deleted, ..control(revision, "n", name, Effect::Ban).to_wire() };
     let (entries, after, complete_through) = ([said].into(), revision - 1, revision);
-    wire::Controls { life: LIFE, entries, after, complete_through, ..Default::default() }
+    wire::Controls { incarnation: INCARNATION, entries, after, complete_through, ..Default::default() }
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn ten_thousand_of_each_kind_are_told_apart() {
             .collect(),
         after: 10_000,
         complete_through: many + 1,
-        ..wire::Controls { life: LIFE, ..Default::default() }
+        ..wire::Controls { incarnation: INCARNATION, ..Default::default() }
     });
     assert_eq!((set.iter().count(), set.refused()), (MAX_KEPT, 1));
     assert_eq!(ask(&set, &format!("more-{}", many + 1), "", 0), NOTHING);
@@ -219,7 +219,7 @@ fn a_rules_own_ban_holds_until_its_end_or_the_regions_word() {
     set.apply(&whole(core::slice::from_ref(&early), 3));
     let told = until(control(4, "n", "alice", Effect::Ban), 300);
     let all = whole(core::slice::from_ref(&told), 4);
-    set.apply(&wire::Controls { life: LIFE + 1, complete_through: 0, ..all.clone() });
+    set.apply(&wire::Controls { incarnation: INCARNATION + 1, complete_through: 0, ..all.clone() });
     assert!(!set.take_over());
     assert_eq!(local(&set, 200), Some(Banned::Until(UnixMs(300))));
     // The region knows it: now it can be lifted there.
@@ -231,7 +231,7 @@ fn a_rules_own_ban_holds_until_its_end_or_the_regions_word() {
         entries: [lifted].into(),
         after: 4,
         complete_through: 5,
-        ..wire::Controls { life: LIFE, ..Default::default() }
+        ..wire::Controls { incarnation: INCARNATION, ..Default::default() }
     });
     assert_eq!(local(&set, 200), None);
     assert_eq!(set.banned_here(("w", "n"), b"alice", UnixMs(200)).map(|ban| ban.level), Some(2));
@@ -254,15 +254,15 @@ fn a_ban_that_was_stored_and_lifted_unseen_is_lifted_here_as_well() {
     };
     let mut bans = bans::Bans::default();
     bans.put(("w", "n"), b"alice", made(300), UnixMs(0));
-    let mut lifts = |life, entry| {
-        let frame = wire::Controls { life, entries: [entry].into(), ..Default::default() };
-        bans.lift(&frame, wire::ControlsKnown { life: LIFE, revision: 4, proof: 0 })
+    let mut lifts = |incarnation, entry| {
+        let frame = wire::Controls { incarnation, entries: [entry].into(), ..Default::default() };
+        bans.lift(&frame, wire::ControlsKnown { incarnation: INCARNATION, revision: 4, proof: 0 })
     };
-    assert!(!lifts(LIFE + 1, deleted(5, 300)), "of another database");
-    assert!(!lifts(LIFE, deleted(4, 300)), "heard of before");
-    assert!(!lifts(LIFE, deleted(5, 299)), "an earlier ban");
-    assert!(!lifts(LIFE, until(control(5, "n", "alice", Effect::Ban), 300).to_wire()), "not lifted");
-    assert!(lifts(LIFE, deleted(5, 300)));
+    assert!(!lifts(INCARNATION + 1, deleted(5, 300)), "of another database");
+    assert!(!lifts(INCARNATION, deleted(4, 300)), "heard of before");
+    assert!(!lifts(INCARNATION, deleted(5, 299)), "an earlier ban");
+    assert!(!lifts(INCARNATION, until(control(5, "n", "alice", Effect::Ban), 300).to_wire()), "not lifted");
+    assert!(lifts(INCARNATION, deleted(5, 300)));
     assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), None);
     assert!(bans.put(("w", "n"), b"alice", made(400), UnixMs(0)), "but another one is not");
     assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), Some(UnixMs(400)));

@@ -11,7 +11,7 @@ use crate::matching::canonical::canonical_identifier;
 use crate::model::wire;
 use std::vec::Vec;
 
-const LIFE: u64 = 7;
+const INCARNATION: u64 = 7;
 
 /// `who` is an identifier, a network if it has dots, or `rule`; the window follows a `/` at the end of the scope.
 fn control(revision: u64, scope: &str, who: &str, effect: Effect) -> Control {
@@ -38,7 +38,13 @@ fn until(mut control: Control, at: u64) -> Control {
 /// All there is, in one frame.
 fn whole(controls: &[Control], complete_through: u64) -> wire::Controls {
     let entries = controls.iter().map(Control::to_wire).collect();
-    wire::Controls { life: LIFE, entries, complete_through, from_scratch: true, ..Default::default() }
+    wire::Controls {
+        incarnation: INCARNATION,
+        entries,
+        complete_through,
+        from_scratch: true,
+        ..Default::default()
+    }
 }
 
 fn set(controls: &[Control]) -> Controls {

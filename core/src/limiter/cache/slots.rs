@@ -130,7 +130,7 @@ impl Remains {
     pub(in crate::limiter) fn of(used: &Used, at: &Position) -> Remains {
         match used {
             Used::Average { current, previous } => Remains::Cells(*current, *previous),
-            Used::Ceiling(_) => Remains::Sum(used.effective(at)),
+            Used::HardLimit(_) => Remains::Sum(used.effective(at)),
         }
     }
 }

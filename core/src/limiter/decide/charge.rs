@@ -3,12 +3,12 @@
 //! Leaves to others: how large a lease is and when it is returned (`lease`), the verdict (`judge`).
 
 use super::item::Item;
-use super::judge::{Standing, Verdict, is_strict, judge};
+use super::judge::{Health, Verdict, is_strict, judge};
 use super::lease::{self, settle_into, take_lease};
 use crate::limiter::Limiter;
 use crate::limiter::cache::slots::{Lease, Remains, Remembered, Slot};
 use crate::limiter::check::{Budget, Cause, Check, Denial, Reason};
-use crate::limiter::remote::roster::MAX_RECALLED;
+use crate::limiter::remote::registry::MAX_RECALLED;
 use crate::limiter::report::outbox::row;
 use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
 use crate::limiter::transact::{Done, Failed, Make, Subject};
@@ -105,14 +105,14 @@ impl Limiter {
         })
     }
 
-    /// Decides one item in the table. `standing` is `None` if the region has been asked or is not to be.
+    /// Decides one item in the table. `health` is `None` if the region has been asked or is not to be.
     pub(in crate::limiter) fn charge(
         &mut self,
         shared: &mut impl Shared,
         item: &Item,
         check: &Check<'_>,
         mode: Mode,
-        standing: Option<&Standing>,
+        health: Option<&Health>,
         now: Now,
     ) -> Charged {
         let slot = self.slots.get(item.fingerprint).copied();
@@ -120,7 +120,7 @@ impl Limiter {
         let hold_tag = self.tag(ReservationKind::Hold);
         let open_tag = self.tag(ReservationKind::Open);
         let origins = self.origins(now.mono);
-        let trusted = standing
+        let trusted = health
             .filter(|s| (check.policy.trust_first || !s.cold) && s.usable && s.has_snapshot())
             .is_some();
         let subject = Subject {
@@ -135,7 +135,7 @@ impl Limiter {
             let settles = is_own && mode != Mode::Look;
             let settled = settles && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
             let cost_and_limit = (item.cost, item.limit);
-            let mut verdict = judge(entry, at, cost_and_limit, &check.policy, standing, now.mono);
+            let mut verdict = judge(entry, at, cost_and_limit, &check.policy, health, now.mono);
             let (mut leased, mut held) = (0, false);
             let mut begins_strict = false;
             let mut kept = settled;
@@ -270,7 +270,7 @@ impl Limiter {
     /// The same of cells whose base is known: what was reported without it has not been stored. Those that wait for theirs are
     /// in a report already.
     pub(in crate::limiter) fn note_based_cells(&mut self, entry: &Entry, now: MonoMs) {
-        self.note_where(entry, now, |cell| !cell.unbased && cell.is_unreported());
+        self.note_where(entry, now, |cell| !cell.without_baseline && cell.is_unreported());
     }
 
     fn note_where(&mut self, entry: &Entry, now: MonoMs, which: impl Fn(&Cell) -> bool) {

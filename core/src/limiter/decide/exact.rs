@@ -13,7 +13,7 @@ use super::round::{tighter, worse};
 use crate::limiter::Limiter;
 use crate::limiter::cache::denials::{KnownDenial, RECHECK_MS};
 use crate::limiter::check::{
-    AskResult, Beside, Budget, Cause, Check, Decision, Denial, ExactCheck, ExactLimit, Outcome, Told,
+    AskResult, Beside, Budget, Cause, Check, Decision, Denial, ExactCheck, ExactDetails, ExactLimit, Outcome,
     Transactions,
 };
 use crate::limiter::remote::asks::{Asked, Known, Paused, Question};
@@ -266,7 +266,7 @@ impl Limiter {
             Decision::Wait => None,
         };
         let of_shown = |(rule, _): &&(u16, u64)| shown.is_some_and(|budget| budget.rule == *rule);
-        outcome.exact = Told {
+        outcome.exact = ExactDetails {
             undecided: settled.undecided,
             window_ms: settled.windows.iter().find(of_shown).map_or(0, |(_, window_ms)| *window_ms),
             transactions: settled.transactions,

@@ -31,7 +31,7 @@ pub const STRICT_PER_SECOND: u64 = 50;
 
 /// What a worker knows of its region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct Health {
     /// There is somebody to ask.
     pub usable: bool,
     /// The process' subscription is alive: a change of a followed key would have been heard.
@@ -46,7 +46,7 @@ pub struct Standing {
     pub cold: bool,
 }
 
-impl Standing {
+impl Health {
     /// The process has the region's complete snapshot: a key that it has not brought is below half its limit.
     pub fn has_snapshot(&self) -> bool {
         self.fresh && self.complete
@@ -74,13 +74,13 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Judges `cost` against `limit` on `entry` at `at`. Without a `standing` the region has been asked, or is not to be.
+/// Judges `cost` against `limit` on `entry` at `at`. Without a `health` the region has been asked, or is not to be.
 pub fn judge(
     entry: &Entry,
     at: &Position,
     (cost, limit): (u64, u64),
     policy: &Policy,
-    standing: Option<&Standing>,
+    health: Option<&Health>,
     now: MonoMs,
 ) -> Verdict {
     let used = entry.used();
@@ -92,10 +92,10 @@ pub fn judge(
         return Verdict::Reserved;
     }
     let left = reserved.remaining(at, limit).min(entry.spared_at_once(limit));
-    if let Some(standing) = standing.filter(|standing| standing.usable || policy.deny_on_failure)
-        && let Some(reason) = doubt(entry, at, (cost, limit), left, policy, standing, now)
+    if let Some(health) = health.filter(|health| health.usable || policy.deny_on_failure)
+        && let Some(reason) = doubt(entry, at, (cost, limit), left, policy, health, now)
     {
-        return if standing.usable { Verdict::Ask(reason) } else { Verdict::Undecided };
+        return if health.usable { Verdict::Ask(reason) } else { Verdict::Undecided };
     }
     Verdict::Admit { spare: reserved.remaining(at, limit).saturating_sub(cost) }
 }
@@ -132,10 +132,10 @@ pub(in crate::limiter) fn is_strict(
 
 /// Whether the first request of a key is admitted without a question, as the ration of those is used up: a flood of invented
 /// keys costs the region no more than that. The next request of the key is judged as usual.
-fn is_spared(entry: &Entry, standing: &Standing) -> bool {
+fn is_spared(entry: &Entry, health: &Health) -> bool {
     let is_first = entry.charged == MonoMs(0) && entry.reservations.is_empty();
-    let is_unknown = entry.is_unbased() || entry.viewed == MonoMs(0);
-    !standing.cold && is_first && is_unknown && standing.has_snapshot()
+    let is_unknown = entry.is_without_baseline() || entry.viewed == MonoMs(0);
+    !health.cold && is_first && is_unknown && health.has_snapshot()
 }
 
 /// Why the local view would not do, if so.
@@ -145,28 +145,28 @@ fn doubt(
     (cost, limit): (u64, u64),
     left: u64,
     policy: &Policy,
-    standing: &Standing,
+    health: &Health,
     now: MonoMs,
 ) -> Option<Reason> {
     let never_viewed = entry.viewed == MonoMs(0);
-    if is_spared(entry, standing) {
+    if is_spared(entry, health) {
         return None;
     }
-    if entry.is_unbased() {
-        return Some(Reason::Base);
+    if entry.is_without_baseline() {
+        return Some(Reason::Baseline);
     }
-    if never_viewed && !(policy.trust_first && standing.has_snapshot()) {
+    if never_viewed && !(policy.trust_first && health.has_snapshot()) {
         return Some(Reason::Cold);
     }
     // A cost that the response reveals is held back as a reservation, which an answer cannot grant.
-    let may_ask = cost > 0 && policy.settles_within_ms == 0 && standing.strict;
-    if may_ask && is_strict(entry, at, limit, standing.origins, now) {
+    let may_ask = cost > 0 && policy.settles_within_ms == 0 && health.strict;
+    if may_ask && is_strict(entry, at, limit, health.origins, now) {
         return Some(Reason::Strict);
     }
-    if cost > 0 && entry.unconfirmed().saturating_add(cost) > allowance(limit, left, standing.origins) {
+    if cost > 0 && entry.unconfirmed().saturating_add(cost) > allowance(limit, left, health.origins) {
         return Some(Reason::Slack);
     }
-    if standing.fresh || now.since(entry.viewed) <= ANSWER_SERVES_MS {
+    if health.fresh || now.since(entry.viewed) <= ANSWER_SERVES_MS {
         return None;
     }
     if now < entry.strict_until {

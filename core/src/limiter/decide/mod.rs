@@ -7,5 +7,5 @@ pub(in crate::limiter) mod judge;
 pub(in crate::limiter) mod lease;
 pub(in crate::limiter) mod open;
 pub(in crate::limiter) mod round;
-pub(in crate::limiter) mod strikes;
-pub(in crate::limiter) mod views;
+pub(in crate::limiter) mod snapshots;
+pub(in crate::limiter) mod violations;

@@ -56,7 +56,7 @@ pub(in crate::limiter) struct Open {
     due: BTreeSet<(MonoMs, u64)>,
     /// All, in the order in which they make room.
     places: BTreeSet<Place>,
-    /// Told, but others always changed the table first.
+    /// ExactDetails, but others always changed the table first.
     again: Vec<(Charge, u64)>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::charge::{Charged, Mode};
 use super::item::{Item, Opening};
-use super::judge::Standing;
+use super::judge::Health;
 use crate::limiter::Limiter;
 use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Outcome, Reason};
 use crate::limiter::remote::consults::Need;
@@ -45,8 +45,8 @@ impl Limiter {
         }
         let mut items = core::mem::take(&mut self.items);
         self.fold(checks, &mut items);
-        let standing = (!asked).then(|| self.standing(now.mono));
-        let decided = self.enforce(shared, checks, &items, standing.as_ref(), now);
+        let health = (!asked).then(|| self.health(now.mono));
+        let decided = self.enforce(shared, checks, &items, health.as_ref(), now);
         let outcome = decided.map(|decision| {
             let passes = matches!(decision, Decision::Allow(_));
             Outcome::of(decision, self.shadows(shared, checks, &items, passes, now))
@@ -72,8 +72,8 @@ impl Limiter {
         if let Some(decision) = self.at_hand(&item, check, now) {
             return Ok(decision);
         }
-        let standing = (!asked).then(|| self.standing(now.mono));
-        match self.charge(shared, &item, check, Mode::Spend, standing.as_ref(), now) {
+        let health = (!asked).then(|| self.health(now.mono));
+        match self.charge(shared, &item, check, Mode::Spend, health.as_ref(), now) {
             Charged::Admitted(budget) | Charged::Held { budget, .. } => Ok(Decision::Allow(Some(budget))),
             Charged::Denied(denial) => Ok(Decision::Deny(denial)),
             Charged::Ask(reason) => Err(Vec::from([need(&item, reason)])),
@@ -205,7 +205,7 @@ impl Limiter {
         shared: &mut impl Shared,
         checks: &[Check<'_>],
         items: &[Item],
-        standing: Option<&Standing>,
+        health: Option<&Health>,
         now: Now,
     ) -> Result<Decision, Vec<Need>> {
         if let Some(denial) = self.foregone(shared, checks, items, now) {
@@ -219,7 +219,7 @@ impl Limiter {
                 covered |= 1 << at;
             }
         }
-        match self.charge_all(shared, checks, items, covered, standing, now)? {
+        match self.charge_all(shared, checks, items, covered, health, now)? {
             Table::Charged(left) => budget = tighter(budget, left),
             Table::Denied(denial) => return Ok(Decision::Deny(denial)),
         }
@@ -255,7 +255,7 @@ impl Limiter {
         checks: &[Check<'_>],
         items: &[Item],
         covered: Places,
-        standing: Option<&Standing>,
+        health: Option<&Health>,
         now: Now,
     ) -> Result<Table, Vec<Need>> {
         let in_table = || enforced(items, checks).filter(|(at, ..)| covered & (1 << at) == 0);
@@ -269,7 +269,7 @@ impl Limiter {
                 (false, true) => Mode::Spend,
                 (false, false) => Mode::Hold,
             };
-            match self.charge(shared, item, check, mode, standing, now) {
+            match self.charge(shared, item, check, mode, health, now) {
                 Charged::Admitted(left) => budget = tighter(budget, Some(left)),
                 Charged::Held { budget: left, overflow } => {
                     budget = tighter(budget, Some(left));

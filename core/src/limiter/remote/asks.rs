@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! paused ─ rulings, timeout, end of the stream ─→ open ─ the request passes ─→ forgotten, it keeps its charges
-//!                                                      ─ it does not ─→ withdrawn, as soon as it is known what of
+//!                                                      ─ it does not ─→ refunded, as soon as it is known what of
 //! beside ─ rulings, timeout ─→ told                                     it was charged: until then given up
 //! ```
-//! All of them are bounded. What has to be forgotten before it is known is withdrawn unseen: to take back what was
+//! All of them are bounded. What has to be forgotten before it is known is refunded unseen: to take back what was
 //! never charged changes nothing.
 //!
 //! Leaves to others: what rulings mean for a request (`exact`), how questions travel (`wire`).
@@ -26,10 +26,10 @@ use prost::Message;
 pub(in crate::limiter) const MAX_PAUSED: usize = 16_384;
 /// Most questions of shadow rules under way; further requests are not asked about.
 pub(in crate::limiter) const MAX_BESIDE: usize = 1_024;
-/// Most questions of denied requests whose rulings are still to come; the oldest is withdrawn unseen.
+/// Most questions of denied requests whose rulings are still to come; the oldest is refunded unseen.
 pub(in crate::limiter) const MAX_GIVEN_UP: usize = 4_096;
-/// Most withdrawals that wait for a stream, or are not known to have arrived; further charges stay.
-pub(in crate::limiter) const MAX_WITHDRAWALS: usize = 4_096;
+/// Most refunds that wait for a stream, or are not known to have arrived; further charges stay.
+pub(in crate::limiter) const MAX_REFUNDS: usize = 4_096;
 /// A ruling that is later than this beyond its deadline is not expected any more.
 pub(in crate::limiter) const LATE_MS: u64 = 5_000;
 /// What a question takes in a frame beside its own bytes: a tag and a length.
@@ -91,9 +91,9 @@ pub(in crate::limiter) struct Asks {
     pub(in crate::limiter) open: BTreeMap<u64, Question>,
     pub(in crate::limiter) given_up: BTreeMap<u64, Question>,
     pub(in crate::limiter) beside: BTreeMap<u64, Question>,
-    withdrawals: VecDeque<wire::Withdrawal>,
+    refunds: VecDeque<wire::Refund>,
     /// Sent when; not known to have arrived.
-    sent_withdrawals: VecDeque<(MonoMs, wire::Withdrawal)>,
+    sent_refunds: VecDeque<(MonoMs, wire::Refund)>,
 }
 
 impl Question {
@@ -199,20 +199,20 @@ impl Asks {
         }
         match core::mem::take(&mut question.known) {
             Known::Ruled(rulings) => self.take_back(question.ask, rulings, stats),
-            Known::Lost => self.withdraw(question.ask, Vec::new(), stats),
+            Known::Lost => self.refund(question.ask, Vec::new(), stats),
             Known::Awaited => {
                 question.until = now.after(LATE_MS);
                 self.given_up.insert(id, question);
                 if self.given_up.len() > MAX_GIVEN_UP
                     && let Some((_, oldest)) = self.given_up.pop_first()
                 {
-                    self.withdraw(oldest.ask, Vec::new(), stats);
+                    self.refund(oldest.ask, Vec::new(), stats);
                 }
             }
         }
     }
 
-    /// Withdraws what is allowed in `rulings`, if anything is.
+    /// Refunds what is allowed in `rulings`, if anything is.
     pub(in crate::limiter) fn take_back(
         &mut self,
         ask: wire::Ask,
@@ -220,7 +220,7 @@ impl Asks {
         stats: &mut Stats,
     ) {
         if rulings.iter().any(|ruling| Ruling::from_wire(ruling).verdict == Verdict::Allowed) {
-            self.withdraw(ask, rulings, stats);
+            self.refund(ask, rulings, stats);
         }
     }
 
@@ -231,11 +231,11 @@ impl Asks {
         late.into_iter().filter_map(|id| self.paused.remove(&id).map(|paused| (id, paused))).collect()
     }
 
-    /// Withdraws what is not going to be ruled any more.
+    /// Refunds what is not going to be ruled any more.
     pub(in crate::limiter) fn forget_given_up(&mut self, now: MonoMs, stats: &mut Stats) {
         while let Some(oldest) = self.given_up.first_entry().filter(|oldest| oldest.get().until <= now) {
             let question = oldest.remove();
-            self.withdraw(question.ask, Vec::new(), stats);
+            self.refund(question.ask, Vec::new(), stats);
         }
     }
 
@@ -253,11 +253,11 @@ impl Asks {
                 question.known = Known::Lost;
             }
         }
-        while let Some((_, withdrawal)) = self.sent_withdrawals.pop_back() {
-            self.withdrawals.push_front(withdrawal);
+        while let Some((_, refund)) = self.sent_refunds.pop_back() {
+            self.refunds.push_front(refund);
         }
         for question in core::mem::take(&mut self.given_up).into_values() {
-            self.withdraw(question.ask, Vec::new(), stats);
+            self.refund(question.ask, Vec::new(), stats);
         }
         core::mem::take(&mut self.paused)
     }
@@ -283,21 +283,21 @@ impl Asks {
         }
         let framed = |asks| wire::FilterFrame { asks, ..Default::default() };
         pack(asks.into_iter(), framed, frames);
-        let framed = |withdrawals| wire::FilterFrame { withdrawals, ..Default::default() };
-        while self.sent_withdrawals.pop_front_if(|(sent, _)| *sent < echo).is_some() {}
-        self.sent_withdrawals.extend(self.withdrawals.iter().map(|withdrawal| (now, withdrawal.clone())));
-        pack(self.withdrawals.drain(..), framed, frames);
+        let framed = |refunds| wire::FilterFrame { refunds, ..Default::default() };
+        while self.sent_refunds.pop_front_if(|(sent, _)| *sent < echo).is_some() {}
+        self.sent_refunds.extend(self.refunds.iter().map(|refund| (now, refund.clone())));
+        pack(self.refunds.drain(..), framed, frames);
     }
 
-    fn withdraw(&mut self, ask: wire::Ask, rulings: Vec<wire::Ruling>, stats: &mut Stats) {
-        if self.withdrawals.len() + self.sent_withdrawals.len() >= MAX_WITHDRAWALS {
-            stats.withdrawals_lost += 1;
+    fn refund(&mut self, ask: wire::Ask, rulings: Vec<wire::Ruling>, stats: &mut Stats) {
+        if self.refunds.len() + self.sent_refunds.len() >= MAX_REFUNDS {
+            stats.refunds_lost += 1;
             return;
         }
-        stats.withdrawals += 1;
+        stats.refunds += 1;
         // Nobody looks at the trace of what is taken back.
         let ask = Some(wire::Ask { trace: None, ..ask });
-        self.withdrawals.push_back(wire::Withdrawal { ask, rulings });
+        self.refunds.push_back(wire::Refund { ask, rulings });
     }
 
     fn name(&mut self, question: &mut Question) -> u64 {

@@ -5,7 +5,7 @@
 //!
 //! Leaves to others: the bytes (`filter`), what is asked (`consults`).
 
-use super::roster::{Clock, UNKNOWN_ORIGINS};
+use super::registry::{Clock, UNKNOWN_ORIGINS};
 use crate::model::time::{MonoMs, UnixMs};
 use crate::model::wire;
 

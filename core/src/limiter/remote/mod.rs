@@ -4,4 +4,4 @@ pub(in crate::limiter) mod asks;
 pub(in crate::limiter) mod consults;
 pub(in crate::limiter) mod link;
 pub(in crate::limiter) mod ration;
-pub(in crate::limiter) mod roster;
+pub(in crate::limiter) mod registry;

@@ -24,7 +24,7 @@ pub(in crate::limiter) struct Row<'a> {
     pub(in crate::limiter) sequence: u64,
     pub(in crate::limiter) own: u64,
     pub(in crate::limiter) limit: u64,
-    pub(in crate::limiter) unbased: bool,
+    pub(in crate::limiter) without_baseline: bool,
     /// What this process was told of the others, where that is to be repeated; else 0.
     pub(in crate::limiter) region_others: u64,
     /// The region has refused a count of the key before.
@@ -60,7 +60,7 @@ struct Held {
     sequence: u64,
     own: u64,
     limit: u64,
-    unbased: bool,
+    without_baseline: bool,
     region_others: u64,
     unstored: bool,
 }
@@ -103,7 +103,7 @@ impl Outbox {
         {
             held.own = held.own.max(row.own);
             held.limit = row.limit;
-            held.unbased &= row.unbased;
+            held.without_baseline &= row.without_baseline;
             held.region_others = held.region_others.max(row.region_others);
             held.unstored |= row.unstored;
             return;
@@ -119,7 +119,7 @@ impl Outbox {
             sequence: row.sequence,
             own: row.own,
             limit: row.limit,
-            unbased: row.unbased,
+            without_baseline: row.without_baseline,
             region_others: row.region_others,
             unstored: row.unstored,
         });
@@ -176,7 +176,7 @@ impl Outbox {
             if places.binary_search(&place).is_ok() {
                 // A view alone is no work of this process: nothing is lost where it is forgotten.
                 acknowledged.refused.extend((held.own > 0).then_some(held.fingerprint));
-            } else if !held.unbased {
+            } else if !held.without_baseline {
                 confirmed(held.fingerprint, held.sequence, held.own);
                 let row = (held.fingerprint, held.sequence, held.own);
                 acknowledged.stored.extend(held.unstored.then_some(row));
@@ -261,7 +261,7 @@ impl Held {
             sequence: self.sequence,
             own: self.own,
             limit: self.limit,
-            unbased: self.unbased,
+            without_baseline: self.without_baseline,
             region_others: self.region_others,
             unstored: self.unstored,
         }
@@ -275,7 +275,7 @@ impl Row<'_> {
             sequence: self.sequence,
             own: self.own,
             limit: self.limit,
-            unbased: self.unbased,
+            without_baseline: self.without_baseline,
             region_others: self.region_others,
         }
     }
@@ -289,7 +289,7 @@ pub(in crate::limiter) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, c
         sequence,
         own: cell.own,
         limit: entry.limit,
-        unbased: cell.unbased,
+        without_baseline: cell.without_baseline,
         region_others: 0,
         unstored: entry.unstored,
     }
@@ -308,7 +308,7 @@ mod tests {
             sequence: 7,
             own,
             limit: 10,
-            unbased: false,
+            without_baseline: false,
             region_others: 0,
             unstored: false,
         }

@@ -50,7 +50,7 @@ impl Offer {
 pub(in crate::limiter) struct Walk {
     next: u32,
     /// Dead workers whose work it reports.
-    pub(in crate::limiter) burying: Vec<u64>,
+    pub(in crate::limiter) reaping: Vec<u64>,
     /// It looks for what this worker had no room to note.
     pub(in crate::limiter) recovers: bool,
     /// It repeats what aggregators may have lost until there were this many gaps.
@@ -66,7 +66,7 @@ pub(in crate::limiter) struct Walk {
 struct Visit {
     /// Also what was told of the others, even where nothing is owned: whoever reads it may have lost everything, and the others
     /// may be gone.
-    views: bool,
+    snapshots: bool,
     /// All keys, or those alone that the region has refused.
     all: bool,
 }
@@ -87,14 +87,14 @@ impl Limiter {
         }
         let recovers = self.outbox.has_lost();
         let leads = self.is_subscriber() && self.link.is_up();
-        let burying: Vec<u64> = if leads { self.roster.dead(now.mono).collect() } else { Vec::new() };
+        let reaping: Vec<u64> = if leads { self.registry.dead(now.mono).collect() } else { Vec::new() };
         let resends = if leads { self.gaps_to_close(now) } else { None };
-        if recovers || resends.is_some() || !burying.is_empty() {
+        if recovers || resends.is_some() || !reaping.is_empty() {
             self.outbox.found_again();
             if offers.is_some() {
                 self.offer.plan(now.mono);
             }
-            self.walk = Some(Walk { burying, recovers, resends, ..Walk::default() });
+            self.walk = Some(Walk { reaping, recovers, resends, ..Walk::default() });
         } else if offers.is_none() && self.offer.is_due(now.mono) && self.link.is_up() {
             let Offer { from, .. } = core::mem::take(&mut self.offer);
             self.walk = Some(Walk { next: from, offers: Some((from, 0)), ..Walk::default() });
@@ -103,13 +103,13 @@ impl Limiter {
 
     /// Up to which gap a walk that begins now would tell everything; `None` if none is needed yet.
     fn gaps_to_close(&mut self, now: Now) -> Option<u64> {
-        if self.roster.is_resent() {
+        if self.registry.is_resent() {
             self.gap_seen = None;
             return None;
         }
         let seen = *self.gap_seen.get_or_insert(now.mono);
-        let gathered = self.roster.all_hear(now.mono) || now.mono.since(seen) >= GATHER_MS;
-        gathered.then_some(self.roster.gaps)
+        let gathered = self.registry.all_hear(now.mono) || now.mono.since(seen) >= GATHER_MS;
+        gathered.then_some(self.registry.gaps)
     }
 
     /// Goes on with the walk.
@@ -122,7 +122,7 @@ impl Limiter {
                 break;
             }
             let place = if walk.next < end { Place::Bucket(walk.next) } else { Place::Overflow };
-            let visit = Visit { views: walk.resends.is_some(), all: walk.offers.is_none() };
+            let visit = Visit { snapshots: walk.resends.is_some(), all: walk.offers.is_none() };
             let noted = self.visit(shared, place, &mut bucket, visit, now);
             walk.done = (walk.next >= end).then_some(now.mono);
             walk.next += 1;
@@ -148,7 +148,7 @@ impl Limiter {
         shared: &mut impl Shared,
         place: Place,
         bucket: &mut Bucket,
-        Visit { views, all }: Visit,
+        Visit { snapshots, all }: Visit,
         now: Now,
     ) -> usize {
         let mut noted = 0;
@@ -167,11 +167,11 @@ impl Limiter {
             // Use below an old grant is not reported, as the region holds the grant. After a gap it may hold only this row.
             // The cells that were refused are over.
             let over = |entry: &Entry| entry.unstored && entry.cells().all(|(_, cell)| cell.own == 0);
-            if reaped || (views && entry.holds_grants()) || over(&entry) {
+            if reaped || (snapshots && entry.holds_grants()) || over(&entry) {
                 // What dead workers reserved is written down as well, so that it is spent for all.
                 let subject = Subject { fingerprint: entry.fingerprint, key: Some(key), make: Make::Never };
                 let write = |entry: &mut Entry, _: &Position| {
-                    if views {
+                    if snapshots {
                         entry.drop_grants();
                     }
                     entry.unstored &= !over(entry);
@@ -183,7 +183,7 @@ impl Limiter {
                 }
             }
             for (sequence, cell) in entry.cells() {
-                let region_others = if views { cell.region_others } else { 0 };
+                let region_others = if snapshots { cell.region_others } else { 0 };
                 // An entry of which only others are known to make use has no limit yet.
                 let limit = if entry.limit == 0 && cell.own == 0 { u64::MAX } else { entry.limit };
                 if cell.own > 0 || region_others > 0 {

@@ -3,7 +3,7 @@
 //! An array of buckets, so that a load is an index and a copy. Bounded as in Envoy: by its [`Geometry`] and by what an
 //! entry may hold. Whoever shares it among threads puts it behind a lock.
 //!
-//! Leaves to others: what the bytes say (`bucket`, `meta`, and `limiter` for the roster).
+//! Leaves to others: what the bytes say (`bucket`, `meta`, and `limiter` for the registry).
 
 use super::Geometry;
 use crate::model::shared::{Place, Shared, Version};
@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 #[derive(Clone, Debug)]
 pub struct ArrayShared {
     meta: Held,
-    roster: Held,
+    registry: Held,
     overflow: Held,
     controls: Held,
     control_set: Held,
@@ -34,7 +34,7 @@ impl ArrayShared {
         let buckets = usize::try_from(geometry.buckets).unwrap_or(usize::MAX);
         ArrayShared {
             meta: Held::default(),
-            roster: Held::default(),
+            registry: Held::default(),
             overflow: Held::default(),
             controls: Held::default(),
             control_set: Held::default(),
@@ -45,7 +45,7 @@ impl ArrayShared {
 
     /// Bytes that the table's places take at this moment.
     pub fn held_bytes(&self) -> usize {
-        let table = [&self.meta, &self.roster, &self.overflow].into_iter();
+        let table = [&self.meta, &self.registry, &self.overflow].into_iter();
         let controls = [&self.controls, &self.control_set, &self.bans];
         table.chain(controls).chain(&self.buckets).map(|held| held.bytes.capacity()).sum()
     }
@@ -54,7 +54,7 @@ impl ArrayShared {
     pub fn bytes(&self, place: Place) -> &[u8] {
         let held = match place {
             Place::Meta => Some(&self.meta),
-            Place::Roster => Some(&self.roster),
+            Place::WorkerRegistry => Some(&self.registry),
             Place::Overflow => Some(&self.overflow),
             Place::Controls => Some(&self.controls),
             Place::ControlSet => Some(&self.control_set),
@@ -67,7 +67,7 @@ impl ArrayShared {
     fn place(&mut self, place: Place) -> Option<&mut Held> {
         match place {
             Place::Meta => Some(&mut self.meta),
-            Place::Roster => Some(&mut self.roster),
+            Place::WorkerRegistry => Some(&mut self.registry),
             Place::Overflow => Some(&mut self.overflow),
             Place::Controls => Some(&mut self.controls),
             Place::ControlSet => Some(&mut self.control_set),

@@ -257,7 +257,7 @@ impl Bucket {
             region_others: field(first + 1),
             global_others: field(first + 2),
             confirmed: field(first + 3),
-            unbased: byte(5) & flag != 0,
+            without_baseline: byte(5) & flag != 0,
         };
         let older = self.older_at(at).unwrap_or(0);
         let first = at + FIXED + usize::from(byte(2));
@@ -283,15 +283,15 @@ impl Bucket {
 
     fn write(&mut self, at: usize, length: usize, entry: &Entry, key: &[u8]) {
         let Some(out) = self.bytes.get_mut(at..at + length) else { return };
-        let unbased = |cell: &Cell, flag: u8| if cell.unbased { flag } else { 0 };
+        let without_baseline = |cell: &Cell, flag: u8| if cell.without_baseline { flag } else { 0 };
         let head = [
             (length & 0xff) as u8,
             (length >> 8) as u8,
             key.len() as u8,
             entry.reservations.len() as u8,
             entry.hits,
-            unbased(&entry.current, CURRENT_UNBASED)
-                | unbased(&entry.previous, PREVIOUS_UNBASED)
+            without_baseline(&entry.current, CURRENT_UNBASED)
+                | without_baseline(&entry.previous, PREVIOUS_UNBASED)
                 | if entry.unstored { UNSTORED } else { 0 }
                 | (older_of(entry).len() as u8) << OLDER_SHIFT,
         ];
@@ -343,13 +343,13 @@ fn read_older(bytes: &[u8], at: usize) -> Cell {
         region_others: field(1),
         global_others: field(2),
         confirmed: field(3),
-        unbased: bytes.get(at) == Some(&1),
+        without_baseline: bytes.get(at) == Some(&1),
     }
 }
 
 fn write_older(bytes: &mut [u8], at: usize, cell: &Cell) {
-    if let Some(unbased) = bytes.get_mut(at) {
-        *unbased = u8::from(cell.unbased);
+    if let Some(without_baseline) = bytes.get_mut(at) {
+        *without_baseline = u8::from(cell.without_baseline);
     }
     let words = [cell.own, cell.region_others, cell.global_others, cell.confirmed];
     for (index, value) in words.into_iter().enumerate() {

@@ -42,7 +42,7 @@ pub struct Cell {
     /// How much of `own` the region is known to hold.
     pub confirmed: u64,
     /// The process has forgotten its count in this cell and not yet been told the base.
-    pub unbased: bool,
+    pub without_baseline: bool,
 }
 
 /// What a reservation is for.
@@ -120,7 +120,7 @@ impl Entry {
     }
 
     /// As much of `limit` as may be spent without asking, all processes together. Where cells count in full a whole limit may
-    /// come free at one moment, and what all spend before they hear of each other would go beyond what a ceiling promises:
+    /// come free at one moment, and what all spend before they hear of each other would go beyond what a hard limit promises:
     /// no more than one cell's part is.
     pub fn spared_at_once(&self, limit: u64) -> u64 {
         match self.before() {
@@ -173,7 +173,7 @@ impl Entry {
         if self.older.is_empty() {
             return Used::Average { current: self.current.used(), previous: self.previous.used() };
         }
-        self.ceiling(|_| 0)
+        self.hard_limit(|_| 0)
     }
 
     /// What counts as used if everybody spends what is reserved.
@@ -185,7 +185,7 @@ impl Entry {
                 previous: self.previous.used().saturating_add(self.reserved_in(before)),
             };
         }
-        self.ceiling(|sequence| self.reserved_in(sequence))
+        self.hard_limit(|sequence| self.reserved_in(sequence))
     }
 
     /// The cells that a window touches, from the current one back, each with its sequence.
@@ -194,9 +194,9 @@ impl Entry {
         (0..=self.sequence).rev().zip(cells)
     }
 
-    fn ceiling(&self, reserved_in: impl Fn(u64) -> u64) -> Used {
+    fn hard_limit(&self, reserved_in: impl Fn(u64) -> u64) -> Used {
         let counts = self.cells().map(|(sequence, cell)| cell.used().saturating_add(reserved_in(sequence)));
-        Used::Ceiling(Counts::new(self.older.len().saturating_add(2), counts))
+        Used::HardLimit(Counts::new(self.older.len().saturating_add(2), counts))
     }
 
     /// Sum of the reservations in cell `sequence`.
@@ -284,21 +284,22 @@ impl Entry {
     }
 
     /// Merges what the region knows. Everything grows by max; an unbased cell gets its base, once, where the view
-    /// `tells_base`: it answers a question or a report without one, and is all that the region holds of this process. True if
+    /// `tells_baseline`: it answers a question or a report without one, and is all that the region holds of this process. True if
     /// it changed anything but the time.
-    pub fn merge(&mut self, view: &wire::View, tells_base: bool, now: MonoMs) -> bool {
+    pub fn merge(&mut self, snapshot: &wire::Snapshot, tells_baseline: bool, now: MonoMs) -> bool {
         self.viewed = now;
-        let Some(cell) = self.cell_mut(view.sequence) else { return false };
+        let Some(cell) = self.cell_mut(snapshot.sequence) else { return false };
         let before = *cell;
         let bounded = |count: u64| count.min(MAX_COUNT);
-        cell.region_others = cell.region_others.max(bounded(view.region_others));
-        cell.global_others = cell.global_others.max(bounded(view.global_others));
-        if cell.unbased && tells_base {
-            cell.own = cell.own.saturating_add(bounded(view.own)).min(MAX_COUNT);
-            cell.unbased = false;
+        cell.region_others = cell.region_others.max(bounded(snapshot.region_others));
+        cell.global_others = cell.global_others.max(bounded(snapshot.global_others));
+        if cell.without_baseline && tells_baseline {
+            cell.own = cell.own.saturating_add(bounded(snapshot.own)).min(MAX_COUNT);
+            cell.without_baseline = false;
         }
-        cell.confirmed = cell.confirmed.max(bounded(view.own));
-        let (changed, is_reportable) = (*cell != before, before.unbased && !cell.unbased && before.own > 0);
+        cell.confirmed = cell.confirmed.max(bounded(snapshot.own));
+        let (changed, is_reportable) =
+            (*cell != before, before.without_baseline && !cell.without_baseline && before.own > 0);
         if is_reportable {
             // What was spent without the base is in a report from now on, as if it was spent now.
             self.charged = now;
@@ -337,20 +338,22 @@ impl Entry {
     }
 
     /// Whether a base is missing in a cell that counts.
-    pub fn is_unbased(&self) -> bool {
-        self.current.unbased || self.previous.unbased || self.older.iter().any(|cell| cell.unbased)
+    pub fn is_without_baseline(&self) -> bool {
+        self.current.without_baseline
+            || self.previous.without_baseline
+            || self.older.iter().any(|cell| cell.without_baseline)
     }
 
     /// In how many cells a base is missing.
-    pub fn unbased_cells(&self) -> usize {
-        self.cells().filter(|(_, cell)| cell.unbased).count()
+    pub fn without_baseline_cells(&self) -> usize {
+        self.cells().filter(|(_, cell)| cell.without_baseline).count()
     }
 
     /// A base is missing in those cells of which `forgotten` says so.
-    pub fn mark_unbased(&mut self, forgotten: impl Fn(u64) -> bool) {
+    pub fn mark_without_baseline(&mut self, forgotten: impl Fn(u64) -> bool) {
         let cells = [&mut self.current, &mut self.previous].into_iter().chain(&mut self.older);
         for (sequence, cell) in (0..=self.sequence).rev().zip(cells) {
-            cell.unbased = forgotten(sequence);
+            cell.without_baseline = forgotten(sequence);
         }
     }
 
@@ -458,18 +461,18 @@ impl Entry {
 impl Cell {
     /// The region is not known to hold all that this process has spent.
     pub fn is_unreported(&self) -> bool {
-        self.unbased || self.own > self.confirmed
+        self.without_baseline || self.own > self.confirmed
     }
 
     /// Without a base `own` is not all that is spent.
     fn holds_grant(&self) -> bool {
-        !self.unbased && self.confirmed > self.own
+        !self.without_baseline && self.confirmed > self.own
     }
 
     fn used(&self) -> u64 {
         // Without a base `own` is what came on top of it, and what the region has confirmed is some of it at the least.
-        let base = if self.unbased { self.confirmed } else { 0 };
-        let own = self.own.saturating_add(base);
+        let baseline = if self.without_baseline { self.confirmed } else { 0 };
+        let own = self.own.saturating_add(baseline);
         own.saturating_add(self.region_others).saturating_add(self.global_others)
     }
 }

@@ -39,8 +39,8 @@ impl Meta {
             let version = shared.load(place, &mut bytes);
             shared.store(place, empty.bytes(), version);
         }
-        let version_of_roster = shared.load(Place::Roster, &mut bytes);
-        shared.store(Place::Roster, &[], version_of_roster);
+        let version_of_registry = shared.load(Place::WorkerRegistry, &mut bytes);
+        shared.store(Place::WorkerRegistry, &[], version_of_registry);
         shared.store(Place::Meta, &proposal.encode(), version);
         proposal
     }

@@ -42,6 +42,12 @@ impl Default for Geometry {
 }
 
 impl Geometry {
+    /// The table that holds `keys`, 8 in a bucket; rounded up to a whole bucket.
+    pub fn of_keys(keys: u32) -> Geometry {
+        let Geometry { keys_per_bucket, .. } = Geometry::default();
+        Geometry { buckets: keys.div_ceil(keys_per_bucket.into()).max(1), keys_per_bucket }
+    }
+
     /// The bucket of a fingerprint: its upper bits scaled to the number of buckets.
     pub fn place(&self, fingerprint: u64) -> Place {
         let scaled = u128::from(fingerprint).wrapping_mul(u128::from(self.buckets)) >> 64;

@@ -20,12 +20,12 @@ fn mono(sequence: u64) -> MonoMs {
 
 fn cell() -> impl Strategy<Value = Cell> {
     (any::<[u64; 4]>(), any::<bool>()).prop_map(
-        |([own, region_others, global_others, confirmed], unbased)| Cell {
+        |([own, region_others, global_others, confirmed], without_baseline)| Cell {
             own,
             region_others,
             global_others,
             confirmed,
-            unbased,
+            without_baseline,
         },
     )
 }
@@ -162,23 +162,23 @@ proptest! {
     }
 
     #[test]
-    fn merging_views_is_commutative_and_idempotent(views in prop::collection::vec((7u64..=10, any::<[u32; 3]>()), 0..20), resolution in 1u16..=10) {
-        let view = |&(sequence, [own, region_others, global_others]): &(u64, [u32; 3])| wire::View {
+    fn merging_snapshots_is_commutative_and_idempotent(snapshots in prop::collection::vec((7u64..=10, any::<[u32; 3]>()), 0..20), resolution in 1u16..=10) {
+        let snapshot = |&(sequence, [own, region_others, global_others]): &(u64, [u32; 3])| wire::Snapshot {
             key: vec![],
             sequence,
             own: own.into(),
             region_others: region_others.into(),
             global_others: global_others.into(),
         };
-        let merged = |order: Vec<wire::View>| {
+        let merged = |order: Vec<wire::Snapshot>| {
             let mut entry = Entry::new(1, resolution, 10);
-            for view in &order {
-                entry.merge(view, true, MonoMs(1));
+            for snapshot in &order {
+                entry.merge(snapshot, true, MonoMs(1));
             }
             entry.cells().map(|(_, cell)| *cell).collect::<Vec<_>>()
         };
-        let forward: Vec<_> = views.iter().map(view).collect();
-        let mut twice_backward: Vec<_> = views.iter().rev().map(view).collect();
+        let forward: Vec<_> = snapshots.iter().map(snapshot).collect();
+        let mut twice_backward: Vec<_> = snapshots.iter().rev().map(snapshot).collect();
         twice_backward.extend(forward.clone());
         prop_assert_eq!(merged(forward), merged(twice_backward));
     }
@@ -214,7 +214,7 @@ fn what_is_reserved_counts_in_its_cell_while_a_window_touches_that() {
 }
 
 #[test]
-fn a_clock_set_right_leaves_all_counts_of_a_ceiling() {
+fn a_clock_set_right_leaves_all_counts_of_a_hard_limit() {
     // (cells back) → the sequence that the newest count is in
     for (back, expected) in [(1, 100), (20, 100), (21, 79), (90, 10)] {
         let mut entry = Entry::new(1, 10, 95);
@@ -240,14 +240,14 @@ fn an_entry_of_two_cells_takes_no_more_room_than_ever() {
 }
 
 #[test]
-fn a_base_is_added_once() {
+fn a_baseline_is_added_once() {
     let mut entry = Entry { sequence: 10, ..Entry::default() };
-    entry.current.unbased = true;
+    entry.current.without_baseline = true;
     entry.charge(2, MonoMs(1));
-    let view = wire::View { sequence: 10, own: 7, ..Default::default() };
-    entry.merge(&view, true, MonoMs(2));
-    entry.merge(&view, true, MonoMs(3));
-    assert_eq!((entry.current.own, entry.current.unbased), (9, false));
+    let snapshot = wire::Snapshot { sequence: 10, own: 7, ..Default::default() };
+    entry.merge(&snapshot, true, MonoMs(2));
+    entry.merge(&snapshot, true, MonoMs(3));
+    assert_eq!((entry.current.own, entry.current.without_baseline), (9, false));
 }
 
 #[test]
@@ -370,15 +370,15 @@ proptest! {
 }
 
 #[test]
-fn a_push_is_no_base() {
-    let unbased = Cell { unbased: true, ..Cell::default() };
-    let mut entry = Entry { sequence: 7, current: unbased, ..Entry::default() };
+fn a_push_is_no_baseline() {
+    let without_baseline = Cell { without_baseline: true, ..Cell::default() };
+    let mut entry = Entry { sequence: 7, current: without_baseline, ..Entry::default() };
     entry.charge(3, MonoMs(1));
-    let push = wire::View { sequence: 7, own: 4, region_others: 2, ..Default::default() };
+    let push = wire::Snapshot { sequence: 7, own: 4, region_others: 2, ..Default::default() };
     entry.merge(&push, false, MonoMs(2));
-    assert!(entry.is_unbased(), "another aggregator may have heard more");
+    assert!(entry.is_without_baseline(), "another aggregator may have heard more");
     assert_eq!(entry.used(), Used::Average { current: 9, previous: 0 }, "but it has heard of that much");
-    entry.merge(&wire::View { own: 5, ..push }, true, MonoMs(3));
-    assert!(!entry.is_unbased());
+    entry.merge(&wire::Snapshot { own: 5, ..push }, true, MonoMs(3));
+    assert!(!entry.is_without_baseline());
     assert_eq!((entry.current.own, entry.used()), (8, Used::Average { current: 10, previous: 0 }));
 }

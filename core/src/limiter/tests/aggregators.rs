@@ -15,7 +15,7 @@ fn sequence(world: &World, key: &Key) -> u64 {
 
 /// The views that were repeated: identifier, own, region_others and limit, each once.
 fn repeated(world: &World) -> Vec<(String, u64, u64, u64)> {
-    let told = world.views.iter().map(|(_, count)| {
+    let told = world.snapshots.iter().map(|(_, count)| {
         let key = Key::parse(&count.key).unwrap();
         let identifier = String::from_utf8(key.parts().identifier.to_vec()).unwrap();
         (identifier, count.own, count.region_others, count.limit)
@@ -234,7 +234,7 @@ fn the_largest_number_of_processes_that_any_aggregator_knows_counts() {
 }
 
 #[test]
-fn a_worker_that_ends_leaves_the_roster_and_its_duties() {
+fn a_worker_that_ends_leaves_the_registry_and_its_duties() {
     let mut world = World::connected(1, 3);
     let first = (0..3).find(|worker| limiter(&world, 0, *worker).is_subscriber()).unwrap();
     let key = key("k", HOUR);
@@ -286,7 +286,7 @@ fn who_was_subscriber_before_an_outage_does_not_put_off_who_is_now() {
     while world.subscribers.is_empty() {
         world.run(1);
     }
-    // The other one is welcomed after that and before its next look at the roster.
+    // The other one is welcomed after that and before its next look at the registry.
     arrives(&mut world, second);
     world.run(1_000);
     assert_eq!(world.subscribers.len(), 1, "somebody is told for the process");

@@ -183,7 +183,7 @@ fn what_a_worker_charges_before_its_first_tick_or_after_a_sleep_stays_in_the_tab
 }
 
 #[test]
-fn what_left_under_a_clock_far_ahead_takes_no_base_from_later_keys() {
+fn what_left_under_a_clock_far_ahead_takes_no_baseline_from_later_keys() {
     let mut world = crowded();
     world.clock_errors.insert(0, 400 * 24 * HOUR as i64);
     world.run(1_000);
@@ -195,10 +195,10 @@ fn what_left_under_a_clock_far_ahead_takes_no_base_from_later_keys() {
     world.down = true;
     world.cut_all();
     world.run(200);
-    let mut unbased = 0;
+    let mut without_baseline = 0;
     for key in &many[100..104] {
         assert!(world.passes(0, 0, &[check(key, 3, 1)]));
-        unbased += usize::from(world.entry(0, key).is_none_or(|entry| entry.is_unbased()));
+        without_baseline += usize::from(world.entry(0, key).is_none_or(|entry| entry.is_without_baseline()));
     }
-    assert_eq!(unbased, 0);
+    assert_eq!(without_baseline, 0);
 }

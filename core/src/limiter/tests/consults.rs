@@ -36,8 +36,8 @@ fn a_cold_key_asks_once_and_brings_the_others_counts() {
     world.run(10);
     assert_eq!(world.consults, 1, "for one question");
     assert!(first.iter().all(|(id, _)| allowed(&world.resolved[id].1)));
-    let view = world.entry(0, &key).unwrap().current;
-    assert_eq!((view.own, view.region_others), (3, 4));
+    let snapshot = world.entry(0, &key).unwrap().current;
+    assert_eq!((snapshot.own, snapshot.region_others), (3, 4));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn pushes_without_room_leave_a_note_that_makes_newcomers_ask() {
 }
 
 #[test]
-fn a_refusal_denies() {
+fn a_error_denies() {
     let mut world = World::connected(2, 1);
     let key = key("k", HOUR);
     for _ in 0..10 {
@@ -163,7 +163,7 @@ fn a_followed_key_is_not_asked_about_at_a_rollover() {
 }
 
 #[test]
-fn a_silent_subscription_makes_views_stale() {
+fn a_silent_subscription_makes_snapshots_stale() {
     let mut world = World::connected(2, 1);
     let key = key("k", HOUR);
     assert!(world.passes(0, 0, &[check(&key, 1_000, 1)]));

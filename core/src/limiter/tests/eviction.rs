@@ -17,7 +17,8 @@ const TINY: Geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
 fn table_bytes(world: &mut World) -> usize {
     let shared = &mut world.processes[0].shared.memory;
     let mut bytes = Vec::new();
-    let places = (0..TINY.buckets).map(Place::Bucket).chain([Place::Overflow, Place::Roster, Place::Meta]);
+    let places =
+        (0..TINY.buckets).map(Place::Bucket).chain([Place::Overflow, Place::WorkerRegistry, Place::Meta]);
     places.map(|place| shared.load(place, &mut bytes).map_or(0, |_| bytes.len())).sum()
 }
 
@@ -97,8 +98,8 @@ fn what_was_acknowledged_of_a_key_says_nothing_of_the_cell_that_it_shares() {
 }
 
 /// A process whose full bucket had evicted a key, and that has spent on it again while the region was silent. Then the region
-/// acknowledges that, with the bases of the newest `bases` cells. Returns what the entry was before.
-fn spent_without_base(known: &Key, bases: u64) -> (World, Entry) {
+/// acknowledges that, with the bases of the newest `baselines` cells. Returns what the entry was before.
+fn spent_without_baseline(known: &Key, baselines: u64) -> (World, Entry) {
     let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
     world.run(1_000);
     assert!(world.passes(0, 0, &[check(known, 100, 1)]));
@@ -111,18 +112,18 @@ fn spent_without_base(known: &Key, bases: u64) -> (World, Entry) {
     world.paused = true;
     assert!(world.passes(0, 0, &[unasked(known)]));
     let entry = world.entry(0, known).unwrap();
-    assert!(entry.unbased_cells() > 1);
+    assert!(entry.without_baseline_cells() > 1);
     world.run(300);
     let reports = world.held_up.iter().filter_map(|(_, frame)| frame.report.as_ref());
     let is_of = |report: &&wire::Report| report.counts.iter().any(|count| count.key == known.as_bytes());
     let report_id = reports.rev().find(is_of).unwrap().id;
-    let base = |back| wire::View {
+    let baseline = |back| wire::Snapshot {
         key: known.as_bytes().to_vec(),
         sequence: entry.sequence - back,
         own: u64::from(back == 0),
         ..Default::default()
     };
-    let ack = wire::Ack { report_id, bases: (0..bases).map(base).collect(), refused: vec![] };
+    let ack = wire::Ack { report_id, baselines: (0..baselines).map(baseline).collect(), refused: vec![] };
     let frame = wire::RegionFrame { ack: Some(ack), ..Default::default() };
     let now = MonoMs(world.now);
     let Process { shared, workers, .. } = &mut world.processes[0];
@@ -138,14 +139,15 @@ fn unasked(key: &Key) -> Check<'_> {
 }
 
 #[test]
-fn a_count_whose_base_comes_before_those_of_its_window_is_reported() {
-    let known = ceiling_key("known", HOUR);
-    let (mut world, entry) = spent_without_base(&known, 1);
+fn a_count_whose_baseline_comes_before_those_of_its_window_is_reported() {
+    let known = hard_limit_key("known", HOUR);
+    let (mut world, entry) = spent_without_baseline(&known, 1);
     let later = MonoMs(world.now).after(1_000);
     let Process { shared, workers, .. } = &mut world.processes[0];
     let frames = workers[0].as_mut().unwrap().limiter.take_frames(shared, later);
     let counts = frames.iter().filter_map(|frame| frame.report.as_ref()).flat_map(|report| &report.counts);
-    let counts: Vec<_> = counts.filter(|count| count.key == known.as_bytes() && !count.unbased).collect();
+    let counts: Vec<_> =
+        counts.filter(|count| count.key == known.as_bytes() && !count.without_baseline).collect();
     assert_eq!(
         counts.iter().map(|count| (count.sequence, count.own)).collect::<Vec<_>>(),
         [(entry.sequence, 2)]
@@ -153,9 +155,9 @@ fn a_count_whose_base_comes_before_those_of_its_window_is_reported() {
 }
 
 #[test]
-fn a_count_that_was_spent_without_its_base_stays_until_the_region_has_it() {
+fn a_count_that_was_spent_without_its_baseline_stays_until_the_region_has_it() {
     let known = key("known", HOUR);
-    let (mut world, entry) = spent_without_base(&known, 2);
+    let (mut world, entry) = spent_without_baseline(&known, 2);
     // The report is on its way while others want the room.
     world.run(200);
     for stranger in keys(6, HOUR).iter().skip(2) {

@@ -174,7 +174,7 @@ fn overtaken(world: &mut World, exact: &[ExactCheck<'_>], window: &Key) -> Outco
 }
 
 #[test]
-fn what_was_charged_is_withdrawn_where_a_window_denies_after_all() {
+fn what_was_charged_is_refunded_where_a_window_denies_after_all() {
     let mut world = world();
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
     let outcome = overtaken(&mut world, &[log(1, &exact, 9, 1), ledger(2, 7, 1)], &window);
@@ -183,11 +183,11 @@ fn what_was_charged_is_withdrawn_where_a_window_denies_after_all() {
     assert_eq!(world.ruler.charged(exact.as_bytes()), 1, "still under way");
     world.run(50);
     assert_eq!((world.ruler.charged(exact.as_bytes()), world.ruler.recorded(7, b"alice")), (0, 0));
-    assert_eq!(stats(&world).withdrawals, 1);
+    assert_eq!(stats(&world).refunds, 1);
 }
 
 #[test]
-fn a_withdrawal_survives_the_end_of_its_stream() {
+fn a_refund_survives_the_end_of_its_stream() {
     let mut world = world();
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
     world.latency = (5, 5);
@@ -196,10 +196,10 @@ fn a_withdrawal_survives_the_end_of_its_stream() {
     assert_eq!(world.ruler.charged(exact.as_bytes()), 1, "lost with the stream");
     world.run(3_000);
     assert_eq!(world.ruler.charged(exact.as_bytes()), 0, "and said again");
-    world.ruler.withdrawn.clear();
+    world.ruler.refunded.clear();
     world.cut(0, 0);
     world.run(3_000);
-    assert!(world.ruler.withdrawn.is_empty(), "once it is known to have arrived");
+    assert!(world.ruler.refunded.is_empty(), "once it is known to have arrived");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn what_nobody_decides_in_time_is_left_to_the_rule() {
         // Where the request passed, what is ruled late stays charged; else it is taken back.
         world.run(400);
         assert_eq!(world.ruler.charged(exact.as_bytes()), u64::from(passes));
-        assert_eq!(stats(&world).withdrawals, u64::from(deny));
+        assert_eq!(stats(&world).refunds, u64::from(deny));
         let own = world.entry(0, &window).unwrap().current.own;
         assert_eq!(own, 1 + u64::from(passes));
     }
@@ -243,7 +243,7 @@ fn a_late_denial_is_remembered() {
 }
 
 #[test]
-fn a_ruling_that_never_comes_is_withdrawn_unseen() {
+fn a_ruling_that_never_comes_is_refunded_unseen() {
     let mut world = world();
     let key = key("k", HOUR);
     world.ruler.loses_one_in = 1;
@@ -326,7 +326,7 @@ fn a_broken_stream_settles_all_who_wait_at_once() {
         let (at, outcome) = world.resolved[&id];
         assert_eq!((at, allowed(&outcome), outcome.exact.undecided), (world.now, passes, 2));
         assert_eq!(results(&world), [0, 0, 0, 0, 1]);
-        // Nobody will say what became of it, so it is withdrawn unseen on the next stream.
+        // Nobody will say what became of it, so it is refunded unseen on the next stream.
         world.run(3_000);
         assert_eq!(world.ruler.charged(key.as_bytes()), u64::from(passes));
     }
@@ -449,14 +449,14 @@ fn a_flood_of_those_who_wait_is_bounded_and_sent_in_frames() {
     assert_eq!((asks.paused.len(), asks.open.len(), asks.given_up.len()), (0, 0, remote::asks::MAX_GIVEN_UP));
     let stats = stats(&world);
     assert_eq!(
-        stats.withdrawals + stats.withdrawals_lost,
+        stats.refunds + stats.refunds_lost,
         (remote::asks::MAX_PAUSED - remote::asks::MAX_GIVEN_UP) as u64
     );
-    assert!(stats.withdrawals_lost > 0);
+    assert!(stats.refunds_lost > 0);
 }
 
 #[test]
-fn many_withdrawals_go_out_in_frames() {
+fn many_refunds_go_out_in_frames() {
     let mut world = world();
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
     world.ruler.slowness = (20, 20);
@@ -466,7 +466,7 @@ fn many_withdrawals_go_out_in_frames() {
     }
     world.run(1_000);
     assert_eq!(world.ruler.charged(exact.as_bytes()), 1);
-    assert_eq!(stats(&world).withdrawals, 999);
+    assert_eq!(stats(&world).refunds, 999);
 }
 
 #[test]

@@ -15,7 +15,7 @@ enum Step {
     Cut { worker: usize },
     Slow { most_ms: u64 },
     Lose { one_in: u64 },
-    Away { away: bool },
+    Unavailable { away: bool },
     Freeze { frozen: bool },
 }
 
@@ -53,7 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0usize..2).prop_map(|worker| Step::Cut { worker }),
         1 => (0u64..300).prop_map(|most_ms| Step::Slow { most_ms }),
         1 => (0u64..4).prop_map(|one_in| Step::Lose { one_in }),
-        1 => any::<bool>().prop_map(|away| Step::Away { away }),
+        1 => any::<bool>().prop_map(|away| Step::Unavailable { away }),
         1 => any::<bool>().prop_map(|frozen| Step::Freeze { frozen }),
     ]
 }
@@ -69,7 +69,7 @@ struct Run {
     windows: Vec<Key>,
     logs: Vec<Key>,
     waiting: BTreeMap<u64, Asker>,
-    passed: Vec<(Of, Told)>,
+    passed: Vec<(Of, ExactDetails)>,
     /// How long a request waited beyond what its rules allow.
     overdue_ms: u64,
 }
@@ -99,7 +99,7 @@ impl Run {
             Step::Cut { worker } => self.world.cut(*worker, 0),
             Step::Slow { most_ms } => self.world.ruler.slowness = (0, *most_ms),
             Step::Lose { one_in } => self.world.ruler.loses_one_in = *one_in,
-            Step::Away { away } => self.world.ruler.away = *away,
+            Step::Unavailable { away } => self.world.ruler.away = *away,
             Step::Freeze { frozen } => self.world.paused = *frozen,
         }
         self.collect();

@@ -64,7 +64,7 @@ pub(super) struct World {
     /// Counts in all reports.
     pub(super) reported: usize,
     /// Counts that came with a view, and to which aggregator.
-    pub(super) views: Vec<(usize, wire::Count)>,
+    pub(super) snapshots: Vec<(usize, wire::Count)>,
     pub(super) processes: Vec<Process>,
     pub(super) resolved: BTreeMap<u64, (u64, Outcome)>,
     pub(super) latency: (u64, u64),
@@ -140,7 +140,7 @@ impl World {
             routes: BTreeMap::new(),
             ack_ms: vec![Some(0)],
             reported: 0,
-            views: Vec::new(),
+            snapshots: Vec::new(),
             processes: Vec::new(),
             resolved: BTreeMap::new(),
             latency: (1, 1),
@@ -434,10 +434,10 @@ pub(super) fn key(identifier: &str, duration_ms: u64) -> Key {
     Key::new(&parts).unwrap()
 }
 
-/// The same with a ceiling.
-pub(super) fn ceiling_key(identifier: &str, duration_ms: u64) -> Key {
+/// The same with a hard limit.
+pub(super) fn hard_limit_key(identifier: &str, duration_ms: u64) -> Key {
     let usual = key(identifier, duration_ms);
-    Key::new(&KeyParts { resolution: crate::model::key::CEILING_RESOLUTION, ..usual.parts() }).unwrap()
+    Key::new(&KeyParts { resolution: crate::model::key::HARD_LIMIT_RESOLUTION, ..usual.parts() }).unwrap()
 }
 
 pub(super) const HOUR: u64 = 3_600_000;

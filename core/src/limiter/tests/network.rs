@@ -40,7 +40,7 @@ impl World {
         let Some(stream) = state.stream else { return };
         for frame in frames {
             assert!(prost::Message::encoded_len(&frame) <= wire::MAX_FRAME_BYTES);
-            assert!(frame.asks.len().max(frame.withdrawals.len()) <= wire::MAX_FRAME_CELLS);
+            assert!(frame.asks.len().max(frame.refunds.len()) <= wire::MAX_FRAME_CELLS);
             self.asked.extend(frame.consults.iter().map(|ask| (self.now, ask.clone())));
             self.carry(stream, Frame::Up(frame));
         }
@@ -109,13 +109,13 @@ impl World {
         }
         if let Some(report) = frame.report {
             self.reported += report.counts.len();
-            let with_views = report.counts.iter().filter(|count| count.region_others > 0);
-            self.views.extend(with_views.map(|count| (at, count.clone())));
+            let with_snapshots = report.counts.iter().filter(|count| count.region_others > 0);
+            self.snapshots.extend(with_snapshots.map(|count| (at, count.clone())));
             let reported = self.regions[at].report(origin, &report.counts, now);
             let refused = reported.refused.iter().map(|(place, _)| *place).collect();
             let ack = wire::Ack {
                 report_id: report.id,
-                bases: reported.bases.into_iter().map(|(_, base)| base).collect(),
+                baselines: reported.baselines.into_iter().map(|(_, baseline)| baseline).collect(),
                 refused,
             };
             match self.ack_ms[at] {
@@ -135,8 +135,8 @@ impl World {
             let ruled = wire::RegionFrame { rulings: vec![rulings], ..Default::default() };
             self.network.insert((self.now + ms, self.last_id), (stream, Frame::Down(ruled)));
         }
-        for withdrawal in &frame.withdrawals {
-            self.ruler.withdraw(worker, withdrawal);
+        for refund in &frame.refunds {
+            self.ruler.refund(worker, refund);
         }
         self.consults += frame.consults.len() as u64;
         let unjudged = |ask: &wire::Consult| wire::Answer { id: ask.id, ..Default::default() };
@@ -171,7 +171,7 @@ impl World {
         for ((at, origin), stream) in self.subscribers.clone() {
             let now = self.unix_of(at);
             while let Some(push) = self.regions[at].next_push(origin, now) {
-                assert!(push.views.len() <= wire::MAX_FRAME_CELLS);
+                assert!(push.snapshots.len() <= wire::MAX_FRAME_CELLS);
                 self.carry(stream, Frame::Down(wire::RegionFrame { push: Some(push), ..Default::default() }));
             }
         }

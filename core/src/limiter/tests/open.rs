@@ -3,7 +3,7 @@
 use super::harness::*;
 use crate::limiter::table::Geometry;
 use crate::limiter::{Cause, Check, Decision, Limiter, Outcome, Policy};
-use crate::model::key::{CEILING_RESOLUTION, Key, KeyParts};
+use crate::model::key::{HARD_LIMIT_RESOLUTION, Key, KeyParts};
 use crate::model::time::MonoMs;
 use crate::model::window::Position;
 use std::vec::Vec;
@@ -272,7 +272,7 @@ fn connects(world: &mut World, process: usize) {
 
 #[test]
 fn an_open_request_after_a_restart_is_not_told_its_own_use_as_that_of_others() {
-    for resolution in [1, CEILING_RESOLUTION] {
+    for resolution in [1, HARD_LIMIT_RESOLUTION] {
         let mut world = World::connected(2, 1);
         let usual = key("a", HOUR);
         let key = Key::new(&KeyParts { resolution, ..usual.parts() }).unwrap();

@@ -94,7 +94,7 @@ impl Run {
 
     fn take(&mut self, step: &Step) {
         match step {
-            Step::Begin { worker, key, reserve } if self.lives(*worker) => {
+            Step::Begin { worker, key, reserve } if self.incarnations(*worker) => {
                 let (id, outcome) = self.world.begin(
                     0,
                     *worker,
@@ -110,7 +110,7 @@ impl Run {
                 self.world.settle((0, flight.worker), flight.id, *cost);
                 self.charge(flight.key, *cost);
             }
-            Step::Burst { worker, key, times } if self.lives(*worker) => {
+            Step::Burst { worker, key, times } if self.incarnations(*worker) => {
                 for _ in 0..*times {
                     if self.world.passes(0, *worker, &[check(&self.keys[*key], LIMITS[*key], 1)]) {
                         self.fits(*key, 1);
@@ -129,7 +129,7 @@ impl Run {
         }
     }
 
-    fn lives(&self, worker: usize) -> bool {
+    fn incarnations(&self, worker: usize) -> bool {
         self.world.processes[0].workers[worker].is_some()
     }
 

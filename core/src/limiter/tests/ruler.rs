@@ -33,7 +33,7 @@ pub(super) struct Ruler {
     pub(super) away: bool,
     pub(super) asks: Vec<(Name, wire::Ask)>,
     names: BTreeSet<Name>,
-    pub(super) withdrawn: BTreeSet<Name>,
+    pub(super) refunded: BTreeSet<Name>,
 }
 
 impl Ruler {
@@ -57,9 +57,9 @@ impl Ruler {
     }
 
     /// Undoes what a question charged, whatever is told of it.
-    pub(super) fn withdraw(&mut self, worker: (usize, usize), withdrawal: &wire::Withdrawal) {
-        let name = (worker, withdrawal.ask.as_ref().unwrap().id);
-        self.withdrawn.insert(name);
+    pub(super) fn refund(&mut self, worker: (usize, usize), refund: &wire::Refund) {
+        let name = (worker, refund.ask.as_ref().unwrap().id);
+        self.refunded.insert(name);
         let all = self.logs.values_mut().chain(self.ledgers.values_mut());
         all.for_each(|uses| uses.retain(|one| one.name != name));
     }

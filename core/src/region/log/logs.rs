@@ -106,12 +106,12 @@ impl Logs {
         Ok(decided)
     }
 
-    /// [`Log::withdraw`] from the key's log.
-    pub fn withdraw(&mut self, key: &Key, id: EntryId) -> bool {
-        let withdrawn = self.logs.get_mut(key).is_some_and(|kept| kept.log.withdraw(id));
-        self.entries = self.entries.saturating_sub(usize::from(withdrawn));
+    /// [`Log::refund`] from the key's log.
+    pub fn refund(&mut self, key: &Key, id: EntryId) -> bool {
+        let refunded = self.logs.get_mut(key).is_some_and(|kept| kept.log.refund(id));
+        self.entries = self.entries.saturating_sub(usize::from(refunded));
         self.note_single(key);
-        withdrawn
+        refunded
     }
 
     /// Forgets some of what no longer counts; true if there may be more.

@@ -151,7 +151,7 @@ impl Log {
     }
 
     /// Takes a charge back; false if there is none of this name.
-    pub fn withdraw(&mut self, id: EntryId) -> bool {
+    pub fn refund(&mut self, id: EntryId) -> bool {
         let Some(at) = self.times.remove(&id) else { return false };
         let first = self.entries.partition_point(|entry| entry.at < at);
         let place = self.entries.iter().skip(first).position(|entry| entry.id == id);

@@ -22,7 +22,7 @@ fn charge(key_number: u64, number: u64, cost: u64, most: u64) -> LogCharge {
     LogCharge { key: key(key_number), id: id(number), cost, most }
 }
 
-/// Every entry that was ever charged and not withdrawn.
+/// Every entry that was ever charged and not refunded.
 #[derive(Default)]
 struct Model {
     entries: Vec<(u64, u64, EntryId)>,
@@ -59,7 +59,7 @@ impl Model {
 enum Step {
     Wait(u64),
     Charge { id: u64, cost: u64, most: u64 },
-    Withdraw(u64),
+    Refund(u64),
 }
 
 fn step() -> impl proptest::strategy::Strategy<Value = Step> {
@@ -67,7 +67,7 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
         2 => prop_oneof![Just(0), 1..5_u64, 0..WINDOW / 3, Just(WINDOW)].prop_map(Step::Wait),
         6 => (0..60_u64, 0..5_u64, prop_oneof![Just(8_u64), 0..12_u64])
             .prop_map(|(id, cost, most)| Step::Charge { id, cost, most }),
-        1 => (0..60_u64).prop_map(Step::Withdraw),
+        1 => (0..60_u64).prop_map(Step::Refund),
     ]
 }
 
@@ -85,10 +85,10 @@ proptest! {
                     prop_assert_eq!(log.decide(Micros(now), id(number), cost, most), expected);
                     prop_assert_eq!(log.len(), model.live(now).count());
                 }
-                Step::Withdraw(number) => {
+                Step::Refund(number) => {
                     let known = model.live(now).any(|entry| entry.2 == id(number));
                     log.tick(Micros(now));
-                    prop_assert_eq!(log.withdraw(id(number)), known);
+                    prop_assert_eq!(log.refund(id(number)), known);
                     model.entries.retain(|entry| entry.2 != id(number));
                 }
             }
@@ -123,13 +123,13 @@ proptest! {
         let mut logs = Logs::new(LogsLimits::default());
         let mut each: Vec<_> = (0..6).map(|_| Log::new(WINDOW)).collect();
         let mut now = 0;
-        for (wait, which, number, cost, withdraw) in steps {
+        for (wait, which, number, cost, refund) in steps {
             now += wait;
             let log = &mut each[usize::try_from(which).unwrap()];
-            if withdraw && number % 4 == 0 {
+            if refund && number % 4 == 0 {
                 log.tick(Micros(now));
                 while logs.tick(Micros(now)) {}
-                prop_assert_eq!(logs.withdraw(&key(which), id(number)), log.withdraw(id(number)));
+                prop_assert_eq!(logs.refund(&key(which), id(number)), log.refund(id(number)));
             }
             let expected = log.decide(Micros(now), id(number), cost, 5);
             prop_assert_eq!(logs.decide(Micros(now), &charge(which, number, cost, 5)), Ok(expected));

@@ -11,7 +11,7 @@ fn grants_never_exceed_the_limit_and_may_be_repeated() {
     assert!(region.consult(origin(1), &ask(0, 6), NOW).unwrap().granted, "absolute, so repeatable");
     let second = region.consult(origin(2), &ask(0, 4), NOW).unwrap();
     assert!(second.granted);
-    assert_eq!(second.current.map(|view| (view.own, view.region_others)), Some((4, 6)));
+    assert_eq!(second.current.map(|snapshot| (snapshot.own, snapshot.region_others)), Some((4, 6)));
     assert!(region.consult(origin(3), &ask(0, 0), NOW).unwrap().granted, "cost 0 passes at the limit");
     assert!(!region.consult(origin(3), &ask(0, 1), NOW).unwrap().granted);
 }
@@ -20,17 +20,17 @@ fn grants_never_exceed_the_limit_and_may_be_repeated() {
 fn a_refused_consult_still_merges_what_was_spent() {
     let mut region = region();
     assert!(!region.consult(origin(1), &ask(9, 5), NOW).unwrap().granted);
-    let view = region.consult(origin(2), &ask(0, 0), NOW).unwrap().current.unwrap();
-    assert_eq!((view.own, view.region_others), (0, 9));
+    let snapshot = region.consult(origin(2), &ask(0, 0), NOW).unwrap().current.unwrap();
+    assert_eq!((snapshot.own, snapshot.region_others), (0, 9));
 }
 
 #[test]
-fn an_origin_that_forgot_a_cell_is_told_its_base() {
+fn an_origin_that_forgot_a_cell_is_told_its_baseline() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE, 7)], NOW);
-    let unbased = wire::Count { unbased: true, ..count("k", SEQUENCE, 2) };
-    let reported = region.report(origin(1), &[unbased], NOW);
-    assert_eq!(reported.bases.iter().map(|(_, view)| view.own).collect::<Vec<_>>(), vec![7]);
+    let without_baseline = wire::Count { without_baseline: true, ..count("k", SEQUENCE, 2) };
+    let reported = region.report(origin(1), &[without_baseline], NOW);
+    assert_eq!(reported.baselines.iter().map(|(_, snapshot)| snapshot.own).collect::<Vec<_>>(), vec![7]);
 }
 
 #[test]
@@ -163,9 +163,9 @@ fn a_subscription_brings_what_matters_and_says_when_that_is_all() {
     region.report(origin(1), &[count("touched", SEQUENCE, 1), count("other", SEQUENCE, 1)], NOW);
     region.report(origin(2), &[count("touched", SEQUENCE, 2), count("hot", SEQUENCE, 9)], NOW);
     region.subscribe(origin(2));
-    let (mut views, complete) = pushed(&mut region, origin(2), NOW);
-    views.sort();
-    assert_eq!((views, complete), (vec![(SEQUENCE, 2, 1), (SEQUENCE, 9, 0)], true));
+    let (mut snapshots, complete) = pushed(&mut region, origin(2), NOW);
+    snapshots.sort();
+    assert_eq!((snapshots, complete), (vec![(SEQUENCE, 2, 1), (SEQUENCE, 9, 0)], true));
     assert!(!region.has_push(origin(2)));
 }
 
@@ -186,8 +186,8 @@ fn many_keys_are_told_and_forgotten_in_steps() {
     let counts: Vec<_> = (0..MANY).map(|n| count(&std::format!("k{n}"), SEQUENCE, 1)).collect();
     region.report(origin(1), &counts, NOW);
     region.subscribe(origin(1));
-    let (views, complete) = pushed(&mut region, origin(1), NOW);
-    assert_eq!((views.len(), complete), (MANY, true));
+    let (snapshots, complete) = pushed(&mut region, origin(1), NOW);
+    assert_eq!((snapshots.len(), complete), (MANY, true));
     let later = UnixMs(NOW.0 + 2 * CELL_MS);
     assert!(region.tick(later), "more than one step");
     assert!(region.stats(MonoMs(later.0)).keys > 0);
@@ -229,6 +229,6 @@ fn imports_count_as_global_and_only_grow() {
     region.import(&key("k"), SEQUENCE, 3, NOW).unwrap();
     let answer = region.consult(origin(1), &ask(1, 2), NOW).unwrap();
     assert!(!answer.granted);
-    assert_eq!(answer.current.map(|view| view.global_others), Some(8));
+    assert_eq!(answer.current.map(|snapshot| snapshot.global_others), Some(8));
     assert!(region.consult(origin(1), &ask(1, 1), NOW).unwrap().granted);
 }

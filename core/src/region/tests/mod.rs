@@ -1,12 +1,12 @@
 //! Tests of a region: what each method means, and a world of several regions with faults.
 //!
-//! In reading order: `filters` and `laws` (what filters say), `replay`, `publish`, `base` (what stores say), and `world`
+//! In reading order: `filters` and `laws` (what filters say), `replay`, `publish`, `baseline` (what stores say), and `world`
 //! (all of it at once, driven at random).
 
-mod base;
-mod ceiling;
+mod baseline;
 mod eviction;
 mod filters;
+mod hard_limit;
 mod laws;
 mod publish;
 mod replay;
@@ -14,7 +14,7 @@ mod top;
 mod world;
 
 use super::cell::MAX_ORIGINS_A_KEY;
-use super::exchange::{BASE, Merge, Merged, Part};
+use super::exchange::{BASELINE, Merge, Merged, Part};
 use super::*;
 use crate::model::key::KeyParts;
 use std::vec;
@@ -61,12 +61,14 @@ pub(super) fn region() -> Region {
 
 /// All views pushed to `to`, and whether the snapshot became complete.
 pub(super) fn pushed(region: &mut Region, to: OriginId, now: UnixMs) -> (Vec<(u64, u64, u64)>, bool) {
-    let (mut views, mut complete) = (Vec::new(), false);
+    let (mut snapshots, mut complete) = (Vec::new(), false);
     while let Some(push) = region.next_push(to, now) {
-        views.extend(push.views.iter().map(|view| (view.sequence, view.own, view.region_others)));
+        snapshots.extend(
+            push.snapshots.iter().map(|snapshot| (snapshot.sequence, snapshot.own, snapshot.region_others)),
+        );
         complete |= push.complete;
     }
-    (views, complete)
+    (snapshots, complete)
 }
 
 /// A region with a store behind it.

@@ -204,7 +204,7 @@ fn others_hear_where_a_user_may_be_subscribed_elsewhere() {
 }
 
 #[test]
-fn a_hot_cell_is_named_once_in_each_life() {
+fn a_hot_cell_is_named_once_in_each_incarnation() {
     let mut region = backed();
     report(&mut region, 1, 5);
     assert!(region.next_hot(9).is_empty(), "half is not past half");
@@ -233,7 +233,7 @@ fn the_store_has_the_last_word_on_a_consult() {
         Merged { granted: Some(false), ..holding(&[(origin(1), 4), (origin(3), 5), (origin(2), 0)]) };
     let answer = region.concluded(origin(2), &ask, &merge, &refused, NOW).unwrap();
     assert!(!answer.granted);
-    assert_eq!(answer.current.map(|view| (view.own, view.region_others)), Some((0, 9)));
+    assert_eq!(answer.current.map(|snapshot| (snapshot.own, snapshot.region_others)), Some((0, 9)));
 }
 
 #[test]
@@ -269,38 +269,44 @@ fn a_full_cell_lets_nobody_propose() {
     );
 }
 
-fn unbased(region: &mut Region) -> wire::View {
-    let count = wire::Count { unbased: true, ..count("k", SEQUENCE, 1) };
-    region.report(origin(1), &[count], NOW).bases.remove(0).1
+fn without_baseline(region: &mut Region) -> wire::Snapshot {
+    let count = wire::Count { without_baseline: true, ..count("k", SEQUENCE, 1) };
+    region.report(origin(1), &[count], NOW).baselines.remove(0).1
 }
 
 #[test]
-fn a_base_is_told_only_on_the_store_s_full_word() {
+fn a_baseline_is_told_only_on_the_store_s_full_word() {
     let mut region = backed();
-    let asked = unbased(&mut region);
-    assert_eq!(region.base(origin(1), &asked), None);
+    let asked = without_baseline(&mut region);
+    assert_eq!(region.baseline(origin(1), &asked), None);
     region.learn(&key("k"), SEQUENCE, 10, &[(origin(2), 3)], NOW).unwrap();
-    assert_eq!(region.base(origin(1), &asked), None, "another aggregator spoke of its own only");
-    let cold = wire::Consult { unbased: true, ..ask(0, 0) };
-    assert_eq!(region.consult(origin(1), &cold, NOW), Err(Refused::Base));
-    assert!(region.consult(origin(1), &ask(0, 0), NOW).is_ok(), "one that knows its own count needs no base");
+    assert_eq!(region.baseline(origin(1), &asked), None, "another aggregator spoke of its own only");
+    let cold = wire::Consult { without_baseline: true, ..ask(0, 0) };
+    assert_eq!(region.consult(origin(1), &cold, NOW), Err(Refused::Baseline));
+    assert!(
+        region.consult(origin(1), &ask(0, 0), NOW).is_ok(),
+        "one that knows its own count needs no baseline"
+    );
     let merge = region.next_merges(9).remove(0);
     region.merged(&merge, &holding(&[(origin(1), 7), (origin(2), 3)]), NOW);
-    assert_eq!(region.base(origin(1), &asked).map(|view| (view.own, view.region_others)), Some((7, 3)));
+    assert_eq!(
+        region.baseline(origin(1), &asked).map(|snapshot| (snapshot.own, snapshot.region_others)),
+        Some((7, 3))
+    );
 }
 
 #[test]
-fn a_base_is_asked_for_anew_each_time() {
+fn a_baseline_is_asked_for_anew_each_time() {
     let mut region = backed();
     report(&mut region, 1, 3);
     let merge = region.next_merges(9).remove(0);
     took(&mut region, &merge);
     // Another worker of the same Envoy reports 7 through another aggregator; the process forgets the cell.
-    let asked = unbased(&mut region);
-    assert_eq!(region.base(origin(1), &asked), None);
+    let asked = without_baseline(&mut region);
+    assert_eq!(region.baseline(origin(1), &asked), None);
     let merge = region.next_merges(9).remove(0);
     region.merged(&merge, &holding(&[(origin(1), 7)]), NOW);
-    assert_eq!(region.base(origin(1), &asked).map(|view| view.own), Some(7));
+    assert_eq!(region.baseline(origin(1), &asked).map(|snapshot| snapshot.own), Some(7));
 }
 
 #[test]

@@ -48,17 +48,17 @@ fn a_key_stands_as_a_decision_sees_it() {
     region.report(origin(1), &[limited("k", SEQUENCE - 1, 10, 50)], NOW);
     region.report(origin(2), &[limited("k", SEQUENCE, 4, 12)], NOW);
     let half = UnixMs(NOW.0 + CELL_MS / 2);
-    let standing = region.explain(b"w", b"n", b"k")[0].standing(half);
-    assert_eq!((standing.used, standing.limit, standing.current), (9, Some(12), 4));
-    assert_eq!((standing.global_others, standing.wait_ms), (0, Some(0)));
+    let usage = region.explain(b"w", b"n", b"k")[0].usage(half);
+    assert_eq!((usage.used, usage.limit, usage.current), (9, Some(12), 4));
+    assert_eq!((usage.global_others, usage.wait_ms), (0, Some(0)));
     // Under a limit that somebody has said since.
-    let standing = region.explain(b"w", b"n", b"k")[0].standing_under(Some(9), half);
-    assert_eq!((standing.used, standing.limit, standing.is_over()), (9, Some(9), true));
-    assert_eq!(standing.wait_ms, Some(1), "then one less of the ten before counts");
+    let usage = region.explain(b"w", b"n", b"k")[0].usage_under(Some(9), half);
+    assert_eq!((usage.used, usage.limit, usage.is_over()), (9, Some(9), true));
+    assert_eq!(usage.wait_ms, Some(1), "then one less of the ten before counts");
     // The next window knows no limit of its own yet, so the last one that was applied stands.
     let later = UnixMs(NOW.0 + CELL_MS);
-    let standing = region.explain(b"w", b"n", b"k")[0].standing(later);
-    assert_eq!((standing.used, standing.limit, standing.current), (4, Some(12), 0));
+    let usage = region.explain(b"w", b"n", b"k")[0].usage(later);
+    assert_eq!((usage.used, usage.limit, usage.current), (4, Some(12), 0));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn lists_are_bounded_and_a_walk_over_many_keys_goes_in_steps() {
     while region.rank(&mut top, NOW) {}
     assert_eq!((top.limited, top.over), (10_000, 10_000));
     assert_eq!((top.nearest.len(), top.scopes[0].furthest.len()), (MAX_TOP, MAX_SCOPE_KEYS));
-    assert!(top.nearest.iter().all(|one| one.standing.used == 109));
+    assert!(top.nearest.iter().all(|one| one.usage.used == 109));
 }
 
 #[test]
@@ -102,7 +102,7 @@ proptest! {
         shares.sort_unstable_by(|a, b| b.cmp(a));
         shares.truncate(MAX_TOP);
         let found: Vec<_> =
-            top.nearest.iter().map(|one| one.standing.used * 1_000_000 / one.standing.limit.unwrap()).collect();
+            top.nearest.iter().map(|one| one.usage.used * 1_000_000 / one.usage.limit.unwrap()).collect();
         prop_assert_eq!(found, shares);
         prop_assert_eq!(top.over, used.iter().filter(|(own, limit)| own >= limit).count() as u64);
     }

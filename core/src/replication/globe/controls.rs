@@ -1,13 +1,13 @@
-//! When live controls are read: on a beat of its own, and at once when somebody says that they changed.
+//! When live controls are read: on a interval of its own, and at once when somebody says that they changed.
 //!
-//! Such a word may be lost, and so may be a reading; the next beat makes good for both.
+//! Such a word may be lost, and so may be a reading; the next interval makes good for both.
 //!
 //! Leaves to others: reading (`aggregator`), what is read and believed (`control::book`).
 
 use super::PREPARATION_MS;
-use crate::model::cadence::{Beat, Cadence};
+use crate::model::schedule::{Interval, Schedule};
 use crate::model::time::MonoMs;
-use crate::replication::bells::Bell;
+use crate::replication::events::Event;
 use crate::replication::{Access, Next};
 
 /// Have the database read, then ask again.
@@ -22,22 +22,27 @@ pub struct Read {
 pub struct Reader {
     within_ms: u64,
     /// None if it reads but once.
-    beat: Option<Beat>,
-    /// The beat's next stroke; a word in between does not move it.
-    stroke: MonoMs,
+    interval: Option<Interval>,
+    /// The interval's next tick; a word in between does not move it.
+    tick: MonoMs,
     is_due: bool,
 }
 
 impl Reader {
     /// Begins somewhere in the interval after `now`; `random` is uniform.
-    pub fn new(cadence: Cadence, now: MonoMs, random: u64) -> Reader {
-        let beat = Beat::new(cadence.import_ms, cadence.jitter_percent, now, random);
-        Reader { within_ms: cadence.global_timeout_ms, beat: Some(beat), stroke: MonoMs(0), is_due: false }
+    pub fn new(schedule: Schedule, now: MonoMs, random: u64) -> Reader {
+        let interval = Interval::new(schedule.import_ms, schedule.jitter_percent, now, random);
+        Reader {
+            within_ms: schedule.global_timeout_ms,
+            interval: Some(interval),
+            tick: MonoMs(0),
+            is_due: false,
+        }
     }
 
     /// For an aggregator that starts.
     pub fn once() -> Reader {
-        Reader { within_ms: PREPARATION_MS, beat: None, stroke: MonoMs(0), is_due: true }
+        Reader { within_ms: PREPARATION_MS, interval: None, tick: MonoMs(0), is_due: true }
     }
 
     /// What to do now; `random` is uniform.
@@ -45,33 +50,36 @@ impl Reader {
         if core::mem::take(&mut self.is_due) {
             return Next::Call(Read { within_ms: self.within_ms });
         }
-        let Some(beat) = &mut self.beat else { return Next::Over };
+        let Some(interval) = &mut self.interval else { return Next::Over };
         self.is_due = true;
-        let now = access.desk(|_, now| now.mono);
-        if self.stroke <= now {
-            self.stroke = beat.next(now, random);
+        let now = access.state(|_, now| now.mono);
+        if self.tick <= now {
+            self.tick = interval.next(now, random);
         }
-        Next::Wait { bells: Bell::Controls.into(), at_most_ms: Some(self.stroke.since(now)) }
+        Next::Wait { events: Event::Controls.into(), at_most_ms: Some(self.tick.since(now)) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOW, at, desk};
+    use super::super::super::testing::{NOW, at, state};
     use super::*;
 
     #[test]
-    fn each_beat_or_word_of_a_change_is_a_reading() {
-        let mut desk = desk();
-        let mut reader = Reader::new(Cadence::default(), NOW.mono, 0);
+    fn each_interval_or_word_of_a_change_is_a_reading() {
+        let mut state = state();
+        let mut reader = Reader::new(Schedule::default(), NOW.mono, 0);
         for _ in 0..3 {
-            let wait = reader.next(&mut at(&mut desk, 0), 0);
-            let Next::Wait { bells, at_most_ms: Some(ms) } = wait else { panic!("{wait:?}") };
-            assert!(bells.has(Bell::Controls) && ms <= 12_000, "a word does not put the beat off: {ms}");
-            assert_eq!(reader.next(&mut at(&mut desk, 0), 0), Next::Call(Read { within_ms: 10_000 }));
+            let wait = reader.next(&mut at(&mut state, 0), 0);
+            let Next::Wait { events, at_most_ms: Some(ms) } = wait else { panic!("{wait:?}") };
+            assert!(
+                events.has(Event::Controls) && ms <= 12_000,
+                "a word does not put the interval off: {ms}"
+            );
+            assert_eq!(reader.next(&mut at(&mut state, 0), 0), Next::Call(Read { within_ms: 10_000 }));
         }
         let mut once = Reader::once();
-        assert_eq!(once.next(&mut at(&mut desk, 0), 0), Next::Call(Read { within_ms: PREPARATION_MS }));
-        assert_eq!(once.next(&mut at(&mut desk, 0), 0), Next::Over);
+        assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Call(Read { within_ms: PREPARATION_MS }));
+        assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Over);
     }
 }

@@ -1,16 +1,16 @@
-//! The others' use comes in: on each beat the sum of all other regions, cell by cell.
+//! The others' use comes in: on each interval the sum of all other regions, cell by cell.
 //!
 //! Leaves to others: the query (`aggregator`), merging and who is pushed to (`region`).
 
 use super::{PREPARATION_MS, allows, note, until};
-use crate::model::cadence::{Beat, Cadence};
+use crate::model::schedule::{Interval, Schedule};
 use crate::model::time::{MonoMs, UnixMs};
 use crate::region::exchange::Stored;
-use crate::replication::bells::Bell;
-use crate::replication::desk::Desk;
+use crate::replication::circuit_breaker::Traffic;
+use crate::replication::events::Event;
 use crate::replication::failure::Failure;
 use crate::replication::figures::add;
-use crate::replication::guard::Traffic;
+use crate::replication::state::RegionState;
 use crate::replication::{Access, Next};
 use alloc::vec::Vec;
 
@@ -26,9 +26,9 @@ pub struct Import {
 
 #[derive(Debug)]
 enum Stage {
-    /// The pause until the next beat is to begin.
+    /// The pause until the next interval is to begin.
     Resting,
-    Struck,
+    Violator,
     Merging {
         cells: Vec<Stored>,
         done: usize,
@@ -40,20 +40,20 @@ enum Stage {
 pub struct Importer {
     within_ms: u64,
     /// None if it imports but once.
-    beat: Option<Beat>,
+    interval: Option<Interval>,
     stage: Stage,
 }
 
 impl Importer {
     /// Begins somewhere in the interval after `now`; `random` is uniform.
-    pub fn new(cadence: Cadence, now: MonoMs, random: u64) -> Importer {
-        let beat = Beat::new(cadence.import_ms, cadence.jitter_percent, now, random);
-        Importer { within_ms: cadence.global_timeout_ms, beat: Some(beat), stage: Stage::Resting }
+    pub fn new(schedule: Schedule, now: MonoMs, random: u64) -> Importer {
+        let interval = Interval::new(schedule.import_ms, schedule.jitter_percent, now, random);
+        Importer { within_ms: schedule.global_timeout_ms, interval: Some(interval), stage: Stage::Resting }
     }
 
     /// For an aggregator that starts.
     pub fn once() -> Importer {
-        Importer { within_ms: PREPARATION_MS, beat: None, stage: Stage::Struck }
+        Importer { within_ms: PREPARATION_MS, interval: None, stage: Stage::Violator }
     }
 
     /// What to do now; `random` is uniform.
@@ -61,13 +61,13 @@ impl Importer {
         loop {
             match core::mem::replace(&mut self.stage, Stage::Resting) {
                 Stage::Resting => {
-                    let Some(beat) = &mut self.beat else { return Next::Over };
-                    self.stage = Stage::Struck;
-                    return Next::Sleep(access.desk(|_, now| until(beat, now, random)));
+                    let Some(interval) = &mut self.interval else { return Next::Over };
+                    self.stage = Stage::Violator;
+                    return Next::Sleep(access.state(|_, now| until(interval, now, random)));
                 }
-                Stage::Struck => {
-                    let is_first = self.beat.is_none();
-                    if is_first || access.desk(|desk, now| allows(desk, Traffic::Import, now)) {
+                Stage::Violator => {
+                    let is_first = self.interval.is_none();
+                    if is_first || access.state(|state, now| allows(state, Traffic::Import, now)) {
                         return Next::Call(Import { within_ms: self.within_ms });
                     }
                 }
@@ -75,12 +75,12 @@ impl Importer {
                     let left = cells.get(done..).unwrap_or_default();
                     let step = left.get(..STEP_CELLS).unwrap_or(left);
                     if !step.is_empty() {
-                        access.desk(|desk, now| merge(desk, step, now.unix));
+                        access.state(|state, now| merge(state, step, now.unix));
                         let done = done.saturating_add(step.len());
                         self.stage = Stage::Merging { cells, done };
                         return Next::Yield;
                     }
-                    access.desk(|desk, now| desk.figures.imported_at = Some(now.mono));
+                    access.state(|state, now| state.figures.imported_at = Some(now.mono));
                 }
             }
         }
@@ -88,7 +88,7 @@ impl Importer {
 
     /// Takes what came.
     pub fn imported(&mut self, access: &mut impl Access, result: Result<Vec<Stored>, Failure>) {
-        access.desk(|desk, now| note(desk, Traffic::Import, result.is_ok(), now));
+        access.state(|state, now| note(state, Traffic::Import, result.is_ok(), now));
         self.stage = match result {
             Ok(cells) => Stage::Merging { cells, done: 0 },
             Err(_) => Stage::Resting,
@@ -96,10 +96,10 @@ impl Importer {
     }
 }
 
-fn merge(desk: &mut Desk, cells: &[Stored], now: UnixMs) {
+fn merge(state: &mut RegionState, cells: &[Stored], now: UnixMs) {
     for cell in cells {
-        let figures = &mut desk.figures;
-        match desk.region.import(&cell.key, cell.sequence, cell.count, now) {
+        let figures = &mut state.figures;
+        match state.region.import(&cell.key, cell.sequence, cell.count, now) {
             Ok(created) => {
                 add(&mut figures.imports_merged, 1);
                 add(&mut figures.imports_created, usize::from(created));
@@ -107,12 +107,12 @@ fn merge(desk: &mut Desk, cells: &[Stored], now: UnixMs) {
             Err(_) => add(&mut figures.imports_refused, 1),
         }
     }
-    desk.ring(Bell::Push);
+    state.notify(Event::Push);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOW, SEQUENCE, at, desk, key};
+    use super::super::super::testing::{NOW, SEQUENCE, at, key, state};
     use super::*;
     use std::format;
     use std::vec;
@@ -122,45 +122,48 @@ mod tests {
     }
 
     #[test]
-    fn each_beat_brings_the_others_use_in_steps() {
-        let mut desk = desk().with_database(Cadence::default().global_breaker, false);
-        let mut importer = Importer::new(Cadence::default(), NOW.mono, 0);
+    fn each_interval_brings_the_others_use_in_steps() {
+        let mut state = state().with_database(Schedule::default().global_breaker, false);
+        let mut importer = Importer::new(Schedule::default(), NOW.mono, 0);
         let mut brought = cells(2 * STEP_CELLS + 1);
         brought[7].sequence += 9;
         for created in [2 * STEP_CELLS as u64, 0] {
-            let before = desk.figures.imports_created;
-            assert!(matches!(importer.next(&mut at(&mut desk, 0), 0), Next::Sleep(_)));
-            let within_ms = Cadence::default().global_timeout_ms;
-            assert_eq!(importer.next(&mut at(&mut desk, 0), 0), Next::Call(Import { within_ms }));
-            importer.imported(&mut at(&mut desk, 0), Ok(brought.clone()));
+            let before = state.figures.imports_created;
+            assert!(matches!(importer.next(&mut at(&mut state, 0), 0), Next::Sleep(_)));
+            let within_ms = Schedule::default().global_timeout_ms;
+            assert_eq!(importer.next(&mut at(&mut state, 0), 0), Next::Call(Import { within_ms }));
+            importer.imported(&mut at(&mut state, 0), Ok(brought.clone()));
             for _ in 0..3 {
-                assert_eq!(importer.next(&mut at(&mut desk, 0), 0), Next::Yield);
+                assert_eq!(importer.next(&mut at(&mut state, 0), 0), Next::Yield);
             }
-            assert!(desk.take_bells().has(Bell::Push));
-            assert_eq!(desk.figures.imports_created - before, created);
+            assert!(state.take_events().has(Event::Push));
+            assert_eq!(state.figures.imports_created - before, created);
         }
-        let figures = &desk.figures;
+        let figures = &state.figures;
         assert_eq!((figures.imports_merged, figures.imports_refused), (4 * STEP_CELLS as u64, 2));
     }
 
     #[test]
     fn a_database_that_fails_is_left_alone_but_asked_once_at_the_start() {
-        let mut desk = desk().with_database(Cadence::default().global_breaker, false);
+        let mut state = state().with_database(Schedule::default().global_breaker, false);
         for _ in 0..4 {
             let mut once = Importer::once();
-            assert_eq!(once.next(&mut at(&mut desk, 0), 0), Next::Call(Import { within_ms: PREPARATION_MS }));
-            once.imported(&mut at(&mut desk, 0), Err(Failure::Away));
-            assert_eq!(once.next(&mut at(&mut desk, 0), 0), Next::Over);
+            assert_eq!(
+                once.next(&mut at(&mut state, 0), 0),
+                Next::Call(Import { within_ms: PREPARATION_MS })
+            );
+            once.imported(&mut at(&mut state, 0), Err(Failure::Unavailable));
+            assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Over);
         }
-        assert_eq!(desk.figures.imported_at, None);
-        let mut importer = Importer::new(Cadence::default(), NOW.mono, 0);
+        assert_eq!(state.figures.imported_at, None);
+        let mut importer = Importer::new(Schedule::default(), NOW.mono, 0);
         for _ in 0..3 {
-            assert!(matches!(importer.next(&mut at(&mut desk, 0), 0), Next::Sleep(_)));
+            assert!(matches!(importer.next(&mut at(&mut state, 0), 0), Next::Sleep(_)));
         }
         let mut once = Importer::once();
-        once.next(&mut at(&mut desk, 0), 0);
-        once.imported(&mut at(&mut desk, 0), Ok(vec![]));
-        assert_eq!(once.next(&mut at(&mut desk, 0), 0), Next::Over);
-        assert!(desk.figures.imported_at.is_some());
+        once.next(&mut at(&mut state, 0), 0);
+        once.imported(&mut at(&mut state, 0), Ok(vec![]));
+        assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Over);
+        assert!(state.figures.imported_at.is_some());
     }
 }

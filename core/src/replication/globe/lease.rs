@@ -100,7 +100,7 @@ impl Keeping {
 mod tests {
     use super::*;
 
-    const AWAY: Result<Holder, Failure> = Err(Failure::Away);
+    const AWAY: Result<Holder, Failure> = Err(Failure::Unavailable);
 
     #[test]
     fn a_region_is_taken_from_who_let_go_of_it() {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_on_to_it_keeps_it_and_a_database_that_is_away_refuses_nobody() {
+    fn who_holds_on_to_it_keeps_it_and_a_database_that_is_unavailable_refuses_nobody() {
         let mut taking = Taking::new(MonoMs(0));
         assert_eq!(taking.answered(AWAY, MonoMs(1)), Then::Serve { is_sure: false });
         taking.answered(Ok(Holder::Another), MonoMs(1));

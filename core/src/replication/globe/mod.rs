@@ -15,25 +15,25 @@ pub mod lease;
 pub mod publish;
 pub mod recover;
 
-use super::desk::Desk;
-use super::guard::Traffic;
-use crate::model::cadence::Beat;
+use super::circuit_breaker::Traffic;
+use super::state::RegionState;
+use crate::model::schedule::Interval;
 use crate::model::time::Now;
 
 /// How long an aggregator that starts waits for what the database knows, in milliseconds.
 pub const PREPARATION_MS: u64 = 1_000;
 
-/// How long until the next stroke, in milliseconds.
-fn until(beat: &mut Beat, now: Now, random: u64) -> u64 {
-    beat.next(now.mono, random).since(now.mono)
+/// How long until the next tick, in milliseconds.
+fn until(interval: &mut Interval, now: Now, random: u64) -> u64 {
+    interval.next(now.mono, random).since(now.mono)
 }
 
-fn note(desk: &mut Desk, traffic: Traffic, went_well: bool, now: Now) {
-    if let Some(gates) = desk.database() {
-        gates.note(traffic, went_well, now.mono);
+fn note(state: &mut RegionState, traffic: Traffic, went_well: bool, now: Now) {
+    if let Some(breakers) = state.database() {
+        breakers.note(traffic, went_well, now.mono);
     }
 }
 
-fn allows(desk: &mut Desk, traffic: Traffic, now: Now) -> bool {
-    desk.database().is_some_and(|gates| gates.allows(traffic, now.mono))
+fn allows(state: &mut RegionState, traffic: Traffic, now: Now) -> bool {
+    state.database().is_some_and(|breakers| breakers.allows(traffic, now.mono))
 }

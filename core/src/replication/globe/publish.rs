@@ -1,38 +1,38 @@
-//! This region's use goes out: on each beat all cells that are due, in one go.
+//! This region's use goes out: on each interval all cells that are due, in one go.
 //!
-//! A sentinel row tells whether the table still holds what was published; if not, all of it is due again. Too much of
-//! one namespace waits for the next beat, the least used first.
+//! A marker row tells whether the table still holds what was published; if not, all of it is due again. Too much of
+//! one namespace waits for the next interval, the least used first.
 //!
 //! Leaves to others: which cells are due (`region`), statements and retries (`aggregator`).
 
 use super::{allows, note, until};
-use crate::model::cadence::{Beat, Cadence};
+use crate::model::schedule::{Interval, Schedule};
 use crate::model::time::MonoMs;
 use crate::region::exchange::Publication;
 use crate::region::{Due, most_used};
+use crate::replication::circuit_breaker::Traffic;
 use crate::replication::failure::Failure;
 use crate::replication::figures::add;
-use crate::replication::guard::Traffic;
 use crate::replication::{Access, Next};
 use alloc::vec::Vec;
 
 /// Most cells taken from the region while others wait for it.
 const STEP_CELLS: usize = 4_096;
 
-/// What the database is asked to do. It has [`Cadence::global_timeout_ms`].
+/// What the database is asked to do. It has [`Schedule::global_timeout_ms`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     /// Say which life the table has; then [`Publisher::lived`].
-    Life,
+    Incarnation,
     /// Raise these; [`stored`] for each part that stands, and in the end [`Publisher::wrote`].
     Write(Vec<Publication>),
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The pause until the next beat is to begin.
+    /// The pause until the next interval is to begin.
     Resting,
-    Struck,
+    Violator,
     /// All that is due is taken, but not much more than so many cells.
     Collecting {
         all: Vec<Due>,
@@ -55,17 +55,17 @@ enum Then {
 /// Publishes for as long as the aggregator runs.
 #[derive(Debug)]
 pub struct Publisher {
-    cadence: Cadence,
-    beat: Beat,
-    life: Option<u64>,
+    schedule: Schedule,
+    interval: Interval,
+    incarnation: Option<u64>,
     stage: Stage,
 }
 
 impl Publisher {
     /// Begins somewhere in the interval after `now`; `random` is uniform.
-    pub fn new(cadence: Cadence, now: MonoMs, random: u64) -> Publisher {
-        let beat = Beat::new(cadence.publish_ms, cadence.jitter_percent, now, random);
-        Publisher { cadence, beat, life: None, stage: Stage::Resting }
+    pub fn new(schedule: Schedule, now: MonoMs, random: u64) -> Publisher {
+        let interval = Interval::new(schedule.publish_ms, schedule.jitter_percent, now, random);
+        Publisher { schedule, interval, incarnation: None, stage: Stage::Resting }
     }
 
     /// What to do now; `random` is uniform.
@@ -73,12 +73,12 @@ impl Publisher {
         loop {
             match core::mem::replace(&mut self.stage, Stage::Resting) {
                 Stage::Resting => {
-                    self.stage = Stage::Struck;
-                    return Next::Sleep(access.desk(|_, now| until(&mut self.beat, now, random)));
+                    self.stage = Stage::Violator;
+                    return Next::Sleep(access.state(|_, now| until(&mut self.interval, now, random)));
                 }
-                Stage::Struck => {
-                    if access.desk(|desk, now| allows(desk, Traffic::Own, now)) {
-                        return Next::Call(Call::Life);
+                Stage::Violator => {
+                    if access.state(|state, now| allows(state, Traffic::Own, now)) {
+                        return Next::Call(Call::Incarnation);
                     }
                 }
                 Stage::Collecting { all, most } => {
@@ -90,7 +90,7 @@ impl Publisher {
                     let left = rows.get(done..).unwrap_or_default();
                     let step = left.get(..STEP_CELLS).unwrap_or(left);
                     if !step.is_empty() {
-                        access.desk(|desk, _| desk.region.publish_failed(step));
+                        access.state(|state, _| state.region.publish_failed(step));
                         let done = done.saturating_add(step.len());
                         self.stage = Stage::Leaving { rows, done, then };
                         return Next::Yield;
@@ -98,7 +98,7 @@ impl Publisher {
                     match then {
                         Then::Write(rows) if !rows.is_empty() => return Next::Call(Call::Write(rows)),
                         Then::Write(_) => {
-                            access.desk(|desk, now| desk.figures.published_at = Some(now.mono));
+                            access.state(|state, now| state.figures.published_at = Some(now.mono));
                         }
                         Then::Rest => {}
                     }
@@ -108,19 +108,20 @@ impl Publisher {
     }
 
     /// Takes whether the table is there. True if it was wiped: all is due again.
-    pub fn lived(&mut self, access: &mut impl Access, life: Result<u64, Failure>) -> bool {
-        let before = self.life;
-        self.life = life.ok().or(before);
-        let is_wiped = life.is_ok_and(|life| before.is_some_and(|before| before != life));
-        let most = access.desk(|desk, now| {
-            note(desk, Traffic::Own, life.is_ok(), now);
+    pub fn lived(&mut self, access: &mut impl Access, incarnation: Result<u64, Failure>) -> bool {
+        let before = self.incarnation;
+        self.incarnation = incarnation.ok().or(before);
+        let is_wiped =
+            incarnation.is_ok_and(|incarnation| before.is_some_and(|before| before != incarnation));
+        let most = access.state(|state, now| {
+            note(state, Traffic::Own, incarnation.is_ok(), now);
             if is_wiped {
-                add(&mut desk.figures.database_wipes, 1);
-                desk.region.forget_published();
+                add(&mut state.figures.database_wipes, 1);
+                state.region.forget_published();
             }
-            desk.region.stats(now.mono).windows
+            state.region.stats(now.mono).windows
         });
-        self.stage = match life {
+        self.stage = match incarnation {
             Ok(_) => Stage::Collecting { all: Vec::new(), most },
             Err(_) => Stage::Resting,
         };
@@ -130,10 +131,10 @@ impl Publisher {
     /// Takes how the writing of `rows` ended. What stands in the table by now is no longer worth publishing and does not
     /// wait again.
     pub fn wrote(&mut self, access: &mut impl Access, rows: Vec<Publication>, result: Result<(), Failure>) {
-        access.desk(|desk, now| {
-            note(desk, Traffic::Own, result.is_ok(), now);
+        access.state(|state, now| {
+            note(state, Traffic::Own, result.is_ok(), now);
             if result.is_ok() {
-                desk.figures.published_at = Some(now.mono);
+                state.figures.published_at = Some(now.mono);
             }
         });
         self.stage = Stage::Leaving { rows, done: 0, then: Then::Rest };
@@ -142,16 +143,16 @@ impl Publisher {
     /// Takes some of all that is due, so that no consult waits for long; true if there is more. A busy cell may come more
     /// than once, so there is an end to it.
     fn collect(&mut self, access: &mut impl Access, mut all: Vec<Due>, most: u64) -> bool {
-        let (due, more) = access.desk(|desk, _| desk.region.next_due(STEP_CELLS));
+        let (due, more) = access.state(|state, _| state.region.next_due(STEP_CELLS));
         all.extend(due);
         if more && all.len() as u64 <= most {
             self.stage = Stage::Collecting { all, most };
             return true;
         }
-        let cap = self.cadence.namespace_cap;
+        let cap = self.schedule.namespace_cap;
         let choice = most_used(all, cap, |due| (&due.publication.key, due.utilisation));
         let rows: Vec<Publication> = choice.left.into_iter().map(|due| due.publication).collect();
-        access.desk(|desk, _| add(&mut desk.figures.publications_left, rows.len()));
+        access.state(|state, _| add(&mut state.figures.publications_left, rows.len()));
         let then = Then::Write(choice.chosen.into_iter().map(|due| due.publication).collect());
         self.stage = Stage::Leaving { rows, done: 0, then };
         false
@@ -160,42 +161,42 @@ impl Publisher {
 
 /// These stand in the table now.
 pub fn stored(access: &mut impl Access, rows: &[Publication]) {
-    access.desk(|desk, _| desk.region.published(rows));
+    access.state(|state, _| state.region.published(rows));
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOW, ORIGIN, at, count, desk};
+    use super::super::super::testing::{NOW, ORIGIN, at, count, state};
     use super::*;
     use crate::model::wire::{FilterFrame, MAX_FRAME_CELLS, Report};
-    use crate::replication::Desk;
+    use crate::replication::RegionState;
     use std::format;
 
-    fn publisher(cadence: Cadence) -> Publisher {
-        Publisher::new(cadence, NOW.mono, 0)
+    fn publisher(schedule: Schedule) -> Publisher {
+        Publisher::new(schedule, NOW.mono, 0)
     }
 
-    fn with_cells(cells: usize) -> Desk {
-        let mut desk = desk().with_database(Cadence::default().global_breaker, false);
+    fn with_cells(cells: usize) -> RegionState {
+        let mut state = state().with_database(Schedule::default().global_breaker, false);
         for from in (0..cells).step_by(MAX_FRAME_CELLS) {
             let to = cells.min(from + MAX_FRAME_CELLS);
             let counts: Vec<_> = (from..to).map(|key| count(&format!("i{key}"), 9)).collect();
             let report = Some(Report { id: 1, counts });
-            desk.take(ORIGIN, FilterFrame { report, ..FilterFrame::default() }, NOW).unwrap();
+            state.take(ORIGIN, FilterFrame { report, ..FilterFrame::default() }, NOW).unwrap();
         }
-        desk
+        state
     }
 
     /// To the look at the life of the table.
-    fn strikes(publisher: &mut Publisher, desk: &mut Desk) {
-        assert!(matches!(publisher.next(&mut at(desk, 0), 0), Next::Sleep(_)));
-        assert_eq!(publisher.next(&mut at(desk, 0), 0), Next::Call(Call::Life));
+    fn ticks(publisher: &mut Publisher, state: &mut RegionState) {
+        assert!(matches!(publisher.next(&mut at(state, 0), 0), Next::Sleep(_)));
+        assert_eq!(publisher.next(&mut at(state, 0), 0), Next::Call(Call::Incarnation));
     }
 
     /// What is written, and how often others had their turn.
-    fn rows(publisher: &mut Publisher, desk: &mut Desk) -> (Vec<Publication>, usize) {
+    fn rows(publisher: &mut Publisher, state: &mut RegionState) -> (Vec<Publication>, usize) {
         for yields in 0.. {
-            match publisher.next(&mut at(desk, 0), 0) {
+            match publisher.next(&mut at(state, 0), 0) {
                 Next::Yield => {}
                 Next::Call(Call::Write(rows)) => return (rows, yields),
                 other => panic!("{other:?}"),
@@ -206,59 +207,59 @@ mod tests {
 
     #[test]
     fn all_that_is_due_goes_in_one_call_collected_in_steps() {
-        let (mut desk, mut publisher) = (with_cells(9_000), publisher(Cadence::default()));
-        strikes(&mut publisher, &mut desk);
-        assert!(!publisher.lived(&mut at(&mut desk, 0), Ok(1)));
-        let (written, yields) = rows(&mut publisher, &mut desk);
+        let (mut state, mut publisher) = (with_cells(9_000), publisher(Schedule::default()));
+        ticks(&mut publisher, &mut state);
+        assert!(!publisher.lived(&mut at(&mut state, 0), Ok(1)));
+        let (written, yields) = rows(&mut publisher, &mut state);
         assert_eq!((written.len(), yields), (9_000, 2));
-        stored(&mut at(&mut desk, 0), &written[..5_000]);
-        publisher.wrote(&mut at(&mut desk, 0), written, Err(Failure::Away));
-        assert_eq!(desk.figures.published_at, None);
+        stored(&mut at(&mut state, 0), &written[..5_000]);
+        publisher.wrote(&mut at(&mut state, 0), written, Err(Failure::Unavailable));
+        assert_eq!(state.figures.published_at, None);
         for _ in 0..3 {
-            assert_eq!(publisher.next(&mut at(&mut desk, 0), 0), Next::Yield);
+            assert_eq!(publisher.next(&mut at(&mut state, 0), 0), Next::Yield);
         }
-        strikes(&mut publisher, &mut desk);
-        publisher.lived(&mut at(&mut desk, 0), Ok(1));
-        let (again, _) = rows(&mut publisher, &mut desk);
+        ticks(&mut publisher, &mut state);
+        publisher.lived(&mut at(&mut state, 0), Ok(1));
+        let (again, _) = rows(&mut publisher, &mut state);
         assert_eq!(again.len(), 4_000, "only what does not stand there");
-        stored(&mut at(&mut desk, 0), &again);
-        publisher.wrote(&mut at(&mut desk, 0), again, Ok(()));
-        assert!(desk.figures.published_at.is_some());
+        stored(&mut at(&mut state, 0), &again);
+        publisher.wrote(&mut at(&mut state, 0), again, Ok(()));
+        assert!(state.figures.published_at.is_some());
     }
 
     #[test]
-    fn a_table_that_lost_its_life_gets_all_again() {
-        let (mut desk, mut publisher) = (with_cells(2), publisher(Cadence::default()));
-        for (life, wiped, expected) in [(1, false, 2), (2, true, 2)] {
-            strikes(&mut publisher, &mut desk);
-            assert_eq!(publisher.lived(&mut at(&mut desk, 0), Ok(life)), wiped);
-            let (written, _) = rows(&mut publisher, &mut desk);
+    fn a_table_that_lost_its_incarnation_gets_all_again() {
+        let (mut state, mut publisher) = (with_cells(2), publisher(Schedule::default()));
+        for (incarnation, wiped, expected) in [(1, false, 2), (2, true, 2)] {
+            ticks(&mut publisher, &mut state);
+            assert_eq!(publisher.lived(&mut at(&mut state, 0), Ok(incarnation)), wiped);
+            let (written, _) = rows(&mut publisher, &mut state);
             assert_eq!(written.len(), expected);
-            stored(&mut at(&mut desk, 0), &written);
-            publisher.wrote(&mut at(&mut desk, 0), written, Ok(()));
-            assert_eq!(publisher.next(&mut at(&mut desk, 0), 0), Next::Yield);
+            stored(&mut at(&mut state, 0), &written);
+            publisher.wrote(&mut at(&mut state, 0), written, Ok(()));
+            assert_eq!(publisher.next(&mut at(&mut state, 0), 0), Next::Yield);
         }
-        assert_eq!(desk.figures.database_wipes, 1);
-        strikes(&mut publisher, &mut desk);
-        publisher.lived(&mut at(&mut desk, 0), Err(Failure::Timeout));
+        assert_eq!(state.figures.database_wipes, 1);
+        ticks(&mut publisher, &mut state);
+        publisher.lived(&mut at(&mut state, 0), Err(Failure::Timeout));
         assert!(
-            matches!(publisher.next(&mut at(&mut desk, 0), 0), Next::Sleep(_)),
+            matches!(publisher.next(&mut at(&mut state, 0), 0), Next::Sleep(_)),
             "nothing is written blindly"
         );
     }
 
     #[test]
     fn too_much_of_a_namespace_waits_and_a_database_that_fails_is_left_alone() {
-        let cadence = Cadence { namespace_cap: 3, ..Cadence::default() };
-        let (mut desk, mut publisher) = (with_cells(5), publisher(cadence));
-        strikes(&mut publisher, &mut desk);
-        publisher.lived(&mut at(&mut desk, 0), Ok(1));
-        let (written, _) = rows(&mut publisher, &mut desk);
-        assert_eq!((written.len(), desk.figures.publications_left), (3, 2));
+        let schedule = Schedule { namespace_cap: 3, ..Schedule::default() };
+        let (mut state, mut publisher) = (with_cells(5), publisher(schedule));
+        ticks(&mut publisher, &mut state);
+        publisher.lived(&mut at(&mut state, 0), Ok(1));
+        let (written, _) = rows(&mut publisher, &mut state);
+        assert_eq!((written.len(), state.figures.publications_left), (3, 2));
         for _ in 0..3 {
-            publisher.wrote(&mut at(&mut desk, 0), Vec::new(), Err(Failure::Away));
+            publisher.wrote(&mut at(&mut state, 0), Vec::new(), Err(Failure::Unavailable));
         }
-        assert!(matches!(publisher.next(&mut at(&mut desk, 0), 0), Next::Sleep(_)));
-        assert!(matches!(publisher.next(&mut at(&mut desk, 0), 0), Next::Sleep(_)), "the breaker is open");
+        assert!(matches!(publisher.next(&mut at(&mut state, 0), 0), Next::Sleep(_)));
+        assert!(matches!(publisher.next(&mut at(&mut state, 0), 0), Next::Sleep(_)), "the breaker is open");
     }
 }

@@ -5,16 +5,16 @@
 //! Leaves to others: what becomes of a floor (`region`), when something is lost (`watch`).
 
 use super::{PREPARATION_MS, note};
-use crate::model::cadence::Cadence;
+use crate::model::schedule::Schedule;
 use crate::model::time::Now;
 use crate::region::exchange::Stored;
-use crate::replication::bells::Bell;
-use crate::replication::desk::Desk;
+use crate::replication::circuit_breaker::Traffic;
+use crate::replication::events::Event;
 use crate::replication::failure::Failure;
-use crate::replication::guard::Traffic;
+use crate::replication::state::RegionState;
 use crate::replication::{Access, Next};
 
-/// Between two tries within the time of grace; later on as long as between two publications.
+/// Between two tries within the recovery grace period; later on as long as between two publications.
 const PAUSE_MS: u64 = 300;
 /// Most cells witnessed while others wait for the region.
 const STEP_CELLS: usize = 1_024;
@@ -41,131 +41,133 @@ enum Stage {
 #[derive(Debug)]
 pub struct Recovery {
     /// None if it tries but once.
-    cadence: Option<Cadence>,
+    schedule: Option<Schedule>,
     stage: Stage,
 }
 
 impl Recovery {
     /// Waits for a loss.
-    pub fn new(cadence: Cadence) -> Recovery {
-        Recovery { cadence: Some(cadence), stage: Stage::Waiting }
+    pub fn new(schedule: Schedule) -> Recovery {
+        Recovery { schedule: Some(schedule), stage: Stage::Waiting }
     }
 
     /// For an aggregator that starts, and whose region has no store. If it fails, others are served all the same, and
-    /// [`Bell::Recover`] has it tried over and over.
+    /// [`Event::Recover`] has it tried over and over.
     pub fn once() -> Recovery {
-        Recovery { cadence: None, stage: Stage::Woken }
+        Recovery { schedule: None, stage: Stage::Woken }
     }
 
     /// What to do now.
     pub fn next(&mut self, access: &mut impl Access) -> Next<Own> {
-        let now = access.desk(|_, now| now);
-        match (self.stage, &self.cadence) {
+        let now = access.state(|_, now| now);
+        match (self.stage, &self.schedule) {
             (Stage::Waiting, None) => Next::Over,
             (Stage::Waiting, Some(_)) => {
                 self.stage = Stage::Woken;
-                Next::Wait { bells: Bell::Recover.into(), at_most_ms: None }
+                Next::Wait { events: Event::Recover.into(), at_most_ms: None }
             }
             (Stage::Woken, _) => self.ask(now),
             (Stage::Asking(lost) | Stage::Asked(lost), _) => self.ask(lost),
             (Stage::Failed(_), None) => {
                 self.stage = Stage::Waiting;
-                access.desk(|desk, _| desk.ring(Bell::Recover));
+                access.state(|state, _| state.notify(Event::Recover));
                 Next::Over
             }
-            (Stage::Failed(lost), Some(cadence)) => {
+            (Stage::Failed(lost), Some(schedule)) => {
                 self.stage = Stage::Asking(lost);
-                Next::Sleep(if is_late(cadence, lost, now) { cadence.publish_ms } else { PAUSE_MS })
+                Next::Sleep(if is_late(schedule, lost, now) { schedule.publish_ms } else { PAUSE_MS })
             }
         }
     }
 
     fn ask(&mut self, lost: Now) -> Next<Own> {
         self.stage = Stage::Asked(lost);
-        Next::Call(Own { within_ms: self.cadence.map_or(PREPARATION_MS, |cadence| cadence.grace_ms / 2) })
+        Next::Call(Own {
+            within_ms: self.schedule.map_or(PREPARATION_MS, |schedule| schedule.grace_period_ms / 2),
+        })
     }
 
     /// Takes what came.
     pub fn recovered(&mut self, access: &mut impl Access, result: Result<&[Stored], Failure>) {
         let Stage::Asked(lost) = self.stage else { return };
-        access.desk(|desk, now| note(desk, Traffic::Own, result.is_ok(), now));
+        access.state(|state, now| note(state, Traffic::Own, result.is_ok(), now));
         let Ok(cells) = result else {
             self.stage = Stage::Failed(lost);
             return;
         };
         self.stage = Stage::Waiting;
         for cells in cells.chunks(STEP_CELLS) {
-            access.desk(|desk, now| witness(desk, cells, now));
+            access.state(|state, now| witness(state, cells, now));
         }
-        access.desk(|desk, now| {
-            desk.ring(Bell::Push);
-            // Who gives floors to the base has done so at the end of the time of grace. A region with a store keeps a
+        access.state(|state, now| {
+            state.notify(Event::Push);
+            // Who gives floors to the base has done so at the end of the recovery grace period. A region with a store keeps a
             // floor that comes later in memory.
-            let in_memory = desk.store().is_none();
-            if self.cadence.is_some_and(|cadence| is_late(&cadence, lost, now)) && in_memory {
-                desk.region.end_grace_here(lost.unix, now.unix);
+            let in_memory = state.store().is_none();
+            if self.schedule.is_some_and(|schedule| is_late(&schedule, lost, now)) && in_memory {
+                state.region.end_grace_period_here(lost.unix, now.unix);
             }
         });
     }
 }
 
-fn witness(desk: &mut Desk, cells: &[Stored], now: Now) {
+fn witness(state: &mut RegionState, cells: &[Stored], now: Now) {
     for cell in cells {
         // A row that cannot be a cell of now is of no use here either.
-        let _ = desk.region.witness(&cell.key, cell.sequence, cell.count, now.unix);
+        let _ = state.region.witness(&cell.key, cell.sequence, cell.count, now.unix);
     }
 }
 
-fn is_late(cadence: &Cadence, lost: Now, now: Now) -> bool {
-    now.mono.since(lost.mono) > cadence.grace_ms
+fn is_late(schedule: &Schedule, lost: Now, now: Now) -> bool {
+    now.mono.since(lost.mono) > schedule.grace_period_ms
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{SEQUENCE, at, backed, desk, key, sum};
+    use super::super::super::testing::{SEQUENCE, at, backed, key, state, sum};
     use super::*;
     use std::vec;
 
     const OWN: Next<Own> = Next::Call(Own { within_ms: 1_000 });
 
-    fn figures(desk: &Desk) -> (u64, u64) {
-        let explained = desk.region.explain(b"w", b"n", b"i");
-        (sum(desk), explained[0].cells[0].regional_total())
+    fn figures(state: &RegionState) -> (u64, u64) {
+        let explained = state.region.explain(b"w", b"n", b"i");
+        (sum(state), explained[0].cells[0].regional_total())
     }
 
     #[test]
-    fn a_floor_is_asked_for_over_and_over_until_it_comes() {
+    fn a_lower_bound_is_asked_for_over_and_over_until_it_comes() {
         for (store, expected) in [(false, (6, 6)), (true, (0, 6))] {
-            let mut desk = if store { backed() } else { desk() };
-            let mut recovery = Recovery::new(Cadence::default());
-            assert!(matches!(recovery.next(&mut at(&mut desk, 0)), Next::Wait { .. }));
-            for (ms, pause) in [(0, PAUSE_MS), (2_000, PAUSE_MS), (2_001, Cadence::default().publish_ms)] {
-                assert_eq!(recovery.next(&mut at(&mut desk, ms)), OWN);
-                recovery.recovered(&mut at(&mut desk, ms), Err(Failure::Away));
-                assert_eq!(recovery.next(&mut at(&mut desk, ms)), Next::Sleep(pause));
+            let mut state = if store { backed() } else { state() };
+            let mut recovery = Recovery::new(Schedule::default());
+            assert!(matches!(recovery.next(&mut at(&mut state, 0)), Next::Wait { .. }));
+            for (ms, pause) in [(0, PAUSE_MS), (2_000, PAUSE_MS), (2_001, Schedule::default().publish_ms)] {
+                assert_eq!(recovery.next(&mut at(&mut state, ms)), OWN);
+                recovery.recovered(&mut at(&mut state, ms), Err(Failure::Unavailable));
+                assert_eq!(recovery.next(&mut at(&mut state, ms)), Next::Sleep(pause));
             }
-            assert_eq!(recovery.next(&mut at(&mut desk, 12_001)), OWN);
+            assert_eq!(recovery.next(&mut at(&mut state, 12_001)), OWN);
             let own = vec![Stored { key: key("i"), sequence: SEQUENCE, count: 6 }];
-            recovery.recovered(&mut at(&mut desk, 12_001), Ok(&own));
-            assert_eq!(figures(&desk), expected, "with a store: {store}");
-            assert!(desk.take_bells().has(Bell::Push));
-            assert!(matches!(recovery.next(&mut at(&mut desk, 12_001)), Next::Wait { .. }));
+            recovery.recovered(&mut at(&mut state, 12_001), Ok(&own));
+            assert_eq!(figures(&state), expected, "with a store: {store}");
+            assert!(state.take_events().has(Event::Push));
+            assert!(matches!(recovery.next(&mut at(&mut state, 12_001)), Next::Wait { .. }));
         }
     }
 
     #[test]
     fn at_the_start_it_is_tried_once_and_then_beside_all_else() {
-        let mut desk = desk();
+        let mut state = state();
         let mut first = Recovery::once();
-        assert_eq!(first.next(&mut at(&mut desk, 0)), OWN);
-        first.recovered(&mut at(&mut desk, 0), Err(Failure::Away));
-        assert_eq!(first.next(&mut at(&mut desk, 0)), Next::Over);
-        assert!(desk.take_bells().has(Bell::Recover));
+        assert_eq!(first.next(&mut at(&mut state, 0)), OWN);
+        first.recovered(&mut at(&mut state, 0), Err(Failure::Unavailable));
+        assert_eq!(first.next(&mut at(&mut state, 0)), Next::Over);
+        assert!(state.take_events().has(Event::Recover));
         let mut first = Recovery::once();
-        assert_eq!(first.next(&mut at(&mut desk, 0)), OWN);
+        assert_eq!(first.next(&mut at(&mut state, 0)), OWN);
         let own = vec![Stored { key: key("i"), sequence: SEQUENCE, count: 6 }];
-        first.recovered(&mut at(&mut desk, 0), Ok(&own));
-        assert_eq!(first.next(&mut at(&mut desk, 0)), Next::Over);
-        assert_eq!((figures(&desk), desk.take_bells().has(Bell::Recover)), ((0, 6), false));
+        first.recovered(&mut at(&mut state, 0), Ok(&own));
+        assert_eq!(first.next(&mut at(&mut state, 0)), Next::Over);
+        assert_eq!((figures(&state), state.take_events().has(Event::Recover)), ((0, 6), false));
     }
 }

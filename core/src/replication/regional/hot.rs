@@ -5,10 +5,10 @@
 //!
 //! Leaves to others: what is hot (`region`), the index itself (`aggregator`).
 
-use crate::model::cadence::Cadence;
 use crate::model::key::Key;
+use crate::model::schedule::Schedule;
 use crate::region::exchange::Merged;
-use crate::replication::bells::Bell;
+use crate::replication::events::Event;
 use crate::replication::failure::Failure;
 use crate::replication::{Access, Next, note};
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ const READ_CELLS: usize = 512;
 /// Most cells that one shard is believed to hold.
 pub const SHARD_CELLS: usize = 100_000;
 
-/// What the store is asked. It has [`Cadence::replay_timeout_ms`].
+/// What the store is asked. It has [`Schedule::replay_timeout_ms`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     /// Which cells a shard names, at most [`SHARD_CELLS`]; then [`HotReader::indexed`].
@@ -43,7 +43,7 @@ enum Stage {
 #[derive(Debug)]
 struct Shard {
     /// The store's life as it began.
-    life: u32,
+    incarnation: u32,
     named: Vec<(Key, u64)>,
     /// So many of these were read.
     read: usize,
@@ -52,17 +52,17 @@ struct Shard {
 /// Reads for as long as the aggregator runs.
 #[derive(Debug)]
 pub struct HotReader {
-    cadence: Cadence,
+    schedule: Schedule,
     shard: usize,
     /// Shards to read without a failure until everything hot is known.
-    to_whole: usize,
+    to_complete: usize,
     stage: Stage,
 }
 
 impl HotReader {
     /// Has read nothing yet.
-    pub fn new(cadence: Cadence) -> HotReader {
-        HotReader { cadence, shard: 0, to_whole: HOT_SHARDS, stage: Stage::Resting }
+    pub fn new(schedule: Schedule) -> HotReader {
+        HotReader { schedule, shard: 0, to_complete: HOT_SHARDS, stage: Stage::Resting }
     }
 
     /// What to do now.
@@ -71,17 +71,19 @@ impl HotReader {
             match &mut self.stage {
                 Stage::Resting => {
                     self.stage = Stage::Woken;
-                    let pause_ms = self.cadence.hot_read_ms / HOT_SHARDS as u64;
-                    return Next::Wait { bells: Bell::Missed.into(), at_most_ms: Some(pause_ms) };
+                    let pause_ms = self.schedule.hot_read_ms / HOT_SHARDS as u64;
+                    return Next::Wait { events: Event::Missed.into(), at_most_ms: Some(pause_ms) };
                 }
                 // What became hot behind a reader that does not listen would be missed.
-                Stage::Woken if access.desk(|desk, _| desk.listens) => self.stage = Stage::Deciding,
+                Stage::Woken if access.state(|state, _| state.listens) => self.stage = Stage::Deciding,
                 Stage::Woken => self.stage = Stage::Resting,
                 Stage::Deciding => {
-                    match access.desk(|desk, now| (desk.is_usable(now.mono), desk.region.store_life())) {
+                    match access
+                        .state(|state, now| (state.is_usable(now.mono), state.region.store_incarnation()))
+                    {
                         (false, _) => self.stage = Stage::Resting,
-                        (true, life) => {
-                            self.stage = Stage::Reading(Shard { life, named: Vec::new(), read: 0 });
+                        (true, incarnation) => {
+                            self.stage = Stage::Reading(Shard { incarnation, named: Vec::new(), read: 0 });
                             return Next::Call(Call::Shard(self.shard));
                         }
                     }
@@ -98,10 +100,10 @@ impl HotReader {
         }
     }
 
-    /// The bell rang: messages may have been missed, and all is to be read.
-    pub fn rang(&mut self, access: &mut impl Access) {
-        self.to_whole = HOT_SHARDS;
-        access.desk(|desk, _| desk.region.set_whole(false));
+    /// The event notified: messages may have been missed, and all is to be read.
+    pub fn notified(&mut self, access: &mut impl Access) {
+        self.to_complete = HOT_SHARDS;
+        access.state(|state, _| state.region.set_complete(false));
     }
 
     /// Takes which cells the shard names. What is returned here and by [`HotReader::read`] says that the shard is done with,
@@ -131,14 +133,14 @@ impl HotReader {
     ) -> Option<Result<(), Failure>> {
         let Stage::Reading(shard) = &mut self.stage else { return None };
         shard.read = shard.read.saturating_add(cells.len());
-        let (life, is_all) = (shard.life, shard.read >= shard.named.len());
-        access.desk(|desk, now| {
+        let (incarnation, is_all) = (shard.incarnation, shard.read >= shard.named.len());
+        access.state(|state, now| {
             // If the store was found wiped meanwhile, this may be what it held before. The index is read anew then.
-            let still = desk.region.store_life() == life;
+            let still = state.region.store_incarnation() == incarnation;
             for ((key, sequence), merged) in cells.iter().zip(results).filter(|_| still) {
                 if let Ok(merged) = merged {
                     // A cell that there is no room for stays in the store.
-                    let _ = desk.region.learn(key, *sequence, merged.limit, &merged.current, now.unix);
+                    let _ = state.region.learn(key, *sequence, merged.limit, &merged.current, now.unix);
                 }
             }
         });
@@ -148,27 +150,27 @@ impl HotReader {
         if !is_all {
             return None;
         }
-        access.desk(|desk, _| {
-            desk.ring(Bell::Push);
-            desk.ring(Bell::Replay);
+        access.state(|state, _| {
+            state.notify(Event::Push);
+            state.notify(Event::Replay);
         });
         Some(self.end(access, Ok(())))
     }
 
     fn end(&mut self, access: &mut impl Access, result: Result<(), Failure>) -> Result<(), Failure> {
-        access.desk(|desk, now| note(desk, result, now));
+        access.state(|state, now| note(state, result, now));
         // Also after a failure: the other shards need not wait for this one.
         self.shard = (self.shard + 1) % HOT_SHARDS;
-        self.to_whole = if result.is_ok() { self.to_whole.saturating_sub(1) } else { HOT_SHARDS };
-        let is_whole = self.to_whole == 0;
-        if is_whole {
-            access.desk(|desk, now| {
-                desk.figures.whole_at = Some(now.mono);
-                desk.region.set_whole(true);
-                desk.ring(Bell::Push);
+        self.to_complete = if result.is_ok() { self.to_complete.saturating_sub(1) } else { HOT_SHARDS };
+        let is_complete = self.to_complete == 0;
+        if is_complete {
+            access.state(|state, now| {
+                state.figures.complete_at = Some(now.mono);
+                state.region.set_complete(true);
+                state.notify(Event::Push);
             });
         }
-        self.stage = if is_whole || result.is_err() { Stage::Resting } else { Stage::Deciding };
+        self.stage = if is_complete || result.is_err() { Stage::Resting } else { Stage::Deciding };
         result
     }
 }
@@ -183,8 +185,8 @@ fn failure_of(results: &[Result<Merged, Failure>]) -> Option<Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replication::Desk;
-    use crate::replication::regional::sisters::connected;
+    use crate::replication::RegionState;
+    use crate::replication::regional::peers::connected;
     use crate::replication::testing::{ORIGIN, SEQUENCE, at, backed, key, sum};
     use std::vec;
 
@@ -193,69 +195,72 @@ mod tests {
     }
 
     /// Woken, as messages may have been missed.
-    fn woken(desk: &mut Desk) -> HotReader {
-        let mut reader = HotReader::new(Cadence::default());
-        assert!(matches!(reader.next(&mut at(desk, 0)), Next::Wait { at_most_ms: Some(312), .. }));
+    fn woken(state: &mut RegionState) -> HotReader {
+        let mut reader = HotReader::new(Schedule::default());
+        assert!(matches!(reader.next(&mut at(state, 0)), Next::Wait { at_most_ms: Some(312), .. }));
         reader
     }
 
-    fn reads(reader: &mut HotReader, desk: &mut Desk, expected: usize) {
-        assert_eq!(reader.next(&mut at(desk, 0)), Next::Call(Call::Shard(expected)));
+    fn reads(reader: &mut HotReader, state: &mut RegionState, expected: usize) {
+        assert_eq!(reader.next(&mut at(state, 0)), Next::Call(Call::Shard(expected)));
     }
 
     #[test]
     fn all_shards_make_a_whole_and_then_one_is_read_at_a_time() {
-        let mut desk = backed();
-        let mut reader = woken(&mut desk);
-        assert!(matches!(reader.next(&mut at(&mut desk, 0)), Next::Wait { .. }), "nobody listens yet");
-        connected(&mut at(&mut desk, 0));
-        reader.rang(&mut at(&mut desk, 0));
+        let mut state = backed();
+        let mut reader = woken(&mut state);
+        assert!(matches!(reader.next(&mut at(&mut state, 0)), Next::Wait { .. }), "nobody listens yet");
+        connected(&mut at(&mut state, 0));
+        reader.notified(&mut at(&mut state, 0));
         for shard in 0..HOT_SHARDS {
-            assert_eq!(desk.figures.whole_at, None);
-            reads(&mut reader, &mut desk, shard);
-            assert_eq!(reader.indexed(&mut at(&mut desk, 1), Ok(vec![])), Some(Ok(())));
+            assert_eq!(state.figures.complete_at, None);
+            reads(&mut reader, &mut state, shard);
+            assert_eq!(reader.indexed(&mut at(&mut state, 1), Ok(vec![])), Some(Ok(())));
         }
-        assert!(desk.figures.whole_at.is_some());
+        assert!(state.figures.complete_at.is_some());
         for shard in 0..2 {
-            assert!(matches!(reader.next(&mut at(&mut desk, 0)), Next::Wait { .. }));
-            reads(&mut reader, &mut desk, shard);
-            assert_eq!(reader.indexed(&mut at(&mut desk, 1), Ok(vec![])), Some(Ok(())));
+            assert!(matches!(reader.next(&mut at(&mut state, 0)), Next::Wait { .. }));
+            reads(&mut reader, &mut state, shard);
+            assert_eq!(reader.indexed(&mut at(&mut state, 1), Ok(vec![])), Some(Ok(())));
         }
     }
 
     #[test]
     fn a_failure_begins_anew_with_the_next_shard() {
-        let mut desk = backed();
-        connected(&mut at(&mut desk, 0));
-        let mut reader = woken(&mut desk);
-        reads(&mut reader, &mut desk, 0);
-        assert_eq!(reader.indexed(&mut at(&mut desk, 0), Err(Failure::Away)), Some(Err(Failure::Away)));
-        assert!(matches!(reader.next(&mut at(&mut desk, 0)), Next::Wait { .. }));
-        reads(&mut reader, &mut desk, 1);
-        assert_eq!(reader.to_whole, HOT_SHARDS);
+        let mut state = backed();
+        connected(&mut at(&mut state, 0));
+        let mut reader = woken(&mut state);
+        reads(&mut reader, &mut state, 0);
+        assert_eq!(
+            reader.indexed(&mut at(&mut state, 0), Err(Failure::Unavailable)),
+            Some(Err(Failure::Unavailable))
+        );
+        assert!(matches!(reader.next(&mut at(&mut state, 0)), Next::Wait { .. }));
+        reads(&mut reader, &mut state, 1);
+        assert_eq!(reader.to_complete, HOT_SHARDS);
     }
 
     #[test]
     fn cells_are_learnt_unless_the_store_was_wiped_meanwhile() {
-        let mut desk = backed();
-        connected(&mut at(&mut desk, 0));
+        let mut state = backed();
+        connected(&mut at(&mut state, 0));
         for (wiped, expected) in [(true, 0), (false, 7)] {
-            let mut reader = woken(&mut desk);
-            reads(&mut reader, &mut desk, 0);
+            let mut reader = woken(&mut state);
+            reads(&mut reader, &mut state, 0);
             let named = vec![(key("i"), SEQUENCE); READ_CELLS + 1];
-            assert_eq!(reader.indexed(&mut at(&mut desk, 0), Ok(named)), None);
+            assert_eq!(reader.indexed(&mut at(&mut state, 0), Ok(named)), None);
             if wiped {
-                desk.region.store_wiped();
+                state.region.store_wiped();
             }
             for (count, over) in [(READ_CELLS, None), (1, Some(Ok(())))] {
-                let Next::Call(Call::Cells(cells)) = reader.next(&mut at(&mut desk, 0)) else {
+                let Next::Call(Call::Cells(cells)) = reader.next(&mut at(&mut state, 0)) else {
                     panic!("cells")
                 };
                 assert_eq!(cells.len(), count);
                 let words: Vec<_> = cells.iter().map(|_| word()).collect();
-                assert_eq!(reader.read(&mut at(&mut desk, 0), &cells, &words), over);
+                assert_eq!(reader.read(&mut at(&mut state, 0), &cells, &words), over);
             }
-            assert_eq!(sum(&desk), expected);
+            assert_eq!(sum(&state), expected);
         }
     }
 
@@ -264,7 +269,7 @@ mod tests {
         type Case<'a> = (&'a [Result<Merged, Failure>], Option<Failure>);
         let cases: [Case; 4] = [
             (&[word(), Err(Failure::OfTheCell)], None),
-            (&[word(), Err(Failure::Refused), Err(Failure::Away)], Some(Failure::Away)),
+            (&[word(), Err(Failure::Refused), Err(Failure::Unavailable)], Some(Failure::Unavailable)),
             (&[Err(Failure::Refused)], Some(Failure::Refused)),
             (&[word()], None),
         ];

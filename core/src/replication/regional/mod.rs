@@ -2,11 +2,11 @@
 //!
 //! - [`replay`]: counts to the store. [`questions`]: queries that the store answers.
 //! - [`hot`]: keys near their limits, from the store. [`watch`]: whether the store has lost anything.
-//! - [`announce`]: which nodes are alive. [`sisters`]: changes to and from the other aggregators.
+//! - [`announce`]: which nodes are alive. [`peers`]: changes to and from the other aggregators.
 
 pub mod announce;
 pub mod hot;
+pub mod peers;
 pub mod questions;
 pub mod replay;
-pub mod sisters;
 pub mod watch;

@@ -6,7 +6,7 @@ use crate::model::key::OriginId;
 use crate::model::wire::{Answer, Consult};
 use crate::region::Proposed;
 use crate::region::exchange::{Merge, Merged};
-use crate::replication::bells::Bell;
+use crate::replication::events::Event;
 use crate::replication::failure::{Failure, first_failure};
 use crate::replication::{Access, note_parts};
 use alloc::vec::Vec;
@@ -33,15 +33,15 @@ impl Questions {
     pub fn propose(access: &mut impl Access, origin: OriginId, consults: Vec<Consult>) -> Questions {
         let answers = Vec::with_capacity(consults.len());
         let mut questions = Questions { origin, asks: Vec::new(), merges: Vec::new(), answers };
-        access.desk(|desk, now| {
+        access.state(|state, now| {
             for consult in consults {
-                match desk.region.propose(origin, &consult, now.unix) {
-                    Ok(Proposed::Settled(answer)) => questions.answers.push(desk.judged(answer)),
+                match state.region.propose(origin, &consult, now.unix) {
+                    Ok(Proposed::Settled(answer)) => questions.answers.push(state.judged(answer)),
                     Ok(Proposed::Ask(merge)) => {
                         questions.asks.push(consult);
                         questions.merges.push(merge);
                     }
-                    Err(_) => questions.answers.push(desk.unjudged(&consult)),
+                    Err(_) => questions.answers.push(state.unjudged(&consult)),
                 }
             }
         });
@@ -74,25 +74,25 @@ impl Questions {
     pub fn conclude(self, access: &mut impl Access, results: &[Result<Merged, Failure>]) -> Vec<Answer> {
         let speaks = !self.merges.is_empty() && !self.were_hurried(results);
         let Questions { origin, asks, merges, mut answers } = self;
-        access.desk(|desk, now| {
+        access.state(|state, now| {
             if speaks {
-                note_parts(desk, results, now);
+                note_parts(state, results, now);
             }
             for (place, (ask, merge)) in asks.iter().zip(&merges).enumerate() {
                 let answer = match results.get(place) {
-                    Some(Ok(merged)) => desk.region.concluded(origin, ask, merge, merged, now.unix),
-                    _ => desk.region.consult(origin, ask, now.unix),
+                    Some(Ok(merged)) => state.region.concluded(origin, ask, merge, merged, now.unix),
+                    _ => state.region.consult(origin, ask, now.unix),
                 };
                 answers.push(match answer {
-                    Ok(answer) => desk.judged(answer),
-                    Err(_) => desk.unjudged(ask),
+                    Ok(answer) => state.judged(answer),
+                    Err(_) => state.unjudged(ask),
                 });
             }
             if !merges.is_empty() {
-                desk.ring(Bell::Tell);
+                state.notify(Event::Tell);
             }
-            desk.ring(Bell::Push);
-            desk.ring(Bell::Replay);
+            state.notify(Event::Push);
+            state.notify(Event::Replay);
         });
         answers
     }
@@ -120,39 +120,39 @@ mod tests {
     #[test]
     fn a_deadline_that_could_hardly_be_kept_says_nothing_of_the_store() {
         assert!(asks(&[30]).were_hurried(&[Err(Failure::Timeout)]));
-        assert!(!asks(&[30]).were_hurried(&[Err(Failure::Away)]));
+        assert!(!asks(&[30]).were_hurried(&[Err(Failure::Unavailable)]));
         assert!(!asks(&[50]).were_hurried(&[Err(Failure::Timeout)]));
-        let mut desk = backed();
+        let mut state = backed();
         for (timeout_ms, usable) in [(30, true), (50, false)] {
             for id in 0..10 {
                 let consult = Consult { timeout_ms, ..consult(id, 1, 100) };
-                let questions = Questions::propose(&mut at(&mut desk, 0), ORIGIN, vec![consult]);
-                questions.conclude(&mut at(&mut desk, 0), &[Err(Failure::Timeout)]);
+                let questions = Questions::propose(&mut at(&mut state, 0), ORIGIN, vec![consult]);
+                questions.conclude(&mut at(&mut state, 0), &[Err(Failure::Timeout)]);
             }
-            assert_eq!(desk.is_usable(NOW.mono), usable, "{timeout_ms} ms");
+            assert_eq!(state.is_usable(NOW.mono), usable, "{timeout_ms} ms");
         }
     }
 
     #[test]
     fn every_question_is_answered_by_the_store_or_from_memory() {
-        let mut desk = backed();
+        let mut state = backed();
         let consults = vec![
             consult(1, 11, 10), // never fits
             consult(2, 5, 10),
             consult(3, 6, 10),
             Consult { id: 4, ..Consult::default() }, // no question at all
         ];
-        let questions = Questions::propose(&mut at(&mut desk, 0), ORIGIN, consults);
+        let questions = Questions::propose(&mut at(&mut state, 0), ORIGIN, consults);
         assert_eq!(questions.merges().len(), 2);
         let word = Merged { granted: Some(true), current: vec![(ORIGIN, 5)], ..Merged::default() };
-        let results = [Ok(word), Err(Failure::Away)];
-        let answers = questions.conclude(&mut at(&mut desk, 1), &results);
+        let results = [Ok(word), Err(Failure::Unavailable)];
+        let answers = questions.conclude(&mut at(&mut state, 1), &results);
         let mut granted: Vec<_> = answers.iter().map(|answer| (answer.id, answer.granted)).collect();
         granted.sort_unstable();
         // Memory judges the third: it proposes the same origin's count to be 6.
         assert_eq!(granted, vec![(1, false), (2, true), (3, true), (4, false)]);
-        assert_eq!((desk.figures.granted, desk.figures.denied, desk.figures.unjudged), (2, 1, 1));
-        let bells = desk.take_bells();
-        assert!(bells.has(Bell::Tell) && bells.has(Bell::Push) && bells.has(Bell::Replay));
+        assert_eq!((state.figures.granted, state.figures.denied, state.figures.unjudged), (2, 1, 1));
+        let events = state.take_events();
+        assert!(events.has(Event::Tell) && events.has(Event::Push) && events.has(Event::Replay));
     }
 }

@@ -6,14 +6,14 @@
 //!
 //! Leaves to others: which cells wait (`region`), calling the store and sleeping (`aggregator`).
 
-use crate::model::cadence::Cadence;
+use crate::model::schedule::Schedule;
 use crate::model::time::MonoMs;
 use crate::region::exchange::{Merge, Merged};
 use crate::region::{HotCell, most_used};
-use crate::replication::bells::Bell;
-use crate::replication::desk::Round;
+use crate::replication::events::Event;
 use crate::replication::failure::{Failure, did_nothing};
 use crate::replication::figures::add;
+use crate::replication::state::Round;
 use crate::replication::{Access, Next, note, note_parts};
 use alloc::vec::Vec;
 
@@ -27,7 +27,7 @@ const STEP_CELLS: usize = 128;
 const REFUSED_PAUSE_MS: u64 = 5_000;
 const MAX_REFUSED: usize = 4_096;
 
-/// What the store is asked to do. It has [`Cadence::replay_timeout_ms`].
+/// What the store is asked to do. It has [`Schedule::replay_timeout_ms`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     /// Raise these; then [`Replay::merged`].
@@ -60,7 +60,7 @@ enum Stage {
 /// Replays for as long as the aggregator runs.
 #[derive(Debug)]
 pub struct Replay {
-    cadence: Cadence,
+    schedule: Schedule,
     stage: Stage,
     outcome: Outcome,
     /// Cells offered in this round.
@@ -74,9 +74,9 @@ pub struct Replay {
 
 impl Replay {
     /// Waits for something to replay.
-    pub fn new(cadence: Cadence) -> Replay {
+    pub fn new(schedule: Schedule) -> Replay {
         Replay {
-            cadence,
+            schedule,
             stage: Stage::Waiting,
             outcome: Outcome::Told,
             told: 0,
@@ -92,7 +92,7 @@ impl Replay {
             match core::mem::replace(&mut self.stage, Stage::Waiting) {
                 Stage::Waiting => {
                     self.stage = Stage::Woken;
-                    return Next::Wait { bells: Bell::Replay.into(), at_most_ms: None };
+                    return Next::Wait { events: Event::Replay.into(), at_most_ms: None };
                 }
                 Stage::Woken => self.begin(access),
                 Stage::Telling(round) => {
@@ -122,18 +122,18 @@ impl Replay {
         results: &[Result<Merged, Failure>],
     ) {
         for (merges, results) in merges.chunks(STEP_CELLS).zip(results.chunks(STEP_CELLS)) {
-            access.desk(|desk, now| {
+            access.state(|state, now| {
                 for (merge, result) in merges.iter().zip(results) {
                     if let Ok(merged) = result {
-                        desk.region.merged(merge, merged, now.unix);
+                        state.region.merged(merge, merged, now.unix);
                     }
                 }
             });
         }
-        let now = access.desk(|desk, now| {
-            note_parts(desk, results, now);
-            desk.ring(Bell::Tell);
-            desk.ring(Bell::Push);
+        let now = access.state(|state, now| {
+            note_parts(state, results, now);
+            state.notify(Event::Tell);
+            state.notify(Event::Push);
             now.mono
         });
         if did_nothing(results) {
@@ -151,23 +151,23 @@ impl Replay {
     /// Takes the store's word on what the hot index was to name.
     pub fn named(&mut self, access: &mut impl Access, hot: &[HotCell], result: Result<(), Failure>) {
         let left = core::mem::take(&mut self.left);
-        access.desk(|desk, now| {
-            note(desk, result, now);
-            desk.region.hot_failed(&left);
+        access.state(|state, now| {
+            note(state, result, now);
+            state.region.hot_failed(&left);
             if result.is_err() {
-                desk.region.hot_failed(hot);
+                state.region.hot_failed(hot);
             }
         });
     }
 
     fn begin(&mut self, access: &mut impl Access) {
-        let (round, usable) = access.desk(|desk, now| {
-            let round = desk.begin_replay();
+        let (round, usable) = access.state(|state, now| {
+            let round = state.begin_replay();
             if round.waiting > BACKLOG_CELLS {
                 // The store was away and catches up: until it has, memory is all there is. Filters would not wait so long.
-                desk.end_replay(round);
+                state.end_replay(round);
             }
-            (round, desk.is_usable(now.mono))
+            (round, state.is_usable(now.mono))
         });
         self.told = 0;
         self.outcome = if usable { Outcome::Told } else { Outcome::Failed };
@@ -179,7 +179,7 @@ impl Replay {
         if self.outcome == Outcome::Failed || self.told >= round.waiting {
             return None;
         }
-        let merges = access.desk(|desk, _| desk.region.next_merges(CALL_CELLS));
+        let merges = access.state(|state, _| state.region.next_merges(CALL_CELLS));
         self.told = self.told.saturating_add(merges.len());
         (!merges.is_empty()).then_some(merges)
     }
@@ -190,27 +190,27 @@ impl Replay {
             self.outcome = Outcome::Partly;
         }
         let failed = self.outcome == Outcome::Failed;
-        access.desk(|desk, now| {
-            desk.region.merge_failed(&away);
+        access.state(|state, now| {
+            state.region.merge_failed(&away);
             // While it is not sure that the store is away, what it has not taken is not acknowledged: the next round tells.
-            if !failed || !desk.is_usable(now.mono) {
-                desk.end_replay(round);
+            if !failed || !state.is_usable(now.mono) {
+                state.end_replay(round);
             }
         });
     }
 
     /// Cells that became hot and are to be named in the index, from which aggregators learn what messages have missed.
     fn hot(&mut self, access: &mut impl Access) -> Option<Vec<HotCell>> {
-        let cap = self.cadence.namespace_cap;
-        let found = access.desk(|desk, now| match desk.is_usable(now.mono) {
-            true => desk.region.next_hot(cap.saturating_mul(2)),
+        let cap = self.schedule.namespace_cap;
+        let found = access.state(|state, now| match state.is_usable(now.mono) {
+            true => state.region.next_hot(cap.saturating_mul(2)),
             false => Vec::new(),
         });
         if found.is_empty() {
             return None;
         }
         let choice = most_used(found, cap, |hot| (&hot.key, hot.utilisation));
-        access.desk(|desk, _| add(&mut desk.figures.hot_left, choice.left.len()));
+        access.state(|state, _| add(&mut state.figures.hot_left, choice.left.len()));
         self.left = choice.left;
         Some(choice.chosen)
     }
@@ -218,14 +218,14 @@ impl Replay {
     /// How long to rest, in milliseconds.
     fn rest(&mut self, access: &mut impl Access) -> u64 {
         let refused = &mut self.refused;
-        access.desk(|desk, now| {
-            desk.region.merge_failed(&refused.due(now.mono));
-            if desk.is_usable(now.mono) && desk.region.has_merges() {
-                desk.ring(Bell::Replay);
+        access.state(|state, now| {
+            state.region.merge_failed(&refused.due(now.mono));
+            if state.is_usable(now.mono) && state.region.has_merges() {
+                state.notify(Event::Replay);
             }
         });
         // What one of several servers did not take is not offered to it without pause.
-        if self.outcome == Outcome::Told { self.cadence.replay_ms } else { self.cadence.sentinel_ms }
+        if self.outcome == Outcome::Told { self.schedule.replay_ms } else { self.schedule.marker_ms }
     }
 }
 
@@ -259,7 +259,7 @@ impl SetAside {
 mod tests {
     use super::*;
     use crate::model::wire::{FilterFrame, Report};
-    use crate::replication::Desk;
+    use crate::replication::RegionState;
     use crate::replication::testing::{NOW, ORIGIN, at, backed, count, report};
     use std::vec;
 
@@ -268,81 +268,81 @@ mod tests {
     }
 
     fn replay() -> Replay {
-        let mut replay = Replay::new(Cadence::default());
+        let mut replay = Replay::new(Schedule::default());
         let waits = replay.next(&mut at(&mut backed(), 0));
-        assert_eq!(waits, Next::Wait { bells: Bell::Replay.into(), at_most_ms: None });
+        assert_eq!(waits, Next::Wait { events: Event::Replay.into(), at_most_ms: None });
         replay
     }
 
-    fn merges(replay: &mut Replay, desk: &mut Desk) -> Vec<Merge> {
-        match replay.next(&mut at(desk, 0)) {
+    fn merges(replay: &mut Replay, state: &mut RegionState) -> Vec<Merge> {
+        match replay.next(&mut at(state, 0)) {
             Next::Call(Call::Merge(merges)) => merges,
             other => panic!("{other:?}"),
         }
     }
 
     /// Reports three cells with their own `own`, and one more than half its limit.
-    fn three(desk: &mut Desk) {
+    fn three(state: &mut RegionState) {
         let counts = ["a", "b", "c"].map(|key| count(key, 1)).to_vec();
         let report = Some(Report { id: 1, counts });
-        desk.take(ORIGIN, FilterFrame { report, ..FilterFrame::default() }, NOW).unwrap();
+        state.take(ORIGIN, FilterFrame { report, ..FilterFrame::default() }, NOW).unwrap();
     }
 
     #[test]
     fn a_round_tells_what_waits_names_what_is_hot_and_acknowledges() {
-        let (mut desk, mut replay) = (backed(), replay());
-        desk.take(ORIGIN, report(1, 7), NOW).unwrap();
-        let told = merges(&mut replay, &mut desk);
-        assert_eq!((told.len(), desk.replayed()), (1, 0));
+        let (mut state, mut replay) = (backed(), replay());
+        state.take(ORIGIN, report(1, 7), NOW).unwrap();
+        let told = merges(&mut replay, &mut state);
+        assert_eq!((told.len(), state.replayed()), (1, 0));
         let words: Vec<_> = told.iter().map(word).collect();
-        replay.merged(&mut at(&mut desk, 1), told, &words);
-        let Next::Call(Call::NameHot(hot)) = replay.next(&mut at(&mut desk, 1)) else { panic!("it is hot") };
-        assert_eq!((hot.len(), desk.replayed()), (1, 1));
-        replay.named(&mut at(&mut desk, 2), &hot, Err(Failure::Timeout));
-        assert_eq!(replay.next(&mut at(&mut desk, 2)), Next::Sleep(Cadence::default().replay_ms));
-        assert!(matches!(replay.next(&mut at(&mut desk, 12)), Next::Wait { .. }));
+        replay.merged(&mut at(&mut state, 1), told, &words);
+        let Next::Call(Call::NameHot(hot)) = replay.next(&mut at(&mut state, 1)) else { panic!("it is hot") };
+        assert_eq!((hot.len(), state.replayed()), (1, 1));
+        replay.named(&mut at(&mut state, 2), &hot, Err(Failure::Timeout));
+        assert_eq!(replay.next(&mut at(&mut state, 2)), Next::Sleep(Schedule::default().replay_ms));
+        assert!(matches!(replay.next(&mut at(&mut state, 12)), Next::Wait { .. }));
         assert!(
-            matches!(replay.next(&mut at(&mut desk, 12)), Next::Call(Call::NameHot(again)) if again == hot)
+            matches!(replay.next(&mut at(&mut state, 12)), Next::Call(Call::NameHot(again)) if again == hot)
         );
     }
 
     #[test]
     fn what_no_server_took_is_not_acknowledged_until_the_store_is_known_to_be_away() {
-        let (mut desk, mut replay) = (backed(), replay());
-        three(&mut desk);
+        let (mut state, mut replay) = (backed(), replay());
+        three(&mut state);
         for round in 1..=5 {
-            let told = merges(&mut replay, &mut desk);
-            let words: Vec<_> = told.iter().map(|_| Err(Failure::Away)).collect();
-            replay.merged(&mut at(&mut desk, 1), told, &words);
-            assert_eq!(replay.next(&mut at(&mut desk, 1)), Next::Sleep(Cadence::default().sentinel_ms));
-            assert_eq!(desk.replayed(), if round < 5 { 0 } else { 5 }, "the breaker opens on five");
-            assert_eq!(desk.region.pending_merges(), 3);
-            replay.next(&mut at(&mut desk, 1));
+            let told = merges(&mut replay, &mut state);
+            let words: Vec<_> = told.iter().map(|_| Err(Failure::Unavailable)).collect();
+            replay.merged(&mut at(&mut state, 1), told, &words);
+            assert_eq!(replay.next(&mut at(&mut state, 1)), Next::Sleep(Schedule::default().marker_ms));
+            assert_eq!(state.replayed(), if round < 5 { 0 } else { 5 }, "the breaker opens on five");
+            assert_eq!(state.region.pending_merges(), 3);
+            replay.next(&mut at(&mut state, 1));
         }
-        assert_eq!(replay.next(&mut at(&mut desk, 2)), Next::Sleep(Cadence::default().sentinel_ms));
-        assert_eq!(desk.replayed(), 6, "memory is all there is");
+        assert_eq!(replay.next(&mut at(&mut state, 2)), Next::Sleep(Schedule::default().marker_ms));
+        assert_eq!(state.replayed(), 6, "memory is all there is");
     }
 
     #[test]
     fn what_some_servers_took_is_acknowledged_and_the_rest_waits() {
-        let (mut desk, mut replay) = (backed(), replay());
-        three(&mut desk);
-        let told = merges(&mut replay, &mut desk);
-        let words = vec![word(&told[0]), Err(Failure::Away), Err(Failure::OfTheCell)];
-        replay.merged(&mut at(&mut desk, 0), told, &words);
+        let (mut state, mut replay) = (backed(), replay());
+        three(&mut state);
+        let told = merges(&mut replay, &mut state);
+        let words = vec![word(&told[0]), Err(Failure::Unavailable), Err(Failure::OfTheCell)];
+        replay.merged(&mut at(&mut state, 0), told, &words);
         // The cell that is left is offered in this round no more.
-        assert_eq!(replay.next(&mut at(&mut desk, 0)), Next::Sleep(Cadence::default().sentinel_ms));
-        assert_eq!((desk.replayed(), desk.region.pending_merges()), (1, 1));
-        assert!(desk.is_usable(NOW.mono) && desk.take_bells().has(Bell::Replay));
-        replay.next(&mut at(&mut desk, 0));
-        let told = merges(&mut replay, &mut desk);
+        assert_eq!(replay.next(&mut at(&mut state, 0)), Next::Sleep(Schedule::default().marker_ms));
+        assert_eq!((state.replayed(), state.region.pending_merges()), (1, 1));
+        assert!(state.is_usable(NOW.mono) && state.take_events().has(Event::Replay));
+        replay.next(&mut at(&mut state, 0));
+        let told = merges(&mut replay, &mut state);
         assert_eq!(told.len(), 1);
         let words = vec![word(&told[0])];
-        replay.merged(&mut at(&mut desk, 4_999), told, &words);
-        assert!(matches!(replay.next(&mut at(&mut desk, 4_999)), Next::Sleep(10)));
-        assert_eq!(desk.region.pending_merges(), 0, "set aside");
-        replay.next(&mut at(&mut desk, 5_000));
-        assert!(matches!(replay.next(&mut at(&mut desk, 5_000)), Next::Sleep(10)));
-        assert_eq!(desk.region.pending_merges(), 1, "offered again");
+        replay.merged(&mut at(&mut state, 4_999), told, &words);
+        assert!(matches!(replay.next(&mut at(&mut state, 4_999)), Next::Sleep(10)));
+        assert_eq!(state.region.pending_merges(), 0, "set aside");
+        replay.next(&mut at(&mut state, 5_000));
+        assert!(matches!(replay.next(&mut at(&mut state, 5_000)), Next::Sleep(10)));
+        assert_eq!(state.region.pending_merges(), 1, "offered again");
     }
 }

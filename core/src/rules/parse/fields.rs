@@ -292,13 +292,13 @@ mod tests {
 
     #[test]
     fn the_closest_field_is_named() {
-        let known = ["limit", "window", "identifier", "on_consult_failure"];
+        let known = ["limit", "window", "identifier", "on_failure"];
         for (name, expected) in [
             ("limits", Some("limit")),
             ("Limit", Some("limit")),
             ("widnow", Some("window")),
             ("identifer", Some("identifier")),
-            ("on-consult-failure", Some("on_consult_failure")),
+            ("on-failures", Some("on_failure")),
             ("burst", None),
             ("", None),
             ("l", None),

@@ -61,11 +61,15 @@ impl Json {
     }
 
     /// The value as a whole number. A protobuf `Struct` carries every number as a double, so that 100 may
-    /// arrive as `100.0` or `1e2`: whole doubles are whole numbers.
+    /// arrive as `100.0` or `1e2`: whole doubles are whole numbers. Envoy's reader of YAML makes a string of an integer that
+    /// needs more than 32 bits, so digits in quotes are a number from there on.
     pub fn as_integer(&self) -> Option<u64> {
         const TWO_TO_THE_64: f64 = 18_446_744_073_709_551_616.0;
         match *self {
             Json::Unsigned(value) => Some(value),
+            Json::Text(ref text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                text.parse().ok().filter(|value| *value > i32::MAX as u64)
+            }
             Json::Float(value) if (0.0..TWO_TO_THE_64).contains(&value) => {
                 let whole = value as u64;
                 (whole as f64 == value).then_some(whole)
@@ -169,6 +173,12 @@ mod tests {
             ("-1", None),
             ("-1.0", None),
             ("\"1\"", None),
+            ("\"2147483647\"", None),
+            ("\"2147483648\"", Some(2_147_483_648)),
+            ("\"18446744073709551615\"", Some(u64::MAX)),
+            ("\"18446744073709551616\"", None),
+            ("\"+3000000000\"", None),
+            ("\"\"", None),
             ("null", None),
         ] {
             check(text, expected);

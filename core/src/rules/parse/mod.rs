@@ -2,6 +2,7 @@
 //!
 //! - [`envoy_config`]: the filter's configurations in an Envoy configuration.
 //! - `json`, `fields`: JSON text, and the fields of its objects.
+//! - `structure`: a protobuf struct as JSON text.
 //! - [`duration`]: lengths of time.
 //! - `errors`: what is wrong, and where.
 
@@ -10,3 +11,4 @@ pub mod envoy_config;
 pub(in crate::rules) mod errors;
 pub(in crate::rules) mod fields;
 pub(in crate::rules) mod json;
+pub(in crate::rules) mod structure;

@@ -17,20 +17,20 @@ pub(in crate::rules) const TRUSTED_PROXIES_MAX: u64 = 32;
 pub(in crate::rules) struct ClientAddress {
     ipv4_prefix: u32,
     ipv6_prefix: u32,
-    trusted_proxies: usize,
+    trusted_hops: usize,
 }
 
 impl ClientAddress {
     pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<ClientAddress> {
-        let fields = node.object(&["ipv4_prefix", "ipv6_prefix", "trusted_proxies"], errors)?;
+        let fields = node.object(&["ipv4_prefix", "ipv6_prefix", "trusted_hops"], errors)?;
         let ipv4_prefix = fields.or("ipv4_prefix", 32, errors, |node, errors| node.integer(0..=32, errors));
         let ipv6_prefix = fields.or("ipv6_prefix", 64, errors, |node, errors| node.integer(0..=128, errors));
-        let trusted_proxies = fields
-            .or("trusted_proxies", 0, errors, |node, errors| node.integer(0..=TRUSTED_PROXIES_MAX, errors));
+        let trusted_hops = fields
+            .or("trusted_hops", 0, errors, |node, errors| node.integer(0..=TRUSTED_PROXIES_MAX, errors));
         Some(ClientAddress {
             ipv4_prefix: u32::try_from(ipv4_prefix?).ok()?,
             ipv6_prefix: u32::try_from(ipv6_prefix?).ok()?,
-            trusted_proxies: usize::try_from(trusted_proxies?).ok()?,
+            trusted_hops: usize::try_from(trusted_hops?).ok()?,
         })
     }
 
@@ -42,7 +42,7 @@ impl ClientAddress {
         buffer: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) {
-        if let Some(address) = client_address(self.trusted_proxies, request, peer, buffer) {
+        if let Some(address) = client_address(self.trusted_hops, request, peer, buffer) {
             self.write_prefix(address, out);
         }
     }
@@ -73,21 +73,17 @@ impl ClientAddress {
 
 /// The client's address: the one that trusted proxies vouch for, else the peer's.
 pub(in crate::rules) fn client_address<R: Request + ?Sized>(
-    trusted_proxies: usize,
+    trusted_hops: usize,
     request: &R,
     peer: &mut Peer,
     buffer: &mut Vec<u8>,
 ) -> Option<IpAddr> {
-    forwarded(trusted_proxies, request, buffer).or_else(|| peer.address(request))
+    forwarded(trusted_hops, request, buffer).or_else(|| peer.address(request))
 }
 
 /// The address that the outermost trusted proxy saw: the n-th from the right in all the lines together.
-fn forwarded<R: Request + ?Sized>(
-    trusted_proxies: usize,
-    request: &R,
-    buffer: &mut Vec<u8>,
-) -> Option<IpAddr> {
-    let from_right = trusted_proxies.checked_sub(1)?;
+fn forwarded<R: Request + ?Sized>(trusted_hops: usize, request: &R, buffer: &mut Vec<u8>) -> Option<IpAddr> {
+    let from_right = trusted_hops.checked_sub(1)?;
     let hops = joined_header(request, b"x-forwarded-for", buffer)?;
     parse_address(hops.rsplit(|byte| *byte == b',').nth(from_right)?)
 }
@@ -142,8 +138,8 @@ mod tests {
     use crate::rules::testing::TestRequest;
     use alloc::string::String;
 
-    fn check(prefixes: (u32, u32), trusted_proxies: usize, peer: &str, forwarded: &[&str], expected: &str) {
-        let part = ClientAddress { ipv4_prefix: prefixes.0, ipv6_prefix: prefixes.1, trusted_proxies };
+    fn check(prefixes: (u32, u32), trusted_hops: usize, peer: &str, forwarded: &[&str], expected: &str) {
+        let part = ClientAddress { ipv4_prefix: prefixes.0, ipv6_prefix: prefixes.1, trusted_hops };
         let mut request = TestRequest::default().peer(peer);
         for line in forwarded {
             request = request.header("x-forwarded-for", line);
@@ -175,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_that_trusted_proxies_vouch_for() {
+    fn the_address_that_trusted_hops_vouch_for() {
         const PEER: &str = "10.0.0.1:1";
         for (trusted, lines, expected) in [
             (0, &["7.7.7.7"][..], "10.0.0.1"),

@@ -1,6 +1,6 @@
 //! `weir-bindgen MODULE FOLDER`: makes of the compiled playground what a browser loads, by wasm-bindgen's own library.
 //!
-//! Leaves to others: compiling it, and the page (`envoy/setup/playground.sh`).
+//! Leaves to others: compiling it, and the page (`envoy/tools/run/playground.sh`).
 
 use anyhow::{Context, Result, bail};
 use wasm_bindgen_cli_support::Bindgen;

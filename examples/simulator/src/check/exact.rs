@@ -2,8 +2,8 @@
 //! not pass is given back, nothing is denied that would have fitted, and a rule says what becomes of what nobody decided.
 //!
 //! Two things may stand that no request passed for. What nobody could take back: the worker or the aggregator that would
-//! have is dead, or a ledger's answer with the attempt's number was lost. And a question that arrives after its withdrawal, held
-//! up by the network: a store does not remember withdrawals. Both count until their window is over, as the README says.
+//! have is dead, or a ledger's answer with the attempt's number was lost. And a question that arrives after its refund, held
+//! up by the network: a store does not remember refunds. Both count until their window is over.
 
 use super::Check;
 use crate::keys::{self, Shape};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_core::limiter::{Cause, Decision, Outcome};
 use weir_core::model::exact::AskId;
 
-/// A key is at rest when nothing was asked of it for so long: withdrawals wait for a late answer before.
+/// A key is at rest when nothing was asked of it for so long: refunds wait for a late answer before.
 const REST_US: u64 = 12_000_000;
 /// A denial comes so long after it was made: its way back, and whole milliseconds.
 const LATE_US: u64 = 20_000;
@@ -53,7 +53,7 @@ pub struct Exact {
 struct Account {
     /// In order of time: what was charged, whether it stands, and whether its keeper still has it.
     uses: Vec<(Use, Standing)>,
-    withdrawn: BTreeSet<AskId>,
+    refunded: BTreeSet<AskId>,
     /// Costs of requests that passed, as the limit was decided.
     decided: u64,
     /// Of all that may stand.
@@ -66,7 +66,7 @@ enum Standing {
     Counts,
     /// Its keeper has lost it, with all that it had.
     Lost,
-    Withdrawn,
+    Refunded,
 }
 
 impl Exact {
@@ -80,7 +80,7 @@ impl Exact {
         {
             return None;
         }
-        if account.withdrawn.contains(&one.name) {
+        if account.refunded.contains(&one.name) {
             account.all += one.cost;
         }
         account.uses.push((one, Standing::Counts));
@@ -91,12 +91,12 @@ impl Exact {
     }
 
     /// A question's charge was taken back, if there was one.
-    pub fn withdrawn(&mut self, key: &[u8], name: AskId) {
+    pub fn refunded(&mut self, key: &[u8], name: AskId) {
         let Some(account) = keys::parse(key).and_then(|key| self.keys.get_mut(&key)) else { return };
-        account.withdrawn.insert(name);
+        account.refunded.insert(name);
         for (one, standing) in &mut account.uses {
             if one.name == name {
-                *standing = Standing::Withdrawn;
+                *standing = Standing::Refunded;
             }
         }
     }
@@ -201,7 +201,7 @@ impl Check {
     pub(crate) fn finish_exact(&mut self, now_us: u64) {
         let mut wrong = Vec::new();
         for (key, account) in &self.exact.keys {
-            let stands = account.uses.iter().filter(|(_, standing)| *standing != Standing::Withdrawn);
+            let stands = account.uses.iter().filter(|(_, standing)| *standing != Standing::Refunded);
             let stands: u64 = stands.map(|(one, _)| one.cost).sum();
             let (decided, all) = (account.decided, account.all);
             if now_us >= account.asked_us + REST_US && !(decided..=all).contains(&stands) {

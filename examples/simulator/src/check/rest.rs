@@ -12,7 +12,7 @@ use super::{CellId, Check};
 use std::collections::BTreeMap;
 use weir_core::model::key::OriginId;
 use weir_core::region::SHORTEST_PUBLISHED_MS;
-use weir_core::region::exchange::BASE;
+use weir_core::region::exchange::BASELINE;
 
 /// What an Envoy is to know of a cell that has come to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Seen {
     /// Reserved at the moment.
     pub reserved: u64,
     /// Its base is not known.
-    pub unbased: bool,
+    pub without_baseline: bool,
 }
 
 impl Check {
@@ -91,20 +91,21 @@ impl Check {
             };
             let part = held.parts.get(&origin.id).copied().unwrap_or(0);
             // A grant that a region lost and nobody has spent, nobody repeats.
-            let known = match origin.lives {
+            let known = match origin.incarnations {
                 true if made_up => share.own,
                 true => share.known(),
                 false => share.left,
             };
             // What only the dead had reported, a region that lost all may have made up for or not; nor can a table repeat what it
             // has evicted, which it may where the region refused it.
-            let may_miss =
-                crowded || made_up && (!origin.lives || origin.forgets) || share.refused && origin.forgets;
+            let may_miss = crowded
+                || made_up && (!origin.incarnations || origin.forgets)
+                || share.refused && origin.forgets;
             least += if may_miss { 0 } else { known };
             most += share.most();
             let fits = (known..=share.most()).contains(&part);
             // What was asked for may have been granted by an answer that got lost.
-            let exact = !origin.lives || part == known || (part > known && share.proposed >= part);
+            let exact = !origin.incarnations || part == known || (part > known && share.proposed >= part);
             let lost = may_miss && part <= known;
             if !(fits && exact || lost) {
                 self.violated("rest", now_us, || {
@@ -115,12 +116,12 @@ impl Check {
                 });
             }
         }
-        let base = held.parts.get(&BASE).copied().unwrap_or(0);
+        let baseline = held.parts.get(&BASELINE).copied().unwrap_or(0);
         let fits = if made_up { least..=2 * most } else { least..=most }.contains(&held.total);
-        if !fits || (base > 0 && !made_up) {
+        if !fits || (baseline > 0 && !made_up) {
             self.violated("rest", now_us, || {
                 format!(
-                    "{who} of region {region} counts {} of {least} to {most} in {id:?}, base {base}",
+                    "{who} of region {region} counts {} of {least} to {most} in {id:?}, base {baseline}",
                     held.total
                 )
             });
@@ -162,14 +163,14 @@ impl Check {
         // A push brings a forgotten key back without its base: who comes next asks, and the region's parts are looked at for
         // what it holds.
         // An aggregator without room has no base to tell.
-        let waits_for_base = who.forgets && seen.unbased && (seen.own == 0 || crowded);
+        let waits_for_baseline = who.forgets && seen.without_baseline && (seen.own == 0 || crowded);
         let counted = match who.forgets {
             true => {
-                waits_for_base || gone && seen.own <= most || self.truth.accounts_for(id, number, missing)
+                waits_for_baseline || gone && seen.own <= most || self.truth.accounts_for(id, number, missing)
             }
             false => (least..=most).contains(&seen.own),
         };
-        if !waits_for_base && (!counted || seen.unbased) {
+        if !waits_for_baseline && (!counted || seen.without_baseline) {
             self.violated("rest", now_us, || {
                 format!("Envoy {} holds {seen:?} of {id:?}, where it let {least} to {most} pass", who.envoy)
             });
@@ -183,7 +184,7 @@ impl Check {
         let knows = others.zip(others_most).is_none_or(|(least, most)| (least..=most).contains(&seen.near));
         // Whoever asks for the base of a cell is answered with what others used of it, which its region had pushed before the table
         // evicted the key.
-        if !waits_for_base && (!knows || far.is_some_and(|far| far != seen.far)) {
+        if !waits_for_baseline && (!knows || far.is_some_and(|far| far != seen.far)) {
             self.violated("rest", now_us, || {
                 format!(
                     "Envoy {} holds {seen:?} of {id:?}, where the region has {near:?} and others {far:?}",

@@ -93,11 +93,11 @@ impl Check {
         share.refused |= refused && said.own > 0;
         let heard = (said.region_others, said.global_others);
         let is_news = std::mem::replace(&mut share.heard, heard) != heard;
-        if !is_news && said.own == share.own && said.unbased == share.forgotten {
+        if !is_news && said.own == share.own && said.without_baseline == share.forgotten {
             return;
         }
-        let fell = said.own < share.own && !said.unbased && !share.forgotten;
-        share.forgotten = said.unbased;
+        let fell = said.own < share.own && !said.without_baseline && !share.forgotten;
+        share.forgotten = said.without_baseline;
         if said.own > share.own {
             share.own = said.own;
         }

@@ -6,10 +6,10 @@ use crate::check::{CellId, Decision as By};
 use crate::keys::Shape;
 use crate::observe::Nobody;
 use crate::plan::traffic::Arrival;
-use crate::plan::{Cadence, Exact, Network, Plan, Rule, Topology};
+use crate::plan::{Exact, Network, Plan, Rule, Schedule, Topology};
 use crate::world::World;
 use weir_core::limiter::table::Entry;
-use weir_core::limiter::{Budget, Cause, Decision, Denial, Outcome, Told};
+use weir_core::limiter::{Budget, Cause, Decision, Denial, ExactDetails, Outcome};
 use weir_core::model::exact::AskId;
 use weir_core::model::time::UnixMs;
 
@@ -21,7 +21,7 @@ fn plan(aggregators: usize) -> Plan {
         traffic: Vec::new(),
         faults: Vec::new(),
         network: Network::default(),
-        cadence: Cadence::default(),
+        schedule: Schedule::default(),
         settle_ms: 3_000,
         traffic_ms: 4_000,
         quiet_ms: 20_000,
@@ -118,12 +118,16 @@ fn what_neither_an_entry_nor_the_overflow_cell_holds_is_seen() {
 }
 
 #[test]
-fn a_base_that_is_not_known_is_seen_where_there_is_one() {
-    let unbased = Seen { unbased: true, ..Seen::default() };
-    assert_eq!(forgetful(8, unbased, 0, 1), 0, "nothing was spent");
-    assert_eq!(forgetful(8, Seen { own: 1, ..unbased }, 0, 1), 1);
-    assert_eq!(forgetful(7, unbased, 15, 1), 0, "a push brought it back: who comes next asks for the base");
-    assert_eq!(forgetful(7, Seen { own: 15, ..unbased }, 0, 1), 1);
+fn a_baseline_that_is_not_known_is_seen_where_there_is_one() {
+    let without_baseline = Seen { without_baseline: true, ..Seen::default() };
+    assert_eq!(forgetful(8, without_baseline, 0, 1), 0, "nothing was spent");
+    assert_eq!(forgetful(8, Seen { own: 1, ..without_baseline }, 0, 1), 1);
+    assert_eq!(
+        forgetful(7, without_baseline, 15, 1),
+        0,
+        "a push brought it back: who comes next asks for the base"
+    );
+    assert_eq!(forgetful(7, Seen { own: 15, ..without_baseline }, 0, 1), 1);
 }
 
 #[test]
@@ -154,11 +158,11 @@ fn decisions_against_the_truth_are_seen() {
         let deny = Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause: Cause::Limit });
         // This Envoy has let 15 pass.
         for _ in 0..if others > 0 { 0 } else { 15 + passes } {
-            let outcome = Outcome { decision: admit, shadow_denied: 0, exact: Told::default() };
+            let outcome = Outcome { decision: admit, shadow_denied: 0, exact: ExactDetails::default() };
             world.check_mut().decided(&by, &arrival, &outcome, &shapes);
         }
         if others > 0 {
-            let outcome = Outcome { decision: deny, shadow_denied: 0, exact: Told::default() };
+            let outcome = Outcome { decision: deny, shadow_denied: 0, exact: ExactDetails::default() };
             world.check_mut().decided(&by, &arrival, &outcome, &shapes);
         }
         let mut seen: Vec<_> =
@@ -203,7 +207,7 @@ fn what_a_window_of_a_log_holds_is_counted() {
     let (mut world, shapes, counts) =
         logged(&[(1, at), (2, at), (2, at), (3, at + 9_999_999), (4, 11_000_001)]);
     assert_eq!(counts, [Some(1), Some(2), None, Some(3), Some(2)]);
-    world.check_mut().exact.withdrawn(&shapes[0].key(7), AskId([4; 16]));
+    world.check_mut().exact.refunded(&shapes[0].key(7), AskId([4; 16]));
     world.check_mut().exact.lost(Keeper::Aggregator(0));
     let one = Use { keeper: Keeper::Aggregator(0), name: AskId([5; 16]), at_us: 12_000_000, cost: 2 };
     assert_eq!(world.check_mut().exact.charged(&shapes[0].key(7), one, 10_000_000), Some(2));
@@ -215,7 +219,8 @@ fn exactly(decision: Decision, undecided: u64, deny: bool, charged: bool) -> usi
     let (mut world, mut shapes, _) = logged(charges);
     shapes[0] = Shape::new(0, Rule { deny_on_failure: deny, ..shapes[0].rule });
     let arrival = arrivals().next().unwrap();
-    let outcome = Outcome { decision, shadow_denied: 0, exact: Told { undecided, ..Told::default() } };
+    let outcome =
+        Outcome { decision, shadow_denied: 0, exact: ExactDetails { undecided, ..ExactDetails::default() } };
     world.check_mut().decided_exactly((0, 1_000_000), &arrival, &outcome, &shapes);
     world.check_mut().finish_exact(20_000_000);
     world.check_mut().violations().iter().filter(|violation| violation.checker == "exact").count()

@@ -78,7 +78,7 @@ pub struct Origin {
     /// Its region.
     pub region: usize,
     /// It lives.
-    pub lives: bool,
+    pub incarnations: bool,
     /// Entries have left its table, or went to an overflow cell: what it knows of itself is not all.
     pub forgets: bool,
 }
@@ -147,12 +147,12 @@ impl Truth {
     pub fn begins(&mut self, id: OriginId, envoy: usize) {
         self.numbers.insert(id, self.origins.len() as u32);
         let region = envoy / self.envoys;
-        self.origins.push(Origin { id, envoy, region, lives: true, forgets: false });
+        self.origins.push(Origin { id, envoy, region, incarnations: true, forgets: false });
     }
 
     pub fn ends(&mut self, id: OriginId) {
         if let Some(origin) = self.origin_mut(id) {
-            origin.lives = false;
+            origin.incarnations = false;
         }
     }
 

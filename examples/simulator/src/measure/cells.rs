@@ -1,19 +1,19 @@
 //! A rule's law over its cells, written once more and apart from the core: two cells of which the previous one counts in part,
-//! or a ceiling's eleven, which count in full.
+//! or a hard limit's eleven, which count in full.
 //!
 //! Leaves to others: who charges what (`key`).
 
 use crate::plan::{Rule, START_UNIX_MS};
 use std::collections::VecDeque;
 
-/// Cells in a window of a rule with a ceiling.
-pub const CEILING_CELLS: u64 = 10;
+/// Cells in a window of a rule with a hard limit.
+pub const HARD_LIMIT_CELLS: u64 = 10;
 
 /// What was used of one key, in cells.
 #[derive(Clone, Debug)]
 pub struct Cells {
     cell_ms: u64,
-    ceiling: bool,
+    hard_limit: bool,
     /// Oldest first: a cell's number and what was used in it. No more than the window touches.
     used: VecDeque<(u64, u64)>,
 }
@@ -21,20 +21,20 @@ pub struct Cells {
 impl Cells {
     /// For `rule`, with nothing used.
     pub fn new(rule: &Rule) -> Cells {
-        let parts = if rule.ceiling { CEILING_CELLS } else { 1 };
-        Cells { cell_ms: (rule.window_ms / parts).max(1), ceiling: rule.ceiling, used: VecDeque::new() }
+        let parts = if rule.hard_limit { HARD_LIMIT_CELLS } else { 1 };
+        Cells { cell_ms: (rule.window_ms / parts).max(1), hard_limit: rule.hard_limit, used: VecDeque::new() }
     }
 
     /// What counts against the limit at `at_us` after the traffic's beginning.
     pub fn effective(&mut self, at_us: u64) -> u64 {
         let unix_ms = START_UNIX_MS.saturating_add(at_us / 1_000);
         let now = unix_ms / self.cell_ms;
-        let oldest = now.saturating_sub(if self.ceiling { CEILING_CELLS } else { 1 });
+        let oldest = now.saturating_sub(if self.hard_limit { HARD_LIMIT_CELLS } else { 1 });
         while self.used.front().is_some_and(|(cell, _)| *cell < oldest) {
             self.used.pop_front();
         }
         let left_ms = self.cell_ms - unix_ms % self.cell_ms;
-        let (whole, part) = if self.ceiling { (oldest, oldest) } else { (now, oldest) };
+        let (whole, part) = if self.hard_limit { (oldest, oldest) } else { (now, oldest) };
         let in_full: u64 = self.used.iter().filter(|(cell, _)| *cell >= whole).map(|(_, used)| used).sum();
         let in_part = self.used.iter().filter(|(cell, _)| (part..whole).contains(cell));
         let in_part: u64 = in_part.map(|(_, used)| share(*used, left_ms, self.cell_ms)).sum();
@@ -82,8 +82,8 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_counts_every_cell_that_the_window_touches() {
-        let mut cells = Cells::new(&Rule { ceiling: true, ..Rule::new(1, 1_000) });
+    fn a_hard_limit_counts_every_cell_that_the_window_touches() {
+        let mut cells = Cells::new(&Rule { hard_limit: true, ..Rule::new(1, 1_000) });
         cells.charge(99_999, 3);
         cells.charge(150_000, 4);
         for (at_ms, expected) in [(150, 7), (1_099, 7), (1_100, 4), (1_199, 4), (1_200, 0)] {

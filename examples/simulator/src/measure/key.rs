@@ -69,8 +69,8 @@ impl Key {
     }
 
     /// Takes back what the log was charged under this number.
-    pub fn withdraw(&mut self, number: u64) {
-        self.exact.withdraw(entry(number));
+    pub fn refund(&mut self, number: u64) {
+        self.exact.refund(entry(number));
     }
 
     /// Notes what Weir let pass; tells how far the law is exceeded now, and how much passed in the true window that ends

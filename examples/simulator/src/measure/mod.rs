@@ -1,7 +1,7 @@
 //! What a run's decisions are worth: the same arrivals decided beside it, in one place and at once.
 //!
 //! Beside what Weir did there are two judges: the *exact* one is a sliding log for each key, the *central* one is the
-//! rule's own law (two cells, or a ceiling's cells) with nobody to wait for. The first shows what the law costs, the second what
+//! rule's own law (two cells, or a hard limit's cells) with nobody to wait for. The first shows what the law costs, the second what
 //! the distance between Envoys costs. And there is the truth: what Weir let pass, held against each limit.
 //!
 //! In reading order: [`Measure`], here; the two judges and the truth of one key (`key`), a law's cells (`cells`); keys that are
@@ -183,7 +183,7 @@ impl Measure {
     fn take_back(&mut self, decided: &Decided, said: &Said) {
         let Arrival { identifier, rules, .. } = decided.arrival;
         for (number, _) in applying(&self.rules, rules) {
-            self.keys.get(number, identifier, decided.at_us).withdraw(said.number);
+            self.keys.get(number, identifier, decided.at_us).refund(said.number);
         }
     }
 

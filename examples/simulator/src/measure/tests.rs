@@ -12,7 +12,7 @@ fn plan(rules: Vec<Rule>) -> Plan {
         traffic: Vec::new(),
         faults: Vec::new(),
         network: Default::default(),
-        cadence: Default::default(),
+        schedule: Default::default(),
         settle_ms: 0,
         traffic_ms: 1_000,
         quiet_ms: 0,
@@ -121,17 +121,17 @@ fn equal_requests_are_told_apart_by_their_order() {
 }
 
 #[test]
-fn a_window_across_two_cells_is_seen_and_only_a_ceiling_forbids_it() {
-    for (ceiling, beyond_law) in [(false, 1), (true, 10)] {
-        let rule = Rule { ceiling, ..Rule::new(10, 1_000) };
+fn a_window_across_two_cells_is_seen_and_only_a_hard_limit_forbids_it() {
+    for (hard_limit, beyond_law) in [(false, 1), (true, 10)] {
+        let rule = Rule { hard_limit, ..Rule::new(10, 1_000) };
         let mut measure = Measure::new(&plan(vec![rule]));
         (0..10).for_each(|_| pass(&mut measure, asks(999, 1, 1, 1)));
         (0..10).for_each(|_| pass(&mut measure, asks(1_900, 1, 1, 1)));
         let got = measure.comparison();
         assert_eq!(got.worst_window, 2.0);
         assert_eq!((got.exact.beyond, got.central.beyond), (10, beyond_law));
-        // 10 + floor(10 × 0.1) = 11 of 10; the ceiling counts all.
-        assert_eq!(got.over, if ceiling { 1.0 } else { 0.1 });
+        // 10 + floor(10 × 0.1) = 11 of 10; the hard limit counts all.
+        assert_eq!(got.over, if hard_limit { 1.0 } else { 0.1 });
     }
 }
 

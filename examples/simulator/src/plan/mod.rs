@@ -6,8 +6,8 @@ pub mod traffic;
 
 use serde::{Deserialize, Serialize};
 use traffic::Traffic;
-use weir_core::model::cadence::Cadence as Paces;
-use weir_core::model::key::CEILING_RESOLUTION;
+use weir_core::model::key::HARD_LIMIT_RESOLUTION;
+use weir_core::model::schedule::Schedule as Paces;
 use weir_core::region::RegionLimits;
 
 /// Unix time at which the traffic of every run begins, in milliseconds: a whole minute, so that it is also the beginning
@@ -37,7 +37,7 @@ pub struct Plan {
     pub network: Network,
     /// How often regions speak to the database.
     #[serde(default)]
-    pub cadence: Cadence,
+    pub schedule: Schedule,
     /// Before the traffic begins, everybody has so long to connect.
     #[serde(default = "settle_ms")]
     pub settle_ms: u64,
@@ -101,7 +101,7 @@ pub struct Rule {
     pub window_ms: u64,
     /// Partly covered cells count in full.
     #[serde(default)]
-    pub ceiling: bool,
+    pub hard_limit: bool,
     /// How long a request waits for its region at the most, in milliseconds.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: u32,
@@ -141,7 +141,7 @@ fn timeout_ms() -> u32 {
 impl Rule {
     /// Into how many cells its window is cut.
     pub fn resolution(&self) -> u16 {
-        if self.ceiling { CEILING_RESOLUTION } else { 1 }
+        if self.hard_limit { HARD_LIMIT_RESOLUTION } else { 1 }
     }
 
     /// `limit` in `window_ms`, by the usual average.
@@ -149,7 +149,7 @@ impl Rule {
         Rule {
             limit,
             window_ms,
-            ceiling: false,
+            hard_limit: false,
             timeout_ms: timeout_ms(),
             deny_on_failure: false,
             trust_first: false,
@@ -180,21 +180,21 @@ impl Default for Network {
 /// How often regions speak to the database. All else keeps its pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cadence {
+pub struct Schedule {
     /// Between two publications, in milliseconds; at least 1.
     pub publish_ms: u64,
     /// Between two imports, in milliseconds; at least 1.
     pub import_ms: u64,
 }
 
-impl Default for Cadence {
+impl Default for Schedule {
     fn default() -> Self {
         let Paces { publish_ms, import_ms, .. } = Paces::default();
-        Cadence { publish_ms, import_ms }
+        Schedule { publish_ms, import_ms }
     }
 }
 
-impl Cadence {
+impl Schedule {
     /// With all other paces of an aggregator.
     pub fn paces(&self) -> Paces {
         let (publish_ms, import_ms) = (self.publish_ms.max(1), self.import_ms.max(1));
@@ -365,7 +365,7 @@ pub enum Link {
         aggregator: Option<usize>,
     },
     /// What aggregators publish to each other.
-    Sisters {
+    Peers {
         /// The region.
         region: usize,
     },

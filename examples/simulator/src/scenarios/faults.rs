@@ -19,18 +19,18 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("loss", "streams break over and over, and messages between aggregators get lost", |seed| {
         let mut plan = region(seed, Wrong::Lose { link: STREAMS, per_mille: 5 });
         plan.faults.extend(
-            [TO_REDIS, Link::Sisters { region: 0 }].map(|link| during(Wrong::Lose { link, per_mille: 200 })),
+            [TO_REDIS, Link::Peers { region: 0 }].map(|link| during(Wrong::Lose { link, per_mille: 200 })),
         );
         plan
     }),
     Scenario::new("repeats", "messages come twice", |seed| {
-        let mut plan = region(seed, Wrong::Repeat { link: Link::Sisters { region: 0 }, per_mille: 500 });
+        let mut plan = region(seed, Wrong::Repeat { link: Link::Peers { region: 0 }, per_mille: 500 });
         plan.faults.push(during(Wrong::Repeat { link: TO_REDIS, per_mille: 500 }));
         plan
     }),
     Scenario::new("reordering", "messages overtake each other", |seed| {
-        let mut plan = region(seed, Wrong::Reorder { link: Link::Sisters { region: 0 } });
-        plan.faults.push(during(Wrong::Delay { link: Link::Sisters { region: 0 }, ms: 500 }));
+        let mut plan = region(seed, Wrong::Reorder { link: Link::Peers { region: 0 } });
+        plan.faults.push(during(Wrong::Delay { link: Link::Peers { region: 0 }, ms: 500 }));
         plan
     }),
     Scenario::new(
@@ -41,7 +41,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("partition-redis", "an aggregator does not reach Redis, the other does", |seed| {
         region(seed, Wrong::Cut { link: Link::Redis { region: 0, aggregator: Some(0) } })
     }),
-    Scenario::new("partition-database", "a region does not reach the database for four beats", |seed| {
+    Scenario::new("partition-database", "a region does not reach the database for four intervals", |seed| {
         regions(seed, Wrong::Cut { link: Link::Database { region: Some(0) } })
     }),
     Scenario::new("freeze-aggregator", "an aggregator does nothing for a while, and then goes on", |seed| {

@@ -8,7 +8,7 @@ mod random;
 mod traffic;
 
 use crate::plan::traffic::{Shape, Traffic};
-use crate::plan::{Cadence, Network, Plan, Rule, Topology};
+use crate::plan::{Network, Plan, Rule, Schedule, Topology};
 use crate::run::Expected;
 
 /// One of them.
@@ -72,8 +72,8 @@ const QUIET_REGIONS_MS: u64 = 45_000;
 
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic: Vec<Traffic>, traffic_ms: u64) -> Plan {
     let quiet_ms = if topology.regions > 1 { QUIET_REGIONS_MS } else { QUIET_MS };
-    let (faults, network, cadence, settle_ms) = (Vec::new(), Network::default(), Cadence::default(), 3_000);
-    Plan { seed, topology, rules, traffic, faults, network, cadence, settle_ms, traffic_ms, quiet_ms }
+    let (faults, network, schedule, settle_ms) = (Vec::new(), Network::default(), Schedule::default(), 3_000);
+    Plan { seed, topology, rules, traffic, faults, network, schedule, settle_ms, traffic_ms, quiet_ms }
 }
 
 fn source(shape: Shape) -> Traffic {

@@ -2,7 +2,7 @@
 
 use super::source;
 use crate::plan::traffic::{Shape, Traffic};
-use crate::plan::{Cadence, Exact, Fault, Link, Network, Part, Plan, Rule, Topology, Wrong};
+use crate::plan::{Exact, Fault, Link, Network, Part, Plan, Rule, Schedule, Topology, Wrong};
 use crate::random::Random;
 
 /// Of messages on streams, in milliseconds, where clocks are to be right.
@@ -47,7 +47,7 @@ pub(super) fn wild(seed: u64) -> Plan {
         traffic,
         faults,
         network: Network::default(),
-        cadence: Cadence::default(),
+        schedule: Schedule::default(),
         settle_ms: 3_000,
         traffic_ms,
         quiet_ms: if topology.regions > 1 { super::QUIET_REGIONS_MS } else { super::QUIET_MS },
@@ -93,7 +93,7 @@ fn hold_exactly(plan: &mut Plan, dice: &mut Random) {
     for rule in plan.rules.iter_mut().filter(|rule| rule.reserve == 0) {
         let held = if has_ledger && dice.per_mille(500) { Exact::Ledger } else { Exact::Log };
         if dice.per_mille(600) {
-            (rule.exact, rule.ceiling) = (Some(held), false);
+            (rule.exact, rule.hard_limit) = (Some(held), false);
         }
     }
 }
@@ -135,7 +135,7 @@ fn topology(dice: &mut Random) -> Topology {
 fn rule(dice: &mut Random) -> Rule {
     let limit = one_of(dice, &[1, 2, 5, 10, 50, 100, 1_000]);
     Rule {
-        ceiling: dice.per_mille(200),
+        hard_limit: dice.per_mille(200),
         timeout_ms: one_of(dice, &[20, 50, 50, 200]),
         deny_on_failure: dice.per_mille(250),
         trust_first: dice.per_mille(250),
@@ -228,7 +228,7 @@ fn link(dice: &mut Random, topology: &Topology, region: usize) -> Link {
     match dice.below(5) {
         0 | 1 => Link::Streams { region, envoy, aggregator },
         2 => Link::Redis { region, aggregator },
-        3 => Link::Sisters { region },
+        3 => Link::Peers { region },
         _ => Link::Database { region: Some(region) },
     }
 }

@@ -23,8 +23,8 @@ pub(super) const ALL: &[Scenario] = &[
     )
     .expecting(|_| Expected { worst_window: Some(2.2), ..Expected::default() }),
     Scenario::new(
-        "window-end-ceiling",
-        "the same against a ceiling: no true window exceeds the limit",
+        "window-end-hard-limit",
+        "the same against a hard limit: no true window exceeds the limit",
         |seed| window_end(seed, true),
     )
     .expecting(|_| Expected { over: Some(0.0), worst_window: Some(1.0), ..Expected::default() }),
@@ -93,8 +93,8 @@ fn one_flooded_expected(_: &Plan) -> Expected {
 }
 
 /// In one Envoy, so that all that is seen is the law.
-fn window_end(seed: u64, ceiling: bool) -> Plan {
-    let rule = Rule { ceiling, ..Rule::new(200, 2_000) };
+fn window_end(seed: u64, hard_limit: bool) -> Plan {
+    let rule = Rule { hard_limit, ..Rule::new(200, 2_000) };
     let shape = Shape::WindowEnd { identifier: 1, limit: 200, window_ms: 2_000, rate: 1_000.0 };
     plan(seed, Topology::region(1), vec![rule], vec![source(shape)], 18_000)
 }

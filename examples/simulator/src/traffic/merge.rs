@@ -160,7 +160,7 @@ mod tests {
             traffic,
             faults,
             network: Default::default(),
-            cadence: Default::default(),
+            schedule: Default::default(),
             settle_ms: 0,
             traffic_ms: 10_000,
             quiet_ms: 0,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn under_the_floor_is_spread_evenly() {
+    fn under_the_lower_bound_is_spread_evenly() {
         let shape = Shape::UnderFloor { identifier: 1, requests: 6, window_ms: 5_000 };
         let plan = plan(vec![source(shape)], Vec::new());
         for (region, envoy) in [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)] {

@@ -59,7 +59,7 @@ pub(super) fn moments(
         }
         Shape::UnderFloor { identifier, requests, window_ms } => {
             let requests = requests.saturating_mul(regions);
-            Box::new(under_floor(identifier, requests, us(window_ms.max(1)), from_us))
+            Box::new(under_lower_bound(identifier, requests, us(window_ms.max(1)), from_us))
         }
         Shape::Trace { ref arrivals } => Box::new(recorded(arrivals, from_us)),
     }
@@ -126,7 +126,12 @@ fn window_end(
         })
 }
 
-fn under_floor(identifier: u64, requests: u64, window_us: u64, from_us: u64) -> impl Iterator<Item = Moment> {
+fn under_lower_bound(
+    identifier: u64,
+    requests: u64,
+    window_us: u64,
+    from_us: u64,
+) -> impl Iterator<Item = Moment> {
     let first = next_window_us(window_us, from_us);
     (0..if requests > 0 { u64::MAX } else { 0 }).map(move |number| {
         let (window, place) = (number / requests, number % requests);
@@ -200,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn under_the_floor_fills_first_halves_in_turn() {
+    fn under_the_lower_bound_fills_first_halves_in_turn() {
         let shape = Shape::UnderFloor { identifier: 1, requests: 4, window_ms: 1_000 };
         assert_eq!(times(&shape, 1, 6), [1_000_000, 1_125_000, 1_250_000, 1_375_000, 2_000_000, 2_125_000]);
     }

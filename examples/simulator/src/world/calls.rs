@@ -4,7 +4,7 @@
 
 use super::World;
 use super::aggregator::Inbox;
-use super::exact::{Asking, Regret, Trial};
+use super::exact::{Asking, PendingRefund, Trial};
 use super::network::Path;
 use super::queue::Event;
 use super::streams::StreamId;
@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use weir_core::model::exact::{AskId, Ruling};
 use weir_core::model::key::{Key, OriginId};
 use weir_core::region::HotCell;
-use weir_core::region::exchange::{Floor, Merge, Merged, Publication, Stored};
+use weir_core::region::exchange::{LowerBound, Merge, Merged, Publication, Stored};
 use weir_core::region::log::{Decided, LogCharge};
 use weir_core::replication::Failure;
 use weir_core::replication::globe::lease::Holder;
 use weir_core::replication::regional::questions::Questions;
-use weir_core::replication::regional::watch::Lives;
+use weir_core::replication::regional::watch::Incarnations;
 
 /// A store, by where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Request {
     /// Raise cells.
     Merge(Vec<Merge>),
     /// Raise cells to a floor.
-    Raise(Vec<Floor>),
+    Raise(Vec<LowerBound>),
     /// Name cells in the hot index.
     NameHot(Vec<HotCell>),
     /// Which cells does a shard of the index name?
@@ -45,10 +45,10 @@ pub enum Request {
     Origins(Vec<OriginId>),
     /// Tell all who listen.
     Publish(Vec<u8>),
-    /// Which life is it? A look of `reader`, which gives the sentinel the id `fresh` if it has none, or still `renewed`.
-    Lives { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
+    /// Which life is it? A look of `reader`, which gives the marker the id `fresh` if it has none, or still `renewed`.
+    Incarnations { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
     /// Which life has the table?
-    TableLife,
+    TableIncarnation,
     /// Raise rows of a region.
     Write(Vec<Publication>),
     /// The sum of all other regions.
@@ -62,11 +62,11 @@ pub enum Request {
     /// Charge exact logs, unless this moment is over.
     ChargeLogs(Vec<LogCharge>, u64),
     /// Take charges of logs back.
-    WithdrawLogs(Vec<LogCharge>),
+    RefundLogs(Vec<LogCharge>),
     /// Record an attempt.
     ChargeLedger(Trial),
     /// Let an attempt of a bucket no longer count.
-    WithdrawLedger(AskId, Box<[u8]>),
+    RefundLedger(AskId, Box<[u8]>),
 }
 
 /// What it says.
@@ -80,10 +80,10 @@ pub enum Reply {
     Named(Result<Vec<(Key, u64)>, Failure>),
     /// Who is alive.
     Alive(Result<Vec<OriginId>, Failure>),
-    /// Sentinels.
-    Lives(Result<Lives, Failure>),
+    /// Markers.
+    Incarnations(Result<Incarnations, Failure>),
     /// The table's life.
-    TableLife(Result<u64, Failure>),
+    TableIncarnation(Result<u64, Failure>),
     /// Rows.
     Rows(Result<Vec<Stored>, Failure>),
     /// Who has the lease.
@@ -104,7 +104,7 @@ pub enum Caller {
     /// A question about exact limits.
     Exact(Box<Asking>),
     /// Whoever takes something back.
-    Regret(Box<Regret>),
+    PendingRefund(Box<PendingRefund>),
     /// Nobody.
     Nobody,
 }
@@ -119,7 +119,7 @@ pub struct Calls {
 #[derive(Debug)]
 struct Pending {
     aggregator: usize,
-    life: u64,
+    incarnation: u64,
     caller: Caller,
     request: Request,
 }
@@ -129,12 +129,12 @@ impl Request {
     pub fn size(&self) -> u64 {
         let cells = match self {
             Request::Merge(merges) => merges.len(),
-            Request::Raise(floors) => floors.len(),
+            Request::Raise(lower_bounds) => lower_bounds.len(),
             Request::NameHot(cells) => cells.len(),
             Request::Cells(cells) => cells.len(),
             // Rows are written many at once.
             Request::Write(rows) => rows.len().div_ceil(500),
-            Request::ChargeLogs(charges, _) | Request::WithdrawLogs(charges) => charges.len(),
+            Request::ChargeLogs(charges, _) | Request::RefundLogs(charges) => charges.len(),
             _ => 1,
         };
         cells as u64
@@ -145,20 +145,20 @@ impl Request {
         let each = |cells: usize| Reply::Merged(vec![Err(failure); cells]);
         match self {
             Request::Merge(merges) => each(merges.len()),
-            Request::Raise(floors) => each(floors.len()),
+            Request::Raise(lower_bounds) => each(lower_bounds.len()),
             Request::Cells(cells) => each(cells.len()),
             Request::NameHot(_)
             | Request::Publish(_)
             | Request::Write(_)
             | Request::Release(_)
-            | Request::WithdrawLogs(_)
-            | Request::WithdrawLedger(..) => Reply::Done(Err(failure)),
+            | Request::RefundLogs(_)
+            | Request::RefundLedger(..) => Reply::Done(Err(failure)),
             Request::ChargeLogs(charges, _) => Reply::Decided(vec![Err(failure); charges.len()]),
             Request::ChargeLedger(_) => Reply::Ruled(Err(failure)),
             Request::Shard(_) => Reply::Named(Err(failure)),
             Request::Origins(_) => Reply::Alive(Err(failure)),
-            Request::Lives { .. } => Reply::Lives(Err(failure)),
-            Request::TableLife => Reply::TableLife(Err(failure)),
+            Request::Incarnations { .. } => Reply::Incarnations(Err(failure)),
+            Request::TableIncarnation => Reply::TableIncarnation(Err(failure)),
             Request::Import | Request::Own => Reply::Rows(Err(failure)),
             Request::Lease(_) => Reply::Holder(Err(failure)),
         }
@@ -185,8 +185,8 @@ impl World<'_> {
             }
         }
         self.queue.plan(self.now_us + within_ms * 1_000, Event::Answered(id, None));
-        let life = self.aggregators[at].life;
-        self.calls.pending.insert(id, Pending { aggregator: at, life, caller, request });
+        let incarnation = self.aggregators[at].incarnation;
+        self.calls.pending.insert(id, Pending { aggregator: at, incarnation, caller, request });
     }
 
     /// A call reaches its store.
@@ -199,7 +199,7 @@ impl World<'_> {
         let reply = match self.is_store_there(store) {
             true => self.execute(store, at, *request),
             // Nobody listens: its machine says so at once.
-            false => request.failed(Failure::Away),
+            false => request.failed(Failure::Unavailable),
         };
         let back = self.network.pass(self.path_to(at, store));
         if !back.lost {
@@ -212,15 +212,15 @@ impl World<'_> {
     pub(super) fn answered(&mut self, id: u64, reply: Option<Box<Reply>>) {
         let Some(pending) = self.calls.pending.get(&id) else { return };
         let host = &mut self.aggregators[pending.aggregator];
-        if host.is_frozen() && host.life == pending.life {
+        if host.is_frozen() && host.incarnation == pending.incarnation {
             host.inbox.push_back(Inbox::Answer(id, reply));
             return;
         }
         let Some(pending) = self.calls.pending.remove(&id) else { return };
-        let Pending { aggregator, life, caller, request } = pending;
-        if self.aggregators[aggregator].life != life {
-            if let Caller::Regret(regret) = caller {
-                self.doubt_regret(&regret);
+        let Pending { aggregator, incarnation, caller, request } = pending;
+        if self.aggregators[aggregator].incarnation != incarnation {
+            if let Caller::PendingRefund(refund) = caller {
+                self.doubt_refund(&refund);
             }
             return;
         }
@@ -231,7 +231,7 @@ impl World<'_> {
                 self.conclude_questions(aggregator, *questions, stream, reply)
             }
             Caller::Exact(asking) => self.exact_answered(aggregator, *asking, reply),
-            Caller::Regret(regret) => self.regret_answered(aggregator, *regret, reply),
+            Caller::PendingRefund(refund) => self.refund_answered(aggregator, *refund, reply),
             Caller::Nobody => {}
         }
     }
@@ -272,18 +272,18 @@ impl World<'_> {
         for number in 0..self.plan.topology.aggregators {
             let at = self.aggregator_at(region, number);
             let host = &self.aggregators[at];
-            let passage = self.network.pass(Path::Sisters(region));
+            let passage = self.network.pass(Path::Peers(region));
             let is_cut = self.network.is_cut(Path::Redis(region, number));
             self.counts.messages += 1;
-            if !host.hears_sisters() || passage.lost || is_cut {
+            if !host.hears_peers() || passage.lost || is_cut {
                 continue;
             }
-            let life = host.life;
+            let incarnation = host.incarnation;
             let sooner = self.now_us + passage.delay_us;
             let arrives = if passage.overtakes { sooner } else { sooner.max(host.heard_us) };
             self.aggregators[at].heard_us = arrives.max(host.heard_us);
             for _ in 0..1 + usize::from(passage.twice) {
-                self.queue.plan(arrives, Event::Heard(at, life, message.into()));
+                self.queue.plan(arrives, Event::Heard(at, incarnation, message.into()));
             }
         }
     }

@@ -20,21 +20,21 @@ pub struct Database {
     /// Of each cell.
     pub rows: BTreeMap<(Key, u64), Counts>,
     leases: BTreeMap<usize, ([u8; 16], u64)>,
-    life: u64,
+    incarnation: u64,
     swept_ms: u64,
 }
 
 impl Database {
     /// An empty table with this life.
-    pub fn new(life: u64) -> Database {
-        Database { rows: BTreeMap::new(), leases: BTreeMap::new(), life, swept_ms: 0 }
+    pub fn new(incarnation: u64) -> Database {
+        Database { rows: BTreeMap::new(), leases: BTreeMap::new(), incarnation, swept_ms: 0 }
     }
 
     /// Does what a region asks, at a moment by its own clock.
     pub fn execute(&mut self, region: usize, request: Request, now_ms: u64) -> Reply {
         self.sweep(now_ms);
         match request {
-            Request::TableLife => Reply::TableLife(Ok(self.life)),
+            Request::TableIncarnation => Reply::TableIncarnation(Ok(self.incarnation)),
             Request::Write(rows) => {
                 for row in rows {
                     let cell = self.rows.entry((row.key, row.sequence)).or_default();
@@ -66,8 +66,8 @@ impl Database {
     }
 
     /// Loses everything; what comes after has another life.
-    pub fn wipe(&mut self, life: u64) {
-        *self = Database { swept_ms: self.swept_ms, ..Database::new(life) };
+    pub fn wipe(&mut self, incarnation: u64) {
+        *self = Database { swept_ms: self.swept_ms, ..Database::new(incarnation) };
     }
 
     fn sums(&self, now_ms: u64, of: impl Fn(usize) -> bool) -> Vec<Stored> {

@@ -38,7 +38,7 @@ pub struct Envoy {
     /// How many faults freeze it at the moment.
     pub frozen: u32,
     /// How many processes it has had.
-    pub lives: u64,
+    pub incarnations: u64,
 }
 
 /// One process, or one life of a listener's table.
@@ -99,12 +99,12 @@ impl World<'_> {
     /// A new process takes an Envoy's place.
     pub(super) fn start_envoy(&mut self, number: usize) {
         let topology = self.plan.topology;
-        let life = {
+        let incarnation = {
             let envoy = &mut self.envoys[number];
-            envoy.lives += 1;
-            envoy.lives
+            envoy.incarnations += 1;
+            envoy.incarnations
         };
-        let mut chance = self.chance.root.fork("envoy", number as u64).fork("life", life);
+        let mut chance = self.chance.root.fork("envoy", number as u64).fork("incarnation", incarnation);
         let geometry = Geometry {
             buckets: topology.buckets.max(1),
             keys_per_bucket: u8::try_from(topology.keys_per_bucket).unwrap_or(u8::MAX).clamp(1, 32),
@@ -125,9 +125,9 @@ impl World<'_> {
     /// A worker begins, over the table that is there.
     pub(super) fn start_worker(&mut self, at: WorkerAt) {
         let now = self.envoys[at.envoy].clock.now(self.now_us);
-        self.lives += 1;
-        let life = self.lives;
-        let mut chance = self.chance.root.fork("worker", life);
+        self.incarnations += 1;
+        let incarnation = self.incarnations;
+        let mut chance = self.chance.root.fork("worker", incarnation);
         let Some(process) = self.envoys[at.envoy].process.as_mut() else { return };
         let worker = chance.next();
         let setup = Setup { meta: process.meta, worker, version: 1, local_sets: LOCAL_SETS };

@@ -23,8 +23,8 @@ const GRACE_US: u64 = 100_000;
 /// Between two tries to take something back, and how long it is tried.
 const AGAIN_US: u64 = 250_000;
 const GIVE_UP_US: u64 = 60_000_000;
-/// What a withdrawal gets, in milliseconds.
-const WITHDRAWAL_MS: u64 = 1_000;
+/// What a refund gets, in milliseconds.
+const REFUND_MS: u64 = 1_000;
 
 /// A question under way.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct Asking {
 
 /// Something that is to be taken back.
 #[derive(Clone, Debug)]
-pub struct Regret {
+pub struct PendingRefund {
     what: Request,
     due_us: u64,
     until_us: u64,
@@ -136,7 +136,7 @@ impl World<'_> {
         }
         if !undecided.is_empty() {
             let due_us = asking.deadline_us.max(self.now_us) + GRACE_US;
-            self.regret(at, Request::WithdrawLogs(undecided), due_us);
+            self.refund(at, Request::RefundLogs(undecided), due_us);
         }
         self.ask_ledgers(at, asking);
     }
@@ -169,11 +169,11 @@ impl World<'_> {
     }
 
     /// A request did not pass after all.
-    pub(super) fn exact_withdrawn(&mut self, at: usize, worker: u64, withdrawal: &wire::Withdrawal) {
-        let Some(ask) = &withdrawal.ask else { return };
+    pub(super) fn exact_refunded(&mut self, at: usize, worker: u64, refund: &wire::Refund) {
+        let Some(ask) = &refund.ask else { return };
         let Ok(charges) = exact::charges(ask) else { return };
         let name = AskId::of(worker, ask.id);
-        let rulings: Vec<Ruling> = withdrawal.rulings.iter().map(Ruling::from_wire).collect();
+        let rulings: Vec<Ruling> = refund.rulings.iter().map(Ruling::from_wire).collect();
         let charged = |place: usize| match (&charges[place].limit, rulings.get(place)) {
             (_, Some(ruling)) if ruling.verdict == Verdict::Allowed => true,
             (Limit::Log { .. }, ruling) => ruling.is_none_or(|ruling| ruling.verdict == Verdict::Undecided),
@@ -192,7 +192,7 @@ impl World<'_> {
             let due_us = self.now_us + u64::from(ask.timeout_ms) * 1_000;
             let logs = logs(name, &charges);
             if !logs.is_empty() {
-                self.regret(at, Request::WithdrawLogs(logs), due_us);
+                self.refund(at, Request::RefundLogs(logs), due_us);
             }
         }
     }
@@ -201,62 +201,63 @@ impl World<'_> {
         let mut logs = logs(name, charges);
         logs.retain(|log| which[usize::from(log.id.place)]);
         if !logs.is_empty() {
-            self.regret(at, Request::WithdrawLogs(logs), self.now_us);
+            self.refund(at, Request::RefundLogs(logs), self.now_us);
         }
         for (charge, _) in charges.iter().zip(which).filter(|(_, which)| **which) {
             if let Limit::Ledger { bucket, .. } = &charge.limit {
-                self.regret(at, Request::WithdrawLedger(name, bucket.clone()), self.now_us);
+                self.refund(at, Request::RefundLedger(name, bucket.clone()), self.now_us);
             }
         }
     }
 
     /// Has something taken back when it is due.
-    fn regret(&mut self, at: usize, what: Request, due_us: u64) {
-        let regret = Regret { what, due_us, until_us: due_us + GIVE_UP_US };
+    fn refund(&mut self, at: usize, what: Request, due_us: u64) {
+        let refund = PendingRefund { what, due_us, until_us: due_us + GIVE_UP_US };
         if due_us <= self.now_us {
-            return self.take_back_now(at, regret);
+            return self.take_back_now(at, refund);
         }
         if let Some(process) = self.aggregators[at].process.as_mut() {
-            process.regrets.push(regret);
+            process.refunds.push(refund);
         }
     }
 
     /// Takes back what is due.
-    pub(super) fn regrets_due(&mut self, at: usize) {
+    pub(super) fn refunds_due(&mut self, at: usize) {
         let now_us = self.now_us;
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
-        let due: Vec<Regret> = process.regrets.extract_if(.., |regret| regret.due_us <= now_us).collect();
-        due.into_iter().for_each(|regret| self.take_back_now(at, regret));
+        let due: Vec<PendingRefund> =
+            process.refunds.extract_if(.., |refund| refund.due_us <= now_us).collect();
+        due.into_iter().for_each(|refund| self.take_back_now(at, refund));
     }
 
-    fn take_back_now(&mut self, at: usize, regret: Regret) {
-        let store = match &regret.what {
-            Request::WithdrawLogs(charges) if !self.has_redis() => {
-                return self.withdraw_logs(Keeper::Aggregator(at), charges);
+    fn take_back_now(&mut self, at: usize, refund: PendingRefund) {
+        let store = match &refund.what {
+            Request::RefundLogs(charges) if !self.has_redis() => {
+                return self.refund_logs(Keeper::Aggregator(at), charges);
             }
-            Request::WithdrawLogs(_) => Store::Redis(self.aggregators[at].region),
+            Request::RefundLogs(_) => Store::Redis(self.aggregators[at].region),
             _ => Store::Database,
         };
-        self.call(at, store, regret.what.clone(), WITHDRAWAL_MS, Caller::Regret(Box::new(regret)));
+        self.call(at, store, refund.what.clone(), REFUND_MS, Caller::PendingRefund(Box::new(refund)));
     }
 
     /// It was taken back, or not.
-    pub(super) fn regret_answered(&mut self, at: usize, regret: Regret, reply: Reply) {
+    pub(super) fn refund_answered(&mut self, at: usize, refund: PendingRefund, reply: Reply) {
         let due_us = self.now_us + AGAIN_US;
         if matches!(reply, Reply::Done(Ok(()))) {
             return;
         }
-        match self.aggregators[at].process.as_mut().filter(|_| due_us < regret.until_us) {
-            Some(process) => process.regrets.push(Regret { due_us, ..regret }),
-            None => self.doubt_regret(&regret),
+        match self.aggregators[at].process.as_mut().filter(|_| due_us < refund.until_us) {
+            Some(process) => process.refunds.push(PendingRefund { due_us, ..refund }),
+            None => self.doubt_refund(&refund),
         }
     }
 
     /// An aggregator has ended before it could take something back: what was charged in vain stays.
-    pub(super) fn doubt_regret(&mut self, regret: &Regret) {
-        if let Request::WithdrawLogs(charges) = &regret.what {
+    pub(super) fn doubt_refund(&mut self, refund: &PendingRefund) {
+        if let Request::RefundLogs(charges) = &refund.what {
             charges.iter().for_each(|charge| self.check.exact.doubted(charge.key.as_bytes(), charge.cost));
-        } else if let Request::WithdrawLedger(name, bucket) = &regret.what {
+        } else if let Request::RefundLedger(name, bucket) = &refund.what {
             let counted = self.ledger.get(bucket).into_iter().flatten().find(|one| one.name == *name);
             self.check.exact.doubted(bucket, counted.map_or(0, |one| one.cost));
         }
@@ -281,19 +282,19 @@ impl World<'_> {
                 Some(Reply::Decided(vec![Err(Failure::Timeout); charges.len()]))
             }
             Request::ChargeLogs(charges, _) => Some(Reply::Decided(self.charge_logs(keeper, charges))),
-            Request::WithdrawLogs(charges) => {
-                self.withdraw_logs(keeper, charges);
+            Request::RefundLogs(charges) => {
+                self.refund_logs(keeper, charges);
                 Some(Reply::Done(Ok(())))
             }
             Request::ChargeLedger(trial) if trial.until_us < self.now_us => {
                 Some(Reply::Ruled(Err(Failure::Timeout)))
             }
             Request::ChargeLedger(trial) => Some(Reply::Ruled(Ok(self.charge_ledger(trial)))),
-            Request::WithdrawLedger(name, bucket) => {
+            Request::RefundLedger(name, bucket) => {
                 if let Some(attempts) = self.ledger.get_mut(bucket) {
                     attempts.retain(|attempt| attempt.name != *name);
                 }
-                self.check.exact.withdrawn(bucket, *name);
+                self.check.exact.refunded(bucket, *name);
                 Some(Reply::Done(Ok(())))
             }
             _ => None,
@@ -304,8 +305,10 @@ impl World<'_> {
         let now = Micros(self.now_us);
         let mut answers = Vec::new();
         for charge in charges {
-            let Some(logs) = self.logs_of(keeper) else { return vec![Err(Failure::Away); charges.len()] };
-            let decided = logs.decide(now, charge).map_err(|_| Failure::Away);
+            let Some(logs) = self.logs_of(keeper) else {
+                return vec![Err(Failure::Unavailable); charges.len()];
+            };
+            let decided = logs.decide(now, charge).map_err(|_| Failure::Unavailable);
             if decided.is_ok_and(|decided| decided.outcome == Outcome::Allowed) && charge.cost > 0 {
                 let window_us = charge.key.parts().duration_ms * 1_000;
                 let one = Use { keeper, name: charge.id.ask, at_us: now.0, cost: charge.cost };
@@ -316,12 +319,12 @@ impl World<'_> {
         answers
     }
 
-    fn withdraw_logs(&mut self, keeper: Keeper, charges: &[LogCharge]) {
+    fn refund_logs(&mut self, keeper: Keeper, charges: &[LogCharge]) {
         for charge in charges {
             if let Some(logs) = self.logs_of(keeper) {
-                logs.withdraw(&charge.key, charge.id);
+                logs.refund(&charge.key, charge.id);
             }
-            self.check.exact.withdrawn(charge.key.as_bytes(), charge.id.ask);
+            self.check.exact.refunded(charge.key.as_bytes(), charge.id.ask);
         }
     }
 

@@ -61,7 +61,7 @@ impl World<'_> {
                     self.network.end(number);
                     self.heal();
                     // Connections for messages that hung are made anew.
-                    if let Wrong::Cut { link: Link::Redis { region, .. } | Link::Sisters { region } } = what
+                    if let Wrong::Cut { link: Link::Redis { region, .. } | Link::Peers { region } } = what
                         && region < self.redis.len()
                     {
                         self.listen_anew(region);
@@ -186,11 +186,11 @@ impl World<'_> {
     }
 }
 
-/// Whether a fault may keep messages of sisters from arriving.
+/// Whether a fault may keep messages of peers from arriving.
 pub(super) fn loses_messages(what: &Wrong) -> bool {
     match what {
         Wrong::Lose { link, .. } | Wrong::Cut { link } | Wrong::Delay { link, .. } => {
-            matches!(link, Link::Redis { .. } | Link::Sisters { .. })
+            matches!(link, Link::Redis { .. } | Link::Peers { .. })
         }
         Wrong::Freeze { part } | Wrong::Crash { part } | Wrong::Restart { part } | Wrong::Wipe { part } => {
             matches!(part, Part::Redis { .. } | Part::Aggregator { .. })

@@ -25,7 +25,7 @@ const MAX_WAITING: u64 = 16_384;
 /// A cell that nobody has used for so long, and that no fault has touched, is known in its region: leases are back, streams
 /// are up, times of grace are over.
 const REST_US: u64 = 13_000_000;
-/// And in all regions: so many of both beats, of publishing and of importing: two of each, with their jitter and a failed one.
+/// And in all regions: so many of both intervals, of publishing and of importing: two of each, with their jitter and a failed one.
 const GLOBAL_REST_HALF_BEATS: u64 = 5;
 /// Most cells that are looked at in the end.
 const MOST_CELLS: usize = 20_000;
@@ -146,7 +146,7 @@ impl World<'_> {
         let now_us = self.now_us;
         for host in &self.aggregators {
             let Some(process) = &host.process else { continue };
-            let stats = process.desk.region.stats(host.clock.mono(now_us));
+            let stats = process.state.region.stats(host.clock.mono(now_us));
             let most = self.plan.topology.region_keys as u64;
             self.check.held("keys of a region", stats.keys as u64, most, now_us);
             let subscribers = self.plan.topology.envoys as u64 + 1;
@@ -182,7 +182,7 @@ impl World<'_> {
         self.check.finish_exact(self.now_us);
         let faults_end_us = if self.plan.faults.is_empty() { 0 } else { self.plan.traffic_ms * 1_000 };
         let faults_end_us = self.begin_us.max(self.begin_us + faults_end_us);
-        let paces = self.plan.cadence.paces();
+        let paces = self.plan.schedule.paces();
         let global_rest_us = paces
             .publish_ms
             .saturating_add(paces.import_ms)
@@ -210,12 +210,12 @@ impl World<'_> {
         let known = |id, region| {
             let lost = truth.cell(id).is_some_and(|cell| truth.is_made_up(region, cell.born_us));
             let of = |share: &Share| if lost { share.own } else { share.known() };
-            truth.sum(id, |one| one.region == region && (one.lives || !lost), of)
+            truth.sum(id, |one| one.region == region && (one.incarnations || !lost), of)
         };
         // What is known of the other cells of a finer window is less exact, as it may change or not be held any more.
         // And what a region has of witnesses alone comes without a limit, so that it pushes none of it.
         let born_us = truth.cell(id).map_or(0, |cell| cell.born_us);
-        let load = |region| match shape.rule.ceiling || truth.is_made_up(region, born_us) {
+        let load = |region| match shape.rule.hard_limit || truth.is_made_up(region, born_us) {
             true => truth.load(id, |id| known(id, region)),
             false => sums[region],
         };
@@ -255,7 +255,7 @@ impl World<'_> {
                 let has_room = !is_crowded(process, &key);
                 let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
                 let near = near.filter(|_| learns);
-                let far = (globally && learns_far && near.is_some() && (spoken_of || !shape.rule.ceiling))
+                let far = (globally && learns_far && near.is_some() && (spoken_of || !shape.rule.hard_limit))
                     .then_some(far);
                 if seen.is_some() || near.is_some() {
                     self.check.rests_in_table(id, origin, seen, (near, far), self.now_us);
@@ -273,7 +273,7 @@ impl World<'_> {
         let mut holders = Vec::new();
         for host in self.aggregators.iter().filter(|host| host.region == region) {
             let Some(process) = &host.process else { continue };
-            let explained = process.desk.region.explain(WORKSPACE, &shape.namespace, identifier);
+            let explained = process.state.region.explain(WORKSPACE, &shape.namespace, identifier);
             let cells = explained.iter().filter(|one| one.key.as_bytes() == key).flat_map(|one| &one.cells);
             let cell = cells.into_iter().find(|cell| cell.sequence == id.sequence);
             let held = cell.map_or_else(Held::default, |cell| Held {
@@ -366,8 +366,9 @@ fn is_crowded(process: &Process, key: &[u8]) -> bool {
 
 fn seen_in(entry: &Entry, sequence: u64) -> Option<Seen> {
     let cell = entry.cell(sequence)?;
-    let (own, near, far, unbased) = (cell.own, cell.region_others, cell.global_others, cell.unbased);
-    Some(Seen { own, near, far, reserved: entry.reserved_in(sequence), unbased })
+    let (own, near, far, without_baseline) =
+        (cell.own, cell.region_others, cell.global_others, cell.without_baseline);
+    Some(Seen { own, near, far, reserved: entry.reserved_in(sequence), without_baseline })
 }
 
 enum Knowledge {

@@ -1,5 +1,5 @@
 //! The machines of an aggregator, which the core decides for, as events: what each does next, its calls, its pauses, and
-//! the bells that wake it.
+//! the events that wake it.
 //!
 //! Leaves to others: streams and frames (`aggregator`), calls on their way (`calls`).
 
@@ -8,19 +8,19 @@ use super::aggregator::Due;
 use super::calls::{Caller, Reply, Request, Store};
 use super::queue::Event;
 use prost::Message;
-use weir_core::model::cadence::Cadence;
+use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::Changes;
 use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::lease::{Keeping, Taking, Then, WITHIN_MS};
 use weir_core::replication::globe::publish::{self, Publisher};
 use weir_core::replication::globe::recover::Recovery;
-use weir_core::replication::grace::Grace;
+use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::announce::{self, Announcer};
 use weir_core::replication::regional::hot::{self, HotReader};
+use weir_core::replication::regional::peers::Teller;
 use weir_core::replication::regional::replay::{self, Replay};
-use weir_core::replication::regional::sisters::Teller;
 use weir_core::replication::regional::watch::Watch;
-use weir_core::replication::{Alone, Bell, Bells, Next};
+use weir_core::replication::{Alone, Event as RegionEvent, Events as RegionEvents, Next};
 
 /// How soon a program that may not serve yet is started again.
 const AGAIN_US: u64 = 1_000_000;
@@ -39,7 +39,7 @@ pub enum Machine {
     /// See the core.
     HotReader(HotReader),
     /// See the core.
-    Grace(Grace),
+    GracePeriod(GracePeriod),
     /// See the core.
     Publisher(Publisher),
     /// See the core.
@@ -57,7 +57,7 @@ pub enum Machine {
 pub struct Running {
     machine: Machine,
     /// Any of these wakes it.
-    awaits: Option<Bells>,
+    awaits: Option<RegionEvents>,
     /// Names its last pause.
     pause: u64,
     /// What it does has to be over before the program serves.
@@ -68,7 +68,7 @@ pub struct Running {
 enum Step {
     Call(Store, Request, u64),
     Sleep(u64),
-    Wait(Bells, Option<u64>),
+    Wait(RegionEvents, Option<u64>),
     Yield,
     Over,
 }
@@ -98,11 +98,11 @@ impl World<'_> {
             let now_us = self.now_us;
             let random = self.chance.stores.next();
             let host = &mut self.aggregators[at];
-            let (life, region) = (host.life, host.region);
+            let (incarnation, region) = (host.incarnation, host.region);
             let now = host.clock.now(now_us);
             let Some(process) = host.process.as_mut() else { return };
             let Some(Some(running)) = process.machines.get_mut(number) else { return };
-            let mut access = Alone { desk: &mut process.desk, now };
+            let mut access = Alone { state: &mut process.state, now };
             let step = step(&mut running.machine, &mut access, region, random, process.id);
             running.pause += 1;
             let pause = running.pause;
@@ -113,24 +113,26 @@ impl World<'_> {
                     break;
                 }
                 Step::Sleep(ms) => {
-                    self.queue
-                        .plan(now_us + ms * 1_000, Event::Aggregator(at, life, Due::Pause(number, pause)));
+                    self.queue.plan(
+                        now_us + ms * 1_000,
+                        Event::Aggregator(at, incarnation, Due::Pause(number, pause)),
+                    );
                     break;
                 }
-                Step::Wait(bells, at_most_ms) => {
-                    if let Some(bell) = process.rung.hear(bells) {
-                        rang(&mut running.machine, bell, &mut Alone { desk: &mut process.desk, now });
+                Step::Wait(events, at_most_ms) => {
+                    if let Some(event) = process.notified.hear(events) {
+                        notified(&mut running.machine, event, &mut Alone { state: &mut process.state, now });
                         continue;
                     }
-                    running.awaits = Some(bells);
+                    running.awaits = Some(events);
                     if let Some(ms) = at_most_ms {
                         let due = Due::Pause(number, pause);
-                        self.queue.plan(now_us + ms * 1_000, Event::Aggregator(at, life, due));
+                        self.queue.plan(now_us + ms * 1_000, Event::Aggregator(at, incarnation, due));
                     }
                     break;
                 }
                 Step::Yield => {
-                    self.queue.plan(now_us, Event::Aggregator(at, life, Due::Pause(number, pause)));
+                    self.queue.plan(now_us, Event::Aggregator(at, incarnation, Due::Pause(number, pause)));
                     break;
                 }
                 Step::Over => {
@@ -142,17 +144,17 @@ impl World<'_> {
                 }
             }
         }
-        self.ring(at);
+        self.notify(at);
     }
 
     /// What a store said comes to the machine that asked.
     pub(super) fn machine_hears(&mut self, at: usize, number: usize, request: Request, reply: Reply) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        let (life, now) = (host.life, host.clock.now(now_us));
+        let (incarnation, now) = (host.incarnation, host.clock.now(now_us));
         let Some(process) = host.process.as_mut() else { return };
         let Some(Some(running)) = process.machines.get_mut(number) else { return };
-        let mut access = Alone { desk: &mut process.desk, now };
+        let mut access = Alone { state: &mut process.state, now };
         let mut grace = None;
         match (&mut running.machine, request, reply) {
             (Machine::Replay(replay), Request::Merge(merges), Reply::Merged(results)) => {
@@ -161,8 +163,8 @@ impl World<'_> {
             (Machine::Replay(replay), Request::NameHot(hot), Reply::Done(result)) => {
                 replay.named(&mut access, &hot, result);
             }
-            (Machine::Watch(watch), _, Reply::Lives(lives)) => {
-                grace = watch.looked(&mut access, lives.as_ref().map_err(|failure| *failure)).grace;
+            (Machine::Watch(watch), _, Reply::Incarnations(incarnations)) => {
+                grace = watch.looked(&mut access, incarnations.as_ref().map_err(|failure| *failure)).grace;
             }
             (Machine::Announcer(announcer), _, Reply::Alive(alive)) => {
                 announcer.heard(&mut access, alive.as_deref().map_err(|failure| *failure));
@@ -175,11 +177,11 @@ impl World<'_> {
             (Machine::HotReader(reader), Request::Cells(cells), Reply::Merged(results)) => {
                 reader.read(&mut access, &cells, &results);
             }
-            (Machine::Grace(grace), Request::Raise(floors), Reply::Merged(results)) => {
-                grace.raised(&mut access, &floors, &results);
+            (Machine::GracePeriod(grace), Request::Raise(lower_bounds), Reply::Merged(results)) => {
+                grace.raised(&mut access, &lower_bounds, &results);
             }
-            (Machine::Publisher(publisher), _, Reply::TableLife(life)) => {
-                publisher.lived(&mut access, life);
+            (Machine::Publisher(publisher), _, Reply::TableIncarnation(incarnation)) => {
+                publisher.lived(&mut access, incarnation);
             }
             (Machine::Publisher(publisher), Request::Write(rows), Reply::Done(result)) => {
                 if result.is_ok() {
@@ -200,7 +202,7 @@ impl World<'_> {
                     Then::Again(ms) => {
                         running.pause += 1;
                         let due = Due::Pause(number, running.pause);
-                        self.queue.plan(now_us + ms * 1_000, Event::Aggregator(at, life, due));
+                        self.queue.plan(now_us + ms * 1_000, Event::Aggregator(at, incarnation, due));
                     }
                     Then::TakenOver => self.taken_over(at),
                 }
@@ -214,7 +216,7 @@ impl World<'_> {
                     true => self.taken_over(at),
                     false => {
                         let next = now_us + Keeping::pause_ms() * 1_000;
-                        self.queue.plan(next, Event::Aggregator(at, life, due));
+                        self.queue.plan(next, Event::Aggregator(at, incarnation, due));
                     }
                 }
                 return;
@@ -222,26 +224,26 @@ impl World<'_> {
             _ => {}
         }
         if let Some(grace) = grace {
-            self.spawn(at, Machine::Grace(grace), false);
+            self.spawn(at, Machine::GracePeriod(grace), false);
         }
         self.drive(at, number);
     }
 
-    /// Wakes who waits for the bells that rang, and acknowledges what a round of replays has stored.
-    pub(super) fn ring(&mut self, at: usize) {
+    /// Wakes who waits for the events that notified, and acknowledges what a round of replays has stored.
+    pub(super) fn notify(&mut self, at: usize) {
         loop {
             let now_us = self.now_us;
             let host = &mut self.aggregators[at];
             let now = host.clock.now(now_us);
             let Some(process) = host.process.as_mut() else { return };
-            for bell in process.desk.take_bells().iter() {
-                process.rung.ring(bell);
+            for event in process.state.take_events().iter() {
+                process.notified.notify(event);
             }
             let awakened = process.machines.iter_mut().enumerate().find_map(|(number, running)| {
                 let running = running.as_mut()?;
-                let bell = process.rung.hear(running.awaits?)?;
+                let event = process.notified.hear(running.awaits?)?;
                 running.awaits = None;
-                rang(&mut running.machine, bell, &mut Alone { desk: &mut process.desk, now });
+                notified(&mut running.machine, event, &mut Alone { state: &mut process.state, now });
                 Some(number)
             });
             match awakened {
@@ -256,23 +258,23 @@ impl World<'_> {
     /// Another serves the region: this program ends, and whoever watches over it starts it again.
     fn taken_over(&mut self, at: usize) {
         self.end_aggregator_now(at);
-        let life = self.aggregators[at].life;
-        self.queue.plan(self.now_us + AGAIN_US, Event::Aggregator(at, life, Due::Start));
+        let incarnation = self.aggregators[at].incarnation;
+        self.queue.plan(self.now_us + AGAIN_US, Event::Aggregator(at, incarnation, Due::Start));
     }
 }
 
-fn rang(machine: &mut Machine, bell: Bell, access: &mut Alone<'_>) {
+fn notified(machine: &mut Machine, event: RegionEvent, access: &mut Alone<'_>) {
     match machine {
-        Machine::Announcer(announcer) => announcer.rang(bell),
-        Machine::HotReader(reader) => reader.rang(access),
+        Machine::Announcer(announcer) => announcer.notified(event),
+        Machine::HotReader(reader) => reader.notified(access),
         _ => {}
     }
 }
 
 fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u64, id: [u8; 16]) -> Step {
-    let cadence = Cadence::default();
+    let schedule = Schedule::default();
     let (redis, database) = (Store::Redis(region), Store::Database);
-    let replay_ms = cadence.replay_timeout_ms;
+    let replay_ms = schedule.replay_timeout_ms;
     let tell = |changes: Changes| Step::Call(redis, Request::Publish(changes.encode_to_vec()), replay_ms);
     match machine {
         Machine::Replay(replay) => of(replay.next(access), |call| match call {
@@ -282,8 +284,8 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
         Machine::Watch(watch) => of(watch.next(access), |()| {
             let fresh = u128::from(random) << 64 | u128::from(random.rotate_left(17));
             let renewed = watch.renewals().get(&0).copied();
-            let look = Request::Lives { fresh, reader: id, renewed };
-            Step::Call(redis, look, cadence.sentinel_timeout_ms)
+            let look = Request::Incarnations { fresh, reader: id, renewed };
+            Step::Call(redis, look, schedule.marker_timeout_ms)
         }),
         Machine::Announcer(announcer) => of(announcer.next(access), |call| match call {
             announce::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine), replay_ms),
@@ -294,15 +296,15 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
             hot::Call::Shard(shard) => Step::Call(redis, Request::Shard(shard), replay_ms),
             hot::Call::Cells(cells) => Step::Call(redis, Request::Cells(cells), replay_ms),
         }),
-        Machine::Grace(grace) => {
-            of(grace.next(access), |floors| Step::Call(redis, Request::Raise(floors), replay_ms))
+        Machine::GracePeriod(grace) => {
+            of(grace.next(access), |lower_bounds| Step::Call(redis, Request::Raise(lower_bounds), replay_ms))
         }
         Machine::Publisher(publisher) => of(publisher.next(access, random), |call| {
             let request = match call {
-                publish::Call::Life => Request::TableLife,
+                publish::Call::Incarnation => Request::TableIncarnation,
                 publish::Call::Write(rows) => Request::Write(rows),
             };
-            Step::Call(database, request, cadence.global_timeout_ms)
+            Step::Call(database, request, schedule.global_timeout_ms)
         }),
         Machine::Importer(importer) => of(importer.next(access, random), |import| {
             Step::Call(database, Request::Import, import.within_ms)
@@ -318,7 +320,7 @@ fn of<C>(next: Next<C>, call: impl FnOnce(C) -> Step) -> Step {
     match next {
         Next::Call(what) => call(what),
         Next::Sleep(ms) => Step::Sleep(ms),
-        Next::Wait { bells, at_most_ms } => Step::Wait(bells, at_most_ms),
+        Next::Wait { events, at_most_ms } => Step::Wait(events, at_most_ms),
         Next::Yield => Step::Yield,
         Next::Over => Step::Over,
     }

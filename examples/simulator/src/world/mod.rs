@@ -46,7 +46,7 @@ use streams::{Carried, Streams};
 use weir_core::model::wire::FilterFrame;
 use weir_core::region::log::{Logs, LogsLimits};
 
-pub use standing::{Standing, View};
+pub use standing::{Snapshot, Standing};
 
 /// A plan, being carried out.
 pub struct World<'a> {
@@ -77,11 +77,11 @@ pub struct World<'a> {
     /// Names requests.
     requests: u64,
     /// Names workers.
-    lives: u64,
+    incarnations: u64,
     /// Room for the keys of a request.
     keys: Vec<u8>,
     finished: bool,
-    /// Messages of sisters may get lost in this plan.
+    /// Messages of peers may get lost in this plan.
     loses_messages: bool,
 }
 
@@ -125,7 +125,7 @@ impl<'a> World<'a> {
         let shapes: Vec<Shape> =
             plan.rules.iter().take(64).enumerate().map(|(at, rule)| Shape::new(at, *rule)).collect();
         let envoys = (0..topology.regions * topology.envoys)
-            .map(|_| Envoy { clock: clock(), process: None, frozen: 0, lives: 0 })
+            .map(|_| Envoy { clock: clock(), process: None, frozen: 0, incarnations: 0 })
             .collect();
         let aggregators = (0..topology.regions * topology.aggregators)
             .map(|at| Aggregator::new(at / topology.aggregators, at % topology.aggregators, clock()))
@@ -159,7 +159,7 @@ impl<'a> World<'a> {
             waits_us: Vec::new(),
             told: Vec::new(),
             requests: 0,
-            lives: 0,
+            incarnations: 0,
             keys: Vec::new(),
             finished: false,
             loses_messages: plan.faults.iter().any(|fault| faults::loses_messages(&fault.what)),
@@ -241,10 +241,10 @@ impl<'a> World<'a> {
             Event::Up(id, frame) => self.arrives(id, Carried::Up(frame)),
             Event::Down(id, frame) => self.arrives(id, Carried::Down(frame)),
             Event::Keepalive(id, end) => self.keepalive(id, end),
-            Event::Aggregator(at, life, due) => self.aggregator_does(at, life, due),
+            Event::Aggregator(at, incarnation, due) => self.aggregator_does(at, incarnation, due),
             Event::StoreTakes(store, at, id, request) => self.store_takes(store, at, id, request),
             Event::Answered(id, reply) => self.answered(id, reply),
-            Event::Heard(at, life, message) => self.sister_says(at, life, message),
+            Event::Heard(at, incarnation, message) => self.peer_says(at, incarnation, message),
             Event::Fault(number, begins) => self.fault(number, begins),
             Event::Roll(at, ends) => self.roll(at, ends),
             Event::Look => self.look(),

@@ -13,7 +13,7 @@ pub enum Path {
     /// An aggregator and its Redis: region, aggregator.
     Redis(usize, usize),
     /// From one aggregator to another: region.
-    Sisters(usize),
+    Peers(usize),
     /// A region and the database.
     Database(usize),
 }
@@ -103,8 +103,8 @@ fn covers(link: &Link, path: Path) -> bool {
             (*region, *envoy, *worker) == (at, from, by)
         }
         (Link::Redis { region, aggregator }, Path::Redis(at, from)) => *region == at && of(aggregator, from),
-        // What sisters say goes by their Redis.
-        (Link::Sisters { region }, Path::Sisters(at)) => *region == at,
+        // What peers say goes by their Redis.
+        (Link::Peers { region }, Path::Peers(at)) => *region == at,
         (Link::Database { region }, Path::Database(at)) => of(region, at),
         _ => false,
     }

@@ -37,7 +37,7 @@ pub enum Event {
     StoreTakes(Store, usize, u64, Box<Request>),
     /// A call is answered; without an answer, its time is over.
     Answered(u64, Option<Box<Reply>>),
-    /// A message of a sister reaches an aggregator; void in another life of it.
+    /// A message of a peer reaches an aggregator; void in another life of it.
     Heard(usize, u64, Box<[u8]>),
     /// A fault begins, or ends.
     Fault(usize, bool),

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use weir_core::model::key::{Key, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
-use weir_core::region::exchange::{BASE, Floor, Merge, Merged, Part, Proposal};
+use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Proposal};
 use weir_core::replication::regional::hot::{HOT_SHARDS, SHARD_CELLS};
-use weir_core::replication::regional::watch::{Life, Lives};
+use weir_core::replication::regional::watch::{Incarnation, Incarnations};
 
 /// A cell lives so long at least, whatever anybody's clock says, in milliseconds.
 const MARGIN_MS: u64 = 60_000;
@@ -27,7 +27,7 @@ pub struct Redis {
     pub cells: BTreeMap<At, Cell>,
     hot: BTreeMap<At, u64>,
     /// Its id, since when, and how often each reader has looked.
-    sentinel: Option<(u128, u64, BTreeMap<[u8; 16], u64>)>,
+    marker: Option<(u128, u64, BTreeMap<[u8; 16], u64>)>,
     origins: BTreeMap<OriginId, u64>,
     swept_ms: u64,
     /// Cells that were written since the checkers looked.
@@ -57,9 +57,9 @@ impl Redis {
             Request::Merge(merges) => {
                 Reply::Merged(merges.iter().map(|merge| Ok(self.merge(merge, now_ms))).collect())
             }
-            Request::Raise(floors) => {
-                Reply::Merged(floors.iter().map(|floor| Ok(self.raise_to(floor, now_ms))).collect())
-            }
+            Request::Raise(lower_bounds) => Reply::Merged(
+                lower_bounds.iter().map(|lower_bound| Ok(self.raise_to(lower_bound, now_ms))).collect(),
+            ),
             Request::Cells(cells) => Reply::Merged(cells.iter().map(|at| Ok(self.word(at))).collect()),
             Request::NameHot(cells) => {
                 self.hot.extend(cells.into_iter().map(|cell| ((cell.key, cell.sequence), cell.expires.0)));
@@ -74,16 +74,20 @@ impl Redis {
                 self.origins.retain(|_, named_ms| now_ms.saturating_sub(*named_ms) <= SILENT_AFTER_MS);
                 Reply::Alive(Ok(self.origins.keys().copied().collect()))
             }
-            Request::Lives { fresh, reader, renewed } => {
-                self.sentinel.take_if(|(id, ..)| renewed == Some(*id));
-                let (id, since, looks) =
-                    self.sentinel.get_or_insert_with(|| (fresh, now_ms, BTreeMap::new()));
+            Request::Incarnations { fresh, reader, renewed } => {
+                self.marker.take_if(|(id, ..)| renewed == Some(*id));
+                let (id, since, looks) = self.marker.get_or_insert_with(|| (fresh, now_ms, BTreeMap::new()));
                 let looks = looks.entry(reader).or_default();
                 *looks += 1;
                 let (id, since, looks) = (*id, *since, *looks);
-                let life =
-                    Life { place: 0, id, looks, since: UnixMs(since), age_ms: now_ms.saturating_sub(since) };
-                Reply::Lives(Ok(Lives { seen: vec![life], unseen: 0 }))
+                let incarnation = Incarnation {
+                    place: 0,
+                    id,
+                    looks,
+                    since: UnixMs(since),
+                    age_ms: now_ms.saturating_sub(since),
+                };
+                Reply::Incarnations(Ok(Incarnations { seen: vec![incarnation], unseen: 0 }))
             }
             // Not asked of a Redis.
             _ => Reply::Done(Ok(())),
@@ -119,14 +123,14 @@ impl Redis {
         Merged { granted, previous, ..self.word(&at) }
     }
 
-    fn raise_to(&mut self, floor: &Floor, now_ms: u64) -> Merged {
-        let at = (floor.key.clone(), floor.sequence);
+    fn raise_to(&mut self, lower_bound: &LowerBound, now_ms: u64) -> Merged {
+        let at = (lower_bound.key.clone(), lower_bound.sequence);
         let cell = self.cells.entry(at.clone()).or_default();
-        let missing = floor.total.saturating_sub(cell.parts.values().sum());
-        if missing > 0 && !cell.parts.contains_key(&BASE) {
-            cell.parts.insert(BASE, missing);
+        let missing = lower_bound.total.saturating_sub(cell.parts.values().sum());
+        if missing > 0 && !cell.parts.contains_key(&BASELINE) {
+            cell.parts.insert(BASELINE, missing);
         }
-        cell.expires_ms = cell.expires_ms.max(floor.expires.0).max(now_ms + MARGIN_MS);
+        cell.expires_ms = cell.expires_ms.max(lower_bound.expires.0).max(now_ms + MARGIN_MS);
         self.written.push(at.clone());
         self.word(&at)
     }

@@ -16,12 +16,12 @@ pub struct Standing {
     /// Of what all Envoys of all regions have let pass.
     pub truth: u64,
     /// Each region's, in order.
-    pub views: Vec<View>,
+    pub snapshots: Vec<Snapshot>,
 }
 
 /// What a region believes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct View {
+pub struct Snapshot {
     /// The aggregator that knows most of it; `None` while there is none.
     pub region: Option<u64>,
     /// The Envoy that knows least, and the one that knows most; `None` while there is none.
@@ -38,29 +38,32 @@ impl World<'_> {
         let count = |of: &dyn Fn(u64) -> u64| truth.used(id, |id| of(id.sequence)).effective(&at);
         let passed = |sequence| truth.sum(CellId { sequence, ..id }, |_| true, |share| share.admitted);
         let key = shape.key(identifier);
-        let mut views = vec![View::default(); self.plan.topology.regions];
+        let mut snapshots = vec![Snapshot::default(); self.plan.topology.regions];
         for (number, envoy) in self.envoys.iter().enumerate() {
-            let (Some(process), Some(view)) = (&envoy.process, views.get_mut(self.place(number).0)) else {
+            let (Some(process), Some(snapshot)) = (&envoy.process, snapshots.get_mut(self.place(number).0))
+            else {
                 continue;
             };
             let entry = entry_of(process, &key);
             let used = count(&|sequence| entry.as_ref().map_or(0, |entry| used_in(entry, sequence)));
-            let (least, most) = view.envoys.unwrap_or((used, used));
-            view.envoys = Some((least.min(used), most.max(used)));
+            let (least, most) = snapshot.envoys.unwrap_or((used, used));
+            snapshot.envoys = Some((least.min(used), most.max(used)));
         }
         let mut text = [0; 20];
         let name = decimal(identifier, &mut text);
         for host in &self.aggregators {
-            let (Some(process), Some(view)) = (&host.process, views.get_mut(host.region)) else { continue };
-            let explained = process.desk.region.explain(WORKSPACE, &shape.namespace, name);
+            let (Some(process), Some(snapshot)) = (&host.process, snapshots.get_mut(host.region)) else {
+                continue;
+            };
+            let explained = process.state.region.explain(WORKSPACE, &shape.namespace, name);
             let cells = explained.iter().filter(|one| one.key.as_bytes() == key).flat_map(|one| &one.cells);
             let cells: Vec<_> = cells.collect();
             let used = count(&|sequence| {
                 let cell = cells.iter().find(|cell| cell.sequence == sequence);
                 cell.map_or(0, |cell| cell.regional_total().saturating_add(cell.global_others))
             });
-            view.region = view.region.max(Some(used));
+            snapshot.region = snapshot.region.max(Some(used));
         }
-        Some(Standing { truth: count(&passed), views })
+        Some(Standing { truth: count(&passed), snapshots })
     }
 }

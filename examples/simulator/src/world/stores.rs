@@ -105,8 +105,8 @@ impl World<'_> {
                 self.check.wiped(region, self.now_us);
             }
             Some(Store::Database) => {
-                let life = self.chance.stores.next();
-                self.database.wipe(life);
+                let incarnation = self.chance.stores.next();
+                self.database.wipe(incarnation);
                 self.ledger.clear();
                 self.check.exact.lost(Keeper::Database);
             }

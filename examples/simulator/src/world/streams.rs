@@ -43,7 +43,7 @@ pub struct Stream {
     /// To whom, by number in the world.
     pub aggregator: usize,
     /// Which of its lives.
-    pub aggregator_life: u64,
+    pub aggregator_incarnation: u64,
     path: Path,
     /// When the last frame arrives in each direction, so that none overtakes another.
     arrives_us: [u64; 2],
@@ -98,14 +98,14 @@ impl World<'_> {
         let aggregator = self.aggregator_at(region, number);
         let path = Path::Stream(region, envoy, at.worker, number);
         let host = &self.aggregators[aggregator];
-        let (listens, aggregator_life) = (host.listens(), host.life);
+        let (listens, aggregator_incarnation) = (host.listens(), host.incarnation);
         let (cut, passage) = (self.network.is_cut(path), self.network.pass(path));
         // The connection is there after a round trip.
         let connected = self.now_us + 2 * passage.delay_us;
         let stream = Stream {
             at,
             aggregator,
-            aggregator_life,
+            aggregator_incarnation,
             path,
             arrives_us: [connected; 2],
             open: [true, listens && !cut],

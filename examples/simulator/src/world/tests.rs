@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::observe::Verdict;
-use crate::plan::{Cadence, Fault, Link, Network as Speeds, Part, Rule, Topology, Wrong};
+use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Schedule, Topology, Wrong};
 
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Plan {
     Plan {
@@ -12,7 +12,7 @@ fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Pla
         traffic: Vec::new(),
         faults: Vec::new(),
         network: Speeds::default(),
-        cadence: Cadence::default(),
+        schedule: Schedule::default(),
         settle_ms: 3_000,
         traffic_ms,
         quiet_ms: 15_000,
@@ -43,14 +43,14 @@ fn steady(plan: &Plan, identifiers: u64, a_second: f64) -> Vec<Arrival> {
 }
 
 #[derive(Default)]
-struct Tally {
+struct Counters {
     arrived: u64,
     admitted: u64,
     others: u64,
     text: String,
 }
 
-impl Observer for Tally {
+impl Observer for Counters {
     fn arrived(&mut self, _: &Arrival) {
         self.arrived += 1;
     }
@@ -65,20 +65,20 @@ impl Observer for Tally {
     }
 }
 
-fn run(plan: &Plan, arrivals: Vec<Arrival>) -> (Tally, Figures) {
-    let mut tally = Tally::default();
+fn run(plan: &Plan, arrivals: Vec<Arrival>) -> (Counters, Figures) {
+    let mut counters = Counters::default();
     let mut world = World::with_arrivals(plan, arrivals.into_iter());
-    let figures = world.run(&mut tally);
-    (tally, figures)
+    let figures = world.run(&mut counters);
+    (counters, figures)
 }
 
 #[test]
 fn a_quiet_world_converges() {
     let plan = plan(1, Topology::region(3), vec![Rule::new(100, 60_000)], 20_000);
-    let (tally, figures) = run(&plan, steady(&plan, 3, 20.0));
+    let (counters, figures) = run(&plan, steady(&plan, 3, 20.0));
     assert_eq!(figures.violations, []);
-    assert_eq!(tally.arrived, tally.admitted + tally.others);
-    assert!(tally.admitted > 250 && tally.admitted < 310, "{}", tally.admitted);
+    assert_eq!(counters.arrived, counters.admitted + counters.others);
+    assert!(counters.admitted > 250 && counters.admitted < 310, "{}", counters.admitted);
     assert!(figures.convergence.count > 10 && figures.convergence.p50 < 200, "{:?}", figures.convergence);
 }
 
@@ -97,11 +97,11 @@ fn topology(regions: usize, aggregators: usize, envoys: usize) -> Topology {
 }
 
 /// Runs a plan and wants nothing to be wrong.
-fn well(plan: &Plan, identifiers: u64, a_second: f64) -> (Tally, Figures) {
-    let (tally, figures) = run(plan, steady(plan, identifiers, a_second));
+fn well(plan: &Plan, identifiers: u64, a_second: f64) -> (Counters, Figures) {
+    let (counters, figures) = run(plan, steady(plan, identifiers, a_second));
     let seen: Vec<_> = figures.violations.iter().take(5).collect();
     assert!(seen.is_empty(), "{} violations: {seen:#?} of {:?}", figures.violations.len(), plan.faults);
-    (tally, figures)
+    (counters, figures)
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn each_fault_is_overcome() {
     let streams = Link::Streams { region: 0, envoy: None, aggregator: None };
     let one_stream = Link::Streams { region: 0, envoy: Some(1), aggregator: None };
     let to_redis = Link::Redis { region: 0, aggregator: None };
-    let sisters = Link::Sisters { region: 0 };
+    let peers = Link::Peers { region: 0 };
     let database = Link::Database { region: None };
     let mut faults = vec![
         Wrong::Skew { part: envoy, ms: 2_000 },
@@ -125,7 +125,7 @@ fn each_fault_is_overcome() {
         Wrong::Rebuild { part: envoy },
         Wrong::Roll { region: 0 },
     ];
-    for link in [streams, one_stream, to_redis, sisters, database] {
+    for link in [streams, one_stream, to_redis, peers, database] {
         faults.extend([
             Wrong::Delay { link, ms: 40 },
             Wrong::Lose { link, per_mille: 20 },
@@ -157,8 +157,8 @@ fn each_fault_is_overcome() {
 #[test]
 fn aggregators_are_of_one_mind() {
     let plan = plan(2, topology(1, 3, 3), vec![Rule::new(100, 60_000)], 20_000);
-    let (tally, figures) = well(&plan, 3, 20.0);
-    assert!(tally.admitted > 250 && tally.admitted < 310, "{}", tally.admitted);
+    let (counters, figures) = well(&plan, 3, 20.0);
+    assert!(counters.admitted > 250 && counters.admitted < 310, "{}", counters.admitted);
     assert!(figures.convergence.p50 < 300, "{:?}", figures.convergence);
     assert!(figures.redis_commands > 100 && figures.messages > 10);
 }
@@ -211,7 +211,7 @@ fn random_wrong(chance: &mut Random, topology: Topology) -> Wrong {
         0 => Link::Streams { region, envoy: Some(envoy), aggregator: None },
         1 => Link::Streams { region, envoy: None, aggregator: Some(aggregator) },
         2 => Link::Redis { region, aggregator: Some(aggregator) },
-        3 => Link::Sisters { region },
+        3 => Link::Peers { region },
         _ => Link::Database { region: Some(region) },
     };
     match chance.below(11) {

@@ -3,8 +3,8 @@
 //! It is said all the same, as filters may come later.
 
 use crate::auth::Caller;
-use crate::region::shared::Shared;
-use crate::region::status::tallies::Rule;
+use crate::region::services::Services;
+use crate::region::status::counters::Rule;
 use std::collections::BTreeSet;
 use weir_core::control::{ALL_NAMESPACES, Target, Who};
 
@@ -12,10 +12,10 @@ use weir_core::control::{ALL_NAMESPACES, Target, Who};
 const MAX_NAMES: usize = 5;
 
 /// What to warn of; nothing where no filter has told of its rules.
-pub(super) fn warning(shared: &Shared, caller: &Caller, target: &Target) -> Option<String> {
-    let mut rules = shared.window.tallies.lock().rules(shared.moment().mono);
-    let sisters = shared.window.sisters.all();
-    rules.extend(sisters.iter().flat_map(|sister| sister.status.rules.iter().cloned()));
+pub(super) fn warning(services: &Services, caller: &Caller, target: &Target) -> Option<String> {
+    let mut rules = services.status.counters.lock().rules(services.moment().mono);
+    let peers = services.status.peers.all();
+    rules.extend(peers.iter().flat_map(|peer| peer.status.rules.iter().cloned()));
     unheard(&rules, target, |workspace| caller.workspace(Some(workspace.as_bytes())).is_some())
 }
 

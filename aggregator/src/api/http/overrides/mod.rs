@@ -12,13 +12,12 @@ mod told;
 use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
 
 use super::problem::{FieldProblem, Problem};
-use super::{HttpDoor, body};
+use super::{HttpApi, body};
 use crate::auth::Caller;
 use crate::database::{
     Bound, Change, Changed, DatabaseError, MAX_AUTOMATIC, MAX_OF_WORKSPACE, MAX_REASON_BYTES, Reason,
     StoredControl, Wish, said,
 };
-use crate::region::control;
 use crate::region::global::Global;
 use crate::telemetry::throttle::Throttle;
 use hyper::StatusCode;
@@ -50,24 +49,24 @@ const ANYBODY: &str = "anybody";
 const UNVERIFIED: &str = " (unverified)";
 
 /// What stands before the database.
-pub struct Desk {
+pub struct RegionState {
     turns: Semaphore,
     warnings: Throttle,
 }
 
-impl Default for Desk {
-    fn default() -> Desk {
-        Desk { turns: Semaphore::new(MAX_CALLS), warnings: Throttle::new(BETWEEN_WARNINGS) }
+impl Default for RegionState {
+    fn default() -> RegionState {
+        RegionState { turns: Semaphore::new(MAX_CALLS), warnings: Throttle::new(BETWEEN_WARNINGS) }
     }
 }
 
 /// `GET /v1/overrides?…`
-pub(super) async fn list(door: &HttpDoor, query: &str, caller: &Caller) -> Result<Value, Problem> {
+pub(super) async fn list(api: &HttpApi, query: &str, caller: &Caller) -> Result<Value, Problem> {
     let mut filter = parse_list(query)?;
     filter.place.workspace = workspace(caller, Some(&filter.place.workspace))?;
-    let (global, _turn, within) = door.turn().await?;
-    let found = global.database.controls(&filter, door.shared.now(), within).await;
-    let found = found.map_err(|error| door.overrides.away(&error))?;
+    let (global, _turn, within) = api.turn().await?;
+    let found = global.database.controls(&filter, api.services.now(), within).await;
+    let found = found.map_err(|error| api.overrides.unavailable(&error))?;
     let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.control.revision);
     let mut answer = json!({"overrides": found.iter().map(told::stored).collect::<Vec<_>>()});
@@ -76,12 +75,12 @@ pub(super) async fn list(door: &HttpDoor, query: &str, caller: &Caller) -> Resul
 }
 
 /// `GET /v1/overrides/audit?…`
-pub(super) async fn audit(door: &HttpDoor, query: &str, caller: &Caller) -> Result<Value, Problem> {
+pub(super) async fn audit(api: &HttpApi, query: &str, caller: &Caller) -> Result<Value, Problem> {
     let mut filter = parse_audit(query)?;
     filter.place.workspace = workspace(caller, Some(&filter.place.workspace))?;
-    let (global, _turn, within) = door.turn().await?;
+    let (global, _turn, within) = api.turn().await?;
     let found = global.database.control_audit(&filter, within).await;
-    let found = found.map_err(|error| door.overrides.away(&error))?;
+    let found = found.map_err(|error| api.overrides.unavailable(&error))?;
     let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.id);
     let mut answer = json!({"changes": found.iter().map(told::audited).collect::<Vec<_>>()});
@@ -90,26 +89,26 @@ pub(super) async fn audit(door: &HttpDoor, query: &str, caller: &Caller) -> Resu
 }
 
 /// `PUT /v1/overrides`
-pub(super) async fn put(door: &HttpDoor, body: &mut Incoming, caller: &Caller) -> Result<Value, Problem> {
+pub(super) async fn put(api: &HttpApi, body: &mut Incoming, caller: &Caller) -> Result<Value, Problem> {
     let asked = parse_put(&body::read(body, MAX_BYTES).await?)?;
     let workspace = workspace(caller, asked.place.workspace.as_deref())?;
-    let now = door.shared.now();
+    let now = api.services.now();
     let expires = asked.expires.map(|expiry| expiry.at(now)).transpose()?;
     let target = asked.place.target(workspace);
     let control = Control { target, effect: asked.effect, expires, revision: 0 };
     control.check().map_err(|error| parse::explain(&error, asked.effect))?;
     let wish = Wish::Set(asked.effect, expires);
-    let warning = heard::warning(&door.shared, caller, &control.target);
-    let mut answer = change(door, by(caller, asked.author, control.target, wish, asked.reason)).await?;
+    let warning = heard::warning(&api.services, caller, &control.target);
+    let mut answer = change(api, by(caller, asked.author, control.target, wish, asked.reason)).await?;
     told::put(&mut answer, "warning", warning.map(Value::from));
     Ok(answer)
 }
 
 /// `DELETE /v1/overrides?…`
-pub(super) async fn delete(door: &HttpDoor, query: &str, caller: &Caller) -> Result<Value, Problem> {
+pub(super) async fn delete(api: &HttpApi, query: &str, caller: &Caller) -> Result<Value, Problem> {
     let Removal { place, slot, reason, author } = parse_delete(query)?;
     let target = place.target(workspace(caller, place.workspace.as_deref())?);
-    change(door, by(caller, author, target, Wish::Delete(slot), reason)).await
+    change(api, by(caller, author, target, Wish::Delete(slot), reason)).await
 }
 
 /// A change that the caller makes. A token says who that is, whatever they say.
@@ -122,12 +121,12 @@ fn by(caller: &Caller, claimed: Option<String>, target: Target, wish: Wish, reas
     Change { target, wish, reason, author, automatic: None }
 }
 
-async fn change(door: &HttpDoor, change: Change) -> Result<Value, Problem> {
-    let (global, turn, within) = door.turn().await?;
-    let changed = control::change(&door.shared, global, std::slice::from_ref(&change), within).await;
+async fn change(api: &HttpApi, change: Change) -> Result<Value, Problem> {
+    let (global, turn, within) = api.turn().await?;
+    let changed = api.services.control.change(global, std::slice::from_ref(&change), within).await;
     drop(turn);
-    let changed = changed.map_err(|error| door.overrides.away(&error))?;
-    let known = door.shared.control.book().edition().map_or(0, |edition| edition.revision);
+    let changed = changed.map_err(|error| api.overrides.unavailable(&error))?;
+    let known = api.services.control.book().edition().map_or(0, |edition| edition.revision);
     match changed.into_iter().next() {
         Some(Changed::Done(stored, was)) => {
             log_change(&stored);
@@ -204,11 +203,11 @@ fn workspace(caller: &Caller, asked: Option<&str>) -> Result<String, Problem> {
     }
 }
 
-impl HttpDoor {
+impl HttpApi {
     /// A turn to ask the database, and how long that may take.
     async fn turn(&self) -> Result<(&Arc<Global>, SemaphorePermit<'_>, Duration), Problem> {
         let message = "no database is set (--database-url), so there is nowhere to keep live control";
-        let global = self.shared.global.as_ref();
+        let global = self.services.global.as_ref();
         let global =
             global.ok_or_else(|| Problem::new(StatusCode::NOT_IMPLEMENTED, "no_database", message))?;
         let deadline = Instant::now() + WITHIN;
@@ -219,8 +218,8 @@ impl HttpDoor {
     }
 }
 
-impl Desk {
-    fn away(&self, error: &DatabaseError) -> Problem {
+impl RegionState {
+    fn unavailable(&self, error: &DatabaseError) -> Problem {
         // What the database said may name its address, and is in the log.
         if let Some(held_back) = self.warnings.pass() {
             warn!(%error, held_back, "live control cannot be read or changed");

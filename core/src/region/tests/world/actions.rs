@@ -1,4 +1,4 @@
-//! What may happen at any step: traffic, reports, questions, messages and beats of aggregators, and what goes wrong.
+//! What may happen at any step: traffic, reports, questions, messages and intervals of aggregators, and what goes wrong.
 //!
 //! Leaves to others: which of it happens (`World::step`), and what must hold afterwards (`check`).
 
@@ -33,7 +33,7 @@ impl World {
                 sequence: at.1,
                 own: envoy.own.get(at).map_or(0, |own| own - u64::from(lags)),
                 limit: LIMIT,
-                region_others: envoy.view.get(at).copied().unwrap_or(0),
+                region_others: envoy.snapshot.get(at).copied().unwrap_or(0),
                 ..wire::Count::default()
             })
             .collect();
@@ -113,8 +113,8 @@ impl World {
                     *own = (ask.own + ask.cost).max(*own);
                     self.envoys[n].unacknowledged.insert((merge.key.clone(), merge.sequence));
                 }
-                for view in answer.current.into_iter().chain(answer.previous).chain(answer.older) {
-                    self.see(n, (merge.key.clone(), view.sequence), &view);
+                for snapshot in answer.current.into_iter().chain(answer.previous).chain(answer.older) {
+                    self.see(n, (merge.key.clone(), snapshot.sequence), &snapshot);
                 }
             }
         }
@@ -142,16 +142,16 @@ impl World {
         }
     }
 
-    /// Looks at the sentinel.
+    /// Looks at the marker.
     pub(super) fn look(&mut self, region: usize, one: usize) {
         let store = &self.stores[region];
         let aggregator = &mut self.aggregators[region][one];
-        if store.away || aggregator.life == Some(store.life) {
+        if store.away || aggregator.incarnation == Some(store.incarnation) {
             return;
         }
         // Also the first look may find another life than the one that was told of something already.
         aggregator.region.store_wiped();
-        if aggregator.life.replace(store.life).is_some() {
+        if aggregator.incarnation.replace(store.incarnation).is_some() {
             aggregator.lost = Some(self.now);
             for at in self.table.keys().filter(|(by, _)| *by == region).map(|(_, at)| at) {
                 let total = self.table.get(&(region, at.clone())).copied().unwrap_or(0);
@@ -174,7 +174,9 @@ impl World {
 
     pub(super) fn publish(&mut self, region: usize, one: usize) {
         let aggregator = &mut self.aggregators[region][one];
-        if core::mem::replace(&mut aggregator.table_life, self.table_life) != self.table_life {
+        if core::mem::replace(&mut aggregator.table_incarnation, self.table_incarnation)
+            != self.table_incarnation
+        {
             aggregator.region.forget_published();
         }
         let mut due = vec![];
@@ -210,38 +212,38 @@ impl World {
         let (region, home) = (self.envoys[n].region, self.envoys[n].home);
         let id = self.envoys[n].id;
         while let Some(push) = self.aggregators[region][home].region.next_push(id, self.now) {
-            for view in push.views {
-                self.see(n, (Key::parse(&view.key).unwrap(), view.sequence), &view);
+            for snapshot in push.snapshots {
+                self.see(n, (Key::parse(&snapshot.key).unwrap(), snapshot.sequence), &snapshot);
             }
         }
     }
 
-    pub(super) fn see(&mut self, n: usize, at: At, view: &wire::View) {
+    pub(super) fn see(&mut self, n: usize, at: At, snapshot: &wire::Snapshot) {
         let region = self.envoys[n].region;
         let own = self.envoys[n].own.get(&at).copied().unwrap_or(0);
         let others = self.bound(region, &at) - if self.asks { 0 } else { own };
-        assert!(view.region_others <= others, "told {} of {others}: {at:?}", view.region_others);
+        assert!(snapshot.region_others <= others, "told {} of {others}: {at:?}", snapshot.region_others);
         let elsewhere = (0..REGIONS).filter(|other| *other != region);
         let elsewhere: u64 = elsewhere.map(|other| self.bound(other, &at)).sum();
-        assert!(view.global_others <= elsewhere, "nothing comes back: {at:?}");
-        let known = self.envoys[n].view.entry(at).or_default();
-        *known = view.region_others.max(*known);
+        assert!(snapshot.global_others <= elsewhere, "nothing comes back: {at:?}");
+        let known = self.envoys[n].snapshot.entry(at).or_default();
+        *known = snapshot.region_others.max(*known);
     }
 
-    /// The time of grace is over when all who live have repeated what they know.
-    pub(super) fn end_grace(&mut self, region: usize, one: usize) {
+    /// The recovery grace period is over when all who live have repeated what they know.
+    pub(super) fn end_grace_period(&mut self, region: usize, one: usize) {
         if self.aggregators[region][one].lost.is_none() {
             return;
         }
         self.settle_region(region);
         let Some(lost) = self.aggregators[region][one].lost.take() else { return };
-        let floors = self.aggregators[region][one].region.end_grace(lost);
-        for floor in floors {
-            let word = self.stores[region].raise_to(&floor);
-            assert!(self.asks || !word.current.iter().any(|(by, _)| *by == BASE), "all who knew it live");
+        let lower_bounds = self.aggregators[region][one].region.end_grace_period(lost);
+        for lower_bound in lower_bounds {
+            let word = self.stores[region].raise_to(&lower_bound);
+            assert!(self.asks || !word.current.iter().any(|(by, _)| *by == BASELINE), "all who knew it live");
             let aggregator = &mut self.aggregators[region][one];
-            let life = aggregator.region.store_life();
-            aggregator.region.floored(&floor, &word, life, self.now);
+            let incarnation = aggregator.region.store_incarnation();
+            aggregator.region.floored(&lower_bound, &word, incarnation, self.now);
         }
     }
 
@@ -257,7 +259,7 @@ impl World {
             0 => self.stores[region].wipe(),
             1 => {
                 self.table.clear();
-                self.table_life += 1;
+                self.table_incarnation += 1;
             }
             2 => {
                 self.crashes += 1;

@@ -20,7 +20,7 @@ impl World {
         for (region, one, at, cell) in self.all_cells() {
             let bound = self.bound(region, &at);
             assert!(cell.regional_total() <= bound, "{one}: {} of {bound}: {at:?}", cell.regional_total());
-            assert!(self.asks || cell.component(BASE) == 0, "all who knew it live");
+            assert!(self.asks || cell.component(BASELINE) == 0, "all who knew it live");
         }
     }
 
@@ -70,7 +70,7 @@ impl World {
             for region in 0..REGIONS {
                 self.settle_region(region);
                 for one in 0..AGGREGATORS {
-                    self.end_grace(region, one);
+                    self.end_grace_period(region, one);
                 }
                 for one in 0..AGGREGATORS {
                     self.share(region, one);
@@ -170,7 +170,7 @@ impl World {
         }
         for envoy in self.envoys.iter().filter(|envoy| envoy.region == region && sum > LIMIT / 2) {
             let own = store.get(&envoy.id).copied().unwrap_or(0);
-            let told = envoy.view.get(at).copied().unwrap_or(0);
+            let told = envoy.snapshot.get(at).copied().unwrap_or(0);
             assert!(told >= sum - own, "{:?} was told {told} of {}: {at:?}", envoy.id, sum - own);
         }
     }

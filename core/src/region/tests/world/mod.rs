@@ -50,9 +50,9 @@ struct Aggregator {
     region: Region,
     calls: Vec<Call>,
     inbox: Vec<wire::Change>,
-    life: Option<u64>,
-    table_life: u64,
-    /// A time of grace is under way, for what was known before.
+    incarnation: Option<u64>,
+    table_incarnation: u64,
+    /// A recovery grace period is under way, for what was known before.
     lost: Option<UnixMs>,
 }
 
@@ -60,7 +60,14 @@ impl Aggregator {
     fn new(seed: u64) -> Aggregator {
         let mut region = Region::new(RegionLimits::default(), (seed, 2));
         region.back();
-        Aggregator { region, calls: vec![], inbox: vec![], life: None, table_life: 0, lost: None }
+        Aggregator {
+            region,
+            calls: vec![],
+            inbox: vec![],
+            incarnation: None,
+            table_incarnation: 0,
+            lost: None,
+        }
     }
 }
 
@@ -73,7 +80,7 @@ struct Envoy {
     /// The most that the region may have granted it; spent or not.
     granted: BTreeMap<At, u64>,
     unacknowledged: BTreeSet<At>,
-    view: BTreeMap<At, u64>,
+    snapshot: BTreeMap<At, u64>,
 }
 
 impl Envoy {
@@ -87,7 +94,7 @@ struct World {
     random: Random,
     now: UnixMs,
     /// Envoys ask as well as report. What was granted and not heard of may be forgotten in a wipe and made up for by
-    /// a base, so that the truth is less sharp.
+    /// a baseline, so that the truth is less sharp.
     asks: bool,
     /// Messages between aggregators get lost.
     loses: bool,
@@ -95,7 +102,7 @@ struct World {
     aggregators: Vec<Vec<Aggregator>>,
     envoys: Vec<Envoy>,
     table: BTreeMap<(usize, At), u64>,
-    table_life: u64,
+    table_incarnation: u64,
     crashes: u64,
     keys: Vec<Key>,
 }
@@ -111,7 +118,7 @@ impl World {
             own: BTreeMap::new(),
             granted: BTreeMap::new(),
             unacknowledged: BTreeSet::new(),
-            view: BTreeMap::new(),
+            snapshot: BTreeMap::new(),
         };
         let short = key("short");
         let short = Key::new(&KeyParts { duration_ms: 30_000, ..short.parts() }).unwrap();
@@ -126,7 +133,7 @@ impl World {
             aggregators: aggregators.collect(),
             envoys: (0..REGIONS * ENVOYS).map(envoy).collect(),
             table: BTreeMap::new(),
-            table_life: 0,
+            table_incarnation: 0,
             crashes: 0,
             keys: vec![key("a"), key("b"), short, fine],
         };
@@ -155,7 +162,7 @@ impl World {
 
     fn bound(&self, region: usize, at: &At) -> u64 {
         let most: u64 = self.envoys.iter().filter(|envoy| envoy.region == region).map(|e| e.most(at)).sum();
-        // What was granted and forgotten may stand in the base and, once spent, in its own component too.
+        // What was granted and forgotten may stand in the baseline and, once spent, in its own component too.
         let granted = self.envoys.iter().filter(|envoy| envoy.region == region);
         most + granted.filter_map(|envoy| envoy.granted.get(at)).sum::<u64>()
     }
@@ -175,7 +182,7 @@ impl World {
             82..86 => self.publish(region, one),
             86..89 => self.import(region, one),
             89..92 => self.take_pushes(n),
-            92..94 => self.end_grace(region, one),
+            92..94 => self.end_grace_period(region, one),
             94..96 => self.pass_time(),
             96..98 => self.break_something(region, one),
             _ => self.stores[region].away ^= self.random.percent(50),

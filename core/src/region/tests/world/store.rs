@@ -7,7 +7,7 @@ use super::*;
 /// What the scripts of the regional store do.
 #[derive(Default)]
 pub(super) struct Store {
-    pub(super) life: u64,
+    pub(super) incarnation: u64,
     pub(super) away: bool,
     pub(super) cells: BTreeMap<At, BTreeMap<OriginId, u64>>,
     pub(super) limits: BTreeMap<At, u64>,
@@ -55,17 +55,17 @@ impl Store {
         Merged { granted, previous, ..self.word(&at) }
     }
 
-    pub(super) fn raise_to(&mut self, floor: &exchange::Floor) -> Merged {
-        let at = (floor.key.clone(), floor.sequence);
+    pub(super) fn raise_to(&mut self, lower_bound: &exchange::LowerBound) -> Merged {
+        let at = (lower_bound.key.clone(), lower_bound.sequence);
         let cell = self.cells.entry(at.clone()).or_default();
-        let missing = floor.total.saturating_sub(cell.values().sum());
+        let missing = lower_bound.total.saturating_sub(cell.values().sum());
         if missing > 0 {
-            cell.entry(BASE).or_insert(missing);
+            cell.entry(BASELINE).or_insert(missing);
         }
         self.word(&at)
     }
 
     pub(super) fn wipe(&mut self) {
-        *self = Store { life: self.life + 1, away: self.away, ..Store::default() };
+        *self = Store { incarnation: self.incarnation + 1, away: self.away, ..Store::default() };
     }
 }

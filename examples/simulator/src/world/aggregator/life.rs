@@ -12,17 +12,17 @@ use crate::world::streams::{End, StreamId};
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::region::RegionLimits;
 use weir_core::region::log::{Logs, LogsLimits};
-use weir_core::replication::desk::{Desk, TICK_MS};
 use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::lease::{Keeping, Taking};
 use weir_core::replication::globe::publish::Publisher;
 use weir_core::replication::globe::recover::Recovery;
-use weir_core::replication::grace::Grace;
+use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::hot::HotReader;
 use weir_core::replication::regional::replay::Replay;
 use weir_core::replication::regional::watch::Watch;
-use weir_core::replication::regional::{announce, sisters};
-use weir_core::replication::{Bell, Bells};
+use weir_core::replication::regional::{announce, peers};
+use weir_core::replication::state::{RegionState, TICK_MS};
+use weir_core::replication::{Event as RegionEvent, Events as RegionEvents};
 
 /// A stream that sends nothing for so long while the program ends has nothing more on the way.
 const QUIET_US: u64 = 30_000;
@@ -35,28 +35,28 @@ impl World<'_> {
     /// A program begins with nothing.
     pub(in crate::world) fn start_aggregator(&mut self, at: usize) {
         let (has_store, has_database) = (self.has_redis(), self.has_database());
-        let cadence = self.plan.cadence.paces();
+        let schedule = self.plan.schedule.paces();
         let host = &mut self.aggregators[at];
-        host.life += 1;
+        host.incarnation += 1;
         host.begins_anew = false;
-        let mut chance = self.chance.root.fork("aggregator", at as u64).fork("life", host.life);
+        let mut chance = self.chance.root.fork("aggregator", at as u64).fork("incarnation", host.incarnation);
         let limits = RegionLimits { max_keys: self.plan.topology.region_keys, ..RegionLimits::default() };
-        let mut desk = Desk::new(limits, (chance.next(), chance.next()));
+        let mut state = RegionState::new(limits, (chance.next(), chance.next()));
         if has_store {
-            desk = desk.with_store(cadence.store_breaker);
+            state = state.with_store(schedule.store_breaker);
         }
         if has_database {
-            desk = desk.with_database(cadence.global_breaker, false);
+            state = state.with_database(schedule.global_breaker, false);
         }
         let mut id = [0; 16];
         id[..8].copy_from_slice(&chance.next().to_be_bytes());
         host.process = Some(Process {
-            desk,
+            state,
             id,
             machines: Vec::new(),
             logs: Logs::new(LogsLimits::default()),
-            regrets: Vec::new(),
-            rung: Bells::new(),
+            refunds: Vec::new(),
+            notified: RegionEvents::new(),
             peers: BTreeMap::new(),
             late: VecDeque::new(),
             serves: false,
@@ -87,33 +87,33 @@ impl World<'_> {
     /// Serves, once what has to be over before is.
     pub(in crate::world) fn serve_when_ready(&mut self, at: usize) {
         let (has_store, has_database) = (self.has_redis(), self.has_database());
-        let cadence = self.plan.cadence.paces();
+        let schedule = self.plan.schedule.paces();
         let (one, two) = (self.chance.stores.next(), self.chance.stores.next());
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        let (life, now) = (host.life, host.clock.now(now_us));
+        let (incarnation, now) = (host.incarnation, host.clock.now(now_us));
         let Some(process) = host.process.as_mut() else { return };
         if process.machines.iter().any(Option::is_some) || std::mem::replace(&mut process.serves, true) {
             return;
         }
         let id = process.id;
         let tick = now_us + one % (TICK_MS * 1_000);
-        self.queue.plan(tick, Event::Aggregator(at, life, Due::Tick));
+        self.queue.plan(tick, Event::Aggregator(at, incarnation, Due::Tick));
         let mut machines = Vec::new();
         if has_database {
-            machines.push(Machine::Publisher(Publisher::new(cadence, now.mono, one)));
-            machines.push(Machine::Importer(Importer::new(cadence, now.mono, two)));
-            machines.push(Machine::Recovery(Recovery::new(cadence)));
+            machines.push(Machine::Publisher(Publisher::new(schedule, now.mono, one)));
+            machines.push(Machine::Importer(Importer::new(schedule, now.mono, two)));
+            machines.push(Machine::Recovery(Recovery::new(schedule)));
         }
         if has_store {
-            machines.push(Machine::Replay(Replay::new(cadence)));
-            machines.push(Machine::Watch(Watch::new(cadence)));
-            machines.push(Machine::Announcer(announce::Announcer::new(id, cadence)));
-            machines.push(Machine::Teller(sisters::Teller::new(id, cadence)));
-            machines.push(Machine::HotReader(HotReader::new(cadence)));
-            self.queue.plan(now_us + LISTEN_US, Event::Aggregator(at, life, Due::Listens));
+            machines.push(Machine::Replay(Replay::new(schedule)));
+            machines.push(Machine::Watch(Watch::new(schedule)));
+            machines.push(Machine::Announcer(announce::Announcer::new(id, schedule)));
+            machines.push(Machine::Teller(peers::Teller::new(id, schedule)));
+            machines.push(Machine::HotReader(HotReader::new(schedule)));
+            self.queue.plan(now_us + LISTEN_US, Event::Aggregator(at, incarnation, Due::Listens));
         } else {
-            machines.push(Machine::Grace(Grace::anew(cadence, now.unix)));
+            machines.push(Machine::GracePeriod(GracePeriod::anew(schedule, now.unix)));
             if has_database {
                 machines.push(Machine::Keeping(Keeping::default()));
             }
@@ -127,11 +127,11 @@ impl World<'_> {
     pub(in crate::world) fn end_aggregator(&mut self, at: usize, in_order: bool) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        let life = host.life;
+        let incarnation = host.incarnation;
         let Some(process) = host.process.as_mut() else { return };
         if in_order && process.serves {
             process.ending_us.get_or_insert(Ending { since_us: now_us, last: None });
-            self.queue.plan(now_us, Event::Aggregator(at, life, Due::Ending));
+            self.queue.plan(now_us, Event::Aggregator(at, incarnation, Due::Ending));
         } else {
             self.check.region_lost(host.region, now_us, !in_order);
             self.end_aggregator_now(at);
@@ -142,11 +142,11 @@ impl World<'_> {
         let host = &mut self.aggregators[at];
         host.inbox.clear();
         let Some(process) = host.process.take() else { return };
-        process.regrets.iter().for_each(|regret| self.doubt_regret(regret));
+        process.refunds.iter().for_each(|refund| self.doubt_refund(refund));
         self.check.exact.lost(Keeper::Aggregator(at));
         let host = &mut self.aggregators[at];
         // Nothing that was planned for it concerns the next one.
-        host.life += 1;
+        host.incarnation += 1;
         for id in self.streams.ids() {
             if self.streams.get(id).is_some_and(|stream| stream.aggregator == at)
                 && self.is_open(id, End::Aggregator)
@@ -159,9 +159,9 @@ impl World<'_> {
     /// Ends streams that have nothing more on the way, has the store take what they said last, and ends.
     pub(super) fn go_on_ending(&mut self, at: usize) {
         let now_us = self.now_us;
-        let last_replay_us = self.plan.cadence.paces().last_replay_ms * 1_000;
+        let last_replay_us = self.plan.schedule.paces().last_replay_ms * 1_000;
         let host = &mut self.aggregators[at];
-        let (life, region) = (host.life, host.region);
+        let (incarnation, region) = (host.incarnation, host.region);
         let Some(process) = host.process.as_mut() else { return };
         let Some(mut ending) = process.ending_us else { return };
         let late = now_us - ending.since_us > DRAIN_US;
@@ -171,15 +171,15 @@ impl World<'_> {
         let all = quiet.len() == process.peers.len();
         if all && ending.last.is_none() {
             // The round after the next: the index names what became hot in the one before.
-            ending.last = Some((process.desk.next_round() + 1, now_us + last_replay_us));
+            ending.last = Some((process.state.next_round() + 1, now_us + last_replay_us));
             process.ending_us = Some(ending);
         }
-        process.desk.ring(Bell::Replay);
-        let (replayed, id) = (process.desk.replayed(), process.id);
+        process.state.notify(RegionEvent::Replay);
+        let (replayed, id) = (process.state.replayed(), process.id);
         quiet.into_iter().for_each(|id| self.leave(at, id));
         let stored = |(round, until): (u64, u64)| replayed >= round || now_us >= until;
         if !ending.last.is_some_and(|last| !self.has_redis() || stored(last)) {
-            self.queue.plan(now_us + ENDING_US, Event::Aggregator(at, life, Due::Ending));
+            self.queue.plan(now_us + ENDING_US, Event::Aggregator(at, incarnation, Due::Ending));
             return;
         }
         if self.has_database() && !self.has_redis() {

@@ -1,12 +1,12 @@
-//! Aggregators: the core's desk and machines behind streams.
+//! Aggregators: the core's state and machines behind streams.
 //!
-//! What stands here is what the aggregator's own edges do: letting streams in, handing frames to the desk, sending what it
+//! What stands here is what the aggregator's own edges do: letting streams in, handing frames to the state, sending what it
 //! says, beginning and ending the program in order. No count is decided here.
 //!
-//! In reading order: what an aggregator is, and what wakes it, here; how its program begins and ends (`life`); what workers send,
+//! In reading order: what an aggregator is, and what wakes it, here; how its program begins and ends (`incarnation`); what workers send,
 //! and what they are told (`peers`).
 //!
-//! Leaves to others: the machines beside the desk (`machines`), streams (`streams`), what ends and begins one (`faults`).
+//! Leaves to others: the machines beside the state (`machines`), streams (`streams`), what ends and begins one (`faults`).
 
 mod life;
 mod peers;
@@ -14,7 +14,7 @@ mod peers;
 use super::World;
 use super::calls::Reply;
 use super::clock::Clock;
-use super::exact::Regret;
+use super::exact::PendingRefund;
 use super::machines::Running;
 use super::queue::Event;
 use super::streams::StreamId;
@@ -22,10 +22,10 @@ use std::collections::{BTreeMap, VecDeque};
 use weir_core::model::key::OriginId;
 use weir_core::model::wire::{Consult, FilterFrame};
 use weir_core::region::log::{Logs, Micros};
-use weir_core::replication::Bells;
-use weir_core::replication::desk::{Alone, Desk, LateAck, TICK_MS};
+use weir_core::replication::Events as RegionEvents;
 use weir_core::replication::push::Pusher;
-use weir_core::replication::regional::sisters;
+use weir_core::replication::regional::peers as others;
+use weir_core::replication::state::{Alone, LateAck, RegionState, TICK_MS};
 
 /// A new connection for messages is there after this.
 const LISTEN_US: u64 = 2_000;
@@ -33,7 +33,7 @@ const LISTEN_US: u64 = 2_000;
 /// What an aggregator has to do at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// The desk forgets what is over.
+    /// The state forgets what is over.
     Tick,
     /// The rest between two rounds of pushes is over.
     Pushed,
@@ -41,7 +41,7 @@ pub enum Due {
     Pusher(StreamId),
     /// A machine's pause, and which, is over.
     Pause(usize, u64),
-    /// Messages of sisters are heard.
+    /// Messages of peers are heard.
     Listens,
     /// It ends: is everything said?
     Ending,
@@ -59,12 +59,12 @@ pub struct Aggregator {
     /// Its clocks.
     pub clock: Clock,
     /// Which of its lives this is, or was.
-    pub life: u64,
+    pub incarnation: u64,
     /// `None`: there is none at the moment.
     pub process: Option<Process>,
     /// How many faults freeze it at the moment.
     pub frozen: u32,
-    /// When the last message of a sister arrives.
+    /// When the last message of a peer arrives.
     pub heard_us: u64,
     /// It is to begin anew as soon as it has ended.
     pub begins_anew: bool,
@@ -81,7 +81,7 @@ pub enum Inbox {
     Due(u64, Due),
     /// A store's answer, or the end of the time for it.
     Answer(u64, Option<Box<Reply>>),
-    /// A message of a sister.
+    /// A message of a peer.
     Heard(u64, Box<[u8]>),
 }
 
@@ -89,7 +89,7 @@ pub enum Inbox {
 #[derive(Debug)]
 pub struct Process {
     /// What it knows.
-    pub desk: Desk,
+    pub state: RegionState,
     /// Names it among those of its region.
     pub id: [u8; 16],
     /// What goes on beside streams.
@@ -97,9 +97,9 @@ pub struct Process {
     /// Exact logs, where there is no Redis.
     pub logs: Logs,
     /// What is to be taken back.
-    pub regrets: Vec<Regret>,
-    /// Bells that rang and that nobody has heard.
-    pub rung: Bells,
+    pub refunds: Vec<PendingRefund>,
+    /// RegionEvents that notified and that nobody has heard.
+    pub notified: RegionEvents,
     peers: BTreeMap<StreamId, Peer>,
     late: VecDeque<(StreamId, LateAck)>,
     serves: bool,
@@ -136,7 +136,7 @@ impl Aggregator {
             region,
             number,
             clock,
-            life: 0,
+            incarnation: 0,
             process: None,
             frozen: 0,
             heard_us: 0,
@@ -150,8 +150,8 @@ impl Aggregator {
         self.process.as_ref().is_some_and(|process| process.serves && process.ending_us.is_none())
     }
 
-    /// Messages of its sisters reach it.
-    pub fn hears_sisters(&self) -> bool {
+    /// Messages of its peers reach it.
+    pub fn hears_peers(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.listens)
     }
 
@@ -170,9 +170,9 @@ impl World<'_> {
         for held in std::mem::take(&mut self.aggregators[at].inbox) {
             match held {
                 Inbox::Frame(id, frame) => self.aggregator_hears(id, frame),
-                Inbox::Due(life, due) => self.aggregator_does(at, life, due),
+                Inbox::Due(incarnation, due) => self.aggregator_does(at, incarnation, due),
                 Inbox::Answer(id, reply) => self.answered(id, reply),
-                Inbox::Heard(life, message) => self.sister_says(at, life, message),
+                Inbox::Heard(incarnation, message) => self.peer_says(at, incarnation, message),
             }
         }
     }
@@ -180,9 +180,9 @@ impl World<'_> {
     /// A frame reaches the aggregator's end of a stream, or the news that it has ended.
     pub(in crate::world) fn aggregator_hears(&mut self, id: StreamId, frame: Option<Box<FilterFrame>>) {
         let Some(stream) = self.streams.get(id) else { return };
-        let (at, life) = (stream.aggregator, stream.aggregator_life);
+        let (at, incarnation) = (stream.aggregator, stream.aggregator_incarnation);
         let host = &mut self.aggregators[at];
-        if host.life != life || host.process.is_none() {
+        if host.incarnation != incarnation || host.process.is_none() {
             return;
         }
         if host.is_frozen() {
@@ -193,17 +193,17 @@ impl World<'_> {
             Some(frame) => self.take(at, id, *frame),
             None => self.leave(at, id),
         }
-        self.ring(at);
+        self.notify(at);
     }
 
-    pub(in crate::world) fn aggregator_does(&mut self, at: usize, life: u64, due: Due) {
+    pub(in crate::world) fn aggregator_does(&mut self, at: usize, incarnation: u64, due: Due) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        if host.life != life {
+        if host.incarnation != incarnation {
             return;
         }
         if host.is_frozen() {
-            host.inbox.push_back(Inbox::Due(life, due));
+            host.inbox.push_back(Inbox::Due(incarnation, due));
             return;
         }
         let now = host.clock.now(now_us);
@@ -216,50 +216,51 @@ impl World<'_> {
         let Some(process) = host.process.as_mut() else { return };
         match due {
             Due::Tick => {
-                while process.desk.tick(now) {}
+                while process.state.tick(now) {}
                 process.logs.tick(Micros(now_us));
-                self.regrets_due(at);
-                self.queue.plan(now_us + TICK_MS * 1_000, Event::Aggregator(at, life, Due::Tick));
+                self.refunds_due(at);
+                self.queue.plan(now_us + TICK_MS * 1_000, Event::Aggregator(at, incarnation, Due::Tick));
             }
             Due::Pushed => process.push_rests = false,
             Due::Pusher(id) => self.push(at, id),
             Due::Pause(number, pause) => self.pause_over(at, number, pause),
             Due::Listens => {
                 process.listens = true;
-                sisters::connected(&mut Alone { desk: &mut process.desk, now });
+                others::connected(&mut Alone { state: &mut process.state, now });
             }
             Due::Ending => self.go_on_ending(at),
             Due::Start => {}
         }
-        self.ring(at);
+        self.notify(at);
     }
 
-    /// A message of a sister, or its own.
-    pub(in crate::world) fn sister_says(&mut self, at: usize, life: u64, message: Box<[u8]>) {
+    /// A message of a peer, or its own.
+    pub(in crate::world) fn peer_says(&mut self, at: usize, incarnation: u64, message: Box<[u8]>) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        if host.life != life {
+        if host.incarnation != incarnation {
             return;
         }
         if host.is_frozen() {
-            host.inbox.push_back(Inbox::Heard(life, message));
+            host.inbox.push_back(Inbox::Heard(incarnation, message));
             return;
         }
         let now = host.clock.now(now_us);
         let Some(process) = host.process.as_mut() else { return };
-        let mut access = Alone { desk: &mut process.desk, now };
-        if sisters::hear(&mut access, &process.id, &message).is_err() {
-            self.check.violated("messages", now_us, || "a sister sent what is no message".to_owned());
+        let mut access = Alone { state: &mut process.state, now };
+        if others::hear(&mut access, &process.id, &message).is_err() {
+            self.check.violated("messages", now_us, || "a peer sent what is no message".to_owned());
         }
-        self.ring(at);
+        self.notify(at);
     }
 
-    /// Messages of sisters may have been missed: the connection for them is made anew.
+    /// Messages of peers may have been missed: the connection for them is made anew.
     pub(in crate::world) fn listen_anew(&mut self, region: usize) {
         for number in 0..self.plan.topology.aggregators {
             let at = self.aggregator_at(region, number);
-            let life = self.aggregators[at].life;
-            self.queue.plan(self.now_us + 100_000 + LISTEN_US, Event::Aggregator(at, life, Due::Listens));
+            let incarnation = self.aggregators[at].incarnation;
+            self.queue
+                .plan(self.now_us + 100_000 + LISTEN_US, Event::Aggregator(at, incarnation, Due::Listens));
         }
     }
 }

@@ -10,10 +10,10 @@ use crate::world::streams::{Carried, End, StreamId};
 use std::collections::BTreeMap;
 use weir_core::model::key::OriginId;
 use weir_core::model::wire::{Answer, Consult, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
-use weir_core::replication::Bell;
-use weir_core::replication::desk::Alone;
+use weir_core::replication::Event as RegionEvent;
 use weir_core::replication::push::{COALESCE_MS, Pusher, Step};
 use weir_core::replication::regional::questions::Questions;
+use weir_core::replication::state::Alone;
 
 /// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
 const OPEN_QUESTIONS: usize = 32;
@@ -31,11 +31,11 @@ impl World<'_> {
             let Some((origin, worker)) = named else {
                 return self.closed(id, End::Aggregator);
             };
-            let Ok(entered) = process.desk.enter(origin, now) else {
+            let Ok(entered) = process.state.enter(origin, now) else {
                 return self.closed(id, End::Aggregator);
             };
             // A filter tells what its rules have decided as soon as it is welcome; here it does not.
-            process.desk.count_node(origin, u64::from_le_bytes(core::array::from_fn(|at| origin.0[at])));
+            process.state.count_node(origin, u64::from_le_bytes(core::array::from_fn(|at| origin.0[at])));
             let peer = Peer {
                 origin,
                 worker,
@@ -60,15 +60,15 @@ impl World<'_> {
         let Some(peer) = process.peers.get_mut(&id) else { return };
         peer.heard_us = now_us;
         let (origin, worker) = (peer.origin, peer.worker);
-        let (asks, withdrawals) = (std::mem::take(&mut frame.asks), std::mem::take(&mut frame.withdrawals));
+        let (asks, refunds) = (std::mem::take(&mut frame.asks), std::mem::take(&mut frame.refunds));
         for ask in frame.consults.iter().filter(|ask| ask.cost > 0) {
             peer.asked.insert(ask.id, ask.clone());
             self.check.proposed(origin, ask, now_us);
         }
-        let Ok(taken) = process.desk.take(origin, frame, now) else {
+        let Ok(taken) = process.state.take(origin, frame, now) else {
             return self.closed(id, End::Aggregator);
         };
-        if process.desk.region.stats(now.mono).keys >= self.plan.topology.region_keys {
+        if process.state.region.stats(now.mono).keys >= self.plan.topology.region_keys {
             self.check.crowded(host.region);
         }
         if let Some(late) = taken.ack {
@@ -81,7 +81,7 @@ impl World<'_> {
             self.ask(at, id, origin, taken.asks);
         }
         asks.iter().for_each(|ask| self.exact_asked(at, id, worker, ask));
-        withdrawals.iter().for_each(|withdrawal| self.exact_withdrawn(at, worker, withdrawal));
+        refunds.iter().for_each(|refund| self.exact_refunded(at, worker, refund));
     }
 
     fn ask(&mut self, at: usize, id: StreamId, origin: OriginId, asks: Vec<Consult>) {
@@ -91,11 +91,11 @@ impl World<'_> {
         let Some(process) = host.process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
         if peer.questions >= OPEN_QUESTIONS {
-            let answers = process.desk.answer_from_memory(origin, &asks, now);
+            let answers = process.state.answer_from_memory(origin, &asks, now);
             return self.reply(id, RegionFrame { answers, ..RegionFrame::default() });
         }
         peer.questions += 1;
-        let questions = Questions::propose(&mut Alone { desk: &mut process.desk, now }, origin, asks);
+        let questions = Questions::propose(&mut Alone { state: &mut process.state, now }, origin, asks);
         if questions.merges().is_empty() {
             return self.conclude_questions(at, questions, id, Reply::Merged(Vec::new()));
         }
@@ -118,9 +118,9 @@ impl World<'_> {
         if let Some(peer) = process.peers.get_mut(&id) {
             peer.questions -= 1;
         }
-        let answers = questions.conclude(&mut Alone { desk: &mut process.desk, now }, &results);
+        let answers = questions.conclude(&mut Alone { state: &mut process.state, now }, &results);
         self.reply(id, RegionFrame { answers, ..RegionFrame::default() });
-        self.ring(at);
+        self.notify(at);
     }
 
     /// Begins or ends pushes, as the worker says that it is its process' subscriber or not.
@@ -133,7 +133,7 @@ impl World<'_> {
         let mine = peer.id;
         match subscribes {
             true => {
-                let superseded = process.desk.subscribe(peer.origin, peer.id);
+                let superseded = process.state.subscribe(peer.origin, peer.id);
                 peer.pusher = Some(Pusher::new(peer.origin, peer.id));
                 // It hears that its place is taken, and may take it again.
                 let theirs =
@@ -145,7 +145,7 @@ impl World<'_> {
             }
             false => {
                 peer.pusher = None;
-                process.desk.unsubscribe(peer.origin, peer.id);
+                process.state.unsubscribe(peer.origin, peer.id);
             }
         }
     }
@@ -154,7 +154,7 @@ impl World<'_> {
         if let Some(process) = self.aggregators[at].process.as_mut()
             && let Some(peer) = process.peers.remove(&id)
         {
-            process.desk.leave(peer.origin, peer.id);
+            process.state.leave(peer.origin, peer.id);
         }
         self.closed(id, End::Aggregator);
     }
@@ -178,13 +178,13 @@ impl World<'_> {
     pub(in crate::world) fn acknowledge(&mut self, at: usize) {
         loop {
             let Some(process) = self.aggregators[at].process.as_mut() else { return };
-            let replayed = process.desk.replayed();
+            let replayed = process.state.replayed();
             if process.late.front().is_none_or(|(_, late)| late.after > replayed) {
                 return;
             }
             let Some((id, late)) = process.late.pop_front() else { return };
             let Some(peer) = process.peers.get(&id) else { continue };
-            let ack = Some(process.desk.acknowledge(peer.origin, late));
+            let ack = Some(process.state.acknowledge(peer.origin, late));
             self.reply(id, RegionFrame { ack, ..RegionFrame::default() });
         }
     }
@@ -192,33 +192,33 @@ impl World<'_> {
     /// Wakes the subscribers that have something to be told, and rests.
     pub(in crate::world) fn watch_pushes(&mut self, at: usize) {
         let host = &mut self.aggregators[at];
-        let life = host.life;
+        let incarnation = host.incarnation;
         let Some(process) = host.process.as_mut() else { return };
-        if process.push_rests || process.rung.hear(Bell::Push.into()).is_none() {
+        if process.push_rests || process.notified.hear(RegionEvent::Push.into()).is_none() {
             return;
         }
         process.push_rests = true;
-        let told: Vec<_> = process.desk.to_be_told().collect();
+        let told: Vec<_> = process.state.to_be_told().collect();
         let peers = process.peers.iter().filter(|(_, peer)| told.contains(&peer.id));
         let ids: Vec<StreamId> = peers.map(|(id, _)| *id).collect();
         let rested = self.now_us + COALESCE_MS * 1_000;
-        self.queue.plan(rested, Event::Aggregator(at, life, Due::Pushed));
+        self.queue.plan(rested, Event::Aggregator(at, incarnation, Due::Pushed));
         ids.into_iter().for_each(|id| self.push(at, id));
     }
 
     pub(super) fn push(&mut self, at: usize, id: StreamId) {
         loop {
             let host = &mut self.aggregators[at];
-            let (life, now) = (host.life, host.clock.now(self.now_us));
+            let (incarnation, now) = (host.incarnation, host.clock.now(self.now_us));
             let Some(process) = host.process.as_mut() else { return };
             let Some(peer) = process.peers.get_mut(&id) else { return };
             let Some(pusher) = &mut peer.pusher else { return };
-            match pusher.next(&mut Alone { desk: &mut process.desk, now }) {
+            match pusher.next(&mut Alone { state: &mut process.state, now }) {
                 Step::Send(push) => {
                     self.reply(id, RegionFrame { push: Some(push), ..RegionFrame::default() })
                 }
                 Step::Sleep(ms) => {
-                    let due = Event::Aggregator(at, life, Due::Pusher(id));
+                    let due = Event::Aggregator(at, incarnation, Due::Pusher(id));
                     return self.queue.plan(self.now_us + ms * 1_000, due);
                 }
                 Step::Wait => return,

@@ -1,0 +1,11 @@
+//! Queries of operators to the admin listener.
+
+use weir_aggregator::admin::query::KeyQuery;
+
+/// The query of `/v1/keys`.
+pub fn admin_query(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        // Either outcome will do.
+        let _ = KeyQuery::parse(text);
+    }
+}

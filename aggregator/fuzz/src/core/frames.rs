@@ -1,0 +1,175 @@
+//! What filters, aggregators and their networks send.
+
+use prost::Message;
+use std::collections::BTreeMap;
+use weir_core::limiter::table::{Geometry, Meta};
+use weir_core::limiter::{Check, Decision, ExactCheck, ExactLimit, Limiter, Policy, Setup};
+use weir_core::model::exact::{self, Ruling};
+use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::model::shared::MemoryShared;
+use weir_core::model::time::{MonoMs, Now, UnixMs};
+use weir_core::model::wire::{Changes, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
+use weir_core::region::{Region, RegionLimits};
+
+const NOW: UnixMs = UnixMs(1_700_000_040_000);
+const MONO: MonoMs = MonoMs(1_000_000);
+const ORIGIN: OriginId = OriginId([7; 16]);
+const TIMEOUT_MS: u32 = 50;
+
+/// Canonical key bytes: what is read is written the same.
+pub fn key(data: &[u8]) {
+    if let Ok(parts) = KeyParts::decode(data) {
+        let mut bytes = Vec::new();
+        parts.encode(&mut bytes).expect("it was read");
+        assert_eq!(bytes, data);
+    }
+}
+
+/// A filter's frame, taken by a region.
+pub fn filter_frame(data: &[u8]) {
+    let Ok(frame) = FilterFrame::decode(data) else { return };
+    let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, (1, 2));
+    region.heard(ORIGIN, MonoMs(NOW.0));
+    region.subscribe(ORIGIN);
+    for _ in 0..2 {
+        if let Some(report) = &frame.report {
+            for (_, snapshot) in region.report(ORIGIN, &report.counts, NOW).baselines {
+                region.baseline(ORIGIN, &snapshot);
+            }
+        }
+        for consult in &frame.consults {
+            // A refusal will do.
+            let _ = region.consult(ORIGIN, consult, NOW);
+        }
+        while region.next_push(ORIGIN, NOW).is_some() {}
+        while region.tick(NOW) {}
+    }
+    for ask in frame.asks.iter().chain(frame.refunds.iter().filter_map(|said| said.ask.as_ref())) {
+        if let Ok(charges) = exact::charges(ask) {
+            let wire: Vec<_> = charges.iter().map(exact::Charge::to_wire).collect();
+            let again: Result<Vec<_>, _> = wire.iter().map(exact::Charge::from_wire).collect();
+            assert_eq!(again, Ok(charges));
+        }
+    }
+}
+
+/// An aggregator's frame, taken by a worker whose requests wait for answers and for rulings.
+pub fn region_frame(data: &[u8]) {
+    let Ok(frame) = RegionFrame::decode(data) else { return };
+    wait_for_answers(&frame);
+    wait_for_rulings(&frame);
+}
+
+fn wait_for_answers(frame: &RegionFrame) {
+    let mut shared = MemoryShared::default();
+    let mut limiter = limiter(&mut shared);
+    let key = sample_key(b"i");
+    let check = sample_check(&key);
+    for round in 0..4 {
+        let mono = MONO.after(round * 60);
+        limiter.decide(&mut shared, round, &[check], mono);
+        limiter.tick(&mut shared, Now { unix: UnixMs(NOW.0 + round * 60), mono });
+        limiter.take_frames(&mut shared, mono);
+        limiter.on_frame(&mut shared, frame, mono);
+        limiter.take_resolved();
+    }
+    limiter.shutdown(&mut shared, MONO.after(500));
+}
+
+/// Whatever is ruled, each request ends once and in time, and none passes whose charges did not.
+fn wait_for_rulings(frame: &RegionFrame) {
+    let mut shared = MemoryShared::default();
+    let mut limiter = limiter(&mut shared);
+    let welcome = Some(Welcome { version: PROTOCOL_VERSION, ..Welcome::default() });
+    limiter.on_frame(&mut shared, &RegionFrame { welcome, ..RegionFrame::default() }, MONO);
+    let (window, log, shadow) = (sample_key(b"i"), sample_key(b"log"), sample_key(b"shadow"));
+    let policy = Policy { timeout_ms: TIMEOUT_MS, deny_on_failure: true, ..Policy::default() };
+    let exact =
+        |rule, limit, shadow| ExactCheck { rule, limit, cost: 1, policy: Policy { shadow, ..policy } };
+    let exact = [
+        exact(1, ExactLimit::Log { key: log.as_bytes(), most: 3 }, false),
+        exact(2, ExactLimit::Ledger { zone: 7, bucket: b"b" }, false),
+        exact(3, ExactLimit::Log { key: shadow.as_bytes(), most: 3 }, true),
+    ];
+    // By their requests: what was asked.
+    let mut asked: BTreeMap<u64, Option<u64>> = BTreeMap::new();
+    for request in 0..4 {
+        let mono = MONO.after(request * 2 * u64::from(TIMEOUT_MS));
+        let outcome = limiter.decide_exact(&mut shared, request, &[sample_check(&window)], &exact, mono);
+        assert!(!matches!(outcome.decision, Decision::Allow(_)), "it passes unasked");
+        if outcome.decision == Decision::Wait {
+            asked.insert(request, None);
+        }
+        for sent in limiter.take_frames(&mut shared, mono) {
+            let enforced = sent.asks.iter().find(|ask| ask.charges.len() == 2).map(|ask| ask.id);
+            asked.entry(request).and_modify(|id| *id = id.or(enforced));
+        }
+        limiter.on_frame(&mut shared, frame, mono);
+        end(&mut limiter, &mut asked, frame);
+        let late = mono.after(u64::from(TIMEOUT_MS));
+        limiter.tick(&mut shared, Now { unix: NOW, mono: late });
+        end(&mut limiter, &mut asked, frame);
+        assert!(asked.is_empty(), "a request waits beyond its timeout");
+        limiter.take_beside();
+    }
+    limiter.shutdown(&mut shared, MONO.after(500));
+    assert!(limiter.take_resolved().is_empty());
+}
+
+/// Takes the requests that need not wait any more from those that do.
+fn end(limiter: &mut Limiter, asked: &mut BTreeMap<u64, Option<u64>>, frame: &RegionFrame) {
+    for (request, outcome) in limiter.take_resolved() {
+        let id = asked.remove(&request).expect("it ends once");
+        assert_ne!(outcome.decision, Decision::Wait);
+        let mut rulings = frame.rulings.iter().filter(|rulings| Some(rulings.id) == id);
+        let allowed = rulings.any(|rulings| match rulings.rulings.as_slice() {
+            [log, ledger, ..] => [log, ledger].iter().all(|ruling| Ruling::from_wire(ruling).is_allowed()),
+            _ => false,
+        });
+        assert!(allowed || !matches!(outcome.decision, Decision::Allow(_)), "it passes unruled");
+    }
+}
+
+/// What an aggregator hears of another.
+pub fn changes(data: &[u8]) {
+    let Ok(changes) = Changes::decode(data) else { return };
+    let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, (1, 2));
+    region.back();
+    for change in &changes.cells {
+        let Ok(key) = Key::parse(&change.key) else { continue };
+        let parts = change
+            .parts
+            .iter()
+            .filter_map(|part| Some((OriginId(part.origin.as_slice().try_into().ok()?), part.own)));
+        let parts: Vec<_> = parts.collect();
+        // A refusal will do.
+        let _ = region.learn(&key, change.sequence, change.limit, &parts, NOW);
+    }
+    while region.tick(NOW) {}
+}
+
+fn limiter(shared: &mut MemoryShared) -> Limiter {
+    let geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
+    let meta = Meta::establish(shared, Meta { origin: ORIGIN, secret: HashKey(1, 2), geometry });
+    let setup = Setup { meta, worker: 5, version: 1, local_sets: 4 };
+    let mut limiter = Limiter::new(setup, Now { unix: NOW, mono: MONO });
+    limiter.on_opening(MONO);
+    limiter
+}
+
+fn sample_check(key: &Key) -> Check<'_> {
+    let policy = Policy { timeout_ms: TIMEOUT_MS, ..Policy::default() };
+    Check { rule: 0, key: key.as_bytes(), cell_ms: 60_000, limit: 5, cost: 1, policy }
+}
+
+fn sample_key(identifier: &[u8]) -> Key {
+    let parts = KeyParts {
+        workspace: b"w",
+        namespace: b"n",
+        identifier,
+        duration_ms: 60_000,
+        epoch: 0,
+        resolution: 1,
+    };
+    Key::new(&parts).expect("the parts are short")
+}

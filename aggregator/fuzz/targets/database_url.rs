@@ -1,4 +1,0 @@
-//! See the function of this name in `weir_fuzz`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| weir_fuzz::run("database_url", data));

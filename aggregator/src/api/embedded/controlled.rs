@@ -1,0 +1,100 @@
+//! What operators say of a call's questions: a ban denies the whole call, who is exempt is not counted, limits are others and
+//! counted elsewhere after a reset. Networks are not looked at, as nobody says here from where a client comes.
+//!
+//! Apis are told identifiers in canonical form; patterns see those over 64 bytes as their digest.
+//!
+//! Leaves to others: what is said (`weir_core::control`), deciding what is left (the parent module).
+
+use super::question::{Answer, Question};
+use weir_core::control::{Banned, Controls, Found, Scratch, Subject, credited};
+use weir_core::model::exact::{Algorithm, MAX_LOG_LIMIT, Ruling, Verdict};
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::MAX_COUNT;
+
+/// A call's questions, as operators would have them.
+pub(super) struct Controlled {
+    /// Those that are left to decide.
+    pub questions: Vec<Question>,
+    /// In which epoch each of them counts.
+    pub epochs: Vec<u32>,
+    /// Where they stand in the call.
+    places: Vec<usize>,
+    /// What is said of all others.
+    rulings: Vec<Ruling>,
+    is_banned: bool,
+}
+
+impl Controlled {
+    pub(super) fn of(questions: &[Question], controls: &Controls, now: UnixMs) -> Controlled {
+        let mut controlled = Controlled {
+            questions: Vec::with_capacity(questions.len()),
+            epochs: Vec::with_capacity(questions.len()),
+            places: Vec::with_capacity(questions.len()),
+            rulings: questions.iter().map(Question::untried).collect(),
+            is_banned: false,
+        };
+        let mut scratch = Scratch::default();
+        for (place, question) in questions.iter().enumerate() {
+            let found = find(question, controls, now, &mut scratch);
+            controlled.add(place, question, found, now);
+        }
+        controlled
+    }
+
+    /// The answer, if nothing is left to decide.
+    pub(super) fn answer(&self) -> Option<Answer> {
+        let is_decided = self.is_banned || self.questions.is_empty();
+        is_decided.then(|| Answer { allowed: !self.is_banned, rulings: self.rulings.clone() })
+    }
+
+    /// The answer to the whole call, given that to what was left.
+    pub(super) fn complete(mut self, answer: Answer) -> Answer {
+        for (place, ruling) in self.places.iter().zip(answer.rulings) {
+            self.rulings[*place] = ruling;
+        }
+        Answer { allowed: answer.allowed, rulings: self.rulings }
+    }
+
+    fn add(&mut self, place: usize, question: &Question, found: Found, now: UnixMs) {
+        if let Some(ban) = found.ban {
+            let retry_after_ms = match ban {
+                Banned::Until(at) => Some(at.0.saturating_sub(now.0)),
+                Banned::ForEver => None,
+            };
+            self.is_banned = true;
+            self.rulings[place].verdict = Verdict::Denied { retry_after_ms };
+        } else if found.exempt {
+            let limit = self.rulings[place].limit;
+            self.rulings[place] =
+                Ruling { verdict: Verdict::Allowed, remaining: limit, ..self.rulings[place] };
+        } else {
+            let most = if question.algorithm == Algorithm::Log { MAX_LOG_LIMIT } else { MAX_COUNT };
+            let is_said = found.limit.is_some() || found.credit > 0;
+            let limit = credited(found.limit.unwrap_or(question.limit), found.credit);
+            let limit = if is_said { limit.min(most) } else { question.limit };
+            self.questions.push(Question { limit, ..question.clone() });
+            self.epochs.push(found.epoch);
+            self.places.push(place);
+        }
+    }
+}
+
+/// Keys are bytes; what is no text is not what an operator can name.
+fn find(question: &Question, controls: &Controls, now: UnixMs, scratch: &mut Scratch) -> Found {
+    let text = |bytes: &[u8]| std::str::from_utf8(bytes).unwrap_or_default().to_owned();
+    let (workspace, namespace) = (text(&question.workspace), text(&question.namespace));
+    let subject = Subject {
+        workspace: &workspace,
+        namespace: &namespace,
+        raw: &question.identifier,
+        canonical: &question.identifier,
+        window_ms: if matches!(question.algorithm, Algorithm::Ledger { .. }) {
+            0
+        } else {
+            question.duration_ms
+        },
+        address: None,
+        allowed: None,
+    };
+    controls.find(&subject, now, scratch)
+}

@@ -1,0 +1,192 @@
+//! What a caller asks, whether it can be asked, and the answer.
+//!
+//! Leaves to others: deciding (the parent module), parsing (`http`, `rls`).
+
+use weir_core::matching::canonical::identifier_in_epoch;
+use weir_core::model::exact::{Algorithm, Charge, Limit, MAX_LOG_LIMIT, Ruling, Verdict};
+use weir_core::model::key::{HARD_LIMIT_RESOLUTION, Key, KeyError, KeyParts, MAX_TEXT_BYTES};
+use weir_core::model::window::MAX_COUNT;
+
+/// One limit that a caller asks about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// How the limit is held.
+    pub algorithm: Algorithm,
+    /// Whose counts these are; at most 64 bytes, as are the next two.
+    pub workspace: Vec<u8>,
+    /// Where identifiers are counted.
+    pub namespace: Vec<u8>,
+    /// In canonical form, see `weir_core::rules::identifier`.
+    pub identifier: Vec<u8>,
+    /// The window, 1 s to 31 days; of no meaning to a ledger, whose zone knows it.
+    pub duration_ms: u64,
+    /// No true window may hold more than the limit, of a window alone; see `weir_core::rules::Rule::hard_limit`.
+    pub hard_limit: bool,
+    /// Most that may be used in a window; of no meaning to a ledger.
+    pub limit: u64,
+    /// What is used; 0 only asks.
+    pub cost: u64,
+}
+
+/// What becomes of a call whose limits were not all decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It goes on, if no limit denies: what was decided is charged.
+    Allow,
+    /// It does not: nothing is charged.
+    Deny,
+}
+
+/// The answer to all questions of one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether all pass. If not, nothing is charged, unless the call goes on for [`Failure::Allow`].
+    pub allowed: bool,
+    /// One for each question, in order.
+    pub rulings: Vec<Ruling>,
+}
+
+/// Why a question cannot be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuestionError {
+    /// One of the three texts.
+    #[error("the {field} has {bytes} bytes; at most {MAX_TEXT_BYTES} are allowed")]
+    TooLong {
+        /// `workspace`, `namespace` or `identifier`.
+        field: &'static str,
+        /// Its length.
+        bytes: usize,
+    },
+    /// No window is so short or so long.
+    #[error("a window of {0} ms is outside 1 s to 31 days")]
+    Duration(u64),
+    /// A log keeps an entry for each use.
+    #[error("a limit of {0} is more than a log holds; at most {MAX_LOG_LIMIT} is allowed, or use a window")]
+    LogLimit(u64),
+    /// The three texts and the window make no key.
+    #[error("{0}")]
+    Key(#[from] KeyError),
+}
+
+impl Question {
+    /// Whether it can be asked.
+    pub fn check(&self) -> Result<(), QuestionError> {
+        let texts = [
+            ("workspace", &self.workspace),
+            ("namespace", &self.namespace),
+            ("identifier", &self.identifier),
+        ];
+        for (field, text) in texts {
+            if text.len() > MAX_TEXT_BYTES {
+                return Err(QuestionError::TooLong { field, bytes: text.len() });
+            }
+        }
+        match self.algorithm {
+            Algorithm::Ledger { .. } => return Ok(()),
+            Algorithm::Log if self.limit > MAX_LOG_LIMIT => return Err(QuestionError::LogLimit(self.limit)),
+            Algorithm::Log | Algorithm::Window => {}
+        }
+        match self.parts(0).check() {
+            Err(KeyError::Duration(ms)) => Err(QuestionError::Duration(ms)),
+            other => Ok(other?),
+        }
+    }
+
+    /// What it counts on, in this epoch.
+    pub(super) fn parts(&self, epoch: u32) -> KeyParts<'_> {
+        KeyParts {
+            workspace: &self.workspace,
+            namespace: &self.namespace,
+            identifier: &self.identifier,
+            duration_ms: self.duration_ms,
+            epoch,
+            resolution: if self.hard_limit { HARD_LIMIT_RESOLUTION } else { 1 },
+        }
+    }
+
+    /// As a charge, if the limit is held exactly.
+    pub(super) fn charge(&self, epoch: u32) -> Result<Option<Charge>, QuestionError> {
+        let limit = match self.algorithm {
+            Algorithm::Window => return Ok(None),
+            Algorithm::Log => Limit::Log { key: Key::new(&self.parts(epoch))?, most: self.limit },
+            Algorithm::Ledger { zone } => {
+                let mut bucket = Vec::new();
+                identifier_in_epoch(&self.identifier, epoch, &mut bucket);
+                Limit::Ledger { zone, bucket: bucket.into() }
+            }
+        };
+        Ok(Some(Charge { limit, cost: self.cost.min(MAX_COUNT) }))
+    }
+
+    /// What is said of it where it was not tried.
+    pub(super) fn untried(&self) -> Ruling {
+        let known = !matches!(self.algorithm, Algorithm::Ledger { .. });
+        Ruling {
+            verdict: Verdict::Untried,
+            limit: if known { self.limit.min(MAX_COUNT) } else { 0 },
+            window_ms: if known { self.duration_ms } else { 0 },
+            ..Ruling::UNDECIDED
+        }
+    }
+}
+
+impl Answer {
+    /// Nothing is decided.
+    pub(super) fn undecided(questions: usize) -> Answer {
+        Answer { allowed: false, rulings: vec![Ruling::UNDECIDED; questions] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(algorithm: Algorithm) -> Question {
+        Question {
+            algorithm,
+            workspace: b"w".to_vec(),
+            namespace: b"n".to_vec(),
+            identifier: b"i".to_vec(),
+            duration_ms: 60_000,
+            hard_limit: false,
+            limit: 10,
+            cost: 1,
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_said() {
+        let window = question(Algorithm::Window);
+        let log = question(Algorithm::Log);
+        let ledger = question(Algorithm::Ledger { zone: 3 });
+        let long = vec![b'x'; 65];
+        let too_long = |field| Err(QuestionError::TooLong { field, bytes: 65 });
+        let day_ms = 24 * 3_600 * 1_000;
+        let cases = [
+            (window.clone(), Ok(())),
+            (Question { workspace: long.clone(), ..window.clone() }, too_long("workspace")),
+            (Question { namespace: long.clone(), ..log.clone() }, too_long("namespace")),
+            (Question { identifier: long, ..ledger.clone() }, too_long("identifier")),
+            (Question { identifier: vec![0xff; 64], ..window.clone() }, Ok(())),
+            (Question { duration_ms: 999, ..window.clone() }, Err(QuestionError::Duration(999))),
+            (Question { duration_ms: 31 * day_ms, ..window.clone() }, Ok(())),
+            (Question { hard_limit: true, ..window.clone() }, Ok(())),
+            (
+                Question { hard_limit: true, duration_ms: 1_005, ..window.clone() },
+                Err(QuestionError::Key(KeyError::Resolution(10))),
+            ),
+            (
+                Question { duration_ms: 31 * day_ms + 1, ..log.clone() },
+                Err(QuestionError::Duration(31 * day_ms + 1)),
+            ),
+            (Question { duration_ms: 0, ..ledger.clone() }, Ok(())),
+            (Question { limit: u64::MAX, cost: u64::MAX, ..window.clone() }, Ok(())),
+            (Question { limit: 100_001, ..log.clone() }, Err(QuestionError::LogLimit(100_001))),
+            (Question { limit: 100_000, ..log }, Ok(())),
+            (Question { limit: u64::MAX, ..ledger }, Ok(())),
+        ];
+        for (question, expected) in cases {
+            assert_eq!(question.check(), expected, "{question:?}");
+        }
+    }
+}

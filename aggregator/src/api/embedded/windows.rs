@@ -1,0 +1,242 @@
+//! The windows of one call: as the limiter is asked about them, and what it came to as rulings.
+//!
+//! Leaves to others: the limiter (`engine`), exact limits (the parent module).
+
+use super::engine::Engine;
+use super::question::{Question, QuestionError};
+use super::{Api, LONGEST_RESERVED_PAUSE, RESERVED_PAUSE};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use weir_core::limiter::{Budget, Cause, Check, Decision, Denial, Outcome, Policy};
+use weir_core::model::exact::{Ruling, Verdict};
+use weir_core::model::key::MAX_KEY_BYTES;
+use weir_core::model::time::MonoMs;
+
+/// One window of a call; questions about it, to the last letter of its key, are one.
+pub(super) struct Window {
+    key: Vec<u8>,
+    cell_ms: u64,
+    duration_ms: u64,
+    limit: u64,
+    cost: u64,
+    /// Where it stands among the call's questions.
+    places: Vec<usize>,
+}
+
+/// All of them, in order.
+#[derive(Default)]
+pub(super) struct Windows(Vec<Window>);
+
+/// What a limiter said at once.
+pub(super) enum Said {
+    /// Decided, with the rulings.
+    Decided(bool, Vec<Ruling>),
+    /// Others hold what is left, for a moment.
+    Reserved(Vec<Ruling>),
+    /// The region is asked.
+    Wait(oneshot::Receiver<Outcome>),
+}
+
+impl Window {
+    /// The window that `question` asks about, in this epoch; it stands at `place`.
+    fn of(question: &Question, epoch: u32, place: usize) -> Result<Window, QuestionError> {
+        let mut key = Vec::with_capacity(MAX_KEY_BYTES);
+        let parts = question.parts(epoch);
+        parts.encode(&mut key)?;
+        let Question { duration_ms, limit, cost, .. } = *question;
+        Ok(Window { key, cell_ms: parts.cell_ms(), duration_ms, limit, cost, places: vec![place] })
+    }
+
+    fn check(&self, rule: usize, timeout_ms: u32) -> Check<'_> {
+        Check {
+            rule: u16::try_from(rule).unwrap_or(u16::MAX),
+            key: &self.key,
+            cell_ms: self.cell_ms,
+            limit: self.limit,
+            cost: self.cost,
+            policy: Policy { timeout_ms, ..Policy::default() },
+        }
+    }
+
+    fn ruling(&self, verdict: Verdict, budget: &Budget) -> Ruling {
+        Ruling {
+            verdict,
+            limit: budget.limit,
+            remaining: budget.remaining,
+            reset_ms: budget.reset_ms,
+            window_ms: self.duration_ms,
+            transaction: None,
+        }
+    }
+}
+
+impl Windows {
+    /// Adds the window of a question that stands at `place`. What is asked of one window counts together: the sum of the
+    /// costs against the lowest of the limits.
+    pub(super) fn add(&mut self, question: &Question, epoch: u32, place: usize) -> Result<(), QuestionError> {
+        let window = Window::of(question, epoch, place)?;
+        match self.0.iter_mut().find(|other| other.key == window.key) {
+            Some(same) => {
+                same.cost = same.cost.saturating_add(window.cost);
+                same.limit = same.limit.min(window.limit);
+                same.places.push(place);
+            }
+            None => self.0.push(window),
+        }
+        Ok(())
+    }
+
+    /// Puts the rulings on these windows where they belong among those of the whole call.
+    pub(super) fn put(&self, rulings: Vec<Ruling>, all: &mut [Ruling]) {
+        for (window, ruling) in self.0.iter().zip(rulings) {
+            window.places.iter().for_each(|place| all[*place] = ruling);
+        }
+    }
+
+    /// Asks the limiter.
+    fn ask(&self, engine: &mut Engine, timeout_ms: u32, now: MonoMs) -> Said {
+        let outcome = match self.0.as_slice() {
+            [only] => engine.decide(&[only.check(0, timeout_ms)], now),
+            all => {
+                let checks = all.iter().enumerate().map(|(rule, window)| window.check(rule, timeout_ms));
+                engine.decide(&checks.collect::<Vec<_>>(), now)
+            }
+        };
+        match outcome {
+            Ok(outcome) => self.said(engine, &outcome, now),
+            Err(receiver) => Said::Wait(receiver),
+        }
+    }
+
+    fn said(&self, engine: &mut Engine, outcome: &Outcome, now: MonoMs) -> Said {
+        match &outcome.decision {
+            Decision::Deny(denial) if denial.cause == Cause::Reserved => {
+                Said::Reserved(self.denied(engine, denial, now))
+            }
+            Decision::Deny(denial) => Said::Decided(false, self.denied(engine, denial, now)),
+            Decision::Allow(budget) => Said::Decided(true, self.allowed(engine, budget.as_ref(), now)),
+            // Resolved requests wait no longer.
+            Decision::Wait => Said::Decided(false, vec![Ruling::UNDECIDED; self.0.len()]),
+        }
+    }
+
+    fn allowed(&self, engine: &mut Engine, budget: Option<&Budget>, now: MonoMs) -> Vec<Ruling> {
+        if let ([only], Some(budget)) = (self.0.as_slice(), budget) {
+            return vec![only.ruling(Verdict::Allowed, budget)];
+        }
+        let left = |window: &Window| {
+            let budget = match engine.look(&Check { cost: 0, ..window.check(0, 0) }, now) {
+                Ok(budget) => budget,
+                Err(denial) => denial.budget,
+            };
+            window.ruling(Verdict::Allowed, &budget)
+        };
+        self.0.iter().map(left).collect()
+    }
+
+    /// The one that `denial` names is to blame, and so is each that would have refused by itself.
+    fn denied(&self, engine: &mut Engine, denial: &Denial, now: MonoMs) -> Vec<Ruling> {
+        let ruled = |(rule, window): (usize, &Window)| {
+            if usize::from(denial.budget.rule) == rule {
+                return window.ruling(refused(denial), &denial.budget);
+            }
+            match engine.look(&window.check(rule, 0), now) {
+                Err(other) if is_final(&other) => window.ruling(refused(&other), &other.budget),
+                Err(Denial { budget, .. }) | Ok(budget) => window.ruling(Verdict::Untried, &budget),
+            }
+        };
+        self.0.iter().enumerate().map(ruled).collect()
+    }
+}
+
+impl Api {
+    /// Decides windows, within the time given and a moment.
+    pub(super) async fn decide_windows(&self, windows: &Windows, deadline: Instant) -> (bool, Vec<Ruling>) {
+        let mut pause = RESERVED_PAUSE;
+        loop {
+            let timeout_ms = ms_until(deadline);
+            let said = {
+                let mut engine = self.engine.lock();
+                let said = windows.ask(&mut engine, timeout_ms, self.mono());
+                if engine.wants_turn() {
+                    self.wake.notify_one();
+                }
+                said
+            };
+            let said = match said {
+                Said::Wait(receiver) => self.waited(windows, receiver, deadline).await,
+                other => other,
+            };
+            match said {
+                Said::Decided(allowed, rulings) => return (allowed, rulings),
+                Said::Reserved(rulings) => {
+                    let now = Instant::now();
+                    if now + RESERVED_PAUSE >= deadline {
+                        return (false, rulings);
+                    }
+                    sleep_until((now + pause).min(deadline - RESERVED_PAUSE)).await;
+                    pause = (pause * 2).min(LONGEST_RESERVED_PAUSE);
+                }
+                Said::Wait(_) => return (false, vec![Ruling::UNDECIDED; windows.0.len()]),
+            }
+        }
+    }
+
+    /// What the region's word, or the end of patience, came to.
+    async fn waited(
+        &self,
+        windows: &Windows,
+        mut receiver: oneshot::Receiver<Outcome>,
+        deadline: Instant,
+    ) -> Said {
+        // The limiter counts in whole milliseconds.
+        let late = deadline + Duration::from_millis(1);
+        let outcome = match timeout_at(late, &mut receiver).await {
+            Ok(outcome) => outcome.ok(),
+            Err(_) => {
+                // The task that should have ended the wait is late.
+                self.engine.lock().tick(self.now());
+                receiver.try_recv().ok()
+            }
+        };
+        match outcome {
+            Some(outcome) => windows.said(&mut self.engine.lock(), &outcome, self.mono()),
+            None => Said::Decided(false, vec![Ruling::UNDECIDED; windows.0.len()]),
+        }
+    }
+
+    /// Whether the windows alone would let the call pass; if not, the rulings.
+    pub(super) fn look(&self, windows: &Windows) -> Result<(), Vec<Ruling>> {
+        let mut engine = self.engine.lock();
+        let now = self.mono();
+        let mut looks = windows.0.iter().enumerate().map(|(rule, window)| window.check(rule, 0));
+        let denial = looks.find_map(|check| engine.look(&check, now).err().filter(is_final));
+        denial.map_or(Ok(()), |denial| Err(windows.denied(&mut engine, &denial, now)))
+    }
+
+    /// What is left of windows that were not tried.
+    pub(super) fn untried(&self, windows: &Windows) -> Vec<Ruling> {
+        let mut engine = self.engine.lock();
+        let now = self.mono();
+        let look = |window: &Window| {
+            let (Ok(budget) | Err(Denial { budget, .. })) = engine.look(&window.check(0, 0), now);
+            window.ruling(Verdict::Untried, &budget)
+        };
+        windows.0.iter().map(look).collect()
+    }
+}
+
+/// A denial that rests on reservations may be over in a moment.
+fn is_final(denial: &Denial) -> bool {
+    denial.cause != Cause::Reserved
+}
+
+fn refused(denial: &Denial) -> Verdict {
+    Verdict::Denied { retry_after_ms: denial.retry_after_ms }
+}
+
+fn ms_until(deadline: Instant) -> u32 {
+    let left = deadline.saturating_duration_since(Instant::now());
+    u32::try_from(left.as_millis()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,121 @@
+//! The gRPC listener: which filters may open a stream, and who may call the rate-limit service.
+
+use super::{Caller, Presented, Scope, Tokens, bearer};
+use std::sync::Arc;
+use subtle::ConstantTimeEq;
+use tonic::Status;
+
+/// What a caller must present: the aggregator's own token, or a credential of the tokens file.
+#[derive(Clone)]
+pub struct Authenticator {
+    token: Option<String>,
+    tokens: Arc<Tokens>,
+}
+
+impl Authenticator {
+    /// Admits who presents `token` or one of `tokens`; everybody where neither is set.
+    pub fn new(token: Option<String>, tokens: Arc<Tokens>) -> Authenticator {
+        Authenticator { token, tokens }
+    }
+
+    /// The caller of the rate-limit service that presents this.
+    pub fn admit(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Status> {
+        match (self.token.as_deref(), self.tokens.are_asked_for()) {
+            (Some(token), _) if presents(presented, token) => Ok(Arc::new(Caller::anybody(false))),
+            (Some(_), false) => Err(Status::unauthenticated(
+                "the token is missing or wrong; send the metadata \"authorization: Bearer …\" with the aggregator's, \
+                 which --filter-token or WEIR_FILTER_TOKEN sets",
+            )),
+            _ => self.tokens.check(presented).map_err(|refused| Status::unauthenticated(refused.to_string())),
+        }
+    }
+
+    /// What the filter that presents this may count; nothing if it may not open a stream. Where neither the aggregator's token is set nor the tokens file names a
+    /// filter, every filter may count everything.
+    pub fn admit_filter(&self, presented: Presented<'_>) -> Option<Arc<Scope>> {
+        let everything = || Arc::new(Scope::everything());
+        match self.token.as_deref() {
+            Some(token) if presents(presented, token) => Some(everything()),
+            None if !self.tokens.name_filters() => Some(everything()),
+            _ => self.tokens.scope(presented),
+        }
+    }
+
+    /// Whether a filter has to present anything.
+    pub fn asks_filters(&self) -> bool {
+        self.token.is_some() || self.tokens.name_filters()
+    }
+}
+
+fn presents(presented: Presented<'_>, token: &str) -> bool {
+    presented.header.and_then(bearer).is_some_and(|shown| shown.trim_ascii().ct_eq(token.as_bytes()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Entry, Listed, NewToken};
+    use super::*;
+
+    fn bearer_of(token: &str) -> String {
+        format!("Bearer {token}")
+    }
+
+    fn header(value: Option<&str>) -> Presented<'_> {
+        Presented { header: value.map(str::as_bytes), ..Presented::default() }
+    }
+
+    #[test]
+    fn callers() {
+        let cases = [
+            (None, None, true),
+            (None, Some("Bearer any"), true),
+            (Some("secret"), None, false),
+            (Some("secret"), Some("Bearer secret"), true),
+            (Some("secret"), Some("bearer  secret "), true),
+            (Some("secret"), Some("Bearer Secret"), false),
+            (Some("secret"), Some("Bearer "), false),
+            (Some("secret"), Some("secret"), false),
+            (Some("secret"), Some("Basic secret"), false),
+        ];
+        for (token, shown, expected) in cases {
+            let authenticator = Authenticator::new(token.map(str::to_owned), Tokens::open_to_all(false));
+            assert_eq!(authenticator.admit(header(shown)).is_ok(), expected, "{token:?} and {shown:?}");
+            assert_eq!(
+                authenticator.admit_filter(header(shown)).is_some(),
+                expected,
+                "{token:?} and {shown:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn credentials_of_filters_and_of_applications_are_not_interchangeable() {
+        let workspaces = Some(Listed::These(["mobile".to_owned()].into()));
+        let filter = Entry { name: "gateways".to_owned(), workspaces, ..Entry::default() };
+        let [filter, application] =
+            [filter, Entry::application("shop", "mobile")].map(|entry| NewToken::new(entry).unwrap());
+        let file = |entries: &[&NewToken]| {
+            let text: String = entries.iter().map(|token| token.entry.as_str()).collect();
+            Arc::new(Tokens::parse(text.as_bytes()).unwrap())
+        };
+        let [for_filter, for_application] = [&filter, &application].map(|token| bearer_of(&token.token));
+        let (for_filter, for_application) = (header(Some(&for_filter)), header(Some(&for_application)));
+        for token in [None, Some("secret".to_owned())] {
+            let authenticator = Authenticator::new(token.clone(), file(&[&filter, &application]));
+            assert!(authenticator.asks_filters());
+            let scope = authenticator.admit_filter(for_filter).unwrap();
+            assert!(scope.has_workspace("mobile") && !scope.has_workspace("default"));
+            assert!(authenticator.admit_filter(for_application).is_none());
+            assert!(authenticator.admit_filter(header(None)).is_none());
+            assert_eq!(authenticator.admit(for_application).unwrap().name, "shop");
+            assert!(authenticator.admit(for_filter).is_err());
+            let own = authenticator.admit_filter(header(Some("Bearer secret")));
+            assert_eq!(own.is_some_and(|scope| scope.is_everything()), token.is_some());
+        }
+        let authenticator = Authenticator::new(None, file(&[&application]));
+        assert!(
+            !authenticator.asks_filters() && authenticator.admit_filter(header(None)).is_some(),
+            "no filter is named"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! Markers: keys that tell when the store's memory began, and whether it went back in time.
+//!
+//! A wipe does not break a connection, so it has to be looked for. Each marker is a hash with a random id, made when it was
+//! found missing, and a count of the looks of each store client. Another aggregator may make it again first, so what counts is
+//! whether the id is still the same. The counts are apart for each client: looks of others cannot hide that older data took the
+//! server's place.
+//!
+//! Leaves to others: comparing, and writing again what was lost.
+
+use super::Store;
+use super::cluster::nodes::Command;
+use super::error::StoreError;
+use super::script::{self, SCRIPTS};
+use super::slots::slot_of;
+use redis::Value;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+use weir_core::model::time::UnixMs;
+pub use weir_core::replication::regional::watch::{Incarnation, Incarnations};
+
+impl Store {
+    /// Reads all markers, and makes those that are missing. An error if none could be read.
+    pub async fn incarnations(&self, within: Duration) -> Result<Incarnations, StoreError> {
+        self.renew(&BTreeMap::new(), within).await
+    }
+
+    /// The same, and gives a new id to the markers at the places in `renewals`, where they still have the id named there.
+    pub async fn renew(
+        &self,
+        renewals: &BTreeMap<u16, u128>,
+        within: Duration,
+    ) -> Result<Incarnations, StoreError> {
+        let commands = (0..).zip(&self.inner.markers).map(|(place, name)| {
+            let mut what = script::call(&SCRIPTS.incarnation, &[name]);
+            what.arg(format!("{:032x}", rand::random::<u128>()));
+            what.arg(format!("{:032x}", self.inner.reader));
+            what.arg(renewals.get(&place).map(|id| format!("{id:032x}")).unwrap_or_default());
+            Command { slot: slot_of(name.as_bytes()), what }
+        });
+        let sent = Instant::now();
+        let answers = self.run(commands.collect(), within).await;
+        let heard = Instant::now();
+        let mut incarnations = Incarnations::default();
+        let mut problem = StoreError::Unavailable;
+        for (place, answer) in (0..).zip(answers) {
+            match answer.and_then(|answer| parse(place, &answer)) {
+                Ok((incarnation, now)) => {
+                    self.note_clock(place, now, sent, heard);
+                    incarnations.seen.push(incarnation);
+                }
+                Err(error) => {
+                    problem = error;
+                    incarnations.unseen += 1;
+                }
+            }
+        }
+        if incarnations.seen.is_empty() { Err(problem) } else { Ok(incarnations) }
+    }
+
+    /// A look at a marker is also one at its server's clock; that is read in whole milliseconds.
+    fn note_clock(&self, place: u16, now: UnixMs, sent: Instant, heard: Instant) {
+        let name = self.inner.markers.get(usize::from(place));
+        let node = name.and_then(|name| self.inner.nodes.owner(slot_of(name.as_bytes())));
+        if let Some(node) = node {
+            node.showed(now.0.saturating_mul(1_000), 999, sent, heard);
+        }
+    }
+}
+
+/// An incarnation, and the server's time.
+fn parse(place: u16, answer: &Value) -> Result<(Incarnation, UnixMs), StoreError> {
+    let Value::Array(fields) = answer else { return Err(StoreError::Protocol) };
+    let [Value::BulkString(text), looks, now] = fields.as_slice() else { return Err(StoreError::Protocol) };
+    let (looks, now) = (script::decimal(looks)?, script::decimal(now)?);
+    let text = std::str::from_utf8(text).map_err(|_| StoreError::Protocol)?;
+    let (id, since) = text.split_once(':').ok_or(StoreError::Protocol)?;
+    let id = u128::from_str_radix(id, 16).map_err(|_| StoreError::Protocol)?;
+    let since = since.parse().map_err(|_| StoreError::Protocol)?;
+    let incarnation =
+        Incarnation { place, id, looks, since: UnixMs(since), age_ms: now.saturating_sub(since) };
+    Ok((incarnation, UnixMs(now)))
+}

@@ -1,0 +1,164 @@
+//! The frames that wait for one stream's peer, and the end of a peer that does not read them.
+//!
+//! gRPC's flow control stops the transport from asking for frames while a peer does not read. Then this queue
+//! fills, and a writer that finds it full for [`PATIENCE`] abandons the stream: what is queued is dropped at once,
+//! although the transport may hold its end of the stream until the connection's keepalive fails. A plain channel
+//! would keep up to its capacity for that long, which is why the reading end can be emptied from here.
+//!
+//! Leaves to others: what the frames say, and what is done when a stream was abandoned (`stream`).
+
+use parking_lot::Mutex;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::sync::mpsc::{self, error::SendTimeoutError};
+use tokio_stream::Stream;
+use tonic::Status;
+use weir_core::model::wire::RegionFrame;
+
+/// Most frames that wait for one peer: 64 full pushes are 16 thousand cells, some 2 MB.
+pub const MAX_FRAMES: usize = 64;
+/// How long a full queue is borne.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The stream takes no more frames: its peer left or was abandoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+/// A queue, by its writing and its reading end.
+pub fn queue() -> (SendQueue, Frames) {
+    let (sender, receiver) = mpsc::channel(MAX_FRAMES);
+    let source =
+        Arc::new(Mutex::new(Source { queued: Some(receiver), status: None, waker: None, abandoned: false }));
+    (SendQueue { sender, source: source.clone() }, Frames { source })
+}
+
+/// The writing end.
+#[derive(Clone, Debug)]
+pub struct SendQueue {
+    sender: mpsc::Sender<RegionFrame>,
+    source: Arc<Mutex<Source>>,
+}
+
+impl SendQueue {
+    /// Queues a frame; waits while the queue is full, and abandons the stream where that lasts too long.
+    pub async fn send(&self, frame: RegionFrame) -> Result<(), Closed> {
+        match self.sender.send_timeout(frame, PATIENCE).await {
+            Ok(()) => Ok(()),
+            Err(SendTimeoutError::Closed(_)) => Err(Closed),
+            Err(SendTimeoutError::Timeout(_)) => {
+                self.abandon();
+                Err(Closed)
+            }
+        }
+    }
+
+    /// Completes once the stream takes no more frames.
+    pub async fn closed(&self) {
+        self.sender.closed().await;
+    }
+
+    /// Whether the peer read too slowly.
+    pub fn was_abandoned(&self) -> bool {
+        self.source.lock().abandoned
+    }
+
+    /// Ends the stream with `status` once the peer has read what is queued and the last clone of this end is gone.
+    pub fn end(self, status: Status) {
+        self.source.lock().status = Some(status);
+    }
+
+    fn abandon(&self) {
+        let mut source = self.source.lock();
+        source.abandoned = true;
+        source.queued = None;
+        source.status = Some(Status::unavailable("frames were not read in time; connect again"));
+        if let Some(waker) = source.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The reading end: the body of the gRPC response.
+#[derive(Debug)]
+pub struct Frames {
+    source: Arc<Mutex<Source>>,
+}
+
+impl Stream for Frames {
+    type Item = Result<RegionFrame, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut source = self.source.lock();
+        let queued = source.queued.as_mut().map_or(Poll::Ready(None), |queued| queued.poll_recv(context));
+        match queued {
+            Poll::Ready(Some(frame)) => Poll::Ready(Some(Ok(frame))),
+            Poll::Ready(None) => {
+                source.queued = None;
+                Poll::Ready(source.status.take().map(Err))
+            }
+            Poll::Pending => {
+                source.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        self.source.lock().queued = None;
+    }
+}
+
+#[derive(Debug)]
+struct Source {
+    /// `None` once nothing more will be read.
+    queued: Option<mpsc::Receiver<RegionFrame>>,
+    /// What the stream ends with, if not plainly.
+    status: Option<Status>,
+    /// Who waits for a frame.
+    waker: Option<Waker>,
+    abandoned: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio_stream::StreamExt;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_does_not_read_is_abandoned_and_its_frames_dropped() {
+        let (send_queue, mut frames) = queue();
+        for _ in 0..MAX_FRAMES {
+            assert_eq!(send_queue.send(RegionFrame::default()).await, Ok(()));
+        }
+        assert!(!send_queue.was_abandoned());
+        assert_eq!(send_queue.send(RegionFrame::default()).await, Err(Closed));
+        assert!(send_queue.was_abandoned());
+        send_queue.closed().await;
+        let status = frames.next().await.and_then(Result::err).map(|status| status.code());
+        assert_eq!(status, Some(tonic::Code::Unavailable));
+        assert!(frames.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_ended_stream_is_read_to_its_status() {
+        let (send_queue, mut frames) = queue();
+        send_queue.send(RegionFrame::default()).await.unwrap();
+        send_queue.end(Status::unauthenticated("who?"));
+        assert!(frames.next().await.is_some_and(|frame| frame.is_ok()));
+        assert!(frames.next().await.is_some_and(|frame| frame.is_err()));
+        assert!(frames.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_left_is_noticed() {
+        let (send_queue, frames) = queue();
+        drop(frames);
+        send_queue.closed().await;
+        assert_eq!(send_queue.send(RegionFrame::default()).await, Err(Closed));
+        assert!(!send_queue.was_abandoned());
+    }
+}

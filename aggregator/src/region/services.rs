@@ -1,0 +1,82 @@
+//! The parts of a region, wired once: its hub, its stores, exact limits, live control, and what people see.
+
+use crate::region::control::Live;
+use crate::region::exact::Exact;
+use crate::region::global::Global;
+use crate::region::hub::Hub;
+use crate::region::regional::Regional;
+use crate::region::status::Status;
+use crate::telemetry::clock::Clock;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::spans::Telemetry;
+use std::ops::Deref;
+use std::sync::Arc;
+use weir_core::model::breaker::State as Breaker;
+use weir_core::model::time::MonoMs;
+use weir_core::region::RegionLimits;
+use weir_core::replication::RegionState;
+
+/// A region at work, as its listeners use it.
+pub struct Services {
+    /// The region's state, events and clock.
+    pub hub: Arc<Hub>,
+    /// The region's store, if it has one.
+    pub regional: Option<Arc<Regional>>,
+    /// The database that regions share, if there is one.
+    pub global: Option<Arc<Global>>,
+    /// Decides on limits that are held exactly.
+    pub exact: Exact,
+    /// Live control.
+    pub control: Arc<Live>,
+    /// What people see.
+    pub status: Arc<Status>,
+}
+
+impl Deref for Services {
+    type Target = Hub;
+
+    fn deref(&self) -> &Hub {
+        &self.hub
+    }
+}
+
+impl Services {
+    /// An empty region called `region_name`.
+    pub fn new(
+        region_name: String,
+        limits: RegionLimits,
+        clock: Arc<dyn Clock>,
+        regional: Option<Arc<Regional>>,
+        global: Option<Arc<Global>>,
+        exact: Exact,
+        telemetry: Telemetry,
+    ) -> Services {
+        let mut state = RegionState::new(limits, (rand::random(), rand::random()));
+        if let Some(regional) = &regional {
+            state = state.with_store(regional.schedule.store_breaker);
+        }
+        if let Some(global) = &global {
+            state = state.with_database(global.schedule.global_breaker, global.database.has_replica());
+        }
+        let metrics = Arc::new(Metrics::new(exact.figures(), telemetry.figures()));
+        let hub = Arc::new(Hub::new(region_name, state, clock, metrics, telemetry));
+        let control = Arc::new(Live::new(hub.clone(), regional.clone()));
+        Services { hub, regional, global, exact, control, status: Arc::default() }
+    }
+
+    /// All metrics, in Prometheus' text format.
+    pub fn metrics_text(&self) -> String {
+        let (now, figures, stats, mut breakers) = self.state(|state, now| {
+            (now, state.figures.clone(), state.region.stats(now.mono), breakers(state, now.mono))
+        });
+        breakers.extend(self.exact.breaker_states());
+        self.metrics.text(&figures, now.mono, stats, &breakers)
+    }
+}
+
+fn breakers(state: &mut RegionState, now: MonoMs) -> Vec<(&'static str, Breaker)> {
+    let regional = state.store().map(|breaker| ("regional", breaker.state(now)));
+    let global = state.database().map(|breakers| breakers.states(now));
+    let replica = global.and_then(|(_, replica)| replica).map(|state| ("global_replica", state));
+    regional.into_iter().chain(global.map(|(state, _)| ("global", state))).chain(replica).collect()
+}

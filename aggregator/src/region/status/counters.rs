@@ -1,0 +1,295 @@
+//! What rules decide, by what filters count: totals since this aggregator heard of a rule, and rates.
+//!
+//! Each worker says absolute counts, again and again. What a stream says first is where it begins: the worker may have
+//! said it to another aggregator before, and a rate must not jump because a connection was lost. From then on what a count
+//! grows by is added up, over all streams.
+//!
+//! Streams may say anything: rules are bounded in number and names in length, counts that fall begin anew, and what cannot
+//! have been decided between two words counts as a beginning too.
+//!
+//! Leaves to others: counting (the filter's `counters`), adding up the region's aggregators (`peers`).
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use weir_core::model::key::MAX_TEXT_BYTES;
+use weir_core::model::time::MonoMs;
+use weir_core::model::wire;
+
+/// Most rules of all workspaces.
+pub const MAX_RULES: usize = 1_024;
+/// Most rules of one stream that are listened to.
+const MAX_STREAM_RULES: usize = 256;
+/// A rule that nobody spoke of for so long makes room for others.
+const FORGOTTEN_MS: u64 = 600_000;
+/// More than any worker decides between two words: such a count is none.
+const MAX_GROWTH: u64 = 1 << 32;
+/// Seconds of which each is kept.
+const SECONDS: usize = 300;
+/// Points of a history, and the seconds that each of them is for.
+const POINTS: usize = 30;
+const POINT_SECONDS: usize = 10;
+
+/// How requests ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Outcomes<T> {
+    /// Passed.
+    pub allowed: T,
+    /// Refused.
+    pub denied: T,
+    /// Passed, but a rule in shadow would have refused it.
+    pub shadow_denied: T,
+    /// Passed, as the identifier is exempt.
+    pub exempt: T,
+    /// Nobody decided in time.
+    pub undecided: T,
+    /// Refused by a ban.
+    pub banned: T,
+}
+
+/// A rule, what it decided, and how fast. Rules of several aggregators can be added up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rule {
+    /// Of the configuration that it is in.
+    pub workspace: String,
+    /// Its name.
+    pub name: String,
+    /// Where its identifiers are counted.
+    pub namespace: String,
+    /// `window`, `log` or `ledger`.
+    pub algorithm: String,
+    /// Before overrides.
+    pub limit: u64,
+    /// Its window.
+    pub window_ms: u64,
+    /// It never denies.
+    pub shadow: bool,
+    /// Streams that speak of it now.
+    pub workers: u64,
+    /// Since the region's aggregators heard of it.
+    pub decided: Outcomes<u64>,
+    /// Rates per second.
+    pub per_second: Rates,
+    /// The last five minutes, ten seconds a point, the newest last; each holds the outcomes in the order of [`Outcomes`].
+    pub history: Vec<[u64; 6]>,
+}
+
+/// Decisions per second, over several times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rates {
+    /// The last 10 s.
+    pub last_10s: Outcomes<f64>,
+    /// The last minute.
+    pub last_1m: Outcomes<f64>,
+    /// The last five minutes.
+    pub last_5m: Outcomes<f64>,
+}
+
+/// What all streams said.
+#[derive(Debug, Default)]
+pub struct Counters {
+    rules: BTreeMap<Name, Counted>,
+}
+
+/// Workspace and name.
+type Name = (String, String);
+
+/// What one stream said last; whoever drops it tells [`Counters::left`].
+#[derive(Debug, Default)]
+pub struct OfStream {
+    last: BTreeMap<Name, Outcomes<u64>>,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    facts: Rule,
+    heard: MonoMs,
+    /// What was decided in each second, the newest last.
+    seconds: VecDeque<Outcomes<u32>>,
+    /// Which second the newest is.
+    newest: u64,
+}
+
+impl<T: Copy> Outcomes<T> {
+    /// Each of these and its counterpart.
+    pub fn zip<U: Copy, R>(self, other: Outcomes<U>, with: impl Fn(T, U) -> R) -> Outcomes<R> {
+        Outcomes {
+            allowed: with(self.allowed, other.allowed),
+            denied: with(self.denied, other.denied),
+            shadow_denied: with(self.shadow_denied, other.shadow_denied),
+            exempt: with(self.exempt, other.exempt),
+            undecided: with(self.undecided, other.undecided),
+            banned: with(self.banned, other.banned),
+        }
+    }
+
+    fn map<R>(self, with: impl Fn(T) -> R) -> Outcomes<R> {
+        self.zip(self, |one, _| with(one))
+    }
+
+    fn in_order(self) -> [T; 6] {
+        [self.allowed, self.denied, self.shadow_denied, self.exempt, self.undecided, self.banned]
+    }
+
+    fn all(self, is: impl Fn(T) -> bool) -> bool {
+        self.in_order().into_iter().all(is)
+    }
+}
+
+impl Outcomes<u64> {
+    /// Both together.
+    pub fn and(self, other: Outcomes<u64>) -> Outcomes<u64> {
+        self.zip(other, u64::saturating_add)
+    }
+}
+
+impl Rule {
+    /// Adds what another aggregator counted of the same rule.
+    pub fn add(&mut self, other: &Rule) {
+        let sum = |one: f64, two: f64| if two.is_finite() && two >= 0.0 { one + two } else { one };
+        self.workers = self.workers.saturating_add(other.workers);
+        self.decided = self.decided.and(other.decided);
+        let (rates, others) = (&mut self.per_second, &other.per_second);
+        rates.last_10s = rates.last_10s.zip(others.last_10s, sum);
+        rates.last_1m = rates.last_1m.zip(others.last_1m, sum);
+        rates.last_5m = rates.last_5m.zip(others.last_5m, sum);
+        self.history.resize(POINTS, [0; 6]);
+        // The newest points stand last, in both.
+        for (point, more) in self.history.iter_mut().rev().zip(other.history.iter().rev()) {
+            point.iter_mut().zip(more).for_each(|(count, more)| *count = count.saturating_add(*more));
+        }
+    }
+}
+
+impl Counters {
+    /// Takes what a stream says.
+    pub fn take(&mut self, stream: &mut OfStream, said: &wire::Counters, now: MonoMs) {
+        for rule in said.rules.iter().filter(|rule| is_named(&said.workspace, rule)) {
+            let name = (said.workspace.clone(), rule.name.clone());
+            let counts = counts_of(rule);
+            let is_new = !stream.last.contains_key(&name);
+            if is_new && stream.last.len() >= MAX_STREAM_RULES {
+                continue;
+            }
+            let Some(counted) = self.rule(&name, now) else { continue };
+            counted.note(&said.workspace, rule, now);
+            match stream.last.insert(name, counts) {
+                None => counted.facts.workers += 1,
+                Some(before) => counted.grow(growth(before, counts), now),
+            }
+        }
+    }
+
+    /// A stream has ended: what it counted stays.
+    pub fn left(&mut self, stream: &OfStream) {
+        for name in stream.last.keys() {
+            if let Some(counted) = self.rules.get_mut(name) {
+                counted.facts.workers = counted.facts.workers.saturating_sub(1);
+            }
+        }
+    }
+
+    /// All rules, by workspace and name.
+    pub fn rules(&self, now: MonoMs) -> Vec<Rule> {
+        self.rules.values().map(|counted| counted.shown(now)).collect()
+    }
+
+    /// The rule's counts, made if there is room.
+    fn rule(&mut self, name: &Name, now: MonoMs) -> Option<&mut Counted> {
+        if !self.rules.contains_key(name) && self.rules.len() >= MAX_RULES {
+            let silent =
+                |counted: &Counted| counted.facts.workers == 0 && now.since(counted.heard) > FORGOTTEN_MS;
+            self.rules.retain(|_, counted| !silent(counted));
+            if self.rules.len() >= MAX_RULES {
+                return None;
+            }
+        }
+        Some(self.rules.entry(name.clone()).or_default())
+    }
+}
+
+impl Counted {
+    /// What the rule is now, whoever said it last.
+    fn note(&mut self, workspace: &str, rule: &wire::RuleCounters, now: MonoMs) {
+        self.heard = now;
+        let facts = &mut self.facts;
+        facts.workspace.replace_range(.., workspace);
+        facts.name.replace_range(.., &rule.name);
+        facts.namespace.replace_range(.., &rule.namespace);
+        facts.algorithm.replace_range(.., &rule.algorithm);
+        (facts.limit, facts.window_ms, facts.shadow) = (rule.limit, rule.window_ms, rule.shadow);
+    }
+
+    fn grow(&mut self, by: Outcomes<u64>, now: MonoMs) {
+        if by.all(|count| count == 0) {
+            return;
+        }
+        self.facts.decided = self.facts.decided.and(by);
+        self.turn_to(now);
+        let by = by.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        if let Some(newest) = self.seconds.back_mut() {
+            *newest = newest.zip(by, u32::saturating_add);
+        }
+    }
+
+    /// Makes the present second the newest.
+    fn turn_to(&mut self, now: MonoMs) {
+        let second = now.0 / 1_000;
+        let over = usize::try_from(second.saturating_sub(self.newest)).unwrap_or(usize::MAX).min(SECONDS);
+        if self.seconds.is_empty() {
+            self.seconds.push_back(Outcomes::default());
+        } else {
+            self.seconds.extend(std::iter::repeat_n(Outcomes::default(), over));
+        }
+        let too_many = self.seconds.len().saturating_sub(SECONDS);
+        self.seconds.drain(..too_many);
+        self.newest = self.newest.max(second);
+    }
+
+    fn shown(&self, now: MonoMs) -> Rule {
+        // Seconds since the newest that is kept; nothing was decided in them.
+        let quiet = usize::try_from((now.0 / 1_000).saturating_sub(self.newest)).unwrap_or(usize::MAX);
+        let sum = |from: usize, to: usize| {
+            let kept = self.seconds.iter().rev().skip(from.saturating_sub(quiet));
+            let kept = kept.take(to.saturating_sub(quiet.max(from)));
+            kept.fold(Outcomes::default(), |sum: Outcomes<u64>, count| sum.and(count.map(u64::from)))
+        };
+        let rate = |seconds: usize| sum(0, seconds).map(|count| count as f64 / seconds as f64);
+        let point = |back: usize| sum(back * POINT_SECONDS, (back + 1) * POINT_SECONDS);
+        Rule {
+            per_second: Rates { last_10s: rate(10), last_1m: rate(60), last_5m: rate(SECONDS) },
+            history: (0..POINTS).rev().map(|back| point(back).in_order()).collect(),
+            ..self.facts.clone()
+        }
+    }
+}
+
+fn is_named(workspace: &str, rule: &wire::RuleCounters) -> bool {
+    let texts = [workspace, &rule.name, &rule.namespace, &rule.algorithm];
+    texts.iter().all(|text| text.len() <= MAX_TEXT_BYTES) && !workspace.is_empty() && !rule.name.is_empty()
+}
+
+fn counts_of(rule: &wire::RuleCounters) -> Outcomes<u64> {
+    Outcomes {
+        allowed: rule.allowed,
+        denied: rule.denied,
+        shadow_denied: rule.shadow_denied,
+        exempt: rule.exempt,
+        undecided: rule.undecided,
+        banned: rule.banned,
+    }
+}
+
+/// What was decided between two words; nothing where a count fell, or grew by more than can be.
+fn growth(before: Outcomes<u64>, now: Outcomes<u64>) -> Outcomes<u64> {
+    let differences = before.zip(now, |before, now| now.checked_sub(before));
+    match differences.all(|by| by.is_some_and(|by| by <= MAX_GROWTH)) {
+        true => differences.map(Option::unwrap_or_default),
+        false => Outcomes::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

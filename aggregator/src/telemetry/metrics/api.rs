@@ -1,0 +1,230 @@
+//! The metrics of api: connections, files that are followed, HTTP requests.
+//!
+//! Leaves to others: the registry and the other metrics (`metrics`).
+
+use crate::telemetry::metrics::register;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use std::time::Duration;
+
+const CONNECTIONS: (&str, &str) =
+    ("connections", "Connections by API: grpc, http, admin; those that still shake hands included");
+const HANDSHAKES_FAILED: (&str, &str) =
+    ("handshakes_failed", "TLS handshakes that failed or took too long, by API");
+const CONNECTIONS_EVICTED: (&str, &str) = (
+    "connections_evicted",
+    "Connections that were closed in favour of a new one, as a listener or an address had as many as it may have, by API",
+);
+const CONNECTIONS_REFUSED: (&str, &str) =
+    ("connections_refused", "Connections that were closed at once, as their address had half of all, by API");
+const FILES_READ: (&str, &str) =
+    ("files_read", "Times that files had changed: tls, tokens, rate_limits; by result, ok or failed");
+const FILES_STALE: (&str, &str) = (
+    "files_stale",
+    "1 while files cannot be used and what they held before is in force: tls, tokens, rate_limits",
+);
+const NOT_AFTER: (&str, &str) =
+    ("certificate_not_after_seconds", "Unix time at which a certificate in force ends");
+const HTTP_REQUESTS: (&str, &str) =
+    ("http_requests", "Requests of applications by route and class of status");
+const HTTP_SECONDS: (&str, &str) =
+    ("http_seconds", "Time from the head of a request to its answer, by route");
+
+/// Whose certificate.
+const SERVER: Label = [("use", "server")];
+
+type Label = [(&'static str, &'static str); 1];
+type Labels = [(&'static str, &'static str); 2];
+
+/// What is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// Certificates.
+    Tls,
+    /// Who may ask.
+    Tokens,
+    /// The rate-limit service's limits.
+    RateLimits,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// One limit.
+    Check,
+    /// Several limits.
+    CheckBatch,
+    /// The ledger's history.
+    Ledger,
+    /// Live control.
+    Overrides,
+    /// Who changed live control.
+    Audit,
+    /// The description of all this.
+    OpenApi,
+    /// Nothing that there is.
+    Unknown,
+}
+
+/// A handle on each metric of the APIs.
+#[derive(Debug)]
+pub struct ApiMetrics {
+    connections: Family<Label, Gauge>,
+    handshakes_failed: Family<Label, Counter>,
+    connections_evicted: Family<Label, Counter>,
+    connections_refused: Family<Label, Counter>,
+    files_read: Family<Labels, Counter>,
+    files_stale: Family<Label, Gauge>,
+    not_after: Family<Label, Gauge>,
+    routes: [RouteMetrics; Route::ALL.len()],
+}
+
+/// Looked up once, as they are counted with each request.
+#[derive(Debug)]
+struct RouteMetrics {
+    ok: Counter,
+    client_error: Counter,
+    server_error: Counter,
+    seconds: Histogram,
+}
+
+impl Files {
+    const ALL: [Files; 3] = [Files::Tls, Files::Tokens, Files::RateLimits];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Files::Tls => "tls",
+            Files::Tokens => "tokens",
+            Files::RateLimits => "rate_limits",
+        }
+    }
+}
+
+impl Route {
+    const ALL: [Route; 7] = [
+        Route::Check,
+        Route::CheckBatch,
+        Route::Ledger,
+        Route::Overrides,
+        Route::Audit,
+        Route::OpenApi,
+        Route::Unknown,
+    ];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Route::Check => "check",
+            Route::CheckBatch => "check_batch",
+            Route::Ledger => "ledger",
+            Route::Overrides => "overrides",
+            Route::Audit => "audit",
+            Route::OpenApi => "openapi",
+            Route::Unknown => "unknown",
+        }
+    }
+}
+
+impl ApiMetrics {
+    /// Adds the metrics to those of the program.
+    pub fn register(registry: &mut Registry) -> ApiMetrics {
+        const DOORS: [&str; 3] = ["grpc", "http", "admin"];
+        let connections: Family<Label, Gauge> = register(registry, CONNECTIONS, Family::default());
+        let handshakes_failed: Family<Label, Counter> =
+            register(registry, HANDSHAKES_FAILED, Family::default());
+        let connections_evicted: Family<Label, Counter> =
+            register(registry, CONNECTIONS_EVICTED, Family::default());
+        let connections_refused: Family<Label, Counter> =
+            register(registry, CONNECTIONS_REFUSED, Family::default());
+        for api in DOORS {
+            drop(connections_evicted.get_or_create(&[("api", api)]));
+            drop(connections_refused.get_or_create(&[("api", api)]));
+            drop(connections.get_or_create(&[("api", api)]));
+            drop(handshakes_failed.get_or_create(&[("api", api)]));
+        }
+        let files_read: Family<Labels, Counter> = register(registry, FILES_READ, Family::default());
+        let files_stale: Family<Label, Gauge> = register(registry, FILES_STALE, Family::default());
+        for files in Files::ALL.map(|files| ("files", files.as_str())) {
+            drop(files_stale.get_or_create(&[files]));
+            for result in ["ok", "failed"] {
+                drop(files_read.get_or_create(&[files, ("result", result)]));
+            }
+        }
+        let requests: Family<Labels, Counter> = register(registry, HTTP_REQUESTS, Family::default());
+        let seconds: Family<Label, Histogram> = Family::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(1e-5, 4.0, 10)) // 10 µs to 2.6 s
+        });
+        registry.register(HTTP_SECONDS.0, HTTP_SECONDS.1, seconds.clone());
+        let route = |route: Route| {
+            let label = ("route", route.as_str());
+            let count = |class| requests.get_or_create(&[label, ("class", class)]).clone();
+            RouteMetrics {
+                ok: count("2xx"),
+                client_error: count("4xx"),
+                server_error: count("5xx"),
+                seconds: seconds.get_or_create(&[label]).clone(),
+            }
+        };
+        ApiMetrics {
+            connections,
+            handshakes_failed,
+            connections_evicted,
+            connections_refused,
+            files_read,
+            files_stale,
+            // Without TLS there is no certificate, and one that ended in 1970 would alert everybody.
+            not_after: register(registry, NOT_AFTER, Family::default()),
+            routes: Route::ALL.map(route),
+        }
+    }
+
+    /// The number of open connections of an API.
+    pub fn connections(&self, api: &'static str) -> Gauge {
+        self.connections.get_or_create(&[("api", api)]).clone()
+    }
+
+    /// Counts a TLS handshake that failed.
+    pub fn handshake_failed(&self, api: &'static str) {
+        self.handshakes_failed.get_or_create(&[("api", api)]).inc();
+    }
+
+    /// Counts a connection that gave way to a new one.
+    pub fn connection_evicted(&self, api: &'static str) {
+        self.connections_evicted.get_or_create(&[("api", api)]).inc();
+    }
+
+    /// Counts a connection that was closed as its address had too many.
+    pub fn connection_refused(&self, api: &'static str) {
+        self.connections_refused.get_or_create(&[("api", api)]).inc();
+    }
+
+    /// Counts files that had changed and are in force now, or cannot be used.
+    pub fn files_read(&self, files: Files, usable: bool) {
+        let (label, result) = (("files", files.as_str()), if usable { "ok" } else { "failed" });
+        // Whoever sees the count rise sees also what it says.
+        self.files_stale.get_or_create(&[label]).set(i64::from(!usable));
+        self.files_read.get_or_create(&[label, ("result", result)]).inc();
+    }
+
+    /// The certificate in force ends at this second of Unix time, if that is known.
+    pub fn certificate_ends(&self, at: Option<u64>) {
+        match at.and_then(|at| i64::try_from(at).ok()) {
+            Some(at) => drop(self.not_after.get_or_create(&SERVER).set(at)),
+            None => drop(self.not_after.remove(&SERVER)),
+        }
+    }
+
+    /// Counts a request that was answered.
+    pub fn answered(&self, route: Route, status: u16, took: Duration) {
+        let Some(metrics) = Route::ALL.iter().zip(&self.routes).find(|(of, _)| **of == route) else { return };
+        let class = match status {
+            0..400 => &metrics.1.ok,
+            400..500 => &metrics.1.client_error,
+            _ => &metrics.1.server_error,
+        };
+        class.inc();
+        metrics.1.seconds.observe(took.as_secs_f64());
+    }
+}

@@ -1,0 +1,372 @@
+//! The APIs' decisions: one limit with the filters of the region, whoever asks and whatever ends.
+//!
+//! Real Envoys are left to the scenarios, the ways in to tests of their own.
+
+mod common;
+
+use common::{DEADLINE, HOUR_MS, Peer, ShiftedClock, Weir, settings, start, start_with, until};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use weir_aggregator::api::{Answer, EmbeddedLimiter, Failure, MAX_QUESTIONS, Question};
+use weir_aggregator::redis::StoreOptions;
+use weir_aggregator::server::{Server, Settings};
+use weir_aggregator::telemetry::clock::Clock;
+use weir_core::model::exact::{Algorithm, Verdict};
+use weir_core::model::schedule::Schedule;
+use weir_core::model::wire::{Consult, FilterFrame};
+use weir_envoy::{Redis, RedisOptions};
+
+/// More than a busy machine takes to decide; in less an API may have to go by what it knows itself.
+const WITHIN: Duration = Duration::from_secs(5);
+
+fn window(identifier: &str, limit: u64, cost: u64) -> Question {
+    Question {
+        algorithm: Algorithm::Window,
+        workspace: b"default".to_vec(),
+        namespace: b"api".to_vec(),
+        identifier: identifier.as_bytes().to_vec(),
+        duration_ms: HOUR_MS,
+        hard_limit: false,
+        limit,
+        cost,
+    }
+}
+
+async fn ask(weir: &Weir, questions: &[Question]) -> Answer {
+    weir.server.embedded().decide(questions, Failure::Deny, WITHIN).await
+}
+
+async fn passes(weir: &Weir, question: Question) -> bool {
+    ask(weir, &[question]).await.allowed
+}
+
+fn verdicts(answer: &Answer) -> Vec<Verdict> {
+    answer.rulings.iter().map(|ruling| ruling.verdict).collect()
+}
+
+fn remaining(answer: &Answer) -> Vec<u64> {
+    answer.rulings.iter().map(|ruling| ruling.remaining).collect()
+}
+
+/// What the region has used of an identifier in all live cells, as one aggregator knows it.
+fn used(weir: &Weir, identifier: &str) -> u64 {
+    let explained = weir.server.services().explain(b"default", b"api", identifier.as_bytes());
+    explained.iter().flat_map(|key| &key.cells).map(weir_core::region::CellState::regional_total).sum()
+}
+
+/// How many of `tasks` × `each` questions of one unit pass, asked at the same time.
+async fn flood(
+    embedded: &Arc<EmbeddedLimiter>,
+    identifier: &str,
+    limit: u64,
+    tasks: usize,
+    each: usize,
+) -> u64 {
+    let passed = Arc::new(AtomicU64::new(0));
+    let mut all = JoinSet::new();
+    for _ in 0..tasks {
+        let (embedded, passed, question) = (embedded.clone(), passed.clone(), window(identifier, limit, 1));
+        all.spawn(async move {
+            for _ in 0..each {
+                let answer = embedded.decide(std::slice::from_ref(&question), Failure::Deny, WITHIN).await;
+                passed.fetch_add(u64::from(answer.allowed), Relaxed);
+            }
+        });
+    }
+    all.join_all().await;
+    passed.load(Relaxed)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_is_held_and_told() {
+    let weir = start(None).await;
+    for left in [2, 1, 0] {
+        let answer = ask(&weir, &[window("a", 3, 1)]).await;
+        let [ruling] = answer.rulings[..] else { panic!("one ruling") };
+        assert!(answer.allowed && ruling.is_allowed());
+        assert_eq!((ruling.limit, ruling.remaining, ruling.window_ms), (3, left, HOUR_MS));
+        assert!(ruling.reset_ms > 0 && ruling.reset_ms <= HOUR_MS);
+    }
+    let answer = ask(&weir, &[window("a", 3, 1)]).await;
+    let Verdict::Denied { retry_after_ms: Some(wait) } = answer.rulings[0].verdict else {
+        panic!("{answer:?}")
+    };
+    assert!(!answer.allowed && wait >= answer.rulings[0].reset_ms && wait <= 2 * HOUR_MS);
+    assert!(passes(&weir, window("a", 3, 0)).await, "cost 0 passes at exactly the limit");
+    assert!(passes(&weir, window("a", 4, 1)).await, "a higher limit keeps the count");
+    let never = ask(&weir, &[window("b", 3, 4)]).await;
+    assert_eq!(verdicts(&never), [Verdict::Denied { retry_after_ms: None }]);
+    assert_eq!(remaining(&never), [3]);
+    assert_eq!(remaining(&ask(&weir, &[window("b", 3, 0)]).await), [3], "a refused call charges nothing");
+    until("the region knows what the API spent", || used(&weir, "a") == 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_api_is_an_origin_only_while_it_is_used() {
+    let weir = start(None).await;
+    let _filter = weir.join(1, false).await;
+    assert_eq!(weir.server.services().stats().live_origins, 1);
+    assert!(passes(&weir, window("a", 3, 1)).await);
+    assert_eq!(weir.server.services().stats().live_origins, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_that_ask_at_once_exactly_the_limit_passes() {
+    let weir = start(None).await;
+    assert_eq!(flood(weir.server.embedded(), "hot", 1_000, 64, 50).await, 1_000);
+    until("the region knows", || used(&weir, "hot") == 1_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_of_a_call_pass_or_none() {
+    let weir = start(None).await;
+    let all: Vec<_> = (0..MAX_QUESTIONS).map(|at| window(&format!("k{at}"), 5, 1)).collect();
+    let answer = ask(&weir, &all).await;
+    assert!(
+        answer.allowed && answer.rulings.iter().all(|ruling| ruling.is_allowed() && ruling.remaining == 4)
+    );
+    // The last is used up: nothing of the others is charged.
+    let last = MAX_QUESTIONS - 1;
+    assert!(passes(&weir, window(&format!("k{last}"), 5, 4)).await);
+    let answer = ask(&weir, &all).await;
+    assert!(!answer.allowed);
+    assert!(matches!(answer.rulings[last].verdict, Verdict::Denied { retry_after_ms: Some(_) }));
+    for (at, ruling) in answer.rulings[..last].iter().enumerate() {
+        assert_eq!((ruling.verdict, ruling.remaining), (Verdict::Untried, 4), "{at}");
+    }
+    // Everyone who would have refused is named.
+    let some = [window("k0", 5, 5), window("k1", 5, 1), window("k2", 5, 6)];
+    let answer = ask(&weir, &some).await;
+    let denied = |verdict: &Verdict| matches!(verdict, Verdict::Denied { .. });
+    assert_eq!(verdicts(&answer).iter().map(denied).collect::<Vec<_>>(), [true, false, true]);
+    assert_eq!(answer.rulings[2].verdict, Verdict::Denied { retry_after_ms: None });
+    assert_eq!(remaining(&answer), [4, 4, 4]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_about_one_window_are_one() {
+    let weir = start(None).await;
+    let other = window("other", 9, 1);
+    let answer = ask(&weir, &[window("twice", 5, 2), other.clone(), window("twice", 4, 3)]).await;
+    let never = Verdict::Denied { retry_after_ms: None };
+    assert_eq!(verdicts(&answer), [never, Verdict::Untried, never], "5 of the lower limit, 4");
+    assert_eq!(remaining(&answer), [4, 9, 4]);
+    let answer = ask(&weir, &[window("twice", 5, 2), other, window("twice", 5, 2)]).await;
+    assert!(answer.allowed);
+    assert_eq!(remaining(&answer), [1, 8, 1]);
+    let most = ask(&weir, &[window("twice", 5, u64::MAX), window("twice", 5, u64::MAX)]).await;
+    assert_eq!(verdicts(&most), [never, never]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_asked_is_not_decided() {
+    let weir = start(None).await;
+    let too_many = vec![window("a", 5, 1); MAX_QUESTIONS + 1];
+    let bad = [window("a", 5, 1), Question { duration_ms: 0, ..window("b", 5, 1) }];
+    for questions in [too_many.as_slice(), &bad] {
+        let answer = ask(&weir, questions).await;
+        assert!(!answer.allowed && answer.rulings.len() == questions.len());
+        assert!(answer.rulings.iter().all(|ruling| ruling.verdict == Verdict::Undecided));
+    }
+    assert!(ask(&weir, &[]).await.allowed);
+    assert_eq!(remaining(&ask(&weir, &[window("a", 5, 0)]).await), [5]);
+}
+
+/// A step of the wall clock gives no new window; time that passes does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_moves_on() {
+    const WINDOW_MS: u64 = 5_000;
+    let clock = Arc::new(ShiftedClock::default());
+    let since_ms = clock.now().0 % WINDOW_MS;
+    clock.0.store(-since_ms.cast_signed(), Relaxed);
+    let weir = Weir { server: Server::start(settings(), clock.clone()).await.unwrap(), clock };
+    let short = |cost| Question { duration_ms: WINDOW_MS, ..window("a", 20, cost) };
+    let first = weir.clock.now().0 / WINDOW_MS;
+    assert!(passes(&weir, short(20)).await);
+    weir.clock.0.fetch_add(HOUR_MS.cast_signed(), Relaxed);
+    assert!(!passes(&weir, short(20)).await, "an hour that did not pass");
+    weir.clock.0.fetch_sub(HOUR_MS.cast_signed(), Relaxed);
+    let began = Instant::now();
+    while !passes(&weir, short(1)).await {
+        assert!(began.elapsed() < DEADLINE, "the next window is not reached");
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(weir.clock.now().0 / WINDOW_MS > first, "it passes in the next window");
+}
+
+/// What holds the region up, holds no caller up for longer than it said. Each of the aggregator's tasks that wants the region
+/// meanwhile blocks a thread, and there are more threads than tasks: else nobody would be left to watch the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 24)]
+async fn nobody_waits_longer_than_was_said() {
+    const PATIENCE: Duration = Duration::from_millis(50);
+    let weir = start(None).await;
+    assert!(passes(&weir, window("a", 10, 1)).await);
+    let services = weir.server.services().clone();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let holds = std::thread::spawn(move || services.region(|_, _| held.recv_timeout(DEADLINE)));
+    // New to the API, so the region is asked.
+    let answer = weir.server.embedded().decide(&[window("b", 10, 1)], Failure::Deny, PATIENCE).await;
+    assert!(answer.allowed, "decided by what is known here");
+    release.send(()).expect("the region was held up all the time");
+    tokio::task::spawn_blocking(move || holds.join()).await.unwrap().unwrap().unwrap();
+    until("what was decided alone is reported", || used(&weir, "b") == 1).await;
+}
+
+/// An aggregator of `redis` that has read all of it.
+async fn on(redis: &Redis) -> Weir {
+    let store = StoreOptions::parse(&redis.url(), "test-region").unwrap();
+    let weir =
+        start_with(Settings { store: Some(store), schedule: Schedule::for_tests(), ..settings() }).await;
+    until("the hot index is read", || {
+        weir.metric("weir_aggregator_snapshot_age_seconds{what=\"hot\"}") >= 0.0
+    })
+    .await;
+    weir
+}
+
+/// What a filter spends that asks for each unit.
+async fn spends(mut filter: Peer, ask: Consult, times: u64) -> (Peer, u64) {
+    let mut own = 0;
+    for id in 1..=times {
+        let consults = vec![Consult { id, own, timeout_ms: 5_000, ..ask.clone() }];
+        filter.send(FilterFrame { consults, ..FilterFrame::default() }).await;
+        let answer = filter.next_with(|frame| frame.answers.into_iter().find(|answer| answer.id == id)).await;
+        own += u64::from(answer.granted);
+    }
+    (filter, own)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn api_and_filters_of_a_region_hold_one_limit() {
+    const LIMIT: u64 = 1_000;
+    let redis = Redis::start(RedisOptions::default()).await.unwrap();
+    let weirs = [on(&redis).await, on(&redis).await, on(&redis).await];
+    let mut filters = JoinSet::new();
+    for (origin, weir) in (1u8..).zip(&weirs) {
+        filters.spawn(spends(weir.join(origin, true).await, weir.consult(1, "shared", 0, 1, LIMIT), 400));
+    }
+    let mut api = JoinSet::new();
+    for weir in &weirs {
+        let embedded = weir.server.embedded().clone();
+        api.spawn(async move { flood(&embedded, "shared", LIMIT, 8, 100).await });
+    }
+    let by_api: Vec<u64> = api.join_all().await;
+    let by_filters: Vec<u64> = filters.join_all().await.into_iter().map(|(_, own)| own).collect();
+    let passed = by_api.iter().chain(&by_filters).sum::<u64>();
+    println!("passed {passed} of {LIMIT}: APIs {by_api:?}, filters {by_filters:?}");
+    assert!((LIMIT..=LIMIT + LIMIT / 20).contains(&passed), "{passed}");
+    // What was granted to an API too late for whoever asked stays counted: never less than what passed is known.
+    let known = || weirs.iter().map(|weir| used(weir, "shared")).collect::<Vec<_>>();
+    until("everybody knows what was spent", || {
+        let known = known();
+        known.iter().all(|used| *used == known[0] && (passed..=LIMIT + LIMIT / 20).contains(used))
+    })
+    .await;
+    for weir in &weirs {
+        assert!(!passes(weir, window("shared", LIMIT, 1)).await, "what is used up, is for all");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_api_spent_outlives_it() {
+    let redis = Redis::start(RedisOptions::default()).await.unwrap();
+    let one = on(&redis).await;
+    let spent = flood(one.server.embedded(), "a", 60, 8, 10).await;
+    assert_eq!(spent, 60);
+    one.server.stop().await;
+    let other = on(&redis).await;
+    assert_eq!(flood(other.server.embedded(), "a", 100, 8, 10).await, 40);
+}
+
+/// However many identifiers come: the table keeps to its size, and limits of those that are used go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_identifiers_takes_no_more_room() {
+    const TASKS: usize = 256;
+    let weir = start(None).await;
+    let embedded = weir.server.embedded();
+    let names =
+        std::env::var("WEIR_TEST_IDENTIFIERS").ok().and_then(|text| text.parse().ok()).unwrap_or(60_000);
+    assert_eq!(flood(embedded, "kept", 100, 8, 10).await, 80);
+    let mut all = JoinSet::new();
+    for task in 0..TASKS {
+        let embedded = embedded.clone();
+        all.spawn(async move {
+            for at in (task..names).step_by(TASKS) {
+                let question = window(&format!("an identifier of some length, number {at}"), 100, 1);
+                embedded.decide(&[question], Failure::Deny, WITHIN).await;
+            }
+        });
+    }
+    all.join_all().await;
+    let held = embedded.held_bytes();
+    println!("{names} identifiers: {held} bytes");
+    assert!(held < 160 << 20, "{held}");
+    assert_eq!(flood(embedded, "kept", 100, 8, 10).await, 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_an_exact_limit_is_not_decided_no_window_is_charged() {
+    let weir = start(None).await;
+    let ledger = Question { algorithm: Algorithm::Ledger { zone: 1 }, ..window("a", 0, 1) };
+    let answer = ask(&weir, &[window("a", 5, 1), ledger]).await;
+    assert!(!answer.allowed, "there is no database");
+    assert_eq!(verdicts(&answer), [Verdict::Untried, Verdict::Undecided]);
+    assert_eq!(answer.rulings[0].remaining, 5);
+    assert_eq!(remaining(&ask(&weir, &[window("a", 5, 0)]).await), [5]);
+}
+
+/// A caller that goes on where a limit is not decided is held to those that are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_a_caller_goes_on_what_was_decided_holds() {
+    const ALLOWED: Verdict = Verdict::Allowed;
+    const UNDECIDED: Verdict = Verdict::Undecided;
+    const UNTRIED: Verdict = Verdict::Untried;
+    let weir = start(None).await;
+    let log = |limit, cost| Question { algorithm: Algorithm::Log, ..window("log", limit, cost) };
+    let ledger = Question { algorithm: Algorithm::Ledger { zone: 1 }, ..window("a", 0, 1) };
+    // It stops: nothing is charged.
+    let answer = ask(&weir, &[window("w", 3, 1), log(5, 1), ledger.clone(), log(5, 2)]).await;
+    assert_eq!(verdicts(&answer), [UNTRIED, UNTRIED, UNDECIDED, UNTRIED], "there is no database");
+    assert_eq!((answer.allowed, remaining(&answer)), (false, vec![3, 5, 0, 5]));
+    let began = Instant::now();
+    while remaining(&ask(&weir, &[window("w", 3, 0), log(5, 0)]).await) != [3, 5] {
+        assert!(began.elapsed() < DEADLINE, "the log's charges are not taken back");
+    }
+    // It goes on: up to the limits.
+    let goes_on =
+        async |questions: &[Question]| weir.server.embedded().decide(questions, Failure::Allow, WITHIN).await;
+    for left in [2, 1, 0] {
+        let answer = goes_on(&[window("w", 3, 1), log(5, 1), ledger.clone()]).await;
+        assert_eq!(verdicts(&answer), [ALLOWED, ALLOWED, UNDECIDED]);
+        assert_eq!((answer.allowed, remaining(&answer)), (false, vec![left, left + 2, 0]));
+    }
+    let answer = goes_on(&[log(5, 1), ledger.clone(), window("w", 3, 1)]).await;
+    assert!(answer.rulings[2].is_denied(), "{answer:?}");
+    let answer = goes_on(&[window("other", 3, 1), ledger, log(5, 3)]).await;
+    assert!(answer.rulings[2].is_denied(), "{answer:?}");
+    let left = remaining(&ask(&weir, &[window("other", 3, 0), log(5, 0)]).await);
+    assert_eq!(left, [3, 2], "a denial charges nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_and_a_window_pass_together() {
+    let weir = start(None).await;
+    let log = |limit, cost| Question { algorithm: Algorithm::Log, ..window("log", limit, cost) };
+    let answer = ask(&weir, &[log(3, 2), window("w", 5, 1)]).await;
+    assert!(answer.allowed, "{answer:?}");
+    assert_eq!(remaining(&answer), [1, 4]);
+    // The log refuses: the window is not charged.
+    let answer = ask(&weir, &[window("w", 5, 1), log(3, 2)]).await;
+    assert!(!answer.allowed);
+    assert_eq!(answer.rulings[0].verdict, Verdict::Untried);
+    assert!(matches!(answer.rulings[1].verdict, Verdict::Denied { retry_after_ms: Some(_) }));
+    assert_eq!(remaining(&ask(&weir, &[window("w", 5, 0)]).await), [4]);
+    // The window refuses: the log is not even asked.
+    let answer = ask(&weir, &[log(3, 1), window("w", 5, 5)]).await;
+    assert!(!answer.allowed);
+    assert_eq!(answer.rulings[0].verdict, Verdict::Untried);
+    assert_eq!(remaining(&ask(&weir, &[log(3, 0)]).await), [1]);
+}

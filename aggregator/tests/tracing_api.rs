@@ -1,0 +1,183 @@
+//! Spans of the rate-limit service, of ledgers and of live control, as a collector hears them.
+//!
+//! Questions of filters about windows and logs, and collectors that fail, are left to `tracing`.
+
+mod common;
+mod database_support;
+mod http_common;
+mod rls_common;
+mod tracing_common;
+
+use common::{TOKEN, Weir, start_with, until};
+use database_support::ledger::{ZONE, set_zone};
+use database_support::{Scene, Store, run};
+use http_common::{Client, JSON, OVERRIDES, write};
+use rls_common::{METHOD, OVER, descriptor, request, send};
+use serde_json::json;
+use std::time::Duration;
+use tonic::{Code, Request};
+use tracing_common::*;
+use weir_aggregator::api::ApiSettings;
+use weir_aggregator::api::rls::wire::RateLimitRequest;
+use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::server::Settings;
+use weir_core::model::wire::{Ask, Charge, FilterFrame, LedgerLimit};
+use weir_envoy::{Collector, Received};
+
+const CALL: &str = "CALL check_velocity";
+const LIMITS: &str = "
+domain: edge
+descriptors: [{key: user, rate_limit: {unit: month, requests_per_unit: 1}}]
+";
+
+/// A call of the rate-limit service, with these headers besides.
+fn rls(asked: RateLimitRequest, headers: &[(&'static str, &str)]) -> Request<RateLimitRequest> {
+    let mut request = Request::new(asked);
+    request.set_timeout(Duration::from_secs(5));
+    for (name, value) in headers {
+        request.metadata_mut().insert(*name, value.parse().unwrap());
+    }
+    request
+}
+
+#[tokio::test]
+async fn calls_of_the_rate_limit_service_are_in_the_traces_of_their_callers() {
+    let (collector, folder) = (Collector::start(None).await.unwrap(), tempfile::tempdir().unwrap());
+    let file = write(folder.path(), "edge.yaml", LIMITS);
+    let api = ApiSettings { rls_config: Some(file), ..ApiSettings::default() };
+    let weir = start_with(Settings { api, token: Some(TOKEN.into()), ..to(&collector) }).await;
+    let (channel, bearer) = (weir.connect().await, format!("Bearer {TOKEN}"));
+    let asked = || request(vec![descriptor(&[("user", "alice")])]);
+    let headers = |traceparent: &'static str, id: &'static str| {
+        [("authorization", bearer.as_str()), ("traceparent", traceparent), ("x-request-id", id)]
+    };
+    send(&channel, rls(asked(), &headers(UNRECORDED, "unrecorded"))).await.unwrap();
+    let denied = send(&channel, rls(asked(), &headers(RECORDED, "denied"))).await.unwrap();
+    assert_eq!(denied.overall_code(), OVER);
+    let malformed = send(&channel, rls(request(Vec::new()), &headers(LINKED, "malformed"))).await;
+    assert_eq!(malformed.unwrap_err().code(), Code::InvalidArgument);
+    let stranger = send(&channel, rls(asked(), &[("x-request-id", "stranger")])).await;
+    assert_eq!(stranger.unwrap_err().code(), Code::Unauthenticated);
+
+    for (id, above, code) in [
+        ("denied", Some(RECORDED), Code::Ok),
+        ("malformed", Some(LINKED), Code::InvalidArgument),
+        ("stranger", None, Code::Unauthenticated),
+    ] {
+        let is_it = |span: &Received| span.attribute("guid:x-request-id").as_deref() == Some(id);
+        let call = found(&collector, METHOD.trim_start_matches('/'), is_it).await;
+        assert_eq!(call.span.kind, SERVER);
+        match above {
+            Some(traceparent) => assert_eq!(parent(&call), traceparent[3..52]),
+            None => assert!(call.span.parent_span_id.is_empty(), "a trace of its own: {call:#?}"),
+        }
+        let code = (code as i32).to_string();
+        let (service, method) = METHOD[1..].split_once('/').unwrap();
+        let said = [("rpc.system", "grpc"), ("rpc.service", service), ("rpc.method", method)];
+        attributes(&call, &[&said[..], &[("rpc.grpc.status_code", &code)]].concat());
+        let error = (code != "0").then(|| "grpc_status".to_owned());
+        assert_eq!(call.attribute("error.type"), error, "being over a limit is no error");
+    }
+    let told = format!("{:?}", collector.spans());
+    assert!(!told.contains("alice") && !told.contains("\"unrecorded\"") && !told.contains(TOKEN), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ledgers_of_mariadb() {
+    let mut store = Store::mariadb().await;
+    run!(&store, ledgers_are_beneath_whoever_asks_them);
+    a_ledger_that_is_unavailable(&mut store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ledgers_of_sqlite() {
+    run!(&Store::sqlite(), ledgers_are_beneath_whoever_asks_them);
+}
+
+/// With a zone, and spans.
+async fn start(scene: &Scene, collector: &Collector) -> Weir {
+    set_zone(&scene.open("test-region"), ZONE, 1, 3_600).await;
+    let database = DatabaseOptions { url: scene.url.clone(), read_url: None, region: "test-region".into() };
+    start_with(Settings { database: Some(database), ..to(collector) }).await
+}
+
+/// A filter's question about ledgers.
+fn ask(id: u64, zones: &[u32], request_id: &str, timeout_ms: u32) -> FilterFrame {
+    let ledger = |zone: &u32| LedgerLimit { zone: *zone, bucket: b"alice".to_vec() };
+    let charge = |zone| Charge { log: None, ledger: Some(ledger(zone)), cost: 1 };
+    let trace = Some(trace(RECORDED, request_id));
+    let ask = Ask { id, charges: zones.iter().map(charge).collect(), timeout_ms, trace };
+    FilterFrame { asks: vec![ask], ..FilterFrame::default() }
+}
+
+/// The question's span, once it has ended, and its one call beneath it.
+async fn asked(collector: &Collector, request_id: &str) -> (Received, Received) {
+    let is_it = |span: &Received| span.attribute("guid:x-request-id").as_deref() == Some(request_id);
+    let ask = found(collector, "ask", is_it).await;
+    let call = found(collector, CALL, |call| is_beneath(call, &ask)).await;
+    assert_eq!((parent(&ask).as_str(), call.span.kind), (&RECORDED[3..52], CLIENT));
+    (ask, call)
+}
+
+async fn ledgers_are_beneath_whoever_asks_them(store: &Store) {
+    let (collector, scene) = (Collector::start(None).await.unwrap(), store.fresh().await);
+    let weir = start(&scene, &collector).await;
+    let peer = weir.join(1, false).await;
+    peer.send(ask(1, &[ZONE], "first", 5_000)).await;
+    asked(&collector, "first").await;
+    peer.send(ask(2, &[ZONE, ZONE], "second", 5_000)).await;
+    peer.send(ask(3, &[ZONE + 1], "no-zone", 5_000)).await;
+    let system = if scene.is_mysql() { "mysql" } else { "sqlite" };
+    let cases = [
+        ("first", "allowed", "1", None),
+        // What one has denied, the next is not asked.
+        ("second", "denied", "2", None),
+        ("no-zone", "undecided", "1", Some("no_zone")),
+    ];
+    for (id, outcome, ledgers, error) in cases {
+        let (ask, call) = asked(&collector, id).await;
+        let said = [("weir.outcome", outcome), ("weir.charges.ledger", ledgers), ("weir.charges.log", "0")];
+        attributes(&ask, &said);
+        attributes(&call, &[("db.system.name", system), ("db.operation.name", "CALL")]);
+        assert_eq!(call.attribute("error.type").as_deref(), error, "{call:#?}");
+        let calls = collector.spans().into_iter().filter(|span| is_beneath(span, &ask)).count();
+        assert_eq!(calls, 1, "beneath {id}");
+    }
+    by_http(&weir, &collector).await;
+    let told = format!("{:?}", collector.spans());
+    assert!(!told.contains("alice") && !told.contains("bob"), "{told}");
+}
+
+async fn by_http(weir: &Weir, collector: &Collector) {
+    let mut client = Client::connect(weir).await;
+    let head = [JSON, ("traceparent", LINKED), ("x-request-id", "by-http")];
+    let body = json!({"identifier": "bob", "algorithm": "ledger", "zone": ZONE, "timeout": "5s"});
+    let answer = client.send("POST", "/v1/check", &head, body.to_string().as_bytes()).await;
+    assert_eq!(answer.body["allowed"], true, "{answer:?}");
+    let change = json!({"namespace": "n", "identifier": "bob", "exempt": true}).to_string();
+    assert_eq!(client.send("PUT", OVERRIDES, &head, change.as_bytes()).await.status, 200);
+    let path = format!("{OVERRIDES}?namespace=n&identifier=bob");
+    assert_eq!(client.send("DELETE", &path, &head, b"").await.status, 200);
+
+    let limit = found(collector, "POST /v1/check", |_| true).await;
+    let call = found(collector, CALL, |call| is_beneath(call, &limit)).await;
+    assert_eq!((call.span.kind, call.attribute("error.type")), (CLIENT, None));
+    for method in ["PUT", "DELETE"] {
+        let call = found(collector, &format!("{method} {OVERRIDES}"), |_| true).await;
+        assert_eq!(parent(&call), LINKED[3..52]);
+        attributes(&call, &[("http.request.method", method), ("guid:x-request-id", "by-http")]);
+    }
+}
+
+async fn a_ledger_that_is_unavailable(store: &mut Store) {
+    let (collector, scene) = (Collector::start(None).await.unwrap(), store.fresh().await);
+    let weir = start(&scene, &collector).await;
+    let peer = weir.join(1, false).await;
+    store.server.as_mut().unwrap().process().kill().unwrap();
+    peer.send(ask(1, &[ZONE], "unavailable", 5_000)).await;
+    let (ask, call) = asked(&collector, "unavailable").await;
+    attributes(&ask, &[("weir.outcome", "undecided")]);
+    attributes(&call, &[("error.type", "unavailable")]);
+    let undecided = "weir_aggregator_ledger_undecided_total{reason=\"away\"}";
+    until("it is counted", || weir.metric(undecided) == 1.0).await;
+}

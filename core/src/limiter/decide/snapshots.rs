@@ -1,0 +1,325 @@
+//! What the region says, merged into the table: pushes, bases, and the answers that requests wait for.
+
+use super::charge::{Charged, Mode, UNDECIDED_RETRY_MS};
+use crate::limiter::check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Reason};
+use crate::limiter::remote::consults::{MAX_ROUNDS, Need, Question, Sent, Waiting};
+use crate::limiter::table::{Entry, ReservationKind};
+use crate::limiter::transact::{Make, Subject};
+use crate::limiter::{ANSWER_SERVES_MS, Limiter, TICK_MS};
+use crate::model::key::{KeyParts, fingerprint};
+use crate::model::shared::Shared;
+use crate::model::time::Now;
+use crate::model::window::Position;
+use crate::model::wire;
+use alloc::vec::Vec;
+
+/// A consult's reservation that nobody took back counts as spent after this long.
+const CONSULT_EXPIRES_MS: u64 = 4_000;
+
+impl Limiter {
+    /// Merges views of keys, from a push or as bases of a report. A pushed key that this process does not use enters
+    /// the table where nothing that it uses has to leave for it.
+    pub(in crate::limiter) fn merge_snapshots(
+        &mut self,
+        shared: &mut impl Shared,
+        snapshots: &[wire::Snapshot],
+        make: Make,
+        now: Now,
+    ) {
+        for snapshot in snapshots {
+            if KeyParts::decode(&snapshot.key).is_err() {
+                self.stats.refused += 1;
+                continue;
+            }
+            let subject = Subject {
+                fingerprint: fingerprint(&snapshot.key, self.table.secret),
+                key: Some(&snapshot.key),
+                make,
+            };
+            let change = |entry: &mut Entry, _: &Position| {
+                let without_baseline = entry.without_baseline_cells();
+                // A push may come from an aggregator that has not received all that this process has reported to another.
+                let changed = entry.merge(snapshot, make != Make::WhereFree, now.mono);
+                (entry.without_baseline_cells() < without_baseline, changed)
+            };
+            if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
+                self.stats.snapshots += 1;
+                if done.reaped {
+                    self.note_cells(&done.entry, now.mono);
+                } else if done.result {
+                    self.note_based_cells(&done.entry, now.mono);
+                }
+            }
+        }
+    }
+
+    /// Marks keys that the region would not store: only this process knows them, so they stay, and are offered again.
+    pub(in crate::limiter) fn keep_unstored(
+        &mut self,
+        shared: &mut impl Shared,
+        fingerprints: &[u64],
+        now: Now,
+    ) {
+        if !fingerprints.is_empty() {
+            self.offer.plan(now.mono);
+        }
+        for fingerprint in fingerprints {
+            let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
+            let change = |entry: &mut Entry, _: &Position| {
+                let changes = !entry.unstored;
+                entry.unstored = true;
+                ((), changes)
+            };
+            // Gone already or changed by others all the time: then it is nobody's only knowledge, or comes again.
+            let _ = self.table.transact(shared, subject, now, &mut self.stats, change);
+        }
+    }
+
+    /// The region has stored counts of keys that were marked: those of which it now holds all may leave again.
+    pub(in crate::limiter) fn unmark_stored(
+        &mut self,
+        shared: &mut impl Shared,
+        stored: &[(u64, u64, u64)],
+        now: Now,
+    ) {
+        for (fingerprint, sequence, own) in stored {
+            let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
+            let change = |entry: &mut Entry, _: &Position| {
+                entry.confirm(*sequence, *own);
+                // What this cell has grown by since is in a report of its own.
+                let others_wait = entry.cells().any(|(at, cell)| at != *sequence && cell.is_unreported());
+                entry.unstored &= others_wait;
+                (entry.unstored, true)
+            };
+            let marked = self.table.transact(shared, subject, now, &mut self.stats, change);
+            if marked.is_ok_and(|done| done.result) {
+                self.offer.plan(now.mono);
+            }
+        }
+    }
+
+    /// The questions to send now; each reserves in the table what it asks for.
+    pub(in crate::limiter) fn send_questions(
+        &mut self,
+        shared: &mut impl Shared,
+        now: Now,
+    ) -> Vec<wire::Consult> {
+        let tag = self.tag(ReservationKind::Consult);
+        let mut asked = Vec::new();
+        for fingerprint in self.consults.take_unsent() {
+            let traces = self.consults.traces(fingerprint);
+            let Some(question) = self.consults.unsent(fingerprint) else { continue };
+            let subject = Subject { fingerprint, key: Some(&question.key), make: Make::Always };
+            let change = |entry: &mut Entry, at: &Position| {
+                if entry.is_without_baseline() || question.cost == 0 {
+                    return (0, false);
+                }
+                // More than is left would be refused as a whole, though some of those who wait could pass.
+                let left = entry.used_and_reserved().remaining(at, question.limit);
+                let cost = question.cost.min(left.max(question.least));
+                let reserved = entry.reserve(tag, cost, now.mono.after(CONSULT_EXPIRES_MS));
+                let unreserved = if reserved { 0 } else { cost };
+                (entry.reserved_in(entry.sequence).saturating_add(unreserved), reserved)
+            };
+            let mut consult = wire::Consult {
+                id: question.id,
+                key: question.key.clone(),
+                sequence: Position::at(now.unix, question.cell_ms).sequence,
+                own: 0,
+                cost: 0,
+                limit: question.limit,
+                timeout_ms: question.timeout_ms(now.mono),
+                traces,
+                without_baseline: false,
+            };
+            let (mut overflow, mut reaped) = (false, None);
+            if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
+                reaped = done.reaped.then(|| done.entry.clone());
+                consult.sequence = done.entry.sequence;
+                overflow = done.overflow;
+                if overflow {
+                    consult.key = self.table.key().to_vec();
+                }
+                // Also if nothing is asked for: what the region knows beyond components may contain it.
+                let current = done.entry.current;
+                consult.own = if current.without_baseline { 0 } else { current.own };
+                consult.cost = done.result;
+                consult.without_baseline = done.entry.is_without_baseline();
+            }
+            question.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0, overflow });
+            asked.push(consult);
+            if let Some(entry) = reaped {
+                self.note_cells(&entry, now.mono);
+            }
+        }
+        asked
+    }
+
+    /// Takes the region's word and decides the requests that waited for it.
+    pub(in crate::limiter) fn answered(&mut self, shared: &mut impl Shared, answer: &wire::Answer, now: Now) {
+        let Some((fingerprint, question)) = self.consults.answered(answer.id) else { return };
+        self.link.answered();
+        let result = match (answer.granted, &answer.current) {
+            (true, _) => ConsultResult::Granted,
+            (false, Some(_)) => ConsultResult::Refused,
+            (false, None) => ConsultResult::Unjudged,
+        };
+        self.stats.ended(result);
+        let snapshots = answer.older.iter().rev().chain(&answer.previous).chain(&answer.current);
+        self.close_question(shared, fingerprint, &question, snapshots, now);
+        let inquiry = question.sent.is_some_and(|sent| sent.inquiry) && question.cost > 0;
+        let granted = answer.granted && !inquiry && !question.inquires;
+        for (request, waiting) in self.consults.released(&question, granted) {
+            match result {
+                ConsultResult::Unjudged => self.decide_unanswered(shared, request, &waiting, now),
+                _ => self.decide_again(shared, request, waiting, now),
+            }
+        }
+        if result == ConsultResult::Refused {
+            self.prolong_denial(fingerprint, question.cell_ms);
+        }
+    }
+
+    /// The region's refusal serves the key for a moment: at the limit a little comes free at any time, and every worker of the
+    /// region would ask for it again and again, though one gets it.
+    fn prolong_denial(&mut self, fingerprint: u64, cell_ms: u64) {
+        if let Some(denied) = self.slots.get(fingerprint).and_then(|slot| slot.denied.as_mut()) {
+            denied.until = denied.until.max(denied.since.after(ANSWER_SERVES_MS.min(cell_ms / 8)));
+        }
+    }
+
+    /// Requests that have waited long enough, and questions that nobody waits for any more.
+    pub(in crate::limiter) fn expire_waiting(&mut self, shared: &mut impl Shared, now: Now) {
+        let overdue = self.consults.overdue(now.mono);
+        if overdue.is_empty() {
+            return;
+        }
+        // First: what a question reserves must not stand in the way of those who asked it.
+        let mut late = self.consults.unanswered();
+        for _ in &late {
+            self.stats.ended(ConsultResult::Timeout);
+            self.link.timed_out(now.mono);
+        }
+        late.extend(self.consults.abandoned());
+        for (fingerprint, question) in late {
+            self.close_question(shared, fingerprint, &question, [].iter(), now);
+        }
+        for (request, waiting) in overdue {
+            self.decide_unanswered(shared, request, &waiting, now);
+        }
+        if !self.link.is_usable() {
+            self.break_waiting(shared, now);
+        }
+    }
+
+    /// The stream is gone: nobody will answer.
+    pub(in crate::limiter) fn break_waiting(&mut self, shared: &mut impl Shared, now: Now) {
+        let all = self.consults.all();
+        for (fingerprint, question) in self.consults.abandoned() {
+            self.stats.ended(ConsultResult::Broken);
+            self.close_question(shared, fingerprint, &question, [].iter(), now);
+        }
+        for (request, waiting) in all {
+            self.decide_unanswered(shared, request, &waiting, now);
+        }
+    }
+
+    fn close_question<'a>(
+        &mut self,
+        shared: &mut impl Shared,
+        fingerprint: u64,
+        question: &Question,
+        snapshots: impl Iterator<Item = &'a wire::Snapshot> + Clone,
+        now: Now,
+    ) {
+        let tag = self.tag(ReservationKind::Consult);
+        let change = |entry: &mut Entry, _: &Position| {
+            if let Some(Sent { sequence, .. }) = question.sent {
+                // Its cell may have another number since the clock stepped.
+                if entry.release(tag, sequence).is_none() {
+                    entry.release_newest(tag);
+                }
+            }
+            let without_baseline = entry.without_baseline_cells();
+            for snapshot in snapshots.clone() {
+                entry.merge(snapshot, true, now.mono);
+            }
+            (entry.without_baseline_cells() < without_baseline, true)
+        };
+        let make = if snapshots.clone().next().is_none() { Make::Never } else { Make::Always };
+        let overflow = question.sent.is_some_and(|sent| sent.overflow);
+        let subject = Subject { fingerprint, key: Some(&question.key), make };
+        let closed = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
+        if let Some(done) = closed.ok().filter(|done| done.result) {
+            self.note_based_cells(&done.entry, now.mono);
+        }
+    }
+
+    /// A request whose answers are all there: decided, or it waits for the next answer.
+    fn decide_again(&mut self, shared: &mut impl Shared, request: u64, mut waiting: Waiting, now: Now) {
+        waiting.rounds += 1;
+        match self.round(shared, request, &waiting.checks(), waiting.granted, now) {
+            Ok(outcome) => self.resolve(request, outcome, now),
+            Err(needs) if waiting.rounds < MAX_ROUNDS => self.ask(request, waiting, &needs, now.mono),
+            Err(needs) => {
+                let outcome = self.outbid(shared, request, &waiting.checks(), &needs, now);
+                self.resolve(request, outcome, now);
+            }
+        }
+    }
+
+    /// A request that the region refused again and again, as others of the region were faster each time, though a little was
+    /// left after each: what the process may spend without a question is spent, so it is denied for this moment.
+    fn outbid(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        needs: &[Need],
+        now: Now,
+    ) -> Outcome {
+        let contended = needs.iter().find(|need| matches!(need.reason, Reason::Slack | Reason::Strict));
+        let Some(check) = contended.and_then(|need| checks.get(need.check)) else {
+            return self.unanswered(shared, request, checks, now);
+        };
+        let budget = Budget { remaining: 0, ..self.untouched(&self.item(0, check), check, now) };
+        let denial = Denial { budget, retry_after_ms: Some(TICK_MS), cause: Cause::Reserved };
+        self.refused(shared, checks, denial, now)
+    }
+
+    /// A request that got no answer: decided by what is known, unless a rule would rather deny.
+    fn decide_unanswered(&mut self, shared: &mut impl Shared, request: u64, waiting: &Waiting, now: Now) {
+        let outcome = self.unanswered(shared, request, &waiting.checks(), now);
+        self.resolve(request, outcome, now);
+    }
+
+    /// The outcome without the region's word: by what is known, unless a rule would rather deny.
+    pub(in crate::limiter) fn unanswered(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        now: Now,
+    ) -> Outcome {
+        let wary = checks.iter().find(|check| check.policy.deny_on_failure && !check.policy.shadow);
+        match wary {
+            Some(check) => self.deny_undecided(shared, check, now),
+            // A round that has asked needs nothing more, so the default is never reached.
+            None => self
+                .round(shared, request, checks, true, now)
+                .unwrap_or(Outcome::of(Decision::Allow(None), 0)),
+        }
+    }
+
+    fn deny_undecided(&mut self, shared: &mut impl Shared, check: &Check<'_>, now: Now) -> Outcome {
+        let item = self.item(0, check);
+        let denial = match self.charge(shared, &item, check, Mode::Look, None, now) {
+            Charged::Denied(denial) => denial,
+            Charged::Admitted(budget) | Charged::Held { budget, .. } => {
+                Denial { budget, retry_after_ms: Some(UNDECIDED_RETRY_MS), cause: Cause::Undecided }
+            }
+            Charged::Ask(_) => return Outcome::of(Decision::Allow(None), 0),
+        };
+        Outcome::of(Decision::Deny(denial), 0)
+    }
+}

@@ -1,0 +1,310 @@
+//! Windows cut into ten cells that all count in full: no true window holds more than the limit, wherever it is placed.
+
+use super::harness::*;
+use crate::limiter::table::Geometry;
+use crate::limiter::{Cause, Check, Decision};
+use crate::model::key::Key;
+use crate::model::window::Position;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+const WINDOW: u64 = 5_000;
+
+/// When what passed, in order.
+#[derive(Debug, Default)]
+struct Passed {
+    log: Vec<(u64, u64)>,
+}
+
+impl Passed {
+    fn add(&mut self, now: u64, cost: u64) {
+        self.log.push((now, cost));
+    }
+
+    fn sum(&self) -> u64 {
+        self.log.iter().map(|(_, cost)| cost).sum()
+    }
+
+    /// What passed in the fullest of all windows.
+    fn worst(&self) -> u64 {
+        let (mut first, mut held, mut worst) = (0, 0, 0);
+        for (now, cost) in &self.log {
+            held += cost;
+            while self.log[first].0 + WINDOW <= *now {
+                held -= self.log[first].1;
+                first += 1;
+            }
+            worst = held.max(worst);
+        }
+        worst
+    }
+}
+
+/// Requests of one process or several on one key, and what became of them.
+struct Run {
+    world: World,
+    key: Key,
+    limit: u64,
+    passed: Passed,
+    waiting: BTreeMap<u64, u64>,
+}
+
+impl Run {
+    fn new(world: World, key: Key, limit: u64) -> Run {
+        Run { world, key, limit, passed: Passed::default(), waiting: BTreeMap::new() }
+    }
+
+    fn request(&mut self, process: usize, worker: usize, cost: u64) {
+        let (id, outcome) = self.world.request(process, worker, &[check(&self.key, self.limit, cost)]);
+        match outcome.decision {
+            Decision::Allow(_) => self.passed.add(self.world.now, cost),
+            Decision::Wait => {
+                self.waiting.insert(id, cost);
+            }
+            Decision::Deny(_) => {}
+        }
+        self.collect();
+    }
+
+    /// Of any worker that lives.
+    fn request_of_some(&mut self) {
+        let process = self.world.random.below(self.world.processes.len() as u64) as usize;
+        let workers = self.world.processes[process].workers.len() as u64;
+        let worker = self.world.random.below(workers) as usize;
+        self.request(process, worker, 1);
+    }
+
+    fn pass_time(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.world.run(1);
+            self.collect();
+        }
+    }
+
+    fn collect(&mut self) {
+        for (id, (at, outcome)) in std::mem::take(&mut self.world.resolved) {
+            let Some(cost) = self.waiting.remove(&id) else { continue };
+            if allowed(&outcome) {
+                self.passed.add(at, cost);
+            }
+        }
+    }
+
+    /// Silence, the whole limit just before a window ends, then more than ever could pass.
+    fn attack(&mut self) {
+        let into = self.world.unix().0 % WINDOW;
+        self.pass_time(3 * WINDOW - into - 3);
+        for _ in 0..self.limit {
+            self.request_of_some();
+        }
+        self.saturate(2 * WINDOW);
+    }
+
+    fn saturate(&mut self, ms: u64) {
+        for _ in 0..ms {
+            for _ in 0..2 + 3 * self.limit / WINDOW {
+                self.request_of_some();
+            }
+            self.pass_time(1);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Request { worker: usize, cost: u64 },
+    Burst { worker: usize, times: u64 },
+    Pass { ms: u64 },
+    Kill { worker: usize },
+    Wipe,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pass = prop_oneof![4 => 0u64..30, 4 => 30u64..700, 1 => 700u64..9_000];
+    prop_oneof![
+        6 => (0usize..4, 0u64..9).prop_map(|(worker, cost)| Step::Request { worker, cost }),
+        6 => (0usize..4, 1u64..80).prop_map(|(worker, times)| Step::Burst { worker, times }),
+        8 => pass.prop_map(|ms| Step::Pass { ms }),
+        1 => (0usize..4).prop_map(|worker| Step::Kill { worker }),
+        1 => Just(Step::Wipe),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_true_window_of_a_process_holds_more_than_the_limit(
+        steps in prop::collection::vec(step(), 1..60), connected in any::<bool>(),
+        limit in prop_oneof![Just(1u64), Just(9), Just(600)]
+    ) {
+        let mut world = if connected { World::connected(1, 4) } else { World::alone(1, 4) };
+        world.latency = (1, 8);
+        let mut run = Run::new(world, hard_limit_key("k", WINDOW), limit);
+        let mut living = std::vec![true; 4];
+        for step in steps {
+            match step {
+                Step::Request { worker, cost } if living[worker] => run.request(0, worker, cost),
+                Step::Burst { worker, times } if living[worker] => {
+                    (0..times).for_each(|_| run.request(0, worker, 1));
+                }
+                Step::Pass { ms } => run.pass_time(ms),
+                Step::Kill { worker } if living.iter().filter(|incarnations| **incarnations).count() > 1 => {
+                    living[worker] = false;
+                    run.world.kill(0, worker);
+                }
+                Step::Wipe => run.world.restart_region(),
+                _ => {}
+            }
+            prop_assert!(run.passed.worst() <= limit, "{} of {limit}: {:?}", run.passed.worst(), run.passed);
+        }
+    }
+}
+
+#[test]
+fn an_attack_on_a_windows_end_gets_twice_the_average_and_no_more_than_the_hard_limit() {
+    for (connected, limit) in [(false, 20), (true, 20), (false, 700), (true, 700)] {
+        let world = || if connected { World::connected(1, 3) } else { World::alone(1, 3) };
+        let mut usual = Run::new(world(), key("k", WINDOW), limit);
+        let mut hard_limit = Run::new(world(), hard_limit_key("k", WINDOW), limit);
+        usual.attack();
+        hard_limit.attack();
+        let (usual, hard_limit) = (usual.passed.worst(), hard_limit.passed.worst());
+        assert!(usual >= limit * 18 / 10, "{usual} of {limit}, as two cells are an average");
+        assert!(hard_limit <= limit && hard_limit >= limit * 98 / 100, "{hard_limit} of {limit}");
+    }
+}
+
+#[test]
+fn steady_traffic_gets_nine_tenths_of_the_limit() {
+    for (connected, limit) in [(false, 10), (true, 10), (false, 500), (true, 500)] {
+        let world = if connected { World::connected(1, 3) } else { World::alone(1, 3) };
+        let mut run = Run::new(world, hard_limit_key("k", WINDOW), limit);
+        run.saturate(11 * WINDOW);
+        let (passed, worst) = (run.passed.sum(), run.passed.worst());
+        assert!(passed * 10 >= 11 * limit * 9, "{passed} passed in eleven windows of {limit}");
+        assert!(worst <= limit, "{worst} of {limit}");
+    }
+}
+
+#[test]
+fn processes_of_a_region_keep_to_a_hard_limit_together() {
+    for (processes, limit, latency) in [(2, 20, (0, 0)), (3, 100, (0, 5)), (3, 1_000, (0, 5))] {
+        let mut world = World::connected(processes, 2);
+        world.latency = latency;
+        let mut run = Run::new(world, hard_limit_key("k", WINDOW), limit);
+        run.attack();
+        run.saturate(9 * WINDOW);
+        let worst = run.passed.worst();
+        assert!(worst <= limit + limit / 20, "{processes} processes: {worst} of {limit}");
+        let passed = run.passed.sum();
+        assert!(
+            passed * 100 >= 11 * limit * 89,
+            "{processes} processes: {passed} in eleven windows of {limit}"
+        );
+        let consults = run.world.consults;
+        assert!(consults <= 4 * passed + 100, "{processes} processes: {consults} consults for {passed}");
+    }
+}
+
+#[test]
+fn a_denial_says_when_the_oldest_cells_leave() {
+    let mut world = World::alone(1, 2);
+    let key = hard_limit_key("k", WINDOW);
+    world.run(WINDOW - world.unix().0 % WINDOW);
+    for _ in 0..5 {
+        assert!(world.passes(0, 0, &[check(&key, 10, 2)]));
+        world.run(500);
+    }
+    world.run(100);
+    // Eleven cells after the first was used, 2.6 seconds of which have passed.
+    for (worker, cost, wait_ms) in
+        [(0, 1, 2_900), (0, 1, 2_900), (1, 2, 2_900), (0, 3, 3_400), (1, 10, 4_900)]
+    {
+        let denied = denial(world.decide(0, worker, &[check(&key, 10, cost)]));
+        assert_eq!((denied.cause, denied.retry_after_ms), (Cause::Limit, Some(wait_ms)), "cost {cost}");
+        assert_eq!((denied.budget.remaining, denied.budget.reset_ms), (0, 400));
+    }
+    world.run(2_899);
+    assert!(!world.passes(0, 0, &[check(&key, 10, 1)]));
+    world.run(1);
+    assert_eq!(budget(world.decide(0, 0, &[check(&key, 10, 1)])).remaining, 1);
+}
+
+#[test]
+fn a_remembered_denial_serves_until_its_cell_ends() {
+    let mut world = World::alone(1, 1);
+    let key = hard_limit_key("k", WINDOW);
+    world.run(WINDOW - world.unix().0 % WINDOW);
+    assert!(world.passes(0, 0, &[check(&key, 5, 5)]));
+    assert!(!world.passes(0, 0, &[check(&key, 5, 1)]));
+    let loads = world.processes[0].shared.loads;
+    for _ in 0..400 {
+        let denied = denial(world.request(0, 0, &[check(&key, 5, 1)]).1);
+        let since = world.unix().0 % WINDOW;
+        assert_eq!(denied.retry_after_ms, Some(WINDOW + 500 - since));
+        assert_eq!(denied.budget.reset_ms, 500 - since % 500);
+        world.now += 1;
+    }
+    assert_eq!(world.processes[0].shared.loads, loads, "no look at the table");
+    world.now += 100;
+    assert!(!world.passes(0, 0, &[check(&key, 5, 1)]));
+    assert_eq!(world.processes[0].shared.loads, loads + 1, "one look in the next cell");
+}
+
+#[test]
+fn what_was_forgotten_comes_back_in_every_cell() {
+    let mut world = World::with(1, 2, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
+    world.run(1_000);
+    let key = hard_limit_key("k", 60_000);
+    for worker in [0, 1, 0, 1, 0] {
+        assert!(world.passes(0, worker, &[check(&key, 10, 2)]));
+        world.run(6_000);
+    }
+    for flooder in keys(40, HOUR).iter().cycle().take(60) {
+        world.passes(0, 0, &[check(flooder, 100, 1)]);
+        world.run(150);
+    }
+    assert!(world.entry(0, &key).is_none());
+    let asked = world.consults;
+    assert!(!world.passes(0, 0, &[check(&key, 10, 1)]), "ten are used in five cells");
+    assert_eq!(world.consults, asked + 1);
+    let entry = world.entry(0, &key).unwrap();
+    assert!(!entry.is_without_baseline());
+    let own: Vec<u64> = entry.cells().map(|(_, cell)| cell.own).collect();
+    assert_eq!(own.iter().sum::<u64>(), 10, "{own:?}");
+}
+
+#[test]
+fn a_lost_region_is_told_of_every_cell_and_another_process_hears_of_them() {
+    let mut world = World::connected(2, 2);
+    let key = hard_limit_key("k", 60_000);
+    for turn in 0..8 {
+        assert!(world.passes(0, turn % 2, &[check(&key, 8, 1)]));
+        world.run(6_000);
+    }
+    world.restart_region();
+    world.run(3_000);
+    let newest = Position::at(world.unix(), 6_000).sequence;
+    let held: u64 = (newest - 10..=newest).map(|at| world.regional(&key, at).0).sum();
+    assert_eq!(held, 8);
+    assert!(!world.passes(1, 0, &[check(&key, 8, 1)]), "what the other has used counts in full");
+    let others = world.entry(1, &key).unwrap();
+    assert_eq!(others.cells().map(|(_, cell)| cell.region_others).sum::<u64>(), 8);
+}
+
+#[test]
+fn what_is_acknowledged_is_not_told_again() {
+    let mut world = World::connected(1, 1);
+    let key = hard_limit_key("k", 60_000);
+    let checks: [Check<'_>; 1] = [check(&key, 1_000, 1)];
+    for _ in 0..9 {
+        assert!(world.passes(0, 0, &checks));
+        world.run(6_000);
+    }
+    let reported = world.reported;
+    assert!(world.passes(0, 0, &checks));
+    world.run(1_000);
+    assert!(world.reported <= reported + 2, "{} rows for one charge", world.reported - reported);
+}

@@ -1,0 +1,199 @@
+//! What a region makes up for after it has lost everything: its own published figures and what filters were told.
+//!
+//! Such evidence says that a cell's components must add up to something, not whose they are. It counts as a *floor* at
+//! once, so that no limit starts from zero. When all who live have had time to repeat what they know, what is still
+//! missing becomes one component of its own, [`BASELINE`], set once for a cell, to which new use then adds. Only cells that
+//! began before the loss get one.
+//!
+//! Leaves to others: when a loss is certain, and for how long the living are waited for (`aggregator`).
+
+use super::cell::CellState;
+use super::exchange::{BASELINE, LowerBound, Merge, Merged};
+use super::work::Errand;
+use super::{Refused, Region, checked};
+use crate::model::key::Key;
+use crate::model::time::UnixMs;
+use crate::model::window::MAX_COUNT;
+use alloc::vec::Vec;
+
+impl Region {
+    /// The region itself once published that it has used `total` of a cell.
+    pub fn witness(&mut self, key: &Key, sequence: u64, total: u64, now: UnixMs) -> Result<(), Refused> {
+        self.witness_bytes(key.as_bytes(), sequence, total, now)
+    }
+
+    /// The same of a key that may be none.
+    pub(super) fn witness_bytes(
+        &mut self,
+        key: &[u8],
+        sequence: u64,
+        total: u64,
+        now: UnixMs,
+    ) -> Result<(), Refused> {
+        checked(key, sequence, total.min(MAX_COUNT), now)?;
+        let (slot, state) = self.keys.entry(key, sequence, now)?;
+        if self.work.raise_lower_bound(slot, sequence, state, total)? {
+            self.subscribers.changed_outside(slot, state);
+        }
+        self.work.note(slot, sequence, state, self.backing.incarnation());
+        Ok(())
+    }
+
+    /// Ends a recovery grace period after all that was known before `lost` may have been lost: the cells that had begun by then and
+    /// of which more is known to have been used than components say. To be called when the living have had their time
+    /// since the last loss. Without a store see [`Region::end_grace_period_here`].
+    pub fn end_grace_period(&mut self, lost: UnixMs) -> Vec<LowerBound> {
+        let (mut lower_bounds, mut later) = (Vec::new(), Vec::new());
+        while let Some(spot) = self.work.pop(Errand::LowerBound, &mut self.keys) {
+            let Some((key, state)) = self.keys.at(spot.slot) else { continue };
+            let began = UnixMs(spot.sequence.saturating_mul(state.cell_ms()));
+            let expires = state.expires(spot.sequence);
+            let Some(cell) = state.cell(spot.sequence) else { continue };
+            let Some(total) = cell.missing_lower_bound() else { continue };
+            // The store makes up for what it does not hold: what is known here and only on its way to it is no loss.
+            let total = total.saturating_sub(
+                self.backing.incarnation().map_or(0, |incarnation| cell.on_its_way(incarnation)),
+            );
+            if began <= lost {
+                lower_bounds.push(LowerBound { key: key.clone(), sequence: spot.sequence, total, expires });
+            } else {
+                later.push(LowerBound { key: key.clone(), sequence: spot.sequence, total, expires });
+            }
+        }
+        self.lower_bounds_failed(&later);
+        lower_bounds
+    }
+
+    /// The store did not take these: they wait for the end of another recovery grace period.
+    pub fn lower_bounds_failed(&mut self, lower_bounds: &[LowerBound]) {
+        for lower_bound in lower_bounds {
+            let Some(slot) = self.keys.find(&lower_bound.key) else { continue };
+            let cell = self.keys.at_mut(slot).and_then(|(_, state)| state.known_mut(lower_bound.sequence));
+            if let Some(cell) = cell {
+                self.work.push(Errand::LowerBound, slot, cell);
+            }
+        }
+    }
+
+    /// Takes the store's word on what it was told in `incarnation` to make up for.
+    pub fn floored(&mut self, lower_bound: &LowerBound, merged: &Merged, incarnation: u32, now: UnixMs) {
+        let merge = Merge {
+            key: lower_bound.key.clone(),
+            sequence: lower_bound.sequence,
+            parts: Vec::new(),
+            limit: u64::MAX,
+            expires: lower_bound.expires,
+            proposal: None,
+            wants_previous: false,
+            incarnation,
+        };
+        self.merged(&merge, merged, now);
+    }
+
+    /// Ends a recovery grace period where there is no store: what no component accounts for goes to [`BASELINE`] here. How many cells
+    /// that concerns.
+    pub fn end_grace_period_here(&mut self, lost: UnixMs, now: UnixMs) -> usize {
+        let lower_bounds = self.end_grace_period(lost);
+        self.settle(&lower_bounds, now);
+        lower_bounds.len()
+    }
+
+    /// Gives what no component accounts for to [`BASELINE`].
+    pub fn settle(&mut self, lower_bounds: &[LowerBound], now: UnixMs) {
+        for lower_bound in lower_bounds {
+            let Some(slot) = self.keys.find(&lower_bound.key) else { continue };
+            let Some((_, state)) = self.keys.at_mut(slot) else { continue };
+            let short = |cell: &&mut CellState| !cell.has_baseline() && cell.shortage() > 0;
+            if let Some(cell) = state.known_mut(lower_bound.sequence).filter(short) {
+                // A cell that is full of components keeps its floor.
+                if cell.raise(BASELINE, cell.shortage(), now).unwrap_or(false) {
+                    self.subscribers.changed_outside(slot, state);
+                }
+            }
+            self.work.note(slot, lower_bound.sequence, state, self.backing.incarnation());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::key::{KeyParts, OriginId};
+    use crate::model::wire;
+    use crate::region::RegionLimits;
+    use std::vec;
+
+    const NOW: UnixMs = UnixMs(60_000_000);
+    const OLD: OriginId = OriginId([1; 16]);
+    const NEW: OriginId = OriginId([2; 16]);
+
+    fn key() -> Key {
+        let (workspace, namespace, identifier) = (b"w".as_slice(), b"n".as_slice(), b"i".as_slice());
+        let parts =
+            KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 };
+        Key::new(&parts).unwrap()
+    }
+
+    /// Knows that 80 were used, and of whom not.
+    fn region() -> Region {
+        let mut region = Region::new(RegionLimits::default(), (1, 2));
+        region.witness(&key(), 1_000, 80, NOW).unwrap();
+        region
+    }
+
+    fn asks(region: &mut Region, origin: OriginId, own: u64, cost: u64) -> bool {
+        let key = key().as_bytes().to_vec();
+        let ask = wire::Consult { key, sequence: 1_000, own, cost, limit: 100, ..Default::default() };
+        region.consult(origin, &ask, NOW).unwrap().granted
+    }
+
+    fn reports(region: &mut Region, origin: OriginId, own: u64) {
+        let key = key().as_bytes().to_vec();
+        let count = wire::Count { key, sequence: 1_000, own, limit: 100, ..Default::default() };
+        assert_eq!(region.report(origin, &[count], NOW).refused, vec![]);
+    }
+
+    fn total(region: &Region) -> u64 {
+        region.explain(b"w", b"n", b"i")[0].cells[0].regional_total()
+    }
+
+    fn settle(region: &mut Region) {
+        let lower_bounds = region.end_grace_period(NOW);
+        region.settle(&lower_bounds, NOW);
+    }
+
+    #[test]
+    fn what_is_granted_in_the_grace_period_comes_on_top() {
+        let mut region = region();
+        assert!(!asks(&mut region, NEW, 0, 21));
+        assert!(asks(&mut region, NEW, 0, 5));
+        assert_eq!(total(&region), 85);
+        assert!(asks(&mut region, NEW, 0, 5), "asked again");
+        assert_eq!(total(&region), 85);
+        reports(&mut region, NEW, 12);
+        assert_eq!(total(&region), 92, "spent without a question");
+        settle(&mut region);
+        assert_eq!(total(&region), 92);
+        assert!(!asks(&mut region, NEW, 12, 9));
+        assert!(asks(&mut region, NEW, 12, 8));
+        assert_eq!(total(&region), 100);
+    }
+
+    #[test]
+    fn what_is_repeated_in_the_grace_period_is_not_counted_twice() {
+        let mut region = region();
+        // Two workers of one process, the first with an older count.
+        reports(&mut region, OLD, 30);
+        reports(&mut region, OLD, 50);
+        assert_eq!(total(&region), 80);
+        assert!(asks(&mut region, OLD, 55, 5));
+        assert_eq!(total(&region), 85);
+        // Other evidence may hold what has grown since.
+        region.witness(&key(), 1_000, 88, NOW).unwrap();
+        reports(&mut region, OLD, 63);
+        assert_eq!(total(&region), 88);
+        reports(&mut region, NEW, 40);
+        settle(&mut region);
+        assert_eq!(total(&region), 103, "all of it stands in components");
+    }
+}

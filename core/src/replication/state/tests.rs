@@ -1,0 +1,134 @@
+//! Who is there, what becomes of a frame, and when it is acknowledged.
+
+use super::*;
+use crate::model::time::UnixMs;
+use crate::model::wire;
+use crate::replication::testing::{NOW, ORIGIN, consult, origin, report, state};
+use std::vec;
+
+fn entered(state: &mut RegionState, by: OriginId) -> StreamId {
+    state.enter(by, NOW).unwrap().id
+}
+
+#[test]
+fn an_envoy_is_there_from_its_first_stream_to_its_last() {
+    let mut state = state();
+    let first = state.enter(ORIGIN, NOW).unwrap();
+    assert!(first.is_first);
+    state.count_node(ORIGIN, 1);
+    assert!(state.take_events().has(Event::Announce));
+    state.count_node(ORIGIN, 1);
+    let second = state.enter(ORIGIN, NOW).unwrap();
+    assert!(!second.is_first && state.take_events().is_empty());
+    assert!(!state.leave(ORIGIN, first.id));
+    assert_eq!(state.region.live_origins(NOW.mono), 1);
+    assert!(state.leave(ORIGIN, second.id) && state.take_events().has(Event::Announce));
+    assert_eq!(state.region.live_origins(NOW.mono), 0);
+}
+
+#[test]
+fn a_step_of_the_clock_makes_nobody_dead() {
+    let mut state = state();
+    for node in [ORIGIN, origin(9)] {
+        entered(&mut state, node);
+        state.count_node(node, 1);
+    }
+    for step in [3_600_000u64, u64::MAX] {
+        let unix = UnixMs(NOW.unix.0.saturating_add(step));
+        let now = Now { unix, mono: NOW.mono.after(50) };
+        let ping = FilterFrame { ping: Some(wire::Ping { sent_ms: 1 }), ..FilterFrame::default() };
+        let pong = state.take(ORIGIN, ping, now).unwrap().reply.pong.unwrap();
+        assert_eq!(pong.live_origins, 2, "the other one was there 50 ms ago");
+    }
+}
+
+#[test]
+fn a_node_counts_once_it_reports_and_so_many_of_a_peer_do() {
+    let mut state = state();
+    let pong = |state: &mut RegionState, of: OriginId| {
+        let ping =
+            FilterFrame { ping: Some(crate::model::wire::Ping { sent_ms: 1 }), ..FilterFrame::default() };
+        state.take(of, ping, NOW).unwrap().reply.pong.unwrap().live_origins
+    };
+    let invented = |number: u8| OriginId([7, number, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    entered(&mut state, ORIGIN);
+    state.count_node(ORIGIN, 1);
+    for number in 0..200 {
+        entered(&mut state, invented(number));
+    }
+    assert_eq!(pong(&mut state, ORIGIN), 1, "they have reported nothing");
+    assert_eq!(pong(&mut state, invented(0)), 2, "one that asks is told of itself");
+    for number in 0..200 {
+        state.count_node(invented(number), 2);
+    }
+    assert_eq!(pong(&mut state, ORIGIN), 65, "of one peer");
+    entered(&mut state, origin(9));
+    state.count_node(origin(9), 3);
+    assert_eq!(pong(&mut state, ORIGIN), 66);
+    state.region.gone(invented(0));
+    state.count_node(invented(199), 2);
+    assert_eq!(pong(&mut state, ORIGIN), 66, "another one has its place");
+}
+
+#[test]
+fn the_last_to_subscribe_is_the_one_that_is_told() {
+    let mut state = state();
+    let (a, b) = (entered(&mut state, ORIGIN), entered(&mut state, ORIGIN));
+    assert_eq!(state.subscribe(ORIGIN, a), None);
+    assert_eq!(state.subscribe(ORIGIN, b), Some(a));
+    assert_eq!(state.to_be_told().collect::<Vec<_>>(), vec![b]);
+    assert_eq!(state.next_push(ORIGIN, a, NOW), Turn::Superseded);
+    assert!(!state.unsubscribe(ORIGIN, a), "another has its place");
+    let snapshot = Push { snapshots: vec![], complete: true };
+    assert_eq!(state.next_push(ORIGIN, b, NOW), Turn::Push(snapshot));
+    assert_eq!(state.next_push(ORIGIN, b, NOW), Turn::Idle);
+    assert!(state.unsubscribe(ORIGIN, b));
+    assert_eq!(state.to_be_told().count(), 0);
+}
+
+#[test]
+fn memory_acknowledges_at_once_and_a_store_when_a_round_is_over() {
+    let mut memory = state();
+    let taken = memory.take(ORIGIN, report(7, 3), NOW).unwrap();
+    assert_eq!((taken.reply.ack.unwrap().report_id, taken.ack), (7, None));
+    assert!(memory.take_events().has(Event::Push));
+
+    let mut backed = state().with_store(crate::model::schedule::Schedule::default().store_breaker);
+    let taken = backed.take(ORIGIN, report(7, 3), NOW).unwrap();
+    assert_eq!(taken.reply.ack, None);
+    assert!(backed.take_events().has(Event::Replay));
+    let late = taken.ack.unwrap();
+    let round = backed.begin_replay();
+    assert_eq!((late.after, round.number, round.waiting), (1, 1, 1.max(RETOLD_A_ROUND)));
+    assert_eq!(backed.replayed(), 0);
+    backed.end_replay(round);
+    assert_eq!(backed.replayed(), late.after);
+    assert_eq!(backed.acknowledge(ORIGIN, late).report_id, 7);
+    assert_eq!(backed.take(ORIGIN, report(8, 4), NOW).unwrap().ack.unwrap().after, 2);
+}
+
+#[test]
+fn questions_go_to_a_store_that_is_usable_and_else_to_memory() {
+    let mut state = state().with_store(crate::model::schedule::Schedule::default().store_breaker);
+    let frame = |id| FilterFrame { consults: vec![consult(id, 5, 10)], ..FilterFrame::default() };
+    let taken = state.take(origin(1), frame(1), NOW).unwrap();
+    assert_eq!((taken.reply.answers.len(), taken.asks.len()), (1, 0));
+    assert!(taken.reply.answers[0].granted);
+    state.store().unwrap().found();
+    let taken = state.take(origin(2), frame(2), NOW).unwrap();
+    assert_eq!((taken.reply.answers.len(), taken.asks.len()), (0, 1));
+    let answers = state.answer_from_memory(origin(2), &[consult(2, 6, 10), Consult::default()], NOW);
+    assert!(!answers[0].granted && answers[1].current.is_none());
+    let figures = &state.figures;
+    assert_eq!((figures.granted, figures.denied, figures.unjudged), (1, 1, 1));
+}
+
+#[test]
+fn what_is_refused_is_counted_by_reason() {
+    let mut state = state();
+    let mut frame = report(1, 3);
+    frame.report.as_mut().unwrap().counts[0].sequence += 9;
+    let ack = state.take(ORIGIN, frame, NOW).unwrap().reply.ack.unwrap();
+    assert_eq!(ack.refused, vec![0]);
+    assert_eq!((state.figures.counts_refused.sequence, state.figures.counts_merged), (1, 0));
+}

@@ -1,0 +1,187 @@
+//! Many requests at once over kept connections, and what became of each. Pipelining and HTTP/2 are left out; the
+//! benchmark uses wrk.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, sleep_until, timeout};
+
+use crate::clients::http::{Connection, Request, Response};
+
+/// After a refused connection, so that a dead target does not turn all time into attempts.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
+
+/// Makes the request with the given number, and says to which target it goes.
+pub type RequestFor = dyn Fn(u64) -> (usize, Request) + Send + Sync;
+
+/// What to send, and how fast.
+#[derive(Clone)]
+pub struct LoadPlan {
+    pub targets: Vec<SocketAddr>,
+    /// Requests under way at once; each has a connection of its own to each target that it meets.
+    pub connections: usize,
+    pub requests: u64,
+    /// Requests a second over all connections; None is as fast as they go.
+    pub rate: Option<f64>,
+    /// What a request may take before it counts as an error.
+    pub request_timeout: Duration,
+    pub request: Arc<RequestFor>,
+}
+
+impl LoadPlan {
+    /// `requests` times GET / with one header, to one target, as fast as they go.
+    pub fn new(target: SocketAddr, connections: usize, requests: u64, header: (&str, &str)) -> Self {
+        let request = Request::get("/").header(header.0, header.1);
+        Self::of(vec![target], connections, requests, move |_| (0, request.clone()))
+    }
+
+    /// The request with number n is `request(n)`, which also chooses its target.
+    pub fn of(
+        targets: Vec<SocketAddr>,
+        connections: usize,
+        requests: u64,
+        request: impl Fn(u64) -> (usize, Request) + Send + Sync + 'static,
+    ) -> Self {
+        let request_timeout = Duration::from_secs(10);
+        Self { targets, connections, requests, rate: None, request_timeout, request: Arc::new(request) }
+    }
+
+    #[must_use]
+    pub fn rate(mut self, per_second: f64) -> Self {
+        self.rate = Some(per_second);
+        self
+    }
+}
+
+/// What became of a load.
+#[derive(Default)]
+pub struct LoadReport {
+    pub statuses: BTreeMap<u16, u64>,
+    /// Requests without an answer: refused, cut off, or too late.
+    pub errors: u64,
+    pub first_error: Option<String>,
+    pub elapsed: Duration,
+    /// Requests answered with 200: their numbers, and when each was answered, from the load's begin on.
+    pub passed: Vec<(u64, Duration)>,
+    latencies_us: Vec<u32>,
+}
+
+impl LoadReport {
+    pub fn count(&self, status: u16) -> u64 {
+        self.statuses.get(&status).copied().unwrap_or(0)
+    }
+
+    /// The latency under which `share` (0 to 1) of the answered requests stayed.
+    pub fn latency(&self, share: f64) -> Duration {
+        let last = self.latencies_us.len().saturating_sub(1);
+        let index = (share.clamp(0.0, 1.0) * last as f64).round() as usize;
+        Duration::from_micros(self.latencies_us.get(index).copied().unwrap_or(0).into())
+    }
+
+    pub fn per_second(&self) -> f64 {
+        self.latencies_us.len() as f64 / self.elapsed.as_secs_f64()
+    }
+
+    fn add(&mut self, other: Self) {
+        for (status, count) in other.statuses {
+            *self.statuses.entry(status).or_default() += count;
+        }
+        self.errors += other.errors;
+        self.first_error = self.first_error.take().or(other.first_error);
+        self.passed.extend(other.passed);
+        self.latencies_us.extend(other.latencies_us);
+    }
+}
+
+impl fmt::Debug for LoadReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("LoadReport")
+            .field("statuses", &self.statuses)
+            .field("errors", &self.errors)
+            .field("first_error", &self.first_error)
+            .field("elapsed", &self.elapsed)
+            .field("p50", &self.latency(0.5))
+            .field("p99", &self.latency(0.99))
+            .field("max", &self.latency(1.0))
+            .finish()
+    }
+}
+
+/// Sends all of the plan's requests. Those that fail are counted, not repeated.
+pub async fn run(plan: LoadPlan) -> Result<LoadReport> {
+    let plan = Arc::new(plan);
+    let next = Arc::new(AtomicU64::new(0));
+    let started = Instant::now();
+    let mut senders = JoinSet::new();
+    for _ in 0..plan.connections {
+        senders.spawn(send_until_done(Arc::clone(&plan), Arc::clone(&next), started));
+    }
+    let mut report = LoadReport::default();
+    while let Some(part) = senders.join_next().await {
+        report.add(part.context("a sender panicked")?);
+    }
+    report.elapsed = started.elapsed();
+    report.latencies_us.sort_unstable();
+    Ok(report)
+}
+
+async fn send_until_done(plan: Arc<LoadPlan>, next: Arc<AtomicU64>, started: Instant) -> LoadReport {
+    let mut report = LoadReport::default();
+    let mut connections: Vec<Option<Connection>> = plan.targets.iter().map(|_| None).collect();
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        if number >= plan.requests {
+            return report;
+        }
+        if let Some(rate) = plan.rate {
+            sleep_until((started + Duration::from_secs_f64(number as f64 / rate)).into()).await;
+        }
+        let (target, request) = (plan.request)(number);
+        let sent = Instant::now();
+        let answer = send_one(&plan, &mut connections, target, request).await;
+        match answer {
+            Ok(response) => {
+                *report.statuses.entry(response.status).or_default() += 1;
+                if response.status == 200 {
+                    report.passed.push((number, started.elapsed()));
+                }
+                report.latencies_us.push(u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX));
+            }
+            Err(error) => {
+                report.errors += 1;
+                report.first_error.get_or_insert_with(|| format!("{error:#}"));
+            }
+        }
+    }
+}
+
+async fn send_one(
+    plan: &LoadPlan,
+    connections: &mut [Option<Connection>],
+    target: usize,
+    request: Request,
+) -> Result<Response> {
+    let slot = connections.get_mut(target).context("the request names a target that is not in the plan")?;
+    let mut connection = match slot.take().filter(Connection::is_open) {
+        Some(connection) => connection,
+        None => match Connection::open(plan.targets[target]).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                sleep(RECONNECT_PAUSE).await;
+                return Err(error);
+            }
+        },
+    };
+    // A connection on which a request failed or is still under way is dropped, not used again.
+    let response =
+        timeout(plan.request_timeout, connection.send(request)).await.context("no answer in time")??;
+    *slot = Some(connection);
+    Ok(response)
+}

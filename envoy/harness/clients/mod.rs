@@ -1,0 +1,5 @@
+//! What a scenario sends requests with: `http` (single requests), `load` (many at once) and `browser` (a headless Chromium).
+
+pub mod browser;
+pub mod http;
+pub mod load;

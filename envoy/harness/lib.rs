@@ -1,0 +1,27 @@
+//! Starts real Envoys with Weir around them, for the launcher, the end-to-end tests and the benchmarks.
+//!
+//! A scenario is made of parts, each of which dies with its value: an [`EchoUpstream`], an [`Aggregator`], one or
+//! more [`Envoy`]s whose configuration [`bootstrap`] writes. [`http`] sends single requests and [`load`] many.
+//! A [`Redis`] or a [`RedisCluster`] stands behind aggregators.
+//! [`browser`] looks at pages, and [`Pages`] serves those that are files. Which requests should pass is left to the tests.
+//!
+//! Both `servers` and `clients` use `processes`; `servers` also use `clients`.
+
+mod clients;
+mod processes;
+mod servers;
+
+pub use clients::{browser, http, load};
+pub use processes::clock::Clock;
+pub use processes::process::Process;
+pub use processes::{binaries, ports, process, wait};
+pub use servers::aggregator::{Aggregator, AggregatorOptions};
+pub use servers::bootstrap;
+pub use servers::bootstrap::{EnvoyOptions, Filter, RateLimit, Route, Weir};
+pub use servers::collector::{Collector, Received};
+pub use servers::database::DatabaseServer;
+pub use servers::envoy::{Envoy, Reload, validate_file};
+pub use servers::pages::Pages;
+pub use servers::proxy::Proxy;
+pub use servers::redis::{Redis, RedisCluster, RedisOptions};
+pub use servers::upstream::EchoUpstream;

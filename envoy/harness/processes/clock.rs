@@ -1,0 +1,64 @@
+//! Another wall clock for processes: it can be moved, forwards and back, while they run. Monotonic clocks are left
+//! alone, as they are on a machine whose wall clock is corrected. The other half is `envoy/tools/test/clock-shim.rs`.
+
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use anyhow::{Context, Result};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use tempfile::TempDir;
+
+use crate::processes::binaries;
+
+const SIZE: NonZeroUsize = NonZeroUsize::new(size_of::<AtomicI64>()).expect("not zero");
+
+/// A clock that runs at the usual speed, some time away from this machine's.
+pub struct Clock {
+    // Shared with the processes: so a move is seen at once, and whole.
+    offset_nanos: NonNull<AtomicI64>,
+    folder: TempDir,
+}
+
+// SAFETY: all access to what is shared is atomic.
+unsafe impl Send for Clock {}
+// SAFETY: as above.
+unsafe impl Sync for Clock {}
+
+impl Clock {
+    /// One that shows the right time until it is moved.
+    pub fn new() -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("weir-clock-").tempdir()?;
+        let file =
+            File::options().read(true).write(true).create_new(true).open(folder.path().join("offset"))?;
+        file.set_len(u64::try_from(SIZE.get())?)?;
+        // SAFETY: a new mapping of a file that is long enough, at an address that the kernel chooses.
+        let mapping = unsafe {
+            mmap(None, SIZE, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, &file, 0)
+        };
+        Ok(Self { offset_nanos: mapping.context("mapping the clock")?.cast(), folder })
+    }
+
+    /// Moves it so many seconds before (negative) or after this machine's clock.
+    pub fn set(&self, offset_seconds: i64) {
+        // SAFETY: the mapping lives as long as this value, and starts at zero, which is a valid number.
+        unsafe { self.offset_nanos.as_ref() }
+            .store(offset_seconds.saturating_mul(1_000_000_000), Ordering::Relaxed);
+    }
+
+    /// What a process needs in its environment to live by this clock. Any number of processes may.
+    pub fn environment(&self) -> Result<Vec<(String, String)>> {
+        let file: PathBuf = self.folder.path().join("offset");
+        let pairs = [("LD_PRELOAD", binaries::clock_shim()?), ("WEIR_CLOCK_FILE", file)];
+        Ok(pairs.map(|(name, value)| (name.to_owned(), value.display().to_string())).to_vec())
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this size, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.offset_nanos.cast(), SIZE.get()) };
+    }
+}

@@ -1,0 +1,175 @@
+//! A child process that cannot outlive the scenario: killed when dropped, and by the kernel when its parent dies.
+//!
+//! Signals go to the child's id alone. The kernel's signal follows the *thread* that spawned the child, so a child
+//! must not be spawned from a short-lived thread (such as one of `spawn_blocking`).
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getppid};
+
+use crate::processes::wait;
+
+const TAIL_LINES: usize = 40;
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A running program whose output goes to a file.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`, with its output appended to `<folder>/<name>.log`.
+    pub fn spawn(name: &str, mut command: Command, folder: &Path) -> Result<Self> {
+        let log = folder.join(format!("{name}.log"));
+        let output = File::options().create(true).append(true).open(&log)?;
+        let parent = Pid::this();
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
+        // SAFETY: only prctl and getppid run between fork and exec; both are async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                prctl::set_pdeathsig(Signal::SIGKILL)?;
+                if getppid() == parent { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
+            });
+        }
+        let program = command.get_program().to_owned();
+        let child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
+        Ok(Self { name: name.to_owned(), child, log })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Freezes it: it keeps its sockets and answers nothing. Returns when its last thread stands still.
+    pub async fn pause(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        wait::until_some("every thread stops", PAUSE_TIMEOUT, async || Ok(self.is_paused()?.then_some(())))
+            .await
+    }
+
+    /// Lets it go on after [`Process::pause`].
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    /// Kills it without warning, and waits until it is gone.
+    pub fn kill(&mut self) -> Result<()> {
+        if self.ended()?.is_none() {
+            self.child.kill()?;
+            self.child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Asks it to end, and waits until it has. It is killed if it takes longer than `timeout`, which is an error.
+    pub async fn terminate(&mut self, timeout: Duration) -> Result<ExitStatus> {
+        if let Some(status) = self.ended()? {
+            return Ok(status);
+        }
+        self.signal(Signal::SIGTERM)?;
+        let child = &mut self.child;
+        let ended = wait::until_some("the process ends", timeout, async || Ok(child.try_wait()?)).await;
+        if ended.is_err() {
+            self.kill()?;
+        }
+        ended.with_context(|| format!("{} ignored SIGTERM. {}", self.name, self.tail()))
+    }
+
+    /// Waits until `condition` holds. Fails at once, with the end of the log, when the process ends before.
+    pub async fn wait_for(
+        &mut self,
+        what: &str,
+        timeout: Duration,
+        mut condition: impl AsyncFnMut() -> bool,
+    ) -> Result<()> {
+        let waited = wait::until_some(what, timeout, async || {
+            if let Some(status) = self.ended()? {
+                bail!("it ended with {status}");
+            }
+            Ok(condition().await.then_some(()))
+        })
+        .await;
+        waited.with_context(|| format!("{} does not get there. {}", self.name, self.tail()))
+    }
+
+    /// The last lines of its log, for an error message.
+    pub fn tail(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().collect();
+        let last = lines.get(lines.len().saturating_sub(TAIL_LINES)..).unwrap_or_default().join("\n");
+        format!("The end of {}:\n{last}", self.log.display())
+    }
+
+    /// Bytes of memory that are resident now.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let status = self.proc_file("status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+        Ok(kib * 1024)
+    }
+
+    /// Time that its threads have spent on processors, in user mode and in the kernel.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let stat = self.proc_file("stat")?;
+        // The second field is the program's name in parentheses, which may hold spaces; utime and stime are 14 and 15.
+        let (_, fields) = stat.rsplit_once(") ").context("no name in stat")?;
+        let ticks: u64 = fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<_, _>>()?;
+        let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.context("no clock tick")?;
+        Ok(Duration::from_micros(ticks * 1_000_000 / u64::try_from(per_second)?))
+    }
+
+    fn is_paused(&self) -> Result<bool> {
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            // A thread that has ended since does not stand still either; the next look does not find it.
+            let Ok(stat) = std::fs::read_to_string(task?.path().join("stat")) else { return Ok(false) };
+            // The state follows the thread's name, which may hold spaces.
+            if !stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T')) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        kill(pid, signal).with_context(|| format!("sending {signal} to {}", self.name))
+    }
+
+    fn proc_file(&self, file: &str) -> Result<String> {
+        let path = format!("/proc/{}/{file}", self.child.id());
+        std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.tail());
+        }
+        // A process that is gone already, or cannot be reaped, leaves nothing more to do.
+        let _ = self.kill();
+    }
+}

@@ -1,0 +1,432 @@
+//! Envoy's configuration for a scenario: one listener, one filter at most, one upstream, the aggregator's cluster.
+//!
+//! All of it is pure: options in, JSON out (which Envoy reads as YAML). The configuration that users copy is
+//! `envoy/deploy/envoy.yaml`, which says the same with comments. Running it is left to [`crate::Envoy`].
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+/// The listener's name, and that of its HTTP filter chain in the statistics.
+pub const LISTENER: &str = "ingress";
+/// The cluster that a plugin configuration names to reach the aggregator.
+pub const AGGREGATOR_CLUSTER: &str = "weir_aggregator";
+/// The cluster of the collector of Envoy's own spans.
+const COLLECTOR_CLUSTER: &str = "collector";
+
+/// How an Envoy is started. Ports of 0 are replaced by free ones.
+#[derive(Clone, Debug)]
+pub struct EnvoyOptions {
+    /// Worker threads.
+    pub concurrency: u32,
+    /// The address that the listener binds. Everything else stays on this machine.
+    pub host: IpAddr,
+    pub port: u16,
+    pub admin_port: u16,
+    pub filter: Filter,
+    pub route: Route,
+    /// The gRPC ports of the region's aggregators on this machine. None leaves their cluster out.
+    pub aggregator_ports: Vec<u16>,
+    /// How TLS is spoken to the aggregators: files as PEM, or plain text.
+    pub aggregator_tls: Option<UpstreamTls>,
+    /// Read the listener from a file that [`crate::Envoy::reload`] replaces. Otherwise a wrong listener ends Envoy.
+    pub reloadable: bool,
+    /// Write a JSON line for each request to `access.log` in the scenario's folder.
+    pub access_log: bool,
+    /// The OTLP collector on this machine to which Envoy's own spans go.
+    pub collector_port: Option<u16>,
+    pub log_level: String,
+    pub environment: Vec<(String, String)>,
+}
+
+impl Default for EnvoyOptions {
+    fn default() -> Self {
+        Self {
+            concurrency: 1,
+            host: Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+            admin_port: 0,
+            filter: Filter::None,
+            route: Route::Direct,
+            aggregator_ports: Vec::new(),
+            aggregator_tls: None,
+            reloadable: false,
+            access_log: false,
+            collector_port: None,
+            log_level: "warning".to_owned(),
+            environment: Vec::new(),
+        }
+    }
+}
+
+/// What an Envoy needs for mutual TLS with its aggregators.
+#[derive(Clone, Debug)]
+pub struct UpstreamTls {
+    /// The authority of the aggregators' certificates.
+    pub authority: PathBuf,
+    /// The name in them.
+    pub name: String,
+    /// Envoy's own certificate and its key, if it shows one.
+    pub own: Option<(PathBuf, PathBuf)>,
+}
+
+/// What a request passes before it is routed.
+#[derive(Clone, Debug)]
+pub enum Filter {
+    None,
+    Weir(Weir),
+    /// Envoy's own limiter: so many tokens an hour for the whole listener.
+    Local {
+        tokens: u32,
+    },
+    /// Envoy's own filter for the rate-limit service, which is asked of the aggregators. Envoy asks only about requests
+    /// to an upstream.
+    RateLimit(RateLimit),
+}
+
+/// What Envoy's own filter asks the rate-limit service.
+#[derive(Clone, Debug, Default)]
+pub struct RateLimit {
+    pub domain: String,
+    /// One descriptor for each list of request headers; an entry's key is its header's name. A request without one of
+    /// them is not asked about by that descriptor.
+    pub descriptors: Vec<Vec<&'static str>>,
+    /// What the aggregator wants to be shown.
+    pub token: Option<String>,
+    /// Answer 500 where the service does not answer.
+    pub failure_mode_deny: bool,
+}
+
+/// A WASM filter: Weir's, or another one in its place.
+#[derive(Clone, Debug)]
+pub struct Weir {
+    pub wasm: PathBuf,
+    /// VMs of one id share their memory between workers and reloads.
+    pub vm_id: String,
+    /// The plugin's configuration.
+    pub config: Value,
+}
+
+impl Weir {
+    /// The filter `wasm`; where the configuration asks for headers on allowed responses, has a ledger, whose transactions
+    /// they carry, or costs that they tell, the module beside it that hears of responses.
+    pub fn new(wasm: PathBuf, config: Value) -> Self {
+        let rules = config["rules"].as_array();
+        let has_ledger = rules.is_some_and(|rules| rules.iter().any(|rule| rule["algorithm"] == "ledger"));
+        let told = rules.is_some_and(|rules| rules.iter().any(|rule| rule["cost"]["response"].is_object()));
+        let wasm = match config["responses"]["headers_on_allowed"] == true || has_ledger || told {
+            true => wasm.with_file_name("weir-filter-responses.wasm"),
+            false => wasm,
+        };
+        Self { wasm, vm_id: "weir".to_owned(), config }
+    }
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Route {
+    /// Envoy answers by itself: 200, `ok`.
+    Direct,
+    /// To an upstream on this port of this machine.
+    Upstream(u16),
+}
+
+/// The whole configuration. `listeners` names the file of a reloadable listener; ports must be chosen.
+pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
+    let mut clusters = Vec::new();
+    if let Route::Upstream(port) = options.route {
+        clusters.push(cluster("upstream", &[port]));
+    }
+    if let Some(port) = options.collector_port {
+        let mut cluster = cluster(COLLECTOR_CLUSTER, &[port]);
+        speak_http2(&mut cluster, json!({}));
+        clusters.push(cluster);
+    }
+    if !options.aggregator_ports.is_empty() {
+        let mut cluster = aggregator_cluster(&options.aggregator_ports);
+        if let Some(tls) = &options.aggregator_tls {
+            cluster["transport_socket"] = transport_socket(tls);
+        }
+        clusters.push(cluster);
+    }
+    let mut bootstrap = json!({
+        "node": { "id": format!("weir-{}", options.port), "cluster": "weir" },
+        "admin": { "address": local_address(options.admin_port) },
+        "stats_config": { "stats_tags": stats_tags() },
+        "static_resources": { "clusters": clusters },
+    });
+    if options.reloadable {
+        bootstrap["dynamic_resources"] = json!({ "lds_config": { "resource_api_version": "V3", "path_config_source": {
+            "path": listener_file(folder), "watched_directory": { "path": folder },
+        }}});
+    } else {
+        bootstrap["static_resources"]["listeners"] = json!([listener(options, folder)]);
+    }
+    bootstrap
+}
+
+/// The file from which a reloadable listener is read.
+pub fn listener_file(folder: &Path) -> PathBuf {
+    folder.join("listeners.json")
+}
+
+/// What [`listener_file`] holds.
+pub fn discovery_response(options: &EnvoyOptions, folder: &Path, version: u64) -> Value {
+    let mut resource = listener(options, folder);
+    resource["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
+    json!({ "version_info": version.to_string(), "resources": [resource] })
+}
+
+fn listener(options: &EnvoyOptions, folder: &Path) -> Value {
+    let mut manager = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": LISTENER,
+        "codec_type": "AUTO",
+        "route_config": { "virtual_hosts": [virtual_host(options)] },
+        "http_filters": http_filters(&options.filter),
+    });
+    if options.access_log {
+        manager["access_log"] = json!([access_log(folder)]);
+    }
+    if options.collector_port.is_some() {
+        manager["tracing"] = tracing();
+    }
+    json!({
+        "name": LISTENER,
+        "address": address(options.host, options.port),
+        "filter_chains": [{ "filters": [{ "name": "http", "typed_config": manager }] }],
+    })
+}
+
+fn virtual_host(options: &EnvoyOptions) -> Value {
+    let mut host = json!({ "name": "all", "domains": ["*"], "routes": [route(options.route)] });
+    if let Filter::RateLimit(service) = &options.filter {
+        let action =
+            |header: &&str| json!({ "request_headers": { "header_name": header, "descriptor_key": header } });
+        let actions =
+            |headers: &Vec<&str>| json!({ "actions": headers.iter().map(action).collect::<Vec<_>>() });
+        host["rate_limits"] = service.descriptors.iter().map(actions).collect();
+    }
+    host
+}
+
+fn route(route: Route) -> Value {
+    let matched = json!({ "prefix": "/" });
+    match route {
+        Route::Direct => {
+            json!({ "match": matched, "direct_response": { "status": 200, "body": { "inline_string": "ok\n" } } })
+        }
+        Route::Upstream(_) => json!({ "match": matched, "route": { "cluster": "upstream" } }),
+    }
+}
+
+fn http_filters(filter: &Filter) -> Vec<Value> {
+    let router = json!({ "name": "router", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+    }});
+    let first = match filter {
+        Filter::None => None,
+        Filter::Weir(weir) => Some(wasm_filter(weir)),
+        Filter::Local { tokens } => Some(local_ratelimit(*tokens)),
+        Filter::RateLimit(service) => Some(rate_limit_service(service)),
+    };
+    first.into_iter().chain([router]).collect()
+}
+
+fn wasm_filter(weir: &Weir) -> Value {
+    json!({ "name": "weir", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+        "config": {
+            "name": "weir",
+            "root_id": "weir",
+            "vm_config": {
+                "vm_id": weir.vm_id,
+                "runtime": "envoy.wasm.runtime.v8",
+                "code": { "local": { "filename": weir.wasm } },
+                "allow_precompiled": false,
+                "environment_variables": { "host_env_keys": variables(&weir.config) },
+            },
+            "configuration": {
+                "@type": "type.googleapis.com/google.protobuf.StringValue",
+                "value": weir.config.to_string(),
+            },
+            "failure_policy": "FAIL_RELOAD",
+            "reload_config": { "backoff": { "base_interval": "0.1s" } },
+        },
+    }})
+}
+
+fn local_ratelimit(tokens: u32) -> Value {
+    let always = json!({ "default_value": { "numerator": 100, "denominator": "HUNDRED" } });
+    json!({ "name": "local_ratelimit", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+        "stat_prefix": "local",
+        "token_bucket": { "max_tokens": tokens, "tokens_per_fill": tokens, "fill_interval": "3600s" },
+        "filter_enabled": always,
+        "filter_enforced": always,
+    }})
+}
+
+fn rate_limit_service(service: &RateLimit) -> Value {
+    let bearer = |token: &String| json!({ "key": "authorization", "value": format!("Bearer {token}") });
+    json!({ "name": "ratelimit", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
+        "domain": service.domain,
+        // Envoy waits 20 ms if it is not told, which a busy machine exceeds.
+        "timeout": "10s",
+        "failure_mode_deny": service.failure_mode_deny,
+        "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
+        "rate_limit_service": {
+            "transport_api_version": "V3",
+            "grpc_service": {
+                "envoy_grpc": { "cluster_name": AGGREGATOR_CLUSTER },
+                "initial_metadata": service.token.iter().map(bearer).collect::<Vec<_>>(),
+            },
+        },
+    }})
+}
+
+/// Each request is recorded, in the trace of the request's `traceparent` if it has one.
+fn tracing() -> Value {
+    json!({ "provider": { "name": "envoy.tracers.opentelemetry", "typed_config": {
+        "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
+        "grpc_service": { "envoy_grpc": { "cluster_name": COLLECTOR_CLUSTER }, "timeout": "5s" },
+        "service_name": "envoy",
+    }}})
+}
+
+fn access_log(folder: &Path) -> Value {
+    json!({ "name": "file", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+        "path": folder.join("access.log"),
+        "log_format": { "json_format": {
+            "method": "%REQ(:METHOD)%",
+            "path": "%REQ(:PATH)%",
+            "status": "%RESPONSE_CODE%",
+            "duration_ms": "%DURATION%",
+            "details": "%RESPONSE_CODE_DETAILS%",
+            "rule": "%FILTER_STATE(wasm.weir_rule:PLAIN)%",
+            "outcome": "%FILTER_STATE(wasm.weir_outcome:PLAIN)%",
+        }},
+    }})
+}
+
+/// Without these, each rule's name would be a part of a metric's name. The keys are those that the filter writes; a
+/// rule's name may hold dots.
+fn stats_tags() -> Vec<Value> {
+    let rule = r"^wasmcustom\.weir_\w+(\.rule\.(.+?))(?:\.(?:outcome|reason|result)\.[^.]+)*$".to_owned();
+    let last =
+        ["outcome", "reason", "result"].map(|tag| (tag, format!(r"^wasmcustom\.weir_.*(\.{tag}\.([^.]+))")));
+    let tags = [("rule", rule)].into_iter().chain(last);
+    tags.map(|(name, regex)| json!({ "tag_name": name, "regex": regex })).collect()
+}
+
+fn cluster(name: &str, ports: &[u16]) -> Value {
+    let endpoint = |port: &u16| json!({ "endpoint": { "address": local_address(*port) } });
+    let endpoints: Vec<_> = ports.iter().map(endpoint).collect();
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "0.25s",
+        "load_assignment": { "cluster_name": name, "endpoints": [
+            { "lb_endpoints": endpoints },
+        ]},
+    })
+}
+
+/// Keepalive ends a connection to an aggregator that is frozen or cut off: Envoy would buffer for it without limit. One
+/// to which streams fail is left out for a while, unless there is no other: then all are tried.
+fn aggregator_cluster(ports: &[u16]) -> Value {
+    let mut cluster = cluster(AGGREGATOR_CLUSTER, ports);
+    cluster["lb_policy"] = json!("ROUND_ROBIN");
+    cluster["common_lb_config"] = json!({ "healthy_panic_threshold": { "value": 1 } });
+    cluster["outlier_detection"] = json!({
+        "consecutive_5xx": 3,
+        "interval": "1s",
+        "base_ejection_time": "2s",
+        "max_ejection_time": "10s",
+        "max_ejection_percent": 100,
+    });
+    speak_http2(&mut cluster, json!({ "connection_keepalive": { "interval": "1s", "timeout": "1s" } }));
+    cluster["circuit_breakers"] = json!({ "thresholds": [{ "max_connections": 64, "max_requests": 1024 }] });
+    cluster
+}
+
+fn speak_http2(cluster: &mut Value, options: Value) {
+    cluster["typed_extension_protocol_options"] = json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": { "http2_protocol_options": options },
+    }});
+}
+
+fn transport_socket(UpstreamTls { authority, name, own }: &UpstreamTls) -> Value {
+    let file = |path: &PathBuf| json!({ "filename": path });
+    let pair = |(chain, key): &(PathBuf, PathBuf)| json!({ "certificate_chain": file(chain), "private_key": file(key) });
+    json!({ "name": "tls", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        "sni": name,
+        "common_tls_context": {
+            "tls_certificates": own.iter().map(pair).collect::<Vec<_>>(),
+            "validation_context": {
+                "trusted_ca": file(authority),
+                "match_typed_subject_alt_names": [{ "san_type": "DNS", "matcher": { "exact": name } }],
+            },
+        },
+    }})
+}
+
+fn local_address(port: u16) -> Value {
+    address(Ipv4Addr::LOCALHOST.into(), port)
+}
+
+fn address(host: IpAddr, port: u16) -> Value {
+    json!({ "socket_address": { "address": host, "port_value": port } })
+}
+
+/// The environment variables that a configuration of the filter names.
+fn variables(config: &Value) -> Vec<&Value> {
+    let named = [&config["aggregator"]["token_env"], &config["hash_key_env"]];
+    named.into_iter().filter(|name| name.is_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reloadable_listener_is_in_its_file_only() {
+        let folder = Path::new("/scenario");
+        let fixed = bootstrap(&EnvoyOptions::default(), folder);
+        assert_eq!(fixed["static_resources"]["listeners"][0]["name"], LISTENER);
+        assert!(fixed.get("dynamic_resources").is_none());
+
+        let options = EnvoyOptions { reloadable: true, ..EnvoyOptions::default() };
+        let reloadable = bootstrap(&options, folder);
+        assert!(reloadable["static_resources"].get("listeners").is_none());
+        let source = &reloadable["dynamic_resources"]["lds_config"]["path_config_source"];
+        assert_eq!(source["path"], "/scenario/listeners.json");
+        assert_eq!(discovery_response(&options, folder, 7)["version_info"], "7");
+    }
+
+    #[test]
+    fn every_aggregator_is_an_endpoint_of_one_cluster() {
+        let clusters = |ports: &[u16]| {
+            let options = EnvoyOptions { aggregator_ports: ports.to_vec(), ..EnvoyOptions::default() };
+            bootstrap(&options, Path::new("/scenario"))["static_resources"]["clusters"].clone()
+        };
+        assert_eq!(clusters(&[]), json!([]));
+        let two = clusters(&[7, 8]);
+        assert_eq!(two[0]["name"], AGGREGATOR_CLUSTER);
+        let endpoints = &two[0]["load_assignment"]["endpoints"][0]["lb_endpoints"];
+        let port = |at: usize| &endpoints[at]["endpoint"]["address"]["socket_address"]["port_value"];
+        assert_eq!((port(0), port(1)), (&json!(7), &json!(8)));
+    }
+
+    #[test]
+    fn the_plugins_configuration_travels_as_a_string() {
+        let weir = Weir::new("/weir.wasm".into(), json!({ "workspace": "w" }));
+        let [filter, _router] = &http_filters(&Filter::Weir(weir))[..] else { panic!("two filters") };
+        assert_eq!(filter["typed_config"]["config"]["configuration"]["value"], r#"{"workspace":"w"}"#);
+    }
+}

@@ -1,0 +1,283 @@
+//! A TCP proxy whose network fails on demand: between an aggregator and a store, or an Envoy and its aggregator.
+//!
+//! It forwards; goes silent (a black hole: connections are accepted and kept, and no byte moves, as behind a cable that
+//! was pulled); refuses new connections; or cuts those that there are. What a silent proxy holds back is delivered
+//! when it forwards again, as TCP would do.
+//!
+//! Leaves to others: what is said on the connections, and who is on either side.
+
+use std::io;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::processes::ports;
+
+const BACKLOG: u32 = 1_024;
+const BUFFER_BYTES: usize = 16 * 1024;
+
+/// A proxy on a port of its own; it ends, with its connections, when dropped.
+pub struct Proxy {
+    port: u16,
+    wanted: watch::Sender<Wanted>,
+    listening: watch::Receiver<bool>,
+    serving: JoinHandle<()>,
+}
+
+/// What becomes of bytes and connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Forward,
+    BlackHole,
+    Refuse,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    mode: Mode,
+    /// Connections that were made at a lower number are to end.
+    cuts: u64,
+}
+
+impl Proxy {
+    /// Forwards to `target`, which need not be there yet.
+    pub async fn start(target: SocketAddr) -> Result<Self> {
+        let port = ports::free()?;
+        let bound = bind(port).context("starting a proxy")?;
+        let (wanted, wants) = watch::channel(Wanted { mode: Mode::Forward, cuts: 0 });
+        let (listens, listening) = watch::channel(false);
+        let serving = tokio::spawn(async move {
+            // Only if the port is lost to somebody else: then nobody is served, and the scenario's deadlines tell.
+            if let Err(error) = serve(bound, target, wants, listens).await {
+                eprintln!("the proxy on port {port} ends: {error}");
+            }
+        });
+        let proxy = Self { port, wanted, listening, serving };
+        proxy.settled(true).await?;
+        Ok(proxy)
+    }
+
+    /// Where clients connect to.
+    pub fn address(&self) -> SocketAddr {
+        ports::local(self.port)
+    }
+
+    /// The port of [`Proxy::address`].
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Lets everything pass again, what was held back first.
+    pub async fn forward(&self) -> Result<()> {
+        self.enter(Mode::Forward).await
+    }
+
+    /// Moves no byte from now on. Connections stay, and new ones are accepted.
+    pub async fn black_hole(&self) -> Result<()> {
+        self.enter(Mode::BlackHole).await
+    }
+
+    /// Refuses new connections from now on; those that there are go on until they are [cut](Self::cut).
+    pub async fn refuse(&self) -> Result<()> {
+        self.enter(Mode::Refuse).await
+    }
+
+    /// Ends all connections that there are, on both sides. What was under way on them is lost.
+    pub fn cut(&self) {
+        self.wanted.send_modify(|wanted| wanted.cuts += 1);
+    }
+
+    async fn enter(&self, mode: Mode) -> Result<()> {
+        self.wanted.send_modify(|wanted| wanted.mode = mode);
+        self.settled(mode != Mode::Refuse).await
+    }
+
+    async fn settled(&self, listening: bool) -> Result<()> {
+        let mut state = self.listening.clone();
+        state.wait_for(|now| *now == listening).await.context("the proxy has ended")?;
+        Ok(())
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// A socket that holds the port without listening, so that whoever connects is refused.
+fn bind(port: u16) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(ports::local(port))?;
+    Ok(socket)
+}
+
+async fn serve(
+    mut bound: TcpSocket,
+    target: SocketAddr,
+    mut wants: watch::Receiver<Wanted>,
+    listens: watch::Sender<bool>,
+) -> io::Result<()> {
+    let port = bound.local_addr()?.port();
+    // Ends with this task.
+    let mut connections = JoinSet::new();
+    loop {
+        if wants.wait_for(|wanted| wanted.mode != Mode::Refuse).await.is_err() {
+            return Ok(());
+        }
+        let listener = bound.listen(BACKLOG)?;
+        listens.send_replace(true);
+        accept(&listener, target, &mut wants, &mut connections).await;
+        drop(listener);
+        bound = bind(port)?;
+        listens.send_replace(false);
+    }
+}
+
+/// Takes connections until none are wanted.
+async fn accept(
+    listener: &TcpListener,
+    target: SocketAddr,
+    wants: &mut watch::Receiver<Wanted>,
+    connections: &mut JoinSet<()>,
+) {
+    let state = wants.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = wants.wait_for(|wanted| wanted.mode == Mode::Refuse) => return,
+            Some(_) = connections.join_next() => continue,
+        };
+        // An accept fails when file descriptors run out; the next one may succeed.
+        let Ok((client, _)) = accepted else { continue };
+        let mut until_cut = state.clone();
+        let cuts = until_cut.borrow().cuts;
+        let carried = carry(client, target, state.clone());
+        connections.spawn(async move {
+            tokio::select! {
+                // A side that fails ends both, which is all that there is to do.
+                _ = carried => {}
+                _ = until_cut.wait_for(|wanted| wanted.cuts > cuts) => {}
+            }
+        });
+    }
+}
+
+async fn carry(client: TcpStream, target: SocketAddr, mut wants: watch::Receiver<Wanted>) -> io::Result<()> {
+    passing(&mut wants).await;
+    let server = TcpStream::connect(target).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let up = pump(from_client, to_server, wants.clone());
+    tokio::try_join!(up, pump(from_server, to_client, wants)).map(drop)
+}
+
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut wants: watch::Receiver<Wanted>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        passing(&mut wants).await;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&buffer[..read]).await?;
+    }
+}
+
+/// Waits while no byte may move.
+async fn passing(wants: &mut watch::Receiver<Wanted>) {
+    // An error means that the proxy is gone, and then this task is as well.
+    let _ = wants.wait_for(|wanted| wanted.mode != Mode::BlackHole).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
+    /// Long enough for a byte to pass on one machine, were it let through.
+    const MOMENT: Duration = Duration::from_millis(100);
+
+    /// A server that returns what it is sent.
+    async fn echo() -> SocketAddr {
+        let listener = TcpListener::bind(ports::local(0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    let _ = tokio::io::copy(&mut from, &mut to).await;
+                });
+            }
+        });
+        address
+    }
+
+    async fn answers(stream: &mut TcpStream, said: &[u8]) -> bool {
+        let mut heard = vec![0; said.len()];
+        let asked = async {
+            stream.write_all(said).await?;
+            stream.read_exact(&mut heard).await
+        };
+        asked.await.is_ok() && heard == said
+    }
+
+    #[tokio::test]
+    async fn it_forwards_holds_back_refuses_and_cuts() {
+        let proxy = Proxy::start(echo().await).await.unwrap();
+        let mut kept = TcpStream::connect(proxy.address()).await.unwrap();
+        assert!(answers(&mut kept, b"forward").await);
+
+        proxy.black_hole().await.unwrap();
+        kept.write_all(b"held").await.unwrap();
+        let mut heard = [0; 4];
+        assert!(timeout(MOMENT, kept.read_exact(&mut heard)).await.is_err(), "no byte moves");
+        let mut new = TcpStream::connect(proxy.address()).await.unwrap();
+        assert!(timeout(MOMENT, answers(&mut new, b"new")).await.is_err(), "though it is accepted");
+        proxy.forward().await.unwrap();
+        timeout(SOON, kept.read_exact(&mut heard)).await.unwrap().unwrap();
+        assert_eq!(&heard, b"held");
+
+        proxy.refuse().await.unwrap();
+        let refused = TcpStream::connect(proxy.address()).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(answers(&mut kept, b"goes on").await);
+        proxy.cut();
+        assert_eq!(timeout(SOON, kept.read(&mut heard)).await.unwrap().unwrap_or(0), 0, "cut");
+
+        proxy.forward().await.unwrap();
+        let mut again = TcpStream::connect(proxy.address()).await.unwrap();
+        assert!(answers(&mut again, b"the same port").await);
+    }
+
+    #[tokio::test]
+    async fn it_tells_either_side_that_the_other_has_ended() {
+        let proxy = Proxy::start(echo().await).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.write_all(b"last").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut heard = Vec::new();
+        timeout(SOON, stream.read_to_end(&mut heard)).await.unwrap().unwrap();
+        assert_eq!(heard, b"last");
+
+        let nobody = Proxy::start(ports::local(ports::free().unwrap())).await.unwrap();
+        let mut stream = TcpStream::connect(nobody.address()).await.unwrap();
+        assert_eq!(timeout(SOON, stream.read(&mut [0; 1])).await.unwrap().unwrap_or(0), 0);
+    }
+}

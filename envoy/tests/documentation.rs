@@ -1,0 +1,247 @@
+//! The Markdown pages: relative links and anchors lead to something, pages keep to their length, the configurations that they
+//! show are accepted, and `filter/CONFIGURATION.md` has every field of the parser.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use weir_core::rules::Config;
+
+/// Every page, and how many lines it has at most.
+const PAGES: [(&str, usize); 21] = [
+    ("ARCHITECTURE.md", 350),
+    ("CHANGELOG.md", usize::MAX),
+    ("README.md", 200),
+    ("SECURITY.md", 120),
+    ("aggregator/API.md", 190),
+    ("aggregator/METRICS.md", 190),
+    ("aggregator/OPERATIONS.md", 190),
+    ("aggregator/OVERRIDES.md", 190),
+    ("aggregator/README.md", 190),
+    ("core/DECISIONS.md", usize::MAX),
+    ("core/README.md", 140),
+    ("envoy/BENCHMARKS.md", 120),
+    ("envoy/README.md", 180),
+    ("envoy/tools/README.md", 60),
+    ("examples/README.md", 150),
+    ("examples/playground/README.md", 150),
+    ("examples/simulator/ACCURACY.md", 60),
+    ("examples/simulator/README.md", 150),
+    ("filter/CONFIGURATION.md", 340),
+    ("filter/README.md", 120),
+    ("migrations/README.md", 60),
+];
+
+/// Objects of the configuration with a field that none of them has: what the parser expects there is what it reads.
+const OBJECTS: [(&str, &str); 19] = [
+    ("", r#"{"x": 1}"#),
+    ("aggregator", r#"{"aggregator": {"x": 1}}"#),
+    ("table", r#"{"table": {"x": 1}}"#),
+    ("responses", r#"{"responses": {"x": 1}}"#),
+    ("client_networks", r#"{"client_networks": {"x": 1}}"#),
+    ("", r#"{"rules": [{"x": 1}]}"#),
+    ("", r#"{"rules": [{"match": {"x": 1}}]}"#),
+    ("path", r#"{"rules": [{"match": {"path": {"exact": "/", "x": 1}}}]}"#),
+    ("", r#"{"rules": [{"match": {"headers": [{"present": true, "x": 1}]}}]}"#),
+    ("", r#"{"rules": [{"identifier": {"header": "a", "x": 1}}]}"#),
+    ("client_address", r#"{"rules": [{"identifier": {"client_address": {"x": 1}}}]}"#),
+    ("host", r#"{"rules": [{"identifier": {"host": {"x": 1}}}]}"#),
+    ("jwt_claim", r#"{"rules": [{"identifier": {"jwt_claim": {"x": 1}}}]}"#),
+    ("cost", r#"{"rules": [{"cost": {"request": {"header": "a"}, "x": 1}}]}"#),
+    ("cost", r#"{"rules": [{"cost": {"response": {"header": "a"}, "x": 1}}]}"#),
+    ("cost.request", r#"{"rules": [{"cost": {"request": {"x": 1}}}]}"#),
+    ("cost.response", r#"{"rules": [{"cost": {"response": {"x": 1}}}]}"#),
+    ("ban", r#"{"rules": [{"ban": {"x": 1}}]}"#),
+    ("", r#"{"rules": [{"overrides": [{"x": 1}]}]}"#),
+];
+
+#[test]
+fn pages_are_known_and_short() {
+    let known: BTreeMap<PathBuf, usize> = PAGES.iter().map(|(page, most)| (page.into(), *most)).collect();
+    let found = pages();
+    assert_eq!(found, known.keys().cloned().collect::<BTreeSet<_>>(), "the table of pages is complete");
+    for (page, most) in &known {
+        let lines = read(page).lines().count();
+        assert!(lines <= *most, "{}: {lines} lines, at most {most}", page.display());
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut wrong = Vec::new();
+    let mut checked = 0;
+    for page in pages() {
+        for link in links(&prose(&read(&page))) {
+            checked += 1;
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() { page.clone() } else { joined(&page, file) };
+            let exists = root().join(&target).exists();
+            let anchored = || anchors(&read(&target)).contains(anchor);
+            if !exists || !anchor.is_empty() && !anchored() {
+                wrong.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "links that lead nowhere:\n{}", wrong.join("\n"));
+    assert!(checked > 50, "{checked} links");
+}
+
+#[test]
+fn configurations_that_pages_show_are_accepted() {
+    let mut accepted = 0;
+    for page in pages() {
+        for text in fragments(&read(&page), "yaml") {
+            let shown: Value =
+                serde_yaml_ng::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+            let mut config = shown.pointer("/configuration/value").unwrap_or(&shown).clone();
+            if config["rules"].is_null() {
+                continue;
+            }
+            if config["aggregator"].is_null() {
+                config["aggregator"] = json!({ "cluster": "weir_aggregator" });
+            }
+            let parsed = Config::parse(config.to_string().as_bytes());
+            parsed.unwrap_or_else(|errors| panic!("{}: {errors}\n{text}", page.display()));
+            accepted += 1;
+        }
+    }
+    assert!(accepted >= 4, "{accepted} configurations");
+}
+
+#[test]
+fn the_reference_has_every_field() {
+    let reference = read(Path::new("filter/CONFIGURATION.md"));
+    let code: BTreeSet<&str> = reference.split('`').skip(1).step_by(2).collect();
+    let mut fields = 0;
+    for (object, text) in OBJECTS {
+        let errors = Config::parse(text.as_bytes()).unwrap_err().to_string();
+        let unknown = errors.lines().find(|line| line.contains("there is no field \"x\" here")).unwrap();
+        let (_, expected) = unknown.split_once("expected ").unwrap();
+        for field in expected.split(", ").flat_map(|names| names.split(" or ")) {
+            let path = if object.is_empty() { field.to_owned() } else { format!("{object}.{field}") };
+            let within = format!("{path}.");
+            let described = |name: &&str| *name == path || name.starts_with(&within);
+            assert!(code.iter().any(described), "{path} is not in filter/CONFIGURATION.md");
+            fields += 1;
+        }
+    }
+    assert!(fields > 70, "{fields} fields");
+}
+
+#[test]
+fn the_labels_are_those_of_the_configuration_to_copy() {
+    let tags = |text: &str| -> Value {
+        let config: Value = serde_yaml_ng::from_str(text).unwrap();
+        config["stats_config"]["stats_tags"].clone()
+    };
+    let shown = fragments(&read(Path::new("envoy/README.md")), "yaml");
+    let shown = shown.iter().find(|text| text.starts_with("stats_config:")).unwrap();
+    let copied = read(Path::new("envoy/deploy/envoy.yaml"));
+    assert_eq!(tags(shown), tags(&copied));
+}
+
+#[test]
+fn anchors_are_those_of_github() {
+    let page = "# A `b`, c!\n## [Link](x.md) – two\n```\n# no heading\n```\n## A b c\n";
+    assert_eq!(anchors(page), ["a-b-c", "link--two", "a-b-c-1"].map(str::to_owned).into());
+    assert_eq!(links("[a](b.md#c) ![d](e.png)\n[f\ng](h) [i](https://j)"), ["b.md#c", "e.png", "h"]);
+    assert_eq!(prose("a `[b](c)` d\n```\n[e](f)\n```\n<!-- [g](h) -->i"), "a  d\ni");
+}
+
+/// The repository's pages, by path.
+fn pages() -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(root().join(&folder)).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            let path = folder.join(&name);
+            if entry.file_type().unwrap().is_dir() {
+                if !name.starts_with('.') && name != "target" {
+                    folders.push(path);
+                }
+            } else if name.ends_with(".md") {
+                found.insert(path);
+            }
+        }
+    }
+    found
+}
+
+/// A page without code and comments.
+fn prose(page: &str) -> String {
+    let mut fenced = false;
+    let lines = page.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        !fence && !fenced
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let mut parts = text.split("<!--");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        shown.push_str(part.split_once("-->").expect("a comment ends").1);
+    }
+    shown.split('`').step_by(2).collect()
+}
+
+/// Relative targets of links and images.
+fn links(prose: &str) -> Vec<String> {
+    let marked = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let quoted = ["src=\"", "srcset=\""]
+        .into_iter()
+        .flat_map(|start| prose.split(start).skip(1).filter_map(|rest| rest.split('"').next()));
+    marked.chain(quoted).filter(|link| !link.contains("://")).map(str::to_owned).collect()
+}
+
+/// The anchors that GitHub gives to headings.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut fenced = false;
+    let mut all = BTreeSet::new();
+    for line in page.lines() {
+        fenced ^= line.starts_with("```");
+        let heading = line.trim_start_matches('#');
+        if fenced || heading == line || !heading.starts_with(' ') {
+            continue;
+        }
+        let mut text = heading.trim().to_owned();
+        while let Some((before, rest)) = text.split_once("](") {
+            let after = rest.split_once(')').map_or("", |(_, after)| after);
+            text = format!("{before}{after}");
+        }
+        let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        let slug = kept.collect::<String>().to_lowercase().replace(' ', "-");
+        let numbered = (1..).map(|number| format!("{slug}-{number}"));
+        let free = std::iter::once(slug.clone()).chain(numbered).find(|slug| !all.contains(slug));
+        all.extend(free);
+    }
+    all
+}
+
+/// The code blocks of a language.
+fn fragments(page: &str, language: &str) -> Vec<String> {
+    let start = format!("```{language}\n");
+    page.split(&start).skip(1).filter_map(|rest| Some(rest.split("\n```").next()?.to_owned())).collect()
+}
+
+/// The path of a link, from the page's folder.
+fn joined(page: &Path, link: &str) -> PathBuf {
+    let mut path = page.parent().unwrap().to_owned();
+    for part in Path::new(link).components() {
+        match part.as_os_str().to_str().unwrap() {
+            ".." => assert!(path.pop(), "{}: {link} leads out of the repository", page.display()),
+            "." => {}
+            name => path.push(name),
+        }
+    }
+    path
+}
+
+fn read(page: &Path) -> String {
+    std::fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{}: {error}", page.display()))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}

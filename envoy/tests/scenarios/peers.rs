@@ -1,0 +1,249 @@
+//! A region of several aggregators that meet in one Redis, its Envoys, and a load whose outcome can be checked to the
+//! last request.
+//!
+//! Leaves to others: what fails (`redis`, `redis_faults`).
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use weir_envoy::load::{self, LoadPlan, LoadReport};
+use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Redis, RedisOptions, wait};
+
+use crate::common::{
+    SOON, all_counted, assert_prompt, config, connected, filter, get_as, passed_of, rule, sound, sum_of,
+    total_in, with,
+};
+
+/// What a request may wait for the region.
+pub const TIMEOUT_MS: u64 = 50;
+/// Workers of each Envoy; Envoy spreads their streams over the aggregators that it knows.
+pub const WORKERS: u32 = 2;
+/// Of each client: reached in every scenario, so that both outcomes occur.
+pub const LIMIT: u64 = 60;
+/// Clients whose use is compared; one request in ten is of a client that is never seen again.
+pub const CLIENTS: u64 = 19;
+pub const PER_SECOND: u64 = 500;
+const ONE_IN: u64 = 10;
+pub const CONNECTIONS: usize = 8;
+
+/// Who is connected to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiring {
+    /// Every Envoy knows all aggregators.
+    Crossed,
+    /// Each Envoy has an aggregator of its own; Redis is all that joins them.
+    Apart,
+}
+
+/// All parts but Redis.
+pub struct Peers {
+    pub envoys: Vec<Envoy>,
+    pub aggregators: Vec<Aggregator>,
+    redis_url: String,
+    wiring: Wiring,
+    config: Value,
+}
+
+/// A rule by client with the limit that loads reach.
+pub fn limits() -> Value {
+    config(&[with(rule("r", LIMIT), json!({ "timeout": format!("{TIMEOUT_MS}ms") }))])
+}
+
+/// The same, where requests wait for a busy machine too, so that what passes is as exact as regions are.
+pub fn patient_limits() -> Value {
+    config(&[rule("r", LIMIT)])
+}
+
+impl Peers {
+    /// Two Envoys and two aggregators, all connected, and their Redis.
+    pub async fn start(wiring: Wiring, config: &Value) -> (Self, Redis) {
+        let redis = Redis::start(RedisOptions::default()).await.unwrap();
+        let (redis_url, config) = (redis.url(), config.clone());
+        let mut peers = Self { envoys: Vec::new(), aggregators: Vec::new(), redis_url, wiring, config };
+        for _ in 0..2 {
+            peers.add_aggregator().await;
+        }
+        for _ in 0..2 {
+            peers.add_envoy().await;
+        }
+        for envoy in &peers.envoys {
+            connected(envoy).await;
+        }
+        peers.know_all(2).await;
+        (peers, redis)
+    }
+
+    /// One more aggregator; which Envoys that run do not know of.
+    pub async fn add_aggregator(&mut self) {
+        let options = AggregatorOptions {
+            arguments: vec!["--test-schedule".to_owned()],
+            environment: vec![("WEIR_REDIS_URL".to_owned(), self.redis_url.clone())],
+            ..AggregatorOptions::default()
+        };
+        self.aggregators.push(Aggregator::start(options).await.unwrap());
+    }
+
+    /// One more Envoy.
+    pub async fn add_envoy(&mut self) {
+        let ports: Vec<u16> = self.aggregators.iter().map(Aggregator::grpc_port).collect();
+        let aggregator_ports = match self.wiring {
+            Wiring::Crossed => ports,
+            Wiring::Apart => vec![ports[self.envoys.len() % ports.len()]],
+        };
+        let filter = filter(&self.config);
+        let options =
+            EnvoyOptions { filter, aggregator_ports, concurrency: WORKERS, ..EnvoyOptions::default() };
+        self.envoys.push(Envoy::start(options).await.unwrap());
+    }
+
+    /// Waits until every aggregator counts so many live Envoys.
+    pub async fn know_all(&self, envoys: u64) {
+        for aggregator in &self.aggregators {
+            let known = async || metric(aggregator, "weir_aggregator_live_origins").await == envoys as f64;
+            wait::until("all know how many Envoys are alive", SOON, known).await.unwrap();
+        }
+    }
+
+    /// The clients in turn, half of their requests to each of the first two Envoys.
+    pub fn load(&self, seconds: u64) -> LoadPlan {
+        self.load_of(seconds, ONE_IN)
+    }
+
+    /// The same without clients that come once.
+    pub fn load_of_clients(&self, seconds: u64) -> LoadPlan {
+        self.load_of(seconds, u64::MAX)
+    }
+
+    fn load_of(&self, seconds: u64, one_in: u64) -> LoadPlan {
+        let addresses: Vec<_> = self.envoys.iter().map(Envoy::address).take(2).collect();
+        let sides = addresses.len() as u64;
+        let plan = LoadPlan::of(addresses, CONNECTIONS, PER_SECOND * seconds, move |number| {
+            let side = usize::try_from(number / CLIENTS % sides).unwrap();
+            (side, get_as(&client(number, one_in).map_or(format!("once-{number}"), |at| format!("c{at}"))))
+        });
+        plan.rate(PER_SECOND as f64)
+    }
+
+    /// What one aggregator holds of each client that is compared.
+    async fn totals_at(&self, aggregator: &Aggregator) -> Vec<u64> {
+        let mut totals = Vec::new();
+        for client in 0..CLIENTS {
+            totals.push(total_in(aggregator, "r", &format!("c{client}")).await);
+        }
+        totals
+    }
+
+    /// Waits until every aggregator holds what passed of each client, and all the same; returns how long that took, and
+    /// how much they hold.
+    ///
+    /// To the last request, but for grants that were not used.
+    pub async fn agree(&self, passed: &[u64]) -> (Duration, u64) {
+        let started = Instant::now();
+        let mut totals = Vec::new();
+        let settled = async || {
+            totals = self.totals().await;
+            let same = totals.iter().all(|total| *total == totals[0]);
+            same && all_counted(&self.envoys, CONNECTIONS, passed, &totals[0]).await
+        };
+        if wait::until("all agree", SOON, settled).await.is_err() {
+            panic!("aggregators stand at {totals:?}, but {passed:?} passed");
+        }
+        let (took, sum) = (started.elapsed(), totals[0].iter().sum::<u64>());
+        let passed = passed.iter().sum::<u64>();
+        println!("aggregators stand at {sum}, {passed} passed, agreed after {took:?}");
+        (took, sum)
+    }
+
+    /// Waits until all aggregators hold the same, and returns how much that is.
+    pub async fn totals_agree(&self) -> u64 {
+        let same = async || {
+            let totals = self.totals().await;
+            Ok(totals.iter().all(|total| *total == totals[0]).then(|| totals[0].clone()))
+        };
+        let totals: Vec<u64> = wait::until_some("all agree", SOON, same).await.unwrap();
+        totals.iter().sum()
+    }
+
+    async fn totals(&self) -> Vec<Vec<u64>> {
+        let mut totals = Vec::new();
+        for aggregator in &self.aggregators {
+            totals.push(self.totals_at(aggregator).await);
+        }
+        totals
+    }
+
+    /// Every Envoy knows by now that every client has used up its limit.
+    pub async fn all_deny(&self) {
+        for envoy in &self.envoys {
+            for client in 0..CLIENTS {
+                let answer = envoy.send(get_as(&format!("c{client}"))).await.unwrap();
+                assert_eq!(answer.status, 429, "{client}");
+            }
+        }
+    }
+
+    /// A metric, added up over the aggregators.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let mut sum = 0.0;
+        for aggregator in &self.aggregators {
+            sum += metric(aggregator, name).await;
+        }
+        sum
+    }
+
+    /// Waits until a metric is as wanted at every aggregator.
+    pub async fn each_metric(&self, name: &str, wanted: impl Fn(f64) -> bool) {
+        for aggregator in &self.aggregators {
+            let held = async || wanted(metric(aggregator, name).await);
+            wait::until(name, SOON, held).await.unwrap();
+        }
+    }
+
+    /// Questions asked of the aggregators, over all Envoys and reasons.
+    pub async fn consults(&self) -> u64 {
+        let mut sum = 0;
+        for envoy in &self.envoys {
+            sum += sum_of(envoy, "wasmcustom.weir_consults_total").await;
+        }
+        sum
+    }
+
+    /// No VM has died, and nothing odd stands in the logs.
+    pub async fn are_sound(&self) {
+        for envoy in &self.envoys {
+            sound(envoy).await;
+        }
+    }
+}
+
+/// Runs a load beside something that goes wrong in the meantime.
+pub async fn load_while(plan: LoadPlan, fault: impl Future<Output = ()>) -> LoadReport {
+    let (report, ()) = tokio::join!(load::run(plan), fault);
+    report.unwrap()
+}
+
+/// Whose a request is, unless it is of a client that comes once.
+fn client(number: u64, one_in: u64) -> Option<u64> {
+    let once = number > 0 && number.is_multiple_of(one_in);
+    (!once).then_some(number % CLIENTS)
+}
+
+/// What passed of a load of each client that is compared; all others pass.
+pub fn compared(report: &LoadReport, seconds: u64) -> Vec<u64> {
+    let (passed, others) = passed_of(report, CLIENTS, |number| client(number, ONE_IN));
+    assert_eq!(others, (PER_SECOND * seconds - 1) / ONE_IN, "{report:?}");
+    passed
+}
+
+/// Every request was decided, and hardly one waited longer than it may.
+pub fn assert_served(report: &LoadReport, seconds: u64) {
+    assert_eq!(report.count(200) + report.count(429), PER_SECOND * seconds, "{report:?}");
+    assert_prompt(report, Duration::from_millis(TIMEOUT_MS));
+}
+
+/// A metric of an aggregator, labels included in the name; 0 while there is none.
+pub async fn metric(aggregator: &Aggregator, name: &str) -> f64 {
+    let text = aggregator.admin_get("/metrics").await.unwrap().text();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map_or(0.0, |value| value.parse().unwrap())
+}

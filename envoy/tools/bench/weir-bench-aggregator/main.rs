@@ -1,0 +1,223 @@
+//! `just bench-aggregator`: what an aggregator takes, how soon it answers and tells others, and what many regions cost
+//! their database, in interleaved rounds on one machine.
+//!
+//! Everything is real: `weir-aggregator` processes, a Redis, a MariaDB, and gRPC streams as filters open them, all started
+//! here and ended with this program. [`ingest`], [`consult`], [`decide`], [`push`], [`regions`] and [`walk`] measure; [`stage`],
+//! [`apis`] and [`peer`] are what they have in common; [`tables`] and [`stats`] say what came out.
+
+mod api;
+mod consult;
+mod decide;
+mod ingest;
+#[path = "../median.rs"]
+mod median;
+mod peer;
+mod push;
+mod regions;
+mod stage;
+mod stats;
+mod tables;
+mod walk;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+
+use crate::consult::Load;
+use crate::decide::Crowd;
+use crate::ingest::Keys;
+use crate::regions::Effort;
+use crate::stage::Store;
+use crate::tables::Tables;
+
+/// Measure the aggregator.
+#[derive(Parser)]
+#[command(name = "just bench-aggregator")]
+struct Options {
+    /// Rounds; the tables show medians over them.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Seconds of each measurement of streams.
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// Seconds of each measurement of regions, after as many as they need to settle; a interval comes every ten.
+    #[arg(long, default_value_t = 40)]
+    region_seconds: u64,
+    /// Measure only these (comma-separated).
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Measurement>,
+    /// One short round, with small sizes and a fast schedule: whether it works, not how fast.
+    #[arg(long)]
+    quick: bool,
+    #[arg(long, hide = true)]
+    walk_here: Option<usize>,
+}
+
+/// One table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Measurement {
+    /// Reports taken.
+    Ingest,
+    /// Questions answered.
+    Consult,
+    /// Decisions for those who cannot make them: exact limits, applications, other Envoys.
+    Decide,
+    /// From a report at one aggregator to the push at another.
+    Push,
+    /// Ten regions on one database.
+    Regions,
+    /// The core's search for what is due, and the weight of a cell.
+    Walk,
+}
+
+/// One row of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Case {
+    Ingest(Store, Keys),
+    Consult(Store, Load),
+    Decide(Crowd),
+    Push,
+    /// By how much there is more than the present load.
+    Regions(usize),
+    /// Cells.
+    Walk(usize),
+}
+
+impl Measurement {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Ingest => "Reports of 256 counts, 4 streams",
+            Self::Consult => "Consults, 5 000 a second in an open loop, 8 streams",
+            Self::Decide => "Decisions, each client asks when it has its answer",
+            Self::Push => "From a report at one aggregator to the push at another",
+            Self::Regions => "Ten regions on one MariaDB",
+            Self::Walk => "Everything due for other regions is taken; memory",
+        }
+    }
+
+    fn columns(self) -> &'static [&'static str] {
+        match self {
+            Self::Ingest => &ingest::COLUMNS,
+            Self::Consult => &consult::COLUMNS,
+            Self::Decide => &decide::COLUMNS,
+            Self::Push => &push::COLUMNS,
+            Self::Regions => &regions::COLUMNS,
+            Self::Walk => &walk::COLUMNS,
+        }
+    }
+}
+
+impl Case {
+    fn all(quick: bool) -> Vec<Case> {
+        let mut cases = vec![
+            Case::Ingest(Store::Memory, Keys::Own),
+            Case::Ingest(Store::Memory, Keys::Shared),
+            Case::Ingest(Store::Redis, Keys::Own),
+            Case::Consult(Store::Memory, Load::Many),
+            Case::Consult(Store::Memory, Load::One),
+            Case::Consult(Store::Redis, Load::Many),
+            Case::Consult(Store::Redis, Load::One),
+            Case::Consult(Store::Redis, Load::Beside),
+        ];
+        cases.extend(Crowd::all().map(Case::Decide));
+        cases.extend([Case::Push, Case::Regions(1)]);
+        cases.extend((!quick).then_some(Case::Regions(10)));
+        cases.push(Case::Walk(240_000));
+        cases.extend((!quick).then_some(Case::Walk(5_000_000)));
+        cases
+    }
+
+    fn measurement(self) -> Measurement {
+        match self {
+            Case::Ingest(..) => Measurement::Ingest,
+            Case::Consult(..) => Measurement::Consult,
+            Case::Decide(_) => Measurement::Decide,
+            Case::Push => Measurement::Push,
+            Case::Regions(_) => Measurement::Regions,
+            Case::Walk(_) => Measurement::Walk,
+        }
+    }
+
+    fn title(self) -> String {
+        let store = |store| match store {
+            Store::Memory => "memory",
+            Store::Redis => "Redis",
+        };
+        match self {
+            Case::Ingest(place, Keys::Own) => format!("{}, own keys", store(place)),
+            Case::Ingest(place, Keys::Shared) => {
+                format!("{}, shared keys, all are pushed to", store(place))
+            }
+            Case::Consult(place, Load::Many) => format!("{}, many keys", store(place)),
+            Case::Consult(place, Load::One) => format!("{}, one key", store(place)),
+            Case::Consult(place, Load::Beside) => {
+                format!("{}, many keys, beside reports without pause", store(place))
+            }
+            Case::Decide(crowd) => crowd.title(),
+            Case::Push => "two aggregators, one Redis".to_owned(),
+            Case::Regions(scale) => format!("{} windows", scale * regions::WINDOWS),
+            Case::Walk(cells) => format!("{cells} cells"),
+        }
+    }
+
+    async fn measure(self, options: &Options) -> Result<Vec<f64>> {
+        let time = Duration::from_secs(options.seconds);
+        match self {
+            Case::Ingest(store, keys) => ingest::measure(store, keys, time).await,
+            Case::Consult(store, load) => consult::measure(store, load, time).await,
+            Case::Decide(crowd) => decide::measure(crowd, time).await,
+            // Rare events are what is looked for.
+            Case::Push => push::measure(4 * time).await,
+            Case::Regions(scale) => {
+                let time = Duration::from_secs(options.region_seconds);
+                regions::measure(scale, Effort { time, quick: options.quick }).await
+            }
+            Case::Walk(cells) => tokio::task::block_in_place(|| walk::measure(cells)),
+        }
+    }
+}
+
+fn main() -> Result<()> {
+    let mut options = Options::parse();
+    if let Some(cells) = options.walk_here {
+        return walk::measure_here(cells);
+    }
+    if options.quick {
+        options = Options { rounds: 1, seconds: 1, region_seconds: 2, ..options };
+    }
+    run(&options)
+}
+
+#[tokio::main]
+async fn run(options: &Options) -> Result<()> {
+    let wanted = |case: &Case| options.only.is_empty() || options.only.contains(&case.measurement());
+    let cases: Vec<_> = Case::all(options.quick).into_iter().filter(wanted).collect();
+    let mut tables = Tables::default();
+    let load_before = load_average();
+    for round in 0..options.rounds {
+        // Each round starts with another case: none always follows the same one's heat.
+        for place in 0..cases.len() {
+            let case = cases[(place + round) % cases.len()];
+            eprintln!(
+                "round {} of {}: {}: {}",
+                round + 1,
+                options.rounds,
+                case.measurement().title(),
+                case.title()
+            );
+            let values = case.measure(options).await?;
+            eprintln!("    {values:.2?}");
+            tables.add(case, values);
+        }
+    }
+    println!("{}\n{}", tables.markdown(), tables.noise());
+    println!("Load average at the start: {}; at the end: {}", load_before, load_average());
+    Ok(())
+}
+
+/// How many others wanted to run on this machine: over one, five and fifteen minutes.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# tool.sh wrk | redis-server: finds or installs a tool that benchmarks or tests use, and prints where it is.
+source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
+
+find_tool() {
+    case "$1" in
+    wrk) command -v wrk ;;
+    # The tests start servers of their own; the one that a package may start by itself is not used.
+    redis-server) command -v "${WEIR_REDIS_SERVER:-redis-server}" ;;
+    *) die "no tool is called '$1'" "Ask for wrk or redis-server." ;;
+    esac
+}
+
+find_tool "$1" && exit
+apt_install "$1" || true
+find_tool "$1" || die "$1 is missing and could not be installed." "Install your system's package '$1' and run this again."

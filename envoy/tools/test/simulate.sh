@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Simulates every scenario at one seed, twice with the same bytes, then worlds of chance: some that are the same each time, some of them
+# with several faults at once, and some that are fresh. The first seed of the fresh ones is printed, and a failure prints the command
+# that repeats it.
+source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
+
+worlds=800
+wild=300
+fresh=200
+
+cargo_build -p weir-simulator
+simulate="$root/target/debug/weir-simulate"
+results="$root/target/simulate"
+mkdir -p "$results"
+
+say "simulating every scenario at seed 1"
+"$simulate" --seed 1 --json --out "$results" >"$results/first.jsonl"
+say "simulating them again: the same seed gives the same bytes"
+"$simulate" --seed 1 --json --out "$results" >"$results/second.jsonl" 2>/dev/null
+cmp "$results/first.jsonl" "$results/second.jsonl"
+say "simulating $worlds worlds of chance"
+"$simulate" --scenario random --seed 1 --runs "$worlds" --out "$results"
+say "simulating $wild worlds with several faults at once"
+"$simulate" --scenario wild --seed 1 --runs "$wild" --out "$results"
+say "simulating $fresh fresh worlds of chance"
+"$simulate" --scenario random --runs "$fresh" --out "$results"

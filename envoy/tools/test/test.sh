@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Installs what the tests need, builds what they start, and runs them all. Arguments go to `cargo test`.
+source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
+
+if [[ "${1:-}" == --help || "${1:-}" == -h ]]; then exec cargo test --help; fi
+logs="$root/target/tests"
+mkdir -p "$logs"
+
+# Others' programs that tests start, found or installed, as variables.
+find_programs() {
+    local install="$root/envoy/tools/install" name
+    ENVOY_BIN="$("$install/envoy.sh")"
+    WEIR_REDIS_SERVER="$("$install/tool.sh" redis-server)"
+    WEIR_MARIADBD="$("$install/databases.sh" mariadb)"
+    WEIR_CHROMIUM="$("$install/browser.sh" chromium)"
+    WEIR_CHROMEDRIVER="$("$install/browser.sh" chromedriver)"
+    # MySQL is tested where it can be had; where not, its tests say that they are left out.
+    WEIR_MYSQLD_ROOT="$("$install/databases.sh" mysql --build)" || unset WEIR_MYSQLD_ROOT
+    for name in ENVOY_BIN WEIR_REDIS_SERVER WEIR_MARIADBD WEIR_CHROMIUM WEIR_CHROMEDRIVER ${WEIR_MYSQLD_ROOT:+WEIR_MYSQLD_ROOT}; do
+        printf '%s=%q\n' "$name" "${!name}"
+    done
+}
+
+tests=(cargo test "${locked[@]}" --workspace --no-fail-fast)
+# The network is as slow as the compiler: both at the same time.
+find_programs >"$logs/programs" &
+finding=$!
+# Somebody who names tests wants those.
+if (($# > 0)); then
+    say "building the aggregator"
+    cargo_build -p weir-aggregator
+else
+    say "building the tests, and the programs that they start"
+    "${tests[@]}" --no-run
+    export WEIR_BUILT=1
+fi
+"$root/envoy/tools/build/filter.sh"
+"$root/envoy/tools/run/playground.sh" --build-only "$root/target/playground-page"
+say "building the clock that tests move"
+rustc --edition 2024 --crate-type cdylib -C opt-level=2 -C panic=abort -D warnings \
+    -o target/libweir_clock_shim.so envoy/tools/test/clock-shim.rs
+wait "$finding" || die "A program that the tests start is missing; what is said above tells which."
+set -a
+source "$logs/programs"
+set +a
+sed 's/^/weir: /' "$logs/programs" >&2
+
+export WEIR_PLAYGROUND="$root/target/playground-page/index.html"
+export WEIR_AGGREGATOR_BIN="$root/target/debug/weir-aggregator"
+export WEIR_CLOCK_SHIM="$root/target/libweir_clock_shim.so"
+export WEIR_FILTER_WASM="$root/target/weir-filter.wasm"
+# Each end-to-end test keeps several processes busy: two at a time are enough for two cores.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-2}"
+
+if (($# > 0)); then
+    exec "${tests[@]}" "$@"
+fi
+"$root/envoy/tools/test/simulate.sh"
+say "running the tests; those without an Envoy beside the scenarios, as both mostly wait"
+{ "${tests[@]}" --lib --bins --test '[!s]*' --test 's[!c]*' && "${tests[@]}" --doc; } >"$logs/others.log" 2>&1 &
+others=$!
+failed=0
+"${tests[@]}" --test scenarios || failed=1
+wait "$others" || failed=1
+cat "$logs/others.log"
+exit "$failed"
