@@ -178,6 +178,6 @@ async fn a_ledger_that_is_unavailable(store: &mut Store) {
     let (ask, call) = asked(&collector, "unavailable").await;
     attributes(&ask, &[("weir.outcome", "undecided")]);
     attributes(&call, &[("error.type", "unavailable")]);
-    let undecided = "weir_aggregator_ledger_undecided_total{reason=\"away\"}";
+    let undecided = "weir_aggregator_ledger_undecided_total{reason=\"unavailable\"}";
     until("it is counted", || weir.metric(undecided) == 1.0).await;
 }

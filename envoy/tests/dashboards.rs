@@ -225,7 +225,7 @@ type Metrics = BTreeMap<String, BTreeSet<String>>;
 
 /// Those of the tables of `aggregator/METRICS.md`, below "All metrics".
 fn documented() -> Metrics {
-    let page = file("../../aggregator/METRICS.md");
+    let page = file("../../../aggregator/METRICS.md");
     let (_, section) = page.split_once("\n## All metrics\n").expect("a section");
     let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
     let mut metrics = Metrics::new();

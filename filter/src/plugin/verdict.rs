@@ -16,7 +16,7 @@ use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::rules::Config;
 
 /// What access logs show in place of a rule when the client's address is denied, and as its outcome.
-const ADDRESSES: &str = "addresses";
+const ADDRESSES: &str = "client_networks";
 const DENIED_ADDRESS: &str = "denied_address";
 /// Allowed requests whose response headers are still to come; more are let go without the headers.
 const MAX_TRACKED: usize = 16_384;
