@@ -10,7 +10,7 @@ use std::time::Duration;
 use store_common::*;
 use tokio::time::{Instant, sleep_until, timeout};
 use weir_aggregator::redis::{Heard, Incarnation, Store, StoreOptions};
-use weir_core::model::exact::AskId;
+use weir_core::model::exact::ExactRequestId;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{LowerBound, Merge};
 use weir_core::region::log::{EntryId, LogCharge};
@@ -312,7 +312,7 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     store.origins(&[A], &[1; 16], AMPLE).await.unwrap();
     store.status(&[1; 16], b"well", AMPLE).await.unwrap();
     store.forget_status(&[1; 16], AMPLE).await.unwrap();
-    let id = EntryId { ask: AskId::of(9, 1), place: 0 };
+    let id = EntryId { request: ExactRequestId::of(9, 1), place: 0 };
     let charge = LogCharge { key: cell, id, cost: 1, most: 1 };
     store.charge_logs(std::slice::from_ref(&charge), AMPLE).await.pop().unwrap().unwrap();
     assert!(store.refund_logs(&[charge], AMPLE).await.pop().unwrap().unwrap());

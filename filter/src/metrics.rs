@@ -19,7 +19,7 @@ const FLUSH_MS: u64 = 200;
 const STRICT: &str = "weir_ratelimit_strict_mode_activations_total";
 const REASONS: [&str; 5] = ["cold", "baseline", "strict", "stale", "slack"];
 const RESULTS: [&str; 5] = ["granted", "refused", "timeout", "broken", "unjudged"];
-const ASK_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "broken"];
+const EXACT_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "broken"];
 
 /// Metrics of one worker.
 #[derive(Debug, Default)]
@@ -82,13 +82,14 @@ impl Metrics {
         for ((result, count), before) in RESULTS.iter().zip(stats.results).zip(told.results) {
             self.labelled("weir_consult_results_total.result.", result, count, before);
         }
-        for ((result, count), before) in ASK_RESULTS.iter().zip(stats.ask_results).zip(told.ask_results) {
-            self.labelled("weir_ask_results_total.result.", result, count, before);
+        for ((result, count), before) in EXACT_RESULTS.iter().zip(stats.exact_results).zip(told.exact_results)
+        {
+            self.labelled("weir_exact_results_total.result.", result, count, before);
         }
         let counters = [
-            ("weir_asks_total", stats.asks, told.asks),
-            ("weir_asks_spared_total", stats.spared, told.spared),
-            ("weir_unasked_total", stats.unasked, told.unasked),
+            ("weir_exact_requests_total", stats.asks, told.asks),
+            ("weir_exact_cached_denials_total", stats.spared, told.spared),
+            ("weir_exact_unsent_total", stats.exact_unsent, told.exact_unsent),
             ("weir_refunds_total", stats.refunds, told.refunds),
             ("weir_refunds_lost_total", stats.refunds_lost, told.refunds_lost),
             ("weir_table_evictions_total", stats.evictions, told.evictions),

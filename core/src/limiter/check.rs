@@ -219,7 +219,7 @@ pub enum ConsultResult {
 
 /// How a question about exact limits ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AskResult {
+pub enum ExactResult {
     /// All of it passes.
     Allowed,
     /// Some of it does not.

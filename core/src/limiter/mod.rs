@@ -39,8 +39,8 @@ use decide::judge::Health;
 use decide::lease::Due;
 use decide::open::Open;
 use decide::violations::Violations;
-use remote::asks::Asks;
 use remote::consults::{Consults, Need, Waiting};
+use remote::exact_requests::ExactRequests;
 use remote::link::Link;
 use remote::ration::Ration;
 use remote::registry::WorkerRegistry;
@@ -49,8 +49,8 @@ use report::walk::{Offer, Walk};
 use transact::{Make, Table};
 
 pub use check::{
-    AskResult, Beside, Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactDetails,
-    ExactLimit, MAX_TRANSACTIONS, Outcome, Policy, Reason, Transactions,
+    Beside, Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactDetails, ExactLimit,
+    ExactResult, MAX_TRANSACTIONS, Outcome, Policy, Reason, Transactions,
 };
 pub use decide::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
 pub use decide::open::MAX_OPEN_REQUESTS;
@@ -104,7 +104,7 @@ pub struct Limiter {
     outbox: Outbox,
     link: Link,
     consults: Consults,
-    asks: Asks,
+    exact_requests: ExactRequests,
     /// Requests that wait for consults after their exact rules were settled.
     held: BTreeMap<u64, Held>,
     denials: Denials,
@@ -167,7 +167,7 @@ impl Limiter {
             outbox: Outbox::default(),
             link: Link::new(worker),
             consults: Consults::default(),
-            asks: Asks::default(),
+            exact_requests: ExactRequests::default(),
             held: BTreeMap::new(),
             denials: Denials::default(),
             told_beside: Vec::new(),
@@ -215,7 +215,7 @@ impl Limiter {
             Ok(outcome) => outcome,
             Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
             Err(needs) => {
-                self.ask(request, Waiting::new(checks, now.mono), &needs, now.mono);
+                self.query(request, Waiting::new(checks, now.mono), &needs, now.mono);
                 Outcome::of(Decision::Wait, 0)
             }
         }
@@ -225,7 +225,7 @@ impl Limiter {
     pub fn trace(&mut self, request: u64, trace: &Trace<'_>) {
         let trace = trace.to_wire();
         if !self.consults.trace(request, &trace) {
-            self.asks.trace(request, trace);
+            self.exact_requests.trace(request, trace);
         }
     }
 
@@ -234,7 +234,7 @@ impl Limiter {
         self.wall_offset_ms = now.unix.0.saturating_sub(now.mono.0);
         let now = self.moment(now.mono);
         self.notice_clock_steps(now);
-        self.expire_asks(shared, now);
+        self.expire_exact(shared, now);
         self.expire_waiting(shared, now);
         self.expire_open(shared, now);
         if self.synced.is_none_or(|synced| now.mono.since(synced) >= ROSTER_MS) {
@@ -250,7 +250,7 @@ impl Limiter {
 
     /// Milliseconds until the next tick.
     pub fn next_tick_ms(&self) -> u64 {
-        match self.consults.is_empty() && !self.asks.is_waited_for() {
+        match self.consults.is_empty() && !self.exact_requests.is_waited_for() {
             true => TICK_MS,
             false => WAITING_TICK_MS,
         }
@@ -298,7 +298,7 @@ impl Limiter {
         for some in consults.chunks(wire::MAX_FRAME_CELLS) {
             frames.push(wire::FilterFrame { consults: some.to_vec(), ..Default::default() });
         }
-        self.asks.take_frames(self.link.echo(), now.mono, &mut frames);
+        self.exact_requests.take_frames(self.link.echo(), now.mono, &mut frames);
         if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= ROSTER_MS {
             self.flushed = now.mono;
             self.push_reports(false, now.mono, &mut frames);
@@ -341,7 +341,7 @@ impl Limiter {
         self.complete = false;
         self.listed = false;
         self.told_subscriber = None;
-        self.break_asks(shared, now);
+        self.break_exact(shared, now);
         self.break_waiting(shared, now);
     }
 
@@ -361,8 +361,8 @@ impl Limiter {
         for answer in &frame.answers {
             self.answered(shared, answer, now);
         }
-        for rulings in &frame.rulings {
-            self.ruled(shared, rulings, now);
+        for results in &frame.results {
+            self.ruled(shared, results, now);
         }
         if let Some(ack) = &frame.ack {
             self.stats.refused = self.stats.refused.saturating_add(ack.refused.len() as u64);
@@ -392,14 +392,14 @@ impl Limiter {
     pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
         let now = self.moment(now);
         // First: whoever waited for rulings may have to wait for consults now.
-        self.break_asks(shared, now);
+        self.break_exact(shared, now);
         self.break_waiting(shared, now);
         self.return_leases(shared, now);
         self.spend_all_open(shared, now);
         self.flush_violations(shared, now);
         let mut frames = Vec::new();
         if self.link.is_up() {
-            self.asks.take_frames(self.link.echo(), now.mono, &mut frames);
+            self.exact_requests.take_frames(self.link.echo(), now.mono, &mut frames);
             self.push_reports(true, now.mono, &mut frames);
         }
         WorkerRegistry::sign_off(shared, self.worker, now.mono);
@@ -434,7 +434,7 @@ impl Limiter {
     }
 
     /// Lets `request` wait for the answers that it needs.
-    fn ask(&mut self, request: u64, waiting: Waiting, needs: &[Need], now: MonoMs) {
+    fn query(&mut self, request: u64, waiting: Waiting, needs: &[Need], now: MonoMs) {
         let (stats, strict, cold) = (&mut self.stats, &mut self.strict_questions, &mut self.cold_questions);
         self.consults.wait(request, waiting, needs, |reason| {
             stats.asked(reason);

@@ -1,6 +1,6 @@
 //! Scenarios of one or more processes: several workers over one table, a region behind them, time in steps.
 //!
-//! `harness` and `network` drive the two state machines as the shells do, `ruler` holds exact limits; the others say what must hold.
+//! `harness` and `network` drive the two state machines as the shells do, `exact_store` holds exact limits; the others say what must hold.
 
 mod accuracy;
 mod aggregators;
@@ -11,6 +11,7 @@ mod decisions;
 mod eviction;
 mod exact;
 mod exact_property;
+mod exact_store;
 mod faults;
 mod first_stream;
 mod floods;
@@ -22,7 +23,6 @@ mod open;
 mod open_places;
 mod open_property;
 mod property;
-mod ruler;
 mod strict;
 mod trace;
 mod violations;

@@ -72,7 +72,7 @@ pub(super) struct Queued {
     pub(super) publish: bool,
     pub(super) lower_bound: bool,
     pub(super) counted: bool,
-    pub(super) ask: bool,
+    pub(super) query: bool,
 }
 
 /// What is used of a limit, added up over one cell or over the cells of a window.
@@ -252,8 +252,8 @@ impl CellState {
 
     /// Whether something is known of it that no origin would repeat, or that the region's other parts are still to be told.
     pub(super) fn must_stay(&self) -> bool {
-        let Queued { replay, share, hot, lower_bound, ask, .. } = self.queued;
-        replay || share || hot || lower_bound || ask || self.shortage() > 0 || self.has_baseline()
+        let Queued { replay, share, hot, lower_bound, query, .. } = self.queued;
+        replay || share || hot || lower_bound || query || self.shortage() > 0 || self.has_baseline()
     }
 
     /// What is known to have been used and stands in no component.
@@ -295,9 +295,9 @@ impl CellState {
 
     /// The store is to say anew what it holds: `origin` has forgotten its own count, which may have come to the store
     /// through another aggregator.
-    pub(super) fn ask_anew(&mut self) {
+    pub(super) fn query_anew(&mut self) {
         self.heard_in = 0;
-        self.queued.ask = true;
+        self.queued.query = true;
     }
 
     /// The store has said all that it holds of the cell in this `incarnation`: what is more is taken, what is less is to be

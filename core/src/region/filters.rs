@@ -31,31 +31,31 @@ impl Region {
     pub fn consult(
         &mut self,
         origin: OriginId,
-        ask: &wire::Consult,
+        query: &wire::Consult,
         now: UnixMs,
     ) -> Result<wire::Answer, Refused> {
-        let at = checked_proposal(ask, now)?;
+        let at = checked_proposal(query, now)?;
         let (slot, state) =
-            touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
-        if ask.without_baseline && !tells_baseline(state, ask.sequence, self.backing.incarnation()) {
+            touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
+        if query.without_baseline && !tells_baseline(state, query.sequence, self.backing.incarnation()) {
             return Err(Refused::Baseline);
         }
-        let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
-        let proposed = ask.own.saturating_add(ask.cost);
-        changed |= state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
+        let mut changed = state.raise(query.sequence, origin, query.own, now)?;
+        let proposed = query.own.saturating_add(query.cost);
+        changed |= state.note_limit(query.sequence, query.limit.min(MAX_COUNT));
         // An evicted count is in no component and stays in the floor: what is reported later comes on top of it as well.
-        if let Some(cell) = state.known_mut(ask.sequence) {
+        if let Some(cell) = state.known_mut(query.sequence) {
             cell.has_said_all(origin, now);
         }
-        let granted = admits(state, &at, origin, ask);
-        if granted && ask.cost > 0 {
-            changed |= state.raise(ask.sequence, origin, proposed, now)?;
+        let granted = admits(state, &at, origin, query);
+        if granted && query.cost > 0 {
+            changed |= state.raise(query.sequence, origin, proposed, now)?;
         }
         if changed {
             self.subscribers.changed(slot, state, origin);
         }
-        self.work.note(slot, ask.sequence, state, self.backing.incarnation());
-        Ok(answer(state, origin, ask, granted))
+        self.work.note(slot, query.sequence, state, self.backing.incarnation());
+        Ok(answer(state, origin, query, granted))
     }
 
     /// Starts (or restarts) pushes to `origin` with everything that matters to it.
@@ -124,7 +124,7 @@ impl Region {
                 // The store may hold what this aggregator has never heard: it is asked by telling it of nothing.
                 let cell = state.cell_mut(count.sequence)?;
                 cell.raise(origin, 0, now)?;
-                cell.ask_anew();
+                cell.query_anew();
                 self.work.push(Errand::Replay, slot, cell);
                 self.work.note(slot, count.sequence, state, self.backing.incarnation());
             }
@@ -158,31 +158,36 @@ fn tells_baseline(state: &KeyState, sequence: u64, incarnation: Option<u32>) -> 
 
 /// Whether a question can be one, what it proposes included; and the present position in the key's windows as its filter
 /// sees it.
-pub(super) fn checked_proposal(ask: &wire::Consult, now: UnixMs) -> Result<Position, Refused> {
-    let at = checked_own(&ask.key, ask.sequence, ask.own, now)?;
-    let proposed = ask.own.saturating_add(ask.cost);
+pub(super) fn checked_proposal(query: &wire::Consult, now: UnixMs) -> Result<Position, Refused> {
+    let at = checked_own(&query.key, query.sequence, query.own, now)?;
+    let proposed = query.own.saturating_add(query.cost);
     // What is beyond its limit is denied, however much it is.
-    if proposed <= ask.limit && proposed > most_by_now(ask.sequence, at.cell_ms, now) {
+    if proposed <= query.limit && proposed > most_by_now(query.sequence, at.cell_ms, now) {
         return Err(Refused::Component);
     }
-    Ok(at.seen_from(ask.sequence))
+    Ok(at.seen_from(query.sequence))
 }
 
 /// Whether the region, as it is known here, has room for what is asked.
-pub(super) fn admits(state: &KeyState, at: &Position, origin: OriginId, ask: &wire::Consult) -> bool {
-    let proposed = ask.own.saturating_add(ask.cost);
-    let limit = ask.limit.min(MAX_COUNT);
-    let used = state.used_with(ask.sequence, origin, proposed);
-    proposed <= MAX_COUNT && ask.cost <= limit && used.admits(at, 0, limit)
+pub(super) fn admits(state: &KeyState, at: &Position, origin: OriginId, query: &wire::Consult) -> bool {
+    let proposed = query.own.saturating_add(query.cost);
+    let limit = query.limit.min(MAX_COUNT);
+    let used = state.used_with(query.sequence, origin, proposed);
+    proposed <= MAX_COUNT && query.cost <= limit && used.admits(at, 0, limit)
 }
 
 /// All that is known of the cell that was asked about and of those before that count beside it.
-pub(super) fn answer(state: &KeyState, origin: OriginId, ask: &wire::Consult, granted: bool) -> wire::Answer {
-    let mut before = state.before(ask.sequence).map(|sequence| state.snapshot(sequence, origin));
+pub(super) fn answer(
+    state: &KeyState,
+    origin: OriginId,
+    query: &wire::Consult,
+    granted: bool,
+) -> wire::Answer {
+    let mut before = state.before(query.sequence).map(|sequence| state.snapshot(sequence, origin));
     wire::Answer {
-        id: ask.id,
+        id: query.id,
         granted,
-        current: Some(state.snapshot_in_full(ask.sequence, origin)),
+        current: Some(state.snapshot_in_full(query.sequence, origin)),
         previous: before.next(),
         older: before.collect(),
     }

@@ -51,7 +51,7 @@ pub enum Proposed {
     /// What is known here speaks against it already.
     Settled(wire::Answer),
     /// The store is to be asked.
-    Ask(Merge),
+    Query(Merge),
 }
 
 /// A cell for the hot index.
@@ -127,7 +127,7 @@ impl Region {
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
             if let Some(cell) = state.known_mut(merge.sequence).filter(|_| merge.parts.is_empty()) {
                 // Nothing was to be told: it is the answer that is waited for.
-                cell.ask_anew();
+                cell.query_anew();
                 self.work.push(Errand::Replay, slot, cell);
             }
             self.work.note(slot, merge.sequence, state, self.backing.incarnation);
@@ -139,37 +139,37 @@ impl Region {
     pub fn propose(
         &mut self,
         origin: OriginId,
-        ask: &wire::Consult,
+        query: &wire::Consult,
         now: UnixMs,
     ) -> Result<Proposed, Refused> {
         let incarnation = self.backing.incarnation.unwrap_or_default();
-        let at = checked_proposal(ask, now)?;
+        let at = checked_proposal(query, now)?;
         let (slot, state) =
-            touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
+            touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
         // Also a count of 0 needs its place: without one, what is granted would be forgotten here.
-        let grew = state.cell_mut(ask.sequence)?.raise(origin, ask.own, now)?;
-        if state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT)) || grew {
+        let grew = state.cell_mut(query.sequence)?.raise(origin, query.own, now)?;
+        if state.note_limit(query.sequence, query.limit.min(MAX_COUNT)) || grew {
             self.subscribers.changed(slot, state, origin);
         }
-        let fits = admits(state, &at, origin, ask);
-        if !fits && ask.cost > 0 {
-            self.work.note(slot, ask.sequence, state, self.backing.incarnation);
-            return Ok(Proposed::Settled(answer(state, origin, ask, false)));
+        let fits = admits(state, &at, origin, query);
+        if !fits && query.cost > 0 {
+            self.work.note(slot, query.sequence, state, self.backing.incarnation);
+            return Ok(Proposed::Settled(answer(state, origin, query, false)));
         }
         let global = |sequence: u64| state.cell(sequence).map_or(0, |cell| cell.global_others);
-        let global_previous = state.before(ask.sequence).map(global).fold(0, u64::saturating_add);
+        let global_previous = state.before(query.sequence).map(global).fold(0, u64::saturating_add);
         let proposal = Proposal {
             origin,
-            own: ask.own.saturating_add(ask.cost).min(MAX_COUNT),
-            limit: ask.limit.min(MAX_COUNT),
-            global_current: global(ask.sequence),
+            own: query.own.saturating_add(query.cost).min(MAX_COUNT),
+            limit: query.limit.min(MAX_COUNT),
+            global_current: global(query.sequence),
             global_previous: global_previous.min(MAX_COUNT),
             // Several count in full, as far as each reaches into the window.
             covered_ms: if state.resolution() == 1 { at.until_next_ms() } else { at.cell_ms },
             cell_ms: at.cell_ms,
         };
-        let expires = state.expires(ask.sequence);
-        let cell = state.cell_mut(ask.sequence)?;
+        let expires = state.expires(query.sequence);
+        let cell = state.cell_mut(query.sequence)?;
         let parts: Vec<Part> = if cell.components.len() <= MAX_REPEATED {
             cell.components.iter().map(|component| (component.origin, component.own)).collect()
         } else {
@@ -177,9 +177,9 @@ impl Region {
         };
         let limit = cell.limit;
         let (key, _) = self.keys.at(slot).ok_or(Refused::Full)?;
-        Ok(Proposed::Ask(Merge {
+        Ok(Proposed::Query(Merge {
             key: key.clone(),
-            sequence: ask.sequence,
+            sequence: query.sequence,
             parts,
             limit,
             expires,
@@ -193,7 +193,7 @@ impl Region {
     pub fn concluded(
         &mut self,
         origin: OriginId,
-        ask: &wire::Consult,
+        query: &wire::Consult,
         merge: &Merge,
         merged: &Merged,
         now: UnixMs,
@@ -209,7 +209,7 @@ impl Region {
             self.share(slot, merge.sequence);
         }
         let (_, state) = self.keys.at(slot).ok_or(Refused::Full)?;
-        Ok(answer(state, origin, ask, granted))
+        Ok(answer(state, origin, query, granted))
     }
 
     /// Takes what the store holds of a cell: read from it, or told by another aggregator that has written it.
@@ -291,10 +291,10 @@ impl Region {
         let (key, state) = self.keys.at_mut(spot.slot)?;
         let expires = state.expires(spot.sequence);
         let cell = state.known_mut(spot.sequence)?;
-        let asks = core::mem::take(&mut cell.queued.ask);
+        let queries = core::mem::take(&mut cell.queued.query);
         let parts: Vec<Part> =
             cell.unstored(incarnation).map(|component| (component.origin, component.own)).collect();
-        (asks || !parts.is_empty()).then(|| Merge {
+        (queries || !parts.is_empty()).then(|| Merge {
             key: key.clone(),
             sequence: spot.sequence,
             parts,
@@ -312,7 +312,7 @@ impl Region {
         merge: &Merge,
         merged: &Merged,
         now: UnixMs,
-        asker: Option<OriginId>,
+        sender: Option<OriginId>,
     ) {
         let Some(incarnation) = self.backing.incarnation else { return };
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
@@ -339,8 +339,8 @@ impl Region {
         if !grew {
             return;
         }
-        match asker {
-            Some(asker) => self.subscribers.changed(slot, state, asker),
+        match sender {
+            Some(sender) => self.subscribers.changed(slot, state, sender),
             None => self.subscribers.changed_outside(slot, state),
         }
     }

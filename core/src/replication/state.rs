@@ -50,7 +50,7 @@ pub struct Taken {
     /// The acknowledgement of its report, where that has to wait for the store.
     pub ack: Option<LateAck>,
     /// Questions for the store.
-    pub asks: Vec<Consult>,
+    pub queries: Vec<Consult>,
 }
 
 /// An acknowledgement that has to wait until a round is over; then see [`RegionState::acknowledge`].
@@ -227,7 +227,7 @@ impl RegionState {
             live_origins: u32::try_from(self.region.live_origins_with(origin, now.mono)).unwrap_or(u32::MAX),
         });
         if self.is_usable(now.mono) {
-            taken.asks = frame.consults;
+            taken.queries = frame.consults;
         } else {
             taken.reply.answers = self.answer_from_memory(origin, &frame.consults, now);
         }

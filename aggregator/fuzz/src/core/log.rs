@@ -1,6 +1,6 @@
 //! Sliding logs under any order of charges, refunds and waits.
 
-use weir_core::model::exact::AskId;
+use weir_core::model::exact::ExactRequestId;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::region::log::{Decided, EntryId, Log, LogCharge, Logs, LogsLimits, Micros, Outcome};
 
@@ -136,7 +136,7 @@ fn used(charged: &[(u8, u64, u64, EntryId)], which: u8, end: u64) -> u64 {
 }
 
 fn id(number: u64) -> EntryId {
-    EntryId { ask: AskId::of(7, number), place: 0 }
+    EntryId { request: ExactRequestId::of(7, number), place: 0 }
 }
 
 fn key(which: u8) -> Key {

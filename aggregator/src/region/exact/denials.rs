@@ -102,7 +102,7 @@ impl Denial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::model::exact::AskId;
+    use weir_core::model::exact::ExactRequestId;
     use weir_core::model::key::KeyParts;
     use weir_core::region::log::{EntryId, Micros};
 
@@ -110,7 +110,7 @@ mod tests {
         let (workspace, namespace) = (b"w", b"n");
         let parts =
             KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 };
-        let id = EntryId { ask: AskId([1; 16]), place: 0 };
+        let id = EntryId { request: ExactRequestId([1; 16]), place: 0 };
         LogCharge { key: Key::new(&parts).unwrap(), id, cost, most }
     }
 

@@ -19,7 +19,7 @@ use prometheus_client::registry::{Metric, Registry};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use weir_core::model::breaker::State;
-use weir_core::model::exact::{Charge, Limit, Ruling, Verdict};
+use weir_core::model::exact::{Charge, ChargeResult, Limit, Verdict};
 use weir_core::model::time::MonoMs;
 use weir_core::region::RegionStats;
 use weir_core::replication::Figures;
@@ -66,14 +66,14 @@ const EXACT_CHARGES: (&str, &str) =
     ("exact_charges", "Charges against limits that are held exactly, by algorithm and ruling");
 const EXACT_SECONDS: (&str, &str) =
     ("exact_seconds", "Time to rule on one question about such limits, with all its charges");
-const EXACT_REMEMBERED: (&str, &str) =
-    ("exact_remembered", "Such questions that a remembered denial answered without a store");
+const EXACT_CACHED_DENIALS: (&str, &str) =
+    ("exact_cached_denials", "Such questions that a remembered denial answered without a store");
 const EXACT_REFUNDS: (&str, &str) =
     ("exact_refunds", "Charges taken back, by result: done, missing (nothing was charged), given_up");
 const LEDGER_UNDECIDED: (&str, &str) =
     ("ledger_undecided", "Charges that a ledger did not rule on, by reason");
-const EXACT_ASKS: (&str, &str) =
-    ("exact_asks", "Such questions of filters: taken, malformed, rejected as too many of a stream wait");
+const EXACT_REQUESTS: (&str, &str) =
+    ("exact_requests", "Such questions of filters: taken, malformed, rejected as too many of a stream wait");
 
 const SPANS: (&str, &str) = (
     "spans",
@@ -125,7 +125,7 @@ const FRAME_REASONS: [&str; 19] = [
     "too_many_streams",
     "too_many_counts",
     "too_many_consults",
-    "too_many_asks",
+    "too_many_exact_requests",
     "too_many_refunds",
     "too_many_bans",
     "too_many_charges",
@@ -265,13 +265,13 @@ impl Operation {
 /// What is counted of limits that are held exactly. Clones count together.
 #[derive(Clone, Debug)]
 pub struct ExactFigures {
-    /// [`EXACT_REMEMBERED`].
+    /// [`EXACT_CACHED_DENIALS`].
     pub remembered: Counter,
     charges: Family<Labels, Counter>,
     seconds: Histogram,
     refunds: Family<Label, Counter>,
     ledger_undecided: Family<Label, Counter>,
-    asks: Family<Label, Counter>,
+    exact_requests: Family<Label, Counter>,
 }
 
 impl Default for ExactFigures {
@@ -292,21 +292,21 @@ impl Default for ExactFigures {
             seconds: Histogram::new(exponential_buckets(1e-5, 2.5, 14)), // 10 µs to 1.5 s
             refunds: at_zero("result", &["done", "missing", "foreign", "given_up"]),
             ledger_undecided,
-            asks: at_zero("result", &["taken", "malformed", "rejected"]),
+            exact_requests: at_zero("result", &["taken", "malformed", "rejected"]),
         }
     }
 }
 
 impl ExactFigures {
     /// Counts the rulings on a question.
-    pub fn ruled(&self, charges: &[Charge], rulings: &[Ruling], took: Duration) {
+    pub fn ruled(&self, charges: &[Charge], results: &[ChargeResult], took: Duration) {
         self.seconds.observe(took.as_secs_f64());
-        for (charge, ruling) in charges.iter().zip(rulings) {
+        for (charge, charge_result) in charges.iter().zip(results) {
             let algorithm = match charge.limit {
                 Limit::Log { .. } => "sliding_log",
                 Limit::Ledger { .. } => "ledger",
             };
-            let result = match ruling.verdict {
+            let result = match charge_result.verdict {
                 Verdict::Allowed => "allowed",
                 Verdict::Denied { .. } => "denied",
                 Verdict::Untried => "untried",
@@ -338,16 +338,16 @@ impl ExactFigures {
 
     /// Counts a question of a filter: `taken`, `malformed` or `rejected`.
     pub fn asked(&self, result: &'static str) {
-        self.asks.get_or_create(&[("result", result)]).inc();
+        self.exact_requests.get_or_create(&[("result", result)]).inc();
     }
 
     fn register(&self, registry: &mut Registry) {
         register(registry, EXACT_CHARGES, self.charges.clone());
         register(registry, EXACT_SECONDS, self.seconds.clone());
-        register(registry, EXACT_REMEMBERED, self.remembered.clone());
+        register(registry, EXACT_CACHED_DENIALS, self.remembered.clone());
         register(registry, EXACT_REFUNDS, self.refunds.clone());
         register(registry, LEDGER_UNDECIDED, self.ledger_undecided.clone());
-        register(registry, EXACT_ASKS, self.asks.clone());
+        register(registry, EXACT_REQUESTS, self.exact_requests.clone());
     }
 }
 

@@ -32,7 +32,7 @@ pub(in crate::limiter) enum Charged {
         overflow: bool,
     },
     Denied(Denial),
-    Ask(Reason),
+    Query(Reason),
 }
 
 /// How an item takes its cost from the table.
@@ -308,7 +308,7 @@ impl Limiter {
         match verdict {
             Verdict::Admit { .. } if mode == Mode::Hold => Charged::Held { budget, overflow: done.overflow },
             Verdict::Admit { .. } => Charged::Admitted(budget),
-            Verdict::Ask(reason) => Charged::Ask(reason),
+            Verdict::Query(reason) => Charged::Query(reason),
             Verdict::Undecided => Charged::Denied(Denial {
                 budget,
                 retry_after_ms: Some(UNDECIDED_RETRY_MS),

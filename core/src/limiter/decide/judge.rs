@@ -69,7 +69,7 @@ pub enum Verdict {
     /// Would fit but for reservations.
     Reserved,
     /// Would fit by what is known here; the region is to be asked.
-    Ask(Reason),
+    Query(Reason),
     /// Would fit by what is known here, but that is not good enough, nobody can be asked, and the rule denies then.
     Undecided,
 }
@@ -95,7 +95,7 @@ pub fn judge(
     if let Some(health) = health.filter(|health| health.usable || policy.deny_on_failure)
         && let Some(reason) = doubt(entry, at, (cost, limit), left, policy, health, now)
     {
-        return if health.usable { Verdict::Ask(reason) } else { Verdict::Undecided };
+        return if health.usable { Verdict::Query(reason) } else { Verdict::Undecided };
     }
     Verdict::Admit { spare: reserved.remaining(at, limit).saturating_sub(cost) }
 }
@@ -159,8 +159,8 @@ fn doubt(
         return Some(Reason::Cold);
     }
     // A cost that the response reveals is held back as a reservation, which an answer cannot grant.
-    let may_ask = cost > 0 && policy.settles_within_ms == 0 && health.strict;
-    if may_ask && is_strict(entry, at, limit, health.origins, now) {
+    let may_send = cost > 0 && policy.settles_within_ms == 0 && health.strict;
+    if may_send && is_strict(entry, at, limit, health.origins, now) {
         return Some(Reason::Strict);
     }
     if cost > 0 && entry.unconfirmed().saturating_add(cost) > allowance(limit, left, health.origins) {

@@ -76,7 +76,7 @@ impl Limiter {
         match self.charge(shared, &item, check, Mode::Spend, health.as_ref(), now) {
             Charged::Admitted(budget) | Charged::Held { budget, .. } => Ok(Decision::Allow(Some(budget))),
             Charged::Denied(denial) => Ok(Decision::Deny(denial)),
-            Charged::Ask(reason) => Err(Vec::from([need(&item, reason)])),
+            Charged::Query(reason) => Err(Vec::from([need(&item, reason)])),
         }
     }
 
@@ -96,7 +96,7 @@ impl Limiter {
             Charged::Admitted(budget) | Charged::Held { budget, .. } => Ok(budget),
             Charged::Denied(denial) => Err(denial),
             // Nobody is asked where there is no standing.
-            Charged::Ask(_) => {
+            Charged::Query(_) => {
                 Ok(Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms })
             }
         }
@@ -277,7 +277,7 @@ impl Limiter {
                     diverted |= Places::from(overflow) << at;
                 }
                 Charged::Denied(denial) => denied = worse(denied, Some(denial)),
-                Charged::Ask(reason) => needs.push(need(item, reason)),
+                Charged::Query(reason) => needs.push(need(item, reason)),
             }
         }
         let spend = denied.is_none() && needs.is_empty();
@@ -338,7 +338,7 @@ impl Limiter {
         let budget = match self.charge(shared, &free, check, Mode::Look, None, now) {
             Charged::Admitted(budget) | Charged::Held { budget, .. } => budget,
             Charged::Denied(denial) => denial.budget,
-            Charged::Ask(_) => {
+            Charged::Query(_) => {
                 Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms }
             }
         };

@@ -4,8 +4,8 @@
 //! other. A region that is down refuses all streams. What travels on them is in `network`.
 
 use super::super::*;
+use super::exact_store::ExactStore;
 use super::network::{Frame, Stream};
-use super::ruler::Ruler;
 use crate::limiter::table::Geometry;
 use crate::model::key::{Key, KeyParts};
 use crate::model::shared::{MemoryShared, Place, Version};
@@ -77,7 +77,7 @@ pub(super) struct World {
     /// Every question as it was sent, and when.
     pub(super) asked: Vec<(u64, wire::Consult)>,
     /// Holds the exact limits, for all aggregators.
-    pub(super) ruler: Ruler,
+    pub(super) exact_store: ExactStore,
     /// Verdicts of exact shadow rules, as they came.
     pub(super) beside: Vec<(u16, Beside)>,
     pub(super) random: Random,
@@ -150,7 +150,7 @@ impl World {
             consults: 0,
             traceparent: None,
             asked: Vec::new(),
-            ruler: Ruler::default(),
+            exact_store: ExactStore::default(),
             beside: Vec::new(),
             random: Random::new(7),
             streams: BTreeMap::new(),

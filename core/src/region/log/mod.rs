@@ -16,7 +16,7 @@ mod tests;
 
 pub use logs::{Full, Logs, LogsLimits};
 
-use crate::model::exact::{AskId, Ruling, Verdict};
+use crate::model::exact::{ChargeResult, ExactRequestId, Verdict};
 use crate::model::key::Key;
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -31,7 +31,7 @@ pub struct Micros(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
     /// The question.
-    pub ask: AskId,
+    pub request: ExactRequestId,
     /// The charge's place among those of the question.
     pub place: u8,
 }
@@ -103,14 +103,14 @@ struct Moved {
 
 impl Decided {
     /// As a ruling on a limit of `most` in `window_ms`. Waits are rounded up to whole milliseconds.
-    pub fn ruling(&self, most: u64, window_ms: u64) -> Ruling {
+    pub fn result(&self, most: u64, window_ms: u64) -> ChargeResult {
         let verdict = match self.outcome {
             Outcome::Allowed => Verdict::Allowed,
             Outcome::Denied { retry_after_us } => {
                 Verdict::Denied { retry_after_ms: retry_after_us.map(|wait| wait.div_ceil(1_000)) }
             }
         };
-        Ruling {
+        ChargeResult {
             verdict,
             limit: most,
             remaining: most.saturating_sub(self.used),

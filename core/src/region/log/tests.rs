@@ -8,7 +8,7 @@ use std::vec::Vec;
 const WINDOW: u64 = 1_000_000;
 
 fn id(number: u64) -> EntryId {
-    EntryId { ask: AskId::of(7, number), place: 0 }
+    EntryId { request: ExactRequestId::of(7, number), place: 0 }
 }
 
 fn key(number: u64) -> Key {

@@ -112,11 +112,11 @@ fn questions_go_to_a_store_that_is_usable_and_else_to_memory() {
     let mut state = state().with_store(crate::model::schedule::Schedule::default().store_breaker);
     let frame = |id| FilterFrame { consults: vec![consult(id, 5, 10)], ..FilterFrame::default() };
     let taken = state.take(origin(1), frame(1), NOW).unwrap();
-    assert_eq!((taken.reply.answers.len(), taken.asks.len()), (1, 0));
+    assert_eq!((taken.reply.answers.len(), taken.queries.len()), (1, 0));
     assert!(taken.reply.answers[0].granted);
     state.store().unwrap().found();
     let taken = state.take(origin(2), frame(2), NOW).unwrap();
-    assert_eq!((taken.reply.answers.len(), taken.asks.len()), (0, 1));
+    assert_eq!((taken.reply.answers.len(), taken.queries.len()), (0, 1));
     let answers = state.answer_from_memory(origin(2), &[consult(2, 6, 10), Consult::default()], NOW);
     assert!(!answers[0].granted && answers[1].current.is_none());
     let figures = &state.figures;

@@ -133,29 +133,29 @@ impl Check {
     }
 
     /// The region took up a proposal.
-    pub(crate) fn granted(&mut self, origin: OriginId, ask: &Consult, now_us: u64) {
-        let own = ask.own.saturating_add(ask.cost);
-        self.of_ask(origin, ask, now_us, |share| share.granted = own.max(share.granted));
+    pub(crate) fn granted(&mut self, origin: OriginId, query: &Consult, now_us: u64) {
+        let own = query.own.saturating_add(query.cost);
+        self.of_query(origin, query, now_us, |share| share.granted = own.max(share.granted));
     }
 
     /// The region heard a proposal.
-    pub(crate) fn proposed(&mut self, origin: OriginId, ask: &Consult, now_us: u64) {
-        let own = ask.own.saturating_add(ask.cost);
-        self.of_ask(origin, ask, now_us, |share| share.proposed = own.max(share.proposed));
+    pub(crate) fn proposed(&mut self, origin: OriginId, query: &Consult, now_us: u64) {
+        let own = query.own.saturating_add(query.cost);
+        self.of_query(origin, query, now_us, |share| share.proposed = own.max(share.proposed));
     }
 
-    fn of_ask(
+    fn of_query(
         &mut self,
         origin: OriginId,
-        ask: &Consult,
+        query: &Consult,
         now_us: u64,
         note: impl FnOnce(&mut super::truth::Share),
     ) {
-        let (Some((rule, identifier)), Some(origin)) = (keys::parse(&ask.key), self.truth.number(origin))
+        let (Some((rule, identifier)), Some(origin)) = (keys::parse(&query.key), self.truth.number(origin))
         else {
             return;
         };
-        let id = CellId { rule, sequence: ask.sequence, identifier };
+        let id = CellId { rule, sequence: query.sequence, identifier };
         let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
         let before = cell.shares[at].known();
         note(&mut cell.shares[at]);

@@ -11,7 +11,7 @@ use crate::plan::Exact as Kind;
 use crate::plan::traffic::Arrival;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_core::limiter::{Cause, Decision, Outcome};
-use weir_core::model::exact::AskId;
+use weir_core::model::exact::ExactRequestId;
 
 /// A key is at rest when nothing was asked of it for so long: refunds wait for a late answer before.
 const REST_US: u64 = 12_000_000;
@@ -35,7 +35,7 @@ pub struct Use {
     /// Where.
     pub keeper: Keeper,
     /// For which question.
-    pub name: AskId,
+    pub name: ExactRequestId,
     /// When, by the keeper's clock.
     pub at_us: u64,
     /// How much.
@@ -46,14 +46,14 @@ pub struct Use {
 #[derive(Debug, Default)]
 pub struct Exact {
     keys: BTreeMap<(usize, u64), Account>,
-    asked: BTreeSet<AskId>,
+    asked: BTreeSet<ExactRequestId>,
 }
 
 #[derive(Debug, Default)]
 struct Account {
     /// In order of time: what was charged, whether it stands, and whether its keeper still has it.
     uses: Vec<(Use, Standing)>,
-    refunded: BTreeSet<AskId>,
+    refunded: BTreeSet<ExactRequestId>,
     /// Costs of requests that passed, as the limit was decided.
     decided: u64,
     /// Of all that may stand.
@@ -91,7 +91,7 @@ impl Exact {
     }
 
     /// A question's charge was taken back, if there was one.
-    pub fn refunded(&mut self, key: &[u8], name: AskId) {
+    pub fn refunded(&mut self, key: &[u8], name: ExactRequestId) {
         let Some(account) = keys::parse(key).and_then(|key| self.keys.get_mut(&key)) else { return };
         account.refunded.insert(name);
         for (one, standing) in &mut account.uses {
@@ -102,7 +102,7 @@ impl Exact {
     }
 
     /// Whether a query arrives for the first time.
-    pub fn is_first(&mut self, name: AskId) -> bool {
+    pub fn is_first(&mut self, name: ExactRequestId) -> bool {
         self.asked.insert(name)
     }
 

@@ -10,7 +10,7 @@ use crate::plan::{Exact, Network, Plan, Rule, Schedule, Topology};
 use crate::world::World;
 use weir_core::limiter::table::Entry;
 use weir_core::limiter::{Budget, Cause, Decision, Denial, ExactDetails, Outcome};
-use weir_core::model::exact::AskId;
+use weir_core::model::exact::ExactRequestId;
 use weir_core::model::time::UnixMs;
 
 fn plan(aggregators: usize) -> Plan {
@@ -194,7 +194,8 @@ fn logged(charges: &[(u8, u64)]) -> (World<'static>, Vec<Shape>, Vec<Option<u64>
     let shapes = vec![Shape::new(0, plan.rules[0])];
     let mut world = World::with_arrivals(&plan, std::iter::empty());
     let charge = |(name, at_us): &(u8, u64)| {
-        let one = Use { keeper: Keeper::Aggregator(0), name: AskId([*name; 16]), at_us: *at_us, cost: 1 };
+        let one =
+            Use { keeper: Keeper::Aggregator(0), name: ExactRequestId([*name; 16]), at_us: *at_us, cost: 1 };
         world.check_mut().exact.charged(&shapes[0].key(7), one, 10_000_000)
     };
     let counts = charges.iter().map(charge).collect();
@@ -207,9 +208,10 @@ fn what_a_window_of_a_log_holds_is_counted() {
     let (mut world, shapes, counts) =
         logged(&[(1, at), (2, at), (2, at), (3, at + 9_999_999), (4, 11_000_001)]);
     assert_eq!(counts, [Some(1), Some(2), None, Some(3), Some(2)]);
-    world.check_mut().exact.refunded(&shapes[0].key(7), AskId([4; 16]));
+    world.check_mut().exact.refunded(&shapes[0].key(7), ExactRequestId([4; 16]));
     world.check_mut().exact.lost(Keeper::Aggregator(0));
-    let one = Use { keeper: Keeper::Aggregator(0), name: AskId([5; 16]), at_us: 12_000_000, cost: 2 };
+    let one =
+        Use { keeper: Keeper::Aggregator(0), name: ExactRequestId([5; 16]), at_us: 12_000_000, cost: 2 };
     assert_eq!(world.check_mut().exact.charged(&shapes[0].key(7), one, 10_000_000), Some(2));
 }
 

@@ -5,7 +5,7 @@
 use super::cells::Cells;
 use crate::plan::Rule;
 use std::collections::VecDeque;
-use weir_core::model::exact::AskId;
+use weir_core::model::exact::ExactRequestId;
 use weir_core::region::log::{EntryId, Log, Micros, Outcome};
 
 /// Who judges.
@@ -105,5 +105,5 @@ impl Key {
 }
 
 fn entry(number: u64) -> EntryId {
-    EntryId { ask: AskId(u128::from(number).to_be_bytes()), place: 0 }
+    EntryId { request: ExactRequestId(u128::from(number).to_be_bytes()), place: 0 }
 }

@@ -107,13 +107,13 @@ type Request = (u64, u16, u16, u16, u64, u64, u64);
 #[derive(Clone, Copy, Debug)]
 struct Said {
     number: u64,
-    exact: Ruling,
-    central: Ruling,
+    exact: Expected,
+    central: Expected,
 }
 
 /// What one judge says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ruling {
+struct Expected {
     admitted: bool,
     shadow_denied: u64,
 }
@@ -149,7 +149,7 @@ impl Measure {
     }
 
     /// All enforced rules or none; a shadow rule counts what passes the others, and itself.
-    fn rule(&mut self, judge: Judge, arrival: &Arrival, at_us: u64) -> Ruling {
+    fn rule(&mut self, judge: Judge, arrival: &Arrival, at_us: u64) -> Expected {
         let cost = arrival.cost;
         let (mut admitted, mut shadow_denied) = (true, 0);
         for (number, rule) in applying(&self.rules, arrival.rules) {
@@ -163,7 +163,7 @@ impl Measure {
                 self.keys.get(number, arrival.identifier, at_us).charge(judge, at_us, cost);
             }
         }
-        Ruling { admitted, shadow_denied }
+        Expected { admitted, shadow_denied }
     }
 
     /// What Weir let pass, against each limit.
@@ -199,13 +199,13 @@ impl Measure {
             Verdict::Undecided => comparison.undecided += 1,
             Verdict::Lost => {}
         }
-        for (against, ruling) in
+        for (against, expected) in
             [(&mut comparison.exact, said.exact), (&mut comparison.central, said.central)]
         {
-            against.admitted += u64::from(ruling.admitted);
-            against.admitted_cost += if ruling.admitted { cost } else { 0 };
-            against.beyond += u64::from(admitted && !ruling.admitted);
-            against.wrongly_denied += u64::from(!admitted && ruling.admitted);
+            against.admitted += u64::from(expected.admitted);
+            against.admitted_cost += if expected.admitted { cost } else { 0 };
+            against.beyond += u64::from(admitted && !expected.admitted);
+            against.wrongly_denied += u64::from(!admitted && expected.admitted);
         }
         if let Some((number, _)) = applying(&self.rules, rules).find(|(_, rule)| !rule.shadow) {
             let key = self.keys.get(number, decided.arrival.identifier, decided.at_us);

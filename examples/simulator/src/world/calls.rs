@@ -9,14 +9,14 @@ use super::network::Path;
 use super::queue::Event;
 use super::streams::StreamId;
 use std::collections::BTreeMap;
-use weir_core::model::exact::{AskId, Ruling};
+use weir_core::model::exact::{ChargeResult, ExactRequestId};
 use weir_core::model::key::{Key, OriginId};
 use weir_core::region::HotCell;
 use weir_core::region::exchange::{LowerBound, Merge, Merged, Publication, Stored};
 use weir_core::region::log::{Decided, LogCharge};
 use weir_core::replication::Failure;
 use weir_core::replication::globe::lease::Holder;
-use weir_core::replication::regional::questions::Questions;
+use weir_core::replication::regional::queries::Queries;
 use weir_core::replication::regional::watch::Incarnations;
 
 /// A store, by where it stands.
@@ -66,7 +66,7 @@ pub enum Request {
     /// Record an attempt.
     ChargeLedger(Trial),
     /// Let an attempt of a bucket no longer count.
-    RefundLedger(AskId, Box<[u8]>),
+    RefundLedger(ExactRequestId, Box<[u8]>),
 }
 
 /// What it says.
@@ -91,7 +91,7 @@ pub enum Reply {
     /// By each log.
     Decided(Vec<Result<Decided, Failure>>),
     /// By the ledger.
-    Ruled(Result<Ruling, Failure>),
+    Ruled(Result<ChargeResult, Failure>),
 }
 
 /// Who waits for an answer.
@@ -100,7 +100,7 @@ pub enum Caller {
     /// A machine, by its number in the aggregator.
     Machine(usize),
     /// The questions of a frame, and the stream that it came on.
-    Questions(Box<Questions>, StreamId),
+    Queries(Box<Queries>, StreamId),
     /// A question about exact limits.
     Exact(Box<Asking>),
     /// Whoever takes something back.
@@ -227,9 +227,7 @@ impl World<'_> {
         let reply = reply.map_or_else(|| request.failed(Failure::Timeout), |reply| *reply);
         match caller {
             Caller::Machine(number) => self.machine_hears(aggregator, number, request, reply),
-            Caller::Questions(questions, stream) => {
-                self.conclude_questions(aggregator, *questions, stream, reply)
-            }
+            Caller::Queries(queries, stream) => self.conclude_questions(aggregator, *queries, stream, reply),
             Caller::Exact(asking) => self.exact_answered(aggregator, *asking, reply),
             Caller::PendingRefund(refund) => self.refund_answered(aggregator, *refund, reply),
             Caller::Nobody => {}

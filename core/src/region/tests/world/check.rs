@@ -20,7 +20,7 @@ impl World {
         for (region, one, at, cell) in self.all_cells() {
             let bound = self.bound(region, &at);
             assert!(cell.regional_total() <= bound, "{one}: {} of {bound}: {at:?}", cell.regional_total());
-            assert!(self.asks || cell.component(BASELINE) == 0, "all who knew it live");
+            assert!(self.queries || cell.component(BASELINE) == 0, "all who knew it live");
         }
     }
 
@@ -140,7 +140,7 @@ impl World {
             assert!(stored >= own, "the store has {stored} of {own}: {:?} {at:?}", envoy.id);
         }
         let sum: u64 = store.values().sum();
-        assert!(self.asks || sum == truth, "the store has {sum} of {truth}: {at:?}");
+        assert!(self.queries || sum == truth, "the store has {sum} of {truth}: {at:?}");
         let others: u64 =
             (0..REGIONS).filter(|other| *other != region).map(|other| self.truth(other, at)).sum();
         let is_long = at.0.parts().duration_ms >= SHORTEST_PUBLISHED_MS;

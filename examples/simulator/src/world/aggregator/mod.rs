@@ -123,7 +123,7 @@ struct Peer {
     worker: u64,
     id: weir_core::replication::StreamId,
     pusher: Option<Pusher>,
-    questions: usize,
+    queries: usize,
     heard_us: u64,
     /// What was asked and not answered yet.
     asked: BTreeMap<u64, Consult>,

@@ -12,7 +12,7 @@ use weir_core::model::key::OriginId;
 use weir_core::model::wire::{Answer, Consult, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
 use weir_core::replication::Event as RegionEvent;
 use weir_core::replication::push::{COALESCE_MS, Pusher, Step};
-use weir_core::replication::regional::questions::Questions;
+use weir_core::replication::regional::queries::Queries;
 use weir_core::replication::state::Alone;
 
 /// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
@@ -41,7 +41,7 @@ impl World<'_> {
                 worker,
                 id: entered.id,
                 pusher: None,
-                questions: 0,
+                queries: 0,
                 heard_us: now_us,
                 asked: BTreeMap::new(),
             };
@@ -60,10 +60,11 @@ impl World<'_> {
         let Some(peer) = process.peers.get_mut(&id) else { return };
         peer.heard_us = now_us;
         let (origin, worker) = (peer.origin, peer.worker);
-        let (asks, refunds) = (std::mem::take(&mut frame.asks), std::mem::take(&mut frame.refunds));
-        for ask in frame.consults.iter().filter(|ask| ask.cost > 0) {
-            peer.asked.insert(ask.id, ask.clone());
-            self.check.proposed(origin, ask, now_us);
+        let (exact, refunds) =
+            (std::mem::take(&mut frame.exact_requests), std::mem::take(&mut frame.refunds));
+        for query in frame.consults.iter().filter(|query| query.cost > 0) {
+            peer.asked.insert(query.id, query.clone());
+            self.check.proposed(origin, query, now_us);
         }
         let Ok(taken) = process.state.take(origin, frame, now) else {
             return self.closed(id, End::Aggregator);
@@ -77,37 +78,37 @@ impl World<'_> {
         if taken.reply != RegionFrame::default() {
             self.reply(id, taken.reply);
         }
-        if !taken.asks.is_empty() {
-            self.ask(at, id, origin, taken.asks);
+        if !taken.queries.is_empty() {
+            self.query(at, id, origin, taken.queries);
         }
-        asks.iter().for_each(|ask| self.exact_asked(at, id, worker, ask));
+        exact.iter().for_each(|query| self.exact_requested(at, id, worker, query));
         refunds.iter().for_each(|refund| self.exact_refunded(at, worker, refund));
     }
 
-    fn ask(&mut self, at: usize, id: StreamId, origin: OriginId, asks: Vec<Consult>) {
+    fn query(&mut self, at: usize, id: StreamId, origin: OriginId, queries: Vec<Consult>) {
         let host = &mut self.aggregators[at];
         let now = host.clock.now(self.now_us);
         let region = host.region;
         let Some(process) = host.process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
-        if peer.questions >= OPEN_QUESTIONS {
-            let answers = process.state.answer_from_memory(origin, &asks, now);
+        if peer.queries >= OPEN_QUESTIONS {
+            let answers = process.state.answer_from_memory(origin, &queries, now);
             return self.reply(id, RegionFrame { answers, ..RegionFrame::default() });
         }
-        peer.questions += 1;
-        let questions = Questions::propose(&mut Alone { state: &mut process.state, now }, origin, asks);
-        if questions.merges().is_empty() {
-            return self.conclude_questions(at, questions, id, Reply::Merged(Vec::new()));
+        peer.queries += 1;
+        let queries = Queries::propose(&mut Alone { state: &mut process.state, now }, origin, queries);
+        if queries.merges().is_empty() {
+            return self.conclude_questions(at, queries, id, Reply::Merged(Vec::new()));
         }
-        let (request, within_ms) = (Request::Merge(questions.merges().to_vec()), questions.patience_ms());
-        let caller = Caller::Questions(Box::new(questions), id);
+        let (request, within_ms) = (Request::Merge(queries.merges().to_vec()), queries.patience_ms());
+        let caller = Caller::Queries(Box::new(queries), id);
         self.call(at, Store::Redis(region), request, within_ms, caller);
     }
 
     pub(in crate::world) fn conclude_questions(
         &mut self,
         at: usize,
-        questions: Questions,
+        queries: Queries,
         id: StreamId,
         reply: Reply,
     ) {
@@ -116,9 +117,9 @@ impl World<'_> {
         let now = host.clock.now(self.now_us);
         let Some(process) = host.process.as_mut() else { return };
         if let Some(peer) = process.peers.get_mut(&id) {
-            peer.questions -= 1;
+            peer.queries -= 1;
         }
-        let answers = questions.conclude(&mut Alone { state: &mut process.state, now }, &results);
+        let answers = queries.conclude(&mut Alone { state: &mut process.state, now }, &results);
         self.reply(id, RegionFrame { answers, ..RegionFrame::default() });
         self.notify(at);
     }
@@ -165,8 +166,8 @@ impl World<'_> {
         let process = stream.and_then(|at| self.aggregators[at].process.as_mut());
         if let Some(peer) = process.and_then(|process| process.peers.get_mut(&id)) {
             for Answer { id, granted, .. } in &frame.answers {
-                if let Some(ask) = peer.asked.remove(id).filter(|_| *granted) {
-                    self.check.granted(peer.origin, &ask, self.now_us);
+                if let Some(query) = peer.asked.remove(id).filter(|_| *granted) {
+                    self.check.granted(peer.origin, &query, self.now_us);
                 }
             }
         }

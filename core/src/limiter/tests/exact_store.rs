@@ -1,7 +1,7 @@
 //! Exact limits as the aggregators of a region hold them, on the world's clock: logs and ledgers, and their faults.
 
 use super::harness::Random;
-use crate::model::exact::{self, Charge, Limit, Ruling, Verdict};
+use crate::model::exact::{self, Charge, ChargeResult, Limit, Verdict};
 use crate::model::wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
@@ -18,7 +18,7 @@ pub(super) struct Use {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Ruler {
+pub(super) struct ExactStore {
     pub(super) logs: BTreeMap<Vec<u8>, Vec<Use>>,
     /// What passed, by zone and bucket.
     pub(super) ledgers: BTreeMap<(u32, Vec<u8>), Vec<Use>>,
@@ -31,34 +31,39 @@ pub(super) struct Ruler {
     pub(super) loses_one_in: u64,
     /// Charges nothing and decides nothing.
     pub(super) away: bool,
-    pub(super) asks: Vec<(Name, wire::Ask)>,
+    pub(super) exact_requests: Vec<(Name, wire::ExactRequest)>,
     names: BTreeSet<Name>,
     pub(super) refunded: BTreeSet<Name>,
 }
 
-impl Ruler {
+impl ExactStore {
     pub(super) fn takes_ms(&mut self, random: &mut Random) -> Option<u64> {
         let (least, most) = self.slowness;
         let lost = self.loses_one_in > 0 && random.below(self.loses_one_in) == 0;
         (!lost).then(|| 1 + least + random.below(most - least + 1))
     }
 
-    pub(super) fn rule(&mut self, worker: (usize, usize), ask: &wire::Ask, now: u64) -> wire::Rulings {
-        let name = (worker, ask.id);
+    pub(super) fn rule(
+        &mut self,
+        worker: (usize, usize),
+        request: &wire::ExactRequest,
+        now: u64,
+    ) -> wire::ExactResponse {
+        let name = (worker, request.id);
         assert!(self.names.insert(name), "asked twice under one name");
-        assert!(ask.timeout_ms > 0);
-        self.asks.push((name, ask.clone()));
-        let charges = exact::charges(ask).unwrap();
-        let rulings: Vec<Ruling> = match self.away {
-            true => charges.iter().map(|_| Ruling::UNDECIDED).collect(),
+        assert!(request.timeout_ms > 0);
+        self.exact_requests.push((name, request.clone()));
+        let charges = exact::charges(request).unwrap();
+        let results: Vec<ChargeResult> = match self.away {
+            true => charges.iter().map(|_| ChargeResult::UNDECIDED).collect(),
             false => self.judge(name, &charges, now),
         };
-        wire::Rulings { id: ask.id, rulings: rulings.iter().map(Ruling::to_wire).collect() }
+        wire::ExactResponse { id: request.id, results: results.iter().map(ChargeResult::to_wire).collect() }
     }
 
     /// Undoes what a question charged, whatever is told of it.
     pub(super) fn refund(&mut self, worker: (usize, usize), refund: &wire::Refund) {
-        let name = (worker, refund.ask.as_ref().unwrap().id);
+        let name = (worker, refund.request.as_ref().unwrap().id);
         self.refunded.insert(name);
         let all = self.logs.values_mut().chain(self.ledgers.values_mut());
         all.for_each(|uses| uses.retain(|one| one.name != name));
@@ -74,22 +79,23 @@ impl Ruler {
         self.ledgers.get(&(zone, bucket.to_vec())).into_iter().flatten().map(|one| one.cost).sum()
     }
 
-    fn judge(&mut self, name: Name, charges: &[Charge], now: u64) -> Vec<Ruling> {
-        let mut rulings: Vec<Ruling> = charges.iter().map(|charge| self.judge_one(charge, now)).collect();
-        if exact::all_allowed(&rulings) {
+    fn judge(&mut self, name: Name, charges: &[Charge], now: u64) -> Vec<ChargeResult> {
+        let mut results: Vec<ChargeResult> =
+            charges.iter().map(|charge| self.judge_one(charge, now)).collect();
+        if exact::all_allowed(&results) {
             for charge in charges {
                 let cost = charge.cost;
                 self.uses(charge).push(Use { name, at: now, cost });
             }
-            return rulings;
+            return results;
         }
-        for ruling in rulings.iter_mut().filter(|ruling| ruling.is_allowed()) {
-            ruling.verdict = Verdict::Untried;
+        for result in results.iter_mut().filter(|result| result.is_allowed()) {
+            result.verdict = Verdict::Untried;
         }
-        rulings
+        results
     }
 
-    fn judge_one(&mut self, charge: &Charge, now: u64) -> Ruling {
+    fn judge_one(&mut self, charge: &Charge, now: u64) -> ChargeResult {
         let (most, window) = match &charge.limit {
             Limit::Log { key, most } => (*most, key.parts().duration_ms),
             Limit::Ledger { zone, .. } => self.zones[zone],
@@ -115,7 +121,7 @@ impl Ruler {
             }
         };
         let remaining = most.saturating_sub(used) - if fits { charge.cost } else { 0 };
-        Ruling { verdict, limit: most, remaining, reset_ms, window_ms: window, transaction }
+        ChargeResult { verdict, limit: most, remaining, reset_ms, window_ms: window, transaction }
     }
 
     fn uses(&mut self, charge: &Charge) -> &mut Vec<Use> {

@@ -3,10 +3,10 @@
 //! Leaves to others: answering (`regional`, `exact`).
 
 use super::{Active, On, Telemetry};
-use weir_core::model::exact::{Ruling, Verdict};
+use weir_core::model::exact::{ChargeResult, Verdict};
 use weir_core::model::key::KeyParts;
 use weir_core::model::trace::{MAX_TRACES, Trace};
-use weir_core::model::wire::{Answer, Ask, Consult, Rulings};
+use weir_core::model::wire::{Answer, Consult, ExactRequest, ExactResponse};
 use weir_core::replication::Failure;
 
 const STORE: &str = "redis";
@@ -36,19 +36,19 @@ impl Telemetry {
     }
 
     /// A span of a question about exact limits, if it is recorded.
-    pub fn ask(&self, ask: &Ask) -> Option<Active> {
+    pub fn exact_request(&self, request: &ExactRequest) -> Option<Active> {
         let on = self.on.as_ref()?;
-        let trace = ask.trace.as_ref().and_then(Trace::of_wire);
-        let span = on.serve("ask", trace.as_slice())?;
-        let logs = ask.charges.iter().filter_map(|charge| charge.log.as_ref());
+        let trace = request.trace.as_ref().and_then(Trace::of_wire);
+        let span = on.serve("exact_request", trace.as_slice())?;
+        let logs = request.charges.iter().filter_map(|charge| charge.log.as_ref());
         if let Some(log) = logs.clone().next() {
             span.set_key(&log.key);
             span.set_number("weir.limit", log.most);
         }
-        let costs = ask.charges.iter().map(|charge| charge.cost);
+        let costs = request.charges.iter().map(|charge| charge.cost);
         span.set_number("weir.cost", costs.fold(0, u64::saturating_add));
         span.set_number("weir.charges.log", logs.count() as u64);
-        let ledgers = ask.charges.iter().filter(|charge| charge.ledger.is_some());
+        let ledgers = request.charges.iter().filter(|charge| charge.ledger.is_some());
         span.set_number("weir.charges.ledger", ledgers.count() as u64);
         Some(span)
     }
@@ -75,8 +75,8 @@ impl Active {
     }
 
     /// Ends a question about exact limits.
-    pub fn ruled(self, rulings: &Rulings) {
-        let verdicts = || rulings.rulings.iter().map(|ruling| Ruling::from_wire(ruling).verdict);
+    pub fn ruled(self, results: &ExactResponse) {
+        let verdicts = || results.results.iter().map(|result| ChargeResult::from_wire(result).verdict);
         let outcome = if verdicts().any(|verdict| matches!(verdict, Verdict::Denied { .. })) {
             "denied"
         } else if verdicts().all(|verdict| verdict == Verdict::Allowed) {

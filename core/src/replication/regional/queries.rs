@@ -20,25 +20,25 @@ const FAIR_PATIENCE_MS: u64 = 25;
 
 /// The questions of one frame.
 #[derive(Clone, Debug)]
-pub struct Questions {
+pub struct Queries {
     origin: OriginId,
     /// Those that the store has the last word on.
-    asks: Vec<Consult>,
+    queries: Vec<Consult>,
     merges: Vec<Merge>,
     answers: Vec<Answer>,
 }
 
-impl Questions {
+impl Queries {
     /// Looks what memory says. What it does not settle, the store is to be asked.
-    pub fn propose(access: &mut impl Access, origin: OriginId, consults: Vec<Consult>) -> Questions {
+    pub fn propose(access: &mut impl Access, origin: OriginId, consults: Vec<Consult>) -> Queries {
         let answers = Vec::with_capacity(consults.len());
-        let mut questions = Questions { origin, asks: Vec::new(), merges: Vec::new(), answers };
+        let mut questions = Queries { origin, queries: Vec::new(), merges: Vec::new(), answers };
         access.state(|state, now| {
             for consult in consults {
                 match state.region.propose(origin, &consult, now.unix) {
                     Ok(Proposed::Settled(answer)) => questions.answers.push(state.judged(answer)),
-                    Ok(Proposed::Ask(merge)) => {
-                        questions.asks.push(consult);
+                    Ok(Proposed::Query(merge)) => {
+                        questions.queries.push(consult);
                         questions.merges.push(merge);
                     }
                     Err(_) => questions.answers.push(state.unjudged(&consult)),
@@ -55,13 +55,14 @@ impl Questions {
 
     /// The questions behind those, in the same order.
     pub fn asked(&self) -> &[Consult] {
-        &self.asks
+        &self.queries
     }
 
     /// How long the store may take, in milliseconds: the shortest time that anybody waits, less what the way back takes.
     pub fn patience_ms(&self) -> u64 {
-        let named = |ask: &Consult| if ask.timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { ask.timeout_ms };
-        let shortest = self.asks.iter().map(named).min().unwrap_or(DEFAULT_TIMEOUT_MS);
+        let named =
+            |query: &Consult| if query.timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { query.timeout_ms };
+        let shortest = self.queries.iter().map(named).min().unwrap_or(DEFAULT_TIMEOUT_MS);
         u64::from(shortest.saturating_sub(RESERVE_MS).max(1))
     }
 
@@ -70,22 +71,22 @@ impl Questions {
         self.patience_ms() < FAIR_PATIENCE_MS && first_failure(results) == Some(Failure::Timeout)
     }
 
-    /// The answer to every question, in any order. `results` are the store's words in the order of [`Questions::merges`].
+    /// The answer to every question, in any order. `results` are the store's words in the order of [`Queries::merges`].
     pub fn conclude(self, access: &mut impl Access, results: &[Result<Merged, Failure>]) -> Vec<Answer> {
         let speaks = !self.merges.is_empty() && !self.were_hurried(results);
-        let Questions { origin, asks, merges, mut answers } = self;
+        let Queries { origin, queries, merges, mut answers } = self;
         access.state(|state, now| {
             if speaks {
                 note_parts(state, results, now);
             }
-            for (place, (ask, merge)) in asks.iter().zip(&merges).enumerate() {
+            for (place, (query, merge)) in queries.iter().zip(&merges).enumerate() {
                 let answer = match results.get(place) {
-                    Some(Ok(merged)) => state.region.concluded(origin, ask, merge, merged, now.unix),
-                    _ => state.region.consult(origin, ask, now.unix),
+                    Some(Ok(merged)) => state.region.concluded(origin, query, merge, merged, now.unix),
+                    _ => state.region.consult(origin, query, now.unix),
                 };
                 answers.push(match answer {
                     Ok(answer) => state.judged(answer),
-                    Err(_) => state.unjudged(ask),
+                    Err(_) => state.unjudged(query),
                 });
             }
             if !merges.is_empty() {
@@ -104,29 +105,29 @@ mod tests {
     use crate::replication::testing::{NOW, ORIGIN, at, backed, consult};
     use std::vec;
 
-    fn asks(waits: &[u32]) -> Questions {
-        let asks = waits.iter().map(|wait| Consult { timeout_ms: *wait, ..Consult::default() }).collect();
-        Questions { origin: ORIGIN, asks, merges: vec![], answers: vec![] }
+    fn queries(waits: &[u32]) -> Queries {
+        let queries = waits.iter().map(|wait| Consult { timeout_ms: *wait, ..Consult::default() }).collect();
+        Queries { origin: ORIGIN, queries, merges: vec![], answers: vec![] }
     }
 
     #[test]
     fn the_store_gets_what_the_most_hurried_filter_leaves() {
         let cases: [(&[u32], u64); 4] = [(&[0], 40), (&[100, 30], 20), (&[10], 1), (&[3], 1)];
         for (waits, expected) in cases {
-            assert_eq!(asks(waits).patience_ms(), expected, "{waits:?}");
+            assert_eq!(queries(waits).patience_ms(), expected, "{waits:?}");
         }
     }
 
     #[test]
     fn a_deadline_that_could_hardly_be_kept_says_nothing_of_the_store() {
-        assert!(asks(&[30]).were_hurried(&[Err(Failure::Timeout)]));
-        assert!(!asks(&[30]).were_hurried(&[Err(Failure::Unavailable)]));
-        assert!(!asks(&[50]).were_hurried(&[Err(Failure::Timeout)]));
+        assert!(queries(&[30]).were_hurried(&[Err(Failure::Timeout)]));
+        assert!(!queries(&[30]).were_hurried(&[Err(Failure::Unavailable)]));
+        assert!(!queries(&[50]).were_hurried(&[Err(Failure::Timeout)]));
         let mut state = backed();
         for (timeout_ms, usable) in [(30, true), (50, false)] {
             for id in 0..10 {
                 let consult = Consult { timeout_ms, ..consult(id, 1, 100) };
-                let questions = Questions::propose(&mut at(&mut state, 0), ORIGIN, vec![consult]);
+                let questions = Queries::propose(&mut at(&mut state, 0), ORIGIN, vec![consult]);
                 questions.conclude(&mut at(&mut state, 0), &[Err(Failure::Timeout)]);
             }
             assert_eq!(state.is_usable(NOW.mono), usable, "{timeout_ms} ms");
@@ -142,7 +143,7 @@ mod tests {
             consult(3, 6, 10),
             Consult { id: 4, ..Consult::default() }, // no question at all
         ];
-        let questions = Questions::propose(&mut at(&mut state, 0), ORIGIN, consults);
+        let questions = Queries::propose(&mut at(&mut state, 0), ORIGIN, consults);
         assert_eq!(questions.merges().len(), 2);
         let word = Merged { granted: Some(true), current: vec![(ORIGIN, 5)], ..Merged::default() };
         let results = [Ok(word), Err(Failure::Unavailable)];

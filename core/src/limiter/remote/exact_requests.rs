@@ -13,7 +13,7 @@
 use super::consults::Waiting;
 use crate::limiter::check::{Check, ExactCheck, ExactLimit};
 use crate::limiter::stats::Stats;
-use crate::model::exact::{Ruling, Verdict};
+use crate::model::exact::{ChargeResult, Verdict};
 use crate::model::key::{HashKey, fingerprint};
 use crate::model::time::MonoMs;
 use crate::model::wire;
@@ -37,7 +37,7 @@ const FRAMING_BYTES: usize = 8;
 
 /// One charge of a question, and for which rules.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct Asked {
+pub(in crate::limiter) struct PendingCharge {
     /// The rule that is shown.
     pub(in crate::limiter) rule: u16,
     /// All rules that the charge is for.
@@ -58,14 +58,14 @@ pub(in crate::limiter) enum Known {
     Awaited,
     /// Nobody will say.
     Lost,
-    Ruled(Vec<wire::Ruling>),
+    Ruled(Vec<wire::ChargeResult>),
 }
 
 #[derive(Debug)]
-pub(in crate::limiter) struct Question {
-    pub(in crate::limiter) ask: wire::Ask,
+pub(in crate::limiter) struct PendingRequest {
+    pub(in crate::limiter) request: wire::ExactRequest,
     /// For each charge.
-    pub(in crate::limiter) asked: Vec<Asked>,
+    pub(in crate::limiter) asked: Vec<PendingCharge>,
     pub(in crate::limiter) sent: Option<MonoMs>,
     /// Until when the ruling is waited for.
     pub(in crate::limiter) until: MonoMs,
@@ -75,74 +75,81 @@ pub(in crate::limiter) struct Question {
 /// A request that waits.
 #[derive(Debug)]
 pub(in crate::limiter) struct Paused {
-    pub(in crate::limiter) question: Question,
+    pub(in crate::limiter) pending: PendingRequest,
     pub(in crate::limiter) request: u64,
     /// Its windows are decided afterwards.
     pub(in crate::limiter) windows: Waiting,
     /// Its shadow rules are asked about once it has passed.
-    pub(in crate::limiter) shadows: Vec<Question>,
+    pub(in crate::limiter) shadows: Vec<PendingRequest>,
 }
 
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Asks {
+pub(in crate::limiter) struct ExactRequests {
     last_id: u64,
     unsent: Vec<u64>,
     pub(in crate::limiter) paused: BTreeMap<u64, Paused>,
-    pub(in crate::limiter) open: BTreeMap<u64, Question>,
-    pub(in crate::limiter) given_up: BTreeMap<u64, Question>,
-    pub(in crate::limiter) beside: BTreeMap<u64, Question>,
+    pub(in crate::limiter) open: BTreeMap<u64, PendingRequest>,
+    pub(in crate::limiter) given_up: BTreeMap<u64, PendingRequest>,
+    pub(in crate::limiter) beside: BTreeMap<u64, PendingRequest>,
     refunds: VecDeque<wire::Refund>,
     /// Sent when; not known to have arrived.
     sent_refunds: VecDeque<(MonoMs, wire::Refund)>,
 }
 
-impl Question {
+impl PendingRequest {
     /// About the charges of all `checks`, those of one limit folded into one: largest cost, lowest limit. `None` if
     /// there are none.
     pub(in crate::limiter) fn about<'a>(
         checks: impl Iterator<Item = &'a ExactCheck<'a>>,
         secret: HashKey,
         now: MonoMs,
-    ) -> Option<Question> {
-        let mut ask = wire::Ask::default();
-        let mut asked: Vec<Asked> = Vec::new();
+    ) -> Option<PendingRequest> {
+        let mut request = wire::ExactRequest::default();
+        let mut asked: Vec<PendingCharge> = Vec::new();
         let mut timeout_ms = u32::MAX;
         for check in checks {
             timeout_ms = timeout_ms.min(check.policy.timeout_ms);
             let (charge, new) = charge(check, secret);
-            match ask.charges.iter_mut().position(|other| same_limit(other, &charge)) {
+            match request.charges.iter_mut().position(|other| same_limit(other, &charge)) {
                 Some(at) => {
-                    if let (Some(other), Some(known)) = (ask.charges.get_mut(at), asked.get_mut(at)) {
+                    if let (Some(other), Some(known)) = (request.charges.get_mut(at), asked.get_mut(at)) {
                         fold(other, known, &new);
                     }
                 }
                 None => {
-                    ask.charges.push(charge);
+                    request.charges.push(charge);
                     asked.push(new);
                 }
             }
         }
-        ask.timeout_ms = timeout_ms;
+        request.timeout_ms = timeout_ms;
         let until = now.after(u64::from(timeout_ms));
-        (!asked.is_empty()).then_some(Question { ask, asked, sent: None, until, known: Known::Awaited })
+        (!asked.is_empty()).then_some(PendingRequest {
+            request,
+            asked,
+            sent: None,
+            until,
+            known: Known::Awaited,
+        })
     }
 
     /// What came for its charges, and nothing beyond: it may be sent back.
-    pub(in crate::limiter) fn of_charges(&self, came: &wire::Rulings) -> Vec<wire::Ruling> {
-        came.rulings.iter().take(self.asked.len()).cloned().collect()
+    pub(in crate::limiter) fn of_charges(&self, came: &wire::ExactResponse) -> Vec<wire::ChargeResult> {
+        came.results.iter().take(self.asked.len()).cloned().collect()
     }
 
     /// The ruling on each charge; one that is missing decides nothing.
-    pub(in crate::limiter) fn rulings<'a>(
+    pub(in crate::limiter) fn results<'a>(
         &'a self,
-        came: &'a [wire::Ruling],
-    ) -> impl Iterator<Item = (&'a Asked, Ruling)> {
-        let came = came.iter().map(Ruling::from_wire).chain(core::iter::repeat(Ruling::UNDECIDED));
+        came: &'a [wire::ChargeResult],
+    ) -> impl Iterator<Item = (&'a PendingCharge, ChargeResult)> {
+        let came =
+            came.iter().map(ChargeResult::from_wire).chain(core::iter::repeat(ChargeResult::UNDECIDED));
         self.asked.iter().zip(came)
     }
 }
 
-impl Asks {
+impl ExactRequests {
     /// Nothing is under way.
     pub(in crate::limiter) fn is_idle(&self) -> bool {
         self.paused.is_empty() && self.given_up.is_empty() && self.beside.is_empty()
@@ -157,18 +164,18 @@ impl Asks {
         self.paused.len() >= MAX_PAUSED
     }
 
-    /// Lets `request` wait for the ruling on `question`.
+    /// Lets `request` wait for the ruling on `pending`.
     pub(in crate::limiter) fn pause(
         &mut self,
         request: u64,
-        mut question: Question,
+        mut pending: PendingRequest,
         checks: &[Check<'_>],
-        shadows: Vec<Question>,
+        shadows: Vec<PendingRequest>,
         now: MonoMs,
     ) {
-        let id = self.name(&mut question);
+        let id = self.name(&mut pending);
         let windows = Waiting::new(checks, now);
-        self.paused.insert(id, Paused { question, request, windows, shadows });
+        self.paused.insert(id, Paused { pending, request, windows, shadows });
     }
 
     /// Whence a request comes that waits for rulings, the last one that was paused.
@@ -177,56 +184,56 @@ impl Asks {
             return;
         };
         last.get_mut().windows.trace = Some(Box::new(trace.clone()));
-        last.get_mut().question.ask.trace = Some(trace);
+        last.get_mut().pending.request.trace = Some(trace);
     }
 
     /// Asks without anybody waiting. False if too many questions are under way.
-    pub(in crate::limiter) fn ask_beside(&mut self, mut question: Question, now: MonoMs) -> bool {
+    pub(in crate::limiter) fn ask_beside(&mut self, mut pending: PendingRequest, now: MonoMs) -> bool {
         if self.beside.len() >= MAX_BESIDE {
             return false;
         }
-        question.until = now.after(u64::from(question.ask.timeout_ms).saturating_add(LATE_MS));
-        let id = self.name(&mut question);
-        self.beside.insert(id, question);
+        pending.until = now.after(u64::from(pending.request.timeout_ms).saturating_add(LATE_MS));
+        let id = self.name(&mut pending);
+        self.beside.insert(id, pending);
         true
     }
 
     /// The request of question `id` has ended: what was charged stays if it passes, and is taken back if not.
     pub(in crate::limiter) fn end(&mut self, id: u64, passes: bool, now: MonoMs, stats: &mut Stats) {
-        let Some(mut question) = self.open.remove(&id) else { return };
-        if passes || question.sent.is_none() {
+        let Some(mut pending) = self.open.remove(&id) else { return };
+        if passes || pending.sent.is_none() {
             return;
         }
-        match core::mem::take(&mut question.known) {
-            Known::Ruled(rulings) => self.take_back(question.ask, rulings, stats),
-            Known::Lost => self.refund(question.ask, Vec::new(), stats),
+        match core::mem::take(&mut pending.known) {
+            Known::Ruled(results) => self.take_back(pending.request, results, stats),
+            Known::Lost => self.refund(pending.request, Vec::new(), stats),
             Known::Awaited => {
-                question.until = now.after(LATE_MS);
-                self.given_up.insert(id, question);
+                pending.until = now.after(LATE_MS);
+                self.given_up.insert(id, pending);
                 if self.given_up.len() > MAX_GIVEN_UP
                     && let Some((_, oldest)) = self.given_up.pop_first()
                 {
-                    self.refund(oldest.ask, Vec::new(), stats);
+                    self.refund(oldest.request, Vec::new(), stats);
                 }
             }
         }
     }
 
-    /// Refunds what is allowed in `rulings`, if anything is.
+    /// Refunds what is allowed in `results`, if anything is.
     pub(in crate::limiter) fn take_back(
         &mut self,
-        ask: wire::Ask,
-        rulings: Vec<wire::Ruling>,
+        request: wire::ExactRequest,
+        results: Vec<wire::ChargeResult>,
         stats: &mut Stats,
     ) {
-        if rulings.iter().any(|ruling| Ruling::from_wire(ruling).verdict == Verdict::Allowed) {
-            self.refund(ask, rulings, stats);
+        if results.iter().any(|result| ChargeResult::from_wire(result).verdict == Verdict::Allowed) {
+            self.refund(request, results, stats);
         }
     }
 
     /// Takes out the requests whose deadline has passed.
     pub(in crate::limiter) fn overdue(&mut self, now: MonoMs) -> Vec<(u64, Paused)> {
-        let late = self.paused.iter().filter(|(_, paused)| paused.question.until <= now);
+        let late = self.paused.iter().filter(|(_, paused)| paused.pending.until <= now);
         let late: Vec<u64> = late.map(|(id, _)| *id).collect();
         late.into_iter().filter_map(|id| self.paused.remove(&id).map(|paused| (id, paused))).collect()
     }
@@ -234,13 +241,13 @@ impl Asks {
     /// Refunds what is not going to be ruled any more.
     pub(in crate::limiter) fn forget_given_up(&mut self, now: MonoMs, stats: &mut Stats) {
         while let Some(oldest) = self.given_up.first_entry().filter(|oldest| oldest.get().until <= now) {
-            let question = oldest.remove();
-            self.refund(question.ask, Vec::new(), stats);
+            let pending = oldest.remove();
+            self.refund(pending.request, Vec::new(), stats);
         }
     }
 
     /// Takes out a shadow rule's question that is not going to be ruled any more.
-    pub(in crate::limiter) fn next_unheard(&mut self, now: MonoMs) -> Option<Question> {
+    pub(in crate::limiter) fn next_unheard(&mut self, now: MonoMs) -> Option<PendingRequest> {
         let oldest = self.beside.first_entry().filter(|oldest| oldest.get().until <= now)?;
         Some(oldest.remove())
     }
@@ -248,16 +255,16 @@ impl Asks {
     /// The stream is gone: nobody will say any more what became of what was sent on it. Hands out who waits.
     pub(in crate::limiter) fn lose_all(&mut self, stats: &mut Stats) -> BTreeMap<u64, Paused> {
         self.unsent.clear();
-        for question in self.open.values_mut() {
-            if matches!(question.known, Known::Awaited) {
-                question.known = Known::Lost;
+        for pending in self.open.values_mut() {
+            if matches!(pending.known, Known::Awaited) {
+                pending.known = Known::Lost;
             }
         }
         while let Some((_, refund)) = self.sent_refunds.pop_back() {
             self.refunds.push_front(refund);
         }
-        for question in core::mem::take(&mut self.given_up).into_values() {
-            self.refund(question.ask, Vec::new(), stats);
+        for pending in core::mem::take(&mut self.given_up).into_values() {
+            self.refund(pending.request, Vec::new(), stats);
         }
         core::mem::take(&mut self.paused)
     }
@@ -270,39 +277,39 @@ impl Asks {
         now: MonoMs,
         frames: &mut Vec<wire::FilterFrame>,
     ) {
-        let mut asks = Vec::new();
+        let mut exact_requests = Vec::new();
         for id in core::mem::take(&mut self.unsent) {
             if let Some(paused) = self.paused.get_mut(&id) {
-                let left = paused.question.until.since(now);
-                paused.question.ask.timeout_ms = u32::try_from(left).unwrap_or(u32::MAX).max(1);
+                let left = paused.pending.until.since(now);
+                paused.pending.request.timeout_ms = u32::try_from(left).unwrap_or(u32::MAX).max(1);
             }
-            let paused = self.paused.get_mut(&id).map(|paused| &mut paused.question);
-            let Some(question) = paused.or_else(|| self.beside.get_mut(&id)) else { continue };
-            question.sent = Some(now);
-            asks.push(question.ask.clone());
+            let paused = self.paused.get_mut(&id).map(|paused| &mut paused.pending);
+            let Some(pending) = paused.or_else(|| self.beside.get_mut(&id)) else { continue };
+            pending.sent = Some(now);
+            exact_requests.push(pending.request.clone());
         }
-        let framed = |asks| wire::FilterFrame { asks, ..Default::default() };
-        pack(asks.into_iter(), framed, frames);
+        let framed = |exact_requests| wire::FilterFrame { exact_requests, ..Default::default() };
+        pack(exact_requests.into_iter(), framed, frames);
         let framed = |refunds| wire::FilterFrame { refunds, ..Default::default() };
         while self.sent_refunds.pop_front_if(|(sent, _)| *sent < echo).is_some() {}
         self.sent_refunds.extend(self.refunds.iter().map(|refund| (now, refund.clone())));
         pack(self.refunds.drain(..), framed, frames);
     }
 
-    fn refund(&mut self, ask: wire::Ask, rulings: Vec<wire::Ruling>, stats: &mut Stats) {
+    fn refund(&mut self, request: wire::ExactRequest, results: Vec<wire::ChargeResult>, stats: &mut Stats) {
         if self.refunds.len() + self.sent_refunds.len() >= MAX_REFUNDS {
             stats.refunds_lost += 1;
             return;
         }
         stats.refunds += 1;
         // Nobody looks at the trace of what is taken back.
-        let ask = Some(wire::Ask { trace: None, ..ask });
-        self.refunds.push_back(wire::Refund { ask, rulings });
+        let request = Some(wire::ExactRequest { trace: None, ..request });
+        self.refunds.push_back(wire::Refund { request, results });
     }
 
-    fn name(&mut self, question: &mut Question) -> u64 {
+    fn name(&mut self, pending: &mut PendingRequest) -> u64 {
         self.last_id += 1;
-        question.ask.id = self.last_id;
+        pending.request.id = self.last_id;
         self.unsent.push(self.last_id);
         self.last_id
     }
@@ -329,8 +336,8 @@ fn pack<T: Message>(
     }
 }
 
-fn charge(check: &ExactCheck<'_>, secret: HashKey) -> (wire::Charge, Asked) {
-    let asked = Asked {
+fn charge(check: &ExactCheck<'_>, secret: HashKey) -> (wire::Charge, PendingCharge) {
+    let asked = PendingCharge {
         rule: check.rule,
         rules: 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0),
         deny_on_failure: check.policy.deny_on_failure,
@@ -343,7 +350,7 @@ fn charge(check: &ExactCheck<'_>, secret: HashKey) -> (wire::Charge, Asked) {
         ExactLimit::Log { key, most } => {
             let log = Some(wire::LogLimit { key: key.to_vec(), most });
             let fingerprint = Some(fingerprint(key, secret));
-            (wire::Charge { log, ..free }, Asked { fingerprint, limit: most, ..asked })
+            (wire::Charge { log, ..free }, PendingCharge { fingerprint, limit: most, ..asked })
         }
         ExactLimit::Ledger { zone, bucket } => {
             let ledger = Some(wire::LedgerLimit { zone, bucket: bucket.to_vec() });
@@ -358,7 +365,7 @@ fn same_limit(one: &wire::Charge, other: &wire::Charge) -> bool {
 }
 
 /// Lets a charge stand for one more rule.
-fn fold(charge: &mut wire::Charge, known: &mut Asked, new: &Asked) {
+fn fold(charge: &mut wire::Charge, known: &mut PendingCharge, new: &PendingCharge) {
     if new.limit < known.limit {
         (known.limit, known.rule) = (new.limit, new.rule);
         if let Some(log) = &mut charge.log {
