@@ -18,7 +18,7 @@ use weir_aggregator::cli::args::{
 use weir_aggregator::cli::check_config::{self, Verdict};
 use weir_aggregator::cli::database::with_database;
 use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days};
-use weir_aggregator::cli::terminal::{self, Asked, Manner, TerminalError};
+use weir_aggregator::cli::terminal::{self, KeyName, Manner, TerminalError};
 use weir_aggregator::cli::{healthcheck, overrides, secret_files, zones};
 use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};
 use weir_aggregator::server::descriptors;
@@ -160,7 +160,7 @@ async fn top(admin: &AdminOptions, once: bool) -> ExitCode {
 async fn explain(arguments: Explain) -> ExitCode {
     let Explain { admin, workspace, namespace, identifier, window } = arguments;
     let window_ms = window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
-    let asked = Asked { workspace, namespace, identifier, window_ms };
+    let asked = KeyName { workspace, namespace, identifier, window_ms };
     shown(terminal::explain(&admin.admin_url, &asked, admin.json).await)
 }
 

@@ -461,7 +461,7 @@ async fn of_an_envoy_that_comes_the_other_aggregators_hear_at_once() {
     // Not by the next interval.
     let schedule = Schedule { heartbeat_ms: FOR_EVER.into(), ..Schedule::for_tests() };
     let (one, other) = (ready_with(&redis.url(), schedule).await, ready_with(&redis.url(), schedule).await);
-    let listens = || one.server.services().state(|state, _| state.hears_peers());
+    let listens = || one.server.services().state(|state, _| state.receives_broadcasts());
     common::until("the first listens", listens).await;
     let mut first = one.join(1, false).await;
     known(&mut first, 1).await;

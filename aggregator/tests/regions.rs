@@ -199,7 +199,7 @@ impl Region {
 
     /// Waits until it has both published and imported `times` more, from begin to end.
     async fn intervals(&self, times: u32) {
-        for operation in ["look_global", "import"] {
+        for operation in ["read_global_marker", "import"] {
             let name = format!("weir_ratelimit_origin_operations_total{{op=\"{operation}\"}}");
             // The one that may be under way does not count.
             let enough = self.weir.metric(&name) + f64::from(times + 1);

@@ -64,7 +64,7 @@ pub extern "C" fn weir_on_memory_allocate(size: usize) -> *mut u8 {
 static RESPONSES: [u8; 28] = *b"weir:on_response_headers=yes";
 
 /// Whether Envoy will tell of responses.
-pub fn hears_responses() -> bool {
+pub fn has_response_callback() -> bool {
     // SAFETY: a live static; volatile, as the build changes it behind the compiler's back.
     let marker = unsafe { std::ptr::read_volatile(&raw const RESPONSES) };
     marker.ends_with(b"yes")

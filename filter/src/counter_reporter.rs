@@ -12,7 +12,7 @@ use weir_core::model::wire::{Counters, FilterFrame, RuleCounters};
 use weir_core::rules::{Config, Rule};
 
 /// Between two words.
-const TELL_MS: u64 = 1_000;
+const REPORT_MS: u64 = 1_000;
 
 /// Counts by rule and outcome.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ impl CounterReporter {
 
     /// The next word, if it is time for one and there is anything to say.
     pub fn next(&mut self, config: &Config, now: MonoMs) -> Option<FilterFrame> {
-        if self.last.is_some_and(|last| now.since(last) < TELL_MS) || !self.news.contains(&true) {
+        if self.last.is_some_and(|last| now.since(last) < REPORT_MS) || !self.news.contains(&true) {
             return None;
         }
         self.last = Some(now);

@@ -7,7 +7,7 @@
 
 use crate::auth::Scope;
 use crate::net::listen::peer_of;
-use crate::region::control::tell::Telling;
+use crate::region::control::push::ControlStream;
 use crate::region::send_queue::SendQueue;
 use crate::region::services::Services;
 use crate::region::slots::Slot;
@@ -93,7 +93,7 @@ async fn serve(
     incoming: &mut impl Incoming,
     send_queue: &SendQueue,
     scope: Arc<Scope>,
-    heard: &mut Option<OriginId>,
+    acknowledged: &mut Option<OriginId>,
     slot: Option<&mut Slot>,
 ) -> End {
     let address: Option<SocketAddr> = slot.as_ref().map(|slot| slot.address());
@@ -101,7 +101,7 @@ async fn serve(
         Ok(first) => first,
         Err(end) => return end,
     };
-    *heard = Some(origin);
+    *acknowledged = Some(origin);
     let id = match services.enter(origin, address.is_none()) {
         Ok(id) => id,
         Err(error) => return End::Refused(error),
@@ -122,7 +122,7 @@ async fn serve(
         is_node: false,
         id,
         pusher: None,
-        telling: None,
+        control_stream: None,
         began: Instant::now(),
         changes: 0,
         acks,
@@ -226,7 +226,7 @@ struct Stream<'a> {
     is_node: bool,
     id: StreamId,
     pusher: Option<JoinHandle<()>>,
-    telling: Option<Telling>,
+    control_stream: Option<ControlStream>,
     began: Instant,
     changes: u64,
     acks: mpsc::Sender<LateAck>,
@@ -259,7 +259,7 @@ impl Stream<'_> {
         self.check(&frame).map_err(End::Refused)?;
         self.confine(&mut frame).map_err(End::Refused)?;
         self.count_node(&frame);
-        self.seat.heard(frame.counters.take().as_ref(), self.services.moment().mono);
+        self.seat.received(frame.counters.take().as_ref(), self.services.moment().mono);
         let exact_requests = std::mem::take(&mut frame.exact_requests);
         frame.refunds.iter().for_each(|refund| self.services.exact.undo(self.sender, refund));
         if let Some(hello) = &frame.hello {
@@ -314,11 +314,11 @@ impl Stream<'_> {
     /// Takes what the filter knows of live control, and what its rules would have it say.
     fn take_control(&mut self, frame: &mut FilterFrame) {
         if let Some(known) = frame.controls_known.take().filter(|_| self.pushes()) {
-            self.services.control.heard(known, self.services.now());
-            match &self.telling {
-                Some(telling) => telling.heard(known),
+            self.services.control.acknowledged(known, self.services.now());
+            match &self.control_stream {
+                Some(control_stream) => control_stream.acknowledged(known),
                 None => {
-                    self.telling = Some(Telling::begin(
+                    self.control_stream = Some(ControlStream::begin(
                         self.services.control.clone(),
                         self.send_queue.clone(),
                         self.scope.clone(),
@@ -432,7 +432,7 @@ impl Stream<'_> {
     }
 
     fn stop_pushes(&mut self) {
-        self.telling = None;
+        self.control_stream = None;
         if let Some(pusher) = self.pusher.take() {
             pusher.abort();
             self.services.unsubscribe(self.origin, self.id);

@@ -37,7 +37,7 @@ impl Region {
         let at = checked_proposal(query, now)?;
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
-        if query.without_baseline && !tells_baseline(state, query.sequence, self.backing.incarnation()) {
+        if query.without_baseline && !sends_baseline(state, query.sequence, self.backing.incarnation()) {
             return Err(Refused::Baseline);
         }
         let mut changed = state.raise(query.sequence, origin, query.own, now)?;
@@ -92,7 +92,7 @@ impl Region {
     pub fn baseline(&self, origin: OriginId, asked: &wire::Snapshot) -> Option<wire::Snapshot> {
         let key = Key::parse(&asked.key).ok()?;
         let state = self.keys.get(&key)?;
-        tells_baseline(state, asked.sequence, self.backing.incarnation())
+        sends_baseline(state, asked.sequence, self.backing.incarnation())
             .then(|| wire::Snapshot { key: asked.key.clone(), ..state.snapshot(asked.sequence, origin) })
     }
 
@@ -150,7 +150,7 @@ impl Region {
 }
 
 /// Whether what is known here of an origin's count is all there is: a process takes a baseline once.
-fn tells_baseline(state: &KeyState, sequence: u64, incarnation: Option<u32>) -> bool {
+fn sends_baseline(state: &KeyState, sequence: u64, incarnation: Option<u32>) -> bool {
     let Some(incarnation) = incarnation else { return true };
     // What this aggregator has heard from the origin itself need not be all: its workers may report elsewhere too.
     state.cell(sequence).is_some_and(|cell| cell.is_known_to(incarnation))

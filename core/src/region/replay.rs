@@ -31,7 +31,7 @@ pub(super) struct Backing {
     /// The hot index was read since the store was found.
     complete: bool,
     /// All cells are to be told again; the slot to go on from.
-    retell: Option<usize>,
+    resend: Option<usize>,
 }
 
 impl Backing {
@@ -77,7 +77,7 @@ impl Region {
     pub fn store_wiped(&mut self) {
         if let Some(incarnation) = &mut self.backing.incarnation {
             *incarnation = incarnation.wrapping_add(1).max(1);
-            self.backing.retell = Some(0);
+            self.backing.resend = Some(0);
         }
     }
 
@@ -93,7 +93,7 @@ impl Region {
 
     /// Whether anything waits for the store.
     pub fn has_merges(&self) -> bool {
-        self.backing.retell.is_some() || self.pending_merges() > 0
+        self.backing.resend.is_some() || self.pending_merges() > 0
     }
 
     /// Cells that wait for the store; while all is told again there are more to come.
@@ -104,7 +104,7 @@ impl Region {
     /// Up to `most` cells that the store is to hear of. Each comes once, until it changes or [`Region::merge_failed`].
     pub fn next_merges(&mut self, most: usize) -> Vec<Merge> {
         let Some(incarnation) = self.backing.incarnation else { return Vec::new() };
-        self.retell_some(incarnation);
+        self.resend_some(incarnation);
         let mut merges = Vec::new();
         while merges.len() < most {
             let Some(spot) = self.work.pop(Errand::Replay, &mut self.keys) else { break };
@@ -274,8 +274,8 @@ impl Region {
         }
     }
 
-    fn retell_some(&mut self, incarnation: u32) {
-        let Some(from) = self.backing.retell else { return };
+    fn resend_some(&mut self, incarnation: u32) {
+        let Some(from) = self.backing.resend else { return };
         let (slots, next) = self.keys.step(from);
         for slot in slots {
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
@@ -284,7 +284,7 @@ impl Region {
                 self.work.note(slot, sequence, state, Some(incarnation));
             }
         }
-        self.backing.retell = next;
+        self.backing.resend = next;
     }
 
     fn merge_of(&mut self, spot: Spot, incarnation: u32) -> Option<Merge> {

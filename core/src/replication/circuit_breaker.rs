@@ -34,7 +34,7 @@ impl StoreBreaker {
     }
 
     /// Whether somebody may look if it is there. Who does must tell how that went.
-    pub fn allows_a_look(&mut self, now: MonoMs) -> bool {
+    pub fn allows_probe(&mut self, now: MonoMs) -> bool {
         self.breaker.allows(now)
     }
 
@@ -135,7 +135,7 @@ mod tests {
         });
         assert!(!breaker.is_usable(NOW));
         let later = MonoMs(105);
-        assert!(!breaker.is_usable(later) && breaker.allows_a_look(later));
+        assert!(!breaker.is_usable(later) && breaker.allows_probe(later));
         breaker.note(None, later);
         assert!(breaker.is_usable(later));
     }

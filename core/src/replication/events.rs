@@ -12,9 +12,9 @@ pub enum Event {
     /// Something waits for the region's store.
     Replay,
     /// Something waits for the region's other aggregators.
-    Tell,
+    Broadcast,
     /// The Envoys of this aggregator changed.
-    Announce,
+    Heartbeat,
     /// The Envoys of another aggregator did.
     Elsewhere,
     /// Messages of other aggregators may have been missed.
@@ -30,8 +30,8 @@ impl Event {
     pub const ALL: [Event; 8] = [
         Event::Push,
         Event::Replay,
-        Event::Tell,
-        Event::Announce,
+        Event::Broadcast,
+        Event::Heartbeat,
         Event::Elsewhere,
         Event::Missed,
         Event::Recover,
@@ -75,7 +75,7 @@ impl Events {
     }
 
     /// Takes the first event that notifications and is among `awaited`: it notifications no more.
-    pub fn hear(&mut self, awaited: Events) -> Option<Event> {
+    pub fn take(&mut self, awaited: Events) -> Option<Event> {
         let heard = self.iter().find(|event| awaited.has(*event))?;
         self.0 &= !heard.bit();
         Some(heard)
@@ -102,13 +102,13 @@ mod tests {
     #[test]
     fn a_bell_rings_until_it_is_heard_by_who_waits_for_it() {
         let mut events = Events::new();
-        assert_eq!(events.hear(Event::Push.into()), None);
+        assert_eq!(events.take(Event::Push.into()), None);
         events.notify(Event::Recover);
         events.notify(Event::Push);
         events.notify(Event::Push);
         assert_eq!(events.iter().collect::<Vec<_>>(), vec![Event::Push, Event::Recover]);
-        assert_eq!(events.hear(Events::from(Event::Tell).and(Event::Push)), Some(Event::Push));
-        assert_eq!(events.hear(Event::Push.into()), None);
+        assert_eq!(events.take(Events::from(Event::Broadcast).and(Event::Push)), Some(Event::Push));
+        assert_eq!(events.take(Event::Push.into()), None);
         assert!(events.has(Event::Recover) && !events.is_empty());
     }
 }

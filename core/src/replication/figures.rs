@@ -25,7 +25,7 @@ pub struct Figures {
     /// Cells in them.
     pub pushed_cells: u64,
     /// Cells that other aggregators told of.
-    pub changes_heard: u64,
+    pub changes_received: u64,
     /// Hot cells that there was no room for in the index.
     pub hot_left: u64,
     /// Times that the region's store had lost what it held.

@@ -1,7 +1,7 @@
 //! Telling a subscriber what the others used: soon, but many changes at once.
 //!
 //! Whoever watches [`Event::Push`](super::Event::Push) wakes the subscribers that have something to be told
-//! ([`RegionState::to_be_told`](super::RegionState::to_be_told)) and then rests for [`COALESCE_MS`], so that a key which changes a thousand
+//! ([`RegionState::to_be_sent`](super::RegionState::to_be_told)) and then rests for [`COALESCE_MS`], so that a key which changes a thousand
 //! times in that time is sent once. Each subscriber is sent what the region holds at the moment of sending.
 //!
 //! Leaves to others: who is to be told what (`region`), and peers that do not read (`aggregator`).

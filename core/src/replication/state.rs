@@ -135,7 +135,7 @@ impl RegionState {
     }
 
     /// Whether messages of other aggregators are heard, or were.
-    pub fn hears_peers(&self) -> bool {
+    pub fn receives_broadcasts(&self) -> bool {
         self.listens
     }
 
@@ -170,7 +170,7 @@ impl RegionState {
     /// Notes that `origin`, whose streams come from `peer`, has reported something: from now on it counts as a node.
     pub fn count_node(&mut self, origin: OriginId, peer: u64) {
         if self.region.count_node(origin, peer) {
-            self.notify(Event::Announce);
+            self.notify(Event::Heartbeat);
         }
     }
 
@@ -180,7 +180,7 @@ impl RegionState {
         let is_last = self.streams.leave(origin);
         if is_last {
             self.region.gone(origin);
-            self.notify(Event::Announce);
+            self.notify(Event::Heartbeat);
         }
         is_last
     }
@@ -201,7 +201,7 @@ impl RegionState {
     }
 
     /// The streams that have something to be told.
-    pub fn to_be_told(&self) -> impl Iterator<Item = StreamId> + '_ {
+    pub fn to_be_sent(&self) -> impl Iterator<Item = StreamId> + '_ {
         let subscribers = self.streams.subscribers();
         subscribers.filter(|(origin, _)| self.region.has_push(*origin)).map(|(_, id)| id)
     }

@@ -82,7 +82,7 @@ impl Plugin {
     /// Sends what there is to send.
     pub(super) fn send(&mut self, mono: MonoMs) {
         let mut frames = self.limiter.take_frames(&mut EnvoyShared, mono);
-        if let Some(known) = self.keeper.to_tell(self.limiter.is_subscribed()) {
+        if let Some(known) = self.keeper.to_send(self.limiter.is_subscribed()) {
             frames.push(FilterFrame { controls_known: Some(known), ..Default::default() });
         }
         if self.limiter.is_subscribed() {

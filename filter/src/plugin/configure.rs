@@ -44,8 +44,8 @@ impl Plugin {
                 return None;
             }
         };
-        let hears_responses = arena::hears_responses();
-        if let Some(field) = config.needs_responses().filter(|_| !hears_responses) {
+        let has_response_callback = arena::has_response_callback();
+        if let Some(field) = config.needs_responses().filter(|_| !has_response_callback) {
             host::log(LogLevel::Error, &format!("weir: configuration: {field}: {NEEDS_RESPONSES}"));
             return None;
         }
@@ -73,7 +73,7 @@ impl Plugin {
             tick_ms: FIRST_TICK_MS,
             paused: BTreeMap::new(),
             allowed: BTreeMap::new(),
-            hears_responses,
+            has_response_callback,
             clock_shift_ms: 0,
             config,
         };

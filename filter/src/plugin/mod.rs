@@ -58,7 +58,7 @@ pub struct Plugin {
     /// Allowed requests whose response is to carry headers.
     allowed: BTreeMap<u32, Allowed>,
     /// This module is told of responses.
-    hears_responses: bool,
+    has_response_callback: bool,
     clock_shift_ms: i64,
 }
 
@@ -103,7 +103,7 @@ impl Plugin {
 
     /// Whether requests have left something here that must be cleaned up.
     pub fn is_tracking(&self) -> bool {
-        !self.paused.is_empty() || !self.allowed.is_empty() || self.limiter.has_open()
+        !self.paused.is_empty() || !self.allowed.is_empty() || self.limiter.has_deferred()
     }
 
     /// Time has passed. Returns what is to be done to which requests.
@@ -138,7 +138,7 @@ impl Plugin {
         let now = self.limiter.moment(mono);
         self.bans.ban_struck(&mut self.limiter, &mut self.keeper, now);
         self.keeper.shutdown(&mut EnvoyShared, now.unix);
-        self.count_beside();
+        self.count_shadow_outcomes();
         let effects = self.take_effects(mono);
         // Gauges that stand for this worker go back; what it put into the table stays.
         let stats =
@@ -152,7 +152,7 @@ impl Plugin {
     /// Tells what the request at hand has cost, if that is awaited.
     fn settle(&mut self, context: u32, answered: bool) {
         let request = u64::from(context);
-        if self.limiter.is_open(request) {
+        if self.limiter.is_deferred(request) {
             let mut ended = Ended::new(&self.config.rules, answered);
             let mut shown = self.allowed.get_mut(&context).and_then(|allowed| allowed.budget.as_mut());
             let cost = |rule| {
@@ -179,7 +179,7 @@ impl Plugin {
     fn go_on(&mut self, mono: MonoMs) -> Vec<(u32, Effect)> {
         self.send(mono);
         self.hurry_tick();
-        self.count_beside();
+        self.count_shadow_outcomes();
         self.take_effects(mono)
     }
 

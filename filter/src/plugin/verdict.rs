@@ -11,7 +11,7 @@ use crate::answer::{self, Answer, Client};
 use crate::counters::{Counters, Outcome};
 use crate::shared::EnvoyShared;
 use weir_core::control::Banned;
-use weir_core::limiter::{self, Beside, Cause, Decision, Denial};
+use weir_core::limiter::{self, Cause, Decision, Denial, ShadowOutcome};
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::rules::Config;
 
@@ -157,7 +157,7 @@ impl Plugin {
     fn track(&mut self, context: u32, budget: Option<limiter::Budget>, told: limiter::ExactDetails) {
         let budget = budget.filter(|_| self.config.responses.headers_on_allowed);
         let tells = budget.is_some() || told.undecided != 0 || !told.transactions.is_empty();
-        if tells && self.hears_responses && self.allowed.len() < MAX_TRACKED {
+        if tells && self.has_response_callback && self.allowed.len() < MAX_TRACKED {
             self.allowed.insert(context, Allowed { budget, told });
         }
     }
@@ -169,12 +169,12 @@ impl Plugin {
     }
 
     /// Counts what was said of shadow rules that are held exactly.
-    pub(super) fn count_beside(&mut self) {
-        for (rule, said) in self.limiter.take_beside() {
+    pub(super) fn count_shadow_outcomes(&mut self) {
+        for (rule, said) in self.limiter.take_shadow_outcomes() {
             let outcome = match said {
-                Beside::Allowed => Outcome::Allow,
-                Beside::Denied => Outcome::ShadowDeny,
-                Beside::Undecided => Outcome::Undecided,
+                ShadowOutcome::Allowed => Outcome::Allow,
+                ShadowOutcome::Denied => Outcome::ShadowDeny,
+                ShadowOutcome::Undecided => Outcome::Undecided,
             };
             self.counters.count(usize::from(rule), outcome);
         }

@@ -116,7 +116,7 @@ fn wait_for_results(frame: &RegionFrame) {
         limiter.tick(&mut shared, Now { unix: NOW, mono: late });
         end(&mut limiter, &mut asked, frame);
         assert!(asked.is_empty(), "a request waits beyond its timeout");
-        limiter.take_beside();
+        limiter.take_shadow_outcomes();
     }
     limiter.shutdown(&mut shared, MONO.after(500));
     assert!(limiter.take_resolved().is_empty());

@@ -86,7 +86,7 @@ fn compare(steps: &[Step]) {
             assert_eq!(log.refund(id), model.0.len() < before);
         } else {
             let expected = model.decide(now, id, step.cost, step.most);
-            assert_eq!(log.look(Micros(now), id, step.cost, step.most).outcome, expected.outcome);
+            assert_eq!(log.peek(Micros(now), id, step.cost, step.most).outcome, expected.outcome);
             assert_eq!(log.decide(Micros(now), id, step.cost, step.most), expected);
         }
         assert_eq!(log.len(), model.0.len());

@@ -51,7 +51,7 @@ export function parts() {
   ] });
   const envoys = table({ caption: "Envoys connected here", keyOf: (one) => one.origin, empty: "No Envoy is connected here.", columns: [
     { id: "origin", title: "Envoy", cell: textual((one) => one.origin.slice(0, 12)) },
-    { id: "state", title: "State", cell: textual((one) => (one.heard_ms > 2_000 ? `! silent for ${words.time(one.heard_ms)}` : "✓ heard")) },
+    { id: "state", title: "State", cell: textual((one) => (one.silent_ms > 2_000 ? `! silent for ${words.time(one.silent_ms)}` : "✓ heard")) },
     { id: "address", title: "From", cell: textual((one) => one.address ?? "this program's APIs") },
     { id: "streams", title: "Streams", kind: "number", cell: textual((one) => words.count(one.streams)) },
     { id: "told", title: "Is told of others", cell: textual((one) => (one.subscriber ? "yes" : "elsewhere")) },

@@ -207,7 +207,7 @@ impl Api {
         deadline: Instant,
     ) -> Answer {
         let Exactly { charges, places, untried: mut results } = exact;
-        if let Err(denied) = self.look(windows) {
+        if let Err(denied) = self.peek(windows) {
             windows.put(denied, &mut results);
             return Answer { allowed: false, results };
         }

@@ -126,7 +126,7 @@ impl Windows {
             return vec![only.result(Verdict::Allowed, budget)];
         }
         let left = |window: &Window| {
-            let budget = match engine.look(&Check { cost: 0, ..window.check(0, 0) }, now) {
+            let budget = match engine.peek(&Check { cost: 0, ..window.check(0, 0) }, now) {
                 Ok(budget) => budget,
                 Err(denial) => denial.budget,
             };
@@ -141,7 +141,7 @@ impl Windows {
             if usize::from(denial.budget.rule) == rule {
                 return window.result(refused(denial), &denial.budget);
             }
-            match engine.look(&window.check(rule, 0), now) {
+            match engine.peek(&window.check(rule, 0), now) {
                 Err(other) if is_final(&other) => window.result(refused(&other), &other.budget),
                 Err(Denial { budget, .. }) | Ok(budget) => window.result(Verdict::Untried, &budget),
             }
@@ -211,11 +211,11 @@ impl Api {
     }
 
     /// Whether the windows alone would let the call pass; if not, the rulings.
-    pub(super) fn look(&self, windows: &Windows) -> Result<(), Vec<ChargeResult>> {
+    pub(super) fn peek(&self, windows: &Windows) -> Result<(), Vec<ChargeResult>> {
         let mut engine = self.engine.lock();
         let now = self.mono();
         let mut looks = windows.0.iter().enumerate().map(|(rule, window)| window.check(rule, 0));
-        let denial = looks.find_map(|check| engine.look(&check, now).err().filter(is_final));
+        let denial = looks.find_map(|check| engine.peek(&check, now).err().filter(is_final));
         denial.map_or(Ok(()), |denial| Err(windows.denied(&mut engine, &denial, now)))
     }
 
@@ -223,11 +223,11 @@ impl Api {
     pub(super) fn untried(&self, windows: &Windows) -> Vec<ChargeResult> {
         let mut engine = self.engine.lock();
         let now = self.mono();
-        let look = |window: &Window| {
-            let (Ok(budget) | Err(Denial { budget, .. })) = engine.look(&window.check(0, 0), now);
+        let peek = |window: &Window| {
+            let (Ok(budget) | Err(Denial { budget, .. })) = engine.peek(&window.check(0, 0), now);
             window.result(Verdict::Untried, &budget)
         };
-        windows.0.iter().map(look).collect()
+        windows.0.iter().map(peek).collect()
     }
 }
 

@@ -136,7 +136,7 @@ impl Exact {
 
     async fn rule(&self, plan: &Plan, began: Instant, deadline: Instant) -> Vec<ChargeResult> {
         if let Some((place, denied)) = self.stores.denials.find(&plan.logs, began) {
-            self.stores.figures.remembered.inc();
+            self.stores.figures.cached_denial.inc();
             let answer = |log| if log == place { LogAnswer::Decided(denied) } else { LogAnswer::Untried };
             return plan.results(answer, &[], true);
         }
@@ -145,7 +145,7 @@ impl Exact {
         spans::failed(call, decided.iter().any(Result::is_err).then_some("unanswered"));
         for (charge, decided) in plan.logs.iter().zip(&decided) {
             if let Ok(decided) = decided {
-                self.stores.denials.remember(charge, decided, began);
+                self.stores.denials.insert(charge, decided, began);
             }
         }
         self.disown(plan, &decided, deadline);

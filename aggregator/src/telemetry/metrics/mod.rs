@@ -50,7 +50,8 @@ const HOT_LEFT: (&str, &str) = (
     "hot_left",
     "Hot cells that waited for the next update of the hot index, as their namespace had too many",
 );
-const CHANGES_HEARD: (&str, &str) = ("changes_heard", "Cells that other aggregators of the region told of");
+const CHANGES_RECEIVED: (&str, &str) =
+    ("changes_received", "Cells that other aggregators of the region told of");
 const STORE_WIPES: (&str, &str) = ("store_wipes", "Times that a store was found to have lost what it held");
 const BREAKER: (&str, &str) = ("breaker_state", "Breaker before a store: 0 closed, 1 half open, 2 open");
 const QUEUE: (&str, &str) = ("queue_cells", "Cells waiting, by queue: replay, share, publish");
@@ -206,17 +207,17 @@ pub enum Operation {
     /// Reading a shard of the hot index.
     ReadHot,
     /// A message to the other aggregators.
-    Tell,
+    Broadcast,
     /// Saying who is alive.
-    Announce,
+    Heartbeat,
     /// Looking at the markers.
-    Look,
+    ReadMarkers,
     /// Writing this region's rows.
     Publish,
     /// Reading the other regions' rows.
     Import,
     /// Looking at the marker row.
-    LookGlobal,
+    ReadGlobalMarker,
     /// Reading this region's own rows.
     Recover,
     /// Reading live controls.
@@ -230,15 +231,15 @@ impl Operation {
         Operation::Consult,
         Operation::NameHot,
         Operation::ReadHot,
-        Operation::Tell,
-        Operation::Announce,
-        Operation::Look,
+        Operation::Broadcast,
+        Operation::Heartbeat,
+        Operation::ReadMarkers,
     ];
     /// What is asked of the database.
     pub const GLOBAL: [Operation; 5] = [
         Operation::Publish,
         Operation::Import,
-        Operation::LookGlobal,
+        Operation::ReadGlobalMarker,
         Operation::Recover,
         Operation::ReadControls,
     ];
@@ -250,12 +251,12 @@ impl Operation {
             Operation::Consult => "consult",
             Operation::NameHot => "name_hot",
             Operation::ReadHot => "read_hot",
-            Operation::Tell => "tell",
-            Operation::Announce => "announce",
-            Operation::Look => "look",
+            Operation::Broadcast => "broadcast",
+            Operation::Heartbeat => "heartbeat",
+            Operation::ReadMarkers => "read_markers",
             Operation::Publish => "publish",
             Operation::Import => "import",
-            Operation::LookGlobal => "look_global",
+            Operation::ReadGlobalMarker => "read_global_marker",
             Operation::Recover => "recover",
             Operation::ReadControls => "read_controls",
         }
@@ -266,7 +267,7 @@ impl Operation {
 #[derive(Clone, Debug)]
 pub struct ExactFigures {
     /// [`EXACT_CACHED_DENIALS`].
-    pub remembered: Counter,
+    pub cached_denial: Counter,
     charges: Family<Labels, Counter>,
     seconds: Histogram,
     refunds: Family<Label, Counter>,
@@ -287,7 +288,7 @@ impl Default for ExactFigures {
             .iter()
             .for_each(|reason| drop(ledger_undecided.get_or_create(&[("reason", *reason)])));
         ExactFigures {
-            remembered: Counter::default(),
+            cached_denial: Counter::default(),
             charges,
             seconds: Histogram::new(exponential_buckets(1e-5, 2.5, 14)), // 10 µs to 1.5 s
             refunds: at_zero("result", &["done", "missing", "foreign", "given_up"]),
@@ -344,7 +345,7 @@ impl ExactFigures {
     fn register(&self, registry: &mut Registry) {
         register(registry, EXACT_CHARGES, self.charges.clone());
         register(registry, EXACT_SECONDS, self.seconds.clone());
-        register(registry, EXACT_CACHED_DENIALS, self.remembered.clone());
+        register(registry, EXACT_CACHED_DENIALS, self.cached_denial.clone());
         register(registry, EXACT_REFUNDS, self.refunds.clone());
         register(registry, LEDGER_UNDECIDED, self.ledger_undecided.clone());
         register(registry, EXACT_REQUESTS, self.exact_requests.clone());
@@ -386,7 +387,7 @@ pub struct Metrics {
     pushes: Counter,
     pushed_cells: Counter,
     hot_left: Counter,
-    changes_heard: Counter,
+    changes_received: Counter,
     global_left: Counter,
     global_rows_applied: Counter,
     global_entries_created: Counter,
@@ -486,7 +487,7 @@ impl Metrics {
                 Histogram::new(exponential_buckets(1e-6, 4.0, 10)), // 1 µs to 0.26 s
             ),
             hot_left: register(r, HOT_LEFT, Counter::default()),
-            changes_heard: register(r, CHANGES_HEARD, Counter::default()),
+            changes_received: register(r, CHANGES_RECEIVED, Counter::default()),
             bad_rows: register(r, BAD_ROWS, Counter::default()),
             controls: register(r, CONTROLS, Gauge::default()),
             global_writes,
@@ -615,7 +616,7 @@ impl Metrics {
             (&self.pushes, figures.pushes),
             (&self.pushed_cells, figures.pushed_cells),
             (&self.hot_left, figures.hot_left),
-            (&self.changes_heard, figures.changes_heard),
+            (&self.changes_received, figures.changes_received),
             (&self.global_left, figures.publications_left),
             (&self.global_rows_applied, figures.imports_merged),
             (&self.global_entries_created, figures.imports_created),

@@ -13,8 +13,8 @@ use super::round::{tighter, worse};
 use crate::limiter::Limiter;
 use crate::limiter::cache::denials::{KnownDenial, RECHECK_MS};
 use crate::limiter::check::{
-    Beside, Budget, Cause, Check, Decision, Denial, ExactCheck, ExactDetails, ExactLimit, ExactResult,
-    Outcome, Transactions,
+    Budget, Cause, Check, Decision, Denial, ExactCheck, ExactDetails, ExactLimit, ExactResult, Outcome,
+    ShadowOutcome, Transactions,
 };
 use crate::limiter::remote::consults::Waiting;
 use crate::limiter::remote::exact_requests::{Known, Paused, PendingCharge, PendingRequest};
@@ -26,9 +26,9 @@ use crate::model::wire;
 use alloc::vec::Vec;
 
 /// Nobody is asked on a stream whose last echoed ping is older than this.
-const HEARD_MS: u64 = 1_000;
+const LIVE_MS: u64 = 1_000;
 /// Most verdicts of shadow rules that wait to be taken.
-const MAX_TOLD_BESIDE: usize = 4 * crate::limiter::remote::exact_requests::MAX_BESIDE;
+const MAX_SHADOW_OUTCOMES: usize = 4 * crate::limiter::remote::exact_requests::MAX_SHADOW;
 
 /// What a request's exact rules came to.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ struct Settled {
 
 /// What is kept of a request until its windows are decided.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Held {
+pub(in crate::limiter) struct PendingExact {
     /// The question that its charges stand under.
     request: Option<u64>,
     settled: Settled,
@@ -62,7 +62,8 @@ impl Limiter {
     ) -> Outcome {
         self.serves = true;
         let now = self.enter(shared, now);
-        let denied = self.foregone_exactly(exact, now.mono).or_else(|| self.foretold(shared, checks, now));
+        let denied =
+            self.cached_exact_denial(exact, now.mono).or_else(|| self.certain_denial(shared, checks, now));
         if let Some(denial) = denied {
             return self.refused(shared, checks, denial, now);
         }
@@ -73,7 +74,13 @@ impl Limiter {
             .filter_map(|check| PendingRequest::about([check].into_iter(), secret, now.mono))
             .collect();
         let Some(pending) = PendingRequest::about(enforcing, secret, now.mono) else {
-            return self.decide_windows(shared, request, checks, Held { shadows, ..Held::default() }, now);
+            return self.decide_windows(
+                shared,
+                request,
+                checks,
+                PendingExact { shadows, ..PendingExact::default() },
+                now,
+            );
         };
         if self.may_send(now.mono) && !self.exact_requests.is_full() {
             self.stats.exact_requests += 1;
@@ -81,13 +88,13 @@ impl Limiter {
             return Outcome::of(Decision::Wait, 0);
         }
         self.stats.exact_unsent += 1;
-        let held = Held { request: None, settled: unruled(&pending), shadows };
-        self.decide_settled(shared, request, checks, held, now)
+        let pending_exact = PendingExact { request: None, settled: unruled(&pending), shadows };
+        self.decide_settled(shared, request, checks, pending_exact, now)
     }
 
     /// How shadow rules that are held exactly were ruled since the last time, each with its rule.
-    pub fn take_beside(&mut self) -> Vec<(u16, Beside)> {
-        core::mem::take(&mut self.told_beside)
+    pub fn take_shadow_outcomes(&mut self) -> Vec<(u16, ShadowOutcome)> {
+        core::mem::take(&mut self.shadow_outcomes)
     }
 
     /// Takes the aggregator's word on a question.
@@ -102,10 +109,11 @@ impl Limiter {
         {
             self.count_results(&pending, &came.results);
             self.cache_denials(&pending, &came.results, now.mono);
-            let held = Held { request: Some(came.id), settled: settle(&pending, &came.results), shadows };
+            let pending_exact =
+                PendingExact { request: Some(came.id), settled: settle(&pending, &came.results), shadows };
             pending.known = Known::Ruled(pending.of_charges(came));
             self.exact_requests.open.insert(came.id, pending);
-            self.go_on(shared, request, &windows, held, now);
+            self.go_on(shared, request, &windows, pending_exact, now);
         } else if let Some(mut pending) = self.exact_requests.open.remove(&came.id) {
             self.cache_denials(&pending, &came.results, now.mono);
             if matches!(pending.known, Known::Awaited) {
@@ -116,16 +124,16 @@ impl Limiter {
             self.cache_denials(&pending, &came.results, now.mono);
             let results = pending.of_charges(came);
             self.exact_requests.take_back(pending.request, results, &mut self.stats);
-        } else if let Some(pending) = self.exact_requests.beside.remove(&came.id) {
+        } else if let Some(pending) = self.exact_requests.shadow.remove(&came.id) {
             self.count_results(&pending, &came.results);
             self.cache_denials(&pending, &came.results, now.mono);
             for (asked, result) in pending.results(&came.results) {
                 let said = match result.verdict {
-                    Verdict::Allowed => Beside::Allowed,
-                    Verdict::Denied { .. } => Beside::Denied,
-                    Verdict::Undecided | Verdict::Untried => Beside::Undecided,
+                    Verdict::Allowed => ShadowOutcome::Allowed,
+                    Verdict::Denied { .. } => ShadowOutcome::Denied,
+                    Verdict::Undecided | Verdict::Untried => ShadowOutcome::Undecided,
                 };
-                self.tell_beside(asked.rule, said);
+                self.push_shadow_outcome(asked.rule, said);
             }
         }
     }
@@ -146,7 +154,7 @@ impl Limiter {
 
     /// The stream is gone: nobody will rule.
     pub(in crate::limiter) fn break_exact(&mut self, shared: &mut impl Shared, now: Now) {
-        for pending in core::mem::take(&mut self.exact_requests.beside).into_values() {
+        for pending in core::mem::take(&mut self.exact_requests.shadow).into_values() {
             self.unheard(&pending, ExactResult::Broken);
         }
         for (id, mut paused) in self.exact_requests.lose_all(&mut self.stats) {
@@ -157,8 +165,8 @@ impl Limiter {
 
     /// Hands out a request that waited. What its exact rules came to is added where there are any.
     pub(in crate::limiter) fn resolve(&mut self, request: u64, outcome: Outcome, now: Now) {
-        let outcome = match self.held.remove(&request) {
-            Some(held) => self.finish(held, outcome, now),
+        let outcome = match self.pending_exact.remove(&request) {
+            Some(pending_exact) => self.finish(pending_exact, outcome, now),
             None => outcome,
         };
         self.resolved.push((request, outcome));
@@ -166,11 +174,11 @@ impl Limiter {
 
     /// There is somebody who would hear a question.
     fn may_send(&self, now: MonoMs) -> bool {
-        self.link.is_usable() && (self.link.is_first() || now.since(self.link.heard()) <= HEARD_MS)
+        self.link.is_usable() && (self.link.is_first() || now.since(self.link.heard()) <= LIVE_MS)
     }
 
     /// A denial that needs no question, the longest of them.
-    fn foregone_exactly(&mut self, exact: &[ExactCheck<'_>], now: MonoMs) -> Option<Denial> {
+    fn cached_exact_denial(&mut self, exact: &[ExactCheck<'_>], now: MonoMs) -> Option<Denial> {
         let mut denied = None;
         for check in exact.iter().filter(|check| !check.policy.shadow) {
             let ExactLimit::Log { key, most } = check.limit else { continue };
@@ -206,8 +214,15 @@ impl Limiter {
     }
 
     /// A request that waited no longer waits for rulings.
-    fn go_on(&mut self, shared: &mut impl Shared, request: u64, windows: &Waiting, held: Held, now: Now) {
-        let outcome = self.decide_settled(shared, request, &windows.checks(), held, now);
+    fn go_on(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        windows: &Waiting,
+        pending_exact: PendingExact,
+        now: Now,
+    ) {
+        let outcome = self.decide_settled(shared, request, &windows.checks(), pending_exact, now);
         if outcome.decision != Decision::Wait {
             self.resolved.push((request, outcome));
         } else if let Some(trace) = &windows.trace {
@@ -219,9 +234,9 @@ impl Limiter {
     fn give_up(&mut self, shared: &mut impl Shared, id: u64, paused: Paused, result: ExactResult, now: Now) {
         let Paused { pending, request, windows, shadows } = paused;
         self.stats.ruled(result);
-        let held = Held { request: Some(id), settled: unruled(&pending), shadows };
+        let pending_exact = PendingExact { request: Some(id), settled: unruled(&pending), shadows };
         self.exact_requests.open.insert(id, pending);
-        self.go_on(shared, request, &windows, held, now);
+        self.go_on(shared, request, &windows, pending_exact, now);
     }
 
     /// Denies what the exact rules deny, else decides the windows.
@@ -230,15 +245,15 @@ impl Limiter {
         shared: &mut impl Shared,
         request: u64,
         checks: &[Check<'_>],
-        held: Held,
+        pending_exact: PendingExact,
         now: Now,
     ) -> Outcome {
-        match held.settled.denial {
+        match pending_exact.settled.denial {
             Some(denial) => {
                 let outcome = self.refused(shared, checks, denial, now);
-                self.finish(held, outcome, now)
+                self.finish(pending_exact, outcome, now)
             }
-            None => self.decide_windows(shared, request, checks, held, now),
+            None => self.decide_windows(shared, request, checks, pending_exact, now),
         }
     }
 
@@ -247,24 +262,24 @@ impl Limiter {
         shared: &mut impl Shared,
         request: u64,
         checks: &[Check<'_>],
-        held: Held,
+        pending_exact: PendingExact,
         now: Now,
     ) -> Outcome {
         let outcome = match self.round(shared, request, checks, false, now) {
             Ok(outcome) => outcome,
             Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
             Err(needs) => {
-                self.held.insert(request, held);
+                self.pending_exact.insert(request, pending_exact);
                 self.query(request, Waiting::new(checks, now.mono), &needs, now.mono);
                 return Outcome::of(Decision::Wait, 0);
             }
         };
-        self.finish(held, outcome, now)
+        self.finish(pending_exact, outcome, now)
     }
 
     /// Adds to an outcome what the exact rules came to, and settles what becomes of their charges.
-    fn finish(&mut self, held: Held, mut outcome: Outcome, now: Now) -> Outcome {
-        let Held { request, settled, shadows } = held;
+    fn finish(&mut self, pending_exact: PendingExact, mut outcome: Outcome, now: Now) -> Outcome {
+        let PendingExact { request, settled, shadows } = pending_exact;
         let shown = match &mut outcome.decision {
             Decision::Allow(budget) => {
                 *budget = tighter(*budget, settled.budget);
@@ -284,39 +299,39 @@ impl Limiter {
             self.exact_requests.end(id, passes, now.mono, &mut self.stats);
         }
         for pending in shadows.into_iter().filter(|_| passes) {
-            self.ask_beside(pending, now.mono);
+            self.send_shadow(pending, now.mono);
         }
         outcome
     }
 
     /// Asks about a shadow rule of a request that has passed.
-    fn ask_beside(&mut self, pending: PendingRequest, now: MonoMs) {
+    fn send_shadow(&mut self, pending: PendingRequest, now: MonoMs) {
         let Some(asked) = pending.asked.first().copied() else { return };
         if let Some(fingerprint) = asked.fingerprint {
             let known = self.known_denial(fingerprint, (asked.cost, asked.limit), now).is_some();
             self.stats.spared += u64::from(known);
             if known || asked.cost > asked.limit {
-                return self.tell_beside(asked.rule, Beside::Denied);
+                return self.push_shadow_outcome(asked.rule, ShadowOutcome::Denied);
             }
         }
-        if self.may_send(now) && self.exact_requests.ask_beside(pending, now) {
+        if self.may_send(now) && self.exact_requests.send_shadow(pending, now) {
             self.stats.exact_requests += 1;
         } else {
             self.stats.exact_unsent += 1;
-            self.tell_beside(asked.rule, Beside::Undecided);
+            self.push_shadow_outcome(asked.rule, ShadowOutcome::Undecided);
         }
     }
 
     fn unheard(&mut self, pending: &PendingRequest, result: ExactResult) {
         self.stats.ruled(result);
         for asked in &pending.asked {
-            self.tell_beside(asked.rule, Beside::Undecided);
+            self.push_shadow_outcome(asked.rule, ShadowOutcome::Undecided);
         }
     }
 
-    fn tell_beside(&mut self, rule: u16, said: Beside) {
-        if self.told_beside.len() < MAX_TOLD_BESIDE {
-            self.told_beside.push((rule, said));
+    fn push_shadow_outcome(&mut self, rule: u16, said: ShadowOutcome) {
+        if self.shadow_outcomes.len() < MAX_SHADOW_OUTCOMES {
+            self.shadow_outcomes.push((rule, said));
         }
     }
 

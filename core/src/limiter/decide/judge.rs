@@ -93,7 +93,7 @@ pub fn judge(
     }
     let left = reserved.remaining(at, limit).min(entry.spared_at_once(limit));
     if let Some(health) = health.filter(|health| health.usable || policy.deny_on_failure)
-        && let Some(reason) = doubt(entry, at, (cost, limit), left, policy, health, now)
+        && let Some(reason) = reason_to_query(entry, at, (cost, limit), left, policy, health, now)
     {
         return if health.usable { Verdict::Query(reason) } else { Verdict::Undecided };
     }
@@ -139,7 +139,7 @@ fn is_spared(entry: &Entry, health: &Health) -> bool {
 }
 
 /// Why the local view would not do, if so.
-fn doubt(
+fn reason_to_query(
     entry: &Entry,
     at: &Position,
     (cost, limit): (u64, u64),

@@ -183,7 +183,7 @@ impl Limiter {
     /// The region's refusal serves the key for a moment: at the limit a little comes free at any time, and every worker of the
     /// region would ask for it again and again, though one gets it.
     fn prolong_denial(&mut self, fingerprint: u64, cell_ms: u64) {
-        if let Some(denied) = self.slots.get(fingerprint).and_then(|slot| slot.denied.as_mut()) {
+        if let Some(denied) = self.worker_cache.get(fingerprint).and_then(|slot| slot.denied.as_mut()) {
             denied.until = denied.until.max(denied.since.after(ANSWER_SERVES_MS.min(cell_ms / 8)));
         }
     }
@@ -313,9 +313,9 @@ impl Limiter {
 
     fn deny_undecided(&mut self, shared: &mut impl Shared, check: &Check<'_>, now: Now) -> Outcome {
         let item = self.item(0, check);
-        let denial = match self.charge(shared, &item, check, Mode::Look, None, now) {
+        let denial = match self.charge(shared, &item, check, Mode::Peek, None, now) {
             Charged::Denied(denial) => denial,
-            Charged::Admitted(budget) | Charged::Held { budget, .. } => {
+            Charged::Admitted(budget) | Charged::Deferred { budget, .. } => {
                 Denial { budget, retry_after_ms: Some(UNDECIDED_RETRY_MS), cause: Cause::Undecided }
             }
             Charged::Query(_) => return Outcome::of(Decision::Allow(None), 0),

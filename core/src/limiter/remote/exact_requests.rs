@@ -25,7 +25,7 @@ use prost::Message;
 /// Most requests that wait for rulings at once; further ones are not asked about.
 pub(in crate::limiter) const MAX_PAUSED: usize = 16_384;
 /// Most questions of shadow rules under way; further requests are not asked about.
-pub(in crate::limiter) const MAX_BESIDE: usize = 1_024;
+pub(in crate::limiter) const MAX_SHADOW: usize = 1_024;
 /// Most questions of denied requests whose rulings are still to come; the oldest is refunded unseen.
 pub(in crate::limiter) const MAX_GIVEN_UP: usize = 4_096;
 /// Most refunds that wait for a stream, or are not known to have arrived; further charges stay.
@@ -90,7 +90,7 @@ pub(in crate::limiter) struct ExactRequests {
     pub(in crate::limiter) paused: BTreeMap<u64, Paused>,
     pub(in crate::limiter) open: BTreeMap<u64, PendingRequest>,
     pub(in crate::limiter) given_up: BTreeMap<u64, PendingRequest>,
-    pub(in crate::limiter) beside: BTreeMap<u64, PendingRequest>,
+    pub(in crate::limiter) shadow: BTreeMap<u64, PendingRequest>,
     refunds: VecDeque<wire::Refund>,
     /// Sent when; not known to have arrived.
     sent_refunds: VecDeque<(MonoMs, wire::Refund)>,
@@ -113,7 +113,7 @@ impl PendingRequest {
             match request.charges.iter_mut().position(|other| same_limit(other, &charge)) {
                 Some(at) => {
                     if let (Some(other), Some(known)) = (request.charges.get_mut(at), asked.get_mut(at)) {
-                        fold(other, known, &new);
+                        coalesce(other, known, &new);
                     }
                 }
                 None => {
@@ -152,7 +152,7 @@ impl PendingRequest {
 impl ExactRequests {
     /// Nothing is under way.
     pub(in crate::limiter) fn is_idle(&self) -> bool {
-        self.paused.is_empty() && self.given_up.is_empty() && self.beside.is_empty()
+        self.paused.is_empty() && self.given_up.is_empty() && self.shadow.is_empty()
     }
 
     /// A request waits.
@@ -188,13 +188,13 @@ impl ExactRequests {
     }
 
     /// Asks without anybody waiting. False if too many questions are under way.
-    pub(in crate::limiter) fn ask_beside(&mut self, mut pending: PendingRequest, now: MonoMs) -> bool {
-        if self.beside.len() >= MAX_BESIDE {
+    pub(in crate::limiter) fn send_shadow(&mut self, mut pending: PendingRequest, now: MonoMs) -> bool {
+        if self.shadow.len() >= MAX_SHADOW {
             return false;
         }
         pending.until = now.after(u64::from(pending.request.timeout_ms).saturating_add(LATE_MS));
         let id = self.name(&mut pending);
-        self.beside.insert(id, pending);
+        self.shadow.insert(id, pending);
         true
     }
 
@@ -248,7 +248,7 @@ impl ExactRequests {
 
     /// Takes out a shadow rule's question that is not going to be ruled any more.
     pub(in crate::limiter) fn next_unheard(&mut self, now: MonoMs) -> Option<PendingRequest> {
-        let oldest = self.beside.first_entry().filter(|oldest| oldest.get().until <= now)?;
+        let oldest = self.shadow.first_entry().filter(|oldest| oldest.get().until <= now)?;
         Some(oldest.remove())
     }
 
@@ -284,7 +284,7 @@ impl ExactRequests {
                 paused.pending.request.timeout_ms = u32::try_from(left).unwrap_or(u32::MAX).max(1);
             }
             let paused = self.paused.get_mut(&id).map(|paused| &mut paused.pending);
-            let Some(pending) = paused.or_else(|| self.beside.get_mut(&id)) else { continue };
+            let Some(pending) = paused.or_else(|| self.shadow.get_mut(&id)) else { continue };
             pending.sent = Some(now);
             exact_requests.push(pending.request.clone());
         }
@@ -365,7 +365,7 @@ fn same_limit(one: &wire::Charge, other: &wire::Charge) -> bool {
 }
 
 /// Lets a charge stand for one more rule.
-fn fold(charge: &mut wire::Charge, known: &mut PendingCharge, new: &PendingCharge) {
+fn coalesce(charge: &mut wire::Charge, known: &mut PendingCharge, new: &PendingCharge) {
     if new.limit < known.limit {
         (known.limit, known.rule) = (new.limit, new.rule);
         if let Some(log) = &mut charge.log {

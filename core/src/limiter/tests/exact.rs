@@ -354,7 +354,7 @@ fn a_request_may_wait_for_its_windows_too() {
         assert_eq!((world.consults > 0, world.exact_store.exact_requests.len()), (true, 1));
         world.run(100);
         assert_eq!(world.exact_store.charged(exact.as_bytes()), u64::from(passes));
-        assert!(world.processes[0].workers[0].as_ref().unwrap().limiter.held.is_empty());
+        assert!(world.processes[0].workers[0].as_ref().unwrap().limiter.pending_exact.is_empty());
     }
 }
 
@@ -399,11 +399,11 @@ fn shadow_rules_are_asked_beside_and_never_in_the_way() {
         world.run(100);
     }
     let said = |rule| {
-        let of = |(one, said): &(u16, Beside)| (*one == rule).then_some(*said);
-        world.beside.iter().filter_map(of).collect::<Vec<_>>()
+        let of = |(one, said): &(u16, ShadowOutcome)| (*one == rule).then_some(*said);
+        world.shadow.iter().filter_map(of).collect::<Vec<_>>()
     };
-    assert_eq!(said(1), [Beside::Allowed, Beside::Denied, Beside::Denied]);
-    assert_eq!(said(2), [Beside::Allowed, Beside::Allowed, Beside::Denied]);
+    assert_eq!(said(1), [ShadowOutcome::Allowed, ShadowOutcome::Denied, ShadowOutcome::Denied]);
+    assert_eq!(said(2), [ShadowOutcome::Allowed, ShadowOutcome::Allowed, ShadowOutcome::Denied]);
     assert_eq!(
         world.exact_store.exact_requests.len(),
         5,
@@ -412,7 +412,7 @@ fn shadow_rules_are_asked_beside_and_never_in_the_way() {
     // A refused request is nothing to them.
     assert!(!allowed(&world.decide_exact(&[check(&window, 3, 1)], &shadows).1));
     world.run(100);
-    assert_eq!((world.exact_store.exact_requests.len(), world.beside.len()), (5, 6));
+    assert_eq!((world.exact_store.exact_requests.len(), world.shadow.len()), (5, 6));
 }
 
 #[test]
@@ -422,13 +422,13 @@ fn shadow_rules_that_nobody_rules_are_said_to_be_undecided() {
     world.exact_store.loses_one_in = 1;
     assert!(allowed(&world.decide_exact(&[], &[shadow(log(1, &key, 1, 1))]).1));
     world.run(100 + remote::exact_requests::LATE_MS + 100);
-    assert_eq!(world.beside, [(1, Beside::Undecided)]);
+    assert_eq!(world.shadow, [(1, ShadowOutcome::Undecided)]);
     assert!(allowed(&world.decide_exact(&[], &[shadow(log(1, &key, 1, 1))]).1));
     world.run(100);
     world.cut(0, 0);
     world.run(1);
     assert!(allowed(&world.decide_exact(&[], &[shadow(log(1, &key, 1, 1))]).1));
-    assert_eq!(world.beside, [(1, Beside::Undecided); 3]);
+    assert_eq!(world.shadow, [(1, ShadowOutcome::Undecided); 3]);
 }
 
 #[test]

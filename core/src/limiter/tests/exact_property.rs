@@ -189,7 +189,7 @@ proptest! {
         }
         for process in 0..2 {
             let limiter = &run.world.processes[process].workers[0].as_ref().unwrap().limiter;
-            prop_assert!(limiter.exact_requests.is_idle() && limiter.exact_requests.open.is_empty() && limiter.held.is_empty());
+            prop_assert!(limiter.exact_requests.is_idle() && limiter.exact_requests.open.is_empty() && limiter.pending_exact.is_empty());
         }
     }
 }

@@ -79,7 +79,7 @@ pub(super) struct World {
     /// Holds the exact limits, for all aggregators.
     pub(super) exact_store: ExactStore,
     /// Verdicts of exact shadow rules, as they came.
-    pub(super) beside: Vec<(u16, Beside)>,
+    pub(super) shadow: Vec<(u16, ShadowOutcome)>,
     pub(super) random: Random,
     pub(super) streams: BTreeMap<u64, Stream>,
     pub(super) subscribers: BTreeMap<(usize, OriginId), u64>,
@@ -151,7 +151,7 @@ impl World {
             traceparent: None,
             asked: Vec::new(),
             exact_store: ExactStore::default(),
-            beside: Vec::new(),
+            shadow: Vec::new(),
             random: Random::new(7),
             streams: BTreeMap::new(),
             subscribers: BTreeMap::new(),

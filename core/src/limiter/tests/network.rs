@@ -34,7 +34,7 @@ impl World {
         for (id, outcome) in state.limiter.take_resolved() {
             assert!(self.resolved.insert(id, (now.0, outcome)).is_none(), "request {id} resolved twice");
         }
-        self.beside.extend(state.limiter.take_beside());
+        self.shadow.extend(state.limiter.take_shadow_outcomes());
         // Deciding needs a tick sooner than was planned.
         state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
         let Some(stream) = state.stream else { return };

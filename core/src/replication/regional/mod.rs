@@ -2,11 +2,11 @@
 //!
 //! - [`replay`]: counts to the store. [`queries`]: queries that the store answers.
 //! - [`hot`]: keys near their limits, from the store. [`watch`]: whether the store has lost anything.
-//! - [`announce`]: which nodes are alive. [`peers`]: changes to and from the other aggregators.
+//! - [`heartbeat`]: which nodes are alive. [`broadcast`]: changes to and from the other aggregators.
 
-pub mod announce;
+pub mod broadcast;
+pub mod heartbeat;
 pub mod hot;
-pub mod peers;
 pub mod queries;
 pub mod replay;
 pub mod watch;

@@ -90,7 +90,7 @@ impl Queries {
                 });
             }
             if !merges.is_empty() {
-                state.notify(Event::Tell);
+                state.notify(Event::Broadcast);
             }
             state.notify(Event::Push);
             state.notify(Event::Replay);
@@ -154,6 +154,6 @@ mod tests {
         assert_eq!(granted, vec![(1, false), (2, true), (3, true), (4, false)]);
         assert_eq!((state.figures.granted, state.figures.denied, state.figures.unjudged), (2, 1, 1));
         let events = state.take_events();
-        assert!(events.has(Event::Tell) && events.has(Event::Push) && events.has(Event::Replay));
+        assert!(events.has(Event::Broadcast) && events.has(Event::Push) && events.has(Event::Replay));
     }
 }

@@ -16,13 +16,13 @@ fn an_envoy_is_there_from_its_first_stream_to_its_last() {
     let first = state.enter(ORIGIN, NOW).unwrap();
     assert!(first.is_first);
     state.count_node(ORIGIN, 1);
-    assert!(state.take_events().has(Event::Announce));
+    assert!(state.take_events().has(Event::Heartbeat));
     state.count_node(ORIGIN, 1);
     let second = state.enter(ORIGIN, NOW).unwrap();
     assert!(!second.is_first && state.take_events().is_empty());
     assert!(!state.leave(ORIGIN, first.id));
     assert_eq!(state.region.live_origins(NOW.mono), 1);
-    assert!(state.leave(ORIGIN, second.id) && state.take_events().has(Event::Announce));
+    assert!(state.leave(ORIGIN, second.id) && state.take_events().has(Event::Heartbeat));
     assert_eq!(state.region.live_origins(NOW.mono), 0);
 }
 
@@ -76,14 +76,14 @@ fn the_last_to_subscribe_is_the_one_that_is_told() {
     let (a, b) = (entered(&mut state, ORIGIN), entered(&mut state, ORIGIN));
     assert_eq!(state.subscribe(ORIGIN, a), None);
     assert_eq!(state.subscribe(ORIGIN, b), Some(a));
-    assert_eq!(state.to_be_told().collect::<Vec<_>>(), vec![b]);
+    assert_eq!(state.to_be_sent().collect::<Vec<_>>(), vec![b]);
     assert_eq!(state.next_push(ORIGIN, a, NOW), Turn::Superseded);
     assert!(!state.unsubscribe(ORIGIN, a), "another has its place");
     let snapshot = Push { snapshots: vec![], complete: true };
     assert_eq!(state.next_push(ORIGIN, b, NOW), Turn::Push(snapshot));
     assert_eq!(state.next_push(ORIGIN, b, NOW), Turn::Idle);
     assert!(state.unsubscribe(ORIGIN, b));
-    assert_eq!(state.to_be_told().count(), 0);
+    assert_eq!(state.to_be_sent().count(), 0);
 }
 
 #[test]

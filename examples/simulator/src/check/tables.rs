@@ -39,7 +39,7 @@ impl Check {
                 for reserved in &found.entry.reservations {
                     // What is reserved for an open request counts as spent in the cell in which its time is over.
                     let later = match reserved.tag.kind {
-                        ReservationKind::Open => OPEN_MS.div_ceil(self.truth.cell_ms(rule)),
+                        ReservationKind::Deferred => OPEN_MS.div_ceil(self.truth.cell_ms(rule)),
                         _ => 0,
                     };
                     for sequence in reserved.sequence..=reserved.sequence + later {

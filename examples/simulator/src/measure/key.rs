@@ -53,7 +53,7 @@ impl Key {
     pub fn admits(&mut self, judge: Judge, at_us: u64, cost: u64, limit: u64) -> bool {
         match judge {
             Judge::Exact(number) => {
-                let said = self.exact.look(Micros(at_us), entry(number), cost, limit);
+                let said = self.exact.peek(Micros(at_us), entry(number), cost, limit);
                 said.outcome == Outcome::Allowed
             }
             Judge::Central => self.central.effective(at_us).saturating_add(cost) <= limit,
@@ -91,7 +91,7 @@ impl Key {
     pub fn in_window(&mut self, at_us: u64) -> (u64, u64) {
         self.forget(at_us);
         // A cost of nothing is only a question.
-        (self.exact.look(Micros(at_us), entry(0), 0, u64::MAX).used, self.recent_cost)
+        (self.exact.peek(Micros(at_us), entry(0), 0, u64::MAX).used, self.recent_cost)
     }
 
     fn forget(&mut self, at_us: u64) {

@@ -273,7 +273,7 @@ impl World<'_> {
             let passage = self.network.pass(Path::Peers(region));
             let is_cut = self.network.is_cut(Path::Redis(region, number));
             self.counts.messages += 1;
-            if !host.hears_peers() || passage.lost || is_cut {
+            if !host.receives_broadcasts() || passage.lost || is_cut {
                 continue;
             }
             let incarnation = host.incarnation;
@@ -281,7 +281,7 @@ impl World<'_> {
             let arrives = if passage.overtakes { sooner } else { sooner.max(host.heard_us) };
             self.aggregators[at].heard_us = arrives.max(host.heard_us);
             for _ in 0..1 + usize::from(passage.twice) {
-                self.queue.plan(arrives, Event::Heard(at, incarnation, message.into()));
+                self.queue.plan(arrives, Event::Received(at, incarnation, message.into()));
             }
         }
     }

@@ -170,7 +170,7 @@ impl World<'_> {
             // Nobody will say any more what open requests cost: their reserves count as spent.
             if let Some(process) = self.envoys[at.envoy].process.as_ref() {
                 // It spends the reserves of its open requests.
-                if process.workers.iter().flatten().any(|worker| worker.limiter.has_open()) {
+                if process.workers.iter().flatten().any(|worker| worker.limiter.has_deferred()) {
                     self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
                 }
             }
@@ -336,7 +336,7 @@ impl World<'_> {
             return;
         }
         let now = self.envoys.get(at.envoy).map(|envoy| envoy.clock.mono(self.now_us)).unwrap_or_default();
-        let Some((table, worker)) = self.worker(at).filter(|(_, worker)| worker.limiter.is_open(request))
+        let Some((table, worker)) = self.worker(at).filter(|(_, worker)| worker.limiter.is_deferred(request))
         else {
             return;
         };

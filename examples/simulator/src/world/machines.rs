@@ -15,9 +15,9 @@ use weir_core::replication::globe::lease::{Keeping, Taking, Then, WITHIN_MS};
 use weir_core::replication::globe::publish::{self, Publisher};
 use weir_core::replication::globe::recover::Recovery;
 use weir_core::replication::grace_period::GracePeriod;
-use weir_core::replication::regional::announce::{self, Announcer};
+use weir_core::replication::regional::broadcast::Broadcaster;
+use weir_core::replication::regional::heartbeat::{self, Heartbeat};
 use weir_core::replication::regional::hot::{self, HotReader};
-use weir_core::replication::regional::peers::Teller;
 use weir_core::replication::regional::replay::{self, Replay};
 use weir_core::replication::regional::watch::Watch;
 use weir_core::replication::{Alone, Event as RegionEvent, Events as RegionEvents, Next};
@@ -33,9 +33,9 @@ pub enum Machine {
     /// See the core.
     Watch(Watch),
     /// See the core.
-    Announcer(Announcer),
+    Heartbeat(Heartbeat),
     /// See the core.
-    Teller(Teller),
+    Broadcaster(Broadcaster),
     /// See the core.
     HotReader(HotReader),
     /// See the core.
@@ -120,7 +120,7 @@ impl World<'_> {
                     break;
                 }
                 Step::Wait(events, at_most_ms) => {
-                    if let Some(event) = process.notified.hear(events) {
+                    if let Some(event) = process.notified.take(events) {
                         notified(&mut running.machine, event, &mut Alone { state: &mut process.state, now });
                         continue;
                     }
@@ -166,11 +166,13 @@ impl World<'_> {
             (Machine::Watch(watch), _, Reply::Incarnations(incarnations)) => {
                 grace = watch.looked(&mut access, incarnations.as_ref().map_err(|failure| *failure)).grace;
             }
-            (Machine::Announcer(announcer), _, Reply::Alive(alive)) => {
-                announcer.heard(&mut access, alive.as_deref().map_err(|failure| *failure));
+            (Machine::Heartbeat(heartbeat), _, Reply::Alive(alive)) => {
+                heartbeat.heard(&mut access, alive.as_deref().map_err(|failure| *failure));
             }
-            (Machine::Announcer(announcer), _, Reply::Done(result)) => announcer.sent(&mut access, result),
-            (Machine::Teller(teller), _, Reply::Done(result)) => teller.sent(&mut access, result),
+            (Machine::Heartbeat(heartbeat), _, Reply::Done(result)) => heartbeat.sent(&mut access, result),
+            (Machine::Broadcaster(broadcaster), _, Reply::Done(result)) => {
+                broadcaster.sent(&mut access, result)
+            }
             (Machine::HotReader(reader), _, Reply::Named(named)) => {
                 reader.indexed(&mut access, named);
             }
@@ -241,7 +243,7 @@ impl World<'_> {
             }
             let awakened = process.machines.iter_mut().enumerate().find_map(|(number, running)| {
                 let running = running.as_mut()?;
-                let event = process.notified.hear(running.awaits?)?;
+                let event = process.notified.take(running.awaits?)?;
                 running.awaits = None;
                 notified(&mut running.machine, event, &mut Alone { state: &mut process.state, now });
                 Some(number)
@@ -265,7 +267,7 @@ impl World<'_> {
 
 fn notified(machine: &mut Machine, event: RegionEvent, access: &mut Alone<'_>) {
     match machine {
-        Machine::Announcer(announcer) => announcer.notified(event),
+        Machine::Heartbeat(heartbeat) => heartbeat.notified(event),
         Machine::HotReader(reader) => reader.notified(access),
         _ => {}
     }
@@ -287,11 +289,11 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
             let look = Request::Incarnations { fresh, reader: id, renewed };
             Step::Call(redis, look, schedule.marker_timeout_ms)
         }),
-        Machine::Announcer(announcer) => of(announcer.next(access), |call| match call {
-            announce::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine), replay_ms),
-            announce::Call::Tell(changes) => tell(changes),
+        Machine::Heartbeat(heartbeat) => of(heartbeat.next(access), |call| match call {
+            heartbeat::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine), replay_ms),
+            heartbeat::Call::Broadcast(changes) => tell(changes),
         }),
-        Machine::Teller(teller) => of(teller.next(access), tell),
+        Machine::Broadcaster(broadcaster) => of(broadcaster.next(access), tell),
         Machine::HotReader(reader) => of(reader.next(access), |call| match call {
             hot::Call::Shard(shard) => Step::Call(redis, Request::Shard(shard), replay_ms),
             hot::Call::Cells(cells) => Step::Call(redis, Request::Cells(cells), replay_ms),

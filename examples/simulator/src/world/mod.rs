@@ -244,7 +244,7 @@ impl<'a> World<'a> {
             Event::Aggregator(at, incarnation, due) => self.aggregator_does(at, incarnation, due),
             Event::StoreTakes(store, at, id, request) => self.store_takes(store, at, id, request),
             Event::Answered(id, reply) => self.answered(id, reply),
-            Event::Heard(at, incarnation, message) => self.peer_says(at, incarnation, message),
+            Event::Received(at, incarnation, message) => self.peer_says(at, incarnation, message),
             Event::Fault(number, begins) => self.fault(number, begins),
             Event::Roll(at, ends) => self.roll(at, ends),
             Event::Look => self.look(),

@@ -38,7 +38,7 @@ pub enum Event {
     /// A call is answered; without an answer, its time is over.
     Answered(u64, Option<Box<Reply>>),
     /// A message of a peer reaches an aggregator; void in another life of it.
-    Heard(usize, u64, Box<[u8]>),
+    Received(usize, u64, Box<[u8]>),
     /// A fault begins, or ends.
     Fault(usize, bool),
     /// An Envoy of a rolling restart ends, or the next one takes its place.

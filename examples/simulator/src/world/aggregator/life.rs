@@ -20,7 +20,7 @@ use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::hot::HotReader;
 use weir_core::replication::regional::replay::Replay;
 use weir_core::replication::regional::watch::Watch;
-use weir_core::replication::regional::{announce, peers};
+use weir_core::replication::regional::{broadcast, heartbeat};
 use weir_core::replication::state::{RegionState, TICK_MS};
 use weir_core::replication::{Event as RegionEvent, Events as RegionEvents};
 
@@ -108,8 +108,8 @@ impl World<'_> {
         if has_store {
             machines.push(Machine::Replay(Replay::new(schedule)));
             machines.push(Machine::Watch(Watch::new(schedule)));
-            machines.push(Machine::Announcer(announce::Announcer::new(id, schedule)));
-            machines.push(Machine::Teller(peers::Teller::new(id, schedule)));
+            machines.push(Machine::Heartbeat(heartbeat::Heartbeat::new(id, schedule)));
+            machines.push(Machine::Broadcaster(broadcast::Broadcaster::new(id, schedule)));
             machines.push(Machine::HotReader(HotReader::new(schedule)));
             self.queue.plan(now_us + LISTEN_US, Event::Aggregator(at, incarnation, Due::Listens));
         } else {
@@ -149,7 +149,7 @@ impl World<'_> {
         host.incarnation += 1;
         for id in self.streams.ids() {
             if self.streams.get(id).is_some_and(|stream| stream.aggregator == at)
-                && self.is_open(id, End::Aggregator)
+                && self.is_deferred(id, End::Aggregator)
             {
                 self.closed(id, End::Aggregator);
             }

@@ -24,7 +24,7 @@ use weir_core::model::wire::{Consult, FilterFrame};
 use weir_core::region::log::{Logs, Micros};
 use weir_core::replication::Events as RegionEvents;
 use weir_core::replication::push::Pusher;
-use weir_core::replication::regional::peers as others;
+use weir_core::replication::regional::broadcast as others;
 use weir_core::replication::state::{Alone, LateAck, RegionState, TICK_MS};
 
 /// A new connection for messages is there after this.
@@ -82,7 +82,7 @@ pub enum Inbox {
     /// A store's answer, or the end of the time for it.
     Answer(u64, Option<Box<Reply>>),
     /// A message of a peer.
-    Heard(u64, Box<[u8]>),
+    Received(u64, Box<[u8]>),
 }
 
 /// The program.
@@ -151,7 +151,7 @@ impl Aggregator {
     }
 
     /// Messages of its peers reach it.
-    pub fn hears_peers(&self) -> bool {
+    pub fn receives_broadcasts(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.listens)
     }
 
@@ -172,7 +172,7 @@ impl World<'_> {
                 Inbox::Frame(id, frame) => self.aggregator_hears(id, frame),
                 Inbox::Due(incarnation, due) => self.aggregator_does(at, incarnation, due),
                 Inbox::Answer(id, reply) => self.answered(id, reply),
-                Inbox::Heard(incarnation, message) => self.peer_says(at, incarnation, message),
+                Inbox::Received(incarnation, message) => self.peer_says(at, incarnation, message),
             }
         }
     }
@@ -242,13 +242,13 @@ impl World<'_> {
             return;
         }
         if host.is_frozen() {
-            host.inbox.push_back(Inbox::Heard(incarnation, message));
+            host.inbox.push_back(Inbox::Received(incarnation, message));
             return;
         }
         let now = host.clock.now(now_us);
         let Some(process) = host.process.as_mut() else { return };
         let mut access = Alone { state: &mut process.state, now };
-        if others::hear(&mut access, &process.id, &message).is_err() {
+        if others::receive(&mut access, &process.id, &message).is_err() {
             self.check.violated("messages", now_us, || "a peer sent what is no message".to_owned());
         }
         self.notify(at);

@@ -195,11 +195,11 @@ impl World<'_> {
         let host = &mut self.aggregators[at];
         let incarnation = host.incarnation;
         let Some(process) = host.process.as_mut() else { return };
-        if process.push_rests || process.notified.hear(RegionEvent::Push.into()).is_none() {
+        if process.push_rests || process.notified.take(RegionEvent::Push.into()).is_none() {
             return;
         }
         process.push_rests = true;
-        let told: Vec<_> = process.state.to_be_told().collect();
+        let told: Vec<_> = process.state.to_be_sent().collect();
         let peers = process.peers.iter().filter(|(_, peer)| told.contains(&peer.id));
         let ids: Vec<StreamId> = peers.map(|(id, _)| *id).collect();
         let rested = self.now_us + COALESCE_MS * 1_000;

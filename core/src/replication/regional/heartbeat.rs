@@ -13,15 +13,15 @@ use alloc::vec::Vec;
 /// What the store is asked to do. It has [`Schedule::replay_timeout_ms`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// Note that these are alive, and say who else is; then [`Announcer::heard`].
+    /// Note that these are alive, and say who else is; then [`Heartbeat::heard`].
     Origins(Vec<OriginId>),
-    /// Publish this; then [`Announcer::sent`].
-    Tell(Changes),
+    /// Publish this; then [`Heartbeat::sent`].
+    Broadcast(Changes),
 }
 
 /// Announces for as long as the aggregator runs.
 #[derive(Debug)]
-pub struct Announcer {
+pub struct Heartbeat {
     id: [u8; 16],
     schedule: Schedule,
     /// The Envoys here changed.
@@ -36,10 +36,10 @@ enum Stage {
     Named,
 }
 
-impl Announcer {
+impl Heartbeat {
     /// For the aggregator that is called `id`.
-    pub fn new(id: [u8; 16], schedule: Schedule) -> Announcer {
-        Announcer { id, schedule, changed: false, stage: Stage::Waiting }
+    pub fn new(id: [u8; 16], schedule: Schedule) -> Heartbeat {
+        Heartbeat { id, schedule, changed: false, stage: Stage::Waiting }
     }
 
     /// What to do now.
@@ -59,18 +59,18 @@ impl Announcer {
                 let sender = self.id.to_vec();
                 self.changed = false;
                 let changes = Changes { sender, origins_changed: true, ..Changes::default() };
-                return Next::Call(Call::Tell(changes));
+                return Next::Call(Call::Broadcast(changes));
             }
             Stage::Named | Stage::Waiting => {}
         }
         (self.stage, self.changed) = (Stage::Woken, false);
-        let events = Events::from(Event::Announce).and(Event::Elsewhere);
+        let events = Events::from(Event::Heartbeat).and(Event::Elsewhere);
         Next::Wait { events, at_most_ms: Some(self.schedule.heartbeat_ms) }
     }
 
     /// A event notified.
     pub fn notified(&mut self, event: Event) {
-        self.changed = event == Event::Announce;
+        self.changed = event == Event::Heartbeat;
     }
 
     /// Takes who is alive in the region.
@@ -100,33 +100,33 @@ mod tests {
         let mut state = backed();
         state.enter(ORIGIN, NOW).unwrap();
         state.count_node(ORIGIN, 1);
-        let mut announcer = Announcer::new([7; 16], Schedule::default());
-        for event in [None, Some(Event::Elsewhere), Some(Event::Announce)] {
-            let wait = announcer.next(&mut at(&mut state, 0));
+        let mut heartbeat = Heartbeat::new([7; 16], Schedule::default());
+        for event in [None, Some(Event::Elsewhere), Some(Event::Heartbeat)] {
+            let wait = heartbeat.next(&mut at(&mut state, 0));
             assert!(matches!(wait, Next::Wait { at_most_ms: Some(1_000), .. }), "{wait:?}");
-            event.into_iter().for_each(|event| announcer.notified(event));
-            let call = announcer.next(&mut at(&mut state, 0));
+            event.into_iter().for_each(|event| heartbeat.notified(event));
+            let call = heartbeat.next(&mut at(&mut state, 0));
             assert_eq!(call, Next::Call(Call::Origins(vec![ORIGIN])));
-            announcer.heard(&mut at(&mut state, 0), Ok(&[ORIGIN, origin(9)]));
+            heartbeat.heard(&mut at(&mut state, 0), Ok(&[ORIGIN, origin(9)]));
             assert_eq!(state.region.live_origins(NOW.mono), 2);
-            if event == Some(Event::Announce) {
-                let Next::Call(Call::Tell(changes)) = announcer.next(&mut at(&mut state, 0)) else {
+            if event == Some(Event::Heartbeat) {
+                let Next::Call(Call::Broadcast(changes)) = heartbeat.next(&mut at(&mut state, 0)) else {
                     panic!()
                 };
                 assert!(changes.origins_changed && changes.sender == [7; 16]);
-                announcer.sent(&mut at(&mut state, 0), Ok(()));
+                heartbeat.sent(&mut at(&mut state, 0), Ok(()));
             }
         }
-        assert!(matches!(announcer.next(&mut at(&mut state, 0)), Next::Wait { .. }));
+        assert!(matches!(heartbeat.next(&mut at(&mut state, 0)), Next::Wait { .. }));
     }
 
     #[test]
     fn nothing_is_said_while_the_store_is_not_asked() {
         let mut state = state().with_store(Schedule::default().store_breaker);
-        let mut announcer = Announcer::new([7; 16], Schedule::default());
+        let mut heartbeat = Heartbeat::new([7; 16], Schedule::default());
         for _ in 0..3 {
-            assert!(matches!(announcer.next(&mut at(&mut state, 0)), Next::Wait { .. }));
-            announcer.notified(Event::Announce);
+            assert!(matches!(heartbeat.next(&mut at(&mut state, 0)), Next::Wait { .. }));
+            heartbeat.notified(Event::Heartbeat);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Leaves to others: what is told, believed and read again (`weir_core::replication`), connections (`store`).
 
 use super::{Regional, count, counted, failures};
-use crate::redis::Heard;
+use crate::redis::Received;
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use prost::Message;
@@ -11,18 +11,18 @@ use std::sync::Arc;
 use std::time::Instant;
 use tracing::debug;
 use weir_core::model::wire::Changes;
+use weir_core::replication::regional::broadcast::{self, Broadcaster};
 use weir_core::replication::regional::hot::{Call, HotReader, SHARD_CELLS};
-use weir_core::replication::regional::peers::{self, Teller};
 use weir_core::replication::{Failure, Next};
 
 /// Tells the others what changed here, for as long as the program runs.
-pub async fn tell(hub: Arc<Hub>, regional: Arc<Regional>) {
-    let mut teller = Teller::new(regional.id, regional.schedule);
+pub async fn publish(hub: Arc<Hub>, regional: Arc<Regional>) {
+    let mut broadcaster = Broadcaster::new(regional.id, regional.schedule);
     loop {
-        match teller.next(&mut &*hub) {
+        match broadcaster.next(&mut &*hub) {
             Next::Call(changes) => {
                 let result = send(&hub, &regional, &changes).await;
-                teller.sent(&mut &*hub, result);
+                broadcaster.sent(&mut &*hub, result);
             }
             idle => drop(hub.idle(idle).await),
         }
@@ -34,7 +34,7 @@ pub(super) async fn send(hub: &Hub, regional: &Regional, changes: &Changes) -> R
     let message = changes.encode_to_vec();
     let started = Instant::now();
     let result = regional.store.publish(&message, regional.within()).await;
-    counted(&hub.metrics, Operation::Tell, started, result)
+    counted(&hub.metrics, Operation::Broadcast, started, result)
 }
 
 /// Takes what the others say, for as long as the program runs.
@@ -42,9 +42,9 @@ pub async fn listen(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut heard = regional.store.subscribe();
     while let Some(heard) = heard.recv().await {
         match heard {
-            Heard::Connected => peers::connected(&mut &*hub),
-            Heard::Message(message) => {
-                if peers::hear(&mut &*hub, &regional.id, &message).is_err() {
+            Received::Connected => broadcast::connected(&mut &*hub),
+            Received::Message(message) => {
+                if broadcast::receive(&mut &*hub, &regional.id, &message).is_err() {
                     hub.warn("an aggregator of this region sent what is no message", None);
                 }
             }

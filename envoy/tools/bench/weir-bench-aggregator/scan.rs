@@ -34,7 +34,7 @@ pub const COLUMNS: [&str; 6] = [
 pub fn measure(cells: usize) -> Result<Vec<f64>> {
     let program = std::env::current_exe()?;
     let output = Command::new(program)
-        .args(["--walk-here", &cells.to_string()])
+        .args(["--scan-here", &cells.to_string()])
         .stderr(Stdio::inherit())
         .output()
         .context("measuring in a process of its own")?;
@@ -57,12 +57,12 @@ pub fn measure_here(cells: usize) -> Result<()> {
     let mut reported = Vec::new();
     for time in 0..TIMES {
         report(&mut region, cells, LIMIT / 2 + 2 * time, 10);
-        let (took, step) = walk(&mut region, cells.div_ceil(10))?;
+        let (took, step) = scan(&mut region, cells.div_ceil(10))?;
         some.push(took);
         some_steps.push(step);
         let took = report(&mut region, cells, LIMIT / 2 + 2 * time + 1, 1);
         reported.push(took.as_secs_f64() / cells as f64 * 1e6);
-        let (took, step) = walk(&mut region, cells)?;
+        let (took, step) = scan(&mut region, cells)?;
         all.push(took);
         all_steps.push(step);
     }
@@ -77,7 +77,7 @@ fn report(region: &mut Region, cells: usize, own: u64, every: usize) -> Duration
     let numbers: Vec<_> = (0..cells).step_by(every).collect();
     for frame in numbers.chunks(MAX_FRAME_CELLS) {
         let count = |number: &usize| Count {
-            key: key("walk", *number),
+            key: key("scan", *number),
             sequence: NOW.0 / HOUR_MS,
             own,
             limit: LIMIT,
@@ -93,7 +93,7 @@ fn report(region: &mut Region, cells: usize, own: u64, every: usize) -> Duration
 
 /// Takes all that is due, and says that it was published; returns how many milliseconds the taking took, and its longest
 /// step.
-fn walk(region: &mut Region, expected: usize) -> Result<(f64, f64)> {
+fn scan(region: &mut Region, expected: usize) -> Result<(f64, f64)> {
     let (mut taken, mut took, mut longest) = (0, Duration::ZERO, Duration::ZERO);
     loop {
         let began = Instant::now();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-use weir_core::control::book::Teller;
+use weir_core::control::book::ControlPush;
 use weir_core::model::wire::{ControlsKnown, RegionFrame};
 
 /// Least time between two tellings: many changes are told at once.
@@ -22,25 +22,30 @@ const FRAMES_AT_A_STRETCH: usize = 16;
 
 /// A stream on which live control is told, until it is dropped.
 #[derive(Debug)]
-pub struct Telling {
+pub struct ControlStream {
     known: watch::Sender<ControlsKnown>,
     task: JoinHandle<()>,
 }
 
-impl Telling {
+impl ControlStream {
     /// Begins, within the `scope` of a filter that already has what is `known`.
-    pub fn begin(live: Arc<Live>, send_queue: SendQueue, scope: Arc<Scope>, known: ControlsKnown) -> Telling {
-        let (known, heard) = watch::channel(known);
-        Telling { known, task: tokio::spawn(run(live, send_queue, scope, heard)) }
+    pub fn begin(
+        live: Arc<Live>,
+        send_queue: SendQueue,
+        scope: Arc<Scope>,
+        known: ControlsKnown,
+    ) -> ControlStream {
+        let (known, acknowledged) = watch::channel(known);
+        ControlStream { known, task: tokio::spawn(run(live, send_queue, scope, acknowledged)) }
     }
 
     /// The filter says it again.
-    pub fn heard(&self, known: ControlsKnown) {
+    pub fn acknowledged(&self, known: ControlsKnown) {
         self.known.send_replace(known);
     }
 }
 
-impl Drop for Telling {
+impl Drop for ControlStream {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -53,11 +58,11 @@ async fn run(
     mut known: watch::Receiver<ControlsKnown>,
 ) {
     let mut versions = live.versions();
-    let mut teller = Teller::new(*known.borrow_and_update());
+    let mut push = ControlPush::new(*known.borrow_and_update());
     loop {
         versions.mark_unchanged();
         let book = live.book();
-        for (place, mut controls) in teller.next(&book, live.hub.now()).into_iter().enumerate() {
+        for (place, mut controls) in push.next(&book, live.hub.now()).into_iter().enumerate() {
             if place > 0 && place % FRAMES_AT_A_STRETCH == 0 {
                 sleep(COALESCE).await;
             }
@@ -72,11 +77,11 @@ async fn run(
         tokio::select! {
             () = send_queue.closed() => return,
             changed = versions.changed() => if changed.is_err() { return },
-            heard = known.changed() => {
-                if heard.is_err() {
+            acknowledged = known.changed() => {
+                if acknowledged.is_err() {
                     return;
                 }
-                if teller.heard(*known.borrow_and_update()) {
+                if push.acknowledged(*known.borrow_and_update()) {
                     sleep(AGAIN).await;
                 }
             }

@@ -11,7 +11,7 @@ use std::vec::Vec;
 const WITHIN_MS: u32 = 600_000;
 
 /// A check whose cost of `reserve` the response replaces.
-pub(super) fn open_check(key: &Key, limit: u64, reserve: u64) -> Check<'_> {
+pub(super) fn deferred_check(key: &Key, limit: u64, reserve: u64) -> Check<'_> {
     let usual = check(key, limit, reserve);
     Check { policy: Policy { settles_within_ms: WITHIN_MS, ..usual.policy }, ..usual }
 }
@@ -56,18 +56,18 @@ fn cause(outcome: Outcome) -> Cause {
 fn what_is_under_way_holds_its_reserve() {
     let mut world = World::alone(1, 2);
     let key = key("a", HOUR);
-    let first = world.begins(0, 0, open_check(&key, 10, 4)).unwrap();
-    let second = world.begins(0, 1, open_check(&key, 10, 4)).unwrap();
+    let first = world.begins(0, 0, deferred_check(&key, 10, 4)).unwrap();
+    let second = world.begins(0, 1, deferred_check(&key, 10, 4)).unwrap();
     assert_eq!(world.held(&key), (0, 8));
-    assert_eq!(cause(world.begin(0, 0, open_check(&key, 10, 4)).1), Cause::Reserved);
+    assert_eq!(cause(world.begin(0, 0, deferred_check(&key, 10, 4)).1), Cause::Reserved);
     world.settle((0, 0), first, 1);
     assert_eq!(world.held(&key), (1, 4), "less than reserved gives the rest back");
-    let third = world.begins(0, 1, open_check(&key, 10, 4)).unwrap();
+    let third = world.begins(0, 1, deferred_check(&key, 10, 4)).unwrap();
     assert_eq!(world.entry(0, &key).unwrap().reservations.len(), 1, "one reservation for each worker");
     world.settle((0, 1), second, 30);
     world.settle((0, 1), second, 30);
     assert_eq!(world.held(&key), (31, 4), "more is charged in full, and once");
-    assert_eq!(cause(world.begin(0, 0, open_check(&key, 10, 4)).1), Cause::Limit);
+    assert_eq!(cause(world.begin(0, 0, deferred_check(&key, 10, 4)).1), Cause::Limit);
     world.settle((0, 1), third, 0);
     assert_eq!(world.held(&key), (31, 0));
 }
@@ -76,23 +76,23 @@ fn what_is_under_way_holds_its_reserve() {
 fn a_reserve_of_nothing_only_checks() {
     let mut world = World::alone(1, 1);
     let key = key("a", HOUR);
-    let ids: Vec<u64> = (0..9).map(|_| world.begins(0, 0, open_check(&key, 5, 0)).unwrap()).collect();
+    let ids: Vec<u64> = (0..9).map(|_| world.begins(0, 0, deferred_check(&key, 5, 0)).unwrap()).collect();
     assert_eq!(world.held(&key), (0, 0));
     for id in ids {
         world.settle((0, 0), id, 2);
     }
     assert_eq!(world.held(&key), (18, 0));
-    assert_eq!(cause(world.begin(0, 0, open_check(&key, 5, 0)).1), Cause::Limit);
+    assert_eq!(cause(world.begin(0, 0, deferred_check(&key, 5, 0)).1), Cause::Limit);
 }
 
 #[test]
 fn a_response_that_never_comes_is_spent_and_a_late_one_only_adds() {
     let mut world = World::alone(1, 1);
     let key = key("a", HOUR);
-    let late = world.begins(0, 0, open_check(&key, 100, 10)).unwrap();
-    let cheap = world.begins(0, 0, open_check(&key, 100, 10)).unwrap();
+    let late = world.begins(0, 0, deferred_check(&key, 100, 10)).unwrap();
+    let cheap = world.begins(0, 0, deferred_check(&key, 100, 10)).unwrap();
     world.run(u64::from(WITHIN_MS) - 1_000);
-    let fresh = world.begins(0, 0, open_check(&key, 100, 10)).unwrap();
+    let fresh = world.begins(0, 0, deferred_check(&key, 100, 10)).unwrap();
     assert_eq!(world.held(&key), (0, 30));
     world.run(1_100);
     assert_eq!(world.held(&key), (20, 10), "each has its own time");
@@ -101,20 +101,20 @@ fn a_response_that_never_comes_is_spent_and_a_late_one_only_adds() {
     assert_eq!(world.held(&key), (25, 10));
     world.settle((0, 0), fresh, 1);
     assert_eq!(world.held(&key), (26, 0));
-    assert!(!world.limiter(0, 0).has_open());
+    assert!(!world.limiter(0, 0).has_deferred());
 }
 
 #[test]
 fn what_a_dead_worker_held_counts_as_spent() {
     let mut world = World::alone(1, 2);
     let key = key("a", HOUR);
-    world.begins(0, 0, open_check(&key, 10, 6)).unwrap();
+    world.begins(0, 0, deferred_check(&key, 10, 6)).unwrap();
     world.kill(0, 0);
     world.run(u64::from(WITHIN_MS));
-    assert_eq!(cause(world.begin(0, 1, open_check(&key, 10, 6)).1), Cause::Reserved);
+    assert_eq!(cause(world.begin(0, 1, deferred_check(&key, 10, 6)).1), Cause::Reserved);
     world.run(2_000);
-    assert_eq!(cause(world.begin(0, 1, open_check(&key, 10, 6)).1), Cause::Limit);
-    assert!(world.begins(0, 1, open_check(&key, 10, 4)).is_some());
+    assert_eq!(cause(world.begin(0, 1, deferred_check(&key, 10, 6)).1), Cause::Limit);
+    assert!(world.begins(0, 1, deferred_check(&key, 10, 4)).is_some());
     assert_eq!(world.held(&key), (6, 4));
 }
 
@@ -122,7 +122,7 @@ fn what_a_dead_worker_held_counts_as_spent() {
 fn a_worker_that_ends_spends_what_it_held() {
     let mut world = World::alone(1, 2);
     let key = key("a", HOUR);
-    world.begins(0, 0, open_check(&key, 10, 6)).unwrap();
+    world.begins(0, 0, deferred_check(&key, 10, 6)).unwrap();
     world.end(0, 0);
     assert_eq!(world.held(&key), (6, 0));
 }
@@ -131,10 +131,10 @@ fn a_worker_that_ends_spends_what_it_held() {
 fn an_open_request_counts_in_full_in_every_cell_until_it_ends_in_one() {
     let mut world = World::alone(1, 1);
     let key = key("a", MINUTE);
-    let long = world.begins(0, 0, open_check(&key, 10, 10)).unwrap();
+    let long = world.begins(0, 0, deferred_check(&key, 10, 10)).unwrap();
     for minutes in [1, 2, 5] {
         world.run(minutes * MINUTE);
-        let refused = world.begin(0, 0, open_check(&key, 10, 10)).1;
+        let refused = world.begin(0, 0, deferred_check(&key, 10, 10)).1;
         assert_eq!(cause(refused), Cause::Reserved, "after {minutes} more minutes");
     }
     let sequence = Position::at(world.unix(), MINUTE).sequence;
@@ -147,10 +147,10 @@ fn an_open_request_counts_in_full_in_every_cell_until_it_ends_in_one() {
 fn an_entry_with_open_requests_does_not_leave_its_bucket() {
     let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 1 }, true);
     let key = key("a", 1_000);
-    let id = world.begins(0, 0, open_check(&key, 10, 6)).unwrap();
+    let id = world.begins(0, 0, deferred_check(&key, 10, 6)).unwrap();
     world.run(10_000);
     let other = &keys(1, 1_000)[0];
-    assert!(world.begins(0, 0, open_check(other, 10, 6)).is_some(), "it goes to the overflow cell");
+    assert!(world.begins(0, 0, deferred_check(other, 10, 6)).is_some(), "it goes to the overflow cell");
     world.settle((0, 0), id, 9);
     assert_eq!(world.entry(0, &key).unwrap().current.own, 9);
 }
@@ -158,11 +158,11 @@ fn an_entry_with_open_requests_does_not_leave_its_bucket() {
 #[test]
 fn requests_in_an_overflow_cell_are_settled_there() {
     let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 1 }, true);
-    world.begins(0, 0, open_check(&key("a", HOUR), 10, 6)).unwrap();
+    world.begins(0, 0, deferred_check(&key("a", HOUR), 10, 6)).unwrap();
     let (one, other) = (key("b", HOUR), key("c", HOUR));
-    let first = world.begins(0, 0, open_check(&one, 10, 5)).unwrap();
-    let second = world.begins(0, 0, open_check(&other, 10, 5)).unwrap();
-    assert_eq!(cause(world.begin(0, 0, open_check(&other, 10, 5)).1), Cause::Reserved);
+    let first = world.begins(0, 0, deferred_check(&one, 10, 5)).unwrap();
+    let second = world.begins(0, 0, deferred_check(&other, 10, 5)).unwrap();
+    assert_eq!(cause(world.begin(0, 0, deferred_check(&other, 10, 5)).1), Cause::Reserved);
     world.settle((0, 0), first, 1);
     world.settle((0, 0), second, 2);
     let left = budget(world.begin(0, 0, check(&other, 10, 1)).1);
@@ -173,7 +173,8 @@ fn requests_in_an_overflow_cell_are_settled_there() {
 fn where_there_is_no_room_the_reserve_is_spent_at_once() {
     let mut world = World::alone(1, 33);
     let key = key("a", HOUR);
-    let ids: Vec<u64> = (0..33).map(|at| world.begins(0, at, open_check(&key, 1_000, 10)).unwrap()).collect();
+    let ids: Vec<u64> =
+        (0..33).map(|at| world.begins(0, at, deferred_check(&key, 1_000, 10)).unwrap()).collect();
     assert_eq!(world.held(&key), (10, 320), "32 workers have a reservation");
     world.settle((0, 32), ids[32], 3);
     assert_eq!(world.held(&key), (10, 320), "what is spent does not come back");
@@ -185,13 +186,13 @@ fn where_there_is_no_room_the_reserve_is_spent_at_once() {
 fn a_denied_request_over_several_cells_holds_nothing() {
     let mut world = World::alone(1, 1);
     let (wide, narrow) = (key("wide", HOUR), key("narrow", HOUR));
-    let checks = [open_check(&wide, 100, 10), Check { rule: 1, ..open_check(&narrow, 15, 10) }];
+    let checks = [deferred_check(&wide, 100, 10), Check { rule: 1, ..deferred_check(&narrow, 15, 10) }];
     let (id, outcome) = world.request(0, 0, &checks);
     assert!(allowed(&outcome));
     assert_eq!((world.held(&wide), world.held(&narrow)), ((0, 10), (0, 10)));
     let (refused, outcome) = world.request(0, 0, &checks);
     assert_eq!((cause(outcome), world.held(&wide)), (Cause::Reserved, (0, 10)));
-    assert!(!world.limiter(0, 0).is_open(refused));
+    assert!(!world.limiter(0, 0).is_deferred(refused));
     let now = MonoMs(world.now);
     let Process { shared, workers, .. } = &mut world.processes[0];
     let limiter = &mut workers[0].as_mut().unwrap().limiter;
@@ -203,7 +204,7 @@ fn a_denied_request_over_several_cells_holds_nothing() {
 fn rules_of_one_cell_cost_what_the_dearest_says() {
     let mut world = World::alone(1, 1);
     let key = key("a", HOUR);
-    let checks = [check(&key, 100, 5), Check { rule: 1, ..open_check(&key, 100, 10) }];
+    let checks = [check(&key, 100, 5), Check { rule: 1, ..deferred_check(&key, 100, 10) }];
     let (id, _) = world.request(0, 0, &checks);
     assert_eq!(world.held(&key), (0, 10));
     world.settle((0, 0), id, 2);
@@ -214,7 +215,7 @@ fn rules_of_one_cell_cost_what_the_dearest_says() {
 fn a_shadow_rule_reserves_and_settles_as_others_do() {
     let mut world = World::alone(1, 1);
     let key = key("a", HOUR);
-    let usual = open_check(&key, 10, 6);
+    let usual = deferred_check(&key, 10, 6);
     let shadow = Check { policy: Policy { shadow: true, ..usual.policy }, ..usual };
     let (id, first) = world.request(0, 0, &[shadow]);
     let (_, second) = world.request(0, 0, &[shadow]);
@@ -232,7 +233,7 @@ fn several_processes_hold_together() {
     let mut open = Vec::new();
     for turn in 0..60 {
         if let (id, Outcome { decision: Decision::Allow(_), .. }) =
-            world.begin(turn % 2, 0, open_check(&key, limit, reserve))
+            world.begin(turn % 2, 0, deferred_check(&key, limit, reserve))
         {
             open.push((turn % 2, id));
         }
@@ -244,7 +245,10 @@ fn several_processes_hold_together() {
         world.settle((process, 0), id, 10);
     }
     world.run(200);
-    assert!(world.begin(0, 0, open_check(&key, limit, reserve)).1.passes(), "what was granted is filled up");
+    assert!(
+        world.begin(0, 0, deferred_check(&key, limit, reserve)).1.passes(),
+        "what was granted is filled up"
+    );
 }
 
 #[test]
@@ -253,7 +257,7 @@ fn a_herd_at_several_processes_holds_together() {
         let mut world = World::connected(2, 2);
         world.latency = latency;
         let key = key("a", HOUR);
-        let usual = open_check(&key, 1_000, 50);
+        let usual = deferred_check(&key, 1_000, 50);
         let patient = Check { policy: Policy { timeout_ms: 500, ..usual.policy }, ..usual };
         let sent: Vec<_> = (0..80).map(|turn| world.request(turn % 2, turn / 2 % 2, &[patient])).collect();
         let under_way =
@@ -276,7 +280,7 @@ fn an_open_request_after_a_restart_is_not_told_its_own_use_as_that_of_others() {
         let mut world = World::connected(2, 1);
         let usual = key("a", HOUR);
         let key = Key::new(&KeyParts { resolution, ..usual.parts() }).unwrap();
-        let first = world.begins(0, 0, open_check(&key, 100, 1)).unwrap();
+        let first = world.begins(0, 0, deferred_check(&key, 100, 1)).unwrap();
         world.settle((0, 0), first, 40);
         assert!(world.passes(1, 0, &[check(&key, 100, 30)]));
         world.run(500);
@@ -286,7 +290,7 @@ fn an_open_request_after_a_restart_is_not_told_its_own_use_as_that_of_others() {
         world.restart_region();
         world.run(2_000);
         connects(&mut world, 0);
-        assert!(world.begins(0, 0, open_check(&key, 100, 1)).is_some());
+        assert!(world.begins(0, 0, deferred_check(&key, 100, 1)).is_some());
         let current = world.entry(0, &key).unwrap().current;
         assert_eq!((current.own, current.region_others), (40, 30), "resolution {resolution}");
     }
@@ -296,7 +300,7 @@ fn an_open_request_after_a_restart_is_not_told_its_own_use_as_that_of_others() {
 fn use_below_a_grant_is_reported_after_the_region_was_lost() {
     let mut world = World::connected(2, 1);
     let key = key("a", HOUR);
-    let check = || open_check(&key, 10_000, 100);
+    let check = || deferred_check(&key, 10_000, 100);
     // Requests that are open together: the region grants what they reserve, and their responses cost less.
     let open: Vec<u64> = (0..30).map(|_| world.begins(0, 0, check()).unwrap()).collect();
     open.into_iter().for_each(|request| world.settle((0, 0), request, 5));

@@ -47,7 +47,7 @@ impl Offer {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Walk {
+pub(in crate::limiter) struct Resync {
     next: u32,
     /// Dead workers whose work it reports.
     pub(in crate::limiter) reaping: Vec<u64>,
@@ -71,7 +71,7 @@ struct Visit {
     all: bool,
 }
 
-impl Walk {
+impl Resync {
     /// It has seen the table, and what it found is stored. An offer waits for nothing: a refusal plans the next one.
     pub(in crate::limiter) fn is_over(&self, stored: MonoMs) -> bool {
         self.done.is_some_and(|done| stored > done || self.offers.is_some())
@@ -80,8 +80,8 @@ impl Walk {
 
 impl Limiter {
     /// Begins a walk, if one is due and none is under way. One that only offers makes room for any other.
-    pub(in crate::limiter) fn plan_walk(&mut self, now: Now) {
-        let offers = self.walk.as_ref().map(|walk| walk.offers.is_some());
+    pub(in crate::limiter) fn plan_resync(&mut self, now: Now) {
+        let offers = self.resync.as_ref().map(|resync| resync.offers.is_some());
         if offers == Some(false) {
             return;
         }
@@ -94,10 +94,10 @@ impl Limiter {
             if offers.is_some() {
                 self.offer.plan(now.mono);
             }
-            self.walk = Some(Walk { reaping, recovers, resends, ..Walk::default() });
+            self.resync = Some(Resync { reaping, recovers, resends, ..Resync::default() });
         } else if offers.is_none() && self.offer.is_due(now.mono) && self.link.is_up() {
             let Offer { from, .. } = core::mem::take(&mut self.offer);
-            self.walk = Some(Walk { next: from, offers: Some((from, 0)), ..Walk::default() });
+            self.resync = Some(Resync { next: from, offers: Some((from, 0)), ..Resync::default() });
         }
     }
 
@@ -108,38 +108,38 @@ impl Limiter {
             return None;
         }
         let seen = *self.gap_seen.get_or_insert(now.mono);
-        let gathered = self.registry.all_hear(now.mono) || now.mono.since(seen) >= GATHER_MS;
+        let gathered = self.registry.all_receive(now.mono) || now.mono.since(seen) >= GATHER_MS;
         gathered.then_some(self.registry.gaps)
     }
 
     /// Goes on with the walk.
-    pub(in crate::limiter) fn step_walk(&mut self, shared: &mut impl Shared, now: Now) {
-        let Some(mut walk) = self.walk.take() else { return };
+    pub(in crate::limiter) fn step_resync(&mut self, shared: &mut impl Shared, now: Now) {
+        let Some(mut resync) = self.resync.take() else { return };
         let end = self.table.geometry.buckets;
-        let mut bucket = core::mem::take(&mut self.walk_bucket);
+        let mut bucket = core::mem::take(&mut self.resync_bucket);
         for _ in 0..BUCKETS_A_TICK {
-            if walk.done.is_some() || self.outbox.len() >= MAX_WAITING_ROWS {
+            if resync.done.is_some() || self.outbox.len() >= MAX_WAITING_ROWS {
                 break;
             }
-            let place = if walk.next < end { Place::Bucket(walk.next) } else { Place::Overflow };
-            let visit = Visit { snapshots: walk.resends.is_some(), all: walk.offers.is_none() };
+            let place = if resync.next < end { Place::Bucket(resync.next) } else { Place::Overflow };
+            let visit = Visit { snapshots: resync.resends.is_some(), all: resync.offers.is_none() };
             let noted = self.visit(shared, place, &mut bucket, visit, now);
-            walk.done = (walk.next >= end).then_some(now.mono);
-            walk.next += 1;
-            if let Some((from, offered)) = &mut walk.offers {
+            resync.done = (resync.next >= end).then_some(now.mono);
+            resync.next += 1;
+            if let Some((from, offered)) = &mut resync.offers {
                 *offered = offered.saturating_add(noted);
-                let goes_on = walk.done.is_none() && *offered >= MAX_OFFERED_ROWS;
+                let goes_on = resync.done.is_none() && *offered >= MAX_OFFERED_ROWS;
                 if goes_on {
-                    (self.offer.from, walk.done) = (walk.next, Some(now.mono));
+                    (self.offer.from, resync.done) = (resync.next, Some(now.mono));
                 }
                 // One that began amid the table leaves the rest to the next as well.
-                if goes_on || (walk.done.is_some() && *from > 0) {
+                if goes_on || (resync.done.is_some() && *from > 0) {
                     self.offer.plan(now.mono);
                 }
             }
         }
-        self.walk_bucket = bucket;
-        self.walk = Some(walk);
+        self.resync_bucket = bucket;
+        self.resync = Some(resync);
     }
 
     /// Notes what is owned in the live cells of a bucket, and returns how many cells these are.

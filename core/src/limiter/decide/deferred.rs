@@ -2,7 +2,7 @@
 //!
 //! At the request its check's cost is reserved in the table, so that requests that are under way together cannot pass the limit
 //! together. What the response says is charged in the cell of that moment, and the reservation goes back. One worker's
-//! reservations on a key are one in the table (`ReservationKind::Open`), whose expiry is the latest; each request's own time
+//! reservations on a key are one in the table (`ReservationKind::Deferred`), whose expiry is the latest; each request's own time
 //! is kept here.
 //!
 //! Where no answer comes, or there is no room for another reservation, the reserve counts as spent. An answer that comes
@@ -15,7 +15,7 @@
 //!
 //! Leaves to others: what a response says (`rules::Cost`), whether a request passes (`round`).
 
-use super::item::{Item, Opening};
+use super::item::{DeferredCost, Item};
 use crate::limiter::Limiter;
 use crate::limiter::check::Check;
 use crate::limiter::table::{Entry, ReservationKind, Tag};
@@ -27,7 +27,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 /// Most requests of a worker that are open at once; of more, the oldest are charged their most.
-pub const MAX_OPEN_REQUESTS: usize = 16_384;
+pub const MAX_DEFERRED_REQUESTS: usize = 16_384;
 /// In the table a reservation outlives its request's time by so much: a worker that is alive spends it before.
 const GRACE_MS: u64 = 1_000;
 
@@ -36,7 +36,7 @@ const GRACE_MS: u64 = 1_000;
 struct Charge {
     key: Vec<u8>,
     fingerprint: u64,
-    opening: Opening,
+    deferred_cost: DeferredCost,
     limit: u64,
     reserve: u64,
     /// The reserve is in the table as a reservation; else it is spent.
@@ -48,7 +48,7 @@ struct Charge {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Open {
+pub(in crate::limiter) struct DeferredCosts {
     /// Of the request at hand.
     new: Vec<Charge>,
     requests: BTreeMap<u64, Vec<Charge>>,
@@ -68,26 +68,26 @@ struct Place {
     request: u64,
 }
 
-impl Opening {
+impl DeferredCost {
     /// If the check's cost is told by the response.
-    pub(in crate::limiter) fn of(check: &Check<'_>) -> Option<Opening> {
+    pub(in crate::limiter) fn of(check: &Check<'_>) -> Option<DeferredCost> {
         let within_ms = check.policy.settles_within_ms;
         let rules = 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0);
-        let opening = Opening { rules, least: 0, most: check.policy.settles_at_most, within_ms };
-        (within_ms > 0).then_some(opening)
+        let deferred_cost = DeferredCost { rules, least: 0, most: check.policy.settles_at_most, within_ms };
+        (within_ms > 0).then_some(deferred_cost)
     }
 
     /// Of two items of the same cell, each with its cost: what both know, and what either will be told.
-    pub(in crate::limiter) fn fold(
-        one: (Option<Opening>, u64),
-        other: (Option<Opening>, u64),
-    ) -> Option<Opening> {
+    pub(in crate::limiter) fn coalesce(
+        one: (Option<DeferredCost>, u64),
+        other: (Option<DeferredCost>, u64),
+    ) -> Option<DeferredCost> {
         match (one, other) {
             ((None, _), (None, _)) => None,
-            ((Some(open), _), (None, cost)) | ((None, cost), (Some(open), _)) => {
-                Some(Opening { least: open.least.max(cost), ..open })
+            ((Some(deferred), _), (None, cost)) | ((None, cost), (Some(deferred), _)) => {
+                Some(DeferredCost { least: deferred.least.max(cost), ..deferred })
             }
-            ((Some(one), _), (Some(other), _)) => Some(Opening {
+            ((Some(one), _), (Some(other), _)) => Some(DeferredCost {
                 rules: one.rules | other.rules,
                 least: one.least.max(other.least),
                 most: one.most.max(other.most),
@@ -108,13 +108,13 @@ impl Opening {
 
 impl Limiter {
     /// Whether any request's cost is still to be told.
-    pub fn has_open(&self) -> bool {
-        !self.open.requests.is_empty()
+    pub fn has_deferred(&self) -> bool {
+        !self.deferred.requests.is_empty()
     }
 
     /// Whether the cost of `request` is still to be told.
-    pub fn is_open(&self, request: u64) -> bool {
-        self.open.requests.contains_key(&request)
+    pub fn is_deferred(&self, request: u64) -> bool {
+        self.deferred.requests.contains_key(&request)
     }
 
     /// What `request` has cost under each rule that waits to be told: less than was reserved gives the rest back, more is
@@ -126,10 +126,10 @@ impl Limiter {
         mut cost_of: impl FnMut(u16) -> u64,
         now: MonoMs,
     ) {
-        let Some(charges) = self.open.take(request) else { return };
+        let Some(charges) = self.deferred.take(request) else { return };
         let now = self.enter(shared, now);
         for charge in charges {
-            let cost = charge.opening.cost(&mut cost_of);
+            let cost = charge.deferred_cost.cost(&mut cost_of);
             self.settle_charge(shared, charge, cost, now);
         }
     }
@@ -142,29 +142,29 @@ impl Limiter {
         (held, overflow): (bool, bool),
         now: Now,
     ) {
-        let Some(opening) = item.open else { return };
-        self.open.new.push(Charge {
+        let Some(deferred_cost) = item.deferred else { return };
+        self.deferred.new.push(Charge {
             key: check.key.to_vec(),
             fingerprint: item.fingerprint,
-            opening,
+            deferred_cost,
             limit: item.limit,
             reserve: item.cost,
             held,
             overflow,
             since: now.mono,
-            until: opening.until(now.mono),
+            until: deferred_cost.until(now.mono),
         });
     }
 
     /// What was opened belongs to `request`.
     pub(in crate::limiter) fn keep_open(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
-        if self.open.new.is_empty() {
+        if self.deferred.new.is_empty() {
             return;
         }
-        let charges = core::mem::take(&mut self.open.new);
+        let charges = core::mem::take(&mut self.deferred.new);
         self.make_room(shared, request, now);
         // A number that is given anew: whoever had it before was not told of.
-        for charge in self.open.put(request, charges).into_iter().flatten() {
+        for charge in self.deferred.put(request, charges).into_iter().flatten() {
             let reserve = charge.reserve;
             self.settle_charge(shared, charge, reserve, now);
         }
@@ -172,30 +172,30 @@ impl Limiter {
 
     /// Where there is no place for `request`, ends the wait for another.
     fn make_room(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
-        if self.is_open(request) || self.open.requests.len() < MAX_OPEN_REQUESTS {
+        if self.is_deferred(request) || self.deferred.requests.len() < MAX_DEFERRED_REQUESTS {
             return;
         }
-        let Some(charges) = self.open.take_first() else { return };
+        let Some(charges) = self.deferred.take_first() else { return };
         self.stats.unawaited = self.stats.unawaited.saturating_add(1);
         for charge in charges {
-            let most = charge.opening.least.max(charge.opening.most);
+            let most = charge.deferred_cost.least.max(charge.deferred_cost.most);
             self.settle_charge(shared, charge, most, now);
         }
     }
 
     /// Spends the reserves of requests whose time is over; and settles what others kept from being settled.
     pub(in crate::limiter) fn expire_open(&mut self, shared: &mut impl Shared, now: Now) {
-        for (charge, cost) in core::mem::take(&mut self.open.again) {
+        for (charge, cost) in core::mem::take(&mut self.deferred.again) {
             self.settle_charge(shared, charge, cost, now);
         }
-        while let Some(request) = self.open.next_due(now.mono) {
+        while let Some(request) = self.deferred.next_due(now.mono) {
             self.spend_open(shared, request, now);
         }
     }
 
     /// Nobody will be told any more: all that is reserved counts as spent.
     pub(in crate::limiter) fn spend_all_open(&mut self, shared: &mut impl Shared, now: Now) {
-        let requests: Vec<u64> = self.open.requests.keys().copied().collect();
+        let requests: Vec<u64> = self.deferred.requests.keys().copied().collect();
         for request in requests {
             self.spend_open(shared, request, now);
         }
@@ -203,12 +203,12 @@ impl Limiter {
 
     /// Spends what is reserved for `request`; should its response come after all, it can only add to that.
     fn spend_open(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
-        let Some(charges) = self.open.requests.get(&request).cloned() else { return };
+        let Some(charges) = self.deferred.requests.get(&request).cloned() else { return };
         for charge in charges.into_iter().filter(|charge| charge.held) {
             let reserve = charge.reserve;
             self.settle_charge(shared, charge, reserve, now);
         }
-        for charge in self.open.requests.get_mut(&request).into_iter().flatten() {
+        for charge in self.deferred.requests.get_mut(&request).into_iter().flatten() {
             charge.held = false;
         }
     }
@@ -217,7 +217,7 @@ impl Limiter {
         if !charge.held && cost <= charge.reserve {
             return;
         }
-        let tag = self.tag(ReservationKind::Open);
+        let tag = self.tag(ReservationKind::Deferred);
         let change = |entry: &mut Entry, _: &Position| {
             let taken_back = if charge.held { entry.release_part(tag, charge.reserve) } else { 0 };
             let spent = charge.reserve.saturating_sub(taken_back);
@@ -232,22 +232,22 @@ impl Limiter {
             Ok(done) => self.note_cells(&done.entry, now.mono),
             Err(Failed::Exhausted | Failed::Absent) => {
                 // What is not settled stays reserved, and counts as spent in time.
-                if self.open.again.len() < MAX_OPEN_REQUESTS {
-                    self.open.again.push((charge, cost));
+                if self.deferred.again.len() < MAX_DEFERRED_REQUESTS {
+                    self.deferred.again.push((charge, cost));
                 }
             }
         }
     }
 }
 
-impl Opening {
+impl DeferredCost {
     fn cost(self, cost_of: &mut impl FnMut(u16) -> u64) -> u64 {
         let rules = (0..64u16).filter(|rule| self.rules >> rule & 1 == 1);
         rules.map(cost_of).fold(self.least, u64::max)
     }
 }
 
-impl Open {
+impl DeferredCosts {
     fn put(&mut self, request: u64, charges: Vec<Charge>) -> Option<Vec<Charge>> {
         let before = self.take(request);
         if let Some((since, until)) = times(&charges) {

@@ -25,7 +25,7 @@ const MAX_KEPT: usize = 64;
 
 /// What was asked lately.
 #[derive(Default)]
-pub struct Looks {
+pub struct CachedReads {
     kept: Mutex<Kept>,
 }
 
@@ -38,7 +38,7 @@ struct Kept {
 /// What was found, or why nothing was.
 type Answer<T> = Result<Arc<[T]>, String>;
 
-impl Looks {
+impl CachedReads {
     /// Each region's share of a key's cells from `oldest` on.
     pub async fn shares(&self, hub: &Hub, global: &Global, key: &Key, oldest: u64) -> Answer<Share> {
         let asked = async {

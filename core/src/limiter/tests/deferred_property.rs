@@ -1,8 +1,8 @@
 //! Random schedules of requests whose cost their responses tell, among others that know theirs: whatever happens, what
 //! passes fits beside what was settled and all that is under way.
 
+use super::deferred::deferred_check;
 use super::harness::*;
-use super::open::open_check;
 use crate::limiter::{Check, Decision, Policy};
 use crate::model::key::Key;
 use crate::model::window::{Position, Used};
@@ -98,7 +98,7 @@ impl Run {
                 let (id, outcome) = self.world.begin(
                     0,
                     *worker,
-                    patient(open_check(&self.keys[*key], LIMITS[*key], *reserve)),
+                    patient(deferred_check(&self.keys[*key], LIMITS[*key], *reserve)),
                 );
                 if let Decision::Allow(_) = outcome.decision {
                     self.fits(*key, *reserve);

@@ -20,7 +20,7 @@ pub struct NoMessage;
 
 /// Tells the others what changed here, for as long as the aggregator runs.
 #[derive(Debug)]
-pub struct Teller {
+pub struct Broadcaster {
     id: [u8; 16],
     schedule: Schedule,
     stage: Stage,
@@ -29,20 +29,20 @@ pub struct Teller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Waiting,
-    Telling,
+    Sending,
 }
 
-impl Teller {
+impl Broadcaster {
     /// For the aggregator that is called `id`.
-    pub fn new(id: [u8; 16], schedule: Schedule) -> Teller {
-        Teller { id, schedule, stage: Stage::Waiting }
+    pub fn new(id: [u8; 16], schedule: Schedule) -> Broadcaster {
+        Broadcaster { id, schedule, stage: Stage::Waiting }
     }
 
-    /// What to do now: publish a message, then see [`Teller::sent`].
+    /// What to do now: publish a message, then see [`Broadcaster::sent`].
     pub fn next(&mut self, access: &mut impl Access) -> Next<Changes> {
         if self.stage == Stage::Waiting {
-            self.stage = Stage::Telling;
-            return Next::Wait { events: Event::Tell.into(), at_most_ms: None };
+            self.stage = Stage::Sending;
+            return Next::Wait { events: Event::Broadcast.into(), at_most_ms: None };
         }
         let cells = access.state(|state, now| match state.is_usable(now.mono) {
             true => state.region.next_changes(MAX_FRAME_CELLS),
@@ -70,7 +70,7 @@ pub fn connected(access: &mut impl Access) {
 }
 
 /// Takes what somebody says, the aggregator `id` itself perhaps.
-pub fn hear(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Result<(), NoMessage> {
+pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Result<(), NoMessage> {
     let changes = Changes::decode(message).map_err(|_| NoMessage)?;
     if changes.cells.len() > MAX_FRAME_CELLS {
         return Err(NoMessage);
@@ -83,7 +83,7 @@ pub fn hear(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Result<(
             if changes.controls_changed {
                 state.notify(Event::Controls);
             }
-            add(&mut state.figures.changes_heard, changes.cells.len());
+            add(&mut state.figures.changes_received, changes.cells.len());
             for change in &changes.cells {
                 let Ok(key) = Key::parse(&change.key) else { continue };
                 // A cell that there is no room for stays in the store.
@@ -116,39 +116,39 @@ mod tests {
 
     #[test]
     fn what_the_store_has_and_is_hot_is_told_to_the_others() {
-        let (mut state, mut teller) = (backed(), Teller::new(A, Schedule::default()));
-        assert!(matches!(teller.next(&mut at(&mut state, 0)), Next::Wait { .. }));
+        let (mut state, mut broadcaster) = (backed(), Broadcaster::new(A, Schedule::default()));
+        assert!(matches!(broadcaster.next(&mut at(&mut state, 0)), Next::Wait { .. }));
         state.take(ORIGIN, report(1, 7), NOW).unwrap();
         for merge in state.region.next_merges(9) {
             let word = Merged { current: merge.parts.clone(), limit: 10, ..Merged::default() };
             state.region.merged(&merge, &word, NOW.unix);
         }
-        let Next::Call(changes) = teller.next(&mut at(&mut state, 0)) else { panic!("it is hot") };
-        teller.sent(&mut at(&mut state, 0), Ok(()));
-        assert_eq!(teller.next(&mut at(&mut state, 0)), Next::Sleep(Schedule::default().share_ms));
+        let Next::Call(changes) = broadcaster.next(&mut at(&mut state, 0)) else { panic!("it is hot") };
+        broadcaster.sent(&mut at(&mut state, 0), Ok(()));
+        assert_eq!(broadcaster.next(&mut at(&mut state, 0)), Next::Sleep(Schedule::default().share_ms));
 
         let message = changes.encode_to_vec();
         let mut peer = backed();
-        hear(&mut at(&mut peer, 0), &A, &message).unwrap();
-        assert_eq!(peer.figures.changes_heard, 0, "its own");
-        hear(&mut at(&mut peer, 0), &B, &message).unwrap();
-        assert_eq!((sum(&peer), peer.figures.changes_heard), (7, 1));
+        receive(&mut at(&mut peer, 0), &A, &message).unwrap();
+        assert_eq!(peer.figures.changes_received, 0, "its own");
+        receive(&mut at(&mut peer, 0), &B, &message).unwrap();
+        assert_eq!((sum(&peer), peer.figures.changes_received), (7, 1));
         assert!(peer.take_events().has(Event::Push));
     }
 
     #[test]
     fn what_is_no_message_is_refused_and_spoils_nothing() {
         let mut state = backed();
-        assert_eq!(hear(&mut at(&mut state, 0), &A, b"\xff\xff"), Err(NoMessage));
+        assert_eq!(receive(&mut at(&mut state, 0), &A, b"\xff\xff"), Err(NoMessage));
         let many = Changes { cells: vec![Change::default(); MAX_FRAME_CELLS + 1], ..Changes::default() };
-        assert_eq!(hear(&mut at(&mut state, 0), &A, &many.encode_to_vec()), Err(NoMessage));
+        assert_eq!(receive(&mut at(&mut state, 0), &A, &many.encode_to_vec()), Err(NoMessage));
         let no_cell = Changes { cells: vec![Change::default()], origins_changed: true, ..Changes::default() };
-        assert_eq!(hear(&mut at(&mut state, 0), &A, &no_cell.encode_to_vec()), Ok(()));
+        assert_eq!(receive(&mut at(&mut state, 0), &A, &no_cell.encode_to_vec()), Ok(()));
         assert_eq!(state.region.explain(b"w", b"n", b"i"), vec![]);
         let events = state.take_events();
         assert!(events.has(Event::Elsewhere) && !events.has(Event::Controls));
         let control = Changes { controls_changed: true, ..Changes::default() };
-        assert_eq!(hear(&mut at(&mut state, 0), &A, &control.encode_to_vec()), Ok(()));
+        assert_eq!(receive(&mut at(&mut state, 0), &A, &control.encode_to_vec()), Ok(()));
         assert!(state.take_events().has(Event::Controls));
     }
 }

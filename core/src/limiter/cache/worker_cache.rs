@@ -17,7 +17,7 @@ pub(in crate::limiter) struct Slot {
     pub(in crate::limiter) fingerprint: u64,
     pub(in crate::limiter) used: MonoMs,
     pub(in crate::limiter) lease: Lease,
-    pub(in crate::limiter) denied: Option<Remembered>,
+    pub(in crate::limiter) denied: Option<CachedDenial>,
     pub(in crate::limiter) acked: Acked,
 }
 
@@ -56,7 +56,7 @@ pub(in crate::limiter) struct Acked {
 
 /// A denial that stays true until a moment.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct Remembered {
+pub(in crate::limiter) struct CachedDenial {
     /// What was used, where in the cell, and when that was.
     pub(in crate::limiter) used: Remains,
     pub(in crate::limiter) at: Position,
@@ -79,16 +79,16 @@ pub(in crate::limiter) enum Remains {
 }
 
 #[derive(Debug)]
-pub(in crate::limiter) struct Slots {
+pub(in crate::limiter) struct WorkerCache {
     slots: Vec<Slot>,
     sets: usize,
 }
 
-impl Slots {
+impl WorkerCache {
     /// Room for `sets` × 4 keys.
-    pub(in crate::limiter) fn new(sets: usize) -> Slots {
+    pub(in crate::limiter) fn new(sets: usize) -> WorkerCache {
         let sets = sets.max(1);
-        Slots { slots: alloc::vec![Slot::default(); sets * WAYS], sets }
+        WorkerCache { slots: alloc::vec![Slot::default(); sets * WAYS], sets }
     }
 
     pub(in crate::limiter) fn get(&mut self, fingerprint: u64) -> Option<&mut Slot> {
@@ -135,7 +135,7 @@ impl Remains {
     }
 }
 
-impl Remembered {
+impl CachedDenial {
     /// Until when `asked` (cost and limit) is denied, what is left at `now`, and milliseconds to the next cell. `same` says
     /// that they are those that were denied. `None` if that does not follow.
     pub(in crate::limiter) fn seen_at(
