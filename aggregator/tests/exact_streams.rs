@@ -90,7 +90,7 @@ async fn are_ruled_on(weir: &Weir) {
     assert_eq!(verdicts(&wrong), [UNDECIDED, UNDECIDED]);
     assert_eq!(verdicts(&ruled(&mut peer, request(102, vec![log("bob", 2, 3)])).await), [ALLOWED]);
     for (name, value) in [
-        ("asks_total{result=\"malformed\"}", 1.0),
+        ("requests_total{result=\"malformed\"}", 1.0),
         ("charges_total{algorithm=\"sliding_log\",result=\"allowed\"}", 6.0 + repeated),
         ("charges_total{algorithm=\"ledger\",result=\"undecided\"}", 1.0),
     ] {

@@ -283,7 +283,7 @@ mod tests {
         };
         let late = |published, imported| [("published", published, 10_000), ("imported", imported, 10_000)];
         let fresh = || late(Some(9_000), Some(11_000));
-        let failed = Some("look global failed: timeout".to_owned());
+        let failed = Some("read global marker failed: timeout".to_owned());
         for (calls, late, expected) in [
             (vec![], late(None, None), None),
             (vec![call(5_000, None)], fresh(), None),

@@ -7,21 +7,13 @@
 //! Leaves to others: printing and arguments (`main`). No clock, no threads, no I/O, so that it also runs in a browser.
 
 pub mod accuracy;
-pub mod bounds;
 pub mod check;
-pub mod figures;
-pub(crate) mod keys;
-pub mod link;
 pub mod measure;
-pub mod observe;
 pub mod plan;
 pub mod random;
 pub mod report;
 pub mod run;
 pub mod scenarios;
-pub mod series;
-pub mod shrink;
 pub(crate) mod table;
 pub mod traffic;
-pub mod trail;
 pub mod world;

@@ -21,8 +21,8 @@ export function health(parts) {
 function redisLine(redis) {
   if (!redis) return { part: "Redis", state: "none", word: "none", more: "this is the region's only aggregator" };
   const word = redis.usable ? "reachable" : redis.breaker === "half_open" ? "coming back" : "unavailable";
-  const look = redis.calls.find((call) => call.operation === "look");
-  return { part: "Redis", state: redis.usable ? "well" : "bad", word, more: look && redis.usable ? `${look.took_ms.toFixed(1)} ms` : "limits hold from memory" };
+  const read = redis.calls.find((call) => call.operation === "read_markers");
+  return { part: "Redis", state: redis.usable ? "well" : "bad", word, more: read && redis.usable ? `${read.took_ms.toFixed(1)} ms` : "limits hold from memory" };
 }
 
 function databaseLine(database) {

@@ -4,8 +4,8 @@
 //! Leaves to others: what others did not know yet (`measure` compares with an oracle).
 
 use super::{CellId, Check};
-use crate::keys::{self, Shape};
 use crate::plan::HOLD_MS;
+use crate::plan::keys::{self, Shape};
 use crate::plan::traffic::Arrival;
 use smallvec::SmallVec;
 use weir_core::limiter::{ANSWER_SERVES_MS, Cause, Decision as Decided, Outcome};

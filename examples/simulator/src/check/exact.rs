@@ -6,8 +6,8 @@
 //! up by the network: a store does not remember refunds. Both count until their window is over.
 
 use super::Check;
-use crate::keys::{self, Shape};
 use crate::plan::Exact as Kind;
+use crate::plan::keys::{self, Shape};
 use crate::plan::traffic::Arrival;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_core::limiter::{Cause, Decision, Outcome};

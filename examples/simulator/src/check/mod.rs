@@ -15,8 +15,8 @@ mod tables;
 mod tests;
 pub(crate) mod truth;
 
-use crate::figures::{Peak, Violation};
-use crate::keys::Shape;
+use crate::measure::figures::{Peak, Violation};
+use crate::plan::keys::Shape;
 use crate::plan::{Link, Part, Plan, Wrong};
 use std::collections::BTreeMap;
 use truth::Truth;

@@ -4,8 +4,8 @@
 //! Leaves to others: what everybody must know in the end (`rest`).
 
 use super::{CellId, Check};
-use crate::keys;
 use crate::plan::HOLD_MS;
+use crate::plan::keys;
 use crate::table::Table;
 use weir_core::limiter::table::{Bucket, Cell, Entry, Geometry, ReservationKind};
 use weir_core::model::key::{Key, OriginId};

@@ -3,8 +3,8 @@
 use crate::check::exact::{Keeper, Use};
 use crate::check::rest::Seen;
 use crate::check::{CellId, Decision as By};
-use crate::keys::Shape;
-use crate::observe::Nobody;
+use crate::measure::observe::Nobody;
+use crate::plan::keys::Shape;
 use crate::plan::traffic::Arrival;
 use crate::plan::{Exact, Network, Plan, Rule, Schedule, Topology};
 use crate::world::World;

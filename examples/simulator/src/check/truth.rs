@@ -2,7 +2,7 @@
 //!
 //! Leaves to others: what must follow from it.
 
-use crate::keys::Shape;
+use crate::plan::keys::Shape;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use weir_core::model::key::OriginId;

@@ -10,10 +10,12 @@
 //! Leaves to others: what must not happen at all (`check`), printing (`report`).
 
 mod cells;
+pub mod figures;
 mod key;
 mod keys;
+pub mod observe;
 
-use crate::observe::{Decided, Observer, Verdict};
+use crate::measure::observe::{Decided, Observer, Verdict};
 use crate::plan::traffic::Arrival;
 use crate::plan::{Plan, Rule};
 use key::Judge;

@@ -2,6 +2,7 @@
 //!
 //! Leaves to others: carrying it out (`world`), the arrivals of the traffic (`traffic`).
 
+pub(crate) mod keys;
 pub mod traffic;
 
 use serde::{Deserialize, Serialize};

@@ -3,6 +3,7 @@
 //! Leaves to others: carrying them out (`run`).
 
 mod faults;
+pub mod link;
 mod naive;
 mod random;
 mod traffic;

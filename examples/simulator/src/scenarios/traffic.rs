@@ -1,7 +1,7 @@
 //! Traffic that aims at a weakness, or that is simply much; nothing goes wrong in these.
 
 use super::{Scenario, plan, source, spread, steady};
-use crate::bounds::Case;
+use crate::accuracy::bounds::Case;
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Plan, Rule, Topology};
 use crate::run::Expected;

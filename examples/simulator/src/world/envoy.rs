@@ -5,12 +5,12 @@
 
 use super::World;
 use super::clock::Clock;
-use super::queue::{Event, WorkerAt};
-use super::streams::{Carried, End, StreamId};
+use super::event::{Carried, End, Event, WorkerAt};
+use super::network::StreamId;
 use crate::check::Decision as Said;
-use crate::keys;
-use crate::observe::{Decided, Verdict};
+use crate::measure::observe::{Decided, Verdict};
 use crate::plan::HOLD_MS;
+use crate::plan::keys;
 use crate::plan::traffic::Arrival;
 use crate::random::Random;
 use crate::table::Table;

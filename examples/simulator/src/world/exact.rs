@@ -6,10 +6,10 @@
 //! takes back what passed before it, and what is not decided in time is taken back when it can no longer be charged.
 
 use super::World;
-use super::calls::{Caller, Reply, Request, Store};
-use super::streams::StreamId;
+use super::network::StreamId;
+use super::request::{Asking, Attempt, Caller, PendingRefund, Reply, Request, Store, Trial};
 use crate::check::exact::{Keeper, Use};
-use crate::keys;
+use crate::plan::keys;
 use std::collections::BTreeMap;
 use weir_core::model::exact::{self, Charge, ChargeResult, ExactRequestId, Limit, Verdict};
 use weir_core::model::wire;
@@ -26,45 +26,8 @@ const GIVE_UP_US: u64 = 60_000_000;
 /// What a refund gets, in milliseconds.
 const REFUND_MS: u64 = 1_000;
 
-/// A question under way.
-#[derive(Debug)]
-pub struct Asking {
-    stream: StreamId,
-    id: u64,
-    name: ExactRequestId,
-    charges: Vec<Charge>,
-    results: Vec<Option<ChargeResult>>,
-    deadline_us: u64,
-}
-
-/// Something that is to be taken back.
-#[derive(Clone, Debug)]
-pub struct PendingRefund {
-    what: Request,
-    due_us: u64,
-    until_us: u64,
-}
-
-/// One attempt that a ledger let pass.
-#[derive(Clone, Copy, Debug)]
-pub struct Attempt {
-    name: ExactRequestId,
-    at_us: u64,
-    cost: u64,
-}
-
 /// The database's ledger: what counts in each bucket. Its zones are the plan's rules.
 pub type Ledger = BTreeMap<Box<[u8]>, Vec<Attempt>>;
-
-/// An attempt on the ledger.
-#[derive(Clone, Debug)]
-pub struct Trial {
-    name: ExactRequestId,
-    zone: u32,
-    bucket: Box<[u8]>,
-    cost: u64,
-    until_us: u64,
-}
 
 impl World<'_> {
     /// A question of a worker reaches an aggregator.

@@ -3,7 +3,7 @@
 //! Leaves to others: messages (`network`), what a part does when it ends or freezes (`envoy`, `aggregator`, stores).
 
 use super::World;
-use super::queue::{Event, WorkerAt};
+use super::event::{Event, WorkerAt};
 use crate::plan::{Link, Part, Wrong};
 
 impl World<'_> {

@@ -8,45 +8,44 @@
 mod aggregator;
 mod calls;
 mod clock;
-mod database;
 mod envoy;
+mod event;
 mod exact;
 mod faults;
-mod looks;
-mod machines;
+mod inspect;
 mod network;
 mod queue;
-mod redis;
-mod standing;
+mod request;
 mod stores;
 mod streams;
 #[cfg(test)]
 mod tests;
 
 use crate::check::Check;
-use crate::figures::{Figures, Spread};
-use crate::keys::{self, Shape};
-use crate::observe::{Decided, Observer};
+use crate::measure::figures::{Figures, Spread};
+use crate::measure::observe::{Decided, Observer};
 use crate::plan::Plan;
+use crate::plan::keys::{self, Shape};
 use crate::plan::traffic::Arrival;
 use crate::random::Random;
 use crate::traffic;
 use aggregator::Aggregator;
 use calls::Calls;
 use clock::Clock;
-use database::Database;
 use envoy::Envoy;
+use event::{Carried, Event, WorkerAt};
 use network::Network;
-use queue::{Event, Queue, WorkerAt};
-use redis::Redis;
+use queue::Queue;
 use smallvec::SmallVec;
 use std::iter::Peekable;
 use stores::Stores;
-use streams::{Carried, Streams};
+use stores::database::Database;
+use stores::redis::Redis;
+use streams::Streams;
 use weir_core::model::wire::FilterFrame;
 use weir_core::region::log::{Logs, LogsLimits};
 
-pub use standing::{Snapshot, Standing};
+pub use inspect::standing::{Snapshot, Standing};
 
 /// A plan, being carried out.
 pub struct World<'a> {

@@ -5,6 +5,9 @@
 use crate::plan::{Link, Network as Speeds, Wrong};
 use crate::random::Random;
 
+/// Names a stream; never used again.
+pub type StreamId = usize;
+
 /// Between whom a message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {

@@ -2,52 +2,9 @@
 //!
 //! Leaves to others: what an event does (`world`).
 
-use super::calls::{Reply, Request, Store};
-use super::streams::{End, StreamId};
-use crate::plan::traffic::Arrival;
+use super::event::Event;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-use weir_core::model::wire::{FilterFrame, RegionFrame};
-
-/// A worker, by its Envoy's number in the world and its own there; 0 is the main thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WorkerAt {
-    /// Which Envoy.
-    pub envoy: usize,
-    /// Which of its workers.
-    pub worker: usize,
-}
-
-/// Something that is due.
-#[derive(Debug)]
-pub enum Event {
-    /// A worker's timer; void if it was set anew since.
-    Tick(WorkerAt, u64),
-    /// The response to a request that a worker admitted, and when it did.
-    Response(WorkerAt, u64, Arrival, u64),
-    /// A frame reaches the aggregator's end of a stream; without one, the news that the other end has closed it.
-    Up(StreamId, Option<Box<FilterFrame>>),
-    /// The same at the worker's end.
-    Down(StreamId, Option<Box<RegionFrame>>),
-    /// One end of a connection was not answered, unless its peer is back.
-    Keepalive(StreamId, End),
-    /// An aggregator has something to do; void in another life of it.
-    Aggregator(usize, u64, super::aggregator::Due),
-    /// A call of an aggregator reaches a store.
-    StoreTakes(Store, usize, u64, Box<Request>),
-    /// A call is answered; without an answer, its time is over.
-    Answered(u64, Option<Box<Reply>>),
-    /// A message of a peer reaches an aggregator; void in another life of it.
-    Received(usize, u64, Box<[u8]>),
-    /// A fault begins, or ends.
-    Fault(usize, bool),
-    /// An Envoy of a rolling restart ends, or the next one takes its place.
-    Roll(usize, bool),
-    /// The checkers look at everything.
-    Look,
-    /// The checkers see whether a cell has come to rest.
-    Rest(crate::check::CellId),
-}
 
 /// All that is to come.
 #[derive(Debug, Default)]

@@ -4,36 +4,15 @@
 //! Leaves to others: what the frames do (`envoy`, `aggregator`), when they get lost (`network`).
 
 use super::World;
+use super::event::{Carried, End, Event, WorkerAt};
 use super::network::Path;
-use super::queue::{Event, WorkerAt};
-use weir_core::model::wire::{FilterFrame, RegionFrame};
+use super::network::StreamId;
 
 /// An idle connection is asked whether its peer is there, each end at its own interval, and has as long again to answer:
 /// as the documented cluster does, and as aggregators do.
 const KEEPALIVE_US: [u64; 2] = [1_000_000, 5_000_000];
 /// A connection that nobody answers is given up by Envoy after this.
 const CONNECT_TIMEOUT_US: u64 = 250_000;
-
-/// Names a stream; never used again.
-pub type StreamId = usize;
-
-/// One end of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The worker's.
-    Worker,
-    /// The aggregator's.
-    Aggregator,
-}
-
-/// What travels.
-#[derive(Debug)]
-pub enum Carried {
-    /// From the worker; nothing: it has closed its end.
-    Up(Option<Box<FilterFrame>>),
-    /// To the worker.
-    Down(Option<Box<RegionFrame>>),
-}
 
 /// A stream that at least one end believes in.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Small worlds: quiet ones, busy ones, and each kind of fault once.
 
 use super::*;
-use crate::observe::Verdict;
+use crate::measure::observe::Verdict;
 use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Schedule, Topology, Wrong};
 
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Plan {

@@ -2,13 +2,13 @@
 //!
 //! Leaves to others: when it does (`faults`).
 
-use super::{Due, Ending, LISTEN_US, Peer, Process};
+use super::machines::Machine;
+use super::{Ending, LISTEN_US, Peer, Process};
 use crate::check::exact::Keeper;
 use crate::world::World;
-use crate::world::calls::{Caller, Request, Store};
-use crate::world::machines::Machine;
-use crate::world::queue::Event;
-use crate::world::streams::{End, StreamId};
+use crate::world::event::{Due, End, Event};
+use crate::world::network::StreamId;
+use crate::world::request::{Caller, Request, Store};
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::region::RegionLimits;
 use weir_core::region::log::{Logs, LogsLimits};

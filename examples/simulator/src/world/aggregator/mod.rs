@@ -9,15 +9,15 @@
 //! Leaves to others: the machines beside the state (`machines`), streams (`streams`), what ends and begins one (`faults`).
 
 mod life;
+pub mod machines;
 mod peers;
 
 use super::World;
-use super::calls::Reply;
 use super::clock::Clock;
-use super::exact::PendingRefund;
-use super::machines::Running;
-use super::queue::Event;
-use super::streams::StreamId;
+use super::event::{Due, Event, Inbox};
+use super::network::StreamId;
+use super::request::PendingRefund;
+use machines::Running;
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::model::key::OriginId;
 use weir_core::model::wire::{Consult, FilterFrame};
@@ -29,25 +29,6 @@ use weir_core::replication::state::{Alone, LateAck, RegionState, TICK_MS};
 
 /// A new connection for messages is there after this.
 const LISTEN_US: u64 = 2_000;
-
-/// What an aggregator has to do at some time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// The state forgets what is over.
-    Tick,
-    /// The rest between two rounds of pushes is over.
-    Pushed,
-    /// A subscriber's pushes go on.
-    Pusher(StreamId),
-    /// A machine's pause, and which, is over.
-    Pause(usize, u64),
-    /// Messages of peers are heard.
-    Listens,
-    /// It ends: is everything said?
-    Ending,
-    /// It is started again.
-    Start,
-}
 
 /// One machine with an aggregator on it.
 #[derive(Debug)]
@@ -70,19 +51,6 @@ pub struct Aggregator {
     pub begins_anew: bool,
     /// What came while it was frozen.
     pub inbox: VecDeque<Inbox>,
-}
-
-/// Something that waits for a frozen aggregator.
-#[derive(Debug)]
-pub enum Inbox {
-    /// A frame, or the end of a stream.
-    Frame(StreamId, Option<Box<FilterFrame>>),
-    /// A timer.
-    Due(u64, Due),
-    /// A store's answer, or the end of the time for it.
-    Answer(u64, Option<Box<Reply>>),
-    /// A message of a peer.
-    Received(u64, Box<[u8]>),
 }
 
 /// The program.

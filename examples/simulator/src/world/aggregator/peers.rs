@@ -2,11 +2,11 @@
 //!
 //! Leaves to others: how frames travel (`streams`).
 
-use super::{Due, Peer};
+use super::Peer;
 use crate::world::World;
-use crate::world::calls::{Caller, Reply, Request, Store};
-use crate::world::queue::Event;
-use crate::world::streams::{Carried, End, StreamId};
+use crate::world::event::{Carried, Due, End, Event};
+use crate::world::network::StreamId;
+use crate::world::request::{Caller, Reply, Request, Store};
 use std::collections::BTreeMap;
 use weir_core::model::key::OriginId;
 use weir_core::model::wire::{Answer, Consult, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};

@@ -2,7 +2,7 @@
 //!
 //! Leaves to others: which moment and whose (`report`).
 
-use crate::observe::{Decided, Observer, Verdict};
+use crate::measure::observe::{Decided, Observer, Verdict};
 use crate::plan::traffic::Arrival;
 use std::collections::VecDeque;
 use std::fmt;

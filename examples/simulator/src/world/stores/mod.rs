@@ -2,11 +2,14 @@
 //!
 //! Leaves to others: what they do when nothing does (`redis`, `database`).
 
-use super::World;
-use super::calls::{Request, Store};
-use super::redis::Redis;
+pub mod database;
+pub mod redis;
+
 use crate::check::exact::Keeper;
 use crate::plan::Part;
+use crate::world::World;
+use crate::world::request::{Request, Store};
+use redis::Redis;
 use weir_core::region::log::{Logs, LogsLimits};
 
 /// A store's condition.
@@ -36,32 +39,32 @@ impl Stores {
 
 impl World<'_> {
     /// Whether regions have a Redis.
-    pub(super) fn has_redis(&self) -> bool {
+    pub(in crate::world) fn has_redis(&self) -> bool {
         self.plan.topology.aggregators > 1
     }
 
     /// Whether there is a database.
-    pub(super) fn has_database(&self) -> bool {
+    pub(in crate::world) fn has_database(&self) -> bool {
         self.plan.topology.regions > 1
     }
 
-    pub(super) fn is_store_frozen(&self, store: Store) -> bool {
+    pub(in crate::world) fn is_store_frozen(&self, store: Store) -> bool {
         self.condition(store).frozen > 0
     }
 
-    pub(super) fn is_store_there(&self, store: Store) -> bool {
+    pub(in crate::world) fn is_store_there(&self, store: Store) -> bool {
         self.condition(store).gone == 0
     }
 
-    pub(super) fn slow_us(&self, store: Store) -> u64 {
+    pub(in crate::world) fn slow_us(&self, store: Store) -> u64 {
         self.condition(store).slow_us
     }
 
-    pub(super) fn held_mut(&mut self, store: Store) -> &mut Vec<(usize, u64, Box<Request>)> {
+    pub(in crate::world) fn held_mut(&mut self, store: Store) -> &mut Vec<(usize, u64, Box<Request>)> {
         &mut self.condition_mut(store).held
     }
 
-    pub(super) fn freeze_store(&mut self, part: Part, begins: bool) {
+    pub(in crate::world) fn freeze_store(&mut self, part: Part, begins: bool) {
         let Some(store) = self.store_of(part) else { return };
         let condition = self.condition_mut(store);
         condition.frozen = if begins { condition.frozen + 1 } else { condition.frozen.saturating_sub(1) };
@@ -73,7 +76,7 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn slow_store(&mut self, part: Part, ms: u64, begins: bool) {
+    pub(in crate::world) fn slow_store(&mut self, part: Part, ms: u64, begins: bool) {
         let Some(store) = self.store_of(part) else { return };
         let condition = self.condition_mut(store);
         let us = ms.saturating_mul(1_000);
@@ -82,7 +85,7 @@ impl World<'_> {
     }
 
     /// A Redis that ends has no memory left when it is back; a database has.
-    pub(super) fn stop_store(&mut self, part: Part, begins: bool) {
+    pub(in crate::world) fn stop_store(&mut self, part: Part, begins: bool) {
         let Some(store) = self.store_of(part) else { return };
         let condition = self.condition_mut(store);
         condition.gone = if begins { condition.gone + 1 } else { condition.gone.saturating_sub(1) };
@@ -96,7 +99,7 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn wipe_store(&mut self, part: Part) {
+    pub(in crate::world) fn wipe_store(&mut self, part: Part) {
         match self.store_of(part) {
             Some(Store::Redis(region)) => {
                 self.redis[region].wipe();
@@ -115,7 +118,7 @@ impl World<'_> {
     }
 
     /// Has the checkers see what was written to a Redis.
-    pub(super) fn check_redis(&mut self, region: usize) {
+    pub(in crate::world) fn check_redis(&mut self, region: usize) {
         let redis: &mut Redis = &mut self.redis[region];
         for at in std::mem::take(&mut redis.written) {
             if let Some(cell) = redis.cells.get(&at) {

@@ -5,7 +5,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use weir_simulator::observe::Nobody;
+use weir_simulator::measure::observe::Nobody;
 use weir_simulator::plan::Plan;
 use weir_simulator::report::Row;
 use weir_simulator::run::{Expected, run};

@@ -4,8 +4,8 @@
 //!
 //! Leaves to others: plots (the playground), what the run comes to (`run`).
 
+use crate::measure::observe::{Decided, Observer, Verdict};
 use crate::measure::{Comparison, Measure};
-use crate::observe::{Decided, Observer, Verdict};
 use crate::plan::Plan;
 use crate::plan::traffic::{Arrival, Shape};
 use crate::run::{Expected, Outcome, judge};
@@ -164,7 +164,7 @@ impl Observer for Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::Nobody;
+    use crate::measure::observe::Nobody;
     use crate::run::run;
     use crate::scenarios;
 

@@ -2,7 +2,7 @@
 //!
 //! Leaves to others: who calls it and whether calls arrive (`calls`), publish and subscribe (`calls`).
 
-use super::calls::{Reply, Request};
+use crate::world::request::{Reply, Request};
 use std::collections::BTreeMap;
 use weir_core::model::key::{Key, OriginId};
 use weir_core::model::time::UnixMs;

@@ -3,10 +3,9 @@
 //!
 //! Leaves to others: streams and frames (`aggregator`), calls on their way (`calls`).
 
-use super::World;
-use super::aggregator::Due;
-use super::calls::{Caller, Reply, Request, Store};
-use super::queue::Event;
+use crate::world::World;
+use crate::world::event::{Due, Event};
+use crate::world::request::{Caller, Reply, Request, Store};
 use prost::Message;
 use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::Changes;
@@ -75,7 +74,7 @@ enum Step {
 
 impl World<'_> {
     /// A machine begins.
-    pub(super) fn spawn(&mut self, at: usize, machine: Machine, is_first: bool) {
+    pub(in crate::world) fn spawn(&mut self, at: usize, machine: Machine, is_first: bool) {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
         let number = process.machines.len();
         process.machines.push(Some(Running { machine, awaits: None, pause: 0, is_first }));
@@ -83,7 +82,7 @@ impl World<'_> {
     }
 
     /// A pause of a machine is over, or its patience.
-    pub(super) fn pause_over(&mut self, at: usize, number: usize, pause: u64) {
+    pub(in crate::world) fn pause_over(&mut self, at: usize, number: usize, pause: u64) {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
         let Some(Some(running)) = process.machines.get_mut(number) else { return };
         if running.pause == pause {
@@ -148,7 +147,13 @@ impl World<'_> {
     }
 
     /// What a store said comes to the machine that asked.
-    pub(super) fn machine_hears(&mut self, at: usize, number: usize, request: Request, reply: Reply) {
+    pub(in crate::world) fn machine_answered(
+        &mut self,
+        at: usize,
+        number: usize,
+        request: Request,
+        reply: Reply,
+    ) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
         let (incarnation, now) = (host.incarnation, host.clock.now(now_us));
@@ -232,7 +237,7 @@ impl World<'_> {
     }
 
     /// Wakes who waits for the events that notified, and acknowledges what a round of replays has stored.
-    pub(super) fn notify(&mut self, at: usize) {
+    pub(in crate::world) fn notify(&mut self, at: usize) {
         loop {
             let now_us = self.now_us;
             let host = &mut self.aggregators[at];

@@ -2,11 +2,14 @@
 //!
 //! Leaves to others: which runs, and where the text goes (`main`).
 
-use crate::figures::Spread;
-use crate::link;
+pub mod series;
+pub mod trail;
+
+use crate::measure::figures::Spread;
 use crate::plan::Plan;
+use crate::report::trail::Trail;
 use crate::run::{Failure, Outcome};
-use crate::trail::Trail;
+use crate::scenarios::link;
 use serde::Serialize;
 use std::fmt::Write as _;
 

@@ -2,14 +2,16 @@
 //!
 //! Leaves to others: what must hold (`check`), looks for plots (`standing`).
 
+pub mod standing;
+
 use super::World;
 use super::envoy::Process;
-use super::queue::Event;
+use super::event::Event;
 use crate::check::CellId;
 use crate::check::rest::{Expected, Held, Seen};
 use crate::check::truth::Share;
-use crate::keys::{WORKSPACE, decimal};
 use crate::plan::START_UNIX_MS;
+use crate::plan::keys::{WORKSPACE, decimal};
 use weir_core::limiter::table::{Bucket, Entry};
 use weir_core::model::key::{Key, fingerprint};
 use weir_core::model::window::MAX_COUNT;
@@ -32,16 +34,16 @@ const MOST_CELLS: usize = 20_000;
 
 impl World<'_> {
     /// Unix time as it is, whatever clocks show.
-    pub(super) fn unix_ms(&self) -> u64 {
+    pub(in crate::world) fn unix_ms(&self) -> u64 {
         START_UNIX_MS.saturating_sub(self.plan.settle_ms) + self.now_us / 1_000
     }
 
-    pub(super) fn plan_look(&mut self) {
+    pub(in crate::world) fn plan_look(&mut self) {
         self.queue.plan(self.now_us + LOOK_US, Event::Look);
     }
 
     /// Has the checkers see what was written.
-    pub(super) fn check_writes(&mut self, envoy: usize) {
+    pub(in crate::world) fn check_writes(&mut self, envoy: usize) {
         let process = self.envoys.get_mut(envoy).and_then(|envoy| envoy.process.as_mut());
         if let Some(process) = process.filter(|process| process.table.is_written()) {
             self.check.wrote(process.origin, &mut process.table, self.now_us);
@@ -49,7 +51,7 @@ impl World<'_> {
     }
 
     /// Looks at how much everybody holds.
-    pub(super) fn look(&mut self) {
+    pub(in crate::world) fn look(&mut self) {
         self.plan_look();
         let now_us = self.now_us;
         self.check.truth.forget(self.unix_ms());
@@ -72,7 +74,7 @@ impl World<'_> {
     }
 
     /// A cell changed a while ago: has it come to rest, and do all know it?
-    pub(super) fn rest(&mut self, id: CellId) {
+    pub(in crate::world) fn rest(&mut self, id: CellId) {
         let now_us = self.now_us;
         let Some(shape) = self.shapes.get(id.rule) else { return };
         let (limit, window_ms, cell_ms) = (shape.rule.limit, shape.rule.window_ms, shape.cell_ms);
@@ -156,7 +158,7 @@ impl World<'_> {
     }
 
     /// An Envoy is about to end: what its region holds of it by now is not to be lost.
-    pub(super) fn note_left(&mut self, number: usize) {
+    pub(in crate::world) fn note_left(&mut self, number: usize) {
         let Some(process) = self.envoys[number].process.as_ref() else { return };
         let (region, origin) = (self.place(number).0, process.origin);
         let Some(share) = self.check.truth.number(origin) else { return };
@@ -174,7 +176,7 @@ impl World<'_> {
     }
 
     /// The world has come to rest: all parts that are to know a cell know it, exactly.
-    pub(super) fn finish(&mut self) {
+    pub(in crate::world) fn finish(&mut self) {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
@@ -378,13 +380,13 @@ enum Knowledge {
     Missing,
 }
 
-pub(super) fn entry_of(process: &Process, key: &[u8]) -> Option<Entry> {
+pub(in crate::world) fn entry_of(process: &Process, key: &[u8]) -> Option<Entry> {
     let fingerprint = fingerprint(key, process.meta.secret);
     process.table.entry(process.meta.geometry.place(fingerprint), fingerprint, key)
 }
 
 /// What a table holds as used in a cell; nothing if it is at a later one already.
-pub(super) fn used_in(entry: &Entry, sequence: u64) -> u64 {
+pub(in crate::world) fn used_in(entry: &Entry, sequence: u64) -> u64 {
     entry
         .cell(sequence)
         .map_or(0, |cell| cell.own.saturating_add(cell.region_others).saturating_add(cell.global_others))

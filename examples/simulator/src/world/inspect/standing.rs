@@ -2,10 +2,10 @@
 //!
 //! Leaves to others: looking at the right moments (`series`), and what must hold (`check`).
 
-use super::World;
-use super::looks::{entry_of, used_in};
+use super::{entry_of, used_in};
 use crate::check::CellId;
-use crate::keys::{WORKSPACE, decimal};
+use crate::plan::keys::{WORKSPACE, decimal};
+use crate::world::World;
 use serde::Serialize;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;

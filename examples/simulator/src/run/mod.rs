@@ -2,9 +2,11 @@
 //!
 //! Leaves to others: what happens (`world`), what a scenario expects (`scenarios`), printing (`report`).
 
-use crate::figures::Figures;
+pub mod shrink;
+
+use crate::measure::figures::Figures;
+use crate::measure::observe::{Decided, Observer};
 use crate::measure::{Comparison, Measure};
-use crate::observe::{Decided, Observer};
 use crate::plan::Plan;
 use crate::plan::traffic::Arrival;
 use crate::world::World;
@@ -105,7 +107,7 @@ impl Observer for Both<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Violation;
+    use crate::measure::figures::Violation;
 
     #[test]
     fn each_checker_fails_once_and_each_expectation_is_held() {

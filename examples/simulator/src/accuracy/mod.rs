@@ -3,9 +3,11 @@
 //!
 //! Leaves to others: the bounds (`bounds`), running cells beside each other (`main`).
 
-use crate::bounds::Case;
+pub mod bounds;
+
+use crate::accuracy::bounds::Case;
 use crate::measure::Comparison;
-use crate::observe::Nobody;
+use crate::measure::observe::Nobody;
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Network, Plan, Rule, Schedule, Topology};
 use crate::run::{Expected, run};
@@ -71,7 +73,7 @@ pub fn plan(case: &Case, seed: u64) -> Plan {
     let topology = Topology { regions: size(regions), ..Topology::region(size(envoys)) };
     let rate = load * limit as f64 * 1_000.0 / window_ms as f64;
     let shape = Shape::Steady { identifier: 1, rate };
-    let intervals_ms = if regions > 1 { BEATS * crate::bounds::late_ms() } else { 0 };
+    let intervals_ms = if regions > 1 { BEATS * crate::accuracy::bounds::late_ms() } else { 0 };
     Plan {
         seed,
         topology,

@@ -12,16 +12,17 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use weir_simulator::link;
+use weir_simulator::accuracy;
+use weir_simulator::measure::observe::Nobody;
 use weir_simulator::plan::Plan;
 use weir_simulator::plan::traffic::{Shape, Traffic};
+use weir_simulator::report::trail::Trail;
 use weir_simulator::report::{self, Row};
+use weir_simulator::run::shrink::shrink;
 use weir_simulator::run::{Expected, run};
+use weir_simulator::scenarios::link;
 use weir_simulator::scenarios::{self, Scenario};
-use weir_simulator::shrink::shrink;
 use weir_simulator::traffic::{arrivals, trace};
-use weir_simulator::trail::Trail;
-use weir_simulator::{accuracy, observe::Nobody};
 
 /// Failures that are shrunk; further ones are only told.
 const SHRUNK_MAX: usize = 3;
