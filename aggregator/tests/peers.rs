@@ -72,7 +72,9 @@ async fn each_tells_of_all_rules_and_aggregators() {
         assert_eq!((parts.peers.len(), parts.peers[0].silent, parts.peers[0].status.streams), (1, false, 1));
         assert_eq!(parts.envoys.len(), 1);
         let redis = parts.redis.unwrap();
-        assert!(redis.usable && redis.calls.iter().any(|call| call.operation == "read_markers" && call.calls > 0));
+        assert!(
+            redis.usable && redis.calls.iter().any(|call| call.operation == "read_markers" && call.calls > 0)
+        );
     }
 }
 

@@ -3,12 +3,12 @@
 //! Rules are `rule`'s; finding the configuration inside an Envoy configuration is `envoy_config`'s.
 
 use super::addresses::Addresses;
-use super::cost::Cost;
 use super::parse::errors::{ConfigErrors, Errors, Path};
 use super::parse::fields::Node;
 use super::parse::json::{Json, quoted};
 use super::parse::structure;
 use super::rule::Rule;
+use super::rule::cost::Cost;
 use super::secret::{SecretKey, SecretKind, Variables, read_secret};
 use crate::model::exact::Algorithm;
 use alloc::collections::BTreeMap;

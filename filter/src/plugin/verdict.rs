@@ -3,13 +3,13 @@
 //! Two ways lead here: `refuse` for what no limiter had to be asked about, and `conclude` for the limiter's outcome, at once
 //! or after the request has waited.
 //!
-//! Leaves to others: deciding (`request`, `weir_core::limiter`), how an answer is written (`crate::answer`), doing it (`dispatch`).
+//! Leaves to others: deciding (`request`, `weir_core::limiter`), how an answer is written (`crate::responses`), doing it (`dispatch`).
 
 use super::compiled_rule::{Applied, applied};
 use super::{Allowed, Plugin};
-use crate::answer::{self, Answer, Client};
 use crate::counters::{Counters, Outcome};
-use crate::shared::EnvoyShared;
+use crate::host::shared::EnvoyShared;
+use crate::responses::{self, Answer, Client};
 use weir_core::control::Banned;
 use weir_core::limiter::{self, Cause, Decision, Denial, ShadowOutcome};
 use weir_core::model::time::{MonoMs, UnixMs};
@@ -67,10 +67,10 @@ impl Plugin {
         }
         let formats = &self.config.responses;
         let answer = match refused {
-            Refused::Address => answer::denied_address(formats, client),
-            Refused::Missing(_) => answer::missing_identifier(formats, client),
-            Refused::Ambiguous(_) => answer::ambiguous_identifier(formats, client),
-            Refused::Banned(_, banned) => answer::banned(banned, now, formats, client),
+            Refused::Address => responses::denied_address(formats, client),
+            Refused::Missing(_) => responses::missing_identifier(formats, client),
+            Refused::Ambiguous(_) => responses::ambiguous_identifier(formats, client),
+            Refused::Banned(_, banned) => responses::banned(banned, now, formats, client),
         };
         let said = match refused {
             Refused::Address => {
@@ -135,7 +135,7 @@ impl Plugin {
         self.count_each(undecided, Outcome::Undecided);
         self.count_each(outcome.shadow_denied, Outcome::ShadowDeny);
         let Config { rules, responses, .. } = &self.config;
-        let Some(answer) = answer::denied(rules, denial, &outcome.exact, responses, client()) else {
+        let Some(answer) = responses::denied(rules, denial, &outcome.exact, responses, client()) else {
             return Effect::Pass;
         };
         Effect::Refuse(self.label((rule, said)), Box::new(answer))

@@ -64,7 +64,7 @@ struct Judged {
 
 impl Limiter {
     /// What the lease at hand leaves, if it covers the item's cost. Spends nothing yet.
-    pub(in crate::limiter) fn from_lease(
+    pub(in crate::limiter) fn covered_by_lease(
         &mut self,
         item: &Item,
         check: &Check<'_>,
@@ -83,7 +83,7 @@ impl Limiter {
         })
     }
 
-    /// Spends the lease that [`Limiter::from_lease`] found.
+    /// Spends the lease that [`Limiter::covered_by_lease`] found.
     pub(in crate::limiter) fn spend_lease(&mut self, item: &Item, check: &Check<'_>, now: Now) {
         let sequence = Position::at(now.unix, check.cell_ms).sequence;
         if let Some(slot) = self.worker_cache.get(item.fingerprint) {

@@ -69,7 +69,7 @@ impl Limiter {
         if item.cost > item.limit {
             return Ok(Decision::Deny(self.above_limit(shared, &item, check, now)));
         }
-        if let Some(decision) = self.from_worker_cache(&item, check, now) {
+        if let Some(decision) = self.decide_from_cache(&item, check, now) {
             return Ok(decision);
         }
         let health = (!asked).then(|| self.health(now.mono));
@@ -113,7 +113,7 @@ impl Limiter {
         self.coalesce(checks, &mut items);
         let mut denied = self.certain_without_table(shared, checks, &items, now);
         for (_, item, check) in enforced(&items, checks) {
-            if denied.is_some() || self.from_lease(item, check, now).is_some() {
+            if denied.is_some() || self.covered_by_lease(item, check, now).is_some() {
                 continue;
             }
             // What is only reserved, and be it by this worker's own lease, may pass when it is charged.
@@ -143,14 +143,14 @@ impl Limiter {
     }
 
     /// What the worker's own memory decides: a denial that still holds, or a lease.
-    fn from_worker_cache(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Decision> {
+    fn decide_from_cache(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Decision> {
         let slot = self.worker_cache.get(item.fingerprint)?;
         if slot.denied.is_some()
             && let Some(denial) = self.cached_denial(item, check, now.mono)
         {
             return Some(Decision::Deny(denial));
         }
-        let budget = self.from_lease(item, check, now)?;
+        let budget = self.covered_by_lease(item, check, now)?;
         self.spend_lease(item, check, now);
         Some(Decision::Allow(Some(budget)))
     }
@@ -213,18 +213,18 @@ impl Limiter {
             return Ok(Decision::Deny(denial));
         }
         let mut budget: Option<Budget> = None;
-        let mut from_lease: Places = 0;
+        let mut covered_by_lease: Places = 0;
         for (at, item, check) in enforced(items, checks) {
-            if let Some(left) = self.from_lease(item, check, now) {
+            if let Some(left) = self.covered_by_lease(item, check, now) {
                 budget = tighter(budget, Some(left));
-                from_lease |= 1 << at;
+                covered_by_lease |= 1 << at;
             }
         }
-        match self.charge_all(shared, checks, items, from_lease, health, now)? {
+        match self.charge_all(shared, checks, items, covered_by_lease, health, now)? {
             Table::Charged(left) => budget = tighter(budget, left),
             Table::Denied(denial) => return Ok(Decision::Deny(denial)),
         }
-        for (_, item, check) in enforced(items, checks).filter(|(at, ..)| from_lease & (1 << at) != 0) {
+        for (_, item, check) in enforced(items, checks).filter(|(at, ..)| covered_by_lease & (1 << at) != 0) {
             self.spend_lease(item, check, now);
         }
         Ok(Decision::Allow(budget))
@@ -255,11 +255,11 @@ impl Limiter {
         shared: &mut impl Shared,
         checks: &[Check<'_>],
         items: &[Item],
-        from_lease: Places,
+        covered_by_lease: Places,
         health: Option<&Health>,
         now: Now,
     ) -> Result<Table, Vec<Need>> {
-        let in_table = || enforced(items, checks).filter(|(at, ..)| from_lease & (1 << at) == 0);
+        let in_table = || enforced(items, checks).filter(|(at, ..)| covered_by_lease & (1 << at) == 0);
         let Some((last, ..)) = in_table().last() else { return Ok(Table::Charged(None)) };
         let (mut budget, mut denied, mut needs) = (None, None, Vec::new());
         let (mut held, mut diverted): (Places, Places) = (0, 0);
@@ -320,7 +320,7 @@ impl Limiter {
         now: Now,
     ) -> bool {
         let charges = passes && !item.peeks;
-        if charges && self.from_lease(item, check, now).is_some() {
+        if charges && self.covered_by_lease(item, check, now).is_some() {
             self.spend_lease(item, check, now);
             return false;
         }

@@ -5,9 +5,9 @@
 //!
 //! Workers share Envoy's metrics, so gauges are moved by differences, not set.
 
-use crate::counter_reporter::CounterReporter;
+use crate::counters::reporter::CounterReporter;
 use crate::counters::{Counters, Outcome};
-use crate::host;
+use crate::host::calls;
 use proxy_wasm::types::MetricType;
 use weir_core::limiter::Stats;
 use weir_core::model::time::MonoMs;
@@ -59,10 +59,10 @@ impl Metrics {
             let name = || rules.get(rule).map_or("", |rule| rule.name.as_str());
             if id.is_none() {
                 let name = format!("weir_decisions_total.rule.{}.outcome.{}", name(), outcome.name());
-                *id = host::define_metric(MetricType::Counter, &name);
+                *id = calls::define_metric(MetricType::Counter, &name);
             }
             if let Some(id) = *id {
-                host::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
+                calls::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
             }
         });
         const DENIED: &str = "weir_addresses_denied_total";
@@ -87,7 +87,7 @@ impl Metrics {
             self.labelled("weir_exact_results_total.result.", result, count, before);
         }
         let counters = [
-            ("weir_exact_requests_total", stats.asks, told.asks),
+            ("weir_exact_requests_total", stats.exact_requests, told.exact_requests),
             ("weir_exact_cached_denials_total", stats.spared, told.spared),
             ("weir_exact_unsent_total", stats.exact_unsent, told.exact_unsent),
             ("weir_refunds_total", stats.refunds, told.refunds),
@@ -127,15 +127,15 @@ impl Metrics {
             && stats.snapshot_age_ms != u64::MAX
             && let Some(id) = self.id(MetricType::Gauge, "weir_snapshot_age_ms")
         {
-            host::record_metric(id, stats.snapshot_age_ms);
+            calls::record_metric(id, stats.snapshot_age_ms);
         }
     }
 
     fn labelled(&mut self, prefix: &str, label: &str, count: u64, before: u64) {
         if count != before
-            && let Some(id) = host::define_metric(MetricType::Counter, &format!("{prefix}{label}"))
+            && let Some(id) = calls::define_metric(MetricType::Counter, &format!("{prefix}{label}"))
         {
-            host::increment_metric(id, difference(count, before));
+            calls::increment_metric(id, difference(count, before));
         }
     }
 
@@ -143,7 +143,7 @@ impl Metrics {
         if value != before
             && let Some(id) = self.id(kind, name)
         {
-            host::increment_metric(id, difference(value, before));
+            calls::increment_metric(id, difference(value, before));
         }
     }
 
@@ -151,7 +151,7 @@ impl Metrics {
         if let Some((_, id)) = self.ids.iter().find(|(of, _)| *of == name) {
             return Some(*id);
         }
-        let id = host::define_metric(kind, name)?;
+        let id = calls::define_metric(kind, name)?;
         self.ids.push((name, id));
         Some(id)
     }

@@ -4,10 +4,10 @@
 //! the first listed. Patterns are `glob`'s.
 
 use super::algorithm::Kind;
-use super::parse::errors::Errors;
-use super::parse::fields::{Fields, Node};
-use super::parse::json::Json;
 use crate::matching::glob::{self, GlobSet, Pattern};
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::{Fields, Node};
+use crate::rules::parse::json::Json;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hash::BuildHasherDefault;
@@ -34,7 +34,7 @@ type ExactMap = HashMap<Box<[u8]>, Override, BuildHasherDefault<SipHasher13>>;
 
 /// All overrides of one rule.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Overrides {
+pub(in crate::rules) struct Overrides {
     /// As many as are listed.
     pub count: usize,
     exact: ExactMap,

@@ -3,11 +3,11 @@
 //! The client must be trusted to set the request's header; so one that cannot be read costs the maximum. The response's header is the
 //! upstream's own, and may be 0; until the response is there, an amount is reserved.
 
-use super::parse::duration::Span;
-use super::parse::errors::Errors;
-use super::parse::fields::Node;
-use super::parse::json::Json;
-use super::request::{Request, joined_header};
+use crate::rules::parse::duration::Span;
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::Node;
+use crate::rules::parse::json::Json;
+use crate::rules::request::{Request, joined_header};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -35,7 +35,7 @@ pub enum Cost {
 }
 
 impl Cost {
-    pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Cost> {
+    pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Cost> {
         match node.json {
             Json::Object(fields) if fields.iter().any(|(name, _)| name == "response") => {
                 ResponseCost::read(node, errors).map(Cost::Response)
@@ -64,7 +64,7 @@ impl Cost {
     }
 
     /// The cost of this request, as far as it is known: where the response tells it, what is reserved until then.
-    pub(super) fn of<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> u64 {
+    pub(in crate::rules) fn of<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> u64 {
         match self {
             Cost::Fixed(cost) => *cost,
             Cost::Header { name, max, default } => match joined_header(request, name, buffer) {
@@ -96,7 +96,7 @@ pub struct ResponseCost {
 }
 
 impl ResponseCost {
-    pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<ResponseCost> {
+    pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<ResponseCost> {
         let fields = node.object(&RESPONSE_FIELDS, errors)?;
         let expected = "an object with header, such as {\"header\": \"x-tokens-used\"}";
         let name = fields.required("response", expected, errors, read_header);
@@ -135,7 +135,7 @@ fn read_header(node: Node<'_>, errors: &mut Errors) -> Option<Box<[u8]>> {
 }
 
 /// A number of digits only; `None` for anything else, and for one too large.
-pub(super) fn parse(digits: &[u8]) -> Option<u64> {
+pub(in crate::rules) fn parse(digits: &[u8]) -> Option<u64> {
     let mut value: u64 = 0;
     for byte in digits {
         let digit = char::from(*byte).to_digit(10)?;

@@ -3,7 +3,7 @@
 //! Shared data belongs to a `vm_id`, outlives a VM and its configuration, and is gone when the last VM is. Its
 //! compare-and-set is exact on keys that exist; all of them are made before workers serve (`Meta::establish`).
 
-use crate::host;
+use crate::host::calls;
 use weir_core::model::shared::{Place, Shared, Version};
 
 /// Envoy's shared data.
@@ -13,12 +13,16 @@ pub struct EnvoyShared;
 impl Shared for EnvoyShared {
     fn load(&mut self, place: Place, into: &mut Vec<u8>) -> Option<Version> {
         let (key, length) = key(place);
-        host::shared_get(key.get(..length).unwrap_or_default(), into).map(Version)
+        calls::shared_get(key.get(..length).unwrap_or_default(), into).map(Version)
     }
 
     fn store(&mut self, place: Place, bytes: &[u8], version: Option<Version>) -> bool {
         let (key, length) = key(place);
-        host::shared_set(key.get(..length).unwrap_or_default(), bytes, version.map_or(0, |version| version.0))
+        calls::shared_set(
+            key.get(..length).unwrap_or_default(),
+            bytes,
+            version.map_or(0, |version| version.0),
+        )
     }
 }
 

@@ -6,11 +6,11 @@
 //! Leaves to others: what the algorithms are (`exact`), reading the rest of a rule (`rule`).
 
 use super::cost::Cost;
-use super::parse::duration::Span;
-use super::parse::errors::Errors;
-use super::parse::fields::{Fields, Node};
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
 use crate::model::key::HARD_LIMIT_RESOLUTION;
+use crate::rules::parse::duration::Span;
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::{Fields, Node};
 
 const WINDOW: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
 
@@ -23,7 +23,7 @@ const EXACT_TIMEOUT_MS_DEFAULT: u64 = 100;
 
 /// The words of `algorithm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::rules) enum Kind {
     #[default]
     Window,
     Log,
@@ -32,7 +32,7 @@ pub(super) enum Kind {
 
 /// What a rule's algorithm needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(in crate::rules) struct Held {
     pub algorithm: Algorithm,
     /// 0 where the algorithm has none of its own.
     pub limit: u64,

@@ -1,5 +1,9 @@
 //! What was decided since the last tick, by rule and outcome: counted in memory, told to Envoy in a batch.
 
+#[cfg(target_arch = "wasm32")]
+pub(crate) mod metrics;
+pub mod reporter;
+
 /// How a rule's check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

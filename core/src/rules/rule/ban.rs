@@ -2,9 +2,9 @@
 //!
 //! Leaves to others: counting denials (`limiter`), keeping bans (`control`).
 
-use super::parse::duration::Span;
-use super::parse::errors::Errors;
-use super::parse::fields::Node;
+use crate::rules::parse::duration::Span;
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::Node;
 
 const WITHIN: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
 const FOR: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "10m" };
@@ -27,7 +27,7 @@ pub struct Ban {
 }
 
 impl Ban {
-    pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Ban> {
+    pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Ban> {
         let fields = node.object(&["threshold", "window", "duration", "max_duration"], errors)?;
         let threshold = fields.required("threshold", "how many threshold, such as 100", errors, |n, e| {
             n.integer(1..=DENIALS_MAX, e)

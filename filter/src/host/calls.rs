@@ -5,7 +5,7 @@
 //!
 //! Leaves to others: when to ask, and what to do if Envoy refuses.
 
-use crate::arena::{Arena, fetch};
+use crate::host::arena::{Arena, fetch};
 use proxy_wasm::types::{BufferType, LogLevel, MapType, MetricType, Status, StreamType};
 use weir_core::model::time::{MonoMs, UnixMs};
 
@@ -181,7 +181,7 @@ fn buffer<R>(kind: BufferType, read: impl FnOnce(&[u8]) -> R) -> R {
     fetch(Arena::Other, call, |_, bytes| read(bytes))
 }
 
-/// All headers of the request at hand, as the ABI serialises them (see [`crate::headers`]).
+/// All headers of the request at hand, as the ABI serialises them (see [`crate::host::headers`]).
 pub fn request_headers<R>(read: impl FnOnce(&[u8]) -> R) -> R {
     let map = MapType::HttpRequestHeaders as u32;
     // SAFETY: `fetch` gives valid places for the answer.

@@ -6,9 +6,9 @@
 //!
 //! Leaves to others: when to open it and what to say (`weir_core::limiter`), what the log is told of it (`log_throttle`).
 
-use crate::headers::serialise;
-use crate::host::{self, Refused};
-use crate::log_throttle::LogThrottle;
+use crate::host::calls::{self, Refused};
+use crate::host::headers::serialise;
+use crate::host::log_throttle::LogThrottle;
 use prost::Message;
 use proxy_wasm::types::LogLevel;
 use weir_core::model::time::MonoMs;
@@ -60,14 +60,14 @@ impl Stream {
     /// Opens it, unless Envoy refuses (no such cluster).
     pub fn open(&mut self) -> Result<(), Refused> {
         self.close();
-        self.token = Some(host::grpc_stream(&self.service, wire::SERVICE, wire::METHOD, &self.metadata)?);
+        self.token = Some(calls::grpc_stream(&self.service, wire::SERVICE, wire::METHOD, &self.metadata)?);
         Ok(())
     }
 
     /// Tells the log what is wrong, if it does not know.
     pub fn log_failure(&mut self, what: &str, now: MonoMs) {
         if let Some(line) = self.log_throttle.wrong(what, now) {
-            host::log(LogLevel::Warn, &line);
+            calls::log(LogLevel::Warn, &line);
         }
     }
 
@@ -75,7 +75,7 @@ impl Stream {
     pub fn welcomed(&mut self) {
         self.is_welcome = true;
         if let Some(line) = self.log_throttle.right() {
-            host::log(LogLevel::Warn, &line);
+            calls::log(LogLevel::Warn, &line);
         }
     }
 
@@ -93,14 +93,14 @@ impl Stream {
     pub fn send(&mut self, frame: &wire::FilterFrame) -> bool {
         self.buffer.clear();
         let encoded = frame.encode(&mut self.buffer).is_ok();
-        encoded && self.token.is_some_and(|token| host::grpc_send(token, &self.buffer).is_ok())
+        encoded && self.token.is_some_and(|token| calls::grpc_send(token, &self.buffer).is_ok())
     }
 
     /// Forgets it.
     pub fn close(&mut self) {
         self.is_welcome = false;
         if let Some(token) = self.token.take() {
-            host::grpc_cancel(token);
+            calls::grpc_cancel(token);
         }
     }
 }

@@ -3,18 +3,23 @@
 //! Reading it from configuration is here; what its parts mean is `matcher`, `identifier`, `algorithm`,
 //! `overrides` and `cost`.
 
-use super::algorithm::{Held, Kind};
-use super::ban::Ban;
-use super::cost::Cost;
+pub(super) mod algorithm;
+pub(super) mod ban;
+pub(super) mod cost;
+pub(super) mod overrides;
+
 use super::identifier::{Part, optional_parts};
 use super::matcher::Conditions;
-use super::overrides::Overrides;
 use super::parse::errors::Errors;
 use super::parse::fields::Node;
 use crate::model::exact::Algorithm;
 use crate::model::key::{HARD_LIMIT_RESOLUTION, MAX_TEXT_BYTES};
+use algorithm::{Held, Kind};
 use alloc::format;
 use alloc::string::String;
+use ban::Ban;
+use cost::Cost;
+use overrides::Overrides;
 
 /// One of `rules`, in force for each request that its `match` fits.
 #[derive(Clone, Debug)]
