@@ -310,7 +310,7 @@ async fn what_cannot_be_answered_says_why() {
         }
     }
     let requests = |route: &str, class: &str| {
-        weir.metric(&format!("weir_aggregator_http_requests_total{{route=\"{route}\",class=\"{class}\"}}"))
+        weir.metric(&format!("weir_aggregator_http_requests_total{{route=\"{route}\",code=\"{class}\"}}"))
     };
     assert_eq!((requests("check", "2xx"), requests("unknown", "4xx")), (1.0, 2.0));
     assert_eq!((calls(&weir, "allowed"), calls(&weir, "refused")), (1.0, 10.0));

@@ -211,7 +211,7 @@ async fn a_wiped_redis_holds_everything_again_after_one_round() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_cell_turns_no_other_away_from_redis() {
-    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"look\"}";
+    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"read_markers\"}";
     let redis = redis().await;
     let weir = ready(&redis.url()).await;
     let damaged = format!("weir:test-region:{{default/api/mallory/3600000/0/1}}:{}", weir.sequence());
@@ -236,7 +236,7 @@ async fn a_damaged_cell_turns_no_other_away_from_redis() {
 /// The copy has the same marker; what tells is that it was looked at less often.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {
-    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"look\"}";
+    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"read_markers\"}";
     let mut redis = redis().await;
     let weir = ready(&redis.url()).await;
     let mut peer = weir.join(1, false).await;

@@ -143,7 +143,7 @@ impl Exported {
             text = envoy.admin_get("/stats/prometheus").await.unwrap().text();
             text += &aggregator.admin_get("/metrics").await.unwrap().text();
             let results = ["weir_consult_results_total{", "weir_exact_results_total{"];
-            let mut wanted = ["outcome=\"deny\"", "outcome=\"allow\""].into_iter().chain(results);
+            let mut wanted = ["outcome=\"denied\"", "outcome=\"allowed\""].into_iter().chain(results);
             wanted.all(|wanted| text.contains(wanted))
         })
         .await

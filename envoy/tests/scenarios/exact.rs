@@ -292,7 +292,7 @@ async fn a_shadow_log_is_counted_and_denies_nobody() {
     for _ in 0..8 {
         assert_eq!(peers.envoys[0].send(get_as("a")).await.unwrap().status, 200);
     }
-    for (outcome, times) in [("allow", 3), ("shadow_deny", 5)] {
+    for (outcome, times) in [("allowed", 3), ("shadow_denied", 5)] {
         let name = format!("wasmcustom.weir_decisions_total.rule.watched.outcome.{outcome}");
         peers.envoys[0].wait_stat(&name, SOON, |count| count == times).await.unwrap();
     }

@@ -9,6 +9,7 @@ use crate::counters::reporter::CounterReporter;
 use crate::counters::{Counters, Outcome};
 use crate::host::calls;
 use proxy_wasm::types::MetricType;
+use strum::VariantArray;
 use weir_core::limiter::Stats;
 use weir_core::model::time::MonoMs;
 use weir_core::rules::Rule;
@@ -24,7 +25,7 @@ const EXACT_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "
 /// Metrics of one worker.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    decisions: Vec<[Option<u32>; Outcome::ALL.len()]>,
+    decisions: Vec<[Option<u32>; Outcome::VARIANTS.len()]>,
     /// `None` before the first batch, which defines what has no label: an alert finds no change in what was not there.
     told: Option<Stats>,
     ids: Vec<(&'static str, u32)>,
@@ -34,7 +35,7 @@ pub struct Metrics {
 impl Metrics {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Metrics {
-        Metrics { decisions: vec![[None; Outcome::ALL.len()]; rules], ..Metrics::default() }
+        Metrics { decisions: vec![[None; Outcome::VARIANTS.len()]; rules], ..Metrics::default() }
     }
 
     /// Tells what has changed since the last time, if it is time or `now_or_never`.
@@ -58,7 +59,8 @@ impl Metrics {
             };
             let name = || rules.get(rule).map_or("", |rule| rule.name.as_str());
             if id.is_none() {
-                let name = format!("weir_decisions_total.rule.{}.outcome.{}", name(), outcome.name());
+                let name =
+                    format!("weir_decisions_total.rule.{}.outcome.{}", name(), <&'static str>::from(outcome));
                 *id = calls::define_metric(MetricType::Counter, &name);
             }
             if let Some(id) = *id {

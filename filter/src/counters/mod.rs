@@ -4,51 +4,30 @@
 pub(crate) mod metrics;
 pub mod reporter;
 
+use strum::{IntoStaticStr, VariantArray};
+
 /// How a rule's check ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Outcome {
     /// It passed.
-    Allow,
+    Allowed,
     /// It was refused.
-    Deny,
+    Denied,
     /// A shadow rule would have refused it.
-    ShadowDeny,
+    ShadowDenied,
     /// An override exempts the identifier.
     Exempt,
     /// Its limit is held elsewhere, and nobody there has said.
     Undecided,
     /// It was refused because of a ban.
-    Ban,
-}
-
-impl Outcome {
-    /// All, in the order of their numbers.
-    pub const ALL: [Outcome; 6] = [
-        Outcome::Allow,
-        Outcome::Deny,
-        Outcome::ShadowDeny,
-        Outcome::Exempt,
-        Outcome::Undecided,
-        Outcome::Ban,
-    ];
-
-    /// As metrics name it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Outcome::Allow => "allow",
-            Outcome::Deny => "deny",
-            Outcome::ShadowDeny => "shadow_deny",
-            Outcome::Exempt => "exempt",
-            Outcome::Undecided => "undecided",
-            Outcome::Ban => "ban",
-        }
-    }
+    Banned,
 }
 
 /// Counts by rule and outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    counts: Vec<[u64; Outcome::ALL.len()]>,
+    counts: Vec<[u64; Outcome::VARIANTS.len()]>,
     /// Requests that were refused for their client's address, before any rule.
     pub denied_addresses: u64,
 }
@@ -56,7 +35,7 @@ pub struct Counters {
 impl Counters {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Counters {
-        Counters { counts: vec![[0; Outcome::ALL.len()]; rules], denied_addresses: 0 }
+        Counters { counts: vec![[0; Outcome::VARIANTS.len()]; rules], denied_addresses: 0 }
     }
 
     /// One more.
@@ -69,7 +48,7 @@ impl Counters {
     /// Hands out what was counted, by rule and outcome, and starts anew.
     pub fn drain(&mut self, mut out: impl FnMut(usize, Outcome, u64)) {
         for (rule, counts) in self.counts.iter_mut().enumerate() {
-            for (outcome, count) in Outcome::ALL.into_iter().zip(counts.iter_mut()) {
+            for (outcome, count) in Outcome::VARIANTS.iter().copied().zip(counts.iter_mut()) {
                 if *count > 0 {
                     out(rule, outcome, std::mem::take(count));
                 }
@@ -85,14 +64,14 @@ mod tests {
     #[test]
     fn counts_are_handed_out_once() {
         let mut counters = Counters::new(2);
-        counters.count(1, Outcome::Deny);
-        counters.count(1, Outcome::Deny);
+        counters.count(1, Outcome::Denied);
+        counters.count(1, Outcome::Denied);
         counters.count(0, Outcome::Exempt);
         counters.count(0, Outcome::Undecided);
-        counters.count(7, Outcome::Allow);
+        counters.count(7, Outcome::Allowed);
         let mut drained = Vec::new();
         counters.drain(|rule, outcome, count| drained.push((rule, outcome, count)));
-        assert_eq!(drained, [(0, Outcome::Exempt, 1), (0, Outcome::Undecided, 1), (1, Outcome::Deny, 2)]);
+        assert_eq!(drained, [(0, Outcome::Exempt, 1), (0, Outcome::Undecided, 1), (1, Outcome::Denied, 2)]);
         counters.drain(|_, _, _| panic!("nothing is left"));
     }
 }

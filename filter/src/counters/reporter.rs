@@ -6,6 +6,7 @@
 //! Leaves to others: counting (`counters`), the stream (`stream`), rates (the aggregator).
 
 use crate::counters::Outcome;
+use strum::VariantArray;
 use weir_core::model::exact::Algorithm;
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire::{Counters, FilterFrame, RuleCounters};
@@ -17,7 +18,7 @@ const REPORT_MS: u64 = 1_000;
 /// Counts by rule and outcome.
 #[derive(Debug, Default)]
 pub struct CounterReporter {
-    totals: Vec<[u64; Outcome::ALL.len()]>,
+    totals: Vec<[u64; Outcome::VARIANTS.len()]>,
     /// Rules that are to be told of.
     news: Vec<bool>,
     /// Rules that live control has put into shadow, or taken out of it: as they are now.
@@ -29,7 +30,7 @@ impl CounterReporter {
     /// For `rules` rules.
     pub fn new(rules: usize) -> CounterReporter {
         CounterReporter {
-            totals: vec![[0; Outcome::ALL.len()]; rules],
+            totals: vec![[0; Outcome::VARIANTS.len()]; rules],
             news: vec![true; rules],
             shadows: vec![None; rules],
             last: None,
@@ -79,7 +80,7 @@ impl CounterReporter {
     }
 }
 
-fn told(rule: &Rule, totals: &[u64; Outcome::ALL.len()], shadow: bool) -> RuleCounters {
+fn told(rule: &Rule, totals: &[u64; Outcome::VARIANTS.len()], shadow: bool) -> RuleCounters {
     let of = |outcome: Outcome| totals.get(outcome as usize).copied().unwrap_or_default();
     let algorithm = match rule.algorithm {
         Algorithm::Window => "sliding_window",
@@ -93,12 +94,12 @@ fn told(rule: &Rule, totals: &[u64; Outcome::ALL.len()], shadow: bool) -> RuleCo
         limit: rule.limit,
         window_ms: rule.duration_ms,
         shadow,
-        allowed: of(Outcome::Allow),
-        denied: of(Outcome::Deny),
-        shadow_denied: of(Outcome::ShadowDeny),
+        allowed: of(Outcome::Allowed),
+        denied: of(Outcome::Denied),
+        shadow_denied: of(Outcome::ShadowDenied),
         exempt: of(Outcome::Exempt),
         undecided: of(Outcome::Undecided),
-        banned: of(Outcome::Ban),
+        banned: of(Outcome::Banned),
     }
 }
 
@@ -127,8 +128,8 @@ mod tests {
         let facts = |rule: &RuleCounters| (rule.limit, rule.window_ms, rule.shadow, rule.algorithm.clone());
         assert_eq!(facts(&counters.rules[1]), (6, 3_600_000, true, "sliding_window".to_owned()));
         assert_eq!(said(frame), [("a".to_owned(), 0, 0), ("b".to_owned(), 0, 0)]);
-        told.add(0, Outcome::Allow, 3);
-        told.add(7, Outcome::Allow, 3);
+        told.add(0, Outcome::Allowed, 3);
+        told.add(7, Outcome::Allowed, 3);
         assert_eq!(told.next(&config, MonoMs(1_004)), None);
         assert_eq!(said(told.next(&config, MonoMs(1_005))), [("a".to_owned(), 3, 0)]);
         assert_eq!(told.next(&config, MonoMs(9_000)), None, "nothing is new");
@@ -138,11 +139,11 @@ mod tests {
         told.set_shadow(0, false);
         assert_eq!(told.next(&config, MonoMs(8_000)), None, "as it was");
         told.set_shadow(0, true);
-        told.add(0, Outcome::Ban, 2);
+        told.add(0, Outcome::Banned, 2);
         let counters = told.next(&config, MonoMs(8_000)).and_then(|frame| frame.counters).unwrap();
         assert_eq!((counters.rules[0].shadow, counters.rules[0].banned), (true, 2));
-        told.add(1, Outcome::Deny, u64::MAX);
-        told.add(1, Outcome::Deny, 1);
+        told.add(1, Outcome::Denied, u64::MAX);
+        told.add(1, Outcome::Denied, 1);
         told.begin();
         assert_eq!(
             said(told.next(&config, MonoMs(10_000))),

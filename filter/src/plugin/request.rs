@@ -76,8 +76,8 @@ impl Plugin {
             let Some(compiled) = self.compiled_rules.get(rule) else { continue };
             match action {
                 Action::DenyMissing | Action::DenyAmbiguous | Action::Ban(_) if compiled.policy.shadow => {
-                    self.counters.count(rule, Outcome::ShadowDeny);
-                    label = Some((rule, Outcome::ShadowDeny));
+                    self.counters.count(rule, Outcome::ShadowDenied);
+                    label = Some((rule, Outcome::ShadowDenied));
                 }
                 Action::DenyMissing => return Err(Refused::Missing(rule)),
                 Action::DenyAmbiguous => return Err(Refused::Ambiguous(rule)),

@@ -78,8 +78,8 @@ impl Plugin {
                 let label = Label { rule: ADDRESSES.to_owned(), outcome: DENIED_ADDRESS };
                 return Effect::Refuse(label, Box::new(answer));
             }
-            Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, Outcome::Deny),
-            Refused::Banned(rule, _) => (rule, Outcome::Ban),
+            Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, Outcome::Denied),
+            Refused::Banned(rule, _) => (rule, Outcome::Banned),
         };
         self.counters.count(said.0, said.1);
         Effect::Refuse(self.label(said), Box::new(answer))
@@ -127,13 +127,13 @@ impl Plugin {
         // A window that would rather not guess has decided to deny.
         let said = match denial.cause == Cause::Undecided && bit(undecided, rule) {
             true => Outcome::Undecided,
-            false => Outcome::Deny,
+            false => Outcome::Denied,
         };
-        if said == Outcome::Deny {
+        if said == Outcome::Denied {
             self.counters.count(rule, said);
         }
         self.count_each(undecided, Outcome::Undecided);
-        self.count_each(outcome.shadow_denied, Outcome::ShadowDeny);
+        self.count_each(outcome.shadow_denied, Outcome::ShadowDenied);
         let Config { rules, responses, .. } = &self.config;
         let Some(answer) = responses::denied(rules, denial, &outcome.exact, responses, client()) else {
             return Effect::Pass;
@@ -148,7 +148,7 @@ impl Plugin {
         let lowest = |rules: u64| usize::try_from(rules.trailing_zeros()).unwrap_or(0);
         match (undecided, shadow_denied) {
             (0, 0) => Effect::Pass,
-            (0, denied) => Effect::PassLabelled(self.label((lowest(denied), Outcome::ShadowDeny))),
+            (0, denied) => Effect::PassLabelled(self.label((lowest(denied), Outcome::ShadowDenied))),
             (undecided, _) => Effect::PassLabelled(self.label((lowest(undecided), Outcome::Undecided))),
         }
     }
@@ -172,8 +172,8 @@ impl Plugin {
     pub(super) fn count_shadow_outcomes(&mut self) {
         for (rule, said) in self.limiter.take_shadow_outcomes() {
             let outcome = match said {
-                ShadowOutcome::Allowed => Outcome::Allow,
-                ShadowOutcome::Denied => Outcome::ShadowDeny,
+                ShadowOutcome::Allowed => Outcome::Allowed,
+                ShadowOutcome::Denied => Outcome::ShadowDenied,
                 ShadowOutcome::Undecided => Outcome::Undecided,
             };
             self.counters.count(usize::from(rule), outcome);
@@ -182,7 +182,7 @@ impl Plugin {
 
     pub(super) fn label(&self, (rule, outcome): Said) -> Label {
         let rule = self.config.rules.get(rule).map(|rule| rule.name.clone()).unwrap_or_default();
-        Label { rule, outcome: outcome.name() }
+        Label { rule, outcome: <&'static str>::from(outcome) }
     }
 }
 
@@ -191,8 +191,8 @@ fn count_allowed(counters: &mut Counters, rules: impl Iterator<Item = Applied>, 
         let refused = applied.shadow && bit(outcome.shadow_denied, applied.rule);
         let said = match (bit(outcome.exact.undecided, applied.rule), refused) {
             (true, _) => Outcome::Undecided,
-            (false, true) => Outcome::ShadowDeny,
-            (false, false) => Outcome::Allow,
+            (false, true) => Outcome::ShadowDenied,
+            (false, false) => Outcome::Allowed,
         };
         counters.count(applied.rule, said);
     }

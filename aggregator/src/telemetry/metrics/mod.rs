@@ -3,6 +3,7 @@
 //! Leaves to others: when something is counted, and serving the text (`admin`).
 
 pub mod api;
+mod process;
 pub mod recent;
 pub mod spans;
 
@@ -18,6 +19,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use strum::{IntoStaticStr, VariantArray};
 use weir_core::model::breaker::State;
 use weir_core::model::exact::{Charge, ChargeResult, Limit, Verdict};
 use weir_core::model::time::MonoMs;
@@ -141,7 +143,8 @@ pub(crate) type Label = [(&'static str, &'static str); 1];
 type Labels = [(&'static str, &'static str); 2];
 
 /// A way in for those who have no filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Api {
     /// Envoy's rate-limit service.
     Rls,
@@ -149,19 +152,9 @@ pub enum Api {
     Http,
 }
 
-impl Api {
-    const ALL: [Api; 2] = [Api::Rls, Api::Http];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Api::Rls => "rls",
-            Api::Http => "http",
-        }
-    }
-}
-
 /// How a call of an API ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum ApiResult {
     /// It passes.
     Allowed,
@@ -175,28 +168,9 @@ pub enum ApiResult {
     Refused,
 }
 
-impl ApiResult {
-    const ALL: [ApiResult; 5] = [
-        ApiResult::Allowed,
-        ApiResult::ShadowDenied,
-        ApiResult::Denied,
-        ApiResult::Undecided,
-        ApiResult::Refused,
-    ];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            ApiResult::Allowed => "allowed",
-            ApiResult::ShadowDenied => "shadow_denied",
-            ApiResult::Denied => "denied",
-            ApiResult::Undecided => "undecided",
-            ApiResult::Refused => "refused",
-        }
-    }
-}
-
 /// What is asked of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Operation {
     /// Raising what filters reported.
     Replay,
@@ -243,24 +217,6 @@ impl Operation {
         Operation::Recover,
         Operation::ReadControls,
     ];
-
-    /// The label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Operation::Replay => "replay",
-            Operation::Consult => "consult",
-            Operation::NameHot => "name_hot",
-            Operation::ReadHot => "read_hot",
-            Operation::Broadcast => "broadcast",
-            Operation::Heartbeat => "heartbeat",
-            Operation::ReadMarkers => "read_markers",
-            Operation::Publish => "publish",
-            Operation::Import => "import",
-            Operation::ReadGlobalMarker => "read_global_marker",
-            Operation::Recover => "recover",
-            Operation::ReadControls => "read_controls",
-        }
-    }
 }
 
 /// What is counted of limits that are held exactly. Clones count together.
@@ -411,7 +367,7 @@ pub struct Metrics {
     consults: Family<Label, Counter>,
     frames_refused: Family<Label, Counter>,
     /// By [`Api`] and [`ApiResult`] in their order: no name is looked up for a decision.
-    api_decisions: [[Counter; 5]; 2],
+    api_decisions: [[Counter; ApiResult::VARIANTS.len()]; Api::VARIANTS.len()],
 }
 
 impl Metrics {
@@ -419,6 +375,7 @@ impl Metrics {
     pub fn new(exact: &ExactFigures, spans: &SpanFigures) -> Self {
         const WARNING_INTERVAL: Duration = Duration::from_secs(10);
         let mut registry = Registry::default();
+        process::register(&mut registry);
         let w = registry.sub_registry_with_prefix(RATELIMIT_PREFIX);
         let seconds: Family<Label, Histogram> = Family::new_with_constructor(|| {
             Histogram::new(exponential_buckets(1e-3, 2.0, 14)) // 1 ms to 8 s
@@ -441,15 +398,15 @@ impl Metrics {
         let global_write_errors: Family<Label, Counter> = register(w, GLOBAL_WRITE_ERRORS, Family::default());
         let global_sync_errors: Family<Label, Counter> = register(w, GLOBAL_SYNC_ERRORS, Family::default());
         let operations_known = Operation::REGIONAL.into_iter().chain(Operation::GLOBAL);
-        for op in operations_known.map(|operation| ("op", operation.as_str())) {
+        for op in operations_known.map(|operation| ("op", operation.into_str())) {
             drop(operations.get_or_create(&[op]));
             drop(latency.get_or_create(&[op]));
         }
-        for op in Operation::REGIONAL.map(|operation| ("op", operation.as_str())) {
+        for op in Operation::REGIONAL.map(|operation| ("op", operation.into_str())) {
             REGIONAL_REASONS.iter().for_each(|reason| drop(errors.get_or_create(&[op, ("reason", *reason)])));
         }
         for reason in DATABASE_REASONS.map(|reason| ("reason", reason)) {
-            for op in Operation::GLOBAL.map(|operation| ("op", operation.as_str())) {
+            for op in Operation::GLOBAL.map(|operation| ("op", operation.into_str())) {
                 drop(errors.get_or_create(&[op, reason]));
             }
             drop(global_write_errors.get_or_create(&[reason]));
@@ -464,9 +421,10 @@ impl Metrics {
         let age: Family<Label, Gauge<f64, AtomicU64>> = Family::default();
         r.register(AGE.0, AGE.1, age.clone());
         let decisions: Family<Labels, Counter> = register(r, API_DECISIONS, Family::default());
-        let api_decisions = Api::ALL.map(|api| {
-            ApiResult::ALL.map(|result| {
-                decisions.get_or_create(&[("api", api.as_str()), ("result", result.as_str())]).clone()
+        let api_decisions = std::array::from_fn(|api| {
+            std::array::from_fn(|result| {
+                let api = ("api", Api::VARIANTS[api].into_str());
+                decisions.get_or_create(&[api, ("result", ApiResult::VARIANTS[result].into_str())]).clone()
             })
         });
         Metrics {
@@ -534,13 +492,13 @@ impl Metrics {
     /// Calls of an API so far, by how they ended.
     pub fn api_results(&self, api: Api) -> Vec<(&'static str, u64)> {
         let counts = self.api_decisions[api as usize].iter().map(Counter::get);
-        ApiResult::ALL.iter().map(|result| result.as_str()).zip(counts).collect()
+        ApiResult::VARIANTS.iter().map(|result| result.into_str()).zip(counts).collect()
     }
 
     /// Counts a call of a store.
     pub fn operation(&self, operation: Operation, took: Duration) {
         self.recent.made(operation, took);
-        let label = [("op", operation.as_str())];
+        let label = [("op", operation.into_str())];
         self.operations.get_or_create(&label).inc();
         self.latency.get_or_create(&label).observe(took.as_secs_f64());
     }
@@ -548,7 +506,7 @@ impl Metrics {
     /// Counts such a call that failed.
     pub fn operation_failed(&self, operation: Operation, reason: &'static str) {
         self.recent.failed(operation, reason);
-        self.errors.get_or_create(&[("op", operation.as_str()), ("reason", reason)]).inc();
+        self.errors.get_or_create(&[("op", operation.into_str()), ("reason", reason)]).inc();
     }
 
     /// Counts what could not be written for other regions.

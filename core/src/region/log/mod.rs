@@ -21,7 +21,7 @@ use crate::model::key::Key;
 use alloc::collections::{BTreeMap, VecDeque};
 
 /// Most entries that are looked at to tell when a cost could pass. Beyond, what is told is too early, never too late.
-pub const MAX_RESYNC: usize = 1_000;
+pub const MAX_SCAN: usize = 1_000;
 
 /// Microseconds on some clock; its zero means nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -234,7 +234,7 @@ impl Log {
             return Some(last.map_or(0, |entry| self.left_us(at, entry.at)));
         }
         let mut wait = 0;
-        for entry in self.entries.iter().take(MAX_RESYNC) {
+        for entry in self.entries.iter().take(MAX_SCAN) {
             wait = self.left_us(at, entry.at);
             missing = missing.saturating_sub(entry.cost);
             if missing == 0 {

@@ -164,7 +164,7 @@ impl World<'_> {
     }
 
     /// Whether an end is open.
-    pub(super) fn is_deferred(&self, id: StreamId, end: End) -> bool {
+    pub(super) fn is_open(&self, id: StreamId, end: End) -> bool {
         self.streams.get(id).is_some_and(|stream| stream.open[end as usize])
     }
 
@@ -188,7 +188,7 @@ impl World<'_> {
 
     fn doubt(&mut self, id: StreamId) {
         for end in [End::Worker, End::Aggregator] {
-            if self.is_deferred(id, end) && !self.receives_from_peer(id, end) {
+            if self.is_open(id, end) && !self.receives_from_peer(id, end) {
                 let interval = KEEPALIVE_US[end as usize];
                 let at = self.now_us + self.chance.streams.below(interval) + interval;
                 self.queue.plan(at, Event::Keepalive(id, end));
@@ -198,7 +198,7 @@ impl World<'_> {
 
     /// A keepalive was not answered in time, unless whatever kept it is over.
     pub(super) fn keepalive(&mut self, id: StreamId, end: End) {
-        if !self.is_deferred(id, end) || self.receives_from_peer(id, end) {
+        if !self.is_open(id, end) || self.receives_from_peer(id, end) {
             return;
         }
         match end {

@@ -149,7 +149,7 @@ impl World<'_> {
         host.incarnation += 1;
         for id in self.streams.ids() {
             if self.streams.get(id).is_some_and(|stream| stream.aggregator == at)
-                && self.is_deferred(id, End::Aggregator)
+                && self.is_open(id, End::Aggregator)
             {
                 self.closed(id, End::Aggregator);
             }
