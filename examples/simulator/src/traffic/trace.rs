@@ -1,4 +1,4 @@
-//! Arrivals as text: what somebody's access log becomes, to be run again.
+//! Arrivals as text, for example made from an access log, to be run again.
 //!
 //! A line for each arrival, in order of time; seven numbers with spaces between them:
 //!
@@ -8,22 +8,21 @@
 //! 1720 0 0 0 12 3 0,2
 //! ```
 //!
-//! Microseconds since the traffic began; region, Envoy in it and serving worker of that, from 0; whose it is; what it costs;
-//! and the numbers of the rules that apply, from 0, with commas. Empty lines and what follows a `#` mean nothing.
-//!
-//! Leaves to others: files (`main`), which of the places exist (`merge`).
+//! `at_us` counts microseconds since the traffic began. Region, Envoy in the region and serving worker count from 0.
+//! `rules` lists the numbers of the rules that apply, from 0, separated by commas. Empty lines and text after a `#`
+//! are ignored.
 
 use crate::plan::traffic::Arrival;
 use std::fmt::{self, Write as _};
 
 const HEADER: &str = "# at_us region envoy worker identifier cost rules\n";
-/// Rules are bits of one number.
+/// A mask of rules has this many bits.
 const RULES_MAX: u32 = u64::BITS;
 
-/// Why a text is no trace.
+/// Why a text is not a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadLine {
-    /// Its number, from 1.
+    /// The line's number, from 1.
     pub line: usize,
     /// What is wrong with it.
     pub why: String,
@@ -37,7 +36,7 @@ impl fmt::Display for BadLine {
 
 impl std::error::Error for BadLine {}
 
-/// Reads a trace; names the first line that is none of one.
+/// Reads a trace, or returns the first line that is wrong.
 pub fn read(text: &str) -> Result<Vec<Arrival>, BadLine> {
     let mut arrivals: Vec<Arrival> = Vec::new();
     for (line, text) in (1..).zip(text.lines()) {
@@ -56,7 +55,7 @@ pub fn read(text: &str) -> Result<Vec<Arrival>, BadLine> {
     Ok(arrivals)
 }
 
-/// Writes a trace, with a line that names the columns.
+/// Writes a trace, with a first line that names the columns.
 pub fn write<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> String {
     let mut text = HEADER.to_owned();
     for one in arrivals {
@@ -89,7 +88,7 @@ fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{name} is {text:?}, which is no number or too large a one"))
 }
 
-/// `-` stands for none.
+/// A comma-separated list of rules; `-` stands for no rule.
 fn mask(text: &str) -> Result<u64, String> {
     if text == "-" {
         return Ok(0);
