@@ -59,7 +59,7 @@ fn a_plan_and_a_trace_can_be_written_and_run_again() {
     };
     let by_plan = row(&["--plan", "plan.json", "--json"]);
     let by_trace = row(&["--plan", "plan.json", "--trace", "trace.txt", "--json"]);
-    assert_eq!(by_plan, by_trace, "the same arrivals, the same world");
+    assert_eq!(by_plan, by_trace, "the same arrivals give the same result");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Measuring against naive judges, and against runs whose outcome is known.
+//! Comparisons with naive references, and with runs of known outcome.
 
 use super::*;
 use crate::plan::Topology;
@@ -28,13 +28,13 @@ fn says(measure: &mut Measure, arrival: Arrival, verdict: Verdict, shadow_denied
     measure.decided(&Decided { arrival, at_us, verdict, shadow_denied, retry_after_ms: None });
 }
 
-/// Weir lets everything pass.
+/// Weir admits every request.
 fn pass(measure: &mut Measure, arrival: Arrival) {
     measure.arrived(&arrival);
     says(measure, arrival, Verdict::Admitted, 0);
 }
 
-/// An exact log as simple as can be: all that was ever charged.
+/// A naive exact log that keeps every charge.
 #[derive(Default)]
 struct Naive(Vec<(u64, usize, u64, u64)>);
 

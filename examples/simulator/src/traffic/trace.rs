@@ -46,8 +46,10 @@ pub fn read(text: &str) -> Result<Vec<Arrival>, BadLine> {
         }
         let arrival = arrival(text).map_err(|why| BadLine { line, why })?;
         if let Some(before) = arrivals.last().filter(|before| before.at_us > arrival.at_us) {
-            let why =
-                format!("at_us is {}, before the {} of the arrival above it", arrival.at_us, before.at_us);
+            let why = format!(
+                "at_us is {}, which is less than {} of the previous arrival",
+                arrival.at_us, before.at_us
+            );
             return Err(BadLine { line, why });
         }
         arrivals.push(arrival);
@@ -85,7 +87,7 @@ fn arrival(line: &str) -> Result<Arrival, String> {
 }
 
 fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{name} is {text:?}, which is no number or too large a one"))
+    text.parse().map_err(|_| format!("{name} is {text:?}, which is not a number or is too large"))
 }
 
 /// A comma-separated list of rules; `-` stands for no rule.
@@ -95,7 +97,7 @@ fn mask(text: &str) -> Result<u64, String> {
     }
     text.split(',').try_fold(0, |mask, rule| match number::<u32>("rules", rule)? {
         rule if rule < RULES_MAX => Ok(mask | 1 << rule),
-        rule => Err(format!("rules names {rule}; the last one is {}", RULES_MAX - 1)),
+        rule => Err(format!("rules contains {rule}, but the last rule is {}", RULES_MAX - 1)),
     })
 }
 
@@ -120,13 +122,13 @@ mod tests {
             (
                 "# comment\n\n1 0 0 0 1 1 0 # fine\n1 0 x 0 1 1 0",
                 4,
-                "envoy is \"x\", which is no number or too large a one",
+                "envoy is \"x\", which is not a number or is too large",
             ),
-            ("1 70000 0 0 1 1 0", 1, "region is \"70000\", which is no number or too large a one"),
-            ("-1 0 0 0 1 1 0", 1, "at_us is \"-1\", which is no number or too large a one"),
-            ("1 0 0 0 1 1 0,64", 1, "rules names 64; the last one is 63"),
-            ("1 0 0 0 1 1 0,", 1, "rules is \"\", which is no number or too large a one"),
-            ("5 0 0 0 1 1 0\n4 0 0 0 1 1 0", 2, "at_us is 4, before the 5 of the arrival above it"),
+            ("1 70000 0 0 1 1 0", 1, "region is \"70000\", which is not a number or is too large"),
+            ("-1 0 0 0 1 1 0", 1, "at_us is \"-1\", which is not a number or is too large"),
+            ("1 0 0 0 1 1 0,64", 1, "rules contains 64, but the last rule is 63"),
+            ("1 0 0 0 1 1 0,", 1, "rules is \"\", which is not a number or is too large"),
+            ("5 0 0 0 1 1 0\n4 0 0 0 1 1 0", 2, "at_us is 4, which is less than 5 of the previous arrival"),
         ] {
             assert_eq!(read(text), Err(BadLine { line, why: why.to_owned() }), "{text}");
         }

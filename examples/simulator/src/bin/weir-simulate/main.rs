@@ -180,7 +180,7 @@ fn carry_out(source: &Source, seed: u64, args: &Args) -> Result<Vec<Row>> {
     let mut rows = in_order(&jobs, Job::run);
     let Some(budget) = args.budget.map(Duration::from_secs) else { return Ok(rows) };
     if matches!(source, Source::File(..)) {
-        bail!("--for goes on with further seeds, and a plan has one");
+        bail!("--for runs further seeds, but the plan of --plan has one seed; leave out --for");
     }
     // Eight at a time, so that no thread is idle for long at the end.
     let mut next = runs;
@@ -241,7 +241,7 @@ fn smallest(job: &Job, checker: &str, out: &Path) -> Result<String> {
     };
     let shrunk = shrink(&job.plan, SHRINK_RUNS, |plan| failure(plan).is_some());
     let Some(last) = failure(&shrunk.plan) else {
-        return Ok("  it does not fail when it is repeated\n".to_owned());
+        return Ok("  the failure did not occur again when the run was repeated\n".to_owned());
     };
     let mut trail = Trail::new(last.at_ms, report::identifier(&last), TRAIL);
     run(&shrunk.plan, &Expected::default(), &mut trail);
@@ -257,7 +257,11 @@ fn smallest(job: &Job, checker: &str, out: &Path) -> Result<String> {
 fn tell(source: &Source, seed: u64, args: &Args) -> Result<bool> {
     let jobs = source.jobs(seed);
     if let Some(path) = &args.record {
-        let [job] = &jobs[..] else { bail!("--record takes the arrivals of one scenario or plan") };
+        let [job] = &jobs[..] else {
+            bail!(
+                "--record writes the arrivals of one plan; name one scenario with --scenario, or use --plan"
+            )
+        };
         let all: Vec<_> = arrivals(&job.plan).collect();
         std::fs::write(path, trace::write(&all)).with_context(|| path.display().to_string())?;
     }
@@ -281,7 +285,7 @@ fn measure(seed: u64, full: bool) -> Result<bool> {
 fn list() -> String {
     let width = scenarios::all().map(|scenario| scenario.name.len()).max().unwrap_or(0);
     let line = |scenario: Scenario| {
-        let long = if scenario.long { " (long: only by its name)" } else { "" };
+        let long = if scenario.long { " (long: runs only if named)" } else { "" };
         format!("{:<width$}  {}{long}\n", scenario.name, scenario.says)
     };
     scenarios::all().map(line).collect()
@@ -290,5 +294,5 @@ fn list() -> String {
 /// A reader such as `head` may close the pipe early; that is an error to return, not a panic.
 fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
 }
