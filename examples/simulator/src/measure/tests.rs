@@ -81,8 +81,8 @@ fn what_differs_is_counted_by_request_and_by_cost() {
     let mut measure = Measure::new(&plan(vec![Rule::new(10, 1_000)]));
     for (cost, verdict) in [
         (6, Verdict::Admitted),
-        (6, Verdict::Admitted), // beyond both
-        (4, Verdict::Denied),   // wrongly
+        (6, Verdict::Admitted), // beyond both references
+        (4, Verdict::Denied),   // denied wrongly
         (1, Verdict::Denied),
         (1, Verdict::Reserved),
         (1, Verdict::Undecided),
