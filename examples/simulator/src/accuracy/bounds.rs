@@ -1,51 +1,52 @@
-//! How far Weir may be off by its design, as formulas: what is measured stands beside them (`accuracy`).
+//! Bounds of the error that Weir's design permits, as formulas. `accuracy` prints the measured error beside them.
 //!
-//! All are shares of a limit, of steady traffic that is spread evenly, with nothing wrong. `load` is the traffic's rate divided
-//! by limit ÷ window. In one Envoy nothing is off by its own clock: all its workers charge one table. Measured by another clock, what
-//! arrives in the millisecond around a rollover may stand in the other cell.
-//!
-//! Leaves to others: measuring.
+//! All bounds are parts of a limit. They apply to steady, evenly spread traffic without faults. `load` is the
+//! traffic's rate divided by limit ÷ window. One Envoy alone has no error by its own clock, because all its workers
+//! charge one table. By another clock, requests of the millisecond around a rollover may fall into the other cell.
 
 use weir_core::limiter::{ANSWER_SERVES_MS, SLACK_PART, TICK_MS, TOLERANCE_PART, WAITING_TICK_MS};
 use weir_core::model::schedule::Schedule;
 
-/// A way between two parts of a region, the clocks' disagreement over it included, in milliseconds.
+/// One-way delay between two parts of a region, including the difference of their clocks, in milliseconds.
 const WAY_MS: u64 = 2;
-/// Pushes are woken at most that often, in milliseconds.
+/// Least interval between two pushes, in milliseconds.
 const PUSH_MS: u64 = 10;
-/// A way to the database and back, and the other statements of a interval, in milliseconds.
+/// The round trip to the database and the other statements of an interval, in milliseconds.
 const DATABASE_MS: u64 = 400;
-/// How many deviations of chance are allowed for where the bound is what arrives.
+/// Standard deviations allowed for the number of arrivals.
 const DEVIATIONS: f64 = 4.0;
 
-/// One region of several Envoys; one window.
+/// A topology, a rule and a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
-    /// Regions.
+    /// Number of regions.
     pub regions: u64,
-    /// Envoys of each.
+    /// Envoys of each region.
     pub envoys: u64,
-    /// So much may pass in a window.
+    /// The rule's limit in a window.
     pub limit: u64,
-    /// Its length in milliseconds.
+    /// Length of the window in milliseconds.
     pub window_ms: u64,
-    /// Rate of the traffic, as part of the limit's.
+    /// Rate of the traffic divided by limit ÷ window.
     pub load: f64,
 }
 
 impl Case {
-    /// Most that all Envoys of a region let pass beyond the limit.
+    /// Most that all Envoys of a region admit beyond the limit.
     ///
-    /// A region grants exactly by what it knows, so what it does not know may come on top. That is what processes spend
-    /// without asking, each up to its `allowance`: left ÷ (4 n), and at the least limit ÷ (50 n), summed a quarter of what is
-    /// left or a fiftieth of the limit. Two things limit it further:
+    /// A region grants exactly by the use that it has received, so only use that it has not received can exceed the
+    /// limit. That is the use that processes spend without a query, each up to its `allowance`: left ÷ (4 n), but at
+    /// least limit ÷ (50 n). The sum is a quarter of what is left, or a fiftieth of the limit. Two things reduce it
+    /// further:
     ///
-    /// - A quarter of what is left can only be spent on top where grants use up the rest within the same time, before a report
-    ///   tells of it. So no more comes on top than arrives while what is spent is unknown: a tick, a push and three ways.
-    ///   Who asks tells all that he has spent, so that takes one Envoy that is flooded and others that get a trickle.
-    /// - At the limit only the fiftieth is left, once of what is not reported yet and once of what others have not heard yet.
+    /// - The quarter can exceed the limit only if grants use up the rest before a report states the use. So the
+    ///   excess is at most what arrives while use is unreported: a tick, a push and three one-way delays. A query
+    ///   reports all that its process has spent, so this case needs one Envoy with very many requests and others with
+    ///   few.
+    /// - At the limit only the fiftieth is left, once for use that is not reported yet and once for use that others
+    ///   have not received yet.
     ///
-    /// Whole requests: a process whose share is below one asks for each.
+    /// Costs are whole requests: a process whose share is below one queries the region for each request.
     pub fn over_region(&self) -> f64 {
         if self.envoys <= 1 {
             return 0.0;
@@ -59,14 +60,14 @@ impl Case {
         slack + share.min(arrives)
     }
 
-    /// Most that all regions together let pass beyond the limit.
+    /// Most that all regions together admit beyond the limit.
     ///
-    /// A region lets pass up to the limit what it has not heard of others. It hears nothing of another's cell below the floor,
-    /// half the limit, and of the rest after a publication and an import: `late`. In that time each of the others
-    /// grows by g = load ÷ regions × late ÷ window. So each of them hides half a limit and g at the most, or, near a
-    /// rollover, g in each of two cells; never more than a limit; and all regions together never more than arrives. What is left
-    /// of a previous cell is rounded down in each region for itself, so each may let one more pass; and what arrives while clocks do not
-    /// agree on a rollover may stand in either cell.
+    /// A region admits up to the limit whatever it has not received from others. It receives nothing about another
+    /// region's cell below the floor of half the limit, and the rest after one publication and one import: `late`. In
+    /// that time each other region grows by g = load ÷ regions × late ÷ window. So each of them hides at most half a
+    /// limit and g, or, near a rollover, g in each of two cells; never more than a limit; and all regions together
+    /// never more than arrives. Each region rounds down what is left of a previous cell, so each may admit one more
+    /// request. Requests that arrive while clocks disagree on a rollover may fall into either cell.
     pub fn over(&self) -> f64 {
         let region = self.over_region();
         if self.regions <= 1 {
@@ -81,11 +82,11 @@ impl Case {
         ((1.0 + others * hidden) * (1.0 + region) - 1.0 + rounded + clocks).min(arrives)
     }
 
-    /// Most that passes less than in one place, as part of what passes there.
+    /// Most that is admitted less than by one limiter in one place, as part of what that limiter admits.
     ///
-    /// What others hold for a moment (a reserved grant, a lease) is missing for as long as an answer takes, once in each
-    /// window; and the region counts what it granted to a request that was answered too late, which the process spends
-    /// next. What is let pass too much in one window is missing in the next.
+    /// Budget that others reserve (a grant, a lease) is unavailable for the duration of an answer, once in each
+    /// window. The region also counts a grant for a request that was answered too late; the process spends that grant
+    /// next. Whatever is admitted in excess in one window is unavailable in the next.
     pub fn under(&self) -> f64 {
         if self.envoys <= 1 && self.regions <= 1 {
             return 0.0;
@@ -94,15 +95,15 @@ impl Case {
         (held_ms / self.window_ms as f64 + 1.0 / self.limit as f64).min(1.0) + self.over() / 2.0
     }
 
-    /// What arrives at the most where so much, as part of the limit, does on the average.
+    /// Most arrivals to expect for this mean, both as parts of the limit.
     fn with_chance(&self, mean: f64) -> f64 {
         let requests = mean * self.limit as f64;
         (requests + DEVIATIONS * requests.sqrt() + DEVIATIONS) / self.limit as f64
     }
 }
 
-/// Until another region hears of a cell at the latest, in milliseconds: the longest time between two publications and
-/// between two imports, each tick a jitter early or late, and the statements.
+/// Longest time until another region has received a cell, in milliseconds: the longest time between two publications
+/// and between two imports, each interval with its jitter, and the statements.
 pub fn late_ms() -> u64 {
     let schedule = Schedule::default();
     let longest = |interval_ms: u64| interval_ms + 2 * (interval_ms * schedule.jitter_percent / 100);
@@ -126,7 +127,7 @@ mod tests {
         let long = Case { window_ms: 3_600_000, ..ten };
         assert!(long.over() < 5.0, "{}", long.over());
         let little = Case { load: 0.5, limit: 10_000, ..ten };
-        assert_eq!(little.over(), 0.0, "what does not arrive cannot pass");
+        assert_eq!(little.over(), 0.0, "nothing passes that does not arrive");
         assert_eq!(late_ms(), 28_400);
     }
 }

@@ -1,7 +1,6 @@
-//! How exact Weir is where nothing is wrong: measured over a grid of limits, windows, loads and places, beside the design's
-//! bounds.
+//! The error of Weir's limits without faults, measured over a grid of limits, windows, loads and topologies.
 //!
-//! Leaves to others: the bounds (`bounds`), running cells beside each other (`main`).
+//! - `bounds`: the error that the design permits.
 
 pub mod bounds;
 
@@ -15,45 +14,45 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use weir_core::region::SHORTEST_PUBLISHED_MS;
 
-/// Regions, and Envoys of each.
+/// Regions, and Envoys of each region.
 const PLACES: [(u64, u64); 7] = [(1, 1), (1, 3), (1, 5), (1, 9), (1, 33), (3, 1), (10, 1)];
 const LIMITS: [u64; 4] = [5, 50, 500, 10_000];
 const WINDOWS_MS: [u64; 4] = [1_000, 10_000, 60_000, 300_000];
 const LOADS: [f64; 6] = [0.5, 0.9, 1.0, 1.5, 2.0, 10.0];
-/// So many windows are measured at the least, and so many milliseconds.
+/// Least traffic: this many windows, and this many milliseconds.
 const WINDOWS: u64 = 3;
 const LEAST_MS: u64 = 20_000;
-/// And so many of the intervals at which regions hear of each other.
+/// Least traffic with several regions, in intervals of the exchange between regions.
 const BEATS: u64 = 2;
 
-/// One cell of the grid.
+/// The measurement of one case.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cell {
-    /// Regions.
+    /// Number of regions.
     pub regions: u64,
-    /// Envoys of each.
+    /// Envoys of each region.
     pub envoys: u64,
-    /// So much in a window.
+    /// The limit in a window.
     pub limit: u64,
-    /// Milliseconds.
+    /// Length of the window in milliseconds.
     pub window_ms: u64,
-    /// Rate of the traffic, as part of the limit's.
+    /// Rate of the traffic divided by limit ÷ window.
     pub load: f64,
-    /// What was admitted beyond what one place admits, as part of that.
+    /// What Weir admitted more than one limiter in one place, as part of what that limiter admitted.
     pub more: f64,
-    /// Less than that.
+    /// What Weir admitted less, as part of the same.
     pub less: f64,
-    /// The largest excess at any moment, as part of the limit.
+    /// Largest excess over the limit at any moment, as part of the limit.
     pub over: f64,
-    /// What the design allows for `over`.
+    /// The design's bound of `over`.
     pub over_bound: f64,
-    /// What it allows for `less`.
+    /// The design's bound of `less`.
     pub less_bound: f64,
-    /// Whether anything was violated.
+    /// Whether the run failed.
     pub failed: bool,
 }
 
-/// All cells.
+/// All cases of the grid.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (regions, envoys) in PLACES {
@@ -66,7 +65,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The run that measures a case.
+/// The plan that measures a case.
 pub fn plan(case: &Case, seed: u64) -> Plan {
     let Case { regions, envoys, limit, window_ms, load } = *case;
     let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
@@ -98,7 +97,7 @@ pub fn measure(case: &Case, seed: u64) -> Cell {
     Cell { regions, envoys, limit, window_ms, load, more, less, over, over_bound, less_bound, failed }
 }
 
-/// Every cell, as Markdown.
+/// All measurements, as Markdown.
 pub fn full_table(cells: &[Cell]) -> String {
     let mut text =
         "| regions × Envoys | limit | window | load | more | less | bound | worst moment | bound |\n\
@@ -113,7 +112,7 @@ pub fn full_table(cells: &[Cell]) -> String {
     text
 }
 
-/// A line for each place with its worst and its median cells, as Markdown.
+/// A row for each topology with its median and worst measurements, as Markdown.
 pub fn table(cells: &[Cell]) -> String {
     let mut text = "| regions × Envoys | more: median, worst | at | less: median, worst | at | \
                     worst moment: median, worst | its bound | at | above a bound |\n|---|---|---|---|---|---|---|---|---|\n"
@@ -150,11 +149,11 @@ pub fn table(cells: &[Cell]) -> String {
     text
 }
 
-/// Which windows a line is about.
+/// The windows of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Windows {
     All,
-    /// Too short for other regions to hear of them: each region has its own limit.
+    /// Too short to be published: each region has its own limit.
     Unshared,
     Shared,
 }
@@ -185,7 +184,7 @@ fn rows() -> impl Iterator<Item = (u64, u64, Windows)> {
     })
 }
 
-/// Median of `of`, and the cell where it is largest.
+/// Median of `of`, and the measurement with the largest.
 fn spread<'a>(cells: impl Iterator<Item = &'a Cell>, of: fn(&Cell) -> f64) -> Option<(f64, &'a Cell)> {
     let mut cells: Vec<&Cell> = cells.collect();
     cells.sort_by(|a, b| of(a).total_cmp(&of(b)));
@@ -201,10 +200,10 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-/// Envoys of the Zipf trace's runs.
+/// Numbers of Envoys in the runs with Zipf traffic.
 pub const ZIPF_ENVOYS: [usize; 2] = [1, 3];
 
-/// A trace like a large site's: 300 000 sources by Zipf's law, of which a handful is far above the limit.
+/// Traffic like that of a large site: 300 000 identifiers by Zipf's law, of which a few are far above the limit.
 pub fn zipf_plan(envoys: usize, seed: u64) -> Plan {
     let case = Case { regions: 1, envoys: envoys as u64, limit: 10_000, window_ms: 60_000, load: 0.0 };
     let shape = Shape::Zipf { identifiers: 300_000, exponent: 1.0, rate: 10_000.0 };
@@ -215,7 +214,7 @@ pub fn zipf_plan(envoys: usize, seed: u64) -> Plan {
     plan
 }
 
-/// What the Zipf trace came to, as Markdown.
+/// The results of the Zipf traffic, as Markdown.
 pub fn zipf_table(runs: &[(usize, Comparison)]) -> String {
     let mut text = "| Envoys | requests | otherwise than the exact log | of these by the law alone | \
                     otherwise than in one place | passed too many or too few of a source |\n|---:|---:|---:|---:|---:|---:|\n"
@@ -260,7 +259,7 @@ mod tests {
 
     #[test]
     fn one_envoy_is_exact() {
-        // An Envoy's clock and the judge's may differ by a millisecond, which moves a request into another cell.
+        // An Envoy's clock and the reference's may differ by a millisecond, which moves a request into another cell.
         for limit in [5, 500] {
             let case = Case { regions: 1, envoys: 1, limit, window_ms: 10_000, load: 1.5 };
             let cell = measure(&case, 1);

@@ -1,48 +1,46 @@
-//! What a run comes to, apart from the decisions themselves: what was sent, how long it took, what must not have happened.
-//!
-//! Leaves to others: gathering it (`world`, `check`), comparing decisions with others' (`measure`), printing (`report`).
+//! What a run reports at its end, apart from decisions: counters, durations, peaks and violations.
 
 use serde::Serialize;
 
-/// Figures of a whole run.
+/// Counters, durations, peaks and violations of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Frames on streams, both ways.
+    /// Frames on streams, in both directions.
     pub frames: u64,
     /// Messages between aggregators.
     pub messages: u64,
-    /// Commands to Redis, each cell of a batch counting.
+    /// Commands to Redis; each cell of a batch counts as one.
     pub redis_commands: u64,
     /// Statements to the database.
     pub database_statements: u64,
-    /// Questions that requests waited for.
+    /// Queries that requests waited for.
     pub consults: u64,
-    /// Requests that waited.
+    /// Times that requests waited, in microseconds.
     pub waits: Spread,
-    /// From the last change of a cell until everybody who was to know it did, in milliseconds; one value for each cell and
-    /// time that it came to rest.
+    /// Time from the last change of a cell until every part that must receive it has it, in milliseconds. There is
+    /// one value for each cell and each time that the cell came to rest.
     pub convergence: Spread,
-    /// Most of anything that was held at once, and its bound.
+    /// Largest amounts that parts held, with their bounds.
     pub peaks: Vec<Peak>,
-    /// What must not happen and did.
+    /// Violations of invariants.
     pub violations: Vec<Violation>,
 }
 
-/// How values are spread; microseconds or milliseconds as the field says.
+/// Percentiles of values, in the unit that the field states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Spread {
-    /// How many there were.
+    /// Number of values.
     pub count: u64,
-    /// Half were at most this.
+    /// Median.
     pub p50: u64,
-    /// Of a hundred, ninety-nine.
+    /// 99th percentile.
     pub p99: u64,
-    /// All of them.
+    /// Largest value.
     pub max: u64,
 }
 
 impl Spread {
-    /// Of `values`, which are sorted for it.
+    /// The percentiles of `values`, which are sorted in place.
     pub fn of(values: &mut [u64]) -> Spread {
         values.sort_unstable();
         let at = |share: usize| {
@@ -53,24 +51,24 @@ impl Spread {
     }
 }
 
-/// The most that was ever held of something.
+/// The largest amount of something that was held at any time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Peak {
-    /// Of what, and where.
+    /// What it is, and which part held it.
     pub what: String,
-    /// So much.
+    /// The largest amount.
     pub most: u64,
-    /// It may be so much.
+    /// Its bound.
     pub bound: u64,
 }
 
-/// Something that must never be.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
     /// Milliseconds since the traffic began.
     pub at_ms: i64,
-    /// Which of the checkers found it.
+    /// The checker that found it.
     pub checker: &'static str,
-    /// What it saw.
+    /// What the checker found.
     pub what: String,
 }

@@ -1,54 +1,52 @@
-//! What a run tells whoever watches: requests as they arrive and as they are decided.
-//!
-//! Leaves to others: what is made of it (`measure`, `check`, the playground).
+//! What a run reports to an observer: each request as it arrives and as it is decided.
 
 use crate::plan::traffic::Arrival;
 use serde::Serialize;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Verdict {
-    /// It passed, and was charged.
+    /// It passed and was charged.
     Admitted,
-    /// A limit is used up.
+    /// It was denied because a limit is used up.
     Denied,
-    /// Others held the budget for a moment.
+    /// It was denied because others had reserved the budget.
     Reserved,
-    /// Nobody could be asked, and the rule denies then.
+    /// It was denied because its region could not decide in time and the rule denies in that case.
     Undecided,
-    /// Its Envoy died, or its worker did, before it was decided.
+    /// Its Envoy or worker ended before it was decided.
     Lost,
 }
 
-/// A request, decided.
+/// A request and its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Decided {
     /// The request.
     pub arrival: Arrival,
-    /// When, in microseconds since the traffic began.
+    /// When it was decided, in microseconds after the traffic's beginning.
     pub at_us: u64,
-    /// How.
+    /// The outcome.
     pub verdict: Verdict,
-    /// One bit for each of the plan's rules: shadow rules that would have denied.
+    /// Shadow rules that would have denied it: one bit for each rule of the plan.
     pub shadow_denied: u64,
-    /// What it was told to wait, in milliseconds.
+    /// The time after which the client may retry, in milliseconds.
     pub retry_after_ms: Option<u64>,
 }
 
-/// Watches a run.
+/// Receives the requests of a run.
 pub trait Observer {
-    /// A request reached an Envoy that is alive.
+    /// A request reached a running Envoy.
     fn arrived(&mut self, arrival: &Arrival) {
         let _ = arrival;
     }
 
-    /// A request was decided, or lost.
+    /// A request was decided or lost.
     fn decided(&mut self, decided: &Decided) {
         let _ = decided;
     }
 }
 
-/// Watches nothing.
+/// Ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nobody;
 

@@ -1,6 +1,4 @@
-//! The plan's rules as the limiter sees them: key bytes of a rule and identifier, and the checks of a request.
-//!
-//! Leaves to others: deciding (`weir_core::limiter`).
+//! The plan's rules as the limiter checks them: the key of a rule and identifier, and the checks of a request.
 
 use crate::plan::{Exact, HOLD_MS, Rule};
 use weir_core::limiter::{Check, ExactCheck, ExactLimit, Policy};
@@ -10,14 +8,14 @@ use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
 /// The workspace of all keys.
 pub const WORKSPACE: &[u8] = b"simulated";
 
-/// A rule with the parts of its keys that do not change, as the filter keeps it.
+/// A rule with the constant parts of its keys, as the filter stores it.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// As it was planned.
+    /// The rule as the plan gives it.
     pub rule: Rule,
-    /// Its family of limits: each rule has its own.
+    /// The namespace of its keys; each rule has its own.
     pub namespace: Vec<u8>,
-    /// Length of a cell of its keys in milliseconds.
+    /// The length of its cells, in milliseconds.
     pub cell_ms: u64,
     before: Vec<u8>,
     after: Vec<u8>,
@@ -37,7 +35,7 @@ impl Shape {
             resolution: rule.resolution(),
         };
         let mut before = Vec::with_capacity(MAX_KEY_BYTES);
-        // A window that no key can have leaves an empty one; the plan's mistake shows in its first request.
+        // A window that does not fit into a key gives empty bytes; the first request then shows the plan's error.
         let _ = parts.encode(&mut before);
         let after = before.split_off(before.len().saturating_sub(8 + 4 + 2));
         before.pop(); // the length of the empty identifier
@@ -69,12 +67,12 @@ impl Shape {
         key
     }
 
-    /// What a request of `cost` is judged by: its cost, or what is reserved for it.
+    /// The cost that a request is checked with: its reserve, if the rule has one, otherwise `cost`.
     pub fn judged_cost(&self, cost: u64) -> u64 {
         if self.rule.reserve > 0 { self.rule.reserve } else { cost }
     }
 
-    /// The check of a request under this rule, which is held exactly.
+    /// The exact check of a request under this rule.
     pub fn exact_check<'a>(
         &self,
         (number, held): (usize, Exact),
@@ -83,7 +81,7 @@ impl Shape {
     ) -> ExactCheck<'a> {
         let limit = match held {
             Exact::Log => ExactLimit::Log { key, most: self.rule.limit.min(MAX_LOG_LIMIT) },
-            // Each rule has a zone of its own.
+            // Each rule has its own zone.
             Exact::Ledger => ExactLimit::Ledger { zone: number as u32, bucket: key },
         };
         ExactCheck { rule: number as u16, limit, cost, policy: self.policy }
@@ -96,19 +94,19 @@ impl Shape {
     }
 }
 
-/// Rule and identifier of a key; `None` for one that no request has, as an overflow cell's.
+/// The rule and identifier of a key; `None` if no request has the key, as with an overflow cell's.
 pub fn parse(key: &[u8]) -> Option<(usize, u64)> {
     let identifier = std::str::from_utf8(KeyParts::decode(key).ok()?.identifier).ok()?.parse().ok()?;
     Some((parse_rule(key)?, identifier))
 }
 
-/// Rule of a key, also of an overflow cell's.
+/// The rule of a key, including an overflow cell's.
 pub fn parse_rule(key: &[u8]) -> Option<usize> {
     let namespace = KeyParts::decode(key).ok()?.namespace;
     std::str::from_utf8(namespace.strip_prefix(b"rule-")?).ok()?.parse().ok()
 }
 
-/// Rules that a mask names.
+/// The rules in a mask.
 pub fn rules(mask: u64) -> impl Iterator<Item = usize> {
     let mut left = mask;
     std::iter::from_fn(move || {
@@ -118,7 +116,7 @@ pub fn rules(mask: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Identifiers as keys and operators have them.
+/// An identifier in decimal, as in keys and in commands of operators.
 pub fn decimal(number: u64, text: &mut [u8; 20]) -> &[u8] {
     let (mut left, mut from) = (number, text.len());
     loop {

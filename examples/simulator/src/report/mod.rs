@@ -1,6 +1,7 @@
-//! What runs came to, as text: a table, and for a failure what is known of it.
+//! The results of runs as text: a table, and the details of each failure.
 //!
-//! Leaves to others: which runs, and where the text goes (`main`).
+//! - `series`: a run over time, for plots.
+//! - `trail`: the last events before a moment.
 
 pub mod series;
 pub mod trail;
@@ -13,23 +14,23 @@ use crate::scenarios::link;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Where `./justw playground` serves it if it is told nothing else.
+/// The address of the playground with the defaults of `./justw playground`.
 const PLAYGROUND: &str = "http://127.0.0.1:7080/";
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The scenario's name, or the plan's file.
+    /// The scenario's name, or the path of the plan's file.
     pub scenario: String,
-    /// Decides it.
+    /// The seed of the run.
     pub seed: u64,
-    /// What it came to.
+    /// The run's result.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
 impl Row {
-    /// Whether nothing is wrong.
+    /// Whether the run has no failure.
     pub fn is_well(&self) -> bool {
         self.outcome.failures.is_empty()
     }
@@ -51,7 +52,7 @@ const HEAD: [&str; 13] = [
     "store calls",
 ];
 
-/// The table, with a sentence on its columns.
+/// The table, with a sentence that explains its columns.
 pub fn table(rows: &[Row]) -> String {
     let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
     let head: Vec<String> =
@@ -66,7 +67,7 @@ pub fn table(rows: &[Row]) -> String {
     for line in lines() {
         let mut out = String::new();
         for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-            // Names to the left, numbers to the right.
+            // Text is aligned to the left, numbers to the right.
             let is_text = column == 0 || column + 1 == head.len();
             let _ = if is_text { write!(out, "{cell:<width$}  ") } else { write!(out, "{cell:>width$}  ") };
         }
@@ -75,8 +76,8 @@ pub fn table(rows: &[Row]) -> String {
     let failed = rows.iter().filter(|row| !row.is_well()).count();
     let _ = writeln!(text, "{} runs, {failed} failed", rows.len());
     text.push_str(
-        "beyond, denied wrongly: against an exact sliding log; window: most in any true window, as part of the limit;\n\
-         over: most beyond the limit by the rule's own law; ms: from a cell's last change until all know it\n",
+        "beyond, denied wrongly: against an exact sliding log; window: most cost in any true window, as part of the limit;\n\
+         over: most beyond the limit by the rule's own formula; ms: from a cell's last change until all parts received it\n",
     );
     text
 }
@@ -106,26 +107,27 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// A failure in full. What repeats it: the words after `./justw simulate`, and the fragment that the playground opens.
+/// The details of a failure. `repeat` is the arguments of `./justw simulate` that repeat it, `fragment` is its link
+/// in the playground.
 pub fn failure(row: &Row, repeat: &str, fragment: &str) -> String {
     let mut text = format!("{} with seed {} failed:\n", row.scenario, row.seed);
     for Failure { checker, at_ms, what } in &row.outcome.failures {
         let at = at_ms.map_or(String::new(), |ms| format!(" at {ms} ms"));
         let _ = writeln!(text, "  {checker}{at}: {what}");
     }
-    let _ = writeln!(text, "  to repeat it: ./justw simulate {repeat}");
+    let _ = writeln!(text, "  repeat the run: ./justw simulate {repeat}");
     show(&mut text, fragment);
     text
 }
 
-/// Where the playground shows it, if that fits into an address.
+/// Appends the playground's address of the run, unless it is too long.
 fn show(text: &mut String, fragment: &str) {
     if fragment.len() <= link::LONGEST {
-        let _ = writeln!(text, "  to see it: ./justw playground, and there {PLAYGROUND}#{fragment}");
+        let _ = writeln!(text, "  show the run: start ./justw playground and open {PLAYGROUND}#{fragment}");
     }
 }
 
-/// A failing plan that was shrunk, with what happened last before it failed.
+/// A shrunk failing plan, with the last events before the failure.
 pub fn shrunk(plan: &Plan, runs: usize, failure: &Failure, trail: &Trail, repeat: &str) -> String {
     let at = failure.at_ms.map_or(String::new(), |ms| format!(" at {ms} ms"));
     let mut text = format!("  shrunk in {runs} runs, fails{at}: {}\n", failure.what);
@@ -133,12 +135,12 @@ pub fn shrunk(plan: &Plan, runs: usize, failure: &Failure, trail: &Trail, repeat
         let _ = writeln!(text, "    {event}");
     }
     let json = serde_json::to_string(plan).unwrap_or_else(|error| error.to_string());
-    let _ = writeln!(text, "  {json}\n  to repeat what was shrunk: ./justw simulate {repeat}");
+    let _ = writeln!(text, "  {json}\n  repeat the shrunk run: ./justw simulate {repeat}");
     show(&mut text, &link::of_plan(plan));
     text
 }
 
-/// Whom a failure is about, where its text names somebody.
+/// The identifier that a failure concerns, if its text names one.
 pub fn identifier(failure: &Failure) -> Option<u64> {
     let after = failure.what.split("identifier: ").nth(1)?;
     after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

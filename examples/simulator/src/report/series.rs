@@ -1,8 +1,6 @@
-//! A run over time: what came, what passed, and what everybody believes of one key, at even moments.
+//! A run over time: at even intervals, the requests so far, the true use of one key, and what each part counts of it.
 //!
-//! It is the same run as without: the world is only looked at between events.
-//!
-//! Leaves to others: plots (the playground), what the run comes to (`run`).
+//! Recording does not change the run: the world is only read between events.
 
 use crate::measure::observe::{Decided, Observer, Verdict};
 use crate::measure::{Comparison, Measure};
@@ -12,47 +10,47 @@ use crate::run::{Expected, Outcome, judge};
 use crate::world::{Snapshot, World};
 use serde::Serialize;
 
-/// Moments of a run, about.
+/// Approximate number of points of a run.
 const POINTS: u64 = 160;
-/// Steps between moments, in milliseconds.
+/// Possible intervals between points, in milliseconds.
 const STEPS_MS: [u64; 12] = [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000];
-/// Of the time after the traffic, the part of the traffic's own that is shown.
+/// The time shown after the traffic is this fraction of the traffic's duration: one part in ten.
 const AFTER_PART: u64 = 10;
 
-/// A run and its course.
+/// A run's result and its course over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Recorded {
-    /// What it came to.
+    /// The result.
     pub outcome: Outcome,
-    /// How it went.
+    /// The course over time.
     pub series: Series,
 }
 
-/// How a run went.
+/// The course of a run over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Series {
-    /// Between two moments, in milliseconds.
+    /// Interval between two points, in milliseconds.
     pub step_ms: u64,
-    /// The key that is looked at.
+    /// The key that is recorded.
     pub key: Watched,
-    /// In order of time; the first one a step after the traffic began.
+    /// The points in order of time; the first is one interval after the traffic's beginning.
     pub points: Vec<Point>,
 }
 
-/// One rule and identifier.
+/// A rule and an identifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Watched {
-    /// Its number in the plan.
+    /// The rule's number in the plan.
     pub rule: usize,
-    /// Whose.
+    /// The identifier.
     pub identifier: u64,
-    /// So much may pass in a window.
+    /// The rule's limit in a window.
     pub limit: u64,
-    /// Its length in milliseconds.
+    /// Length of the window in milliseconds.
     pub window_ms: u64,
 }
 
-/// The time from the moment before to this one, and the watched key at its end.
+/// The interval that ends at a point, and the recorded key at the point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Point {
     /// Milliseconds since the traffic began.
@@ -61,22 +59,22 @@ pub struct Point {
     pub arrived: u64,
     /// Requests that passed.
     pub admitted: u64,
-    /// Requests that were denied, for whichever reason.
+    /// Requests that were denied, for any reason.
     pub denied: u64,
-    /// Of the requests that were decided, those that the exact log admits.
+    /// Decided requests that the exact log admits.
     pub exact_admitted: u64,
-    /// Cost of the key in the true window that ends now, of what passed.
+    /// Cost that Weir admitted for the key in the true window that ends at the point.
     pub window: u64,
-    /// The same of what the exact log admits.
+    /// Cost that the exact log admits in that window.
     pub exact_window: u64,
-    /// What counts against the key's limit, of what passed.
+    /// What counts against the key's limit, computed from the admitted cost.
     pub truth: u64,
-    /// The same as each region believes it.
+    /// What counts against the key's limit, by each region's and its Envoys' counts.
     pub snapshots: Vec<Snapshot>,
 }
 
-/// Carries out `plan` as [`run`](crate::run::run) does, a panic aside, and looks at it on the way. `progress` is told which part of
-/// it is done, from 0 to 1.
+/// Carries out `plan` as [`run`](crate::run::run) does, except that a panic is not caught, and records it. `progress`
+/// receives the completed part of the run, from 0 to 1.
 pub fn record(plan: &Plan, expected: &Expected, progress: &mut dyn FnMut(f64)) -> Recorded {
     let mut watch = Watch { measure: Measure::new(plan), point: Point::default() };
     let mut world = World::new(plan);
@@ -99,7 +97,7 @@ pub fn record(plan: &Plan, expected: &Expected, progress: &mut dyn FnMut(f64)) -
     Recorded { outcome: Outcome { comparison, figures, failures }, series }
 }
 
-/// The key that tells most: that of the first source, under its first rule.
+/// The key to record: the one of the first source, under that source's first rule.
 pub fn watched(plan: &Plan) -> Watched {
     let first = plan.traffic.first();
     let rule = first.map_or(0, |traffic| traffic.rules.trailing_zeros() as usize);
@@ -112,7 +110,7 @@ pub fn watched(plan: &Plan) -> Watched {
         ) => *identifier,
         Some(Shape::Fresh { from, .. }) => *from,
         Some(Shape::Trace { arrivals }) => arrivals.first().map_or(0, |arrival| arrival.identifier),
-        // Of many, the first; by Zipf's law that is the one with most.
+        // Of several identifiers the first; under Zipf's law it gets the most requests.
         Some(Shape::Spread { .. } | Shape::Zipf { .. }) | None => 0,
     };
     let limits = plan.rules.get(rule).map_or((0, 0), |rule| (rule.limit, rule.window_ms));
@@ -130,7 +128,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// The point that ends now; the next one begins.
+    /// Ends the current interval with a point, and begins the next one.
     fn take(&mut self, world: &World<'_>, key: &Watched, before: &mut Comparison, at_ms: u64) -> Point {
         let now = self.measure.comparison();
         let exact_admitted = now.exact.admitted.saturating_sub(before.exact.admitted);
@@ -198,9 +196,9 @@ mod tests {
         let knows = |point: &Point| {
             point.truth > 0 && point.snapshots.iter().all(|snapshot| snapshot.region > Some(0))
         };
-        assert!(points.iter().any(knows), "all regions hear of the key");
+        assert!(points.iter().any(knows), "every region receives the key");
         let late = |point: &Point| point.snapshots.iter().any(|snapshot| snapshot.region < Some(point.truth));
-        assert!(points.iter().any(late), "and none at once");
+        assert!(points.iter().any(late), "no region receives it at once");
     }
 
     #[test]

@@ -1,6 +1,4 @@
-//! The last that happened before a moment, of one identifier or of all.
-//!
-//! Leaves to others: which moment and whose (`report`).
+//! The last events before a moment, for one identifier or for all.
 
 use crate::measure::observe::{Decided, Observer, Verdict};
 use crate::plan::traffic::Arrival;
@@ -16,25 +14,26 @@ pub struct Trail {
     events: VecDeque<Event>,
 }
 
-/// Something that happened.
+/// An event of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A request came and was not decided at once.
+    /// A request arrived, and was not decided at once.
     Arrived(Arrival),
-    /// It was decided.
+    /// A request was decided.
     Decided(Decided),
 }
 
 impl Trail {
-    /// Of what happens until `until_ms` after the traffic's beginning, of `identifier` alone if one is given.
+    /// Keeps events until `until_ms` after the traffic's beginning. If `identifier` is given, it keeps only that
+    /// identifier's.
     pub fn new(until_ms: Option<i64>, identifier: Option<u64>, most: usize) -> Trail {
-        // The moment is told in whole milliseconds; what happened within it belongs to it.
+        // `until_ms` is in whole milliseconds, so the millisecond itself is included.
         let until_ms = until_ms.map(|ms| u64::try_from(ms.saturating_add(1)).unwrap_or(0));
         let until_us = until_ms.map_or(u64::MAX, |ms| ms.saturating_mul(1_000));
         Trail { until_us, identifier, most, events: VecDeque::new() }
     }
 
-    /// What was kept, oldest first.
+    /// The kept events, oldest first.
     pub fn events(&self) -> impl Iterator<Item = &Event> {
         self.events.iter()
     }
@@ -55,7 +54,7 @@ impl Observer for Trail {
     }
 
     fn decided(&mut self, decided: &Decided) {
-        // Decided as it came: one line tells both.
+        // The request was decided on arrival: one line states both.
         if self.events.back() == Some(&Event::Arrived(decided.arrival))
             && decided.at_us == decided.arrival.at_us
         {
@@ -81,8 +80,8 @@ impl fmt::Display for Event {
                 let verdict = match decided.verdict {
                     Verdict::Admitted => "admitted",
                     Verdict::Denied => "denied",
-                    Verdict::Reserved => "denied, as others hold the budget",
-                    Verdict::Undecided => "denied, as nobody could be asked",
+                    Verdict::Reserved => "denied, budget reserved by others",
+                    Verdict::Undecided => "denied, not decided by the region in time",
                     Verdict::Lost => "lost",
                 };
                 let waited = decided.at_us.saturating_sub(arrival.at_us);

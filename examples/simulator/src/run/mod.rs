@@ -1,6 +1,6 @@
-//! One run of a plan: carried out, compared and judged.
+//! One run of a plan: it is carried out, compared with the reference limiters, and judged.
 //!
-//! Leaves to others: what happens (`world`), what a scenario expects (`scenarios`), printing (`report`).
+//! - `shrink`: makes a failing plan smaller.
 
 pub mod shrink;
 
@@ -13,43 +13,43 @@ use crate::world::World;
 use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a run may come to. What is not said is not judged; a violation always fails.
+/// Bounds of a run's result. A bound that is not given is not checked; a violation always fails the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Expected {
-    /// [`Comparison::over`] at the most.
+    /// Upper bound of [`Comparison::over`].
     pub over: Option<f64>,
-    /// [`Comparison::under`] at the most.
+    /// Upper bound of [`Comparison::under`].
     pub under: Option<f64>,
-    /// [`Comparison::worst_window`] at the most.
+    /// Upper bound of [`Comparison::worst_window`].
     pub worst_window: Option<f64>,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Beside other judges.
+    /// The comparison with the reference limiters.
     pub comparison: Comparison,
-    /// What was sent, and what must not have been.
+    /// Counters and violations.
     pub figures: Figures,
-    /// Why it failed; empty if it did not.
+    /// Why the run failed; empty if it passed.
     pub failures: Vec<Failure>,
 }
 
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// The checker, or the expectation.
+    /// The checker that found it, or the bound that was exceeded.
     pub checker: String,
-    /// Milliseconds since the traffic began; of an expectation, none.
+    /// Milliseconds after the traffic's beginning; `None` for a bound and for a panic.
     pub at_ms: Option<i64>,
-    /// What was seen.
+    /// What the checker found.
     pub what: String,
 }
 
-/// Carries out `plan`, tells `also` what happens, and judges what came of it. A panic is a failure like any other.
+/// Carries out `plan`, reports its requests to `also`, and judges the result. A panic counts as a failure.
 pub fn run(plan: &Plan, expected: &Expected, also: &mut dyn Observer) -> Outcome {
     let mut measure = Measure::new(plan);
-    // Nothing of the world is looked at after a panic, and observers only count.
+    // After a panic the world is not used any more, and observers only count.
     let world = || World::new(plan).run(&mut Both(&mut measure, also));
     let ran = catch_unwind(AssertUnwindSafe(world));
     let comparison = measure.comparison();
@@ -67,7 +67,7 @@ pub fn run(plan: &Plan, expected: &Expected, also: &mut dyn Observer) -> Outcome
     Outcome { comparison, figures, failures }
 }
 
-/// Why a run failed: each checker's first violation, and each expectation that was not met.
+/// The failures of a run: the first violation of each checker, and each bound that was exceeded.
 pub fn judge(expected: &Expected, comparison: &Comparison, figures: &Figures) -> Vec<Failure> {
     let mut failures: Vec<Failure> = Vec::new();
     for violation in &figures.violations {
@@ -89,7 +89,7 @@ pub fn judge(expected: &Expected, comparison: &Comparison, figures: &Figures) ->
     failures
 }
 
-/// Tells two observers.
+/// Forwards to two observers.
 struct Both<'a>(&'a mut dyn Observer, &'a mut dyn Observer);
 
 impl Observer for Both<'_> {

@@ -1,23 +1,21 @@
-//! A failing plan made small: fewer faults, less traffic, fewer parts, simpler rules, as long as it fails the same way.
-//!
-//! Leaves to others: running it (`run`), telling of it (`report`).
+//! Makes a failing plan smaller while it fails the same way: fewer faults, less traffic, fewer parts, simpler rules.
 
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Fault, Link, Network, Part, Plan, Topology, Wrong};
 
-/// What shrinking came to.
+/// The result of shrinking.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shrunk {
-    /// Fails as the first one did.
+    /// The smallest plan that was found to fail.
     pub plan: Plan,
-    /// So many runs were made.
+    /// The number of runs that were made.
     pub runs: usize,
 }
 
-/// Makes `plan` smaller while `fails` says that it still fails, with at most `runs` runs.
+/// Shrinks `plan` while `fails` returns true for it, with at most `runs` calls of `fails`.
 pub fn shrink(plan: &Plan, runs: usize, mut fails: impl FnMut(&Plan) -> bool) -> Shrunk {
     let mut shrunk = Shrunk { plan: plan.clone(), runs: 0 };
-    // A step that helped is likely to help again, so each list of steps is begun anew until none of it helps.
+    // A step that helped is likely to help again, so the list of steps restarts after each success.
     loop {
         let Some(smaller) = steps(&shrunk.plan).into_iter().find(|smaller| {
             let may = shrunk.runs < runs;
@@ -30,8 +28,8 @@ pub fn shrink(plan: &Plan, runs: usize, mut fails: impl FnMut(&Plan) -> bool) ->
     }
 }
 
-/// Plans that are one step smaller, those that save most first. The quiet time stays: with less of it a world that is
-/// well fails too.
+/// Plans that are one step smaller, beginning with those that save most. The quiet time is kept: with a shorter one,
+/// a correct world fails too.
 fn steps(plan: &Plan) -> Vec<Plan> {
     let mut steps = Vec::new();
     fewer(&mut steps, plan, |plan| &mut plan.faults, 0);
@@ -44,7 +42,7 @@ fn steps(plan: &Plan) -> Vec<Plan> {
     steps
 }
 
-/// Without half of a list, then without each of its entries.
+/// Without each half of a list, then without each entry.
 fn fewer<T: Clone>(steps: &mut Vec<Plan>, plan: &Plan, list: fn(&mut Plan) -> &mut Vec<T>, least: usize) {
     let count = list(&mut plan.clone()).len();
     let mut without = |from: usize, to: usize| {
@@ -138,7 +136,7 @@ fn simpler(steps: &mut Vec<Plan>, plan: &Plan) {
     steps.push(Plan { network, ..plan.clone() });
 }
 
-/// Half as much of it; the same where there is no less.
+/// The shape with half of its traffic; unchanged if it cannot be halved.
 fn less(shape: &Shape) -> Shape {
     let half = |rate: f64| if rate > 1.0 { rate / 2.0 } else { rate };
     let fewer = |count: u64| count.div_ceil(2).max(1);
@@ -167,7 +165,7 @@ fn less(shape: &Shape) -> Shape {
     }
 }
 
-/// Whether the topology has what the fault is about.
+/// Whether the topology has the part or link of the fault.
 fn exists(fault: &Fault, topology: &Topology) -> bool {
     let part = |part: Part| match part {
         Part::Envoy { region, envoy } => region < topology.regions && envoy < topology.envoys,
@@ -216,7 +214,7 @@ mod tests {
     use super::*;
     use crate::scenarios;
 
-    /// A plan with all that a plan can have.
+    /// A plan that uses every field.
     fn large() -> Plan {
         let mut plan = (scenarios::find("slow-database").unwrap().plan)(3);
         let crash = Wrong::Crash { part: Part::Envoy { region: 1, envoy: 0 } };
@@ -249,7 +247,11 @@ mod tests {
             plan.topology,
             Topology { regions: 2, aggregators: 1, envoys: 1, workers: 1, ..plan.topology }
         );
-        assert!((9_001..18_000).contains(&plan.traffic_ms), "the fault is within it: {}", plan.traffic_ms);
+        assert!(
+            (9_001..18_000).contains(&plan.traffic_ms),
+            "the traffic contains the fault: {}",
+            plan.traffic_ms
+        );
         assert_eq!(plan.quiet_ms, large().quiet_ms);
         assert!(!plan.rules[0].hard_limit && plan.traffic[0].cost == (1, 1));
     }

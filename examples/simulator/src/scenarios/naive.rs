@@ -1,4 +1,4 @@
-//! What breaks naive designs: each of these went wrong in one that was thought of, or in somebody's.
+//! Situations in which simpler designs failed, considered or existing ones.
 
 use super::{Scenario, plan, source, spread, steady};
 use crate::accuracy::bounds::Case;

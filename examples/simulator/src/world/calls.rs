@@ -1,6 +1,4 @@
-//! Calls of aggregators to stores: on their way, at the store, answered, or given up when their time is over.
-//!
-//! Leaves to others: what a store does (`redis`, `database`), what a caller makes of the answer (`machines`).
+//! Calls of aggregators to stores: on their way, at the store, answered, or timed out.
 
 use super::World;
 use super::event::{Event, Inbox};
@@ -9,7 +7,7 @@ use super::request::{Caller, Reply, Request, Store};
 use std::collections::BTreeMap;
 use weir_core::replication::Failure;
 
-/// Calls that are under way.
+/// Calls without an answer so far.
 #[derive(Debug, Default)]
 pub struct Calls {
     pending: BTreeMap<u64, Pending>,
@@ -25,7 +23,7 @@ struct Pending {
 }
 
 impl World<'_> {
-    /// An aggregator asks a store, which has so long.
+    /// An aggregator calls a store; the call times out after `within_ms`.
     pub(super) fn call(&mut self, at: usize, store: Store, request: Request, within_ms: u64, caller: Caller) {
         let path = self.path_to(at, store);
         match store {
@@ -57,7 +55,7 @@ impl World<'_> {
         let slow_us = self.slow_us(store);
         let reply = match self.is_store_there(store) {
             true => self.execute(store, at, *request),
-            // Nobody listens: its machine says so at once.
+            // A stopped store refuses the connection at once.
             false => request.failed(Failure::Unavailable),
         };
         let back = self.network.pass(self.path_to(at, store));
@@ -67,7 +65,7 @@ impl World<'_> {
         }
     }
 
-    /// An answer comes, or the time for it is over.
+    /// An answer arrives, or the call times out.
     pub(super) fn answered(&mut self, id: u64, reply: Option<Box<Reply>>) {
         let Some(pending) = self.calls.pending.get(&id) else { return };
         let host = &mut self.aggregators[pending.aggregator];
@@ -124,7 +122,7 @@ impl World<'_> {
         }
     }
 
-    /// What one aggregator publishes goes to all who listen.
+    /// Delivers what an aggregator publishes to all subscribed aggregators of the region.
     fn spread(&mut self, region: usize, message: &[u8]) {
         for number in 0..self.plan.topology.aggregators {
             let at = self.aggregator_at(region, number);

@@ -1,4 +1,4 @@
-//! What happens in a world, as plain data: events of the queue, and what waits for a frozen aggregator.
+//! The events of a world and the data that they carry.
 
 use super::network::StreamId;
 use super::request::{Reply, Request, Store};
@@ -9,89 +9,90 @@ use weir_core::model::wire::{FilterFrame, RegionFrame};
 /// One end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The worker's.
+    /// The worker's end.
     Worker,
-    /// The aggregator's.
+    /// The aggregator's end.
     Aggregator,
 }
 
-/// What travels.
+/// A message on a stream.
 #[derive(Debug)]
 pub enum Carried {
-    /// From the worker; nothing: it has closed its end.
+    /// A frame from the worker; `None`: the worker has closed its end.
     Up(Option<Box<FilterFrame>>),
-    /// To the worker.
+    /// A frame to the worker; `None`: the aggregator has closed its end.
     Down(Option<Box<RegionFrame>>),
 }
 
-/// A worker, by its Envoy's number in the world and its own there; 0 is the main thread.
+/// A worker: the number of its Envoy in the world, and its own number there; 0 is the main thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorkerAt {
-    /// Which Envoy.
+    /// The Envoy's number in the world.
     pub envoy: usize,
-    /// Which of its workers.
+    /// The worker's number in the Envoy.
     pub worker: usize,
 }
 
-/// What an aggregator has to do at some time.
+/// A scheduled action of an aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// The state forgets what is over.
+    /// The region state's tick.
     Tick,
-    /// The rest between two rounds of pushes is over.
+    /// The pause between two rounds of pushes is over.
     Pushed,
-    /// A subscriber's pushes go on.
+    /// The pushes to a subscriber continue.
     Pusher(StreamId),
-    /// A machine's pause, and which, is over.
+    /// A pause of a machine is over: the numbers of the machine and of the pause.
     Pause(usize, u64),
-    /// Messages of peers are heard.
+    /// The subscription to peers' messages is established.
     Listens,
-    /// It ends: is everything said?
+    /// Checks whether an orderly shutdown is complete.
     Ending,
-    /// It is started again.
+    /// The aggregator starts again.
     Start,
 }
 
-/// Something that is due.
+/// An event of the queue.
 #[derive(Debug)]
 pub enum Event {
-    /// A worker's timer; void if it was set anew since.
+    /// A worker's timer, by its number; void if the timer was set again.
     Tick(WorkerAt, u64),
-    /// The response to a request that a worker admitted, and when it did.
+    /// The response to a request: the worker, the request's number, its arrival, and when it was admitted, in
+    /// microseconds.
     Response(WorkerAt, u64, Arrival, u64),
-    /// A frame reaches the aggregator's end of a stream; without one, the news that the other end has closed it.
+    /// A frame reaches the aggregator's end of a stream; `None`: the worker has closed its end.
     Up(StreamId, Option<Box<FilterFrame>>),
-    /// The same at the worker's end.
+    /// A frame reaches the worker's end of a stream; `None`: the aggregator has closed its end.
     Down(StreamId, Option<Box<RegionFrame>>),
-    /// One end of a connection was not answered, unless its peer is back.
+    /// A keepalive of one end times out, unless its peer is reachable again.
     Keepalive(StreamId, End),
-    /// An aggregator has something to do; void in another life of it.
+    /// A scheduled action of an aggregator, by its number and incarnation; void in another incarnation.
     Aggregator(usize, u64, Due),
-    /// A call of an aggregator reaches a store.
+    /// A call reaches a store: the store, the aggregator's number, the call's number, and the request.
     StoreTakes(Store, usize, u64, Box<Request>),
-    /// A call is answered; without an answer, its time is over.
+    /// The answer to a call, by its number; `None`: the call times out.
     Answered(u64, Option<Box<Reply>>),
-    /// A message of a peer reaches an aggregator; void in another life of it.
+    /// A message of a peer reaches an aggregator, by its number and incarnation; void in another incarnation.
     Received(usize, u64, Box<[u8]>),
-    /// A fault begins, or ends.
+    /// A fault, by its number in the plan, begins (`true`) or ends.
     Fault(usize, bool),
-    /// An Envoy of a rolling restart ends, or the next one takes its place.
+    /// A rolling restart ends an Envoy (`true`) or starts its next process.
     Roll(usize, bool),
-    /// The checkers look at everything.
+    /// The checkers compare what all parts hold with the bounds.
     Look,
-    /// The checkers see whether a cell has come to rest.
+    /// The checkers test whether a cell has come to rest.
     Rest(CellId),
 }
 
-/// Something that waits for a frozen aggregator.
+/// Something that arrived at a frozen aggregator.
 #[derive(Debug)]
 pub enum Inbox {
     /// A frame, or the end of a stream.
     Frame(StreamId, Option<Box<FilterFrame>>),
-    /// A timer.
+    /// A scheduled action and its incarnation.
     Due(u64, Due),
-    /// A store's answer, or the end of the time for it.
+    /// The answer to a call, or its timeout.
     Answer(u64, Option<Box<Reply>>),
-    /// A message of a peer.
+    /// A message of a peer and the incarnation it was sent to.
     Received(u64, Box<[u8]>),
 }

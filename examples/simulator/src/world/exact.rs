@@ -1,9 +1,9 @@
-//! Limits that are held exactly, as a region's aggregators answer for them: logs in Redis or in an aggregator's memory, and
-//! ledgers in the database.
+//! Exact limits: an aggregator's exact requests and refunds, and the logs and ledgers of the stores.
 //!
-//! The log is the core's. The ledger is the simplest one that keeps the documented law: an attempt counts while it is younger
-//! than the window. What an aggregator's own edge does beside that is here in brief: logs are asked before ledgers, a denial
-//! takes back what passed before it, and what is not decided in time is taken back when it can no longer be charged.
+//! The log is the core's; it is held by Redis, or by the only aggregator of a region. The ledger is the simplest one
+//! that follows the documented rule: a transaction counts while it is younger than the window. The aggregator charges
+//! logs before ledgers, refunds what was charged before a denial, and refunds undecided charges once they can no
+//! longer be made.
 
 use super::World;
 use super::network::StreamId;
@@ -16,21 +16,21 @@ use weir_core::model::wire;
 use weir_core::region::log::{Decided, EntryId, LogCharge, Logs, Micros, Outcome};
 use weir_core::replication::Failure;
 
-/// What an aggregator leaves of a request's time for the way back, in milliseconds.
+/// The part of a request's timeout that the aggregator leaves for the answer's way back, in milliseconds.
 const RESERVE_MS: u64 = 10;
-/// What is undecided is taken back so long after its deadline.
+/// Time from the deadline of an undecided charge until it is refunded.
 const GRACE_US: u64 = 100_000;
-/// Between two tries to take something back, and how long it is tried.
+/// Interval between two attempts of a refund, and the time after which the aggregator gives up.
 const AGAIN_US: u64 = 250_000;
 const GIVE_UP_US: u64 = 60_000_000;
-/// What a refund gets, in milliseconds.
+/// Timeout of a refund call, in milliseconds.
 const REFUND_MS: u64 = 1_000;
 
-/// The database's ledger: what counts in each bucket. Its zones are the plan's rules.
+/// The database's ledger: the transactions that count in each bucket. Its zones are the rules of the plan.
 pub type Ledger = BTreeMap<Box<[u8]>, Vec<Attempt>>;
 
 impl World<'_> {
-    /// A question of a worker reaches an aggregator.
+    /// An exact request of a worker reaches an aggregator.
     pub(super) fn exact_requested(
         &mut self,
         at: usize,
@@ -51,7 +51,7 @@ impl World<'_> {
             deadline_us: self.now_us + patience_ms * 1_000,
         };
         let logs = asking.logs();
-        // Only a simulated network delivers a query twice. The second may be charged where the first was denied.
+        // Only a simulated network delivers a request twice. The second may be charged although the first was denied.
         if !self.check.exact.is_first(asking.name) {
             logs.iter().for_each(|charge| self.check.exact.doubted(charge.key.as_bytes(), charge.cost));
             asking.charges.iter().for_each(|charge| self.doubt_ledger(charge));
@@ -72,7 +72,7 @@ impl World<'_> {
         self.call(at, store, request, within_ms, Caller::Exact(Box::new(asking)));
     }
 
-    /// A store has answered, or not in time.
+    /// A store has answered, or the call has timed out.
     pub(super) fn exact_answered(&mut self, at: usize, mut asking: Asking, reply: Reply) {
         match reply {
             Reply::Decided(decided) => self.logs_decided(at, asking, decided),
@@ -110,7 +110,7 @@ impl World<'_> {
         self.charge_ledgers(at, asking);
     }
 
-    /// Asks the next ledger, unless something has denied or there is none.
+    /// Charges the next ledger; answers if a limit has denied or no ledger is left.
     fn charge_ledgers(&mut self, at: usize, mut asking: Asking) {
         while let Some(place) = asking.next_ledger().filter(|_| !asking.is_denied()) {
             let Limit::Ledger { zone, bucket } = &asking.charges[place].limit else { break };
@@ -139,7 +139,7 @@ impl World<'_> {
         self.reply(asking.stream, wire::RegionFrame { results, ..wire::RegionFrame::default() });
     }
 
-    /// A request did not pass after all.
+    /// A worker refunds a request that was not admitted in the end.
     pub(super) fn exact_refunded(&mut self, at: usize, worker: u64, refund: &wire::Refund) {
         let Some(request) = &refund.request else { return };
         let Ok(charges) = exact::charges(request) else { return };
@@ -148,7 +148,7 @@ impl World<'_> {
         let charged = |place: usize| match (&charges[place].limit, results.get(place)) {
             (_, Some(result)) if result.verdict == Verdict::Allowed => true,
             (Limit::Log { .. }, result) => result.is_none_or(|result| result.verdict == Verdict::Undecided),
-            // Without its number there is no attempt to take back.
+            // Without the transaction's number there is nothing to refund.
             (Limit::Ledger { .. }, _) => false,
         };
         let charged: Vec<bool> = (0..charges.len()).map(charged).collect();
@@ -159,7 +159,7 @@ impl World<'_> {
         }
         self.take_back(at, name, &charges, &charged);
         if results.len() < charges.len() {
-            // The question may still be on its way, and charge something in the time that it has.
+            // The exact request may still be on its way and charge something before its deadline.
             let due_us = self.now_us + u64::from(request.timeout_ms) * 1_000;
             let logs = logs(name, &charges);
             if !logs.is_empty() {
@@ -181,7 +181,7 @@ impl World<'_> {
         }
     }
 
-    /// Has something taken back when it is due.
+    /// Schedules a refund for `due_us`.
     fn refund(&mut self, at: usize, what: Request, due_us: u64) {
         let refund = PendingRefund { what, due_us, until_us: due_us + GIVE_UP_US };
         if due_us <= self.now_us {
@@ -192,7 +192,7 @@ impl World<'_> {
         }
     }
 
-    /// Takes back what is due.
+    /// Sends the refunds that are due.
     pub(super) fn refunds_due(&mut self, at: usize) {
         let now_us = self.now_us;
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
@@ -212,7 +212,7 @@ impl World<'_> {
         self.call(at, store, refund.what.clone(), REFUND_MS, Caller::PendingRefund(Box::new(refund)));
     }
 
-    /// It was taken back, or not.
+    /// A refund was made, or its call has failed.
     pub(super) fn refund_answered(&mut self, at: usize, refund: PendingRefund, reply: Reply) {
         let due_us = self.now_us + AGAIN_US;
         if matches!(reply, Reply::Done(Ok(()))) {
@@ -224,7 +224,7 @@ impl World<'_> {
         }
     }
 
-    /// An aggregator has ended before it could take something back: what was charged in vain stays.
+    /// An aggregator ended before it could make a refund, so the charge remains.
     pub(super) fn doubt_refund(&mut self, refund: &PendingRefund) {
         if let Request::RefundLogs(charges) = &refund.what {
             charges.iter().for_each(|charge| self.check.exact.doubted(charge.key.as_bytes(), charge.cost));
@@ -234,21 +234,21 @@ impl World<'_> {
         }
     }
 
-    /// A ledger has recorded an attempt, or not, and its number is not known.
+    /// A ledger may have recorded a transaction whose number is not known.
     fn doubt_ledger(&mut self, charge: &Charge) {
         if let Limit::Ledger { bucket, .. } = &charge.limit {
             self.check.exact.doubted(bucket, charge.cost);
         }
     }
 
-    /// What a store does with exact limits; `None` for other requests.
+    /// The reply of a store to a request about exact limits; `None` for other requests.
     pub(super) fn execute_exactly(&mut self, store: Store, request: &Request) -> Option<Reply> {
         let keeper = match store {
             Store::Redis(region) => Keeper::Redis(region),
             Store::Database => Keeper::Database,
         };
         match request {
-            // From its deadline on a store refuses to charge.
+            // A store refuses charges after their deadline.
             Request::ChargeLogs(charges, until_us) if *until_us < self.now_us => {
                 Some(Reply::Decided(vec![Err(Failure::Timeout); charges.len()]))
             }
@@ -314,7 +314,7 @@ impl World<'_> {
         let attempts = self.ledger.entry(trial.bucket.clone()).or_default();
         attempts.retain(|attempt| now_us < attempt.at_us + window_ms * 1_000);
         let used: u64 = attempts.iter().map(|attempt| attempt.cost).sum();
-        // A transaction is made once; a network that brings a message twice is the simulator's.
+        // A transaction is recorded once. Repeated messages exist only in the simulated network.
         let again = attempts.iter().any(|attempt| attempt.name == trial.name);
         let fits = again || used + trial.cost <= most;
         if fits && !again && trial.cost > 0 {
@@ -357,7 +357,7 @@ impl Asking {
     }
 }
 
-/// The logs among the charges of a question. Each rule has keys of its own, so that no two are one.
+/// The logs among the charges of an exact request. Each rule has its own keys, so no two logs are the same.
 fn logs(request: ExactRequestId, charges: &[Charge]) -> Vec<LogCharge> {
     let log = |(place, charge): (u8, &Charge)| match &charge.limit {
         Limit::Log { key, most } => Some(LogCharge {

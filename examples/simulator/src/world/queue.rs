@@ -1,12 +1,10 @@
-//! What happens when: events in order of virtual time, those of one moment in the order in which they were planned.
-//!
-//! Leaves to others: what an event does (`world`).
+//! Events in order of virtual time. Events of the same time keep the order in which they were planned.
 
 use super::event::Event;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// All that is to come.
+/// The planned events.
 #[derive(Debug, Default)]
 pub struct Queue {
     heap: BinaryHeap<Planned>,
@@ -21,30 +19,30 @@ struct Planned {
 }
 
 impl Queue {
-    /// Plans an event.
+    /// Adds an event.
     pub fn plan(&mut self, at_us: u64, event: Event) {
         self.planned += 1;
         self.heap.push(Planned { at_us, number: self.planned, event });
     }
 
-    /// When the next one is due.
+    /// The time of the next event.
     pub fn next_us(&self) -> Option<u64> {
         self.heap.peek().map(|planned| planned.at_us)
     }
 
-    /// Takes the next one.
+    /// Removes the next event.
     pub fn pop(&mut self) -> Option<Event> {
         self.heap.pop().map(|planned| planned.event)
     }
 
-    /// How many events were planned so far.
+    /// Number of events planned so far.
     pub fn planned(&self) -> u64 {
         self.planned
     }
 }
 
 impl Ord for Planned {
-    /// The heap has its greatest on top: the earliest is that.
+    /// `BinaryHeap` returns its greatest element first, so the earliest event compares as the greatest.
     fn cmp(&self, other: &Planned) -> Ordering {
         (other.at_us, other.number).cmp(&(self.at_us, self.number))
     }

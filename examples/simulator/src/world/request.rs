@@ -1,4 +1,4 @@
-//! Calls of aggregators to stores, as plain data: who calls which store, with which request, and the reply.
+//! The data of calls to stores: stores, requests, replies, and callers.
 
 use super::network::StreamId;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
@@ -11,97 +11,98 @@ use weir_core::replication::globe::lease::Holder;
 use weir_core::replication::regional::queries::Queries;
 use weir_core::replication::regional::watch::Incarnations;
 
-/// A store, by where it stands.
+/// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
     /// A region's Redis.
     Redis(usize),
-    /// What all regions share.
+    /// The database that all regions share.
     Database,
 }
 
-/// What a store is asked.
+/// A request to a store.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Raise cells.
+    /// Merge cells.
     Merge(Vec<Merge>),
-    /// Raise cells to a floor.
+    /// Raise cells to lower bounds.
     Raise(Vec<LowerBound>),
-    /// Name cells in the hot index.
+    /// Add cells to the hot index.
     NameHot(Vec<HotCell>),
-    /// Which cells does a shard of the index name?
+    /// Read a shard of the hot index.
     Shard(usize),
-    /// What is held of these?
+    /// Read cells.
     Cells(Vec<(Key, u64)>),
-    /// These are alive; who else?
+    /// Refresh these origins, and list all live ones.
     Origins(Vec<OriginId>),
-    /// Tell all who listen.
+    /// Publish a message to all subscribers.
     Publish(Vec<u8>),
-    /// Which life is it? A look of `reader`, which gives the marker the id `fresh` if it has none, or still `renewed`.
+    /// Read the marker. `reader` identifies the reading aggregator. The marker gets the id `fresh` if it has none, or
+    /// if its id is `renewed`.
     Incarnations { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
-    /// Which life has the table?
+    /// Read the incarnation of the table.
     TableIncarnation,
     /// Raise rows of a region.
     Write(Vec<Publication>),
-    /// The sum of all other regions.
+    /// Read the sums over all other regions.
     Import,
-    /// What the region itself has published.
+    /// Read what the region itself has published.
     Own,
-    /// Who may serve the region?
+    /// Take or renew the region lease.
     Lease([u8; 16]),
-    /// Whoever has it gives it up.
+    /// Release the region lease.
     Release([u8; 16]),
-    /// Charge exact logs, unless this moment is over.
+    /// Charge exact logs, unless the deadline is over (in microseconds of virtual time).
     ChargeLogs(Vec<LogCharge>, u64),
-    /// Take charges of logs back.
+    /// Refund charges of logs.
     RefundLogs(Vec<LogCharge>),
-    /// Record an attempt.
+    /// Charge a ledger.
     ChargeLedger(Trial),
-    /// Let an attempt of a bucket no longer count.
+    /// Refund a transaction in a bucket of a ledger.
     RefundLedger(ExactRequestId, Box<[u8]>),
 }
 
-/// What it says.
+/// A reply of a store.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// To each cell.
+    /// The cells after the operation.
     Merged(Vec<Result<Merged, Failure>>),
-    /// It is done.
+    /// Success or failure.
     Done(Result<(), Failure>),
-    /// Cells that are named.
+    /// Cells of a shard.
     Named(Result<Vec<(Key, u64)>, Failure>),
-    /// Who is alive.
+    /// Live origins.
     Alive(Result<Vec<OriginId>, Failure>),
-    /// Markers.
+    /// The incarnations that the markers show.
     Incarnations(Result<Incarnations, Failure>),
-    /// The table's life.
+    /// The incarnation of the table.
     TableIncarnation(Result<u64, Failure>),
     /// Rows.
     Rows(Result<Vec<Stored>, Failure>),
-    /// Who has the lease.
+    /// The holder of the region lease.
     Holder(Result<Holder, Failure>),
-    /// By each log.
+    /// The decision of each log.
     Decided(Vec<Result<Decided, Failure>>),
-    /// By the ledger.
+    /// The decision of a ledger.
     Ruled(Result<ChargeResult, Failure>),
 }
 
-/// Who waits for an answer.
+/// The caller that waits for an answer.
 #[derive(Debug)]
 pub enum Caller {
     /// A machine, by its number in the aggregator.
     Machine(usize),
-    /// The questions of a frame, and the stream that it came on.
+    /// The queries of a frame, and the stream on which the frame came.
     Queries(Box<Queries>, StreamId),
-    /// A question about exact limits.
+    /// An exact request.
     Exact(Box<Asking>),
-    /// Whoever takes something back.
+    /// A refund.
     PendingRefund(Box<PendingRefund>),
-    /// Nobody.
+    /// No caller.
     Nobody,
 }
 
-/// A question under way.
+/// An exact request in progress.
 #[derive(Debug)]
 pub struct Asking {
     pub stream: StreamId,
@@ -112,7 +113,7 @@ pub struct Asking {
     pub deadline_us: u64,
 }
 
-/// Something that is to be taken back.
+/// A refund to make.
 #[derive(Clone, Debug)]
 pub struct PendingRefund {
     pub what: Request,
@@ -120,7 +121,7 @@ pub struct PendingRefund {
     pub until_us: u64,
 }
 
-/// An attempt on the ledger.
+/// A transaction to charge to a ledger.
 #[derive(Clone, Debug)]
 pub struct Trial {
     pub name: ExactRequestId,
@@ -130,7 +131,7 @@ pub struct Trial {
     pub until_us: u64,
 }
 
-/// One attempt that a ledger let pass.
+/// A recorded transaction of a ledger.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
     pub name: ExactRequestId,
@@ -139,14 +140,14 @@ pub struct Attempt {
 }
 
 impl Request {
-    /// How many commands or statements it is.
+    /// The number of commands or statements.
     pub fn size(&self) -> u64 {
         let cells = match self {
             Request::Merge(merges) => merges.len(),
             Request::Raise(lower_bounds) => lower_bounds.len(),
             Request::NameHot(cells) => cells.len(),
             Request::Cells(cells) => cells.len(),
-            // Rows are written many at once.
+            // One statement writes many rows.
             Request::Write(rows) => rows.len().div_ceil(500),
             Request::ChargeLogs(charges, _) | Request::RefundLogs(charges) => charges.len(),
             _ => 1,
@@ -154,7 +155,7 @@ impl Request {
         cells as u64
     }
 
-    /// The answer where there is none.
+    /// The reply for a call that failed.
     pub fn failed(&self, failure: Failure) -> Reply {
         let each = |cells: usize| Reply::Merged(vec![Err(failure); cells]);
         match self {

@@ -1,6 +1,4 @@
-//! Runs on all cores, and their results in the order in which they were asked for.
-//!
-//! Leaves to others: which runs (`main`).
+//! Runs jobs on all cores and returns their results in the jobs' order.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,9 +8,9 @@ use weir_simulator::plan::Plan;
 use weir_simulator::report::Row;
 use weir_simulator::run::{Expected, run};
 
-/// One run that is to be made.
+/// One run to make.
 pub struct Job {
-    /// The scenario, or the plan's file.
+    /// The scenario's name, or the path of the plan's file.
     pub name: String,
     pub plan: Plan,
     pub expected: Expected,
@@ -25,7 +23,7 @@ impl Job {
     }
 }
 
-/// `work` on each of `items`, on as many threads as there are cores; results in the items' order.
+/// Applies `work` to each of `items`, on as many threads as there are cores; the results are in the items' order.
 pub fn in_order<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
     let next = AtomicUsize::new(0);
@@ -54,7 +52,7 @@ mod tests {
     #[test]
     fn results_are_in_order_whoever_is_first() {
         let items: Vec<u64> = (0..500).collect();
-        // The first ones take longest.
+        // The first items take longest.
         let work = |item: &u64| (0..(500 - item) * 100).fold(*item, |sum, one| sum ^ one ^ one);
         assert_eq!(in_order(&items, work), items);
         assert_eq!(in_order(&[], |item: &u64| *item), Vec::<u64>::new());

@@ -1,6 +1,7 @@
-//! `weir-simulate`: runs scenarios of the simulator and says what they came to.
+//! `weir-simulate`: runs scenarios of the simulator and reports their results.
 //!
-//! Here are the arguments, the threads, the clock for a budget of wall time, and files; all else is the library.
+//! This program has the arguments, the threads, the wall clock and the files; the simulation itself is in the
+//! library.
 
 mod jobs;
 
@@ -24,61 +25,61 @@ use weir_simulator::scenarios::link;
 use weir_simulator::scenarios::{self, Scenario};
 use weir_simulator::traffic::{arrivals, trace};
 
-/// Failures that are shrunk; further ones are only told.
+/// How many failures are shrunk; further ones are only reported.
 const SHRUNK_MAX: usize = 3;
-/// Runs that shrinking one failure may take.
+/// Most runs that shrinking one failure may take.
 const SHRINK_RUNS: usize = 80;
-/// Events that are shown of a shrunk failure.
+/// Most events that are printed of a shrunk failure.
 const TRAIL: usize = 40;
 
-/// Run the whole of Weir in one deterministic process, and check what must hold.
+/// Simulate Weir in one deterministic process and check its invariants.
 #[derive(Debug, Parser)]
 #[command(name = "weir-simulate")]
 struct Args {
-    /// Decides all chance; a fresh one if not given.
+    /// Seed of all random choices; random if not given.
     #[arg(long)]
     seed: Option<u64>,
-    /// Which scenario, or `all`, which leaves out the long ones [default: all; `random` with --for]
+    /// Scenario to run, or `all` for every scenario except the long ones [default: all; `random` with --for]
     #[arg(long)]
     scenario: Option<String>,
-    /// How many seeds, counting up.
+    /// Number of seeds to run, counting up from --seed.
     #[arg(long, default_value_t = 1)]
     runs: u64,
-    /// A plan instead of a scenario, as JSON.
+    /// Run a plan from a JSON file instead of a scenario.
     #[arg(long, conflicts_with = "scenario")]
     plan: Option<PathBuf>,
-    /// The arrivals of a trace file instead of the plan's traffic.
+    /// Replace the plan's traffic by the arrivals of a trace file.
     #[arg(long)]
     trace: Option<PathBuf>,
-    /// Write the arrivals of the plan as a trace file instead of running it.
+    /// Write the arrivals of the plan to a trace file instead of running the plan.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Print the plan as JSON instead of running it.
     #[arg(long)]
     show: bool,
-    /// Go on with further seeds for so many seconds of wall time.
+    /// Continue with further seeds for this many seconds of wall time.
     #[arg(long = "for", value_name = "SECONDS")]
     budget: Option<u64>,
-    /// Name the scenarios.
+    /// List the scenarios.
     #[arg(long)]
     list: bool,
-    /// One line of JSON for each run; the table goes to standard error.
+    /// Print one line of JSON for each run; the table goes to standard error.
     #[arg(long)]
     json: bool,
-    /// Measure how exact Weir is where nothing is wrong, as Markdown.
+    /// Measure the error of Weir's limits without faults, and print it as Markdown.
     #[arg(long)]
     accuracy: bool,
-    /// With --accuracy: every cell of the grid.
+    /// With --accuracy: print every cell of the grid.
     #[arg(long, requires = "accuracy")]
     full: bool,
-    /// Where shrunk plans are written.
+    /// Directory to which shrunk plans are written.
     #[arg(long, value_name = "DIRECTORY", default_value = "target/simulate")]
     out: PathBuf,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // What a run panics with is one of its failures, and shrinking repeats it often.
+    // A panic of a run is reported as one of its failures, and shrinking repeats it often.
     std::panic::set_hook(Box::new(|_| {}));
     match simulate(&args) {
         Ok(true) => ExitCode::SUCCESS,
@@ -90,7 +91,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all was well.
+/// Whether all runs passed.
 fn simulate(args: &Args) -> Result<bool> {
     if args.list {
         print(&list())?;
@@ -118,7 +119,7 @@ fn simulate(args: &Args) -> Result<bool> {
     Ok(rows.iter().all(Row::is_well))
 }
 
-/// Where plans come from.
+/// The source of the plans.
 enum Source {
     Scenarios(Vec<Scenario>, Option<Traffic>),
     File(String, Box<Plan>),
@@ -151,7 +152,7 @@ impl Source {
         Ok(Source::Scenarios(chosen, trace))
     }
 
-    /// The runs of a seed. A plan from a file has its own.
+    /// The runs for a seed. A plan from a file has its own seed.
     fn jobs(&self, seed: u64) -> Vec<Job> {
         match self {
             Source::File(name, plan) => {
@@ -179,9 +180,9 @@ fn carry_out(source: &Source, seed: u64, args: &Args) -> Result<Vec<Row>> {
     let mut rows = in_order(&jobs, Job::run);
     let Some(budget) = args.budget.map(Duration::from_secs) else { return Ok(rows) };
     if matches!(source, Source::File(..)) {
-        bail!("--for goes on with further seeds, and a plan has one");
+        bail!("--for runs further seeds, but the plan of --plan has one seed; leave out --for");
     }
-    // A few at a time, so that no thread waits long for another at the end.
+    // Eight at a time, so that no thread is idle for long at the end.
     let mut next = runs;
     while begun.elapsed() < budget {
         let some: Vec<Job> = (next..next + 8).flat_map(|run| source.jobs(seed.wrapping_add(run))).collect();
@@ -194,13 +195,13 @@ fn carry_out(source: &Source, seed: u64, args: &Args) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Tells each failure, and shrinks the first few.
+/// Reports each failure, and shrinks the first few.
 fn explain(source: &Source, rows: &[Row], args: &Args) -> Result<()> {
     let mut shrunk = 0;
     for row in rows.iter().filter(|row| !row.is_well()) {
         let (repeat, fragment) = ways(source, row);
         let mut text = report::failure(row, &repeat, &fragment);
-        // An expectation is of the scenario as it is: a smaller one may well miss it.
+        // An expectation applies to the scenario as it is; a smaller plan may miss it without being wrong.
         let broken =
             row.outcome.failures.iter().find(|failure| failure.at_ms.is_some() || failure.checker == "panic");
         if let Some(failure) = broken.filter(|_| shrunk < SHRUNK_MAX)
@@ -214,25 +215,25 @@ fn explain(source: &Source, rows: &[Row], args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The words after `./justw simulate` that repeat a run, and the link's fragment that shows it.
+/// The arguments of `./justw simulate` that repeat a run, and the fragment of the playground's link that shows it.
 fn ways(source: &Source, row: &Row) -> (String, String) {
     let named = format!("--scenario {} --seed {}", row.scenario, row.seed);
     match source {
         Source::File(name, plan) => (format!("--plan {name}"), link::of_plan(plan)),
         Source::Scenarios(_, None) => (named, link::of_scenario(&row.scenario, row.seed)),
-        // With a trace's arrivals it is no more the scenario.
+        // With the arrivals of a trace, the plan differs from the scenario's.
         Source::Scenarios(..) => {
             (named, job_of(source, row).map_or_else(String::new, |job| link::of_plan(&job.plan)))
         }
     }
 }
 
-/// The run that a line of the table is about.
+/// The run that a row of the table describes.
 fn job_of(source: &Source, row: &Row) -> Option<Job> {
     source.jobs(row.seed).into_iter().find(|job| job.name == row.scenario)
 }
 
-/// Shrinks a failing run, writes the plan, and tells what happened last.
+/// Shrinks a failing run, writes the plan, and describes the last events before the failure.
 fn smallest(job: &Job, checker: &str, out: &Path) -> Result<String> {
     let failure = |plan: &Plan| {
         let outcome = run(plan, &Expected::default(), &mut Nobody);
@@ -240,7 +241,7 @@ fn smallest(job: &Job, checker: &str, out: &Path) -> Result<String> {
     };
     let shrunk = shrink(&job.plan, SHRINK_RUNS, |plan| failure(plan).is_some());
     let Some(last) = failure(&shrunk.plan) else {
-        return Ok("  it does not fail when it is repeated\n".to_owned());
+        return Ok("  the failure did not occur again when the run was repeated\n".to_owned());
     };
     let mut trail = Trail::new(last.at_ms, report::identifier(&last), TRAIL);
     run(&shrunk.plan, &Expected::default(), &mut trail);
@@ -252,11 +253,15 @@ fn smallest(job: &Job, checker: &str, out: &Path) -> Result<String> {
     Ok(report::shrunk(&shrunk.plan, shrunk.runs, &last, &trail, &format!("--plan {}", path.display())))
 }
 
-/// Plans or their arrivals, instead of running them.
+/// Prints plans or records their arrivals, instead of running them.
 fn tell(source: &Source, seed: u64, args: &Args) -> Result<bool> {
     let jobs = source.jobs(seed);
     if let Some(path) = &args.record {
-        let [job] = &jobs[..] else { bail!("--record takes the arrivals of one scenario or plan") };
+        let [job] = &jobs[..] else {
+            bail!(
+                "--record writes the arrivals of one plan; name one scenario with --scenario, or use --plan"
+            )
+        };
         let all: Vec<_> = arrivals(&job.plan).collect();
         std::fs::write(path, trace::write(&all)).with_context(|| path.display().to_string())?;
     }
@@ -280,14 +285,14 @@ fn measure(seed: u64, full: bool) -> Result<bool> {
 fn list() -> String {
     let width = scenarios::all().map(|scenario| scenario.name.len()).max().unwrap_or(0);
     let line = |scenario: Scenario| {
-        let long = if scenario.long { " (long: only by its name)" } else { "" };
+        let long = if scenario.long { " (long: runs only if named)" } else { "" };
         format!("{:<width$}  {}{long}\n", scenario.name, scenario.says)
     };
     scenarios::all().map(line).collect()
 }
 
-/// A reader that has had enough, as `head`, is no error of ours to panic over.
+/// A reader such as `head` may close the pipe early; that is an error to return, not a panic.
 fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
 }

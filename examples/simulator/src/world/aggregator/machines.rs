@@ -1,7 +1,5 @@
-//! The machines of an aggregator, which the core decides for, as events: what each does next, its calls, its pauses, and
-//! the events that wake it.
-//!
-//! Leaves to others: streams and frames (`aggregator`), calls on their way (`calls`).
+//! The core's background tasks of an aggregator, as machines driven by events: their steps, calls and pauses, and the
+//! events that wake them.
 
 use crate::world::World;
 use crate::world::event::{Due, Event};
@@ -21,33 +19,33 @@ use weir_core::replication::regional::replay::{self, Replay};
 use weir_core::replication::regional::watch::Watch;
 use weir_core::replication::{Alone, Event as RegionEvent, Events as RegionEvents, Next};
 
-/// How soon a program that may not serve yet is started again.
+/// Time until a program that lost its region to another one is started again.
 const AGAIN_US: u64 = 1_000_000;
 
-/// One of them.
+/// A background task.
 #[derive(Debug)]
 pub enum Machine {
-    /// See the core.
+    /// Sends changes to Redis.
     Replay(Replay),
-    /// See the core.
+    /// Reads the marker of Redis.
     Watch(Watch),
-    /// See the core.
+    /// Announces origins to the peers.
     Heartbeat(Heartbeat),
-    /// See the core.
+    /// Broadcasts messages to the peers.
     Broadcaster(Broadcaster),
-    /// See the core.
+    /// Reads the hot index.
     HotReader(HotReader),
-    /// See the core.
+    /// Raises lower bounds in the recovery grace period.
     GracePeriod(GracePeriod),
-    /// See the core.
+    /// Publishes counts to the database.
     Publisher(Publisher),
-    /// See the core.
+    /// Imports the counts of other regions.
     Importer(Importer),
-    /// See the core.
+    /// Restores the region's own counts from the database.
     Recovery(Recovery),
-    /// Takes the region before it serves.
+    /// Takes the region lease before the program serves.
     Taking(Taking),
-    /// Keeps the region.
+    /// Renews the region lease.
     Keeping(Keeping),
 }
 
@@ -55,15 +53,15 @@ pub enum Machine {
 #[derive(Debug)]
 pub struct Running {
     machine: Machine,
-    /// Any of these wakes it.
+    /// The events that wake it.
     awaits: Option<RegionEvents>,
-    /// Names its last pause.
+    /// The number of its last pause.
     pause: u64,
-    /// What it does has to be over before the program serves.
+    /// It must finish before the program serves.
     is_first: bool,
 }
 
-/// What a machine wants.
+/// The next step of a machine.
 enum Step {
     Call(Store, Request, u64),
     Sleep(u64),
@@ -73,7 +71,7 @@ enum Step {
 }
 
 impl World<'_> {
-    /// A machine begins.
+    /// Starts a machine.
     pub(in crate::world) fn spawn(&mut self, at: usize, machine: Machine, is_first: bool) {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
         let number = process.machines.len();
@@ -81,7 +79,7 @@ impl World<'_> {
         self.drive(at, number);
     }
 
-    /// A pause of a machine is over, or its patience.
+    /// A pause of a machine is over, or its wait has timed out.
     pub(in crate::world) fn pause_over(&mut self, at: usize, number: usize, pause: u64) {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
         let Some(Some(running)) = process.machines.get_mut(number) else { return };
@@ -91,7 +89,7 @@ impl World<'_> {
         }
     }
 
-    /// Goes on with a machine until it waits for something.
+    /// Runs a machine until it waits for something.
     fn drive(&mut self, at: usize, number: usize) {
         loop {
             let now_us = self.now_us;
@@ -146,7 +144,7 @@ impl World<'_> {
         self.notify(at);
     }
 
-    /// What a store said comes to the machine that asked.
+    /// Passes a store's answer to the machine that called.
     pub(in crate::world) fn machine_answered(
         &mut self,
         at: usize,
@@ -236,7 +234,8 @@ impl World<'_> {
         self.drive(at, number);
     }
 
-    /// Wakes who waits for the events that notified, and acknowledges what a round of replays has stored.
+    /// Wakes the machines that wait for events of the state, and sends the acknowledgements that finished rounds of
+    /// replays permit.
     pub(in crate::world) fn notify(&mut self, at: usize) {
         loop {
             let now_us = self.now_us;
@@ -262,7 +261,7 @@ impl World<'_> {
         self.watch_pushes(at);
     }
 
-    /// Another serves the region: this program ends, and whoever watches over it starts it again.
+    /// Another aggregator serves the region: this program ends, and is started again later.
     fn taken_over(&mut self, at: usize) {
         self.end_aggregator_now(at);
         let incarnation = self.aggregators[at].incarnation;

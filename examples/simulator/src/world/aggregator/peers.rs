@@ -1,6 +1,4 @@
-//! What workers send on their streams, and what they are told: questions, acknowledgements and pushes.
-//!
-//! Leaves to others: how frames travel (`streams`).
+//! The streams of workers: their frames, and the answers, acknowledgements and pushes to them.
 
 use super::Peer;
 use crate::world::World;
@@ -15,7 +13,7 @@ use weir_core::replication::push::{COALESCE_MS, Pusher, Step};
 use weir_core::replication::regional::queries::Queries;
 use weir_core::replication::state::Alone;
 
-/// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
+/// Most frames of a stream whose queries wait for the store. Queries of further frames are answered from memory.
 const OPEN_QUESTIONS: usize = 32;
 
 impl World<'_> {
@@ -34,7 +32,8 @@ impl World<'_> {
             let Ok(entered) = process.state.enter(origin, now) else {
                 return self.closed(id, End::Aggregator);
             };
-            // A filter tells what its rules have decided as soon as it is welcome; here it does not.
+            // A filter counts as a node once it has reported its rules' counters, which it does after the welcome.
+            // The simulated one reports none, so it is counted here.
             process.state.count_node(origin, u64::from_le_bytes(core::array::from_fn(|at| origin.0[at])));
             let peer = Peer {
                 origin,
@@ -124,7 +123,7 @@ impl World<'_> {
         self.notify(at);
     }
 
-    /// Begins or ends pushes, as the worker says that it is its process' subscriber or not.
+    /// Starts or ends pushes, as the worker states whether it is the subscriber of its process.
     fn take_role(&mut self, at: usize, id: StreamId, subscribes: bool) {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
@@ -136,7 +135,7 @@ impl World<'_> {
             true => {
                 let superseded = process.state.subscribe(peer.origin, peer.id);
                 peer.pusher = Some(Pusher::new(peer.origin, peer.id));
-                // It hears that its place is taken, and may take it again.
+                // Ends the pusher of the superseded stream, so that the stream may subscribe again.
                 let theirs =
                     process.peers.values_mut().find(|peer| Some(peer.id) == superseded && peer.id != mine);
                 if let Some(peer) = theirs {
@@ -160,7 +159,7 @@ impl World<'_> {
         self.closed(id, End::Aggregator);
     }
 
-    /// Sends something on a stream.
+    /// Sends a frame on a stream.
     pub(in crate::world) fn reply(&mut self, id: StreamId, frame: RegionFrame) {
         let stream = self.streams.get(id).map(|stream| stream.aggregator);
         let process = stream.and_then(|at| self.aggregators[at].process.as_mut());
@@ -175,7 +174,7 @@ impl World<'_> {
         self.carry(id, Carried::Down(Some(Box::new(frame))));
     }
 
-    /// Acknowledges what the rounds that are over have stored.
+    /// Sends the acknowledgements that finished rounds of replays permit.
     pub(in crate::world) fn acknowledge(&mut self, at: usize) {
         loop {
             let Some(process) = self.aggregators[at].process.as_mut() else { return };
@@ -190,7 +189,7 @@ impl World<'_> {
         }
     }
 
-    /// Wakes the subscribers that have something to be told, and rests.
+    /// Starts the pushes to subscribers with pending counts, and pauses.
     pub(in crate::world) fn watch_pushes(&mut self, at: usize) {
         let host = &mut self.aggregators[at];
         let incarnation = host.incarnation;

@@ -1,6 +1,6 @@
-//! Looking into parts, for the checkers.
+//! Reads the state of all parts for the checkers.
 //!
-//! Leaves to others: what must hold (`check`), looks for plots (`standing`).
+//! - `standing`: the counts of one key in all parts, for plots.
 
 pub mod standing;
 
@@ -17,23 +17,24 @@ use weir_core::model::key::{Key, fingerprint};
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::SHORTEST_PUBLISHED_MS;
 
-/// Between two looks at everything.
+/// Interval between two checks of all bounds.
 const LOOK_US: u64 = 1_000_000;
-/// Most cells waiting to be reported by one worker; its own bound.
+/// Most cells that wait to be reported by one worker; the worker's own bound.
 const MAX_ROWS: u64 = 16_384;
-/// Most requests that wait at one worker; its own bound.
+/// Most requests that wait at one worker; the worker's own bound.
 const MAX_WAITING: u64 = 16_384;
 
-/// A cell that nobody has used for so long, and that no fault has touched, is known in its region: leases are back, streams
-/// are up, times of grace are over.
+/// If a cell was not used and no fault had an effect on it for this long, its region has received it: leases are
+/// returned, streams are open, recovery grace periods are over.
 const REST_US: u64 = 13_000_000;
-/// And in all regions: so many of both intervals, of publishing and of importing: two of each, with their jitter and a failed one.
+/// All regions have received a cell after 5/2 of the sum of the publish and import intervals: two of each, with their
+/// jitter, and a failed one.
 const GLOBAL_REST_HALF_BEATS: u64 = 5;
-/// Most cells that are looked at in the end.
+/// Most cells that are checked at the end.
 const MOST_CELLS: usize = 20_000;
 
 impl World<'_> {
-    /// Unix time as it is, whatever clocks show.
+    /// The true Unix time, whatever the clocks show.
     pub(in crate::world) fn unix_ms(&self) -> u64 {
         START_UNIX_MS.saturating_sub(self.plan.settle_ms) + self.now_us / 1_000
     }
@@ -42,7 +43,7 @@ impl World<'_> {
         self.queue.plan(self.now_us + LOOK_US, Event::Look);
     }
 
-    /// Has the checkers see what was written.
+    /// Checks what was written to an Envoy's table.
     pub(in crate::world) fn check_writes(&mut self, envoy: usize) {
         let process = self.envoys.get_mut(envoy).and_then(|envoy| envoy.process.as_mut());
         if let Some(process) = process.filter(|process| process.table.is_written()) {
@@ -50,7 +51,7 @@ impl World<'_> {
         }
     }
 
-    /// Looks at how much everybody holds.
+    /// Compares what all parts hold with the bounds.
     pub(in crate::world) fn look(&mut self) {
         self.plan_look();
         let now_us = self.now_us;
@@ -73,7 +74,7 @@ impl World<'_> {
         self.look_at_regions();
     }
 
-    /// A cell changed a while ago: has it come to rest, and do all know it?
+    /// Tests whether a changed cell has come to rest, that is whether all parts that must have received it have it.
     pub(in crate::world) fn rest(&mut self, id: CellId) {
         let now_us = self.now_us;
         let Some(shape) = self.shapes.get(id.rule) else { return };
@@ -104,7 +105,7 @@ impl World<'_> {
         }
     }
 
-    /// Whether everybody who is to know a cell does. Who lagged behind last is asked first.
+    /// Whether all Envoys that must have a cell have it. The one that lacked it last is tested first.
     fn knowledge(&mut self, id: CellId, limit: u64, window_ms: u64) -> Knowledge {
         let Some(shape) = self.shapes.get(id.rule) else { return Knowledge::Missing };
         let key = shape.key(id.identifier);
@@ -128,7 +129,7 @@ impl World<'_> {
         Knowledge::Complete { others }
     }
 
-    /// Whether an Envoy knows a cell; `None` if it need not, or has nothing to learn.
+    /// Whether an Envoy has the use of a cell; `None` if it need not have it, or has nothing to receive.
     fn knows(&self, id: CellId, at: usize, key: &[u8], expected: &[Expected]) -> Option<bool> {
         let process = self.envoys.get(at)?.process.as_ref()?;
         let expected = expected.get(self.place(at).0)?;
@@ -157,7 +158,7 @@ impl World<'_> {
         }
     }
 
-    /// An Envoy is about to end: what its region holds of it by now is not to be lost.
+    /// An Envoy is about to end. Records what its region holds of it, which must not be lost.
     pub(in crate::world) fn note_left(&mut self, number: usize) {
         let Some(process) = self.envoys[number].process.as_ref() else { return };
         let (region, origin) = (self.place(number).0, process.origin);
@@ -175,7 +176,7 @@ impl World<'_> {
         }
     }
 
-    /// The world has come to rest: all parts that are to know a cell know it, exactly.
+    /// Checks the final state: every part that must have received a cell holds its exact use.
     pub(in crate::world) fn finish(&mut self) {
         if std::mem::replace(&mut self.finished, true) {
             return;
@@ -208,14 +209,15 @@ impl World<'_> {
             .map(|region| self.holders(id, region).iter().map(|(_, held)| held.total).max().unwrap_or(0))
             .collect();
         let truth = &self.check.truth;
-        // A grant that a region lost and nobody has spent, nobody repeats. Nor does anybody repeat the limit of those that ended.
+        // A grant that a region lost and that was not spent is not reported again, nor is the limit of processes that
+        // have ended.
         let known = |id, region| {
             let lost = truth.cell(id).is_some_and(|cell| truth.is_made_up(region, cell.born_us));
             let of = |share: &Share| if lost { share.own } else { share.known() };
             truth.sum(id, |one| one.region == region && (one.incarnations || !lost), of)
         };
-        // What is known of the other cells of a finer window is less exact, as it may change or not be held any more.
-        // And what a region has of witnesses alone comes without a limit, so that it pushes none of it.
+        // What parts hold of the other cells of a window with several cells is less exact, because it may change or be
+        // evicted. Use that a region has only as a lower bound has no limit, so the region pushes none of it.
         let born_us = truth.cell(id).map_or(0, |cell| cell.born_us);
         let load = |region| match shape.rule.hard_limit || truth.is_made_up(region, born_us) {
             true => truth.load(id, |id| known(id, region)),
@@ -243,7 +245,8 @@ impl World<'_> {
                     });
                 }
             }
-            // What a region had no room for its Envoys cannot learn from it, nor what others had none for.
+            // Envoys cannot receive from their region what it had no room for, nor what other regions had no room
+            // for.
             let learns = !self.check.truth.is_crowded(region);
             let learns_far = !self.check.truth.crowded.contains(&true);
             for envoy in 0..self.plan.topology.envoys {
@@ -266,7 +269,7 @@ impl World<'_> {
         }
     }
 
-    /// Everybody in a region who holds components of a cell: its aggregators, and its Redis.
+    /// All parts of a region that hold components of a cell: its aggregators and its Redis.
     fn holders(&self, id: CellId, region: usize) -> Vec<(String, Held)> {
         let Some(shape) = self.shapes.get(id.rule) else { return Vec::new() };
         let key = shape.key(id.identifier);
@@ -297,7 +300,7 @@ impl World<'_> {
         holders
     }
 
-    /// Cells that a window may touch now.
+    /// The cells that a window may touch now.
     fn live_cells(&self) -> impl Iterator<Item = CellId> + use<> {
         let unix_ms = self.unix_ms();
         let rules = 0..self.shapes.len();
@@ -312,7 +315,7 @@ impl World<'_> {
     }
 }
 
-/// What tests of the checkers do to a world that is well.
+/// Changes of a correct world, for the tests of the checkers.
 #[cfg(test)]
 impl World<'_> {
     pub(crate) fn check_mut(&mut self) -> &mut crate::check::Check {
@@ -323,7 +326,7 @@ impl World<'_> {
         self.envoys[envoy].process.as_ref().map(|process| process.origin).unwrap()
     }
 
-    /// Changes an Envoy's entry of an identifier under the first rule. False if there is none.
+    /// Changes an Envoy's entry of an identifier under the first rule. Returns false if there is none.
     pub(crate) fn doctor_table(
         &mut self,
         envoy: usize,
@@ -346,7 +349,7 @@ impl World<'_> {
         stored
     }
 
-    /// Changes each cell of a region's Redis. False if there is none.
+    /// Changes each cell of a region's Redis. Returns false if there is none.
     pub(crate) fn doctor_redis(
         &mut self,
         region: usize,
@@ -358,7 +361,7 @@ impl World<'_> {
     }
 }
 
-/// Whether a key's bucket is full, so that no key enters which nobody there asks for.
+/// Whether a key's bucket is full, so that a push cannot add the key.
 fn is_crowded(process: &Process, key: &[u8]) -> bool {
     let place = process.meta.geometry.place(fingerprint(key, process.meta.secret));
     let mut bucket = Bucket::default();
@@ -374,9 +377,9 @@ fn seen_in(entry: &Entry, sequence: u64) -> Option<Seen> {
 }
 
 enum Knowledge {
-    /// All know it; so many had it to learn.
+    /// All have it; `others` of them had to receive it.
     Complete { others: usize },
-    /// Somebody does not.
+    /// At least one lacks it.
     Missing,
 }
 
@@ -385,7 +388,7 @@ pub(in crate::world) fn entry_of(process: &Process, key: &[u8]) -> Option<Entry>
     process.table.entry(process.meta.geometry.place(fingerprint), fingerprint, key)
 }
 
-/// What a table holds as used in a cell; nothing if it is at a later one already.
+/// What a table holds as used in a cell; 0 if the entry is in a later cell.
 pub(in crate::world) fn used_in(entry: &Entry, sequence: u64) -> u64 {
     entry
         .cell(sequence)

@@ -1,6 +1,4 @@
-//! What everybody believes of one key at a moment, beside the truth: for plots.
-//!
-//! Leaves to others: looking at the right moments (`series`), and what must hold (`check`).
+//! The counts of one key in all parts at a moment, beside the true use, for plots.
 
 use super::{entry_of, used_in};
 use crate::check::CellId;
@@ -10,26 +8,26 @@ use serde::Serialize;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
 
-/// A key at a moment. All counts are what counts against the limit then, by the rule's own law and the true time.
+/// A key at a moment. All values are what counts against the limit then, by the rule's formula and the true time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Standing {
-    /// Of what all Envoys of all regions have let pass.
+    /// What all Envoys of all regions have admitted.
     pub truth: u64,
-    /// Each region's, in order.
+    /// The counts in each region, in order.
     pub snapshots: Vec<Snapshot>,
 }
 
-/// What a region believes.
+/// The counts in a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Snapshot {
-    /// The aggregator that knows most of it; `None` while there is none.
+    /// The highest count among its aggregators; `None` if no aggregator is running.
     pub region: Option<u64>,
-    /// The Envoy that knows least, and the one that knows most; `None` while there is none.
+    /// The lowest and the highest count among its Envoys; `None` if no Envoy is running.
     pub envoys: Option<(u64, u64)>,
 }
 
 impl World<'_> {
-    /// What everybody believes of an identifier under a rule; `None` if there is no such rule.
+    /// The counts of an identifier under a rule; `None` if there is no such rule.
     pub fn standing(&self, identifier: u64, rule: usize) -> Option<Standing> {
         let shape = self.shapes.get(rule)?;
         let at = Position::at(UnixMs(self.unix_ms()), shape.cell_ms);

@@ -1,6 +1,4 @@
-//! What all regions share: one row for each region and cell, raised by the greatest, as the simplest table that does it.
-//!
-//! Leaves to others: who calls it and whether calls arrive (`calls`).
+//! The database: one row for each region and cell, which keeps the maximum of the written counts.
 
 use crate::world::request::{Reply, Request};
 use std::collections::BTreeMap;
@@ -8,16 +6,16 @@ use weir_core::model::key::Key;
 use weir_core::region::exchange::Stored;
 use weir_core::replication::globe::lease::{Holder, TTL_MS};
 
-/// Between two cleanups, in milliseconds.
+/// Interval of the cleanup, in milliseconds.
 const SWEEP_MS: u64 = 10_000;
 
-/// Of each region: how much, and when no window touches it any more.
+/// For each region: its count, and the Unix time at which the count expires, in milliseconds.
 type Counts = BTreeMap<usize, (u64, u64)>;
 
-/// The server.
+/// The database server.
 #[derive(Clone, Debug)]
 pub struct Database {
-    /// Of each cell.
+    /// The counts of each cell.
     pub rows: BTreeMap<(Key, u64), Counts>,
     leases: BTreeMap<usize, ([u8; 16], u64)>,
     incarnation: u64,
@@ -25,12 +23,12 @@ pub struct Database {
 }
 
 impl Database {
-    /// An empty table with this life.
+    /// An empty table with this incarnation.
     pub fn new(incarnation: u64) -> Database {
         Database { rows: BTreeMap::new(), leases: BTreeMap::new(), incarnation, swept_ms: 0 }
     }
 
-    /// Does what a region asks, at a moment by its own clock.
+    /// Executes a request of a region at the server's time.
     pub fn execute(&mut self, region: usize, request: Request, now_ms: u64) -> Reply {
         self.sweep(now_ms);
         match request {
@@ -60,12 +58,12 @@ impl Database {
                 }
                 Reply::Done(Ok(()))
             }
-            // Not asked of a database.
+            // Other requests are for Redis.
             _ => Reply::Done(Ok(())),
         }
     }
 
-    /// Loses everything; what comes after has another life.
+    /// Loses all data; the table gets another incarnation.
     pub fn wipe(&mut self, incarnation: u64) {
         *self = Database { swept_ms: self.swept_ms, ..Database::new(incarnation) };
     }

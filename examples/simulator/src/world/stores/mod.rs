@@ -1,6 +1,7 @@
-//! What befalls stores: frozen, slow, gone, wiped.
+//! The stores and their faults: frozen, slow, stopped, wiped.
 //!
-//! Leaves to others: what they do when nothing does (`redis`, `database`).
+//! - `redis`: a region's Redis.
+//! - `database`: the database that all regions share.
 
 pub mod database;
 pub mod redis;
@@ -12,17 +13,17 @@ use crate::world::request::{Request, Store};
 use redis::Redis;
 use weir_core::region::log::{Logs, LogsLimits};
 
-/// A store's condition.
+/// The present faults of a store.
 #[derive(Debug, Default)]
 pub struct Condition {
     frozen: u32,
     gone: u32,
     slow_us: u64,
-    /// Calls that came while it was frozen: from whom, their names, what they ask.
+    /// Calls that arrived while it was frozen: the aggregator's number, the call's number, and the request.
     held: Vec<(usize, u64, Box<Request>)>,
 }
 
-/// All stores of a world.
+/// The faults of all stores.
 #[derive(Debug)]
 pub struct Stores {
     redis: Vec<Condition>,
@@ -30,7 +31,7 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// All well.
+    /// No faults.
     pub fn new(regions: usize) -> Stores {
         let redis = (0..regions).map(|_| Condition::default()).collect();
         Stores { redis, database: Condition::default() }
@@ -84,7 +85,7 @@ impl World<'_> {
             if begins { condition.slow_us + us } else { condition.slow_us.saturating_sub(us) };
     }
 
-    /// A Redis that ends has no memory left when it is back; a database has.
+    /// Stops or starts a store. A Redis that stops loses its data; the database keeps it.
     pub(in crate::world) fn stop_store(&mut self, part: Part, begins: bool) {
         let Some(store) = self.store_of(part) else { return };
         let condition = self.condition_mut(store);
@@ -117,7 +118,7 @@ impl World<'_> {
         }
     }
 
-    /// Has the checkers see what was written to a Redis.
+    /// Checks what was written to a Redis.
     pub(in crate::world) fn check_redis(&mut self, region: usize) {
         let redis: &mut Redis = &mut self.redis[region];
         for at in std::mem::take(&mut redis.written) {
@@ -128,7 +129,7 @@ impl World<'_> {
         }
     }
 
-    /// Whoever listened to it has to do so anew.
+    /// Subscribers have to connect to the store again.
     fn missed(&mut self, store: Store) {
         if let Store::Redis(region) = store {
             self.listen_anew(region);

@@ -1,6 +1,5 @@
-//! A region's Redis, as the simplest store that does what its scripts and commands do.
-//!
-//! Leaves to others: who calls it and whether calls arrive (`calls`), publish and subscribe (`calls`).
+//! A region's Redis: the simplest store that behaves like its scripts and commands. `calls` does publish and
+//! subscribe.
 
 use crate::world::request::{Reply, Request};
 use std::collections::BTreeMap;
@@ -11,33 +10,33 @@ use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Pro
 use weir_core::replication::regional::hot::{HOT_SHARDS, SHARD_CELLS};
 use weir_core::replication::regional::watch::{Incarnation, Incarnations};
 
-/// A cell lives so long at least, whatever anybody's clock says, in milliseconds.
+/// Least lifetime of a cell, whatever its expiry by the clocks of others, in milliseconds.
 const MARGIN_MS: u64 = 60_000;
-/// An origin that nobody named for so long is not alive, in milliseconds.
+/// An origin that no aggregator has named for this long is not live, in milliseconds.
 const SILENT_AFTER_MS: u64 = 3_000;
-/// Between two sweeps of what is over, in milliseconds.
+/// Interval between two removals of expired data, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
 
 type At = (Key, u64);
 
-/// The server.
+/// The Redis server.
 #[derive(Clone, Debug, Default)]
 pub struct Redis {
-    /// Cells: the parts of their origins, the lowest limit, when they leave.
+    /// The cells by key and number.
     pub cells: BTreeMap<At, Cell>,
     hot: BTreeMap<At, u64>,
-    /// Its id, since when, and how often each reader has looked.
+    /// The marker's id, its creation time, and how often each reader has read it.
     marker: Option<(u128, u64, BTreeMap<[u8; 16], u64>)>,
     origins: BTreeMap<OriginId, u64>,
     swept_ms: u64,
-    /// Cells that were written since the checkers looked.
+    /// Cells that were written since the last check.
     pub written: Vec<At>,
 }
 
 /// A cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Of each origin.
+    /// The component of each origin.
     pub parts: BTreeMap<OriginId, u64>,
     limit: u64,
     expires_ms: u64,
@@ -50,7 +49,7 @@ impl Default for Cell {
 }
 
 impl Redis {
-    /// Does what is asked, at a moment by its own clock.
+    /// Executes a request at the server's time.
     pub fn execute(&mut self, request: Request, now_ms: u64) -> Reply {
         self.sweep(now_ms);
         match request {
@@ -89,12 +88,12 @@ impl Redis {
                 };
                 Reply::Incarnations(Ok(Incarnations { seen: vec![incarnation], unseen: 0 }))
             }
-            // Not asked of a Redis.
+            // Other requests are for the database.
             _ => Reply::Done(Ok(())),
         }
     }
 
-    /// Loses everything.
+    /// Loses all data.
     pub fn wipe(&mut self) {
         *self = Redis { swept_ms: self.swept_ms, ..Redis::default() };
     }
