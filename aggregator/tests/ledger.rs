@@ -36,7 +36,7 @@ async fn scenarios(store: &Store) {
         a_clock_that_steps_back_lets_nothing_more_pass,
         cleanup_deletes_what_no_zone_counts,
         cleanup_runs_beside_attempts,
-        rulings_say_what_the_ledger_says,
+        results_are_those_of_the_ledger,
         a_filter_takes_back_only_what_it_was_told_of,
         tables_of_the_version_before_are_brought_up,
     );
@@ -432,7 +432,7 @@ async fn cleanup_runs_beside_attempts(store: &Store) {
     decisions_are_right(&rows, RATE, 1);
 }
 
-async fn rulings_say_what_the_ledger_says(store: &Store) {
+async fn results_are_those_of_the_ledger(store: &Store) {
     let (scene, database) = ledger(store, 2, 60).await;
     let exact = Exact::new(None, Some(database));
     let charge = |cost| Charge { limit: Limit::Ledger { zone: ZONE, bucket: b"x".as_slice().into() }, cost };

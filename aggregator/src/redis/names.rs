@@ -13,7 +13,7 @@ use weir_core::model::key::{HashKey, Key, KeyParts, MAX_TEXT_BYTES, fingerprint}
 pub use weir_core::replication::regional::hot::HOT_SHARDS;
 
 /// Markers of a cluster: enough for one on each of 64 evenly filled shards.
-pub const CLUSTER_SENTINELS: u16 = 64;
+pub const CLUSTER_MARKERS: u16 = 64;
 /// Longest prefix or region in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 /// Longest name of a cell in bytes: every text as long as it may be, and every byte of it escaped.
@@ -91,7 +91,7 @@ pub(super) fn marker_tags(cluster: bool) -> Vec<String> {
     if !cluster {
         return vec!["0".to_owned()];
     }
-    (0..CLUSTER_SENTINELS).map(|part| slots::tag_in(part, CLUSTER_SENTINELS)).collect()
+    (0..CLUSTER_MARKERS).map(|part| slots::tag_in(part, CLUSTER_MARKERS)).collect()
 }
 
 /// The shard of the hot index that `key` belongs to, the same for every aggregator.

@@ -69,7 +69,7 @@ const FLUSH_ROWS: usize = wire::MAX_FRAME_CELLS;
 /// Leases brought back in one tick, at the most.
 const SETTLES_A_TICK: usize = 4_096;
 /// Between looks at the registry; a little less than a tick, as ticks jitter.
-const ROSTER_MS: u64 = 40;
+const REGISTRY_MS: u64 = 40;
 /// A step of the clock by more than this makes what was remembered about moments worthless.
 const CLOCK_STEP_MS: u64 = 1_000;
 /// Most questions a second that a worker sends for keys in strict mode; beyond them it spends slack.
@@ -237,7 +237,7 @@ impl Limiter {
         self.expire_exact(shared, now);
         self.expire_waiting(shared, now);
         self.expire_open(shared, now);
-        if self.synced.is_none_or(|synced| now.mono.since(synced) >= ROSTER_MS) {
+        if self.synced.is_none_or(|synced| now.mono.since(synced) >= REGISTRY_MS) {
             self.sync_registry(shared, now);
             // Not at the short ticks of waiting requests: these take milliseconds where there is much to do.
             self.settle_due(shared, now);
@@ -299,7 +299,7 @@ impl Limiter {
             frames.push(wire::FilterFrame { consults: some.to_vec(), ..Default::default() });
         }
         self.exact_requests.take_frames(self.link.echo(), now.mono, &mut frames);
-        if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= ROSTER_MS {
+        if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= REGISTRY_MS {
             self.flushed = now.mono;
             self.push_reports(false, now.mono, &mut frames);
         }

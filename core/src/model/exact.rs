@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_and_rulings_survive_the_way() {
+    fn charges_and_results_survive_encoding() {
         let limits =
             [Limit::Log { key: key(), most: 7 }, Limit::Ledger { zone: 9, bucket: b"b".as_slice().into() }];
         for limit in limits {

@@ -14,7 +14,7 @@
 //! let width = browser.run("return document.documentElement.scrollWidth", &[]).await?;  // any script, with arguments
 //! browser.size(360, 740).await?;                           // a phone; and `browser.dark(true)`
 //! browser.screenshot("page-phone").await?;                 // the whole page, to target/screenshots/page-phone.png
-//! assert_eq!(browser.complaints().await?, Vec::<String>::new());       // console warnings and errors since asked last
+//! assert_eq!(browser.console_errors().await?, Vec::<String>::new());       // console warnings and errors since asked last
 //! assert!(browser.requests().await?.iter().all(|url| url.contains(address)));  // all that was asked for, since asked last
 //! # Ok(()) }
 //! ```
@@ -220,7 +220,7 @@ impl Browser {
     }
 
     /// Warnings and errors on the console since this was asked last: also of resources that did not come.
-    pub async fn complaints(&mut self) -> Result<Vec<String>> {
+    pub async fn console_errors(&mut self) -> Result<Vec<String>> {
         let log = self.post("/se/log", json!({"type": "browser"})).await?;
         let entries = log.as_array().context("a log is a list")?.iter();
         let bad = entries.filter(|entry| matches!(entry["level"].as_str(), Some("SEVERE" | "WARNING")));

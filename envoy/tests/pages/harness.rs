@@ -47,14 +47,14 @@ async fn a_page_is_used_and_looked_at() {
     assert_eq!(browser.run("return innerWidth + arguments[0]", &[json!(1)]).await.unwrap(), 361);
     let shot = std::fs::read(browser.screenshot("harness").await.unwrap()).unwrap();
     assert!(shot.starts_with(b"\x89PNG"));
-    assert_eq!(browser.complaints().await.unwrap(), Vec::<String>::new());
+    assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
     assert_eq!(browser.requests().await.unwrap(), std::slice::from_ref(&url));
 
     browser.open(&format!("{url}bad.html")).await.unwrap();
-    let (complaints, requests) = (browser.complaints().await.unwrap(), browser.requests().await.unwrap());
-    assert!(complaints.iter().any(|one| one.contains("so")), "{complaints:?}");
-    assert!(complaints.iter().any(|one| one.contains("404")), "{complaints:?}");
-    assert!(complaints.iter().any(|one| one.contains("NAME_NOT_RESOLVED")), "{complaints:?}");
+    let (errors, requests) = (browser.console_errors().await.unwrap(), browser.requests().await.unwrap());
+    assert!(errors.iter().any(|one| one.contains("so")), "{errors:?}");
+    assert!(errors.iter().any(|one| one.contains("404")), "{errors:?}");
+    assert!(errors.iter().any(|one| one.contains("NAME_NOT_RESOLVED")), "{errors:?}");
     assert!(requests.iter().any(|one| one.contains("elsewhere.example")), "{requests:?}");
     browser.click("#nobody").await.unwrap_err();
 }

@@ -194,6 +194,6 @@ async fn links_of_anybody_are_bounded_and_run_no_scripts() {
         document.body.append(script);
         return document.title";
     assert_eq!(browser.run(script, &[]).await.unwrap(), "Weir playground");
-    let complaints = browser.complaints().await.unwrap();
-    assert!(complaints.iter().any(|one| one.contains("Content Security Policy")), "{complaints:?}");
+    let errors = browser.console_errors().await.unwrap();
+    assert!(errors.iter().any(|one| one.contains("Content Security Policy")), "{errors:?}");
 }

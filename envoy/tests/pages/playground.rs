@@ -30,7 +30,7 @@ pub async fn ran(browser: &mut Browser, runs: usize) {
 }
 
 pub async fn is_clean(browser: &mut Browser, url: &str) {
-    assert_eq!(browser.complaints().await.unwrap(), Vec::<String>::new());
+    assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
     let requests = browser.requests().await.unwrap();
     assert!(!requests.is_empty() && requests.iter().all(|one| one.starts_with(url)), "{requests:?}");
 }
@@ -79,7 +79,7 @@ async fn the_first_run_is_seen_on_every_screen() {
     browser.click("#points > summary").await.unwrap();
 
     look_at(&mut browser, "playground").await;
-    assert_eq!(browser.complaints().await.unwrap(), Vec::<String>::new());
+    assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -114,7 +114,7 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
     ran(&mut browser, 3).await;
 
     assert_ne!(browser.run("return document.title", &[]).await.unwrap(), "hacked");
-    assert_eq!(browser.complaints().await.unwrap(), Vec::<String>::new());
+    assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
 }
 
 /// A network so slow that no count reaches the region before the run ends.

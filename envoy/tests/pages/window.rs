@@ -119,7 +119,7 @@ async fn the_window_shows_a_live_region() {
         assert_eq!(browser.run(WIDE, &[]).await.unwrap(), true, "{snapshot} is wider than a phone");
         browser.screenshot(&format!("window-phone-{snapshot}")).await.unwrap();
     }
-    assert_eq!(browser.complaints().await.unwrap(), Vec::<String>::new());
+    assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
     let requests = browser.requests().await.unwrap();
     assert!(requests.iter().all(|asked| asked.starts_with(&url(""))), "{requests:?}");
 

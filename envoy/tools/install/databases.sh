@@ -66,7 +66,7 @@ mariadb)
     ;;
 mysql)
     find_mysql && exit
-    # A minute and 410 MB are too much to come unasked.
+    # A minute and 410 MB are downloaded on request only.
     if [[ "${2:-}" == --build ]]; then
         build_mysql || say "MySQL could not be unpacked (needs root and mmdebstrap)"
         find_mysql && exit

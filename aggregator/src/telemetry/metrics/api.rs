@@ -98,7 +98,7 @@ struct RouteMetrics {
 impl ApiMetrics {
     /// Adds the metrics to those of the program.
     pub fn register(registry: &mut Registry) -> ApiMetrics {
-        const DOORS: [&str; 3] = ["grpc", "http", "admin"];
+        const LISTENERS: [&str; 3] = ["grpc", "http", "admin"];
         let connections: Family<Label, Gauge> = register(registry, CONNECTIONS, Family::default());
         let handshakes_failed: Family<Label, Counter> =
             register(registry, HANDSHAKES_FAILED, Family::default());
@@ -106,7 +106,7 @@ impl ApiMetrics {
             register(registry, CONNECTIONS_EVICTED, Family::default());
         let connections_refused: Family<Label, Counter> =
             register(registry, CONNECTIONS_REFUSED, Family::default());
-        for api in DOORS {
+        for api in LISTENERS {
             drop(connections_evicted.get_or_create(&[("api", api)]));
             drop(connections_refused.get_or_create(&[("api", api)]));
             drop(connections.get_or_create(&[("api", api)]));

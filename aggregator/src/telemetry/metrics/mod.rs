@@ -66,7 +66,7 @@ const CONTROLS: (&str, &str) = ("controls", "Live controls in force when they we
 const BAD_ROWS: (&str, &str) = ("bad_rows", "Rows of the database, or cells for it, that were skipped");
 
 const EXACT_CHARGES: (&str, &str) =
-    ("exact_charges", "Charges against limits that are held exactly, by algorithm and ruling");
+    ("exact_charges", "Charges against limits that are held exactly, by algorithm and result");
 const EXACT_SECONDS: (&str, &str) =
     ("exact_seconds", "Time to rule on one question about such limits, with all its charges");
 const EXACT_CACHED_DENIALS: (&str, &str) =

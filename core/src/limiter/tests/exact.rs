@@ -246,7 +246,7 @@ fn a_late_denial_is_remembered() {
 }
 
 #[test]
-fn a_ruling_that_never_comes_is_refunded_unseen() {
+fn an_exact_request_without_response_is_refunded_unseen() {
     let mut world = world();
     let key = key("k", HOUR);
     world.exact_store.loses_one_in = 1;
@@ -299,7 +299,7 @@ fn nobody_waits_where_nobody_can_be_asked() {
 }
 
 #[test]
-fn rulings_that_time_out_leave_consults_alone() {
+fn exact_requests_that_time_out_leave_queries_alone() {
     let mut world = World::connected(2, 1);
     let (exact, windows) = (key("k", HOUR), keys(2, HOUR));
     world.exact_store.loses_one_in = 1;
@@ -492,7 +492,7 @@ fn a_worker_that_ends_lets_nobody_wait_and_takes_back_what_it_knows() {
 }
 
 #[test]
-fn rulings_that_make_no_sense_harm_nobody() {
+fn malformed_exact_responses_harm_nobody() {
     let mut world = world();
     let key = key("k", HOUR);
     let results = vec![

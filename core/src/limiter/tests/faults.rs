@@ -39,7 +39,7 @@ fn a_dead_worker_frees_nothing_and_its_work_is_reported() {
 }
 
 #[test]
-fn a_worker_that_dies_with_unreported_work_is_buried_by_the_subscriber() {
+fn a_worker_that_dies_with_unreported_work_is_reaped_by_the_subscriber() {
     let mut world = World::connected(1, 2);
     let key = key("k", HOUR);
     let victim = (0..2)

@@ -15,8 +15,8 @@ use crate::rules::parse::fields::{Fields, Node};
 const WINDOW: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
 
 /// A window's consult serves a decision that could be made without it.
-const CONSULT_TIMEOUT: Span = Span { min_ms: 1, max_ms: 1_000, words: ("1ms", "1s"), example: "50ms" };
-const CONSULT_TIMEOUT_MS_DEFAULT: u64 = 50;
+const QUERY_TIMEOUT: Span = Span { min_ms: 1, max_ms: 1_000, words: ("1ms", "1s"), example: "50ms" };
+const QUERY_TIMEOUT_MS_DEFAULT: u64 = 50;
 /// A log's or a ledger's answer is the decision.
 const EXACT_TIMEOUT: Span = Span { min_ms: 1, max_ms: 10_000, words: ("1ms", "10s"), example: "100ms" };
 const EXACT_TIMEOUT_MS_DEFAULT: u64 = 100;
@@ -98,7 +98,7 @@ impl Kind {
     /// Reads `timeout`.
     pub fn read_timeout(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<u64> {
         let (span, default) = match self {
-            Kind::Window => (CONSULT_TIMEOUT, CONSULT_TIMEOUT_MS_DEFAULT),
+            Kind::Window => (QUERY_TIMEOUT, QUERY_TIMEOUT_MS_DEFAULT),
             Kind::Log | Kind::Ledger => (EXACT_TIMEOUT, EXACT_TIMEOUT_MS_DEFAULT),
         };
         fields.or("timeout", default, errors, |n, e| span.read(n, e))

@@ -48,7 +48,7 @@ fn rested(plan: &Plan) -> World<'static> {
 }
 
 /// The checkers that report a violation in the final state.
-fn complaints(mut world: World<'_>) -> Vec<&'static str> {
+fn violated(mut world: World<'_>) -> Vec<&'static str> {
     let figures = world.run(&mut Nobody);
     let mut checkers: Vec<_> = figures.violations.iter().map(|violation| violation.checker).collect();
     checkers.dedup();
@@ -59,14 +59,14 @@ fn with_entry(change: impl Fn(&mut Entry)) -> Vec<&'static str> {
     let plan = plan(1);
     let mut world = rested(&plan);
     assert!(world.doctor_table(0, 7, change), "the table has no such entry");
-    complaints(world)
+    violated(world)
 }
 
 #[test]
 fn nobody_complains_where_all_is_well() {
     for aggregators in [1, 2] {
         let plan = plan(aggregators);
-        assert_eq!(complaints(rested(&plan)), Vec::<&str>::new());
+        assert_eq!(violated(rested(&plan)), Vec::<&str>::new());
     }
 }
 
@@ -137,10 +137,10 @@ fn a_store_that_forgets_a_component_is_seen() {
     assert!(world.doctor_redis(0, |parts| {
         parts.pop_first();
     }));
-    assert_eq!(complaints(world), ["rest"]);
+    assert_eq!(violated(world), ["rest"]);
     let mut world = rested(&plan);
     assert!(world.doctor_redis(0, |parts| parts.values_mut().for_each(|own| *own += 1)));
-    assert_eq!(complaints(world).first(), Some(&"rest"));
+    assert_eq!(violated(world).first(), Some(&"rest"));
 }
 
 #[test]
