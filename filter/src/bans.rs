@@ -1,15 +1,12 @@
-//! Bans by rules: whose denials are counted, when they lead to a ban and for how long, and proposing it to the region.
+//! Bans by rules: counts violations, bans an identifier in this process, and proposes the ban to the region.
 //!
 //! ```text
-//! denial → violation (counted with all workers and Envoys) → often enough → banned here, at once → proposed until it is known
+//! denial → violation (counted with all workers and Envoys) → threshold → banned in this process → proposed until the region has it
 //! ```
-//! How often in a row somebody was banned is remembered with the last ban. A ban of the same identifier that somebody else
-//! made is remembered too, when it denies a request, as one of the row that lasts as long as it has still to go.
+//! The last ban stores how many bans of an identifier followed each other, as each lasts twice as long as the one before. A ban that
+//! was made elsewhere takes part in this when it denies a request, with the time that it has left.
 //!
-//! One worker of the Envoy proposes, the one that hears of the region's word: whatever workers banned, and whatever VMs did
-//! before this one.
-//!
-//! Leaves to others: counting (`limiter`), keeping bans where all workers find them (`control`), denying by them (`plugin`).
+//! Only the worker that receives live control proposes bans: those of all workers, and those of VMs that ran before.
 
 use std::collections::BTreeMap;
 use weir_core::control::{Banned, Keeper, Local};
@@ -20,26 +17,26 @@ use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire;
 use weir_core::rules::{Ban, Config};
 
-/// Most bans that are proposed at a time; further ones are when these are known or over.
+/// Most bans that are proposed at a time. Further ones follow when these have been accepted or have ended.
 const MAX_PROPOSALS: usize = 1_024;
-/// A proposal is repeated after so long, then after twice as long each time.
+/// Time until a proposal is repeated; it doubles with each repetition.
 const REPEAT_MS: u64 = 1_000;
-/// But after so long at the most.
+/// Longest time between two repetitions.
 const REPEAT_MS_MAX: u64 = 60_000;
-/// Epochs of violations are seconds, as they have to fit 32 bits.
+/// Epochs of violations are in seconds, as they have to fit 32 bits.
 const EPOCH_MS: u64 = 1_000;
 
 /// The bans of one configuration on one worker.
 pub struct Bans {
     workspace: String,
     rules: Vec<Option<Banning>>,
-    /// Whom the request at hand is about: a rule, a length and an identifier for each rule that bans.
+    /// Identifiers of the current request: rule, length and identifier for each rule that bans.
     accused: Vec<u8>,
     key: Vec<u8>,
     proposals: BTreeMap<Name, Proposal>,
-    /// What the proposals were last compared with; see [`Controls::bans_version`](weir_core::control::Controls::bans_version).
+    /// The version of the bans that the proposals were last compared with; see [`Controls::bans_version`](weir_core::control::Controls::bans_version).
     version: Option<u64>,
-    /// When the first of them is due.
+    /// When the first proposal is due.
     due: Option<MonoMs>,
 }
 
@@ -51,7 +48,7 @@ struct Banning {
     ban: Ban,
     name: String,
     namespace: String,
-    /// Where its denials are counted.
+    /// The namespace in which its violations are counted.
     violations: String,
 }
 
@@ -62,7 +59,7 @@ struct Proposal {
 }
 
 impl Bans {
-    /// Those of `config`.
+    /// For the rules of `config`.
     pub fn new(config: &Config) -> Bans {
         let banning = |rule: &weir_core::rules::Rule| {
             let (name, namespace) = (rule.name.clone(), rule.namespace.clone());
@@ -85,12 +82,12 @@ impl Bans {
         matches!(self.rules.get(rule), Some(Some(_)))
     }
 
-    /// A new request.
+    /// Begins a request.
     pub fn begin(&mut self) {
         self.accused.clear();
     }
 
-    /// The request is one of `identifier`, in canonical form, for a rule.
+    /// Notes the current request's `identifier`, in canonical form, for a rule.
     pub fn accuse(&mut self, rule: usize, identifier: &[u8]) {
         if let (Some(Some(_)), Ok(rule), Ok(length)) =
             (self.rules.get(rule), u8::try_from(rule), u8::try_from(identifier.len()))
@@ -100,17 +97,17 @@ impl Bans {
         }
     }
 
-    /// Whom the request at hand is about, for one that has to wait.
+    /// The identifiers of the current request, to keep while it waits.
     pub fn accused(&self) -> Vec<u8> {
         self.accused.clone()
     }
 
-    /// The request at hand is one that waited.
+    /// Restores the identifiers of a request that waited.
     pub fn accuse_again(&mut self, accused: Vec<u8>) {
         self.accused = accused;
     }
 
-    /// The rule has denied the request at hand.
+    /// Counts a violation: the rule denied the current request.
     pub fn denied(
         &mut self,
         shared: &mut impl Shared,
@@ -142,8 +139,8 @@ impl Bans {
         }
     }
 
-    /// A ban has denied the request at hand. If it is one of this very identifier, the rule's next one is another in the row,
-    /// whoever made this one.
+    /// Notes that a ban denied the current request. If it is a ban of this very identifier, wherever it was made, the rule's next
+    /// ban lasts twice as long.
     pub fn heard(&mut self, keeper: &mut Keeper, rule: usize, now: UnixMs) {
         let Some(Banning { ban, namespace, .. }) = self.rules.get(rule).and_then(Option::as_ref) else {
             return;
@@ -152,7 +149,7 @@ impl Bans {
         let names = (self.workspace.as_str(), namespace.as_str());
         let Some(Banned::Until(until)) = keeper.controls().named(names, identifier) else { return };
         let last = keeper.controls().banned_here(names, identifier, now);
-        // As far as the rule's own bans go, since a longer one may be lifted long before its end; anew when half of that is over.
+        // Bounded by the rule's longest ban, as a longer one may be lifted early. Renewed when half of that time has passed.
         let within = |ms: u64| until.min(now.after(ms));
         if until <= now || last.is_some_and(|last| last.mark >= within(ban.max_duration_ms / 2)) {
             return;
@@ -163,7 +160,7 @@ impl Bans {
         keeper.ban(names, identifier, Local { mark, level, remembered, ..Local::default() }, now);
     }
 
-    /// Bans those who have been denied often enough.
+    /// Bans identifiers whose violations reached the threshold.
     pub fn ban_struck(&mut self, limiter: &mut Limiter, keeper: &mut Keeper, now: Now) {
         for struck in limiter.take_struck() {
             let Ok(KeyParts { identifier, epoch: counted, .. }) = KeyParts::decode(&struck.key) else {
@@ -174,7 +171,7 @@ impl Bans {
             };
             let names = (self.workspace.as_str(), banning.namespace.as_str());
             let last = keeper.controls().banned_here(names, identifier, now.unix);
-            // Another worker was faster, and what was counted has led to its ban already.
+            // Another worker has made a ban of the same violations already.
             if last.is_some_and(|last| epoch(last.mark) != counted) {
                 continue;
             }
@@ -183,14 +180,14 @@ impl Bans {
         }
     }
 
-    /// Another stream is up: whoever is there may not have heard of anything.
+    /// Repeats all proposals: the aggregator of a new stream may have none of them.
     pub fn propose_anew(&mut self) {
         self.proposals.clear();
         self.version = None;
     }
 
-    /// What to propose now, on the stream that hears of live control: each ban until the region has taken it over, or it has
-    /// ended. Nothing is gone through while nothing is due.
+    /// The proposals that are due, for the stream that receives live control. Each ban is proposed until the region has it or it has
+    /// ended. Does nothing while none is due.
     pub fn take_frames(&mut self, keeper: &Keeper, now: Now) -> Vec<wire::FilterFrame> {
         let version = keeper.controls().bans_version();
         if self.version.replace(version) != Some(version) {
@@ -211,7 +208,7 @@ impl Bans {
         due.chunks(wire::MAX_FRAME_CONTROLS).map(framed).collect()
     }
 
-    /// Brings the proposals in line with the bans that hold here alone.
+    /// Updates the proposals to the bans that only this process has.
     fn compare(&mut self, keeper: &Keeper, now: Now) {
         let mut before = std::mem::take(&mut self.proposals);
         for open in keeper.controls().open_bans(now.unix) {
@@ -241,20 +238,20 @@ impl Bans {
     }
 }
 
-/// The ban that follows the last one that is remembered.
+/// The ban that follows `last`.
 fn next_ban(rule: &Ban, last: Option<Local>, now: UnixMs) -> Local {
-    // After a time without bans the row begins anew.
+    // After `max_duration` without a ban, durations start again.
     let row = last.filter(|last| now < last.mark.after(rule.max_duration_ms));
     let level = row.map_or(0, |last| last.level).saturating_add(1);
     let until = now.after(rule.length_ms(level));
-    // Denials from now on are others than those that led here.
+    // Denials from now on do not count towards the ban that was just made.
     let mark = last.map_or(until, |last| until.max(last.mark.after(EPOCH_MS)));
     Local { mark, level, until, since: now, remembered: mark.after(rule.memory_ms()), taken_over: false }
 }
 
 fn epoch(until: UnixMs) -> u32 {
     let seconds = until.0.checked_div(EPOCH_MS).unwrap_or(0);
-    // The lower bits tell one ban from the next as well.
+    // The lower 32 bits suffice to distinguish consecutive bans.
     u32::try_from(seconds & u64::from(u32::MAX)).unwrap_or(0)
 }
 

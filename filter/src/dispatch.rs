@@ -1,7 +1,7 @@
-//! The worker's VM: which plugin an event belongs to, and doing to requests what plugins decide.
+//! Finds the plugin that a callback belongs to, and applies to requests what plugins decide.
 //!
-//! Resuming or answering a request can call back into the VM, so effects are done when no plugin is borrowed. An
-//! event that arrives in the midst of another (a stream that closes while it is opened) waits for the next.
+//! Resuming or answering a request can call back into the VM, so effects are applied while no plugin is borrowed. A callback that
+//! arrives during another one (a stream that closes while it is opened) is queued until the next.
 
 use crate::host::calls;
 use crate::host::headers::serialise;
@@ -12,32 +12,32 @@ use std::cell::{Cell, RefCell};
 const CONTINUE: u32 = 0;
 const PAUSE: u32 = 1;
 
-/// A larger message is none of an aggregator's: four times what it sends at most.
+/// Largest message that is read: four times the largest frame of an aggregator.
 const MAX_MESSAGE_BYTES: usize = 4 * weir_core::model::wire::MAX_FRAME_BYTES;
 /// gRPC's RESOURCE_EXHAUSTED.
 const RESOURCE_EXHAUSTED: u32 = 8;
 /// gRPC's DATA_LOSS.
 const LOST: u32 = 15;
 
-/// Events that may wait: one for each stream is usual.
+/// Most queued callbacks; usually there is at most one for each stream.
 const MAX_EVENTS: usize = 1_024;
 
 thread_local! {
     static PLUGINS: RefCell<Vec<(u32, Plugin)>> = const { RefCell::new(Vec::new()) };
-    /// The request created last and its root: Envoy creates a request right before it hands over its headers.
+    /// The request created last and its root: Envoy creates a request's context right before it passes the headers.
     static LAST: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
-    /// Streams that closed while a plugin was at work: root, token and status.
+    /// Streams that closed while a plugin was borrowed: root, token and status.
     static CLOSED: RefCell<Vec<(u32, u32, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A root (whose `root` is 0) or a request of a root begins.
+/// Creates a root (if `root` is 0) or a request of a root.
 pub fn on_context_create(context: u32, root: u32) {
     if root != 0 {
         LAST.set((context, root));
     }
 }
 
-/// Takes a plugin's configuration; false refuses it.
+/// Configures a plugin; false rejects the configuration.
 pub fn on_configure(root: u32) -> bool {
     let Some(plugin) = Plugin::configure(&calls::plugin_configuration()) else { return false };
     PLUGINS.with(|plugins| {
@@ -48,7 +48,7 @@ pub fn on_configure(root: u32) -> bool {
     })
 }
 
-/// The timer of a root.
+/// Handles a root's timer.
 pub fn on_tick(root: u32) {
     let effects = with(root, Plugin::on_tick);
     apply(root, effects);
@@ -58,7 +58,7 @@ pub fn on_tick(root: u32) {
     }
 }
 
-/// A request's headers are there; returns whether it goes on or waits.
+/// Handles a request's headers; returns whether Envoy continues or pauses the request.
 pub fn on_request_headers(context: u32) -> u32 {
     let effect = with(root_of(context), |plugin| plugin.on_request(context)).unwrap_or(Effect::Pass);
     match effect {
@@ -75,7 +75,7 @@ pub fn on_request_headers(context: u32) -> u32 {
     }
 }
 
-/// A response's headers are there.
+/// Handles a response's headers.
 pub fn on_response_headers(context: u32) {
     let tracking =
         |(_, plugin): &mut (u32, Plugin)| plugin.is_tracking().then(|| plugin.on_response(context));
@@ -88,19 +88,19 @@ pub fn on_response_headers(context: u32) {
     }
 }
 
-/// A message of the aggregator.
+/// Handles a message of the aggregator.
 pub fn on_grpc_receive(root: u32, token: u32, size: usize) {
     if size > MAX_MESSAGE_BYTES {
         return on_grpc_close(root, token, RESOURCE_EXHAUSTED);
     }
     match with(root, |plugin| plugin.on_message(token)) {
         Some(effects) => apply(root, Some(effects)),
-        // Met in the midst of something else: lost, so the stream has to begin anew.
+        // It arrived during another callback and is lost, so the stream has to be opened again.
         None => on_grpc_close(root, token, LOST),
     }
 }
 
-/// A stream ended.
+/// Handles the end of a stream.
 pub fn on_grpc_close(root: u32, token: u32, status: u32) {
     match with(root, |plugin| plugin.on_stream_closed(token, status)) {
         Some(effects) => apply(root, Some(effects)),
@@ -114,7 +114,7 @@ pub fn on_grpc_close(root: u32, token: u32, status: u32) {
     }
 }
 
-/// A request or a root is over.
+/// Ends a request or a root.
 pub fn on_done(context: u32) {
     let ended = PLUGINS.with(|plugins| {
         let mut plugins = plugins.try_borrow_mut().ok()?;
@@ -137,7 +137,7 @@ fn root_of(context: u32) -> u32 {
     if last == context { root } else { 0 }
 }
 
-/// Runs `work` on the plugin of `root`, or the only one; `None` if there is none or it is at work already.
+/// Runs `work` on the plugin of `root`, or on the only one. `None` if there is none or it is borrowed.
 fn with<R>(root: u32, work: impl FnOnce(&mut Plugin) -> R) -> Option<R> {
     PLUGINS.with(|plugins| {
         let mut plugins = plugins.try_borrow_mut().ok()?;
@@ -148,7 +148,7 @@ fn with<R>(root: u32, work: impl FnOnce(&mut Plugin) -> R) -> Option<R> {
     })
 }
 
-/// Does to paused requests what was decided; those that are gone are skipped.
+/// Applies effects to paused requests; requests that have ended are skipped.
 fn apply(root: u32, effects: Option<Vec<(u32, Effect)>>) {
     let effects = effects.unwrap_or_default();
     if effects.is_empty() {
@@ -162,7 +162,7 @@ fn apply(root: u32, effects: Option<Vec<(u32, Effect)>>) {
     let _ = calls::set_effective_context(root);
 }
 
-/// Does it to the request at hand. A refusal by Envoy means that the request is gone, which harms nobody.
+/// Applies an effect to the current request. If Envoy refuses, the request has ended and nothing is to be done.
 fn perform(effect: Effect) {
     match effect {
         Effect::Pause => {}
@@ -187,7 +187,7 @@ fn perform(effect: Effect) {
     }
 }
 
-/// Rule and outcome for access logs, as filter state: a WASM filter cannot set dynamic metadata.
+/// Writes rule and outcome for access logs to the filter state, as a WASM filter cannot set dynamic metadata.
 fn show(label: &Label) {
     calls::set_filter_state("weir_rule", &label.rule);
     calls::set_filter_state("weir_outcome", label.outcome);

@@ -1,21 +1,21 @@
-//! Switches by which tests break a worker from outside, where the configuration says `test_faults`: never in production.
+//! Faults that tests cause in a worker by a request header, if the configuration has `test_faults`. Not for production.
 //!
-//! The request header `x-weir-fault` takes `panic` (the VM dies at once) or `clock:<ms>` (the worker's wall clock is
-//! off by so much from now on, negative for the past).
+//! The header `x-weir-fault` is `panic` (the VM fails at once) or `clock:<ms>` (from now on the worker's wall clock is wrong by that
+//! many milliseconds; negative: it is slow).
 
 use weir_core::model::time::UnixMs;
 use weir_core::rules::{Lines, Request};
 
-/// What a request asks to break.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The VM dies.
+    /// The VM fails.
     Panic,
-    /// The wall clock is off by so many milliseconds.
+    /// The wall clock is wrong by this many milliseconds.
     Clock(i64),
 }
 
-/// The fault that `request` asks for.
+/// The fault that the header of `request` names.
 pub fn asked(request: &impl Request) -> Option<Fault> {
     let Lines::One(fault) = request.header(b"x-weir-fault") else { return None };
     if fault == b"panic" {
@@ -25,12 +25,12 @@ pub fn asked(request: &impl Request) -> Option<Fault> {
     shift.parse().ok().map(Fault::Clock)
 }
 
-/// Dies as a defect would.
+/// Fails as a defect would.
 pub fn die() -> ! {
     std::process::abort()
 }
 
-/// `unix`, off by `shift_ms`.
+/// `unix`, moved by `shift_ms`.
 pub fn shifted(unix: UnixMs, shift_ms: i64) -> UnixMs {
     UnixMs(unix.0.saturating_add_signed(shift_ms))
 }

@@ -1,14 +1,12 @@
-//! A denial as a response: 429 with the headers that clients know, and the drafts' formats where they are asked for.
-//! Who is banned until some moment gets 429 too; who is banned for ever, or denied by address, 403: to come back is of no use.
+//! The response of a denial: 429 with the usual headers, and the drafts' formats if they are configured. A ban with an end gives 429
+//! too. A ban without end and a denied address give 403, as a retry has no use.
 //!
 //! `retry-after` (RFC 9110) is in whole seconds, at least 1. `x-ratelimit-limit`, `-remaining` and `-reset` (seconds)
 //! are what most gateways send. `RateLimit` and `RateLimit-Policy` are those of
 //! draft-ietf-httpapi-ratelimit-headers-08 to -11, whose problem type `quota-exceeded` the JSON body is of.
 //!
 //! `x-ratelimit-transaction` has the numbers under which the ledger recorded the request, `x-ratelimit-undecided` the
-//! rules that nobody has decided; both may be lists.
-//!
-//! Leaves to others: sending it (`host`).
+//! exact rules that were not decided; both may be lists.
 
 use weir_core::control::Banned;
 use weir_core::limiter::{Budget, Cause, Denial, ExactDetails};
@@ -18,17 +16,17 @@ use weir_core::rules::{Cost, Responses, Rule};
 
 /// Problem type of the draft's section on quotas.
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-/// That of a response that is no more than its status.
+/// Problem type of a response that says no more than its status (RFC 9457).
 const PROBLEM_BLANK: &str = "about:blank";
 /// gRPC's PERMISSION_DENIED.
 const GRPC_PERMISSION_DENIED: i32 = 7;
 /// gRPC's RESOURCE_EXHAUSTED.
 const GRPC_RESOURCE_EXHAUSTED: i32 = 8;
-/// Statuses as HTTP has them, by number and phrase, and as gRPC does.
+/// HTTP status, its phrase, and the gRPC status.
 const FORBIDDEN: (u32, &str, i32) = (403, "Forbidden", GRPC_PERMISSION_DENIED);
 const TOO_MANY: (u32, &str, i32) = (429, "Too Many Requests", GRPC_RESOURCE_EXHAUSTED);
 
-/// What to send.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status.
@@ -39,20 +37,20 @@ pub struct Answer {
     pub headers: Vec<(&'static str, String)>,
     /// Response body.
     pub body: String,
-    /// For gRPC requests, which get it in place of the HTTP status.
+    /// The gRPC status; gRPC requests get it in place of the HTTP status.
     pub grpc_status: i32,
 }
 
-/// Who is answered. Envoy turns a response to a gRPC request into a status, and its body into the message.
+/// The kind of client. Envoy turns the response to a gRPC request into a gRPC status with the body as its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     /// Any HTTP client.
     Http,
-    /// One that sent `content-type: application/grpc…`.
+    /// A client that sent `content-type: application/grpc…`.
     Grpc,
 }
 
-/// The response to a request that one of `rules` refuses: `None` if the denial names none of them.
+/// The response to a request that one of `rules` denies. `None` if the denial names none of them.
 pub fn denied(
     rules: &[Rule],
     denial: &Denial,
@@ -61,12 +59,12 @@ pub fn denied(
     client: Client,
 ) -> Option<Answer> {
     let rule = rules.get(usize::from(denial.budget.rule))?;
-    // A cost above the limit never passes; a window's length keeps the client from hammering.
+    // A cost above the limit never passes; the window's length makes the client wait before it tries again.
     let retry_after_s = seconds(denial.retry_after_ms.unwrap_or(window_ms(rule, details))).max(1);
     let mut headers = vec![("retry-after", retry_after_s.to_string())];
-    // Where an exact rule is undecided, nothing is known of its budget.
+    // The budget of an undecided exact rule is unknown.
     if denial.cause != Cause::Undecided || rule.algorithm == Algorithm::Window {
-        // The draft's `t` says when budget comes back, so here it is the wait, not the cell's end.
+        // The draft's `t` is the time until budget is available: here the wait, not the end of the cell.
         let waiting = Budget { reset_ms: retry_after_s.saturating_mul(1_000), ..denial.budget };
         budget_headers(rule, details, (&denial.budget, &waiting), formats, &mut headers);
     }
@@ -84,17 +82,17 @@ pub fn denied(
     Some(error(rule, details, headers, formats, client))
 }
 
-/// The response to a request that lacks what identifies it, where a rule denies such. To wait is of no use to it.
+/// The response to a request without an identifier, if the rule denies those. It has no `retry-after`, as waiting has no use.
 pub fn missing_identifier(formats: &Responses, client: Client) -> Answer {
     rejected(TOO_MANY, "weir_missing_identifier", "identifier missing", Vec::new(), formats, client)
 }
 
-/// The response to a request with several values for what identifies it, where a rule denies such.
+/// The response to a request with several values of an identifier, if the rule denies those.
 pub fn ambiguous_identifier(formats: &Responses, client: Client) -> Answer {
     rejected(TOO_MANY, "weir_ambiguous_identifier", "identifier ambiguous", Vec::new(), formats, client)
 }
 
-/// The response to a request of somebody whom live control or a rule has banned.
+/// The response to a request whose identifier or network is banned.
 pub fn banned(banned: Banned, now: UnixMs, formats: &Responses, client: Client) -> Answer {
     let (status, headers) = match banned {
         Banned::ForEver => (FORBIDDEN, Vec::new()),
@@ -111,8 +109,7 @@ pub fn denied_address(formats: &Responses, client: Client) -> Answer {
     rejected(FORBIDDEN, "weir_denied_address", "address denied", Vec::new(), formats, client)
 }
 
-/// The headers that an allowed response carries: those of its budget where they are asked for, and what is to be told
-/// of rules that are held exactly.
+/// The headers of an allowed request's response: those of its budget if configured, and those of exact rules.
 pub fn allowed_headers(
     rules: &[Rule],
     budget: Option<&Budget>,
@@ -129,8 +126,7 @@ pub fn allowed_headers(
     headers
 }
 
-/// Lets a budget show what is left once it is known that its rule's response has cost so much: what was reserved stood for it
-/// until then.
+/// Corrects the remaining budget by the cost that the response stated, which replaces what was reserved.
 pub fn settle(budget: &mut Budget, rules: &[Rule], cost: u64) {
     if let Some(Cost::Response(details)) = rules.get(usize::from(budget.rule)).map(|rule| &rule.cost) {
         let unreserved = budget.remaining.saturating_add(details.reserve).min(budget.limit);
@@ -169,12 +165,12 @@ fn budget_headers(
     }
 }
 
-/// A ledger's window stands in its zone, so the ruling tells it.
+/// The window of a rule. A ledger's window is defined by its zone, so the exact response contains it.
 fn window_ms(rule: &Rule, details: &ExactDetails) -> u64 {
     if details.window_ms > 0 { details.window_ms } else { rule.duration_ms }
 }
 
-/// The place of a rule in a set of rules.
+/// The bit of a rule in a set of rules.
 pub fn bit(rule: u16) -> u64 {
     1u64.checked_shl(u32::from(rule)).unwrap_or(0)
 }
@@ -202,7 +198,7 @@ fn error(
     Answer { status: 429, details, headers, body, grpc_status: GRPC_RESOURCE_EXHAUSTED }
 }
 
-/// An answer to a request that no quota concerns.
+/// The response of a denial that is not about a quota.
 fn rejected(
     (status, title, grpc_status): (u32, &str, i32),
     details: &'static str,
@@ -308,7 +304,7 @@ mod tests {
             &[("retry-after", "1"), ("x-ratelimit-undecided", "log, cards"), ("content-type", "text/plain")],
         );
         assert_eq!(answer.details, "weir_undecided");
-        // A window's own view is shown, whoever else was to be asked.
+        // For a window the local count is shown, even if the region was to be queried.
         check(
             "{}",
             &denial(Some(1_000), Cause::Undecided),

@@ -1,46 +1,44 @@
-//! What a request has cost, where only its response tells: the response's header, or what follows from there being none.
+//! The cost of a request whose rule takes it from the response: the value of a header, or what follows if there is none.
 //!
-//! | what came of the request | cost |
+//! | end of the request | cost |
 //! |---|---|
-//! | a response with the header, whoever wrote it | what it says |
+//! | a response with the header, from upstream or Envoy | its value |
 //! | the upstream's response without it | the rule's default |
-//! | no response of an upstream that the request may have reached | what was reserved: it may have used that |
-//! | none, and no upstream had it | nothing |
-//!
-//! Leaves to others: what is charged and given back (`limiter`).
+//! | no response, and the request may have reached an upstream | what was reserved, as it may have been used |
+//! | no response, and no upstream received it | 0 |
 
 use crate::host::calls;
 use weir_core::rules::{Cost, ResponseCost, Rule};
 
-/// What Envoy says of a response that an upstream wrote.
+/// Envoy's response code details of a response from upstream.
 const VIA_UPSTREAM: &[u8] = b"via_upstream";
 
-/// A request whose cost is to be told, the one at hand.
+/// The current request, whose cost is to be settled.
 pub struct Ended<'a> {
     rules: &'a [Rule],
-    /// There are response headers.
+    /// Whether there are response headers.
     answered: bool,
     came: Option<Came>,
 }
 
-/// What came of a request.
+/// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
-    /// The upstream has answered.
+    /// The upstream responded.
     Response,
-    /// An upstream may have had it.
+    /// No response, but an upstream may have received the request.
     Silence,
-    /// No upstream had it.
+    /// No upstream received the request.
     Nothing,
 }
 
 impl<'a> Ended<'a> {
-    /// Under these rules; either its response is there, or it is over without any.
+    /// The current request under these rules, `answered` or ended without a response.
     pub fn new(rules: &'a [Rule], answered: bool) -> Self {
         Ended { rules, answered, came: None }
     }
 
-    /// What it has cost under a rule.
+    /// The cost under a rule.
     pub fn cost(&mut self, rule: u16) -> u64 {
         let Some(Cost::Response(cost)) = self.rules.get(usize::from(rule)).map(|rule| &rule.cost) else {
             return 0;
@@ -69,7 +67,7 @@ impl<'a> Ended<'a> {
     }
 }
 
-/// Whether an upstream may have had the request at hand: it was given a connection, or was tried before.
+/// Whether an upstream may have received the current request: it got a connection, or was retried.
 fn reached() -> bool {
     let (mut address, mut attempts) = (Vec::new(), Vec::new());
     calls::property(b"upstream\0local_address", &mut address);

@@ -1,9 +1,9 @@
-//! What the filter tells Envoy's statistics: names, and one batch now and then instead of a host call a request.
+//! The filter's metrics in Envoy's statistics, updated in batches instead of by a host call for each request.
 //!
-//! All names begin with `weir_`; rule, outcome, reason and result stand in the name and become labels through the
-//! `stats_tags` of the shipped bootstrap. Never an identifier, never an origin.
+//! All names begin with `weir_`. Rule, outcome, reason and result are parts of the name and become labels through the
+//! `stats_tags` of the shipped bootstrap. No name contains an identifier or an origin.
 //!
-//! Workers share Envoy's metrics, so gauges are moved by differences, not set.
+//! Workers share Envoy's metrics, so gauges are changed by differences, not set.
 
 use crate::counters::reporter::CounterReporter;
 use crate::counters::{Counters, Outcome};
@@ -14,9 +14,9 @@ use weir_core::limiter::Stats;
 use weir_core::model::time::MonoMs;
 use weir_core::rules::Rule;
 
-/// Between batches.
+/// Time between two batches.
 const FLUSH_MS: u64 = 200;
-/// In `/stats/prometheus` exactly this, as Envoy takes the `wasmcustom.` off there and puts nothing in its place.
+/// The exact name in `/stats/prometheus`, where Envoy removes the prefix `wasmcustom.`.
 const STRICT: &str = "weir_ratelimit_strict_mode_activations_total";
 const REASONS: [&str; 5] = ["cold", "baseline", "strict", "stale", "slack"];
 const RESULTS: [&str; 5] = ["granted", "refused", "timeout", "broken", "unjudged"];
@@ -26,7 +26,7 @@ const EXACT_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "
 #[derive(Debug, Default)]
 pub struct Metrics {
     decisions: Vec<[Option<u32>; Outcome::VARIANTS.len()]>,
-    /// `None` before the first batch, which defines what has no label: an alert finds no change in what was not there.
+    /// `None` before the first batch, which defines all metrics without labels, so that alerts find them at 0.
     told: Option<Stats>,
     ids: Vec<(&'static str, u32)>,
     flushed: MonoMs,
@@ -38,7 +38,7 @@ impl Metrics {
         Metrics { decisions: vec![[None; Outcome::VARIANTS.len()]; rules], ..Metrics::default() }
     }
 
-    /// Tells what has changed since the last time, if it is time or `now_or_never`.
+    /// Writes what has changed since the last batch, if the next one is due or `now_or_never`.
     pub fn flush(
         &mut self,
         rules: &[Rule],
@@ -160,6 +160,6 @@ impl Metrics {
 }
 
 fn difference(value: u64, before: u64) -> i64 {
-    // Two's complement: a fall comes out negative.
+    // Two's complement: a decrease is negative.
     value.wrapping_sub(before).cast_signed()
 }

@@ -1,4 +1,4 @@
-//! What was decided since the last tick, by rule and outcome: counted in memory, told to Envoy in a batch.
+//! Decisions since the last tick by rule and outcome: counted in memory, added to Envoy's statistics in batches.
 
 #[cfg(target_arch = "wasm32")]
 pub(crate) mod metrics;
@@ -10,17 +10,17 @@ use strum::{IntoStaticStr, VariantArray};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Outcome {
-    /// It passed.
+    /// The request passed.
     Allowed,
-    /// It was refused.
+    /// The request was denied.
     Denied,
-    /// A shadow rule would have refused it.
+    /// A shadow rule would have denied the request.
     ShadowDenied,
-    /// An override exempts the identifier.
+    /// An override or live control exempts the identifier.
     Exempt,
-    /// Its limit is held elsewhere, and nobody there has said.
+    /// The limit is exact, and its store did not decide in time.
     Undecided,
-    /// It was refused because of a ban.
+    /// The request was denied by a ban.
     Banned,
 }
 
@@ -28,7 +28,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     counts: Vec<[u64; Outcome::VARIANTS.len()]>,
-    /// Requests that were refused for their client's address, before any rule.
+    /// Requests that were denied for their client's address, before any rule.
     pub denied_addresses: u64,
 }
 
@@ -38,14 +38,14 @@ impl Counters {
         Counters { counts: vec![[0; Outcome::VARIANTS.len()]; rules], denied_addresses: 0 }
     }
 
-    /// One more.
+    /// Counts one decision.
     pub fn count(&mut self, rule: usize, outcome: Outcome) {
         if let Some(count) = self.counts.get_mut(rule).and_then(|counts| counts.get_mut(outcome as usize)) {
             *count = count.saturating_add(1);
         }
     }
 
-    /// Hands out what was counted, by rule and outcome, and starts anew.
+    /// Passes each count that is not 0 to `out`, and resets it.
     pub fn drain(&mut self, mut out: impl FnMut(usize, Outcome, u64)) {
         for (rule, counts) in self.counts.iter_mut().enumerate() {
             for (outcome, count) in Outcome::VARIANTS.iter().copied().zip(counts.iter_mut()) {

@@ -1,9 +1,7 @@
-//! What the aggregator is told of decisions: for each rule how many ended how, since this worker loaded it.
+//! Reports decisions to the aggregator: for each rule the counts by outcome since this worker loaded it.
 //!
-//! Once a second at most, and only rules that decided anything since; all of them when a stream is new. Nothing is done
-//! for a request: what `counters` hands out anyway is added up.
-//!
-//! Leaves to others: counting (`counters`), the stream (`stream`), rates (the aggregator).
+//! A report is sent at most once a second and holds only rules that decided a request since the last one; after a stream is opened it
+//! holds all. It sums the counts that `counters` drains for Envoy's statistics, so that a request costs nothing more.
 
 use crate::counters::Outcome;
 use strum::VariantArray;
@@ -12,16 +10,16 @@ use weir_core::model::time::MonoMs;
 use weir_core::model::wire::{Counters, FilterFrame, RuleCounters};
 use weir_core::rules::{Config, Rule};
 
-/// Between two words.
+/// Least time between two reports.
 const REPORT_MS: u64 = 1_000;
 
 /// Counts by rule and outcome.
 #[derive(Debug, Default)]
 pub struct CounterReporter {
     totals: Vec<[u64; Outcome::VARIANTS.len()]>,
-    /// Rules that are to be told of.
+    /// Rules to report.
     news: Vec<bool>,
-    /// Rules that live control has put into shadow, or taken out of it: as they are now.
+    /// The current shadow mode of rules that live control has changed.
     shadows: Vec<Option<bool>>,
     last: Option<MonoMs>,
 }
@@ -37,7 +35,7 @@ impl CounterReporter {
         }
     }
 
-    /// So many more.
+    /// Adds decisions.
     pub fn add(&mut self, rule: usize, outcome: Outcome, count: u64) {
         if let Some(total) = self.totals.get_mut(rule).and_then(|totals| totals.get_mut(outcome as usize)) {
             *total = total.saturating_add(count);
@@ -47,25 +45,25 @@ impl CounterReporter {
         }
     }
 
-    /// A rule never denies (or does), whatever its configuration says.
+    /// Sets a rule's shadow mode in place of its configuration.
     pub fn set_shadow(&mut self, rule: usize, shadow: bool) {
         let (Some(known), Some(news)) = (self.shadows.get_mut(rule), self.news.get_mut(rule)) else { return };
         *news |= known.is_some_and(|known| known != shadow);
         *known = Some(shadow);
     }
 
-    /// A stream is up that has heard nothing yet.
+    /// Reports all rules, on a new stream.
     pub fn begin(&mut self) {
         self.news.iter_mut().for_each(|news| *news = true);
         self.hurry();
     }
 
-    /// The next word may come at once.
+    /// Lets the next report be sent at once.
     pub fn hurry(&mut self) {
         self.last = None;
     }
 
-    /// The next word, if it is time for one and there is anything to say.
+    /// The next report, if one is due and a rule has changed.
     pub fn next(&mut self, config: &Config, now: MonoMs) -> Option<FilterFrame> {
         if self.last.is_some_and(|last| now.since(last) < REPORT_MS) || !self.news.contains(&true) {
             return None;

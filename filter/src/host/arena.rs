@@ -1,16 +1,16 @@
-//! The memory that Envoy fills, and what the build says of this module.
+//! The memory into which Envoy writes, and a marker that shows which callbacks the build left in this module.
 
 use std::cell::{Cell, RefCell};
 
-/// A buffer that once had to be larger than this is given back.
+/// A buffer that grew beyond this is freed after use.
 const KEEP_BYTES: usize = 256 * 1024;
 
-/// Where the host's next bytes go: headers of the request at hand, or anything else.
+/// Where the host writes its next bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Arena {
-    /// Lives as long as the request is decided.
+    /// Headers of the current request, kept while it is decided.
     Headers,
-    /// Until the next host call that returns bytes.
+    /// Anything else, kept until the next host call that returns bytes.
     Other,
 }
 
@@ -20,9 +20,9 @@ thread_local! {
     static OTHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs a host call that returns bytes, with `arena` as the place for them; `read` sees the bytes.
+/// Runs a host call that returns bytes into `arena`, and passes them to `read`.
 ///
-/// `call` gets where to put their address and length, as the ABI has it, and returns the status.
+/// `call` gets the places for their address and length, as the ABI defines them, and returns the status.
 pub fn fetch<R>(
     arena: Arena,
     call: impl FnOnce(*mut *const u8, *mut usize) -> u32,
@@ -43,7 +43,7 @@ pub fn fetch<R>(
     read(status, bytes)
 }
 
-/// The host asks for memory to return bytes in.
+/// Allocates memory for bytes that the host returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_on_memory_allocate(size: usize) -> *mut u8 {
     let arena = if TARGET.get() == Arena::Headers { &HEADERS } else { &OTHER };
@@ -60,12 +60,12 @@ pub extern "C" fn weir_on_memory_allocate(size: usize) -> *mut u8 {
     })
 }
 
-/// Whether this module exports `on_response_headers`: the build that leaves it out says so here.
+/// Whether this module exports `on_response_headers`; the build that removes the export changes this marker.
 static RESPONSES: [u8; 28] = *b"weir:on_response_headers=yes";
 
-/// Whether Envoy will tell of responses.
+/// Whether Envoy calls this module with response headers.
 pub fn has_response_callback() -> bool {
-    // SAFETY: a live static; volatile, as the build changes it behind the compiler's back.
+    // SAFETY: a static; read as volatile, since the build changes it after compilation.
     let marker = unsafe { std::ptr::read_volatile(&raw const RESPONSES) };
     marker.ends_with(b"yes")
 }

@@ -1,9 +1,7 @@
-//! Everything that Envoy is asked for, each as a function that cannot panic.
+//! Calls to Envoy, each as a function that cannot panic.
 //!
-//! The SDK's own wrappers panic at a status that they do not expect and allocate for every answer; these hand the
-//! status on and read in place. Its types give the numbers.
-//!
-//! Leaves to others: when to ask, and what to do if Envoy refuses.
+//! The SDK's wrappers panic at an unexpected status and allocate for each result. These functions return the status and read results
+//! in place. The numbers are those of the SDK's types.
 
 use crate::host::arena::{Arena, fetch};
 use proxy_wasm::types::{BufferType, LogLevel, MapType, MetricType, Status, StreamType};
@@ -105,7 +103,7 @@ const OK: u32 = Status::Ok as u32;
 const CLOCK_MONOTONIC: u32 = 1;
 const NANOS_A_MS: u64 = 1_000_000;
 
-/// Envoy did not do what it was asked for; its status, for a log.
+/// Envoy rejected a call, with this status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused(pub u32);
 
@@ -143,7 +141,7 @@ pub fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// The environment variables that Envoy shows to this VM, as `NAME=value` with a zero byte at the end of each.
+/// The environment variables that Envoy passes to this VM, as `NAME=value` with a zero byte at the end of each.
 pub fn environment() -> Vec<u8> {
     let (mut count, mut length) = (0, 0);
     // SAFETY: the host writes two numbers.
@@ -151,16 +149,16 @@ pub fn environment() -> Vec<u8> {
         return Vec::new();
     }
     let (mut entries, mut bytes) = (vec![std::ptr::null(); count], vec![0; length]);
-    // SAFETY: the host writes `count` addresses and `length` bytes, as it has just said, to vectors of those lengths.
+    // SAFETY: the host writes `count` addresses and `length` bytes, as it returned above, to vectors of those lengths.
     match unsafe { raw::environ_get(entries.as_mut_ptr(), bytes.as_mut_ptr()) } {
         0 => bytes,
         _ => Vec::new(),
     }
 }
 
-/// Calls `on_tick` of the root at hand every `ms`.
+/// Calls `on_tick` of the current root every `ms`.
 pub fn set_tick_period(ms: u32) {
-    // SAFETY: no memory is handed over.
+    // SAFETY: no memory is passed.
     unsafe { raw::proxy_set_tick_period_milliseconds(ms) };
 }
 
@@ -181,7 +179,7 @@ fn buffer<R>(kind: BufferType, read: impl FnOnce(&[u8]) -> R) -> R {
     fetch(Arena::Other, call, |_, bytes| read(bytes))
 }
 
-/// All headers of the request at hand, as the ABI serialises them (see [`crate::host::headers`]).
+/// All headers of the current request, as the ABI serialises them (see [`crate::host::headers`]).
 pub fn request_headers<R>(read: impl FnOnce(&[u8]) -> R) -> R {
     let map = MapType::HttpRequestHeaders as u32;
     // SAFETY: `fetch` gives valid places for the answer.
@@ -189,7 +187,7 @@ pub fn request_headers<R>(read: impl FnOnce(&[u8]) -> R) -> R {
     fetch(Arena::Headers, call, |_, bytes| read(bytes))
 }
 
-/// A header of the response at hand; one that is empty counts as missing.
+/// A header of the current response; an empty one counts as missing.
 pub fn response_header<R>(name: &[u8], read: impl FnOnce(Option<&[u8]>) -> R) -> R {
     let map = MapType::HttpResponseHeaders as u32;
     // SAFETY: the host reads a live slice; `fetch` gives valid places for the answer.
@@ -199,7 +197,7 @@ pub fn response_header<R>(name: &[u8], read: impl FnOnce(Option<&[u8]>) -> R) ->
     fetch(Arena::Other, call, |status, bytes| read((status == OK && !bytes.is_empty()).then_some(bytes)))
 }
 
-/// Adds a header to the response at hand.
+/// Adds a header to the current response.
 pub fn add_response_header(name: &str, value: &str) {
     let map = MapType::HttpResponseHeaders as u32;
     // SAFETY: the host reads two live strings.
@@ -208,7 +206,7 @@ pub fn add_response_header(name: &str, value: &str) {
     }
 }
 
-/// A property of the request at hand, its path joined by NUL bytes; appended to `out`.
+/// A property of the current request, its path joined by NUL bytes; appended to `out`.
 pub fn property(path: &[u8], out: &mut Vec<u8>) -> bool {
     // SAFETY: the host reads a live slice; `fetch` gives valid places for the answer.
     let call = |data, length| unsafe { raw::proxy_get_property(path.as_ptr(), path.len(), data, length) };
@@ -218,7 +216,7 @@ pub fn property(path: &[u8], out: &mut Vec<u8>) -> bool {
     })
 }
 
-/// Sets filter state of the request at hand, under `wasm.<name>`.
+/// Sets filter state of the current request, under `wasm.<name>`.
 pub fn set_filter_state(name: &str, value: &str) {
     // SAFETY: the host reads two live strings.
     unsafe { raw::proxy_set_property(name.as_ptr(), name.len(), value.as_ptr(), value.len()) };
@@ -239,25 +237,25 @@ pub fn shared_get(key: &[u8], into: &mut Vec<u8>) -> Option<u32> {
     (status == OK).then_some(cas)
 }
 
-/// Shared data: stores `value` if the version is still `cas` (0: in any case). False if it is not.
+/// Shared data: stores `value` if the version is still `cas` (0: always). False if it has changed.
 pub fn shared_set(key: &[u8], value: &[u8], cas: u32) -> bool {
     // SAFETY: the host reads two live slices.
     OK == unsafe { raw::proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), cas) }
 }
 
-/// Makes `context` the one that the next calls are about; fails if it is gone.
+/// Makes `context` the subject of the next calls; fails if it has ended.
 pub fn set_effective_context(context: u32) -> Result<(), Refused> {
-    // SAFETY: no memory is handed over.
+    // SAFETY: no memory is passed.
     done(unsafe { raw::proxy_set_effective_context(context) })
 }
 
-/// Lets the paused request at hand go on.
+/// Resumes the current request, which was paused.
 pub fn resume_request() -> Result<(), Refused> {
-    // SAFETY: no memory is handed over.
+    // SAFETY: no memory is passed.
     done(unsafe { raw::proxy_continue_stream(StreamType::HttpRequest as u32) })
 }
 
-/// Answers the request at hand. `headers` as the ABI serialises them; `grpc_status` counts for gRPC requests only.
+/// Sends a local response to the current request. `headers` as the ABI serialises them; `grpc_status` is for gRPC requests only.
 pub fn respond(
     status: u32,
     details: &str,
@@ -290,18 +288,17 @@ pub fn define_metric(kind: MetricType, name: &str) -> Option<u32> {
 
 /// Adds to a counter or gauge.
 pub fn increment_metric(id: u32, by: i64) {
-    // SAFETY: no memory is handed over.
+    // SAFETY: no memory is passed.
     unsafe { raw::proxy_increment_metric(id, by) };
 }
 
 /// Sets a gauge.
 pub fn record_metric(id: u32, value: u64) {
-    // SAFETY: no memory is handed over.
+    // SAFETY: no memory is passed.
     unsafe { raw::proxy_record_metric(id, value) };
 }
 
-/// Opens a gRPC stream to what the serialised `GrpcService` names, with serialised headers for its metadata;
-/// returns its token.
+/// Opens a gRPC stream to the serialised `GrpcService`, with serialised headers as its metadata. Returns its token.
 pub fn grpc_stream(service: &[u8], name: &str, method: &str, metadata: &[u8]) -> Result<u32, Refused> {
     let mut token = 0;
     // SAFETY: the host reads four live slices and writes one u32.
@@ -327,8 +324,8 @@ pub fn grpc_send(token: u32, message: &[u8]) -> Result<(), Refused> {
     done(unsafe { raw::proxy_grpc_send(token, message.as_ptr(), message.len(), 0) })
 }
 
-/// Forgets a stream, closed or not.
+/// Cancels a stream, closed or not.
 pub fn grpc_cancel(token: u32) {
-    // SAFETY: no memory is handed over.
+    // SAFETY: no memory is passed.
     unsafe { raw::proxy_grpc_cancel(token) };
 }

@@ -1,16 +1,14 @@
-//! A request's headers, read in place from the bytes that Envoy hands over in one call.
+//! A request's headers, read in place from the bytes that Envoy returns in one call.
 //!
 //! ```text
 //! count u32 · (name length u32 · value length u32)… · (name NUL value NUL)…
 //! ```
 //! Little-endian. One call for all headers costs as much as a call for one of them.
-//!
-//! Leaves to others: what a header means (`weir_core::rules`); the peer's address and metadata come through
-//! [`Beyond`], as each costs a host call.
+//! The peer's address and metadata come through [`Beyond`], as each costs a host call.
 
 use weir_core::rules::{Lines, Request};
 
-/// What a request knows besides its headers.
+/// Attributes of a request besides its headers.
 pub trait Beyond {
     /// Appends the peer's address, `ip:port`.
     fn peer_address(&self, out: &mut Vec<u8>);
@@ -18,7 +16,7 @@ pub trait Beyond {
     fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool;
 }
 
-/// Serialised headers. What does not fit the format is taken for the end of them.
+/// Serialised headers. Reading ends at the first bytes that do not fit the format.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<'a, B> {
     lengths: &'a [[u8; 8]],
@@ -27,7 +25,7 @@ pub struct Headers<'a, B> {
 }
 
 impl<'a, B: Beyond> Headers<'a, B> {
-    /// Reads the frame of `bytes`, not yet the headers.
+    /// Reads the number of headers in `bytes`, but no header yet.
     pub fn new(bytes: &'a [u8], beyond: B) -> Headers<'a, B> {
         let (count, rest) = bytes.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
         let count = usize::try_from(u32::from_le_bytes(*count)).unwrap_or(0);

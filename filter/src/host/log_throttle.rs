@@ -1,35 +1,33 @@
-//! What the log is told of the stream to the aggregator: what is wrong, once until it is right again, and then that.
+//! Limits the log lines about the stream to the aggregator: one when it fails, one when it works again.
 //!
-//! A stream is retried every second or faster, and an aggregator may welcome each and end it at once; so no more than a few
-//! troubles are told a minute. What the aggregator says itself comes into the log short, and on one line.
-//!
-//! Leaves to others: writing the log (`host`), what is wrong (`stream`, `plugin`).
+//! A stream is retried every second or faster, and an aggregator may accept each and end it at once, so the number of failures logged
+//! a minute is bounded. Texts of the aggregator are logged shortened and on one line.
 
 use weir_core::model::time::MonoMs;
 
-/// Most troubles that are told a minute.
+/// Most failures that are logged in a minute.
 const MAX_A_MINUTE: u32 = 6;
 const MINUTE_MS: u64 = 60_000;
-/// Most characters of what somebody else says.
+/// Most characters of a text from outside.
 const MAX_CHARS: usize = 200;
 
-/// What the log knows of one stream after the other.
+/// What was logged of a worker's streams.
 #[derive(Debug)]
 pub struct LogThrottle {
     cluster: String,
-    /// Something is wrong and the log knows it: what follows until the next welcome is mostly its consequence.
+    /// A failure was logged. Failures until the next accepted stream are mostly its consequences and are not logged.
     open: bool,
     minute: MonoMs,
     told: u32,
 }
 
 impl LogThrottle {
-    /// Of streams to this cluster.
+    /// For streams to this cluster.
     pub fn new(cluster: &str) -> LogThrottle {
         LogThrottle { cluster: cluster.to_owned(), open: false, minute: MonoMs(0), told: 0 }
     }
 
-    /// Something is wrong. Returns what the log is to be told, if anything.
+    /// Notes a failure. Returns the line to log, if any.
     pub fn wrong(&mut self, what: &str, now: MonoMs) -> Option<String> {
         if now.since(self.minute) >= MINUTE_MS {
             (self.minute, self.told) = (now, 0);
@@ -45,14 +43,14 @@ impl LogThrottle {
         ))
     }
 
-    /// The aggregator accepts a stream. Returns what the log is to be told, if anything.
+    /// Notes that the aggregator accepted a stream. Returns the line to log, if any.
     pub fn right(&mut self) -> Option<String> {
         std::mem::take(&mut self.open)
             .then(|| format!("weir: the stream to the aggregator (cluster {:?}) is up", self.cluster))
     }
 }
 
-/// What somebody else says, as a part of a line.
+/// A text from outside, as a part of a line.
 pub fn quoted(text: &str) -> String {
     let printable = |char: char| if char.is_control() { ' ' } else { char };
     text.chars().take(MAX_CHARS).map(printable).collect()

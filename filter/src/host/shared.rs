@@ -1,7 +1,7 @@
-//! The limiter's shared places as Envoy's shared data.
+//! The limiter's shared storage in Envoy's shared data.
 //!
-//! Shared data belongs to a `vm_id`, outlives a VM and its configuration, and is gone when the last VM is. Its
-//! compare-and-set is exact on keys that exist; all of them are made before workers serve (`Meta::establish`).
+//! Shared data belongs to a `vm_id`, outlives a VM and its configuration, and is deleted with the last VM. Its compare-and-set is exact
+//! for keys that exist, so all keys are made before workers serve (`Meta::establish`).
 
 use crate::host::calls;
 use weir_core::model::shared::{Place, Shared, Version};
@@ -26,7 +26,7 @@ impl Shared for EnvoyShared {
     }
 }
 
-/// The place's key: short, as it is hashed at every access.
+/// The key of a place; it is short, as it is hashed at each access.
 fn key(place: Place) -> ([u8; 8], usize) {
     match place {
         Place::Meta => (*b"weir.met", 8),

@@ -1,10 +1,8 @@
-//! The worker's gRPC stream to the aggregator, as Envoy keeps it.
+//! The worker's gRPC stream to the aggregator.
 //!
-//! Envoy aborts on a service that is only a cluster's name, so a serialised `envoy.config.core.v3.GrpcService` is
-//! passed. An opened stream may close a moment later: it counts once the aggregator has welcomed it. After a close
-//! the token is cancelled too, as Envoy keeps it otherwise.
-//!
-//! Leaves to others: when to open it and what to say (`weir_core::limiter`), what the log is told of it (`log_throttle`).
+//! Envoy aborts if a service is only a cluster's name, so a serialised `envoy.config.core.v3.GrpcService` is passed. An opened stream
+//! may close a moment later, so it counts as connected once the aggregator has accepted it. After a close the token is cancelled, as
+//! Envoy would keep it otherwise.
 
 use crate::host::calls::{self, Refused};
 use crate::host::headers::serialise;
@@ -29,21 +27,21 @@ struct EnvoyGrpc {
     authority: String,
 }
 
-/// One stream at a time.
+/// At most one stream at a time.
 #[derive(Debug)]
 pub struct Stream {
     service: Vec<u8>,
-    /// Sent with each stream: the aggregator's token, which is checked before a frame is read.
+    /// Metadata of each stream: the filter's token, which the aggregator checks before it reads a frame.
     metadata: Vec<u8>,
     token: Option<u32>,
     buffer: Vec<u8>,
     log_throttle: LogThrottle,
-    /// The aggregator has said that it accepts it.
+    /// The aggregator has accepted it.
     is_welcome: bool,
 }
 
 impl Stream {
-    /// To the aggregator that a configuration names.
+    /// For the aggregator that a configuration names; not open yet.
     pub fn new(aggregator: &Aggregator) -> Stream {
         let envoy_grpc = EnvoyGrpc {
             cluster_name: aggregator.cluster.clone(),
@@ -57,21 +55,21 @@ impl Stream {
         Stream { service, metadata, token: None, buffer: Vec::new(), log_throttle, is_welcome: false }
     }
 
-    /// Opens it, unless Envoy refuses (no such cluster).
+    /// Opens it. Fails if Envoy has no such cluster.
     pub fn open(&mut self) -> Result<(), Refused> {
         self.close();
         self.token = Some(calls::grpc_stream(&self.service, wire::SERVICE, wire::METHOD, &self.metadata)?);
         Ok(())
     }
 
-    /// Tells the log what is wrong, if it does not know.
+    /// Logs a failure, unless one was logged since the last accepted stream.
     pub fn log_failure(&mut self, what: &str, now: MonoMs) {
         if let Some(line) = self.log_throttle.wrong(what, now) {
             calls::log(LogLevel::Warn, &line);
         }
     }
 
-    /// The aggregator has accepted it.
+    /// Notes that the aggregator accepted it.
     pub fn welcomed(&mut self) {
         self.is_welcome = true;
         if let Some(line) = self.log_throttle.right() {
@@ -84,19 +82,19 @@ impl Stream {
         self.is_welcome
     }
 
-    /// Whether `token` is this stream's.
+    /// Whether `token` names this stream.
     pub fn is(&self, token: u32) -> bool {
         self.token == Some(token)
     }
 
-    /// Sends a frame; false if the stream is gone.
+    /// Sends a frame; false if the stream has ended.
     pub fn send(&mut self, frame: &wire::FilterFrame) -> bool {
         self.buffer.clear();
         let encoded = frame.encode(&mut self.buffer).is_ok();
         encoded && self.token.is_some_and(|token| calls::grpc_send(token, &self.buffer).is_ok())
     }
 
-    /// Forgets it.
+    /// Closes it.
     pub fn close(&mut self) {
         self.is_welcome = false;
         if let Some(token) = self.token.take() {

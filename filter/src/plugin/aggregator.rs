@@ -1,7 +1,5 @@
-//! The plugin's talk with the aggregator: what comes, what is sent, and the stream that carries both.
-//!
-//! Leaves to others: what a frame means (`weir_core::limiter`, `weir_core::control`), and the stream as Envoy has it
-//! (`crate::host::stream`).
+//! The plugin's stream to the aggregator: opens and closes it, passes received frames to the limiter and to live control, and sends
+//! theirs.
 
 use super::Plugin;
 use super::verdict::Effect;
@@ -14,7 +12,7 @@ use weir_core::model::time::MonoMs;
 use weir_core::model::wire::{FilterFrame, RegionFrame};
 
 impl Plugin {
-    /// A message came on stream `token`.
+    /// Handles a message on stream `token`.
     pub fn on_message(&mut self, token: u32) -> Vec<(u32, Effect)> {
         if !self.stream.is(token) {
             return Vec::new();
@@ -30,7 +28,7 @@ impl Plugin {
         self.go_on(mono)
     }
 
-    /// Stream `token` ended.
+    /// Handles the end of stream `token`.
     pub fn on_stream_closed(&mut self, token: u32, status: u32) -> Vec<(u32, Effect)> {
         if !self.stream.is(token) {
             return Vec::new();
@@ -58,7 +56,7 @@ impl Plugin {
         }
     }
 
-    /// Lets go of a stream that is of no use, and opens one where one is wanted.
+    /// Closes a stream that the limiter gave up, and opens one if there is none.
     pub(super) fn mind_stream(&mut self, mono: MonoMs) {
         if let Some(why) = self.limiter.should_give_up(mono) {
             let what = match why {
@@ -79,7 +77,7 @@ impl Plugin {
         }
     }
 
-    /// Sends what there is to send.
+    /// Sends all frames that are ready.
     pub(super) fn send(&mut self, mono: MonoMs) {
         let mut frames = self.limiter.take_frames(&mut EnvoyShared, mono);
         if let Some(known) = self.keeper.to_send(self.limiter.is_subscribed()) {
@@ -96,7 +94,7 @@ impl Plugin {
         }
     }
 
-    /// Tells what rules have decided. A stream that does not take it is found out by the frames that matter.
+    /// Sends counts of decisions. A failure is ignored here, as frames of the limiter find a broken stream.
     pub(super) fn tell(&mut self, mono: MonoMs) {
         if self.stream.is_welcome()
             && let Some(frame) = self.told.next(&self.config, mono)

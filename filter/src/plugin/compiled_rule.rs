@@ -1,8 +1,6 @@
-//! What of a rule's checks never changes, and a request's part of them: together they are what the limiter is asked.
+//! The constant part of a rule's checks, prepared once. With the values of a request it becomes the check that the limiter decides.
 //!
-//! A key is written into the buffer of the request at hand: the identifier between the constant ends of its rule's key.
-//!
-//! Leaves to others: which rules a request meets and with what limit (`request`), the key's format (`weir_core::model::key`).
+//! A request's key is the identifier between the constant beginning and end of its rule's key.
 
 use weir_core::limiter::{Check, ExactCheck, ExactLimit, Policy};
 use weir_core::matching::canonical::identifier_in_epoch;
@@ -10,7 +8,7 @@ use weir_core::model::exact::Algorithm;
 use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
 use weir_core::rules::{Cost, OnFailure, Rule, UnknownKey};
 
-/// The parts of a rule's keys that do not change; a ledger's bucket is the identifier alone.
+/// The constant parts of a rule's keys. A ledger's bucket is the identifier alone.
 pub(super) struct CompiledRule {
     pub(super) algorithm: Algorithm,
     before: Vec<u8>,
@@ -20,7 +18,7 @@ pub(super) struct CompiledRule {
     pub(super) policy: Policy,
 }
 
-/// A check whose key stands in the plugin's `keys`.
+/// A check whose key is in the plugin's buffer `keys`.
 #[derive(Clone, Copy)]
 pub(super) struct Resolved {
     pub(super) rule: usize,
@@ -37,7 +35,7 @@ pub(super) struct Applied {
 }
 
 impl CompiledRule {
-    /// The rule's key with an empty identifier, cut where that stands; identifier, duration, epoch and resolution follow.
+    /// Encodes the rule's key with an empty identifier, and cuts it there; identifier, duration, epoch and resolution follow.
     pub(super) fn of(workspace: &str, rule: &Rule) -> CompiledRule {
         let parts = KeyParts {
             workspace: workspace.as_bytes(),
@@ -48,10 +46,9 @@ impl CompiledRule {
             resolution: rule.resolution(),
         };
         let mut key = Vec::with_capacity(MAX_KEY_BYTES);
-        // The configuration's own bounds are the key's, but for a ledger, which has no window and no key. Were it otherwise
-        // the key would be empty and shared.
+        // The configuration has the same bounds as a key, so that this succeeds for all rules but ledgers, which have no key.
         let _ = parts.encode(&mut key);
-        // With the length of the empty identifier.
+        // This also removes the length of the empty identifier.
         key.truncate(key.len().saturating_sub(1 + 8 + 4 + 2));
         CompiledRule {
             algorithm: rule.algorithm,
@@ -92,14 +89,14 @@ fn policy(rule: &Rule) -> Policy {
     }
 }
 
-/// What the limiter is asked of a rule that counts in windows.
+/// The limiter's check of a rule that counts in windows.
 pub(super) fn check<'a>(resolved: &Resolved, compiled: &CompiledRule, key: &'a [u8]) -> Check<'a> {
     let rule = u16::try_from(resolved.rule).unwrap_or(u16::MAX);
     let CompiledRule { cell_ms, policy, .. } = *compiled;
     Check { rule, key, cell_ms, limit: resolved.limit, cost: resolved.cost, policy }
 }
 
-/// The limit where it is held exactly.
+/// The limit of an exact rule.
 pub(super) fn exact_limit<'a>(
     resolved: &Resolved,
     compiled: &CompiledRule,
@@ -112,7 +109,7 @@ pub(super) fn exact_limit<'a>(
     }
 }
 
-/// What the limiter is asked of a rule whose limit is held exactly.
+/// The limiter's check of an exact rule.
 pub(super) fn exact_check<'a>(
     resolved: &Resolved,
     compiled: &CompiledRule,
@@ -122,7 +119,7 @@ pub(super) fn exact_check<'a>(
     ExactCheck { rule, limit, cost: resolved.cost, policy: compiled.policy }
 }
 
-/// The rules that apply to the request at hand and are decided with it: exact shadow rules are ruled later.
+/// The rules that are decided together with the current request. Exact shadow rules are decided later.
 pub(super) fn applied(
     resolved: &[Resolved],
     compiled_rules: &[CompiledRule],

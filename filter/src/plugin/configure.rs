@@ -1,6 +1,4 @@
-//! From a configuration's text to a plugin that is ready for requests.
-//!
-//! Leaves to others: what a configuration may say (`weir_core::rules`).
+//! Makes a plugin from the text of a configuration.
 
 use super::Plugin;
 use super::compiled_rule::CompiledRule;
@@ -21,9 +19,10 @@ use weir_core::model::key::{HashKey, MAX_KEY_BYTES, OriginId};
 use weir_core::model::time::Now;
 use weir_core::rules::{Config, Scratch};
 
-/// Keys a worker remembers in its own memory, in sets of four: 32 768, some 6 MB once all are used.
+/// Sets of four keys in the worker cache: 32 768 keys, some 6 MB once all are used.
 const LOCAL_SETS: usize = 8_192;
-/// The first tick opens the stream, as requests wait for it. Not at once: Envoy tries a configuration in a VM that it drops again.
+/// Time until the first tick, which opens the stream. The stream is not opened at once, since Envoy first tries a configuration in a
+/// VM that it discards.
 const FIRST_TICK_MS: u64 = 1;
 /// Checks that fit a request without allocating.
 const INLINE_CHECKS: usize = 4;
@@ -32,7 +31,7 @@ const NEEDS_RESPONSES: &str = "this module does not hear of responses, which spa
     weir-filter-responses.wasm instead";
 
 impl Plugin {
-    /// Takes a configuration; `None` (and why, in the log) if it is not one.
+    /// Makes a plugin. If the text is no valid configuration, logs the errors and returns `None`.
     pub fn configure(text: &[u8]) -> Option<Plugin> {
         let environment = calls::environment();
         let config = match Config::parse_with(text, &|name| variable(&environment, name)) {
@@ -89,7 +88,7 @@ fn variable(environment: &[u8], name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// What the limiter is made with, over the table that the process has, or that this worker proposes.
+/// The limiter's parameters. The table is the one that the process has, or the one that this worker proposes.
 fn setup(config: &Config) -> Setup {
     Setup {
         meta: Meta::establish(&mut EnvoyShared, proposal(config)),

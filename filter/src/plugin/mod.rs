@@ -1,15 +1,12 @@
-//! One plugin configuration on one worker, from its beginning to its end: its rules, its limiter, its stream.
+//! One configuration of the filter on one worker: its rules, its limiter, its stream. `configure` makes it.
 //!
-//! A request's way, by the files beside this one:
+//! The path of a request:
 //!
-//! 1. `request`: the rules that it meets become checks, which the limiter decides; `compiled` has each rule's part of them.
-//! 2. `verdict`: what was decided is counted and becomes an [`Effect`].
+//! 1. `request`: rules that match the request become checks (`compiled_rule` has their constant parts), which the limiter decides.
+//! 2. If the region has to be queried, the request waits: `aggregator` sends the query and receives the answer.
+//! 3. `verdict`: the decision is counted and becomes an [`Effect`].
 //!
-//! Where the region has to be asked it waits between the two: `aggregator` sends the question and takes the answer.
-//!
-//! Returns what is to be done to requests as [`Effect`]s, as doing it may call back into the VM.
-//!
-//! Leaves to others: how it begins (`configure`), which plugin a request belongs to, and doing the effects (`dispatch`).
+//! `dispatch` applies the effects, as applying one may call back into the VM.
 
 mod aggregator;
 mod compiled_rule;
@@ -43,7 +40,7 @@ pub struct Plugin {
     config: Config,
     compiled_rules: Vec<CompiledRule>,
     limiter: Limiter,
-    /// What operators say live.
+    /// Live control.
     keeper: Keeper,
     bans: Bans,
     stream: Stream,
@@ -55,20 +52,20 @@ pub struct Plugin {
     metrics: Metrics,
     tick_ms: u64,
     paused: BTreeMap<u32, Paused>,
-    /// Allowed requests whose response is to carry headers.
+    /// Allowed requests whose response gets headers.
     allowed: BTreeMap<u32, Allowed>,
-    /// This module is told of responses.
+    /// Whether Envoy calls this module with response headers.
     has_response_callback: bool,
     clock_shift_ms: i64,
 }
 
-/// What an allowed response is to tell.
+/// The values for the headers of an allowed request's response.
 struct Allowed {
     budget: Option<limiter::Budget>,
     told: limiter::ExactDetails,
 }
 
-/// A request that waits: the rules that apply to it, who is to be answered, and whom it is about.
+/// A request that waits: the rules that apply, the format of its response, and its identifiers.
 struct Paused {
     applied: Vec<Applied>,
     client: Client,
@@ -77,7 +74,7 @@ struct Paused {
 }
 
 impl Plugin {
-    /// A request's headers are there.
+    /// Decides a request by its headers.
     pub fn on_request(&mut self, context: u32) -> Effect {
         let effect = calls::request_headers(|bytes| self.decide(context, &Headers::new(bytes, Envoy)));
         if matches!(effect, Effect::Pause) || self.limiter.is_urgent() {
@@ -87,26 +84,26 @@ impl Plugin {
         effect
     }
 
-    /// The response of a request is there: settles what it cost. Returns headers for it, where the request was allowed.
+    /// Settles the cost of a request by its response. Returns headers for the response of an allowed request.
     pub fn on_response(&mut self, context: u32) -> Vec<(&'static str, String)> {
         self.settle(context, true);
         let Some(Allowed { budget, told }) = self.allowed.remove(&context) else { return Vec::new() };
         responses::allowed_headers(&self.config.rules, budget.as_ref(), &told, &self.config.responses)
     }
 
-    /// A request is over, whether or not it was answered.
+    /// Ends a request, with or without a response.
     pub fn on_request_done(&mut self, context: u32) {
         self.paused.remove(&context);
         self.allowed.remove(&context);
         self.settle(context, false);
     }
 
-    /// Whether requests have left something here that must be cleaned up.
+    /// Whether a request has left state that must be cleaned up.
     pub fn is_tracking(&self) -> bool {
         !self.paused.is_empty() || !self.allowed.is_empty() || self.limiter.has_deferred()
     }
 
-    /// Time has passed. Returns what is to be done to which requests.
+    /// Does periodic work. Returns effects on waiting requests.
     pub fn on_tick(&mut self) -> Vec<(u32, Effect)> {
         let mono = calls::mono_now();
         let unix = faults::shifted(calls::unix_now(), self.clock_shift_ms);
@@ -129,7 +126,7 @@ impl Plugin {
         effects
     }
 
-    /// The worker or this configuration ends.
+    /// Ends this configuration or the worker.
     pub fn on_shutdown(&mut self) -> Vec<(u32, Effect)> {
         let mono = calls::mono_now();
         for frame in self.limiter.shutdown(&mut EnvoyShared, mono) {
@@ -140,7 +137,7 @@ impl Plugin {
         self.keeper.shutdown(&mut EnvoyShared, now.unix);
         self.count_shadow_outcomes();
         let effects = self.take_effects(mono);
-        // Gauges that stand for this worker go back; what it put into the table stays.
+        // Removes this worker's part of the gauges; its counts stay in the table.
         let stats =
             Stats { connected: false, subscriber: false, report_queue: 0, ..self.limiter.stats(mono) };
         self.metrics.flush(&self.config.rules, (&mut self.counters, &mut self.told), stats, mono, true);
@@ -149,7 +146,7 @@ impl Plugin {
         effects
     }
 
-    /// Tells what the request at hand has cost, if that is awaited.
+    /// Settles the deferred cost of the current request, if it has one.
     fn settle(&mut self, context: u32, answered: bool) {
         let request = u64::from(context);
         if self.limiter.is_deferred(request) {
@@ -166,7 +163,7 @@ impl Plugin {
         }
     }
 
-    /// Lets rules be in shadow as they are configured, or as live control says.
+    /// Sets the shadow mode of each rule by its configuration or live control.
     fn switch_shadows(&mut self, now: UnixMs) {
         let (controls, workspace) = (self.keeper.controls(), &self.config.workspace);
         for (number, (compiled, rule)) in self.compiled_rules.iter_mut().zip(&self.config.rules).enumerate() {
@@ -175,7 +172,7 @@ impl Plugin {
         }
     }
 
-    /// After anything that may have brought decisions or things to say.
+    /// Sends frames and applies decisions after any callback that may have produced them.
     fn go_on(&mut self, mono: MonoMs) -> Vec<(u32, Effect)> {
         self.send(mono);
         self.hurry_tick();
@@ -187,9 +184,9 @@ impl Plugin {
         let mut effects = Vec::new();
         for (request, outcome) in self.limiter.take_resolved() {
             let Ok(context) = u32::try_from(request) else { continue };
-            // One whose client has gone is charged all the same, but nobody is to be answered.
+            // If the client has disconnected, the request stays charged and no response is sent.
             let Some(paused) = self.paused.remove(&context) else {
-                // What it was to cost by its response is nothing: it got no further.
+                // Its deferred cost is 0, as it did not reach the upstream.
                 self.limiter.settle_cost(&mut EnvoyShared, request, |_| 0, mono);
                 continue;
             };
@@ -200,8 +197,8 @@ impl Plugin {
         effects
     }
 
-    /// Lets the next tick come sooner, if it has to. Never later: setting the period starts Envoy's timer anew, so
-    /// a period that changed with every request and answer would put off the tick for ever.
+    /// Shortens the time to the next tick if needed. It is never lengthened here: setting the period restarts Envoy's timer, so a
+    /// period that changed with every request would postpone the tick for ever.
     fn hurry_tick(&mut self) {
         self.set_tick(self.limiter.next_tick_ms().min(self.tick_ms));
     }

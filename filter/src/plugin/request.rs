@@ -1,14 +1,11 @@
-//! A request on its way to its decision: which rules it meets, and the limiter asked about those that limit it.
+//! Matches a request against the rules, and has the limiter decide the checks that follow.
 //!
 //! ```text
 //! headers → decide → resolve ─ checks ──────────────→ limit → outcome → verdict::conclude
 //!                      ├ banned, denied by address or for a missing part → verdict::refuse
-//!                      └ nothing limits it → it goes on
+//!                      └ no rule applies → continue
 //! ```
-//! Each step happens while the headers lie where Envoy put them.
-//!
-//! Leaves to others: what applies and what is said live (`weir_core::rules`), keys and checks (`compiled`), deciding
-//! (`weir_core::limiter`), counting and answering (`verdict`).
+//! All of it reads the headers in the memory into which Envoy wrote them.
 
 use super::compiled_rule::{Resolved, applied, check, exact_check, exact_limit};
 use super::verdict::{Effect, Refused, Said};
@@ -25,7 +22,7 @@ use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::trace::Trace;
 use weir_core::rules::{self, Action, Lines, Live, Request};
 
-/// What Envoy knows of a request besides its headers.
+/// Attributes of a request that Envoy provides besides its headers.
 pub(super) struct Envoy;
 
 impl Beyond for Envoy {
@@ -51,9 +48,9 @@ impl Plugin {
         self.keys.clear();
         self.resolved.clear();
         self.bans.begin();
-        // The clock is a host call: asked once, by the first who needs it.
+        // Reading the clock is a host call, made once and only if needed.
         let asked = (!self.keeper.controls().is_empty()).then(calls::mono_now);
-        // When the request meets what is said live; any moment while nothing is.
+        // The time at which live control is evaluated; any time while there is none.
         let said_at = asked.map_or(UnixMs(0), |mono| self.limiter.moment(mono).unix);
         match self.resolve(request, said_at) {
             Ok(label) if self.resolved.is_empty() => {
@@ -64,7 +61,7 @@ impl Plugin {
         }
     }
 
-    /// Puts what has to be limited into `resolved`; what else there is to tell, or why the request is refused at once.
+    /// Writes the checks of a request into `resolved`. Returns an outcome to count besides, or the reason to deny it at once.
     fn resolve(&mut self, request: &Headers<'_, Envoy>, now: UnixMs) -> Result<Option<Said>, Refused> {
         let mut label = None;
         let live = Live { controls: Some(self.keeper.controls()), now };
@@ -99,7 +96,7 @@ impl Plugin {
         Ok(label)
     }
 
-    /// Asks the limiter about the checks in `resolved`.
+    /// Has the limiter decide the checks in `resolved`.
     fn limit(
         &mut self,
         context: u32,
@@ -146,7 +143,7 @@ impl Plugin {
         }
     }
 
-    /// Lets what is asked for a request that waits say whence it comes, if that is wanted.
+    /// Adds the trace context of a waiting request to its query, if tracing is configured.
     fn trace(&mut self, request: u64, headers: &Headers<'_, Envoy>) {
         if !self.config.aggregator.trace {
             return;

@@ -1,9 +1,7 @@
-//! From what was decided about a request to what is done to it: counts, labels for access logs, and the answer.
+//! Turns a decision into counts, labels for access logs, and an [`Effect`].
 //!
-//! Two ways lead here: `refuse` for what no limiter had to be asked about, and `conclude` for the limiter's outcome, at once
-//! or after the request has waited.
-//!
-//! Leaves to others: deciding (`request`, `weir_core::limiter`), how an answer is written (`crate::responses`), doing it (`dispatch`).
+//! `refuse` handles requests that are denied without the limiter; `conclude` handles the limiter's outcome, at once or after the
+//! request has waited.
 
 use super::compiled_rule::{Applied, applied};
 use super::{Allowed, Plugin};
@@ -18,19 +16,19 @@ use weir_core::rules::Config;
 /// What access logs show in place of a rule when the client's address is denied, and as its outcome.
 const ADDRESSES: &str = "client_networks";
 const DENIED_ADDRESS: &str = "denied_address";
-/// Allowed requests whose response headers are still to come; more are let go without the headers.
+/// Most allowed requests that wait for their response headers; further responses get no headers of the filter.
 const MAX_TRACKED: usize = 16_384;
 
-/// What is to be done to a request.
+/// What is done to a request.
 #[derive(Debug)]
 pub enum Effect {
-    /// Nothing: it goes on.
+    /// It continues.
     Pass,
-    /// It goes on, and access logs are to know why.
+    /// It continues, with labels for access logs.
     PassLabelled(Label),
-    /// It waits; another effect will follow.
+    /// It waits; another effect follows.
     Pause,
-    /// It is answered.
+    /// It is denied with this response.
     Refuse(Label, Box<Answer>),
 }
 
@@ -43,10 +41,10 @@ pub struct Label {
     pub outcome: &'static str,
 }
 
-/// A rule and what became of a request by it.
+/// A rule and its outcome for a request.
 pub(super) type Said = (usize, Outcome);
 
-/// Why a request is refused before the limiter is asked.
+/// Why a request is denied without the limiter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Refused {
     /// The client's address is denied.
@@ -60,7 +58,7 @@ pub(super) enum Refused {
 }
 
 impl Plugin {
-    /// Counts and answers a request that nobody has to be asked about.
+    /// Counts and answers a request that is denied without the limiter.
     pub(super) fn refuse(&mut self, refused: Refused, client: Client, now: UnixMs) -> Effect {
         if let Refused::Banned(rule, Banned::Until(_)) = refused {
             self.bans.heard(&mut self.keeper, rule, now);
@@ -124,7 +122,7 @@ impl Plugin {
             let now = limiter.moment(now);
             self.bans.denied(&mut EnvoyShared, limiter, keeper, rule, now);
         }
-        // A window that would rather not guess has decided to deny.
+        // Denied by `on_failure: deny`.
         let said = match denial.cause == Cause::Undecided && bit(undecided, rule) {
             true => Outcome::Undecided,
             false => Outcome::Denied,
@@ -153,7 +151,7 @@ impl Plugin {
         }
     }
 
-    /// Keeps what the response of an allowed request is to tell, if there is anything.
+    /// Keeps the values for an allowed request's response headers, if there are any.
     fn track(&mut self, context: u32, budget: Option<limiter::Budget>, told: limiter::ExactDetails) {
         let budget = budget.filter(|_| self.config.responses.headers_on_allowed);
         let tells = budget.is_some() || told.undecided != 0 || !told.transactions.is_empty();
@@ -168,7 +166,7 @@ impl Plugin {
         }
     }
 
-    /// Counts what was said of shadow rules that are held exactly.
+    /// Counts the outcomes of exact shadow rules.
     pub(super) fn count_shadow_outcomes(&mut self) {
         for (rule, said) in self.limiter.take_shadow_outcomes() {
             let outcome = match said {
