@@ -13,12 +13,12 @@ use tracing::info;
 use tracing_subscriber::EnvFilter;
 use weir_aggregator::auth::{Entry, NewToken};
 use weir_aggregator::cli::args::{
-    AdminListen, Asks, Cleanup, Cli, Command, ControlRetention, Explain, LogFormat, Top,
+    AdminListen, AdminOptions, Cleanup, Cli, Command, ControlRetention, Explain, LogFormat, Top,
 };
 use weir_aggregator::cli::check_config::{self, Verdict};
 use weir_aggregator::cli::database::with_database;
 use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days};
-use weir_aggregator::cli::terminal::{self, Asked, Manner, TerminalError};
+use weir_aggregator::cli::terminal::{self, KeyName, Manner, TerminalError};
 use weir_aggregator::cli::{healthcheck, overrides, secret_files, zones};
 use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};
 use weir_aggregator::server::descriptors;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         },
         Command::Zones { command } => zones::run(command),
         Command::Overrides { command } => overrides::run(*command),
-        Command::Top(Top { asks, once }) => top(&asks, once),
+        Command::Top(Top { admin, once }) => top(&admin, once),
         Command::Explain(asked) => explain(asked),
         Command::Serve(arguments) => {
             let settings = match arguments.settings() {
@@ -147,21 +147,21 @@ async fn cleanup_controls(
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn top(asks: &Asks, once: bool) -> ExitCode {
-    let manner = match (asks.json, once) {
+async fn top(admin: &AdminOptions, once: bool) -> ExitCode {
+    let manner = match (admin.json, once) {
         (true, _) => Manner::Json,
         (false, true) => Manner::Once,
         (false, false) => Manner::Live,
     };
-    shown(terminal::top(&asks.admin_url, manner).await)
+    shown(terminal::top(&admin.admin_url, manner).await)
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn explain(arguments: Explain) -> ExitCode {
-    let Explain { asks, workspace, namespace, identifier, window } = arguments;
+    let Explain { admin, workspace, namespace, identifier, window } = arguments;
     let window_ms = window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
-    let asked = Asked { workspace, namespace, identifier, window_ms };
-    shown(terminal::explain(&asks.admin_url, &asked, asks.json).await)
+    let asked = KeyName { workspace, namespace, identifier, window_ms };
+    shown(terminal::explain(&admin.admin_url, &asked, admin.json).await)
 }
 
 fn shown(result: Result<(), TerminalError>) -> ExitCode {

@@ -199,7 +199,7 @@ async fn the_peers_of_a_region_hear_at_once() {
     let store = StoreOptions::parse(&redis.url(), "here").unwrap();
     let settings = || Settings { store: Some(store.clone()), ..of("here", &sqlite(folder.path()), schedule) };
     let (one, other) = (start_informed(settings).await, start_informed(settings).await);
-    let listens = |weir: &Weir| weir.server.services().state(|state, _| state.hears_peers());
+    let listens = |weir: &Weir| weir.server.services().state(|state, _| state.receives_broadcasts());
     common::until("the peers listen", || listens(&one) && listens(&other)).await;
     let mut far = subscriber(&other, ControlsKnown::default()).await;
     told(&mut far).await;

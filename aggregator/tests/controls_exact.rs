@@ -60,7 +60,7 @@ impl Algorithm {
         check
     }
 
-    async fn ask(&self, weir: &Weir, identifier: &str) -> Value {
+    async fn decide(&self, weir: &Weir, identifier: &str) -> Value {
         let mut check = self.check(identifier);
         check["timeout"] = "5s".into();
         let answer = Client::connect(weir).await.post("/v1/check", &check).await;
@@ -72,7 +72,7 @@ impl Algorithm {
     async fn asked(&self, weir: &Weir, identifier: &str, passes: &[bool]) -> Value {
         let mut last = Value::Null;
         for (at, passes) in passes.iter().enumerate() {
-            last = self.ask(weir, identifier).await;
+            last = self.decide(weir, identifier).await;
             assert_eq!(last["allowed"], *passes, "{identifier}, answer {at}: {last}");
         }
         last

@@ -56,7 +56,7 @@ impl Service {
         put(&self.weir, body).await;
     }
 
-    async fn ask(&self, descriptors: &[Entries<'_>]) -> RateLimitResponse {
+    async fn check(&self, descriptors: &[Entries<'_>]) -> RateLimitResponse {
         let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
         call(&self.channel, request(descriptors)).await.unwrap()
     }
@@ -66,7 +66,7 @@ impl Service {
     async fn asked(&self, entries: Entries<'_>, expected: &[(Code, u32, u32)]) -> RateLimitResponse {
         let mut last = RateLimitResponse::default();
         for (at, expected) in expected.iter().enumerate() {
-            last = self.ask(&[entries]).await;
+            last = self.check(&[entries]).await;
             let status = &last.statuses[0];
             let limit = status.current_limit.as_ref().unwrap().requests_per_unit;
             let told = (last.overall_code(), limit, status.limit_remaining);
@@ -85,7 +85,7 @@ async fn bans_deny_until_they_end() {
     let denied = service.asked(mallory, &[(OVER, 2, 0); 3]).await;
     let wait: u64 = denied.response_headers_to_add[0].value.parse().unwrap();
     assert!((3_500..=3_600).contains(&wait), "{denied:?}");
-    assert_eq!(codes(&service.ask(&[mallory, path]).await), (OVER, vec![OVER, OK]));
+    assert_eq!(codes(&service.check(&[mallory, path]).await), (OVER, vec![OVER, OK]));
     service.asked(path, &[(OK, 9, 8)]).await;
     service.say("users", "mal*", json!({"ban": true, "reason": "for ever"})).await;
     let denied = service.asked(mallory, &[(OVER, 2, 0)]).await;

@@ -8,7 +8,7 @@ use weir_aggregator::database::{
     Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC_OF_WORKSPACE,
     MAX_OF_WORKSPACE, PlaceFilter, StoredControl, Wish,
 };
-use weir_core::control::book::{Book, Edition, told_incarnation};
+use weir_core::control::book::{Book, Edition, sent_incarnation};
 use weir_core::control::{Effect, MAX_CONTROLS, Slot, Target, Who};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::time::UnixMs;
@@ -335,7 +335,7 @@ async fn what_is_over_leaves_and_who_missed_it_is_told_anew(store: &Store) {
     assert!(edition.floor > known.revision, "{edition:?}");
     assert_eq!(behind.entries().count(), 1);
     let old = ControlsKnown {
-        incarnation: told_incarnation(known.incarnation),
+        incarnation: sent_incarnation(known.incarnation),
         revision: known.revision,
         proof: 0,
     };

@@ -35,20 +35,20 @@ fn window(identifier: &str, limit: u64, cost: u64) -> Question {
     }
 }
 
-async fn ask(weir: &Weir, questions: &[Question]) -> Answer {
+async fn decide(weir: &Weir, questions: &[Question]) -> Answer {
     weir.server.embedded().decide(questions, Failure::Deny, WITHIN).await
 }
 
 async fn passes(weir: &Weir, question: Question) -> bool {
-    ask(weir, &[question]).await.allowed
+    decide(weir, &[question]).await.allowed
 }
 
 fn verdicts(answer: &Answer) -> Vec<Verdict> {
-    answer.rulings.iter().map(|ruling| ruling.verdict).collect()
+    answer.results.iter().map(|result| result.verdict).collect()
 }
 
 fn remaining(answer: &Answer) -> Vec<u64> {
-    answer.rulings.iter().map(|ruling| ruling.remaining).collect()
+    answer.results.iter().map(|result| result.remaining).collect()
 }
 
 /// What the region has used of an identifier in all live cells, as one aggregator knows it.
@@ -84,23 +84,23 @@ async fn flood(
 async fn a_limit_is_held_and_told() {
     let weir = start(None).await;
     for left in [2, 1, 0] {
-        let answer = ask(&weir, &[window("a", 3, 1)]).await;
-        let [ruling] = answer.rulings[..] else { panic!("one ruling") };
-        assert!(answer.allowed && ruling.is_allowed());
-        assert_eq!((ruling.limit, ruling.remaining, ruling.window_ms), (3, left, HOUR_MS));
-        assert!(ruling.reset_ms > 0 && ruling.reset_ms <= HOUR_MS);
+        let answer = decide(&weir, &[window("a", 3, 1)]).await;
+        let [result] = answer.results[..] else { panic!("one ruling") };
+        assert!(answer.allowed && result.is_allowed());
+        assert_eq!((result.limit, result.remaining, result.window_ms), (3, left, HOUR_MS));
+        assert!(result.reset_ms > 0 && result.reset_ms <= HOUR_MS);
     }
-    let answer = ask(&weir, &[window("a", 3, 1)]).await;
-    let Verdict::Denied { retry_after_ms: Some(wait) } = answer.rulings[0].verdict else {
+    let answer = decide(&weir, &[window("a", 3, 1)]).await;
+    let Verdict::Denied { retry_after_ms: Some(wait) } = answer.results[0].verdict else {
         panic!("{answer:?}")
     };
-    assert!(!answer.allowed && wait >= answer.rulings[0].reset_ms && wait <= 2 * HOUR_MS);
+    assert!(!answer.allowed && wait >= answer.results[0].reset_ms && wait <= 2 * HOUR_MS);
     assert!(passes(&weir, window("a", 3, 0)).await, "cost 0 passes at exactly the limit");
     assert!(passes(&weir, window("a", 4, 1)).await, "a higher limit keeps the count");
-    let never = ask(&weir, &[window("b", 3, 4)]).await;
+    let never = decide(&weir, &[window("b", 3, 4)]).await;
     assert_eq!(verdicts(&never), [Verdict::Denied { retry_after_ms: None }]);
     assert_eq!(remaining(&never), [3]);
-    assert_eq!(remaining(&ask(&weir, &[window("b", 3, 0)]).await), [3], "a refused call charges nothing");
+    assert_eq!(remaining(&decide(&weir, &[window("b", 3, 0)]).await), [3], "a refused call charges nothing");
     until("the region knows what the API spent", || used(&weir, "a") == 4).await;
 }
 
@@ -124,25 +124,25 @@ async fn of_many_that_ask_at_once_exactly_the_limit_passes() {
 async fn all_of_a_call_pass_or_none() {
     let weir = start(None).await;
     let all: Vec<_> = (0..MAX_QUESTIONS).map(|at| window(&format!("k{at}"), 5, 1)).collect();
-    let answer = ask(&weir, &all).await;
+    let answer = decide(&weir, &all).await;
     assert!(
-        answer.allowed && answer.rulings.iter().all(|ruling| ruling.is_allowed() && ruling.remaining == 4)
+        answer.allowed && answer.results.iter().all(|result| result.is_allowed() && result.remaining == 4)
     );
     // The last is used up: nothing of the others is charged.
     let last = MAX_QUESTIONS - 1;
     assert!(passes(&weir, window(&format!("k{last}"), 5, 4)).await);
-    let answer = ask(&weir, &all).await;
+    let answer = decide(&weir, &all).await;
     assert!(!answer.allowed);
-    assert!(matches!(answer.rulings[last].verdict, Verdict::Denied { retry_after_ms: Some(_) }));
-    for (at, ruling) in answer.rulings[..last].iter().enumerate() {
-        assert_eq!((ruling.verdict, ruling.remaining), (Verdict::Untried, 4), "{at}");
+    assert!(matches!(answer.results[last].verdict, Verdict::Denied { retry_after_ms: Some(_) }));
+    for (at, result) in answer.results[..last].iter().enumerate() {
+        assert_eq!((result.verdict, result.remaining), (Verdict::Untried, 4), "{at}");
     }
     // Everyone who would have refused is named.
     let some = [window("k0", 5, 5), window("k1", 5, 1), window("k2", 5, 6)];
-    let answer = ask(&weir, &some).await;
+    let answer = decide(&weir, &some).await;
     let denied = |verdict: &Verdict| matches!(verdict, Verdict::Denied { .. });
     assert_eq!(verdicts(&answer).iter().map(denied).collect::<Vec<_>>(), [true, false, true]);
-    assert_eq!(answer.rulings[2].verdict, Verdict::Denied { retry_after_ms: None });
+    assert_eq!(answer.results[2].verdict, Verdict::Denied { retry_after_ms: None });
     assert_eq!(remaining(&answer), [4, 4, 4]);
 }
 
@@ -150,14 +150,14 @@ async fn all_of_a_call_pass_or_none() {
 async fn questions_about_one_window_are_one() {
     let weir = start(None).await;
     let other = window("other", 9, 1);
-    let answer = ask(&weir, &[window("twice", 5, 2), other.clone(), window("twice", 4, 3)]).await;
+    let answer = decide(&weir, &[window("twice", 5, 2), other.clone(), window("twice", 4, 3)]).await;
     let never = Verdict::Denied { retry_after_ms: None };
     assert_eq!(verdicts(&answer), [never, Verdict::Untried, never], "5 of the lower limit, 4");
     assert_eq!(remaining(&answer), [4, 9, 4]);
-    let answer = ask(&weir, &[window("twice", 5, 2), other, window("twice", 5, 2)]).await;
+    let answer = decide(&weir, &[window("twice", 5, 2), other, window("twice", 5, 2)]).await;
     assert!(answer.allowed);
     assert_eq!(remaining(&answer), [1, 8, 1]);
-    let most = ask(&weir, &[window("twice", 5, u64::MAX), window("twice", 5, u64::MAX)]).await;
+    let most = decide(&weir, &[window("twice", 5, u64::MAX), window("twice", 5, u64::MAX)]).await;
     assert_eq!(verdicts(&most), [never, never]);
 }
 
@@ -167,12 +167,12 @@ async fn what_cannot_be_asked_is_not_decided() {
     let too_many = vec![window("a", 5, 1); MAX_QUESTIONS + 1];
     let bad = [window("a", 5, 1), Question { duration_ms: 0, ..window("b", 5, 1) }];
     for questions in [too_many.as_slice(), &bad] {
-        let answer = ask(&weir, questions).await;
-        assert!(!answer.allowed && answer.rulings.len() == questions.len());
-        assert!(answer.rulings.iter().all(|ruling| ruling.verdict == Verdict::Undecided));
+        let answer = decide(&weir, questions).await;
+        assert!(!answer.allowed && answer.results.len() == questions.len());
+        assert!(answer.results.iter().all(|result| result.verdict == Verdict::Undecided));
     }
-    assert!(ask(&weir, &[]).await.allowed);
-    assert_eq!(remaining(&ask(&weir, &[window("a", 5, 0)]).await), [5]);
+    assert!(decide(&weir, &[]).await.allowed);
+    assert_eq!(remaining(&decide(&weir, &[window("a", 5, 0)]).await), [5]);
 }
 
 /// A step of the wall clock gives no new window; time that passes does.
@@ -228,10 +228,10 @@ async fn on(redis: &Redis) -> Weir {
 }
 
 /// What a filter spends that asks for each unit.
-async fn spends(mut filter: Peer, ask: Consult, times: u64) -> (Peer, u64) {
+async fn spends(mut filter: Peer, decide: Consult, times: u64) -> (Peer, u64) {
     let mut own = 0;
     for id in 1..=times {
-        let consults = vec![Consult { id, own, timeout_ms: 5_000, ..ask.clone() }];
+        let consults = vec![Consult { id, own, timeout_ms: 5_000, ..decide.clone() }];
         filter.send(FilterFrame { consults, ..FilterFrame::default() }).await;
         let answer = filter.next_with(|frame| frame.answers.into_iter().find(|answer| answer.id == id)).await;
         own += u64::from(answer.granted);
@@ -311,11 +311,11 @@ async fn a_flood_of_identifiers_takes_no_more_room() {
 async fn where_an_exact_limit_is_not_decided_no_window_is_charged() {
     let weir = start(None).await;
     let ledger = Question { algorithm: Algorithm::Ledger { zone: 1 }, ..window("a", 0, 1) };
-    let answer = ask(&weir, &[window("a", 5, 1), ledger]).await;
+    let answer = decide(&weir, &[window("a", 5, 1), ledger]).await;
     assert!(!answer.allowed, "there is no database");
     assert_eq!(verdicts(&answer), [Verdict::Untried, Verdict::Undecided]);
-    assert_eq!(answer.rulings[0].remaining, 5);
-    assert_eq!(remaining(&ask(&weir, &[window("a", 5, 0)]).await), [5]);
+    assert_eq!(answer.results[0].remaining, 5);
+    assert_eq!(remaining(&decide(&weir, &[window("a", 5, 0)]).await), [5]);
 }
 
 /// A caller that goes on where a limit is not decided is held to those that are.
@@ -328,11 +328,11 @@ async fn where_a_caller_goes_on_what_was_decided_holds() {
     let log = |limit, cost| Question { algorithm: Algorithm::Log, ..window("log", limit, cost) };
     let ledger = Question { algorithm: Algorithm::Ledger { zone: 1 }, ..window("a", 0, 1) };
     // It stops: nothing is charged.
-    let answer = ask(&weir, &[window("w", 3, 1), log(5, 1), ledger.clone(), log(5, 2)]).await;
+    let answer = decide(&weir, &[window("w", 3, 1), log(5, 1), ledger.clone(), log(5, 2)]).await;
     assert_eq!(verdicts(&answer), [UNTRIED, UNTRIED, UNDECIDED, UNTRIED], "there is no database");
     assert_eq!((answer.allowed, remaining(&answer)), (false, vec![3, 5, 0, 5]));
     let began = Instant::now();
-    while remaining(&ask(&weir, &[window("w", 3, 0), log(5, 0)]).await) != [3, 5] {
+    while remaining(&decide(&weir, &[window("w", 3, 0), log(5, 0)]).await) != [3, 5] {
         assert!(began.elapsed() < DEADLINE, "the log's charges are not taken back");
     }
     // It goes on: up to the limits.
@@ -344,10 +344,10 @@ async fn where_a_caller_goes_on_what_was_decided_holds() {
         assert_eq!((answer.allowed, remaining(&answer)), (false, vec![left, left + 2, 0]));
     }
     let answer = goes_on(&[log(5, 1), ledger.clone(), window("w", 3, 1)]).await;
-    assert!(answer.rulings[2].is_denied(), "{answer:?}");
+    assert!(answer.results[2].is_denied(), "{answer:?}");
     let answer = goes_on(&[window("other", 3, 1), ledger, log(5, 3)]).await;
-    assert!(answer.rulings[2].is_denied(), "{answer:?}");
-    let left = remaining(&ask(&weir, &[window("other", 3, 0), log(5, 0)]).await);
+    assert!(answer.results[2].is_denied(), "{answer:?}");
+    let left = remaining(&decide(&weir, &[window("other", 3, 0), log(5, 0)]).await);
     assert_eq!(left, [3, 2], "a denial charges nothing");
 }
 
@@ -355,18 +355,18 @@ async fn where_a_caller_goes_on_what_was_decided_holds() {
 async fn a_log_and_a_window_pass_together() {
     let weir = start(None).await;
     let log = |limit, cost| Question { algorithm: Algorithm::Log, ..window("log", limit, cost) };
-    let answer = ask(&weir, &[log(3, 2), window("w", 5, 1)]).await;
+    let answer = decide(&weir, &[log(3, 2), window("w", 5, 1)]).await;
     assert!(answer.allowed, "{answer:?}");
     assert_eq!(remaining(&answer), [1, 4]);
     // The log refuses: the window is not charged.
-    let answer = ask(&weir, &[window("w", 5, 1), log(3, 2)]).await;
+    let answer = decide(&weir, &[window("w", 5, 1), log(3, 2)]).await;
     assert!(!answer.allowed);
-    assert_eq!(answer.rulings[0].verdict, Verdict::Untried);
-    assert!(matches!(answer.rulings[1].verdict, Verdict::Denied { retry_after_ms: Some(_) }));
-    assert_eq!(remaining(&ask(&weir, &[window("w", 5, 0)]).await), [4]);
+    assert_eq!(answer.results[0].verdict, Verdict::Untried);
+    assert!(matches!(answer.results[1].verdict, Verdict::Denied { retry_after_ms: Some(_) }));
+    assert_eq!(remaining(&decide(&weir, &[window("w", 5, 0)]).await), [4]);
     // The window refuses: the log is not even asked.
-    let answer = ask(&weir, &[log(3, 1), window("w", 5, 5)]).await;
+    let answer = decide(&weir, &[log(3, 1), window("w", 5, 5)]).await;
     assert!(!answer.allowed);
-    assert_eq!(answer.rulings[0].verdict, Verdict::Untried);
-    assert_eq!(remaining(&ask(&weir, &[log(3, 0)]).await), [1]);
+    assert_eq!(answer.results[0].verdict, Verdict::Untried);
+    assert_eq!(remaining(&decide(&weir, &[log(3, 0)]).await), [1]);
 }

@@ -14,7 +14,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use weir_aggregator::redis::Store;
 use weir_aggregator::region::exact::Exact;
-use weir_core::model::exact::{AskId, Charge, Limit, MAX_CHARGES, Ruling, Verdict, all_allowed};
+use weir_core::model::exact::{
+    Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict, all_allowed,
+};
 use weir_core::model::key::{Key, KeyParts};
 use weir_envoy::{Redis, wait};
 
@@ -38,31 +40,31 @@ fn ledger() -> Charge {
     Charge { limit: Limit::Ledger { zone: 1, bucket: Box::from(*b"bucket") }, cost: 1 }
 }
 
-fn ask(number: u64) -> AskId {
-    AskId::of(77, number)
+fn request(number: u64) -> ExactRequestId {
+    ExactRequestId::of(77, number)
 }
 
-async fn one(exact: &Exact, number: u64, charge: Charge) -> Ruling {
-    exact.decide(ask(number), &[charge], AMPLE).await[0]
+async fn one(exact: &Exact, number: u64, charge: Charge) -> ChargeResult {
+    exact.decide(request(number), &[charge], AMPLE).await[0]
 }
 
-fn verdicts(rulings: &[Ruling]) -> Vec<&'static str> {
-    let word = |ruling: &Ruling| match ruling.verdict {
+fn verdicts(results: &[ChargeResult]) -> Vec<&'static str> {
+    let word = |result: &ChargeResult| match result.verdict {
         Verdict::Allowed => "allowed",
         Verdict::Denied { .. } => "denied",
         Verdict::Untried => "untried",
         Verdict::Undecided => "undecided",
     };
-    rulings.iter().map(word).collect()
+    results.iter().map(word).collect()
 }
 
 /// What is used of a limit that is asked for as often as one likes.
 async fn used(exact: &Exact, charge: &Charge) -> u64 {
     let Limit::Log { key, .. } = &charge.limit else { panic!("a log") };
     let free = Charge { limit: Limit::Log { key: key.clone(), most: 1_000 }, cost: 0 };
-    let ruling = exact.decide(ask(u64::MAX), &[free], AMPLE).await[0];
-    assert!(ruling.is_allowed(), "{ruling:?}");
-    1_000 - ruling.remaining
+    let result = exact.decide(request(u64::MAX), &[free], AMPLE).await[0];
+    assert!(result.is_allowed(), "{result:?}");
+    1_000 - result.remaining
 }
 
 async fn on_redis() -> (Redis, Exact) {
@@ -106,7 +108,7 @@ async fn hammer(exact: Arc<Exact>, client: u64, over: Arc<AtomicBool>, keys: usi
     let mut number = 0;
     while !over.load(Relaxed) {
         number += 1;
-        let id = AskId::of(client, number);
+        let id = ExactRequestId::of(client, number);
         let first = random.random_range(0..keys);
         let mut charges = vec![(first, random.random_range(1..=3))];
         if random.random_range(0..4) == 0 {
@@ -114,10 +116,10 @@ async fn hammer(exact: Arc<Exact>, client: u64, over: Arc<AtomicBool>, keys: usi
         }
         let question: Vec<_> =
             charges.iter().map(|(key, cost)| log(&format!("hot-{key}"), 1_000, *cost, most)).collect();
-        let rulings = exact.decide(id, &question, Duration::from_millis(200)).await;
-        if all_allowed(&rulings) {
+        let results = exact.decide(id, &question, Duration::from_millis(200)).await;
+        if all_allowed(&results) {
             if random.random_range(0..10) == 0 {
-                exact.refund(id, &question, &rulings).await;
+                exact.refund(id, &question, &results).await;
                 continue;
             }
             for (place, (key, cost)) in (0..).zip(charges) {
@@ -191,9 +193,9 @@ async fn a_saturated_log_lets_exactly_its_limit_pass() {
             tasks.spawn(async move {
                 let mut allowed = 0;
                 for number in 0..50 {
-                    let id = AskId::of(engine * 8 + client, number);
-                    let rulings = exact.decide(id, &[minute("alice", 1, 500)], AMPLE).await;
-                    allowed += u64::from(all_allowed(&rulings));
+                    let id = ExactRequestId::of(engine * 8 + client, number);
+                    let results = exact.decide(id, &[minute("alice", 1, 500)], AMPLE).await;
+                    allowed += u64::from(all_allowed(&results));
                 }
                 allowed
             });
@@ -212,16 +214,16 @@ async fn a_denied_flood_reaches_no_store() {
     let before = calls(&mut hand);
     let began = Instant::now();
     for number in 0..10_000 {
-        let ruling = one(&exact, 10 + number, minute("alice", 1 + number % 3, 5)).await;
-        let Verdict::Denied { retry_after_ms: Some(wait) } = ruling.verdict else { panic!("{ruling:?}") };
-        assert!(wait <= 60_000 && ruling.remaining == 0 && ruling.limit == 5);
+        let result = one(&exact, 10 + number, minute("alice", 1 + number % 3, 5)).await;
+        let Verdict::Denied { retry_after_ms: Some(wait) } = result.verdict else { panic!("{result:?}") };
+        assert!(wait <= 60_000 && result.remaining == 0 && result.limit == 5);
     }
     let (asked, took) = (calls(&mut hand) - before, began.elapsed());
     println!("10000 denials in {took:?} with {asked} calls of the store");
     assert!(asked <= 2 + took.as_secs(), "one a second");
     // What this aggregator takes back can be used at once.
     let charges = [minute("alice", 1, 5)];
-    exact.refund(ask(3), &charges, &[]).await;
+    exact.refund(request(3), &charges, &[]).await;
     assert!(one(&exact, 20_000, minute("alice", 1, 5)).await.is_allowed());
 }
 
@@ -236,41 +238,41 @@ fn calls(hand: &mut redis::Connection) -> u64 {
 async fn all_or_nothing(exact: &Exact) {
     let full = minute("full", 1, 1);
     assert!(one(exact, 1, full.clone()).await.is_allowed());
-    let rulings = exact.decide(ask(2), &[minute("free", 2, 9), full.clone(), ledger()], AMPLE).await;
-    assert_eq!(verdicts(&rulings), ["untried", "denied", "untried"]);
-    assert_eq!((rulings[0].limit, rulings[1].remaining), (9, 0));
+    let results = exact.decide(request(2), &[minute("free", 2, 9), full.clone(), ledger()], AMPLE).await;
+    assert_eq!(verdicts(&results), ["untried", "denied", "untried"]);
+    assert_eq!((results[0].limit, results[1].remaining), (9, 0));
     assert_eq!(used(exact, &minute("free", 0, 0)).await, 0, "taken back");
 
-    let rulings = exact.decide(ask(3), &[minute("free", 2, 9), ledger()], AMPLE).await;
+    let results = exact.decide(request(3), &[minute("free", 2, 9), ledger()], AMPLE).await;
     assert_eq!(
-        verdicts(&rulings),
+        verdicts(&results),
         ["allowed", "undecided"],
         "there is no ledger; the log holds all the same"
     );
     assert_eq!(used(exact, &minute("free", 0, 0)).await, 2);
-    exact.refund(ask(3), &[minute("free", 2, 9), ledger()], &rulings).await;
+    exact.refund(request(3), &[minute("free", 2, 9), ledger()], &results).await;
     assert_eq!(used(exact, &minute("free", 0, 0)).await, 0, "as whoever asked wants it");
 
     let twice = [minute("twice", 2, 9), minute("twice", 3, 6)];
-    let rulings = exact.decide(ask(4), &twice, AMPLE).await;
-    assert_eq!(verdicts(&rulings), ["allowed", "allowed"]);
-    assert!(rulings.iter().all(|ruling| (ruling.limit, ruling.remaining) == (6, 1)), "{rulings:?}");
-    assert_eq!(exact.decide(ask(4), &twice, AMPLE).await[0].remaining, 1, "repeated, and charged once");
-    let rulings = exact.decide(ask(5), &twice, AMPLE).await;
-    assert_eq!(verdicts(&rulings), ["denied", "denied"]);
-    exact.refund(ask(4), &twice, &[]).await;
-    exact.refund(ask(4), &twice, &rulings).await;
+    let results = exact.decide(request(4), &twice, AMPLE).await;
+    assert_eq!(verdicts(&results), ["allowed", "allowed"]);
+    assert!(results.iter().all(|result| (result.limit, result.remaining) == (6, 1)), "{results:?}");
+    assert_eq!(exact.decide(request(4), &twice, AMPLE).await[0].remaining, 1, "repeated, and charged once");
+    let results = exact.decide(request(5), &twice, AMPLE).await;
+    assert_eq!(verdicts(&results), ["denied", "denied"]);
+    exact.refund(request(4), &twice, &[]).await;
+    exact.refund(request(4), &twice, &results).await;
     assert_eq!(used(exact, &twice[0]).await, 0);
 
     let never = one(exact, 6, minute("free", 7, 6)).await;
     assert_eq!(never.verdict, Verdict::Denied { retry_after_ms: None });
     let many = vec![minute("many", 1, 1_000); MAX_CHARGES + 1];
-    assert!(verdicts(&exact.decide(ask(7), &many, AMPLE).await).iter().all(|word| *word == "undecided"));
+    assert!(verdicts(&exact.decide(request(7), &many, AMPLE).await).iter().all(|word| *word == "undecided"));
     let many: Vec<_> = (0..MAX_CHARGES).map(|number| minute(&format!("many-{number}"), 1, 1)).collect();
-    assert!(all_allowed(&exact.decide(ask(8), &many, AMPLE).await));
-    let rulings = exact.decide(ask(9), &many, AMPLE).await;
-    assert!(rulings.iter().all(|ruling| !ruling.is_allowed()));
-    assert!(exact.decide(ask(10), &[], AMPLE).await.is_empty());
+    assert!(all_allowed(&exact.decide(request(8), &many, AMPLE).await));
+    let results = exact.decide(request(9), &many, AMPLE).await;
+    assert!(results.iter().all(|result| !result.is_allowed()));
+    assert!(exact.decide(request(10), &[], AMPLE).await.is_empty());
 }
 
 #[tokio::test]
@@ -288,7 +290,7 @@ async fn without_redis_the_same_is_kept_in_memory() {
     assert!(matches!(denied.verdict, Verdict::Denied { retry_after_ms: Some(1..=1_000) }), "{denied:?}");
     let leaves = async || one(&exact, 102, log("short", 1_000, 1, 1)).await.is_allowed();
     wait::until("it has left", AMPLE, leaves).await.unwrap();
-    exact.refund_later(ask(102), &[log("short", 1_000, 1, 1)], &[], Duration::ZERO);
+    exact.refund_later(request(102), &[log("short", 1_000, 1, 1)], &[], Duration::ZERO);
     let taken_back = async || used(&exact, &log("short", 1_000, 0, 0)).await == 0;
     wait::until("it is taken back", AMPLE, taken_back).await.unwrap();
 }
@@ -322,20 +324,21 @@ async fn whatever_redis_does_every_call_ends_in_time() {
 async fn undecided_in_time(exact: &Exact) {
     for number in 0..20 {
         let charges = [minute("alice", 1, 5), minute("bob", 1, 5)];
-        let asked = exact.decide(ask(1_000 + number), &charges, SHORT);
-        let rulings = timeout(SHORT + Duration::from_secs(1), asked).await.expect("in its time");
-        assert_eq!(verdicts(&rulings), ["undecided", "undecided"]);
+        let asked = exact.decide(request(1_000 + number), &charges, SHORT);
+        let results = timeout(SHORT + Duration::from_secs(1), asked).await.expect("in its time");
+        assert_eq!(verdicts(&results), ["undecided", "undecided"]);
     }
     let began = Instant::now();
     for number in 0..100 {
-        let rulings = exact.decide(ask(2_000 + number), &[minute("alice", 1, 5)], AMPLE).await;
-        assert_eq!(verdicts(&rulings), ["undecided"]);
+        let results = exact.decide(request(2_000 + number), &[minute("alice", 1, 5)], AMPLE).await;
+        assert_eq!(verdicts(&results), ["undecided"]);
     }
     assert!(began.elapsed() < AMPLE, "at once, while the breaker is open");
 }
 
 async fn back(exact: &Exact) {
-    let decides = async || exact.decide(ask(3_000), &[minute("probe", 0, 5)], SHORT).await[0].is_allowed();
+    let decides =
+        async || exact.decide(request(3_000), &[minute("probe", 0, 5)], SHORT).await[0].is_allowed();
     wait::until("it is decided again", HEALED, decides).await.unwrap();
 }
 
@@ -353,7 +356,7 @@ async fn what_was_charged_in_vain_is_taken_back() {
             tasks.spawn(async move {
                 let mut results = Vec::new();
                 for number in 0..20 {
-                    let id = AskId::of(round * 8 + client, number);
+                    let id = ExactRequestId::of(round * 8 + client, number);
                     let within = Duration::from_millis(20);
                     results
                         .push(exact.decide(id, &[minute("alice", 1, 5_000)], within).await[0].is_allowed());

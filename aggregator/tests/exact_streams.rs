@@ -8,7 +8,8 @@ use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
 use weir_core::model::exact::MAX_CHARGES;
 use weir_core::model::wire::{
-    Ask, Charge, FilterFrame, LedgerLimit, LogLimit, MAX_FRAME_CELLS, Ping, Refund, Ruling, Rulings,
+    Charge, ChargeResult, ExactRequest, ExactResponse, FilterFrame, LedgerLimit, LogLimit, MAX_FRAME_CELLS,
+    Ping, Refund,
 };
 use weir_envoy::{Redis, RedisOptions};
 
@@ -27,40 +28,40 @@ fn ledger() -> Charge {
     Charge { log: None, ledger: Some(limit), cost: 1 }
 }
 
-fn ask(id: u64, charges: Vec<Charge>) -> Ask {
-    Ask { id, charges, timeout_ms: 5_000, trace: None }
+fn request(id: u64, charges: Vec<Charge>) -> ExactRequest {
+    ExactRequest { id, charges, timeout_ms: 5_000, trace: None }
 }
 
-fn asks(asks: Vec<Ask>) -> FilterFrame {
-    FilterFrame { asks, ..FilterFrame::default() }
+fn exact_requests(exact_requests: Vec<ExactRequest>) -> FilterFrame {
+    FilterFrame { exact_requests, ..FilterFrame::default() }
 }
 
 /// As many rulings as are wanted, by the questions' ids.
-async fn rulings(peer: &mut Peer, wanted: usize) -> BTreeMap<u64, Vec<Ruling>> {
+async fn results(peer: &mut Peer, wanted: usize) -> BTreeMap<u64, Vec<ChargeResult>> {
     let mut found = BTreeMap::new();
     while found.len() < wanted {
-        let some = peer.next_with(|frame| Some(frame.rulings).filter(|rulings| !rulings.is_empty())).await;
-        for Rulings { id, rulings } in some {
-            assert!(found.insert(id, rulings).is_none(), "one answer for each");
+        let some = peer.next_with(|frame| Some(frame.results).filter(|results| !results.is_empty())).await;
+        for ExactResponse { id, results } in some {
+            assert!(found.insert(id, results).is_none(), "one answer for each");
         }
     }
     found
 }
 
-async fn ruled(peer: &mut Peer, question: Ask) -> Vec<Ruling> {
+async fn ruled(peer: &mut Peer, question: ExactRequest) -> Vec<ChargeResult> {
     let id = question.id;
-    peer.send(asks(vec![question])).await;
-    rulings(peer, 1).await.remove(&id).expect("the answer to this question")
+    peer.send(exact_requests(vec![question])).await;
+    results(peer, 1).await.remove(&id).expect("the answer to this question")
 }
 
-fn verdicts(rulings: &[Ruling]) -> Vec<u32> {
-    rulings.iter().map(|ruling| ruling.verdict).collect()
+fn verdicts(results: &[ChargeResult]) -> Vec<u32> {
+    results.iter().map(|result| result.verdict).collect()
 }
 
 async fn are_ruled_on(weir: &Weir) {
     let mut peer = weir.join(1, false).await;
-    peer.send(asks((1..=5).map(|id| ask(id, vec![log("alice", 1, 3)])).collect())).await;
-    let answers = rulings(&mut peer, 5).await;
+    peer.send(exact_requests((1..=5).map(|id| request(id, vec![log("alice", 1, 3)])).collect())).await;
+    let answers = results(&mut peer, 5).await;
     let allowed: Vec<_> =
         answers.iter().filter(|(_, r)| verdicts(r) == [ALLOWED]).map(|(id, _)| *id).collect();
     assert_eq!(allowed.len(), 3);
@@ -69,7 +70,7 @@ async fn are_ruled_on(weir: &Weir) {
     assert!((3_590_000..=3_600_000).contains(&denied.retry_after_ms) && !denied.never, "{denied:?}");
     let repeated = a_denial_is_remembered(weir, &mut peer, allowed[0]).await;
 
-    let refund = |id| Refund { ask: Some(ask(id, vec![log("alice", 1, 3)])), rulings: Vec::new() };
+    let refund = |id| Refund { request: Some(request(id, vec![log("alice", 1, 3)])), results: Vec::new() };
     let refunds = vec![refund(allowed[0]), refund(allowed[0]), Refund::default()];
     peer.send(FilterFrame { refunds, ..FilterFrame::default() }).await;
     let done = "weir_aggregator_exact_refunds_total{result=\"done\"}";
@@ -79,17 +80,17 @@ async fn are_ruled_on(weir: &Weir) {
     let mut frame = hello_frame(2, false);
     frame.hello.as_mut().unwrap().worker = 2;
     other.send(frame).await;
-    assert_eq!(verdicts(&ruled(&mut other, ask(allowed[1], vec![log("alice", 1, 3)])).await), [ALLOWED]);
-    assert_eq!(verdicts(&ruled(&mut peer, ask(99, vec![log("alice", 1, 3)])).await), [DENIED]);
+    assert_eq!(verdicts(&ruled(&mut other, request(allowed[1], vec![log("alice", 1, 3)])).await), [ALLOWED]);
+    assert_eq!(verdicts(&ruled(&mut peer, request(99, vec![log("alice", 1, 3)])).await), [DENIED]);
 
-    let mixed = ruled(&mut peer, ask(100, vec![log("bob", 1, 3), ledger()])).await;
+    let mixed = ruled(&mut peer, request(100, vec![log("bob", 1, 3), ledger()])).await;
     assert_eq!(verdicts(&mixed), [ALLOWED, UNDECIDED], "what is undecided speaks against nothing");
     let malformed = Charge { log: None, ledger: None, cost: 1 };
-    let wrong = ruled(&mut peer, ask(101, vec![log("bob", 1, 3), malformed])).await;
+    let wrong = ruled(&mut peer, request(101, vec![log("bob", 1, 3), malformed])).await;
     assert_eq!(verdicts(&wrong), [UNDECIDED, UNDECIDED]);
-    assert_eq!(verdicts(&ruled(&mut peer, ask(102, vec![log("bob", 2, 3)])).await), [ALLOWED]);
+    assert_eq!(verdicts(&ruled(&mut peer, request(102, vec![log("bob", 2, 3)])).await), [ALLOWED]);
     for (name, value) in [
-        ("asks_total{result=\"malformed\"}", 1.0),
+        ("requests_total{result=\"malformed\"}", 1.0),
         ("charges_total{algorithm=\"sliding_log\",result=\"allowed\"}", 6.0 + repeated),
         ("charges_total{algorithm=\"ledger\",result=\"undecided\"}", 1.0),
     ] {
@@ -99,8 +100,8 @@ async fn are_ruled_on(weir: &Weir) {
 
 /// Repeats what had passed, while a later denial is remembered. How often it was not: that is for a second only.
 async fn a_denial_is_remembered(weir: &Weir, peer: &mut Peer, passed: u64) -> f64 {
-    const REMEMBERED: &str = "weir_aggregator_exact_remembered_total";
-    let question = |id| ask(id, vec![log("alice", 1, 3)]);
+    const REMEMBERED: &str = "weir_aggregator_exact_cached_denials_total";
+    let question = |id| request(id, vec![log("alice", 1, 3)]);
     for forgotten in 0..10 {
         let before = weir.metric(REMEMBERED);
         let again = ruled(peer, question(passed)).await;
@@ -142,20 +143,21 @@ async fn questions_that_wait_keep_nothing_else_waiting_and_are_bounded() {
     let mut peer = weir.join(1, false).await;
     redis.process().pause().await.unwrap();
     let carol = || vec![log("carol", 1, 9)];
-    let many = |from: u64| asks((from..).take(MAX_FRAME_CELLS).map(|id| ask(id, carol())).collect());
+    let many =
+        |from: u64| exact_requests((from..).take(MAX_FRAME_CELLS).map(|id| request(id, carol())).collect());
     peer.send(many(0)).await;
     peer.send(many(1_000)).await;
     peer.send(FilterFrame { ping: Some(Ping { sent_ms: 7 }), ..FilterFrame::default() }).await;
     let mut answered = BTreeMap::new();
     let mut hears = async |answered: &mut BTreeMap<u64, Vec<u32>>| {
         let frame = peer.next().await.unwrap().unwrap();
-        answered.extend(frame.rulings.into_iter().map(|rulings| (rulings.id, verdicts(&rulings.rulings))));
+        answered.extend(frame.results.into_iter().map(|results| (results.id, verdicts(&results.results))));
         frame.pong.is_some()
     };
     while !hears(&mut answered).await {}
     assert!(answered.len() < 2 * MAX_FRAME_CELLS, "{}", answered.len());
     assert!(answered.values().all(|verdicts| *verdicts == [UNDECIDED]));
-    let rejected = weir.metric("weir_aggregator_exact_asks_total{result=\"rejected\"}");
+    let rejected = weir.metric("weir_aggregator_exact_requests_total{result=\"rejected\"}");
     assert!(rejected >= 1.0 && rejected <= MAX_FRAME_CELLS as f64, "{rejected}");
     redis.process().resume().unwrap();
     while answered.len() < 2 * MAX_FRAME_CELLS {
@@ -168,14 +170,14 @@ async fn questions_that_wait_keep_nothing_else_waiting_and_are_bounded() {
 #[tokio::test]
 async fn too_much_at_once_ends_the_stream() {
     let weir = start(None).await;
-    let one = || ask(1, vec![log("dave", 1, 9)]);
-    let large = || ask(1, vec![log("dave", 1, 9); MAX_CHARGES + 1]);
-    let refund = |ask| Refund { ask: Some(ask), rulings: Vec::new() };
+    let one = || request(1, vec![log("dave", 1, 9)]);
+    let large = || request(1, vec![log("dave", 1, 9); MAX_CHARGES + 1]);
+    let refund = |request| Refund { request: Some(request), results: Vec::new() };
     let refunds = |refunds| FilterFrame { refunds, ..FilterFrame::default() };
     for (frame, reason) in [
-        (asks(vec![one(); MAX_FRAME_CELLS + 1]), "257 asks"),
+        (exact_requests(vec![one(); MAX_FRAME_CELLS + 1]), "257 exact requests"),
         (refunds(vec![refund(one()); MAX_FRAME_CELLS + 1]), "257 refunds"),
-        (asks(vec![large()]), "129 charges"),
+        (exact_requests(vec![large()]), "129 charges"),
         (refunds(vec![refund(large())]), "129 charges"),
     ] {
         let mut peer = weir.join(1, false).await;

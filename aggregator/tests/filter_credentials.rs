@@ -15,8 +15,8 @@ use weir_aggregator::server::Settings;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{
-    Ask, Ban, Charge, Consult, ControlsKnown, Count, Counters, FilterFrame, LedgerLimit, LogLimit, Ping,
-    Report,
+    Ban, Charge, Consult, ControlsKnown, Count, Counters, ExactRequest, FilterFrame, LedgerLimit, LogLimit,
+    Ping, Report,
 };
 
 /// A filter's token for these workspaces.
@@ -71,8 +71,8 @@ async fn a_stream_opens_with_a_filters_credential_alone() {
         assert!(reason.contains("workspaces"), "{reason}");
     }
     let mut client = http_common::Client::connect(&weir).await;
-    let ask = json!({"identifier": "a", "limit": 1, "duration": "1h"});
-    let answer = client.post_as(&gateways.token, "/v1/check", &ask).await;
+    let request = json!({"identifier": "a", "limit": 1, "duration": "1h"});
+    let answer = client.post_as(&gateways.token, "/v1/check", &request).await;
     assert_eq!((answer.status, &answer.body["error"]["code"]), (403, &json!("credential_of_a_filter")));
 }
 
@@ -94,9 +94,9 @@ async fn a_stream_counts_in_its_own_workspaces_alone() {
     assert!(answers[0].current.is_none(), "{answers:?}");
     let log = Charge { log: Some(LogLimit { key: foreign, most: 9 }), ledger: None, cost: 1 };
     let ledger = Charge { log: None, ledger: Some(LedgerLimit { zone: 1, bucket: b"b".to_vec() }), cost: 1 };
-    let asks = vec![
-        Ask { id: 1, charges: vec![log], timeout_ms: 1_000, trace: None },
-        Ask { id: 2, charges: vec![ledger], timeout_ms: 1_000, trace: None },
+    let exact_requests = vec![
+        ExactRequest { id: 1, charges: vec![log], timeout_ms: 1_000, trace: None },
+        ExactRequest { id: 2, charges: vec![ledger], timeout_ms: 1_000, trace: None },
     ];
     let ban = Ban {
         workspace: "other".into(),
@@ -104,10 +104,10 @@ async fn a_stream_counts_in_its_own_workspaces_alone() {
         identifier: b"k".to_vec(),
         ..Ban::default()
     };
-    peer.send(FilterFrame { asks, bans: vec![ban], ..FilterFrame::default() }).await;
+    peer.send(FilterFrame { exact_requests, bans: vec![ban], ..FilterFrame::default() }).await;
     for _ in 0..2 {
-        let rulings = peer.next_with(|frame| frame.rulings.into_iter().next()).await;
-        assert_eq!(rulings.rulings[0].verdict, 0, "undecided: {rulings:?}");
+        let results = peer.next_with(|frame| frame.results.into_iter().next()).await;
+        assert_eq!(results.results[0].verdict, 0, "undecided: {results:?}");
     }
     assert!(weir.server.services().explain(b"other", b"api", b"k").is_empty());
     assert_eq!(weir.metric("weir_aggregator_counts_refused_total{reason=\"key\"}"), 2.0);

@@ -106,9 +106,9 @@ async fn what_is_not_decided_says_so_and_the_caller_chooses() {
     let weir = start(None).await;
     let mut client = Client::connect(&weir).await;
     // Without a database there is no ledger that could decide.
-    let ask = |on_failure: &str| json!({"identifier": "a", "algorithm": "ledger", "zone": 1, "on_failure": on_failure});
+    let body = |on_failure: &str| json!({"identifier": "a", "algorithm": "ledger", "zone": 1, "on_failure": on_failure});
     for (on_failure, expected) in [("deny", false), ("allow", true)] {
-        let answer = client.post("/v1/check", &ask(on_failure)).await;
+        let answer = client.post("/v1/check", &body(on_failure)).await;
         assert_eq!((answer.status, success(&answer.body)), (200, expected), "{answer:?}");
         assert_eq!(answer.body["decided"], false, "{answer:?}");
     }
@@ -127,7 +127,7 @@ async fn tokens_are_bound_to_workspaces_and_zones() {
     let path = write(folder.path(), "tokens.yaml", &format!("{first}{second}"));
     let weir = start_apis(ApiSettings { tokens_file: Some(path), ..ApiSettings::default() }).await;
     let mut client = Client::connect(&weir).await;
-    let ask = hourly("alice", 1, 1);
+    let body = hourly("alice", 1, 1);
     let code = |body: &Value| body["error"]["code"].as_str().unwrap_or_default().to_owned();
     for (header, expected, challenge) in [
         (None, "token_missing", "Bearer"),
@@ -139,7 +139,7 @@ async fn tokens_are_bound_to_workspaces_and_zones() {
     ] {
         let mut headers = vec![JSON];
         headers.extend(header.as_deref().map(|value| ("authorization", value)));
-        let answer = client.send("POST", "/v1/check", &headers, ask.to_string().as_bytes()).await;
+        let answer = client.send("POST", "/v1/check", &headers, body.to_string().as_bytes()).await;
         if expected.is_empty() {
             // White space around a header's value is none of it.
             assert_eq!(answer.status, 200, "{answer:?}");
@@ -150,8 +150,8 @@ async fn tokens_are_bound_to_workspaces_and_zones() {
         assert!(!answer.body.to_string().contains(&shop), "{answer:?}");
     }
     // The one that passed above used up workspace `one`; `two` has counts of its own.
-    assert!(!success(&client.post_as(&shop, "/v1/check", &ask).await.body));
-    assert!(success(&client.post_as(&other, "/v1/check", &ask).await.body));
+    assert!(!success(&client.post_as(&shop, "/v1/check", &body).await.body));
+    assert!(success(&client.post_as(&other, "/v1/check", &body).await.body));
     // A web page whose name leads here has no token, so names do not matter.
     let elsewhere = client.send("GET", "/v1/overrides", &[("host", "weir.example")], b"").await;
     assert_eq!((elsewhere.status, code(&elsewhere.body).as_str()), (401, "token_missing"));
@@ -183,7 +183,7 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
     let is_known = || !services.status.counters.lock().rules(services.moment().mono).is_empty();
     until("the filter's rule is known", is_known).await;
     let mut client = Client::connect(&weir).await;
-    let ask = |namespace: &str, cost: u64| json!({"namespace": namespace, "identifier": "alice", "limit": 1_000, "duration": "1h", "cost": cost});
+    let body = |namespace: &str, cost: u64| json!({"namespace": namespace, "identifier": "alice", "limit": 1_000, "duration": "1h", "cost": cost});
     let cases = [
         (&plain, "api", 1, "namespace_not_allowed"),
         (&plain, "free", 1_000, ""),
@@ -194,11 +194,11 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
         (&any, "api", 100, ""),
     ];
     for (token, namespace, cost, expected) in cases {
-        let answer = client.post_as(token, "/v1/check", &ask(namespace, cost)).await;
+        let answer = client.post_as(token, "/v1/check", &body(namespace, cost)).await;
         let code = answer.body["error"]["code"].as_str().unwrap_or_default();
         assert_eq!((answer.status == 200, code), (expected.is_empty(), expected), "{namespace} {cost}");
     }
-    let many = json!({"checks": [ask("free", 1), ask("api", 1)]});
+    let many = json!({"checks": [body("free", 1), body("api", 1)]});
     let answer = client.post_as(&plain, "/v1/check/batch", &many).await;
     assert_eq!(answer.body["error"]["field"], "checks[1].namespace");
 }
@@ -211,19 +211,19 @@ async fn tokens_are_read_again_and_a_broken_file_changes_nothing() {
     let path = write(folder.path(), "tokens.yaml", &first);
     let weir = start_apis(ApiSettings { tokens_file: Some(path), ..ApiSettings::default() }).await;
     let mut client = Client::connect(&weir).await;
-    let ask = hourly("alice", 100, 1);
+    let body = hourly("alice", 100, 1);
     let read = |result: &str| {
         weir.metric(&format!("weir_aggregator_files_read_total{{files=\"tokens\",result=\"{result}\"}}"))
     };
     let stale = || weir.metric("weir_aggregator_files_stale{files=\"tokens\"}");
     write(folder.path(), "tokens.yaml", "- {name: a}");
     until("the broken file is seen", || read("failed") == 1.0).await;
-    assert_eq!((stale(), client.post_as(&old, "/v1/check", &ask).await.status), (1.0, 200));
+    assert_eq!((stale(), client.post_as(&old, "/v1/check", &body).await.status), (1.0, 200));
     write(folder.path(), "tokens.yaml", &second);
     until("the new file is read", || read("ok") == 1.0).await;
     assert_eq!((stale(), read("failed")), (0.0, 1.0));
-    assert_eq!(client.post_as(&old, "/v1/check", &ask).await.status, 401);
-    assert_eq!(client.post_as(&new, "/v1/check", &ask).await.status, 200);
+    assert_eq!(client.post_as(&old, "/v1/check", &body).await.status, 401);
+    assert_eq!(client.post_as(&new, "/v1/check", &body).await.status, 200);
 }
 
 #[tokio::test]
@@ -310,7 +310,7 @@ async fn what_cannot_be_answered_says_why() {
         }
     }
     let requests = |route: &str, class: &str| {
-        weir.metric(&format!("weir_aggregator_http_requests_total{{route=\"{route}\",class=\"{class}\"}}"))
+        weir.metric(&format!("weir_aggregator_http_requests_total{{route=\"{route}\",code=\"{class}\"}}"))
     };
     assert_eq!((requests("check", "2xx"), requests("unknown", "4xx")), (1.0, 2.0));
     assert_eq!((calls(&weir, "allowed"), calls(&weir, "refused")), (1.0, 10.0));

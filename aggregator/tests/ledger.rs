@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use weir_aggregator::database::{Attempt, Database, Deleted, Outcome, Velocity, ZoneChange};
 use weir_aggregator::region::exact::Exact;
-use weir_core::model::exact::{AskId, Charge, Limit, Ruling, Verdict};
+use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
 use weir_core::model::window::MAX_COUNT;
 use weir_core::model::wire;
 
@@ -190,8 +190,8 @@ async fn what_is_unknown_is_not_recorded(store: &Store) {
         assert_eq!(scene.number("SELECT COUNT(*) FROM zone_bucket_lock").await, 0);
     }
     let charge = Charge { limit: Limit::Ledger { zone: 8, bucket: b"x".as_slice().into() }, cost: 1 };
-    let unknown = Exact::new(None, Some(database)).decide(AskId::of(1, 1), &[charge], WITHIN).await;
-    assert_eq!(unknown, [Ruling::UNDECIDED]);
+    let unknown = Exact::new(None, Some(database)).decide(ExactRequestId::of(1, 1), &[charge], WITHIN).await;
+    assert_eq!(unknown, [ChargeResult::UNDECIDED]);
     let empty = store.empty().await.open("here");
     let error = empty.check_velocity(&Attempt { zone: 8, bucket: b"x", cost: 1 }, WITHIN).await.unwrap_err();
     assert_eq!(error.reason(), "schema", "{error}");
@@ -436,15 +436,15 @@ async fn rulings_say_what_the_ledger_says(store: &Store) {
     let (scene, database) = ledger(store, 2, 60).await;
     let exact = Exact::new(None, Some(database));
     let charge = |cost| Charge { limit: Limit::Ledger { zone: ZONE, bucket: b"x".as_slice().into() }, cost };
-    let decide = async |cost| exact.decide(AskId::of(1, 1), &[charge(cost)], WITHIN).await[0];
+    let decide = async |cost| exact.decide(ExactRequestId::of(1, 1), &[charge(cost)], WITHIN).await[0];
     let allowed = decide(2).await;
     assert_eq!((allowed.verdict, allowed.limit, allowed.remaining), (Verdict::Allowed, 2, 0));
     assert_eq!((allowed.window_ms, allowed.reset_ms), (60_000, 60_000));
     let denied = decide(1).await;
     assert!(matches!(denied.verdict, Verdict::Denied { retry_after_ms: Some(1..=60_000) }), "{denied:?}");
     assert_eq!(decide(3).await.verdict, Verdict::Denied { retry_after_ms: None });
-    for ruling in [denied, allowed, allowed] {
-        exact.refund(AskId::of(1, 1), &[charge(2)], &[ruling]).await;
+    for result in [denied, allowed, allowed] {
+        exact.refund(ExactRequestId::of(1, 1), &[charge(2)], &[result]).await;
     }
     assert!(decide(2).await.is_allowed());
     let outcomes: Vec<_> = recorded(&scene).await.iter().map(|row| row.blocked).collect();
@@ -456,15 +456,15 @@ async fn a_filter_takes_back_only_what_it_was_told_of(store: &Store) {
     let exact = Exact::new(None, Some(database.clone()));
     let limit = wire::LedgerLimit { zone: ZONE, bucket: b"x".to_vec() };
     let charges = vec![wire::Charge { log: None, ledger: Some(limit), cost: 1 }];
-    let ask = wire::Ask { id: 1, charges, timeout_ms: 10_000, trace: None };
+    let request = wire::ExactRequest { id: 1, charges, timeout_ms: 10_000, trace: None };
     let (honest, evil) = (7, 8);
-    let told = exact.answer(honest, &ask).await;
-    assert_eq!(told.rulings[0].verdict, 2);
+    let told = exact.answer(honest, &request).await;
+    assert_eq!(told.results[0].verdict, 2);
     let refund = |transaction| {
-        let ruling = wire::Ruling { transaction, ..told.rulings[0] };
-        wire::Refund { ask: Some(ask.clone()), rulings: vec![ruling] }
+        let result = wire::ChargeResult { transaction, ..told.results[0] };
+        wire::Refund { request: Some(request.clone()), results: vec![result] }
     };
-    let of = told.rulings[0].transaction;
+    let of = told.results[0].transaction;
     for transaction in [of, of + 1, of + 2] {
         exact.undo(evil, &refund(transaction));
     }

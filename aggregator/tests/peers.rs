@@ -72,7 +72,9 @@ async fn each_tells_of_all_rules_and_aggregators() {
         assert_eq!((parts.peers.len(), parts.peers[0].silent, parts.peers[0].status.streams), (1, false, 1));
         assert_eq!(parts.envoys.len(), 1);
         let redis = parts.redis.unwrap();
-        assert!(redis.usable && redis.calls.iter().any(|call| call.operation == "look" && call.calls > 0));
+        assert!(
+            redis.usable && redis.calls.iter().any(|call| call.operation == "read_markers" && call.calls > 0)
+        );
     }
 }
 
@@ -194,7 +196,7 @@ async fn a_wiped_redis_holds_everything_again_after_one_round() {
     for round in 1..=3 {
         let before = stored(&redis.url(), &one, "alice").await;
         assert_eq!(before.len(), 3);
-        assert!(redis.ask("FLUSHALL").await.unwrap().starts_with("+OK"));
+        assert!(redis.command("FLUSHALL").await.unwrap().starts_with("+OK"));
         common::until("the wipe is noticed", || one.metric(WIPES) == f64::from(round)).await;
         // The next round of replays tells all of it.
         one.server.services().stored().await;
@@ -209,11 +211,11 @@ async fn a_wiped_redis_holds_everything_again_after_one_round() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_cell_turns_no_other_away_from_redis() {
-    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"look\"}";
+    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"read_markers\"}";
     let redis = redis().await;
     let weir = ready(&redis.url()).await;
     let damaged = format!("weir:test-region:{{default/api/mallory/3600000/0/1}}:{}", weir.sequence());
-    assert!(redis.ask(&format!("SET {damaged} x")).await.unwrap().starts_with("+OK"));
+    assert!(redis.command(&format!("SET {damaged} x")).await.unwrap().starts_with("+OK"));
     let mut peer = weir.join(1, false).await;
     let looks = weir.metric(LOOKS);
     let mut own = 0;
@@ -226,7 +228,7 @@ async fn a_damaged_cell_turns_no_other_away_from_redis() {
         assert_eq!(weir.metric(BREAKER), 0.0, "the store works");
     }
     assert_eq!(stored(&redis.url(), &weir, "alice").await, [(common::origin(1), own)]);
-    assert!(redis.ask(&format!("DEL {damaged}")).await.unwrap().starts_with(":1"));
+    assert!(redis.command(&format!("DEL {damaged}")).await.unwrap().starts_with(":1"));
     let mended = async || !stored(&redis.url(), &weir, "mallory").await.is_empty();
     wait::until("it is offered again", DEADLINE, mended).await.unwrap();
 }
@@ -234,12 +236,12 @@ async fn a_damaged_cell_turns_no_other_away_from_redis() {
 /// The copy has the same marker; what tells is that it was looked at less often.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {
-    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"look\"}";
+    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"read_markers\"}";
     let mut redis = redis().await;
     let weir = ready(&redis.url()).await;
     let mut peer = weir.join(1, false).await;
     report(&weir, &mut peer, 1, "alice", 600).await;
-    assert!(redis.ask("SAVE").await.unwrap().starts_with("+OK"));
+    assert!(redis.command("SAVE").await.unwrap().starts_with("+OK"));
     report(&weir, &mut peer, 2, "alice", 900).await;
     let looks = weir.metric(LOOKS);
     common::until("it is looked at", || weir.metric(LOOKS) > looks + 1.0).await;
@@ -294,7 +296,7 @@ async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
     let mut redis = redis().await;
     let weir = ready(&redis.url()).await;
     let mut reporter = weir.join(1, false).await;
-    let mut asker = weir.join(2, false).await;
+    let mut sender = weir.join(2, false).await;
     report(&weir, &mut reporter, 1, "alice", 1).await;
     redis.process().pause().await.unwrap();
     let paused = Instant::now();
@@ -315,7 +317,7 @@ async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
     while own < MANY || paused.elapsed() < Duration::from_secs(4) {
         let (asked, count) = (Instant::now(), weir.metric(CONSULTS));
         let ask = Consult { timeout_ms: 50, ..weir.consult(own, "bob", own, 1, 100_000) };
-        assert!(asker.answers(vec![ask]).await.remove(0).granted);
+        assert!(sender.answers(vec![ask]).await.remove(0).granted);
         own += 1;
         if weir.metric(CONSULTS) > count {
             let took = asked.elapsed();
@@ -461,7 +463,7 @@ async fn of_an_envoy_that_comes_the_other_aggregators_hear_at_once() {
     // Not by the next interval.
     let schedule = Schedule { heartbeat_ms: FOR_EVER.into(), ..Schedule::for_tests() };
     let (one, other) = (ready_with(&redis.url(), schedule).await, ready_with(&redis.url(), schedule).await);
-    let listens = || one.server.services().state(|state, _| state.hears_peers());
+    let listens = || one.server.services().state(|state, _| state.receives_broadcasts());
     common::until("the first listens", listens).await;
     let mut first = one.join(1, false).await;
     known(&mut first, 1).await;
@@ -528,9 +530,9 @@ async fn what_comes_with_a_refused_consult_is_told_to_the_others() {
     let (one, other) = (ready(&redis.url()).await, ready(&redis.url()).await);
     let mut reader = other.join(2, true).await;
     report(&other, &mut reader, 1, "alice", 400).await;
-    let mut asker = one.join(1, false).await;
+    let mut sender = one.join(1, false).await;
     let ask = Consult { timeout_ms: 5_000, ..one.consult(1, "alice", 300, 400, 1_000) };
-    let answer = asker.answers(vec![ask]).await.remove(0);
+    let answer = sender.answers(vec![ask]).await.remove(0);
     assert!(!answer.granted, "Redis knows what this aggregator has never heard");
     assert_eq!(answer.current.map(|snapshot| (snapshot.own, snapshot.region_others)), Some((300, 400)));
     reader.pushed("alice", |snapshot| snapshot.region_others == 300).await;
@@ -544,7 +546,7 @@ async fn a_second_loss_amid_the_grace_period_counts_nothing_twice() {
     let (mut first, mut second) = (one.join(1, true).await, other.join(2, true).await);
     report(&other, &mut second, 1, "alice", 300).await;
     for round in 0..3 {
-        redis.ask("FLUSHALL").await.unwrap();
+        redis.command("FLUSHALL").await.unwrap();
         let count = Count { own: 200, region_others: 400, ..one.count("alice", 0) };
         let repeated = Report { id: round, counts: vec![count] };
         first.send(FilterFrame { report: Some(repeated), ..FilterFrame::default() }).await;

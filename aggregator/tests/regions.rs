@@ -199,7 +199,7 @@ impl Region {
 
     /// Waits until it has both published and imported `times` more, from begin to end.
     async fn intervals(&self, times: u32) {
-        for operation in ["look_global", "import"] {
+        for operation in ["read_global_marker", "import"] {
             let name = format!("weir_ratelimit_origin_operations_total{{op=\"{operation}\"}}");
             // The one that may be under way does not count.
             let enough = self.weir.metric(&name) + f64::from(times + 1);
@@ -677,7 +677,7 @@ async fn a_database_that_is_cut_off(store: &Store) {
         a.metric_becomes(PUBLISH_AGE, |age| age < 1.0).await;
     }
     assert!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"timeout\"}") > 0.0);
-    assert!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"away\"}") > 0.0);
+    assert!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"unavailable\"}") > 0.0);
 }
 
 async fn a_database_that_comes_back_after_the_grace_period(store: &Store) {
@@ -694,7 +694,7 @@ async fn a_database_that_comes_back_after_the_grace_period(store: &Store) {
     let grace_period_ms = 200;
     let schedule = Schedule { grace_period_ms, ..schedule() };
     let mut a = Options { url, schedule, ..Options::new("a", &scene, &clock) }.start().await;
-    let tried = "weir_ratelimit_origin_errors_total{op=\"recover\",reason=\"away\"}";
+    let tried = "weir_ratelimit_origin_errors_total{op=\"recover\",reason=\"unavailable\"}";
     a.metric_becomes(tried, |errors| errors >= 4.0).await;
     assert_eq!(a.holds(b"x", HOUR_MS), (0, 0));
     proxy.forward().await.unwrap();

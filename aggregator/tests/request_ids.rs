@@ -13,7 +13,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use tokio::net::TcpStream;
 use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
-use weir_core::model::wire::{Ask, Charge, FilterFrame, LedgerLimit, Trace};
+use weir_core::model::wire::{Charge, ExactRequest, FilterFrame, LedgerLimit, Trace};
 
 /// A program that ends with the test, and its log. Of each kind of warning it says one in five seconds at the most.
 struct Aggregator {
@@ -77,8 +77,8 @@ async fn of_filters() {
     let ledger = LedgerLimit { zone: 1, bucket: b"alice".to_vec() };
     let charges = vec![Charge { ledger: Some(ledger), log: None, cost: 1 }];
     let trace = Some(Trace { request_id: "by-a-filter".into(), ..Trace::default() });
-    let asks = vec![Ask { id: 1, charges, timeout_ms: 5_000, trace }];
-    peer.send(FilterFrame { asks, ..FilterFrame::default() }).await;
+    let exact_requests = vec![ExactRequest { id: 1, charges, timeout_ms: 5_000, trace }];
+    peer.send(FilterFrame { exact_requests, ..FilterFrame::default() }).await;
     assert_eq!(aggregator.blames(UNRULED), "by-a-filter");
 }
 

@@ -94,7 +94,7 @@ impl Service {
         rls_common::call(&self.channel, request).await
     }
 
-    async fn ask(&self, descriptors: &[Entries<'_>]) -> RateLimitResponse {
+    async fn check(&self, descriptors: &[Entries<'_>]) -> RateLimitResponse {
         let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
         self.call(request(descriptors)).await.unwrap()
     }
@@ -109,7 +109,7 @@ fn with_limits(path: &Path) -> Settings {
 async fn a_limit_is_held_and_shown() {
     let service = Service::start(None).await;
     for left in [2, 1, 0] {
-        let response = service.ask(&[&[("user", "a")]]).await;
+        let response = service.check(&[&[("user", "a")]]).await;
         assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK]), vec![left]));
         assert_eq!(response.response_headers_to_add, []);
         let limit = response.statuses[0].current_limit.clone().unwrap();
@@ -117,12 +117,16 @@ async fn a_limit_is_held_and_shown() {
         let reset = response.statuses[0].duration_until_reset.unwrap();
         assert!((0..=30 * 24 * 3_600).contains(&reset.seconds) && reset.nanos < 1_000_000_000);
     }
-    let response = service.ask(&[&[("user", "a")]]).await;
+    let response = service.check(&[&[("user", "a")]]).await;
     assert_eq!(codes(&response), (OVER, vec![OVER]));
     let [header] = &response.response_headers_to_add[..] else { panic!("one header") };
     assert_eq!(header.key, "retry-after");
     assert!((1..=60 * 24 * 3_600).contains(&header.value.parse::<u64>().unwrap()), "{}", header.value);
-    assert_eq!(codes(&service.ask(&[&[("user", "b")]]).await), (OK, vec![OK]), "another's is another count");
+    assert_eq!(
+        codes(&service.check(&[&[("user", "b")]]).await),
+        (OK, vec![OK]),
+        "another's is another count"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,14 +135,14 @@ async fn all_descriptors_are_charged_or_none() {
     let login: Entries = &[("path", "/login")];
     let (user, other): (Entries, Entries) = (&[("user", "a")], &[("user", "b")]);
     for left in [2, 1, 0] {
-        let response = service.ask(&[user, login]).await;
+        let response = service.check(&[user, login]).await;
         assert_eq!(codes(&response), (OK, vec![OK, OK]));
         assert_eq!(remaining(&response), [left, left + 2]);
     }
-    let response = service.ask(&[login, user]).await;
+    let response = service.check(&[login, user]).await;
     assert_eq!((codes(&response), remaining(&response)), ((OVER, vec![OK, OVER]), vec![2, 0]));
     assert_eq!(
-        remaining(&service.ask(&[login, other]).await),
+        remaining(&service.check(&[login, other]).await),
         [1, 2],
         "the refused call was charged nothing"
     );
@@ -148,14 +152,14 @@ async fn all_descriptors_are_charged_or_none() {
 async fn what_has_no_limit_passes() {
     let service = Service::start(None).await;
     let response =
-        service.ask(&[&[("free", "x")], &[("unknown", "x")], &[("user", "a"), ("more", "")]]).await;
+        service.check(&[&[("free", "x")], &[("unknown", "x")], &[("user", "a"), ("more", "")]]).await;
     assert_eq!(codes(&response), (OK, vec![OK; 3]));
     assert_eq!(remaining(&response), [u32::MAX, 0, 0]);
     assert!(response.statuses.iter().all(|status| status.current_limit.is_none()));
     let elsewhere =
         RateLimitRequest { domain: "other".into(), ..request(vec![descriptor(&[("banned", "x")])]) };
     assert_eq!(codes(&service.call(elsewhere).await.unwrap()), (OK, vec![OK]));
-    let never = service.ask(&[&[("banned", "x")]]).await;
+    let never = service.check(&[&[("banned", "x")]]).await;
     assert_eq!(codes(&never), (OVER, vec![OVER]));
     assert_eq!(never.response_headers_to_add, [], "there is no moment at which it would pass");
 }
@@ -184,10 +188,10 @@ async fn hits_overrides_and_replacements() {
     assert_eq!((passed.overall_code(), refused.overall_code()), (OK, OVER));
     // The limit of 3 is used up, and does not count beside the one that replaces it.
     for left in [3, 2, 1, 0] {
-        let response = service.ask(&[&[("user", "a")], &[("vip", "a")]]).await;
+        let response = service.check(&[&[("user", "a")], &[("vip", "a")]]).await;
         assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK, OK]), vec![0, left]));
     }
-    assert_eq!(codes(&service.ask(&[&[("user", "a")], &[("vip", "a")]]).await), (OVER, vec![OK, OVER]));
+    assert_eq!(codes(&service.check(&[&[("user", "a")], &[("vip", "a")]]).await), (OVER, vec![OK, OVER]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,16 +199,16 @@ async fn a_limit_in_shadow_mode_decides_and_never_refuses() {
     let service = Service::start(None).await;
     let (shade, user): (Entries, Entries) = (&[("shade", "s")], &[("user", "a")]);
     for left in [1, 0] {
-        let response = service.ask(&[shade]).await;
+        let response = service.check(&[shade]).await;
         assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK]), vec![left]));
     }
-    let response = service.ask(&[shade, user]).await;
+    let response = service.check(&[shade, user]).await;
     assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK, OK]), vec![0, 2]));
     let results = ["allowed", "shadow_denied", "denied"].map(|result| service.decisions(result));
     assert_eq!(results, [2.0, 1.0, 0.0]);
     // What is refused charges no shadow either.
     let other: Entries = &[("shade", "t")];
-    let response = service.ask(&[&[("banned", "x")], other]).await;
+    let response = service.check(&[&[("banned", "x")], other]).await;
     assert_eq!((codes(&response), remaining(&response)), ((OVER, vec![OVER, OK]), vec![0, 2]));
 }
 
@@ -342,10 +346,12 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
 }
 
 /// Asks until the rule of a filter is known to the aggregator.
-async fn until_refused<F: Future<Output = Result<RateLimitResponse, Status>>>(ask: impl Fn() -> F) -> Status {
+async fn until_refused<F: Future<Output = Result<RateLimitResponse, Status>>>(
+    check: impl Fn() -> F,
+) -> Status {
     let began = Instant::now();
     loop {
-        match ask().await {
+        match check().await {
             Err(refused) => return refused,
             Ok(_) => assert!(began.elapsed() < DEADLINE, "it is never refused"),
         }
@@ -379,15 +385,15 @@ async fn limits_are_read_again_when_they_change() {
     let read = |result| metric(&format!("read_total{{files=\"rate_limits\",result=\"{result}\"}}"));
     let stale = || metric("stale{files=\"rate_limits\"}");
     let user: Entries = &[("user", "a")];
-    assert_eq!(remaining(&service.ask(&[user]).await), [2]);
+    assert_eq!(remaining(&service.check(&[user]).await), [2]);
     std::fs::write(&file, "domain: [").unwrap();
     until("the broken file is noticed", || read("failed") == 1.0).await;
-    assert_eq!(remaining(&service.ask(&[user]).await), [1], "what was before stays in force");
+    assert_eq!(remaining(&service.check(&[user]).await), [1], "what was before stays in force");
     assert_eq!(stale(), 1.0);
     std::fs::write(&file, LIMITS.replace("requests_per_unit: 3", "requests_per_unit: 9")).unwrap();
     until("the new file is in force", || read("ok") == 1.0).await;
     assert_eq!((stale(), read("failed")), (0.0, 1.0));
-    assert_eq!(remaining(&service.ask(&[user]).await), [6], "the count goes on");
+    assert_eq!(remaining(&service.check(&[user]).await), [6], "the count goes on");
 }
 
 #[tokio::test]

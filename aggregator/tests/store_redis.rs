@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use store_common::*;
 use tokio::time::timeout;
-use weir_aggregator::redis::{HOT_SHARDS, Heard, Store};
+use weir_aggregator::redis::{HOT_SHARDS, Received, Store};
 use weir_core::model::key::{Key, KeyParts, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::{MAX_COUNT, Position, Used};
@@ -531,14 +531,14 @@ async fn messages_reach_all_who_listen() {
     let (_redis, store) = started().await;
     let (mut one, mut two) = (store.subscribe(), store.clone().subscribe());
     for listener in [&mut one, &mut two] {
-        assert_eq!(timeout(AMPLE, listener.recv()).await.unwrap(), Some(Heard::Connected));
+        assert_eq!(timeout(AMPLE, listener.recv()).await.unwrap(), Some(Received::Connected));
     }
     let payloads: [&[u8]; 4] = [b"", b"\0\xff\r\n", b"text", &[7; 100_000]];
     for payload in payloads {
         store.publish(payload, AMPLE).await.unwrap();
         for listener in [&mut one, &mut two] {
             let heard = timeout(AMPLE, listener.recv()).await.unwrap();
-            assert_eq!(heard, Some(Heard::Message(payload.to_vec())));
+            assert_eq!(heard, Some(Received::Message(payload.to_vec())));
         }
     }
 }
@@ -547,15 +547,15 @@ async fn messages_reach_all_who_listen() {
 async fn a_listener_that_does_not_keep_up_is_told_of_the_gap() {
     let (_redis, store) = started().await;
     let mut slow = store.subscribe();
-    assert_eq!(timeout(AMPLE, slow.recv()).await.unwrap(), Some(Heard::Connected));
+    assert_eq!(timeout(AMPLE, slow.recv()).await.unwrap(), Some(Received::Connected));
     for _ in 0..3_000 {
         store.publish(b"x", AMPLE).await.unwrap();
     }
     let mut messages = 0;
-    while let Heard::Message(_) = timeout(AMPLE, slow.recv()).await.unwrap().unwrap() {
+    while let Received::Message(_) = timeout(AMPLE, slow.recv()).await.unwrap().unwrap() {
         messages += 1;
     }
     assert!(messages < 3_000, "{messages}");
     store.publish(b"later", AMPLE).await.unwrap();
-    while timeout(AMPLE, slow.recv()).await.unwrap() != Some(Heard::Message(b"later".to_vec())) {}
+    while timeout(AMPLE, slow.recv()).await.unwrap() != Some(Received::Message(b"later".to_vec())) {}
 }

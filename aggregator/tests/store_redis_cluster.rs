@@ -6,7 +6,7 @@ mod store_common;
 use std::collections::BTreeSet;
 use store_common::*;
 use tokio::time::timeout;
-use weir_aggregator::redis::{HOT_SHARDS, Heard, Store, StoreOptions};
+use weir_aggregator::redis::{HOT_SHARDS, Received, Store, StoreOptions};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{BASELINE, LowerBound};
 use weir_envoy::{RedisCluster, wait};
@@ -66,11 +66,11 @@ async fn messages_cross_the_cluster() {
     // Each listener is on a node of its own, or may be.
     let mut listeners: Vec<_> = (0..4).map(|_| store.subscribe()).collect();
     for listener in &mut listeners {
-        assert_eq!(timeout(AMPLE, listener.recv()).await.unwrap(), Some(Heard::Connected));
+        assert_eq!(timeout(AMPLE, listener.recv()).await.unwrap(), Some(Received::Connected));
     }
     store.publish(b"all", AMPLE).await.unwrap();
     for listener in &mut listeners {
-        assert_eq!(timeout(AMPLE, listener.recv()).await.unwrap(), Some(Heard::Message(b"all".to_vec())));
+        assert_eq!(timeout(AMPLE, listener.recv()).await.unwrap(), Some(Received::Message(b"all".to_vec())));
     }
 }
 

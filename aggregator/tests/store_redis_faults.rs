@@ -9,8 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 use store_common::*;
 use tokio::time::{Instant, sleep_until, timeout};
-use weir_aggregator::redis::{Heard, Incarnation, Store, StoreOptions};
-use weir_core::model::exact::AskId;
+use weir_aggregator::redis::{Incarnation, Received, Store, StoreOptions};
+use weir_core::model::exact::ExactRequestId;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{LowerBound, Merge};
 use weir_core::region::log::{EntryId, LogCharge};
@@ -195,19 +195,19 @@ async fn a_server_that_never_answers_is_unavailable() {
 async fn a_listener_hears_again_after_a_restart() {
     let (mut redis, store) = started().await;
     let mut heard = store.subscribe();
-    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Heard::Connected));
+    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Received::Connected));
     redis.restart().await.unwrap();
-    assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), Some(Heard::Connected));
+    assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), Some(Received::Connected));
     connected(&store).await;
     store.publish(b"again", AMPLE).await.unwrap();
-    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Heard::Message(b"again".to_vec())));
+    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Received::Message(b"again".to_vec())));
     redis.process().pause().await.unwrap();
     let paused = Instant::now();
     until_refused(&store, "unavailable").await;
     // The listener has a connection and pings of its own: one each 500 ms, which may take 2 s.
     sleep_until(paused + Duration::from_secs(4)).await;
     redis.process().resume().unwrap();
-    assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), Some(Heard::Connected));
+    assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), Some(Received::Connected));
     drop(store);
     assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), None, "ends with the store");
 }
@@ -263,7 +263,7 @@ async fn a_login_is_used_and_never_told() {
     let good = options(&url(&format!("weir:{ENCODED}@")));
     let store = open(&good).await;
     let mut heard = store.subscribe();
-    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Heard::Connected));
+    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Received::Connected));
     merge_one(&store, merge(&key(b"alice"), &[(A, 1)])).await;
     store.origins(&[A], &[1; 16], AMPLE).await.unwrap();
     assert!(!format!("{good:?} {store:?}").contains("hunter2"));
@@ -298,9 +298,9 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     let store = open(&options(&url("weir"))).await;
 
     let mut messages = store.subscribe();
-    assert_eq!(timeout(AMPLE, messages.recv()).await.unwrap(), Some(Heard::Connected));
+    assert_eq!(timeout(AMPLE, messages.recv()).await.unwrap(), Some(Received::Connected));
     store.publish(b"change", AMPLE).await.unwrap();
-    assert!(matches!(timeout(AMPLE, messages.recv()).await.unwrap(), Some(Heard::Message(_))));
+    assert!(matches!(timeout(AMPLE, messages.recv()).await.unwrap(), Some(Received::Message(_))));
     let cell = key(b"alice");
     merge_one(&store, merge(&cell, &[(A, 1)])).await;
     assert_eq!(merge_one(&store, proposing(&cell, proposal(B, 1, 10))).await.granted, Some(true));
@@ -312,7 +312,7 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     store.origins(&[A], &[1; 16], AMPLE).await.unwrap();
     store.status(&[1; 16], b"well", AMPLE).await.unwrap();
     store.forget_status(&[1; 16], AMPLE).await.unwrap();
-    let id = EntryId { ask: AskId::of(9, 1), place: 0 };
+    let id = EntryId { request: ExactRequestId::of(9, 1), place: 0 };
     let charge = LogCharge { key: cell, id, cost: 1, most: 1 };
     store.charge_logs(std::slice::from_ref(&charge), AMPLE).await.pop().unwrap().unwrap();
     assert!(store.refund_logs(&[charge], AMPLE).await.pop().unwrap().unwrap());
@@ -368,7 +368,7 @@ async fn tls_with_an_authority_of_one_s_own() {
     let trusting = StoreOptions { ca_file: Some(folder.path().join("ca.pem")), ..options(&url) };
     let store = open(&trusting).await;
     let mut heard = store.subscribe();
-    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Heard::Connected));
+    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Received::Connected));
     merge_one(&store, Merge { limit: 7, ..merge(&key(b"alice"), &[(A, 1)]) }).await;
     let others_ca = StoreOptions { ca_file: Some(folder.path().join("other.pem")), ..options(&url) };
     for stranger in [others_ca, options(&url)] {

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use store_common::*;
 use weir_aggregator::redis::{Store, StoreOptions};
-use weir_core::model::exact::{AskId, MAX_LOG_LIMIT};
+use weir_core::model::exact::{ExactRequestId, MAX_LOG_LIMIT};
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::region::log::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
 use weir_envoy::{Clock, Process, RedisCluster, ports, wait};
@@ -22,7 +22,7 @@ const CHARGE_LUA: &str = include_str!("../src/redis/log.lua");
 const REFUND_LUA: &str = include_str!("../src/redis/log_refund.lua");
 
 fn id(number: u64) -> EntryId {
-    EntryId { ask: AskId::of(9, number), place: 3 }
+    EntryId { request: ExactRequestId::of(9, number), place: 3 }
 }
 
 fn charge(number: u64, cost: u64, most: u64) -> LogCharge {
@@ -45,7 +45,7 @@ async fn refund(store: &Store, charge: LogCharge) -> bool {
 }
 
 fn entry(number: u64, cost: u64) -> Vec<u8> {
-    [&AskId::of(9, number).0[..], &[3], &cost.to_be_bytes()[5..]].concat()
+    [&ExactRequestId::of(9, number).0[..], &[3], &cost.to_be_bytes()[5..]].concat()
 }
 
 /// The scripts, on a clock that stands where the test says.
@@ -66,8 +66,8 @@ impl Steered {
     /// The script's numbers: status, server's time, log's time, sum, oldest, last to leave.
     fn charge(&mut self, now: u64, charge: &LogCharge, clock: &[u64]) -> [i64; 6] {
         let window_us = charge.key.parts().duration_ms * 1_000;
-        let EntryId { ask, place } = charge.id;
-        let member = [&ask.0[..], &[place], &charge.cost.to_be_bytes()[5..]].concat();
+        let EntryId { request, place } = charge.id;
+        let member = [&request.0[..], &[place], &charge.cost.to_be_bytes()[5..]].concat();
         let mut call = self.charge.key("steered");
         call.key(now / 1_000_000).key(now % 1_000_000);
         call.arg(member).arg(charge.cost).arg(charge.most).arg(window_us);

@@ -16,15 +16,15 @@ use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
 use weir_aggregator::telemetry::spans::{Telemetry, around, redis, statement};
 use weir_core::model::schedule::Schedule;
-use weir_core::model::wire::{self, Ask, Charge, Consult, FilterFrame, LogLimit, MAX_FRAME_CELLS};
+use weir_core::model::wire::{self, Charge, Consult, ExactRequest, FilterFrame, LogLimit, MAX_FRAME_CELLS};
 use weir_envoy::{Collector, Redis, RedisOptions};
 
 fn spans(weir: &Weir, result: &str) -> f64 {
     weir.metric(&format!("weir_aggregator_spans_total{{result=\"{result}\"}}"))
 }
 
-async fn consulted(peer: &mut Peer, ask: Consult, traces: Vec<wire::Trace>) {
-    assert!(peer.answers(vec![Consult { timeout_ms: 5_000, traces, ..ask }]).await[0].granted);
+async fn consulted(peer: &mut Peer, request: Consult, traces: Vec<wire::Trace>) {
+    assert!(peer.answers(vec![Consult { timeout_ms: 5_000, traces, ..request }]).await[0].granted);
 }
 
 #[tokio::test]
@@ -39,8 +39,13 @@ async fn questions_are_told_in_the_traces_of_those_who_wait() {
     consulted(&mut peer, weir.consult(2, "alice", 2, 3, 10), traces).await;
     let log = LogLimit { key: common::key("bob"), most: 4 };
     let charge = Charge { log: Some(log), ledger: None, cost: 5 };
-    let ask = Ask { id: 3, charges: vec![charge], timeout_ms: 5_000, trace: Some(trace(RECORDED, "asked")) };
-    peer.send(FilterFrame { asks: vec![ask], ..FilterFrame::default() }).await;
+    let request = ExactRequest {
+        id: 3,
+        charges: vec![charge],
+        timeout_ms: 5_000,
+        trace: Some(trace(RECORDED, "asked")),
+    };
+    peer.send(FilterFrame { exact_requests: vec![request], ..FilterFrame::default() }).await;
 
     let consult = found(&collector, "consult", |_| true).await;
     assert_eq!((parent(&consult), consult.span.kind), (RECORDED[3..52].to_owned(), SERVER));
@@ -59,10 +64,10 @@ async fn questions_are_told_in_the_traces_of_those_who_wait() {
     attributes(&consult, &expected);
     let region = (consult.service.as_str(), consult.resource("weir.region"));
     assert_eq!(region, ("weir-aggregator", Some("test-region".to_owned())));
-    let ask = found(&collector, "ask", |_| true).await;
-    assert_eq!(parent(&ask), RECORDED[3..52]);
+    let request = found(&collector, "exact_request", |_| true).await;
+    assert_eq!(parent(&request), RECORDED[3..52]);
     attributes(
-        &ask,
+        &request,
         &[("guid:x-request-id", "asked"), ("weir.outcome", "denied"), ("weir.charges.log", "1")],
     );
     let all = collector.spans();
@@ -210,12 +215,12 @@ async fn tls_shows_who_the_collector_is() {
 async fn without_options_nothing_is_made() {
     let weir = start_with(settings()).await;
     let mut peer = weir.join(1, false).await;
-    let ask = || weir.consult(1, "alice", 0, 1, 10);
-    consulted(&mut peer, ask(), vec![trace(RECORDED, "an-id")]).await;
+    let request = || weir.consult(1, "alice", 0, 1, 10);
+    consulted(&mut peer, request(), vec![trace(RECORDED, "an-id")]).await;
     let results = ["exported", "dropped", "failed"];
     assert!(results.iter().all(|result| spans(&weir, result) == 0.0));
     let off = Telemetry::off();
-    assert!(off.consults(&[ask()]).is_none() && off.ask(&Ask::default()).is_none());
+    assert!(off.consults(&[request()]).is_none() && off.exact_request(&ExactRequest::default()).is_none());
     let beneath =
         around(None, async { redis(1).is_none() && statement("sqlite", "SELECT", "t", 1).is_none() });
     assert!(beneath.await);

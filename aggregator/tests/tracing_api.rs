@@ -21,7 +21,7 @@ use weir_aggregator::api::ApiSettings;
 use weir_aggregator::api::rls::wire::RateLimitRequest;
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::server::Settings;
-use weir_core::model::wire::{Ask, Charge, FilterFrame, LedgerLimit};
+use weir_core::model::wire::{Charge, ExactRequest, FilterFrame, LedgerLimit};
 use weir_envoy::{Collector, Received};
 
 const CALL: &str = "CALL check_velocity";
@@ -102,31 +102,31 @@ async fn start(scene: &Scene, collector: &Collector) -> Weir {
 }
 
 /// A filter's question about ledgers.
-fn ask(id: u64, zones: &[u32], request_id: &str, timeout_ms: u32) -> FilterFrame {
+fn exact_request(id: u64, zones: &[u32], request_id: &str, timeout_ms: u32) -> FilterFrame {
     let ledger = |zone: &u32| LedgerLimit { zone: *zone, bucket: b"alice".to_vec() };
     let charge = |zone| Charge { log: None, ledger: Some(ledger(zone)), cost: 1 };
     let trace = Some(trace(RECORDED, request_id));
-    let ask = Ask { id, charges: zones.iter().map(charge).collect(), timeout_ms, trace };
-    FilterFrame { asks: vec![ask], ..FilterFrame::default() }
+    let exact_request = ExactRequest { id, charges: zones.iter().map(charge).collect(), timeout_ms, trace };
+    FilterFrame { exact_requests: vec![exact_request], ..FilterFrame::default() }
 }
 
 /// The question's span, once it has ended, and its one call beneath it.
 async fn asked(collector: &Collector, request_id: &str) -> (Received, Received) {
     let is_it = |span: &Received| span.attribute("guid:x-request-id").as_deref() == Some(request_id);
-    let ask = found(collector, "ask", is_it).await;
-    let call = found(collector, CALL, |call| is_beneath(call, &ask)).await;
-    assert_eq!((parent(&ask).as_str(), call.span.kind), (&RECORDED[3..52], CLIENT));
-    (ask, call)
+    let exact_request = found(collector, "exact_request", is_it).await;
+    let call = found(collector, CALL, |call| is_beneath(call, &exact_request)).await;
+    assert_eq!((parent(&exact_request).as_str(), call.span.kind), (&RECORDED[3..52], CLIENT));
+    (exact_request, call)
 }
 
 async fn ledgers_are_beneath_whoever_asks_them(store: &Store) {
     let (collector, scene) = (Collector::start(None).await.unwrap(), store.fresh().await);
     let weir = start(&scene, &collector).await;
     let peer = weir.join(1, false).await;
-    peer.send(ask(1, &[ZONE], "first", 5_000)).await;
+    peer.send(exact_request(1, &[ZONE], "first", 5_000)).await;
     asked(&collector, "first").await;
-    peer.send(ask(2, &[ZONE, ZONE], "second", 5_000)).await;
-    peer.send(ask(3, &[ZONE + 1], "no-zone", 5_000)).await;
+    peer.send(exact_request(2, &[ZONE, ZONE], "second", 5_000)).await;
+    peer.send(exact_request(3, &[ZONE + 1], "no-zone", 5_000)).await;
     let system = if scene.is_mysql() { "mysql" } else { "sqlite" };
     let cases = [
         ("first", "allowed", "1", None),
@@ -135,12 +135,12 @@ async fn ledgers_are_beneath_whoever_asks_them(store: &Store) {
         ("no-zone", "undecided", "1", Some("no_zone")),
     ];
     for (id, outcome, ledgers, error) in cases {
-        let (ask, call) = asked(&collector, id).await;
+        let (exact_request, call) = asked(&collector, id).await;
         let said = [("weir.outcome", outcome), ("weir.charges.ledger", ledgers), ("weir.charges.log", "0")];
-        attributes(&ask, &said);
+        attributes(&exact_request, &said);
         attributes(&call, &[("db.system.name", system), ("db.operation.name", "CALL")]);
         assert_eq!(call.attribute("error.type").as_deref(), error, "{call:#?}");
-        let calls = collector.spans().into_iter().filter(|span| is_beneath(span, &ask)).count();
+        let calls = collector.spans().into_iter().filter(|span| is_beneath(span, &exact_request)).count();
         assert_eq!(calls, 1, "beneath {id}");
     }
     by_http(&weir, &collector).await;
@@ -174,10 +174,10 @@ async fn a_ledger_that_is_unavailable(store: &mut Store) {
     let weir = start(&scene, &collector).await;
     let peer = weir.join(1, false).await;
     store.server.as_mut().unwrap().process().kill().unwrap();
-    peer.send(ask(1, &[ZONE], "unavailable", 5_000)).await;
-    let (ask, call) = asked(&collector, "unavailable").await;
-    attributes(&ask, &[("weir.outcome", "undecided")]);
+    peer.send(exact_request(1, &[ZONE], "unavailable", 5_000)).await;
+    let (exact_request, call) = asked(&collector, "unavailable").await;
+    attributes(&exact_request, &[("weir.outcome", "undecided")]);
     attributes(&call, &[("error.type", "unavailable")]);
-    let undecided = "weir_aggregator_ledger_undecided_total{reason=\"away\"}";
+    let undecided = "weir_aggregator_ledger_undecided_total{reason=\"unavailable\"}";
     until("it is counted", || weir.metric(undecided) == 1.0).await;
 }

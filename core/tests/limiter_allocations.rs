@@ -98,12 +98,16 @@ fn a_remembered_denial_of_a_log_costs_neither_an_allocation_nor_an_access() {
     };
     assert_eq!(decide(&mut shared, &mut limiter), Decision::Wait);
     assert_eq!(
-        limiter.take_frames(&mut shared, NOW.mono).iter().map(|frame| frame.asks.len()).sum::<usize>(),
+        limiter
+            .take_frames(&mut shared, NOW.mono)
+            .iter()
+            .map(|frame| frame.exact_requests.len())
+            .sum::<usize>(),
         1
     );
-    let denied = wire::Ruling { verdict: 3, retry_after_ms: 1_000, ..Default::default() };
-    let rulings = vec![wire::Rulings { id: 1, rulings: vec![denied] }];
-    limiter.on_frame(&mut shared, &wire::RegionFrame { rulings, ..Default::default() }, NOW.mono);
+    let denied = wire::ChargeResult { verdict: 3, retry_after_ms: 1_000, ..Default::default() };
+    let results = vec![wire::ExactResponse { id: 1, results: vec![denied] }];
+    limiter.on_frame(&mut shared, &wire::RegionFrame { results, ..Default::default() }, NOW.mono);
     (shared.loads, shared.stores) = (0, 0);
     let allocated = allocations(|| {
         for _ in 0..100 {

@@ -142,8 +142,8 @@ impl Exported {
             envoy.send(Request::get("/").header("x-key", "a")).await.unwrap();
             text = envoy.admin_get("/stats/prometheus").await.unwrap().text();
             text += &aggregator.admin_get("/metrics").await.unwrap().text();
-            let results = ["weir_consult_results_total{", "weir_ask_results_total{"];
-            let mut wanted = ["outcome=\"deny\"", "outcome=\"allow\""].into_iter().chain(results);
+            let results = ["weir_consult_results_total{", "weir_exact_results_total{"];
+            let mut wanted = ["outcome=\"denied\"", "outcome=\"allowed\""].into_iter().chain(results);
             wanted.all(|wanted| text.contains(wanted))
         })
         .await
@@ -225,7 +225,7 @@ type Metrics = BTreeMap<String, BTreeSet<String>>;
 
 /// Those of the tables of `aggregator/METRICS.md`, below "All metrics".
 fn documented() -> Metrics {
-    let page = file("../../aggregator/METRICS.md");
+    let page = file("../../../aggregator/METRICS.md");
     let (_, section) = page.split_once("\n## All metrics\n").expect("a section");
     let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
     let mut metrics = Metrics::new();

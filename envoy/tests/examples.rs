@@ -47,8 +47,8 @@ async fn api_keys_have_plans() {
     assert_eq!(elsewhere.status, 200, "no rule is for this path");
 
     // The shadow let both of free_1's requests pass, though the first alone costs more than it would allow.
-    policy.decisions("api-keys-30", "shadow_deny", 1).await;
-    policy.decisions("api-keys", "deny", 1).await;
+    policy.decisions("api-keys-30", "shadow_denied", 1).await;
+    policy.decisions("api-keys", "denied", 1).await;
     policy.decisions("api-keys", "exempt", 70).await;
 }
 

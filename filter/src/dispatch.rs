@@ -3,8 +3,8 @@
 //! Resuming or answering a request can call back into the VM, so effects are done when no plugin is borrowed. An
 //! event that arrives in the midst of another (a stream that closes while it is opened) waits for the next.
 
-use crate::headers::serialise;
-use crate::host;
+use crate::host::calls;
+use crate::host::headers::serialise;
 use crate::plugin::{Effect, Label, Plugin};
 use std::cell::{Cell, RefCell};
 
@@ -39,7 +39,7 @@ pub fn on_context_create(context: u32, root: u32) {
 
 /// Takes a plugin's configuration; false refuses it.
 pub fn on_configure(root: u32) -> bool {
-    let Some(plugin) = Plugin::configure(&host::plugin_configuration()) else { return false };
+    let Some(plugin) = Plugin::configure(&calls::plugin_configuration()) else { return false };
     PLUGINS.with(|plugins| {
         let Ok(mut plugins) = plugins.try_borrow_mut() else { return false };
         plugins.retain(|(of, _)| *of != root);
@@ -84,7 +84,7 @@ pub fn on_response_headers(context: u32) {
         plugins.iter_mut().filter_map(tracking).find(|headers| !headers.is_empty())
     });
     for (name, value) in headers.unwrap_or_default() {
-        host::add_response_header(name, &value);
+        calls::add_response_header(name, &value);
     }
 }
 
@@ -155,11 +155,11 @@ fn apply(root: u32, effects: Option<Vec<(u32, Effect)>>) {
         return;
     }
     for (context, effect) in effects {
-        if host::set_effective_context(context).is_ok() {
+        if calls::set_effective_context(context).is_ok() {
             perform(effect);
         }
     }
-    let _ = host::set_effective_context(root);
+    let _ = calls::set_effective_context(root);
 }
 
 /// Does it to the request at hand. A refusal by Envoy means that the request is gone, which harms nobody.
@@ -167,16 +167,16 @@ fn perform(effect: Effect) {
     match effect {
         Effect::Pause => {}
         Effect::Pass => {
-            let _ = host::resume_request();
+            let _ = calls::resume_request();
         }
         Effect::PassLabelled(label) => {
             show(&label);
-            let _ = host::resume_request();
+            let _ = calls::resume_request();
         }
         Effect::Refuse(label, answer) => {
             show(&label);
             let headers = serialise(&answer.headers);
-            let _ = host::respond(
+            let _ = calls::respond(
                 answer.status,
                 answer.details,
                 &headers,
@@ -189,6 +189,6 @@ fn perform(effect: Effect) {
 
 /// Rule and outcome for access logs, as filter state: a WASM filter cannot set dynamic metadata.
 fn show(label: &Label) {
-    host::set_filter_state("weir_rule", &label.rule);
-    host::set_filter_state("weir_outcome", label.outcome);
+    calls::set_filter_state("weir_rule", &label.rule);
+    calls::set_filter_state("weir_outcome", label.outcome);
 }

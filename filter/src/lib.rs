@@ -1,17 +1,16 @@
 //! Weir's filter: what runs inside Envoy.
 //!
-//! The way of a request, in reading order:
+//! The path of a request, from the top down:
 //!
 //! 1. `exports`: Envoy calls an exported function.
-//! 2. `dispatch`: which plugin's request it is, and that no call meets another half done.
-//! 3. [`headers`]: the request's headers, read in one host call, as the rules see them.
-//! 4. `plugin`: rules, then the limiter decides (`plugin::request`), and what follows (`plugin::verdict`); the stream to the
-//!    aggregator; the tick; [`bans`] by rules.
-//! 5. [`answer`]: a denial as a response, in the formats that clients know; `settle`: what a response says of its request's cost.
-//! 6. `host`: everything that Envoy is asked for.
+//! 2. `dispatch`: finds the plugin that the call belongs to, and carries out what the plugin decides.
+//! 3. `plugin`: a configured filter. `plugin::request` matches the rules and calls the limiter; `plugin::verdict` turns the
+//!    outcome into a response or lets the request continue; the others hold the configuration, the tick and the stream.
+//! 4. [`responses`], [`bans`], [`counters`], `settle`: the response of a denial, bans by rules, counts of decisions, costs that
+//!    a response states.
+//! 5. [`host`]: calls to Envoy, the headers it passes, its shared data, the gRPC stream.
 //!
-//! What is decided stands in `weir-core`; this crate is its edge. It never panics: a panic would strand every paused
-//! request of the worker.
+//! Decisions are made in `weir-core`. This crate never panics: after a panic Envoy would never resume the paused requests of the worker.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,15 +31,11 @@
 )]
 #![warn(missing_docs)]
 
-pub mod answer;
 pub mod bans;
-pub mod counter_reporter;
 pub mod counters;
-pub mod headers;
-pub mod log_throttle;
+pub mod host;
+pub mod responses;
 
-#[cfg(target_arch = "wasm32")]
-mod arena;
 #[cfg(target_arch = "wasm32")]
 mod dispatch;
 #[cfg(target_arch = "wasm32")]
@@ -48,14 +43,6 @@ mod exports;
 #[cfg(target_arch = "wasm32")]
 mod faults;
 #[cfg(target_arch = "wasm32")]
-mod host;
-#[cfg(target_arch = "wasm32")]
-mod metrics;
-#[cfg(target_arch = "wasm32")]
 mod plugin;
 #[cfg(target_arch = "wasm32")]
 mod settle;
-#[cfg(target_arch = "wasm32")]
-mod shared;
-#[cfg(target_arch = "wasm32")]
-mod stream;

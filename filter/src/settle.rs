@@ -9,7 +9,7 @@
 //!
 //! Leaves to others: what is charged and given back (`limiter`).
 
-use crate::host;
+use crate::host::calls;
 use weir_core::rules::{Cost, ResponseCost, Rule};
 
 /// What Envoy says of a response that an upstream wrote.
@@ -54,7 +54,7 @@ impl<'a> Ended<'a> {
 
     fn said(&self, cost: &ResponseCost) -> Option<u64> {
         let read = |value: Option<&[u8]>| value.map(|value| cost.of(Some(value)));
-        self.answered.then(|| host::response_header(&cost.name, read)).flatten()
+        self.answered.then(|| calls::response_header(&cost.name, read)).flatten()
     }
 
     fn came(&mut self) -> Came {
@@ -72,13 +72,13 @@ impl<'a> Ended<'a> {
 /// Whether an upstream may have had the request at hand: it was given a connection, or was tried before.
 fn reached() -> bool {
     let (mut address, mut attempts) = (Vec::new(), Vec::new());
-    host::property(b"upstream\0local_address", &mut address);
-    host::property(b"upstream\0request_attempt_count", &mut attempts);
+    calls::property(b"upstream\0local_address", &mut address);
+    calls::property(b"upstream\0request_attempt_count", &mut attempts);
     let attempts = attempts.first_chunk::<8>().map_or(0, |attempts| u64::from_le_bytes(*attempts));
     !address.is_empty() || attempts > 1
 }
 
 fn is(property: &[u8], expected: &[u8]) -> bool {
     let mut value = Vec::new();
-    host::property(property, &mut value) && value == expected
+    calls::property(property, &mut value) && value == expected
 }

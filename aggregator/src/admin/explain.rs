@@ -1,7 +1,7 @@
 //! What `/v1/explain` says: a key in this region and in the others, with ages; which limit applies, and what would happen to
 //! a request now.
 //!
-//! Leaves to others: the query (`query`), the counts (`weir_core::region`), the others' rows (`global::looks`).
+//! Leaves to others: the query (`query`), the counts (`weir_core::region`), the others' rows (`global::cached`).
 
 use super::control::{self, Limits};
 use super::query::KeyQuery;
@@ -250,7 +250,7 @@ async fn add_regions(
 ) {
     let parts = key.key.parts();
     let oldest = Position::at(now, parts.cell_ms()).sequence.saturating_sub(u64::from(parts.resolution));
-    match global.looks.shares(services, global, &key.key, oldest).await {
+    match global.cached.shares(services, global, &key.key, oldest).await {
         Ok(shares) => {
             let region = |share: &crate::database::Share| Region {
                 region: text(&share.region),

@@ -51,14 +51,14 @@ const CONNECTION_LIFE: Duration = Duration::from_secs(60);
 pub const MAX_CONNECTIONS: usize = 128;
 /// Most requests at one time for what may take a while, as stores are read for it. These hold half of what one address may
 /// have, so that a probe of the same address is answered beside them.
-const MAX_LOOKS: usize = 32;
+const MAX_REQUESTS: usize = 32;
 /// Content type of Prometheus' text format as the metrics' encoder writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /metrics, /v1/keys, /v1/top, /v1/explain, /v1/rules \
     and /v1/parts";
 
-const TOO_MANY_LOOKS: &str = "too many requests at once; try again in a second";
+const TOO_MANY_REQUESTS: &str = "too many requests at once; try again in a second";
 
 const WRONG_HOST: &str = "this is shown to those who call by an address, by localhost, or by a name that --admin-hosts \
     (WEIR_ADMIN_HOSTS) allows; the request's Host is none of these, so a web page of another name may have sent it";
@@ -83,7 +83,7 @@ pub async fn serve(services: Arc<Services>, hosts: Hosts, socket: TcpListener) {
 
 /// The paths and their answers.
 pub fn router(services: Arc<Services>, hosts: Hosts) -> Router {
-    let looks = Arc::new(Looks { hosts, room: Semaphore::new(MAX_LOOKS) });
+    let gate = Arc::new(Gate { hosts, room: Semaphore::new(MAX_REQUESTS) });
     Router::new()
         .route("/v1/keys", get(keys_of))
         .route("/v1/top", get(nearest))
@@ -98,7 +98,7 @@ pub fn router(services: Arc<Services>, hosts: Hosts) -> Router {
         )
         .route("/", get(page::index))
         .route("/page/{file}", get(page::file))
-        .route_layer(middleware::from_fn_with_state(looks, called_well))
+        .route_layer(middleware::from_fn_with_state(gate, called_well))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -131,19 +131,19 @@ async fn serve_connection(router: Router, connection: Connection) {
 }
 
 /// Who may look, and how many at a time.
-struct Looks {
+struct Gate {
     hosts: Hosts,
     room: Semaphore,
 }
 
 /// Lets pass who calls by an allowed name, while there is room.
-async fn called_well(State(looks): State<Arc<Looks>>, request: Request, next: Next) -> Response {
-    if !looks.hosts.allow(request.uri(), request.headers()) {
+async fn called_well(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    if !gate.hosts.allow(request.uri(), request.headers()) {
         return error(StatusCode::MISDIRECTED_REQUEST, WRONG_HOST);
     }
-    match looks.room.try_acquire() {
+    match gate.room.try_acquire() {
         Ok(_room) => next.run(request).await,
-        Err(_) => error(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_LOOKS),
+        Err(_) => error(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_REQUESTS),
     }
 }
 
@@ -208,10 +208,10 @@ mod tests {
 
     #[tokio::test]
     async fn looks_that_take_long_are_bounded() {
-        let looks = Arc::new(Looks { hosts: Hosts::default(), room: Semaphore::new(2) });
+        let gate = Arc::new(Gate { hosts: Hosts::default(), room: Semaphore::new(2) });
         let mut router: Router = Router::new()
             .route("/slow", get(|| async { pending::<&str>().await }))
-            .route_layer(middleware::from_fn_with_state(looks, called_well))
+            .route_layer(middleware::from_fn_with_state(gate, called_well))
             .route("/healthz", get(|| async { "ok" }));
         let request = |path: &str| {
             Request::builder().uri(path).header("host", "localhost").body(Body::empty()).unwrap()

@@ -140,7 +140,7 @@ pub async fn parts(services: &Services) -> Parts {
     let (envoys, connected) = services.status.streams.envoys(now.mono);
     let stats = services.stats();
     let (regions, regions_unknown) = match &services.global {
-        Some(global) => match global.looks.regions(services, global).await {
+        Some(global) => match global.cached.regions(services, global).await {
             Ok(regions) => (regions.to_vec(), None),
             Err(reason) => (Vec::new(), Some(reason)),
         },
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_database_that_does_not_answer_is_in_trouble() {
         let call = |age_ms, failure_age_ms| Went {
-            operation: "look_global".into(),
+            operation: "read_global_marker".into(),
             calls: 7,
             failures: 1,
             age_ms,
@@ -283,7 +283,7 @@ mod tests {
         };
         let late = |published, imported| [("published", published, 10_000), ("imported", imported, 10_000)];
         let fresh = || late(Some(9_000), Some(11_000));
-        let failed = Some("look global failed: timeout".to_owned());
+        let failed = Some("read global marker failed: timeout".to_owned());
         for (calls, late, expected) in [
             (vec![], late(None, None), None),
             (vec![call(5_000, None)], fresh(), None),

@@ -7,7 +7,7 @@ use super::top::{TopKey, key};
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use crate::region::status::peers::FRESH_MS;
-use crate::region::status::top::Walked;
+use crate::region::status::top::Scan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ pub struct WouldDeny {
 
 /// All rules.
 pub async fn rules(services: &Services) -> Rules {
-    let walked = services.status.walk.look(&services.hub, &services.status).await;
+    let scan = services.status.scan.latest(&services.hub, &services.status).await;
     let now = services.now();
     let limits = Limits::new(services, now);
     let mut found: BTreeMap<(String, String), Rule> = BTreeMap::new();
@@ -69,12 +69,12 @@ pub async fn rules(services: &Services) -> Rules {
         now_unix_ms: now.0,
         aggregators: 1 + fresh.len() as u64,
         aggregators_silent: silent.len() as u64,
-        rules: found.into_values().map(|rule| shown(rule, &limits, &walked)).collect(),
+        rules: found.into_values().map(|rule| shown(rule, &limits, &scan)).collect(),
     }
 }
 
-fn shown(rule: Rule, limits: &Limits<'_>, walked: &Walked) -> ShownRule {
-    let over = walked.top.scopes.iter().find(|over| {
+fn shown(rule: Rule, limits: &Limits<'_>, scan: &Scan) -> ShownRule {
+    let over = scan.top.scopes.iter().find(|over| {
         over.scope.workspace == rule.workspace.as_bytes()
             && over.scope.namespace == rule.namespace.as_bytes()
             && over.scope.window_ms == rule.window_ms
@@ -84,7 +84,7 @@ fn shown(rule: Rule, limits: &Limits<'_>, walked: &Walked) -> ShownRule {
         let (denied, allowed): (Vec<_>, Vec<_>) = stand.partition(|(_, usage)| usage.is_over());
         WouldDeny {
             keys: over.keys.saturating_sub(allowed.len() as u64),
-            furthest: denied.into_iter().map(|(one, usage)| key(one, usage, walked)).collect(),
+            furthest: denied.into_iter().map(|(one, usage)| key(one, usage, scan)).collect(),
         }
     });
     ShownRule { rule, would_deny }

@@ -8,7 +8,7 @@
 use super::control::Limits;
 use super::text::{encode, identifier, text};
 use crate::region::services::Services;
-use crate::region::status::top::Walked;
+use crate::region::status::top::Scan;
 use serde::{Deserialize, Serialize};
 use weir_core::region::top::{KeyUsage, Ranked};
 
@@ -66,8 +66,8 @@ pub struct TopKey {
 
 /// The first `limit` of them.
 pub async fn top(services: &Services, limit: usize) -> Top {
-    let walked = services.status.walk.look(&services.hub, &services.status).await;
-    let (top, now) = (&walked.top, services.now());
+    let scan = services.status.scan.latest(&services.hub, &services.status).await;
+    let (top, now) = (&scan.top, services.now());
     let limits = Limits::new(services, now);
     let mut ranked: Vec<_> = top.nearest.iter().map(|one| (one, limits.ranked(one))).collect();
     // Those that live control has given another limit may stand elsewhere by now.
@@ -76,17 +76,17 @@ pub async fn top(services: &Services, limit: usize) -> Top {
     Top {
         region: services.region_name.clone(),
         now_unix_ms: now.0,
-        age_ms: u64::try_from(walked.at.elapsed().as_millis()).unwrap_or(u64::MAX),
-        keys_held: walked.held as u64,
+        age_ms: u64::try_from(scan.at.elapsed().as_millis()).unwrap_or(u64::MAX),
+        keys_held: scan.held as u64,
         keys_limited: top.limited,
         keys_past_half: top.past_half,
         keys_over: top.over,
-        keys: ranked.into_iter().map(|(one, usage)| key(one, usage, &walked)).collect(),
+        keys: ranked.into_iter().map(|(one, usage)| key(one, usage, &scan)).collect(),
     }
 }
 
 /// A key as it is shown.
-pub fn key(ranked: &Ranked, usage: KeyUsage, walked: &Walked) -> TopKey {
+pub fn key(ranked: &Ranked, usage: KeyUsage, scan: &Scan) -> TopKey {
     let parts = ranked.key.parts();
     TopKey {
         workspace: text(parts.workspace),
@@ -99,7 +99,7 @@ pub fn key(ranked: &Ranked, usage: KeyUsage, walked: &Walked) -> TopKey {
         used: usage.used,
         limit: usage.limit.unwrap_or(u64::MAX),
         global_others: usage.global_others,
-        per_second: walked.growth.get(&ranked.key).copied(),
+        per_second: scan.growth.get(&ranked.key).copied(),
         wait_ms: usage.wait_ms,
     }
 }

@@ -68,7 +68,7 @@ impl Authentication {
     ) -> Result<(), AuthenticationError> {
         let certificates = self.tls.as_deref().is_some_and(Tls::is_mutual);
         let guarded = |address: SocketAddr, guarded: bool| guarded || address.ip().is_loopback();
-        if !guarded(grpc, authenticator.asks_filters() || certificates || insecure.grpc) {
+        if !guarded(grpc, authenticator.filters_need_tokens() || certificates || insecure.grpc) {
             return Err(AuthenticationError::Unguarded {
                 option: "--grpc-listen",
                 address: grpc,
@@ -87,8 +87,7 @@ impl Authentication {
                 part: "admin",
             });
         }
-        match http
-            .filter(|http| !guarded(*http, self.tokens.are_asked_for() || certificates || insecure.http))
+        match http.filter(|http| !guarded(*http, self.tokens.is_required() || certificates || insecure.http))
         {
             None => Ok(()),
             Some(address) => Err(AuthenticationError::Unguarded {
@@ -103,7 +102,7 @@ impl Authentication {
 
     /// Logs what an operator should know of the listeners; `own_token` is whether the aggregator has a token of its own.
     pub fn describe(&self, http: Option<SocketAddr>, grpc: SocketAddr, own_token: bool) {
-        let (tokens, tls) = (self.tokens.are_asked_for(), self.tls.as_deref());
+        let (tokens, tls) = (self.tokens.is_required(), self.tls.as_deref());
         if let Some(http) = http.filter(|http| tokens && tls.is_none() && !http.ip().is_loopback()) {
             warn!(%http, "applications send tokens in plain text (--tls-cert-file)");
         }

@@ -20,7 +20,7 @@ impl Authenticator {
 
     /// The caller of the rate-limit service that presents this.
     pub fn admit(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Status> {
-        match (self.token.as_deref(), self.tokens.are_asked_for()) {
+        match (self.token.as_deref(), self.tokens.is_required()) {
             (Some(token), _) if presents(presented, token) => Ok(Arc::new(Caller::anybody(false))),
             (Some(_), false) => Err(Status::unauthenticated(
                 "the token is missing or wrong; send the metadata \"authorization: Bearer …\" with the aggregator's, \
@@ -42,7 +42,7 @@ impl Authenticator {
     }
 
     /// Whether a filter has to present anything.
-    pub fn asks_filters(&self) -> bool {
+    pub fn filters_need_tokens(&self) -> bool {
         self.token.is_some() || self.tokens.name_filters()
     }
 }
@@ -102,7 +102,7 @@ mod tests {
         let (for_filter, for_application) = (header(Some(&for_filter)), header(Some(&for_application)));
         for token in [None, Some("secret".to_owned())] {
             let authenticator = Authenticator::new(token.clone(), file(&[&filter, &application]));
-            assert!(authenticator.asks_filters());
+            assert!(authenticator.filters_need_tokens());
             let scope = authenticator.admit_filter(for_filter).unwrap();
             assert!(scope.has_workspace("mobile") && !scope.has_workspace("default"));
             assert!(authenticator.admit_filter(for_application).is_none());
@@ -114,7 +114,7 @@ mod tests {
         }
         let authenticator = Authenticator::new(None, file(&[&application]));
         assert!(
-            !authenticator.asks_filters() && authenticator.admit_filter(header(None)).is_some(),
+            !authenticator.filters_need_tokens() && authenticator.admit_filter(header(None)).is_some(),
             "no filter is named"
         );
     }

@@ -2,7 +2,7 @@
 //! any malformed part is, and what it is sent about them is left out.
 
 use super::Scope;
-use weir_core::model::wire::{Ask, Charge, Controls, FilterFrame, Push};
+use weir_core::model::wire::{Charge, Controls, ExactRequest, FilterFrame, Push};
 
 impl Scope {
     /// Makes unreadable, or removes, all that is outside of the scope; the number of such parts.
@@ -14,8 +14,12 @@ impl Scope {
             frame.report.iter_mut().flat_map(|report| &mut report.counts).map(|count| &mut count.key);
         let consults = frame.consults.iter_mut().map(|consult| &mut consult.key);
         let keys = counts.chain(consults).filter(|key| !self.has_key(key)).map(Vec::clear).count();
-        let revoked = frame.refunds.iter_mut().filter_map(|refund| refund.ask.as_mut());
-        let charges = frame.asks.iter_mut().chain(revoked).flat_map(|ask: &mut Ask| &mut ask.charges);
+        let revoked = frame.refunds.iter_mut().filter_map(|refund| refund.request.as_mut());
+        let charges = frame
+            .exact_requests
+            .iter_mut()
+            .chain(revoked)
+            .flat_map(|request: &mut ExactRequest| &mut request.charges);
         let charges =
             charges.filter(|charge| !self.has_charge(charge)).map(|charge| *charge = Charge::default());
         let charges = charges.count();
@@ -45,8 +49,8 @@ mod tests {
     use super::super::{Entry, Listed, NewToken, Presented, Tokens};
     use weir_core::model::key::{Key, KeyParts};
     use weir_core::model::wire::{
-        Ask, Ban, Charge, Consult, Control, Controls, Count, FilterFrame, LedgerLimit, LogLimit, Push,
-        Refund, Report, Snapshot,
+        Ban, Charge, Consult, Control, Controls, Count, ExactRequest, FilterFrame, LedgerLimit, LogLimit,
+        Push, Refund, Report, Snapshot,
     };
 
     fn key(workspace: &str) -> Vec<u8> {
@@ -64,15 +68,15 @@ mod tests {
     fn frame(workspace: &str, zone: u32) -> FilterFrame {
         let log = Charge { log: Some(LogLimit { key: key(workspace), most: 1 }), ledger: None, cost: 1 };
         let ledger = Charge { log: None, ledger: Some(LedgerLimit { zone, bucket: b"b".to_vec() }), cost: 1 };
-        let ask = Ask { id: 1, charges: vec![log, ledger], ..Ask::default() };
+        let request = ExactRequest { id: 1, charges: vec![log, ledger], ..ExactRequest::default() };
         FilterFrame {
             report: Some(Report {
                 id: 1,
                 counts: vec![Count { key: key(workspace), own: 1, ..Count::default() }],
             }),
             consults: vec![Consult { key: key(workspace), cost: 1, ..Consult::default() }],
-            asks: vec![ask.clone()],
-            refunds: vec![Refund { ask: Some(ask), rulings: Vec::new() }],
+            exact_requests: vec![request.clone()],
+            refunds: vec![Refund { request: Some(request), results: Vec::new() }],
             bans: vec![Ban { workspace: workspace.to_owned(), ..Ban::default() }],
             ..FilterFrame::default()
         }
@@ -98,8 +102,8 @@ mod tests {
         assert_eq!(scope.confine(&mut foreign), 7);
         assert!(foreign.report.unwrap().counts[0].key.is_empty() && foreign.consults[0].key.is_empty());
         let void = vec![Charge::default(); 2];
-        assert_eq!(foreign.asks[0].charges, void);
-        assert_eq!(foreign.refunds[0].ask.as_ref().unwrap().charges, void);
+        assert_eq!(foreign.exact_requests[0].charges, void);
+        assert_eq!(foreign.refunds[0].request.as_ref().unwrap().charges, void);
         assert_eq!(foreign.bans, []);
 
         let snapshot = |workspace| Snapshot { key: key(workspace), ..Snapshot::default() };

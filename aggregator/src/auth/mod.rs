@@ -186,7 +186,7 @@ impl Tokens {
     }
 
     /// Whether applications need a credential.
-    pub fn are_asked_for(&self) -> bool {
+    pub fn is_required(&self) -> bool {
         self.table.is_some()
     }
 

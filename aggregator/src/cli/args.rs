@@ -84,7 +84,7 @@ pub struct AdminListen {
 
 /// An aggregator that is asked.
 #[derive(Debug, Args)]
-pub struct Asks {
+pub struct AdminOptions {
     /// The aggregator's admin listener.
     #[arg(long, env = "WEIR_ADMIN_URL", default_value = "http://127.0.0.1:7070", value_name = "URL")]
     pub admin_url: String,
@@ -96,7 +96,7 @@ pub struct Asks {
 #[derive(Debug, Args)]
 pub struct Top {
     #[command(flatten)]
-    pub asks: Asks,
+    pub admin: AdminOptions,
     /// Print it once, as text; so it is where the output is no terminal.
     #[arg(long)]
     pub once: bool,
@@ -105,7 +105,7 @@ pub struct Top {
 #[derive(Debug, Args)]
 pub struct Explain {
     #[command(flatten)]
-    pub asks: Asks,
+    pub admin: AdminOptions,
     /// Whose limits.
     #[arg(long, default_value = "default", value_name = "NAME")]
     pub workspace: String,

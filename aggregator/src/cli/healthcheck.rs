@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// An error unless the aggregator that listens at `admin_listen` says that it is ready.
 #[tokio::main(flavor = "current_thread")]
 pub async fn run(admin_listen: &str) -> anyhow::Result<()> {
-    let asked = timeout(PATIENCE, ask(admin_listen)).await;
+    let asked = timeout(PATIENCE, request_status(admin_listen)).await;
     let status = asked
         .with_context(|| format!("no answer within {PATIENCE:?}"))
         .flatten()
@@ -31,7 +31,7 @@ pub async fn run(admin_listen: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn ask(admin_listen: &str) -> anyhow::Result<StatusCode> {
+async fn request_status(admin_listen: &str) -> anyhow::Result<StatusCode> {
     let listens = lookup_host(admin_listen).await?.next().context("the name has no address")?;
     let stream = TcpStream::connect(reachable(listens)).await?;
     let request = Request::get(PAGE).header(HOST, admin_listen).body(Empty::<Bytes>::new())?;

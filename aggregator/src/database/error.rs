@@ -6,9 +6,11 @@ use sqlx::error::DatabaseError as Cause;
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::sqlite::SqliteError;
 use std::fmt;
+use strum::{IntoStaticStr, VariantArray};
 
 /// What went wrong, in one of few words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Reason {
     /// The time for the call was over.
     Timeout,
@@ -28,22 +30,6 @@ pub enum Reason {
     Other,
 }
 
-impl Reason {
-    /// The word for it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Reason::Timeout => "timeout",
-            Reason::Unavailable => "unavailable",
-            Reason::Deadlock => "deadlock",
-            Reason::LockWait => "lock_wait",
-            Reason::Refused => "refused",
-            Reason::Schema => "schema",
-            Reason::NoZone => "no_zone",
-            Reason::Other => "other",
-        }
-    }
-}
-
 /// Why a call failed. Its text holds no password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
@@ -55,7 +41,7 @@ pub struct DatabaseError {
 impl DatabaseError {
     /// One of a small fixed set of words, for metrics.
     pub fn reason(&self) -> &'static str {
-        self.reason.as_str()
+        self.reason.into_str()
     }
 
     /// The same as a value.
@@ -161,9 +147,8 @@ mod tests {
 
     #[test]
     fn each_reason_is_a_metrics_label() {
-        use Reason::{Deadlock, LockWait, NoZone, Other, Refused, Schema, Timeout, Unavailable};
-        let all = [Timeout, Unavailable, Deadlock, LockWait, Refused, Schema, NoZone, Other];
-        assert_eq!(all.map(Reason::as_str), crate::telemetry::metrics::DATABASE_REASONS);
+        let all: Vec<_> = Reason::VARIANTS.iter().map(Reason::into_str).collect();
+        assert_eq!(all, crate::telemetry::metrics::DATABASE_REASONS);
     }
 
     #[test]
@@ -180,7 +165,7 @@ mod tests {
             (1969, "timeout"),
             (1062, "other"),
         ] {
-            assert_eq!(mysql_reason(number).as_str(), expected, "{number}");
+            assert_eq!(mysql_reason(number).into_str(), expected, "{number}");
         }
         let lost: DatabaseError = sqlx::Error::Io(std::io::ErrorKind::UnexpectedEof.into()).into();
         assert!(lost.is_transient() && !lost.spares_connection());

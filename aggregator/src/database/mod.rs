@@ -9,7 +9,7 @@
 //! 4. `controls`: live control, its audit, and what is newer than is known.
 //! 5. `marker`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, the
 //!    tables themselves.
-//! 6. `look`: what people who look want to know.
+//! 6. `status`: what people who look want to know.
 //! 7. `retry`, `ledger_connections`, `pool`, `connection`: until when (and, for the ledger, whether at all), over which connection,
 //!    and the two kinds of database behind one type.
 //! 8. [`mysql`], [`sqlite`]: the statements themselves, and how a session is set up for them.
@@ -37,9 +37,9 @@ pub use controls::{
 };
 pub use counts::import::{Imported, MAX_IMPORT_CELLS};
 pub use counts::lease::Lease;
-pub use counts::look::{REGION_ROWS, Share, Wrote};
 pub use counts::publish::Published;
 pub use counts::rows::{decode_identifier, encode_identifier};
+pub use counts::status::{REGION_ROWS, Share, Wrote};
 pub use error::{DatabaseError, Reason};
 pub use ledger::history::{MAX_HISTORY_ROWS, Outcome, Transaction};
 pub use ledger::zones::{MAX_RATE, MAX_WINDOW, Remains, Zone, ZoneChange, ZoneError};

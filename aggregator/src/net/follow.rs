@@ -42,7 +42,7 @@ pub struct Followed {
 
 /// What a look at files brought.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Change {
     /// Nothing new.
     Same,
     /// They hold again what is in force; in between they did not, or could not be read.
@@ -66,7 +66,7 @@ impl Followed {
     }
 
     /// Reads all files again. Blocks for as long as their file system takes.
-    pub fn look(&mut self) -> Look {
+    pub fn poll(&mut self) -> Change {
         let found = match read_all(&self.paths) {
             Ok(found) => found,
             Err(error) => return self.complain(error.to_string()),
@@ -75,16 +75,16 @@ impl Followed {
         if found == self.taken {
             self.seen = None;
             let was_refused = self.refused.take().is_some();
-            return if was_unreadable || was_refused { Look::Back } else { Look::Same };
+            return if was_unreadable || was_refused { Change::Back } else { Change::Same };
         }
         if self.refused.as_ref() == Some(&found) {
-            return Look::Same;
+            return Change::Same;
         }
         if self.seen.as_ref() == Some(&found) {
-            return Look::Changed(found);
+            return Change::Changed(found);
         }
         self.seen = Some(found);
-        Look::Same
+        Change::Same
     }
 
     /// These contents are in force from now on.
@@ -97,13 +97,13 @@ impl Followed {
         (self.seen, self.refused) = (None, Some(contents));
     }
 
-    fn complain(&mut self, reason: String) -> Look {
+    fn complain(&mut self, reason: String) -> Change {
         self.seen = None;
         if self.unreadable.as_ref() == Some(&reason) {
-            return Look::Same;
+            return Change::Same;
         }
         self.unreadable = Some(reason.clone());
-        Look::Unreadable(reason)
+        Change::Unreadable(reason)
     }
 }
 
@@ -118,15 +118,15 @@ pub async fn follow(
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
-        let looked = spawn_blocking(move || (followed.look(), followed)).await;
+        let looked = spawn_blocking(move || (followed.poll(), followed)).await;
         // It fails only while the runtime ends.
-        let Ok((look, back)) = looked else { return };
+        let Ok((poll, back)) = looked else { return };
         followed = back;
-        match look {
-            Look::Same => {}
-            Look::Back => tell(Ok(())),
-            Look::Unreadable(reason) => tell(Err(&reason)),
-            Look::Changed(contents) => match take(&contents) {
+        match poll {
+            Change::Same => {}
+            Change::Back => tell(Ok(())),
+            Change::Unreadable(reason) => tell(Err(&reason)),
+            Change::Changed(contents) => match take(&contents) {
                 Ok(()) => {
                     followed.take(contents);
                     tell(Ok(()));
@@ -175,28 +175,28 @@ mod tests {
         assert!(Followed::open(paths.clone()).unwrap_err().to_string().contains("/b"));
         set(1, "1");
         let mut followed = Followed::open(paths.clone()).unwrap();
-        assert_eq!(followed.look(), Look::Same);
+        assert_eq!(followed.poll(), Change::Same);
         set(0, "2");
-        assert_eq!(followed.look(), Look::Same);
+        assert_eq!(followed.poll(), Change::Same);
         set(1, "2");
-        assert_eq!(followed.look(), Look::Same, "it changed since the last look");
+        assert_eq!(followed.poll(), Change::Same, "it changed since the last look");
         let both = vec![b"2".to_vec(), b"2".to_vec()];
-        assert_eq!(followed.look(), Look::Changed(both.clone()));
+        assert_eq!(followed.poll(), Change::Changed(both.clone()));
         followed.refuse(both.clone());
-        assert_eq!((followed.look(), followed.look()), (Look::Same, Look::Same));
+        assert_eq!((followed.poll(), followed.poll()), (Change::Same, Change::Same));
         set(0, "1");
         set(1, "1");
-        assert_eq!((followed.look(), followed.look()), (Look::Back, Look::Same));
+        assert_eq!((followed.poll(), followed.poll()), (Change::Back, Change::Same));
         set(0, "2");
         set(1, "2");
-        assert_eq!((followed.look(), followed.look()), (Look::Same, Look::Changed(both.clone())));
+        assert_eq!((followed.poll(), followed.poll()), (Change::Same, Change::Changed(both.clone())));
         followed.take(both);
         remove_file(&paths[0]).unwrap();
-        assert!(matches!(followed.look(), Look::Unreadable(_)));
-        assert_eq!(followed.look(), Look::Same);
+        assert!(matches!(followed.poll(), Change::Unreadable(_)));
+        assert_eq!(followed.poll(), Change::Same);
         set(0, "2");
-        assert_eq!((followed.look(), followed.look()), (Look::Back, Look::Same));
+        assert_eq!((followed.poll(), followed.poll()), (Change::Back, Change::Same));
         set(0, &"x".repeat(MAX_FILE_BYTES as usize + 1));
-        assert!(matches!(followed.look(), Look::Unreadable(reason) if reason.contains("longer")));
+        assert!(matches!(followed.poll(), Change::Unreadable(reason) if reason.contains("longer")));
     }
 }

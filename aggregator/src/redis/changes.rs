@@ -1,7 +1,7 @@
 //! What aggregators of a region tell each other: one channel of opaque messages, any of which may be lost.
 //!
 //! A message is lost where the connection breaks, and where the reader does not keep up. Both are told as
-//! [`Heard::Connected`], after which the reader must read what it may have missed.
+//! [`Received::Connected`], after which the reader must read what it may have missed.
 //!
 //! Leaves to others: what messages say; reading the hot index (`hot`).
 
@@ -27,7 +27,7 @@ const PING_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What came over the channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Received {
     /// From now on messages are heard; earlier ones may have been missed. Comes first, and after every gap.
     Connected,
     /// What somebody published, the reader itself perhaps.
@@ -44,25 +44,25 @@ impl Store {
     }
 
     /// Hears what is published, for as long as both the receiver and the store are kept. Connects again by itself.
-    pub fn subscribe(&self) -> mpsc::Receiver<Heard> {
-        let (heard, receiver) = mpsc::channel(MAX_WAITING);
+    pub fn subscribe(&self) -> mpsc::Receiver<Received> {
+        let (received, receiver) = mpsc::channel(MAX_WAITING);
         let nodes = std::sync::Arc::downgrade(&self.inner.nodes);
-        tokio::spawn(listen(nodes, self.inner.names.channel(), heard));
+        tokio::spawn(listen(nodes, self.inner.names.channel(), received));
         receiver
     }
 }
 
-async fn listen(nodes: Weak<Nodes>, channel: String, heard: mpsc::Sender<Heard>) {
+async fn listen(nodes: Weak<Nodes>, channel: String, received: mpsc::Sender<Received>) {
     for attempt in 0.. {
         let subscribed = tokio::select! {
-            () = heard.closed() => return,
+            () = received.closed() => return,
             subscribed = timeout(CONNECT_TIMEOUT, connect(&nodes, &channel, attempt)) => subscribed,
         };
         if let Ok(Some((sink, messages))) = subscribed {
-            hear(&nodes, sink, messages, &heard).await;
+            receive(&nodes, sink, messages, &received).await;
         }
         tokio::select! {
-            () = heard.closed() => return,
+            () = received.closed() => return,
             () = sleep(RETRY) => {}
         }
         if nodes.strong_count() == 0 {
@@ -79,20 +79,20 @@ async fn connect(nodes: &Weak<Nodes>, channel: &str, attempt: usize) -> Option<(
 }
 
 /// Passes messages on until the connection breaks or hangs, or nobody listens any more.
-async fn hear(
+async fn receive(
     nodes: &Weak<Nodes>,
     sink: PubSubSink,
     mut messages: PubSubStream,
-    heard: &mpsc::Sender<Heard>,
+    received: &mpsc::Sender<Received>,
 ) {
     // The reader must know of the gap before it gets the next message.
     let mut gap = true;
     let mut alive = std::pin::pin!(ping(nodes, sink));
     loop {
         if gap {
-            match heard.try_reserve() {
+            match received.try_reserve() {
                 Ok(room) => {
-                    room.send(Heard::Connected);
+                    room.send(Received::Connected);
                     gap = false;
                 }
                 Err(mpsc::error::TrySendError::Closed(())) => return,
@@ -100,16 +100,16 @@ async fn hear(
             }
         }
         tokio::select! {
-            () = heard.closed() => return,
+            () = received.closed() => return,
             () = &mut alive => return,
             // A reader that stopped is told as soon as it has made room.
-            _ = heard.reserve(), if gap => {}
+            _ = received.reserve(), if gap => {}
             message = messages.next() => match message {
                 None => return,
                 Some(_) if gap => {}
                 Some(message) if message.get_payload_bytes().len() > MAX_MESSAGE_BYTES => gap = true,
                 Some(message) => {
-                    gap = heard.try_send(Heard::Message(message.get_payload_bytes().to_vec())).is_err();
+                    gap = received.try_send(Received::Message(message.get_payload_bytes().to_vec())).is_err();
                 }
             },
         }

@@ -146,7 +146,7 @@ fn window_us(charge: &LogCharge) -> u64 {
 fn entry(charge: &LogCharge) -> [u8; 20] {
     let mut entry = [0; 20];
     let [.., high, middle, low] = charge.cost.min(MAX_ENTRY_COST).to_be_bytes();
-    entry[..16].copy_from_slice(&charge.id.ask.0);
+    entry[..16].copy_from_slice(&charge.id.request.0);
     entry[16..].copy_from_slice(&[charge.id.place, high, middle, low]);
     entry
 }

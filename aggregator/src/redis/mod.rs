@@ -30,13 +30,13 @@ mod slots;
 mod status;
 mod wire;
 
-pub use changes::Heard;
+pub use changes::Received;
 pub use error::StoreError;
 pub use marker::{Incarnation, Incarnations};
 pub use names::HOT_SHARDS;
 pub use options::{OptionsError, StoreOptions};
 pub use origins::Alive;
-pub use status::Word;
+pub use status::PeerStatus;
 
 use cluster::nodes::{Command, Nodes};
 use names::Names;

@@ -14,7 +14,7 @@ use std::time::Duration;
 const SILENT_AFTER_MS: u64 = 60_000;
 
 /// Whose word, how old it is in milliseconds, and the word.
-pub type Word = ([u8; 16], u64, Vec<u8>);
+pub type PeerStatus = ([u8; 16], u64, Vec<u8>);
 
 impl Store {
     /// Says `word` for `aggregator`, and returns what the others said within the last minute.
@@ -23,7 +23,7 @@ impl Store {
         aggregator: &[u8; 16],
         word: &[u8],
         within: Duration,
-    ) -> Result<Vec<Word>, StoreError> {
+    ) -> Result<Vec<PeerStatus>, StoreError> {
         let name = self.inner.names.status();
         let mut what = script::call(&SCRIPTS.status, &[&name]);
         what.arg(SILENT_AFTER_MS).arg(aggregator).arg(word);
@@ -41,7 +41,7 @@ impl Store {
 }
 
 /// Nothing of what was written by somebody's hand.
-fn parse(value: Value) -> Option<Word> {
+fn parse(value: Value) -> Option<PeerStatus> {
     let [id, age_ms, word] = script::array(value).ok()?.try_into().ok()?;
     let (Value::BulkString(id), Value::BulkString(word)) = (id, word) else { return None };
     Some((id.try_into().ok()?, script::decimal(&age_ms).ok()?, word))

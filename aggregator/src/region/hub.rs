@@ -196,7 +196,7 @@ impl Hub {
     /// Wakes every subscriber that has something to be told.
     pub fn wake_subscribers(&self) {
         let locked = self.locked.lock();
-        for id in locked.state.to_be_told() {
+        for id in locked.state.to_be_sent() {
             if let Some(turn) = locked.turns.get(&id) {
                 turn.notify_one();
             }

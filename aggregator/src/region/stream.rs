@@ -7,7 +7,7 @@
 
 use crate::auth::Scope;
 use crate::net::listen::peer_of;
-use crate::region::control::tell::Telling;
+use crate::region::control::push::ControlStream;
 use crate::region::send_queue::SendQueue;
 use crate::region::services::Services;
 use crate::region::slots::Slot;
@@ -28,7 +28,8 @@ use tracing::{Instrument, debug};
 use weir_core::model::exact::MAX_CHARGES;
 use weir_core::model::key::OriginId;
 use weir_core::model::wire::{
-    self, Ask, Consult, FilterFrame, Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, RegionFrame, Welcome,
+    self, Consult, ExactRequest, FilterFrame, Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, RegionFrame,
+    Welcome,
 };
 use weir_core::replication::StreamId;
 use weir_core::replication::state::LateAck;
@@ -44,7 +45,7 @@ const LATE_ACKS: usize = 64;
 /// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
 const OPEN_QUESTIONS: usize = 32;
 /// Questions of one stream about limits that are held exactly that may wait; further ones are undecided.
-const OPEN_ASKS: usize = 256;
+const MAX_OPEN_EXACT: usize = 256;
 /// Changes of a stream's subscription that are allowed at any time; one more for each second of its life.
 const SUBSCRIPTION_CHANGES: u64 = 10;
 
@@ -92,7 +93,7 @@ async fn serve(
     incoming: &mut impl Incoming,
     send_queue: &SendQueue,
     scope: Arc<Scope>,
-    heard: &mut Option<OriginId>,
+    acknowledged: &mut Option<OriginId>,
     slot: Option<&mut Slot>,
 ) -> End {
     let address: Option<SocketAddr> = slot.as_ref().map(|slot| slot.address());
@@ -100,7 +101,7 @@ async fn serve(
         Ok(first) => first,
         Err(end) => return end,
     };
-    *heard = Some(origin);
+    *acknowledged = Some(origin);
     let id = match services.enter(origin, address.is_none()) {
         Ok(id) => id,
         Err(error) => return End::Refused(error),
@@ -116,17 +117,17 @@ async fn serve(
         seat: services.status.seat(origin, address, services.moment().mono),
         origin,
         is_embedded: address.is_none(),
-        asker: asker(origin, hello.worker),
+        sender: sender(origin, hello.worker),
         peer: address.map_or(u64::MAX, |address| peer_number(address.ip())),
         is_node: false,
         id,
         pusher: None,
-        telling: None,
+        control_stream: None,
         began: Instant::now(),
         changes: 0,
         acks,
         questions: Arc::new(Semaphore::new(OPEN_QUESTIONS)),
-        exact: Arc::new(Semaphore::new(OPEN_ASKS)),
+        exact: Arc::new(Semaphore::new(MAX_OPEN_EXACT)),
     };
     match stream.serve(hello, first, incoming).await {
         Ok(()) => End::Left,
@@ -218,14 +219,14 @@ struct Stream<'a> {
     /// Its other end is in this program.
     is_embedded: bool,
     /// Names its questions: no other origin has the same.
-    asker: u64,
+    sender: u64,
     /// Where it comes from.
     peer: u64,
     /// It has reported something.
     is_node: bool,
     id: StreamId,
     pusher: Option<JoinHandle<()>>,
-    telling: Option<Telling>,
+    control_stream: Option<ControlStream>,
     began: Instant,
     changes: u64,
     acks: mpsc::Sender<LateAck>,
@@ -258,9 +259,9 @@ impl Stream<'_> {
         self.check(&frame).map_err(End::Refused)?;
         self.confine(&mut frame).map_err(End::Refused)?;
         self.count_node(&frame);
-        self.seat.heard(frame.counters.take().as_ref(), self.services.moment().mono);
-        let asks = std::mem::take(&mut frame.asks);
-        frame.refunds.iter().for_each(|refund| self.services.exact.undo(self.asker, refund));
+        self.seat.received(frame.counters.take().as_ref(), self.services.moment().mono);
+        let exact_requests = std::mem::take(&mut frame.exact_requests);
+        frame.refunds.iter().for_each(|refund| self.services.exact.undo(self.sender, refund));
         if let Some(hello) = &frame.hello {
             self.take_role(hello);
         }
@@ -275,10 +276,10 @@ impl Stream<'_> {
         if taken.reply != RegionFrame::default() {
             self.send(taken.reply).await?;
         }
-        if !taken.asks.is_empty() {
-            self.ask(taken.asks, traced).await?;
+        if !taken.queries.is_empty() {
+            self.query(taken.queries, traced).await?;
         }
-        self.rule(asks).await
+        self.rule(exact_requests).await
     }
 
     /// Keeps the filter to the workspaces of its credential. A configuration of another workspace is a mistake of its operator,
@@ -313,11 +314,11 @@ impl Stream<'_> {
     /// Takes what the filter knows of live control, and what its rules would have it say.
     fn take_control(&mut self, frame: &mut FilterFrame) {
         if let Some(known) = frame.controls_known.take().filter(|_| self.pushes()) {
-            self.services.control.heard(known, self.services.now());
-            match &self.telling {
-                Some(telling) => telling.heard(known),
+            self.services.control.acknowledged(known, self.services.now());
+            match &self.control_stream {
+                Some(control_stream) => control_stream.acknowledged(known),
                 None => {
-                    self.telling = Some(Telling::begin(
+                    self.control_stream = Some(ControlStream::begin(
                         self.services.control.clone(),
                         self.send_queue.clone(),
                         self.scope.clone(),
@@ -338,34 +339,35 @@ impl Stream<'_> {
     }
 
     /// Has each of these ruled on by itself, without keeping the stream or the others waiting.
-    async fn rule(&self, asks: Vec<Ask>) -> Result<(), End> {
+    async fn rule(&self, exact_requests: Vec<ExactRequest>) -> Result<(), End> {
         let mut rejected = Vec::new();
-        for ask in asks {
+        for request in exact_requests {
             let Ok(room) = self.exact.clone().try_acquire_owned() else {
-                rejected.push(self.services.exact.reject(&ask));
+                rejected.push(self.services.exact.reject(&request));
                 continue;
             };
-            let (services, asker, send_queue) = (self.services.clone(), self.asker, self.send_queue.clone());
+            let (services, sender, send_queue) =
+                (self.services.clone(), self.sender, self.send_queue.clone());
             tokio::spawn(async move {
-                let span = services.telemetry.ask(&ask);
-                let ruled = services.exact.answer(asker, &ask);
-                let ruled = ruled.instrument(request_log::of_question(ask.trace.as_ref()));
-                let rulings = around(span.as_ref(), ruled).await;
-                span.into_iter().for_each(|span| span.ruled(&rulings));
-                let rulings = vec![rulings];
+                let span = services.telemetry.exact_request(&request);
+                let ruled = services.exact.answer(sender, &request);
+                let ruled = ruled.instrument(request_log::of_question(request.trace.as_ref()));
+                let results = around(span.as_ref(), ruled).await;
+                span.into_iter().for_each(|span| span.ruled(&results));
+                let results = vec![results];
                 // A peer that left needs no answer; what it was charged it will not use.
-                let _ = send_queue.send(RegionFrame { rulings, ..RegionFrame::default() }).await;
+                let _ = send_queue.send(RegionFrame { results, ..RegionFrame::default() }).await;
                 drop(room);
             });
         }
         if rejected.is_empty() {
             return Ok(());
         }
-        self.send(RegionFrame { rulings: rejected, ..RegionFrame::default() }).await
+        self.send(RegionFrame { results: rejected, ..RegionFrame::default() }).await
     }
 
     /// Has the store answer these without keeping the stream waiting.
-    async fn ask(&self, consults: Vec<Consult>, mut traced: Option<Consults>) -> Result<(), End> {
+    async fn query(&self, consults: Vec<Consult>, mut traced: Option<Consults>) -> Result<(), End> {
         let room = self.questions.clone().try_acquire_owned();
         let (Some(store), Ok(room)) = (self.services.regional.clone(), room) else {
             let answers = self.services.answer_from_memory(self.origin, &consults);
@@ -390,7 +392,7 @@ impl Stream<'_> {
         if frame.consults.len() > MAX_FRAME_CELLS {
             return Err(StreamError::TooManyConsults(frame.consults.len()));
         }
-        check_asks(frame)?;
+        check_exact(frame)?;
         let Some(hello) = &frame.hello else { return Ok(()) };
         if check_hello(hello)? != self.origin {
             return Err(StreamError::OriginChanged);
@@ -430,7 +432,7 @@ impl Stream<'_> {
     }
 
     fn stop_pushes(&mut self) {
-        self.telling = None;
+        self.control_stream = None;
         if let Some(pusher) = self.pusher.take() {
             pusher.abort();
             self.services.unsubscribe(self.origin, self.id);
@@ -439,7 +441,7 @@ impl Stream<'_> {
 }
 
 /// The name of a worker's questions. Workers say their number themselves, so it is not enough.
-fn asker(origin: OriginId, worker: u64) -> u64 {
+fn sender(origin: OriginId, worker: u64) -> u64 {
     digest(b"weir asker", &[&origin.0, &worker.to_le_bytes()])
 }
 
@@ -452,9 +454,9 @@ fn peer_number(address: IpAddr) -> u64 {
 }
 
 /// Whether what a frame asks exactly, or takes back, is within bounds.
-fn check_asks(frame: &FilterFrame) -> Result<(), StreamError> {
-    if frame.asks.len() > MAX_FRAME_CELLS {
-        return Err(StreamError::TooManyAsks(frame.asks.len()));
+fn check_exact(frame: &FilterFrame) -> Result<(), StreamError> {
+    if frame.exact_requests.len() > MAX_FRAME_CELLS {
+        return Err(StreamError::TooManyExactRequests(frame.exact_requests.len()));
     }
     if frame.bans.len() > MAX_FRAME_CONTROLS {
         return Err(StreamError::TooManyBans(frame.bans.len()));
@@ -462,8 +464,9 @@ fn check_asks(frame: &FilterFrame) -> Result<(), StreamError> {
     if frame.refunds.len() > MAX_FRAME_CELLS {
         return Err(StreamError::TooManyRefunds(frame.refunds.len()));
     }
-    let refunded = frame.refunds.iter().filter_map(|refund| refund.ask.as_ref());
-    let charges = frame.asks.iter().chain(refunded).map(|ask| ask.charges.len()).max().unwrap_or(0);
+    let refunded = frame.refunds.iter().filter_map(|refund| refund.request.as_ref());
+    let charges =
+        frame.exact_requests.iter().chain(refunded).map(|request| request.charges.len()).max().unwrap_or(0);
     if charges > MAX_CHARGES { Err(StreamError::TooManyCharges(charges)) } else { Ok(()) }
 }
 

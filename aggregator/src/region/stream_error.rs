@@ -57,8 +57,8 @@ pub enum StreamError {
     #[error("{0} consults in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyConsults(usize),
     /// Over the cap of a frame.
-    #[error("{0} asks in one frame; at most {MAX_FRAME_CELLS} are allowed")]
-    TooManyAsks(usize),
+    #[error("{0} exact requests in one frame; at most {MAX_FRAME_CELLS} are allowed")]
+    TooManyExactRequests(usize),
     /// Over the cap of a frame.
     #[error("{0} refunds in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyRefunds(usize),
@@ -66,7 +66,7 @@ pub enum StreamError {
     #[error("{0} bans in one frame; at most {MAX_FRAME_CONTROLS} are allowed")]
     TooManyBans(usize),
     /// Over the cap of a question.
-    #[error("{0} charges in one ask; at most {MAX_CHARGES} are allowed")]
+    #[error("{0} charges in one exact request; at most {MAX_CHARGES} are allowed")]
     TooManyCharges(usize),
     /// Began and ceased to subscribe again and again.
     #[error("the subscription of this stream changes too often")]
@@ -97,7 +97,7 @@ impl StreamError {
             StreamError::TooManySilent => "too_many_silent",
             StreamError::TooManyCounts(_) => "too_many_counts",
             StreamError::TooManyConsults(_) => "too_many_consults",
-            StreamError::TooManyAsks(_) => "too_many_asks",
+            StreamError::TooManyExactRequests(_) => "too_many_exact_requests",
             StreamError::TooManyRefunds(_) => "too_many_refunds",
             StreamError::TooManyBans(_) => "too_many_bans",
             StreamError::TooManyCharges(_) => "too_many_charges",

@@ -195,7 +195,7 @@ impl Server {
             "weir-aggregator serves"
         );
         authentication.describe(http_address, grpc_address, settings.token.is_some());
-        if !authenticator.asks_filters() && !grpc_address.ip().is_loopback() {
+        if !authenticator.filters_need_tokens() && !grpc_address.ip().is_loopback() {
             warn!(grpc = %grpc_address, "other machines can connect, and filters need no token (--filter-token or WEIR_FILTER_TOKEN)");
         }
         if !admin_address.ip().is_loopback() {

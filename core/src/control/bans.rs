@@ -100,7 +100,7 @@ struct StoredBan {
     #[prost(uint64, tag = "7")]
     since_ms: u64,
     #[prost(uint64, tag = "8")]
-    remembered_ms: u64,
+    cached_ms: u64,
     #[prost(bool, tag = "9")]
     taken_over: bool,
 }
@@ -232,7 +232,7 @@ impl Bans {
                 level: stored.level,
                 until: UnixMs(stored.until_ms),
                 since: UnixMs(stored.since_ms),
-                remembered: UnixMs(stored.remembered_ms),
+                remembered: UnixMs(stored.cached_ms),
                 taken_over: stored.taken_over,
             };
             changed |= self.put((&stored.workspace, &stored.namespace), &stored.identifier, ban, now);
@@ -249,7 +249,7 @@ impl Bans {
             level: ban.level,
             until_ms: ban.until.0,
             since_ms: ban.since.0,
-            remembered_ms: ban.remembered.0,
+            cached_ms: ban.remembered.0,
             taken_over: ban.taken_over,
         };
         let bans = self.all().map(stored).collect();

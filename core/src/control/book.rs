@@ -8,7 +8,7 @@
 //!
 //! A filter may know more than a database that was set back, and says so. It is believed only with the [`proof`] that it was
 //! told of that revision, or it could have the database begin one life after the other. The life is the key of the proof: the
-//! wire carries its digest ([`told_incarnation`]).
+//! wire carries its digest ([`sent_incarnation`]).
 //!
 //! Leaves to others: reading and writing the database (`aggregator`), what a control means where it is applied.
 
@@ -77,7 +77,7 @@ pub fn first_revision(now: UnixMs) -> u64 {
 }
 
 /// What filters are told of a life; never 0.
-pub fn told_incarnation(incarnation: u64) -> u64 {
+pub fn sent_incarnation(incarnation: u64) -> u64 {
     fingerprint(b"weir life", HashKey(incarnation, !incarnation)).max(1)
 }
 
@@ -90,7 +90,7 @@ pub fn proof(incarnation: u64, revision: u64) -> u64 {
 fn known_of(edition: Edition) -> ControlsKnown {
     let Edition { incarnation, revision, .. } = edition;
     ControlsKnown {
-        incarnation: told_incarnation(incarnation),
+        incarnation: sent_incarnation(incarnation),
         revision,
         proof: proof(incarnation, revision),
     }
@@ -104,7 +104,7 @@ pub struct Book {
     entries: BTreeMap<u64, Entry>,
     places: BTreeMap<(Target, Slot), u64>,
     /// The highest revision of this life that a filter said it knows.
-    heard: u64,
+    acknowledged: u64,
     /// Lives before this one, the newest last: one that comes again was set back.
     former: Vec<u64>,
 }
@@ -146,9 +146,9 @@ impl Book {
     }
 
     /// A filter says what it knows. One that knows more than a database may say shows that the database went back.
-    pub fn heard(&mut self, known: ControlsKnown, now: UnixMs) {
+    pub fn acknowledged(&mut self, known: ControlsKnown, now: UnixMs) {
         if self.is_news(known, now) {
-            self.heard = known.revision;
+            self.acknowledged = known.revision;
         }
     }
 
@@ -156,7 +156,7 @@ impl Book {
     pub fn is_news(&self, known: ControlsKnown, now: UnixMs) -> bool {
         let more = |held: Edition| {
             let shown = known_of(Edition { revision: known.revision, ..held }) == known;
-            shown && held.revision.max(self.heard) < known.revision
+            shown && held.revision.max(self.acknowledged) < known.revision
         };
         let most = first_revision(now).saturating_add(MAX_AHEAD).min(MAX_REVISION);
         self.edition.is_some_and(more) && known.revision <= most
@@ -165,7 +165,7 @@ impl Book {
     /// What is to be read of a database that says this of itself.
     pub fn reading(&self, found: Edition) -> Reading {
         let Some(held) = self.edition else { return Reading::All };
-        let known = held.revision.max(self.heard);
+        let known = held.revision.max(self.acknowledged);
         if held.incarnation != found.incarnation && !self.former.contains(&found.incarnation) {
             return Reading::All;
         }
@@ -191,7 +191,7 @@ impl Book {
             self.places.clear();
         }
         if held.is_none() {
-            self.heard = 0;
+            self.acknowledged = 0;
             self.former.extend(self.edition.map(|before| before.incarnation));
             let many = self.former.len().saturating_sub(MAX_FORMER);
             self.former.drain(..many);
@@ -211,7 +211,7 @@ impl Book {
     pub fn frames_since(&self, known: Option<ControlsKnown>, now: UnixMs) -> Vec<wire::Controls> {
         let Some(Edition { incarnation, revision, floor }) = self.edition else { return Vec::new() };
         let since = known
-            .filter(|known| known.incarnation == told_incarnation(incarnation) && known.revision >= floor);
+            .filter(|known| known.incarnation == sent_incarnation(incarnation) && known.revision >= floor);
         let entries: Vec<wire::Control> = match since {
             Some(known) if known.revision >= revision => return Vec::new(),
             Some(known) => {
@@ -223,7 +223,7 @@ impl Book {
             }
         };
         let frame = |entries: &[wire::Control]| wire::Controls {
-            incarnation: told_incarnation(incarnation),
+            incarnation: sent_incarnation(incarnation),
             entries: entries.to_vec(),
             ..Default::default()
         };
@@ -280,28 +280,28 @@ impl Book {
 
 /// What one filter was told of live control, on one stream.
 #[derive(Clone, Copy, Debug)]
-pub struct Teller {
-    told: ControlsKnown,
+pub struct ControlPush {
+    sent: ControlsKnown,
 }
 
-impl Teller {
+impl ControlPush {
     /// For a filter that says what it knows.
-    pub fn new(known: ControlsKnown) -> Teller {
-        Teller { told: known }
+    pub fn new(known: ControlsKnown) -> ControlPush {
+        ControlPush { sent: known }
     }
 
     /// The filter says again what it knows: all, if nothing was lost. True if it is to be told something again.
-    pub fn heard(&mut self, known: ControlsKnown) -> bool {
-        let lost = known.incarnation != self.told.incarnation || known.revision < self.told.revision;
-        self.told = known;
+    pub fn acknowledged(&mut self, known: ControlsKnown) -> bool {
+        let lost = known.incarnation != self.sent.incarnation || known.revision < self.sent.revision;
+        self.sent = known;
         lost
     }
 
     /// What to send now; all of it, in this order.
     pub fn next(&mut self, book: &Book, now: UnixMs) -> Vec<wire::Controls> {
-        let frames = book.frames_since(Some(self.told), now);
+        let frames = book.frames_since(Some(self.sent), now);
         if let (Some(edition), false) = (book.edition(), frames.is_empty()) {
-            self.told = known_of(edition);
+            self.sent = known_of(edition);
         }
         frames
     }

@@ -116,11 +116,10 @@ impl Index {
     /// Builds anew what has changed and is built as a whole, out of what is said in its scope.
     pub fn settle(&mut self, stock: &Stock) {
         while let Some((workspace, scope, part)) = self.stale.pop_first() {
-            let mut looked_at = 0_usize;
-            let said =
-                stock.of_scope(&workspace, &scope).inspect(|_| looked_at = looked_at.saturating_add(1));
+            let mut visited = 0_usize;
+            let said = stock.of_scope(&workspace, &scope).inspect(|_| visited = visited.saturating_add(1));
             self.scope(&workspace, &scope).build(part, said);
-            self.count_work(looked_at);
+            self.count_work(visited);
             self.tidy(&workspace, &scope);
         }
     }

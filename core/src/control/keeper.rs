@@ -137,7 +137,7 @@ impl Keeper {
 
     /// What the aggregator is to be told, if it does not know it: `subscribed` says that this worker's stream is the one that
     /// takes what is pushed.
-    pub fn to_tell(&mut self, subscribed: bool) -> Option<wire::ControlsKnown> {
+    pub fn to_send(&mut self, subscribed: bool) -> Option<wire::ControlsKnown> {
         if !subscribed {
             self.told = None;
             return None;

@@ -31,7 +31,7 @@ pub(super) struct Stock {
     told: u64,
     /// Of a telling from scratch: the moment that it tells of.
     as_of: u64,
-    words: BTreeMap<(Target, Slot), Word>,
+    entries: BTreeMap<(Target, Slot), Stored>,
     /// How many of the words are deletions.
     deletions: usize,
     /// Up to this revision, deletions may be missing.
@@ -42,7 +42,7 @@ pub(super) struct Stock {
 
 /// The newest word on a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Word {
+struct Stored {
     effect: Effect,
     expires: Option<UnixMs>,
     revision: u64,
@@ -51,9 +51,9 @@ struct Word {
 }
 
 /// Hears of a target, what was said of it and what is said now.
-pub(super) trait Hear: FnMut(&Target, Option<Said>, Option<Said>) {}
+pub(super) trait OnChange: FnMut(&Target, Option<Said>, Option<Said>) {}
 
-impl<F: FnMut(&Target, Option<Said>, Option<Said>)> Hear for F {}
+impl<F: FnMut(&Target, Option<Said>, Option<Said>)> OnChange for F {}
 
 /// Hears of nothing: the words are not in use yet.
 pub(super) fn unheard(_: &Target, _: Option<Said>, _: Option<Said>) {}
@@ -85,8 +85,8 @@ impl Stock {
 
     /// What came after all up to a revision; `None` if that is not known of all that is gone.
     pub fn since(&self, revision: u64) -> Option<wire::Controls> {
-        let is_new = |word: &Word| (revision..self.known).contains(&word.revision.saturating_sub(1));
-        let news = || self.words.iter().filter(|(_, word)| is_new(word)).map(to_entry).collect();
+        let is_new = |stored: &Stored| (revision..self.known).contains(&stored.revision.saturating_sub(1));
+        let news = || self.entries.iter().filter(|(_, stored)| is_new(stored)).map(to_entry).collect();
         let entries = (self.dropped..=self.known).contains(&revision).then(news)?;
         Some(wire::Controls { entries, now_ms: self.clock, ..Default::default() })
     }
@@ -95,7 +95,7 @@ impl Stock {
     pub fn to_frame(&self) -> wire::Controls {
         wire::Controls {
             incarnation: self.incarnation,
-            entries: self.words.iter().map(to_entry).collect(),
+            entries: self.entries.iter().map(to_entry).collect(),
             complete_through: self.known,
             proof: self.proof,
             from_scratch: true,
@@ -106,14 +106,14 @@ impl Stock {
 
     /// All that is not deleted, in the order of targets.
     pub fn controls(&self) -> impl Iterator<Item = Control> + '_ {
-        let there = |(_, word): &(_, &Word)| !word.deleted;
-        self.words.iter().filter(there).map(|((target, _), word)| word.on(target))
+        let there = |(_, stored): &(_, &Stored)| !stored.deleted;
+        self.entries.iter().filter(there).map(|((target, _), stored)| stored.on(target))
     }
 
     /// What was said by one change, if it is there still.
     pub fn of_revision(&self, revision: u64) -> Option<Control> {
-        let is_it = |(_, word): &(_, &Word)| word.revision == revision && !word.deleted;
-        self.words.iter().find(is_it).map(|((target, _), word)| word.on(target))
+        let is_it = |(_, stored): &(_, &Stored)| stored.revision == revision && !stored.deleted;
+        self.entries.iter().find(is_it).map(|((target, _), stored)| stored.on(target))
     }
 
     /// What is said in one namespace, or of all; and of the rule of that name.
@@ -121,10 +121,10 @@ impl Stock {
         let who = Who::Identifier(String::new());
         let first = Target { workspace: workspace.into(), scope: scope.into(), who, window_ms: None };
         let is_here = move |target: &Target| target.workspace == workspace && target.scope == scope;
-        let from_here = self.words.range((first, Slot::Override)..);
+        let from_here = self.entries.range((first, Slot::Override)..);
         from_here
             .take_while(move |((target, _), _)| is_here(target))
-            .filter_map(|((target, _), word)| Some((target, word.said(target)?)))
+            .filter_map(|((target, _), stored)| Some((target, stored.said(target)?)))
     }
 
     /// Whether a frame is of the telling from scratch that is gathered here.
@@ -143,8 +143,8 @@ impl Stock {
     }
 
     /// Tells how this differs from what was `before`; whether it does.
-    pub fn compare(&self, before: &Stock, mut hear: impl Hear) -> bool {
-        let (mut old, mut new) = (before.words.iter().peekable(), self.words.iter().peekable());
+    pub fn compare(&self, before: &Stock, mut on_change: impl OnChange) -> bool {
+        let (mut old, mut new) = (before.entries.iter().peekable(), self.entries.iter().peekable());
         let mut differs = false;
         loop {
             let order = match (old.peek(), new.peek()) {
@@ -155,48 +155,50 @@ impl Stock {
             let was = if order.is_le() { old.next() } else { None };
             let is = if order.is_ge() { new.next() } else { None };
             let Some(((target, _), _)) = is.or(was) else { return differs };
-            let said = |word: Option<(&(Target, Slot), &Word)>| word.and_then(|(_, word)| word.said(target));
+            let said = |stored: Option<(&(Target, Slot), &Stored)>| {
+                stored.and_then(|(_, stored)| stored.said(target))
+            };
             let (was, is) = (said(was), said(is));
             if was != is {
                 differs = true;
-                hear(target, was, is);
+                on_change(target, was, is);
             }
         }
     }
 
     /// Lets go of what has been over for long by all clocks; what it replaced is older than all that is known, and will not be
     /// told again.
-    pub fn forget(&mut self, now: UnixMs, hear: impl Hear) {
+    pub fn forget(&mut self, now: UnixMs, on_change: impl OnChange) {
         let Some(long_ago) = self.clock.min(now.0).checked_sub(KEPT_OVER_MS) else { return };
         let known = self.known;
-        self.drop_where(|word| word.over_at(known).is_some_and(|at| at <= long_ago), hear);
+        self.drop_where(|stored| stored.over_at(known).is_some_and(|at| at <= long_ago), on_change);
     }
 
     /// Lets go of what need not be here, for a frame that brings more than there is room for: deletions, then what has been
     /// over for longest.
-    fn make_room(&mut self, frame: &wire::Controls, hear: impl Hear) {
+    fn make_room(&mut self, frame: &wire::Controls, on_change: impl OnChange) {
         let excess = |held: usize| held.saturating_add(frame.entries.len()).saturating_sub(MAX_KEPT);
-        if excess(self.words.len()) > 0 && self.deletions > 0 {
+        if excess(self.entries.len()) > 0 && self.deletions > 0 {
             self.drop_deletions();
         }
-        let (known, excess) = (self.known, excess(self.words.len()));
+        let (known, excess) = (self.known, excess(self.entries.len()));
         if excess == 0 {
             return;
         }
-        let over_at = |word: &Word| word.over_at(known).filter(|at| *at <= frame.now_ms);
-        let mut ends: Vec<u64> = self.words.values().filter_map(over_at).collect();
+        let over_at = |stored: &Stored| stored.over_at(known).filter(|at| *at <= frame.now_ms);
+        let mut ends: Vec<u64> = self.entries.values().filter_map(over_at).collect();
         ends.sort_unstable();
         if let Some(last) = ends.get(excess.saturating_sub(1)).or(ends.last()).copied() {
-            self.drop_where(|word| over_at(word).is_some_and(|at| at <= last), hear);
+            self.drop_where(|stored| over_at(stored).is_some_and(|at| at <= last), on_change);
         }
     }
 
     /// Merges a frame's entries; whether any made a difference.
-    pub fn take(&mut self, frame: &wire::Controls, refused: &mut u64, mut hear: impl Hear) -> bool {
+    pub fn take(&mut self, frame: &wire::Controls, refused: &mut u64, mut on_change: impl OnChange) -> bool {
         if frame.now_ms > 0 {
             self.clock = frame.now_ms;
         }
-        self.make_room(frame, &mut hear);
+        self.make_room(frame, &mut on_change);
         let mut changed = false;
         for entry in &frame.entries {
             // What is older than all that is known has been heard of already, and may be gone again.
@@ -204,23 +206,29 @@ impl Stock {
                 continue;
             }
             match Control::from_wire(entry) {
-                Ok(control) => changed |= self.put(control, entry.deleted, refused, &mut hear),
+                Ok(control) => changed |= self.put(control, entry.deleted, refused, &mut on_change),
                 Err(_) => *refused = refused.saturating_add(1),
             }
         }
         changed
     }
 
-    fn put(&mut self, control: Control, deleted: bool, refused: &mut u64, hear: &mut impl Hear) -> bool {
+    fn put(
+        &mut self,
+        control: Control,
+        deleted: bool,
+        refused: &mut u64,
+        on_change: &mut impl OnChange,
+    ) -> bool {
         let Control { target, effect, expires, revision } = control;
-        let word = Word { effect, expires, revision, deleted };
+        let stored = Stored { effect, expires, revision, deleted };
         let key = (target, effect.slot());
-        let before = self.words.get(&key).copied();
+        let before = self.entries.get(&key).copied();
         if before.is_some_and(|before| before.revision >= revision) {
             return false;
         }
         // Some expired and deleted ones may be told before those that are in force.
-        if before.is_none() && self.words.len() >= MAX_KEPT {
+        if before.is_none() && self.entries.len() >= MAX_KEPT {
             *refused = refused.saturating_add(1);
             return false;
         }
@@ -228,8 +236,8 @@ impl Stock {
         self.deletions =
             self.deletions.saturating_add(usize::from(deleted)).saturating_sub(usize::from(was_deleted));
         let target = &key.0;
-        hear(target, before.and_then(|before| before.said(target)), word.said(target));
-        self.words.insert(key, word);
+        on_change(target, before.and_then(|before| before.said(target)), stored.said(target));
+        self.entries.insert(key, stored);
         before.is_some() || !deleted
     }
 
@@ -255,29 +263,29 @@ impl Stock {
 
     fn drop_deletions(&mut self) {
         let known = self.known;
-        self.drop_where(|word| word.deleted && word.revision <= known, unheard);
+        self.drop_where(|stored| stored.deleted && stored.revision <= known, unheard);
         self.dropped = known;
     }
 
-    fn drop_where(&mut self, over: impl Fn(&Word) -> bool, mut hear: impl Hear) {
+    fn drop_where(&mut self, over: impl Fn(&Stored) -> bool, mut on_change: impl OnChange) {
         let mut deletions = 0_usize;
-        self.words.retain(|(target, _), word| {
-            let stays = !over(word);
+        self.entries.retain(|(target, _), stored| {
+            let stays = !over(stored);
             if !stays {
-                hear(target, word.said(target), None);
+                on_change(target, stored.said(target), None);
             }
-            deletions = deletions.saturating_add(usize::from(stays && word.deleted));
+            deletions = deletions.saturating_add(usize::from(stays && stored.deleted));
             stays
         });
         self.deletions = deletions;
     }
 }
 
-fn to_entry(((target, _), word): (&(Target, Slot), &Word)) -> wire::Control {
-    wire::Control { deleted: word.deleted, ..word.on(target).to_wire() }
+fn to_entry(((target, _), stored): (&(Target, Slot), &Stored)) -> wire::Control {
+    wire::Control { deleted: stored.deleted, ..stored.on(target).to_wire() }
 }
 
-impl Word {
+impl Stored {
     fn on(&self, target: &Target) -> Control {
         Control {
             target: target.clone(),
@@ -293,7 +301,7 @@ impl Word {
     }
 
     fn said(&self, target: &Target) -> Option<Said> {
-        let Word { effect, expires, revision, deleted } = *self;
+        let Stored { effect, expires, revision, deleted } = *self;
         (!deleted).then_some(Said { effect, window_ms: target.window_ms, expires, revision })
     }
 }

@@ -73,7 +73,7 @@ pub struct Outcome {
     /// Whether the request passes.
     pub decision: Decision,
     /// Shadow rules that would have denied: bit `n` for rule `n`. Exact ones say so later, in
-    /// `Limiter::take_beside`.
+    /// `Limiter::take_shadow_outcomes`.
     pub shadow_denied: u64,
     /// What is to be told of the rules that are held exactly.
     pub exact: ExactDetails,
@@ -118,7 +118,7 @@ impl Transactions {
 
 /// How a shadow rule that is held exactly was ruled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum ShadowOutcome {
     /// It passes, and is charged.
     Allowed,
     /// It would be refused.
@@ -219,7 +219,7 @@ pub enum ConsultResult {
 
 /// How a question about exact limits ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AskResult {
+pub enum ExactResult {
     /// All of it passes.
     Allowed,
     /// Some of it does not.

@@ -5,11 +5,11 @@
 //! not good enough the request waits for the region (`consults`), at the most as long as its rule says. What was
 //! spent goes to the `outbox` and from there to the aggregator; what comes back is merged by max (`snapshots`).
 //! [`Limiter::decide_exact`] is for requests that rules apply to whose limits are held elsewhere: they wait for a ruling
-//! first (`exact`). What a request costs may be known only from its response (`open`): then [`Limiter::settle_cost`] says it.
+//! first (`exact`). What a request costs may be known only from its response (`deferred`): then [`Limiter::settle_cost`] says it.
 //!
 //! Drive it with one of the two for each request, [`Limiter::tick`] every [`Limiter::next_tick_ms`], and
 //! [`Limiter::on_frame`] for each frame; send what [`Limiter::take_frames`] returns after each of them, answer the
-//! requests that [`Limiter::take_resolved`] names, and count what [`Limiter::take_beside`] says.
+//! requests that [`Limiter::take_resolved`] names, and count what [`Limiter::take_shadow_outcomes`] says.
 //!
 //! Leaves to others: host calls, headers and metrics (`filter`), what applies to a request (`rules`).
 
@@ -32,28 +32,28 @@ use crate::model::wire;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use cache::denials::Denials;
-use cache::slots::Slots;
-use decide::exact::Held;
+use cache::worker_cache::WorkerCache;
+use decide::deferred::DeferredCosts;
+use decide::exact::PendingExact;
 use decide::item::Item;
 use decide::judge::Health;
 use decide::lease::Due;
-use decide::open::Open;
 use decide::violations::Violations;
-use remote::asks::Asks;
 use remote::consults::{Consults, Need, Waiting};
+use remote::exact_requests::ExactRequests;
 use remote::link::Link;
 use remote::ration::Ration;
 use remote::registry::WorkerRegistry;
 use report::outbox::Outbox;
-use report::walk::{Offer, Walk};
+use report::resync::{Offer, Resync};
 use transact::{Make, Table};
 
 pub use check::{
-    AskResult, Beside, Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactDetails,
-    ExactLimit, MAX_TRANSACTIONS, Outcome, Policy, Reason, Transactions,
+    Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactDetails, ExactLimit, ExactResult,
+    MAX_TRANSACTIONS, Outcome, Policy, Reason, ShadowOutcome, Transactions,
 };
+pub use decide::deferred::MAX_DEFERRED_REQUESTS;
 pub use decide::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
-pub use decide::open::MAX_OPEN_REQUESTS;
 pub use decide::round::MAX_CHECKS;
 pub use decide::violations::{MAX_VIOLATORS, Violation, Violator, counts_denials, violations_namespace};
 pub use remote::link::{FRESH_MS, GiveUp, PING_MS};
@@ -100,22 +100,22 @@ pub struct Limiter {
     worker: u64,
     version: u64,
     table: Table,
-    slots: Slots,
+    worker_cache: WorkerCache,
     outbox: Outbox,
     link: Link,
     consults: Consults,
-    asks: Asks,
+    exact_requests: ExactRequests,
     /// Requests that wait for consults after their exact rules were settled.
-    held: BTreeMap<u64, Held>,
+    pending_exact: BTreeMap<u64, PendingExact>,
     denials: Denials,
-    told_beside: Vec<(u16, Beside)>,
+    shadow_outcomes: Vec<(u16, ShadowOutcome)>,
     /// Requests whose responses are to tell their cost.
-    open: Open,
+    deferred: DeferredCosts,
     violations: Violations,
     registry: WorkerRegistry,
-    walk: Option<Walk>,
+    resync: Option<Resync>,
     offer: Offer,
-    walk_bucket: Bucket,
+    resync_bucket: Bucket,
     /// The stream came up since the last look at the registry.
     gap: bool,
     /// A walk has told everything up to this gap; for the next look at the registry.
@@ -140,7 +140,7 @@ pub struct Limiter {
     synced: Option<MonoMs>,
     flushed: MonoMs,
     /// What the stream was last told about the subscription; `None` before its first frame.
-    told_subscriber: Option<bool>,
+    reported_subscriber: Option<bool>,
     /// The registry was brought up to date since the stream came up. What it said before may be over: another worker may have
     /// the subscription by now, and to claim it too and then let go of it would leave the process without one.
     listed: bool,
@@ -163,20 +163,20 @@ impl Limiter {
             worker,
             version: setup.version,
             table: Table::new(setup.meta.secret, setup.meta.geometry),
-            slots: Slots::new(setup.local_sets),
+            worker_cache: WorkerCache::new(setup.local_sets),
             outbox: Outbox::default(),
             link: Link::new(worker),
             consults: Consults::default(),
-            asks: Asks::default(),
-            held: BTreeMap::new(),
+            exact_requests: ExactRequests::default(),
+            pending_exact: BTreeMap::new(),
             denials: Denials::default(),
-            told_beside: Vec::new(),
-            open: Open::default(),
+            shadow_outcomes: Vec::new(),
+            deferred: DeferredCosts::default(),
             violations: Violations::default(),
             registry: WorkerRegistry::default(),
-            walk: None,
+            resync: None,
             offer: Offer::default(),
-            walk_bucket: Bucket::default(),
+            resync_bucket: Bucket::default(),
             gap: false,
             resent: None,
             gap_seen: None,
@@ -189,7 +189,7 @@ impl Limiter {
             offset_ms: now.unix.0.saturating_sub(now.mono.0),
             synced: None,
             flushed: MonoMs(0),
-            told_subscriber: None,
+            reported_subscriber: None,
             listed: false,
             complete: false,
             serves: false,
@@ -215,7 +215,7 @@ impl Limiter {
             Ok(outcome) => outcome,
             Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
             Err(needs) => {
-                self.ask(request, Waiting::new(checks, now.mono), &needs, now.mono);
+                self.query(request, Waiting::new(checks, now.mono), &needs, now.mono);
                 Outcome::of(Decision::Wait, 0)
             }
         }
@@ -225,7 +225,7 @@ impl Limiter {
     pub fn trace(&mut self, request: u64, trace: &Trace<'_>) {
         let trace = trace.to_wire();
         if !self.consults.trace(request, &trace) {
-            self.asks.trace(request, trace);
+            self.exact_requests.trace(request, trace);
         }
     }
 
@@ -234,7 +234,7 @@ impl Limiter {
         self.wall_offset_ms = now.unix.0.saturating_sub(now.mono.0);
         let now = self.moment(now.mono);
         self.notice_clock_steps(now);
-        self.expire_asks(shared, now);
+        self.expire_exact(shared, now);
         self.expire_waiting(shared, now);
         self.expire_open(shared, now);
         if self.synced.is_none_or(|synced| now.mono.since(synced) >= ROSTER_MS) {
@@ -242,15 +242,15 @@ impl Limiter {
             // Not at the short ticks of waiting requests: these take milliseconds where there is much to do.
             self.settle_due(shared, now);
             self.flush_violations(shared, now);
-            self.plan_walk(now);
-            self.step_walk(shared, now);
-            self.finish_walk(now);
+            self.plan_resync(now);
+            self.step_resync(shared, now);
+            self.finish_resync(now);
         }
     }
 
     /// Milliseconds until the next tick.
     pub fn next_tick_ms(&self) -> u64 {
-        match self.consults.is_empty() && !self.asks.is_waited_for() {
+        match self.consults.is_empty() && !self.exact_requests.is_waited_for() {
             true => TICK_MS,
             false => WAITING_TICK_MS,
         }
@@ -263,8 +263,8 @@ impl Limiter {
 
     /// Nothing waits, nothing is leased, and all that was spent is stored: the stream may end and nothing is missed.
     pub fn is_at_rest(&self) -> bool {
-        let nothing_held = self.leases.len() == 0 && !self.has_open();
-        self.consults.is_empty() && nothing_held && self.walk.is_none() && self.outbox.is_empty()
+        let nothing_held = self.leases.len() == 0 && !self.has_deferred();
+        self.consults.is_empty() && nothing_held && self.resync.is_none() && self.outbox.is_empty()
     }
 
     /// The stream is up.
@@ -274,7 +274,7 @@ impl Limiter {
 
     /// The stream takes what the region pushes to the process.
     pub fn is_subscribed(&self) -> bool {
-        self.told_subscriber == Some(true) && self.link.is_up()
+        self.reported_subscriber == Some(true) && self.link.is_up()
     }
 
     /// What to send now, in order. Empty unless a stream is open.
@@ -285,8 +285,8 @@ impl Limiter {
             return frames;
         }
         let subscriber = self.is_subscriber() && self.link.is_up() && self.listed;
-        if self.told_subscriber != Some(subscriber) {
-            self.told_subscriber = Some(subscriber);
+        if self.reported_subscriber != Some(subscriber) {
+            self.reported_subscriber = Some(subscriber);
             // A new subscription begins with a new snapshot; what was told to an earlier one has had a gap since.
             self.complete = false;
             frames.push(wire::FilterFrame { hello: Some(self.hello(subscriber)), ..Default::default() });
@@ -298,7 +298,7 @@ impl Limiter {
         for some in consults.chunks(wire::MAX_FRAME_CELLS) {
             frames.push(wire::FilterFrame { consults: some.to_vec(), ..Default::default() });
         }
-        self.asks.take_frames(self.link.echo(), now.mono, &mut frames);
+        self.exact_requests.take_frames(self.link.echo(), now.mono, &mut frames);
         if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= ROSTER_MS {
             self.flushed = now.mono;
             self.push_reports(false, now.mono, &mut frames);
@@ -327,8 +327,8 @@ impl Limiter {
 
     /// A stream is being opened.
     pub fn on_opening(&mut self, now: MonoMs) {
-        self.link.opening(now);
-        self.told_subscriber = None;
+        self.link.deferred_cost(now);
+        self.reported_subscriber = None;
     }
 
     /// The stream ended, or could not be opened.
@@ -340,8 +340,8 @@ impl Limiter {
         self.outbox.broken();
         self.complete = false;
         self.listed = false;
-        self.told_subscriber = None;
-        self.break_asks(shared, now);
+        self.reported_subscriber = None;
+        self.break_exact(shared, now);
         self.break_waiting(shared, now);
     }
 
@@ -350,7 +350,7 @@ impl Limiter {
         let now = self.moment(now);
         if frame.welcome.as_ref().is_some_and(|welcome| welcome.version == wire::PROTOCOL_VERSION) {
             self.link.welcomed(now.mono);
-            self.told_subscriber = Some(false);
+            self.reported_subscriber = Some(false);
             self.listed = false;
             // Whoever answers may know less than the process does.
             self.gap = true;
@@ -361,18 +361,18 @@ impl Limiter {
         for answer in &frame.answers {
             self.answered(shared, answer, now);
         }
-        for rulings in &frame.rulings {
-            self.ruled(shared, rulings, now);
+        for results in &frame.results {
+            self.ruled(shared, results, now);
         }
         if let Some(ack) = &frame.ack {
             self.stats.refused = self.stats.refused.saturating_add(ack.refused.len() as u64);
-            let slots = &mut self.slots;
+            let worker_cache = &mut self.worker_cache;
             let acknowledged = self.outbox.acknowledged(
                 ack.report_id,
                 &ack.refused,
                 now.mono,
                 |fingerprint, sequence, own| {
-                    if let Some(slot) = slots.get(fingerprint) {
+                    if let Some(slot) = worker_cache.get(fingerprint) {
                         slot.acked.note(sequence, own);
                     }
                 },
@@ -392,14 +392,14 @@ impl Limiter {
     pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
         let now = self.moment(now);
         // First: whoever waited for rulings may have to wait for consults now.
-        self.break_asks(shared, now);
+        self.break_exact(shared, now);
         self.break_waiting(shared, now);
         self.return_leases(shared, now);
         self.spend_all_open(shared, now);
         self.flush_violations(shared, now);
         let mut frames = Vec::new();
         if self.link.is_up() {
-            self.asks.take_frames(self.link.echo(), now.mono, &mut frames);
+            self.exact_requests.take_frames(self.link.echo(), now.mono, &mut frames);
             self.push_reports(true, now.mono, &mut frames);
         }
         WorkerRegistry::sign_off(shared, self.worker, now.mono);
@@ -434,7 +434,7 @@ impl Limiter {
     }
 
     /// Lets `request` wait for the answers that it needs.
-    fn ask(&mut self, request: u64, waiting: Waiting, needs: &[Need], now: MonoMs) {
+    fn query(&mut self, request: u64, waiting: Waiting, needs: &[Need], now: MonoMs) {
         let (stats, strict, cold) = (&mut self.stats, &mut self.strict_questions, &mut self.cold_questions);
         self.consults.wait(request, waiting, needs, |reason| {
             stats.asked(reason);

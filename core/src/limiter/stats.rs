@@ -1,6 +1,6 @@
 //! What a limiter counts, for metrics.
 
-use super::check::{AskResult, ConsultResult, Reason};
+use super::check::{ConsultResult, ExactResult, Reason};
 use crate::limiter::table::Left;
 
 /// Counters since the limiter was made, and gauges as of the last tick.
@@ -11,11 +11,11 @@ pub struct Stats {
     /// How they ended, by [`ConsultResult`] in its order.
     pub results: [u64; 5],
     /// Questions about exact limits.
-    pub asks: u64,
-    /// How they ended, by [`AskResult`] in its order.
-    pub ask_results: [u64; 5],
+    pub exact_requests: u64,
+    /// How they ended, by [`ExactResult`] in its order.
+    pub exact_results: [u64; 5],
     /// Requests whose exact rules could not be asked about: there was nobody to ask, or too many waited.
-    pub unasked: u64,
+    pub exact_unsent: u64,
     /// Requests that a remembered denial of a log decided without asking.
     pub spared: u64,
     /// Questions whose charges were taken back.
@@ -65,8 +65,8 @@ impl Stats {
         }
     }
 
-    pub(super) fn ruled(&mut self, result: AskResult) {
-        if let Some(count) = self.ask_results.get_mut(result as usize) {
+    pub(super) fn ruled(&mut self, result: ExactResult) {
+        if let Some(count) = self.exact_results.get_mut(result as usize) {
             *count += 1;
         }
     }

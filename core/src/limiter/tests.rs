@@ -1,6 +1,6 @@
 //! Scenarios of one or more processes: several workers over one table, a region behind them, time in steps.
 //!
-//! `harness` and `network` drive the two state machines as the shells do, `ruler` holds exact limits; the others say what must hold.
+//! `harness` and `network` drive the two state machines as the shells do, `exact_store` holds exact limits; the others say what must hold.
 
 mod accuracy;
 mod aggregators;
@@ -8,9 +8,13 @@ mod clock;
 mod cold;
 mod consults;
 mod decisions;
+mod deferred;
+mod deferred_places;
+mod deferred_property;
 mod eviction;
 mod exact;
 mod exact_property;
+mod exact_store;
 mod faults;
 mod first_stream;
 mod floods;
@@ -18,11 +22,7 @@ mod hard_limit;
 mod harness;
 mod local;
 mod network;
-mod open;
-mod open_places;
-mod open_property;
 mod property;
-mod ruler;
 mod strict;
 mod trace;
 mod violations;

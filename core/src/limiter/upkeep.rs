@@ -59,7 +59,7 @@ impl Limiter {
 
     /// Everything that this worker spent before this moment is stored in the region; `None` while it does not know.
     fn acked_through(&self, now: MonoMs) -> Option<MonoMs> {
-        let recovering = self.walk.as_ref().is_some_and(|walk| walk.recovers);
+        let recovering = self.resync.as_ref().is_some_and(|resync| resync.recovers);
         self.outbox.acked_through(now).filter(|_| !recovering)
     }
 
@@ -87,11 +87,11 @@ impl Limiter {
     }
 
     /// A walk is over once what it found is stored.
-    pub(super) fn finish_walk(&mut self, now: Now) {
+    pub(super) fn finish_resync(&mut self, now: Now) {
         let stored = self.outbox.stored_through(now.mono);
-        if let Some(walk) = self.walk.take_if(|walk| walk.is_over(stored)) {
-            self.resent = walk.resends.or(self.resent);
-            self.reaped.extend(walk.reaping);
+        if let Some(resync) = self.resync.take_if(|resync| resync.is_over(stored)) {
+            self.resent = resync.resends.or(self.resent);
+            self.reaped.extend(resync.reaping);
         }
     }
 }

@@ -74,12 +74,12 @@ impl Breaker {
         if self.open_since.take().is_some() {
             (self.failures, self.calls, self.probing) = (0, 0, false);
         }
-        self.remember(false);
+        self.record(false);
     }
 
     /// A call failed.
     pub fn failed(&mut self, now: MonoMs) {
-        self.remember(true);
+        self.record(true);
         if self.open_since.is_some() {
             // The rest begins anew with the call that found out, not with those that were on their way.
             if core::mem::take(&mut self.probing) {
@@ -90,7 +90,7 @@ impl Breaker {
         }
     }
 
-    fn remember(&mut self, failed: bool) {
+    fn record(&mut self, failed: bool) {
         let window = self.policy.window.clamp(1, u64::BITS);
         let mask = u64::MAX >> (u64::BITS - window);
         self.failures = (self.failures << 1 | u64::from(failed)) & mask;

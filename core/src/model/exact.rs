@@ -62,11 +62,11 @@ pub enum Limit {
 
 /// Names one question for ever: to repeat it changes nothing, and it can be taken back by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AskId(pub [u8; 16]);
+pub struct ExactRequestId(pub [u8; 16]);
 
 /// What became of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ruling {
+pub struct ChargeResult {
     /// Whether it passes.
     pub verdict: Verdict,
     /// The limit that was applied; 0 if it is not known.
@@ -111,14 +111,14 @@ pub enum ChargeError {
     Bucket(usize),
 }
 
-impl AskId {
+impl ExactRequestId {
     /// The question that is `worker`'s `id`th. Workers are random numbers.
-    pub fn of(worker: u64, id: u64) -> AskId {
+    pub fn of(worker: u64, id: u64) -> ExactRequestId {
         let mut bytes = [0; 16];
         let (first, second) = bytes.split_at_mut(8);
         first.copy_from_slice(&worker.to_le_bytes());
         second.copy_from_slice(&id.to_le_bytes());
-        AskId(bytes)
+        ExactRequestId(bytes)
     }
 }
 
@@ -150,9 +150,9 @@ impl Charge {
     }
 }
 
-impl Ruling {
+impl ChargeResult {
     /// What is said where nothing is known.
-    pub const UNDECIDED: Ruling = Ruling {
+    pub const UNDECIDED: ChargeResult = ChargeResult {
         verdict: Verdict::Undecided,
         limit: 0,
         remaining: 0,
@@ -172,14 +172,14 @@ impl Ruling {
     }
 
     /// As it travels.
-    pub fn to_wire(&self) -> wire::Ruling {
+    pub fn to_wire(&self) -> wire::ChargeResult {
         let (verdict, retry_after_ms, never) = match self.verdict {
             Verdict::Undecided => (0, 0, false),
             Verdict::Untried => (1, 0, false),
             Verdict::Allowed => (2, 0, false),
             Verdict::Denied { retry_after_ms } => (3, retry_after_ms.unwrap_or(0), retry_after_ms.is_none()),
         };
-        wire::Ruling {
+        wire::ChargeResult {
             verdict,
             limit: self.limit,
             remaining: self.remaining,
@@ -192,34 +192,34 @@ impl Ruling {
     }
 
     /// What came from anywhere; an unknown verdict decides nothing.
-    pub fn from_wire(ruling: &wire::Ruling) -> Ruling {
-        let verdict = match ruling.verdict {
+    pub fn from_wire(result: &wire::ChargeResult) -> ChargeResult {
+        let verdict = match result.verdict {
             1 => Verdict::Untried,
             2 => Verdict::Allowed,
             3 => {
-                let wait = (!ruling.never).then_some(ruling.retry_after_ms);
+                let wait = (!result.never).then_some(result.retry_after_ms);
                 Verdict::Denied { retry_after_ms: wait }
             }
             _ => Verdict::Undecided,
         };
-        Ruling {
+        ChargeResult {
             verdict,
-            limit: ruling.limit,
-            remaining: ruling.remaining,
-            reset_ms: ruling.reset_ms,
-            window_ms: ruling.window_ms,
-            transaction: Some(ruling.transaction).filter(|id| *id != 0),
+            limit: result.limit,
+            remaining: result.remaining,
+            reset_ms: result.reset_ms,
+            window_ms: result.window_ms,
+            transaction: Some(result.transaction).filter(|id| *id != 0),
         }
     }
 }
 
 /// Whether all of them pass.
-pub fn all_allowed(rulings: &[Ruling]) -> bool {
-    rulings.iter().all(Ruling::is_allowed)
+pub fn all_allowed(results: &[ChargeResult]) -> bool {
+    results.iter().all(ChargeResult::is_allowed)
 }
 
 /// The charges of a question, or the first reason why it cannot be taken.
-pub fn charges(ask: &wire::Ask) -> Result<Vec<Charge>, ChargeError> {
+pub fn charges(ask: &wire::ExactRequest) -> Result<Vec<Charge>, ChargeError> {
     ask.charges.iter().map(Charge::from_wire).collect()
 }
 
@@ -257,9 +257,15 @@ mod tests {
             Verdict::Denied { retry_after_ms: Some(8) },
         ];
         for verdict in verdicts {
-            let ruling =
-                Ruling { verdict, limit: 1, remaining: 2, reset_ms: 3, window_ms: 4, transaction: Some(5) };
-            assert_eq!(Ruling::from_wire(&ruling.to_wire()), ruling);
+            let result = ChargeResult {
+                verdict,
+                limit: 1,
+                remaining: 2,
+                reset_ms: 3,
+                window_ms: 4,
+                transaction: Some(5),
+            };
+            assert_eq!(ChargeResult::from_wire(&result.to_wire()), result);
         }
     }
 

@@ -39,7 +39,7 @@ pub struct FilterFrame {
     pub ping: Option<Ping>,
     /// Questions about limits that are held exactly; at most [`MAX_FRAME_CELLS`].
     #[prost(message, repeated, tag = "5")]
-    pub asks: Vec<Ask>,
+    pub exact_requests: Vec<ExactRequest>,
     /// Questions whose charges are to be undone, as their requests did not pass after all; at most [`MAX_FRAME_CELLS`].
     #[prost(message, repeated, tag = "6")]
     pub refunds: Vec<Refund>,
@@ -186,9 +186,9 @@ pub struct RegionFrame {
     /// Why this stream ends.
     #[prost(message, optional, tag = "6")]
     pub error: Option<StreamError>,
-    /// Answers to [`FilterFrame::asks`].
+    /// Answers to [`FilterFrame::exact_requests`].
     #[prost(message, repeated, tag = "7")]
-    pub rulings: Vec<Rulings>,
+    pub results: Vec<ExactResponse>,
     /// Live controls that changed since what the process knew; to subscribers only.
     #[prost(message, optional, tag = "8")]
     pub controls: Option<Controls>,
@@ -295,8 +295,8 @@ pub struct StreamError {
 
 /// May all of these pass? See [`crate::model::exact`].
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Ask {
-    /// Returned in the [`Rulings`]; never used again by the same worker.
+pub struct ExactRequest {
+    /// Returned in the [`ExactResponse`]; never used again by the same worker.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// At most [`crate::model::exact::MAX_CHARGES`].
@@ -346,20 +346,20 @@ pub struct LedgerLimit {
     pub bucket: Vec<u8>,
 }
 
-/// The aggregator's word on an [`Ask`].
+/// The aggregator's word on an [`ExactRequest`].
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Rulings {
+pub struct ExactResponse {
     /// The question's id.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// One for each charge, in order; missing ones are undecided.
     #[prost(message, repeated, tag = "2")]
-    pub rulings: Vec<Ruling>,
+    pub results: Vec<ChargeResult>,
 }
 
-/// What became of one charge; see [`crate::model::exact::Ruling`].
+/// What became of one charge; see [`crate::model::exact::ChargeResult`].
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Ruling {
+pub struct ChargeResult {
     /// 0 undecided, 1 untried, 2 allowed, 3 denied.
     #[prost(uint32, tag = "1")]
     pub verdict: u32,
@@ -386,15 +386,15 @@ pub struct Ruling {
     pub never: bool,
 }
 
-/// The charges of an [`Ask`] that was allowed are to be undone. May be repeated.
+/// The charges of an [`ExactRequest`] that was allowed are to be undone. May be repeated.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Refund {
     /// The question.
     #[prost(message, optional, tag = "1")]
-    pub ask: Option<Ask>,
+    pub request: Option<ExactRequest>,
     /// What was ruled, as far as it is known: the ledger's numbers matter.
     #[prost(message, repeated, tag = "2")]
-    pub rulings: Vec<Ruling>,
+    pub results: Vec<ChargeResult>,
 }
 
 /// Between the aggregators of one region: cells that changed, as the region's store holds them now.

@@ -141,7 +141,7 @@ mod tests {
         region
     }
 
-    fn asks(region: &mut Region, origin: OriginId, own: u64, cost: u64) -> bool {
+    fn queries(region: &mut Region, origin: OriginId, own: u64, cost: u64) -> bool {
         let key = key().as_bytes().to_vec();
         let ask = wire::Consult { key, sequence: 1_000, own, cost, limit: 100, ..Default::default() };
         region.consult(origin, &ask, NOW).unwrap().granted
@@ -165,17 +165,17 @@ mod tests {
     #[test]
     fn what_is_granted_in_the_grace_period_comes_on_top() {
         let mut region = region();
-        assert!(!asks(&mut region, NEW, 0, 21));
-        assert!(asks(&mut region, NEW, 0, 5));
+        assert!(!queries(&mut region, NEW, 0, 21));
+        assert!(queries(&mut region, NEW, 0, 5));
         assert_eq!(total(&region), 85);
-        assert!(asks(&mut region, NEW, 0, 5), "the query is repeated");
+        assert!(queries(&mut region, NEW, 0, 5), "the query is repeated");
         assert_eq!(total(&region), 85);
         reports(&mut region, NEW, 12);
         assert_eq!(total(&region), 92, "spent without a query");
         settle(&mut region);
         assert_eq!(total(&region), 92);
-        assert!(!asks(&mut region, NEW, 12, 9));
-        assert!(asks(&mut region, NEW, 12, 8));
+        assert!(!queries(&mut region, NEW, 12, 9));
+        assert!(queries(&mut region, NEW, 12, 8));
         assert_eq!(total(&region), 100);
     }
 
@@ -186,7 +186,7 @@ mod tests {
         reports(&mut region, OLD, 30);
         reports(&mut region, OLD, 50);
         assert_eq!(total(&region), 80);
-        assert!(asks(&mut region, OLD, 55, 5));
+        assert!(queries(&mut region, OLD, 55, 5));
         assert_eq!(total(&region), 85);
         // Other evidence may include what has grown since.
         region.witness(&key(), 1_000, 88, NOW).unwrap();

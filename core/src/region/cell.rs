@@ -70,7 +70,7 @@ pub(super) struct Queued {
     pub(super) publish: bool,
     pub(super) lower_bound: bool,
     pub(super) counted: bool,
-    pub(super) ask: bool,
+    pub(super) query: bool,
 }
 
 /// What is used of a limit, summed over one cell or over the cells of a window.
@@ -251,8 +251,8 @@ impl CellState {
 
     /// Whether the cell holds counts that no node would send again, or that wait to be sent within the region.
     pub(super) fn must_stay(&self) -> bool {
-        let Queued { replay, share, hot, lower_bound, ask, .. } = self.queued;
-        replay || share || hot || lower_bound || ask || self.shortage() > 0 || self.has_baseline()
+        let Queued { replay, share, hot, lower_bound, query, .. } = self.queued;
+        replay || share || hot || lower_bound || query || self.shortage() > 0 || self.has_baseline()
     }
 
     /// What is known to have been used beyond the sum of the components.
@@ -294,9 +294,9 @@ impl CellState {
 
     /// Requires the store to return again what it holds: `origin` has evicted its own count, which another aggregator
     /// may have written to the store.
-    pub(super) fn ask_anew(&mut self) {
+    pub(super) fn query_anew(&mut self) {
         self.heard_in = 0;
-        self.queued.ask = true;
+        self.queued.query = true;
     }
 
     /// Takes all that the store holds of the cell in this `incarnation`. Higher counts are merged; lower ones must be

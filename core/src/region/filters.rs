@@ -29,32 +29,32 @@ impl Region {
     pub fn consult(
         &mut self,
         origin: OriginId,
-        ask: &wire::Consult,
+        query: &wire::Consult,
         now: UnixMs,
     ) -> Result<wire::Answer, Refused> {
-        let at = checked_proposal(ask, now)?;
+        let at = checked_proposal(query, now)?;
         let (slot, state) =
-            touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
-        if ask.without_baseline && !tells_baseline(state, ask.sequence, self.backing.incarnation()) {
+            touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
+        if query.without_baseline && !sends_baseline(state, query.sequence, self.backing.incarnation()) {
             return Err(Refused::Baseline);
         }
-        let mut changed = state.raise(ask.sequence, origin, ask.own, now)?;
-        let proposed = ask.own.saturating_add(ask.cost);
-        changed |= state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT));
+        let mut changed = state.raise(query.sequence, origin, query.own, now)?;
+        let proposed = query.own.saturating_add(query.cost);
+        changed |= state.note_limit(query.sequence, query.limit.min(MAX_COUNT));
         // A count that the node had evicted is in no component but in the lower bound. What it reports later is added
         // to that as well.
-        if let Some(cell) = state.known_mut(ask.sequence) {
+        if let Some(cell) = state.known_mut(query.sequence) {
             cell.has_said_all(origin, now);
         }
-        let granted = admits(state, &at, origin, ask);
-        if granted && ask.cost > 0 {
-            changed |= state.raise(ask.sequence, origin, proposed, now)?;
+        let granted = admits(state, &at, origin, query);
+        if granted && query.cost > 0 {
+            changed |= state.raise(query.sequence, origin, proposed, now)?;
         }
         if changed {
             self.subscribers.changed(slot, state, origin);
         }
-        self.work.note(slot, ask.sequence, state, self.backing.incarnation());
-        Ok(answer(state, origin, ask, granted))
+        self.work.note(slot, query.sequence, state, self.backing.incarnation());
+        Ok(answer(state, origin, query, granted))
     }
 
     /// Starts (or restarts) pushes to `origin`, beginning with all keys that it follows and all that are hot.
@@ -91,7 +91,7 @@ impl Region {
     pub fn baseline(&self, origin: OriginId, asked: &wire::Snapshot) -> Option<wire::Snapshot> {
         let key = Key::parse(&asked.key).ok()?;
         let state = self.keys.get(&key)?;
-        tells_baseline(state, asked.sequence, self.backing.incarnation())
+        sends_baseline(state, asked.sequence, self.backing.incarnation())
             .then(|| wire::Snapshot { key: asked.key.clone(), ..state.snapshot(asked.sequence, origin) })
     }
 
@@ -124,7 +124,7 @@ impl Region {
                 // nothing new.
                 let cell = state.cell_mut(count.sequence)?;
                 cell.raise(origin, 0, now)?;
-                cell.ask_anew();
+                cell.query_anew();
                 self.work.push(Errand::Replay, slot, cell);
                 self.work.note(slot, count.sequence, state, self.backing.incarnation());
             }
@@ -151,7 +151,7 @@ impl Region {
 
 /// Whether what is stored here of a node's count is all there is. This must be certain, since a process accepts a
 /// baseline once.
-fn tells_baseline(state: &KeyState, sequence: u64, incarnation: Option<u32>) -> bool {
+fn sends_baseline(state: &KeyState, sequence: u64, incarnation: Option<u32>) -> bool {
     let Some(incarnation) = incarnation else { return true };
     // What the node itself has reported here may be incomplete, since its workers may report to other aggregators too.
     state.cell(sequence).is_some_and(|cell| cell.is_known_to(incarnation))
@@ -159,31 +159,36 @@ fn tells_baseline(state: &KeyState, sequence: u64, incarnation: Option<u32>) -> 
 
 /// Whether a query and the count it proposes are plausible; and the present position in the key's windows as its filter
 /// sees it.
-pub(super) fn checked_proposal(ask: &wire::Consult, now: UnixMs) -> Result<Position, Refused> {
-    let at = checked_own(&ask.key, ask.sequence, ask.own, now)?;
-    let proposed = ask.own.saturating_add(ask.cost);
+pub(super) fn checked_proposal(query: &wire::Consult, now: UnixMs) -> Result<Position, Refused> {
+    let at = checked_own(&query.key, query.sequence, query.own, now)?;
+    let proposed = query.own.saturating_add(query.cost);
     // A cost above the limit is denied, however large it is.
-    if proposed <= ask.limit && proposed > most_by_now(ask.sequence, at.cell_ms, now) {
+    if proposed <= query.limit && proposed > most_by_now(query.sequence, at.cell_ms, now) {
         return Err(Refused::Component);
     }
-    Ok(at.seen_from(ask.sequence))
+    Ok(at.seen_from(query.sequence))
 }
 
 /// Whether the counts stored here leave room for the query.
-pub(super) fn admits(state: &KeyState, at: &Position, origin: OriginId, ask: &wire::Consult) -> bool {
-    let proposed = ask.own.saturating_add(ask.cost);
-    let limit = ask.limit.min(MAX_COUNT);
-    let used = state.used_with(ask.sequence, origin, proposed);
-    proposed <= MAX_COUNT && ask.cost <= limit && used.admits(at, 0, limit)
+pub(super) fn admits(state: &KeyState, at: &Position, origin: OriginId, query: &wire::Consult) -> bool {
+    let proposed = query.own.saturating_add(query.cost);
+    let limit = query.limit.min(MAX_COUNT);
+    let used = state.used_with(query.sequence, origin, proposed);
+    proposed <= MAX_COUNT && query.cost <= limit && used.admits(at, 0, limit)
 }
 
 /// The counts of the queried cell and of those before that its window touches.
-pub(super) fn answer(state: &KeyState, origin: OriginId, ask: &wire::Consult, granted: bool) -> wire::Answer {
-    let mut before = state.before(ask.sequence).map(|sequence| state.snapshot(sequence, origin));
+pub(super) fn answer(
+    state: &KeyState,
+    origin: OriginId,
+    query: &wire::Consult,
+    granted: bool,
+) -> wire::Answer {
+    let mut before = state.before(query.sequence).map(|sequence| state.snapshot(sequence, origin));
     wire::Answer {
-        id: ask.id,
+        id: query.id,
         granted,
-        current: Some(state.snapshot_in_full(ask.sequence, origin)),
+        current: Some(state.snapshot_in_full(query.sequence, origin)),
         previous: before.next(),
         older: before.collect(),
     }

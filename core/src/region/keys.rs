@@ -241,8 +241,8 @@ impl Keys {
         let held = |namespace: u64| self.namespaces.get(&namespace).copied().unwrap_or(0);
         let is_poor = held(newcomer) < share;
         let slots = self.slots.len();
-        let looked_at = (0..EVICTION_LOOKS.min(slots)).map(|step| (self.hand + step) % slots.max(1));
-        let victim = looked_at
+        let visited = (0..EVICTION_LOOKS.min(slots)).map(|step| (self.hand + step) % slots.max(1));
+        let victim = visited
             .filter_map(|at| {
                 let (_, state) = self.at(at)?;
                 let weight = state.weight()?;

@@ -29,7 +29,7 @@ pub(super) struct Backing {
     /// Whether the hot index was fully read since the store was found.
     complete: bool,
     /// If all cells must be written again: the slot to continue from.
-    retell: Option<usize>,
+    resend: Option<usize>,
 }
 
 impl Backing {
@@ -49,7 +49,7 @@ pub enum Proposed {
     /// The counts stored here suffice to deny it.
     Settled(wire::Answer),
     /// The store must be queried.
-    Ask(Merge),
+    Query(Merge),
 }
 
 /// A cell for the hot index.
@@ -75,7 +75,7 @@ impl Region {
     pub fn store_wiped(&mut self) {
         if let Some(incarnation) = &mut self.backing.incarnation {
             *incarnation = incarnation.wrapping_add(1).max(1);
-            self.backing.retell = Some(0);
+            self.backing.resend = Some(0);
         }
     }
 
@@ -91,7 +91,7 @@ impl Region {
 
     /// Whether anything waits to be written to the store.
     pub fn has_merges(&self) -> bool {
-        self.backing.retell.is_some() || self.pending_merges() > 0
+        self.backing.resend.is_some() || self.pending_merges() > 0
     }
 
     /// Cells that wait to be written to the store. While all cells are written again, more will follow.
@@ -103,7 +103,7 @@ impl Region {
     /// [`Region::merge_failed`].
     pub fn next_merges(&mut self, most: usize) -> Vec<Merge> {
         let Some(incarnation) = self.backing.incarnation else { return Vec::new() };
-        self.retell_some(incarnation);
+        self.resend_some(incarnation);
         let mut merges = Vec::new();
         while merges.len() < most {
             let Some(spot) = self.work.pop(Errand::Replay, &mut self.keys) else { break };
@@ -126,7 +126,7 @@ impl Region {
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
             if let Some(cell) = state.known_mut(merge.sequence).filter(|_| merge.parts.is_empty()) {
                 // There was nothing to write: the cell waits for the answer only.
-                cell.ask_anew();
+                cell.query_anew();
                 self.work.push(Errand::Replay, slot, cell);
             }
             self.work.note(slot, merge.sequence, state, self.backing.incarnation);
@@ -138,37 +138,37 @@ impl Region {
     pub fn propose(
         &mut self,
         origin: OriginId,
-        ask: &wire::Consult,
+        query: &wire::Consult,
         now: UnixMs,
     ) -> Result<Proposed, Refused> {
         let incarnation = self.backing.incarnation.unwrap_or_default();
-        let at = checked_proposal(ask, now)?;
+        let at = checked_proposal(query, now)?;
         let (slot, state) =
-            touch(&mut self.keys, &mut self.subscribers, &ask.key, origin, ask.sequence, now)?;
+            touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
         // A count of 0 needs a component as well. Without one, a grant could not be stored here.
-        let grew = state.cell_mut(ask.sequence)?.raise(origin, ask.own, now)?;
-        if state.note_limit(ask.sequence, ask.limit.min(MAX_COUNT)) || grew {
+        let grew = state.cell_mut(query.sequence)?.raise(origin, query.own, now)?;
+        if state.note_limit(query.sequence, query.limit.min(MAX_COUNT)) || grew {
             self.subscribers.changed(slot, state, origin);
         }
-        let fits = admits(state, &at, origin, ask);
-        if !fits && ask.cost > 0 {
-            self.work.note(slot, ask.sequence, state, self.backing.incarnation);
-            return Ok(Proposed::Settled(answer(state, origin, ask, false)));
+        let fits = admits(state, &at, origin, query);
+        if !fits && query.cost > 0 {
+            self.work.note(slot, query.sequence, state, self.backing.incarnation);
+            return Ok(Proposed::Settled(answer(state, origin, query, false)));
         }
         let global = |sequence: u64| state.cell(sequence).map_or(0, |cell| cell.global_others);
-        let global_previous = state.before(ask.sequence).map(global).fold(0, u64::saturating_add);
+        let global_previous = state.before(query.sequence).map(global).fold(0, u64::saturating_add);
         let proposal = Proposal {
             origin,
-            own: ask.own.saturating_add(ask.cost).min(MAX_COUNT),
-            limit: ask.limit.min(MAX_COUNT),
-            global_current: global(ask.sequence),
+            own: query.own.saturating_add(query.cost).min(MAX_COUNT),
+            limit: query.limit.min(MAX_COUNT),
+            global_current: global(query.sequence),
             global_previous: global_previous.min(MAX_COUNT),
             // Several cells count in full, as far as each reaches into the window.
             covered_ms: if state.resolution() == 1 { at.until_next_ms() } else { at.cell_ms },
             cell_ms: at.cell_ms,
         };
-        let expires = state.expires(ask.sequence);
-        let cell = state.cell_mut(ask.sequence)?;
+        let expires = state.expires(query.sequence);
+        let cell = state.cell_mut(query.sequence)?;
         let parts: Vec<Part> = if cell.components.len() <= MAX_REPEATED {
             cell.components.iter().map(|component| (component.origin, component.own)).collect()
         } else {
@@ -176,9 +176,9 @@ impl Region {
         };
         let limit = cell.limit;
         let (key, _) = self.keys.at(slot).ok_or(Refused::Full)?;
-        Ok(Proposed::Ask(Merge {
+        Ok(Proposed::Query(Merge {
             key: key.clone(),
-            sequence: ask.sequence,
+            sequence: query.sequence,
             parts,
             limit,
             expires,
@@ -192,7 +192,7 @@ impl Region {
     pub fn concluded(
         &mut self,
         origin: OriginId,
-        ask: &wire::Consult,
+        query: &wire::Consult,
         merge: &Merge,
         merged: &Merged,
         now: UnixMs,
@@ -209,7 +209,7 @@ impl Region {
             self.share(slot, merge.sequence);
         }
         let (_, state) = self.keys.at(slot).ok_or(Refused::Full)?;
-        Ok(answer(state, origin, ask, granted))
+        Ok(answer(state, origin, query, granted))
     }
 
     /// Takes what the store holds of a cell: read from it, or received from another aggregator that has written it.
@@ -274,8 +274,8 @@ impl Region {
         }
     }
 
-    fn retell_some(&mut self, incarnation: u32) {
-        let Some(from) = self.backing.retell else { return };
+    fn resend_some(&mut self, incarnation: u32) {
+        let Some(from) = self.backing.resend else { return };
         let (slots, next) = self.keys.step(from);
         for slot in slots {
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
@@ -284,17 +284,17 @@ impl Region {
                 self.work.note(slot, sequence, state, Some(incarnation));
             }
         }
-        self.backing.retell = next;
+        self.backing.resend = next;
     }
 
     fn merge_of(&mut self, spot: Spot, incarnation: u32) -> Option<Merge> {
         let (key, state) = self.keys.at_mut(spot.slot)?;
         let expires = state.expires(spot.sequence);
         let cell = state.known_mut(spot.sequence)?;
-        let asks = core::mem::take(&mut cell.queued.ask);
+        let queries = core::mem::take(&mut cell.queued.query);
         let parts: Vec<Part> =
             cell.unstored(incarnation).map(|component| (component.origin, component.own)).collect();
-        (asks || !parts.is_empty()).then(|| Merge {
+        (queries || !parts.is_empty()).then(|| Merge {
             key: key.clone(),
             sequence: spot.sequence,
             parts,
@@ -312,7 +312,7 @@ impl Region {
         merge: &Merge,
         merged: &Merged,
         now: UnixMs,
-        asker: Option<OriginId>,
+        sender: Option<OriginId>,
     ) {
         let Some(incarnation) = self.backing.incarnation else { return };
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
@@ -339,8 +339,8 @@ impl Region {
         if !grew {
             return;
         }
-        match asker {
-            Some(asker) => self.subscribers.changed(slot, state, asker),
+        match sender {
+            Some(sender) => self.subscribers.changed(slot, state, sender),
             None => self.subscribers.changed_outside(slot, state),
         }
     }

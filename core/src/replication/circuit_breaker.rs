@@ -32,7 +32,7 @@ impl StoreBreaker {
     }
 
     /// Whether the markers may be read now. The caller must then report the result with [`StoreBreaker::note`].
-    pub fn allows_a_look(&mut self, now: MonoMs) -> bool {
+    pub fn allows_probe(&mut self, now: MonoMs) -> bool {
         self.breaker.allows(now)
     }
 
@@ -133,7 +133,7 @@ mod tests {
         });
         assert!(!breaker.is_usable(NOW));
         let later = MonoMs(105);
-        assert!(!breaker.is_usable(later) && breaker.allows_a_look(later));
+        assert!(!breaker.is_usable(later) && breaker.allows_probe(later));
         breaker.note(None, later);
         assert!(breaker.is_usable(later));
     }

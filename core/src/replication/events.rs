@@ -11,9 +11,9 @@ pub enum Event {
     /// Counts wait to be written to the region's store.
     Replay,
     /// Changes wait to be published to the region's other aggregators.
-    Tell,
+    Broadcast,
     /// The set of Envoys connected to this aggregator has changed.
-    Announce,
+    Heartbeat,
     /// The set of Envoys connected to another aggregator has changed.
     Elsewhere,
     /// Messages of other aggregators may have been missed.
@@ -29,8 +29,8 @@ impl Event {
     pub const ALL: [Event; 8] = [
         Event::Push,
         Event::Replay,
-        Event::Tell,
-        Event::Announce,
+        Event::Broadcast,
+        Event::Heartbeat,
         Event::Elsewhere,
         Event::Missed,
         Event::Recover,
@@ -74,7 +74,7 @@ impl Events {
     }
 
     /// Removes and returns the first notified event that is in `awaited`.
-    pub fn hear(&mut self, awaited: Events) -> Option<Event> {
+    pub fn take(&mut self, awaited: Events) -> Option<Event> {
         let heard = self.iter().find(|event| awaited.has(*event))?;
         self.0 &= !heard.bit();
         Some(heard)
@@ -101,13 +101,13 @@ mod tests {
     #[test]
     fn an_event_is_kept_until_a_task_that_waits_for_it_takes_it() {
         let mut events = Events::new();
-        assert_eq!(events.hear(Event::Push.into()), None);
+        assert_eq!(events.take(Event::Push.into()), None);
         events.notify(Event::Recover);
         events.notify(Event::Push);
         events.notify(Event::Push);
         assert_eq!(events.iter().collect::<Vec<_>>(), vec![Event::Push, Event::Recover]);
-        assert_eq!(events.hear(Events::from(Event::Tell).and(Event::Push)), Some(Event::Push));
-        assert_eq!(events.hear(Event::Push.into()), None);
+        assert_eq!(events.take(Events::from(Event::Broadcast).and(Event::Push)), Some(Event::Push));
+        assert_eq!(events.take(Event::Push.into()), None);
         assert!(events.has(Event::Recover) && !events.is_empty());
     }
 }

@@ -23,7 +23,7 @@ pub struct Figures {
     /// Cells in these frames.
     pub pushed_cells: u64,
     /// Changed cells received from other aggregators.
-    pub changes_heard: u64,
+    pub changes_received: u64,
     /// Hot cells for which the index had no room.
     pub hot_left: u64,
     /// Times that the region's store had lost its data.

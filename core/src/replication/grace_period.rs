@@ -86,7 +86,7 @@ impl GracePeriod {
                     }
                     self.stage = Stage::Resting;
                     access.state(|state, _| {
-                        state.notify(Event::Tell);
+                        state.notify(Event::Broadcast);
                         state.notify(Event::Push);
                     });
                 }
@@ -188,7 +188,7 @@ mod tests {
         }
         assert_eq!(sum(&state), 8);
         assert_eq!(grace.next(&mut at(&mut state, 2_000)), Next::Sleep(2_000));
-        assert!(state.take_events().has(Event::Tell));
+        assert!(state.take_events().has(Event::Broadcast));
     }
 
     #[test]

@@ -8,9 +8,9 @@
 //! 4. [`globe`]: the database that regions share.
 //! 5. [`circuit_breaker`]: whether a store is queried at all; [`failure`]: why a call failed.
 //!
-//! Each part is a state machine. Its `next` returns what its driver does [`Next`]: make a call, wait, or stop. The
-//! driver makes the call with a deadline, passes the result back, and calls `next` again. A machine never blocks, so
-//! that tokio's tasks and a simulator's events drive the same code.
+//! Each part is a state machine. Its `next` returns a [`Next`], which states what its driver does: make a call, wait, or
+//! stop. The driver makes the call with a deadline, passes the result back, and calls `next` again. A machine never
+//! blocks, so that tokio's tasks and a simulator's events drive the same code.
 
 pub mod circuit_breaker;
 pub mod events;

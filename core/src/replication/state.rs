@@ -49,7 +49,7 @@ pub struct Taken {
     /// The acknowledgement of the frame's report, if it has to wait for the store.
     pub ack: Option<LateAck>,
     /// Queries that the store has to answer.
-    pub asks: Vec<Consult>,
+    pub queries: Vec<Consult>,
 }
 
 /// An acknowledgement that has to wait until a round has ended; then call [`RegionState::acknowledge`].
@@ -136,7 +136,7 @@ impl RegionState {
     }
 
     /// Whether the aggregator receives messages of other aggregators, or did so before.
-    pub fn hears_peers(&self) -> bool {
+    pub fn receives_broadcasts(&self) -> bool {
         self.listens
     }
 
@@ -171,7 +171,7 @@ impl RegionState {
     /// Records that `origin` has reported counts over a stream from `peer`. From now on it counts as a node.
     pub fn count_node(&mut self, origin: OriginId, peer: u64) {
         if self.region.count_node(origin, peer) {
-            self.notify(Event::Announce);
+            self.notify(Event::Heartbeat);
         }
     }
 
@@ -181,7 +181,7 @@ impl RegionState {
         let is_last = self.streams.leave(origin);
         if is_last {
             self.region.gone(origin);
-            self.notify(Event::Announce);
+            self.notify(Event::Heartbeat);
         }
         is_last
     }
@@ -202,7 +202,7 @@ impl RegionState {
     }
 
     /// The subscribers' streams for which cells wait to be sent.
-    pub fn to_be_told(&self) -> impl Iterator<Item = StreamId> + '_ {
+    pub fn to_be_sent(&self) -> impl Iterator<Item = StreamId> + '_ {
         let subscribers = self.streams.subscribers();
         subscribers.filter(|(origin, _)| self.region.has_push(*origin)).map(|(_, id)| id)
     }
@@ -228,7 +228,7 @@ impl RegionState {
             live_origins: u32::try_from(self.region.live_origins_with(origin, now.mono)).unwrap_or(u32::MAX),
         });
         if self.is_usable(now.mono) {
-            taken.asks = frame.consults;
+            taken.queries = frame.consults;
         } else {
             taken.reply.answers = self.answer_from_memory(origin, &frame.consults, now);
         }

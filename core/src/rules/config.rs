@@ -1,12 +1,12 @@
 //! The filter's whole configuration: [`Config::parse`], and all fields except rules.
 
 use super::addresses::Addresses;
-use super::cost::Cost;
 use super::parse::errors::{ConfigErrors, Errors, Path};
 use super::parse::fields::Node;
 use super::parse::json::{Json, quoted};
 use super::parse::structure;
 use super::rule::Rule;
+use super::rule::cost::Cost;
 use super::secret::{SecretKey, SecretKind, Variables, read_secret};
 use crate::model::exact::Algorithm;
 use alloc::collections::BTreeMap;

@@ -7,8 +7,8 @@
 use super::addresses::Listed;
 use super::config::Config;
 use super::identifier::{self, Sources, write_raw};
-use super::overrides::Override;
 use super::request::Request;
+use super::rule::overrides::Override;
 use super::rule::{Ambiguous, Missing, Rule};
 use super::secret::SecretKey;
 use crate::control::{self, Banned, Controls, Found, Subject, credited};

@@ -29,12 +29,12 @@ use crate::processes::{ports, wait};
 /// Serves until it is dropped.
 pub struct Collector {
     address: SocketAddr,
-    heard: Arc<Heard>,
+    heard: Arc<State>,
     serving: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Heard {
+struct State {
     spans: Mutex<Vec<Received>>,
     connections: AtomicUsize,
 }
@@ -68,7 +68,7 @@ impl Collector {
     pub async fn start(identity: Option<(String, String)>) -> Result<Collector> {
         let listener = TcpListener::bind(ports::local(0)).await.context("starting the collector")?;
         let address = listener.local_addr()?;
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(State::default());
         let mut server = Server::builder();
         if let Some((certificate, key)) = identity {
             let tls = ServerTlsConfig::new().identity(Identity::from_pem(certificate, key));
@@ -118,7 +118,7 @@ impl Drop for Collector {
     }
 }
 
-struct Service(Arc<Heard>);
+struct Service(Arc<State>);
 
 #[tonic::async_trait]
 impl TraceService for Service {

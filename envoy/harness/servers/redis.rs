@@ -76,7 +76,7 @@ impl Redis {
     }
 
     /// Sends one command without spaces in its words, as an unnamed user, and returns the answer's text.
-    pub async fn ask(&self, command: &str) -> Result<String> {
+    pub async fn command(&self, command: &str) -> Result<String> {
         let mut stream = TcpStream::connect(self.address()).await?;
         stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).await?;
         let mut answer = Vec::new();
@@ -139,16 +139,16 @@ impl RedisCluster {
         let count = self.nodes.len();
         for (place, node) in self.nodes.iter().enumerate() {
             let (first, last) = (SLOTS * place / count, SLOTS * (place + 1) / count - 1);
-            let given = node.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")).await?;
+            let given = node.command(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")).await?;
             ensure!(given.starts_with("+OK"), "CLUSTER ADDSLOTSRANGE: {given}");
-            node.ask(&format!("CLUSTER SET-CONFIG-EPOCH {}", place + 1)).await?;
+            node.command(&format!("CLUSTER SET-CONFIG-EPOCH {}", place + 1)).await?;
             for (other, bus_port) in self.nodes.iter().zip(bus_ports).take(place) {
-                node.ask(&format!("CLUSTER MEET 127.0.0.1 {} {bus_port}", other.port())).await?;
+                node.command(&format!("CLUSTER MEET 127.0.0.1 {} {bus_port}", other.port())).await?;
             }
         }
         for node in &self.nodes {
             wait::until("every node knows the cluster", READY_TIMEOUT, async || {
-                let (info, slots) = (node.ask("CLUSTER INFO").await, node.ask("CLUSTER SLOTS").await);
+                let (info, slots) = (node.command("CLUSTER INFO").await, node.command("CLUSTER SLOTS").await);
                 info.is_ok_and(|info| {
                     info.contains("cluster_state:ok") && info.contains("slots_assigned:16384")
                 }) && slots.is_ok_and(|slots| slots.starts_with(&format!("*{count}\r\n")))

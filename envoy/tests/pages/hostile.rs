@@ -6,7 +6,7 @@ use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use serde_json::{Value, json};
 use weir_envoy::browser::Browser;
 use weir_simulator::plan::Plan;
-use weir_simulator::{link, scenarios};
+use weir_simulator::scenarios::{self, link};
 
 use super::playground::{is_clean, playground, ran, until_text};
 

@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 use weir_envoy::browser::{BACK_TAB, Browser, END, ENTER, LEFT, SPACE, TAB};
 use weir_envoy::{Pages, binaries, ports};
+use weir_simulator::report::series;
 use weir_simulator::run::Expected;
-use weir_simulator::{link, scenarios, series};
+use weir_simulator::scenarios::{self, link};
 
 /// Serves the playground, and a browser that looks at it.
 pub async fn playground() -> (Pages, Browser, String) {

@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 use weir_envoy::binaries;
 use weir_envoy::browser::Browser;
-use weir_simulator::figures::{Figures, Violation};
-use weir_simulator::observe::Nobody;
+use weir_simulator::measure::figures::{Figures, Violation};
+use weir_simulator::measure::observe::Nobody;
 use weir_simulator::plan::{Plan, Rule};
+use weir_simulator::report::series;
 use weir_simulator::run::{Expected, judge, run};
-use weir_simulator::{link, scenarios, series};
+use weir_simulator::scenarios::{self, link};
 
 use super::playground::{is_clean, look_at, playground, ran, saved, served, until_text};
 

@@ -9,7 +9,7 @@ use crate::common::{KEY, Region, SOON, config, rule, sum_of, with};
 fn listed(responses: Value) -> Value {
     let addresses = json!({
         "trusted_hops": 1,
-        "allow": ["10.0.0.0/8", "203.0.113.7"],
+        "exempt": ["10.0.0.0/8", "203.0.113.7"],
         "deny": ["10.66.0.0/16", "203.0.113.0/24", "2001:db8::/32"],
     });
     with(config(&[rule("r", 1)]), json!({ "client_networks": addresses, "responses": responses }))

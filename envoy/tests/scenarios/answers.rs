@@ -99,8 +99,8 @@ async fn access_logs_name_rule_and_outcome() {
     });
     let expected = [
         (200, "direct_response", "-", "-"),
-        (200, "direct_response", "watched", "shadow_deny"),
-        (429, "weir_limit_exceeded", "paid", "deny"),
+        (200, "direct_response", "watched", "shadow_denied"),
+        (429, "weir_limit_exceeded", "paid", "denied"),
         (200, "direct_response", "paid", "exempt"),
     ];
     let expected = expected.map(|(status, details, rule, outcome)| {
@@ -121,10 +121,10 @@ async fn metrics_have_labels() {
     }
     // A shadow rule counts every request, also one that another rule refuses, and is never asked about.
     let lines = [
-        r#"weir_decisions_total{rule="v1.watched",outcome="allow"} 2"#,
-        r#"weir_decisions_total{rule="v1.watched",outcome="shadow_deny"} 2"#,
-        r#"weir_decisions_total{rule="paid",outcome="allow"} 2"#,
-        r#"weir_decisions_total{rule="paid",outcome="deny"} 1"#,
+        r#"weir_decisions_total{rule="v1.watched",outcome="allowed"} 2"#,
+        r#"weir_decisions_total{rule="v1.watched",outcome="shadow_denied"} 2"#,
+        r#"weir_decisions_total{rule="paid",outcome="allowed"} 2"#,
+        r#"weir_decisions_total{rule="paid",outcome="denied"} 1"#,
         r#"weir_decisions_total{rule="paid",outcome="exempt"} 1"#,
         r#"weir_consults_total{reason="cold"} 1"#,
         r#"weir_consult_results_total{result="granted"} 1"#,

@@ -71,7 +71,7 @@ async fn who_hammers_is_banned_on_all_workers_and_longer_the_next_time() {
     assert!((5..=8).contains(&second), "{second} s, twice as long as before");
     assert!(denials >= DENIALS - 1, "{denials} denials: those of the time before do not count");
     envoy
-        .wait_stat("wasmcustom.weir_decisions_total.rule.r.outcome.ban", SOON, |count| count >= 3)
+        .wait_stat("wasmcustom.weir_decisions_total.rule.r.outcome.banned", SOON, |count| count >= 3)
         .await
         .unwrap();
     region.is_sound().await;
@@ -86,7 +86,7 @@ async fn a_dead_vm_keeps_the_ban() {
     // What a worker has decided it writes down on its next tick.
     let counted = async || vm_reloads(envoy).await > 0;
     envoy
-        .wait_stat("wasmcustom.weir_decisions_total.rule.r.outcome.ban", SOON, |bans| bans > 0)
+        .wait_stat("wasmcustom.weir_decisions_total.rule.r.outcome.banned", SOON, |bans| bans > 0)
         .await
         .unwrap();
     assert_eq!(envoy.send(get_as("x").header("x-weir-fault", "panic")).await.unwrap().status, 503);

@@ -95,18 +95,18 @@ async fn what_nobody_rules_is_left_to_each_rule() {
         assert_eq!(line["details"] == "weir_undecided", status == 429, "{line}");
     }
     region.counted(2).await;
-    let timeouts = "wasmcustom.weir_ask_results_total.result.timeout";
+    let timeouts = "wasmcustom.weir_exact_results_total.result.timeout";
     region.envoy().wait_stat(timeouts, SOON, |timeouts| timeouts == 2).await.unwrap();
     for (_, _, _, rule) in cases {
         let name = format!("wasmcustom.weir_decisions_total.rule.{rule}.outcome.undecided");
         region.envoy().wait_stat(&name, SOON, |undecided| undecided == 1).await.unwrap();
     }
     // Once it has been silent for a while nobody waits for it any more.
-    let unasked = async || {
+    let exact_unsent = async || {
         region.envoy().send(Request::get("/open").header(KEY, "a")).await.unwrap();
-        sum_of(region.envoy(), "wasmcustom.weir_unasked_total").await > 0
+        sum_of(region.envoy(), "wasmcustom.weir_exact_unsent_total").await > 0
     };
-    wait::until("nobody is asked", SOON, unasked).await.unwrap();
+    wait::until("nobody is asked", SOON, exact_unsent).await.unwrap();
     region.aggregator.process().resume().unwrap();
     region.is_sound().await;
 }
@@ -136,13 +136,13 @@ async fn whoever_waits_is_answered_when_the_aggregator_dies() {
         let answer = weir_envoy::http::send(address, get_as("a")).await.unwrap();
         (answer, started.elapsed())
     });
-    let asks = "wasmcustom.weir_asks_total";
+    let asks = "wasmcustom.weir_exact_requests_total";
     region.envoy().wait_stat(asks, SOON, |asks| asks == 1).await.unwrap();
     region.aggregator.process().kill().unwrap();
     let (answer, waited) = asking.await.unwrap();
     assert_eq!((answer.status, answer.header("x-ratelimit-undecided")), (429, Some("r")), "{answer:?}");
     assert!(waited < Duration::from_secs(9), "not by its timeout: {waited:?}");
-    let broken = stats_of(region.envoy(), "wasmcustom.weir_ask_results_total.result.broken").await;
+    let broken = stats_of(region.envoy(), "wasmcustom.weir_exact_results_total.result.broken").await;
     println!("answered after {waited:?}, {broken:?}");
     let (answer, _) = timed(region.envoy(), get_as("a")).await;
     assert_eq!((answer.status, answer.header("x-ratelimit-undecided")), (429, Some("r")), "{answer:?}");
@@ -235,8 +235,8 @@ async fn a_denied_flood_spares_redis() {
     let counted = async || {
         (asks, spared) = (0, 0);
         for envoy in &peers.envoys {
-            asks += sum_of(envoy, "wasmcustom.weir_asks_total").await;
-            spared += sum_of(envoy, "wasmcustom.weir_asks_spared_total").await;
+            asks += sum_of(envoy, "wasmcustom.weir_exact_requests_total").await;
+            spared += sum_of(envoy, "wasmcustom.weir_exact_cached_denials_total").await;
         }
         asks + spared == FLOOD + 4
     };
@@ -254,7 +254,7 @@ async fn a_denied_flood_spares_redis() {
 
 /// Scripts that a Redis has run.
 async fn scripts(redis: &Redis) -> u64 {
-    let info = redis.ask("INFO commandstats").await.unwrap();
+    let info = redis.command("INFO commandstats").await.unwrap();
     let calls = info.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
     let scripts = calls.filter(|(name, _)| name.starts_with("eval") || name.starts_with("fcall"));
     scripts.map(|(_, rest)| rest.split(',').next().unwrap().parse::<u64>().unwrap()).sum()
@@ -292,7 +292,7 @@ async fn a_shadow_log_is_counted_and_denies_nobody() {
     for _ in 0..8 {
         assert_eq!(peers.envoys[0].send(get_as("a")).await.unwrap().status, 200);
     }
-    for (outcome, times) in [("allow", 3), ("shadow_deny", 5)] {
+    for (outcome, times) in [("allowed", 3), ("shadow_denied", 5)] {
         let name = format!("wasmcustom.weir_decisions_total.rule.watched.outcome.{outcome}");
         peers.envoys[0].wait_stat(&name, SOON, |count| count == times).await.unwrap();
     }

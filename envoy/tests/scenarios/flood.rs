@@ -41,13 +41,13 @@ async fn flood_that_is_told(region: &Region, requests: u64, salt: u64) -> u64 {
     let mut refused = 0;
     for chunk in 0..requests / CHUNK {
         refused += flood(region, CHUNK, salt << 8 | chunk).await;
-        all_told(region).await;
+        all_sent(region).await;
     }
     refused
 }
 
 /// Waits until the region has acknowledged everything. Statistics are told in batches, all at once.
-async fn all_told(region: &Region) {
+async fn all_sent(region: &Region) {
     let asked = region.envoy().stat(REQUESTS).await.unwrap();
     let told = async || {
         let stats = region.envoy().stats().await.unwrap();

@@ -178,7 +178,7 @@ impl Country {
     /// Waits until every aggregator has published and imported `times` more, from begin to end.
     pub async fn intervals(&self, times: u64) {
         for aggregator in &self.aggregators {
-            for operation in ["look_global", "import"] {
+            for operation in ["read_global_marker", "import"] {
                 let name = format!("weir_ratelimit_origin_operations_total{{op=\"{operation}\"}}");
                 // The one that may be under way does not count.
                 let enough = metric(aggregator, &name).await + (times + 1) as f64;

@@ -128,7 +128,7 @@ async fn a_slow_redis_is_not_waited_for() {
     let fault = async {
         // Over and over: all clients are held up for longer than any request may wait.
         for _ in 0..20 {
-            redis.ask("CLIENT PAUSE 150 ALL").await.unwrap();
+            redis.command("CLIENT PAUSE 150 ALL").await.unwrap();
             sleep(Duration::from_millis(100)).await;
         }
     };

@@ -81,7 +81,7 @@ async fn redis_emptied_under_load() {
     let fault = async {
         for _ in 0..3 {
             sleep(FAULT).await;
-            assert!(redis.ask("FLUSHALL").await.unwrap().starts_with("+OK"));
+            assert!(redis.command("FLUSHALL").await.unwrap().starts_with("+OK"));
         }
     };
     let report = load_while(peers.load(SECONDS), fault).await;
@@ -148,7 +148,7 @@ async fn check_restart(meanwhile: Option<&str>) {
             aggregator.process().kill().unwrap();
         }
         if let Some(command) = meanwhile {
-            redis.ask(command).await.unwrap();
+            redis.command(command).await.unwrap();
         }
         sleep(FAULT).await;
         for aggregator in &mut peers.aggregators {

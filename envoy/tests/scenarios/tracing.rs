@@ -74,7 +74,7 @@ async fn what_a_request_waits_for_is_in_its_trace() {
     get(&region, "/window", "a", Some((CONSULTED, "01"))).await;
     get(&region, "/log", "a", Some((ASKED, "01"))).await;
     get(&region, "/window", "nobody", None).await;
-    for (name, trace, outcome) in [("consult", CONSULTED, "granted"), ("ask", ASKED, "allowed")] {
+    for (name, trace, outcome) in [("consult", CONSULTED, "granted"), ("exact_request", ASKED, "allowed")] {
         let (weir, envoy) = both(&collector, name, |received| is_in(received, trace)).await;
         assert!(is_in(&envoy, trace), "{envoy:#?}");
         // Envoy tells filters whence a request came; of its own span it tells upstreams only.

@@ -10,7 +10,7 @@ import { duration } from './words.js';
 const WELCOME = {
   seed: 0,
   topology: { regions: 2, aggregators: 2, envoys: 3, workers: 2, buckets: 1024, keys_per_bucket: 8 },
-  rules: [{ limit: 600, window_ms: 60000, hard limit: false, timeout_ms: 50, deny_on_failure: false, trust_first: false, shadow: false }],
+  rules: [{ limit: 600, window_ms: 60000, hard_limit: false, timeout_ms: 50, deny_on_failure: false, trust_first: false, shadow: false }],
   traffic: [{ from_ms: 0, until_ms: null, rules: 1, cost: [1, 1], at: [], shape: { Steady: { identifier: 1, rate: 20 } } }],
   faults: [{ at_ms: 70000, for_ms: 50000, what: { Cut: { link: { Database: { region: 1 } } } } }],
   network: { regional_us: [50, 500], global_us: [20000, 80000] },
@@ -137,7 +137,7 @@ function tellJudged() {
   const few = all => all.slice(0, TOLD_MAX);
   $('rules').setAttribute('aria-invalid', wrong);
   const errorLines = () => [make('ul', { className: 'wrong' }, ...few(errors).map(({ path, says }) => make('li', {}, make('b', { textContent: path }), path ? ' ' : '', says))), ...more(errors)];
-  const ruleLines = () => [...few(rules).map(({ name, rule }) => make('p', { className: 'sound' }, `✓ ${name}: ${rule.limit} in ${duration(rule.window_ms)}${rule.hard limit ? ', in any window' : ''}${rule.shadow ? ', in shadow' : ''}`)), ...more(rules)];
+  const ruleLines = () => [...few(rules).map(({ name, rule }) => make('p', { className: 'sound' }, `✓ ${name}: ${rule.limit} in ${duration(rule.window_ms)}${rule.hard_limit ? ', in any window' : ''}${rule.shadow ? ', in shadow' : ''}`)), ...more(rules)];
   const alone = form.plan.topology.regions > 1 && rules.some(({ rule }) => rule.window_ms < SHARED_MS);
   $('judged').replaceChildren(...wrong ? errorLines() : ruleLines(), ...few(notes).map(hint), ...more(notes),
     ...alone ? [hint('Windows below a minute are not shared between regions: each holds the limit by itself.')] : []);

@@ -201,11 +201,11 @@ export function rulesText(rules) {
     identifier: { header: 'x-api-key' },
     limit: rule.limit,
     window: duration(rule.window_ms),
-    ...rule.hard limit && { hard_limit: true },
+    ...rule.hard_limit && { hard_limit: true },
     ...rule.timeout_ms !== 50 && { timeout: `${rule.timeout_ms}ms` },
     ...rule.deny_on_failure && { on_failure: 'deny' },
-    ...rule.trust_first && { unknown_key: 'trust' },
-    ...rule.shadow && { shadow: true },
+    ...rule.trust_first && { unknown_key: 'assume_low' },
+    ...rule.shadow && { shadow_mode: true },
   }));
   // A short object stays on its line.
   return JSON.stringify(given.length === 1 ? given[0] : given, null, 2).replace(/\{\s*("header": "[^"]*")\s*\}/g, '{ $1 }');

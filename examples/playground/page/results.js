@@ -25,7 +25,7 @@ export function show(file, ran) {
 // Takes away what an earlier run came to.
 export function clear() {
   plots?.close();
-  ['tiles', 'plot-requests', 'plot-views', 'plot-window'].forEach(id => $(id).replaceChildren());
+  ['tiles', 'plot-requests', 'plot-snapshots', 'plot-window'].forEach(id => $(id).replaceChildren());
   ['summary', 'points'].forEach(id => { $(id).hidden = true; });
 }
 
@@ -81,11 +81,11 @@ function plot(series, plan, failures) {
     ],
   });
   const dashes = ['', '9 4', '3 3', '12 3 3 3', '5 2', '14 5'];
-  const regions = (points[0]?.views ?? []).map((_, at) => ({
-    says: plan.topology.regions > 1 ? `Region ${at + 1}` : 'The region', values: points.map(point => point.views[at].region), colour: `--r${at % 6}`, dash: dashes[at % 6],
+  const regions = (points[0]?.snapshots ?? []).map((_, at) => ({
+    says: plan.topology.regions > 1 ? `Region ${at + 1}` : 'The region', values: points.map(point => point.snapshots[at].region), colour: `--r${at % 6}`, dash: dashes[at % 6],
   }));
   const whose = `key ${key.identifier}, ${whole(key.limit)} in ${duration(key.window_ms)}`;
-  plots.add($('plot-views'), {
+  plots.add($('plot-snapshots'), {
     title: 'What each region believes', says: `What counts against the limit of ${whose}: by each region’s aggregators, and in truth.`, unit: 'used',
     lines: [{ says: 'Truth', values: of('truth'), colour: '--exact', width: 3.2 }, ...regions, limit],
   });
@@ -124,10 +124,10 @@ function figures({ frames, messages, redis_commands, database_statements, consul
 function table({ points }) {
   const fill = () => {
     if (!$('points').open) return;
-    const head = ['Until, s', 'Arrived', 'Admitted', 'Denied', 'By exact log', 'In window', 'By exact log', 'Truth', ...points[0]?.views.map((_, at) => `Region ${at + 1}`) ?? []];
+    const head = ['Until, s', 'Arrived', 'Admitted', 'Denied', 'By exact log', 'In window', 'By exact log', 'Truth', ...points[0]?.snapshots.map((_, at) => `Region ${at + 1}`) ?? []];
     const body = points.map(point => row('td', [
       point.at_ms / 1000, point.arrived, point.admitted, point.denied, point.exact_admitted, point.window, point.exact_window, point.truth,
-      ...point.views.map(view => view.region ?? '–'),
+      ...point.snapshots.map(snapshot => snapshot.region ?? '–'),
     ].map(String)));
     $('points-table').replaceChildren(make('thead', {}, row('th', head)), make('tbody', {}, ...body));
   };

@@ -11,9 +11,9 @@ pub mod plan;
 
 use serde_json::json;
 use wasm_bindgen::prelude::wasm_bindgen;
+use weir_simulator::report::series::{Recorded, record};
 use weir_simulator::run::Expected;
-use weir_simulator::series::{Recorded, record};
-use weir_simulator::{link, scenarios};
+use weir_simulator::scenarios::{self, link};
 
 #[cfg(target_arch = "wasm32")]
 #[wasm_bindgen]

@@ -1,27 +1,30 @@
-//! The whole of Weir in one deterministic process: the core's own `Limiter` and `Aggregator`, on virtual time, between
-//! stores, a network and clients that are simulated.
+//! A deterministic simulation of Weir in one process: the core's own limiter and region state run on virtual time,
+//! between simulated stores, network and clients.
 //!
-//! A [`plan::Plan`] is a run as data; one seed decides everything, and the same plan gives the same bytes.
-//! [`world::World`] carries it out and tells an [`observe::Observer`] what happens.
+//! A [`plan::Plan`] is a run as data. It contains the seed of every random choice, so the same plan gives the same
+//! bytes. [`world::World`] carries the plan out and reports each request to a [`measure::observe::Observer`].
 //!
-//! Leaves to others: printing and arguments (`main`). No clock, no threads, no I/O, so that it also runs in a browser.
+//! The library reads no clock, starts no thread and does no I/O, so it also runs in a browser.
+//!
+//! - `report`: results as text; a run over time; the last events before a failure.
+//! - `scenarios`: named plans, and links to plans.
+//! - `accuracy`: the measured error beside the design's bounds.
+//! - `run`: one run and its verdict; shrinking of failing plans.
+//! - `world`: the simulated parts and their events.
+//! - `check`: the invariants.
+//! - `traffic`: the arrivals of a plan.
+//! - `table`: an Envoy's shared data. `random`: the random generator.
+//! - `measure`: comparison with exact limiters; what a run reports.
+//! - `plan`: a run as data.
 
 pub mod accuracy;
-pub mod bounds;
 pub mod check;
-pub mod figures;
-pub(crate) mod keys;
-pub mod link;
 pub mod measure;
-pub mod observe;
 pub mod plan;
 pub mod random;
 pub mod report;
 pub mod run;
 pub mod scenarios;
-pub mod series;
-pub mod shrink;
 pub(crate) mod table;
 pub mod traffic;
-pub mod trail;
 pub mod world;

@@ -1,10 +1,9 @@
-//! The only source of chance: a small generator that one seed decides, and that forks by name.
-//! Logarithms are those of `libm`, the same to the last bit on every machine and in a browser.
+//! The random generator: one seed determines it, and it forks by name.
 //!
-//! Leaves to others: what is drawn.
+//! Logarithms come from `libm`, so that they are the same to the last bit on every machine and in a browser.
 
-/// xoshiro256++ over a splitmix64 seed. A fork draws independently of what its parent draws later, so a part that is
-/// added to a world moves nobody else's dice.
+/// xoshiro256++ with a splitmix64 seed. A fork draws independently of what its parent draws later, so a part that is
+/// added to a world does not change the draws of other parts.
 #[derive(Clone, Debug)]
 pub struct Random {
     seed: u64,
@@ -12,14 +11,14 @@ pub struct Random {
 }
 
 impl Random {
-    /// The generator of `seed`.
+    /// Creates the generator of `seed`.
     pub fn new(seed: u64) -> Random {
         let mut at = seed;
         let state = [(); 4].map(|()| splitmix(&mut at));
         Random { seed, state }
     }
 
-    /// Another generator, decided by this one's seed and `name` alone.
+    /// Another generator, which depends only on this one's seed, `name` and `number`.
     pub fn fork(&self, name: &str, number: u64) -> Random {
         let mut hash = self.seed ^ 0xcbf2_9ce4_8422_2325;
         for byte in name.bytes().chain(number.to_le_bytes()) {
@@ -49,12 +48,12 @@ impl Random {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True with this chance in a thousand.
+    /// True with a probability of `chance` in a thousand.
     pub fn per_mille(&mut self, chance: u64) -> bool {
         self.below(1_000) < chance
     }
 
-    /// Exponentially distributed with this mean, as pauses between independent arrivals are.
+    /// Exponentially distributed with this mean, like the pauses between independent arrivals.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * libm::log(1.0 - self.fraction())
     }

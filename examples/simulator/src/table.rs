@@ -1,6 +1,5 @@
-//! An Envoy's shared data: the core's own table in memory, which notes what was written since somebody last looked.
-//!
-//! Leaves to others: what stands in it (`weir_core::limiter::table`), looking (`check`).
+//! An Envoy's shared data: the core's table in memory. It also records which buckets were written since the checkers
+//! last read it.
 
 use weir_core::limiter::table::{ArrayShared, Bucket, Entry, Geometry};
 use weir_core::model::shared::{Place, Shared, Version};
@@ -10,23 +9,23 @@ use weir_core::model::shared::{Place, Shared, Version};
 pub struct Table {
     array: ArrayShared,
     written: Vec<Place>,
-    /// Which buckets stand there already; the overflow behind the last of them.
+    /// Which buckets `written` lists already; the last entry is the overflow bucket.
     noted: Vec<bool>,
 }
 
 impl Table {
-    /// Room for a table.
+    /// An empty table of this geometry.
     pub fn new(geometry: Geometry) -> Table {
         let places = usize::try_from(geometry.buckets).unwrap_or(usize::MAX).saturating_add(1);
         Table { array: ArrayShared::new(geometry), written: Vec::new(), noted: vec![false; places] }
     }
 
-    /// Bytes that it takes.
+    /// The memory that the table takes, in bytes.
     pub fn held_bytes(&self) -> usize {
         self.array.held_bytes()
     }
 
-    /// Places that were written since the last call.
+    /// Buckets that were written since the last call.
     pub fn take_written(&mut self) -> Vec<Place> {
         self.noted_places(false);
         std::mem::take(&mut self.written)
@@ -48,12 +47,12 @@ impl Table {
         }
     }
 
-    /// Whether any was.
+    /// Whether a bucket was written since the last [`Table::take_written`].
     pub fn is_written(&self) -> bool {
         !self.written.is_empty()
     }
 
-    /// Loads a bucket, without disturbing anybody.
+    /// Loads a bucket without side effects.
     pub fn read(&self, place: Place, bucket: &mut Bucket) {
         bucket.buffer().clear();
         bucket.buffer().extend_from_slice(self.array.bytes(place));

@@ -1,4 +1,4 @@
-//! The program as it is called: what it prints, and with which code it ends.
+//! The program's output and exit codes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A directory of this test's own.
+/// A separate directory for each test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
@@ -59,7 +59,7 @@ fn a_plan_and_a_trace_can_be_written_and_run_again() {
     };
     let by_plan = row(&["--plan", "plan.json", "--json"]);
     let by_trace = row(&["--plan", "plan.json", "--trace", "trace.txt", "--json"]);
-    assert_eq!(by_plan, by_trace, "the same arrivals, the same world");
+    assert_eq!(by_plan, by_trace, "the same arrivals give the same result");
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl World {
     }
 
     /// The region tells the first worker of a ban that lasts so long, and of nothing else.
-    fn tell_ban(&mut self, identifier: &str, minutes: u64, revision: u64) {
+    fn send_ban(&mut self, identifier: &str, minutes: u64, revision: u64) {
         let control = wire::Control {
             revision,
             workspace: "default".into(),
@@ -175,7 +175,7 @@ fn a_ban_is_proposed_until_the_region_tells_of_it() {
     assert_eq!(world.proposed(0), [], "not again at once");
     world.pass(1_000);
     assert_eq!(world.proposed(0).len(), 1, "but again");
-    world.tell_ban("mallory", 10, 1);
+    world.send_ban("mallory", 10, 1);
     world.pass(2_000);
     assert_eq!(world.proposed(0), []);
 }
@@ -183,7 +183,7 @@ fn a_ban_is_proposed_until_the_region_tells_of_it() {
 #[test]
 fn a_ban_of_somebody_else_is_one_of_the_row() {
     let mut world = World::of(1);
-    world.tell_ban("mallory", 15, 1);
+    world.send_ban("mallory", 15, 1);
     world.meets_a_ban("mallory");
     world.pass(15 * MINUTE);
     world.deny(0, "mallory", 3);
@@ -193,7 +193,7 @@ fn a_ban_of_somebody_else_is_one_of_the_row() {
 #[test]
 fn after_a_long_ban_was_lifted_the_rule_bans_again() {
     let mut world = World::of(1);
-    world.tell_ban("mallory", 30 * 24 * 60, 1);
+    world.send_ban("mallory", 30 * 24 * 60, 1);
     world.meets_a_ban("mallory");
     world.pass(20 * MINUTE);
     world.meets_a_ban("mallory");

@@ -1,13 +1,13 @@
 //! The plugin's talk with the aggregator: what comes, what is sent, and the stream that carries both.
 //!
 //! Leaves to others: what a frame means (`weir_core::limiter`, `weir_core::control`), and the stream as Envoy has it
-//! (`crate::stream`).
+//! (`crate::host::stream`).
 
 use super::Plugin;
 use super::verdict::Effect;
-use crate::host;
-use crate::log_throttle::quoted;
-use crate::shared::EnvoyShared;
+use crate::host::calls;
+use crate::host::log_throttle::quoted;
+use crate::host::shared::EnvoyShared;
 use prost::Message;
 use weir_core::limiter::GiveUp;
 use weir_core::model::time::MonoMs;
@@ -19,8 +19,8 @@ impl Plugin {
         if !self.stream.is(token) {
             return Vec::new();
         }
-        let mono = host::mono_now();
-        match host::grpc_message(|bytes| RegionFrame::decode(bytes)) {
+        let mono = calls::mono_now();
+        match calls::grpc_message(|bytes| RegionFrame::decode(bytes)) {
             Ok(frame) => self.take(&frame, mono),
             Err(error) => {
                 self.stream.log_failure(&format!("what it says is malformed: {error}"), mono);
@@ -35,7 +35,7 @@ impl Plugin {
         if !self.stream.is(token) {
             return Vec::new();
         }
-        let mono = host::mono_now();
+        let mono = calls::mono_now();
         self.stream.log_failure(&format!("it ended with gRPC status {status}"), mono);
         self.break_stream(mono);
         self.go_on(mono)
@@ -82,7 +82,7 @@ impl Plugin {
     /// Sends what there is to send.
     pub(super) fn send(&mut self, mono: MonoMs) {
         let mut frames = self.limiter.take_frames(&mut EnvoyShared, mono);
-        if let Some(known) = self.keeper.to_tell(self.limiter.is_subscribed()) {
+        if let Some(known) = self.keeper.to_send(self.limiter.is_subscribed()) {
             frames.push(FilterFrame { controls_known: Some(known), ..Default::default() });
         }
         if self.limiter.is_subscribed() {

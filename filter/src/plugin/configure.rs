@@ -4,14 +4,14 @@
 
 use super::Plugin;
 use super::compiled_rule::CompiledRule;
-use crate::arena;
 use crate::bans::Bans;
-use crate::counter_reporter::CounterReporter;
 use crate::counters::Counters;
-use crate::host;
-use crate::metrics::Metrics;
-use crate::shared::EnvoyShared;
-use crate::stream::Stream;
+use crate::counters::metrics::Metrics;
+use crate::counters::reporter::CounterReporter;
+use crate::host::arena;
+use crate::host::calls;
+use crate::host::shared::EnvoyShared;
+use crate::host::stream::Stream;
 use proxy_wasm::types::LogLevel;
 use std::collections::BTreeMap;
 use weir_core::control::Keeper;
@@ -34,26 +34,26 @@ const NEEDS_RESPONSES: &str = "this module does not hear of responses, which spa
 impl Plugin {
     /// Takes a configuration; `None` (and why, in the log) if it is not one.
     pub fn configure(text: &[u8]) -> Option<Plugin> {
-        let environment = host::environment();
+        let environment = calls::environment();
         let config = match Config::parse_with(text, &|name| variable(&environment, name)) {
             Ok(config) => config,
             Err(errors) => {
                 for error in errors.iter() {
-                    host::log(LogLevel::Error, &format!("weir: configuration: {error}"));
+                    calls::log(LogLevel::Error, &format!("weir: configuration: {error}"));
                 }
                 return None;
             }
         };
-        let hears_responses = arena::hears_responses();
-        if let Some(field) = config.needs_responses().filter(|_| !hears_responses) {
-            host::log(LogLevel::Error, &format!("weir: configuration: {field}: {NEEDS_RESPONSES}"));
+        let has_response_callback = arena::has_response_callback();
+        if let Some(field) = config.needs_responses().filter(|_| !has_response_callback) {
+            calls::log(LogLevel::Error, &format!("weir: configuration: {field}: {NEEDS_RESPONSES}"));
             return None;
         }
-        let now = Now { unix: host::unix_now(), mono: host::mono_now() };
+        let now = Now { unix: calls::unix_now(), mono: calls::mono_now() };
         let setup = setup(&config);
         let rules = config.rules.len();
         let keeper = Keeper::load(&mut EnvoyShared, now);
-        host::set_tick_period(u32::try_from(FIRST_TICK_MS).unwrap_or(u32::MAX));
+        calls::set_tick_period(u32::try_from(FIRST_TICK_MS).unwrap_or(u32::MAX));
         let mut plugin = Plugin {
             compiled_rules: config
                 .rules
@@ -73,7 +73,7 @@ impl Plugin {
             tick_ms: FIRST_TICK_MS,
             paused: BTreeMap::new(),
             allowed: BTreeMap::new(),
-            hears_responses,
+            has_response_callback,
             clock_shift_ms: 0,
             config,
         };
@@ -82,7 +82,7 @@ impl Plugin {
     }
 }
 
-/// The value of one of the variables in an `environment` as [`host::environment`] has it.
+/// The value of one of the variables in an `environment` as [`calls::environment`] has it.
 fn variable(environment: &[u8], name: &str) -> Option<String> {
     let mut entries = environment.split(|byte| *byte == 0);
     let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
@@ -93,16 +93,16 @@ fn variable(environment: &[u8], name: &str) -> Option<String> {
 fn setup(config: &Config) -> Setup {
     Setup {
         meta: Meta::establish(&mut EnvoyShared, proposal(config)),
-        worker: u64::from_le_bytes(host::random()),
+        worker: u64::from_le_bytes(calls::random()),
         version: config.version(),
         local_sets: LOCAL_SETS,
     }
 }
 
 fn proposal(config: &Config) -> Meta {
-    let [a, b]: [[u8; 8]; 2] = [host::random(), host::random()];
+    let [a, b]: [[u8; 8]; 2] = [calls::random(), calls::random()];
     Meta {
-        origin: OriginId(host::random()),
+        origin: OriginId(calls::random()),
         secret: HashKey(u64::from_le_bytes(a), u64::from_le_bytes(b)),
         geometry: Geometry::of_keys(config.table.max_keys),
     }

@@ -17,17 +17,17 @@ mod configure;
 mod request;
 mod verdict;
 
-use crate::answer::{self, Client};
 use crate::bans::Bans;
-use crate::counter_reporter::CounterReporter;
 use crate::counters::Counters;
+use crate::counters::metrics::Metrics;
+use crate::counters::reporter::CounterReporter;
 use crate::faults;
-use crate::headers::Headers;
-use crate::host;
-use crate::metrics::Metrics;
+use crate::host::calls;
+use crate::host::headers::Headers;
+use crate::host::shared::EnvoyShared;
+use crate::host::stream::Stream;
+use crate::responses::{self, Client};
 use crate::settle::Ended;
-use crate::shared::EnvoyShared;
-use crate::stream::Stream;
 use compiled_rule::{Applied, CompiledRule, Resolved};
 use request::Envoy;
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ pub struct Plugin {
     /// Allowed requests whose response is to carry headers.
     allowed: BTreeMap<u32, Allowed>,
     /// This module is told of responses.
-    hears_responses: bool,
+    has_response_callback: bool,
     clock_shift_ms: i64,
 }
 
@@ -79,9 +79,9 @@ struct Paused {
 impl Plugin {
     /// A request's headers are there.
     pub fn on_request(&mut self, context: u32) -> Effect {
-        let effect = host::request_headers(|bytes| self.decide(context, &Headers::new(bytes, Envoy)));
+        let effect = calls::request_headers(|bytes| self.decide(context, &Headers::new(bytes, Envoy)));
         if matches!(effect, Effect::Pause) || self.limiter.is_urgent() {
-            self.send(host::mono_now());
+            self.send(calls::mono_now());
             self.hurry_tick();
         }
         effect
@@ -91,7 +91,7 @@ impl Plugin {
     pub fn on_response(&mut self, context: u32) -> Vec<(&'static str, String)> {
         self.settle(context, true);
         let Some(Allowed { budget, told }) = self.allowed.remove(&context) else { return Vec::new() };
-        answer::allowed_headers(&self.config.rules, budget.as_ref(), &told, &self.config.responses)
+        responses::allowed_headers(&self.config.rules, budget.as_ref(), &told, &self.config.responses)
     }
 
     /// A request is over, whether or not it was answered.
@@ -103,13 +103,13 @@ impl Plugin {
 
     /// Whether requests have left something here that must be cleaned up.
     pub fn is_tracking(&self) -> bool {
-        !self.paused.is_empty() || !self.allowed.is_empty() || self.limiter.has_open()
+        !self.paused.is_empty() || !self.allowed.is_empty() || self.limiter.has_deferred()
     }
 
     /// Time has passed. Returns what is to be done to which requests.
     pub fn on_tick(&mut self) -> Vec<(u32, Effect)> {
-        let mono = host::mono_now();
-        let unix = faults::shifted(host::unix_now(), self.clock_shift_ms);
+        let mono = calls::mono_now();
+        let unix = faults::shifted(calls::unix_now(), self.clock_shift_ms);
         self.limiter.tick(&mut EnvoyShared, Now { unix, mono });
         let now = self.limiter.moment(mono);
         self.keeper.tick(&mut EnvoyShared, now);
@@ -131,14 +131,14 @@ impl Plugin {
 
     /// The worker or this configuration ends.
     pub fn on_shutdown(&mut self) -> Vec<(u32, Effect)> {
-        let mono = host::mono_now();
+        let mono = calls::mono_now();
         for frame in self.limiter.shutdown(&mut EnvoyShared, mono) {
             self.stream.send(&frame);
         }
         let now = self.limiter.moment(mono);
         self.bans.ban_struck(&mut self.limiter, &mut self.keeper, now);
         self.keeper.shutdown(&mut EnvoyShared, now.unix);
-        self.count_beside();
+        self.count_shadow_outcomes();
         let effects = self.take_effects(mono);
         // Gauges that stand for this worker go back; what it put into the table stays.
         let stats =
@@ -152,17 +152,17 @@ impl Plugin {
     /// Tells what the request at hand has cost, if that is awaited.
     fn settle(&mut self, context: u32, answered: bool) {
         let request = u64::from(context);
-        if self.limiter.is_open(request) {
+        if self.limiter.is_deferred(request) {
             let mut ended = Ended::new(&self.config.rules, answered);
             let mut shown = self.allowed.get_mut(&context).and_then(|allowed| allowed.budget.as_mut());
             let cost = |rule| {
                 let cost = ended.cost(rule);
                 if let Some(budget) = shown.as_mut().filter(|budget| budget.rule == rule) {
-                    answer::settle(budget, &self.config.rules, cost);
+                    responses::settle(budget, &self.config.rules, cost);
                 }
                 cost
             };
-            self.limiter.settle_cost(&mut EnvoyShared, request, cost, host::mono_now());
+            self.limiter.settle_cost(&mut EnvoyShared, request, cost, calls::mono_now());
         }
     }
 
@@ -179,7 +179,7 @@ impl Plugin {
     fn go_on(&mut self, mono: MonoMs) -> Vec<(u32, Effect)> {
         self.send(mono);
         self.hurry_tick();
-        self.count_beside();
+        self.count_shadow_outcomes();
         self.take_effects(mono)
     }
 
@@ -209,7 +209,7 @@ impl Plugin {
     fn set_tick(&mut self, wanted: u64) {
         if wanted != self.tick_ms {
             self.tick_ms = wanted;
-            host::set_tick_period(u32::try_from(wanted).unwrap_or(u32::MAX));
+            calls::set_tick_period(u32::try_from(wanted).unwrap_or(u32::MAX));
         }
     }
 }

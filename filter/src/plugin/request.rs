@@ -13,12 +13,12 @@
 use super::compiled_rule::{Resolved, applied, check, exact_check, exact_limit};
 use super::verdict::{Effect, Refused, Said};
 use super::{Paused, Plugin};
-use crate::answer::Client;
 use crate::counters::Outcome;
 use crate::faults::{self, Fault};
-use crate::headers::{Beyond, Headers};
-use crate::host;
-use crate::shared::EnvoyShared;
+use crate::host::calls;
+use crate::host::headers::{Beyond, Headers};
+use crate::host::shared::EnvoyShared;
+use crate::responses::Client;
 use weir_core::limiter::Decision;
 use weir_core::model::exact::Algorithm;
 use weir_core::model::time::{MonoMs, UnixMs};
@@ -30,12 +30,12 @@ pub(super) struct Envoy;
 
 impl Beyond for Envoy {
     fn peer_address(&self, out: &mut Vec<u8>) {
-        host::property(b"source\0address", out);
+        calls::property(b"source\0address", out);
     }
 
     fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool {
         let path = format!("metadata\0filter_metadata\0{}", path.join("\0"));
-        host::property(path.as_bytes(), out)
+        calls::property(path.as_bytes(), out)
     }
 }
 
@@ -52,14 +52,14 @@ impl Plugin {
         self.resolved.clear();
         self.bans.begin();
         // The clock is a host call: asked once, by the first who needs it.
-        let asked = (!self.keeper.controls().is_empty()).then(host::mono_now);
+        let asked = (!self.keeper.controls().is_empty()).then(calls::mono_now);
         // When the request meets what is said live; any moment while nothing is.
         let said_at = asked.map_or(UnixMs(0), |mono| self.limiter.moment(mono).unix);
         match self.resolve(request, said_at) {
             Ok(label) if self.resolved.is_empty() => {
                 label.map_or(Effect::Pass, |label| Effect::PassLabelled(self.label(label)))
             }
-            Ok(label) => self.limit(context, request, label, asked.unwrap_or_else(host::mono_now)),
+            Ok(label) => self.limit(context, request, label, asked.unwrap_or_else(calls::mono_now)),
             Err(refused) => self.refuse(refused, client(request), said_at),
         }
     }
@@ -76,8 +76,8 @@ impl Plugin {
             let Some(compiled) = self.compiled_rules.get(rule) else { continue };
             match action {
                 Action::DenyMissing | Action::DenyAmbiguous | Action::Ban(_) if compiled.policy.shadow => {
-                    self.counters.count(rule, Outcome::ShadowDeny);
-                    label = Some((rule, Outcome::ShadowDeny));
+                    self.counters.count(rule, Outcome::ShadowDenied);
+                    label = Some((rule, Outcome::ShadowDenied));
                 }
                 Action::DenyMissing => return Err(Refused::Missing(rule)),
                 Action::DenyAmbiguous => return Err(Refused::Ambiguous(rule)),

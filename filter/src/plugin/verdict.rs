@@ -3,20 +3,20 @@
 //! Two ways lead here: `refuse` for what no limiter had to be asked about, and `conclude` for the limiter's outcome, at once
 //! or after the request has waited.
 //!
-//! Leaves to others: deciding (`request`, `weir_core::limiter`), how an answer is written (`crate::answer`), doing it (`dispatch`).
+//! Leaves to others: deciding (`request`, `weir_core::limiter`), how an answer is written (`crate::responses`), doing it (`dispatch`).
 
 use super::compiled_rule::{Applied, applied};
 use super::{Allowed, Plugin};
-use crate::answer::{self, Answer, Client};
 use crate::counters::{Counters, Outcome};
-use crate::shared::EnvoyShared;
+use crate::host::shared::EnvoyShared;
+use crate::responses::{self, Answer, Client};
 use weir_core::control::Banned;
-use weir_core::limiter::{self, Beside, Cause, Decision, Denial};
+use weir_core::limiter::{self, Cause, Decision, Denial, ShadowOutcome};
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::rules::Config;
 
 /// What access logs show in place of a rule when the client's address is denied, and as its outcome.
-const ADDRESSES: &str = "addresses";
+const ADDRESSES: &str = "client_networks";
 const DENIED_ADDRESS: &str = "denied_address";
 /// Allowed requests whose response headers are still to come; more are let go without the headers.
 const MAX_TRACKED: usize = 16_384;
@@ -67,10 +67,10 @@ impl Plugin {
         }
         let formats = &self.config.responses;
         let answer = match refused {
-            Refused::Address => answer::denied_address(formats, client),
-            Refused::Missing(_) => answer::missing_identifier(formats, client),
-            Refused::Ambiguous(_) => answer::ambiguous_identifier(formats, client),
-            Refused::Banned(_, banned) => answer::banned(banned, now, formats, client),
+            Refused::Address => responses::denied_address(formats, client),
+            Refused::Missing(_) => responses::missing_identifier(formats, client),
+            Refused::Ambiguous(_) => responses::ambiguous_identifier(formats, client),
+            Refused::Banned(_, banned) => responses::banned(banned, now, formats, client),
         };
         let said = match refused {
             Refused::Address => {
@@ -78,8 +78,8 @@ impl Plugin {
                 let label = Label { rule: ADDRESSES.to_owned(), outcome: DENIED_ADDRESS };
                 return Effect::Refuse(label, Box::new(answer));
             }
-            Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, Outcome::Deny),
-            Refused::Banned(rule, _) => (rule, Outcome::Ban),
+            Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, Outcome::Denied),
+            Refused::Banned(rule, _) => (rule, Outcome::Banned),
         };
         self.counters.count(said.0, said.1);
         Effect::Refuse(self.label(said), Box::new(answer))
@@ -127,15 +127,15 @@ impl Plugin {
         // A window that would rather not guess has decided to deny.
         let said = match denial.cause == Cause::Undecided && bit(undecided, rule) {
             true => Outcome::Undecided,
-            false => Outcome::Deny,
+            false => Outcome::Denied,
         };
-        if said == Outcome::Deny {
+        if said == Outcome::Denied {
             self.counters.count(rule, said);
         }
         self.count_each(undecided, Outcome::Undecided);
-        self.count_each(outcome.shadow_denied, Outcome::ShadowDeny);
+        self.count_each(outcome.shadow_denied, Outcome::ShadowDenied);
         let Config { rules, responses, .. } = &self.config;
-        let Some(answer) = answer::denied(rules, denial, &outcome.exact, responses, client()) else {
+        let Some(answer) = responses::denied(rules, denial, &outcome.exact, responses, client()) else {
             return Effect::Pass;
         };
         Effect::Refuse(self.label((rule, said)), Box::new(answer))
@@ -148,7 +148,7 @@ impl Plugin {
         let lowest = |rules: u64| usize::try_from(rules.trailing_zeros()).unwrap_or(0);
         match (undecided, shadow_denied) {
             (0, 0) => Effect::Pass,
-            (0, denied) => Effect::PassLabelled(self.label((lowest(denied), Outcome::ShadowDeny))),
+            (0, denied) => Effect::PassLabelled(self.label((lowest(denied), Outcome::ShadowDenied))),
             (undecided, _) => Effect::PassLabelled(self.label((lowest(undecided), Outcome::Undecided))),
         }
     }
@@ -157,7 +157,7 @@ impl Plugin {
     fn track(&mut self, context: u32, budget: Option<limiter::Budget>, told: limiter::ExactDetails) {
         let budget = budget.filter(|_| self.config.responses.headers_on_allowed);
         let tells = budget.is_some() || told.undecided != 0 || !told.transactions.is_empty();
-        if tells && self.hears_responses && self.allowed.len() < MAX_TRACKED {
+        if tells && self.has_response_callback && self.allowed.len() < MAX_TRACKED {
             self.allowed.insert(context, Allowed { budget, told });
         }
     }
@@ -169,12 +169,12 @@ impl Plugin {
     }
 
     /// Counts what was said of shadow rules that are held exactly.
-    pub(super) fn count_beside(&mut self) {
-        for (rule, said) in self.limiter.take_beside() {
+    pub(super) fn count_shadow_outcomes(&mut self) {
+        for (rule, said) in self.limiter.take_shadow_outcomes() {
             let outcome = match said {
-                Beside::Allowed => Outcome::Allow,
-                Beside::Denied => Outcome::ShadowDeny,
-                Beside::Undecided => Outcome::Undecided,
+                ShadowOutcome::Allowed => Outcome::Allowed,
+                ShadowOutcome::Denied => Outcome::ShadowDenied,
+                ShadowOutcome::Undecided => Outcome::Undecided,
             };
             self.counters.count(usize::from(rule), outcome);
         }
@@ -182,7 +182,7 @@ impl Plugin {
 
     pub(super) fn label(&self, (rule, outcome): Said) -> Label {
         let rule = self.config.rules.get(rule).map(|rule| rule.name.clone()).unwrap_or_default();
-        Label { rule, outcome: outcome.name() }
+        Label { rule, outcome: <&'static str>::from(outcome) }
     }
 }
 
@@ -191,8 +191,8 @@ fn count_allowed(counters: &mut Counters, rules: impl Iterator<Item = Applied>, 
         let refused = applied.shadow && bit(outcome.shadow_denied, applied.rule);
         let said = match (bit(outcome.exact.undecided, applied.rule), refused) {
             (true, _) => Outcome::Undecided,
-            (false, true) => Outcome::ShadowDeny,
-            (false, false) => Outcome::Allow,
+            (false, true) => Outcome::ShadowDenied,
+            (false, false) => Outcome::Allowed,
         };
         counters.count(applied.rule, said);
     }

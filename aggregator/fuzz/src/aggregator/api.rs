@@ -20,7 +20,7 @@ use weir_core::model::window::MAX_COUNT;
 const TOKEN: &str = "weir_a";
 /// Most problems that a caller is told, and the longest of their texts.
 const MAX_PROBLEMS: usize = 20;
-const MAX_TOLD_BYTES: usize = 1_024;
+const MAX_SENT_BYTES: usize = 1_024;
 
 /// Every kind of descriptor.
 const LIMITS: &str = r#"
@@ -80,7 +80,7 @@ fn check_problem(problem: &Problem) {
     assert!(problem.status.is_client_error());
     assert!(problem.fields.len() <= MAX_PROBLEMS);
     let texts = problem.fields.iter().flat_map(|field| [&field.field, &field.message]);
-    assert!(texts.chain([&problem.message]).all(|text| text.len() <= MAX_TOLD_BYTES), "{problem:?}");
+    assert!(texts.chain([&problem.message]).all(|text| text.len() <= MAX_SENT_BYTES), "{problem:?}");
 }
 
 /// The query of `GET /v1/ledger`.

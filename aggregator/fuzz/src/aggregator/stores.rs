@@ -4,7 +4,7 @@ use redis::Value;
 use weir_aggregator::database::{Database, DatabaseOptions, decode_identifier, encode_identifier};
 use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::redis::log::answered;
-use weir_core::model::exact::AskId;
+use weir_core::model::exact::ExactRequestId;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::region::log::{EntryId, LogCharge, Outcome};
 
@@ -46,7 +46,8 @@ pub fn log_answer(data: &[u8]) {
         resolution: 1,
     };
     let key = Key::new(&parts).expect("the parts are short");
-    let charge = LogCharge { key, id: EntryId { ask: AskId::of(7, 1), place: 0 }, cost: 1, most: 5 };
+    let charge =
+        LogCharge { key, id: EntryId { request: ExactRequestId::of(7, 1), place: 0 }, cost: 1, most: 5 };
     let answer = || Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect());
     let said = answered(answer(), &charge);
     let [status, shown, now, used, ..] = numbers[..] else { return assert!(said.is_err()) };
@@ -59,7 +60,7 @@ pub fn log_answer(data: &[u8]) {
                 assert_eq!(decided.outcome == Outcome::Allowed, status == 1);
                 assert_eq!((Ok(decided.at.0), Ok(decided.used)), (now.try_into(), used.try_into()));
                 // Whatever is said can be told.
-                decided.ruling(charge.most, 1_000);
+                decided.result(charge.most, 1_000);
             }
         }
         Err(_) => assert!(numbers.len() != 6 || now < 0 || used < 0),

@@ -4,7 +4,7 @@ use prost::Message;
 use std::collections::BTreeMap;
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Decision, ExactCheck, ExactLimit, Limiter, Policy, Setup};
-use weir_core::model::exact::{self, Ruling};
+use weir_core::model::exact::{self, ChargeResult};
 use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
 use weir_core::model::shared::MemoryShared;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
@@ -44,8 +44,10 @@ pub fn filter_frame(data: &[u8]) {
         while region.next_push(ORIGIN, NOW).is_some() {}
         while region.tick(NOW) {}
     }
-    for ask in frame.asks.iter().chain(frame.refunds.iter().filter_map(|said| said.ask.as_ref())) {
-        if let Ok(charges) = exact::charges(ask) {
+    for request in
+        frame.exact_requests.iter().chain(frame.refunds.iter().filter_map(|said| said.request.as_ref()))
+    {
+        if let Ok(charges) = exact::charges(request) {
             let wire: Vec<_> = charges.iter().map(exact::Charge::to_wire).collect();
             let again: Result<Vec<_>, _> = wire.iter().map(exact::Charge::from_wire).collect();
             assert_eq!(again, Ok(charges));
@@ -57,7 +59,7 @@ pub fn filter_frame(data: &[u8]) {
 pub fn region_frame(data: &[u8]) {
     let Ok(frame) = RegionFrame::decode(data) else { return };
     wait_for_answers(&frame);
-    wait_for_rulings(&frame);
+    wait_for_results(&frame);
 }
 
 fn wait_for_answers(frame: &RegionFrame) {
@@ -77,7 +79,7 @@ fn wait_for_answers(frame: &RegionFrame) {
 }
 
 /// Whatever is ruled, each request ends once and in time, and none passes whose charges did not.
-fn wait_for_rulings(frame: &RegionFrame) {
+fn wait_for_results(frame: &RegionFrame) {
     let mut shared = MemoryShared::default();
     let mut limiter = limiter(&mut shared);
     let welcome = Some(Welcome { version: PROTOCOL_VERSION, ..Welcome::default() });
@@ -101,7 +103,11 @@ fn wait_for_rulings(frame: &RegionFrame) {
             asked.insert(request, None);
         }
         for sent in limiter.take_frames(&mut shared, mono) {
-            let enforced = sent.asks.iter().find(|ask| ask.charges.len() == 2).map(|ask| ask.id);
+            let enforced = sent
+                .exact_requests
+                .iter()
+                .find(|request| request.charges.len() == 2)
+                .map(|request| request.id);
             asked.entry(request).and_modify(|id| *id = id.or(enforced));
         }
         limiter.on_frame(&mut shared, frame, mono);
@@ -110,7 +116,7 @@ fn wait_for_rulings(frame: &RegionFrame) {
         limiter.tick(&mut shared, Now { unix: NOW, mono: late });
         end(&mut limiter, &mut asked, frame);
         assert!(asked.is_empty(), "a request waits beyond its timeout");
-        limiter.take_beside();
+        limiter.take_shadow_outcomes();
     }
     limiter.shutdown(&mut shared, MONO.after(500));
     assert!(limiter.take_resolved().is_empty());
@@ -121,9 +127,11 @@ fn end(limiter: &mut Limiter, asked: &mut BTreeMap<u64, Option<u64>>, frame: &Re
     for (request, outcome) in limiter.take_resolved() {
         let id = asked.remove(&request).expect("it ends once");
         assert_ne!(outcome.decision, Decision::Wait);
-        let mut rulings = frame.rulings.iter().filter(|rulings| Some(rulings.id) == id);
-        let allowed = rulings.any(|rulings| match rulings.rulings.as_slice() {
-            [log, ledger, ..] => [log, ledger].iter().all(|ruling| Ruling::from_wire(ruling).is_allowed()),
+        let mut results = frame.results.iter().filter(|results| Some(results.id) == id);
+        let allowed = results.any(|results| match results.results.as_slice() {
+            [log, ledger, ..] => {
+                [log, ledger].iter().all(|result| ChargeResult::from_wire(result).is_allowed())
+            }
             _ => false,
         });
         assert!(allowed || !matches!(outcome.decision, Decision::Allow(_)), "it passes unruled");

@@ -1,6 +1,6 @@
 //! Sliding logs under any order of charges, refunds and waits.
 
-use weir_core::model::exact::AskId;
+use weir_core::model::exact::ExactRequestId;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::region::log::{Decided, EntryId, Log, LogCharge, Logs, LogsLimits, Micros, Outcome};
 
@@ -86,7 +86,7 @@ fn compare(steps: &[Step]) {
             assert_eq!(log.refund(id), model.0.len() < before);
         } else {
             let expected = model.decide(now, id, step.cost, step.most);
-            assert_eq!(log.look(Micros(now), id, step.cost, step.most).outcome, expected.outcome);
+            assert_eq!(log.peek(Micros(now), id, step.cost, step.most).outcome, expected.outcome);
             assert_eq!(log.decide(Micros(now), id, step.cost, step.most), expected);
         }
         assert_eq!(log.len(), model.0.len());
@@ -136,7 +136,7 @@ fn used(charged: &[(u8, u64, u64, EntryId)], which: u8, end: u64) -> u64 {
 }
 
 fn id(number: u64) -> EntryId {
-    EntryId { ask: AskId::of(7, number), place: 0 }
+    EntryId { request: ExactRequestId::of(7, number), place: 0 }
 }
 
 fn key(which: u8) -> Key {

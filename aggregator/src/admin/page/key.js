@@ -104,9 +104,9 @@ function windowPanel(window, id) {
     empty: "No region has written of it. Regions write of keys past half their limit.",
   });
   const unknown = h("p", { class: "empty", hidden: "" });
-  const hard limit = window.resolution > 1 ? `, a hard limit of ${window.resolution} cells` : "";
+  const hardLimit = window.resolution > 1 ? `, a hard limit of ${window.resolution} cells` : "";
   const element = h("section", { class: "panel window" },
-    h("h2", {}, `Window of ${words.time(window.duration_ms)}${hard limit}${window.epoch ? `, epoch ${window.epoch}` : ""}`),
+    h("h2", {}, `Window of ${words.time(window.duration_ms)}${hardLimit}${window.epoch ? `, epoch ${window.epoch}` : ""}`),
     verdict, h("div", { class: "large" }, bar.element), use, facts,
     h("h3", {}, "Used, as long as you look"), chart,
     h("h3", {}, "Cells"), cells,

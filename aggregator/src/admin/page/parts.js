@@ -21,8 +21,8 @@ export function health(parts) {
 function redisLine(redis) {
   if (!redis) return { part: "Redis", state: "none", word: "none", more: "this is the region's only aggregator" };
   const word = redis.usable ? "reachable" : redis.breaker === "half_open" ? "coming back" : "unavailable";
-  const look = redis.calls.find((call) => call.operation === "look");
-  return { part: "Redis", state: redis.usable ? "well" : "bad", word, more: look && redis.usable ? `${look.took_ms.toFixed(1)} ms` : "limits hold from memory" };
+  const read = redis.calls.find((call) => call.operation === "read_markers");
+  return { part: "Redis", state: redis.usable ? "well" : "bad", word, more: read && redis.usable ? `${read.took_ms.toFixed(1)} ms` : "limits hold from memory" };
 }
 
 function databaseLine(database) {
@@ -51,7 +51,7 @@ export function parts() {
   ] });
   const envoys = table({ caption: "Envoys connected here", keyOf: (one) => one.origin, empty: "No Envoy is connected here.", columns: [
     { id: "origin", title: "Envoy", cell: textual((one) => one.origin.slice(0, 12)) },
-    { id: "state", title: "State", cell: textual((one) => (one.heard_ms > 2_000 ? `! silent for ${words.time(one.heard_ms)}` : "✓ heard")) },
+    { id: "state", title: "State", cell: textual((one) => (one.silent_ms > 2_000 ? `! silent for ${words.time(one.silent_ms)}` : "✓ heard")) },
     { id: "address", title: "From", cell: textual((one) => one.address ?? "this program's APIs") },
     { id: "streams", title: "Streams", kind: "number", cell: textual((one) => words.count(one.streams)) },
     { id: "told", title: "Is told of others", cell: textual((one) => (one.subscriber ? "yes" : "elsewhere")) },

@@ -7,7 +7,7 @@
 
 use super::question::{Answer, Question};
 use weir_core::control::{Banned, Controls, Found, Scratch, Subject, credited};
-use weir_core::model::exact::{Algorithm, MAX_LOG_LIMIT, Ruling, Verdict};
+use weir_core::model::exact::{Algorithm, ChargeResult, MAX_LOG_LIMIT, Verdict};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 
@@ -20,7 +20,7 @@ pub(super) struct Controlled {
     /// Where they stand in the call.
     places: Vec<usize>,
     /// What is said of all others.
-    rulings: Vec<Ruling>,
+    results: Vec<ChargeResult>,
     is_banned: bool,
 }
 
@@ -30,7 +30,7 @@ impl Controlled {
             questions: Vec::with_capacity(questions.len()),
             epochs: Vec::with_capacity(questions.len()),
             places: Vec::with_capacity(questions.len()),
-            rulings: questions.iter().map(Question::untried).collect(),
+            results: questions.iter().map(Question::untried).collect(),
             is_banned: false,
         };
         let mut scratch = Scratch::default();
@@ -44,15 +44,15 @@ impl Controlled {
     /// The answer, if nothing is left to decide.
     pub(super) fn answer(&self) -> Option<Answer> {
         let is_decided = self.is_banned || self.questions.is_empty();
-        is_decided.then(|| Answer { allowed: !self.is_banned, rulings: self.rulings.clone() })
+        is_decided.then(|| Answer { allowed: !self.is_banned, results: self.results.clone() })
     }
 
     /// The answer to the whole call, given that to what was left.
     pub(super) fn complete(mut self, answer: Answer) -> Answer {
-        for (place, ruling) in self.places.iter().zip(answer.rulings) {
-            self.rulings[*place] = ruling;
+        for (place, result) in self.places.iter().zip(answer.results) {
+            self.results[*place] = result;
         }
-        Answer { allowed: answer.allowed, rulings: self.rulings }
+        Answer { allowed: answer.allowed, results: self.results }
     }
 
     fn add(&mut self, place: usize, question: &Question, found: Found, now: UnixMs) {
@@ -62,11 +62,11 @@ impl Controlled {
                 Banned::ForEver => None,
             };
             self.is_banned = true;
-            self.rulings[place].verdict = Verdict::Denied { retry_after_ms };
+            self.results[place].verdict = Verdict::Denied { retry_after_ms };
         } else if found.exempt {
-            let limit = self.rulings[place].limit;
-            self.rulings[place] =
-                Ruling { verdict: Verdict::Allowed, remaining: limit, ..self.rulings[place] };
+            let limit = self.results[place].limit;
+            self.results[place] =
+                ChargeResult { verdict: Verdict::Allowed, remaining: limit, ..self.results[place] };
         } else {
             let most = if question.algorithm == Algorithm::Log { MAX_LOG_LIMIT } else { MAX_COUNT };
             let is_said = found.limit.is_some() || found.credit > 0;

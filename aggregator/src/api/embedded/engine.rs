@@ -77,8 +77,8 @@ impl Engine {
         Err(receiver)
     }
 
-    pub(super) fn look(&mut self, check: &Check<'_>, now: MonoMs) -> Result<Budget, Denial> {
-        self.limiter.look(&mut self.table, check, now)
+    pub(super) fn peek(&mut self, check: &Check<'_>, now: MonoMs) -> Result<Budget, Denial> {
+        self.limiter.peek(&mut self.table, check, now)
     }
 
     /// There is something to send that should not wait for the next tick.

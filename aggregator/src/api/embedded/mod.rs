@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, error};
 use weir_core::limiter::MAX_CHECKS;
-use weir_core::model::exact::{AskId, Charge, Ruling, all_allowed};
+use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, all_allowed};
 use weir_core::model::key::OriginId;
 use windows::Windows;
 
@@ -63,7 +63,7 @@ struct Api {
     awake: watch::Sender<bool>,
     started: Instant,
     /// Tells the questions about exact limits apart.
-    asker: u64,
+    sender: u64,
     asked: AtomicU64,
 }
 
@@ -79,7 +79,7 @@ impl EmbeddedLimiter {
             wake: Notify::new(),
             awake: watch::Sender::new(false),
             started,
-            asker: rand::random(),
+            sender: rand::random(),
             asked: AtomicU64::new(0),
         });
         tasks.spawn(link::run(api.clone()));
@@ -99,7 +99,7 @@ impl EmbeddedLimiter {
             return Answer::undecided(questions.len());
         }
         if questions.is_empty() {
-            return Answer { allowed: true, rulings: Vec::new() };
+            return Answer { allowed: true, results: Vec::new() };
         }
         let services = &self.api.services;
         let controls = services.control.set();
@@ -129,9 +129,9 @@ impl EmbeddedLimiter {
         };
         if exact.is_empty() {
             let (allowed, decided) = self.api.decide_windows(&windows, deadline).await;
-            let mut rulings = vec![Ruling::UNDECIDED; questions.len()];
-            windows.put(decided, &mut rulings);
-            return Answer { allowed, rulings };
+            let mut results = vec![ChargeResult::UNDECIDED; questions.len()];
+            windows.put(decided, &mut results);
+            return Answer { allowed, results };
         }
         // Not to be cut short where the caller goes away: what was charged and must not be is to be taken back.
         let (api, above) = (self.api.clone(), spans::current());
@@ -164,7 +164,7 @@ struct Exactly {
     charges: Vec<Charge>,
     places: Vec<usize>,
     /// The limits and windows of all questions, in order, for rulings on what was not tried.
-    untried: Vec<Ruling>,
+    untried: Vec<ChargeResult>,
 }
 
 impl Exactly {
@@ -192,8 +192,8 @@ fn split(questions: &[Question], epochs: &[u32]) -> Result<(Windows, Exactly), Q
 }
 
 /// Puts rulings where they belong among those of the whole call.
-fn put(rulings: &[Ruling], places: &[usize], all: &mut [Ruling]) {
-    places.iter().zip(rulings).for_each(|(place, ruling)| all[*place] = *ruling);
+fn put(results: &[ChargeResult], places: &[usize], all: &mut [ChargeResult]) {
+    places.iter().zip(results).for_each(|(place, result)| all[*place] = *result);
 }
 
 impl Api {
@@ -206,42 +206,42 @@ impl Api {
         failure: Failure,
         deadline: Instant,
     ) -> Answer {
-        let Exactly { charges, places, untried: mut rulings } = exact;
-        if let Err(denied) = self.look(windows) {
-            windows.put(denied, &mut rulings);
-            return Answer { allowed: false, rulings };
+        let Exactly { charges, places, untried: mut results } = exact;
+        if let Err(denied) = self.peek(windows) {
+            windows.put(denied, &mut results);
+            return Answer { allowed: false, results };
         }
-        let id = AskId::of(self.asker, self.asked.fetch_add(1, Ordering::Relaxed));
+        let id = ExactRequestId::of(self.sender, self.asked.fetch_add(1, Ordering::Relaxed));
         let within = deadline.saturating_duration_since(Instant::now());
         let ruled = self.services.exact.decide(id, &charges, within).await;
-        put(&ruled, &places, &mut rulings);
+        put(&ruled, &places, &mut results);
         let passed = ruled.len() == charges.len() && all_allowed(&ruled);
-        if ruled.iter().any(Ruling::is_denied) {
+        if ruled.iter().any(ChargeResult::is_denied) {
             // What passed has been taken back already.
-            windows.put(self.untried(windows), &mut rulings);
-            return Answer { allowed: false, rulings };
+            windows.put(self.untried(windows), &mut results);
+            return Answer { allowed: false, results };
         }
         let (allowed, decided) = match passed || failure == Failure::Allow {
             true => self.decide_windows(windows, deadline).await,
             false => (false, self.untried(windows)),
         };
         let goes_on = match failure {
-            Failure::Allow => !decided.iter().any(Ruling::is_denied),
+            Failure::Allow => !decided.iter().any(ChargeResult::is_denied),
             Failure::Deny => allowed,
         };
-        windows.put(decided, &mut rulings);
+        windows.put(decided, &mut results);
         if !goes_on {
-            put(&overturned(&charges, &ruled), &places, &mut rulings);
+            put(&overturned(&charges, &ruled), &places, &mut results);
             self.refund(id, charges, ruled);
         }
-        Answer { allowed: allowed && passed, rulings }
+        Answer { allowed: allowed && passed, results }
     }
 
     /// Takes back what a question was charged; the caller need not wait for it.
-    fn refund(&self, id: AskId, charges: Vec<Charge>, rulings: Vec<Ruling>) {
+    fn refund(&self, id: ExactRequestId, charges: Vec<Charge>, results: Vec<ChargeResult>) {
         let services = self.services.clone();
         tokio::spawn(async move {
-            services.exact.refund(id, &charges, &rulings).await;
+            services.exact.refund(id, &charges, &results).await;
         });
     }
 

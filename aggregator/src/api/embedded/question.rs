@@ -3,7 +3,7 @@
 //! Leaves to others: deciding (the parent module), parsing (`http`, `rls`).
 
 use weir_core::matching::canonical::identifier_in_epoch;
-use weir_core::model::exact::{Algorithm, Charge, Limit, MAX_LOG_LIMIT, Ruling, Verdict};
+use weir_core::model::exact::{Algorithm, Charge, ChargeResult, Limit, MAX_LOG_LIMIT, Verdict};
 use weir_core::model::key::{HARD_LIMIT_RESOLUTION, Key, KeyError, KeyParts, MAX_TEXT_BYTES};
 use weir_core::model::window::MAX_COUNT;
 
@@ -43,7 +43,7 @@ pub struct Answer {
     /// Whether all pass. If not, nothing is charged, unless the call goes on for [`Failure::Allow`].
     pub allowed: bool,
     /// One for each question, in order.
-    pub rulings: Vec<Ruling>,
+    pub results: Vec<ChargeResult>,
 }
 
 /// Why a question cannot be asked.
@@ -119,13 +119,13 @@ impl Question {
     }
 
     /// What is said of it where it was not tried.
-    pub(super) fn untried(&self) -> Ruling {
+    pub(super) fn untried(&self) -> ChargeResult {
         let known = !matches!(self.algorithm, Algorithm::Ledger { .. });
-        Ruling {
+        ChargeResult {
             verdict: Verdict::Untried,
             limit: if known { self.limit.min(MAX_COUNT) } else { 0 },
             window_ms: if known { self.duration_ms } else { 0 },
-            ..Ruling::UNDECIDED
+            ..ChargeResult::UNDECIDED
         }
     }
 }
@@ -133,7 +133,7 @@ impl Question {
 impl Answer {
     /// Nothing is decided.
     pub(super) fn undecided(questions: usize) -> Answer {
-        Answer { allowed: false, rulings: vec![Ruling::UNDECIDED; questions] }
+        Answer { allowed: false, results: vec![ChargeResult::UNDECIDED; questions] }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weir_core::limiter::{Budget, Cause, Check, Decision, Denial, Outcome, Policy};
-use weir_core::model::exact::{Ruling, Verdict};
+use weir_core::model::exact::{ChargeResult, Verdict};
 use weir_core::model::key::MAX_KEY_BYTES;
 use weir_core::model::time::MonoMs;
 
@@ -31,9 +31,9 @@ pub(super) struct Windows(Vec<Window>);
 /// What a limiter said at once.
 pub(super) enum Said {
     /// Decided, with the rulings.
-    Decided(bool, Vec<Ruling>),
+    Decided(bool, Vec<ChargeResult>),
     /// Others hold what is left, for a moment.
-    Reserved(Vec<Ruling>),
+    Reserved(Vec<ChargeResult>),
     /// The region is asked.
     Wait(oneshot::Receiver<Outcome>),
 }
@@ -59,8 +59,8 @@ impl Window {
         }
     }
 
-    fn ruling(&self, verdict: Verdict, budget: &Budget) -> Ruling {
-        Ruling {
+    fn result(&self, verdict: Verdict, budget: &Budget) -> ChargeResult {
+        ChargeResult {
             verdict,
             limit: budget.limit,
             remaining: budget.remaining,
@@ -88,14 +88,14 @@ impl Windows {
     }
 
     /// Puts the rulings on these windows where they belong among those of the whole call.
-    pub(super) fn put(&self, rulings: Vec<Ruling>, all: &mut [Ruling]) {
-        for (window, ruling) in self.0.iter().zip(rulings) {
-            window.places.iter().for_each(|place| all[*place] = ruling);
+    pub(super) fn put(&self, results: Vec<ChargeResult>, all: &mut [ChargeResult]) {
+        for (window, result) in self.0.iter().zip(results) {
+            window.places.iter().for_each(|place| all[*place] = result);
         }
     }
 
     /// Asks the limiter.
-    fn ask(&self, engine: &mut Engine, timeout_ms: u32, now: MonoMs) -> Said {
+    fn consult(&self, engine: &mut Engine, timeout_ms: u32, now: MonoMs) -> Said {
         let outcome = match self.0.as_slice() {
             [only] => engine.decide(&[only.check(0, timeout_ms)], now),
             all => {
@@ -117,33 +117,33 @@ impl Windows {
             Decision::Deny(denial) => Said::Decided(false, self.denied(engine, denial, now)),
             Decision::Allow(budget) => Said::Decided(true, self.allowed(engine, budget.as_ref(), now)),
             // Resolved requests wait no longer.
-            Decision::Wait => Said::Decided(false, vec![Ruling::UNDECIDED; self.0.len()]),
+            Decision::Wait => Said::Decided(false, vec![ChargeResult::UNDECIDED; self.0.len()]),
         }
     }
 
-    fn allowed(&self, engine: &mut Engine, budget: Option<&Budget>, now: MonoMs) -> Vec<Ruling> {
+    fn allowed(&self, engine: &mut Engine, budget: Option<&Budget>, now: MonoMs) -> Vec<ChargeResult> {
         if let ([only], Some(budget)) = (self.0.as_slice(), budget) {
-            return vec![only.ruling(Verdict::Allowed, budget)];
+            return vec![only.result(Verdict::Allowed, budget)];
         }
         let left = |window: &Window| {
-            let budget = match engine.look(&Check { cost: 0, ..window.check(0, 0) }, now) {
+            let budget = match engine.peek(&Check { cost: 0, ..window.check(0, 0) }, now) {
                 Ok(budget) => budget,
                 Err(denial) => denial.budget,
             };
-            window.ruling(Verdict::Allowed, &budget)
+            window.result(Verdict::Allowed, &budget)
         };
         self.0.iter().map(left).collect()
     }
 
     /// The one that `denial` names is to blame, and so is each that would have refused by itself.
-    fn denied(&self, engine: &mut Engine, denial: &Denial, now: MonoMs) -> Vec<Ruling> {
+    fn denied(&self, engine: &mut Engine, denial: &Denial, now: MonoMs) -> Vec<ChargeResult> {
         let ruled = |(rule, window): (usize, &Window)| {
             if usize::from(denial.budget.rule) == rule {
-                return window.ruling(refused(denial), &denial.budget);
+                return window.result(refused(denial), &denial.budget);
             }
-            match engine.look(&window.check(rule, 0), now) {
-                Err(other) if is_final(&other) => window.ruling(refused(&other), &other.budget),
-                Err(Denial { budget, .. }) | Ok(budget) => window.ruling(Verdict::Untried, &budget),
+            match engine.peek(&window.check(rule, 0), now) {
+                Err(other) if is_final(&other) => window.result(refused(&other), &other.budget),
+                Err(Denial { budget, .. }) | Ok(budget) => window.result(Verdict::Untried, &budget),
             }
         };
         self.0.iter().enumerate().map(ruled).collect()
@@ -152,13 +152,17 @@ impl Windows {
 
 impl Api {
     /// Decides windows, within the time given and a moment.
-    pub(super) async fn decide_windows(&self, windows: &Windows, deadline: Instant) -> (bool, Vec<Ruling>) {
+    pub(super) async fn decide_windows(
+        &self,
+        windows: &Windows,
+        deadline: Instant,
+    ) -> (bool, Vec<ChargeResult>) {
         let mut pause = RESERVED_PAUSE;
         loop {
             let timeout_ms = ms_until(deadline);
             let said = {
                 let mut engine = self.engine.lock();
-                let said = windows.ask(&mut engine, timeout_ms, self.mono());
+                let said = windows.consult(&mut engine, timeout_ms, self.mono());
                 if engine.wants_turn() {
                     self.wake.notify_one();
                 }
@@ -169,16 +173,16 @@ impl Api {
                 other => other,
             };
             match said {
-                Said::Decided(allowed, rulings) => return (allowed, rulings),
-                Said::Reserved(rulings) => {
+                Said::Decided(allowed, results) => return (allowed, results),
+                Said::Reserved(results) => {
                     let now = Instant::now();
                     if now + RESERVED_PAUSE >= deadline {
-                        return (false, rulings);
+                        return (false, results);
                     }
                     sleep_until((now + pause).min(deadline - RESERVED_PAUSE)).await;
                     pause = (pause * 2).min(LONGEST_RESERVED_PAUSE);
                 }
-                Said::Wait(_) => return (false, vec![Ruling::UNDECIDED; windows.0.len()]),
+                Said::Wait(_) => return (false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
             }
         }
     }
@@ -202,28 +206,28 @@ impl Api {
         };
         match outcome {
             Some(outcome) => windows.said(&mut self.engine.lock(), &outcome, self.mono()),
-            None => Said::Decided(false, vec![Ruling::UNDECIDED; windows.0.len()]),
+            None => Said::Decided(false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
         }
     }
 
     /// Whether the windows alone would let the call pass; if not, the rulings.
-    pub(super) fn look(&self, windows: &Windows) -> Result<(), Vec<Ruling>> {
+    pub(super) fn peek(&self, windows: &Windows) -> Result<(), Vec<ChargeResult>> {
         let mut engine = self.engine.lock();
         let now = self.mono();
         let mut looks = windows.0.iter().enumerate().map(|(rule, window)| window.check(rule, 0));
-        let denial = looks.find_map(|check| engine.look(&check, now).err().filter(is_final));
+        let denial = looks.find_map(|check| engine.peek(&check, now).err().filter(is_final));
         denial.map_or(Ok(()), |denial| Err(windows.denied(&mut engine, &denial, now)))
     }
 
     /// What is left of windows that were not tried.
-    pub(super) fn untried(&self, windows: &Windows) -> Vec<Ruling> {
+    pub(super) fn untried(&self, windows: &Windows) -> Vec<ChargeResult> {
         let mut engine = self.engine.lock();
         let now = self.mono();
-        let look = |window: &Window| {
-            let (Ok(budget) | Err(Denial { budget, .. })) = engine.look(&window.check(0, 0), now);
-            window.ruling(Verdict::Untried, &budget)
+        let peek = |window: &Window| {
+            let (Ok(budget) | Err(Denial { budget, .. })) = engine.peek(&window.check(0, 0), now);
+            window.result(Verdict::Untried, &budget)
         };
-        windows.0.iter().map(look).collect()
+        windows.0.iter().map(peek).collect()
     }
 }
 

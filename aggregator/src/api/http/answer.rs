@@ -9,7 +9,7 @@
 use super::ask::{Asked, OnFailure};
 use crate::api::{Answer, Question};
 use serde::Serialize;
-use weir_core::model::exact::{Algorithm, Ruling, Verdict};
+use weir_core::model::exact::{Algorithm, ChargeResult, Verdict};
 use weir_core::model::time::UnixMs;
 
 /// The answer about one limit.
@@ -47,35 +47,36 @@ pub struct Checked {
 impl Checked {
     /// What `answer` to `asked` means at this moment.
     pub fn of(asked: &Asked, answer: &Answer, now: UnixMs) -> Checked {
-        let denied = answer.rulings.iter().any(|ruling| matches!(ruling.verdict, Verdict::Denied { .. }));
+        let denied = answer.results.iter().any(|result| matches!(result.verdict, Verdict::Denied { .. }));
         let decided = answer.allowed || denied;
         let goes_on = answer.allowed || !decided && asked.on_failure == OnFailure::Allow;
-        let outcome = |(question, ruling): (&Question, &Ruling)| Outcome::of(question, ruling, goes_on, now);
-        let checks = asked.questions.iter().zip(&answer.rulings).map(outcome).collect();
+        let outcome =
+            |(question, result): (&Question, &ChargeResult)| Outcome::of(question, result, goes_on, now);
+        let checks = asked.questions.iter().zip(&answer.results).map(outcome).collect();
         Checked { allowed: goes_on, decided, checks }
     }
 }
 
 impl Outcome {
-    fn of(question: &Question, ruling: &Ruling, goes_on: bool, now: UnixMs) -> Outcome {
-        let (decided, retry_after_ms) = match ruling.verdict {
+    fn of(question: &Question, result: &ChargeResult, goes_on: bool, now: UnixMs) -> Outcome {
+        let (decided, retry_after_ms) = match result.verdict {
             Verdict::Undecided | Verdict::Untried => (false, None),
             Verdict::Allowed => (true, None),
             Verdict::Denied { retry_after_ms } => (true, retry_after_ms),
         };
-        let limit = match (question.algorithm, ruling.verdict) {
+        let limit = match (question.algorithm, result.verdict) {
             (Algorithm::Window | Algorithm::Log, Verdict::Undecided) => question.limit,
             // Operators may have said another one.
-            _ => ruling.limit,
+            _ => result.limit,
         };
         Outcome {
-            allowed: ruling.is_allowed() || goes_on,
+            allowed: result.is_allowed() || goes_on,
             decided,
             limit,
-            remaining: ruling.remaining,
-            reset: now.0.saturating_add(ruling.reset_ms),
+            remaining: result.remaining,
+            reset: now.0.saturating_add(result.reset_ms),
             retry_after_ms,
-            transaction: ruling.transaction,
+            transaction: result.transaction,
         }
     }
 }

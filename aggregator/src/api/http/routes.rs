@@ -73,7 +73,7 @@ pub(super) async fn handle(api: &HttpApi, request: Request<Incoming>) -> Answere
 
 /// Whether nothing speaks for a web page whose own name leads here; it would have no token.
 fn may_call(api: &HttpApi, head: &Parts) -> bool {
-    api.tokens.are_asked_for() || Hosts::default().allow(&head.uri, &head.headers)
+    api.tokens.is_required() || Hosts::default().allow(&head.uri, &head.headers)
 }
 
 /// A route, and what its path names.

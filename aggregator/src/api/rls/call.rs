@@ -16,7 +16,7 @@ use crate::api::embedded::{EmbeddedLimiter, Failure, Question};
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::model::exact::{Algorithm, Ruling, Verdict};
+use weir_core::model::exact::{Algorithm, ChargeResult, Verdict};
 
 /// Most descriptors of one call.
 pub const MAX_DESCRIPTORS: usize = 64;
@@ -97,7 +97,7 @@ pub async fn answer(
     let enforced: Vec<Question> =
         applied.iter().filter_map(|applied| applied.question(false)).cloned().collect();
     let decided = embedded.decide(&enforced, Failure::Deny, within).await;
-    if decided.rulings.iter().any(|ruling| ruling.verdict == Verdict::Undecided) {
+    if decided.results.iter().any(|result| result.verdict == Verdict::Undecided) {
         return Err(Refused::Undecided);
     }
     let shadowed = shadow(embedded, applied, &enforced, decided.allowed, deadline).await;
@@ -106,17 +106,17 @@ pub async fn answer(
         (true, true) => Outcome::ShadowDenied,
         (true, false) => Outcome::Allowed,
     };
-    let (mut rulings, mut shadowed) = (decided.rulings.iter(), shadowed.iter());
+    let (mut results, mut shadowed) = (decided.results.iter(), shadowed.iter());
     let statuses = applied.iter().map(|applied| match applied {
         Applied::Limit { shown, shadow: true, .. } => status(shown, shadowed.next(), true),
-        Applied::Limit { shown, .. } => status(shown, rulings.next(), false),
+        Applied::Limit { shown, .. } => status(shown, results.next(), false),
         Applied::Unlimited => passes(u32::MAX),
         Applied::Nothing => passes(0),
     });
     let response = RateLimitResponse {
         overall_code: if decided.allowed { Code::Ok } else { Code::OverLimit } as i32,
         statuses: statuses.collect(),
-        response_headers_to_add: retry_after(&decided.rulings).into_iter().collect(),
+        response_headers_to_add: retry_after(&decided.results).into_iter().collect(),
     };
     Ok((response, outcome))
 }
@@ -242,10 +242,10 @@ async fn shadow(
     enforced: &[Question],
     allowed: bool,
     deadline: Instant,
-) -> Vec<Ruling> {
+) -> Vec<ChargeResult> {
     let key =
         |question: &Question| (question.namespace.clone(), question.identifier.clone(), question.duration_ms);
-    let mut rulings = Vec::new();
+    let mut results = Vec::new();
     let mut charged: HashSet<_> = HashSet::new();
     for question in applied.iter().filter_map(|applied| applied.question(true)) {
         if charged.is_empty() {
@@ -257,9 +257,9 @@ async fn shadow(
         let asked = [Question { cost, ..question.clone() }];
         let within = deadline.saturating_duration_since(Instant::now());
         let answer = embedded.decide(&asked, Failure::Deny, within).await;
-        rulings.extend(answer.rulings);
+        results.extend(answer.results);
     }
-    rulings
+    results
 }
 
 impl Applied {
@@ -272,26 +272,26 @@ impl Applied {
     }
 }
 
-fn status(shown: &RateLimit, ruling: Option<&Ruling>, shadow: bool) -> DescriptorStatus {
-    let ruling = ruling.copied().unwrap_or(Ruling::UNDECIDED);
-    let over = is_denied(&ruling) && !shadow;
+fn status(shown: &RateLimit, result: Option<&ChargeResult>, shadow: bool) -> DescriptorStatus {
+    let result = result.copied().unwrap_or(ChargeResult::UNDECIDED);
+    let over = is_denied(&result) && !shadow;
     DescriptorStatus {
         code: if over { Code::OverLimit } else { Code::Ok } as i32,
-        current_limit: Some(applied_limit(shown, &ruling)),
-        limit_remaining: u32::try_from(ruling.remaining).unwrap_or(u32::MAX),
+        current_limit: Some(applied_limit(shown, &result)),
+        limit_remaining: u32::try_from(result.remaining).unwrap_or(u32::MAX),
         duration_until_reset: Some(ProtoDuration {
-            seconds: i64::try_from(ruling.reset_ms / 1_000).unwrap_or(i64::MAX),
+            seconds: i64::try_from(result.reset_ms / 1_000).unwrap_or(i64::MAX),
             // Below a second.
-            nanos: (ruling.reset_ms % 1_000) as i32 * 1_000_000,
+            nanos: (result.reset_ms % 1_000) as i32 * 1_000_000,
         }),
     }
 }
 
 /// Operators may have said another limit than the configuration, and what is left is left of that.
-fn applied_limit(shown: &RateLimit, ruling: &Ruling) -> RateLimit {
-    let requests_per_unit = match ruling.verdict {
+fn applied_limit(shown: &RateLimit, result: &ChargeResult) -> RateLimit {
+    let requests_per_unit = match result.verdict {
         Verdict::Undecided => shown.requests_per_unit,
-        _ => u32::try_from(ruling.limit).unwrap_or(u32::MAX),
+        _ => u32::try_from(result.limit).unwrap_or(u32::MAX),
     };
     RateLimit { requests_per_unit, ..shown.clone() }
 }
@@ -300,13 +300,13 @@ fn passes(limit_remaining: u32) -> DescriptorStatus {
     DescriptorStatus { code: Code::Ok as i32, limit_remaining, ..DescriptorStatus::default() }
 }
 
-fn is_denied(ruling: &Ruling) -> bool {
-    matches!(ruling.verdict, Verdict::Denied { .. })
+fn is_denied(result: &ChargeResult) -> bool {
+    matches!(result.verdict, Verdict::Denied { .. })
 }
 
 /// For a client that is refused: the longest wait, in whole seconds; none where it would never pass.
-fn retry_after(rulings: &[Ruling]) -> Option<HeaderValue> {
-    let waits = rulings.iter().filter_map(|ruling| match ruling.verdict {
+fn retry_after(results: &[ChargeResult]) -> Option<HeaderValue> {
+    let waits = results.iter().filter_map(|result| match result.verdict {
         Verdict::Denied { retry_after_ms } => Some(retry_after_ms),
         _ => None,
     });

@@ -26,7 +26,7 @@ const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Asks, and takes the answer, or says why there is none. Another server may answer with JSON as well: `mark` is a field
 /// that answers to this question have.
-pub async fn ask(
+pub async fn call(
     server: &Server,
     method: Method,
     path: &str,

@@ -15,7 +15,7 @@ pub use arguments::Overrides;
 use crate::cli::outcome::UNUSABLE;
 use anyhow::bail;
 use arguments::{Kind, Place, Server, Why, kind_of};
-use client::{ask, with_query};
+use client::{call, with_query};
 use hyper::Method;
 use serde_json::Value;
 use std::process::ExitCode;
@@ -76,7 +76,7 @@ async fn perform(command: Overrides) -> anyhow::Result<String> {
             let author = author.map(|author| ("author", author));
             let limit = [("limit", limit.to_string())];
             let pairs: Vec<_> = which.pairs().into_iter().chain(author).chain(limit).collect();
-            let mut answer = ask(&server, Method::GET, &with_query(AUDIT, &pairs), None, "changes").await?;
+            let mut answer = call(&server, Method::GET, &with_query(AUDIT, &pairs), None, "changes").await?;
             let found = entries(&mut answer, "changes");
             Ok(told(&server, &Value::from(found.clone()), || show::audit(&found)))
         }
@@ -84,13 +84,13 @@ async fn perform(command: Overrides) -> anyhow::Result<String> {
 }
 
 async fn put(server: &Server, body: &Value) -> anyhow::Result<String> {
-    let answer = ask(server, Method::PUT, PATH, Some(body), REVISION).await?;
+    let answer = call(server, Method::PUT, PATH, Some(body), REVISION).await?;
     Ok(told(server, &answer, || show::changed(&answer)))
 }
 
 async fn delete(server: &Server, place: &Place, kind: Option<Kind>, why: &Why) -> anyhow::Result<String> {
     let pairs: Vec<_> = place.pairs().into_iter().chain(kind_of(kind)).chain(why.pairs()).collect();
-    let answer = ask(server, Method::DELETE, &with_query(PATH, &pairs), None, REVISION).await?;
+    let answer = call(server, Method::DELETE, &with_query(PATH, &pairs), None, REVISION).await?;
     Ok(told(server, &answer, || show::changed(&answer)))
 }
 
@@ -106,7 +106,7 @@ async fn delete_all(server: &Server, place: &Place, why: &Why) -> anyhow::Result
         let kind = Some(("kind", show::kind(entry).to_owned()));
         let pairs = place.pairs_of_all_windows().into_iter().chain(kind).chain(window);
         let pairs: Vec<_> = pairs.chain(why.pairs()).collect();
-        answers.push(ask(server, Method::DELETE, &with_query(PATH, &pairs), None, REVISION).await?);
+        answers.push(call(server, Method::DELETE, &with_query(PATH, &pairs), None, REVISION).await?);
     }
     Ok(told(server, &Value::from(answers.clone()), || answers.iter().map(show::changed).collect()))
 }
@@ -116,7 +116,7 @@ async fn list(server: &Server, pairs: Vec<(&'static str, String)>) -> anyhow::Re
     for _ in 0..MAX_PAGES {
         let page = [("limit", PAGE.to_string())];
         let pairs: Vec<_> = pairs.iter().cloned().chain(page).chain(after).collect();
-        let mut answer = ask(server, Method::GET, &with_query(PATH, &pairs), None, "overrides").await?;
+        let mut answer = call(server, Method::GET, &with_query(PATH, &pairs), None, "overrides").await?;
         found.extend(entries(&mut answer, "overrides"));
         match answer["next"].as_u64() {
             Some(next) => after = Some(("after", next.to_string())),

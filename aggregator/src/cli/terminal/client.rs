@@ -51,7 +51,7 @@ impl Client {
     /// What `path` answers.
     pub async fn text(&self, path: &str) -> Result<String, TerminalError> {
         let unavailable = |reason: String| TerminalError::Unavailable { server: self.server.clone(), reason };
-        let asked = timeout(WITHIN, self.ask(path)).await;
+        let asked = timeout(WITHIN, self.get_once(path)).await;
         let (status, body) =
             asked.map_err(|_| unavailable("no answer within 5 s".to_owned()))?.map_err(unavailable)?;
         let text =
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    async fn ask(&self, path: &str) -> Result<(StatusCode, Bytes), String> {
+    async fn get_once(&self, path: &str) -> Result<(StatusCode, Bytes), String> {
         let said = |error: &dyn std::error::Error| error.to_string();
         let socket = TcpStream::connect(&self.authority).await.map_err(|error| said(&error))?;
         let request = Request::get(path).header("host", &self.authority).body(Empty::<Bytes>::new());

@@ -1,8 +1,8 @@
 //! The answer of `/v1/explain` as lines of text.
 //!
-//! Leaves to others: what it says (`admin::explain`), numbers and times (`words`).
+//! Leaves to others: what it says (`admin::explain`), numbers and times (`format`).
 
-use super::words::{bar, count, fit, percent, plain, right, time};
+use super::format::{bar, count, fit, percent, plain, right, time};
 use crate::admin::view::Control;
 use crate::admin::view::{Cell, Exact, Explanation, Judged, Window};
 

@@ -1,15 +1,15 @@
 //! What the page shows, in a terminal: `weir-aggregator top` and `weir-aggregator explain`.
 //!
-//! In reading order: [`client`] (asks an aggregator's admin listener), [`words`] (numbers and times as people read them),
+//! In reading order: [`client`] (asks an aggregator's admin listener), [`format`] (numbers and times as people read them),
 //! [`tables`] and [`explained`] (answers as lines), [`screen`] (a terminal that is drawn anew each second).
 //!
 //! Leaves to others: arguments (`cli`), the answers themselves (`admin`).
 
 pub mod client;
 pub mod explained;
+pub mod format;
 pub mod screen;
 pub mod tables;
-pub mod words;
 
 use crate::admin::parts::Parts;
 use crate::admin::rules::Rules;
@@ -54,7 +54,7 @@ pub enum TerminalError {
 
 /// Everything that `top` shows, of one moment.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Look {
+pub struct Snapshot {
     /// The keys nearest their limits.
     pub top: Top,
     /// What rules decide.
@@ -76,7 +76,7 @@ pub enum Manner {
 
 /// Whose key `explain` explains.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct KeyName {
     /// Whose limits.
     pub workspace: String,
     /// Which family of them.
@@ -93,15 +93,15 @@ pub async fn top(server: &str, manner: Manner) -> Result<(), TerminalError> {
     if manner == Manner::Live && stdout().is_terminal() && stdin().is_terminal() {
         return screen::run(&client).await;
     }
-    let look = look(&client).await?;
+    let snapshot = snapshot(&client).await?;
     match manner {
-        Manner::Json => print(&format!("{}\n", serde_json::to_string(&look).unwrap_or_default())),
-        Manner::Live | Manner::Once => print(&(tables::all(&look, PLAIN_COLUMNS).join("\n") + "\n")),
+        Manner::Json => print(&format!("{}\n", serde_json::to_string(&snapshot).unwrap_or_default())),
+        Manner::Live | Manner::Once => print(&(tables::all(&snapshot, PLAIN_COLUMNS).join("\n") + "\n")),
     }
 }
 
 /// Explains a key.
-pub async fn explain(server: &str, asked: &Asked, json: bool) -> Result<(), TerminalError> {
+pub async fn explain(server: &str, asked: &KeyName, json: bool) -> Result<(), TerminalError> {
     let client = Client::new(server)?;
     let window = asked.window_ms.map(|ms| format!("&window_ms={ms}")).unwrap_or_default();
     let text = |text: &str| encode(text.as_bytes());
@@ -122,10 +122,10 @@ pub async fn explain(server: &str, asked: &Asked, json: bool) -> Result<(), Term
 }
 
 /// All that `top` shows.
-pub async fn look(client: &Client) -> Result<Look, TerminalError> {
+pub async fn snapshot(client: &Client) -> Result<Snapshot, TerminalError> {
     let (top, rules, parts) =
         tokio::join!(client.get("/v1/top"), client.get("/v1/rules"), client.get("/v1/parts"));
-    Ok(Look { top: top?, rules: rules?, parts: parts? })
+    Ok(Snapshot { top: top?, rules: rules?, parts: parts? })
 }
 
 /// Whoever reads may have seen enough.

@@ -5,9 +5,9 @@
 //! Leaves to others: the lines (`tables`), asking (`client`).
 
 use super::client::Client;
+use super::format::{fit, time};
 use super::tables;
-use super::words::{fit, time};
-use super::{Look, TerminalError, look};
+use super::{Snapshot, TerminalError, snapshot};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{Read, Write, stdin, stdout};
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ pub enum Wish {
 
 /// Shows what there is until somebody has seen enough.
 pub async fn run(client: &Client) -> Result<(), TerminalError> {
-    let mut shown = (look(client).await?, Instant::now());
+    let mut shown = (snapshot(client).await?, Instant::now());
     let (mut place, mut problem) = (Place::default(), None);
     let (mut interrupted, mut ended) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut resized = signal(SignalKind::window_change())?;
@@ -65,8 +65,8 @@ pub async fn run(client: &Client) -> Result<(), TerminalError> {
             _ = ended.recv() => return Ok(()),
             _ = resized.recv() => {}
             _ = ages.tick() => {}
-            Some(look) = looks.recv() => match look {
-                Ok(look) => (shown, problem) = ((look, Instant::now()), None),
+            Some(snapshot) = looks.recv() => match snapshot {
+                Ok(snapshot) => (shown, problem) = ((snapshot, Instant::now()), None),
                 Err(error) => problem = Some(error.to_string()),
             },
         }
@@ -122,37 +122,37 @@ fn wish(key: &[u8]) -> Option<Wish> {
 
 /// A whole screen of lines.
 pub fn lines(
-    look: &Look,
+    snapshot: &Snapshot,
     age: Duration,
     place: &mut Place,
     problem: Option<&str>,
     (columns, rows): (usize, usize),
 ) -> Vec<String> {
     let table = match place.view {
-        0 => tables::keys(&look.top, columns),
-        1 => tables::rules(&look.rules, columns),
-        _ => tables::parts(&look.parts),
+        0 => tables::keys(&snapshot.top, columns),
+        1 => tables::rules(&snapshot.rules, columns),
+        _ => tables::parts(&snapshot.parts),
     };
     let tabs = VIEWS.iter().enumerate().map(|(at, name)| match at == place.view {
         true => format!("[{name}]"),
         false => format!(" {name} "),
     });
     let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-    let seen = match age.saturating_add(look.top.age_ms) / 1_000 {
+    let seen = match age.saturating_add(snapshot.top.age_ms) / 1_000 {
         0 => "as of now".to_owned(),
         seconds => format!("as of {} ago", time(seconds.saturating_mul(1_000))),
     };
     // What is shown was well, perhaps.
     let (health, problem) = match problem {
         Some(problem) => ("! the aggregator does not answer".to_owned(), format!("! {problem}")),
-        None => (tables::health(&look.parts), String::new()),
+        None => (tables::health(&snapshot.parts), String::new()),
     };
     let room = rows.saturating_sub(4);
     let (head, body) =
         table.split_first().map_or((String::new(), &[][..]), |(head, body)| (head.clone(), body));
     place.from = place.from.min(body.len().saturating_sub(room));
     let mut lines = vec![
-        tables::summary(look, &health),
+        tables::summary(snapshot, &health),
         format!("{}   tab: next, j k: move, q: quit   {seen}", tabs.collect::<Vec<_>>().join(" ")),
         problem,
         head,
@@ -161,12 +161,17 @@ pub fn lines(
     lines.iter().take(rows).map(|line| fit(line, columns)).collect()
 }
 
-fn draw(look: &Look, age: Duration, place: &mut Place, problem: Option<&str>) -> Result<(), TerminalError> {
+fn draw(
+    snapshot: &Snapshot,
+    age: Duration,
+    place: &mut Place,
+    problem: Option<&str>,
+) -> Result<(), TerminalError> {
     let size = tcgetwinsize(stdout()).map_err(std::io::Error::from)?;
     // Some terminals do not say how large they are.
     let or = |said: u16, usual: usize| if said == 0 { usual } else { usize::from(said) };
     let size = (or(size.ws_col, COLUMNS).max(20), or(size.ws_row, ROWS).max(5));
-    let lines = lines(look, age, place, problem, size);
+    let lines = lines(snapshot, age, place, problem, size);
     let mut screen = String::from("\x1b[H");
     for (at, line) in lines.iter().enumerate() {
         let style = match at {
@@ -187,14 +192,14 @@ fn draw(look: &Look, age: Duration, place: &mut Place, problem: Option<&str>) ->
 }
 
 /// What there is, each second. Beside the screen, as an aggregator that hangs may keep nobody from leaving.
-fn looks(client: Client) -> mpsc::Receiver<Result<Look, TerminalError>> {
+fn looks(client: Client) -> mpsc::Receiver<Result<Snapshot, TerminalError>> {
     let (told, looks) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if told.send(look(&client).await).await.is_err() {
+            if told.send(snapshot(&client).await).await.is_err() {
                 return;
             }
         }
@@ -253,19 +258,19 @@ mod tests {
         let key =
             |at: u64| TopKey { identifier: format!("k{at}"), used: at, limit: 100, ..TopKey::default() };
         let top = Top { keys: (0..50).map(key).collect(), ..Top::default() };
-        let look = Look { top, ..Look::default() };
+        let snapshot = Snapshot { top, ..Snapshot::default() };
         let mut place = Place::default().after(Wish::Move(7));
-        let screen = lines(&look, Duration::ZERO, &mut place, None, (80, 10));
+        let screen = lines(&snapshot, Duration::ZERO, &mut place, None, (80, 10));
         assert_eq!((screen.len(), screen.iter().map(|line| line.chars().count()).max()), (10, Some(80)));
         assert!(screen[4].contains("k7 "), "{screen:#?}");
         place = place.after(Wish::Move(1_000));
-        let screen = lines(&look, Duration::ZERO, &mut place, Some("gone"), (80, 10));
+        let screen = lines(&snapshot, Duration::ZERO, &mut place, Some("gone"), (80, 10));
         assert!(screen[9].contains("k49") && screen[2].starts_with("! gone"), "{screen:#?}");
         assert!(screen[0].contains("does not answer") && !screen[0].contains("all well"), "{screen:#?}");
         assert_eq!(place.after(Wish::Next).after(Wish::Move(-1)), Place { view: 1, from: 0 });
         for view in 0..VIEWS.len() {
             assert_eq!(
-                lines(&look, Duration::ZERO, &mut Place { view, from: 0 }, None, (20, 5)).len().min(5),
+                lines(&snapshot, Duration::ZERO, &mut Place { view, from: 0 }, None, (20, 5)).len().min(5),
                 5
             );
         }

@@ -1,9 +1,9 @@
 //! The answers of `/v1/top`, `/v1/rules` and `/v1/parts` as lines of text.
 //!
-//! Leaves to others: where they are shown (`screen`), numbers and widths (`words`).
+//! Leaves to others: where they are shown (`screen`), numbers and widths (`format`).
 
-use super::Look;
-use super::words::{bar, count, fit, percent, plain, plural, rate, right, time};
+use super::Snapshot;
+use super::format::{bar, count, fit, percent, plain, plural, rate, right, time};
 use crate::admin::parts::Parts;
 use crate::admin::rules::{Rules, ShownRule};
 use crate::admin::top::{Top, TopKey};
@@ -13,9 +13,9 @@ const WIDE_KEYS: usize = 114;
 const WIDE_RULES: usize = 106;
 
 /// Everything, one table after the other.
-pub fn all(look: &Look, columns: usize) -> Vec<String> {
-    let mut lines = vec![summary(look, &health(&look.parts)), String::new()];
-    for table in [keys(&look.top, columns), rules(&look.rules, columns), parts(&look.parts)] {
+pub fn all(snapshot: &Snapshot, columns: usize) -> Vec<String> {
+    let mut lines = vec![summary(snapshot, &health(&snapshot.parts)), String::new()];
+    for table in [keys(&snapshot.top, columns), rules(&snapshot.rules, columns), parts(&snapshot.parts)] {
         lines.extend(table);
         lines.push(String::new());
     }
@@ -24,8 +24,8 @@ pub fn all(look: &Look, columns: usize) -> Vec<String> {
 }
 
 /// The most important in a line; how it all is comes first, as narrow terminals cut the rest.
-pub fn summary(look: &Look, health: &str) -> String {
-    let Look { top, rules, parts } = look;
+pub fn summary(snapshot: &Snapshot, health: &str) -> String {
+    let Snapshot { top, rules, parts } = snapshot;
     let sum = |of: fn(&ShownRule) -> f64| rate(rules.rules.iter().map(of).sum::<f64>());
     format!(
         "region {}  ·  {health}  ·  {} allowed/s  {} denied/s  {} shadow/s  ·  {}, {} past half, {} over  ·  {}",
@@ -231,9 +231,9 @@ pub fn parts(parts: &Parts) -> Vec<String> {
             Some(address) => (format!("Envoy {id}"), format!("{address}, ")),
             None => ("this program's APIs".to_owned(), String::new()),
         };
-        let state = if envoy.heard_ms > 2_000 { "! silent" } else { "connected" };
+        let state = if envoy.silent_ms > 2_000 { "! silent" } else { "connected" };
         let streams = plural(envoy.streams, "stream", "streams");
-        let more = format!("{from}{streams}, heard {} ago", time(envoy.heard_ms));
+        let more = format!("{from}{streams}, heard {} ago", time(envoy.silent_ms));
         lines.push(line(&name, state, more));
     }
     for refused in &parts.refused {

@@ -62,15 +62,15 @@ impl LedgerConnections {
         let slot = timeout_at(deadline, self.pool.slot()).await.unwrap_or_else(|_| Err(busy()));
         let slot = slot.map_err(Failed::finally)?;
         // Asked only now: those who waited for a server that is gone are not to try it one after the other.
-        let asked = self.ask().map_err(Failed::finally)?;
+        let attempt = self.admit().map_err(Failed::finally)?;
         let mut held = match timeout_at(deadline, slot.hold()).await {
             Ok(Ok(held)) => held,
             Ok(Err(error)) => {
-                asked.failed();
+                attempt.failed();
                 return Err(Failed { error, is_undone: true });
             }
             Err(_) => {
-                asked.failed();
+                attempt.failed();
                 return Err(Failed::finally(DatabaseError::timeout()));
             }
         };
@@ -78,15 +78,15 @@ impl LedgerConnections {
         let result = timeout_at(deadline, work.run(&mut held.connection)).await;
         let error = match result.unwrap_or_else(|_| Err(DatabaseError::timeout())) {
             Ok(output) => {
-                asked.answered();
+                attempt.answered();
                 held.keep();
                 return Ok(output);
             }
             Err(error) => error,
         };
         match error.kind() {
-            Reason::Unavailable | Reason::Timeout => asked.failed(),
-            _ => asked.answered(),
+            Reason::Unavailable | Reason::Timeout => attempt.failed(),
+            _ => attempt.answered(),
         }
         if error.spares_connection() {
             held.keep();
@@ -97,10 +97,10 @@ impl LedgerConnections {
         Err(Failed { error, is_undone })
     }
 
-    fn ask(&self) -> Result<Asked<'_>, DatabaseError> {
+    fn admit(&self) -> Result<Attempt<'_>, DatabaseError> {
         let is_allowed = self.breaker.lock().allows(self.now());
         if is_allowed {
-            return Ok(Asked { ledger: self, is_told: false });
+            return Ok(Attempt { ledger: self, is_recorded: false });
         }
         Err(DatabaseError::new(
             Reason::Unavailable,
@@ -121,29 +121,29 @@ impl Failed {
 }
 
 /// A call that the breaker let through, and that has to tell how it went.
-struct Asked<'a> {
+struct Attempt<'a> {
     ledger: &'a LedgerConnections,
-    is_told: bool,
+    is_recorded: bool,
 }
 
-impl Asked<'_> {
+impl Attempt<'_> {
     fn answered(mut self) {
-        self.is_told = true;
+        self.is_recorded = true;
         self.ledger.breaker.lock().succeeded();
     }
 
     fn failed(mut self) {
-        self.is_told = true;
+        self.is_recorded = true;
         self.ledger.breaker.lock().failed(self.ledger.now());
     }
 }
 
 /// A call that its caller gave up says nothing about the database, but another has to find out then.
-impl Drop for Asked<'_> {
+impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         let now = self.ledger.now();
         let mut breaker = self.ledger.breaker.lock();
-        if !self.is_told && breaker.state(now) != State::Closed {
+        if !self.is_recorded && breaker.state(now) != State::Closed {
             breaker.failed(now);
         }
     }

@@ -50,7 +50,7 @@ pub(in crate::database) struct Slot<'a> {
 }
 
 /// A connection in use. Dropping it closes it.
-pub(in crate::database) struct Held<'a> {
+pub(in crate::database) struct Borrowed<'a> {
     pub connection: Connection,
     opened: Instant,
     pool: &'a Pool,
@@ -82,7 +82,7 @@ impl Pool {
     }
 
     /// A connection that lives, as far as can be told.
-    pub async fn hold(&self) -> Result<Held<'_>, DatabaseError> {
+    pub async fn hold(&self) -> Result<Borrowed<'_>, DatabaseError> {
         self.slot().await?.hold().await
     }
 
@@ -119,7 +119,7 @@ impl Pool {
 
 impl<'a> Slot<'a> {
     /// A connection that lives, as far as can be told.
-    pub async fn hold(self) -> Result<Held<'a>, DatabaseError> {
+    pub async fn hold(self) -> Result<Borrowed<'a>, DatabaseError> {
         let Slot { pool, permit } = self;
         let (connection, opened) = match pool.kept().await {
             Some(Idle { connection, opened, .. }) => (connection, opened),
@@ -128,7 +128,7 @@ impl<'a> Slot<'a> {
                 (connected.map_err(|error| error.at(&pool.target, pool.option))?, Instant::now())
             }
         };
-        Ok(Held { connection, opened, pool, _slot: permit })
+        Ok(Borrowed { connection, opened, pool, _slot: permit })
     }
 }
 
@@ -154,10 +154,10 @@ pub(in crate::database) fn busy() -> DatabaseError {
     DatabaseError::new(Reason::Timeout, "all connections to the database are busy")
 }
 
-impl Held<'_> {
+impl Borrowed<'_> {
     /// Keeps the connection for the next call.
     pub fn keep(self) {
-        let Held { connection, opened, pool, _slot } = self;
+        let Borrowed { connection, opened, pool, _slot } = self;
         pool.idle.lock().push(Idle { connection, opened, since: Instant::now() });
     }
 }

@@ -18,18 +18,18 @@ impl Database {
     /// A number that stays the same until the table is wiped.
     pub async fn incarnation(&self, within: Duration) -> Result<u64, DatabaseError> {
         let fresh = rand::random_range(1..=MAX_COUNT);
-        let look = Look { region: self.region_bytes(), fresh };
+        let look = ReadOrMake { region: self.region_bytes(), fresh };
         retry::until(Instant::now() + within, self.primary(), look).await
     }
 }
 
 /// Reads the number, or leaves a fresh one.
-struct Look<'a> {
+struct ReadOrMake<'a> {
     region: &'a [u8],
     fresh: u64,
 }
 
-impl Work for Look<'_> {
+impl Work for ReadOrMake<'_> {
     type Output = u64;
 
     async fn run(&mut self, connection: &mut Connection) -> Result<u64, DatabaseError> {

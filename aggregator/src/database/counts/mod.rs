@@ -2,7 +2,7 @@
 
 pub(in crate::database) mod import;
 pub(in crate::database) mod lease;
-pub(in crate::database) mod look;
 pub(in crate::database) mod marker;
 pub(in crate::database) mod publish;
 pub(in crate::database) mod rows;
+pub(in crate::database) mod status;

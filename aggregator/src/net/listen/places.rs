@@ -24,13 +24,13 @@ pub(super) struct Places {
 struct State {
     last: u64,
     /// In the order of their arrival.
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, Connection>,
     of_address: HashMap<IpAddr, usize>,
     /// Connections that have not ended, those that were displaced included.
     open: usize,
 }
 
-struct Held {
+struct Connection {
     address: IpAddr,
     turn: Arc<Turn>,
     displace: oneshot::Sender<()>,
@@ -82,7 +82,7 @@ impl Places {
         state.last += 1;
         state.open += 1;
         let number = state.last;
-        state.held.insert(number, Held { address, turn, displace });
+        state.held.insert(number, Connection { address, turn, displace });
         *state.of_address.entry(address).or_default() += 1;
         Entry::Placed(Place { places: self.clone(), number }, gives_way, displaced)
     }
@@ -103,7 +103,7 @@ impl Places {
 impl State {
     /// False if none gives way.
     fn displace_oldest(&mut self, of: Option<IpAddr>) -> bool {
-        let gives_way = |held: &Held| of.is_none_or(|of| held.address == of) && held.turn.gives_way();
+        let gives_way = |held: &Connection| of.is_none_or(|of| held.address == of) && held.turn.gives_way();
         let found = self.held.iter().find(|(_, held)| gives_way(held)).map(|(number, _)| *number);
         let Some(held) = found.and_then(|number| self.remove(number)) else { return false };
         // One that has ended needs no word.
@@ -111,7 +111,7 @@ impl State {
         true
     }
 
-    fn remove(&mut self, number: u64) -> Option<Held> {
+    fn remove(&mut self, number: u64) -> Option<Connection> {
         let held = self.held.remove(&number)?;
         if let Some(count) = self.of_address.get_mut(&held.address) {
             *count -= 1;

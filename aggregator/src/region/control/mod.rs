@@ -13,7 +13,7 @@
 //! `weir_core::replication::globe::controls`), statements (`database`), who may change what (`apis`).
 
 pub mod bans;
-pub mod tell;
+pub mod push;
 
 use crate::database::{Change, Changed, DatabaseError, News};
 use crate::region::global::Global;
@@ -82,9 +82,9 @@ impl Live {
     }
 
     /// A filter says what it knows. More than the database may say shows that the database went back.
-    pub fn heard(&self, known: ControlsKnown, now: UnixMs) {
+    pub fn acknowledged(&self, known: ControlsKnown, now: UnixMs) {
         if self.book().is_news(known, now) {
-            Arc::make_mut(&mut self.book.write()).heard(known, now);
+            Arc::make_mut(&mut self.book.write()).acknowledged(known, now);
         }
     }
 
@@ -173,15 +173,15 @@ impl Live {
         if changed.iter().any(|changed| matches!(changed, Changed::Done(..))) {
             // Not to be cut short where the caller goes away.
             let (live, global) = (self.clone(), global.clone());
-            let told = tokio::spawn(async move { live.announce(&global).await }.in_current_span());
+            let told = tokio::spawn(async move { live.heartbeat(&global).await }.in_current_span());
             let _ = timeout(READ_BACK, told).await;
         }
         Ok(changed)
     }
 
-    async fn announce(&self, global: &Global) {
+    async fn heartbeat(&self, global: &Global) {
         if let Some(regional) = &self.regional {
-            regional::tell_of_controls(&self.hub, regional).await;
+            regional::broadcast_controls(&self.hub, regional).await;
         }
         let within = Duration::from_millis(global.schedule.global_timeout_ms);
         if let Err(error) = self.read(global, within).await {

@@ -16,7 +16,7 @@ use weir_core::region::log::{Decided, LogCharge, Outcome};
 /// How long a denial is believed without asking again.
 const LONGEST: Duration = Duration::from_secs(1);
 /// Denials of one generation. There are two; when the younger is full, the older is forgotten.
-const MAX_REMEMBERED: usize = 32_768;
+const MAX_CACHED_DENIALS: usize = 32_768;
 
 /// What is remembered.
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl Denials {
     }
 
     /// Remembers a denial of what was asked at `asked`.
-    pub(super) fn remember(&self, charge: &LogCharge, decided: &Decided, asked: Instant) {
+    pub(super) fn insert(&self, charge: &LogCharge, decided: &Decided, asked: Instant) {
         let Outcome::Denied { retry_after_us } = decided.outcome else { return };
         let wait = retry_after_us.map_or(LONGEST, |us| Duration::from_micros(us).min(LONGEST));
         let denial = Denial {
@@ -60,7 +60,7 @@ impl Denials {
         if known.is_some_and(|known| known.until > asked && known.covers(charge)) {
             return;
         }
-        if young.len() >= MAX_REMEMBERED {
+        if young.len() >= MAX_CACHED_DENIALS {
             *old = std::mem::take(young);
         }
         old.remove(&charge.key);
@@ -102,7 +102,7 @@ impl Denial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::model::exact::AskId;
+    use weir_core::model::exact::ExactRequestId;
     use weir_core::model::key::KeyParts;
     use weir_core::region::log::{EntryId, Micros};
 
@@ -110,7 +110,7 @@ mod tests {
         let (workspace, namespace) = (b"w", b"n");
         let parts =
             KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 };
-        let id = EntryId { ask: AskId([1; 16]), place: 0 };
+        let id = EntryId { request: ExactRequestId([1; 16]), place: 0 };
         LogCharge { key: Key::new(&parts).unwrap(), id, cost, most }
     }
 
@@ -124,7 +124,7 @@ mod tests {
         let denials = Denials::default();
         let now = Instant::now();
         let after = |ms| now + Duration::from_millis(ms);
-        denials.remember(&charge(b"a", 3, 10), &denied(Some(400_000)), now);
+        denials.insert(&charge(b"a", 3, 10), &denied(Some(400_000)), now);
         let find = |charge: LogCharge, at| denials.find(&[charge], at).map(|(_, decided)| decided.outcome);
         let left = |us| Some(Outcome::Denied { retry_after_us: Some(us) });
         assert_eq!(find(charge(b"a", 3, 10), after(100)), left(300_000));
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(find(charge(b"b", 3, 10), now), None);
         denials.forget(&charge(b"a", 0, 0).key);
         assert_eq!(find(charge(b"a", 3, 10), now), None);
-        denials.remember(&charge(b"a", 11, 10), &denied(None), now);
+        denials.insert(&charge(b"a", 11, 10), &denied(None), now);
         assert!(find(charge(b"a", 11, 10), after(999)).is_some());
         assert_eq!(find(charge(b"a", 11, 10), after(1_000)), None, "asked again now and then");
     }
@@ -145,12 +145,12 @@ mod tests {
     fn as_many_are_remembered_as_stated() {
         let denials = Denials::default();
         let now = Instant::now();
-        for number in 0..MAX_REMEMBERED * 3 {
-            denials.remember(&charge(&number.to_be_bytes(), 1, 1), &denied(Some(1_000_000)), now);
+        for number in 0..MAX_CACHED_DENIALS * 3 {
+            denials.insert(&charge(&number.to_be_bytes(), 1, 1), &denied(Some(1_000_000)), now);
         }
         let kept: usize = denials.generations.lock().iter().map(HashMap::len).sum();
-        assert_eq!(kept, 2 * MAX_REMEMBERED);
-        let last = (MAX_REMEMBERED * 3 - 1).to_be_bytes();
+        assert_eq!(kept, 2 * MAX_CACHED_DENIALS);
+        let last = (MAX_CACHED_DENIALS * 3 - 1).to_be_bytes();
         assert!(denials.find(&[charge(&last, 1, 1)], now).is_some());
     }
 }

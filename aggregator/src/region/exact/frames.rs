@@ -4,7 +4,7 @@
 
 use super::Exact;
 use std::time::{Duration, Instant};
-use weir_core::model::exact::{AskId, Ruling, charges};
+use weir_core::model::exact::{ChargeResult, ExactRequestId, charges};
 use weir_core::model::wire;
 
 /// What a filter waits for if it does not say, and for how long one is answered at most.
@@ -14,48 +14,54 @@ const MAX_TIMEOUT_MS: u32 = 10_000;
 const RESERVE_MS: u32 = 10;
 
 impl Exact {
-    /// The rulings on a question of `asker`, within the time that it waits. One that cannot be read is undecided.
-    pub async fn answer(&self, asker: u64, ask: &wire::Ask) -> wire::Rulings {
-        let Ok(charges) = charges(ask) else {
+    /// The rulings on a question of `sender`, within the time that it waits. One that cannot be read is undecided.
+    pub async fn answer(&self, sender: u64, request: &wire::ExactRequest) -> wire::ExactResponse {
+        let Ok(charges) = charges(request) else {
             self.figures().asked("malformed");
-            return undecided(ask);
+            return undecided(request);
         };
         self.figures().asked("taken");
-        let rulings = self.decide(AskId::of(asker, ask.id), &charges, patience(ask.timeout_ms)).await;
-        let transactions = rulings.iter().filter(|ruling| ruling.is_allowed());
-        self.issued.note(asker, transactions.filter_map(|ruling| ruling.transaction), Instant::now());
-        wire::Rulings { id: ask.id, rulings: rulings.iter().map(Ruling::to_wire).collect() }
+        let results =
+            self.decide(ExactRequestId::of(sender, request.id), &charges, patience(request.timeout_ms)).await;
+        let transactions = results.iter().filter(|result| result.is_allowed());
+        self.issued.note(sender, transactions.filter_map(|result| result.transaction), Instant::now());
+        wire::ExactResponse { id: request.id, results: results.iter().map(ChargeResult::to_wire).collect() }
     }
 
     /// The answer to a question for which there is no room.
-    pub fn reject(&self, ask: &wire::Ask) -> wire::Rulings {
+    pub fn reject(&self, request: &wire::ExactRequest) -> wire::ExactResponse {
         self.figures().asked("rejected");
-        undecided(ask)
+        undecided(request)
     }
 
-    /// Has a question of `asker` undone, without waiting for that. The ledger numbers transactions one after the other, so
+    /// Has a question of `sender` undone, without waiting for that. The ledger numbers transactions one after the other, so
     /// one that this asker was not told of here is left as it is.
-    pub fn undo(&self, asker: u64, refund: &wire::Refund) {
-        let Some(ask) = &refund.ask else { return };
-        match charges(ask) {
+    pub fn undo(&self, sender: u64, refund: &wire::Refund) {
+        let Some(request) = &refund.request else { return };
+        match charges(request) {
             Ok(charges) => {
-                let mut rulings: Vec<_> = refund.rulings.iter().map(Ruling::from_wire).collect();
-                for ruling in &mut rulings {
-                    if ruling.transaction.is_some_and(|id| !self.issued.is_of(asker, id, Instant::now())) {
+                let mut results: Vec<_> = refund.results.iter().map(ChargeResult::from_wire).collect();
+                for result in &mut results {
+                    if result.transaction.is_some_and(|id| !self.issued.is_of(sender, id, Instant::now())) {
                         self.figures().refunded("foreign");
-                        ruling.transaction = None;
+                        result.transaction = None;
                     }
                 }
-                self.refund_later(AskId::of(asker, ask.id), &charges, &rulings, patience(ask.timeout_ms));
+                self.refund_later(
+                    ExactRequestId::of(sender, request.id),
+                    &charges,
+                    &results,
+                    patience(request.timeout_ms),
+                );
             }
             Err(_) => self.figures().asked("malformed"),
         }
     }
 }
 
-fn undecided(ask: &wire::Ask) -> wire::Rulings {
-    let rulings = ask.charges.iter().map(|_| Ruling::UNDECIDED.to_wire()).collect();
-    wire::Rulings { id: ask.id, rulings }
+fn undecided(request: &wire::ExactRequest) -> wire::ExactResponse {
+    let results = request.charges.iter().map(|_| ChargeResult::UNDECIDED.to_wire()).collect();
+    wire::ExactResponse { id: request.id, results }
 }
 
 fn patience(timeout_ms: u32) -> Duration {

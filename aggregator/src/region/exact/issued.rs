@@ -22,26 +22,26 @@ pub(super) struct Issued {
 
 #[derive(Default)]
 struct Noted {
-    askers: HashMap<u64, (u64, Instant)>,
+    senders: HashMap<u64, (u64, Instant)>,
     order: VecDeque<u64>,
 }
 
 impl Issued {
-    /// These were allowed to `asker` and it is told so.
-    pub(super) fn note(&self, asker: u64, transactions: impl Iterator<Item = u64>, now: Instant) {
+    /// These were allowed to `sender` and it is told so.
+    pub(super) fn note(&self, sender: u64, transactions: impl Iterator<Item = u64>, now: Instant) {
         let mut noted = self.noted.lock();
         for id in transactions {
             noted.make_room(now);
-            if noted.askers.insert(id, (asker, now)).is_none() {
+            if noted.senders.insert(id, (sender, now)).is_none() {
                 noted.order.push_back(id);
             }
         }
     }
 
-    /// Whether this one was allowed to `asker`.
-    pub(super) fn is_of(&self, asker: u64, id: u64, now: Instant) -> bool {
+    /// Whether this one was allowed to `sender`.
+    pub(super) fn is_of(&self, sender: u64, id: u64, now: Instant) -> bool {
         let noted = self.noted.lock();
-        noted.askers.get(&id).is_some_and(|(of, at)| *of == asker && now.duration_since(*at) < KEPT)
+        noted.senders.get(&id).is_some_and(|(of, at)| *of == sender && now.duration_since(*at) < KEPT)
     }
 }
 
@@ -49,9 +49,9 @@ impl Noted {
     fn make_room(&mut self, now: Instant) {
         while let Some(oldest) = self.order.front()
             && (self.order.len() >= MOST
-                || self.askers.get(oldest).is_none_or(|(_, at)| now.duration_since(*at) >= KEPT))
+                || self.senders.get(oldest).is_none_or(|(_, at)| now.duration_since(*at) >= KEPT))
         {
-            self.askers.remove(oldest);
+            self.senders.remove(oldest);
             self.order.pop_front();
         }
     }
@@ -66,7 +66,7 @@ mod tests {
         let (issued, now) = (Issued::default(), Instant::now());
         issued.note(1, [7, 8].into_iter(), now);
         issued.note(2, [9].into_iter(), now);
-        let of = |asker| [7, 8, 9, 10].map(|id| issued.is_of(asker, id, now));
+        let of = |sender| [7, 8, 9, 10].map(|id| issued.is_of(sender, id, now));
         assert_eq!((of(1), of(2)), ([true, true, false, false], [false, false, true, false]));
         assert!(!issued.is_of(1, 7, now + KEPT), "too late");
     }
@@ -79,7 +79,7 @@ mod tests {
         assert!(!issued.is_of(1, 0, now) && issued.is_of(1, many - 1, now));
         let held = || {
             let noted = issued.noted.lock();
-            (noted.askers.len(), noted.order.len())
+            (noted.senders.len(), noted.order.len())
         };
         assert_eq!(held(), (MOST, MOST));
         issued.note(1, [many].into_iter(), now + KEPT);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use weir_core::model::exact::{AskId, Charge, Ruling, Verdict};
+use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Verdict};
 use weir_core::region::log::LogCharge;
 
 /// Refunds that wait, and as many on their way to them.
@@ -64,10 +64,14 @@ impl PendingRefund {
     }
 
     /// All that a question was charged, as far as its rulings say. A log's ruling that is missing may have been any.
-    pub(super) fn of(ask: AskId, charges: &[Charge], rulings: &[Ruling]) -> Option<PendingRefund> {
-        let plan = Plan::of(ask, charges)?;
+    pub(super) fn of(
+        request: ExactRequestId,
+        charges: &[Charge],
+        results: &[ChargeResult],
+    ) -> Option<PendingRefund> {
+        let plan = Plan::of(request, charges)?;
         let charged = |place: usize| {
-            rulings.get(place).is_none_or(|r| matches!(r.verdict, Verdict::Allowed | Verdict::Undecided))
+            results.get(place).is_none_or(|r| matches!(r.verdict, Verdict::Allowed | Verdict::Undecided))
         };
         let mut logs = vec![false; plan.logs.len()];
         let mut transactions = Vec::new();
@@ -79,7 +83,7 @@ impl PendingRefund {
                     }
                 }
                 Asked::Ledger { zone, bucket, .. } => {
-                    let id = rulings.get(place).filter(|_| charged(place)).and_then(|r| r.transaction);
+                    let id = results.get(place).filter(|_| charged(place)).and_then(|r| r.transaction);
                     let bucket = bucket.clone();
                     transactions.extend(id.map(|id| Transaction { id, zone: *zone, bucket }));
                 }

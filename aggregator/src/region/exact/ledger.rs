@@ -4,7 +4,7 @@
 
 use crate::database::{Attempt, Database, DatabaseError, Velocity};
 use std::time::Duration;
-use weir_core::model::exact::{Ruling, Verdict};
+use weir_core::model::exact::{ChargeResult, Verdict};
 
 /// Why a ledger ruled nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,21 +31,21 @@ impl Undecided {
     }
 }
 
-/// Rules on one charge, and records it. Who gets an error says [`Ruling::UNDECIDED`].
+/// Rules on one charge, and records it. Who gets an error says [`ChargeResult::UNDECIDED`].
 pub(super) async fn decide(
     database: &Database,
     zone: u32,
     bucket: &[u8],
     cost: u64,
     within: Duration,
-) -> Result<Ruling, Undecided> {
+) -> Result<ChargeResult, Undecided> {
     let velocity = database.check_velocity(&Attempt { zone, bucket, cost }, within).await?;
-    velocity.as_ref().map(ruling).ok_or(Undecided::NoZone(zone))
+    velocity.as_ref().map(result).ok_or(Undecided::NoZone(zone))
 }
 
-fn ruling(velocity: &Velocity) -> Ruling {
+fn result(velocity: &Velocity) -> ChargeResult {
     let Velocity { transaction, blocked, rate, window_ms, used, reset_ms, retry_after_ms } = *velocity;
-    Ruling {
+    ChargeResult {
         verdict: if blocked { Verdict::Denied { retry_after_ms } } else { Verdict::Allowed },
         limit: rate,
         remaining: rate.saturating_sub(used),
@@ -70,8 +70,8 @@ mod tests {
     };
 
     #[test]
-    fn rulings() {
-        let allowed = Ruling {
+    fn results() {
+        let allowed = ChargeResult {
             verdict: Verdict::Allowed,
             limit: 5,
             remaining: 2,
@@ -79,12 +79,12 @@ mod tests {
             window_ms: 60_000,
             transaction: Some(7),
         };
-        assert_eq!(ruling(&VELOCITY), allowed);
+        assert_eq!(result(&VELOCITY), allowed);
         // The rate may be lower than what was used under a higher one.
         let denied = |retry_after_ms| Velocity { blocked: true, used: 9, retry_after_ms, ..VELOCITY };
         for retry_after_ms in [None, Some(20)] {
             let verdict = Verdict::Denied { retry_after_ms };
-            assert_eq!(ruling(&denied(retry_after_ms)), Ruling { verdict, remaining: 0, ..allowed });
+            assert_eq!(result(&denied(retry_after_ms)), ChargeResult { verdict, remaining: 0, ..allowed });
         }
     }
 }

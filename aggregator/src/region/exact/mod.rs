@@ -34,7 +34,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::warn;
 use weir_core::model::breaker::State;
-use weir_core::model::exact::{AskId, Charge, Limit, Ruling, Verdict};
+use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
 use weir_core::model::key::Key;
 use weir_core::region::log::{Decided, LogCharge, Outcome};
 
@@ -77,20 +77,25 @@ impl Exact {
     /// Rules on every charge of a question, in order, within the time given. All pass or none is charged. To repeat a
     /// question charges nothing twice in a log, but may meet a denial that is remembered meanwhile. Charges of one log
     /// count as one: the sum of their costs against the lowest of their limits. More than [`weir_core::model::exact::MAX_CHARGES`] are undecided.
-    pub async fn decide(&self, id: AskId, charges: &[Charge], within: Duration) -> Vec<Ruling> {
+    pub async fn decide(
+        &self,
+        id: ExactRequestId,
+        charges: &[Charge],
+        within: Duration,
+    ) -> Vec<ChargeResult> {
         let began = Instant::now();
-        let rulings = match Plan::of(id, charges) {
+        let results = match Plan::of(id, charges) {
             Some(plan) => self.rule(&plan, began, began + within).await,
-            None => vec![Ruling::UNDECIDED; charges.len()],
+            None => vec![ChargeResult::UNDECIDED; charges.len()],
         };
-        self.stores.figures.ruled(charges, &rulings, began.elapsed());
-        rulings
+        self.stores.figures.ruled(charges, &results, began.elapsed());
+        results
     }
 
     /// Undoes what a question was charged, as its request did not pass after all; as far as it can be undone. What cannot
     /// be undone now is tried again for a while.
-    pub async fn refund(&self, id: AskId, charges: &[Charge], rulings: &[Ruling]) {
-        let Some(refund) = PendingRefund::of(id, charges, rulings) else { return };
+    pub async fn refund(&self, id: ExactRequestId, charges: &[Charge], results: &[ChargeResult]) {
+        let Some(refund) = PendingRefund::of(id, charges, results) else { return };
         if let Some(left) = self.stores.take_back(refund, Instant::now() + REFUND).await {
             self.later.push(left);
         }
@@ -98,9 +103,15 @@ impl Exact {
 
     /// [`Exact::refund`] without waiting. Where rulings are missing, the question may still be on its way, and charge
     /// something within `still`: that is taken back then.
-    pub fn refund_later(&self, id: AskId, charges: &[Charge], rulings: &[Ruling], still: Duration) {
-        let Some(refund) = PendingRefund::of(id, charges, rulings) else { return };
-        if rulings.len() < charges.len() {
+    pub fn refund_later(
+        &self,
+        id: ExactRequestId,
+        charges: &[Charge],
+        results: &[ChargeResult],
+        still: Duration,
+    ) {
+        let Some(refund) = PendingRefund::of(id, charges, results) else { return };
+        if results.len() < charges.len() {
             self.later.push(PendingRefund::of_undecided(refund.charges.clone(), Instant::now() + still));
         }
         self.later.push(refund);
@@ -123,26 +134,26 @@ impl Exact {
         &self.stores.figures
     }
 
-    async fn rule(&self, plan: &Plan, began: Instant, deadline: Instant) -> Vec<Ruling> {
+    async fn rule(&self, plan: &Plan, began: Instant, deadline: Instant) -> Vec<ChargeResult> {
         if let Some((place, denied)) = self.stores.denials.find(&plan.logs, began) {
-            self.stores.figures.remembered.inc();
+            self.stores.figures.cached_denial.inc();
             let answer = |log| if log == place { LogAnswer::Decided(denied) } else { LogAnswer::Untried };
-            return plan.rulings(answer, &[], true);
+            return plan.results(answer, &[], true);
         }
         let call = self.stores.logs.call_span(plan.logs.len());
         let decided = self.stores.logs.charge(&plan.logs, deadline).await;
         spans::failed(call, decided.iter().any(Result::is_err).then_some("unanswered"));
         for (charge, decided) in plan.logs.iter().zip(&decided) {
             if let Ok(decided) = decided {
-                self.stores.denials.remember(charge, decided, began);
+                self.stores.denials.insert(charge, decided, began);
             }
         }
         self.disown(plan, &decided, deadline);
         let denied_by_log = decided.iter().any(denies);
-        let ledgers = if denied_by_log { Vec::new() } else { self.ask_ledgers(plan, deadline).await };
+        let ledgers = if denied_by_log { Vec::new() } else { self.charge_ledgers(plan, deadline).await };
         // What is merely undecided speaks against nothing: whether its request passes is for its rule to say, and the
         // limits that were decided hold in either case.
-        let in_vain = denied_by_log || ledgers.iter().any(Ruling::is_denied);
+        let in_vain = denied_by_log || ledgers.iter().any(ChargeResult::is_denied);
         if in_vain {
             self.take_back(plan, &decided, &ledgers, deadline).await;
         }
@@ -150,22 +161,22 @@ impl Exact {
             Some(Ok(decided)) => LogAnswer::Decided(*decided),
             _ => LogAnswer::Undecided,
         };
-        plan.rulings(answer, &ledgers, in_vain)
+        plan.results(answer, &ledgers, in_vain)
     }
 
     /// Asks one after the other, up to the first that denies.
-    async fn ask_ledgers(&self, plan: &Plan, deadline: Instant) -> Vec<Ruling> {
-        let mut rulings = Vec::new();
+    async fn charge_ledgers(&self, plan: &Plan, deadline: Instant) -> Vec<ChargeResult> {
+        let mut results = Vec::new();
         for asked in &plan.asked {
             let Asked::Ledger { zone, bucket, cost } = asked else { continue };
             let within = deadline.saturating_duration_since(Instant::now());
-            let ruling = self.stores.charge_ledger(*zone, bucket, *cost, within).await;
-            rulings.push(ruling);
-            if ruling.is_denied() {
+            let result = self.stores.charge_ledger(*zone, bucket, *cost, within).await;
+            results.push(result);
+            if result.is_denied() {
                 break;
             }
         }
-        rulings
+        results
     }
 
     /// Sees to it that what is undecided is not charged later: it is taken back when it can no longer be charged.
@@ -182,7 +193,7 @@ impl Exact {
         &self,
         plan: &Plan,
         decided: &[Result<Decided, NoAnswer>],
-        ledgers: &[Ruling],
+        ledgers: &[ChargeResult],
         deadline: Instant,
     ) {
         let passed = charged(plan, decided).filter(|(_, decided)| passed(decided));
@@ -196,7 +207,7 @@ impl Exact {
 
 impl Stores {
     /// What the ledger says, and records.
-    async fn charge_ledger(&self, zone: u32, bucket: &[u8], cost: u64, within: Duration) -> Ruling {
+    async fn charge_ledger(&self, zone: u32, bucket: &[u8], cost: u64, within: Duration) -> ChargeResult {
         let ruled = match &self.database {
             Some(database) => ledger::decide(database, zone, bucket, cost, within).await,
             None => Err(Undecided::NoDatabase),
@@ -206,7 +217,7 @@ impl Stores {
             if let Some(held_back) = self.warnings.pass() {
                 warn!(zone, held_back, "a ledger ruled nothing: {undecided}");
             }
-            Ruling::UNDECIDED
+            ChargeResult::UNDECIDED
         })
     }
 
@@ -269,13 +280,13 @@ fn passed(decided: &Result<Decided, NoAnswer>) -> bool {
 }
 
 /// A charge that was taken back, or not tried: the figures are told as they are without it.
-fn untried(ruling: Ruling, cost: u64) -> Ruling {
-    let remaining = ruling.remaining.saturating_add(cost).min(ruling.limit);
-    Ruling { verdict: Verdict::Untried, remaining, ..ruling }
+fn untried(result: ChargeResult, cost: u64) -> ChargeResult {
+    let remaining = result.remaining.saturating_add(cost).min(result.limit);
+    ChargeResult { verdict: Verdict::Untried, remaining, ..result }
 }
 
 /// Rulings as they are once what passed is taken back. Charges of one log were charged together.
-pub(crate) fn overturned(charges: &[Charge], rulings: &[Ruling]) -> Vec<Ruling> {
+pub(crate) fn overturned(charges: &[Charge], results: &[ChargeResult]) -> Vec<ChargeResult> {
     let together = |charge: &Charge| match log_of(charge) {
         None => charge.cost,
         key => {
@@ -283,10 +294,10 @@ pub(crate) fn overturned(charges: &[Charge], rulings: &[Ruling]) -> Vec<Ruling> 
             same.fold(0, |sum: u64, other| sum.saturating_add(other.cost))
         }
     };
-    let each = charges.iter().zip(rulings);
-    each.map(|(charge, ruling)| match ruling.is_allowed() {
-        true => untried(*ruling, together(charge)),
-        false => *ruling,
+    let each = charges.iter().zip(results);
+    each.map(|(charge, result)| match result.is_allowed() {
+        true => untried(*result, together(charge)),
+        false => *result,
     })
     .collect()
 }

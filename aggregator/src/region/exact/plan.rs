@@ -7,7 +7,7 @@
 
 use super::untried;
 use std::collections::BTreeMap;
-use weir_core::model::exact::{AskId, Charge, Limit, MAX_CHARGES, Ruling, Verdict};
+use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict};
 use weir_core::region::log::{Decided, EntryId, LogCharge};
 
 /// What is to be asked.
@@ -36,7 +36,7 @@ pub(super) struct Transaction {
 
 impl Plan {
     /// The plan for a question; nothing for too many charges.
-    pub(super) fn of(ask: AskId, charges: &[Charge]) -> Option<Plan> {
+    pub(super) fn of(request: ExactRequestId, charges: &[Charge]) -> Option<Plan> {
         let mut plan = Plan { logs: Vec::new(), asked: Vec::new() };
         let mut places = BTreeMap::new();
         if charges.len() > MAX_CHARGES {
@@ -56,7 +56,7 @@ impl Plan {
                         }
                         None => plan.logs.push(LogCharge {
                             key: key.clone(),
-                            id: EntryId { ask, place },
+                            id: EntryId { request, place },
                             cost: charge.cost,
                             most: *most,
                         }),
@@ -70,36 +70,36 @@ impl Plan {
     }
 
     /// The transactions behind what ledgers allowed, given their rulings in order.
-    pub(super) fn transactions(&self, ledgers: &[Ruling]) -> Vec<Transaction> {
+    pub(super) fn transactions(&self, ledgers: &[ChargeResult]) -> Vec<Transaction> {
         let buckets = self.asked.iter().filter_map(|asked| match asked {
             Asked::Ledger { zone, bucket, .. } => Some((*zone, bucket.clone())),
             Asked::Log(_) => None,
         });
-        let allowed = buckets.zip(ledgers).filter(|(_, ruling)| ruling.is_allowed());
-        let transaction = |((zone, bucket), ruling): ((u32, Box<[u8]>), &Ruling)| {
-            ruling.transaction.map(|id| Transaction { id, zone, bucket })
+        let allowed = buckets.zip(ledgers).filter(|(_, result)| result.is_allowed());
+        let transaction = |((zone, bucket), result): ((u32, Box<[u8]>), &ChargeResult)| {
+            result.transaction.map(|id| Transaction { id, zone, bucket })
         };
         allowed.filter_map(transaction).collect()
     }
 
     /// The rulings on all charges: what each log decided, and the ledgers as far as they were asked. If `in_vain`,
     /// what passed is told as untried.
-    pub(super) fn rulings(
+    pub(super) fn results(
         &self,
         log: impl Fn(usize) -> LogAnswer,
-        ledgers: &[Ruling],
+        ledgers: &[ChargeResult],
         in_vain: bool,
-    ) -> Vec<Ruling> {
+    ) -> Vec<ChargeResult> {
         let mut ledgers = ledgers.iter().copied();
         let each = self.asked.iter().map(|asked| match asked {
-            Asked::Log(place) => self.logs.get(*place).map_or(Ruling::UNDECIDED, |charge| {
-                let ruling = log_ruling(charge, log(*place));
-                if in_vain && ruling.is_allowed() { untried(ruling, charge.cost) } else { ruling }
+            Asked::Log(place) => self.logs.get(*place).map_or(ChargeResult::UNDECIDED, |charge| {
+                let result = log_result(charge, log(*place));
+                if in_vain && result.is_allowed() { untried(result, charge.cost) } else { result }
             }),
             Asked::Ledger { cost, .. } => match ledgers.next() {
-                Some(ruling) if in_vain && ruling.is_allowed() => untried(ruling, *cost),
-                Some(ruling) => ruling,
-                None => Ruling { verdict: Verdict::Untried, ..Ruling::UNDECIDED },
+                Some(result) if in_vain && result.is_allowed() => untried(result, *cost),
+                Some(result) => result,
+                None => ChargeResult { verdict: Verdict::Untried, ..ChargeResult::UNDECIDED },
             },
         });
         each.collect()
@@ -114,13 +114,13 @@ pub(super) enum LogAnswer {
     Untried,
 }
 
-fn log_ruling(charge: &LogCharge, answer: LogAnswer) -> Ruling {
+fn log_result(charge: &LogCharge, answer: LogAnswer) -> ChargeResult {
     let window_ms = charge.key.parts().duration_ms;
-    let known = Ruling { limit: charge.most, window_ms, ..Ruling::UNDECIDED };
+    let known = ChargeResult { limit: charge.most, window_ms, ..ChargeResult::UNDECIDED };
     match answer {
-        LogAnswer::Decided(decided) => decided.ruling(charge.most, window_ms),
+        LogAnswer::Decided(decided) => decided.result(charge.most, window_ms),
         LogAnswer::Undecided => known,
-        LogAnswer::Untried => Ruling { verdict: Verdict::Untried, ..known },
+        LogAnswer::Untried => ChargeResult { verdict: Verdict::Untried, ..known },
     }
 }
 
@@ -144,14 +144,14 @@ mod tests {
     #[test]
     fn charges_of_one_log_are_one() {
         let charges = [ledger(1), log(b"a", 2, 9), log(b"b", 1, 5), log(b"a", 3, 7), ledger(2)];
-        let plan = Plan::of(AskId([1; 16]), &charges).unwrap();
+        let plan = Plan::of(ExactRequestId([1; 16]), &charges).unwrap();
         let logs: Vec<_> = plan.logs.iter().map(|log| (log.id.place, log.cost, log.most)).collect();
         let ledgers = plan.asked.iter().filter(|asked| matches!(asked, Asked::Ledger { .. })).count();
         assert_eq!((logs, ledgers), (vec![(1, 5, 7), (2, 1, 5)], 2));
         let decided = Decided { outcome: Outcome::Allowed, at: Micros(1), used: 6, reset_us: 1 };
         let answer = |place| if place == 0 { LogAnswer::Decided(decided) } else { LogAnswer::Undecided };
-        let rulings = plan.rulings(answer, &[], true);
-        let told: Vec<_> = rulings.iter().map(|r| (r.verdict, r.limit, r.remaining)).collect();
+        let results = plan.results(answer, &[], true);
+        let told: Vec<_> = results.iter().map(|r| (r.verdict, r.limit, r.remaining)).collect();
         let (untried, undecided) = (Verdict::Untried, Verdict::Undecided);
         let expected =
             [(untried, 0, 0), (untried, 7, 6), (undecided, 5, 0), (untried, 7, 6), (untried, 0, 0)];
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn too_many_charges_are_no_plan() {
-        assert!(Plan::of(AskId([1; 16]), &vec![ledger(1); MAX_CHARGES]).is_some());
-        assert!(Plan::of(AskId([1; 16]), &vec![ledger(1); MAX_CHARGES + 1]).is_none());
+        assert!(Plan::of(ExactRequestId([1; 16]), &vec![ledger(1); MAX_CHARGES]).is_some());
+        assert!(Plan::of(ExactRequestId([1; 16]), &vec![ledger(1); MAX_CHARGES + 1]).is_none());
     }
 }

@@ -23,7 +23,7 @@ pub async fn take(global: &Global) -> Result<(), Taken> {
     let began = Instant::now();
     let mut taking = Taking::new(MonoMs(0));
     loop {
-        let lease = ask(global).await;
+        let lease = renew(global).await;
         let now = MonoMs(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
         let was_held = taking.is_held();
         match taking.answered(holder(&lease), now) {
@@ -52,7 +52,7 @@ pub async fn keep(hub: Arc<Hub>, global: Arc<Global>) {
     let mut keeping = Keeping::default();
     loop {
         sleep(Duration::from_millis(Keeping::pause_ms())).await;
-        if keeping.answered(holder(&ask(&global).await)) {
+        if keeping.answered(holder(&renew(&global).await)) {
             return hub.taken_over.notify_one();
         }
     }
@@ -64,7 +64,7 @@ pub async fn release(global: &Global) {
     let _ = global.database.release(&global.id, Duration::from_millis(WITHIN_MS)).await;
 }
 
-async fn ask(global: &Global) -> Result<Lease, DatabaseError> {
+async fn renew(global: &Global) -> Result<Lease, DatabaseError> {
     let (ttl, within) = (Duration::from_millis(TTL_MS), Duration::from_millis(WITHIN_MS));
     global.database.lease(&global.id, ttl, within).await
 }

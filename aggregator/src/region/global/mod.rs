@@ -9,16 +9,16 @@
 //!
 //! Leaves to others: rows and statements (`database`), all that is decided (`weir_core::replication::globe`).
 
+pub mod cached;
 mod import;
 pub mod lease;
-pub mod looks;
 mod publish;
 mod recover;
 
 use crate::database::{Database, DatabaseError};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
-use looks::Looks;
+use cached::CachedReads;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub struct Global {
     /// When it is spoken to.
     pub schedule: Schedule,
     /// What people who look have asked.
-    pub looks: Looks,
+    pub cached: CachedReads,
     /// Whether the last import failed, and the last call of any other kind: a replica may be away alone.
     failing: [AtomicBool; 2],
 }
@@ -50,7 +50,7 @@ impl Global {
             database,
             id: rand::random(),
             schedule,
-            looks: Looks::default(),
+            cached: CachedReads::default(),
             failing: Default::default(),
         }
     }

@@ -24,7 +24,7 @@ pub async fn run(hub: Arc<Hub>, global: Arc<Global>) {
         match publisher.next(&mut &*hub, rand::random()) {
             Next::Call(Call::Incarnation) => {
                 began = Some(Instant::now());
-                look(&hub, &global, &mut publisher, &mut round).await;
+                read_marker(&hub, &global, &mut publisher, &mut round).await;
             }
             Next::Call(Call::Write(rows)) => write(&hub, &global, &mut publisher, rows, &mut round).await,
             Next::Over => return,
@@ -42,12 +42,12 @@ pub async fn run(hub: Arc<Hub>, global: Arc<Global>) {
 }
 
 /// Whether the table is there.
-async fn look(hub: &Hub, global: &Global, publisher: &mut Publisher, round: &mut Round) {
+async fn read_marker(hub: &Hub, global: &Global, publisher: &mut Publisher, round: &mut Round) {
     let started = Instant::now();
     drop(round.call(&hub.telemetry));
     let incarnation = global.database.incarnation(global.within()).await;
     round.called(0, incarnation.as_ref().err().map(DatabaseError::reason));
-    count(hub, global, Operation::LookGlobal, started, &incarnation);
+    count(hub, global, Operation::ReadGlobalMarker, started, &incarnation);
     if let Err(error) = &incarnation {
         hub.metrics.global_write_failed(error.reason(), 1);
         hub.warn(&format!("nothing could be published: {error}"), None);

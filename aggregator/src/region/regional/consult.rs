@@ -1,6 +1,6 @@
 //! The store's word on what filters ask, within the time that they wait; memory's word where there is none.
 //!
-//! Leaves to others: what is asked and answered (`weir_core::replication::regional::questions`), sending the answers (`stream`).
+//! Leaves to others: what is asked and answered (`weir_core::replication::regional::queries`), sending the answers (`stream`).
 
 use super::{Regional, count, failures};
 use crate::region::hub::Hub;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use weir_core::model::key::OriginId;
 use weir_core::model::wire::{Answer, Consult};
 use weir_core::replication::failure::first_failure;
-use weir_core::replication::regional::questions::Questions;
+use weir_core::replication::regional::queries::Queries;
 
 /// Answers every consult, in any order; those that are `traced` have their spans ended.
 pub async fn answer(
@@ -21,24 +21,24 @@ pub async fn answer(
     mut traced: Option<Consults>,
 ) -> Vec<Answer> {
     let started = Instant::now();
-    let questions = Questions::propose(&mut &*hub, origin, consults);
-    if questions.merges().is_empty() {
-        let answers = questions.conclude(&mut &*hub, &[]);
+    let queries = Queries::propose(&mut &*hub, origin, consults);
+    if queries.merges().is_empty() {
+        let answers = queries.conclude(&mut &*hub, &[]);
         traced.iter_mut().for_each(|traced| traced.answered(&answers));
         return answers;
     }
-    let patience = Duration::from_millis(questions.patience_ms());
-    let calls = traced.as_ref().map(|traced| traced.calls(questions.asked()));
-    let results = failures(regional.store.merge(questions.merges(), patience).await);
+    let patience = Duration::from_millis(queries.patience_ms());
+    let calls = traced.as_ref().map(|traced| traced.calls(queries.asked()));
+    let results = failures(regional.store.merge(queries.merges(), patience).await);
     if let (Some(traced), Some(calls)) = (&mut traced, calls) {
-        traced.called(questions.asked(), calls, &results);
+        traced.called(queries.asked(), calls, &results);
     }
-    if questions.were_hurried(&results) {
+    if queries.were_hurried(&results) {
         hub.metrics.operation_failed(Operation::Consult, "hurried");
     } else {
         count(&hub.metrics, Operation::Consult, started, first_failure(&results).as_ref());
     }
-    let answers = questions.conclude(&mut &*hub, &results);
+    let answers = queries.conclude(&mut &*hub, &results);
     traced.iter_mut().for_each(|traced| traced.answered(&answers));
     answers
 }

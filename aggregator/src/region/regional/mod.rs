@@ -1,7 +1,7 @@
 //! The region's store at work: what several aggregators of one region do to be of one mind.
 //!
 //! In reading order: `replay` (what filters reported goes to the store), `consult` (the store's word on a question),
-//! `peers` (what the other aggregators say, and the hot index behind it), `watch` (is it there, has it lost
+//! `broadcast` (what the other aggregators say, and the hot index behind it), `watch` (is it there, has it lost
 //! anything, who is alive). Each drives a machine of `weir_core::replication`: it makes the calls, and hands back what came
 //! of them.
 //!
@@ -10,12 +10,12 @@
 //!
 //! Leaves to others: the store itself (`store`), all that is decided (`weir_core::replication`).
 
+mod broadcast;
 mod consult;
-mod peers;
 mod replay;
 mod watch;
 
-use crate::redis::{Store, StoreError, Word};
+use crate::redis::{PeerStatus, Store, StoreError};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::{Metrics, Operation};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Regional {
     }
 
     /// Says how this aggregator is, and hears how the others are.
-    pub async fn tell_status(&self, word: &[u8]) -> Result<Vec<Word>, StoreError> {
+    pub async fn exchange_status(&self, word: &[u8]) -> Result<Vec<PeerStatus>, StoreError> {
         self.store.status(&self.id, word, self.within()).await
     }
 
@@ -68,17 +68,17 @@ pub fn start(hub: &Arc<Hub>, regional: &Arc<Regional>, tasks: &mut JoinSet<()>) 
     let (hub, regional) = (|| hub.clone(), || regional.clone());
     tasks.spawn(replay::run(hub(), regional()));
     tasks.spawn(watch::run(hub(), regional()));
-    tasks.spawn(watch::announce(hub(), regional()));
-    tasks.spawn(peers::tell(hub(), regional()));
-    tasks.spawn(peers::listen(hub(), regional()));
-    tasks.spawn(peers::read_hot(hub(), regional()));
+    tasks.spawn(watch::heartbeat(hub(), regional()));
+    tasks.spawn(broadcast::publish(hub(), regional()));
+    tasks.spawn(broadcast::listen(hub(), regional()));
+    tasks.spawn(broadcast::read_hot(hub(), regional()));
 }
 
 /// Tells the region's other aggregators that live controls changed. Should that be lost, their next interval finds out.
-pub async fn tell_of_controls(hub: &Hub, regional: &Regional) {
+pub async fn broadcast_controls(hub: &Hub, regional: &Regional) {
     let changes = Changes { sender: regional.id.to_vec(), controls_changed: true, ..Changes::default() };
     // A failure is counted where it happens.
-    let _ = peers::send(hub, regional, &changes).await;
+    let _ = broadcast::send(hub, regional, &changes).await;
 }
 
 /// Counts a call that began at `started`, and says of its failure what matters to the core.

@@ -2,7 +2,7 @@
 //!
 //! Leaves to others: markers (`store`), what follows from them (`weir_core::replication`).
 
-use super::{Regional, counted, counted_parts, peers};
+use super::{Regional, broadcast, counted, counted_parts};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use weir_core::replication::Next;
 use weir_core::replication::grace_period::GracePeriod;
-use weir_core::replication::regional::announce::{Announcer, Call};
-use weir_core::replication::regional::watch::{Looked, Watch};
+use weir_core::replication::regional::heartbeat::{Call, Heartbeat};
+use weir_core::replication::regional::watch::{MarkersRead, Watch};
 
 /// Watches for as long as the program runs.
 pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
@@ -29,7 +29,7 @@ async fn look(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: &mut Watch) {
     let within = Duration::from_millis(regional.schedule.marker_timeout_ms);
     let incarnations = regional.store.renew(watch.renewals(), within).await;
     let error = incarnations.as_ref().err().map(ToString::to_string);
-    let incarnations = counted(&hub.metrics, Operation::Look, started, incarnations);
+    let incarnations = counted(&hub.metrics, Operation::ReadMarkers, started, incarnations);
     let looked = watch.looked(&mut &**hub, incarnations.as_ref().map_err(|failure| *failure));
     say(&looked, &error.unwrap_or_default());
     if let Some(grace) = looked.grace {
@@ -37,7 +37,7 @@ async fn look(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: &mut Watch) {
     }
 }
 
-fn say(looked: &Looked, error: &str) {
+fn say(looked: &MarkersRead, error: &str) {
     if looked.is_found {
         info!("the regional store is found");
     }
@@ -80,24 +80,24 @@ async fn make_up(hub: Arc<Hub>, regional: Arc<Regional>, mut grace: GracePeriod)
 }
 
 /// Says which Envoys are alive here, and hears which are elsewhere, for as long as the program runs.
-pub async fn announce(hub: Arc<Hub>, regional: Arc<Regional>) {
-    let mut announcer = Announcer::new(regional.id, regional.schedule);
+pub async fn heartbeat(hub: Arc<Hub>, regional: Arc<Regional>) {
+    let mut heartbeat = Heartbeat::new(regional.id, regional.schedule);
     loop {
-        match announcer.next(&mut &*hub) {
+        match heartbeat.next(&mut &*hub) {
             Next::Call(Call::Origins(mine)) => {
                 let started = Instant::now();
                 let result = regional.store.origins(&mine, &regional.id, regional.within()).await;
-                let alive = counted(&hub.metrics, Operation::Announce, started, result);
+                let alive = counted(&hub.metrics, Operation::Heartbeat, started, result);
                 let alive = alive.as_ref().map(|alive| alive.origins.as_slice());
-                announcer.heard(&mut &*hub, alive.map_err(|failure| *failure));
+                heartbeat.heard(&mut &*hub, alive.map_err(|failure| *failure));
             }
-            Next::Call(Call::Tell(changes)) => {
-                let result = peers::send(&hub, &regional, &changes).await;
-                announcer.sent(&mut &*hub, result);
+            Next::Call(Call::Broadcast(changes)) => {
+                let result = broadcast::send(&hub, &regional, &changes).await;
+                heartbeat.sent(&mut &*hub, result);
             }
             idle => {
                 if let Some(event) = hub.idle(idle).await {
-                    announcer.notified(event);
+                    heartbeat.notified(event);
                 }
             }
         }

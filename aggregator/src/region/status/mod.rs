@@ -17,7 +17,7 @@ use counters::Counters;
 use parking_lot::Mutex;
 use peers::Peers;
 use streams::Streams;
-use top::Walk;
+use top::Scans;
 
 /// All of it.
 #[derive(Default)]
@@ -29,5 +29,5 @@ pub struct Status {
     /// The region's other aggregators.
     pub peers: Peers,
     /// The keys nearest their limits.
-    pub walk: Walk,
+    pub scan: Scans,
 }

@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// What an aggregator said longer ago is shown, but no longer added to rates.
 pub const FRESH_MS: u64 = 10_000;
 /// Most rules that an aggregator tells the others, the busiest first.
-const MAX_RULES_TOLD: usize = 256;
+const MAX_RULES_SENT: usize = 256;
 /// Longest word that is listened to.
 const MAX_WORD_BYTES: usize = 512 * 1024;
 
@@ -81,10 +81,10 @@ impl Peers {
 /// This aggregator's own, with what rules decided.
 fn word(hub: &Hub, status: &Status) -> PeerStatus {
     let mut rules = status.counters.lock().rules(hub.moment().mono);
-    if rules.len() > MAX_RULES_TOLD {
+    if rules.len() > MAX_RULES_SENT {
         let busy = |rule: &Rule| rule.decided.allowed.saturating_add(rule.decided.denied);
         rules.sort_by_key(|rule| std::cmp::Reverse(busy(rule)));
-        rules.truncate(MAX_RULES_TOLD);
+        rules.truncate(MAX_RULES_SENT);
     }
     PeerStatus { rules, ..own(hub, status) }
 }
@@ -112,7 +112,7 @@ pub async fn exchange(hub: Arc<Hub>, status: Arc<Status>, regional: Arc<Regional
         }
         if hub.store_is_usable() {
             let word = serde_json::to_vec(&word(&hub, &status)).unwrap_or_default();
-            match regional.tell_status(&word).await {
+            match regional.exchange_status(&word).await {
                 Ok(words) => *status.peers.heard.lock() = words.into_iter().filter_map(peer).collect(),
                 Err(error) => debug!(%error, "the other aggregators could not be told how this one is"),
             }
@@ -138,7 +138,7 @@ fn peer((id, age_ms, word): ([u8; 16], u64, Vec<u8>)) -> Option<Peer> {
         return None;
     }
     let mut status: PeerStatus = serde_json::from_slice(&word).ok()?;
-    status.rules.truncate(MAX_RULES_TOLD);
+    status.rules.truncate(MAX_RULES_SENT);
     Some(Peer { id: format!("{:032x}", u128::from_be_bytes(id)), status, age_ms, read: Instant::now() })
 }
 
@@ -153,9 +153,9 @@ mod tests {
             assert!(word(bad).is_none());
         }
         assert!(word(&vec![b' '; MAX_WORD_BYTES + 1]).is_none());
-        let many = PeerStatus { rules: vec![Rule::default(); MAX_RULES_TOLD + 1], ..PeerStatus::default() };
+        let many = PeerStatus { rules: vec![Rule::default(); MAX_RULES_SENT + 1], ..PeerStatus::default() };
         let heard = peer(([7; 16], 5, serde_json::to_vec(&many).unwrap())).unwrap();
-        assert_eq!((heard.id.as_str(), heard.status.rules.len()), ("07".repeat(16).as_str(), MAX_RULES_TOLD));
+        assert_eq!((heard.id.as_str(), heard.status.rules.len()), ("07".repeat(16).as_str(), MAX_RULES_SENT));
         assert!(heard.age_ms() >= 5);
         assert_eq!(
             word(b"{\"newer\":1,\"keys\":3}").unwrap().status.keys,

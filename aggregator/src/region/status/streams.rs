@@ -29,7 +29,7 @@ struct Stream {
     origin: OriginId,
     address: Option<SocketAddr>,
     since: MonoMs,
-    heard: AtomicU64,
+    received: AtomicU64,
     subscriber: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ pub struct Envoy {
     /// Since the first of these connected.
     pub connected_ms: u64,
     /// Since any of them said anything.
-    pub heard_ms: u64,
+    pub silent_ms: u64,
     /// One of them is told what others used.
     pub subscriber: bool,
 }
@@ -63,19 +63,19 @@ impl Streams {
     pub fn envoys(&self, now: MonoMs) -> (Vec<Envoy>, usize) {
         let mut found: BTreeMap<OriginId, Envoy> = BTreeMap::new();
         for stream in self.streams.lock().values() {
-            let (connected_ms, heard_ms) =
-                (now.since(stream.since), now.since(MonoMs(stream.heard.load(Relaxed))));
+            let (connected_ms, silent_ms) =
+                (now.since(stream.since), now.since(MonoMs(stream.received.load(Relaxed))));
             let envoy = found.entry(stream.origin).or_insert_with(|| Envoy {
                 origin: stream.origin.to_string(),
                 address: None,
                 streams: 0,
                 connected_ms,
-                heard_ms,
+                silent_ms,
                 subscriber: false,
             });
             envoy.streams += 1;
             envoy.connected_ms = envoy.connected_ms.max(connected_ms);
-            envoy.heard_ms = envoy.heard_ms.min(heard_ms);
+            envoy.silent_ms = envoy.silent_ms.min(silent_ms);
             envoy.subscriber |= stream.subscriber.load(Relaxed);
             envoy.address = stream.address.map(|address| address.to_string());
         }
@@ -104,7 +104,7 @@ impl Status {
             origin,
             address,
             since: now,
-            heard: AtomicU64::new(now.0),
+            received: AtomicU64::new(now.0),
             subscriber: AtomicBool::new(false),
         });
         self.streams.streams.lock().insert(id, stream.clone());
@@ -114,8 +114,8 @@ impl Status {
 
 impl Seat<'_> {
     /// The stream said something.
-    pub fn heard(&mut self, counters: Option<&wire::Counters>, now: MonoMs) {
-        self.stream.heard.store(now.0, Relaxed);
+    pub fn received(&mut self, counters: Option<&wire::Counters>, now: MonoMs) {
+        self.stream.received.store(now.0, Relaxed);
         if let Some(counters) = counters {
             self.status.counters.lock().take(&mut self.said, counters, now);
         }

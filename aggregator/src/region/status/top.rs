@@ -25,13 +25,13 @@ const MAX_SPAN: Duration = Duration::from_secs(30);
 
 /// The last walk.
 #[derive(Default)]
-pub struct Walk {
-    last: Mutex<Option<Arc<Walked>>>,
+pub struct Scans {
+    last: Mutex<Option<Arc<Scan>>>,
 }
 
 /// What a walk has found.
 #[derive(Debug)]
-pub struct Walked {
+pub struct Scan {
     /// The keys.
     pub top: Top,
     /// What the nearest grew by each second since the walk before.
@@ -45,26 +45,26 @@ pub struct Walked {
     took: Duration,
 }
 
-impl Walked {
+impl Scan {
     fn is_fresh(&self) -> bool {
         self.at.elapsed() < INTERVAL.max(self.took.saturating_mul(REST))
     }
 }
 
-impl Walk {
+impl Scans {
     /// What was found by the last walk, or by a new one if that is a while ago. Who comes during a walk waits for it.
-    pub async fn look(&self, hub: &Hub, status: &Status) -> Arc<Walked> {
+    pub async fn latest(&self, hub: &Hub, status: &Status) -> Arc<Scan> {
         let mut last = self.last.lock().await;
-        if let Some(walked) = last.as_ref().filter(|walked| walked.is_fresh()) {
-            return walked.clone();
+        if let Some(scan) = last.as_ref().filter(|scan| scan.is_fresh()) {
+            return scan.clone();
         }
-        let walked = Arc::new(walk(hub, status, last.as_deref()).await);
-        *last = Some(walked.clone());
-        walked
+        let scan = Arc::new(scan(hub, status, last.as_deref()).await);
+        *last = Some(scan.clone());
+        scan
     }
 }
 
-async fn walk(hub: &Hub, status: &Status, before: Option<&Walked>) -> Walked {
+async fn scan(hub: &Hub, status: &Status, before: Option<&Scan>) -> Scan {
     let started = Instant::now();
     let mut top = Top::new(shadow_scopes(hub, status));
     while hub.region(|region, now| region.rank(&mut top, now)) {
@@ -72,7 +72,7 @@ async fn walk(hub: &Hub, status: &Status, before: Option<&Walked>) -> Walked {
     }
     let (at, stats) = (Instant::now(), hub.stats());
     let growth = before.map(|before| growth(&top, before, at)).unwrap_or_default();
-    Walked { top, growth, held: stats.keys, unix: hub.now(), at, took: started.elapsed() }
+    Scan { top, growth, held: stats.keys, unix: hub.now(), at, took: started.elapsed() }
 }
 
 /// What shadow rules count: of these is known who would be denied.
@@ -92,7 +92,7 @@ fn shadow_scopes(hub: &Hub, status: &Status) -> Vec<Scope> {
     scopes
 }
 
-fn growth(top: &Top, before: &Walked, at: Instant) -> HashMap<Key, f64> {
+fn growth(top: &Top, before: &Scan, at: Instant) -> HashMap<Key, f64> {
     let span = at.saturating_duration_since(before.at);
     if span > MAX_SPAN || span.is_zero() {
         return HashMap::new();

@@ -9,6 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::time::Duration;
+use strum::{IntoStaticStr, VariantArray};
 
 const CONNECTIONS: (&str, &str) =
     ("connections", "Connections by API: grpc, http, admin; those that still shake hands included");
@@ -29,7 +30,7 @@ const FILES_STALE: (&str, &str) = (
 const NOT_AFTER: (&str, &str) =
     ("certificate_not_after_seconds", "Unix time at which a certificate in force ends");
 const HTTP_REQUESTS: (&str, &str) =
-    ("http_requests", "Requests of applications by route and class of status");
+    ("http_requests", "Requests of applications by route and class of status code");
 const HTTP_SECONDS: (&str, &str) =
     ("http_seconds", "Time from the head of a request to its answer, by route");
 
@@ -40,7 +41,8 @@ type Label = [(&'static str, &'static str); 1];
 type Labels = [(&'static str, &'static str); 2];
 
 /// What is followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Files {
     /// Certificates.
     Tls,
@@ -51,7 +53,8 @@ pub enum Files {
 }
 
 /// What a request is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Route {
     /// One limit.
     Check,
@@ -64,6 +67,7 @@ pub enum Route {
     /// Who changed live control.
     Audit,
     /// The description of all this.
+    #[strum(serialize = "openapi")]
     OpenApi,
     /// Nothing that there is.
     Unknown,
@@ -79,7 +83,7 @@ pub struct ApiMetrics {
     files_read: Family<Labels, Counter>,
     files_stale: Family<Label, Gauge>,
     not_after: Family<Label, Gauge>,
-    routes: [RouteMetrics; Route::ALL.len()],
+    routes: [RouteMetrics; Route::VARIANTS.len()],
 }
 
 /// Looked up once, as they are counted with each request.
@@ -89,42 +93,6 @@ struct RouteMetrics {
     client_error: Counter,
     server_error: Counter,
     seconds: Histogram,
-}
-
-impl Files {
-    const ALL: [Files; 3] = [Files::Tls, Files::Tokens, Files::RateLimits];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Files::Tls => "tls",
-            Files::Tokens => "tokens",
-            Files::RateLimits => "rate_limits",
-        }
-    }
-}
-
-impl Route {
-    const ALL: [Route; 7] = [
-        Route::Check,
-        Route::CheckBatch,
-        Route::Ledger,
-        Route::Overrides,
-        Route::Audit,
-        Route::OpenApi,
-        Route::Unknown,
-    ];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Route::Check => "check",
-            Route::CheckBatch => "check_batch",
-            Route::Ledger => "ledger",
-            Route::Overrides => "overrides",
-            Route::Audit => "audit",
-            Route::OpenApi => "openapi",
-            Route::Unknown => "unknown",
-        }
-    }
 }
 
 impl ApiMetrics {
@@ -146,7 +114,7 @@ impl ApiMetrics {
         }
         let files_read: Family<Labels, Counter> = register(registry, FILES_READ, Family::default());
         let files_stale: Family<Label, Gauge> = register(registry, FILES_STALE, Family::default());
-        for files in Files::ALL.map(|files| ("files", files.as_str())) {
+        for files in Files::VARIANTS.iter().map(|files| ("files", files.into_str())) {
             drop(files_stale.get_or_create(&[files]));
             for result in ["ok", "failed"] {
                 drop(files_read.get_or_create(&[files, ("result", result)]));
@@ -158,8 +126,8 @@ impl ApiMetrics {
         });
         registry.register(HTTP_SECONDS.0, HTTP_SECONDS.1, seconds.clone());
         let route = |route: Route| {
-            let label = ("route", route.as_str());
-            let count = |class| requests.get_or_create(&[label, ("class", class)]).clone();
+            let label = ("route", route.into_str());
+            let count = |code| requests.get_or_create(&[label, ("code", code)]).clone();
             RouteMetrics {
                 ok: count("2xx"),
                 client_error: count("4xx"),
@@ -176,7 +144,7 @@ impl ApiMetrics {
             files_stale,
             // Without TLS there is no certificate, and one that ended in 1970 would alert everybody.
             not_after: register(registry, NOT_AFTER, Family::default()),
-            routes: Route::ALL.map(route),
+            routes: std::array::from_fn(|at| route(Route::VARIANTS[at])),
         }
     }
 
@@ -202,7 +170,7 @@ impl ApiMetrics {
 
     /// Counts files that had changed and are in force now, or cannot be used.
     pub fn files_read(&self, files: Files, usable: bool) {
-        let (label, result) = (("files", files.as_str()), if usable { "ok" } else { "failed" });
+        let (label, result) = (("files", files.into_str()), if usable { "ok" } else { "failed" });
         // Whoever sees the count rise sees also what it says.
         self.files_stale.get_or_create(&[label]).set(i64::from(!usable));
         self.files_read.get_or_create(&[label, ("result", result)]).inc();
@@ -218,13 +186,15 @@ impl ApiMetrics {
 
     /// Counts a request that was answered.
     pub fn answered(&self, route: Route, status: u16, took: Duration) {
-        let Some(metrics) = Route::ALL.iter().zip(&self.routes).find(|(of, _)| **of == route) else { return };
-        let class = match status {
+        let Some(metrics) = Route::VARIANTS.iter().zip(&self.routes).find(|(of, _)| **of == route) else {
+            return;
+        };
+        let counter = match status {
             0..400 => &metrics.1.ok,
             400..500 => &metrics.1.client_error,
             _ => &metrics.1.server_error,
         };
-        class.inc();
+        counter.inc();
         metrics.1.seconds.observe(took.as_secs_f64());
     }
 }

@@ -3,6 +3,7 @@
 //! Leaves to others: when something is counted, and serving the text (`admin`).
 
 pub mod api;
+mod process;
 pub mod recent;
 pub mod spans;
 
@@ -18,8 +19,9 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use strum::{IntoStaticStr, VariantArray};
 use weir_core::model::breaker::State;
-use weir_core::model::exact::{Charge, Limit, Ruling, Verdict};
+use weir_core::model::exact::{Charge, ChargeResult, Limit, Verdict};
 use weir_core::model::time::MonoMs;
 use weir_core::region::RegionStats;
 use weir_core::replication::Figures;
@@ -50,7 +52,8 @@ const HOT_LEFT: (&str, &str) = (
     "hot_left",
     "Hot cells that waited for the next update of the hot index, as their namespace had too many",
 );
-const CHANGES_HEARD: (&str, &str) = ("changes_heard", "Cells that other aggregators of the region told of");
+const CHANGES_RECEIVED: (&str, &str) =
+    ("changes_received", "Cells that other aggregators of the region told of");
 const STORE_WIPES: (&str, &str) = ("store_wipes", "Times that a store was found to have lost what it held");
 const BREAKER: (&str, &str) = ("breaker_state", "Breaker before a store: 0 closed, 1 half open, 2 open");
 const QUEUE: (&str, &str) = ("queue_cells", "Cells waiting, by queue: replay, share, publish");
@@ -66,14 +69,14 @@ const EXACT_CHARGES: (&str, &str) =
     ("exact_charges", "Charges against limits that are held exactly, by algorithm and ruling");
 const EXACT_SECONDS: (&str, &str) =
     ("exact_seconds", "Time to rule on one question about such limits, with all its charges");
-const EXACT_REMEMBERED: (&str, &str) =
-    ("exact_remembered", "Such questions that a remembered denial answered without a store");
+const EXACT_CACHED_DENIALS: (&str, &str) =
+    ("exact_cached_denials", "Such questions that a remembered denial answered without a store");
 const EXACT_REFUNDS: (&str, &str) =
     ("exact_refunds", "Charges taken back, by result: done, missing (nothing was charged), given_up");
 const LEDGER_UNDECIDED: (&str, &str) =
     ("ledger_undecided", "Charges that a ledger did not rule on, by reason");
-const EXACT_ASKS: (&str, &str) =
-    ("exact_asks", "Such questions of filters: taken, malformed, rejected as too many of a stream wait");
+const EXACT_REQUESTS: (&str, &str) =
+    ("exact_requests", "Such questions of filters: taken, malformed, rejected as too many of a stream wait");
 
 const SPANS: (&str, &str) = (
     "spans",
@@ -125,7 +128,7 @@ const FRAME_REASONS: [&str; 19] = [
     "too_many_streams",
     "too_many_counts",
     "too_many_consults",
-    "too_many_asks",
+    "too_many_exact_requests",
     "too_many_refunds",
     "too_many_bans",
     "too_many_charges",
@@ -140,7 +143,8 @@ pub(crate) type Label = [(&'static str, &'static str); 1];
 type Labels = [(&'static str, &'static str); 2];
 
 /// A way in for those who have no filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Api {
     /// Envoy's rate-limit service.
     Rls,
@@ -148,19 +152,9 @@ pub enum Api {
     Http,
 }
 
-impl Api {
-    const ALL: [Api; 2] = [Api::Rls, Api::Http];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Api::Rls => "rls",
-            Api::Http => "http",
-        }
-    }
-}
-
 /// How a call of an API ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum ApiResult {
     /// It passes.
     Allowed,
@@ -174,28 +168,9 @@ pub enum ApiResult {
     Refused,
 }
 
-impl ApiResult {
-    const ALL: [ApiResult; 5] = [
-        ApiResult::Allowed,
-        ApiResult::ShadowDenied,
-        ApiResult::Denied,
-        ApiResult::Undecided,
-        ApiResult::Refused,
-    ];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            ApiResult::Allowed => "allowed",
-            ApiResult::ShadowDenied => "shadow_denied",
-            ApiResult::Denied => "denied",
-            ApiResult::Undecided => "undecided",
-            ApiResult::Refused => "refused",
-        }
-    }
-}
-
 /// What is asked of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Operation {
     /// Raising what filters reported.
     Replay,
@@ -206,17 +181,17 @@ pub enum Operation {
     /// Reading a shard of the hot index.
     ReadHot,
     /// A message to the other aggregators.
-    Tell,
+    Broadcast,
     /// Saying who is alive.
-    Announce,
+    Heartbeat,
     /// Looking at the markers.
-    Look,
+    ReadMarkers,
     /// Writing this region's rows.
     Publish,
     /// Reading the other regions' rows.
     Import,
     /// Looking at the marker row.
-    LookGlobal,
+    ReadGlobalMarker,
     /// Reading this region's own rows.
     Recover,
     /// Reading live controls.
@@ -230,48 +205,30 @@ impl Operation {
         Operation::Consult,
         Operation::NameHot,
         Operation::ReadHot,
-        Operation::Tell,
-        Operation::Announce,
-        Operation::Look,
+        Operation::Broadcast,
+        Operation::Heartbeat,
+        Operation::ReadMarkers,
     ];
     /// What is asked of the database.
     pub const GLOBAL: [Operation; 5] = [
         Operation::Publish,
         Operation::Import,
-        Operation::LookGlobal,
+        Operation::ReadGlobalMarker,
         Operation::Recover,
         Operation::ReadControls,
     ];
-
-    /// The label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Operation::Replay => "replay",
-            Operation::Consult => "consult",
-            Operation::NameHot => "name_hot",
-            Operation::ReadHot => "read_hot",
-            Operation::Tell => "tell",
-            Operation::Announce => "announce",
-            Operation::Look => "look",
-            Operation::Publish => "publish",
-            Operation::Import => "import",
-            Operation::LookGlobal => "look_global",
-            Operation::Recover => "recover",
-            Operation::ReadControls => "read_controls",
-        }
-    }
 }
 
 /// What is counted of limits that are held exactly. Clones count together.
 #[derive(Clone, Debug)]
 pub struct ExactFigures {
-    /// [`EXACT_REMEMBERED`].
-    pub remembered: Counter,
+    /// [`EXACT_CACHED_DENIALS`].
+    pub cached_denial: Counter,
     charges: Family<Labels, Counter>,
     seconds: Histogram,
     refunds: Family<Label, Counter>,
     ledger_undecided: Family<Label, Counter>,
-    asks: Family<Label, Counter>,
+    exact_requests: Family<Label, Counter>,
 }
 
 impl Default for ExactFigures {
@@ -287,26 +244,26 @@ impl Default for ExactFigures {
             .iter()
             .for_each(|reason| drop(ledger_undecided.get_or_create(&[("reason", *reason)])));
         ExactFigures {
-            remembered: Counter::default(),
+            cached_denial: Counter::default(),
             charges,
             seconds: Histogram::new(exponential_buckets(1e-5, 2.5, 14)), // 10 µs to 1.5 s
             refunds: at_zero("result", &["done", "missing", "foreign", "given_up"]),
             ledger_undecided,
-            asks: at_zero("result", &["taken", "malformed", "rejected"]),
+            exact_requests: at_zero("result", &["taken", "malformed", "rejected"]),
         }
     }
 }
 
 impl ExactFigures {
     /// Counts the rulings on a question.
-    pub fn ruled(&self, charges: &[Charge], rulings: &[Ruling], took: Duration) {
+    pub fn ruled(&self, charges: &[Charge], results: &[ChargeResult], took: Duration) {
         self.seconds.observe(took.as_secs_f64());
-        for (charge, ruling) in charges.iter().zip(rulings) {
+        for (charge, charge_result) in charges.iter().zip(results) {
             let algorithm = match charge.limit {
                 Limit::Log { .. } => "sliding_log",
                 Limit::Ledger { .. } => "ledger",
             };
-            let result = match ruling.verdict {
+            let result = match charge_result.verdict {
                 Verdict::Allowed => "allowed",
                 Verdict::Denied { .. } => "denied",
                 Verdict::Untried => "untried",
@@ -338,16 +295,16 @@ impl ExactFigures {
 
     /// Counts a question of a filter: `taken`, `malformed` or `rejected`.
     pub fn asked(&self, result: &'static str) {
-        self.asks.get_or_create(&[("result", result)]).inc();
+        self.exact_requests.get_or_create(&[("result", result)]).inc();
     }
 
     fn register(&self, registry: &mut Registry) {
         register(registry, EXACT_CHARGES, self.charges.clone());
         register(registry, EXACT_SECONDS, self.seconds.clone());
-        register(registry, EXACT_REMEMBERED, self.remembered.clone());
+        register(registry, EXACT_CACHED_DENIALS, self.cached_denial.clone());
         register(registry, EXACT_REFUNDS, self.refunds.clone());
         register(registry, LEDGER_UNDECIDED, self.ledger_undecided.clone());
-        register(registry, EXACT_ASKS, self.asks.clone());
+        register(registry, EXACT_REQUESTS, self.exact_requests.clone());
     }
 }
 
@@ -386,7 +343,7 @@ pub struct Metrics {
     pushes: Counter,
     pushed_cells: Counter,
     hot_left: Counter,
-    changes_heard: Counter,
+    changes_received: Counter,
     global_left: Counter,
     global_rows_applied: Counter,
     global_entries_created: Counter,
@@ -410,7 +367,7 @@ pub struct Metrics {
     consults: Family<Label, Counter>,
     frames_refused: Family<Label, Counter>,
     /// By [`Api`] and [`ApiResult`] in their order: no name is looked up for a decision.
-    api_decisions: [[Counter; 5]; 2],
+    api_decisions: [[Counter; ApiResult::VARIANTS.len()]; Api::VARIANTS.len()],
 }
 
 impl Metrics {
@@ -418,6 +375,7 @@ impl Metrics {
     pub fn new(exact: &ExactFigures, spans: &SpanFigures) -> Self {
         const WARNING_INTERVAL: Duration = Duration::from_secs(10);
         let mut registry = Registry::default();
+        process::register(&mut registry);
         let w = registry.sub_registry_with_prefix(RATELIMIT_PREFIX);
         let seconds: Family<Label, Histogram> = Family::new_with_constructor(|| {
             Histogram::new(exponential_buckets(1e-3, 2.0, 14)) // 1 ms to 8 s
@@ -440,15 +398,15 @@ impl Metrics {
         let global_write_errors: Family<Label, Counter> = register(w, GLOBAL_WRITE_ERRORS, Family::default());
         let global_sync_errors: Family<Label, Counter> = register(w, GLOBAL_SYNC_ERRORS, Family::default());
         let operations_known = Operation::REGIONAL.into_iter().chain(Operation::GLOBAL);
-        for op in operations_known.map(|operation| ("op", operation.as_str())) {
+        for op in operations_known.map(|operation| ("op", operation.into_str())) {
             drop(operations.get_or_create(&[op]));
             drop(latency.get_or_create(&[op]));
         }
-        for op in Operation::REGIONAL.map(|operation| ("op", operation.as_str())) {
+        for op in Operation::REGIONAL.map(|operation| ("op", operation.into_str())) {
             REGIONAL_REASONS.iter().for_each(|reason| drop(errors.get_or_create(&[op, ("reason", *reason)])));
         }
         for reason in DATABASE_REASONS.map(|reason| ("reason", reason)) {
-            for op in Operation::GLOBAL.map(|operation| ("op", operation.as_str())) {
+            for op in Operation::GLOBAL.map(|operation| ("op", operation.into_str())) {
                 drop(errors.get_or_create(&[op, reason]));
             }
             drop(global_write_errors.get_or_create(&[reason]));
@@ -463,9 +421,10 @@ impl Metrics {
         let age: Family<Label, Gauge<f64, AtomicU64>> = Family::default();
         r.register(AGE.0, AGE.1, age.clone());
         let decisions: Family<Labels, Counter> = register(r, API_DECISIONS, Family::default());
-        let api_decisions = Api::ALL.map(|api| {
-            ApiResult::ALL.map(|result| {
-                decisions.get_or_create(&[("api", api.as_str()), ("result", result.as_str())]).clone()
+        let api_decisions = std::array::from_fn(|api| {
+            std::array::from_fn(|result| {
+                let api = ("api", Api::VARIANTS[api].into_str());
+                decisions.get_or_create(&[api, ("result", ApiResult::VARIANTS[result].into_str())]).clone()
             })
         });
         Metrics {
@@ -486,7 +445,7 @@ impl Metrics {
                 Histogram::new(exponential_buckets(1e-6, 4.0, 10)), // 1 µs to 0.26 s
             ),
             hot_left: register(r, HOT_LEFT, Counter::default()),
-            changes_heard: register(r, CHANGES_HEARD, Counter::default()),
+            changes_received: register(r, CHANGES_RECEIVED, Counter::default()),
             bad_rows: register(r, BAD_ROWS, Counter::default()),
             controls: register(r, CONTROLS, Gauge::default()),
             global_writes,
@@ -533,13 +492,13 @@ impl Metrics {
     /// Calls of an API so far, by how they ended.
     pub fn api_results(&self, api: Api) -> Vec<(&'static str, u64)> {
         let counts = self.api_decisions[api as usize].iter().map(Counter::get);
-        ApiResult::ALL.iter().map(|result| result.as_str()).zip(counts).collect()
+        ApiResult::VARIANTS.iter().map(|result| result.into_str()).zip(counts).collect()
     }
 
     /// Counts a call of a store.
     pub fn operation(&self, operation: Operation, took: Duration) {
         self.recent.made(operation, took);
-        let label = [("op", operation.as_str())];
+        let label = [("op", operation.into_str())];
         self.operations.get_or_create(&label).inc();
         self.latency.get_or_create(&label).observe(took.as_secs_f64());
     }
@@ -547,7 +506,7 @@ impl Metrics {
     /// Counts such a call that failed.
     pub fn operation_failed(&self, operation: Operation, reason: &'static str) {
         self.recent.failed(operation, reason);
-        self.errors.get_or_create(&[("op", operation.as_str()), ("reason", reason)]).inc();
+        self.errors.get_or_create(&[("op", operation.into_str()), ("reason", reason)]).inc();
     }
 
     /// Counts what could not be written for other regions.
@@ -615,7 +574,7 @@ impl Metrics {
             (&self.pushes, figures.pushes),
             (&self.pushed_cells, figures.pushed_cells),
             (&self.hot_left, figures.hot_left),
-            (&self.changes_heard, figures.changes_heard),
+            (&self.changes_received, figures.changes_received),
             (&self.global_left, figures.publications_left),
             (&self.global_rows_applied, figures.imports_merged),
             (&self.global_entries_created, figures.imports_created),

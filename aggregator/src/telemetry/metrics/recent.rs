@@ -96,13 +96,13 @@ impl Recent {
         let at = Instant::now();
         let mut calls = self.calls.lock();
         let call =
-            calls.entry(operation.as_str()).or_insert(Call { made: 0, failed: 0, at, took, failure: None });
+            calls.entry(operation.into_str()).or_insert(Call { made: 0, failed: 0, at, took, failure: None });
         (call.at, call.took, call.made) = (at, took, call.made.saturating_add(1));
     }
 
     /// It failed.
     pub fn failed(&self, operation: Operation, reason: &'static str) {
-        if let Some(call) = self.calls.lock().get_mut(operation.as_str()) {
+        if let Some(call) = self.calls.lock().get_mut(operation.into_str()) {
             call.failed = call.failed.saturating_add(1);
             call.failure = Some((Instant::now(), reason));
         }
@@ -113,7 +113,7 @@ impl Recent {
         let (calls, now) = (self.calls.lock(), Instant::now());
         let ms =
             |at: Instant| u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
-        let known = operations.iter().filter_map(|operation| calls.get_key_value(operation.as_str()));
+        let known = operations.iter().filter_map(|operation| calls.get_key_value(operation.into_str()));
         known
             .map(|(operation, call)| Went {
                 operation: (*operation).to_owned(),

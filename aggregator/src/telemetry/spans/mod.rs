@@ -1,6 +1,6 @@
 //! Spans of what this program does, by OpenTelemetry, where somebody asks for them.
 //!
-//! In reading order: [`Telemetry`], here; `questions` (consults and asks, in the trace of the request that waits),
+//! In reading order: [`Telemetry`], here; `queries` (consults and asks, in the trace of the request that waits),
 //! `requests` (calls of the APIs), `round` (replay, publish, import), `calls` (what each of them asks of a store),
 //! `export` (the queue to the collector), [`TelemetryOptions`] (`options`).
 //!
@@ -12,13 +12,13 @@
 mod calls;
 mod export;
 mod options;
-mod questions;
+mod queries;
 mod requests;
 mod round;
 
 pub use calls::{around, current, failed, redis, statement};
 pub use options::{OptionsError, TelemetryOptions};
-pub use questions::Consults;
+pub use queries::Consults;
 pub use round::Round;
 
 use crate::telemetry::metrics::spans::SpanFigures;

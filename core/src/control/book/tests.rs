@@ -43,7 +43,7 @@ fn who_knows_all_is_told_nothing_and_others_what_they_miss() {
     assert!(book.take(nothing, 0, vec![], NOW));
     let frames = book.frames_since(known(7, 300), NOW);
     let all = wire::Controls {
-        incarnation: told_incarnation(9),
+        incarnation: sent_incarnation(9),
         from_scratch: true,
         complete_through: 1,
         proof: proof(9, 1),
@@ -69,22 +69,22 @@ fn what_is_to_be_read() {
     ] {
         assert_eq!(book.reading(found), expected, "{found:?}");
     }
-    book.heard(known(6, 99).unwrap(), NOW);
+    book.acknowledged(known(6, 99).unwrap(), NOW);
     for claim in [
         ControlsKnown { incarnation: 7, revision: 8, proof: 0 },
         ControlsKnown { proof: 0, ..known(7, 8).unwrap() },
         ControlsKnown { revision: 9, ..known(7, 5).unwrap() },
         ControlsKnown { revision: 8, ..known(7, 7).unwrap() },
     ] {
-        book.heard(claim, NOW);
+        book.acknowledged(claim, NOW);
         assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing, "{claim:?} was told to no filter");
     }
     let too_many = NOW.0 / 1_000 + MAX_AHEAD + 1;
     for revision in [too_many, MAX_REVISION, u64::MAX] {
-        book.heard(known(7, revision).unwrap(), NOW);
+        book.acknowledged(known(7, revision).unwrap(), NOW);
     }
     assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing, "neither says anything");
-    book.heard(known(7, 8).unwrap(), NOW);
+    book.acknowledged(known(7, 8).unwrap(), NOW);
     assert_eq!(book.reading(edition(7, 7, 0)), Reading::WentBack(8), "a filter knows more");
     assert_eq!(book.reading(edition(7, 8, 0)), Reading::Since(5));
     assert!(book.take(edition(8, 9, 0), 0, vec![], NOW));
@@ -212,7 +212,7 @@ enum Act {
     /// The aggregator reads.
     Read,
     /// The filter is told; so many of the frames arrive.
-    Tell(usize),
+    Broadcast(usize),
 }
 
 /// A database, as far as it matters here.
@@ -292,7 +292,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => Just(Act::Restore),
         1 => Just(Act::Wipe),
         4 => Just(Act::Read),
-        4 => (0..3_usize).prop_map(Act::Tell),
+        4 => (0..3_usize).prop_map(Act::Broadcast),
     ];
     prop::collection::vec(act, 0..60)
 }
@@ -317,18 +317,18 @@ proptest! {
                     backup = tables.clone();
                 }
                 Act::Read => tables.read_by(&mut book),
-                Act::Tell(arrive) => {
-                    book.heard(peer.known(), NOW);
+                Act::Broadcast(arrive) => {
+                    book.acknowledged(peer.known(), NOW);
                     let frames = book.frames_since(Some(peer.known()), NOW);
                     frames.iter().take(arrive).for_each(|frame| tell(&mut peer, frame));
                 }
             }
         }
-        book.heard(peer.known(), NOW);
+        book.acknowledged(peer.known(), NOW);
         tables.read_by(&mut book);
-        let mut teller = Teller::new(peer.known());
-        teller.next(&book, NOW).iter().for_each(|frame| tell(&mut peer, frame));
-        prop_assert_eq!(teller.next(&book, NOW), vec![]);
+        let mut push = ControlPush::new(peer.known());
+        push.next(&book, NOW).iter().for_each(|frame| tell(&mut peer, frame));
+        prop_assert_eq!(push.next(&book, NOW), vec![]);
         prop_assert_eq!(held(&peer), tables.in_force());
         prop_assert_eq!(book.in_force(NOW), held(&peer).len());
     }

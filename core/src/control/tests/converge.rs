@@ -78,7 +78,7 @@ enum Step {
     /// The database is gone, and another one begins.
     Wipe,
     /// The process is told; some frames are lost, come twice, or come later.
-    Tell {
+    Broadcast {
         from_scratch: bool,
         fates: Vec<u8>,
     },
@@ -91,7 +91,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (any::<u8>(), any::<u8>(), proptest::bool::weighted(0.3)).prop_map(|(a, b, c)| Step::Change(a, b, c)),
         1 => Just(Step::Wipe),
         4 => (proptest::bool::weighted(0.2), proptest::collection::vec(any::<u8>(), 4))
-            .prop_map(|(from_scratch, fates)| Step::Tell { from_scratch, fates }),
+            .prop_map(|(from_scratch, fates)| Step::Broadcast { from_scratch, fates }),
         2 => any::<usize>().prop_map(Step::Late),
     ]
 }
@@ -107,7 +107,7 @@ proptest! {
             match step {
                 Step::Change(who, effect, deleted) => database.change((who, effect, deleted)),
                 Step::Wipe => database = Database::new(database.incarnation + 1),
-                Step::Tell { from_scratch, fates } => {
+                Step::Broadcast { from_scratch, fates } => {
                     let frames = database.frames(set.known(), from_scratch);
                     for (frame, fate) in frames.iter().zip(fates.iter().cycle()) {
                         match fate % 8 {

@@ -57,7 +57,7 @@ fn patterns_and_networks_are_built_anew_only_where_they_changed() {
 #[test]
 fn a_telling_of_many_frames_builds_patterns_once() {
     let mut set = crowd();
-    let mut looked_at = 0;
+    let mut visited = 0;
     for n in 1..=40 {
         let last = MANY + 2 * n;
         let two = [
@@ -65,11 +65,11 @@ fn a_telling_of_many_frames_builds_patterns_once() {
             control(last, "n", &format!("y{n}"), Effect::Ban),
         ];
         let complete_through = if n == 40 { last } else { 0 };
-        looked_at += work(&mut set, &after(last - 2, &two, complete_through));
+        visited += work(&mut set, &after(last - 2, &two, complete_through));
         assert!(ask(&set, &format!("y{n}"), "", 0).ban.is_some(), "identifiers count at once");
     }
     let all = usize::try_from(MANY).unwrap() + 80;
-    assert_eq!(looked_at, 80 + all);
+    assert_eq!(visited, 80 + all);
     assert!(ask(&set, "x1-", "", 0).ban.is_some() && ask(&set, "x40-", "", 0).ban.is_some());
 }
 

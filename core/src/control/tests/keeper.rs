@@ -124,12 +124,12 @@ fn the_aggregator_is_told_once_for_each_stream_and_change() {
             proof: 0,
         })
     };
-    assert_eq!(worker.to_tell(false), None);
-    assert_eq!(worker.to_tell(true), known(0));
-    assert_eq!(worker.to_tell(true), None);
+    assert_eq!(worker.to_send(false), None);
+    assert_eq!(worker.to_send(true), known(0));
+    assert_eq!(worker.to_send(true), None);
     worker.on_frame(&mut shared, &ban("alice", 3));
-    assert_eq!(worker.to_tell(true), known(3));
-    assert_eq!((worker.to_tell(true), worker.to_tell(false), worker.to_tell(true)), (None, None, known(3)));
+    assert_eq!(worker.to_send(true), known(3));
+    assert_eq!((worker.to_send(true), worker.to_send(false), worker.to_send(true)), (None, None, known(3)));
 }
 
 /// What brings one control more than all up to the one before.

@@ -43,13 +43,13 @@ pub(in crate::limiter) struct Denials {
 
 impl Denials {
     /// The denial that tells what becomes of `cost` against `limit` now; `None` also for the one who is to ask again,
-    /// if somebody `may_ask`.
+    /// if somebody `may_send`.
     pub(in crate::limiter) fn find(
         &mut self,
         fingerprint: u64,
         (cost, limit): (u64, u64),
         version: u64,
-        may_ask: bool,
+        may_send: bool,
         now: MonoMs,
     ) -> Option<KnownDenial> {
         let set = self.places.get_mut(set(fingerprint))?;
@@ -58,7 +58,7 @@ impl Denials {
             same && cost >= known.cost && limit <= known.limit && now < known.until
         };
         let known = set.iter_mut().filter(holds).max_by_key(|known| known.until)?;
-        if may_ask && known.recheck <= now {
+        if may_send && known.recheck <= now {
             known.recheck = now.after(RECHECKING_MS);
             return None;
         }

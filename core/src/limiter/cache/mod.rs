@@ -1,4 +1,4 @@
 //! What one worker remembers by itself.
 
 pub(in crate::limiter) mod denials;
-pub(in crate::limiter) mod slots;
+pub(in crate::limiter) mod worker_cache;

@@ -6,7 +6,7 @@ use super::item::Item;
 use super::judge::{Health, Verdict, is_strict, judge};
 use super::lease::{self, settle_into, take_lease};
 use crate::limiter::Limiter;
-use crate::limiter::cache::slots::{Lease, Remains, Remembered, Slot};
+use crate::limiter::cache::worker_cache::{CachedDenial, Lease, Remains, Slot};
 use crate::limiter::check::{Budget, Cause, Check, Denial, Reason};
 use crate::limiter::remote::registry::MAX_RECALLED;
 use crate::limiter::report::outbox::row;
@@ -27,12 +27,12 @@ pub(in crate::limiter) enum Charged {
     /// Charged: this much is left.
     Admitted(Budget),
     /// The same, held; `overflow` if in the overflow cell that the key shares with others.
-    Held {
+    Deferred {
         budget: Budget,
         overflow: bool,
     },
     Denied(Denial),
-    Ask(Reason),
+    Query(Reason),
 }
 
 /// How an item takes its cost from the table.
@@ -43,7 +43,7 @@ pub(in crate::limiter) enum Mode {
     /// Reserves it until the other cells have been decided.
     Hold,
     /// Changes nothing.
-    Look,
+    Peek,
 }
 
 /// What a look at an entry came to.
@@ -64,10 +64,15 @@ struct Judged {
 
 impl Limiter {
     /// What the lease at hand leaves, if it covers the item's cost. Spends nothing yet.
-    pub(in crate::limiter) fn covered(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Budget> {
-        let slot = self.slots.get(item.fingerprint)?;
+    pub(in crate::limiter) fn covered_by_lease(
+        &mut self,
+        item: &Item,
+        check: &Check<'_>,
+        now: Now,
+    ) -> Option<Budget> {
+        let slot = self.worker_cache.get(item.fingerprint)?;
         slot.used = now.mono;
-        if slot.lease.amount == 0 || slot.lease.limit > item.limit || item.open.is_some() {
+        if slot.lease.amount == 0 || slot.lease.limit > item.limit || item.deferred.is_some() {
             return None;
         }
         let at = Position::at(now.unix, check.cell_ms);
@@ -78,24 +83,25 @@ impl Limiter {
         })
     }
 
-    /// Spends the lease that [`Limiter::covered`] found.
+    /// Spends the lease that [`Limiter::covered_by_lease`] found.
     pub(in crate::limiter) fn spend_lease(&mut self, item: &Item, check: &Check<'_>, now: Now) {
         let sequence = Position::at(now.unix, check.cell_ms).sequence;
-        if let Some(slot) = self.slots.get(item.fingerprint) {
+        if let Some(slot) = self.worker_cache.get(item.fingerprint) {
             slot.lease.spend(item.cost, sequence, now.mono);
             slot.denied = None;
         }
     }
 
     /// A denial that follows from what was known at the last one. Counts only grow, so it needs no other look.
-    pub(in crate::limiter) fn remembered(
+    pub(in crate::limiter) fn cached_denial(
         &mut self,
         item: &Item,
         check: &Check<'_>,
         now: MonoMs,
     ) -> Option<Denial> {
         let version = self.version;
-        let known = self.slots.get(item.fingerprint)?.denied.filter(|known| known.version == version)?;
+        let known =
+            self.worker_cache.get(item.fingerprint)?.denied.filter(|known| known.version == version)?;
         let same = (item.cost, item.limit) == (known.cost, known.limit);
         let (until, remaining, reset_ms) = known.seen_at(now, same, (item.cost, item.limit))?;
         (now < until).then(|| Denial {
@@ -115,10 +121,10 @@ impl Limiter {
         health: Option<&Health>,
         now: Now,
     ) -> Charged {
-        let slot = self.slots.get(item.fingerprint).copied();
+        let slot = self.worker_cache.get(item.fingerprint).copied();
         let lease_tag = self.tag(ReservationKind::Lease);
         let hold_tag = self.tag(ReservationKind::Hold);
-        let open_tag = self.tag(ReservationKind::Open);
+        let open_tag = self.tag(ReservationKind::Deferred);
         let origins = self.origins(now.mono);
         let trusted = health
             .filter(|s| (check.policy.trust_first || !s.cold) && s.usable && s.has_snapshot())
@@ -126,13 +132,13 @@ impl Limiter {
         let subject = Subject {
             fingerprint: item.fingerprint,
             key: Some(check.key),
-            make: if mode == Mode::Look { Make::Never } else { Make::Always },
+            make: if mode == Mode::Peek { Make::Never } else { Make::Always },
         };
         let change = |entry: &mut Entry, at: &Position| {
             // An overflow cell is no place for what the worker remembers of the key: nobody would find a lease again there
             // by the key's own fingerprint, and what the region acknowledged of the key says nothing of the cell.
             let is_own = entry.fingerprint == item.fingerprint;
-            let settles = is_own && mode != Mode::Look;
+            let settles = is_own && mode != Mode::Peek;
             let settled = settles && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
             let cost_and_limit = (item.cost, item.limit);
             let mut verdict = judge(entry, at, cost_and_limit, &check.policy, health, now.mono);
@@ -145,12 +151,14 @@ impl Limiter {
                     if trusted && entry.viewed == MonoMs(0) {
                         entry.viewed = now.mono;
                     }
-                    held = item.open.is_some_and(|open| open.reserve(entry, open_tag, item.cost, now.mono));
+                    held = item
+                        .deferred
+                        .is_some_and(|deferred| deferred.reserve(entry, open_tag, item.cost, now.mono));
                     if !held {
                         entry.charge(item.cost, now.mono);
                     }
                     let strict = is_strict(entry, at, item.limit, origins, now.mono);
-                    if is_own && item.open.is_none() && !strict {
+                    if is_own && item.deferred.is_none() && !strict {
                         leased =
                             take_lease(entry, slot.as_ref(), lease_tag, spare, item.cost, origins, now.mono);
                     }
@@ -187,7 +195,7 @@ impl Limiter {
     }
 
     /// Turns what [`Mode::Hold`] reserved into spent, or into what is reserved for an open request, or gives it back.
-    /// `overflow` says where, as [`Charged::Held`] did.
+    /// `overflow` says where, as [`Charged::Deferred`] did.
     pub(in crate::limiter) fn end_hold(
         &mut self,
         shared: &mut impl Shared,
@@ -197,13 +205,14 @@ impl Limiter {
         now: Now,
     ) {
         let tag = self.tag(ReservationKind::Hold);
-        let open_tag = self.tag(ReservationKind::Open);
+        let open_tag = self.tag(ReservationKind::Deferred);
         let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Never };
         let change = |entry: &mut Entry, _: &Position| {
             let held = entry.release_newest(tag);
             let mut goes_on = false;
             if let Some((sequence, amount)) = held.filter(|_| spend) {
-                goes_on = item.open.is_some_and(|open| open.reserve(entry, open_tag, amount, now.mono));
+                goes_on =
+                    item.deferred.is_some_and(|deferred| deferred.reserve(entry, open_tag, amount, now.mono));
                 if !goes_on {
                     entry.charge_in(sequence, amount, now.mono);
                 }
@@ -228,7 +237,8 @@ impl Limiter {
         go_on: bool,
         now: Now,
     ) {
-        let Some(slot) = self.slots.get(fingerprint).copied().filter(|slot| slot.lease.amount > 0) else {
+        let Some(slot) = self.worker_cache.get(fingerprint).copied().filter(|slot| slot.lease.amount > 0)
+        else {
             return;
         };
         let tag = self.tag(ReservationKind::Lease);
@@ -250,7 +260,7 @@ impl Limiter {
                 self.put_lease(fingerprint, (leased, spare), limit, &at, now.mono);
             }
             Err(Failed::Absent) => {
-                if let Some(slot) = self.slots.get(fingerprint) {
+                if let Some(slot) = self.worker_cache.get(fingerprint) {
                     slot.lease = Lease::default();
                 }
             }
@@ -291,13 +301,13 @@ impl Limiter {
     ) -> Charged {
         let Judged { verdict, leased, held, remaining, at, begins_strict } = done.result;
         self.stats.strict = self.stats.strict.saturating_add(u64::from(begins_strict));
-        let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Look;
+        let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Peek;
         if done.reaped {
             self.note_cells(&done.entry, now.mono);
         }
         if verdict_spends(verdict, mode) || had_lease {
             self.note_cells(&done.entry, now.mono);
-            self.slots.entry(item.fingerprint, now.mono);
+            self.worker_cache.entry(item.fingerprint, now.mono);
             let spare = remaining.saturating_sub(leased);
             self.put_lease(item.fingerprint, (leased, spare), done.entry.limit, &at, now.mono);
         }
@@ -306,9 +316,11 @@ impl Limiter {
         }
         let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
         match verdict {
-            Verdict::Admit { .. } if mode == Mode::Hold => Charged::Held { budget, overflow: done.overflow },
+            Verdict::Admit { .. } if mode == Mode::Hold => {
+                Charged::Deferred { budget, overflow: done.overflow }
+            }
             Verdict::Admit { .. } => Charged::Admitted(budget),
-            Verdict::Ask(reason) => Charged::Ask(reason),
+            Verdict::Query(reason) => Charged::Query(reason),
             Verdict::Undecided => Charged::Denied(Denial {
                 budget,
                 retry_after_ms: Some(UNDECIDED_RETRY_MS),
@@ -330,20 +342,20 @@ impl Limiter {
             }
             Verdict::Deny { wait_ms } => {
                 if !done.overflow {
-                    self.remember(item, (done.entry.used(), at), wait_ms, now.mono);
+                    self.cache_denial(item, (done.entry.used(), at), wait_ms, now.mono);
                 }
                 Charged::Denied(Denial { budget, retry_after_ms: wait_ms, cause: Cause::Limit })
             }
         }
     }
 
-    fn remember(&mut self, item: &Item, (used, at): (Used, Position), wait_ms: Option<u64>, now: MonoMs) {
+    fn cache_denial(&mut self, item: &Item, (used, at): (Used, Position), wait_ms: Option<u64>, now: MonoMs) {
         let version = self.version;
         let Some(wait_ms) = wait_ms else { return };
-        if let Some(slot) = self.slots.entry(item.fingerprint, now) {
+        if let Some(slot) = self.worker_cache.entry(item.fingerprint, now) {
             let (cost, limit, until) = (item.cost, item.limit, now.after(wait_ms));
             let used = Remains::of(&used, &at);
-            slot.denied = Some(Remembered { used, at, since: now, cost, limit, until, version });
+            slot.denied = Some(CachedDenial { used, at, since: now, cost, limit, until, version });
         }
     }
 
@@ -355,7 +367,7 @@ impl Limiter {
         at: &Position,
         now: MonoMs,
     ) {
-        let Some(slot) = self.slots.get(fingerprint) else { return };
+        let Some(slot) = self.worker_cache.get(fingerprint) else { return };
         // What was remembered of a denial is less than what is used now.
         slot.denied = None;
         slot.used = now;
@@ -372,7 +384,7 @@ impl Limiter {
 
     /// Whether the lease at hand is the one that was to be brought back at `due`, and not a later one.
     pub(in crate::limiter) fn is_due(&mut self, fingerprint: u64, due: MonoMs) -> bool {
-        self.slots.get(fingerprint).is_some_and(|slot| slot.lease.amount > 0 && slot.lease.due <= due)
+        self.worker_cache.get(fingerprint).is_some_and(|slot| slot.lease.amount > 0 && slot.lease.due <= due)
     }
 
     pub(in crate::limiter) fn untouched(&self, item: &Item, check: &Check<'_>, now: Now) -> Budget {

@@ -6,19 +6,19 @@
 //! all. Where no ruling comes in time each rule says whether to deny; what is then ruled late is taken back if the
 //! request was denied.
 //!
-//! Leaves to others: the questions under way (`asks`), which denials are remembered (`denials`), windows (`round`).
+//! Leaves to others: the questions under way (`exact_requests`), which denials are remembered (`denials`), windows (`round`).
 
 use super::charge::UNDECIDED_RETRY_MS;
 use super::round::{tighter, worse};
 use crate::limiter::Limiter;
 use crate::limiter::cache::denials::{KnownDenial, RECHECK_MS};
 use crate::limiter::check::{
-    AskResult, Beside, Budget, Cause, Check, Decision, Denial, ExactCheck, ExactDetails, ExactLimit, Outcome,
-    Transactions,
+    Budget, Cause, Check, Decision, Denial, ExactCheck, ExactDetails, ExactLimit, ExactResult, Outcome,
+    ShadowOutcome, Transactions,
 };
-use crate::limiter::remote::asks::{Asked, Known, Paused, Question};
 use crate::limiter::remote::consults::Waiting;
-use crate::model::exact::{Ruling, Verdict};
+use crate::limiter::remote::exact_requests::{Known, Paused, PendingCharge, PendingRequest};
+use crate::model::exact::{ChargeResult, Verdict};
 use crate::model::key::fingerprint;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
@@ -26,9 +26,9 @@ use crate::model::wire;
 use alloc::vec::Vec;
 
 /// Nobody is asked on a stream whose last echoed ping is older than this.
-const HEARD_MS: u64 = 1_000;
+const LIVE_MS: u64 = 1_000;
 /// Most verdicts of shadow rules that wait to be taken.
-const MAX_TOLD_BESIDE: usize = 4 * crate::limiter::remote::asks::MAX_BESIDE;
+const MAX_SHADOW_OUTCOMES: usize = 4 * crate::limiter::remote::exact_requests::MAX_SHADOW;
 
 /// What a request's exact rules came to.
 #[derive(Debug, Default)]
@@ -43,11 +43,11 @@ struct Settled {
 
 /// What is kept of a request until its windows are decided.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Held {
+pub(in crate::limiter) struct PendingExact {
     /// The question that its charges stand under.
-    ask: Option<u64>,
+    request: Option<u64>,
     settled: Settled,
-    shadows: Vec<Question>,
+    shadows: Vec<PendingRequest>,
 }
 
 impl Limiter {
@@ -62,107 +62,123 @@ impl Limiter {
     ) -> Outcome {
         self.serves = true;
         let now = self.enter(shared, now);
-        let denied = self.foregone_exactly(exact, now.mono).or_else(|| self.foretold(shared, checks, now));
+        let denied =
+            self.cached_exact_denial(exact, now.mono).or_else(|| self.certain_denial(shared, checks, now));
         if let Some(denial) = denied {
             return self.refused(shared, checks, denial, now);
         }
         let secret = self.table.secret;
         let enforcing = exact.iter().filter(|check| !check.policy.shadow);
         let shadows = exact.iter().filter(|check| check.policy.shadow);
-        let shadows: Vec<Question> =
-            shadows.filter_map(|check| Question::about([check].into_iter(), secret, now.mono)).collect();
-        let Some(question) = Question::about(enforcing, secret, now.mono) else {
-            return self.decide_windows(shared, request, checks, Held { shadows, ..Held::default() }, now);
+        let shadows: Vec<PendingRequest> = shadows
+            .filter_map(|check| PendingRequest::about([check].into_iter(), secret, now.mono))
+            .collect();
+        let Some(pending) = PendingRequest::about(enforcing, secret, now.mono) else {
+            return self.decide_windows(
+                shared,
+                request,
+                checks,
+                PendingExact { shadows, ..PendingExact::default() },
+                now,
+            );
         };
-        if self.may_ask(now.mono) && !self.asks.is_full() {
-            self.stats.asks += 1;
-            self.asks.pause(request, question, checks, shadows, now.mono);
+        if self.may_send(now.mono) && !self.exact_requests.is_full() {
+            self.stats.exact_requests += 1;
+            self.exact_requests.pause(request, pending, checks, shadows, now.mono);
             return Outcome::of(Decision::Wait, 0);
         }
-        self.stats.unasked += 1;
-        let held = Held { ask: None, settled: unruled(&question), shadows };
-        self.decide_settled(shared, request, checks, held, now)
+        self.stats.exact_unsent += 1;
+        let pending_exact = PendingExact { request: None, settled: unruled(&pending), shadows };
+        self.decide_settled(shared, request, checks, pending_exact, now)
     }
 
     /// How shadow rules that are held exactly were ruled since the last time, each with its rule.
-    pub fn take_beside(&mut self) -> Vec<(u16, Beside)> {
-        core::mem::take(&mut self.told_beside)
+    pub fn take_shadow_outcomes(&mut self) -> Vec<(u16, ShadowOutcome)> {
+        core::mem::take(&mut self.shadow_outcomes)
     }
 
     /// Takes the aggregator's word on a question.
-    pub(in crate::limiter) fn ruled(&mut self, shared: &mut impl Shared, came: &wire::Rulings, now: Now) {
-        if let Some(Paused { mut question, request, windows, shadows }) = self.asks.paused.remove(&came.id) {
-            self.count_rulings(&question, &came.rulings);
-            self.remember_rulings(&question, &came.rulings, now.mono);
-            let held = Held { ask: Some(came.id), settled: settle(&question, &came.rulings), shadows };
-            question.known = Known::Ruled(question.of_charges(came));
-            self.asks.open.insert(came.id, question);
-            self.go_on(shared, request, &windows, held, now);
-        } else if let Some(mut question) = self.asks.open.remove(&came.id) {
-            self.remember_rulings(&question, &came.rulings, now.mono);
-            if matches!(question.known, Known::Awaited) {
-                question.known = Known::Ruled(question.of_charges(came));
+    pub(in crate::limiter) fn ruled(
+        &mut self,
+        shared: &mut impl Shared,
+        came: &wire::ExactResponse,
+        now: Now,
+    ) {
+        if let Some(Paused { mut pending, request, windows, shadows }) =
+            self.exact_requests.paused.remove(&came.id)
+        {
+            self.count_results(&pending, &came.results);
+            self.cache_denials(&pending, &came.results, now.mono);
+            let pending_exact =
+                PendingExact { request: Some(came.id), settled: settle(&pending, &came.results), shadows };
+            pending.known = Known::Ruled(pending.of_charges(came));
+            self.exact_requests.open.insert(came.id, pending);
+            self.go_on(shared, request, &windows, pending_exact, now);
+        } else if let Some(mut pending) = self.exact_requests.open.remove(&came.id) {
+            self.cache_denials(&pending, &came.results, now.mono);
+            if matches!(pending.known, Known::Awaited) {
+                pending.known = Known::Ruled(pending.of_charges(came));
             }
-            self.asks.open.insert(came.id, question);
-        } else if let Some(question) = self.asks.given_up.remove(&came.id) {
-            self.remember_rulings(&question, &came.rulings, now.mono);
-            let rulings = question.of_charges(came);
-            self.asks.take_back(question.ask, rulings, &mut self.stats);
-        } else if let Some(question) = self.asks.beside.remove(&came.id) {
-            self.count_rulings(&question, &came.rulings);
-            self.remember_rulings(&question, &came.rulings, now.mono);
-            for (asked, ruling) in question.rulings(&came.rulings) {
-                let said = match ruling.verdict {
-                    Verdict::Allowed => Beside::Allowed,
-                    Verdict::Denied { .. } => Beside::Denied,
-                    Verdict::Undecided | Verdict::Untried => Beside::Undecided,
+            self.exact_requests.open.insert(came.id, pending);
+        } else if let Some(pending) = self.exact_requests.given_up.remove(&came.id) {
+            self.cache_denials(&pending, &came.results, now.mono);
+            let results = pending.of_charges(came);
+            self.exact_requests.take_back(pending.request, results, &mut self.stats);
+        } else if let Some(pending) = self.exact_requests.shadow.remove(&came.id) {
+            self.count_results(&pending, &came.results);
+            self.cache_denials(&pending, &came.results, now.mono);
+            for (asked, result) in pending.results(&came.results) {
+                let said = match result.verdict {
+                    Verdict::Allowed => ShadowOutcome::Allowed,
+                    Verdict::Denied { .. } => ShadowOutcome::Denied,
+                    Verdict::Undecided | Verdict::Untried => ShadowOutcome::Undecided,
                 };
-                self.tell_beside(asked.rule, said);
+                self.push_shadow_outcome(asked.rule, said);
             }
         }
     }
 
     /// Questions whose time is over.
-    pub(in crate::limiter) fn expire_asks(&mut self, shared: &mut impl Shared, now: Now) {
-        if self.asks.is_idle() {
+    pub(in crate::limiter) fn expire_exact(&mut self, shared: &mut impl Shared, now: Now) {
+        if self.exact_requests.is_idle() {
             return;
         }
-        for (id, paused) in self.asks.overdue(now.mono) {
-            self.give_up(shared, id, paused, AskResult::Timeout, now);
+        for (id, paused) in self.exact_requests.overdue(now.mono) {
+            self.give_up(shared, id, paused, ExactResult::Timeout, now);
         }
-        self.asks.forget_given_up(now.mono, &mut self.stats);
-        while let Some(question) = self.asks.next_unheard(now.mono) {
-            self.unheard(&question, AskResult::Timeout);
+        self.exact_requests.forget_given_up(now.mono, &mut self.stats);
+        while let Some(pending) = self.exact_requests.next_unheard(now.mono) {
+            self.unheard(&pending, ExactResult::Timeout);
         }
     }
 
     /// The stream is gone: nobody will rule.
-    pub(in crate::limiter) fn break_asks(&mut self, shared: &mut impl Shared, now: Now) {
-        for question in core::mem::take(&mut self.asks.beside).into_values() {
-            self.unheard(&question, AskResult::Broken);
+    pub(in crate::limiter) fn break_exact(&mut self, shared: &mut impl Shared, now: Now) {
+        for pending in core::mem::take(&mut self.exact_requests.shadow).into_values() {
+            self.unheard(&pending, ExactResult::Broken);
         }
-        for (id, mut paused) in self.asks.lose_all(&mut self.stats) {
-            paused.question.known = Known::Lost;
-            self.give_up(shared, id, paused, AskResult::Broken, now);
+        for (id, mut paused) in self.exact_requests.lose_all(&mut self.stats) {
+            paused.pending.known = Known::Lost;
+            self.give_up(shared, id, paused, ExactResult::Broken, now);
         }
     }
 
     /// Hands out a request that waited. What its exact rules came to is added where there are any.
     pub(in crate::limiter) fn resolve(&mut self, request: u64, outcome: Outcome, now: Now) {
-        let outcome = match self.held.remove(&request) {
-            Some(held) => self.finish(held, outcome, now),
+        let outcome = match self.pending_exact.remove(&request) {
+            Some(pending_exact) => self.finish(pending_exact, outcome, now),
             None => outcome,
         };
         self.resolved.push((request, outcome));
     }
 
     /// There is somebody who would hear a question.
-    fn may_ask(&self, now: MonoMs) -> bool {
-        self.link.is_usable() && (self.link.is_first() || now.since(self.link.heard()) <= HEARD_MS)
+    fn may_send(&self, now: MonoMs) -> bool {
+        self.link.is_usable() && (self.link.is_first() || now.since(self.link.heard()) <= LIVE_MS)
     }
 
     /// A denial that needs no question, the longest of them.
-    fn foregone_exactly(&mut self, exact: &[ExactCheck<'_>], now: MonoMs) -> Option<Denial> {
+    fn cached_exact_denial(&mut self, exact: &[ExactCheck<'_>], now: MonoMs) -> Option<Denial> {
         let mut denied = None;
         for check in exact.iter().filter(|check| !check.policy.shadow) {
             let ExactLimit::Log { key, most } = check.limit else { continue };
@@ -193,13 +209,20 @@ impl Limiter {
         cost_and_limit: (u64, u64),
         now: MonoMs,
     ) -> Option<KnownDenial> {
-        let may_ask = self.may_ask(now) && !self.asks.is_full();
-        self.denials.find(fingerprint, cost_and_limit, self.version, may_ask, now)
+        let may_send = self.may_send(now) && !self.exact_requests.is_full();
+        self.denials.find(fingerprint, cost_and_limit, self.version, may_send, now)
     }
 
     /// A request that waited no longer waits for rulings.
-    fn go_on(&mut self, shared: &mut impl Shared, request: u64, windows: &Waiting, held: Held, now: Now) {
-        let outcome = self.decide_settled(shared, request, &windows.checks(), held, now);
+    fn go_on(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        windows: &Waiting,
+        pending_exact: PendingExact,
+        now: Now,
+    ) {
+        let outcome = self.decide_settled(shared, request, &windows.checks(), pending_exact, now);
         if outcome.decision != Decision::Wait {
             self.resolved.push((request, outcome));
         } else if let Some(trace) = &windows.trace {
@@ -208,12 +231,12 @@ impl Limiter {
     }
 
     /// A request waits for rulings in vain.
-    fn give_up(&mut self, shared: &mut impl Shared, id: u64, paused: Paused, result: AskResult, now: Now) {
-        let Paused { question, request, windows, shadows } = paused;
+    fn give_up(&mut self, shared: &mut impl Shared, id: u64, paused: Paused, result: ExactResult, now: Now) {
+        let Paused { pending, request, windows, shadows } = paused;
         self.stats.ruled(result);
-        let held = Held { ask: Some(id), settled: unruled(&question), shadows };
-        self.asks.open.insert(id, question);
-        self.go_on(shared, request, &windows, held, now);
+        let pending_exact = PendingExact { request: Some(id), settled: unruled(&pending), shadows };
+        self.exact_requests.open.insert(id, pending);
+        self.go_on(shared, request, &windows, pending_exact, now);
     }
 
     /// Denies what the exact rules deny, else decides the windows.
@@ -222,15 +245,15 @@ impl Limiter {
         shared: &mut impl Shared,
         request: u64,
         checks: &[Check<'_>],
-        held: Held,
+        pending_exact: PendingExact,
         now: Now,
     ) -> Outcome {
-        match held.settled.denial {
+        match pending_exact.settled.denial {
             Some(denial) => {
                 let outcome = self.refused(shared, checks, denial, now);
-                self.finish(held, outcome, now)
+                self.finish(pending_exact, outcome, now)
             }
-            None => self.decide_windows(shared, request, checks, held, now),
+            None => self.decide_windows(shared, request, checks, pending_exact, now),
         }
     }
 
@@ -239,24 +262,24 @@ impl Limiter {
         shared: &mut impl Shared,
         request: u64,
         checks: &[Check<'_>],
-        held: Held,
+        pending_exact: PendingExact,
         now: Now,
     ) -> Outcome {
         let outcome = match self.round(shared, request, checks, false, now) {
             Ok(outcome) => outcome,
             Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
             Err(needs) => {
-                self.held.insert(request, held);
-                self.ask(request, Waiting::new(checks, now.mono), &needs, now.mono);
+                self.pending_exact.insert(request, pending_exact);
+                self.query(request, Waiting::new(checks, now.mono), &needs, now.mono);
                 return Outcome::of(Decision::Wait, 0);
             }
         };
-        self.finish(held, outcome, now)
+        self.finish(pending_exact, outcome, now)
     }
 
     /// Adds to an outcome what the exact rules came to, and settles what becomes of their charges.
-    fn finish(&mut self, held: Held, mut outcome: Outcome, now: Now) -> Outcome {
-        let Held { ask, settled, shadows } = held;
+    fn finish(&mut self, pending_exact: PendingExact, mut outcome: Outcome, now: Now) -> Outcome {
+        let PendingExact { request, settled, shadows } = pending_exact;
         let shown = match &mut outcome.decision {
             Decision::Allow(budget) => {
                 *budget = tighter(*budget, settled.budget);
@@ -272,66 +295,66 @@ impl Limiter {
             transactions: settled.transactions,
         };
         let passes = outcome.passes();
-        if let Some(id) = ask {
-            self.asks.end(id, passes, now.mono, &mut self.stats);
+        if let Some(id) = request {
+            self.exact_requests.end(id, passes, now.mono, &mut self.stats);
         }
-        for question in shadows.into_iter().filter(|_| passes) {
-            self.ask_beside(question, now.mono);
+        for pending in shadows.into_iter().filter(|_| passes) {
+            self.send_shadow(pending, now.mono);
         }
         outcome
     }
 
     /// Asks about a shadow rule of a request that has passed.
-    fn ask_beside(&mut self, question: Question, now: MonoMs) {
-        let Some(asked) = question.asked.first().copied() else { return };
+    fn send_shadow(&mut self, pending: PendingRequest, now: MonoMs) {
+        let Some(asked) = pending.asked.first().copied() else { return };
         if let Some(fingerprint) = asked.fingerprint {
             let known = self.known_denial(fingerprint, (asked.cost, asked.limit), now).is_some();
             self.stats.spared += u64::from(known);
             if known || asked.cost > asked.limit {
-                return self.tell_beside(asked.rule, Beside::Denied);
+                return self.push_shadow_outcome(asked.rule, ShadowOutcome::Denied);
             }
         }
-        if self.may_ask(now) && self.asks.ask_beside(question, now) {
-            self.stats.asks += 1;
+        if self.may_send(now) && self.exact_requests.send_shadow(pending, now) {
+            self.stats.exact_requests += 1;
         } else {
-            self.stats.unasked += 1;
-            self.tell_beside(asked.rule, Beside::Undecided);
+            self.stats.exact_unsent += 1;
+            self.push_shadow_outcome(asked.rule, ShadowOutcome::Undecided);
         }
     }
 
-    fn unheard(&mut self, question: &Question, result: AskResult) {
+    fn unheard(&mut self, pending: &PendingRequest, result: ExactResult) {
         self.stats.ruled(result);
-        for asked in &question.asked {
-            self.tell_beside(asked.rule, Beside::Undecided);
+        for asked in &pending.asked {
+            self.push_shadow_outcome(asked.rule, ShadowOutcome::Undecided);
         }
     }
 
-    fn tell_beside(&mut self, rule: u16, said: Beside) {
-        if self.told_beside.len() < MAX_TOLD_BESIDE {
-            self.told_beside.push((rule, said));
+    fn push_shadow_outcome(&mut self, rule: u16, said: ShadowOutcome) {
+        if self.shadow_outcomes.len() < MAX_SHADOW_OUTCOMES {
+            self.shadow_outcomes.push((rule, said));
         }
     }
 
-    fn count_rulings(&mut self, question: &Question, came: &[wire::Ruling]) {
+    fn count_results(&mut self, pending: &PendingRequest, came: &[wire::ChargeResult]) {
         let (mut denied, mut allowed) = (false, true);
-        for (_, ruling) in question.rulings(came) {
-            denied |= matches!(ruling.verdict, Verdict::Denied { .. });
-            allowed &= ruling.is_allowed();
+        for (_, result) in pending.results(came) {
+            denied |= matches!(result.verdict, Verdict::Denied { .. });
+            allowed &= result.is_allowed();
         }
         self.stats.ruled(match (denied, allowed) {
-            (true, _) => AskResult::Denied,
-            (false, true) => AskResult::Allowed,
-            (false, false) => AskResult::Undecided,
+            (true, _) => ExactResult::Denied,
+            (false, true) => ExactResult::Allowed,
+            (false, false) => ExactResult::Undecided,
         });
     }
 
     /// Remembers the denials of logs, and forgets those that no longer hold. They count from the moment of the question,
     /// so none outlives what was true of it.
-    fn remember_rulings(&mut self, question: &Question, came: &[wire::Ruling], now: MonoMs) {
-        let sent = question.sent.unwrap_or_default();
-        for (asked, ruling) in question.rulings(came) {
+    fn cache_denials(&mut self, pending: &PendingRequest, came: &[wire::ChargeResult], now: MonoMs) {
+        let sent = pending.sent.unwrap_or_default();
+        for (asked, result) in pending.results(came) {
             let Some(fingerprint) = asked.fingerprint else { continue };
-            let retry_after_ms = match ruling.verdict {
+            let retry_after_ms = match result.verdict {
                 Verdict::Denied { retry_after_ms: Some(retry_after_ms) } => retry_after_ms,
                 Verdict::Allowed => {
                     self.denials.refute(fingerprint, (asked.cost, asked.limit));
@@ -348,8 +371,8 @@ impl Limiter {
                     limit: asked.limit,
                     until,
                     recheck: now.after(RECHECK_MS),
-                    remaining: ruling.remaining,
-                    reset: sent.after(ruling.reset_ms),
+                    remaining: result.remaining,
+                    reset: sent.after(result.reset_ms),
                 });
             }
         }
@@ -357,21 +380,22 @@ impl Limiter {
 }
 
 /// What rulings come to for a request.
-fn settle(question: &Question, came: &[wire::Ruling]) -> Settled {
+fn settle(pending: &PendingRequest, came: &[wire::ChargeResult]) -> Settled {
     let mut settled = Settled::default();
-    let is_denied = |(_, ruling): (&Asked, Ruling)| matches!(ruling.verdict, Verdict::Denied { .. });
-    let denied = question.rulings(came).any(is_denied);
-    for (asked, ruling) in question.rulings(came) {
-        if let Some(transaction) = ruling.transaction {
+    let is_denied =
+        |(_, result): (&PendingCharge, ChargeResult)| matches!(result.verdict, Verdict::Denied { .. });
+    let denied = pending.results(came).any(is_denied);
+    for (asked, result) in pending.results(came) {
+        if let Some(transaction) = result.transaction {
             settled.transactions.push(transaction);
         }
-        if ruling.window_ms > 0 {
-            settled.windows.push((asked.rule, ruling.window_ms));
+        if result.window_ms > 0 {
+            settled.windows.push((asked.rule, result.window_ms));
         }
-        let limit = if ruling.limit > 0 { ruling.limit } else { asked.limit };
-        let Ruling { remaining, reset_ms, .. } = ruling;
+        let limit = if result.limit > 0 { result.limit } else { asked.limit };
+        let ChargeResult { remaining, reset_ms, .. } = result;
         let budget = Budget { rule: asked.rule, limit, remaining, reset_ms };
-        match ruling.verdict {
+        match result.verdict {
             Verdict::Allowed => settled.budget = tighter(settled.budget, Some(budget)),
             Verdict::Denied { retry_after_ms } => {
                 let cause = if retry_after_ms.is_some() { Cause::Limit } else { Cause::Cost };
@@ -386,15 +410,15 @@ fn settle(question: &Question, came: &[wire::Ruling]) -> Settled {
 }
 
 /// What no ruling comes to for a request.
-fn unruled(question: &Question) -> Settled {
+fn unruled(pending: &PendingRequest) -> Settled {
     let mut settled = Settled::default();
-    question.asked.iter().for_each(|asked| settled.leave_undecided(asked, false));
+    pending.asked.iter().for_each(|asked| settled.leave_undecided(asked, false));
     settled
 }
 
 impl Settled {
     /// Nobody has decided a charge: its rules say what follows, unless others are `denied`.
-    fn leave_undecided(&mut self, asked: &Asked, denied: bool) {
+    fn leave_undecided(&mut self, asked: &PendingCharge, denied: bool) {
         self.undecided |= asked.rules;
         if asked.deny_on_failure && !denied {
             let budget = Budget { rule: asked.rule, limit: asked.limit, remaining: 0, reset_ms: 0 };

@@ -12,14 +12,14 @@ pub(in crate::limiter) struct Item {
     pub(in crate::limiter) limit: u64,
     pub(in crate::limiter) shadow: bool,
     /// Another item charges the same cell, so this one only looks.
-    pub(in crate::limiter) looks: bool,
+    pub(in crate::limiter) peeks: bool,
     /// The cost is reserved until the response tells it.
-    pub(in crate::limiter) open: Option<Opening>,
+    pub(in crate::limiter) deferred: Option<DeferredCost>,
 }
 
 /// That an item's cost is told by the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::limiter) struct Opening {
+pub(in crate::limiter) struct DeferredCost {
     /// The rules that will say what it costs: bit `n` for rule `n`.
     pub(in crate::limiter) rules: u64,
     /// What it costs at the least, by rules that know it.

@@ -69,7 +69,7 @@ pub enum Verdict {
     /// Would fit but for reservations.
     Reserved,
     /// Would fit by what is known here; the region is to be asked.
-    Ask(Reason),
+    Query(Reason),
     /// Would fit by what is known here, but that is not good enough, nobody can be asked, and the rule denies then.
     Undecided,
 }
@@ -93,9 +93,9 @@ pub fn judge(
     }
     let left = reserved.remaining(at, limit).min(entry.spared_at_once(limit));
     if let Some(health) = health.filter(|health| health.usable || policy.deny_on_failure)
-        && let Some(reason) = doubt(entry, at, (cost, limit), left, policy, health, now)
+        && let Some(reason) = reason_to_query(entry, at, (cost, limit), left, policy, health, now)
     {
-        return if health.usable { Verdict::Ask(reason) } else { Verdict::Undecided };
+        return if health.usable { Verdict::Query(reason) } else { Verdict::Undecided };
     }
     Verdict::Admit { spare: reserved.remaining(at, limit).saturating_sub(cost) }
 }
@@ -139,7 +139,7 @@ fn is_spared(entry: &Entry, health: &Health) -> bool {
 }
 
 /// Why the local view would not do, if so.
-fn doubt(
+fn reason_to_query(
     entry: &Entry,
     at: &Position,
     (cost, limit): (u64, u64),
@@ -159,8 +159,8 @@ fn doubt(
         return Some(Reason::Cold);
     }
     // A cost that the response reveals is held back as a reservation, which an answer cannot grant.
-    let may_ask = cost > 0 && policy.settles_within_ms == 0 && health.strict;
-    if may_ask && is_strict(entry, at, limit, health.origins, now) {
+    let may_send = cost > 0 && policy.settles_within_ms == 0 && health.strict;
+    if may_send && is_strict(entry, at, limit, health.origins, now) {
         return Some(Reason::Strict);
     }
     if cost > 0 && entry.unconfirmed().saturating_add(cost) > allowance(limit, left, health.origins) {

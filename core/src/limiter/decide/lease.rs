@@ -8,10 +8,10 @@
 //! that is next to nothing beside its limit may stay for five, as bringing back a lease costs as much as a charge, and
 //! a key that is asked for a few times a second would gain nothing from it otherwise.
 //!
-//! Leaves to others: spending it (`charge`), remembering it (`slots`).
+//! Leaves to others: spending it (`charge`), remembering it (`worker_cache`).
 
 use super::judge::slack;
-use crate::limiter::cache::slots::{Acked, Slot};
+use crate::limiter::cache::worker_cache::{Acked, Slot};
 use crate::limiter::table::{Entry, Tag};
 use crate::model::time::MonoMs;
 use crate::model::window::MAX_COUNT;

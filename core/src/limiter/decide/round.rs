@@ -1,7 +1,7 @@
 //! One pass over all checks of a request: all that enforce are charged or none is, and shadow rules look on.
 
 use super::charge::{Charged, Mode};
-use super::item::{Item, Opening};
+use super::item::{DeferredCost, Item};
 use super::judge::Health;
 use crate::limiter::Limiter;
 use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Outcome, Reason};
@@ -44,7 +44,7 @@ impl Limiter {
             return Ok(Outcome::of(decision, 0));
         }
         let mut items = core::mem::take(&mut self.items);
-        self.fold(checks, &mut items);
+        self.coalesce(checks, &mut items);
         let health = (!asked).then(|| self.health(now.mono));
         let decided = self.enforce(shared, checks, &items, health.as_ref(), now);
         let outcome = decided.map(|decision| {
@@ -69,19 +69,19 @@ impl Limiter {
         if item.cost > item.limit {
             return Ok(Decision::Deny(self.above_limit(shared, &item, check, now)));
         }
-        if let Some(decision) = self.at_hand(&item, check, now) {
+        if let Some(decision) = self.decide_from_cache(&item, check, now) {
             return Ok(decision);
         }
         let health = (!asked).then(|| self.health(now.mono));
         match self.charge(shared, &item, check, Mode::Spend, health.as_ref(), now) {
-            Charged::Admitted(budget) | Charged::Held { budget, .. } => Ok(Decision::Allow(Some(budget))),
+            Charged::Admitted(budget) | Charged::Deferred { budget, .. } => Ok(Decision::Allow(Some(budget))),
             Charged::Denied(denial) => Ok(Decision::Deny(denial)),
-            Charged::Ask(reason) => Err(Vec::from([need(&item, reason)])),
+            Charged::Query(reason) => Err(Vec::from([need(&item, reason)])),
         }
     }
 
     /// Whether `check` alone would pass, and what is left, by what is known here. Charges nothing and asks nobody.
-    pub fn look(
+    pub fn peek(
         &mut self,
         shared: &mut impl Shared,
         check: &Check<'_>,
@@ -92,32 +92,32 @@ impl Limiter {
         if item.cost > item.limit {
             return Err(self.above_limit(shared, &item, check, now));
         }
-        match self.charge(shared, &item, check, Mode::Look, None, now) {
-            Charged::Admitted(budget) | Charged::Held { budget, .. } => Ok(budget),
+        match self.charge(shared, &item, check, Mode::Peek, None, now) {
+            Charged::Admitted(budget) | Charged::Deferred { budget, .. } => Ok(budget),
             Charged::Denied(denial) => Err(denial),
             // Nobody is asked where there is no standing.
-            Charged::Ask(_) => {
+            Charged::Query(_) => {
                 Ok(Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms })
             }
         }
     }
 
     /// A denial of the checks that is certain by what is known here, without charging anything: counts only grow.
-    pub(in crate::limiter) fn foretold(
+    pub(in crate::limiter) fn certain_denial(
         &mut self,
         shared: &mut impl Shared,
         checks: &[Check<'_>],
         now: Now,
     ) -> Option<Denial> {
         let mut items = core::mem::take(&mut self.items);
-        self.fold(checks, &mut items);
-        let mut denied = self.foregone(shared, checks, &items, now);
+        self.coalesce(checks, &mut items);
+        let mut denied = self.certain_without_table(shared, checks, &items, now);
         for (_, item, check) in enforced(&items, checks) {
-            if denied.is_some() || self.covered(item, check, now).is_some() {
+            if denied.is_some() || self.covered_by_lease(item, check, now).is_some() {
                 continue;
             }
             // What is only reserved, and be it by this worker's own lease, may pass when it is charged.
-            if let Charged::Denied(denial) = self.charge(shared, item, check, Mode::Look, None, now)
+            if let Charged::Denied(denial) = self.charge(shared, item, check, Mode::Peek, None, now)
                 && denial.cause == Cause::Limit
             {
                 denied = Some(denial);
@@ -136,21 +136,21 @@ impl Limiter {
         now: Now,
     ) -> Outcome {
         let mut items = core::mem::take(&mut self.items);
-        self.fold(checks, &mut items);
+        self.coalesce(checks, &mut items);
         let shadow_denied = self.shadows(shared, checks, &items, false, now);
         self.items = items;
         Outcome::of(Decision::Deny(denial), shadow_denied)
     }
 
     /// What the worker's own memory decides: a denial that still holds, or a lease.
-    fn at_hand(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Decision> {
-        let slot = self.slots.get(item.fingerprint)?;
+    fn decide_from_cache(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Decision> {
+        let slot = self.worker_cache.get(item.fingerprint)?;
         if slot.denied.is_some()
-            && let Some(denial) = self.remembered(item, check, now.mono)
+            && let Some(denial) = self.cached_denial(item, check, now.mono)
         {
             return Some(Decision::Deny(denial));
         }
-        let budget = self.covered(item, check, now)?;
+        let budget = self.covered_by_lease(item, check, now)?;
         self.spend_lease(item, check, now);
         Some(Decision::Allow(Some(budget)))
     }
@@ -163,14 +163,14 @@ impl Limiter {
             cost: check.cost,
             limit: check.limit.min(MAX_COUNT),
             shadow: check.policy.shadow,
-            looks: false,
-            open: Opening::of(check),
+            peeks: false,
+            deferred: DeferredCost::of(check),
         }
     }
 
     /// Checks of the same cell become one: largest cost, lowest limit. A shadow's cell that an enforcing rule charges
     /// is only looked at.
-    fn fold(&self, checks: &[Check<'_>], items: &mut Vec<Item>) {
+    fn coalesce(&self, checks: &[Check<'_>], items: &mut Vec<Item>) {
         items.clear();
         for (at, check) in checks.iter().enumerate().take(MAX_CHECKS) {
             let new = self.item(at, check);
@@ -181,21 +181,22 @@ impl Limiter {
                     if new.limit < item.limit {
                         (item.limit, item.check) = (new.limit, new.check);
                     }
-                    item.open = Opening::fold((item.open, item.cost), (new.open, new.cost));
+                    item.deferred =
+                        DeferredCost::coalesce((item.deferred, item.cost), (new.deferred, new.cost));
                     item.cost = item.cost.max(new.cost);
                 }
                 other => {
-                    let looks = other.is_some();
-                    items.push(Item { looks, ..new });
+                    let peeks = other.is_some();
+                    items.push(Item { peeks, ..new });
                 }
             }
         }
         for at in 0..items.len() {
             let enforced =
                 |item: &Item| !item.shadow && Some(item.fingerprint) == items.get(at).map(|i| i.fingerprint);
-            let looks = items.iter().any(enforced);
+            let peeks = items.iter().any(enforced);
             if let Some(item) = items.get_mut(at).filter(|item| item.shadow) {
-                item.looks |= looks;
+                item.peeks |= peeks;
             }
         }
     }
@@ -208,29 +209,29 @@ impl Limiter {
         health: Option<&Health>,
         now: Now,
     ) -> Result<Decision, Vec<Need>> {
-        if let Some(denial) = self.foregone(shared, checks, items, now) {
+        if let Some(denial) = self.certain_without_table(shared, checks, items, now) {
             return Ok(Decision::Deny(denial));
         }
         let mut budget: Option<Budget> = None;
-        let mut covered: Places = 0;
+        let mut covered_by_lease: Places = 0;
         for (at, item, check) in enforced(items, checks) {
-            if let Some(left) = self.covered(item, check, now) {
+            if let Some(left) = self.covered_by_lease(item, check, now) {
                 budget = tighter(budget, Some(left));
-                covered |= 1 << at;
+                covered_by_lease |= 1 << at;
             }
         }
-        match self.charge_all(shared, checks, items, covered, health, now)? {
+        match self.charge_all(shared, checks, items, covered_by_lease, health, now)? {
             Table::Charged(left) => budget = tighter(budget, left),
             Table::Denied(denial) => return Ok(Decision::Deny(denial)),
         }
-        for (_, item, check) in enforced(items, checks).filter(|(at, ..)| covered & (1 << at) != 0) {
+        for (_, item, check) in enforced(items, checks).filter(|(at, ..)| covered_by_lease & (1 << at) != 0) {
             self.spend_lease(item, check, now);
         }
         Ok(Decision::Allow(budget))
     }
 
     /// A denial that needs no look at the table, the longest of them.
-    fn foregone(
+    fn certain_without_table(
         &mut self,
         shared: &mut impl Shared,
         checks: &[Check<'_>],
@@ -241,7 +242,7 @@ impl Limiter {
         for (_, item, check) in enforced(items, checks) {
             let denial = match item.cost > item.limit {
                 true => Some(self.above_limit(shared, item, check, now)),
-                false => self.remembered(item, check, now.mono),
+                false => self.cached_denial(item, check, now.mono),
             };
             denied = worse(denied, denial);
         }
@@ -254,30 +255,30 @@ impl Limiter {
         shared: &mut impl Shared,
         checks: &[Check<'_>],
         items: &[Item],
-        covered: Places,
+        covered_by_lease: Places,
         health: Option<&Health>,
         now: Now,
     ) -> Result<Table, Vec<Need>> {
-        let in_table = || enforced(items, checks).filter(|(at, ..)| covered & (1 << at) == 0);
+        let in_table = || enforced(items, checks).filter(|(at, ..)| covered_by_lease & (1 << at) == 0);
         let Some((last, ..)) = in_table().last() else { return Ok(Table::Charged(None)) };
         let (mut budget, mut denied, mut needs) = (None, None, Vec::new());
         let (mut held, mut diverted): (Places, Places) = (0, 0);
         for (at, item, check) in in_table() {
             let failed = denied.is_some() || !needs.is_empty();
             let mode = match (failed, at == last) {
-                (true, _) => Mode::Look,
+                (true, _) => Mode::Peek,
                 (false, true) => Mode::Spend,
                 (false, false) => Mode::Hold,
             };
             match self.charge(shared, item, check, mode, health, now) {
                 Charged::Admitted(left) => budget = tighter(budget, Some(left)),
-                Charged::Held { budget: left, overflow } => {
+                Charged::Deferred { budget: left, overflow } => {
                     budget = tighter(budget, Some(left));
                     held |= 1 << at;
                     diverted |= Places::from(overflow) << at;
                 }
                 Charged::Denied(denial) => denied = worse(denied, Some(denial)),
-                Charged::Ask(reason) => needs.push(need(item, reason)),
+                Charged::Query(reason) => needs.push(need(item, reason)),
             }
         }
         let spend = denied.is_none() && needs.is_empty();
@@ -318,27 +319,27 @@ impl Limiter {
         passes: bool,
         now: Now,
     ) -> bool {
-        let charges = passes && !item.looks;
-        if charges && self.covered(item, check, now).is_some() {
+        let charges = passes && !item.peeks;
+        if charges && self.covered_by_lease(item, check, now).is_some() {
             self.spend_lease(item, check, now);
             return false;
         }
-        let mode = if charges { Mode::Spend } else { Mode::Look };
+        let mode = if charges { Mode::Spend } else { Mode::Peek };
         // Where another rule has charged the cell, this request's cost is in it already.
-        let cost = if passes && item.looks { 0 } else { item.cost };
+        let cost = if passes && item.peeks { 0 } else { item.cost };
         let charged = self.charge(shared, &Item { cost, ..*item }, check, mode, None, now);
         // What open requests reserve is held until they end: that is no moment.
-        let counts = |cause| cause == Cause::Limit || (cause == Cause::Reserved && item.open.is_some());
+        let counts = |cause| cause == Cause::Limit || (cause == Cause::Reserved && item.deferred.is_some());
         matches!(charged, Charged::Denied(denial) if counts(denial.cause))
     }
 
     /// A cost above the limit never passes, charges nothing and makes nothing strict.
     fn above_limit(&mut self, shared: &mut impl Shared, item: &Item, check: &Check<'_>, now: Now) -> Denial {
         let free = Item { cost: 0, ..*item };
-        let budget = match self.charge(shared, &free, check, Mode::Look, None, now) {
-            Charged::Admitted(budget) | Charged::Held { budget, .. } => budget,
+        let budget = match self.charge(shared, &free, check, Mode::Peek, None, now) {
+            Charged::Admitted(budget) | Charged::Deferred { budget, .. } => budget,
             Charged::Denied(denial) => denial.budget,
-            Charged::Ask(_) => {
+            Charged::Query(_) => {
                 Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms }
             }
         };
@@ -350,7 +351,7 @@ fn need(item: &Item, reason: Reason) -> Need {
     let Item { check, fingerprint, limit, .. } = *item;
     // What the region grants to an open request stays granted, though less may come of it. So only what the process may not
     // hold by itself is asked for; for any other reason, what the region knows is enough.
-    let inquires = item.open.is_some() && reason != Reason::Slack;
+    let inquires = item.deferred.is_some() && reason != Reason::Slack;
     let cost = if inquires { 0 } else { item.cost };
     Need { check, fingerprint, cost, limit, reason, inquires }
 }

@@ -2,7 +2,7 @@
 
 use super::charge::{Charged, Mode, UNDECIDED_RETRY_MS};
 use crate::limiter::check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Reason};
-use crate::limiter::remote::consults::{MAX_ROUNDS, Need, Question, Sent, Waiting};
+use crate::limiter::remote::consults::{MAX_ROUNDS, Need, PendingQuery, Sent, Waiting};
 use crate::limiter::table::{Entry, ReservationKind};
 use crate::limiter::transact::{Make, Subject};
 use crate::limiter::{ANSWER_SERVES_MS, Limiter, TICK_MS};
@@ -108,27 +108,27 @@ impl Limiter {
         let mut asked = Vec::new();
         for fingerprint in self.consults.take_unsent() {
             let traces = self.consults.traces(fingerprint);
-            let Some(question) = self.consults.unsent(fingerprint) else { continue };
-            let subject = Subject { fingerprint, key: Some(&question.key), make: Make::Always };
+            let Some(pending) = self.consults.unsent(fingerprint) else { continue };
+            let subject = Subject { fingerprint, key: Some(&pending.key), make: Make::Always };
             let change = |entry: &mut Entry, at: &Position| {
-                if entry.is_without_baseline() || question.cost == 0 {
+                if entry.is_without_baseline() || pending.cost == 0 {
                     return (0, false);
                 }
                 // More than is left would be refused as a whole, though some of those who wait could pass.
-                let left = entry.used_and_reserved().remaining(at, question.limit);
-                let cost = question.cost.min(left.max(question.least));
+                let left = entry.used_and_reserved().remaining(at, pending.limit);
+                let cost = pending.cost.min(left.max(pending.least));
                 let reserved = entry.reserve(tag, cost, now.mono.after(CONSULT_EXPIRES_MS));
                 let unreserved = if reserved { 0 } else { cost };
                 (entry.reserved_in(entry.sequence).saturating_add(unreserved), reserved)
             };
             let mut consult = wire::Consult {
-                id: question.id,
-                key: question.key.clone(),
-                sequence: Position::at(now.unix, question.cell_ms).sequence,
+                id: pending.id,
+                key: pending.key.clone(),
+                sequence: Position::at(now.unix, pending.cell_ms).sequence,
                 own: 0,
                 cost: 0,
-                limit: question.limit,
-                timeout_ms: question.timeout_ms(now.mono),
+                limit: pending.limit,
+                timeout_ms: pending.timeout_ms(now.mono),
                 traces,
                 without_baseline: false,
             };
@@ -146,7 +146,7 @@ impl Limiter {
                 consult.cost = done.result;
                 consult.without_baseline = done.entry.is_without_baseline();
             }
-            question.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0, overflow });
+            pending.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0, overflow });
             asked.push(consult);
             if let Some(entry) = reaped {
                 self.note_cells(&entry, now.mono);
@@ -157,7 +157,7 @@ impl Limiter {
 
     /// Takes the region's word and decides the requests that waited for it.
     pub(in crate::limiter) fn answered(&mut self, shared: &mut impl Shared, answer: &wire::Answer, now: Now) {
-        let Some((fingerprint, question)) = self.consults.answered(answer.id) else { return };
+        let Some((fingerprint, pending)) = self.consults.answered(answer.id) else { return };
         self.link.answered();
         let result = match (answer.granted, &answer.current) {
             (true, _) => ConsultResult::Granted,
@@ -166,24 +166,24 @@ impl Limiter {
         };
         self.stats.ended(result);
         let snapshots = answer.older.iter().rev().chain(&answer.previous).chain(&answer.current);
-        self.close_question(shared, fingerprint, &question, snapshots, now);
-        let inquiry = question.sent.is_some_and(|sent| sent.inquiry) && question.cost > 0;
-        let granted = answer.granted && !inquiry && !question.inquires;
-        for (request, waiting) in self.consults.released(&question, granted) {
+        self.close_question(shared, fingerprint, &pending, snapshots, now);
+        let inquiry = pending.sent.is_some_and(|sent| sent.inquiry) && pending.cost > 0;
+        let granted = answer.granted && !inquiry && !pending.inquires;
+        for (request, waiting) in self.consults.released(&pending, granted) {
             match result {
                 ConsultResult::Unjudged => self.decide_unanswered(shared, request, &waiting, now),
                 _ => self.decide_again(shared, request, waiting, now),
             }
         }
         if result == ConsultResult::Refused {
-            self.prolong_denial(fingerprint, question.cell_ms);
+            self.prolong_denial(fingerprint, pending.cell_ms);
         }
     }
 
     /// The region's refusal serves the key for a moment: at the limit a little comes free at any time, and every worker of the
     /// region would ask for it again and again, though one gets it.
     fn prolong_denial(&mut self, fingerprint: u64, cell_ms: u64) {
-        if let Some(denied) = self.slots.get(fingerprint).and_then(|slot| slot.denied.as_mut()) {
+        if let Some(denied) = self.worker_cache.get(fingerprint).and_then(|slot| slot.denied.as_mut()) {
             denied.until = denied.until.max(denied.since.after(ANSWER_SERVES_MS.min(cell_ms / 8)));
         }
     }
@@ -201,8 +201,8 @@ impl Limiter {
             self.link.timed_out(now.mono);
         }
         late.extend(self.consults.abandoned());
-        for (fingerprint, question) in late {
-            self.close_question(shared, fingerprint, &question, [].iter(), now);
+        for (fingerprint, pending) in late {
+            self.close_question(shared, fingerprint, &pending, [].iter(), now);
         }
         for (request, waiting) in overdue {
             self.decide_unanswered(shared, request, &waiting, now);
@@ -215,9 +215,9 @@ impl Limiter {
     /// The stream is gone: nobody will answer.
     pub(in crate::limiter) fn break_waiting(&mut self, shared: &mut impl Shared, now: Now) {
         let all = self.consults.all();
-        for (fingerprint, question) in self.consults.abandoned() {
+        for (fingerprint, pending) in self.consults.abandoned() {
             self.stats.ended(ConsultResult::Broken);
-            self.close_question(shared, fingerprint, &question, [].iter(), now);
+            self.close_question(shared, fingerprint, &pending, [].iter(), now);
         }
         for (request, waiting) in all {
             self.decide_unanswered(shared, request, &waiting, now);
@@ -228,13 +228,13 @@ impl Limiter {
         &mut self,
         shared: &mut impl Shared,
         fingerprint: u64,
-        question: &Question,
+        pending: &PendingQuery,
         snapshots: impl Iterator<Item = &'a wire::Snapshot> + Clone,
         now: Now,
     ) {
         let tag = self.tag(ReservationKind::Consult);
         let change = |entry: &mut Entry, _: &Position| {
-            if let Some(Sent { sequence, .. }) = question.sent {
+            if let Some(Sent { sequence, .. }) = pending.sent {
                 // Its cell may have another number since the clock stepped.
                 if entry.release(tag, sequence).is_none() {
                     entry.release_newest(tag);
@@ -247,8 +247,8 @@ impl Limiter {
             (entry.without_baseline_cells() < without_baseline, true)
         };
         let make = if snapshots.clone().next().is_none() { Make::Never } else { Make::Always };
-        let overflow = question.sent.is_some_and(|sent| sent.overflow);
-        let subject = Subject { fingerprint, key: Some(&question.key), make };
+        let overflow = pending.sent.is_some_and(|sent| sent.overflow);
+        let subject = Subject { fingerprint, key: Some(&pending.key), make };
         let closed = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
         if let Some(done) = closed.ok().filter(|done| done.result) {
             self.note_based_cells(&done.entry, now.mono);
@@ -260,7 +260,7 @@ impl Limiter {
         waiting.rounds += 1;
         match self.round(shared, request, &waiting.checks(), waiting.granted, now) {
             Ok(outcome) => self.resolve(request, outcome, now),
-            Err(needs) if waiting.rounds < MAX_ROUNDS => self.ask(request, waiting, &needs, now.mono),
+            Err(needs) if waiting.rounds < MAX_ROUNDS => self.query(request, waiting, &needs, now.mono),
             Err(needs) => {
                 let outcome = self.outbid(shared, request, &waiting.checks(), &needs, now);
                 self.resolve(request, outcome, now);
@@ -313,12 +313,12 @@ impl Limiter {
 
     fn deny_undecided(&mut self, shared: &mut impl Shared, check: &Check<'_>, now: Now) -> Outcome {
         let item = self.item(0, check);
-        let denial = match self.charge(shared, &item, check, Mode::Look, None, now) {
+        let denial = match self.charge(shared, &item, check, Mode::Peek, None, now) {
             Charged::Denied(denial) => denial,
-            Charged::Admitted(budget) | Charged::Held { budget, .. } => {
+            Charged::Admitted(budget) | Charged::Deferred { budget, .. } => {
                 Denial { budget, retry_after_ms: Some(UNDECIDED_RETRY_MS), cause: Cause::Undecided }
             }
-            Charged::Ask(_) => return Outcome::of(Decision::Allow(None), 0),
+            Charged::Query(_) => return Outcome::of(Decision::Allow(None), 0),
         };
         Outcome::of(Decision::Deny(denial), 0)
     }

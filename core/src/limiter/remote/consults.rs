@@ -21,7 +21,7 @@ pub(in crate::limiter) const MAX_ROUNDS: u8 = 3;
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Consults {
     /// By fingerprint.
-    questions: BTreeMap<u64, Question>,
+    questions: BTreeMap<u64, PendingQuery>,
     /// Fingerprints of questions not sent yet; some may have been abandoned since.
     unsent: Vec<u64>,
     /// Fingerprints by the id that an answer names.
@@ -34,7 +34,7 @@ pub(in crate::limiter) struct Consults {
 
 /// Asked of the region about one key.
 #[derive(Debug)]
-pub(in crate::limiter) struct Question {
+pub(in crate::limiter) struct PendingQuery {
     pub(in crate::limiter) id: u64,
     pub(in crate::limiter) key: Vec<u8>,
     pub(in crate::limiter) cell_ms: u64,
@@ -137,7 +137,7 @@ impl Waiting {
     }
 }
 
-impl Question {
+impl PendingQuery {
     /// How long an answer is still of use to all who asked, in milliseconds: at least 1, as 0 on the wire says nothing.
     pub(in crate::limiter) fn timeout_ms(&self, now: MonoMs) -> u32 {
         u32::try_from(self.deadline.since(now)).unwrap_or(u32::MAX).max(1)
@@ -163,12 +163,12 @@ impl Consults {
     ) {
         for need in needs {
             let Some(check) = waiting.checks.get(need.check) else { continue };
-            let question = self.questions.entry(need.fingerprint).or_insert_with(|| {
+            let pending = self.questions.entry(need.fingerprint).or_insert_with(|| {
                 self.last_id += 1;
                 self.unsent.push(need.fingerprint);
                 self.ids.insert(self.last_id, need.fingerprint);
                 asked(need.reason);
-                Question {
+                PendingQuery {
                     id: self.last_id,
                     key: check.key.clone(),
                     cell_ms: check.cell_ms,
@@ -182,15 +182,15 @@ impl Consults {
                     queued: Vec::new(),
                 }
             });
-            if question.sent.is_none() {
-                question.cost = question.cost.saturating_add(need.cost);
-                question.least = question.least.min(need.cost);
-                question.deadline = question.deadline.min(waiting.deadline);
-                question.limit = question.limit.min(need.limit);
-                question.inquires |= need.inquires;
-                question.joined.push(request);
+            if pending.sent.is_none() {
+                pending.cost = pending.cost.saturating_add(need.cost);
+                pending.least = pending.least.min(need.cost);
+                pending.deadline = pending.deadline.min(waiting.deadline);
+                pending.limit = pending.limit.min(need.limit);
+                pending.inquires |= need.inquires;
+                pending.joined.push(request);
             } else {
-                question.queued.push((request, need.cost));
+                pending.queued.push((request, need.cost));
             }
             waiting.open += 1;
         }
@@ -220,27 +220,31 @@ impl Consults {
         traces.into_iter().cloned().collect()
     }
 
-    /// Fingerprints of the questions to send, each once; they count as sent when [`Question::sent`] is set.
+    /// Fingerprints of the questions to send, each once; they count as sent when [`PendingQuery::sent`] is set.
     pub(in crate::limiter) fn take_unsent(&mut self) -> Vec<u64> {
         core::mem::take(&mut self.unsent)
     }
 
     /// The question about `fingerprint`, if it is still to be sent.
-    pub(in crate::limiter) fn unsent(&mut self, fingerprint: u64) -> Option<&mut Question> {
-        self.questions.get_mut(&fingerprint).filter(|question| question.sent.is_none())
+    pub(in crate::limiter) fn unsent(&mut self, fingerprint: u64) -> Option<&mut PendingQuery> {
+        self.questions.get_mut(&fingerprint).filter(|pending| pending.sent.is_none())
     }
 
     /// Takes the question with `id` out, with its fingerprint.
-    pub(in crate::limiter) fn answered(&mut self, id: u64) -> Option<(u64, Question)> {
+    pub(in crate::limiter) fn answered(&mut self, id: u64) -> Option<(u64, PendingQuery)> {
         let fingerprint = self.ids.remove(&id)?;
-        self.questions.remove(&fingerprint).map(|question| (fingerprint, question))
+        self.questions.remove(&fingerprint).map(|pending| (fingerprint, pending))
     }
 
-    /// Requests that need not wait any longer after `question` was answered, in order of arrival.
-    pub(in crate::limiter) fn released(&mut self, question: &Question, granted: bool) -> Vec<(u64, Waiting)> {
+    /// Requests that need not wait any longer after `pending` was answered, in order of arrival.
+    pub(in crate::limiter) fn released(
+        &mut self,
+        pending: &PendingQuery,
+        granted: bool,
+    ) -> Vec<(u64, Waiting)> {
         let mut released = Vec::new();
-        let joined = question.joined.iter().map(|request| (request, granted));
-        for (request, granted) in joined.chain(question.queued.iter().map(|(request, _)| (request, false))) {
+        let joined = pending.joined.iter().map(|request| (request, granted));
+        for (request, granted) in joined.chain(pending.queued.iter().map(|(request, _)| (request, false))) {
             let Some(waiting) = self.waiting.get_mut(request) else { continue };
             waiting.open = waiting.open.saturating_sub(1);
             waiting.granted |= granted;
@@ -267,40 +271,40 @@ impl Consults {
     }
 
     /// Takes out the questions that nobody waits for any more.
-    pub(in crate::limiter) fn abandoned(&mut self) -> Vec<(u64, Question)> {
+    pub(in crate::limiter) fn abandoned(&mut self) -> Vec<(u64, PendingQuery)> {
         let waiting = &self.waiting;
-        for question in self.questions.values_mut() {
-            question.joined.retain(|request| waiting.contains_key(request));
-            question.queued.retain(|(request, _)| waiting.contains_key(request));
+        for pending in self.questions.values_mut() {
+            pending.joined.retain(|request| waiting.contains_key(request));
+            pending.queued.retain(|(request, _)| waiting.contains_key(request));
         }
-        let nobody = |question: &Question| question.joined.is_empty() && question.queued.is_empty();
+        let nobody = |pending: &PendingQuery| pending.joined.is_empty() && pending.queued.is_empty();
         let fingerprints: Vec<u64> =
-            self.questions.iter().filter(|(_, question)| nobody(question)).map(|(at, _)| *at).collect();
+            self.questions.iter().filter(|(_, pending)| nobody(pending)).map(|(at, _)| *at).collect();
         let mut abandoned = Vec::new();
         for fingerprint in fingerprints {
-            let Some(question) = self.questions.remove(&fingerprint) else { continue };
-            self.ids.remove(&question.id);
-            abandoned.push((fingerprint, question));
+            let Some(pending) = self.questions.remove(&fingerprint) else { continue };
+            self.ids.remove(&pending.id);
+            abandoned.push((fingerprint, pending));
         }
         abandoned
     }
 
     /// Takes out the questions that were sent and not answered in time: somebody who asked has given up. Those who came
     /// later go on waiting, for another question about the same key.
-    pub(in crate::limiter) fn unanswered(&mut self) -> Vec<(u64, Question)> {
+    pub(in crate::limiter) fn unanswered(&mut self) -> Vec<(u64, PendingQuery)> {
         let waiting = &self.waiting;
-        let given_up = |question: &Question| {
-            question.sent.is_some() && question.joined.iter().any(|request| !waiting.contains_key(request))
+        let given_up = |pending: &PendingQuery| {
+            pending.sent.is_some() && pending.joined.iter().any(|request| !waiting.contains_key(request))
         };
         let late: Vec<u64> =
-            self.questions.iter().filter(|(_, question)| given_up(question)).map(|(at, _)| *at).collect();
+            self.questions.iter().filter(|(_, pending)| given_up(pending)).map(|(at, _)| *at).collect();
         late.into_iter()
-            .filter_map(|at| self.questions.remove(&at).map(|question| (at, self.replace(at, question))))
+            .filter_map(|at| self.questions.remove(&at).map(|pending| (at, self.replace(at, pending))))
             .collect()
     }
 
     /// Lets everybody who still waits for `old` wait for a new question; returns the old one.
-    fn replace(&mut self, fingerprint: u64, old: Question) -> Question {
+    fn replace(&mut self, fingerprint: u64, old: PendingQuery) -> PendingQuery {
         self.ids.remove(&old.id);
         let share = old.cost.checked_div(old.joined.len() as u64).unwrap_or(0);
         let joined = old.joined.iter().map(|request| (*request, share));
@@ -312,7 +316,7 @@ impl Consults {
         self.last_id += 1;
         self.unsent.push(fingerprint);
         self.ids.insert(self.last_id, fingerprint);
-        let new = Question {
+        let new = PendingQuery {
             id: self.last_id,
             key: old.key.clone(),
             cell_ms: old.cell_ms,

@@ -41,7 +41,7 @@ pub enum GiveUp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Down { retry_at: MonoMs },
-    Opening { since: MonoMs },
+    DeferredCost { since: MonoMs },
     Up,
 }
 
@@ -96,8 +96,8 @@ impl Link {
         matches!(self.state, State::Down { retry_at } if retry_at <= now)
     }
 
-    pub(in crate::limiter) fn opening(&mut self, now: MonoMs) {
-        self.state = State::Opening { since: now };
+    pub(in crate::limiter) fn deferred_cost(&mut self, now: MonoMs) {
+        self.state = State::DeferredCost { since: now };
     }
 
     /// Whether to give the stream up, given since when an acknowledgement is owed. A ping that was sent later and came
@@ -108,7 +108,7 @@ impl Link {
         now: MonoMs,
     ) -> Option<GiveUp> {
         match self.state {
-            State::Opening { since } => (now.since(since) > WELCOME_MS).then_some(GiveUp::Unanswered),
+            State::DeferredCost { since } => (now.since(since) > WELCOME_MS).then_some(GiveUp::Unanswered),
             State::Up => owed_since
                 .is_some_and(|since| self.echo.since(since) > UNACKED_MS)
                 .then_some(GiveUp::Unacknowledged),
@@ -310,16 +310,16 @@ mod tests {
     fn the_first_stream_is_waited_for_until_it_fails() {
         let mut link = Link::new(1);
         assert!(link.is_usable() && link.is_first());
-        link.opening(MonoMs(1));
+        link.deferred_cost(MonoMs(1));
         assert!(link.is_usable());
         link.closed(MonoMs(20));
         assert!(!link.is_usable());
-        link.opening(MonoMs(80));
+        link.deferred_cost(MonoMs(80));
         assert!(!link.is_usable(), "the second one is not");
         link.welcomed(MonoMs(90));
         assert!(link.is_usable() && !link.is_first());
         let mut link = Link::new(1);
-        link.opening(MonoMs(1));
+        link.deferred_cost(MonoMs(1));
         (50..53).for_each(|at| link.timed_out(MonoMs(at)));
         assert!(!link.is_usable(), "requests have waited in vain");
         link.welcomed(MonoMs(90));

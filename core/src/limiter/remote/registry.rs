@@ -156,7 +156,7 @@ impl WorkerRegistry {
     }
 
     /// Every worker that is alive hears of an aggregator.
-    pub(in crate::limiter) fn all_hear(&self, now: MonoMs) -> bool {
+    pub(in crate::limiter) fn all_receive(&self, now: MonoMs) -> bool {
         let alive = |worker: &&Worker| now.since(worker.heartbeat) <= DEAD_MS;
         self.workers.iter().filter(alive).all(|worker| now.since(worker.heard) <= SILENT_MS)
     }
@@ -164,15 +164,15 @@ impl WorkerRegistry {
     /// Live processes of the region: aggregators that have lost each other know of different ones, and the largest
     /// number is the careful one.
     pub(in crate::limiter) fn origins(&self, now: MonoMs) -> u32 {
-        self.told_origins(now).max().unwrap_or(1)
+        self.reported_origins(now).max().unwrap_or(1)
     }
 
     /// The same, by those workers alone whose streams have settled.
     pub(in crate::limiter) fn settled_origins(&self, now: MonoMs) -> Option<u32> {
-        self.told_origins(now).filter(|origins| *origins != UNKNOWN_ORIGINS).max()
+        self.reported_origins(now).filter(|origins| *origins != UNKNOWN_ORIGINS).max()
     }
 
-    fn told_origins(&self, now: MonoMs) -> impl Iterator<Item = u32> + '_ {
+    fn reported_origins(&self, now: MonoMs) -> impl Iterator<Item = u32> + '_ {
         let hears = move |worker: &&Worker| now.since(worker.heard) <= SILENT_MS;
         let told = self.workers.iter().filter(hears).map(|worker| worker.origins);
         told.map(|origins| u32::try_from(origins).unwrap_or(u32::MAX))

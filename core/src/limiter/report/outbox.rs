@@ -42,9 +42,9 @@ pub(in crate::limiter) struct Acknowledged {
 
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Outbox {
-    rows: Vec<Held>,
+    rows: Vec<QueuedCell>,
     keys: Vec<u8>,
-    index: HashMap<(u64, u64), usize, BuildHasherDefault<Fold>>,
+    index: HashMap<(u64, u64), usize, BuildHasherDefault<FingerprintHasher>>,
     in_flight: VecDeque<Batch>,
     /// When the oldest report in flight became that.
     oldest: MonoMs,
@@ -54,7 +54,7 @@ pub(in crate::limiter) struct Outbox {
 }
 
 #[derive(Debug)]
-struct Held {
+struct QueuedCell {
     fingerprint: u64,
     key: (usize, usize),
     sequence: u64,
@@ -70,15 +70,15 @@ struct Batch {
     id: u64,
     since: MonoMs,
     sent: MonoMs,
-    rows: Vec<Held>,
+    rows: Vec<QueuedCell>,
     keys: Vec<u8>,
 }
 
 /// Fingerprints are keyed hashes already: folding them is enough.
 #[derive(Debug, Default)]
-struct Fold(u64);
+struct FingerprintHasher(u64);
 
-impl Hasher for Fold {
+impl Hasher for FingerprintHasher {
     fn finish(&self) -> u64 {
         let wide = u128::from(self.0) * 0x9e37_79b9_7f4a_7c15;
         (wide as u64) ^ (wide >> 64) as u64
@@ -113,7 +113,7 @@ impl Outbox {
             return;
         }
         self.index.insert((row.fingerprint, row.sequence), self.rows.len());
-        self.rows.push(Held {
+        self.rows.push(QueuedCell {
             fingerprint: row.fingerprint,
             key: (self.keys.len(), row.key.len()),
             sequence: row.sequence,
@@ -231,7 +231,7 @@ impl Outbox {
     }
 
     /// Leaves the first `taken` of `rows` in place and takes the others back.
-    fn keep_from(&mut self, taken: usize, rows: &mut Vec<Held>, keys: &mut Vec<u8>) {
+    fn keep_from(&mut self, taken: usize, rows: &mut Vec<QueuedCell>, keys: &mut Vec<u8>) {
         self.index.clear();
         self.rows = rows.split_off(taken);
         self.keys = keys.split_off(self.rows.first().map_or(keys.len(), |held| held.key.0));
@@ -246,13 +246,13 @@ impl Outbox {
 }
 
 /// The rows, their keys counted from the first one's.
-fn rebased(mut rows: Vec<Held>) -> Vec<Held> {
+fn rebased(mut rows: Vec<QueuedCell>) -> Vec<QueuedCell> {
     let first = rows.first().map_or(0, |held| held.key.0);
     rows.iter_mut().for_each(|held| held.key.0 -= first);
     rows
 }
 
-impl Held {
+impl QueuedCell {
     fn row<'a>(&self, keys: &'a [u8]) -> Row<'a> {
         let (at, length) = self.key;
         Row {

@@ -12,18 +12,18 @@ use alloc::vec::Vec;
 /// [`Shared`] as an array.
 #[derive(Clone, Debug)]
 pub struct ArrayShared {
-    meta: Held,
-    registry: Held,
-    overflow: Held,
-    controls: Held,
-    control_set: Held,
-    bans: Held,
-    buckets: Vec<Held>,
+    meta: Bucket,
+    registry: Bucket,
+    overflow: Bucket,
+    controls: Bucket,
+    control_set: Bucket,
+    bans: Bucket,
+    buckets: Vec<Bucket>,
 }
 
 /// The bytes at one place; version 0 says that there never were any.
 #[derive(Clone, Debug, Default)]
-struct Held {
+struct Bucket {
     bytes: Vec<u8>,
     version: u32,
 }
@@ -33,13 +33,13 @@ impl ArrayShared {
     pub fn new(geometry: Geometry) -> ArrayShared {
         let buckets = usize::try_from(geometry.buckets).unwrap_or(usize::MAX);
         ArrayShared {
-            meta: Held::default(),
-            registry: Held::default(),
-            overflow: Held::default(),
-            controls: Held::default(),
-            control_set: Held::default(),
-            bans: Held::default(),
-            buckets: alloc::vec![Held::default(); buckets],
+            meta: Bucket::default(),
+            registry: Bucket::default(),
+            overflow: Bucket::default(),
+            controls: Bucket::default(),
+            control_set: Bucket::default(),
+            bans: Bucket::default(),
+            buckets: alloc::vec![Bucket::default(); buckets],
         }
     }
 
@@ -64,7 +64,7 @@ impl ArrayShared {
         held.map_or(&[], |held| &held.bytes)
     }
 
-    fn place(&mut self, place: Place) -> Option<&mut Held> {
+    fn place(&mut self, place: Place) -> Option<&mut Bucket> {
         match place {
             Place::Meta => Some(&mut self.meta),
             Place::WorkerRegistry => Some(&mut self.registry),

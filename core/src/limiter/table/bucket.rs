@@ -169,7 +169,7 @@ impl Bucket {
                 .entries()
                 .filter_map(|(key, found)| {
                     let now = at(key);
-                    let over = found.entry.is_over(&now, mono) && !found.entry.is_open(mono);
+                    let over = found.entry.is_over(&now, mono) && !found.entry.is_deferred(mono);
                     (over || may_leave(&found.entry)).then(|| {
                         let Entry { unstored, hits, charged, .. } = found.entry;
                         let rank = if over { (false, 0, MonoMs(0)) } else { (unstored, hits, charged) };
@@ -363,7 +363,7 @@ fn read_reservation(bytes: &[u8], at: usize) -> Reservation {
         0 => ReservationKind::Lease,
         1 => ReservationKind::Hold,
         2 => ReservationKind::Consult,
-        _ => ReservationKind::Open,
+        _ => ReservationKind::Deferred,
     };
     Reservation {
         tag: Tag { worker: packed >> 2, kind },
@@ -378,7 +378,7 @@ fn write_reservation(bytes: &mut [u8], at: usize, reservation: &Reservation) {
         ReservationKind::Lease => 0,
         ReservationKind::Hold => 1,
         ReservationKind::Consult => 2,
-        ReservationKind::Open => 3,
+        ReservationKind::Deferred => 3,
     };
     set_word(bytes, at, reservation.tag.worker << 2 | kind);
     set_word(bytes, at + 8, reservation.sequence);

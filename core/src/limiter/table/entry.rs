@@ -56,7 +56,7 @@ pub enum ReservationKind {
     Consult,
     /// Requests of a worker are under way whose responses will tell their cost. As they may end in any cell, it moves on
     /// with the cells.
-    Open,
+    Deferred,
 }
 
 /// Who reserved, and what for.
@@ -240,7 +240,7 @@ impl Entry {
         }
         let most = match tag.kind {
             ReservationKind::Lease => MAX_LEASES,
-            ReservationKind::Open => MAX_OPEN,
+            ReservationKind::Deferred => MAX_OPEN,
             ReservationKind::Hold | ReservationKind::Consult => MAX_RESERVATIONS,
         };
         let alike = self.reservations.iter().filter(|held| held.tag.kind == tag.kind).count();
@@ -278,22 +278,22 @@ impl Entry {
     }
 
     /// Whether requests are open on it that a living worker will settle.
-    pub fn is_open(&self, now: MonoMs) -> bool {
-        let open = |held: &Reservation| held.tag.kind == ReservationKind::Open && held.expires > now;
+    pub fn is_deferred(&self, now: MonoMs) -> bool {
+        let open = |held: &Reservation| held.tag.kind == ReservationKind::Deferred && held.expires > now;
         self.reservations.iter().any(open)
     }
 
     /// Merges what the region knows. Everything grows by max; an unbased cell gets its base, once, where the view
-    /// `tells_baseline`: it answers a question or a report without one, and is all that the region holds of this process. True if
+    /// `sends_baseline`: it answers a question or a report without one, and is all that the region holds of this process. True if
     /// it changed anything but the time.
-    pub fn merge(&mut self, snapshot: &wire::Snapshot, tells_baseline: bool, now: MonoMs) -> bool {
+    pub fn merge(&mut self, snapshot: &wire::Snapshot, sends_baseline: bool, now: MonoMs) -> bool {
         self.viewed = now;
         let Some(cell) = self.cell_mut(snapshot.sequence) else { return false };
         let before = *cell;
         let bounded = |count: u64| count.min(MAX_COUNT);
         cell.region_others = cell.region_others.max(bounded(snapshot.region_others));
         cell.global_others = cell.global_others.max(bounded(snapshot.global_others));
-        if cell.without_baseline && tells_baseline {
+        if cell.without_baseline && sends_baseline {
             cell.own = cell.own.saturating_add(bounded(snapshot.own)).min(MAX_COUNT);
             cell.without_baseline = false;
         }
@@ -435,7 +435,7 @@ impl Entry {
     }
 
     fn reap(&mut self, now: MonoMs) {
-        let dead = |held: &Reservation| held.expires <= now && held.tag.kind != ReservationKind::Open;
+        let dead = |held: &Reservation| held.expires <= now && held.tag.kind != ReservationKind::Deferred;
         while let Some(at) = self.reservations.iter().position(dead) {
             let dead = self.reservations.swap_remove(at);
             self.charge_in(dead.sequence, dead.amount, now);
@@ -445,7 +445,7 @@ impl Entry {
     /// What is reserved for open requests is in the current cell. Where the worker is dead it counts as spent, in the cell
     /// in which its time was over.
     fn carry_open(&mut self, at: &Position, now: MonoMs) {
-        let dead = |held: &Reservation| held.expires <= now && held.tag.kind == ReservationKind::Open;
+        let dead = |held: &Reservation| held.expires <= now && held.tag.kind == ReservationKind::Deferred;
         while let Some(found) = self.reservations.iter().position(dead) {
             let dead = self.reservations.swap_remove(found);
             let before_cell_ms = now.since(dead.expires).saturating_sub(at.elapsed_ms);
@@ -453,7 +453,7 @@ impl Entry {
             self.charge_in(self.sequence.saturating_sub(back), dead.amount, now);
         }
         let newest = self.sequence;
-        let open = self.reservations.iter_mut().filter(|held| held.tag.kind == ReservationKind::Open);
+        let open = self.reservations.iter_mut().filter(|held| held.tag.kind == ReservationKind::Deferred);
         open.for_each(|held| held.sequence = newest);
     }
 }

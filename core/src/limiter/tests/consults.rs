@@ -51,7 +51,7 @@ fn a_question_says_how_long_the_first_of_its_askers_still_waits() {
         assert!(waits(world.request(0, 0, &[Check { policy, ..check(&key, 100, 1) }])));
         world.run(pause_ms);
     }
-    let until: Vec<_> = world.asked.iter().map(|(at, ask)| at + u64::from(ask.timeout_ms)).collect();
+    let until: Vec<_> = world.asked.iter().map(|(at, query)| at + u64::from(query.timeout_ms)).collect();
     assert_eq!(until, [start + 20, start + 5 + 60]);
     assert!(world.asked[1].0 >= start + 20, "less than what its rule gave it is left");
 }

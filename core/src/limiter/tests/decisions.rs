@@ -195,7 +195,7 @@ fn a_remembered_denial_touches_nothing_and_other_questions_get_their_own_answers
     assert!(larger.retry_after_ms > first.retry_after_ms);
     let lower = denial(world.decide(0, 0, &[check(&key, 9, 3)]));
     assert_eq!((lower.budget.remaining, lower.budget.limit), (1, 9));
-    assert_eq!(world.processes[0].shared.loads, 0, "remembered");
+    assert_eq!(world.processes[0].shared.loads, 0, "cached_denial");
     world.processes[0].workers[0].as_mut().unwrap().limiter.version = 2;
     denial(world.decide(0, 0, &[check(&key, 10, 3)]));
     assert_eq!(world.processes[0].shared.loads, 1, "another version is decided anew");

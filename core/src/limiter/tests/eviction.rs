@@ -110,7 +110,7 @@ fn spent_without_baseline(known: &Key, baselines: u64) -> (World, Entry) {
     }
     assert!(world.entry(0, known).is_none());
     world.paused = true;
-    assert!(world.passes(0, 0, &[unasked(known)]));
+    assert!(world.passes(0, 0, &[exact_unsent(known)]));
     let entry = world.entry(0, known).unwrap();
     assert!(entry.without_baseline_cells() > 1);
     world.run(300);
@@ -132,7 +132,7 @@ fn spent_without_baseline(known: &Key, baselines: u64) -> (World, Entry) {
 }
 
 /// A check that waits for no answer.
-fn unasked(key: &Key) -> Check<'_> {
+fn exact_unsent(key: &Key) -> Check<'_> {
     let mut shadow = check(key, 100, 1);
     shadow.policy.shadow = true;
     shadow
@@ -161,7 +161,7 @@ fn a_count_that_was_spent_without_its_baseline_stays_until_the_region_has_it() {
     // The report is on its way while others want the room.
     world.run(200);
     for stranger in keys(6, HOUR).iter().skip(2) {
-        world.request(0, 0, &[unasked(stranger)]);
+        world.request(0, 0, &[exact_unsent(stranger)]);
         world.run(20);
     }
     let own = |world: &mut World| world.entry(0, &known).and_then(|now| Some(now.cell(entry.sequence)?.own));

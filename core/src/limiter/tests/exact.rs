@@ -28,7 +28,7 @@ fn shadow(check: ExactCheck<'_>) -> ExactCheck<'_> {
 /// One process of one worker; zone 7 allows 2 a minute.
 fn world() -> World {
     let mut world = World::connected(1, 1);
-    world.ruler.zones.insert(7, (2, MINUTE));
+    world.exact_store.zones.insert(7, (2, MINUTE));
     world
 }
 
@@ -37,7 +37,7 @@ fn stats(world: &World) -> Stats {
 }
 
 fn results(world: &World) -> [u64; 5] {
-    stats(world).ask_results
+    stats(world).exact_results
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_denial_is_remembered_as_long_as_it_is_true_and_no_longer() {
         world.run(1_000);
     }
     let (_, denied) = world.decide_exact(&[], &[log(5, &key, 3, 1)]);
-    let asks = world.ruler.asks.len();
+    let exact_requests = world.exact_store.exact_requests.len();
     let truth = first + 1 + MINUTE;
     for _ in 0..1_000 {
         let again = denial(world.decide_exact(&[], &[log(5, &key, 3, 1)]).1);
@@ -77,15 +77,15 @@ fn a_denial_is_remembered_as_long_as_it_is_true_and_no_longer() {
         world.run(50);
     }
     // In 50 seconds one request asks again every five.
-    let again = world.ruler.asks.len() - asks;
+    let again = world.exact_store.exact_requests.len() - exact_requests;
     assert!(!allowed(&denied) && (8..=10).contains(&again), "{again} asked again");
     assert_eq!(stats(&world).spared, 1_000 - again as u64);
-    let asks = asks + again;
+    let exact_requests = exact_requests + again;
     // A higher limit, a smaller cost and another key may pass, so they are asked about.
     for check in [log(5, &key, 3, 0), log(5, &key, 4, 1), log(5, &super::harness::key("l", MINUTE), 3, 1)] {
         assert!(allowed(&world.decide_exact(&[], &[check]).1));
     }
-    assert_eq!(world.ruler.asks.len(), asks + 3);
+    assert_eq!(world.exact_store.exact_requests.len(), exact_requests + 3);
     // The first use leaves; what was charged above the old limit does not.
     world.run(truth - world.now - 3);
     assert_eq!(world.decide_exact(&[], &[log(5, &key, 4, 1)]).0, 2, "asked about a moment before");
@@ -97,7 +97,7 @@ fn a_denial_is_remembered_as_long_as_it_is_true_and_no_longer() {
 fn a_denial_that_rests_on_what_was_taken_back_does_not_last() {
     let mut world = world();
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
-    world.ruler.slowness = (10, 10);
+    world.exact_store.slowness = (10, 10);
     assert!(allowed(&world.decide(0, 0, &[check(&window, 2, 1)])), "warm");
     let (id, waiting) = world.request_exact(0, 0, &[check(&window, 2, 1)], &[log(1, &exact, 1, 1)]);
     assert!(world.passes(0, 0, &[check(&window, 2, 1)]));
@@ -105,7 +105,7 @@ fn a_denial_that_rests_on_what_was_taken_back_does_not_last() {
     assert!(!allowed(&world.decide_exact(&[], &[log(1, &exact, 1, 1)]).1));
     assert!(!allowed(&world.wait_for(id, waiting).1));
     world.run(100);
-    assert_eq!(world.ruler.charged(exact.as_bytes()), 0);
+    assert_eq!(world.exact_store.charged(exact.as_bytes()), 0);
     let asked = world.now;
     while !allowed(&world.decide_exact(&[], &[log(1, &exact, 1, 1)]).1) {
         world.run(100);
@@ -126,7 +126,7 @@ fn an_attempt_at_a_ledger_is_always_recorded() {
         assert_eq!(outcome.exact.window_ms, MINUTE);
     }
     assert_eq!(numbers, [1, 2, 3, 4, 5]);
-    assert_eq!((world.ruler.asks.len(), stats(&world).spared), (5, 0));
+    assert_eq!((world.exact_store.exact_requests.len(), stats(&world).spared), (5, 0));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_cost_above_a_logs_limit_is_denied_without_asking() {
     let (took, outcome) = world.decide_exact(&[], &[log(0, &key, 3, 4), ledger(1, 7, 1)]);
     let denied = denial(outcome);
     assert_eq!((took, denied.cause, denied.retry_after_ms), (0, Cause::Cost, None));
-    assert_eq!((world.ruler.asks.len(), world.ruler.transactions), (0, 0));
+    assert_eq!((world.exact_store.exact_requests.len(), world.exact_store.transactions), (0, 0));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_window_that_would_deny_spares_the_question() {
     assert!(allowed(&world.decide_exact(&[check(&window, 1, 1)], &[log(1, &exact, 9, 1)]).1));
     let (took, outcome) = world.decide_exact(&[check(&window, 1, 1)], &[log(1, &exact, 9, 1)]);
     assert_eq!((took, denial(outcome).budget.rule), (0, 0));
-    assert_eq!((world.ruler.asks.len(), world.ruler.charged(exact.as_bytes())), (1, 1));
+    assert_eq!((world.exact_store.exact_requests.len(), world.exact_store.charged(exact.as_bytes())), (1, 1));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_denied_log_charges_no_window_and_a_denied_ledger_no_log() {
     assert_eq!(denial(outcome).budget.rule, 2);
     assert_eq!(outcome.exact.transactions.iter().collect::<Vec<_>>(), [3], "and it is told of");
     assert_eq!(outcome.exact.undecided, 0, "the log was left untried because of the ledger");
-    assert!(world.entry(0, &window).is_none() && world.ruler.charged(exact.as_bytes()) == 0);
+    assert!(world.entry(0, &window).is_none() && world.exact_store.charged(exact.as_bytes()) == 0);
 }
 
 /// A window that passes when it is looked at, and is used up while the ruling is under way.
@@ -180,9 +180,12 @@ fn what_was_charged_is_refunded_where_a_window_denies_after_all() {
     let outcome = overtaken(&mut world, &[log(1, &exact, 9, 1), ledger(2, 7, 1)], &window);
     assert_eq!(denial(outcome).budget.rule, 0);
     assert_eq!(outcome.exact.transactions.iter().count(), 1);
-    assert_eq!(world.ruler.charged(exact.as_bytes()), 1, "still under way");
+    assert_eq!(world.exact_store.charged(exact.as_bytes()), 1, "still under way");
     world.run(50);
-    assert_eq!((world.ruler.charged(exact.as_bytes()), world.ruler.recorded(7, b"alice")), (0, 0));
+    assert_eq!(
+        (world.exact_store.charged(exact.as_bytes()), world.exact_store.recorded(7, b"alice")),
+        (0, 0)
+    );
     assert_eq!(stats(&world).refunds, 1);
 }
 
@@ -193,13 +196,13 @@ fn a_refund_survives_the_end_of_its_stream() {
     world.latency = (5, 5);
     overtaken(&mut world, &[log(1, &exact, 9, 1)], &window);
     world.cut(0, 0);
-    assert_eq!(world.ruler.charged(exact.as_bytes()), 1, "lost with the stream");
+    assert_eq!(world.exact_store.charged(exact.as_bytes()), 1, "lost with the stream");
     world.run(3_000);
-    assert_eq!(world.ruler.charged(exact.as_bytes()), 0, "and said again");
-    world.ruler.refunded.clear();
+    assert_eq!(world.exact_store.charged(exact.as_bytes()), 0, "and said again");
+    world.exact_store.refunded.clear();
     world.cut(0, 0);
     world.run(3_000);
-    assert!(world.ruler.refunded.is_empty(), "once it is known to have arrived");
+    assert!(world.exact_store.refunded.is_empty(), "once it is known to have arrived");
 }
 
 #[test]
@@ -207,7 +210,7 @@ fn what_nobody_decides_in_time_is_left_to_the_rule() {
     for (deny, passes) in [(false, true), (true, false)] {
         let mut world = world();
         let (window, exact) = (key("w", HOUR), key("k", HOUR));
-        world.ruler.slowness = (300, 300);
+        world.exact_store.slowness = (300, 300);
         let asked = log(1, &exact, 9, 1);
         let asked = if deny { denying(asked) } else { asked };
         assert!(allowed(&world.decide(0, 0, &[check(&window, 9, 1)])), "warm");
@@ -221,7 +224,7 @@ fn what_nobody_decides_in_time_is_left_to_the_rule() {
         assert_eq!(results(&world), [0, 0, 0, 1, 0]);
         // Where the request passed, what is ruled late stays charged; else it is taken back.
         world.run(400);
-        assert_eq!(world.ruler.charged(exact.as_bytes()), u64::from(passes));
+        assert_eq!(world.exact_store.charged(exact.as_bytes()), u64::from(passes));
         assert_eq!(stats(&world).refunds, u64::from(deny));
         let own = world.entry(0, &window).unwrap().current.own;
         assert_eq!(own, 1 + u64::from(passes));
@@ -233,7 +236,7 @@ fn a_late_denial_is_remembered() {
     let mut world = world();
     let key = key("k", HOUR);
     assert!(allowed(&world.decide_exact(&[], &[log(1, &key, 1, 1)]).1));
-    world.ruler.slowness = (200, 200);
+    world.exact_store.slowness = (200, 200);
     assert!(allowed(&world.decide_exact(&[], &[denying(ledger(1, 7, 1)), log(2, &key, 2, 1)][1..]).1));
     let (_, outcome) = world.decide_exact(&[], &[denying(log(1, &key, 2, 1))]);
     assert_eq!(denial(outcome).cause, Cause::Undecided);
@@ -246,18 +249,18 @@ fn a_late_denial_is_remembered() {
 fn a_ruling_that_never_comes_is_refunded_unseen() {
     let mut world = world();
     let key = key("k", HOUR);
-    world.ruler.loses_one_in = 1;
+    world.exact_store.loses_one_in = 1;
     assert!(!allowed(&world.decide_exact(&[], &[denying(log(1, &key, 9, 1))]).1));
-    assert_eq!(world.ruler.charged(key.as_bytes()), 1);
-    world.run(remote::asks::LATE_MS + 200);
-    assert_eq!(world.ruler.charged(key.as_bytes()), 0);
+    assert_eq!(world.exact_store.charged(key.as_bytes()), 1);
+    world.run(remote::exact_requests::LATE_MS + 200);
+    assert_eq!(world.exact_store.charged(key.as_bytes()), 0);
 }
 
 #[test]
 fn each_undecided_rule_has_its_say() {
     let mut world = world();
     let (one, other) = (key("a", HOUR), key("b", HOUR));
-    world.ruler.away = true;
+    world.exact_store.away = true;
     let (took, outcome) = world.decide_exact(&[], &[log(1, &one, 9, 1), log(4, &other, 9, 1)]);
     assert!(allowed(&outcome) && took < 20, "{took} ms");
     assert_eq!(outcome.exact.undecided, 0b1_0010);
@@ -266,7 +269,7 @@ fn each_undecided_rule_has_its_say() {
     assert_eq!((denial(outcome).budget.rule, denial(outcome).cause), (4, Cause::Undecided));
     assert_eq!(results(&world), [0, 0, 2, 0, 0]);
     assert!(denial(outcome).retry_after_ms.is_some());
-    world.ruler.away = false;
+    world.exact_store.away = false;
     assert!(allowed(&world.decide_exact(&[], &[denying(log(4, &other, 9, 1))]).1), "nothing is remembered");
 }
 
@@ -289,7 +292,7 @@ fn nobody_waits_where_nobody_can_be_asked() {
         })
         .collect();
     assert!(took[0] >= 100 && took[20..].iter().all(|took| *took == 0), "{took:?}");
-    assert!(stats(&frozen).unasked > 15, "{:?}", stats(&frozen));
+    assert!(stats(&frozen).exact_unsent > 15, "{:?}", stats(&frozen));
     frozen.paused = false;
     frozen.run(2_500);
     assert!(frozen.decide_exact(&[], &[log(1, &key, 99, 1)]).1.exact.undecided == 0, "heard of again");
@@ -299,7 +302,7 @@ fn nobody_waits_where_nobody_can_be_asked() {
 fn rulings_that_time_out_leave_consults_alone() {
     let mut world = World::connected(2, 1);
     let (exact, windows) = (key("k", HOUR), keys(2, HOUR));
-    world.ruler.loses_one_in = 1;
+    world.exact_store.loses_one_in = 1;
     for _ in 0..5 {
         assert!(world.decide_exact(&[], &[log(1, &exact, 9, 1)]).0 >= 100);
     }
@@ -318,7 +321,7 @@ fn a_broken_stream_settles_all_who_wait_at_once() {
     for (deny, passes) in [(false, true), (true, false)] {
         let mut world = world();
         let key = key("k", HOUR);
-        world.ruler.slowness = (60, 60);
+        world.exact_store.slowness = (60, 60);
         let asked = if deny { denying(log(1, &key, 9, 1)) } else { log(1, &key, 9, 1) };
         let (id, _) = world.request_exact(0, 0, &[], &[asked]);
         world.run(10);
@@ -328,7 +331,7 @@ fn a_broken_stream_settles_all_who_wait_at_once() {
         assert_eq!(results(&world), [0, 0, 0, 0, 1]);
         // Nobody will say what became of it, so it is refunded unseen on the next stream.
         world.run(3_000);
-        assert_eq!(world.ruler.charged(key.as_bytes()), u64::from(passes));
+        assert_eq!(world.exact_store.charged(key.as_bytes()), u64::from(passes));
     }
 }
 
@@ -341,17 +344,17 @@ fn a_request_may_wait_for_its_windows_too() {
             // Known to the other process only, and to the region.
             assert!(world.passes(1, 0, &[check(&window, 9, 1)]));
             world.run(100);
-            world.ruler.slowness = (20, 20);
+            world.exact_store.slowness = (20, 20);
         }
         let forgotten =
             Check { policy: Policy { timeout_ms: 80, ..Policy::default() }, ..check(&window, 9, 9) };
         world.consults = 0;
         let (_, outcome) = world.decide_exact(&[forgotten], &[log(1, &exact, 9, 1)]);
         assert_eq!(allowed(&outcome), passes);
-        assert_eq!((world.consults > 0, world.ruler.asks.len()), (true, 1));
+        assert_eq!((world.consults > 0, world.exact_store.exact_requests.len()), (true, 1));
         world.run(100);
-        assert_eq!(world.ruler.charged(exact.as_bytes()), u64::from(passes));
-        assert!(world.processes[0].workers[0].as_ref().unwrap().limiter.held.is_empty());
+        assert_eq!(world.exact_store.charged(exact.as_bytes()), u64::from(passes));
+        assert!(world.processes[0].workers[0].as_ref().unwrap().limiter.pending_exact.is_empty());
     }
 }
 
@@ -363,12 +366,12 @@ fn what_is_ruled_while_the_windows_are_asked_about_is_taken_back_too() {
     world.run(100);
     // The ruling comes 110 ms after the question, the deadline is at 100, and the consult takes 40.
     world.latency = (20, 20);
-    world.ruler.slowness = (80, 80);
+    world.exact_store.slowness = (80, 80);
     let patient = Check { policy: Policy { timeout_ms: 500, ..Policy::default() }, ..check(&window, 9, 9) };
     let (took, outcome) = world.decide_exact(&[patient], &[log(1, &exact, 9, 1)]);
     assert_eq!((denial(outcome).budget.rule, outcome.exact.undecided), (0, 2), "after {took} ms");
     world.run(200);
-    assert_eq!(world.ruler.charged(exact.as_bytes()), 0);
+    assert_eq!(world.exact_store.charged(exact.as_bytes()), 0);
 }
 
 #[test]
@@ -377,11 +380,11 @@ fn rules_of_one_limit_are_charged_once() {
     let key = key("k", HOUR);
     let checks = [log(1, &key, 9, 2), log(2, &key, 5, 1), ledger(3, 7, 1), ledger(4, 7, 1)];
     let (_, outcome) = world.decide_exact(&[], &checks);
-    assert_eq!((world.ruler.charged(key.as_bytes()), world.ruler.recorded(7, b"alice")), (2, 1));
+    assert_eq!((world.exact_store.charged(key.as_bytes()), world.exact_store.recorded(7, b"alice")), (2, 1));
     assert_eq!(budget(outcome).remaining, 1, "the ledger's");
-    let ask = &world.ruler.asks[0].1;
-    assert_eq!((ask.charges.len(), ask.charges[0].log.as_ref().unwrap().most), (2, 5));
-    world.ruler.away = true;
+    let request = &world.exact_store.exact_requests[0].1;
+    assert_eq!((request.charges.len(), request.charges[0].log.as_ref().unwrap().most), (2, 5));
+    world.exact_store.away = true;
     assert_eq!(world.decide_exact(&[], &checks).1.exact.undecided, 0b1_1110, "and all of them are undecided");
 }
 
@@ -396,38 +399,42 @@ fn shadow_rules_are_asked_beside_and_never_in_the_way() {
         world.run(100);
     }
     let said = |rule| {
-        let of = |(one, said): &(u16, Beside)| (*one == rule).then_some(*said);
-        world.beside.iter().filter_map(of).collect::<Vec<_>>()
+        let of = |(one, said): &(u16, ShadowOutcome)| (*one == rule).then_some(*said);
+        world.shadow.iter().filter_map(of).collect::<Vec<_>>()
     };
-    assert_eq!(said(1), [Beside::Allowed, Beside::Denied, Beside::Denied]);
-    assert_eq!(said(2), [Beside::Allowed, Beside::Allowed, Beside::Denied]);
-    assert_eq!(world.ruler.asks.len(), 5, "each alone, and a denial of the log is remembered");
+    assert_eq!(said(1), [ShadowOutcome::Allowed, ShadowOutcome::Denied, ShadowOutcome::Denied]);
+    assert_eq!(said(2), [ShadowOutcome::Allowed, ShadowOutcome::Allowed, ShadowOutcome::Denied]);
+    assert_eq!(
+        world.exact_store.exact_requests.len(),
+        5,
+        "each alone, and a denial of the log is remembered"
+    );
     // A refused request is nothing to them.
     assert!(!allowed(&world.decide_exact(&[check(&window, 3, 1)], &shadows).1));
     world.run(100);
-    assert_eq!((world.ruler.asks.len(), world.beside.len()), (5, 6));
+    assert_eq!((world.exact_store.exact_requests.len(), world.shadow.len()), (5, 6));
 }
 
 #[test]
 fn shadow_rules_that_nobody_rules_are_said_to_be_undecided() {
     let mut world = world();
     let key = key("k", HOUR);
-    world.ruler.loses_one_in = 1;
+    world.exact_store.loses_one_in = 1;
     assert!(allowed(&world.decide_exact(&[], &[shadow(log(1, &key, 1, 1))]).1));
-    world.run(100 + remote::asks::LATE_MS + 100);
-    assert_eq!(world.beside, [(1, Beside::Undecided)]);
+    world.run(100 + remote::exact_requests::LATE_MS + 100);
+    assert_eq!(world.shadow, [(1, ShadowOutcome::Undecided)]);
     assert!(allowed(&world.decide_exact(&[], &[shadow(log(1, &key, 1, 1))]).1));
     world.run(100);
     world.cut(0, 0);
     world.run(1);
     assert!(allowed(&world.decide_exact(&[], &[shadow(log(1, &key, 1, 1))]).1));
-    assert_eq!(world.beside, [(1, Beside::Undecided); 3]);
+    assert_eq!(world.shadow, [(1, ShadowOutcome::Undecided); 3]);
 }
 
 #[test]
 fn a_flood_of_those_who_wait_is_bounded_and_sent_in_frames() {
     let mut world = world();
-    world.ruler.slowness = (60, 60);
+    world.exact_store.slowness = (60, 60);
     let keys = keys(64, HOUR);
     let many: Vec<ExactCheck<'_>> =
         keys.iter().enumerate().map(|(at, key)| log(at as u16, key, 1_000_000, 1)).collect();
@@ -436,21 +443,24 @@ fn a_flood_of_those_who_wait_is_bounded_and_sent_in_frames() {
     assert!(
         asked.iter().all(|id| allowed(&world.resolved[id].1) && world.resolved[id].1.exact.undecided == 0)
     );
-    world.ruler.loses_one_in = 1;
+    world.exact_store.loses_one_in = 1;
     world.paused = true;
     let one = [denying(log(0, &keys[0], 1_000_000, 1))];
-    for _ in 0..remote::asks::MAX_PAUSED {
+    for _ in 0..remote::exact_requests::MAX_PAUSED {
         assert_eq!(world.request_exact(0, 0, &[], &one).1.decision, Decision::Wait);
     }
     let (_, outcome) = world.request_exact(0, 0, &[], &one);
     assert_eq!(denial(outcome).cause, Cause::Undecided, "one too many");
     world.run(200);
-    let asks = &world.processes[0].workers[0].as_ref().unwrap().limiter.asks;
-    assert_eq!((asks.paused.len(), asks.open.len(), asks.given_up.len()), (0, 0, remote::asks::MAX_GIVEN_UP));
+    let exact_requests = &world.processes[0].workers[0].as_ref().unwrap().limiter.exact_requests;
+    assert_eq!(
+        (exact_requests.paused.len(), exact_requests.open.len(), exact_requests.given_up.len()),
+        (0, 0, remote::exact_requests::MAX_GIVEN_UP)
+    );
     let stats = stats(&world);
     assert_eq!(
         stats.refunds + stats.refunds_lost,
-        (remote::asks::MAX_PAUSED - remote::asks::MAX_GIVEN_UP) as u64
+        (remote::exact_requests::MAX_PAUSED - remote::exact_requests::MAX_GIVEN_UP) as u64
     );
     assert!(stats.refunds_lost > 0);
 }
@@ -459,13 +469,13 @@ fn a_flood_of_those_who_wait_is_bounded_and_sent_in_frames() {
 fn many_refunds_go_out_in_frames() {
     let mut world = world();
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
-    world.ruler.slowness = (20, 20);
+    world.exact_store.slowness = (20, 20);
     assert!(allowed(&world.decide(0, 0, &[check(&window, 2, 1)])), "warm");
     for _ in 0..1_000 {
         world.request_exact(0, 0, &[check(&window, 2, 1)], &[log(1, &exact, 9_000, 1)]);
     }
     world.run(1_000);
-    assert_eq!(world.ruler.charged(exact.as_bytes()), 1);
+    assert_eq!(world.exact_store.charged(exact.as_bytes()), 1);
     assert_eq!(stats(&world).refunds, 999);
 }
 
@@ -473,23 +483,26 @@ fn many_refunds_go_out_in_frames() {
 fn a_worker_that_ends_lets_nobody_wait_and_takes_back_what_it_knows() {
     let mut world = world();
     let key = key("k", HOUR);
-    world.ruler.slowness = (60, 60);
+    world.exact_store.slowness = (60, 60);
     world.request_exact(0, 0, &[], &[denying(log(1, &key, 9, 1))]);
     world.run(10);
-    assert_eq!(world.ruler.charged(key.as_bytes()), 1);
+    assert_eq!(world.exact_store.charged(key.as_bytes()), 1);
     world.end(0, 0);
-    assert_eq!(world.ruler.charged(key.as_bytes()), 0);
+    assert_eq!(world.exact_store.charged(key.as_bytes()), 0);
 }
 
 #[test]
 fn rulings_that_make_no_sense_harm_nobody() {
     let mut world = world();
     let key = key("k", HOUR);
-    let rulings = vec![
-        wire::Rulings { id: 999, rulings: vec![wire::Ruling { verdict: 2, ..Default::default() }] },
-        wire::Rulings { id: 0, rulings: Vec::new() },
+    let results = vec![
+        wire::ExactResponse {
+            id: 999,
+            results: vec![wire::ChargeResult { verdict: 2, ..Default::default() }],
+        },
+        wire::ExactResponse { id: 0, results: Vec::new() },
     ];
-    let frame = wire::RegionFrame { rulings, ..Default::default() };
+    let frame = wire::RegionFrame { results, ..Default::default() };
     let now = MonoMs(world.now);
     let Process { shared, workers, .. } = &mut world.processes[0];
     let limiter = &mut workers[0].as_mut().unwrap().limiter;
@@ -497,8 +510,9 @@ fn rulings_that_make_no_sense_harm_nobody() {
     assert_eq!(limiter.take_resolved(), []);
     // Too few, unknown and repeated ones: undecided, and decided once.
     limiter.decide_exact(shared, 77, &[], &[log(1, &key, 9, 1), ledger(2, 7, 1)], now);
-    let few = wire::Rulings { id: 1, rulings: vec![wire::Ruling { verdict: 9, ..Default::default() }] };
-    let frame = wire::RegionFrame { rulings: vec![few.clone(), few], ..Default::default() };
+    let few =
+        wire::ExactResponse { id: 1, results: vec![wire::ChargeResult { verdict: 9, ..Default::default() }] };
+    let frame = wire::RegionFrame { results: vec![few.clone(), few], ..Default::default() };
     limiter.on_frame(shared, &frame, now);
     let resolved = limiter.take_resolved();
     assert_eq!((resolved.len(), resolved[0].0, resolved[0].1.exact.undecided), (1, 77, 6));

@@ -78,7 +78,7 @@ struct Run {
 impl Run {
     fn of(steps: &[Step]) -> Run {
         let mut world = World::connected(2, 1);
-        world.ruler.zones.insert(ZONE, (RATE, HOUR));
+        world.exact_store.zones.insert(ZONE, (RATE, HOUR));
         world.latency = (0, 8);
         let (windows, logs) = (keys(2, HOUR), keys(2, MINUTE * 30));
         let (waiting, passed) = (BTreeMap::new(), Vec::new());
@@ -88,7 +88,7 @@ impl Run {
         }
         // Everything that is under way arrives, or is given up.
         run.take(&Step::Freeze { frozen: false });
-        run.pass_time(remote::asks::LATE_MS + 12_000);
+        run.pass_time(remote::exact_requests::LATE_MS + 12_000);
         run
     }
 
@@ -97,9 +97,9 @@ impl Run {
             Step::Request { worker, of } => self.request(*worker, of),
             Step::Pass { ms } => self.pass_time(*ms),
             Step::Cut { worker } => self.world.cut(*worker, 0),
-            Step::Slow { most_ms } => self.world.ruler.slowness = (0, *most_ms),
-            Step::Lose { one_in } => self.world.ruler.loses_one_in = *one_in,
-            Step::Unavailable { away } => self.world.ruler.away = *away,
+            Step::Slow { most_ms } => self.world.exact_store.slowness = (0, *most_ms),
+            Step::Lose { one_in } => self.world.exact_store.loses_one_in = *one_in,
+            Step::Unavailable { away } => self.world.exact_store.away = *away,
             Step::Freeze { frozen } => self.world.paused = *frozen,
         }
         self.collect();
@@ -124,10 +124,10 @@ impl Run {
         let ledger = of.ledger.then_some(ExactCheck { rule: 4, limit, cost: of.cost, policy });
         let exact: Vec<ExactCheck<'_>> = log.into_iter().chain(ledger).collect();
         let (id, outcome) = self.world.request_exact(worker, 0, &windows, &exact);
-        let asker = Asker { of: of.clone(), since: self.world.now };
+        let sender = Asker { of: of.clone(), since: self.world.now };
         match outcome.decision {
-            Decision::Wait => drop(self.waiting.insert(id, asker)),
-            _ => self.note(&asker, self.world.now, &outcome),
+            Decision::Wait => drop(self.waiting.insert(id, sender)),
+            _ => self.note(&sender, self.world.now, &outcome),
         }
     }
 
@@ -138,18 +138,18 @@ impl Run {
 
     fn collect(&mut self) {
         for (id, (at, outcome)) in std::mem::take(&mut self.world.resolved) {
-            let asker = self.waiting.remove(&id).unwrap();
-            self.note(&asker, at, &outcome);
+            let sender = self.waiting.remove(&id).unwrap();
+            self.note(&sender, at, &outcome);
         }
     }
 
-    fn note(&mut self, asker: &Asker, at: u64, outcome: &Outcome) {
+    fn note(&mut self, sender: &Asker, at: u64, outcome: &Outcome) {
         // A tick late at each of the two deadlines.
-        let windows = if asker.of.windows.is_empty() { 0 } else { 50 + WAITING_TICK_MS };
-        let most = u64::from(asker.of.timeout_ms) + WAITING_TICK_MS + windows;
-        self.overdue_ms = self.overdue_ms.max((at - asker.since).saturating_sub(most));
+        let windows = if sender.of.windows.is_empty() { 0 } else { 50 + WAITING_TICK_MS };
+        let most = u64::from(sender.of.timeout_ms) + WAITING_TICK_MS + windows;
+        self.overdue_ms = self.overdue_ms.max((at - sender.since).saturating_sub(most));
         if outcome.passes() {
-            self.passed.push((asker.of.clone(), outcome.exact));
+            self.passed.push((sender.of.clone(), outcome.exact));
         }
     }
 
@@ -174,12 +174,12 @@ proptest! {
         for (at, limit) in LOG_LIMITS.into_iter().enumerate() {
             // What was let pass undecided may have been charged: its ruling came late, or not at all.
             let (all, decided) = run.sums(2 + at as u16, |of| of.log == Some(at));
-            let charged = run.world.ruler.charged(run.logs[at].as_bytes());
+            let charged = run.world.exact_store.charged(run.logs[at].as_bytes());
             prop_assert!((decided..=all).contains(&charged), "log {at}: {charged}, of {decided} to {all}");
             prop_assert!(charged <= limit);
         }
         let (all, decided) = run.sums(4, |of| of.ledger);
-        let recorded = run.world.ruler.recorded(ZONE, b"b");
+        let recorded = run.world.exact_store.recorded(ZONE, b"b");
         prop_assert!((decided..=all).contains(&recorded), "ledger: {recorded}, of {decided} to {all}");
         prop_assert!(recorded <= RATE);
         for at in 0..2 {
@@ -189,7 +189,7 @@ proptest! {
         }
         for process in 0..2 {
             let limiter = &run.world.processes[process].workers[0].as_ref().unwrap().limiter;
-            prop_assert!(limiter.asks.is_idle() && limiter.asks.open.is_empty() && limiter.held.is_empty());
+            prop_assert!(limiter.exact_requests.is_idle() && limiter.exact_requests.open.is_empty() && limiter.pending_exact.is_empty());
         }
     }
 }

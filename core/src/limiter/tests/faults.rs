@@ -194,5 +194,5 @@ fn more_cells_than_the_outbox_holds_are_found_again() {
     let missing = keys.iter().filter(|key| world.regional(key, at).0 != 1).count();
     assert_eq!(missing, 0);
     let limiter = &world.processes[0].workers[0].as_ref().unwrap().limiter;
-    assert!(limiter.walk.is_none() && limiter.registry.is_resent(), "and all is known to be stored");
+    assert!(limiter.resync.is_none() && limiter.registry.is_resent(), "and all is known to be stored");
 }

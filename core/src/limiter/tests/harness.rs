@@ -4,8 +4,8 @@
 //! other. A region that is down refuses all streams. What travels on them is in `network`.
 
 use super::super::*;
+use super::exact_store::ExactStore;
 use super::network::{Frame, Stream};
-use super::ruler::Ruler;
 use crate::limiter::table::Geometry;
 use crate::model::key::{Key, KeyParts};
 use crate::model::shared::{MemoryShared, Place, Version};
@@ -77,9 +77,9 @@ pub(super) struct World {
     /// Every question as it was sent, and when.
     pub(super) asked: Vec<(u64, wire::Consult)>,
     /// Holds the exact limits, for all aggregators.
-    pub(super) ruler: Ruler,
+    pub(super) exact_store: ExactStore,
     /// Verdicts of exact shadow rules, as they came.
-    pub(super) beside: Vec<(u16, Beside)>,
+    pub(super) shadow: Vec<(u16, ShadowOutcome)>,
     pub(super) random: Random,
     pub(super) streams: BTreeMap<u64, Stream>,
     pub(super) subscribers: BTreeMap<(usize, OriginId), u64>,
@@ -150,8 +150,8 @@ impl World {
             consults: 0,
             traceparent: None,
             asked: Vec::new(),
-            ruler: Ruler::default(),
-            beside: Vec::new(),
+            exact_store: ExactStore::default(),
+            shadow: Vec::new(),
             random: Random::new(7),
             streams: BTreeMap::new(),
             subscribers: BTreeMap::new(),

@@ -34,14 +34,14 @@ impl World {
         for (id, outcome) in state.limiter.take_resolved() {
             assert!(self.resolved.insert(id, (now.0, outcome)).is_none(), "request {id} resolved twice");
         }
-        self.beside.extend(state.limiter.take_beside());
+        self.shadow.extend(state.limiter.take_shadow_outcomes());
         // Deciding needs a tick sooner than was planned.
         state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
         let Some(stream) = state.stream else { return };
         for frame in frames {
             assert!(prost::Message::encoded_len(&frame) <= wire::MAX_FRAME_BYTES);
-            assert!(frame.asks.len().max(frame.refunds.len()) <= wire::MAX_FRAME_CELLS);
-            self.asked.extend(frame.consults.iter().map(|ask| (self.now, ask.clone())));
+            assert!(frame.exact_requests.len().max(frame.refunds.len()) <= wire::MAX_FRAME_CELLS);
+            self.asked.extend(frame.consults.iter().map(|query| (self.now, query.clone())));
             self.carry(stream, Frame::Up(frame));
         }
     }
@@ -128,23 +128,23 @@ impl World {
                 None => {}
             }
         }
-        for ask in &frame.asks {
-            let rulings = self.ruler.rule(worker, ask, self.now);
-            let Some(ms) = self.ruler.takes_ms(&mut self.random) else { continue };
+        for query in &frame.exact_requests {
+            let results = self.exact_store.rule(worker, query, self.now);
+            let Some(ms) = self.exact_store.takes_ms(&mut self.random) else { continue };
             self.last_id += 1;
-            let ruled = wire::RegionFrame { rulings: vec![rulings], ..Default::default() };
+            let ruled = wire::RegionFrame { results: vec![results], ..Default::default() };
             self.network.insert((self.now + ms, self.last_id), (stream, Frame::Down(ruled)));
         }
         for refund in &frame.refunds {
-            self.ruler.refund(worker, refund);
+            self.exact_store.refund(worker, refund);
         }
         self.consults += frame.consults.len() as u64;
-        let unjudged = |ask: &wire::Consult| wire::Answer { id: ask.id, ..Default::default() };
+        let unjudged = |query: &wire::Consult| wire::Answer { id: query.id, ..Default::default() };
         let region = &mut self.regions[at];
         let asked = frame
             .consults
             .iter()
-            .map(|ask| region.consult(origin, ask, now).unwrap_or_else(|_| unjudged(ask)));
+            .map(|query| region.consult(origin, query, now).unwrap_or_else(|_| unjudged(query)));
         answer.answers = asked.collect();
         if let Some(ping) = frame.ping {
             let live_origins = self.regions[at].live_origins(MonoMs(self.now)) as u32;

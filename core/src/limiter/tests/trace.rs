@@ -39,13 +39,13 @@ fn run(traceparent: Option<&'static str>) -> (Vec<(u64, Outcome)>, World) {
 fn decisions_and_questions_are_the_same_with_and_without() {
     let ((with, traced), (without, silent)) = (run(Some(RECORDED)), run(None));
     assert_eq!(with, without);
-    assert!(silent.asked.iter().all(|(_, ask)| ask.traces.is_empty()));
-    assert!(silent.ruler.asks.iter().all(|(_, ask)| ask.trace.is_none()));
-    assert!(traced.asked.iter().any(|(_, ask)| flags(&ask.traces) == [1]));
-    assert!(traced.ruler.asks.iter().any(|(_, ask)| ask.trace.is_some()));
+    assert!(silent.asked.iter().all(|(_, request)| request.traces.is_empty()));
+    assert!(silent.exact_store.exact_requests.iter().all(|(_, request)| request.trace.is_none()));
+    assert!(traced.asked.iter().any(|(_, request)| flags(&request.traces) == [1]));
+    assert!(traced.exact_store.exact_requests.iter().any(|(_, request)| request.trace.is_some()));
     let bare = |world: &World| -> Vec<_> {
         let each = world.asked.iter().cloned();
-        each.map(|(at, ask)| (at, wire::Consult { traces: Vec::new(), ..ask })).collect()
+        each.map(|(at, request)| (at, wire::Consult { traces: Vec::new(), ..request })).collect()
     };
     assert_eq!(bare(&traced), bare(&silent));
 }
@@ -66,7 +66,7 @@ fn of_many_that_join_a_question_a_few_are_named_and_a_recorded_one_first() {
     let others = [Some(UNRECORDED), None, Some(UNRECORDED), Some(RECORDED), Some(RECORDED), Some(UNRECORDED)];
     others.into_iter().for_each(|traceparent| request(&mut world, traceparent, 200));
     world.run(40);
-    let asked: Vec<_> = world.asked.iter().map(|(_, ask)| flags(&ask.traces)).collect();
+    let asked: Vec<_> = world.asked.iter().map(|(_, request)| flags(&request.traces)).collect();
     assert_eq!(asked, [Vec::new(), [1, 0, 0, 1].to_vec()]);
     assert_eq!(asked[1].len(), MAX_TRACES);
 }
@@ -77,7 +77,9 @@ fn a_window_that_is_asked_about_after_a_log_says_it_too() {
     world.traceparent = Some(RECORDED);
     let (exact, window) = (key("exact", MINUTE), key("window", HOUR));
     assert!(allowed(&world.decide_exact(&[check(&window, 4, 1)], &[log(&exact, 9)]).1));
-    let [(_, ask)] = world.ruler.asks.as_slice() else { panic!("one question about the log") };
+    let [(_, request)] = world.exact_store.exact_requests.as_slice() else {
+        panic!("one question about the log")
+    };
     let [(_, consult)] = world.asked.as_slice() else { panic!("one about the cold window") };
-    assert_eq!((ask.trace.as_ref(), consult.traces.len()), (consult.traces.first(), 1));
+    assert_eq!((request.trace.as_ref(), consult.traces.len()), (consult.traces.first(), 1));
 }

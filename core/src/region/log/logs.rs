@@ -143,7 +143,7 @@ impl Logs {
         let mut none = Log::new(window_us(key));
         let log = self.logs.get_mut(key).map_or(&mut none, |kept| &mut kept.log);
         let before = log.len();
-        let decided = log.look(now, *id, *cost, *most);
+        let decided = log.peek(now, *id, *cost, *most);
         let needs_room = decided.outcome == Outcome::Allowed && *cost > 0 && !log.holds(*id);
         self.entries = self.entries.saturating_sub(before).saturating_add(log.len());
         self.note_single(key);

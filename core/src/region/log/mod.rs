@@ -14,13 +14,13 @@ mod tests;
 
 pub use logs::{Full, Logs, LogsLimits};
 
-use crate::model::exact::{AskId, Ruling, Verdict};
+use crate::model::exact::{ChargeResult, ExactRequestId, Verdict};
 use crate::model::key::Key;
 use alloc::collections::{BTreeMap, VecDeque};
 
 /// Most entries that are examined to compute when a cost could pass. With more entries, the result is too early, never
 /// too late.
-pub const MAX_WALK: usize = 1_000;
+pub const MAX_SCAN: usize = 1_000;
 
 /// Microseconds on some clock with an arbitrary zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ pub struct Micros(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
     /// The exact request.
-    pub ask: AskId,
+    pub request: ExactRequestId,
     /// The position of the charge in the request.
     pub place: u8,
 }
@@ -102,14 +102,14 @@ struct Moved {
 
 impl Decided {
     /// Converts to a ruling on a limit of `most` in `window_ms`. Waits are rounded up to whole milliseconds.
-    pub fn ruling(&self, most: u64, window_ms: u64) -> Ruling {
+    pub fn result(&self, most: u64, window_ms: u64) -> ChargeResult {
         let verdict = match self.outcome {
             Outcome::Allowed => Verdict::Allowed,
             Outcome::Denied { retry_after_us } => {
                 Verdict::Denied { retry_after_ms: retry_after_us.map(|wait| wait.div_ceil(1_000)) }
             }
         };
-        Ruling {
+        ChargeResult {
             verdict,
             limit: most,
             remaining: most.saturating_sub(self.used),
@@ -144,7 +144,7 @@ impl Log {
     }
 
     /// The result that [`Log::decide`] would return, without charging.
-    pub fn look(&mut self, now: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
+    pub fn peek(&mut self, now: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
         let at = self.pass(now);
         self.judge(at, id, cost, most)
     }
@@ -233,7 +233,7 @@ impl Log {
             return Some(last.map_or(0, |entry| self.left_us(at, entry.at)));
         }
         let mut wait = 0;
-        for entry in self.entries.iter().take(MAX_WALK) {
+        for entry in self.entries.iter().take(MAX_SCAN) {
             wait = self.left_us(at, entry.at);
             missing = missing.saturating_sub(entry.cost);
             if missing == 0 {

@@ -8,7 +8,7 @@ use std::vec::Vec;
 const WINDOW: u64 = 1_000_000;
 
 fn id(number: u64) -> EntryId {
-    EntryId { ask: AskId::of(7, number), place: 0 }
+    EntryId { request: ExactRequestId::of(7, number), place: 0 }
 }
 
 fn key(number: u64) -> Key {
@@ -81,7 +81,7 @@ proptest! {
                 Step::Charge { id: number, cost, most } => {
                     let cost = if ones { cost.min(1) } else { cost };
                     let expected = model.decide(now, id(number), cost, most);
-                    prop_assert_eq!(log.look(Micros(now), id(number), cost, most).outcome, expected.outcome);
+                    prop_assert_eq!(log.peek(Micros(now), id(number), cost, most).outcome, expected.outcome);
                     prop_assert_eq!(log.decide(Micros(now), id(number), cost, most), expected);
                     prop_assert_eq!(log.len(), model.live(now).count());
                 }

@@ -13,7 +13,7 @@ fn the_others_use_that_a_filter_reports_counts_at_once_as_a_lower_bound() {
     let count = wire::Count { region_others: 6, ..count("k", SEQUENCE, 3) };
     region.report(origin(1), &[count], NOW);
     assert_eq!((cell(&region).regional_total(), parts(&cell(&region))), (9, vec![(origin(1), 3)]));
-    assert!(!region.consult(origin(2), &ask(0, 2), NOW).unwrap().granted);
+    assert!(!region.consult(origin(2), &query(0, 2), NOW).unwrap().granted);
     region.report(origin(3), &[super::count("k", SEQUENCE, 6)], NOW);
     assert_eq!(cell(&region).regional_total(), 9, "the components have reached the lower bound");
 }
@@ -21,10 +21,10 @@ fn the_others_use_that_a_filter_reports_counts_at_once_as_a_lower_bound() {
 #[test]
 fn a_query_is_answered_with_the_others_use_without_its_own() {
     let (mut region, mut backed) = (region(), backed());
-    let inquiry = ask(6, 0);
+    let inquiry = query(6, 0);
     region.witness(&key("k"), SEQUENCE, 10, NOW).unwrap();
     backed.witness(&key("k"), SEQUENCE, 10, NOW).unwrap();
-    let Proposed::Ask(merge) = backed.propose(origin(1), &inquiry, NOW).unwrap() else { panic!() };
+    let Proposed::Query(merge) = backed.propose(origin(1), &inquiry, NOW).unwrap() else { panic!() };
     let merged = holding(&merge.parts);
     let answers = [
         region.consult(origin(1), &inquiry, NOW).unwrap(),
@@ -37,7 +37,7 @@ fn a_query_is_answered_with_the_others_use_without_its_own() {
     region.report(origin(1), &[count("k", SEQUENCE, 8)], NOW);
     assert_eq!(cell(&region).regional_total(), 12, "later use adds to the evidence");
     // The evicted count of this process is contained in the evidence only.
-    let evicted = wire::Consult { without_baseline: true, ..ask(0, 0) };
+    let evicted = wire::Consult { without_baseline: true, ..query(0, 0) };
     let snapshot = region.consult(origin(2), &evicted, NOW).unwrap().current.unwrap();
     assert_eq!((snapshot.own, snapshot.region_others), (0, 12));
 }

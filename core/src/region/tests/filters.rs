@@ -5,25 +5,25 @@ use super::*;
 #[test]
 fn grants_never_exceed_the_limit_and_may_be_repeated() {
     let mut region = region();
-    let first = region.consult(origin(1), &ask(0, 6), NOW).unwrap();
+    let first = region.consult(origin(1), &query(0, 6), NOW).unwrap();
     assert!(first.granted);
-    assert!(!region.consult(origin(2), &ask(0, 5), NOW).unwrap().granted);
+    assert!(!region.consult(origin(2), &query(0, 5), NOW).unwrap().granted);
     assert!(
-        region.consult(origin(1), &ask(0, 6), NOW).unwrap().granted,
+        region.consult(origin(1), &query(0, 6), NOW).unwrap().granted,
         "counts are absolute, so that a query may be repeated"
     );
-    let second = region.consult(origin(2), &ask(0, 4), NOW).unwrap();
+    let second = region.consult(origin(2), &query(0, 4), NOW).unwrap();
     assert!(second.granted);
     assert_eq!(second.current.map(|snapshot| (snapshot.own, snapshot.region_others)), Some((4, 6)));
-    assert!(region.consult(origin(3), &ask(0, 0), NOW).unwrap().granted, "cost 0 passes at the limit");
-    assert!(!region.consult(origin(3), &ask(0, 1), NOW).unwrap().granted);
+    assert!(region.consult(origin(3), &query(0, 0), NOW).unwrap().granted, "cost 0 passes at the limit");
+    assert!(!region.consult(origin(3), &query(0, 1), NOW).unwrap().granted);
 }
 
 #[test]
 fn a_denied_query_still_merges_what_was_spent() {
     let mut region = region();
-    assert!(!region.consult(origin(1), &ask(9, 5), NOW).unwrap().granted);
-    let snapshot = region.consult(origin(2), &ask(0, 0), NOW).unwrap().current.unwrap();
+    assert!(!region.consult(origin(1), &query(9, 5), NOW).unwrap().granted);
+    let snapshot = region.consult(origin(2), &query(0, 0), NOW).unwrap().current.unwrap();
     assert_eq!((snapshot.own, snapshot.region_others), (0, 9));
 }
 
@@ -41,8 +41,8 @@ fn the_previous_window_counts() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE - 1, 10)], NOW);
     let half = UnixMs(NOW.0 + CELL_MS / 2);
-    assert!(!region.consult(origin(2), &ask(0, 6), half).unwrap().granted);
-    assert!(region.consult(origin(2), &ask(0, 5), half).unwrap().granted);
+    assert!(!region.consult(origin(2), &query(0, 6), half).unwrap().granted);
+    assert!(region.consult(origin(2), &query(0, 5), half).unwrap().granted);
 }
 
 #[test]
@@ -75,10 +75,10 @@ fn implausibly_high_counts_are_refused() {
     let refused = region.report(origin(1), &counts, NOW).refused;
     assert_eq!(refused, (1..5).map(|place| (place, Refused::Component)).collect::<Vec<_>>());
     assert_eq!(region.explain(b"w", b"n", b"k")[0].cells[0].regional_total(), MOST);
-    let ask = |own, cost| wire::Consult { limit: MAX_COUNT, ..ask(own, cost) };
+    let query = |own, cost| wire::Consult { limit: MAX_COUNT, ..query(own, cost) };
     for (own, cost) in [(MOST, 1), (0, MAX_COUNT), (MAX_COUNT, 0)] {
         assert_eq!(
-            region.consult(origin(2), &ask(own, cost), NOW),
+            region.consult(origin(2), &query(own, cost), NOW),
             Err(Refused::Component),
             "{own} + {cost}"
         );
@@ -107,13 +107,13 @@ fn the_number_of_nodes_of_a_cell_is_bounded_and_existing_ones_stay() {
     }
     let late = origin(255);
     assert_eq!(region.report(late, &[vast(0), vast(1)], NOW).refused, vec![(1, Refused::Full)]);
-    let ask = |own, cost| wire::Consult { limit: MAX_COUNT, ..ask(own, cost) };
+    let query = |own, cost| wire::Consult { limit: MAX_COUNT, ..query(own, cost) };
     assert_eq!(
-        region.consult(late, &ask(1, 0), NOW),
+        region.consult(late, &query(1, 0), NOW),
         Err(Refused::Full),
         "its own count could not be stored"
     );
-    assert_eq!(region.consult(late, &ask(0, 1), NOW), Err(Refused::Full), "its grant could not be stored");
+    assert_eq!(region.consult(late, &query(0, 1), NOW), Err(Refused::Full), "its grant could not be stored");
     let first = crowd().next().unwrap();
     assert_eq!(region.report(first, &[vast(5)], NOW).refused, vec![]);
     let cell = region.explain(b"w", b"n", b"k")[0].cells[0].clone();
@@ -242,8 +242,8 @@ fn imports_count_as_global_and_only_grow() {
     region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
     region.import(&key("k"), SEQUENCE, 8, NOW).unwrap();
     region.import(&key("k"), SEQUENCE, 3, NOW).unwrap();
-    let answer = region.consult(origin(1), &ask(1, 2), NOW).unwrap();
+    let answer = region.consult(origin(1), &query(1, 2), NOW).unwrap();
     assert!(!answer.granted);
     assert_eq!(answer.current.map(|snapshot| snapshot.global_others), Some(8));
-    assert!(region.consult(origin(1), &ask(1, 1), NOW).unwrap().granted);
+    assert!(region.consult(origin(1), &query(1, 1), NOW).unwrap().granted);
 }

@@ -17,7 +17,7 @@ fn tenth(sequence: u64, own: u64, limit: u64) -> wire::Count {
     wire::Count { key: fine().as_bytes().to_vec(), sequence, own, limit, ..Default::default() }
 }
 
-fn asks(sequence: u64, own: u64, cost: u64, limit: u64) -> wire::Consult {
+fn queries(sequence: u64, own: u64, cost: u64, limit: u64) -> wire::Consult {
     let key = fine().as_bytes().to_vec();
     wire::Consult { id: 1, key, sequence, own, cost, limit, ..Default::default() }
 }
@@ -52,12 +52,12 @@ fn a_query_is_granted_against_eleven_cells_in_full_and_answered_with_all_of_them
     let mut region = region();
     used(&mut region, 12, 15);
     let granted = |region: &mut Region, own, cost| {
-        region.consult(origin(2), &asks(NEWEST, own, cost, 15), NOW).unwrap().granted
+        region.consult(origin(2), &queries(NEWEST, own, cost, 15), NOW).unwrap().granted
     };
     assert!(!granted(&mut region, 0, 5));
     assert!(granted(&mut region, 0, 4), "eleven of twelve cells count");
     assert!(!granted(&mut region, 4, 1));
-    let answer = region.consult(origin(1), &asks(NEWEST, 1, 0, 15), NOW).unwrap();
+    let answer = region.consult(origin(1), &queries(NEWEST, 1, 0, 15), NOW).unwrap();
     assert_eq!(
         answer.current.map(|snapshot| (snapshot.sequence, snapshot.own, snapshot.region_others)),
         Some((NEWEST, 1, 4))
@@ -71,9 +71,9 @@ fn a_query_is_granted_against_eleven_cells_in_full_and_answered_with_all_of_them
     assert_eq!(before, (1..=10).map(|back| (NEWEST - back, 1)).collect::<Vec<_>>());
     // One cell later the window no longer touches the oldest of them.
     let later = UnixMs(NOW.0 + TENTH_MS);
-    let ask = |cost| asks(NEWEST + 1, 0, cost, 15);
-    assert!(!region.consult(origin(2), &ask(2), later).unwrap().granted);
-    assert!(region.consult(origin(2), &ask(1), later).unwrap().granted);
+    let query = |cost| queries(NEWEST + 1, 0, cost, 15);
+    assert!(!region.consult(origin(2), &query(2), later).unwrap().granted);
+    assert!(region.consult(origin(2), &query(1), later).unwrap().granted);
 }
 
 #[test]
@@ -166,8 +166,8 @@ fn an_import_of_one_cell_makes_the_whole_window_due() {
     let mut due: Vec<_> = region.next_due(99).0.iter().map(|due| due.publication.sequence).collect();
     due.sort_unstable();
     assert_eq!(due, vec![NEWEST - 1, NEWEST]);
-    assert!(!region.consult(origin(2), &asks(NEWEST, 0, 599, 1_000), NOW).unwrap().granted);
-    assert!(region.consult(origin(2), &asks(NEWEST, 0, 598, 1_000), NOW).unwrap().granted);
+    assert!(!region.consult(origin(2), &queries(NEWEST, 0, 599, 1_000), NOW).unwrap().granted);
+    assert!(region.consult(origin(2), &queries(NEWEST, 0, 598, 1_000), NOW).unwrap().granted);
 }
 
 #[test]
@@ -183,18 +183,18 @@ fn the_stores_first_answer_contains_all_cells_before_and_a_proposal_contains_imp
     region.import(&fine(), NEWEST - 10, 8, NOW).unwrap();
     region.import(&fine(), NEWEST - 11, 100, NOW).unwrap();
     region.import(&fine(), NEWEST, 9, NOW).unwrap();
-    let Ok(Proposed::Ask(merge)) = region.propose(origin(3), &asks(NEWEST, 0, 1, 500), NOW) else {
+    let Ok(Proposed::Query(merge)) = region.propose(origin(3), &queries(NEWEST, 0, 1, 500), NOW) else {
         panic!("it fits by the counts stored here");
     };
     let proposal = merge.proposal.unwrap();
     assert_eq!((proposal.global_current, proposal.global_previous), (9, 15));
     assert_eq!((proposal.covered_ms, proposal.cell_ms), (TENTH_MS, TENTH_MS));
-    let refused = region.propose(origin(3), &asks(NEWEST, 0, 21, 100), NOW);
+    let refused = region.propose(origin(3), &queries(NEWEST, 0, 21, 100), NOW);
     assert!(
         matches!(refused, Ok(Proposed::Settled(answer)) if !answer.granted),
         "56 here and 24 in other regions"
     );
-    assert!(matches!(region.propose(origin(3), &asks(NEWEST, 0, 20, 100), NOW), Ok(Proposed::Ask(_))));
+    assert!(matches!(region.propose(origin(3), &queries(NEWEST, 0, 20, 100), NOW), Ok(Proposed::Query(_))));
 }
 
 #[test]

@@ -54,12 +54,12 @@ proptest! {
     }
 
     #[test]
-    fn granted_costs_never_exceed_the_limit(asks in prop::collection::vec((1u8..5, 0u64..6), 0..40)) {
+    fn granted_costs_never_exceed_the_limit(queries in prop::collection::vec((1u8..5, 0u64..6), 0..40)) {
         let mut region = region();
         let mut own = [0u64; 5];
-        for (by, cost) in asks {
+        for (by, cost) in queries {
             let spent = own[usize::from(by)];
-            if region.consult(origin(by), &ask(spent, cost), NOW).unwrap().granted {
+            if region.consult(origin(by), &query(spent, cost), NOW).unwrap().granted {
                 own[usize::from(by)] += cost;
             }
             prop_assert!(own.iter().sum::<u64>() <= 10);

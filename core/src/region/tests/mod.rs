@@ -50,7 +50,7 @@ pub(super) fn count(identifier: &str, sequence: u64, own: u64) -> wire::Count {
     wire::Count { key: key(identifier).as_bytes().to_vec(), sequence, own, limit: 10, ..Default::default() }
 }
 
-pub(super) fn ask(own: u64, cost: u64) -> wire::Consult {
+pub(super) fn query(own: u64, cost: u64) -> wire::Consult {
     let key = key("k").as_bytes().to_vec();
     wire::Consult { id: 1, key, sequence: SEQUENCE, own, cost, limit: 10, ..Default::default() }
 }

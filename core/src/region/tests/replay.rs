@@ -236,14 +236,14 @@ fn a_hot_cell_is_named_once_in_each_incarnation() {
 fn the_store_decides_a_query() {
     let mut region = backed();
     report(&mut region, 1, 4);
-    let ask = ask(0, 6);
-    let Proposed::Ask(merge) = region.propose(origin(2), &ask, NOW).unwrap() else { panic!() };
+    let query = query(0, 6);
+    let Proposed::Query(merge) = region.propose(origin(2), &query, NOW).unwrap() else { panic!() };
     let proposal = merge.proposal.unwrap();
     assert_eq!((proposal.own, proposal.limit, proposal.covered_ms), (6, 10, CELL_MS));
     assert_eq!(merge.parts, vec![(origin(1), 4), (origin(2), 0)], "components stored here are repeated");
     let refused =
         Merged { granted: Some(false), ..holding(&[(origin(1), 4), (origin(3), 5), (origin(2), 0)]) };
-    let answer = region.concluded(origin(2), &ask, &merge, &refused, NOW).unwrap();
+    let answer = region.concluded(origin(2), &query, &merge, &refused, NOW).unwrap();
     assert!(!answer.granted);
     assert_eq!(answer.current.map(|snapshot| (snapshot.own, snapshot.region_others)), Some((0, 9)));
 }
@@ -251,10 +251,10 @@ fn the_store_decides_a_query() {
 #[test]
 fn what_a_denied_query_wrote_to_the_store_is_shared_with_peers() {
     let mut region = backed();
-    let ask = ask(3, 6);
-    let Proposed::Ask(merge) = region.propose(origin(1), &ask, NOW).unwrap() else { panic!() };
+    let query = query(3, 6);
+    let Proposed::Query(merge) = region.propose(origin(1), &query, NOW).unwrap() else { panic!() };
     let refused = Merged { granted: Some(false), ..holding(&[(origin(1), 3), (origin(2), 5)]) };
-    region.concluded(origin(1), &ask, &merge, &refused, NOW).unwrap();
+    region.concluded(origin(1), &query, &merge, &refused, NOW).unwrap();
     assert!(!region.has_merges(), "stored");
     assert_eq!(region.next_changes(9).len(), 1);
 }
@@ -263,9 +263,9 @@ fn what_a_denied_query_wrote_to_the_store_is_shared_with_peers() {
 fn a_denial_that_is_certain_needs_no_store() {
     let mut region = backed();
     report(&mut region, 1, 9);
-    assert!(matches!(region.propose(origin(2), &ask(0, 2), NOW), Ok(Proposed::Settled(_))));
+    assert!(matches!(region.propose(origin(2), &query(0, 2), NOW), Ok(Proposed::Settled(_))));
     assert!(
-        matches!(region.propose(origin(2), &ask(0, 0), NOW), Ok(Proposed::Ask(_))),
+        matches!(region.propose(origin(2), &query(0, 0), NOW), Ok(Proposed::Query(_))),
         "a query with cost 0 goes to the store"
     );
 }
@@ -276,9 +276,9 @@ fn a_node_without_room_in_a_cell_cannot_propose() {
     for one in crowd() {
         region.report(one, &[wire::Count { limit: MAX_COUNT, ..count("k", SEQUENCE, 1) }], NOW);
     }
-    let ask = wire::Consult { limit: MAX_COUNT, ..ask(0, 1) };
+    let query = wire::Consult { limit: MAX_COUNT, ..query(0, 1) };
     assert_eq!(
-        region.propose(origin(255), &ask, NOW),
+        region.propose(origin(255), &query, NOW),
         Err(Refused::Full),
         "its grant could not be stored here"
     );
@@ -300,10 +300,10 @@ fn a_baseline_is_sent_only_after_the_store_has_returned_all_it_holds() {
         None,
         "a change from another aggregator contains only a part"
     );
-    let cold = wire::Consult { without_baseline: true, ..ask(0, 0) };
+    let cold = wire::Consult { without_baseline: true, ..query(0, 0) };
     assert_eq!(region.consult(origin(1), &cold, NOW), Err(Refused::Baseline));
     assert!(
-        region.consult(origin(1), &ask(0, 0), NOW).is_ok(),
+        region.consult(origin(1), &query(0, 0), NOW).is_ok(),
         "a node that has its own count needs no baseline"
     );
     let merge = region.next_merges(9).remove(0);

@@ -186,7 +186,7 @@ fn failure_of(results: &[Result<Merged, Failure>]) -> Option<Failure> {
 mod tests {
     use super::*;
     use crate::replication::RegionState;
-    use crate::replication::regional::peers::connected;
+    use crate::replication::regional::broadcast::connected;
     use crate::replication::testing::{ORIGIN, SEQUENCE, at, backed, key, sum};
     use std::vec;
 

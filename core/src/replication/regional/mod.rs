@@ -1,12 +1,12 @@
 //! How an aggregator uses its region's store (Redis) and exchanges changes with the other aggregators of the region.
 //!
-//! - [`replay`]: counts to the store. [`questions`]: queries that the store answers.
+//! - [`replay`]: counts to the store. [`queries`]: queries that the store answers.
 //! - [`hot`]: keys near their limits, from the store. [`watch`]: whether the store has lost data.
-//! - [`announce`]: which nodes are alive. [`peers`]: changes to and from the other aggregators.
+//! - [`heartbeat`]: which nodes are alive. [`broadcast`]: changes to and from the other aggregators.
 
-pub mod announce;
+pub mod broadcast;
+pub mod heartbeat;
 pub mod hot;
-pub mod peers;
-pub mod questions;
+pub mod queries;
 pub mod replay;
 pub mod watch;

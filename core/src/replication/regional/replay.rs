@@ -130,7 +130,7 @@ impl Replay {
         }
         let now = access.state(|state, now| {
             note_parts(state, results, now);
-            state.notify(Event::Tell);
+            state.notify(Event::Broadcast);
             state.notify(Event::Push);
             now.mono
         });

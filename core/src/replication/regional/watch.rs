@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 /// reason.
 const YOUNG_MS: u64 = 10_000;
 /// Between two reads until the store is found. Until then the connection is still being made.
-const FIRST_LOOKS_MS: u64 = 25;
+const FIRST_READS_MS: u64 = 25;
 
 /// What one marker holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Incarnations {
 
 /// What a read of the markers has shown.
 #[derive(Debug, Default)]
-pub struct Looked {
+pub struct MarkersRead {
     /// The store is available for the first time.
     pub is_found: bool,
     /// The store has lost its data.
@@ -91,16 +91,16 @@ impl Watch {
     pub fn next(&mut self, access: &mut impl Access) -> Next<()> {
         let due = !core::mem::replace(&mut self.looks, false);
         let (allowed, found) = access.state(|state, now| {
-            state.store().map_or((false, false), |breaker| {
-                (due && breaker.allows_a_look(now.mono), breaker.is_found())
-            })
+            state
+                .store()
+                .map_or((false, false), |breaker| (due && breaker.allows_probe(now.mono), breaker.is_found()))
         });
         self.looks = allowed;
         if allowed {
             return Next::Call(());
         }
         // When this is called again, the pause has passed, whether or not a read preceded it.
-        Next::Sleep(if found { self.schedule.marker_ms } else { FIRST_LOOKS_MS })
+        Next::Sleep(if found { self.schedule.marker_ms } else { FIRST_READS_MS })
     }
 
     /// Markers that the next read must give a new id, by place, if they still have the id given here. The new id shows
@@ -110,8 +110,12 @@ impl Watch {
     }
 
     /// Takes the markers that were read.
-    pub fn looked(&mut self, access: &mut impl Access, result: Result<&Incarnations, Failure>) -> Looked {
-        let mut looked = Looked::default();
+    pub fn looked(
+        &mut self,
+        access: &mut impl Access,
+        result: Result<&Incarnations, Failure>,
+    ) -> MarkersRead {
+        let mut looked = MarkersRead::default();
         // The region must learn of a loss before the breaker can close.
         if let Ok(incarnations) = result {
             looked.is_found = self.known.is_empty();
@@ -145,13 +149,19 @@ impl Watch {
         compared
     }
 
-    fn note(&mut self, state: &mut RegionState, result: Result<(), Failure>, now: Now, looked: &mut Looked) {
+    fn note(
+        &mut self,
+        state: &mut RegionState,
+        result: Result<(), Failure>,
+        now: Now,
+        looked: &mut MarkersRead,
+    ) {
         note(state, result, now);
         match result {
             Ok(()) if core::mem::take(&mut self.away) => {
                 looked.is_back = true;
                 state.notify(Event::Missed);
-                state.notify(Event::Announce);
+                state.notify(Event::Heartbeat);
             }
             Ok(()) => {}
             Err(_) => {
@@ -170,7 +180,7 @@ fn act(state: &mut RegionState, is_found: bool, is_wiped: bool) {
             breaker.found();
         }
         state.notify(Event::Missed);
-        state.notify(Event::Announce);
+        state.notify(Event::Heartbeat);
     }
     if is_wiped {
         state.figures.store_wipes = state.figures.store_wipes.saturating_add(1);
@@ -193,7 +203,7 @@ mod tests {
         state().with_store(Schedule::default().store_breaker)
     }
 
-    fn looks(watch: &mut Watch, state: &mut RegionState, incarnations: &Incarnations) -> Looked {
+    fn looks(watch: &mut Watch, state: &mut RegionState, incarnations: &Incarnations) -> MarkersRead {
         assert_eq!(watch.next(&mut at(state, 0)), Next::Call(()));
         let looked = watch.looked(&mut at(state, 0), Ok(incarnations));
         assert_eq!(watch.next(&mut at(state, 0)), Next::Sleep(Schedule::default().marker_ms));
@@ -205,12 +215,12 @@ mod tests {
         let (mut state, mut watch) = (fresh(), Watch::new(Schedule::default()));
         assert_eq!(watch.next(&mut at(&mut state, 0)), Next::Call(()));
         watch.looked(&mut at(&mut state, 0), Err(Failure::Unavailable));
-        assert_eq!(watch.next(&mut at(&mut state, 0)), Next::Sleep(FIRST_LOOKS_MS));
+        assert_eq!(watch.next(&mut at(&mut state, 0)), Next::Sleep(FIRST_READS_MS));
         assert!(!state.is_usable(NOW.mono));
         let looked = looks(&mut watch, &mut state, &incarnations(1, 1, YOUNG_MS));
         assert!(looked.is_found && !looked.is_wiped && looked.grace.is_none());
         let events = state.take_events();
-        assert!(events.has(Event::Missed) && events.has(Event::Announce) && events.has(Event::Replay));
+        assert!(events.has(Event::Missed) && events.has(Event::Heartbeat) && events.has(Event::Replay));
         assert!(state.is_usable(NOW.mono));
     }
 

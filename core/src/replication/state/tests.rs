@@ -16,13 +16,13 @@ fn an_envoy_is_there_from_its_first_stream_to_its_last() {
     let first = state.enter(ORIGIN, NOW).unwrap();
     assert!(first.is_first);
     state.count_node(ORIGIN, 1);
-    assert!(state.take_events().has(Event::Announce));
+    assert!(state.take_events().has(Event::Heartbeat));
     state.count_node(ORIGIN, 1);
     let second = state.enter(ORIGIN, NOW).unwrap();
     assert!(!second.is_first && state.take_events().is_empty());
     assert!(!state.leave(ORIGIN, first.id));
     assert_eq!(state.region.live_origins(NOW.mono), 1);
-    assert!(state.leave(ORIGIN, second.id) && state.take_events().has(Event::Announce));
+    assert!(state.leave(ORIGIN, second.id) && state.take_events().has(Event::Heartbeat));
     assert_eq!(state.region.live_origins(NOW.mono), 0);
 }
 
@@ -76,14 +76,14 @@ fn only_the_last_stream_to_subscribe_is_sent_pushes() {
     let (a, b) = (entered(&mut state, ORIGIN), entered(&mut state, ORIGIN));
     assert_eq!(state.subscribe(ORIGIN, a), None);
     assert_eq!(state.subscribe(ORIGIN, b), Some(a));
-    assert_eq!(state.to_be_told().collect::<Vec<_>>(), vec![b]);
+    assert_eq!(state.to_be_sent().collect::<Vec<_>>(), vec![b]);
     assert_eq!(state.next_push(ORIGIN, a, NOW), Turn::Superseded);
     assert!(!state.unsubscribe(ORIGIN, a), "another stream is the subscriber");
     let snapshot = Push { snapshots: vec![], complete: true };
     assert_eq!(state.next_push(ORIGIN, b, NOW), Turn::Push(snapshot));
     assert_eq!(state.next_push(ORIGIN, b, NOW), Turn::Idle);
     assert!(state.unsubscribe(ORIGIN, b));
-    assert_eq!(state.to_be_told().count(), 0);
+    assert_eq!(state.to_be_sent().count(), 0);
 }
 
 #[test]
@@ -112,11 +112,11 @@ fn queries_go_to_a_usable_store_and_else_to_memory() {
     let mut state = state().with_store(crate::model::schedule::Schedule::default().store_breaker);
     let frame = |id| FilterFrame { consults: vec![consult(id, 5, 10)], ..FilterFrame::default() };
     let taken = state.take(origin(1), frame(1), NOW).unwrap();
-    assert_eq!((taken.reply.answers.len(), taken.asks.len()), (1, 0));
+    assert_eq!((taken.reply.answers.len(), taken.queries.len()), (1, 0));
     assert!(taken.reply.answers[0].granted);
     state.store().unwrap().found();
     let taken = state.take(origin(2), frame(2), NOW).unwrap();
-    assert_eq!((taken.reply.answers.len(), taken.asks.len()), (0, 1));
+    assert_eq!((taken.reply.answers.len(), taken.queries.len()), (0, 1));
     let answers = state.answer_from_memory(origin(2), &[consult(2, 6, 10), Consult::default()], NOW);
     assert!(!answers[0].granted && answers[1].current.is_none());
     let figures = &state.figures;

@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 use weir_core::model::exact::{Charge, Limit, MAX_LOG_LIMIT};
 use weir_core::model::key::{Key, KeyParts};
-use weir_core::model::wire::{Ask, FilterFrame};
+use weir_core::model::wire::{ExactRequest, FilterFrame};
 use weir_envoy::http::{Connection, Request};
 use weir_envoy::{Aggregator, AggregatorOptions, DatabaseServer, Redis, RedisOptions, binaries, ports};
 
@@ -176,10 +176,10 @@ impl Asker {
 }
 
 async fn ask_stream(peer: &mut Peer, charge: &Charge, id: u64) -> Result<bool> {
-    let ask = Ask { id, charges: vec![charge.to_wire()], timeout_ms: TIMEOUT_MS, trace: None };
-    peer.frames.send(FilterFrame { asks: vec![ask], ..FilterFrame::default() }).await?;
-    let answer = peer.next_with(|frame| frame.rulings.into_iter().next()).await?;
-    match answer.rulings.first().map(|ruling| ruling.verdict) {
+    let ask = ExactRequest { id, charges: vec![charge.to_wire()], timeout_ms: TIMEOUT_MS, trace: None };
+    peer.frames.send(FilterFrame { exact_requests: vec![ask], ..FilterFrame::default() }).await?;
+    let answer = peer.next_with(|frame| frame.results.into_iter().next()).await?;
+    match answer.results.first().map(|result| result.verdict) {
         Some(2) => Ok(true),
         Some(3) => Ok(false),
         other => anyhow::bail!("a question was not decided: verdict {other:?}"),

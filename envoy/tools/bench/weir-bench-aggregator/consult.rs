@@ -33,7 +33,7 @@ pub enum Load {
     /// One key.
     One,
     /// Many keys, while two streams report as fast as they can.
-    Beside,
+    ShadowOutcome,
 }
 
 pub const COLUMNS: [&str; 8] = [
@@ -51,7 +51,7 @@ pub async fn measure(store: Store, load: Load, time: Duration) -> Result<Vec<f64
     let mut stage = Stage::start(store, 1).await?;
     let ends = Arc::new(AtomicBool::new(false));
     let mut reports = JoinSet::new();
-    for stream in 0..if load == Load::Beside { 2 } else { 0 } {
+    for stream in 0..if load == Load::ShadowOutcome { 2 } else { 0 } {
         let peer = Peer::join(stage.port(0), false).await?;
         reports.spawn(ingest::send(peer, format!("rep{stream}"), Arc::default(), ends.clone()));
     }
@@ -79,7 +79,7 @@ pub async fn measure(store: Store, load: Load, time: Duration) -> Result<Vec<f64
     }
     // What the reports beside cost cannot be told apart.
     let per_answer = |cpu: Duration, known: bool| {
-        if known && load != Load::Beside { cpu.as_secs_f64() / asked as f64 * 1e6 } else { f64::NAN }
+        if known && load != Load::ShadowOutcome { cpu.as_secs_f64() / asked as f64 * 1e6 } else { f64::NAN }
     };
     let late = times.over(Duration::from_millis(u64::from(TIMEOUT_MS)));
     Ok(vec![

@@ -64,10 +64,10 @@ pub async fn measure(crowd: Crowd, time: Duration) -> Result<Vec<f64>> {
     let (from, until) = (began + WARM_UP, began + WARM_UP + time);
     let mut clients = JoinSet::new();
     for client in 0..crowd.clients {
-        let asker = scene.connect(client).await?;
+        let sender = scene.connect(client).await?;
         // Clients begin at different keys.
         let first = client * (keys / crowd.clients).max(1);
-        clients.spawn(ask(asker, first, keys, (from, until)));
+        clients.spawn(ask(sender, first, keys, (from, until)));
     }
     sleep(from.saturating_duration_since(Instant::now())).await;
     let before = scene.cpu()?;
@@ -102,7 +102,7 @@ struct Asked {
 
 /// Asks about one key after the other; only what begins and ends within the time counts.
 async fn ask(
-    mut asker: Asker,
+    mut sender: Asker,
     first: usize,
     keys: usize,
     (from, until): (Instant, Instant),
@@ -113,7 +113,7 @@ async fn ask(
         if began >= until {
             break;
         }
-        let allowed = asker.ask(number % keys).await?;
+        let allowed = sender.ask(number % keys).await?;
         let ended = Instant::now();
         if began >= from && ended <= until {
             asked.times.push(ended - began);

@@ -2,7 +2,7 @@
 //! their database, in interleaved rounds on one machine.
 //!
 //! Everything is real: `weir-aggregator` processes, a Redis, a MariaDB, and gRPC streams as filters open them, all started
-//! here and ended with this program. [`ingest`], [`consult`], [`decide`], [`push`], [`regions`] and [`walk`] measure; [`stage`],
+//! here and ended with this program. [`ingest`], [`consult`], [`decide`], [`push`], [`regions`] and [`scan`] measure; [`stage`],
 //! [`apis`] and [`peer`] are what they have in common; [`tables`] and [`stats`] say what came out.
 
 mod api;
@@ -14,10 +14,10 @@ mod median;
 mod peer;
 mod push;
 mod regions;
+mod scan;
 mod stage;
 mod stats;
 mod tables;
-mod walk;
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ struct Options {
     #[arg(long)]
     quick: bool,
     #[arg(long, hide = true)]
-    walk_here: Option<usize>,
+    scan_here: Option<usize>,
 }
 
 /// One table.
@@ -68,7 +68,7 @@ pub enum Measurement {
     /// Ten regions on one database.
     Regions,
     /// The core's search for what is due, and the weight of a cell.
-    Walk,
+    Scan,
 }
 
 /// One row of a table.
@@ -81,7 +81,7 @@ pub enum Case {
     /// By how much there is more than the present load.
     Regions(usize),
     /// Cells.
-    Walk(usize),
+    Scan(usize),
 }
 
 impl Measurement {
@@ -92,7 +92,7 @@ impl Measurement {
             Self::Decide => "Decisions, each client asks when it has its answer",
             Self::Push => "From a report at one aggregator to the push at another",
             Self::Regions => "Ten regions on one MariaDB",
-            Self::Walk => "Everything due for other regions is taken; memory",
+            Self::Scan => "Everything due for other regions is taken; memory",
         }
     }
 
@@ -103,7 +103,7 @@ impl Measurement {
             Self::Decide => &decide::COLUMNS,
             Self::Push => &push::COLUMNS,
             Self::Regions => &regions::COLUMNS,
-            Self::Walk => &walk::COLUMNS,
+            Self::Scan => &scan::COLUMNS,
         }
     }
 }
@@ -118,13 +118,13 @@ impl Case {
             Case::Consult(Store::Memory, Load::One),
             Case::Consult(Store::Redis, Load::Many),
             Case::Consult(Store::Redis, Load::One),
-            Case::Consult(Store::Redis, Load::Beside),
+            Case::Consult(Store::Redis, Load::ShadowOutcome),
         ];
         cases.extend(Crowd::all().map(Case::Decide));
         cases.extend([Case::Push, Case::Regions(1)]);
         cases.extend((!quick).then_some(Case::Regions(10)));
-        cases.push(Case::Walk(240_000));
-        cases.extend((!quick).then_some(Case::Walk(5_000_000)));
+        cases.push(Case::Scan(240_000));
+        cases.extend((!quick).then_some(Case::Scan(5_000_000)));
         cases
     }
 
@@ -135,7 +135,7 @@ impl Case {
             Case::Decide(_) => Measurement::Decide,
             Case::Push => Measurement::Push,
             Case::Regions(_) => Measurement::Regions,
-            Case::Walk(_) => Measurement::Walk,
+            Case::Scan(_) => Measurement::Scan,
         }
     }
 
@@ -151,13 +151,13 @@ impl Case {
             }
             Case::Consult(place, Load::Many) => format!("{}, many keys", store(place)),
             Case::Consult(place, Load::One) => format!("{}, one key", store(place)),
-            Case::Consult(place, Load::Beside) => {
+            Case::Consult(place, Load::ShadowOutcome) => {
                 format!("{}, many keys, beside reports without pause", store(place))
             }
             Case::Decide(crowd) => crowd.title(),
             Case::Push => "two aggregators, one Redis".to_owned(),
             Case::Regions(scale) => format!("{} windows", scale * regions::WINDOWS),
-            Case::Walk(cells) => format!("{cells} cells"),
+            Case::Scan(cells) => format!("{cells} cells"),
         }
     }
 
@@ -173,15 +173,15 @@ impl Case {
                 let time = Duration::from_secs(options.region_seconds);
                 regions::measure(scale, Effort { time, quick: options.quick }).await
             }
-            Case::Walk(cells) => tokio::task::block_in_place(|| walk::measure(cells)),
+            Case::Scan(cells) => tokio::task::block_in_place(|| scan::measure(cells)),
         }
     }
 }
 
 fn main() -> Result<()> {
     let mut options = Options::parse();
-    if let Some(cells) = options.walk_here {
-        return walk::measure_here(cells);
+    if let Some(cells) = options.scan_here {
+        return scan::measure_here(cells);
     }
     if options.quick {
         options = Options { rounds: 1, seconds: 1, region_seconds: 2, ..options };

@@ -187,7 +187,7 @@ impl Figures {
             figures.cells_imported += metric(&text, "weir_ratelimit_global_sync_rows_applied_total", "");
             add_ticks(&text, &mut figures.ticks);
         }
-        figures.statements = status(database, "Questions").await?;
+        figures.statements = status(database, "Queries").await?;
         // An upsert tries to insert, whatever becomes of it.
         figures.rows_upserted = status(database, "Handler_write").await?;
         figures.rows_read = status(database, "Handler_read_next").await?;

@@ -74,7 +74,7 @@ mod tests {
     fn each_measurement_has_a_table_of_medians() {
         let mut tables = Tables::default();
         for (round, own) in [(1.0, 10.0), (2.0, 20.0), (6.0, 60.0)] {
-            tables.add(Case::Walk(240_000), vec![round, own, f64::NAN, 0.0, 0.0, 1_234.5]);
+            tables.add(Case::Scan(240_000), vec![round, own, f64::NAN, 0.0, 0.0, 1_234.5]);
         }
         tables.add(Case::Push, vec![1.0; 6]);
         let text = tables.markdown();

@@ -33,7 +33,7 @@ async fn main() -> Result<()> {
     let regions = Regions { eu: Region::plan("eu", &mut compose)?, us: Region::plan("us", &mut compose)? };
     let result = all(&compose, &regions).await;
     if result.is_err() {
-        tell_logs(&compose).await;
+        print_logs(&compose).await;
     }
     result
 }
@@ -85,7 +85,7 @@ async fn timed<T>(what: &str, check: impl Future<Output = Result<T>>) -> Result<
     Ok(())
 }
 
-async fn tell_logs(compose: &Compose) {
+async fn print_logs(compose: &Compose) {
     for service in compose.services().await.unwrap_or_default() {
         let log = compose.log(&service).await.unwrap_or_else(|error| format!("{error:#}"));
         println!("== {service}\n{log}");

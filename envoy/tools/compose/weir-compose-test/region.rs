@@ -31,7 +31,7 @@ const CONNECTIONS: usize = 8;
 const UNSPENT_MOST: u64 = 2 * CONNECTIONS as u64;
 /// The leases of an Envoy that is paused count as spent: a 64th of the limit at most for each of its two workers.
 const LEASED_MOST: u64 = 2 * LIMIT.div_ceil(64);
-const DATABASE_CALLS: [&str; 3] = ["op=\"publish\"", "op=\"import\"", "op=\"look_global\""];
+const DATABASE_CALLS: [&str; 3] = ["op=\"publish\"", "op=\"import\"", "op=\"read_global_marker\""];
 /// The workers of each Envoy and its main thread; see --concurrency in the compose file.
 const STREAMS: u64 = 3;
 

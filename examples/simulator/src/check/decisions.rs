@@ -1,11 +1,10 @@
-//! Each decision against the truth: nothing passes in one Envoy that its own use forbids, and nothing is denied that the
-//! use of all would allow.
-//!
-//! Leaves to others: what others did not know yet (`measure` compares with an oracle).
+//! Checks each decision against the true use: an Envoy admits nothing that its own use forbids, and denies nothing
+//! that the use of all Envoys allows. Admissions that only exceed use not yet received are no violation; `measure`
+//! compares those with its references.
 
 use super::{CellId, Check};
-use crate::keys::{self, Shape};
 use crate::plan::HOLD_MS;
+use crate::plan::keys::{self, Shape};
 use crate::plan::traffic::Arrival;
 use smallvec::SmallVec;
 use weir_core::limiter::{ANSWER_SERVES_MS, Cause, Decision as Decided, Outcome};
@@ -14,27 +13,27 @@ use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
 use weir_core::model::wire::Consult;
 
-/// A decision this near to the border of two cells may have been made in either: the moment moves a little while frames
-/// are taken.
+/// A decision this near to the border of two cells may have been made in either, because the worker's time moves a
+/// little while it takes frames.
 const BORDER_MS: u64 = 10;
-/// A refusal of the region serves its key for a while.
+/// How long a denial by the region is applied to its key.
 const REFUSED_MS: u64 = BORDER_MS + ANSWER_SERVES_MS;
-/// First look whether a cell has come to rest, after its change.
+/// Time from a change of a cell until the first check whether the cell has come to rest.
 pub(crate) const FIRST_LOOK_US: u64 = 20_000;
 
-/// Who decided, and when.
+/// The process that decided, and the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Decision {
     /// The process.
     pub origin: OriginId,
-    /// The moment by which the worker decides.
+    /// The Unix time by which the worker decides.
     pub unix: UnixMs,
-    /// The moment.
+    /// Virtual time, in microseconds.
     pub now_us: u64,
 }
 
 impl Check {
-    /// Notes what was decided, and which cells are to be looked at when.
+    /// Records a decision. Returns the cells to check for rest, each with the time of the check.
     pub(crate) fn decided(
         &mut self,
         by: &Decision,
@@ -64,7 +63,7 @@ impl Check {
                         self.passed(by, origin, cell, &at, cost, shape.rule.limit);
                     }
                     if shape.rule.reserve > 0 {
-                        // What it costs is counted when its response says so.
+                        // The cost is recorded when the response states it.
                         continue;
                     }
                     watched.extend(self.admitted(origin, cell, &at, arrival.cost, by.now_us));
@@ -84,9 +83,9 @@ impl Check {
         watched
     }
 
-    /// Notes what an open request has cost, by its response, and which cells are to be looked at when. It was admitted at
-    /// `since_us`; where the response came when its time was over already, as its worker slept, the reserve counts as
-    /// spent in any of the cells since then.
+    /// Records the cost of an open request that its response states. Returns the cells to check for rest, each with
+    /// the time of the check. The request was admitted at `since_us`. If the response came after the reserve had
+    /// expired, because its worker slept, the reserve counts as spent in any of the cells since then.
     pub(crate) fn settled(
         &mut self,
         by: &Decision,
@@ -111,8 +110,8 @@ impl Check {
         watched
     }
 
-    /// Notes that the reserve of an open request may have been spent, in the cell of this moment or one of those since
-    /// `took_ms` before.
+    /// Records that the reserve of an open request may have been spent, in the cell of the decision or in one of
+    /// those of the `took_ms` before.
     pub(crate) fn unsettled(&mut self, by: &Decision, arrival: &Arrival, took_ms: u64, shapes: &[Shape]) {
         let Some(origin) = self.truth.number(by.origin) else { return };
         for (rule, shape) in keys::rules(arrival.rules).filter_map(|rule| Some((rule, shapes.get(rule)?))) {
@@ -132,30 +131,30 @@ impl Check {
         }
     }
 
-    /// The region took up a proposal.
-    pub(crate) fn granted(&mut self, origin: OriginId, ask: &Consult, now_us: u64) {
-        let own = ask.own.saturating_add(ask.cost);
-        self.of_ask(origin, ask, now_us, |share| share.granted = own.max(share.granted));
+    /// The region granted a query.
+    pub(crate) fn granted(&mut self, origin: OriginId, query: &Consult, now_us: u64) {
+        let own = query.own.saturating_add(query.cost);
+        self.of_query(origin, query, now_us, |share| share.granted = own.max(share.granted));
     }
 
-    /// The region heard a proposal.
-    pub(crate) fn proposed(&mut self, origin: OriginId, ask: &Consult, now_us: u64) {
-        let own = ask.own.saturating_add(ask.cost);
-        self.of_ask(origin, ask, now_us, |share| share.proposed = own.max(share.proposed));
+    /// The region received a query.
+    pub(crate) fn proposed(&mut self, origin: OriginId, query: &Consult, now_us: u64) {
+        let own = query.own.saturating_add(query.cost);
+        self.of_query(origin, query, now_us, |share| share.proposed = own.max(share.proposed));
     }
 
-    fn of_ask(
+    fn of_query(
         &mut self,
         origin: OriginId,
-        ask: &Consult,
+        query: &Consult,
         now_us: u64,
         note: impl FnOnce(&mut super::truth::Share),
     ) {
-        let (Some((rule, identifier)), Some(origin)) = (keys::parse(&ask.key), self.truth.number(origin))
+        let (Some((rule, identifier)), Some(origin)) = (keys::parse(&query.key), self.truth.number(origin))
         else {
             return;
         };
-        let id = CellId { rule, sequence: ask.sequence, identifier };
+        let id = CellId { rule, sequence: query.sequence, identifier };
         let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
         let before = cell.shares[at].known();
         note(&mut cell.shares[at]);
@@ -188,27 +187,27 @@ impl Check {
         (!std::mem::replace(&mut cell.watched, true)).then_some((id, now_us + FIRST_LOOK_US))
     }
 
-    /// The cell that it may stand in as well.
+    /// The other cell into which the decision may fall.
     fn neighbour(&self, id: CellId, at: &Position) -> Option<CellId> {
         if at.until_next_ms() <= BORDER_MS {
             Some(CellId { sequence: id.sequence + 1, ..id })
         } else if at.elapsed_ms < BORDER_MS {
             Some(CellId { sequence: id.sequence.saturating_sub(1), ..id })
         } else {
-            // A worker whose clock is behind is told by the others' cell that it is later than it believes.
+            // The cells of others show a worker whose clock is behind that the next cell has begun.
             let next = CellId { sequence: id.sequence + 1, ..id };
             self.truth.cell(next).is_some().then_some(next)
         }
     }
 
-    /// The law of one Envoy: by what it has let pass itself, this fitted.
+    /// Checks that an admission fits into the limit by the Envoy's own use.
     fn passed(&mut self, by: &Decision, origin: u32, id: CellId, at: &Position, cost: u64, limit: u64) {
         let Some(who) = self.truth.origin(origin).copied() else { return };
         let used = self.truth.used(id, |id| {
             let share = self.truth.share_of(id, origin);
             share.admitted.saturating_sub(share.border)
         });
-        // While frames are taken the moment may have moved.
+        // The worker's time may have moved while it took frames.
         let (used, at) = used.later(at, BORDER_MS.min(at.until_next_ms() - 1));
         if who.forgets || used.admits(&at, cost, limit) {
             return;
@@ -224,7 +223,7 @@ impl Check {
         }
     }
 
-    /// A denial that says that the limit is used up is right by what all have used.
+    /// Checks that a denial for a used-up limit is right by the use of all Envoys.
     fn denied(&mut self, by: &Decision, id: CellId, at: &Position, cost: u64, limit: u64) {
         let who = self.truth.number(by.origin).and_then(|number| self.truth.origin(number));
         if who.is_some_and(|who| who.forgets) {
@@ -236,7 +235,7 @@ impl Check {
         let used = self.truth.used(id, all);
         let born_us = self.truth.born_us(id).unwrap_or(u64::MAX);
         let made_up = (0..self.truth.lost_us.len()).any(|region| self.truth.is_made_up(region, born_us));
-        // A worker whose clock is behind may stand before a cell that others have begun.
+        // A worker whose clock is behind may be in the cell before one that others have begun.
         let ahead = self.truth.used(after, all);
         let start = at.seen_from(id.sequence + 1);
         let earlier = Position { elapsed_ms: at.elapsed_ms.saturating_sub(REFUSED_MS), ..*at };

@@ -1,62 +1,65 @@
-//! Limits that are held exactly: no window of the store's clock holds more than the limit, what passed stands charged, what did
-//! not pass is given back, nothing is denied that would have fitted, and a rule says what becomes of what nobody decided.
+//! Checks exact limits: no window of the keeper's clock holds more than the limit, admitted requests stay charged,
+//! others are refunded, no request is denied that would have fitted, and undecided requests are treated as their rule
+//! states.
 //!
-//! Two things may stand that no request passed for. What nobody could take back: the worker or the aggregator that would
-//! have is dead, or a ledger's answer with the attempt's number was lost. And a question that arrives after its refund, held
-//! up by the network: a store does not remember refunds. Both count until their window is over.
+//! Two kinds of charges may remain although their request was not admitted; both count until their window is over.
+//! First, charges that no part can refund: the worker or aggregator that would have done so has ended, or a ledger's
+//! answer with the transaction's number was lost. Second, charges of a request that the network delays until after
+//! its refund, because stores do not record refunds.
 
 use super::Check;
-use crate::keys::{self, Shape};
 use crate::plan::Exact as Kind;
+use crate::plan::keys::{self, Shape};
 use crate::plan::traffic::Arrival;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_core::limiter::{Cause, Decision, Outcome};
-use weir_core::model::exact::AskId;
+use weir_core::model::exact::ExactRequestId;
 
-/// A key is at rest when nothing was asked of it for so long: refunds wait for a late answer before.
+/// A key is at rest if no request has used it for this long: refunds wait for late answers.
 const REST_US: u64 = 12_000_000;
-/// A denial comes so long after it was made: its way back, and whole milliseconds.
+/// Longest time from a denial at its keeper until it is recorded here: the answer's delay, and rounding to
+/// milliseconds.
 const LATE_US: u64 = 20_000;
 
-/// Who keeps a log or a ledger.
+/// The part that holds a log or a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeper {
     /// A region's Redis.
     Redis(usize),
-    /// An aggregator without one, by number in the world.
+    /// An aggregator of a region without Redis, by its number in the world.
     Aggregator(usize),
-    /// All regions' database.
+    /// The database.
     Database,
 }
 
-/// What was charged.
+/// A charge.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
-    /// Where.
+    /// The keeper that charged it.
     pub keeper: Keeper,
-    /// For which question.
-    pub name: AskId,
-    /// When, by the keeper's clock.
+    /// The exact request.
+    pub name: ExactRequestId,
+    /// The time by the keeper's clock.
     pub at_us: u64,
-    /// How much.
+    /// The cost.
     pub cost: u64,
 }
 
-/// All keys of exact limits.
+/// The charges of all keys with exact limits.
 #[derive(Debug, Default)]
 pub struct Exact {
     keys: BTreeMap<(usize, u64), Account>,
-    asked: BTreeSet<AskId>,
+    asked: BTreeSet<ExactRequestId>,
 }
 
 #[derive(Debug, Default)]
 struct Account {
-    /// In order of time: what was charged, whether it stands, and whether its keeper still has it.
+    /// All charges, in order of time.
     uses: Vec<(Use, Standing)>,
-    refunded: BTreeSet<AskId>,
-    /// Costs of requests that passed, as the limit was decided.
+    refunded: BTreeSet<ExactRequestId>,
+    /// Cost of requests that were admitted by a decision of the limit.
     decided: u64,
-    /// Of all that may stand.
+    /// Cost of all charges that may remain.
     all: u64,
     asked_us: u64,
 }
@@ -64,13 +67,14 @@ struct Account {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Counts,
-    /// Its keeper has lost it, with all that it had.
+    /// The keeper has lost its data.
     Lost,
     Refunded,
 }
 
 impl Exact {
-    /// A keeper has charged something; what its window holds with that. `None` if it did before.
+    /// Records a charge. Returns the use of the keeper's window with it, or `None` if the charge had been recorded
+    /// before.
     pub fn charged(&mut self, key: &[u8], one: Use, window_us: u64) -> Option<u64> {
         let account = self.keys.entry(keys::parse(key)?).or_default();
         if account
@@ -90,8 +94,8 @@ impl Exact {
         Some(account.uses.iter().rev().filter(counts).map(|(other, _)| other.cost).sum())
     }
 
-    /// A question's charge was taken back, if there was one.
-    pub fn refunded(&mut self, key: &[u8], name: AskId) {
+    /// Records the refund of an exact request's charge, if there is one.
+    pub fn refunded(&mut self, key: &[u8], name: ExactRequestId) {
         let Some(account) = keys::parse(key).and_then(|key| self.keys.get_mut(&key)) else { return };
         account.refunded.insert(name);
         for (one, standing) in &mut account.uses {
@@ -101,19 +105,19 @@ impl Exact {
         }
     }
 
-    /// Whether a query arrives for the first time.
-    pub fn is_first(&mut self, name: AskId) -> bool {
+    /// Whether an exact request arrives for the first time.
+    pub fn is_first(&mut self, name: ExactRequestId) -> bool {
         self.asked.insert(name)
     }
 
-    /// Something may stand that nobody can take back.
+    /// A charge may remain because no part can refund it.
     pub fn doubted(&mut self, key: &[u8], cost: u64) {
         if let Some(key) = keys::parse(key) {
             self.keys.entry(key).or_default().all += cost;
         }
     }
 
-    /// A keeper has lost all that it had.
+    /// A keeper has lost all its data.
     pub fn lost(&mut self, keeper: Keeper) {
         for (one, standing) in self.keys.values_mut().flat_map(|account| &mut account.uses) {
             if one.keeper == keeper && *standing == Standing::Counts {
@@ -122,7 +126,7 @@ impl Exact {
         }
     }
 
-    /// What became of this request is not going to be known: what it was charged may stand.
+    /// The decision about this request will not be recorded, so its charges may remain.
     pub fn gave_up(&mut self, arrival: &Arrival, shapes: &[Shape]) {
         for (rule, _) in exact_rules(arrival, shapes) {
             self.keys.entry((rule, arrival.identifier)).or_default().all += arrival.cost;
@@ -131,7 +135,7 @@ impl Exact {
 }
 
 impl Check {
-    /// Judges a request's decision by its exact rules. `region` is where it was made.
+    /// Checks a decision against the exact rules. `region` is the region of the decision.
     pub(crate) fn decided_exactly(
         &mut self,
         (region, now_us): (usize, u64),
@@ -169,8 +173,8 @@ impl Check {
         }
     }
 
-    /// What its keepers held in the window speaks against it, also what was taken back or lost since: a denial is
-    /// remembered for as long as it would hold.
+    /// Checks that the keepers' use of the window justifies a denial. Use that was refunded or lost since counts too,
+    /// because a denial is cached for as long as it would hold.
     fn denied_exactly(
         &mut self,
         (rule, shape): (usize, &Shape),
@@ -197,7 +201,7 @@ impl Check {
         }
     }
 
-    /// What passed stands charged, and what did not is given back.
+    /// Checks that the charges that remain are those of admitted requests.
     pub(crate) fn finish_exact(&mut self, now_us: u64) {
         let mut wrong = Vec::new();
         for (key, account) in &self.exact.keys {

@@ -1,11 +1,11 @@
-//! What must hold, whatever happens: checkers that know the truth from decided outcomes and from looking into parts, and
-//! nothing of what the parts believe.
+//! The invariants. The checkers compute the true use from decisions, and compare it with the state of each part.
 //!
-//! The `truth` of a cell is a share for each origin: what was admitted there, what its table holds as spent, what the
-//! region granted it. Each write of a table is checked (`tables`), each decision (`decisions`), and everything when the
-//! world has come to rest (`rest`).
-//!
-//! Leaves to others: carrying out the plan, and looking at the right moments (`world`).
+//! - `truth`: the true use of each cell: for each origin, what it admitted, what its table holds as spent, and what
+//!   its region granted.
+//! - `tables`: checks each write of a table and of Redis.
+//! - `decisions`: checks each decision.
+//! - `exact`: checks exact limits.
+//! - `rest`: checks the final state of all parts.
 
 mod decisions;
 pub(crate) mod exact;
@@ -15,8 +15,8 @@ mod tables;
 mod tests;
 pub(crate) mod truth;
 
-use crate::figures::{Peak, Violation};
-use crate::keys::Shape;
+use crate::measure::figures::{Peak, Violation};
+use crate::plan::keys::Shape;
 use crate::plan::{Link, Part, Plan, Wrong};
 use std::collections::BTreeMap;
 use truth::Truth;
@@ -28,42 +28,44 @@ pub use decisions::Decision;
 pub(crate) use decisions::FIRST_LOOK_US;
 pub use truth::CellId;
 
-/// Violations that are told; further ones are only the same again.
+/// Most violations that are recorded; further ones usually repeat them.
 const MAX_VIOLATIONS: usize = 100;
-/// What a request may wait beyond each of its timeouts: a tick, a timer that is late, and clocks that show whole milliseconds.
+/// How much longer than each of its timeouts a request may wait: a tick, a late timer, and clocks in whole
+/// milliseconds.
 const LATE_US: u64 = (WAITING_TICK_MS + 4) * 1_000;
 
-/// All checkers.
+/// All checkers and their state.
 #[derive(Debug)]
 pub struct Check {
-    /// What is known for certain.
+    /// The true use.
     pub(crate) truth: Truth,
-    /// What is known for certain of limits that are held exactly.
+    /// The true use of exact limits.
     pub(crate) exact: exact::Exact,
-    /// Times to convergence.
+    /// Times that cells took to converge.
     pub(crate) convergence_ms: Vec<u64>,
     begin_us: u64,
     violations: Vec<Violation>,
     peaks: BTreeMap<String, (u64, u64)>,
-    /// Since when each Envoy has been awake; `u64::MAX` while it is not.
+    /// Since when each Envoy has been running without a freeze; `u64::MAX` while it is frozen.
     awake_us: BTreeMap<usize, u64>,
-    /// When a clock was set last.
+    /// When a clock was last set.
     set_us: Option<u64>,
-    /// Of each rule: when the clock of a process last stepped by more than its cells tolerate.
+    /// For each rule: when the clock of a process last stepped by more than the rule's cells tolerate.
     stepped_us: Vec<Option<u64>>,
-    /// Of each process, for each rule: how far the clock that numbers the rule's cells is from the monotonic one, in milliseconds.
+    /// For each process and rule: offset of the clock that numbers the rule's cells from the monotonic clock, in
+    /// milliseconds.
     numbered_by: BTreeMap<OriginId, Vec<i64>>,
     has_redis: bool,
-    /// Stores are away at times in this plan.
+    /// A fault of the plan makes a Redis unavailable or slow.
     store_fails: bool,
-    /// Envoys are away at times in this plan.
+    /// A fault of the plan freezes an Envoy or impairs its streams.
     comes_back: bool,
-    /// Room for a bucket.
+    /// A buffer for buckets.
     bucket: Bucket,
 }
 
 impl Check {
-    /// Of a world of `plan`.
+    /// Creates the checkers for a world of `plan`.
     pub(crate) fn new(shapes: &[Shape], plan: &Plan) -> Check {
         let mut truth = Truth::new(shapes, plan.topology.regions, plan.topology.envoys);
         truth.behind_ms = plan.faults.iter().map(|fault| behind_ms(&fault.what)).sum();
@@ -85,12 +87,12 @@ impl Check {
         }
     }
 
-    /// A process begins at an Envoy.
+    /// A process of an Envoy begins.
     pub(crate) fn begins(&mut self, origin: OriginId, envoy: usize) {
         self.truth.begins(origin, envoy);
     }
 
-    /// It has ended.
+    /// A process has ended.
     pub(crate) fn ends(&mut self, origin: OriginId) {
         self.truth.ends(origin);
         self.numbered_by.remove(&origin);
@@ -101,7 +103,8 @@ impl Check {
         self.set_us = Some(now_us);
     }
 
-    /// A process decides by a clock that is so far from its monotonic one. Small steps ahead add up, as they do in entries.
+    /// A process decides by a clock with this offset from its monotonic clock. Small steps ahead add up, as they do
+    /// in entries.
     pub(crate) fn decides_by(&mut self, origin: OriginId, offset_ms: i64, now_us: u64) {
         let rules = self.stepped_us.len();
         let numbered_by = self.numbered_by.entry(origin).or_insert_with(|| vec![offset_ms; rules]);
@@ -120,28 +123,28 @@ impl Check {
         }
     }
 
-    /// Whether a cell of a rule that was first used at `born_us` may have been moved by a clock that stepped: as counts age by the
-    /// time that passes, they have other numbers than the truth's for a window, and after a step back an entry waits for up to
-    /// two windows and a cell until the clock is where it stands.
+    /// Whether a clock that stepped may have moved a cell that was first used at `born_us`. Counts age by elapsed
+    /// time, so for a window their cell numbers differ from the true ones. After a step back, an entry waits up to
+    /// two windows and a cell until the clock reaches its cell.
     pub(crate) fn is_unsteady(&self, rule: usize, born_us: u64) -> bool {
         let stepped_us = self.set_us.max(self.stepped_us.get(rule).copied().flatten());
         stepped_us.is_some_and(|stepped_us| born_us <= stepped_us + 4 * self.truth.window_ms(rule) * 1_000)
     }
 
-    /// A region's memory has ended: with it is gone what no store holds.
+    /// An aggregator's memory is lost, and with it all that no store holds.
     pub(crate) fn region_lost(&mut self, region: usize, now_us: u64, at_once: bool) {
-        // Where a store holds what was acknowledged, only what it could not be told is gone.
+        // If a store holds what was acknowledged, only what the store had not received is lost.
         if !self.has_redis || (at_once && self.store_fails) {
             self.lost(region, now_us);
         }
     }
 
-    /// A region's store has lost everything.
+    /// A region's store has lost all data.
     pub(crate) fn wiped(&mut self, region: usize, now_us: u64) {
         self.lost(region, now_us);
     }
 
-    /// An aggregator of a region holds as many keys as it may.
+    /// An aggregator of a region holds its maximum of keys.
     pub(crate) fn crowded(&mut self, region: usize) {
         if let Some(crowded) = self.truth.crowded.get_mut(region) {
             *crowded = true;
@@ -154,12 +157,12 @@ impl Check {
         }
     }
 
-    /// An Envoy, or one of its workers, falls asleep or awakes.
+    /// An Envoy or one of its workers is frozen, or continues.
     pub(crate) fn slept(&mut self, envoy: usize, now_us: u64, begins: bool) {
         self.awake_us.insert(envoy, if begins { u64::MAX } else { now_us });
     }
 
-    /// A request has waited, once for each of the timeouts.
+    /// Checks the time that a request waited against the sum of its timeouts.
     pub(crate) fn waited(&mut self, envoy: usize, waited_us: u64, timeouts_ms: &[u32], now_us: u64) {
         let awake_us = self.awake_us.get(&envoy).copied().unwrap_or(0);
         let was_awake = awake_us <= now_us.saturating_sub(waited_us);
@@ -175,12 +178,12 @@ impl Check {
         }
     }
 
-    /// The limiter named a request that does not wait.
+    /// The limiter resolved a request that was not waiting.
     pub(crate) fn resolved_twice(&mut self, request: u64, now_us: u64) {
         self.violated("answers", now_us, || format!("request {request} was decided twice"));
     }
 
-    /// Notes how much of something is held, and how much may be.
+    /// Checks an amount that a part holds against its bound.
     pub(crate) fn held(&mut self, what: &str, much: u64, bound: u64, now_us: u64) {
         if !self.peaks.contains_key(what) {
             self.peaks.insert(what.to_owned(), (0, bound));
@@ -188,14 +191,14 @@ impl Check {
         let Some((most, known)) = self.peaks.get_mut(what) else { return };
         let rises = much > *most;
         (*most, *known) = (much.max(*most), bound.max(*known));
-        // A bound that falls again counts at its highest: a queue may be emptied later than what had filled it.
+        // The highest bound so far applies: a queue may be emptied later than the state that filled it.
         let bound = *known;
         if rises && much > bound {
             self.violated("bounds", now_us, || format!("{what}: {much} of at most {bound}"));
         }
     }
 
-    /// What must not happen has happened.
+    /// Records a violation.
     pub(crate) fn violated(&mut self, checker: &'static str, now_us: u64, what: impl FnOnce() -> String) {
         if self.violations.len() < MAX_VIOLATIONS {
             let at_ms = (now_us as i64 - self.begin_us as i64) / 1_000;
@@ -203,12 +206,12 @@ impl Check {
         }
     }
 
-    /// All that were found.
+    /// All recorded violations.
     pub(crate) fn violations(&self) -> Vec<Violation> {
         self.violations.clone()
     }
 
-    /// The most that was held of each.
+    /// The largest recorded amounts, with their bounds.
     pub(crate) fn peaks(&self) -> Vec<Peak> {
         let peak = |(what, (most, bound)): (&String, &(u64, u64))| Peak {
             what: what.clone(),
@@ -219,7 +222,7 @@ impl Check {
     }
 }
 
-/// How far behind it sets a clock, in milliseconds.
+/// How far a fault sets a clock back, in milliseconds.
 fn behind_ms(wrong: &Wrong) -> u64 {
     match wrong {
         Wrong::Skew { ms, .. } => ms.min(&0).unsigned_abs(),

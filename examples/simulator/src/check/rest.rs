@@ -1,11 +1,10 @@
-//! When a cell has come to rest: who is to know it, and what. Then all parts agree with the truth, exactly.
+//! Checks the state of all parts after a cell has come to rest: each part that must have received the cell holds
+//! exactly the true use.
 //!
-//! What is counted and was not let pass has a name: a grant that stays unspent ([`Share::granted`], or
-//! [`Share::proposed`] where the answer got lost), and what dead or sleeping workers had reserved ([`Share::reserved`]).
-//! Where a region has lost what only it knew, its base makes up for it, which is not exact: then what the living know is
-//! the least, and everything that anybody may have counted, twice, the most.
-//!
-//! Leaves to others: reading tables, regions and stores (`world`).
+//! Some use counts although no request was admitted for it: a grant that was not spent ([`Share::granted`], or
+//! [`Share::proposed`] if the answer was lost), and what workers that ended or slept had reserved
+//! ([`Share::reserved`]). If a region lost data that only it held, its baseline replaces the data inexactly. Then the
+//! least is what running processes hold, and the most is twice the use that any part may have counted.
 
 use super::truth::{Origin, Share};
 use super::{CellId, Check};
@@ -14,45 +13,45 @@ use weir_core::model::key::OriginId;
 use weir_core::region::SHORTEST_PUBLISHED_MS;
 use weir_core::region::exchange::BASELINE;
 
-/// What an Envoy is to know of a cell that has come to rest.
+/// What an Envoy must hold of a cell at rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// What its region used.
+    /// Use in its region.
     pub near: u64,
-    /// What other regions did, as far as they speak of it.
+    /// Use in other regions, as far as they publish the cell.
     pub far: u64,
-    /// Everybody in the region is to know it, not only those who use it.
+    /// Every Envoy of the region must hold it, not only those that use it.
     pub by_all: bool,
 }
 
-/// The components of a cell as a part of a region holds them.
+/// The components of a cell, as a part of a region holds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Of each origin.
+    /// The component of each origin.
     pub parts: BTreeMap<OriginId, u64>,
-    /// What it counts as the region's sum.
+    /// The region's total by this part.
     pub total: u64,
-    /// What other regions are believed to have used.
+    /// Use in other regions by this part.
     pub far: u64,
 }
 
-/// What an Envoy's table says of a cell.
+/// A cell in an Envoy's table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Spent here.
+    /// The Envoy's own component.
     pub own: u64,
-    /// By others of the region.
+    /// Use of others in the region.
     pub near: u64,
-    /// By other regions.
+    /// Use in other regions.
     pub far: u64,
     /// Reserved at the moment.
     pub reserved: u64,
-    /// Its base is not known.
+    /// Its baseline is missing.
     pub without_baseline: bool,
 }
 
 impl Check {
-    /// What is to be known in a region.
+    /// What the Envoys of a region must hold of a cell. `of` selects the use of a share.
     pub(crate) fn expected(
         &self,
         id: CellId,
@@ -71,7 +70,8 @@ impl Check {
         Expected { near, far, by_all: far > 0 || load(region) > limit / 2 }
     }
 
-    /// A part of a region holds this of a cell at rest; `who` names the part. It is to know all of it.
+    /// Checks what a part of a region holds of a cell at rest; `who` names the part. The part must hold all of the
+    /// region's use.
     pub(crate) fn rests_in_region(
         &mut self,
         id: CellId,
@@ -90,21 +90,21 @@ impl Check {
                 continue;
             };
             let part = held.parts.get(&origin.id).copied().unwrap_or(0);
-            // A grant that a region lost and nobody has spent, nobody repeats.
+            // No process reports a grant that its region lost and that was not spent.
             let known = match origin.incarnations {
                 true if made_up => share.own,
                 true => share.known(),
                 false => share.left,
             };
-            // What only the dead had reported, a region that lost all may have made up for or not; nor can a table repeat what it
-            // has evicted, which it may where the region refused it.
+            // A region that lost all data may or may not have restored what only ended processes had reported. A
+            // table cannot report again what it has evicted, which is permitted if the region refused the cell.
             let may_miss = crowded
                 || made_up && (!origin.incarnations || origin.forgets)
                 || share.refused && origin.forgets;
             least += if may_miss { 0 } else { known };
             most += share.most();
             let fits = (known..=share.most()).contains(&part);
-            // What was asked for may have been granted by an answer that got lost.
+            // The query may have been granted by an answer that was lost.
             let exact = !origin.incarnations || part == known || (part > known && share.proposed >= part);
             let lost = may_miss && part <= known;
             if !(fits && exact || lost) {
@@ -128,8 +128,9 @@ impl Check {
         }
     }
 
-    /// An Envoy holds this of a cell at rest; `None`: it does not know it. `near` is what its region holds of all, `far`
-    /// what others have published, if it is to know that.
+    /// Checks what an Envoy holds of a cell at rest; `None` if its table does not contain the cell. `near` is the
+    /// total that its region holds, `far` what other regions have published; each is `None` if the Envoy need not
+    /// have it.
     pub(crate) fn rests_in_table(
         &mut self,
         id: CellId,
@@ -142,7 +143,8 @@ impl Check {
         let Some(who) = self.truth.origin(number).copied() else { return };
         let share = self.truth.share_of(id, number);
         let Some(seen) = seen else {
-            // A table that was too small has forgotten what its region holds, or had no room: who comes next asks.
+            // A table that is too small may have evicted or not stored what its region holds; the next request for
+            // the key queries the region.
             let should = near.is_some_and(|near| near > 0) || share.admitted > share.border;
             if should && !who.forgets {
                 self.violated("rest", now_us, || {
@@ -153,16 +155,16 @@ impl Check {
         };
         let least = share.admitted.saturating_sub(share.border + seen.reserved);
         let most = share.admitted + share.neighbour + share.reserved;
-        // Where a bucket was full of what may not leave, the overflow cell took it.
+        // If a bucket was full of entries that must stay, the overflow cell took the use.
         let missing = least.saturating_sub(seen.own);
-        // What it evicted is gone where its region lost it too, had no room for it or refused it.
+        // Evicted use is lost if the region lost it too, had no room for it or refused it.
         let crowded = self.truth.is_crowded(who.region);
         let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
         let made_up = self.truth.is_made_up(who.region, born_us);
         let gone = who.forgets && (crowded || share.refused || made_up);
-        // A push brings a forgotten key back without its base: who comes next asks, and the region's parts are looked at for
-        // what it holds.
-        // An aggregator without room has no base to tell.
+        // A push brings an evicted key back without its baseline. The next request for the key queries the region,
+        // and the checks of the region's parts cover what the region holds. An aggregator without room for the key
+        // has no baseline to send.
         let waits_for_baseline = who.forgets && seen.without_baseline && (seen.own == 0 || crowded);
         let counted = match who.forgets {
             true => {
@@ -175,15 +177,15 @@ impl Check {
                 format!("Envoy {} holds {seen:?} of {id:?}, where it let {least} to {most} pass", who.envoy)
             });
         }
-        // What was granted by an answer that got lost is held by the region for this Envoy, which knows nothing of it.
+        // The region may hold a grant for this Envoy whose answer was lost, so the Envoy does not count it.
         let others = near.map(|near| near.saturating_sub(share.known().max(share.proposed)));
         let others_most = near.map(|near| near.saturating_sub(if gone { 0 } else { share.own }));
-        // What is reported before a region that lost everything has made up for those that ended, hides in what it makes up, so
-        // that it counts less than who was there before.
+        // What is reported before a region that lost all data has restored the use of ended processes is contained in
+        // the restored use. So that use counts less than the others' component may hold.
         let others_most = if made_up { others_most.map(|_| u64::MAX) } else { others_most };
         let knows = others.zip(others_most).is_none_or(|(least, most)| (least..=most).contains(&seen.near));
-        // Whoever asks for the base of a cell is answered with what others used of it, which its region had pushed before the table
-        // evicted the key.
+        // The answer to a query for a cell's baseline contains what others used of it, which the region had pushed
+        // before the table evicted the key.
         if !waits_for_baseline && (!knows || far.is_some_and(|far| far != seen.far)) {
             self.violated("rest", now_us, || {
                 format!(

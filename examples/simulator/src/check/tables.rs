@@ -1,21 +1,19 @@
-//! Each write of an Envoy's table: an own count never falls, never exceeds what was let pass, and what is told of others
-//! never exceeds what they may have used.
-//!
-//! Leaves to others: what everybody must know in the end (`rest`).
+//! Checks each write of an Envoy's table: an own component never falls and never exceeds what was admitted, and the
+//! components of others never exceed what the others may have used.
 
 use super::{CellId, Check};
-use crate::keys;
 use crate::plan::HOLD_MS;
+use crate::plan::keys;
 use crate::table::Table;
 use weir_core::limiter::table::{Bucket, Cell, Entry, Geometry, ReservationKind};
 use weir_core::model::key::{Key, OriginId};
 use weir_core::model::shared::Place;
 
-/// The reserve of an open request is spent by others so long after it was made, if its worker is dead.
+/// After this time, other workers count the reserve of an open request as spent if its worker has ended.
 const OPEN_MS: u64 = HOLD_MS + 2_000;
 
 impl Check {
-    /// Looks at what was written since it last looked.
+    /// Checks the buckets that were written since the last call.
     pub(crate) fn wrote(&mut self, origin: OriginId, table: &mut Table, now_us: u64) {
         let written = table.take_written();
         let Some(origin) = self.truth.number(origin) else { return };
@@ -27,7 +25,8 @@ impl Check {
         self.bucket = bucket;
     }
 
-    /// Some of its workers may be believed dead, so that what they have reserved may count as spent.
+    /// Other workers may consider some workers of the process ended, so that what those have reserved may count as
+    /// spent.
     pub(crate) fn may_reap(&mut self, origin: OriginId, geometry: Geometry, table: &Table, now_us: u64) {
         let Some(origin) = self.truth.number(origin) else { return };
         let mut bucket = Bucket::default();
@@ -37,9 +36,9 @@ impl Check {
             for (key, found) in bucket.entries() {
                 let Some((rule, identifier)) = keys::parse(key) else { continue };
                 for reserved in &found.entry.reservations {
-                    // What is reserved for an open request counts as spent in the cell in which its time is over.
+                    // The reserve of an open request counts as spent in the cell in which the reserve expires.
                     let later = match reserved.tag.kind {
-                        ReservationKind::Open => OPEN_MS.div_ceil(self.truth.cell_ms(rule)),
+                        ReservationKind::Deferred => OPEN_MS.div_ceil(self.truth.cell_ms(rule)),
                         _ => 0,
                     };
                     for sequence in reserved.sequence..=reserved.sequence + later {
@@ -53,7 +52,7 @@ impl Check {
         }
     }
 
-    /// A key that found no room shares the overflow cell, from the decision on that made it.
+    /// A key without room in its bucket shares the overflow cell from this decision on.
     pub(crate) fn may_overflow(&mut self, origin: OriginId, table: &Table) {
         let Some(origin) = self.truth.number(origin) else { return };
         let mut bucket = std::mem::take(&mut self.bucket);
@@ -106,9 +105,9 @@ impl Check {
             return;
         }
         let made_up = self.truth.is_made_up(who.region, born_us);
-        // What a table evicts although its region has no room for it or refused it, is in no place, and no base brings it back.
-        // Nor does an aggregator whose clock is ahead by windows, as the cell is over there, or one that has not received what
-        // another acknowledged while the store was away.
+        // Evicted use is in no place, and no baseline restores it, if the region has no room for it or refused it.
+        // The same applies to an aggregator whose clock is ahead by windows, because the cell is over there, and to
+        // one that has not received what another one acknowledged while the store was unavailable.
         let is_refused = share.refused || self.truth.is_crowded(who.region);
         let is_nowhere = is_refused || self.store_fails || self.truth.is_apart(who.region, born_us);
         if fell && !made_up && !(who.forgets && is_nowhere) {
@@ -117,20 +116,20 @@ impl Check {
             });
         }
         let passed = share.admitted + share.neighbour + share.reserved;
-        // A base that the region had kept may hold what it once granted and nobody spent, and new use comes on top of it.
+        // A baseline from the region may contain a grant that was never spent, and new use is added to it.
         let passed = if who.forgets { passed.saturating_add(share.proposed) } else { passed };
         if share.own > passed && !made_up {
             self.violated("charge", now_us, || {
                 format!("Envoy {} holds {} of {id:?} where {passed} passed", who.envoy, share.own)
             });
         }
-        // Where clocks differ, a cell of others that moved with a clock may come up for this one windows later.
+        // If clocks differ, a cell of others that moved with a clock may become current for this Envoy windows later.
         if is_news && !self.truth.is_apart(who.region, born_us) {
             self.heard(id, said, origin, now_us);
         }
     }
 
-    /// What a region's store holds of a cell.
+    /// Checks what a region's Redis holds of a cell.
     pub(crate) fn stored(
         &mut self,
         region: usize,
@@ -142,7 +141,8 @@ impl Check {
         let Some((rule, identifier)) = keys::parse(key.as_bytes()) else { return };
         let id = CellId { rule, sequence, identifier };
         let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
-        // A count that moved with the clock of one aggregator may stand in a cell that is begun later by another one's.
+        // A count that moved with the clock of one aggregator may be in a cell that another aggregator's clock begins
+        // later.
         if self.is_unsteady(rule, born_us)
             || self.truth.is_made_up(region, born_us)
             || self.truth.is_apart(region, born_us)
@@ -160,7 +160,7 @@ impl Check {
         }
     }
 
-    /// What a table says of others.
+    /// Checks what a table holds of others' use.
     fn heard(&mut self, id: CellId, said: &Cell, origin: u32, now_us: u64) {
         let Some(who) = self.truth.origin(origin).copied() else { return };
         let Some(cell) = self.truth.cell(id) else { return };
@@ -169,20 +169,20 @@ impl Check {
             match self.truth.origin(share.origin) {
                 Some(one) if one.id == who.id => {
                     near_own = share.most();
-                    // Others repeat what they received of this one's grants to an aggregator that has not received them yet.
-                    // What is not spent of these counts as use of others there.
+                    // An aggregator may receive this Envoy's grants from its peers before it receives the reports.
+                    // There, the unspent part of these grants counts as use of others.
                     near += share.proposed.saturating_sub(share.own);
                 }
                 Some(one) if one.region == who.region => near += share.most(),
                 _ => far += share.most(),
             }
         }
-        // A base may hold what was granted and forgotten, and what living ones repeat later. Of its own use no Envoy counts anything as
-        // that of others, unless its table has evicted it.
+        // A baseline may contain use that was granted and evicted, and that running processes report again later. An
+        // Envoy counts none of its own use as that of others, unless its table has evicted it.
         if self.truth.is_made_up(who.region, cell.born_us) {
             let unknown = match who.forgets {
                 true => 2 * near_own,
-                // Back after the base was made, of views of its use that others had.
+                // The Envoy reconnected after the baseline was made, from snapshots of its use that others held.
                 false if self.comes_back => near_own,
                 false => near_own.saturating_sub(said.own),
             };

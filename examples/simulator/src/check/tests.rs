@@ -1,16 +1,16 @@
-//! Checkers that cannot fail are none: each is shown what it must not like.
+//! Each checker must report a violation that the test creates.
 
 use crate::check::exact::{Keeper, Use};
 use crate::check::rest::Seen;
 use crate::check::{CellId, Decision as By};
-use crate::keys::Shape;
-use crate::observe::Nobody;
+use crate::measure::observe::Nobody;
+use crate::plan::keys::Shape;
 use crate::plan::traffic::Arrival;
 use crate::plan::{Exact, Network, Plan, Rule, Schedule, Topology};
 use crate::world::World;
 use weir_core::limiter::table::Entry;
 use weir_core::limiter::{Budget, Cause, Decision, Denial, ExactDetails, Outcome};
-use weir_core::model::exact::AskId;
+use weir_core::model::exact::ExactRequestId;
 use weir_core::model::time::UnixMs;
 
 fn plan(aggregators: usize) -> Plan {
@@ -40,14 +40,14 @@ fn arrivals() -> impl Iterator<Item = Arrival> {
     })
 }
 
-/// A world at rest in which 30 of 40 were used, half at each of two Envoys.
+/// A world at rest in which 30 of 40 were used, half of it at each of two Envoys.
 fn rested(plan: &Plan) -> World<'static> {
     let mut world = World::with_arrivals(plan, arrivals());
     world.run_until(24_000, &mut Nobody);
     world
 }
 
-/// Which checkers complain, when the world is looked at in the end.
+/// The checkers that report a violation in the final state.
 fn complaints(mut world: World<'_>) -> Vec<&'static str> {
     let figures = world.run(&mut Nobody);
     let mut checkers: Vec<_> = figures.violations.iter().map(|violation| violation.checker).collect();
@@ -58,7 +58,7 @@ fn complaints(mut world: World<'_>) -> Vec<&'static str> {
 fn with_entry(change: impl Fn(&mut Entry)) -> Vec<&'static str> {
     let plan = plan(1);
     let mut world = rested(&plan);
-    assert!(world.doctor_table(0, 7, change), "there is such an entry");
+    assert!(world.doctor_table(0, 7, change), "the table has no such entry");
     complaints(world)
 }
 
@@ -91,7 +91,7 @@ fn an_envoy_that_does_not_know_all_in_the_end_is_seen() {
     assert_eq!(with_entry(|entry| entry.current.region_others -= 1), ["rest"]);
 }
 
-/// Complaints about a table that has forgotten some, which holds this of a cell of which it let 15 pass.
+/// Violations for a table that has evicted entries, and that holds `seen` of a cell of which it admitted 15.
 fn forgetful(identifier: u64, seen: Seen, overflow: u64, looks: usize) -> usize {
     let plan = plan(1);
     let mut world = rested(&plan);
@@ -114,7 +114,7 @@ fn what_neither_an_entry_nor_the_overflow_cell_holds_is_seen() {
     assert_eq!(forgetful(7, seen, 0, 1), 1);
     assert_eq!(forgetful(7, seen, 1, 1), 1);
     assert_eq!(forgetful(7, seen, 3, 1), 0);
-    assert_eq!(forgetful(7, seen, 3, 2), 1, "it accounts for no more than it holds");
+    assert_eq!(forgetful(7, seen, 3, 2), 1, "the overflow cell accounts for no more than it holds");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_baseline_that_is_not_known_is_seen_where_there_is_one() {
     assert_eq!(
         forgetful(7, without_baseline, 15, 1),
         0,
-        "a push brought it back: who comes next asks for the base"
+        "a push restored the key: the next request queries for its baseline"
     );
     assert_eq!(forgetful(7, Seen { own: 15, ..without_baseline }, 0, 1), 1);
 }
@@ -152,11 +152,11 @@ fn decisions_against_the_truth_are_seen() {
     for (passes, others, expected) in [(10, 0, vec![]), (11, 0, vec!["limit"]), (0, 40, vec!["denial"])] {
         let mut world = rested(&plan);
         let origin = world.origin_of(0);
-        // At the beginning of the cell, whatever clocks show.
+        // Near the end of the cell, whatever the clocks show.
         let by = By { origin, unix: UnixMs(1_699_999_800_000 + 290_000), now_us: 9_000_000 };
         let admit = Decision::Allow(Some(budget));
         let deny = Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause: Cause::Limit });
-        // This Envoy has let 15 pass.
+        // This Envoy has admitted 15.
         for _ in 0..if others > 0 { 0 } else { 15 + passes } {
             let outcome = Outcome { decision: admit, shadow_denied: 0, exact: ExactDetails::default() };
             world.check_mut().decided(&by, &arrival, &outcome, &shapes);
@@ -187,14 +187,15 @@ fn waits_bounds_and_second_answers_are_seen() {
     assert_eq!(seen, ["wait", "bounds", "answers"]);
 }
 
-/// A check of one rule with a log of 3, of which the only aggregator has charged these.
+/// A world of one rule with a log of 3, whose only aggregator has made these charges.
 fn logged(charges: &[(u8, u64)]) -> (World<'static>, Vec<Shape>, Vec<Option<u64>>) {
     let mut plan = plan(1);
     plan.rules = vec![Rule { exact: Some(Exact::Log), ..Rule::new(3, 10_000) }];
     let shapes = vec![Shape::new(0, plan.rules[0])];
     let mut world = World::with_arrivals(&plan, std::iter::empty());
     let charge = |(name, at_us): &(u8, u64)| {
-        let one = Use { keeper: Keeper::Aggregator(0), name: AskId([*name; 16]), at_us: *at_us, cost: 1 };
+        let one =
+            Use { keeper: Keeper::Aggregator(0), name: ExactRequestId([*name; 16]), at_us: *at_us, cost: 1 };
         world.check_mut().exact.charged(&shapes[0].key(7), one, 10_000_000)
     };
     let counts = charges.iter().map(charge).collect();
@@ -207,13 +208,14 @@ fn what_a_window_of_a_log_holds_is_counted() {
     let (mut world, shapes, counts) =
         logged(&[(1, at), (2, at), (2, at), (3, at + 9_999_999), (4, 11_000_001)]);
     assert_eq!(counts, [Some(1), Some(2), None, Some(3), Some(2)]);
-    world.check_mut().exact.refunded(&shapes[0].key(7), AskId([4; 16]));
+    world.check_mut().exact.refunded(&shapes[0].key(7), ExactRequestId([4; 16]));
     world.check_mut().exact.lost(Keeper::Aggregator(0));
-    let one = Use { keeper: Keeper::Aggregator(0), name: AskId([5; 16]), at_us: 12_000_000, cost: 2 };
+    let one =
+        Use { keeper: Keeper::Aggregator(0), name: ExactRequestId([5; 16]), at_us: 12_000_000, cost: 2 };
     assert_eq!(world.check_mut().exact.charged(&shapes[0].key(7), one, 10_000_000), Some(2));
 }
 
-/// Complaints where one request was decided so, and one charge is in the log, in the end.
+/// Violations for one request with this decision, with or without a charge in the log.
 fn exactly(decision: Decision, undecided: u64, deny: bool, charged: bool) -> usize {
     let charges: &[_] = if charged { &[(1, 1_000_000)] } else { &[] };
     let (mut world, mut shapes, _) = logged(charges);
@@ -232,11 +234,11 @@ fn exact_limits_that_are_not_are_seen() {
     let admit = Decision::Allow(Some(budget));
     let deny = |cause| Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause });
     assert_eq!(exactly(admit, 0, false, true), 0);
-    assert_eq!(exactly(admit, 0, false, false), 1, "it passed and is not charged");
-    assert_eq!(exactly(admit, 1, false, false), 0, "nobody decided, and the rule lets pass");
-    assert_eq!(exactly(admit, 1, true, true), 1, "nobody decided, and the rule denies");
+    assert_eq!(exactly(admit, 0, false, false), 1, "admitted without a charge");
+    assert_eq!(exactly(admit, 1, false, false), 0, "undecided, and the rule allows");
+    assert_eq!(exactly(admit, 1, true, true), 1, "undecided, and the rule denies");
     assert_eq!(exactly(deny(Cause::Undecided), 1, true, false), 0);
-    assert_eq!(exactly(deny(Cause::Undecided), 1, false, false), 1, "nobody decided, and the rule lets pass");
-    assert_eq!(exactly(deny(Cause::Undecided), 1, true, true), 1, "it did not pass and stands charged");
+    assert_eq!(exactly(deny(Cause::Undecided), 1, false, false), 1, "undecided, and the rule allows");
+    assert_eq!(exactly(deny(Cause::Undecided), 1, true, true), 1, "denied and still charged");
     assert_eq!(exactly(deny(Cause::Limit), 0, false, false), 1, "the log held nothing");
 }

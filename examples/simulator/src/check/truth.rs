@@ -1,85 +1,83 @@
-//! What is known for certain of each cell that a window may still touch.
-//!
-//! Leaves to others: what must follow from it.
+//! The true use of each cell that a window may still touch.
 
-use crate::keys::Shape;
+use crate::plan::keys::Shape;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use weir_core::model::key::OriginId;
 use weir_core::model::window::Used;
 
-/// Cells are kept this long after they are over, in lengths of themselves: late words about them may come.
+/// Cells are kept for this many windows after they are over, because late messages may concern them.
 const KEPT_WINDOWS: u64 = 3;
-/// And for so long at the least: what waits for a store that is frozen comes late.
+/// Least time for which cells are kept, in milliseconds: calls that wait for a frozen store arrive late.
 const KEPT_MS: u64 = 30_000;
 
-/// One cell of one identifier under one rule.
+/// A cell of an identifier under a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CellId {
-    /// The rule, by its number in the plan.
+    /// The rule's number in the plan.
     pub rule: usize,
-    /// Which cell.
+    /// The cell's number.
     pub sequence: u64,
-    /// Whose.
+    /// The identifier.
     pub identifier: u64,
 }
 
-/// One cell.
+/// The true use of a cell.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
-    /// One for each origin that has to do with it.
+    /// One share for each origin that used or queried the cell.
     pub shares: SmallVec<[Share; 2]>,
     /// When it was first used.
     pub born_us: u64,
     /// When it last changed.
     pub changed_us: u64,
-    /// Who was found not to know it last, by number in the world.
+    /// The Envoy that was last found without the current use, by its number in the world.
     pub lags: usize,
-    /// Somebody looks already whether it has come to rest.
+    /// A check for rest is scheduled.
     pub watched: bool,
 }
 
-/// What one origin has to do with a cell.
+/// The use of a cell by one origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Which, in the order of their beginnings.
+    /// The origin's number, in the order of their beginnings.
     pub origin: u32,
-    /// Cost of what it let pass.
+    /// Cost that it admitted.
     pub admitted: u64,
-    /// Of that, what may as well stand in the cell before or after: it was decided at the border.
+    /// The part of it that was decided at the border of cells and may be in a neighbouring cell.
     pub border: u64,
-    /// Costs at the border that were given to a neighbour and may stand here.
+    /// Cost that was admitted at the border, is recorded in a neighbouring cell, and may be in this one.
     pub neighbour: u64,
-    /// Reserved by workers that died or slept, so that it may count as spent.
+    /// Cost that workers had reserved when they ended or slept, and that may count as spent.
     pub reserved: u64,
-    /// The most that the region granted it.
+    /// The largest component that the region granted it.
     pub granted: u64,
-    /// The most that it asked the region for.
+    /// The largest component that it proposed to the region.
     pub proposed: u64,
-    /// What its table holds as spent; the most that it held if it was forgotten there.
+    /// What its table holds as spent; if the table has evicted the cell, the most that it held.
     pub own: u64,
-    /// What its region held of it when it ended.
+    /// What its region held of it when the process ended.
     pub left: u64,
-    /// What its table was seen to believe of its region's others and of other regions.
+    /// What its table held of others' use: in its region, and in other regions.
     pub heard: (u64, u64),
-    /// The table has forgotten it and does not know its base.
+    /// The table has evicted the cell and does not have its baseline.
     pub forgotten: bool,
-    /// Its region has refused to store it at times.
+    /// Its region has refused to store it at some time.
     pub refused: bool,
 }
 
-/// One life of a table.
+/// An origin: one lifetime of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
     /// Its id.
     pub id: OriginId,
-    /// At which Envoy of the world.
+    /// The Envoy's number in the world.
     pub envoy: usize,
     /// Its region.
     pub region: usize,
-    /// It lives.
+    /// The process is running.
     pub incarnations: bool,
-    /// Entries have left its table, or went to an overflow cell: what it knows of itself is not all.
+    /// Entries were evicted from its table or went to an overflow cell, so its own components may be incomplete.
     pub forgets: bool,
 }
 
@@ -88,45 +86,45 @@ pub struct Origin {
 pub struct Truth {
     cells: Vec<BTreeMap<(u64, u64), Cell>>,
     cell_ms: Vec<u64>,
-    /// Of each rule: into how many cells its window is cut.
+    /// For each rule: the number of cells in its window.
     resolutions: Vec<u16>,
-    /// Of each rule: cells before this are forgotten.
+    /// For each rule: the oldest cell that is kept.
     oldest: Vec<u64>,
-    /// Of each rule, cell and origin: what its overflow cell holds as spent, whoever's.
+    /// For each rule, cell and origin: what the origin's overflow cell holds as spent, for all identifiers.
     overflows: BTreeMap<(usize, u64, u32), u64>,
     origins: Vec<Origin>,
     numbers: BTreeMap<OriginId, u32>,
     envoys: usize,
-    /// When a region lost what only its aggregators knew, by region.
+    /// For each region: when it lost data that only its aggregators held.
     pub lost_us: Vec<Option<u64>>,
-    /// Of each region, until when the clocks of its aggregators differed; `u64::MAX` while they do.
+    /// For each region: until when the clocks of its aggregators differed; `u64::MAX` while they differ.
     pub apart_us: Vec<Option<u64>>,
     /// The most that a clock of the plan may be behind.
     pub behind_ms: u64,
-    /// Regions of which an aggregator has held as many keys as it may: what it had no room for stays with the Envoys that
-    /// spent it.
+    /// Regions with an aggregator that has held its maximum of keys. Use for which the aggregator had no room stays
+    /// with the Envoys that spent it.
     pub crowded: Vec<bool>,
 }
 
 impl Share {
-    /// The most that anybody may believe of it.
+    /// The most that any part may hold of it.
     pub fn most(&self) -> u64 {
         (self.admitted + self.neighbour + self.reserved).max(self.own).max(self.proposed)
     }
 
-    /// What everybody is to know soon: also what is only leased and not returned yet.
+    /// What every part must receive soon, including what is leased and not yet returned.
     pub fn believed(&self) -> u64 {
         self.admitted.max(self.known())
     }
 
-    /// What everybody is to know when it has come to rest.
+    /// What every part must hold when the cell is at rest.
     pub fn known(&self) -> u64 {
         self.own.max(self.granted)
     }
 }
 
 impl Truth {
-    /// Nothing is known yet.
+    /// Empty.
     pub fn new(shapes: &[Shape], regions: usize, envoys: usize) -> Truth {
         Truth {
             cells: shapes.iter().map(|_| BTreeMap::new()).collect(),
@@ -169,7 +167,7 @@ impl Truth {
         self.origins.get_mut(number as usize)
     }
 
-    /// What it knows of itself is not all any more.
+    /// The origin's own components may be incomplete from now on.
     pub fn forgets(&mut self, number: u32) {
         if let Some(origin) = self.origins.get_mut(number as usize) {
             origin.forgets = true;
@@ -182,8 +180,8 @@ impl Truth {
         *known = own.max(*known);
     }
 
-    /// Whether an origin's overflow cell accounts for `missing` of cell `id`. What it did is taken from it, so that it
-    /// accounts for no more than it holds.
+    /// Whether an origin's overflow cell accounts for `missing` of cell `id`. The amount is subtracted, so that in
+    /// total the overflow cell accounts for no more than it holds.
     pub fn accounts_for(&mut self, id: CellId, origin: u32, missing: u64) -> bool {
         let left = self.overflows.get_mut(&(id.rule, id.sequence, origin));
         missing == 0 || left.is_some_and(|left| left.checked_sub(missing).map(|less| *left = less).is_some())
@@ -207,14 +205,15 @@ impl Truth {
         cells.filter_map(|sequence| self.cell(CellId { sequence, ..id })).map(|cell| cell.born_us).min()
     }
 
-    /// What was used in the cells of the window that ends in cell `id`, by what `of` says of each.
+    /// The use of the cells of the window that ends in cell `id`; `of` gives the use of each.
     pub fn used(&self, id: CellId, of: impl Fn(CellId) -> u64) -> Used {
         let resolution = self.resolution(id.rule);
         let cells = (0..=u64::from(resolution)).map_while(|back| id.sequence.checked_sub(back));
         Used::of(resolution, cells.map(|sequence| of(CellId { sequence, ..id })))
     }
 
-    /// The most that `of` adds up to in any window that touches cell `id`; of usual windows, in the cell itself.
+    /// The largest sum of `of` in any window that touches cell `id`; for a rule with one cell per window, the use of
+    /// the cell itself.
     pub fn load(&self, id: CellId, of: impl Fn(CellId) -> u64) -> u64 {
         let resolution = u64::from(self.resolution(id.rule));
         if resolution == 1 {
@@ -234,7 +233,7 @@ impl Truth {
         self.cells.get_mut(id.rule)?.get_mut(&(id.sequence, id.identifier))
     }
 
-    /// The share of an origin, made if there is none; `None` where the cell has been forgotten.
+    /// The share of an origin, created if necessary; `None` if the cell is no longer kept.
     pub fn share(&mut self, id: CellId, origin: u32, now_us: u64) -> Option<(&mut Cell, usize)> {
         if id.sequence < self.oldest.get(id.rule).copied()? {
             return None;
@@ -251,36 +250,38 @@ impl Truth {
         Some((cell, at))
     }
 
-    /// The share of an origin, if there is one.
+    /// The share of an origin; empty if there is none.
     pub fn share_of(&self, id: CellId, origin: u32) -> Share {
         let cell = self.cell(id);
         let share = cell.and_then(|cell| cell.shares.iter().find(|share| share.origin == origin));
         share.copied().unwrap_or(Share { origin, ..Share::default() })
     }
 
-    /// Adds up something of all shares whose origin is `of`.
+    /// The sum of `what` over all shares whose origin satisfies `of`.
     pub fn sum(&self, id: CellId, of: impl Fn(&Origin) -> bool, what: impl Fn(&Share) -> u64) -> u64 {
         let shares = self.cell(id).into_iter().flat_map(|cell| &cell.shares);
         let counted = shares.filter(|share| self.origin(share.origin).is_some_and(&of));
         counted.fold(0, |sum: u64, share| sum.saturating_add(what(share)))
     }
 
-    /// Whether a region may lack what its Envoys spent, as an aggregator had no room for it.
+    /// Whether a region may lack use of its Envoys because an aggregator had no room for it.
     pub fn is_crowded(&self, region: usize) -> bool {
         self.crowded.get(region).copied().unwrap_or(false)
     }
 
-    /// Whether an aggregator of a region may have taken a cell that was first used at `born_us` for over while another did not.
+    /// Whether one aggregator of a region may have considered a cell over while another did not, if it was first used
+    /// at `born_us`.
     pub fn is_apart(&self, region: usize, born_us: u64) -> bool {
         self.apart_us.get(region).copied().flatten().is_some_and(|apart_us| born_us <= apart_us)
     }
 
-    /// What a region may have lost and made up for by a base, which is not exact.
+    /// Whether a region may have lost use of a cell that was first used at `born_us` and restored it as an inexact
+    /// baseline.
     pub fn is_made_up(&self, region: usize, born_us: u64) -> bool {
         self.lost_us.get(region).copied().flatten().is_some_and(|lost_us| born_us <= lost_us)
     }
 
-    /// All cells of one sequence or a later one, in order.
+    /// All cells of a rule from cell number `sequence` on, in order.
     pub fn since(&self, rule: usize, sequence: u64) -> impl Iterator<Item = CellId> + '_ {
         let cells = self.cells.get(rule).into_iter().flat_map(move |cells| cells.range((sequence, 0)..));
         cells.map(move |((sequence, identifier), _)| CellId {
@@ -290,7 +291,7 @@ impl Truth {
         })
     }
 
-    /// Forgets what no window touches any more.
+    /// Removes the cells that no window touches any more.
     pub fn forget(&mut self, unix_ms: u64) {
         let rules = self.cells.iter_mut().zip(&self.cell_ms).zip(&self.resolutions).zip(&mut self.oldest);
         for (((cells, cell_ms), resolution), oldest) in rules {

@@ -1,7 +1,5 @@
-//! A rule's law over its cells, written once more and apart from the core: two cells of which the previous one counts in part,
-//! or a hard limit's eleven, which count in full.
-//!
-//! Leaves to others: who charges what (`key`).
+//! The formula of a rule over its cells, implemented independently of the core: two cells, of which the previous one
+//! counts in part, or the eleven cells of a hard limit, which count in full.
 
 use crate::plan::{Rule, START_UNIX_MS};
 use std::collections::VecDeque;
@@ -9,17 +7,17 @@ use std::collections::VecDeque;
 /// Cells in a window of a rule with a hard limit.
 pub const HARD_LIMIT_CELLS: u64 = 10;
 
-/// What was used of one key, in cells.
+/// The use of one key, in cells.
 #[derive(Clone, Debug)]
 pub struct Cells {
     cell_ms: u64,
     hard_limit: bool,
-    /// Oldest first: a cell's number and what was used in it. No more than the window touches.
+    /// Number and use of each cell that the window touches, oldest first.
     used: VecDeque<(u64, u64)>,
 }
 
 impl Cells {
-    /// For `rule`, with nothing used.
+    /// Creates the cells of a key under `rule`, without use.
     pub fn new(rule: &Rule) -> Cells {
         let parts = if rule.hard_limit { HARD_LIMIT_CELLS } else { 1 };
         Cells { cell_ms: (rule.window_ms / parts).max(1), hard_limit: rule.hard_limit, used: VecDeque::new() }
@@ -41,7 +39,7 @@ impl Cells {
         in_full.saturating_add(in_part)
     }
 
-    /// Uses `cost` at `at_us`.
+    /// Adds `cost` at `at_us`.
     pub fn charge(&mut self, at_us: u64, cost: u64) {
         let cell = START_UNIX_MS.saturating_add(at_us / 1_000) / self.cell_ms;
         match self.used.back_mut() {

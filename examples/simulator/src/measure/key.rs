@@ -1,40 +1,38 @@
-//! One key: both judges of it, and what Weir let pass.
-//!
-//! Leaves to others: requests over several keys (`super`).
+//! The state of one key: both reference limiters, and what Weir admitted.
 
 use super::cells::Cells;
 use crate::plan::Rule;
 use std::collections::VecDeque;
-use weir_core::model::exact::AskId;
+use weir_core::model::exact::ExactRequestId;
 use weir_core::region::log::{EntryId, Log, Micros, Outcome};
 
-/// Who judges.
+/// A reference limiter.
 #[derive(Clone, Copy, Debug)]
 pub enum Judge {
-    /// The sliding log; the request's number names what it charges.
+    /// The sliding log; the number identifies the request's charge in it.
     Exact(u64),
-    /// The rule's law in one place.
+    /// The rule's formula in one place.
     Central,
 }
 
-/// All about one key.
+/// The state of one key.
 #[derive(Debug)]
 pub struct Key {
     exact: Log,
     central: Cells,
     passed: Cells,
-    /// What passed in the window that ends now, oldest first: when, and what it cost.
+    /// Time and cost of what passed in the window that ends now, oldest first.
     recent: VecDeque<(u64, u64)>,
     recent_cost: u64,
     window_us: u64,
-    /// Requests that Weir admitted more than the exact judge did.
+    /// Requests that Weir admitted, less those that the exact reference admitted.
     pub balance: i64,
-    /// Microseconds.
+    /// When the key was last used, in microseconds.
     pub last_used_us: u64,
 }
 
 impl Key {
-    /// With nothing used.
+    /// A key without use.
     pub fn new(rule: &Rule) -> Key {
         let window_us = rule.window_ms.saturating_mul(1_000);
         Key {
@@ -49,18 +47,18 @@ impl Key {
         }
     }
 
-    /// Whether `judge` lets `cost` pass; charges nothing.
+    /// Whether `judge` admits `cost`; charges nothing.
     pub fn admits(&mut self, judge: Judge, at_us: u64, cost: u64, limit: u64) -> bool {
         match judge {
             Judge::Exact(number) => {
-                let said = self.exact.look(Micros(at_us), entry(number), cost, limit);
+                let said = self.exact.peek(Micros(at_us), entry(number), cost, limit);
                 said.outcome == Outcome::Allowed
             }
             Judge::Central => self.central.effective(at_us).saturating_add(cost) <= limit,
         }
     }
 
-    /// Charges what `judge` has let pass.
+    /// Charges an admitted cost to `judge`.
     pub fn charge(&mut self, judge: Judge, at_us: u64, cost: u64) {
         match judge {
             Judge::Exact(number) => drop(self.exact.decide(Micros(at_us), entry(number), cost, u64::MAX)),
@@ -68,13 +66,13 @@ impl Key {
         }
     }
 
-    /// Takes back what the log was charged under this number.
+    /// Refunds the log's charge of this number.
     pub fn refund(&mut self, number: u64) {
         self.exact.refund(entry(number));
     }
 
-    /// Notes what Weir let pass; tells how far the law is exceeded now, and how much passed in the true window that ends
-    /// now, both as part of the limit.
+    /// Adds what Weir admitted. Returns the excess over the limit by the rule's formula, and the use of the true
+    /// window that ends now, both as parts of the limit.
     pub fn passed(&mut self, at_us: u64, cost: u64, limit: u64) -> (f64, f64) {
         self.forget(at_us);
         if cost > 0 {
@@ -87,11 +85,11 @@ impl Key {
         ((over / limit).max(0.0), self.recent_cost as f64 / limit)
     }
 
-    /// What counts in the true window that ends at `at_us`: by the exact log, and of what passed.
+    /// The use of the true window that ends at `at_us`: by the exact log, and by Weir.
     pub fn in_window(&mut self, at_us: u64) -> (u64, u64) {
         self.forget(at_us);
-        // A cost of nothing is only a question.
-        (self.exact.look(Micros(at_us), entry(0), 0, u64::MAX).used, self.recent_cost)
+        // A cost of 0 reads without charging.
+        (self.exact.peek(Micros(at_us), entry(0), 0, u64::MAX).used, self.recent_cost)
     }
 
     fn forget(&mut self, at_us: u64) {
@@ -105,5 +103,5 @@ impl Key {
 }
 
 fn entry(number: u64) -> EntryId {
-    EntryId { ask: AskId(u128::from(number).to_be_bytes()), place: 0 }
+    EntryId { request: ExactRequestId(u128::from(number).to_be_bytes()), place: 0 }
 }

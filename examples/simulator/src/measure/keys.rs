@@ -1,18 +1,16 @@
-//! Keys, made when they are first used and dropped when nothing of them counts any more.
-//!
-//! Leaves to others: what a key knows (`key`).
+//! The keys of a run. A key is created at its first use and dropped when nothing of it counts any more.
 
 use super::key::Key;
 use crate::plan::Rule;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
-/// Keys that each use looks at in passing: twice as many as it can add.
+/// Keys that each use examines for removal: twice as many as it can add.
 const KEYS_A_USE: usize = 2;
-/// Beyond its windows a key is kept for this long, as requests that waited are decided late.
+/// A key is kept this much longer than its windows, because requests that waited are decided late.
 const GRACE_US: u64 = 5_000_000;
 
-/// A hasher without a random seed. No order of it is ever seen.
+/// A hasher without a random seed. Its order has no effect.
 type Hasher = BuildHasherDefault<DefaultHasher>;
 
 /// All keys of a run.
@@ -25,14 +23,14 @@ pub struct Keys {
 struct OfRule {
     rule: Rule,
     keys: HashMap<u64, Key, Hasher>,
-    /// Sum of the balances of keys that were dropped, whichever way they were off.
+    /// Sum of the absolute balances of dropped keys.
     balances: u64,
-    /// Each key once: when to look whether it may go, and whose it is.
+    /// When to examine each key for removal, and its identifier; each key has one entry.
     leaving: VecDeque<(u64, u64)>,
 }
 
 impl Keys {
-    /// None yet.
+    /// Creates an empty set of keys.
     pub fn new(rules: &[Rule]) -> Keys {
         let of_rule = |rule: &Rule| OfRule {
             rule: *rule,
@@ -56,12 +54,12 @@ impl Keys {
         key
     }
 
-    /// The key of one identifier, if there is one.
+    /// The key of one identifier, if it exists.
     pub fn find(&mut self, rule: usize, identifier: u64) -> Option<&mut Key> {
         self.rules.get_mut(rule)?.keys.get_mut(&identifier)
     }
 
-    /// By how many requests all keys are off, one way or the other.
+    /// Sum of the absolute balances of all keys.
     pub fn balances(&self) -> u64 {
         let of_rule = |of_rule: &OfRule| {
             let held: u64 = of_rule.keys.values().map(|key| key.balance.unsigned_abs()).sum();
@@ -70,7 +68,7 @@ impl Keys {
         self.rules.iter().map(of_rule).sum()
     }
 
-    /// How many there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.rules.iter().map(|of_rule| of_rule.keys.len()).sum()
     }
@@ -90,7 +88,7 @@ impl OfRule {
     }
 }
 
-/// Two cells of the law, and the exact window, are over after twice the window.
+/// Two cells of the formula, and the exact window, are over after twice the window.
 fn kept_us(rule: &Rule) -> u64 {
     rule.window_ms.saturating_mul(2_000).saturating_add(GRACE_US)
 }

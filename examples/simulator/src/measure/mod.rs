@@ -1,19 +1,20 @@
-//! What a run's decisions are worth: the same arrivals decided beside it, in one place and at once.
+//! Compares a run's decisions with those of two reference limiters that get the same arrivals in one place without
+//! delay.
 //!
-//! Beside what Weir did there are two judges: the *exact* one is a sliding log for each key, the *central* one is the
-//! rule's own law (two cells, or a hard limit's cells) with nobody to wait for. The first shows what the law costs, the second what
-//! the distance between Envoys costs. And there is the truth: what Weir let pass, held against each limit.
+//! The *exact* reference is a sliding log for each key. The *central* reference uses the rule's own formula (two
+//! cells, or the cells of a hard limit). Their difference is the error of the formula; the difference between Weir
+//! and the central reference is the error of distribution. Also, what Weir admitted is compared with each limit.
 //!
-//! In reading order: [`Measure`], here; the two judges and the truth of one key (`key`), a law's cells (`cells`); keys that are
-//! dropped when their windows are over (`keys`).
-//!
-//! Leaves to others: what must not happen at all (`check`), printing (`report`).
+//! - `keys`: the keys, dropped when their windows are over; `key`: the references of one key; `cells`: the formula.
+//! - `observe`: what a run reports about each request; `figures`: what it reports at its end.
 
 mod cells;
+pub mod figures;
 mod key;
 mod keys;
+pub mod observe;
 
-use crate::observe::{Decided, Observer, Verdict};
+use crate::measure::observe::{Decided, Observer, Verdict};
 use crate::plan::traffic::Arrival;
 use crate::plan::{Plan, Rule};
 use key::Judge;
@@ -21,65 +22,66 @@ use keys::Keys;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
-/// How a run's decisions compare.
+/// The comparison of a run's decisions with the references'.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Comparison {
     /// Requests that reached an Envoy and were not lost.
     pub requests: u64,
-    /// Of these, admitted.
+    /// Admitted requests.
     pub admitted: u64,
-    /// Denied, as a limit is used up.
+    /// Requests denied because a limit is used up.
     pub denied: u64,
-    /// Denied, as others held the budget for a moment.
+    /// Requests denied because others had reserved the budget.
     pub reserved: u64,
-    /// Denied, as nobody could be asked.
+    /// Requests denied because the region could not decide in time.
     pub undecided: u64,
-    /// Lost with their Envoy or worker; they count nowhere else.
+    /// Requests lost with their Envoy or worker; they are not counted elsewhere.
     pub lost: u64,
-    /// Cost of all that was admitted.
+    /// Cost of all admitted requests.
     pub admitted_cost: u64,
-    /// Against the exact sliding log.
+    /// Comparison with the exact sliding log.
     pub exact: Against,
-    /// Against the same law in one place, without any delay.
+    /// Comparison with the same formula in one place, without delay.
     pub central: Against,
-    /// Requests that the central judge decides differently from the exact one: what the law alone does.
+    /// Requests that the central reference decides differently from the exact one: the effect of the formula alone.
     pub law_differs: u64,
-    /// By how many requests Weir admitted more or less than the exact judge, summed over identifiers, each for as long as its
-    /// windows go on: which of an identifier's equal requests passed is nothing to this.
+    /// Requests that Weir admitted more or less than the exact reference, summed over identifiers. For an identifier,
+    /// the difference is taken over as long as its windows continue, so it does not matter which of its equal
+    /// requests passed.
     pub off_by: u64,
-    /// Admitted requests of which a shadow rule said something else than the exact judge's.
+    /// Admitted requests for which a shadow rule's decision differs from the exact reference's.
     pub shadow_differs: u64,
-    /// Largest excess of what was admitted over a limit, by the rule's own law and at any moment; as part of the limit.
+    /// Largest excess over a limit at any moment, by the rule's own formula, as part of the limit.
     pub over: f64,
-    /// Most that was admitted in any true window, wherever it begins; as part of the limit, of the worst key.
+    /// Largest admitted cost in any true window, wherever it begins, of the worst key, as part of the limit.
     pub worst_window: f64,
 }
 
-/// Against one judge.
+/// Comparison with one reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Against {
-    /// Requests that it admits.
+    /// Requests that the reference admits.
     pub admitted: u64,
-    /// Cost of these.
+    /// Cost of these requests.
     pub admitted_cost: u64,
-    /// Requests that Weir admitted and it denies.
+    /// Requests that Weir admitted and the reference denies.
     pub beyond: u64,
-    /// Requests that Weir did not admit and it does.
+    /// Requests that Weir did not admit and the reference admits.
     pub wrongly_denied: u64,
 }
 
 impl Comparison {
-    /// Share of the requests that Weir decided differently from the exact judge.
+    /// Share of the requests that Weir decided differently from the exact reference.
     pub fn differently(&self) -> f64 {
         part(self.exact.beyond + self.exact.wrongly_denied, self.requests)
     }
 
-    /// What Weir admitted less than the central judge, as part of what that admits; 0 if it admitted more.
+    /// What Weir admitted less than the central reference, as part of what that admits; 0 if Weir admitted more.
     pub fn under(&self) -> f64 {
         part(self.central.admitted_cost.saturating_sub(self.admitted_cost), self.central.admitted_cost)
     }
 
-    /// What Weir admitted more than the central judge, as part of what that admits; 0 if it admitted less.
+    /// What Weir admitted more than the central reference, as part of what that admits; 0 if Weir admitted less.
     pub fn beyond(&self) -> f64 {
         part(self.admitted_cost.saturating_sub(self.central.admitted_cost), self.central.admitted_cost)
     }
@@ -89,54 +91,54 @@ fn part(some: u64, all: u64) -> f64 {
     some as f64 / all.max(1) as f64
 }
 
-/// Compares, as an observer of a run.
+/// An observer that compares a run with the references.
 #[derive(Debug)]
 pub struct Measure {
     rules: Vec<Rule>,
     keys: Keys,
-    /// What the judges said of requests that Weir has not decided yet, by request; equal ones in order.
+    /// The references' decisions about requests that Weir has not decided yet, by request; equal requests in order.
     waiting: BTreeMap<Request, VecDeque<Said>>,
     judged: u64,
     comparison: Comparison,
 }
 
-/// All that tells requests apart.
+/// The fields that distinguish requests.
 type Request = (u64, u16, u16, u16, u64, u64, u64);
 
-/// What the judges said of a request.
+/// The references' decisions about a request.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     number: u64,
-    exact: Ruling,
-    central: Ruling,
+    exact: Expected,
+    central: Expected,
 }
 
-/// What one judge says.
+/// The decision of one reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ruling {
+struct Expected {
     admitted: bool,
     shadow_denied: u64,
 }
 
 impl Measure {
-    /// For a run of `plan`.
+    /// Creates the comparison for a run of `plan`.
     pub fn new(plan: &Plan) -> Measure {
         let rules = plan.rules.clone();
         let keys = Keys::new(&rules);
         Measure { rules, keys, waiting: BTreeMap::new(), judged: 0, comparison: Comparison::default() }
     }
 
-    /// What has come out so far.
+    /// The comparison so far.
     pub fn comparison(&self) -> Comparison {
         Comparison { off_by: self.keys.balances(), ..self.comparison.clone() }
     }
 
-    /// What counts of a key in the true window that ends at `at_us`: by the exact log, and of what Weir let pass.
+    /// The use of a key in the true window that ends at `at_us`: by the exact log, and by Weir.
     pub fn in_window(&mut self, rule: usize, identifier: u64, at_us: u64) -> (u64, u64) {
         self.keys.find(rule, identifier).map_or((0, 0), |key| key.in_window(at_us))
     }
 
-    /// Keys that are held now.
+    /// The number of keys that are held.
     pub fn keys(&self) -> usize {
         self.keys.len()
     }
@@ -148,8 +150,8 @@ impl Measure {
         Said { number: self.judged, exact, central }
     }
 
-    /// All enforced rules or none; a shadow rule counts what passes the others, and itself.
-    fn rule(&mut self, judge: Judge, arrival: &Arrival, at_us: u64) -> Ruling {
+    /// Charges all enforced rules or none. A shadow rule charges what it and the enforced rules admit.
+    fn rule(&mut self, judge: Judge, arrival: &Arrival, at_us: u64) -> Expected {
         let cost = arrival.cost;
         let (mut admitted, mut shadow_denied) = (true, 0);
         for (number, rule) in applying(&self.rules, arrival.rules) {
@@ -163,10 +165,10 @@ impl Measure {
                 self.keys.get(number, arrival.identifier, at_us).charge(judge, at_us, cost);
             }
         }
-        Ruling { admitted, shadow_denied }
+        Expected { admitted, shadow_denied }
     }
 
-    /// What Weir let pass, against each limit.
+    /// Compares what Weir admitted with each limit.
     fn passed(&mut self, decided: &Decided) {
         let Arrival { identifier, cost, rules, .. } = decided.arrival;
         for (number, rule) in applying(&self.rules, rules) {
@@ -179,7 +181,7 @@ impl Measure {
         }
     }
 
-    /// A request that was lost has used nothing of the exact log.
+    /// Refunds the exact log's charge of a request that was lost.
     fn take_back(&mut self, decided: &Decided, said: &Said) {
         let Arrival { identifier, rules, .. } = decided.arrival;
         for (number, _) in applying(&self.rules, rules) {
@@ -199,13 +201,13 @@ impl Measure {
             Verdict::Undecided => comparison.undecided += 1,
             Verdict::Lost => {}
         }
-        for (against, ruling) in
+        for (against, expected) in
             [(&mut comparison.exact, said.exact), (&mut comparison.central, said.central)]
         {
-            against.admitted += u64::from(ruling.admitted);
-            against.admitted_cost += if ruling.admitted { cost } else { 0 };
-            against.beyond += u64::from(admitted && !ruling.admitted);
-            against.wrongly_denied += u64::from(!admitted && ruling.admitted);
+            against.admitted += u64::from(expected.admitted);
+            against.admitted_cost += if expected.admitted { cost } else { 0 };
+            against.beyond += u64::from(admitted && !expected.admitted);
+            against.wrongly_denied += u64::from(!admitted && expected.admitted);
         }
         if let Some((number, _)) = applying(&self.rules, rules).find(|(_, rule)| !rule.shadow) {
             let key = self.keys.get(number, decided.arrival.identifier, decided.at_us);
@@ -252,7 +254,7 @@ fn request(arrival: &Arrival) -> Request {
     (at_us, region, envoy, worker, identifier, cost, rules)
 }
 
-/// The rules of a mask, with their numbers.
+/// The rules in a mask, with their numbers.
 fn applying(rules: &[Rule], mask: u64) -> impl Iterator<Item = (usize, &Rule)> {
     rules.iter().enumerate().take(64).filter(move |(number, _)| mask & 1 << number != 0)
 }

@@ -1,4 +1,4 @@
-//! Measuring against naive judges, and against runs whose outcome is known.
+//! Comparisons with naive references, and with runs of known outcome.
 
 use super::*;
 use crate::plan::Topology;
@@ -28,13 +28,13 @@ fn says(measure: &mut Measure, arrival: Arrival, verdict: Verdict, shadow_denied
     measure.decided(&Decided { arrival, at_us, verdict, shadow_denied, retry_after_ms: None });
 }
 
-/// Weir lets everything pass.
+/// Weir admits every request.
 fn pass(measure: &mut Measure, arrival: Arrival) {
     measure.arrived(&arrival);
     says(measure, arrival, Verdict::Admitted, 0);
 }
 
-/// An exact log as simple as can be: all that was ever charged.
+/// A naive exact log that keeps every charge.
 #[derive(Default)]
 struct Naive(Vec<(u64, usize, u64, u64)>);
 
@@ -81,8 +81,8 @@ fn what_differs_is_counted_by_request_and_by_cost() {
     let mut measure = Measure::new(&plan(vec![Rule::new(10, 1_000)]));
     for (cost, verdict) in [
         (6, Verdict::Admitted),
-        (6, Verdict::Admitted), // beyond both
-        (4, Verdict::Denied),   // wrongly
+        (6, Verdict::Admitted), // beyond both references
+        (4, Verdict::Denied),   // denied wrongly
         (1, Verdict::Denied),
         (1, Verdict::Reserved),
         (1, Verdict::Undecided),

@@ -1,7 +1,10 @@
-//! A run as data: who is there, what is asked of them, and what goes wrong when. It can be written as JSON and read again.
+//! A run as data: the parts that exist, their traffic, and the faults with their times. Plans are written and read as
+//! JSON.
 //!
-//! Leaves to others: carrying it out (`world`), the arrivals of the traffic (`traffic`).
+//! - `keys`: the plan's rules as the limiter checks them.
+//! - `traffic`: requests and their sources.
 
+pub(crate) mod keys;
 pub mod traffic;
 
 use serde::{Deserialize, Serialize};
@@ -10,40 +13,40 @@ use weir_core::model::key::HARD_LIMIT_RESOLUTION;
 use weir_core::model::schedule::Schedule as Paces;
 use weir_core::region::RegionLimits;
 
-/// Unix time at which the traffic of every run begins, in milliseconds: a whole minute, so that it is also the beginning
-/// of every window that divides a minute.
+/// Unix time at which the traffic of every run begins, in milliseconds. It is a whole minute, so every window that
+/// divides a minute begins there too.
 pub const START_UNIX_MS: u64 = 1_700_000_040_000;
 
-/// A reserve counts as spent when no response has come for so long, in milliseconds.
+/// A reserve counts as spent if no response has come for this long, in milliseconds.
 pub const HOLD_MS: u64 = 2_000;
 
-/// Everything that decides a run.
+/// Everything that determines a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Decides all chance.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// Who is there.
+    /// The parts that exist.
     pub topology: Topology,
-    /// What limits there are; an arrival names those that apply to it.
+    /// The limits; an arrival names those that apply to it.
     pub rules: Vec<Rule>,
-    /// Who asks; several at the same time.
+    /// The sources of requests; all are active at the same time.
     pub traffic: Vec<Traffic>,
-    /// What goes wrong.
+    /// The faults.
     #[serde(default)]
     pub faults: Vec<Fault>,
-    /// How messages travel where nothing is wrong.
+    /// Delays of messages without faults.
     #[serde(default)]
     pub network: Network,
-    /// How often regions speak to the database.
+    /// How often regions exchange counts with the database.
     #[serde(default)]
     pub schedule: Schedule,
-    /// Before the traffic begins, everybody has so long to connect.
+    /// How long the parts have to connect before the traffic begins, in milliseconds.
     #[serde(default = "settle_ms")]
     pub settle_ms: u64,
-    /// Traffic ends then, counted from its beginning.
+    /// How long the traffic lasts, in milliseconds.
     pub traffic_ms: u64,
-    /// Then all faults end, and the world has so long to come to rest.
+    /// How long the run continues after the traffic, without faults, so that counts can converge, in milliseconds.
     pub quiet_ms: u64,
 }
 
@@ -51,23 +54,23 @@ fn settle_ms() -> u64 {
     3_000
 }
 
-/// Who is there; the same in each region.
+/// The parts that exist; the same in each region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
-    /// Regions; with more than one, a database that they share.
+    /// Number of regions; if there is more than one, they share a database.
     pub regions: usize,
-    /// Aggregators of a region; with more than one, a Redis that they share.
+    /// Aggregators of a region; if there is more than one, they share a Redis.
     pub aggregators: usize,
     /// Envoys of a region.
     pub envoys: usize,
-    /// Workers of an Envoy that serve requests. There is a main thread beside them, which does not.
+    /// Workers of an Envoy that serve requests. The main thread, which serves none, is not counted.
     pub workers: usize,
     /// Buckets of an Envoy's table.
     pub buckets: u32,
     /// Keys of a bucket.
     pub keys_per_bucket: u32,
-    /// Keys that an aggregator holds at most.
+    /// Most keys that an aggregator holds.
     #[serde(default = "region_keys")]
     pub region_keys: usize,
 }
@@ -77,7 +80,7 @@ fn region_keys() -> usize {
 }
 
 impl Topology {
-    /// One region of `envoys` with two workers each, and an aggregator.
+    /// One region with one aggregator and `envoys` Envoys of two workers each.
     pub fn region(envoys: usize) -> Topology {
         Topology {
             regions: 1,
@@ -95,42 +98,42 @@ impl Topology {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// So much may pass in a window.
+    /// Most cost that may pass in a window.
     pub limit: u64,
-    /// Its length in milliseconds.
+    /// Length of the window in milliseconds.
     pub window_ms: u64,
-    /// Partly covered cells count in full.
+    /// Cells that the window covers in part count in full.
     #[serde(default)]
     pub hard_limit: bool,
-    /// How long a request waits for its region at the most, in milliseconds.
+    /// Longest time that a request waits for its region, in milliseconds.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: u32,
-    /// Deny what nobody could be asked about.
+    /// Deny a request if its region cannot decide in time.
     #[serde(default)]
     pub deny_on_failure: bool,
-    /// A key that a complete snapshot did not bring is below half its limit.
+    /// Assume that a key is below half its limit if a complete snapshot does not contain it.
     #[serde(default)]
     pub trust_first: bool,
-    /// Decided and told, never enforced.
+    /// Count and decide, but never deny.
     #[serde(default)]
     pub shadow: bool,
-    /// Reserved for each request, whose cost its response says; 0: the cost is known from the request.
+    /// Cost to reserve for each request until its response states the cost; 0: the request states the cost.
     #[serde(default)]
     pub reserve: u64,
-    /// How long a response takes at most, in milliseconds; at most [`HOLD_MS`]. Without a reserve it means nothing.
+    /// Longest time until a response, in milliseconds; at most [`HOLD_MS`]. Without a reserve it has no effect.
     #[serde(default)]
     pub response_ms: u64,
-    /// Held exactly, by the region's log or by a ledger; if not given, by the windows of where the request is.
+    /// Hold the limit exactly, by the region's log or by a ledger. If not given, the limit is counted in windows.
     #[serde(default)]
     pub exact: Option<Exact>,
 }
 
-/// How a limit is held exactly.
+/// How an exact limit is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exact {
-    /// By a sliding log in the region's Redis, or in the memory of its only aggregator.
+    /// A sliding log in the region's Redis, or in the memory of its only aggregator.
     Log,
-    /// By a ledger in the database; in one region there is none, and nothing is decided.
+    /// A ledger in the database. With one region there is no database, so requests stay undecided.
     Ledger,
 }
 
@@ -139,12 +142,12 @@ fn timeout_ms() -> u32 {
 }
 
 impl Rule {
-    /// Into how many cells its window is cut.
+    /// The number of cells in its window.
     pub fn resolution(&self) -> u16 {
         if self.hard_limit { HARD_LIMIT_RESOLUTION } else { 1 }
     }
 
-    /// `limit` in `window_ms`, by the usual average.
+    /// `limit` in `window_ms`, with defaults for everything else.
     pub fn new(limit: u64, window_ms: u64) -> Rule {
         Rule {
             limit,
@@ -161,13 +164,13 @@ impl Rule {
     }
 }
 
-/// How messages travel.
+/// Delays of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// One way between Envoys, aggregators and Redis of a region, in microseconds: at least, at most.
+    /// One-way delay between Envoys, aggregators and Redis of a region, in microseconds: least, most.
     pub regional_us: (u64, u64),
-    /// One way between an aggregator and the database, in microseconds: at least, at most.
+    /// One-way delay between an aggregator and the database, in microseconds: least, most.
     pub global_us: (u64, u64),
 }
 
@@ -177,7 +180,7 @@ impl Default for Network {
     }
 }
 
-/// How often regions speak to the database. All else keeps its pace.
+/// How often regions exchange counts with the database. All other intervals have their defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
@@ -195,136 +198,136 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// With all other paces of an aggregator.
+    /// This schedule with the default of every other interval of an aggregator.
     pub fn paces(&self) -> Paces {
         let (publish_ms, import_ms) = (self.publish_ms.max(1), self.import_ms.max(1));
         Paces { publish_ms, import_ms, ..Paces::default() }
     }
 }
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// When it begins, counted from the traffic's beginning.
+    /// When it begins, in milliseconds after the traffic's beginning.
     pub at_ms: u64,
-    /// How long it lasts. What happens at once (a crash, a wipe, a step) takes that long to come back, if it does.
+    /// How long it lasts, in milliseconds. A part that crashes or restarts comes back after this time.
     pub for_ms: u64,
-    /// What.
+    /// The kind of fault, and the part or link that it affects.
     pub what: Wrong,
 }
 
-/// What goes wrong.
+/// Kinds of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wrong {
-    /// Messages of a link take up to so much longer, each its own time.
+    /// Each message of a link takes longer, by a random time up to `ms`.
     Delay {
-        /// Between whom.
+        /// The link.
         link: Link,
-        /// At most, in milliseconds.
+        /// The longest additional time, in milliseconds.
         ms: u64,
     },
-    /// So many of a thousand messages get lost. On a stream that means the stream.
+    /// Messages of a link are lost. On a stream, a loss ends the stream.
     Lose {
-        /// Between whom.
+        /// The link.
         link: Link,
-        /// Of a thousand.
+        /// How many of a thousand.
         per_mille: u64,
     },
-    /// So many of a thousand messages come twice.
+    /// Messages of a link are delivered twice.
     Repeat {
-        /// Between whom.
+        /// The link.
         link: Link,
-        /// Of a thousand.
+        /// How many of a thousand.
         per_mille: u64,
     },
-    /// Messages may overtake each other, where the transport allows it (a stream never does).
+    /// Messages of a link may overtake each other, if the transport allows it. A stream keeps its order.
     Reorder {
-        /// Between whom.
+        /// The link.
         link: Link,
     },
-    /// Nothing gets through, and nobody is told; connections are found dead by their keepalive.
+    /// No message of a link arrives, and neither end is notified; keepalives find the connections dead.
     Cut {
-        /// Between whom.
+        /// The link.
         link: Link,
     },
-    /// It does nothing, and goes on afterwards where it was.
+    /// A part does nothing, and continues afterwards with the state it had.
     Freeze {
-        /// Who.
+        /// The part.
         part: Part,
     },
-    /// It dies at once and loses its memory; it comes back empty when the time is over.
+    /// A part ends at once and loses its memory; it comes back empty.
     Crash {
-        /// Who.
+        /// The part.
         part: Part,
     },
-    /// It ends in good order, and another takes its place when the time is over.
+    /// A part shuts down in order, and a new one replaces it.
     Restart {
-        /// Who.
+        /// The part.
         part: Part,
     },
-    /// A store loses everything, and keeps its connections.
+    /// A store loses all data and keeps its connections.
     Wipe {
-        /// Which.
+        /// The store.
         part: Part,
     },
-    /// A wall clock is off by so much.
+    /// The wall clock of a part's machine is wrong.
     Skew {
-        /// Whose.
+        /// The part.
         part: Part,
-        /// Ahead, in milliseconds; negative: behind.
+        /// How far it is ahead, in milliseconds; negative: behind.
         ms: i64,
     },
-    /// A store takes so much longer over each call.
+    /// A store takes longer for each call.
     Slow {
-        /// Which.
+        /// The store.
         part: Part,
-        /// In milliseconds.
+        /// The additional time, in milliseconds.
         ms: u64,
     },
-    /// One Envoy's listener is removed and added: its table and with it its origin are gone, its machine stays.
+    /// An Envoy's listener is removed and added: its table and its origin are lost, its machine stays.
     Rebuild {
-        /// Which Envoy.
+        /// The Envoy.
         part: Part,
     },
-    /// All Envoys of a region are restarted one after the other, spread over the time.
+    /// All Envoys of a region are restarted in turn, spread over the fault's time.
     Roll {
-        /// Which region.
+        /// The region.
         region: usize,
     },
-    /// So many new identifiers a second ask at one Envoy, under the first rule.
+    /// Requests with new identifiers arrive at one Envoy, under the first rule.
     Flood {
-        /// At which Envoy.
+        /// The Envoy.
         part: Part,
-        /// A second.
+        /// New identifiers per second.
         identifiers: u64,
     },
 }
 
-/// Who there is.
+/// A part of the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Part {
-    /// One process.
+    /// An Envoy process.
     Envoy {
         /// Its region.
         region: usize,
-        /// Its number there.
+        /// Its number in the region.
         envoy: usize,
     },
-    /// One thread of it.
+    /// A worker thread of an Envoy.
     Worker {
         /// Its region.
         region: usize,
-        /// Its process.
+        /// Its Envoy's number in the region.
         envoy: usize,
-        /// Its number there; 0 is the main thread.
+        /// Its number in the Envoy; 0 is the main thread.
         worker: usize,
     },
-    /// One of a region's servers.
+    /// An aggregator.
     Aggregator {
         /// Its region.
         region: usize,
-        /// Its number there.
+        /// Its number in the region.
         aggregator: usize,
     },
     /// A region's Redis.
@@ -332,23 +335,23 @@ pub enum Part {
         /// Its region.
         region: usize,
     },
-    /// What all regions share.
+    /// The database that all regions share.
     Database,
 }
 
-/// Between whom messages travel; all there are where a number is not given.
+/// A link on which messages travel. A number that is not given stands for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Link {
-    /// Between a region's Envoys and its aggregators.
+    /// Streams between a region's Envoys and its aggregators.
     Streams {
         /// The region.
         region: usize,
-        /// One Envoy only.
+        /// Only this Envoy's.
         envoy: Option<usize>,
-        /// One aggregator only.
+        /// Only this aggregator's.
         aggregator: Option<usize>,
     },
-    /// Between one worker and all aggregators of its region.
+    /// Streams of one worker to the aggregators of its region.
     Worker {
         /// The region.
         region: usize,
@@ -357,21 +360,21 @@ pub enum Link {
         /// The worker; 0 is the main thread.
         worker: usize,
     },
-    /// Between aggregators and their Redis.
+    /// Between a region's aggregators and their Redis.
     Redis {
         /// The region.
         region: usize,
-        /// One aggregator only.
+        /// Only this aggregator's.
         aggregator: Option<usize>,
     },
-    /// What aggregators publish to each other.
+    /// Messages that aggregators publish to their peers.
     Peers {
         /// The region.
         region: usize,
     },
     /// Between a region and the database.
     Database {
-        /// The region; all if not given.
+        /// The region; if not given, all.
         region: Option<usize>,
     },
 }

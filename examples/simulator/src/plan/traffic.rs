@@ -7,41 +7,41 @@ use serde::{Deserialize, Serialize};
 pub struct Arrival {
     /// Microseconds since the traffic began.
     pub at_us: u64,
-    /// Where.
+    /// Its region.
     pub region: u16,
-    /// At which Envoy of the region.
+    /// The Envoy's number in the region.
     pub envoy: u16,
-    /// At which of its serving workers, from 0.
+    /// The worker's number in the Envoy, from 0, without the main thread.
     pub worker: u16,
-    /// Whose.
+    /// The identifier that the rules count it for.
     pub identifier: u64,
-    /// What it costs.
+    /// Its cost.
     pub cost: u64,
-    /// Which of the plan's rules apply: one bit for each.
+    /// The rules that apply: one bit for each rule of the plan.
     pub rules: u64,
 }
 
-/// A source of arrivals.
+/// A source of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Traffic {
-    /// When it begins, counted from the beginning of all traffic.
+    /// When it begins, in milliseconds after the beginning of all traffic.
     #[serde(default)]
     pub from_ms: u64,
-    /// When it ends; with the traffic as a whole if not given.
+    /// When it ends, in the same unit; if not given, at the end of all traffic.
     #[serde(default)]
     pub until_ms: Option<u64>,
-    /// Which of the plan's rules apply: one bit for each.
+    /// The rules that apply: one bit for each rule of the plan.
     #[serde(default = "first_rule")]
     pub rules: u64,
-    /// What one request costs: at least, at most.
+    /// The cost of a request: least, most.
     #[serde(default = "one")]
     pub cost: (u64, u64),
-    /// Which of the regions' Envoys are asked; all if empty. Each is a region and a number in it; those that the topology
-    /// does not have are left out.
+    /// The Envoys that receive the requests, each as a region and a number in it; all if empty. Envoys that the
+    /// topology does not have are left out.
     #[serde(default)]
     pub at: Vec<(u16, u16)>,
-    /// The shape.
+    /// How the requests are spread over time and identifiers.
     pub shape: Shape,
 }
 
@@ -53,74 +53,76 @@ fn one() -> (u64, u64) {
     (1, 1)
 }
 
-/// How arrivals are spread over time and identifiers. Rates are requests a second over all Envoys together.
+/// How requests are spread over time and identifiers. Rates are requests per second at all Envoys together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Shape {
-    /// Independent arrivals for one identifier.
+    /// Independent requests for one identifier.
     Steady {
-        /// Whose.
+        /// The identifier.
         identifier: u64,
-        /// A second.
+        /// Requests per second.
         rate: f64,
     },
-    /// Independent arrivals for each of many identifiers alike.
+    /// Independent requests, spread evenly over identifiers.
     Spread {
-        /// How many, from identifier 0.
+        /// Number of identifiers, counted from 0.
         identifiers: u64,
-        /// A second, all together.
+        /// Requests per second for all identifiers together.
         rate: f64,
     },
-    /// Bursts of so many at once, with pauses.
+    /// Bursts for one identifier, with pauses between them.
     Bursts {
-        /// Whose.
+        /// The identifier.
         identifier: u64,
-        /// At once.
+        /// Requests in a burst.
         requests: u64,
-        /// From one to the next.
+        /// Time between the beginnings of two bursts, in milliseconds.
         every_ms: u64,
-        /// Each burst takes this long.
+        /// Duration of a burst, in milliseconds.
         over_ms: u64,
     },
-    /// Against averages over two cells, each three windows anew: silence for one, the whole limit at the very end of the
-    /// next, and as much as is let pass in the third.
+    /// Targets the average over two cells. It repeats every three windows: no requests in the first, the whole limit
+    /// at the end of the second, and a steady rate in the third.
     WindowEnd {
-        /// Whose.
+        /// The identifier.
         identifier: u64,
-        /// So much in the burst.
+        /// Requests in the burst.
         limit: u64,
-        /// The windows that are aimed at.
+        /// Length of the targeted windows, in milliseconds.
         window_ms: u64,
-        /// A second, after the burst.
+        /// Requests per second after the burst.
         rate: f64,
     },
-    /// So much in each window, spread evenly over all regions and Envoys and over the window's first half.
+    /// The same number of requests in each window, spread evenly over all regions and Envoys and over the window's
+    /// first half.
     UnderFloor {
-        /// Whose.
+        /// The identifier.
         identifier: u64,
-        /// In one region and window.
+        /// Requests in one region and window.
         requests: u64,
-        /// The windows that are aimed at.
+        /// Length of the targeted windows, in milliseconds.
         window_ms: u64,
     },
-    /// Identifiers by Zipf's law.
+    /// Identifiers distributed by Zipf's law.
     Zipf {
-        /// How many.
+        /// Number of identifiers.
         identifiers: u64,
-        /// How unequal; 1 is the classic.
+        /// The law's exponent; 1 is the classic law.
         exponent: f64,
-        /// A second, all together.
+        /// Requests per second for all identifiers together.
         rate: f64,
     },
-    /// Each arrival with an identifier that nobody has had before.
+    /// A new identifier for each request.
     Fresh {
-        /// The first of them; the next ones count up.
+        /// The first identifier; the next ones count up.
         from: u64,
-        /// A second.
+        /// Requests per second.
         rate: f64,
     },
-    /// As it was recorded: places, costs and rules are the arrivals' own, times count from the source's beginning.
+    /// Recorded arrivals. They bring their own places, costs and rules; their times count from the source's
+    /// beginning.
     Trace {
-        /// Those at places or of workers that the topology does not have are left out.
+        /// The arrivals. Those at Envoys or workers that the topology does not have are left out.
         arrivals: Vec<Arrival>,
     },
 }

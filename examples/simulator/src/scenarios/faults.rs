@@ -1,4 +1,4 @@
-//! Each kind of fault alone, in a world that is otherwise the same.
+//! One scenario for each kind of fault, in otherwise equal worlds.
 
 use super::{Scenario, plan, spread, steady};
 use crate::plan::traffic::Traffic;
@@ -111,7 +111,7 @@ fn during(what: Wrong) -> Fault {
     Fault { at_ms: 3_000, for_ms: 4_000, what }
 }
 
-/// One region, two aggregators.
+/// A region with two aggregators.
 fn region(seed: u64, what: Wrong) -> Plan {
     let topology = Topology { aggregators: 2, ..Topology::region(3) };
     let rules = vec![Rule::new(200, 10_000), Rule::new(30, 60_000)];
@@ -121,7 +121,7 @@ fn region(seed: u64, what: Wrong) -> Plan {
     plan
 }
 
-/// Three regions, one aggregator each.
+/// Three regions with one aggregator each.
 fn regions(seed: u64, what: Wrong) -> Plan {
     let topology = Topology { regions: 3, ..Topology::region(1) };
     let rules = vec![Rule::new(300, 60_000)];

@@ -1,8 +1,13 @@
-//! Named runs: what breaks naive designs, each kind of fault, traffic that aims at weaknesses, and whatever chance brings.
+//! Named plans.
 //!
-//! Leaves to others: carrying them out (`run`).
+//! - `naive`: situations in which simpler designs failed.
+//! - `faults`: each kind of fault.
+//! - `traffic`: heavy traffic, and traffic that targets a weakness; without faults.
+//! - `random`: plans drawn from the seed.
+//! - `link`: plans and scenarios in an address.
 
 mod faults;
+pub mod link;
 mod naive;
 mod random;
 mod traffic;
@@ -11,18 +16,19 @@ use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Network, Plan, Rule, Schedule, Topology};
 use crate::run::Expected;
 
-/// One of them.
+/// A named plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// How it is asked for.
+    /// The name by which it is selected.
     pub name: &'static str,
-    /// What it is about, in a sentence.
+    /// A sentence that describes it.
     pub says: &'static str,
-    /// The plan of a seed.
+    /// The plan for a seed.
     pub plan: fn(u64) -> Plan,
-    /// What it may come to; no scenario may violate anything.
+    /// Bounds of its result; a violation fails every scenario.
     pub expected: fn(&Plan) -> Expected,
-    /// Takes longer than a few seconds of wall time, so it is run only where it is asked for by name.
+    /// Whether it takes longer than a few seconds of wall time. Long scenarios run only when they are selected by
+    /// name.
     pub long: bool,
 }
 
@@ -40,11 +46,11 @@ impl Scenario {
     }
 }
 
-/// The one that chance makes up.
+/// The plan that is drawn from the seed.
 pub const RANDOM: Scenario =
     Scenario::new("random", "topology, rules, traffic and faults are all drawn from the seed", random::plan);
 
-/// The same with tables that are too small and clocks that step: it runs by its name only.
+/// As `random`, with tables that are too small and clocks that step. It runs only when it is selected by name.
 const WILD: Scenario = Scenario::new(
     "wild",
     "as random, with tables that are too small and clocks that step; checkers may see what is not there",
@@ -52,12 +58,12 @@ const WILD: Scenario = Scenario::new(
 )
 .long();
 
-/// All, in the order in which they are told.
+/// All scenarios, in the order in which they are listed.
 pub fn all() -> impl Iterator<Item = Scenario> {
     [naive::ALL, faults::ALL, traffic::ALL, &[RANDOM, WILD]].into_iter().flatten().copied()
 }
 
-/// The one of this name.
+/// The scenario of this name.
 pub fn find(name: &str) -> Option<Scenario> {
     all().find(|scenario| scenario.name == name)
 }
@@ -66,7 +72,7 @@ fn nothing(_: &Plan) -> Expected {
     Expected::default()
 }
 
-/// So long after the traffic; regions have to hear of each other in it.
+/// Quiet time after the traffic of a plan with one region, in milliseconds.
 const QUIET_MS: u64 = 5_000;
 const QUIET_REGIONS_MS: u64 = 45_000;
 
@@ -100,7 +106,7 @@ mod tests {
         let mut names = BTreeSet::new();
         for scenario in all() {
             assert!(scenario.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'));
-            assert!(names.insert(scenario.name), "{} is there twice", scenario.name);
+            assert!(names.insert(scenario.name), "two scenarios are named {}", scenario.name);
             assert_eq!(find(scenario.name).map(|found| found.name), Some(scenario.name));
         }
     }

@@ -1,7 +1,7 @@
-//! What breaks naive designs: each of these went wrong in one that was thought of, or in somebody's.
+//! Situations in which simpler designs failed, considered or existing ones.
 
 use super::{Scenario, plan, source, spread, steady};
-use crate::bounds::Case;
+use crate::accuracy::bounds::Case;
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Fault, Link, Part, Plan, Rule, Topology, Wrong};
 use crate::run::Expected;

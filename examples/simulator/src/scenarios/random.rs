@@ -1,24 +1,26 @@
-//! A plan of chance: small, so that what goes wrong can be understood, and crowded, so that something does.
+//! Plans drawn from the seed: small, so that a failure can be understood, and with many requests per key, so that
+//! failures occur.
 
 use super::source;
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Exact, Fault, Link, Network, Part, Plan, Rule, Schedule, Topology, Wrong};
 use crate::random::Random;
 
-/// Of messages on streams, in milliseconds, where clocks are to be right.
+/// Longest additional delay of messages on streams, in milliseconds, in plans with correct clocks.
 const MOST_DELAY_MS: u64 = 10;
 
-/// So long after the traffic, where limits are held exactly.
+/// Least quiet time after the traffic, in milliseconds, if limits are exact.
 const QUIET_EXACT_MS: u64 = 15_000;
 
-/// The plan of a seed, with tables that hold everything and clocks that are right: there the checkers are exact.
+/// The plan of a seed with tables that hold every key, and with correct clocks. For these plans the checkers are
+/// exact.
 pub(super) fn plan(seed: u64) -> Plan {
     let mut plan = wild(seed);
     let holds_all = Topology::region(1).region_keys;
     plan.topology = Topology { buckets: 4_096, keys_per_bucket: 8, region_keys: holds_all, ..plan.topology };
     plan.faults.retain(|fault| !matches!(fault.what, Wrong::Skew { .. }));
     for fault in &mut plan.faults {
-        // An Envoy's clock follows the aggregator's echo, and may be off by half of what that takes.
+        // An Envoy's clock follows the time that the aggregator echoes, and may be wrong by half of the echo's delay.
         if let Wrong::Delay { link: Link::Streams { .. }, ms } = &mut fault.what {
             *ms = (*ms).min(MOST_DELAY_MS);
         }
@@ -26,8 +28,9 @@ pub(super) fn plan(seed: u64) -> Plan {
     plan
 }
 
-/// The plan of a seed, with tables far too small and clocks that step as well. What an Envoy has forgotten, and which cell a moment
-/// falls into by a wrong clock, the checkers know less exactly: now and then they see something where nothing is.
+/// The plan of a seed with tables that are too small and clocks that step. The checkers do not know exactly what an
+/// Envoy evicted, or which cell a moment falls into by a wrong clock, so they occasionally report a violation that is
+/// none.
 pub(super) fn wild(seed: u64) -> Plan {
     let mut dice = Random::new(seed).fork("scenario", 0);
     let topology = topology(&mut dice);
@@ -36,7 +39,7 @@ pub(super) fn wild(seed: u64) -> Plan {
     let masks = (1u64 << rules.len()) - 1;
     let mut traffic: Vec<Traffic> =
         (0..=dice.below(3)).map(|_| traffic_of(&mut dice, &rules, masks, traffic_ms)).collect();
-    // Somebody is always at the limit of the first rule.
+    // One identifier always reaches the limit of the first rule.
     let rate = (2_000.0 * rules[0].limit as f64 / rules[0].window_ms as f64).min(300.0);
     traffic.push(source(Shape::Steady { identifier: 0, rate }));
     let faults = (0..dice.below(5)).map(|_| fault(&mut dice, &topology, traffic_ms)).collect();
@@ -56,7 +59,8 @@ pub(super) fn wild(seed: u64) -> Plan {
     plan
 }
 
-/// What a plan has now and then beside that. It is drawn apart, so that the rest of a seed's plan does not depend on it.
+/// Adds rarer features. They are drawn from another generator, so that the rest of a seed's plan does not depend on
+/// them.
 fn vary(plan: &mut Plan, dice: &mut Random) {
     let topology = plan.topology;
     let region = below(dice, topology.regions);
@@ -75,7 +79,7 @@ fn vary(plan: &mut Plan, dice: &mut Random) {
         plan.faults.push(Fault { what, ..fault(dice, &topology, plan.traffic_ms) });
     }
     if topology.aggregators > 1 && dice.per_mille(200) {
-        // From the first on, as programs of a machine with a wrong clock are, or from then on.
+        // From the beginning, like the programs of a machine with a wrong clock, or from a random moment.
         let at_ms = if dice.per_mille(500) { 0 } else { dice.below(plan.traffic_ms) };
         let windows_ms = one_of(dice, &plan.rules).window_ms * 2;
         let ms = i64::try_from(windows_ms + dice.below(windows_ms)).unwrap_or(0);
@@ -85,10 +89,10 @@ fn vary(plan: &mut Plan, dice: &mut Random) {
     }
 }
 
-/// Rules are held by a log, or by a ledger where there is one.
+/// Makes some rules exact, held by a log or, if there is a database, by a ledger.
 fn hold_exactly(plan: &mut Plan, dice: &mut Random) {
     let has_ledger = plan.topology.regions > 1;
-    // What a request was charged in vain is given back some seconds after it.
+    // A charge for a request that was denied in the end is refunded some seconds later.
     plan.quiet_ms = plan.quiet_ms.max(QUIET_EXACT_MS);
     for rule in plan.rules.iter_mut().filter(|rule| rule.reserve == 0) {
         let held = if has_ledger && dice.per_mille(500) { Exact::Ledger } else { Exact::Log };
@@ -98,14 +102,14 @@ fn hold_exactly(plan: &mut Plan, dice: &mut Random) {
     }
 }
 
-/// The responses of a rule's requests say what they cost, which is often less than the reserve and seldom more.
+/// Lets the responses to one rule's requests state their cost, which is often below the reserve and seldom above it.
 fn respond(plan: &mut Plan, dice: &mut Random) {
     let at = below(dice, plan.rules.len());
     let Some(rule) = plan.rules.get_mut(at) else { return };
     rule.reserve = one_of(dice, &[1, 4, 10]).min(rule.limit);
     rule.response_ms = one_of(dice, &[0, 50, 1_500]);
     if plan.topology.aggregators == 1 && dice.per_mille(600) {
-        // The memory of the only aggregator has what was granted; what was spent is less.
+        // The memory of the only aggregator has the granted cost; the spent cost is lower.
         let part = Part::Aggregator { region: below(dice, plan.topology.regions), aggregator: 0 };
         let what = if dice.per_mille(500) { Wrong::Crash { part } } else { Wrong::Restart { part } };
         plan.faults.push(Fault { what, ..fault(dice, &plan.topology, plan.traffic_ms) });

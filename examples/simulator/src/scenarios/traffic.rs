@@ -1,7 +1,7 @@
-//! Traffic that aims at a weakness, or that is simply much; nothing goes wrong in these.
+//! Heavy traffic, and traffic that targets a weakness; without faults.
 
 use super::{Scenario, plan, source, spread, steady};
-use crate::bounds::Case;
+use crate::accuracy::bounds::Case;
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Plan, Rule, Topology};
 use crate::run::Expected;
@@ -53,7 +53,7 @@ fn one_envoy(seed: u64) -> Plan {
 }
 
 fn one_envoy_expected(_: &Plan) -> Expected {
-    // An Envoy's clock follows its aggregator's echo, by which a request may fall into the next cell a millisecond early.
+    // An Envoy's clock follows its aggregator's echo, so a request may fall into the next cell a millisecond early.
     Expected { over: Some(0.01), under: Some(0.01), ..Expected::default() }
 }
 
@@ -88,11 +88,11 @@ fn one_flooded(seed: u64) -> Plan {
 }
 
 fn one_flooded_expected(_: &Plan) -> Expected {
-    // As fast as it comes, no report tells of what the others spend: the load is what a window of 8 ms would make of it.
+    // The burst is faster than any report of the others' use, so the load is that of a window of 8 ms.
     within(&Case { regions: 1, envoys: 5, limit: 1_000, window_ms: 8, load: 3.19 })
 }
 
-/// In one Envoy, so that all that is seen is the law.
+/// One Envoy, so that only the rule's formula has an effect.
 fn window_end(seed: u64, hard_limit: bool) -> Plan {
     let rule = Rule { hard_limit, ..Rule::new(200, 2_000) };
     let shape = Shape::WindowEnd { identifier: 1, limit: 200, window_ms: 2_000, rate: 1_000.0 };
@@ -106,8 +106,8 @@ fn under_floor(seed: u64) -> Plan {
 }
 
 fn under_floor_expected(_: &Plan) -> Expected {
-    // Nobody is spoken of, so all of it passes: ten times 49 of 100 in any window that holds one burst. By the law half of the burst
-    // before counts as well, when the next one ends.
+    // No region publishes the key, so all requests pass: ten times 49 of 100 in any window with one burst. By the
+    // formula, half of the previous burst counts as well when the next one ends.
     Expected { over: Some(6.35), under: Some(0.0), worst_window: Some(4.95) }
 }
 
@@ -136,7 +136,7 @@ fn zipf_million(seed: u64) -> Plan {
 
 fn slow_flood(seed: u64) -> Plan {
     const HOUR_MS: u64 = 3_600_000;
-    // Both the tables and the region are full three times over in the end.
+    // The keys are three times what the tables and the region can hold.
     let topology = Topology { region_keys: 20_000, ..Topology::region(2) };
     let newcomers = |from, rate| source(Shape::Fresh { from, rate });
     let traffic = vec![newcomers(1 << 40, 4.0), newcomers(1 << 50, 0.5), steady(1, 0.1)];

@@ -1,8 +1,4 @@
-//! All sources of a plan, merged in order of time and made as they are asked for.
-//!
-//! Key floods among the faults are sources too.
-//!
-//! Leaves to others: moments and identifiers of one source (`shapes`).
+//! Merges all sources of a plan in order of time, lazily. The floods among the faults are sources too.
 
 use super::shapes::{Moment, Where, fresh, moments};
 use crate::plan::traffic::{Arrival, Traffic};
@@ -11,10 +7,10 @@ use crate::random::Random;
 use std::collections::BTreeSet;
 use std::iter::Peekable;
 
-/// Identifiers of floods begin here, those of the n-th fault at n times this.
+/// The identifiers of floods begin here; those of the n-th fault begin at n times this.
 const FLOOD: u64 = 1 << 48;
 
-/// All arrivals of `plan`, in order of time. They are made as they are asked for, so a day of them takes no memory.
+/// All arrivals of `plan`, in order of time. They are produced lazily, so a day of them takes no memory.
 pub fn arrivals(plan: &Plan) -> Arrivals<'_> {
     let chance = Random::new(plan.seed).fork("traffic", 0);
     let own = (0..).zip(&plan.traffic).map(|(number, traffic)| {
@@ -43,7 +39,7 @@ impl Iterator for Arrivals<'_> {
     }
 }
 
-/// One source: its moments, each with a place and a cost.
+/// One source: its requests, with the places and costs that they get.
 struct Source<'a> {
     moments: Box<dyn Iterator<Item = Moment> + 'a>,
     until_us: u64,
@@ -128,7 +124,7 @@ impl Iterator for Source<'_> {
     }
 }
 
-/// The Envoys that are asked: regions take turns, so that any number of requests in turn is spread over them evenly.
+/// The Envoys that receive requests. Regions alternate, so that consecutive requests are spread over them evenly.
 fn places(topology: &Topology, at: &[(u16, u16)]) -> Vec<(u16, u16)> {
     let number = |count: usize| 0..u16::try_from(count).unwrap_or(u16::MAX);
     let all =

@@ -1,9 +1,9 @@
-//! Who asks for what, when and where: arrivals in order of time, decided by the plan's seed.
+//! The arrivals of a plan, in order of time; the plan's seed determines them.
 //!
-//! In reading order: [`arrivals`] of a whole plan; what each shape gives (`shapes`), one of them
-//! by Zipf's law ([`Zipf`]); arrivals as text ([`trace`]).
-//!
-//! Leaves to others: which Envoys are alive, and deciding (`world`).
+//! - `merge`: all sources of a plan, merged ([`arrivals`]).
+//! - `shapes`: the times and identifiers of one source.
+//! - `zipf`: numbers distributed by Zipf's law ([`Zipf`]).
+//! - [`trace`]: arrivals as text.
 
 mod merge;
 mod shapes;

@@ -1,13 +1,11 @@
-//! What each shape gives: moments and identifiers, without end, one after the other.
-//!
-//! Leaves to others: where a request goes and what it costs (`merge`).
+//! The requests of each shape: an endless sequence of times and identifiers.
 
 use super::Zipf;
 use crate::plan::START_UNIX_MS;
 use crate::plan::traffic::{Arrival, Shape};
 use crate::random::Random;
 
-/// A request that is to be: when, and for whom.
+/// A future request: its time and identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     /// Microseconds since the traffic began.
@@ -16,23 +14,23 @@ pub(super) struct Moment {
     pub place: Where,
 }
 
-/// Where it goes.
+/// The place of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Where {
-    /// Anywhere, by chance.
+    /// A random place.
     Anywhere,
-    /// In turn: to the place with this number, over and over.
+    /// Places in turn: the one with this number, modulo their count.
     Turn(u64),
-    /// As recorded.
+    /// The place, cost and rules of a recorded arrival.
     Recorded(Arrival),
 }
 
-/// The window's share at whose end the burst of [`Shape::WindowEnd`] falls.
+/// The burst of [`Shape::WindowEnd`] takes the last hundredth of a window.
 const BURST_PART: u64 = 100;
-/// Or this, if it is shorter.
+/// Longest duration of that burst, in microseconds.
 const BURST_US_MAX: u64 = 10_000;
 
-/// The moments of `shape` from `from_us` on, in order of time, where so many regions are asked.
+/// The requests of `shape` from `from_us` on, in order of time, with this number of regions.
 pub(super) fn moments(
     shape: &Shape,
     regions: u64,
@@ -65,12 +63,12 @@ pub(super) fn moments(
     }
 }
 
-/// Independent arrivals of identifiers that count up.
+/// Independent requests with consecutive identifiers.
 pub(super) fn fresh(first: u64, rate: f64, from_us: u64, random: Random) -> impl Iterator<Item = Moment> {
     independent(rate, from_us, random, move |number, _| first.wrapping_add(number))
 }
 
-/// Independent arrivals; `whose` is told the number of each. None at a rate that is no positive number.
+/// Independent requests; `whose` maps the number of each to its identifier. Without a positive rate there are none.
 fn independent(
     rate: f64,
     from_us: u64,
@@ -151,7 +149,7 @@ fn recorded(arrivals: &[Arrival], from_us: u64) -> impl Iterator<Item = Moment> 
     })
 }
 
-/// When the first window at or after `from_us` begins. Windows begin at multiples of Unix time.
+/// The beginning of the first window at or after `from_us`. Windows begin at multiples of their length in Unix time.
 fn next_window_us(window_us: u64, from_us: u64) -> u64 {
     let unix = (START_UNIX_MS * 1_000).saturating_add(from_us);
     unix.checked_next_multiple_of(window_us).map_or(u64::MAX, |next| from_us.saturating_add(next - unix))
@@ -183,7 +181,7 @@ mod tests {
         let saturation = all[4..].iter().take_while(|at| **at < 3_000_000).count();
         assert!((60..140).contains(&saturation), "{saturation}");
         assert_eq!(all[4 + saturation], 4_990_000, "then two windows of silence");
-        // 300 s do not divide the beginning: the next window begins 60 s later.
+        // 300 s do not divide the beginning of the traffic: the next window begins 60 s later.
         let long = Shape::WindowEnd { identifier: 1, limit: 1, window_ms: 300_000, rate: 1.0 };
         assert_eq!(times(&long, 0, 1), [60_000_000 + 600_000_000 - 10_000]);
     }

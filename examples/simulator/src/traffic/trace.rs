@@ -1,4 +1,4 @@
-//! Arrivals as text: what somebody's access log becomes, to be run again.
+//! Arrivals as text, for example made from an access log, to be run again.
 //!
 //! A line for each arrival, in order of time; seven numbers with spaces between them:
 //!
@@ -8,22 +8,21 @@
 //! 1720 0 0 0 12 3 0,2
 //! ```
 //!
-//! Microseconds since the traffic began; region, Envoy in it and serving worker of that, from 0; whose it is; what it costs;
-//! and the numbers of the rules that apply, from 0, with commas. Empty lines and what follows a `#` mean nothing.
-//!
-//! Leaves to others: files (`main`), which of the places exist (`merge`).
+//! `at_us` counts microseconds since the traffic began. Region, Envoy in the region and serving worker count from 0.
+//! `rules` lists the numbers of the rules that apply, from 0, separated by commas. Empty lines and text after a `#`
+//! are ignored.
 
 use crate::plan::traffic::Arrival;
 use std::fmt::{self, Write as _};
 
 const HEADER: &str = "# at_us region envoy worker identifier cost rules\n";
-/// Rules are bits of one number.
+/// A mask of rules has this many bits.
 const RULES_MAX: u32 = u64::BITS;
 
-/// Why a text is no trace.
+/// Why a text is not a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadLine {
-    /// Its number, from 1.
+    /// The line's number, from 1.
     pub line: usize,
     /// What is wrong with it.
     pub why: String,
@@ -37,7 +36,7 @@ impl fmt::Display for BadLine {
 
 impl std::error::Error for BadLine {}
 
-/// Reads a trace; names the first line that is none of one.
+/// Reads a trace, or returns the first line that is wrong.
 pub fn read(text: &str) -> Result<Vec<Arrival>, BadLine> {
     let mut arrivals: Vec<Arrival> = Vec::new();
     for (line, text) in (1..).zip(text.lines()) {
@@ -47,8 +46,10 @@ pub fn read(text: &str) -> Result<Vec<Arrival>, BadLine> {
         }
         let arrival = arrival(text).map_err(|why| BadLine { line, why })?;
         if let Some(before) = arrivals.last().filter(|before| before.at_us > arrival.at_us) {
-            let why =
-                format!("at_us is {}, before the {} of the arrival above it", arrival.at_us, before.at_us);
+            let why = format!(
+                "at_us is {}, which is less than {} of the previous arrival",
+                arrival.at_us, before.at_us
+            );
             return Err(BadLine { line, why });
         }
         arrivals.push(arrival);
@@ -56,7 +57,7 @@ pub fn read(text: &str) -> Result<Vec<Arrival>, BadLine> {
     Ok(arrivals)
 }
 
-/// Writes a trace, with a line that names the columns.
+/// Writes a trace, with a first line that names the columns.
 pub fn write<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> String {
     let mut text = HEADER.to_owned();
     for one in arrivals {
@@ -86,17 +87,17 @@ fn arrival(line: &str) -> Result<Arrival, String> {
 }
 
 fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{name} is {text:?}, which is no number or too large a one"))
+    text.parse().map_err(|_| format!("{name} is {text:?}, which is not a number or is too large"))
 }
 
-/// `-` stands for none.
+/// A comma-separated list of rules; `-` stands for no rule.
 fn mask(text: &str) -> Result<u64, String> {
     if text == "-" {
         return Ok(0);
     }
     text.split(',').try_fold(0, |mask, rule| match number::<u32>("rules", rule)? {
         rule if rule < RULES_MAX => Ok(mask | 1 << rule),
-        rule => Err(format!("rules names {rule}; the last one is {}", RULES_MAX - 1)),
+        rule => Err(format!("rules contains {rule}, but the last rule is {}", RULES_MAX - 1)),
     })
 }
 
@@ -121,13 +122,13 @@ mod tests {
             (
                 "# comment\n\n1 0 0 0 1 1 0 # fine\n1 0 x 0 1 1 0",
                 4,
-                "envoy is \"x\", which is no number or too large a one",
+                "envoy is \"x\", which is not a number or is too large",
             ),
-            ("1 70000 0 0 1 1 0", 1, "region is \"70000\", which is no number or too large a one"),
-            ("-1 0 0 0 1 1 0", 1, "at_us is \"-1\", which is no number or too large a one"),
-            ("1 0 0 0 1 1 0,64", 1, "rules names 64; the last one is 63"),
-            ("1 0 0 0 1 1 0,", 1, "rules is \"\", which is no number or too large a one"),
-            ("5 0 0 0 1 1 0\n4 0 0 0 1 1 0", 2, "at_us is 4, before the 5 of the arrival above it"),
+            ("1 70000 0 0 1 1 0", 1, "region is \"70000\", which is not a number or is too large"),
+            ("-1 0 0 0 1 1 0", 1, "at_us is \"-1\", which is not a number or is too large"),
+            ("1 0 0 0 1 1 0,64", 1, "rules contains 64, but the last rule is 63"),
+            ("1 0 0 0 1 1 0,", 1, "rules is \"\", which is not a number or is too large"),
+            ("5 0 0 0 1 1 0\n4 0 0 0 1 1 0", 2, "at_us is 4, which is less than 5 of the previous arrival"),
         ] {
             assert_eq!(read(text), Err(BadLine { line, why: why.to_owned() }), "{text}");
         }

@@ -1,28 +1,27 @@
 //! Numbers by Zipf's law, exactly and in constant time: rank `k` of `n` has a chance proportional to `1 / k^s`.
 //!
-//! A table of all chances would be the obvious way; for a million keys it is megabytes for each source. This is
-//! rejection-inversion (W. Hörmann, G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
-//! distributions", 1996): invert the integral of the law's continuous hat, and reject the few draws above a bar.
-//!
-//! Leaves to others: chance itself (`random`).
+//! A table of all probabilities would take megabytes per source for a million keys. This is rejection-inversion (W.
+//! Hörmann, G. Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", 1996):
+//! invert the integral of the law's continuous hat, and reject the few draws above a bar.
 
 use crate::random::Random;
 
-/// The law.
+/// Zipf's law for a number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Zipf {
     ranks: f64,
     exponent: f64,
-    /// The hat's integral at one and a half, less the first bar's height.
+    /// The hat's integral at one and a half, less the height of the first bar.
     low: f64,
     /// The hat's integral at the end of the last bar.
     high: f64,
-    /// Draws so near to their rank need no look at the bar.
+    /// Draws within this distance of their rank are accepted without computing the bar.
     sure: f64,
 }
 
 impl Zipf {
-    /// For ranks from 1 to `ranks` (at least 1, at most 2⁵³); an `exponent` of 0 or less, or none, makes all alike.
+    /// For ranks from 1 to `ranks` (at least 1, at most 2⁵³). With an `exponent` that is not positive, all ranks are
+    /// equally likely.
     pub fn new(ranks: u64, exponent: f64) -> Zipf {
         let ranks = ranks.clamp(1, 1 << 53) as f64;
         let exponent = if exponent.is_finite() { exponent.max(0.0) } else { 0.0 };
@@ -58,7 +57,7 @@ impl Zipf {
         if power.abs() < 1e-12 { log } else { libm::expm1(power) / power * log }
     }
 
-    /// Where the integral is `y`.
+    /// The position at which the integral is `y`.
     fn inverse(&self, y: f64) -> f64 {
         let power = (y * (1.0 - self.exponent)).max(-1.0);
         if power.abs() < 1e-12 { libm::exp(y) } else { libm::exp(libm::log1p(power) / power * y) }
@@ -69,7 +68,8 @@ impl Zipf {
 mod tests {
     use super::*;
 
-    /// The share of each of the first ranks among many draws lies within five standard deviations of the law.
+    /// Checks that the share of each of the first ranks among many draws is within five standard deviations of the
+    /// law.
     fn check(ranks: u64, exponent: f64) {
         const DRAWS: u64 = 400_000;
         let law = Zipf::new(ranks, exponent);

@@ -1,115 +1,13 @@
-//! Calls of aggregators to stores: on their way, at the store, answered, or given up when their time is over.
-//!
-//! Leaves to others: what a store does (`redis`, `database`), what a caller makes of the answer (`machines`).
+//! Calls of aggregators to stores: on their way, at the store, answered, or timed out.
 
 use super::World;
-use super::aggregator::Inbox;
-use super::exact::{Asking, PendingRefund, Trial};
+use super::event::{Event, Inbox};
 use super::network::Path;
-use super::queue::Event;
-use super::streams::StreamId;
+use super::request::{Caller, Reply, Request, Store};
 use std::collections::BTreeMap;
-use weir_core::model::exact::{AskId, Ruling};
-use weir_core::model::key::{Key, OriginId};
-use weir_core::region::HotCell;
-use weir_core::region::exchange::{LowerBound, Merge, Merged, Publication, Stored};
-use weir_core::region::log::{Decided, LogCharge};
 use weir_core::replication::Failure;
-use weir_core::replication::globe::lease::Holder;
-use weir_core::replication::regional::questions::Questions;
-use weir_core::replication::regional::watch::Incarnations;
 
-/// A store, by where it stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
-    /// A region's Redis.
-    Redis(usize),
-    /// What all regions share.
-    Database,
-}
-
-/// What a store is asked.
-#[derive(Clone, Debug)]
-pub enum Request {
-    /// Raise cells.
-    Merge(Vec<Merge>),
-    /// Raise cells to a floor.
-    Raise(Vec<LowerBound>),
-    /// Name cells in the hot index.
-    NameHot(Vec<HotCell>),
-    /// Which cells does a shard of the index name?
-    Shard(usize),
-    /// What is held of these?
-    Cells(Vec<(Key, u64)>),
-    /// These are alive; who else?
-    Origins(Vec<OriginId>),
-    /// Tell all who listen.
-    Publish(Vec<u8>),
-    /// Which life is it? A look of `reader`, which gives the marker the id `fresh` if it has none, or still `renewed`.
-    Incarnations { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
-    /// Which life has the table?
-    TableIncarnation,
-    /// Raise rows of a region.
-    Write(Vec<Publication>),
-    /// The sum of all other regions.
-    Import,
-    /// What the region itself has published.
-    Own,
-    /// Who may serve the region?
-    Lease([u8; 16]),
-    /// Whoever has it gives it up.
-    Release([u8; 16]),
-    /// Charge exact logs, unless this moment is over.
-    ChargeLogs(Vec<LogCharge>, u64),
-    /// Take charges of logs back.
-    RefundLogs(Vec<LogCharge>),
-    /// Record an attempt.
-    ChargeLedger(Trial),
-    /// Let an attempt of a bucket no longer count.
-    RefundLedger(AskId, Box<[u8]>),
-}
-
-/// What it says.
-#[derive(Clone, Debug)]
-pub enum Reply {
-    /// To each cell.
-    Merged(Vec<Result<Merged, Failure>>),
-    /// It is done.
-    Done(Result<(), Failure>),
-    /// Cells that are named.
-    Named(Result<Vec<(Key, u64)>, Failure>),
-    /// Who is alive.
-    Alive(Result<Vec<OriginId>, Failure>),
-    /// Markers.
-    Incarnations(Result<Incarnations, Failure>),
-    /// The table's life.
-    TableIncarnation(Result<u64, Failure>),
-    /// Rows.
-    Rows(Result<Vec<Stored>, Failure>),
-    /// Who has the lease.
-    Holder(Result<Holder, Failure>),
-    /// By each log.
-    Decided(Vec<Result<Decided, Failure>>),
-    /// By the ledger.
-    Ruled(Result<Ruling, Failure>),
-}
-
-/// Who waits for an answer.
-#[derive(Debug)]
-pub enum Caller {
-    /// A machine, by its number in the aggregator.
-    Machine(usize),
-    /// The questions of a frame, and the stream that it came on.
-    Questions(Box<Questions>, StreamId),
-    /// A question about exact limits.
-    Exact(Box<Asking>),
-    /// Whoever takes something back.
-    PendingRefund(Box<PendingRefund>),
-    /// Nobody.
-    Nobody,
-}
-
-/// Calls that are under way.
+/// Calls without an answer so far.
 #[derive(Debug, Default)]
 pub struct Calls {
     pending: BTreeMap<u64, Pending>,
@@ -124,49 +22,8 @@ struct Pending {
     request: Request,
 }
 
-impl Request {
-    /// How many commands or statements it is.
-    pub fn size(&self) -> u64 {
-        let cells = match self {
-            Request::Merge(merges) => merges.len(),
-            Request::Raise(lower_bounds) => lower_bounds.len(),
-            Request::NameHot(cells) => cells.len(),
-            Request::Cells(cells) => cells.len(),
-            // Rows are written many at once.
-            Request::Write(rows) => rows.len().div_ceil(500),
-            Request::ChargeLogs(charges, _) | Request::RefundLogs(charges) => charges.len(),
-            _ => 1,
-        };
-        cells as u64
-    }
-
-    /// The answer where there is none.
-    fn failed(&self, failure: Failure) -> Reply {
-        let each = |cells: usize| Reply::Merged(vec![Err(failure); cells]);
-        match self {
-            Request::Merge(merges) => each(merges.len()),
-            Request::Raise(lower_bounds) => each(lower_bounds.len()),
-            Request::Cells(cells) => each(cells.len()),
-            Request::NameHot(_)
-            | Request::Publish(_)
-            | Request::Write(_)
-            | Request::Release(_)
-            | Request::RefundLogs(_)
-            | Request::RefundLedger(..) => Reply::Done(Err(failure)),
-            Request::ChargeLogs(charges, _) => Reply::Decided(vec![Err(failure); charges.len()]),
-            Request::ChargeLedger(_) => Reply::Ruled(Err(failure)),
-            Request::Shard(_) => Reply::Named(Err(failure)),
-            Request::Origins(_) => Reply::Alive(Err(failure)),
-            Request::Incarnations { .. } => Reply::Incarnations(Err(failure)),
-            Request::TableIncarnation => Reply::TableIncarnation(Err(failure)),
-            Request::Import | Request::Own => Reply::Rows(Err(failure)),
-            Request::Lease(_) => Reply::Holder(Err(failure)),
-        }
-    }
-}
-
 impl World<'_> {
-    /// An aggregator asks a store, which has so long.
+    /// An aggregator calls a store; the call times out after `within_ms`.
     pub(super) fn call(&mut self, at: usize, store: Store, request: Request, within_ms: u64, caller: Caller) {
         let path = self.path_to(at, store);
         match store {
@@ -198,7 +55,7 @@ impl World<'_> {
         let slow_us = self.slow_us(store);
         let reply = match self.is_store_there(store) {
             true => self.execute(store, at, *request),
-            // Nobody listens: its machine says so at once.
+            // A stopped store refuses the connection at once.
             false => request.failed(Failure::Unavailable),
         };
         let back = self.network.pass(self.path_to(at, store));
@@ -208,7 +65,7 @@ impl World<'_> {
         }
     }
 
-    /// An answer comes, or the time for it is over.
+    /// An answer arrives, or the call times out.
     pub(super) fn answered(&mut self, id: u64, reply: Option<Box<Reply>>) {
         let Some(pending) = self.calls.pending.get(&id) else { return };
         let host = &mut self.aggregators[pending.aggregator];
@@ -226,10 +83,8 @@ impl World<'_> {
         }
         let reply = reply.map_or_else(|| request.failed(Failure::Timeout), |reply| *reply);
         match caller {
-            Caller::Machine(number) => self.machine_hears(aggregator, number, request, reply),
-            Caller::Questions(questions, stream) => {
-                self.conclude_questions(aggregator, *questions, stream, reply)
-            }
+            Caller::Machine(number) => self.machine_answered(aggregator, number, request, reply),
+            Caller::Queries(queries, stream) => self.conclude_questions(aggregator, *queries, stream, reply),
             Caller::Exact(asking) => self.exact_answered(aggregator, *asking, reply),
             Caller::PendingRefund(refund) => self.refund_answered(aggregator, *refund, reply),
             Caller::Nobody => {}
@@ -267,7 +122,7 @@ impl World<'_> {
         }
     }
 
-    /// What one aggregator publishes goes to all who listen.
+    /// Delivers what an aggregator publishes to all subscribed aggregators of the region.
     fn spread(&mut self, region: usize, message: &[u8]) {
         for number in 0..self.plan.topology.aggregators {
             let at = self.aggregator_at(region, number);
@@ -275,7 +130,7 @@ impl World<'_> {
             let passage = self.network.pass(Path::Peers(region));
             let is_cut = self.network.is_cut(Path::Redis(region, number));
             self.counts.messages += 1;
-            if !host.hears_peers() || passage.lost || is_cut {
+            if !host.receives_broadcasts() || passage.lost || is_cut {
                 continue;
             }
             let incarnation = host.incarnation;
@@ -283,7 +138,7 @@ impl World<'_> {
             let arrives = if passage.overtakes { sooner } else { sooner.max(host.heard_us) };
             self.aggregators[at].heard_us = arrives.max(host.heard_us);
             for _ in 0..1 + usize::from(passage.twice) {
-                self.queue.plan(arrives, Event::Heard(at, incarnation, message.into()));
+                self.queue.plan(arrives, Event::Received(at, incarnation, message.into()));
             }
         }
     }

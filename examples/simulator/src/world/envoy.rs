@@ -1,16 +1,14 @@
-//! Envoys: processes with a table that all their workers share, and on each worker the core's own limiter, driven as the
-//! filter does it: ticks, streams, requests that wait.
-//!
-//! Leaves to others: streams (`streams`), what ends and begins an Envoy (`faults`), whether all is well (`check`).
+//! Envoys: processes with a table that their workers share. Each worker has the core's limiter and drives it as the
+//! filter does, with ticks, a stream, and requests that wait.
 
 use super::World;
 use super::clock::Clock;
-use super::queue::{Event, WorkerAt};
-use super::streams::{Carried, End, StreamId};
+use super::event::{Carried, End, Event, WorkerAt};
+use super::network::StreamId;
 use crate::check::Decision as Said;
-use crate::keys;
-use crate::observe::{Decided, Verdict};
+use crate::measure::observe::{Decided, Verdict};
 use crate::plan::HOLD_MS;
+use crate::plan::keys;
 use crate::plan::traffic::Arrival;
 use crate::random::Random;
 use crate::table::Table;
@@ -20,57 +18,57 @@ use weir_core::limiter::{Cause, Decision, Limiter, Outcome, Setup, TICK_MS};
 use weir_core::model::key::{HashKey, OriginId};
 use weir_core::model::wire::RegionFrame;
 
-/// Keys that a worker remembers, in sets of four.
+/// Sets of a worker's cache, of four keys each.
 const LOCAL_SETS: usize = 1_024;
-/// A timer is late by up to this, as those of a busy machine are.
+/// Most delay of a timer, like on a busy machine, in microseconds.
 const TIMER_LATE_US: u64 = 1_500;
 
-/// So long after a denial a worker has seen to it that what was charged in vain is taken back.
+/// Time after a denial within which a worker has sent the refunds of the request's exact charges.
 const IN_VAIN_US: u64 = 12_000_000;
 
-/// One machine with an Envoy on it.
+/// A machine with an Envoy.
 #[derive(Debug)]
 pub struct Envoy {
-    /// Its clocks.
+    /// The machine's clocks.
     pub clock: Clock,
-    /// `None`: there is none at the moment.
+    /// The running process; `None` if there is none.
     pub process: Option<Process>,
-    /// How many faults freeze it at the moment.
+    /// Number of faults that freeze it now.
     pub frozen: u32,
-    /// How many processes it has had.
+    /// Number of processes so far.
     pub incarnations: u64,
 }
 
-/// One process, or one life of a listener's table.
+/// A process, or one lifetime of a listener's table.
 #[derive(Debug)]
 pub struct Process {
-    /// The table's.
+    /// The table's origin.
     pub origin: OriginId,
-    /// Where keys stand in the table.
+    /// The table's geometry and hash key.
     pub meta: Meta,
-    /// What all workers share.
+    /// The table, shared by all workers.
     pub table: Table,
-    /// `None`: dead.
+    /// The workers; `None` for one that has ended.
     pub workers: Vec<Option<Worker>>,
 }
 
-/// One thread.
+/// A worker thread.
 #[derive(Debug)]
 pub struct Worker {
-    /// What decides.
+    /// The core's limiter.
     pub limiter: Limiter,
-    /// How many faults freeze it alone.
+    /// Number of faults that freeze this worker alone.
     pub frozen: u32,
-    /// It has ended in good order: nobody tells it any more what open requests cost.
+    /// The worker has shut down in order: the costs of its open requests are not settled any more.
     ended: bool,
     stream: Option<StreamId>,
     tick_ms: u64,
-    /// Names the timer that counts.
+    /// The number of the timer that is valid.
     timer: u64,
     waiting: BTreeMap<u64, Waiting>,
-    /// What came while it was frozen.
+    /// What arrived while it was frozen.
     inbox: VecDeque<Inbox>,
-    /// Requests that were denied, and when, of those that exact rules apply to.
+    /// Requests under exact rules that were denied, with the time.
     denied: VecDeque<(u64, Arrival)>,
 }
 
@@ -89,14 +87,14 @@ enum Inbox {
 }
 
 impl Worker {
-    /// Requests that wait.
+    /// The number of requests that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 }
 
 impl World<'_> {
-    /// A new process takes an Envoy's place.
+    /// Starts a new process of an Envoy.
     pub(super) fn start_envoy(&mut self, number: usize) {
         let topology = self.plan.topology;
         let incarnation = {
@@ -112,7 +110,7 @@ impl World<'_> {
         let mut table = Table::new(geometry);
         let secret = HashKey(chance.next(), chance.next());
         let meta = Meta::establish(&mut table, Meta { origin: origin(&mut chance), secret, geometry });
-        // That it was made is no news.
+        // The creation of the table needs no check.
         table.take_written();
         let process = Process { origin: meta.origin, meta, table, workers: Vec::new() };
         self.check.begins(meta.origin, number);
@@ -122,7 +120,7 @@ impl World<'_> {
         }
     }
 
-    /// A worker begins, over the table that is there.
+    /// Starts a worker over the existing table.
     pub(super) fn start_worker(&mut self, at: WorkerAt) {
         let now = self.envoys[at.envoy].clock.now(self.now_us);
         self.incarnations += 1;
@@ -146,12 +144,12 @@ impl World<'_> {
             Some(place) => *place = Some(begun),
             None => process.workers.push(Some(begun)),
         }
-        // Workers do not begin at the same moment.
+        // Workers do not start at the same moment.
         let phase_us = chance.below(TICK_MS * 1_000);
         self.set_timer(at, phase_us);
     }
 
-    /// A process ends: in good order, or not.
+    /// Ends a process, with an orderly shutdown or at once.
     pub(super) fn end_envoy(&mut self, number: usize, in_order: bool) {
         let workers = self.envoys[number].process.as_ref().map_or(0, |process| process.workers.len());
         for worker in 0..workers {
@@ -163,14 +161,14 @@ impl World<'_> {
         }
     }
 
-    /// A worker ends: in good order, or not.
+    /// Ends a worker, with an orderly shutdown or at once.
     pub(super) fn end_worker(&mut self, at: WorkerAt, in_order: bool) {
         if in_order {
             let now = self.envoys[at.envoy].clock.mono(self.now_us);
-            // Nobody will say any more what open requests cost: their reserves count as spent.
+            // No response will settle the open requests, so their reserves count as spent.
             if let Some(process) = self.envoys[at.envoy].process.as_ref() {
-                // It spends the reserves of its open requests.
-                if process.workers.iter().flatten().any(|worker| worker.limiter.has_open()) {
+                // The shutdown spends the reserves of open requests.
+                if process.workers.iter().flatten().any(|worker| worker.limiter.has_deferred()) {
                     self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
                 }
             }
@@ -192,7 +190,7 @@ impl World<'_> {
         if !in_order {
             self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
         }
-        // What they were charged for in vain, if they were, nobody takes back.
+        // No worker refunds the exact charges of these requests, if they were charged.
         let denied = ended.denied.iter().filter(|(since_us, _)| since_us + IN_VAIN_US >= self.now_us);
         for arrival in
             denied.map(|(_, arrival)| arrival).chain(ended.waiting.values().map(|one| &one.arrival))
@@ -207,7 +205,7 @@ impl World<'_> {
         }
     }
 
-    /// A request reaches an Envoy, if there is one.
+    /// A request arrives at an Envoy, if the process is running.
     pub(super) fn arrive(&mut self, arrival: Arrival) {
         let at = WorkerAt {
             envoy: self.envoy_at(usize::from(arrival.region), usize::from(arrival.envoy)),
@@ -263,7 +261,7 @@ impl World<'_> {
         self.check_writes(at.envoy);
     }
 
-    /// A worker's timer.
+    /// A worker's timer fires.
     pub(super) fn tick(&mut self, at: WorkerAt, timer: u64) {
         let counts = self.worker(at).is_some_and(|(_, worker)| worker.timer == timer);
         if !counts || self.holds_up(at, || Inbox::Tick) {
@@ -296,7 +294,7 @@ impl World<'_> {
         self.set_timer(at, tick_us);
     }
 
-    /// A frame reaches the worker's end of a stream, or the news that it has ended.
+    /// A frame reaches the worker's end of a stream; `None`: the stream has ended.
     pub(super) fn worker_hears(&mut self, id: StreamId, frame: Option<Box<RegionFrame>>) {
         let Some(stream) = self.streams.get(id) else { return };
         let at = stream.at;
@@ -320,7 +318,7 @@ impl World<'_> {
         self.go_on(at);
     }
 
-    /// Who is connected to another aggregator may have another clock from then on.
+    /// A worker that is connected to another aggregator may use another clock from then on.
     fn note_clock(&mut self, at: WorkerAt) {
         let mono = self.envoys[at.envoy].clock.mono(self.now_us);
         let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
@@ -330,13 +328,14 @@ impl World<'_> {
         self.check.decides_by(process.origin, offset_ms, self.now_us);
     }
 
-    /// The response to a request, admitted at `since_us`, says what it cost. A worker that began since then does not know it.
+    /// The response to a request that was admitted at `since_us` states its cost. A worker that started later does
+    /// not have the request.
     pub(super) fn respond(&mut self, at: WorkerAt, request: u64, arrival: Arrival, since_us: u64) {
         if self.holds_up(at, || Inbox::Response(request, arrival, since_us)) {
             return;
         }
         let now = self.envoys.get(at.envoy).map(|envoy| envoy.clock.mono(self.now_us)).unwrap_or_default();
-        let Some((table, worker)) = self.worker(at).filter(|(_, worker)| worker.limiter.is_open(request))
+        let Some((table, worker)) = self.worker(at).filter(|(_, worker)| worker.limiter.is_deferred(request))
         else {
             return;
         };
@@ -356,7 +355,7 @@ impl World<'_> {
         self.check_writes(at.envoy);
     }
 
-    /// What was held up by a freeze is dealt with now, in order.
+    /// Processes, in order, what arrived during a freeze.
     pub(super) fn thaw(&mut self, at: WorkerAt) {
         if self.is_worker_frozen(at) {
             return;
@@ -372,7 +371,7 @@ impl World<'_> {
         }
     }
 
-    /// A worker that does nothing at the moment.
+    /// Whether a worker is frozen, alone or with its Envoy.
     pub(super) fn is_worker_frozen(&self, at: WorkerAt) -> bool {
         let Some(envoy) = self.envoys.get(at.envoy) else { return false };
         let worker = envoy.process.as_ref().and_then(|process| process.workers.get(at.worker)?.as_ref());
@@ -387,7 +386,7 @@ impl World<'_> {
         frozen
     }
 
-    /// After anything that may have brought decisions or things to say.
+    /// Handles the effects of a limiter call: frames to send, an earlier tick, and resolved requests.
     fn go_on(&mut self, at: WorkerAt) {
         self.send(at);
         self.hurry(at);
@@ -446,7 +445,7 @@ impl World<'_> {
         self.queue.plan(due, Event::Tick(at, timer));
     }
 
-    /// Tells what became of a request.
+    /// Records the outcome of a request and reports it.
     fn conclude(&mut self, at: WorkerAt, request: u64, arrival: Arrival, outcome: &Outcome) {
         let (verdict, retry_after_ms) = match outcome.decision {
             Decision::Allow(_) => (Verdict::Admitted, None),
@@ -482,7 +481,7 @@ impl World<'_> {
         let response_ms = responds.filter(|rule| rule.reserve > 0).map(|rule| rule.response_ms).max();
         if let Some(response_ms) = response_ms.filter(|_| verdict == Verdict::Admitted) {
             if self.worker(at).is_some_and(|(_, worker)| worker.ended) {
-                // It waited, and its reserve was spent as its worker ended.
+                // The request waited, and its reserve was spent when its worker shut down.
                 self.check.unsettled(&said, &arrival, 0, &self.shapes);
             }
             let takes_us = self.chance.responses.below(response_ms.min(HOLD_MS) * 1_000 + 1);

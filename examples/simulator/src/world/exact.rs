@@ -1,94 +1,63 @@
-//! Limits that are held exactly, as a region's aggregators answer for them: logs in Redis or in an aggregator's memory, and
-//! ledgers in the database.
+//! Exact limits: an aggregator's exact requests and refunds, and the logs and ledgers of the stores.
 //!
-//! The log is the core's. The ledger is the simplest one that keeps the documented law: an attempt counts while it is younger
-//! than the window. What an aggregator's own edge does beside that is here in brief: logs are asked before ledgers, a denial
-//! takes back what passed before it, and what is not decided in time is taken back when it can no longer be charged.
+//! The log is the core's; it is held by Redis, or by the only aggregator of a region. The ledger is the simplest one
+//! that follows the documented rule: a transaction counts while it is younger than the window. The aggregator charges
+//! logs before ledgers, refunds what was charged before a denial, and refunds undecided charges once they can no
+//! longer be made.
 
 use super::World;
-use super::calls::{Caller, Reply, Request, Store};
-use super::streams::StreamId;
+use super::network::StreamId;
+use super::request::{Asking, Attempt, Caller, PendingRefund, Reply, Request, Store, Trial};
 use crate::check::exact::{Keeper, Use};
-use crate::keys;
+use crate::plan::keys;
 use std::collections::BTreeMap;
-use weir_core::model::exact::{self, AskId, Charge, Limit, Ruling, Verdict};
+use weir_core::model::exact::{self, Charge, ChargeResult, ExactRequestId, Limit, Verdict};
 use weir_core::model::wire;
 use weir_core::region::log::{Decided, EntryId, LogCharge, Logs, Micros, Outcome};
 use weir_core::replication::Failure;
 
-/// What an aggregator leaves of a request's time for the way back, in milliseconds.
+/// The part of a request's timeout that the aggregator leaves for the answer's way back, in milliseconds.
 const RESERVE_MS: u64 = 10;
-/// What is undecided is taken back so long after its deadline.
+/// Time from the deadline of an undecided charge until it is refunded.
 const GRACE_US: u64 = 100_000;
-/// Between two tries to take something back, and how long it is tried.
+/// Interval between two attempts of a refund, and the time after which the aggregator gives up.
 const AGAIN_US: u64 = 250_000;
 const GIVE_UP_US: u64 = 60_000_000;
-/// What a refund gets, in milliseconds.
+/// Timeout of a refund call, in milliseconds.
 const REFUND_MS: u64 = 1_000;
 
-/// A question under way.
-#[derive(Debug)]
-pub struct Asking {
-    stream: StreamId,
-    id: u64,
-    name: AskId,
-    charges: Vec<Charge>,
-    rulings: Vec<Option<Ruling>>,
-    deadline_us: u64,
-}
-
-/// Something that is to be taken back.
-#[derive(Clone, Debug)]
-pub struct PendingRefund {
-    what: Request,
-    due_us: u64,
-    until_us: u64,
-}
-
-/// One attempt that a ledger let pass.
-#[derive(Clone, Copy, Debug)]
-pub struct Attempt {
-    name: AskId,
-    at_us: u64,
-    cost: u64,
-}
-
-/// The database's ledger: what counts in each bucket. Its zones are the plan's rules.
+/// The database's ledger: the transactions that count in each bucket. Its zones are the rules of the plan.
 pub type Ledger = BTreeMap<Box<[u8]>, Vec<Attempt>>;
 
-/// An attempt on the ledger.
-#[derive(Clone, Debug)]
-pub struct Trial {
-    name: AskId,
-    zone: u32,
-    bucket: Box<[u8]>,
-    cost: u64,
-    until_us: u64,
-}
-
 impl World<'_> {
-    /// A question of a worker reaches an aggregator.
-    pub(super) fn exact_asked(&mut self, at: usize, stream: StreamId, worker: u64, ask: &wire::Ask) {
-        let Ok(charges) = exact::charges(ask) else {
-            return self.check.violated("exact", self.now_us, || format!("{ask:?} cannot be read"));
+    /// An exact request of a worker reaches an aggregator.
+    pub(super) fn exact_requested(
+        &mut self,
+        at: usize,
+        stream: StreamId,
+        worker: u64,
+        request: &wire::ExactRequest,
+    ) {
+        let Ok(charges) = exact::charges(request) else {
+            return self.check.violated("exact", self.now_us, || format!("{request:?} cannot be read"));
         };
-        let patience_ms = u64::from(ask.timeout_ms).saturating_sub(RESERVE_MS).max(1);
+        let patience_ms = u64::from(request.timeout_ms).saturating_sub(RESERVE_MS).max(1);
         let asking = Asking {
             stream,
-            id: ask.id,
-            name: AskId::of(worker, ask.id),
-            rulings: vec![None; charges.len()],
+            id: request.id,
+            name: ExactRequestId::of(worker, request.id),
+            results: vec![None; charges.len()],
             charges,
             deadline_us: self.now_us + patience_ms * 1_000,
         };
         let logs = asking.logs();
-        // Only a simulated network delivers a query twice. The second may be charged where the first was denied.
+        // Only a simulated network delivers a request twice. The second may be charged although the first was denied.
         if !self.check.exact.is_first(asking.name) {
             logs.iter().for_each(|charge| self.check.exact.doubted(charge.key.as_bytes(), charge.cost));
             asking.charges.iter().for_each(|charge| self.doubt_ledger(charge));
         }
         if logs.is_empty() {
-            return self.ask_ledgers(at, asking);
+            return self.charge_ledgers(at, asking);
         }
         if self.has_redis() {
             let request = Request::ChargeLogs(logs, asking.deadline_us);
@@ -103,7 +72,7 @@ impl World<'_> {
         self.call(at, store, request, within_ms, Caller::Exact(Box::new(asking)));
     }
 
-    /// A store has answered, or not in time.
+    /// A store has answered, or the call has timed out.
     pub(super) fn exact_answered(&mut self, at: usize, mut asking: Asking, reply: Reply) {
         match reply {
             Reply::Decided(decided) => self.logs_decided(at, asking, decided),
@@ -113,9 +82,9 @@ impl World<'_> {
                     self.doubt_ledger(&asking.charges[place]);
                 }
                 if let Some(place) = next {
-                    asking.rulings[place] = Some(ruled.unwrap_or(Ruling::UNDECIDED));
+                    asking.results[place] = Some(ruled.unwrap_or(ChargeResult::UNDECIDED));
                 }
-                self.ask_ledgers(at, asking);
+                self.charge_ledgers(at, asking);
             }
             _ => {}
         }
@@ -126,11 +95,11 @@ impl World<'_> {
         let mut undecided = Vec::new();
         for (charge, decided) in logs.iter().zip(decided) {
             let place = usize::from(charge.id.place);
-            asking.rulings[place] = Some(match decided {
-                Ok(decided) => decided.ruling(charge.most, charge.key.parts().duration_ms),
+            asking.results[place] = Some(match decided {
+                Ok(decided) => decided.result(charge.most, charge.key.parts().duration_ms),
                 Err(_) => {
                     undecided.push(charge.clone());
-                    Ruling::UNDECIDED
+                    ChargeResult::UNDECIDED
                 }
             });
         }
@@ -138,11 +107,11 @@ impl World<'_> {
             let due_us = asking.deadline_us.max(self.now_us) + GRACE_US;
             self.refund(at, Request::RefundLogs(undecided), due_us);
         }
-        self.ask_ledgers(at, asking);
+        self.charge_ledgers(at, asking);
     }
 
-    /// Asks the next ledger, unless something has denied or there is none.
-    fn ask_ledgers(&mut self, at: usize, mut asking: Asking) {
+    /// Charges the next ledger; answers if a limit has denied or no ledger is left.
+    fn charge_ledgers(&mut self, at: usize, mut asking: Asking) {
         while let Some(place) = asking.next_ledger().filter(|_| !asking.is_denied()) {
             let Limit::Ledger { zone, bucket } = &asking.charges[place].limit else { break };
             if self.has_database() {
@@ -150,46 +119,48 @@ impl World<'_> {
                 let trial = Trial { name: asking.name, zone: *zone, bucket: bucket.clone(), cost, until_us };
                 return self.ask_store(at, Store::Database, Request::ChargeLedger(trial), asking);
             }
-            asking.rulings[place] = Some(Ruling::UNDECIDED);
+            asking.results[place] = Some(ChargeResult::UNDECIDED);
         }
         let in_vain = asking.is_denied();
         if in_vain {
-            let passed = |ruling: &Option<Ruling>| ruling.is_some_and(|ruling| ruling.is_allowed());
-            let passed: Vec<bool> = asking.rulings.iter().map(passed).collect();
+            let passed = |result: &Option<ChargeResult>| result.is_some_and(|result| result.is_allowed());
+            let passed: Vec<bool> = asking.results.iter().map(passed).collect();
             self.take_back(at, asking.name, &asking.charges, &passed);
         }
-        let rulings = asking.rulings.iter().map(|ruling| match ruling {
-            Some(ruling) if in_vain && ruling.is_allowed() => Ruling { verdict: Verdict::Untried, ..*ruling },
-            Some(ruling) => *ruling,
-            None => Ruling { verdict: Verdict::Untried, ..Ruling::UNDECIDED },
+        let results = asking.results.iter().map(|result| match result {
+            Some(result) if in_vain && result.is_allowed() => {
+                ChargeResult { verdict: Verdict::Untried, ..*result }
+            }
+            Some(result) => *result,
+            None => ChargeResult { verdict: Verdict::Untried, ..ChargeResult::UNDECIDED },
         });
-        let rulings = rulings.map(|ruling| ruling.to_wire()).collect();
-        let rulings = vec![wire::Rulings { id: asking.id, rulings }];
-        self.reply(asking.stream, wire::RegionFrame { rulings, ..wire::RegionFrame::default() });
+        let results = results.map(|result| result.to_wire()).collect();
+        let results = vec![wire::ExactResponse { id: asking.id, results }];
+        self.reply(asking.stream, wire::RegionFrame { results, ..wire::RegionFrame::default() });
     }
 
-    /// A request did not pass after all.
+    /// A worker refunds a request that was not admitted in the end.
     pub(super) fn exact_refunded(&mut self, at: usize, worker: u64, refund: &wire::Refund) {
-        let Some(ask) = &refund.ask else { return };
-        let Ok(charges) = exact::charges(ask) else { return };
-        let name = AskId::of(worker, ask.id);
-        let rulings: Vec<Ruling> = refund.rulings.iter().map(Ruling::from_wire).collect();
-        let charged = |place: usize| match (&charges[place].limit, rulings.get(place)) {
-            (_, Some(ruling)) if ruling.verdict == Verdict::Allowed => true,
-            (Limit::Log { .. }, ruling) => ruling.is_none_or(|ruling| ruling.verdict == Verdict::Undecided),
-            // Without its number there is no attempt to take back.
+        let Some(request) = &refund.request else { return };
+        let Ok(charges) = exact::charges(request) else { return };
+        let name = ExactRequestId::of(worker, request.id);
+        let results: Vec<ChargeResult> = refund.results.iter().map(ChargeResult::from_wire).collect();
+        let charged = |place: usize| match (&charges[place].limit, results.get(place)) {
+            (_, Some(result)) if result.verdict == Verdict::Allowed => true,
+            (Limit::Log { .. }, result) => result.is_none_or(|result| result.verdict == Verdict::Undecided),
+            // Without the transaction's number there is nothing to refund.
             (Limit::Ledger { .. }, _) => false,
         };
         let charged: Vec<bool> = (0..charges.len()).map(charged).collect();
         for (place, charge) in charges.iter().enumerate() {
-            if matches!(charge.limit, Limit::Ledger { .. }) && rulings.get(place).is_none() {
+            if matches!(charge.limit, Limit::Ledger { .. }) && results.get(place).is_none() {
                 self.doubt_ledger(charge);
             }
         }
         self.take_back(at, name, &charges, &charged);
-        if rulings.len() < charges.len() {
-            // The question may still be on its way, and charge something in the time that it has.
-            let due_us = self.now_us + u64::from(ask.timeout_ms) * 1_000;
+        if results.len() < charges.len() {
+            // The exact request may still be on its way and charge something before its deadline.
+            let due_us = self.now_us + u64::from(request.timeout_ms) * 1_000;
             let logs = logs(name, &charges);
             if !logs.is_empty() {
                 self.refund(at, Request::RefundLogs(logs), due_us);
@@ -197,7 +168,7 @@ impl World<'_> {
         }
     }
 
-    fn take_back(&mut self, at: usize, name: AskId, charges: &[Charge], which: &[bool]) {
+    fn take_back(&mut self, at: usize, name: ExactRequestId, charges: &[Charge], which: &[bool]) {
         let mut logs = logs(name, charges);
         logs.retain(|log| which[usize::from(log.id.place)]);
         if !logs.is_empty() {
@@ -210,7 +181,7 @@ impl World<'_> {
         }
     }
 
-    /// Has something taken back when it is due.
+    /// Schedules a refund for `due_us`.
     fn refund(&mut self, at: usize, what: Request, due_us: u64) {
         let refund = PendingRefund { what, due_us, until_us: due_us + GIVE_UP_US };
         if due_us <= self.now_us {
@@ -221,7 +192,7 @@ impl World<'_> {
         }
     }
 
-    /// Takes back what is due.
+    /// Sends the refunds that are due.
     pub(super) fn refunds_due(&mut self, at: usize) {
         let now_us = self.now_us;
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
@@ -241,7 +212,7 @@ impl World<'_> {
         self.call(at, store, refund.what.clone(), REFUND_MS, Caller::PendingRefund(Box::new(refund)));
     }
 
-    /// It was taken back, or not.
+    /// A refund was made, or its call has failed.
     pub(super) fn refund_answered(&mut self, at: usize, refund: PendingRefund, reply: Reply) {
         let due_us = self.now_us + AGAIN_US;
         if matches!(reply, Reply::Done(Ok(()))) {
@@ -253,7 +224,7 @@ impl World<'_> {
         }
     }
 
-    /// An aggregator has ended before it could take something back: what was charged in vain stays.
+    /// An aggregator ended before it could make a refund, so the charge remains.
     pub(super) fn doubt_refund(&mut self, refund: &PendingRefund) {
         if let Request::RefundLogs(charges) = &refund.what {
             charges.iter().for_each(|charge| self.check.exact.doubted(charge.key.as_bytes(), charge.cost));
@@ -263,21 +234,21 @@ impl World<'_> {
         }
     }
 
-    /// A ledger has recorded an attempt, or not, and its number is not known.
+    /// A ledger may have recorded a transaction whose number is not known.
     fn doubt_ledger(&mut self, charge: &Charge) {
         if let Limit::Ledger { bucket, .. } = &charge.limit {
             self.check.exact.doubted(bucket, charge.cost);
         }
     }
 
-    /// What a store does with exact limits; `None` for other requests.
+    /// The reply of a store to a request about exact limits; `None` for other requests.
     pub(super) fn execute_exactly(&mut self, store: Store, request: &Request) -> Option<Reply> {
         let keeper = match store {
             Store::Redis(region) => Keeper::Redis(region),
             Store::Database => Keeper::Database,
         };
         match request {
-            // From its deadline on a store refuses to charge.
+            // A store refuses charges after their deadline.
             Request::ChargeLogs(charges, until_us) if *until_us < self.now_us => {
                 Some(Reply::Decided(vec![Err(Failure::Timeout); charges.len()]))
             }
@@ -311,7 +282,7 @@ impl World<'_> {
             let decided = logs.decide(now, charge).map_err(|_| Failure::Unavailable);
             if decided.is_ok_and(|decided| decided.outcome == Outcome::Allowed) && charge.cost > 0 {
                 let window_us = charge.key.parts().duration_ms * 1_000;
-                let one = Use { keeper, name: charge.id.ask, at_us: now.0, cost: charge.cost };
+                let one = Use { keeper, name: charge.id.request, at_us: now.0, cost: charge.cost };
                 self.exact_charged(charge.key.as_bytes(), one, (charge.most, window_us));
             }
             answers.push(decided);
@@ -324,7 +295,7 @@ impl World<'_> {
             if let Some(logs) = self.logs_of(keeper) {
                 logs.refund(&charge.key, charge.id);
             }
-            self.check.exact.refunded(charge.key.as_bytes(), charge.id.ask);
+            self.check.exact.refunded(charge.key.as_bytes(), charge.id.request);
         }
     }
 
@@ -336,14 +307,14 @@ impl World<'_> {
         }
     }
 
-    fn charge_ledger(&mut self, trial: &Trial) -> Ruling {
+    fn charge_ledger(&mut self, trial: &Trial) -> ChargeResult {
         let now_us = self.now_us;
-        let Some(shape) = self.shapes.get(trial.zone as usize) else { return Ruling::UNDECIDED };
+        let Some(shape) = self.shapes.get(trial.zone as usize) else { return ChargeResult::UNDECIDED };
         let (most, window_ms) = (shape.rule.limit, shape.rule.window_ms);
         let attempts = self.ledger.entry(trial.bucket.clone()).or_default();
         attempts.retain(|attempt| now_us < attempt.at_us + window_ms * 1_000);
         let used: u64 = attempts.iter().map(|attempt| attempt.cost).sum();
-        // A transaction is made once; a network that brings a message twice is the simulator's.
+        // A transaction is recorded once. Repeated messages exist only in the simulated network.
         let again = attempts.iter().any(|attempt| attempt.name == trial.name);
         let fits = again || used + trial.cost <= most;
         if fits && !again && trial.cost > 0 {
@@ -355,7 +326,7 @@ impl World<'_> {
             true => Verdict::Allowed,
             false => Verdict::Denied { retry_after_ms: (trial.cost <= most).then_some(window_ms) },
         };
-        Ruling { verdict, limit: most, remaining: 0, reset_ms: 0, window_ms, transaction: Some(1) }
+        ChargeResult { verdict, limit: most, remaining: 0, reset_ms: 0, window_ms, transaction: Some(1) }
     }
 
     fn exact_charged(&mut self, key: &[u8], one: Use, (most, window_us): (u64, u64)) {
@@ -375,23 +346,26 @@ impl Asking {
     }
 
     fn next_ledger(&self) -> Option<usize> {
-        let open = |(charge, ruling): (&Charge, &Option<Ruling>)| {
-            matches!(charge.limit, Limit::Ledger { .. }) && ruling.is_none()
+        let open = |(charge, result): (&Charge, &Option<ChargeResult>)| {
+            matches!(charge.limit, Limit::Ledger { .. }) && result.is_none()
         };
-        self.charges.iter().zip(&self.rulings).position(open)
+        self.charges.iter().zip(&self.results).position(open)
     }
 
     fn is_denied(&self) -> bool {
-        self.rulings.iter().flatten().any(Ruling::is_denied)
+        self.results.iter().flatten().any(ChargeResult::is_denied)
     }
 }
 
-/// The logs among the charges of a question. Each rule has keys of its own, so that no two are one.
-fn logs(ask: AskId, charges: &[Charge]) -> Vec<LogCharge> {
+/// The logs among the charges of an exact request. Each rule has its own keys, so no two logs are the same.
+fn logs(request: ExactRequestId, charges: &[Charge]) -> Vec<LogCharge> {
     let log = |(place, charge): (u8, &Charge)| match &charge.limit {
-        Limit::Log { key, most } => {
-            Some(LogCharge { key: key.clone(), id: EntryId { ask, place }, cost: charge.cost, most: *most })
-        }
+        Limit::Log { key, most } => Some(LogCharge {
+            key: key.clone(),
+            id: EntryId { request, place },
+            cost: charge.cost,
+            most: *most,
+        }),
         Limit::Ledger { .. } => None,
     };
     (0..).zip(charges).filter_map(log).collect()

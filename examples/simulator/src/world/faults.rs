@@ -1,9 +1,7 @@
-//! What goes wrong, from its beginning to its end.
-//!
-//! Leaves to others: messages (`network`), what a part does when it ends or freezes (`envoy`, `aggregator`, stores).
+//! Begins and ends the faults of the plan. Faults of messages take effect in `network`.
 
 use super::World;
-use super::queue::{Event, WorkerAt};
+use super::event::{Event, WorkerAt};
 use crate::plan::{Link, Part, Wrong};
 
 impl World<'_> {
@@ -23,7 +21,7 @@ impl World<'_> {
         }
     }
 
-    /// Each Envoy is away for half of its share of the time.
+    /// Each Envoy is down for half of its share of the fault's time.
     fn plan_roll(&mut self, region: usize, from_ms: u64, to_ms: u64) {
         let envoys = self.plan.topology.envoys as u64;
         let share_us = (to_ms - from_ms) * 1_000 / envoys.max(1);
@@ -60,7 +58,7 @@ impl World<'_> {
                 false => {
                     self.network.end(number);
                     self.heal();
-                    // Connections for messages that hung are made anew.
+                    // Connections for peers' messages that were cut are established again.
                     if let Wrong::Cut { link: Link::Redis { region, .. } | Link::Peers { region } } = what
                         && region < self.redis.len()
                     {
@@ -74,7 +72,7 @@ impl World<'_> {
             Wrong::Skew { part, ms } => self.skew(part, if begins { ms } else { ms.saturating_neg() }),
             Wrong::Wipe { part } if begins => self.wipe_store(part),
             Wrong::Slow { part, ms } => self.slow_store(part, ms, begins),
-            // Wipes end at once, floods are traffic, rolls have events of their own.
+            // A wipe takes effect at once, a flood is part of the traffic, and a rolling restart has its own events.
             Wrong::Wipe { .. } | Wrong::Flood { .. } | Wrong::Roll { .. } => {}
         }
     }
@@ -152,7 +150,7 @@ impl World<'_> {
                     None => {}
                     Some(_) if begins => self.end_aggregator(at, in_order),
                     Some(host) if host.process.is_none() => self.start_aggregator(at),
-                    // It is still about to end.
+                    // The process is still shutting down.
                     Some(_) if in_order => self.aggregators[at].begins_anew = true,
                     Some(_) => {}
                 }
@@ -186,7 +184,7 @@ impl World<'_> {
     }
 }
 
-/// Whether a fault may keep messages of peers from arriving.
+/// Whether a fault may keep peers' messages from arriving.
 pub(super) fn loses_messages(what: &Wrong) -> bool {
     match what {
         Wrong::Lose { link, .. } | Wrong::Cut { link } | Wrong::Delay { link, .. } => {

@@ -1,61 +1,70 @@
-//! The world: everything a plan names, on virtual time, and one queue of what happens next.
+//! The simulated world: all parts that a plan names, in virtual time, and one queue of events.
 //!
-//! In reading order: `queue` and `clock`; `envoy` (workers with the core's limiter) over a `table`; `streams` over a
-//! `network`; `aggregator` (the core's aggregator); `redis` and `database`; `faults`.
+//! - `faults`: begins and ends the plan's faults.
+//! - `inspect`: reads the state of all parts, for the checkers and for plots.
+//! - `aggregator`: aggregators, with the core's region state and background tasks.
+//! - `envoy`: Envoys and their workers, with the core's limiter.
+//! - `exact`: exact limits, in aggregators and stores.
+//! - `stores`: Redis, the database, and their faults.
+//! - `calls`: calls of aggregators to stores.
+//! - `streams`: streams between workers and aggregators.
+//! - `queue`: events in order of time; `event`: what they carry.
+//! - `request`: requests to stores, and their replies.
+//! - `network`: delays and losses of messages; `clock`: the clocks of a machine.
 //!
-//! Leaves to others: what is asked (`traffic`), what must hold (`check`), what comes of it (`measure`).
+//! Imports run from the top of this list downwards. [`World`] owns the state of all parts; each file adds the methods
+//! for its part.
 
 mod aggregator;
 mod calls;
 mod clock;
-mod database;
 mod envoy;
+mod event;
 mod exact;
 mod faults;
-mod looks;
-mod machines;
+mod inspect;
 mod network;
 mod queue;
-mod redis;
-mod standing;
+mod request;
 mod stores;
 mod streams;
 #[cfg(test)]
 mod tests;
 
 use crate::check::Check;
-use crate::figures::{Figures, Spread};
-use crate::keys::{self, Shape};
-use crate::observe::{Decided, Observer};
+use crate::measure::figures::{Figures, Spread};
+use crate::measure::observe::{Decided, Observer};
 use crate::plan::Plan;
+use crate::plan::keys::{self, Shape};
 use crate::plan::traffic::Arrival;
 use crate::random::Random;
 use crate::traffic;
 use aggregator::Aggregator;
 use calls::Calls;
 use clock::Clock;
-use database::Database;
 use envoy::Envoy;
+use event::{Carried, Event, WorkerAt};
 use network::Network;
-use queue::{Event, Queue, WorkerAt};
-use redis::Redis;
+use queue::Queue;
 use smallvec::SmallVec;
 use std::iter::Peekable;
 use stores::Stores;
-use streams::{Carried, Streams};
+use stores::database::Database;
+use stores::redis::Redis;
+use streams::Streams;
 use weir_core::model::wire::FilterFrame;
 use weir_core::region::log::{Logs, LogsLimits};
 
-pub use standing::{Snapshot, Standing};
+pub use inspect::standing::{Snapshot, Standing};
 
-/// A plan, being carried out.
+/// The state of a run.
 pub struct World<'a> {
     plan: Plan,
     shapes: Vec<Shape>,
     arrivals: Peekable<Box<dyn Iterator<Item = Arrival> + 'a>>,
-    /// Since the world's beginning, in microseconds.
+    /// Virtual time since the world's beginning, in microseconds.
     now_us: u64,
-    /// When the traffic begins.
+    /// When the traffic begins, in microseconds.
     begin_us: u64,
     queue: Queue,
     chance: Chance,
@@ -65,7 +74,7 @@ pub struct World<'a> {
     aggregators: Vec<Aggregator>,
     redis: Vec<Redis>,
     database: Database,
-    /// Of each region, in its Redis.
+    /// The exact logs of each region's Redis.
     logs: Vec<Logs>,
     ledger: exact::Ledger,
     stores: Stores,
@@ -74,18 +83,18 @@ pub struct World<'a> {
     counts: Counts,
     waits_us: Vec<u64>,
     told: Vec<Told>,
-    /// Names requests.
+    /// Number of requests so far.
     requests: u64,
-    /// Names workers.
+    /// Number of workers so far.
     incarnations: u64,
-    /// Room for the keys of a request.
+    /// A buffer for the keys of a request.
     keys: Vec<u8>,
     finished: bool,
-    /// Messages of peers may get lost in this plan.
+    /// A fault of the plan may keep peers' messages from arriving.
     loses_messages: bool,
 }
 
-/// Where chance comes from.
+/// The random generators of the parts.
 struct Chance {
     root: Random,
     streams: Random,
@@ -94,7 +103,7 @@ struct Chance {
     responses: Random,
 }
 
-/// What was sent.
+/// Counters of messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     frames: u64,
@@ -104,19 +113,19 @@ struct Counts {
     consults: u64,
 }
 
-/// What the observer is to hear.
+/// A report to the observer.
 enum Told {
     Arrived(Arrival),
     Decided(Decided),
 }
 
 impl<'a> World<'a> {
-    /// The world of `plan` at its beginning.
+    /// Creates the world of `plan` at its beginning.
     pub fn new(plan: &'a Plan) -> World<'a> {
         World::with_arrivals(plan, traffic::arrivals(plan))
     }
 
-    /// The world of `plan` at its beginning, with these arrivals in order of time.
+    /// Creates the world of `plan` at its beginning, with the given arrivals in order of time.
     pub fn with_arrivals(plan: &Plan, arrivals: impl Iterator<Item = Arrival> + 'a) -> World<'a> {
         let root = Random::new(plan.seed);
         let topology = plan.topology;
@@ -176,7 +185,7 @@ impl<'a> World<'a> {
         self.plan_look();
     }
 
-    /// Carries out all that is left of the plan, and says what came of it.
+    /// Carries out the rest of the plan and returns the figures of the run.
     pub fn run(&mut self, observer: &mut dyn Observer) -> Figures {
         let end_ms = self.plan.traffic_ms + self.plan.quiet_ms;
         self.run_until(i64::try_from(end_ms).unwrap_or(i64::MAX), observer);
@@ -184,7 +193,7 @@ impl<'a> World<'a> {
         self.figures()
     }
 
-    /// Goes on until so many milliseconds after the traffic began; before that, negative.
+    /// Runs until `at_ms` after the beginning of the traffic; negative values are before it.
     pub fn run_until(&mut self, at_ms: i64, observer: &mut dyn Observer) {
         let end_us = self.begin_us.saturating_add_signed(at_ms.saturating_mul(1_000));
         let last_us = self.plan.traffic_ms.saturating_mul(1_000);
@@ -214,7 +223,7 @@ impl<'a> World<'a> {
         self.now_us = self.now_us.max(end_us);
     }
 
-    /// What came of it so far.
+    /// The figures of the run so far.
     pub fn figures(&mut self) -> Figures {
         Figures {
             frames: self.counts.frames,
@@ -229,7 +238,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// How many events there were so far, requests aside.
+    /// Number of events planned so far, without arrivals.
     pub fn events(&self) -> u64 {
         self.queue.planned()
     }
@@ -244,7 +253,7 @@ impl<'a> World<'a> {
             Event::Aggregator(at, incarnation, due) => self.aggregator_does(at, incarnation, due),
             Event::StoreTakes(store, at, id, request) => self.store_takes(store, at, id, request),
             Event::Answered(id, reply) => self.answered(id, reply),
-            Event::Heard(at, incarnation, message) => self.peer_says(at, incarnation, message),
+            Event::Received(at, incarnation, message) => self.peer_says(at, incarnation, message),
             Event::Fault(number, begins) => self.fault(number, begins),
             Event::Roll(at, ends) => self.roll(at, ends),
             Event::Look => self.look(),
@@ -258,7 +267,7 @@ impl<'a> World<'a> {
     }
 
     fn envoy_at(&self, region: usize, envoy: usize) -> usize {
-        // A place that the topology does not have leads nowhere.
+        // A place that the topology does not have gets a number without a part.
         let exists = region < self.plan.topology.regions && envoy < self.plan.topology.envoys;
         if exists { region * self.plan.topology.envoys + envoy } else { usize::MAX }
     }
@@ -276,7 +285,7 @@ impl<'a> World<'a> {
     fn note_wait(&mut self, at: WorkerAt, arrival: &Arrival, since_us: u64) {
         let waited_us = self.now_us.saturating_sub(since_us);
         self.waits_us.push(waited_us);
-        // Exact rules are ruled first; then windows may have to wait for their region.
+        // Exact rules are decided first; the other rules may then have to wait for the region.
         let timeout = |exact: bool| {
             let rules = keys::rules(arrival.rules).filter_map(|rule| self.shapes.get(rule));
             let alike = rules.filter(|shape| !shape.rule.shadow && shape.rule.exact.is_some() == exact);

@@ -1,37 +1,38 @@
-//! How a message travels: how long, whether at all, how often.
-//!
-//! Leaves to others: order on a stream and what a loss does to it (`streams`), timeouts of calls (whoever calls).
+//! The network: delay, loss and repetition of each message.
 
 use crate::plan::{Link, Network as Speeds, Wrong};
 use crate::random::Random;
 
-/// Between whom a message travels.
+/// The number of a stream; never used again.
+pub type StreamId = usize;
+
+/// The path of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// A worker's stream: region, Envoy, worker, aggregator.
     Stream(usize, usize, usize, usize),
-    /// An aggregator and its Redis: region, aggregator.
+    /// Between an aggregator and its Redis: region, aggregator.
     Redis(usize, usize),
-    /// From one aggregator to another: region.
+    /// Between aggregators of a region.
     Peers(usize),
-    /// A region and the database.
+    /// Between a region and the database.
     Database(usize),
 }
 
-/// What becomes of one message.
+/// What happens to one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
-    /// How long it takes, in microseconds.
+    /// Its delay in microseconds.
     pub delay_us: u64,
-    /// It does not arrive.
+    /// It is lost.
     pub lost: bool,
-    /// It arrives once more.
+    /// It arrives twice.
     pub twice: bool,
-    /// It need not wait for earlier ones.
+    /// It may arrive before earlier messages.
     pub overtakes: bool,
 }
 
-/// The network, and what is wrong with it at the moment.
+/// The network and its present faults.
 #[derive(Debug)]
 pub struct Network {
     speeds: Speeds,
@@ -40,28 +41,28 @@ pub struct Network {
 }
 
 impl Network {
-    /// One where nothing is wrong.
+    /// A network without faults.
     pub fn new(speeds: Speeds, chance: Random) -> Network {
         Network { speeds, chance, wrongs: Vec::new() }
     }
 
-    /// From now on this is wrong; `number` names it.
+    /// Begins a fault; `number` identifies it.
     pub fn begin(&mut self, number: usize, wrong: Wrong) {
         self.wrongs.push((number, wrong));
     }
 
-    /// Nothing of that is wrong any more.
+    /// Ends a fault.
     pub fn end(&mut self, number: usize) {
         self.wrongs.retain(|(other, _)| *other != number);
     }
 
-    /// Nothing gets through, and nobody is told.
+    /// Whether a path is cut: no message arrives, and neither end is notified.
     pub fn is_cut(&self, path: Path) -> bool {
         let cuts = |wrong: &Wrong| matches!(wrong, Wrong::Cut { link } if covers(link, path));
         self.wrongs.iter().any(|(_, wrong)| cuts(wrong))
     }
 
-    /// Draws what becomes of a message.
+    /// Draws what happens to a message.
     pub fn pass(&mut self, path: Path) -> Passage {
         let (least, most) = match path {
             Path::Database(_) => self.speeds.global_us,
@@ -82,7 +83,7 @@ impl Network {
                 }
                 Wrong::Reorder { link } if covers(link, path) => {
                     passage.overtakes = true;
-                    // Without a spread of times nothing would overtake anything.
+                    // With equal delays no message would overtake another.
                     passage.delay_us += self.chance.below(20 * most.max(1));
                 }
                 Wrong::Cut { link } if covers(link, path) => passage.lost = true,
@@ -103,7 +104,7 @@ fn covers(link: &Link, path: Path) -> bool {
             (*region, *envoy, *worker) == (at, from, by)
         }
         (Link::Redis { region, aggregator }, Path::Redis(at, from)) => *region == at && of(aggregator, from),
-        // What peers say goes by their Redis.
+        // Messages of peers travel by their Redis.
         (Link::Peers { region }, Path::Peers(at)) => *region == at,
         (Link::Database { region }, Path::Database(at)) => of(region, at),
         _ => false,

@@ -1,62 +1,39 @@
-//! Streams between workers and aggregators: frames in order, late by the network; a loss ends the stream, a cut stalls it
-//! until one end's keepalive finds its peer gone.
-//!
-//! Leaves to others: what the frames do (`envoy`, `aggregator`), when they get lost (`network`).
+//! Streams between workers and aggregators. Frames arrive in order. A loss ends the stream; a cut stalls it until the
+//! keepalive of one end finds its peer unreachable.
 
 use super::World;
+use super::event::{Carried, End, Event, WorkerAt};
 use super::network::Path;
-use super::queue::{Event, WorkerAt};
-use weir_core::model::wire::{FilterFrame, RegionFrame};
+use super::network::StreamId;
 
-/// An idle connection is asked whether its peer is there, each end at its own interval, and has as long again to answer:
-/// as the documented cluster does, and as aggregators do.
+/// Interval of the keepalive of each end, which is also the time in which the peer must answer; the worker's as in
+/// the documented cluster, the aggregator's as in its program.
 const KEEPALIVE_US: [u64; 2] = [1_000_000, 5_000_000];
-/// A connection that nobody answers is given up by Envoy after this.
+/// Envoy gives up a connection attempt after this time.
 const CONNECT_TIMEOUT_US: u64 = 250_000;
 
-/// Names a stream; never used again.
-pub type StreamId = usize;
-
-/// One end of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The worker's.
-    Worker,
-    /// The aggregator's.
-    Aggregator,
-}
-
-/// What travels.
-#[derive(Debug)]
-pub enum Carried {
-    /// From the worker; nothing: it has closed its end.
-    Up(Option<Box<FilterFrame>>),
-    /// To the worker.
-    Down(Option<Box<RegionFrame>>),
-}
-
-/// A stream that at least one end believes in.
+/// A stream with at least one open end.
 #[derive(Debug)]
 pub struct Stream {
-    /// Whose.
+    /// The worker.
     pub at: WorkerAt,
-    /// To whom, by number in the world.
+    /// The aggregator's number in the world.
     pub aggregator: usize,
-    /// Which of its lives.
+    /// The aggregator's incarnation.
     pub aggregator_incarnation: u64,
     path: Path,
-    /// When the last frame arrives in each direction, so that none overtakes another.
+    /// Arrival of the last frame in each direction, so that no frame overtakes another.
     arrives_us: [u64; 2],
     open: [bool; 2],
-    /// What a cut holds up.
+    /// Frames that a cut holds up.
     held: Vec<Carried>,
 }
 
-/// All streams there ever were; those that are over are `None`.
+/// All streams so far; those that are over are `None`.
 #[derive(Debug, Default)]
 pub struct Streams {
     all: Vec<Option<Stream>>,
-    /// Those that are not, in order.
+    /// The numbers of streams that are not over, in order.
     live: std::collections::BTreeSet<StreamId>,
 }
 
@@ -70,7 +47,7 @@ impl Streams {
         self.all.get_mut(id)?.as_mut()
     }
 
-    /// All that are not over.
+    /// The numbers of all streams that are not over.
     pub fn ids(&self) -> Vec<StreamId> {
         self.live.iter().copied().collect()
     }
@@ -91,7 +68,7 @@ impl Streams {
 }
 
 impl World<'_> {
-    /// A worker opens a stream: to any of its region's aggregators, as behind a load balancer.
+    /// Opens a stream of a worker to a random aggregator of its region, as a load balancer does.
     pub(super) fn open_stream(&mut self, at: WorkerAt) -> StreamId {
         let (region, envoy) = self.place(at.envoy);
         let number = self.chance.streams.below(self.plan.topology.aggregators.max(1) as u64) as usize;
@@ -100,7 +77,7 @@ impl World<'_> {
         let host = &self.aggregators[aggregator];
         let (listens, aggregator_incarnation) = (host.listens(), host.incarnation);
         let (cut, passage) = (self.network.is_cut(path), self.network.pass(path));
-        // The connection is there after a round trip.
+        // The connection takes a round trip.
         let connected = self.now_us + 2 * passage.delay_us;
         let stream = Stream {
             at,
@@ -120,7 +97,7 @@ impl World<'_> {
         id
     }
 
-    /// Sends something on a stream.
+    /// Sends a message on a stream.
     pub(super) fn carry(&mut self, id: StreamId, carried: Carried) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         if self.network.is_cut(stream.path) {
@@ -152,8 +129,8 @@ impl World<'_> {
         );
     }
 
-    /// Something arrives at an end, unless the link was cut meanwhile: then it is sent again when that is over. What a
-    /// closed or cut end does by itself, giving up, is not held up.
+    /// A message arrives at an end. If the link was cut meanwhile, the message is held and sent again when the cut is
+    /// over. What a closed or cut end does by itself, such as giving up, is not held.
     pub(super) fn arrives(&mut self, id: StreamId, carried: Carried) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         let hears = stream.open[1] || matches!(carried, Carried::Up(_));
@@ -168,7 +145,7 @@ impl World<'_> {
         }
     }
 
-    /// An end has closed. The other one will hear of it.
+    /// An end has closed; the other end is notified.
     pub(super) fn closed(&mut self, id: StreamId, end: End) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         let [worker, aggregator] = &mut stream.open;
@@ -189,7 +166,7 @@ impl World<'_> {
         self.streams.get(id).is_some_and(|stream| stream.open[end as usize])
     }
 
-    /// Sends again what was held up by cuts that are over.
+    /// Sends again what cuts held up that are over.
     pub(super) fn heal(&mut self) {
         for id in self.streams.ids() {
             let Some(stream) = self.streams.get_mut(id) else { continue };
@@ -202,14 +179,14 @@ impl World<'_> {
         }
     }
 
-    /// Something has become silent: every stream that crosses it may be found dead by its keepalive.
+    /// A part or link has become silent: keepalives may find the streams over it dead.
     pub(super) fn doubt_all(&mut self) {
         self.streams.ids().into_iter().for_each(|id| self.doubt(id));
     }
 
     fn doubt(&mut self, id: StreamId) {
         for end in [End::Worker, End::Aggregator] {
-            if self.is_open(id, end) && !self.hears_peer(id, end) {
+            if self.is_open(id, end) && !self.receives_from_peer(id, end) {
                 let interval = KEEPALIVE_US[end as usize];
                 let at = self.now_us + self.chance.streams.below(interval) + interval;
                 self.queue.plan(at, Event::Keepalive(id, end));
@@ -217,9 +194,9 @@ impl World<'_> {
         }
     }
 
-    /// A keepalive was not answered in time, unless whatever kept it is over.
+    /// A keepalive has timed out, unless its peer is reachable again.
     pub(super) fn keepalive(&mut self, id: StreamId, end: End) {
-        if !self.is_open(id, end) || self.hears_peer(id, end) {
+        if !self.is_open(id, end) || self.receives_from_peer(id, end) {
             return;
         }
         match end {
@@ -228,7 +205,7 @@ impl World<'_> {
         }
     }
 
-    fn hears_peer(&self, id: StreamId, end: End) -> bool {
+    fn receives_from_peer(&self, id: StreamId, end: End) -> bool {
         let Some(stream) = self.streams.get(id) else { return true };
         if self.network.is_cut(stream.path) {
             return false;

@@ -1,7 +1,7 @@
-//! Small worlds: quiet ones, busy ones, and each kind of fault once.
+//! Small worlds: without faults, with much traffic, and with each kind of fault.
 
 use super::*;
-use crate::observe::Verdict;
+use crate::measure::observe::Verdict;
 use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Schedule, Topology, Wrong};
 
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Plan {
@@ -19,7 +19,7 @@ fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Pla
     }
 }
 
-/// Arrivals for a few identifiers at all Envoys, so many a second.
+/// Random arrivals for a few identifiers at all Envoys, `a_second` per second.
 fn steady(plan: &Plan, identifiers: u64, a_second: f64) -> Vec<Arrival> {
     let mut chance = Random::new(plan.seed).fork("test traffic", 0);
     let topology = plan.topology;
@@ -96,7 +96,7 @@ fn topology(regions: usize, aggregators: usize, envoys: usize) -> Topology {
     Topology { regions, aggregators, ..Topology::region(envoys) }
 }
 
-/// Runs a plan and wants nothing to be wrong.
+/// Runs a plan that must have no violation.
 fn well(plan: &Plan, identifiers: u64, a_second: f64) -> (Counters, Figures) {
     let (counters, figures) = run(plan, steady(plan, identifiers, a_second));
     let seen: Vec<_> = figures.violations.iter().take(5).collect();
@@ -173,7 +173,7 @@ fn regions_hear_of_each_other() {
     well(&plan, 2, 10.0);
 }
 
-/// Any plan at all, within bounds.
+/// A random plan within bounds.
 fn random_plan(seed: u64) -> Plan {
     let mut chance = Random::new(seed).fork("plan", 0);
     let topology =

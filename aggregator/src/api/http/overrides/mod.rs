@@ -1,12 +1,12 @@
 //! Live control over HTTP: `GET`, `PUT` and `DELETE /v1/overrides`, and `GET /v1/overrides/audit`.
 //!
 //! A change is made in the database or not at all, and this region's filters hear of it at once. In reading order: this file
-//! (who may, turns, answers), `parse` (what is asked), `told` (what is answered), `heard` (whether a filter counts there).
+//! (who may, turns, answers), `parse` (what is asked), `told` (what is answered), `reach` (whether a filter counts there).
 //!
 //! Leaves to others: storing (`database`), telling filters (`crate::region::control`).
 
-mod heard;
 mod parse;
+mod reach;
 mod told;
 
 use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
@@ -98,7 +98,7 @@ pub(super) async fn put(api: &HttpApi, body: &mut Incoming, caller: &Caller) -> 
     let control = Control { target, effect: asked.effect, expires, revision: 0 };
     control.check().map_err(|error| parse::explain(&error, asked.effect))?;
     let wish = Wish::Set(asked.effect, expires);
-    let warning = heard::warning(&api.services, caller, &control.target);
+    let warning = reach::warning(&api.services, caller, &control.target);
     let mut answer = change(api, by(caller, asked.author, control.target, wish, asked.reason)).await?;
     told::put(&mut answer, "warning", warning.map(Value::from));
     Ok(answer)

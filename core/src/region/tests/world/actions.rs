@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    pub(super) fn ask(&mut self, n: usize) {
+    pub(super) fn query(&mut self, n: usize) {
         let key = self.keys[self.random.below(self.keys.len())].clone();
         let at = (key.clone(), self.sequence(&key));
         let (cost, away) = (self.random.below(4) as u64, self.random.percent(10));
@@ -55,7 +55,7 @@ impl World {
         let own = envoy.own.get(&at).copied().unwrap_or(0);
         let granted = envoy.granted.entry(at.clone()).or_default();
         *granted = (own + cost).max(*granted);
-        let ask = wire::Consult {
+        let query = wire::Consult {
             id: 1,
             key: key.as_bytes().to_vec(),
             sequence: at.1,
@@ -66,9 +66,9 @@ impl World {
         };
         let (store, id) = (&mut self.stores[envoy.region], envoy.id);
         let aggregator = &mut self.aggregators[envoy.region][envoy.home];
-        let Ok(Proposed::Ask(merge)) = aggregator.region.propose(id, &ask, self.now) else { return };
+        let Ok(Proposed::Query(merge)) = aggregator.region.propose(id, &query, self.now) else { return };
         let word = (!store.away).then(|| store.merge(&merge));
-        let call = Call::Asked(n, ask, merge, word.filter(|_| !away));
+        let call = Call::Asked(n, query, merge, word.filter(|_| !away));
         aggregator.calls.push(call);
     }
 
@@ -100,16 +100,16 @@ impl World {
         match call {
             Call::Told(merge, Some(word)) => aggregator.region.merged(&merge, &word, self.now),
             Call::Told(merge, _) => aggregator.region.merge_failed(&[merge]),
-            Call::Asked(n, ask, merge, word) => {
+            Call::Asked(n, query, merge, word) => {
                 let id = self.envoys[n].id;
                 let answer = match word {
-                    Some(word) => aggregator.region.concluded(id, &ask, &merge, &word, self.now),
-                    None => aggregator.region.consult(id, &ask, self.now),
+                    Some(word) => aggregator.region.concluded(id, &query, &merge, &word, self.now),
+                    None => aggregator.region.consult(id, &query, self.now),
                 };
                 let Ok(answer) = answer else { return };
-                if answer.granted && ask.cost > 0 {
+                if answer.granted && query.cost > 0 {
                     let own = self.envoys[n].own.entry((merge.key.clone(), merge.sequence)).or_default();
-                    *own = (ask.own + ask.cost).max(*own);
+                    *own = (query.own + query.cost).max(*own);
                     self.envoys[n].unacknowledged.insert((merge.key.clone(), merge.sequence));
                 }
                 for snapshot in answer.current.into_iter().chain(answer.previous).chain(answer.older) {
@@ -220,7 +220,7 @@ impl World {
     pub(super) fn see(&mut self, n: usize, at: At, snapshot: &wire::Snapshot) {
         let region = self.envoys[n].region;
         let own = self.envoys[n].own.get(&at).copied().unwrap_or(0);
-        let others = self.bound(region, &at) - if self.asks { 0 } else { own };
+        let others = self.bound(region, &at) - if self.queries { 0 } else { own };
         assert!(snapshot.region_others <= others, "received {} of {others}: {at:?}", snapshot.region_others);
         let elsewhere = (0..REGIONS).filter(|other| *other != region);
         let elsewhere: u64 = elsewhere.map(|other| self.bound(other, &at)).sum();
@@ -240,7 +240,7 @@ impl World {
         for lower_bound in lower_bounds {
             let word = self.stores[region].raise_to(&lower_bound);
             assert!(
-                self.asks || !word.current.iter().any(|(by, _)| *by == BASELINE),
+                self.queries || !word.current.iter().any(|(by, _)| *by == BASELINE),
                 "no node has ended, so no baseline is needed"
             );
             let aggregator = &mut self.aggregators[region][one];

@@ -21,7 +21,7 @@ impl World {
             let bound = self.bound(region, &at);
             assert!(cell.regional_total() <= bound, "{one}: {} of {bound}: {at:?}", cell.regional_total());
             assert!(
-                self.asks || cell.component(BASELINE) == 0,
+                self.queries || cell.component(BASELINE) == 0,
                 "no node has ended, so no baseline is needed"
             );
         }
@@ -143,7 +143,7 @@ impl World {
             assert!(stored >= own, "the store has {stored} of {own}: {:?} {at:?}", envoy.id);
         }
         let sum: u64 = store.values().sum();
-        assert!(self.asks || sum == truth, "the store has {sum} of {truth}: {at:?}");
+        assert!(self.queries || sum == truth, "the store has {sum} of {truth}: {at:?}");
         let others: u64 =
             (0..REGIONS).filter(|other| *other != region).map(|other| self.truth(other, at)).sum();
         let is_long = at.0.parts().duration_ms >= SHORTEST_PUBLISHED_MS;

@@ -95,7 +95,7 @@ struct World {
     now: UnixMs,
     /// Whether Envoys send queries as well as reports. A grant whose answer was lost may be lost in a wipe and restored
     /// as a baseline. The checks are then less strict.
-    asks: bool,
+    queries: bool,
     /// Whether messages between aggregators get lost.
     loses: bool,
     stores: Vec<Store>,
@@ -108,7 +108,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, asks: bool, loses: bool) -> World {
+    fn new(seed: u64, queries: bool, loses: bool) -> World {
         let aggregators =
             (0..REGIONS).map(|r| (0..AGGREGATORS).map(|a| Aggregator::new((r * 9 + a) as u64)).collect());
         let envoy = |n: usize| Envoy {
@@ -127,7 +127,7 @@ impl World {
         let mut world = World {
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             now: NOW,
-            asks,
+            queries,
             loses,
             stores: (0..REGIONS).map(|_| Store::default()).collect(),
             aggregators: aggregators.collect(),
@@ -173,7 +173,7 @@ impl World {
         match self.random.below(100) {
             0..20 => self.spend(n),
             20..40 => self.report(n),
-            40..45 if self.asks => self.ask(n),
+            40..45 if self.queries => self.query(n),
             45..57 => self.tell(region, one),
             57..70 => self.deliver(region, one),
             70..75 => self.share(region, one),
@@ -191,9 +191,9 @@ impl World {
     }
 }
 
-fn run(seed: u64, asks: bool, loses: bool) {
+fn run(seed: u64, queries: bool, loses: bool) {
     let outcome = std::panic::catch_unwind(|| {
-        let mut world = World::new(seed, asks, loses);
+        let mut world = World::new(seed, queries, loses);
         for _ in 0..STEPS {
             world.step();
         }
@@ -201,7 +201,7 @@ fn run(seed: u64, asks: bool, loses: bool) {
         world.check_quiet(!loses);
     });
     if let Err(panic) = outcome {
-        eprintln!("seed {seed}, asks {asks}, loses {loses}");
+        eprintln!("seed {seed}, asks {queries}, loses {loses}");
         std::panic::resume_unwind(panic);
     }
 }

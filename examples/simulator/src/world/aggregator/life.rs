@@ -1,14 +1,12 @@
-//! How an aggregator's program begins, and how it ends: at once, or in good order.
-//!
-//! Leaves to others: when it does (`faults`).
+//! Start and end of an aggregator's program. It ends at once or with an orderly shutdown.
 
-use super::{Due, Ending, LISTEN_US, Peer, Process};
+use super::machines::Machine;
+use super::{Ending, LISTEN_US, Peer, Process};
 use crate::check::exact::Keeper;
 use crate::world::World;
-use crate::world::calls::{Caller, Request, Store};
-use crate::world::machines::Machine;
-use crate::world::queue::Event;
-use crate::world::streams::{End, StreamId};
+use crate::world::event::{Due, End, Event};
+use crate::world::network::StreamId;
+use crate::world::request::{Caller, Request, Store};
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::region::RegionLimits;
 use weir_core::region::log::{Logs, LogsLimits};
@@ -20,19 +18,19 @@ use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::hot::HotReader;
 use weir_core::replication::regional::replay::Replay;
 use weir_core::replication::regional::watch::Watch;
-use weir_core::replication::regional::{announce, peers};
+use weir_core::replication::regional::{broadcast, heartbeat};
 use weir_core::replication::state::{RegionState, TICK_MS};
 use weir_core::replication::{Event as RegionEvent, Events as RegionEvents};
 
-/// A stream that sends nothing for so long while the program ends has nothing more on the way.
+/// During a shutdown, a stream without a frame for this long has no frames on the way.
 const QUIET_US: u64 = 30_000;
-/// How long streams are still served when the program ends.
+/// Longest time for which streams are served during a shutdown.
 const DRAIN_US: u64 = 2_000_000;
-/// Between looks at a program that ends.
+/// Interval of the checks whether a shutdown is complete.
 const ENDING_US: u64 = 10_000;
 
 impl World<'_> {
-    /// A program begins with nothing.
+    /// Starts a program with an empty state.
     pub(in crate::world) fn start_aggregator(&mut self, at: usize) {
         let (has_store, has_database) = (self.has_redis(), self.has_database());
         let schedule = self.plan.schedule.paces();
@@ -71,10 +69,10 @@ impl World<'_> {
         }
     }
 
-    /// Reads what the database knows before anybody is served.
+    /// Reads the database before the program serves.
     pub(in crate::world) fn prepare(&mut self, at: usize) {
         if self.has_database() {
-            // Both are there before one may be over.
+            // Both machines must exist before one may finish.
             self.spawn(at, Machine::Importer(Importer::once()), true);
             if !self.has_redis() {
                 self.spawn(at, Machine::Recovery(Recovery::once()), true);
@@ -84,7 +82,7 @@ impl World<'_> {
         }
     }
 
-    /// Serves, once what has to be over before is.
+    /// Begins to serve once the machines that must finish before have finished.
     pub(in crate::world) fn serve_when_ready(&mut self, at: usize) {
         let (has_store, has_database) = (self.has_redis(), self.has_database());
         let schedule = self.plan.schedule.paces();
@@ -108,8 +106,8 @@ impl World<'_> {
         if has_store {
             machines.push(Machine::Replay(Replay::new(schedule)));
             machines.push(Machine::Watch(Watch::new(schedule)));
-            machines.push(Machine::Announcer(announce::Announcer::new(id, schedule)));
-            machines.push(Machine::Teller(peers::Teller::new(id, schedule)));
+            machines.push(Machine::Heartbeat(heartbeat::Heartbeat::new(id, schedule)));
+            machines.push(Machine::Broadcaster(broadcast::Broadcaster::new(id, schedule)));
             machines.push(Machine::HotReader(HotReader::new(schedule)));
             self.queue.plan(now_us + LISTEN_US, Event::Aggregator(at, incarnation, Due::Listens));
         } else {
@@ -123,7 +121,7 @@ impl World<'_> {
         }
     }
 
-    /// A program ends: in good order, or at once.
+    /// Ends a program: with an orderly shutdown, or at once.
     pub(in crate::world) fn end_aggregator(&mut self, at: usize, in_order: bool) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
@@ -145,7 +143,7 @@ impl World<'_> {
         process.refunds.iter().for_each(|refund| self.doubt_refund(refund));
         self.check.exact.lost(Keeper::Aggregator(at));
         let host = &mut self.aggregators[at];
-        // Nothing that was planned for it concerns the next one.
+        // Events that were planned for this incarnation are void for the next one.
         host.incarnation += 1;
         for id in self.streams.ids() {
             if self.streams.get(id).is_some_and(|stream| stream.aggregator == at)
@@ -156,7 +154,8 @@ impl World<'_> {
         }
     }
 
-    /// Ends streams that have nothing more on the way, has the store take what they said last, and ends.
+    /// Continues a shutdown: ends streams without frames on the way, waits until the store has their last counts,
+    /// then ends the program.
     pub(super) fn go_on_ending(&mut self, at: usize) {
         let now_us = self.now_us;
         let last_replay_us = self.plan.schedule.paces().last_replay_ms * 1_000;
@@ -170,7 +169,7 @@ impl World<'_> {
             process.peers.iter().filter(|(_, peer)| over(peer)).map(|(id, _)| *id).collect();
         let all = quiet.len() == process.peers.len();
         if all && ending.last.is_none() {
-            // The round after the next: the index names what became hot in the one before.
+            // The round after the next: it names in the hot index what became hot in the round before.
             ending.last = Some((process.state.next_round() + 1, now_us + last_replay_us));
             process.ending_us = Some(ending);
         }

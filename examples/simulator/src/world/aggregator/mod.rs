@@ -1,131 +1,96 @@
-//! Aggregators: the core's state and machines behind streams.
+//! Aggregators: the core's region state behind streams. The files here do what the program does around the core: they
+//! accept streams, pass frames to the state, send its replies, and start and end the program. They decide no counts.
 //!
-//! What stands here is what the aggregator's own edges do: letting streams in, handing frames to the state, sending what it
-//! says, beginning and ending the program in order. No count is decided here.
-//!
-//! In reading order: what an aggregator is, and what wakes it, here; how its program begins and ends (`incarnation`); what workers send,
-//! and what they are told (`peers`).
-//!
-//! Leaves to others: the machines beside the state (`machines`), streams (`streams`), what ends and begins one (`faults`).
+//! - `life`: how the program starts and ends.
+//! - `peers`: the streams of workers: frames, queries, acknowledgements and pushes.
+//! - `machines`: the core's background tasks, driven by events.
 
 mod life;
+pub mod machines;
 mod peers;
 
 use super::World;
-use super::calls::Reply;
 use super::clock::Clock;
-use super::exact::PendingRefund;
-use super::machines::Running;
-use super::queue::Event;
-use super::streams::StreamId;
+use super::event::{Due, Event, Inbox};
+use super::network::StreamId;
+use super::request::PendingRefund;
+use machines::Running;
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::model::key::OriginId;
 use weir_core::model::wire::{Consult, FilterFrame};
 use weir_core::region::log::{Logs, Micros};
 use weir_core::replication::Events as RegionEvents;
 use weir_core::replication::push::Pusher;
-use weir_core::replication::regional::peers as others;
+use weir_core::replication::regional::broadcast as others;
 use weir_core::replication::state::{Alone, LateAck, RegionState, TICK_MS};
 
-/// A new connection for messages is there after this.
+/// Time to establish a subscription to peers' messages.
 const LISTEN_US: u64 = 2_000;
 
-/// What an aggregator has to do at some time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// The state forgets what is over.
-    Tick,
-    /// The rest between two rounds of pushes is over.
-    Pushed,
-    /// A subscriber's pushes go on.
-    Pusher(StreamId),
-    /// A machine's pause, and which, is over.
-    Pause(usize, u64),
-    /// Messages of peers are heard.
-    Listens,
-    /// It ends: is everything said?
-    Ending,
-    /// It is started again.
-    Start,
-}
-
-/// One machine with an aggregator on it.
+/// A machine with an aggregator.
 #[derive(Debug)]
 pub struct Aggregator {
     /// Its region.
     pub region: usize,
-    /// Its number there.
+    /// Its number in the region.
     pub number: usize,
-    /// Its clocks.
+    /// The machine's clocks.
     pub clock: Clock,
-    /// Which of its lives this is, or was.
+    /// The number of its present or last incarnation.
     pub incarnation: u64,
-    /// `None`: there is none at the moment.
+    /// The running program; `None` if there is none.
     pub process: Option<Process>,
-    /// How many faults freeze it at the moment.
+    /// Number of faults that freeze it now.
     pub frozen: u32,
     /// When the last message of a peer arrives.
     pub heard_us: u64,
-    /// It is to begin anew as soon as it has ended.
+    /// It starts again as soon as its shutdown is complete.
     pub begins_anew: bool,
-    /// What came while it was frozen.
+    /// What arrived while it was frozen.
     pub inbox: VecDeque<Inbox>,
 }
 
-/// Something that waits for a frozen aggregator.
-#[derive(Debug)]
-pub enum Inbox {
-    /// A frame, or the end of a stream.
-    Frame(StreamId, Option<Box<FilterFrame>>),
-    /// A timer.
-    Due(u64, Due),
-    /// A store's answer, or the end of the time for it.
-    Answer(u64, Option<Box<Reply>>),
-    /// A message of a peer.
-    Heard(u64, Box<[u8]>),
-}
-
-/// The program.
+/// A running program.
 #[derive(Debug)]
 pub struct Process {
-    /// What it knows.
+    /// The core's region state.
     pub state: RegionState,
-    /// Names it among those of its region.
+    /// Identifies the program among its peers.
     pub id: [u8; 16],
-    /// What goes on beside streams.
+    /// The background tasks; `None` for one that has finished.
     pub machines: Vec<Option<Running>>,
-    /// Exact logs, where there is no Redis.
+    /// The exact logs, if the region has no Redis.
     pub logs: Logs,
-    /// What is to be taken back.
+    /// Refunds that are not due yet or have failed.
     pub refunds: Vec<PendingRefund>,
-    /// RegionEvents that notified and that nobody has heard.
+    /// Events of the state that no machine has received yet.
     pub notified: RegionEvents,
     peers: BTreeMap<StreamId, Peer>,
     late: VecDeque<(StreamId, LateAck)>,
     serves: bool,
     listens: bool,
     push_rests: bool,
-    /// When it was told to end.
+    /// When its shutdown began.
     ending_us: Option<Ending>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Ending {
     since_us: u64,
-    /// Rounds of replays that are to be over before it ends, once the streams have ended.
+    /// The round of replays that must be over before it ends, and the time at which it ends anyway.
     last: Option<(u64, u64)>,
 }
 
-/// A stream that was let in.
+/// An accepted stream.
 #[derive(Debug)]
 struct Peer {
     origin: OriginId,
     worker: u64,
     id: weir_core::replication::StreamId,
     pusher: Option<Pusher>,
-    questions: usize,
+    queries: usize,
     heard_us: u64,
-    /// What was asked and not answered yet.
+    /// Queries without an answer so far.
     asked: BTreeMap<u64, Consult>,
 }
 
@@ -145,24 +110,24 @@ impl Aggregator {
         }
     }
 
-    /// Connections are accepted, by its system at least.
+    /// Whether it accepts connections, at least by its operating system.
     pub fn listens(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.serves && process.ending_us.is_none())
     }
 
-    /// Messages of its peers reach it.
-    pub fn hears_peers(&self) -> bool {
+    /// Whether messages of its peers reach it.
+    pub fn receives_broadcasts(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.listens)
     }
 
-    /// It does nothing at the moment.
+    /// Whether a fault freezes it.
     pub fn is_frozen(&self) -> bool {
         self.frozen > 0
     }
 }
 
 impl World<'_> {
-    /// It goes on where it was.
+    /// Processes what arrived during a freeze.
     pub(in crate::world) fn thaw_aggregator(&mut self, at: usize) {
         if self.aggregators[at].is_frozen() {
             return;
@@ -172,12 +137,12 @@ impl World<'_> {
                 Inbox::Frame(id, frame) => self.aggregator_hears(id, frame),
                 Inbox::Due(incarnation, due) => self.aggregator_does(at, incarnation, due),
                 Inbox::Answer(id, reply) => self.answered(id, reply),
-                Inbox::Heard(incarnation, message) => self.peer_says(at, incarnation, message),
+                Inbox::Received(incarnation, message) => self.peer_says(at, incarnation, message),
             }
         }
     }
 
-    /// A frame reaches the aggregator's end of a stream, or the news that it has ended.
+    /// A frame reaches the aggregator's end of a stream; `None`: the stream has ended.
     pub(in crate::world) fn aggregator_hears(&mut self, id: StreamId, frame: Option<Box<FilterFrame>>) {
         let Some(stream) = self.streams.get(id) else { return };
         let (at, incarnation) = (stream.aggregator, stream.aggregator_incarnation);
@@ -234,7 +199,7 @@ impl World<'_> {
         self.notify(at);
     }
 
-    /// A message of a peer, or its own.
+    /// A message of a peer or of the aggregator itself arrives.
     pub(in crate::world) fn peer_says(&mut self, at: usize, incarnation: u64, message: Box<[u8]>) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
@@ -242,19 +207,19 @@ impl World<'_> {
             return;
         }
         if host.is_frozen() {
-            host.inbox.push_back(Inbox::Heard(incarnation, message));
+            host.inbox.push_back(Inbox::Received(incarnation, message));
             return;
         }
         let now = host.clock.now(now_us);
         let Some(process) = host.process.as_mut() else { return };
         let mut access = Alone { state: &mut process.state, now };
-        if others::hear(&mut access, &process.id, &message).is_err() {
+        if others::receive(&mut access, &process.id, &message).is_err() {
             self.check.violated("messages", now_us, || "a peer sent what is no message".to_owned());
         }
         self.notify(at);
     }
 
-    /// Messages of peers may have been missed: the connection for them is made anew.
+    /// Messages of peers may have been missed, so the region's aggregators subscribe again.
     pub(in crate::world) fn listen_anew(&mut self, region: usize) {
         for number in 0..self.plan.topology.aggregators {
             let at = self.aggregator_at(region, number);

@@ -1,21 +1,19 @@
-//! What workers send on their streams, and what they are told: questions, acknowledgements and pushes.
-//!
-//! Leaves to others: how frames travel (`streams`).
+//! The streams of workers: their frames, and the answers, acknowledgements and pushes to them.
 
-use super::{Due, Peer};
+use super::Peer;
 use crate::world::World;
-use crate::world::calls::{Caller, Reply, Request, Store};
-use crate::world::queue::Event;
-use crate::world::streams::{Carried, End, StreamId};
+use crate::world::event::{Carried, Due, End, Event};
+use crate::world::network::StreamId;
+use crate::world::request::{Caller, Reply, Request, Store};
 use std::collections::BTreeMap;
 use weir_core::model::key::OriginId;
 use weir_core::model::wire::{Answer, Consult, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
 use weir_core::replication::Event as RegionEvent;
 use weir_core::replication::push::{COALESCE_MS, Pusher, Step};
-use weir_core::replication::regional::questions::Questions;
+use weir_core::replication::regional::queries::Queries;
 use weir_core::replication::state::Alone;
 
-/// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
+/// Most frames of a stream whose queries wait for the store. Queries of further frames are answered from memory.
 const OPEN_QUESTIONS: usize = 32;
 
 impl World<'_> {
@@ -34,14 +32,15 @@ impl World<'_> {
             let Ok(entered) = process.state.enter(origin, now) else {
                 return self.closed(id, End::Aggregator);
             };
-            // A filter tells what its rules have decided as soon as it is welcome; here it does not.
+            // A filter counts as a node once it has reported its rules' counters, which it does after the welcome.
+            // The simulated one reports none, so it is counted here.
             process.state.count_node(origin, u64::from_le_bytes(core::array::from_fn(|at| origin.0[at])));
             let peer = Peer {
                 origin,
                 worker,
                 id: entered.id,
                 pusher: None,
-                questions: 0,
+                queries: 0,
                 heard_us: now_us,
                 asked: BTreeMap::new(),
             };
@@ -60,10 +59,11 @@ impl World<'_> {
         let Some(peer) = process.peers.get_mut(&id) else { return };
         peer.heard_us = now_us;
         let (origin, worker) = (peer.origin, peer.worker);
-        let (asks, refunds) = (std::mem::take(&mut frame.asks), std::mem::take(&mut frame.refunds));
-        for ask in frame.consults.iter().filter(|ask| ask.cost > 0) {
-            peer.asked.insert(ask.id, ask.clone());
-            self.check.proposed(origin, ask, now_us);
+        let (exact, refunds) =
+            (std::mem::take(&mut frame.exact_requests), std::mem::take(&mut frame.refunds));
+        for query in frame.consults.iter().filter(|query| query.cost > 0) {
+            peer.asked.insert(query.id, query.clone());
+            self.check.proposed(origin, query, now_us);
         }
         let Ok(taken) = process.state.take(origin, frame, now) else {
             return self.closed(id, End::Aggregator);
@@ -77,37 +77,37 @@ impl World<'_> {
         if taken.reply != RegionFrame::default() {
             self.reply(id, taken.reply);
         }
-        if !taken.asks.is_empty() {
-            self.ask(at, id, origin, taken.asks);
+        if !taken.queries.is_empty() {
+            self.query(at, id, origin, taken.queries);
         }
-        asks.iter().for_each(|ask| self.exact_asked(at, id, worker, ask));
+        exact.iter().for_each(|query| self.exact_requested(at, id, worker, query));
         refunds.iter().for_each(|refund| self.exact_refunded(at, worker, refund));
     }
 
-    fn ask(&mut self, at: usize, id: StreamId, origin: OriginId, asks: Vec<Consult>) {
+    fn query(&mut self, at: usize, id: StreamId, origin: OriginId, queries: Vec<Consult>) {
         let host = &mut self.aggregators[at];
         let now = host.clock.now(self.now_us);
         let region = host.region;
         let Some(process) = host.process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
-        if peer.questions >= OPEN_QUESTIONS {
-            let answers = process.state.answer_from_memory(origin, &asks, now);
+        if peer.queries >= OPEN_QUESTIONS {
+            let answers = process.state.answer_from_memory(origin, &queries, now);
             return self.reply(id, RegionFrame { answers, ..RegionFrame::default() });
         }
-        peer.questions += 1;
-        let questions = Questions::propose(&mut Alone { state: &mut process.state, now }, origin, asks);
-        if questions.merges().is_empty() {
-            return self.conclude_questions(at, questions, id, Reply::Merged(Vec::new()));
+        peer.queries += 1;
+        let queries = Queries::propose(&mut Alone { state: &mut process.state, now }, origin, queries);
+        if queries.merges().is_empty() {
+            return self.conclude_questions(at, queries, id, Reply::Merged(Vec::new()));
         }
-        let (request, within_ms) = (Request::Merge(questions.merges().to_vec()), questions.patience_ms());
-        let caller = Caller::Questions(Box::new(questions), id);
+        let (request, within_ms) = (Request::Merge(queries.merges().to_vec()), queries.patience_ms());
+        let caller = Caller::Queries(Box::new(queries), id);
         self.call(at, Store::Redis(region), request, within_ms, caller);
     }
 
     pub(in crate::world) fn conclude_questions(
         &mut self,
         at: usize,
-        questions: Questions,
+        queries: Queries,
         id: StreamId,
         reply: Reply,
     ) {
@@ -116,14 +116,14 @@ impl World<'_> {
         let now = host.clock.now(self.now_us);
         let Some(process) = host.process.as_mut() else { return };
         if let Some(peer) = process.peers.get_mut(&id) {
-            peer.questions -= 1;
+            peer.queries -= 1;
         }
-        let answers = questions.conclude(&mut Alone { state: &mut process.state, now }, &results);
+        let answers = queries.conclude(&mut Alone { state: &mut process.state, now }, &results);
         self.reply(id, RegionFrame { answers, ..RegionFrame::default() });
         self.notify(at);
     }
 
-    /// Begins or ends pushes, as the worker says that it is its process' subscriber or not.
+    /// Starts or ends pushes, as the worker states whether it is the subscriber of its process.
     fn take_role(&mut self, at: usize, id: StreamId, subscribes: bool) {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
@@ -135,7 +135,7 @@ impl World<'_> {
             true => {
                 let superseded = process.state.subscribe(peer.origin, peer.id);
                 peer.pusher = Some(Pusher::new(peer.origin, peer.id));
-                // It hears that its place is taken, and may take it again.
+                // Ends the pusher of the superseded stream, so that the stream may subscribe again.
                 let theirs =
                     process.peers.values_mut().find(|peer| Some(peer.id) == superseded && peer.id != mine);
                 if let Some(peer) = theirs {
@@ -159,14 +159,14 @@ impl World<'_> {
         self.closed(id, End::Aggregator);
     }
 
-    /// Sends something on a stream.
+    /// Sends a frame on a stream.
     pub(in crate::world) fn reply(&mut self, id: StreamId, frame: RegionFrame) {
         let stream = self.streams.get(id).map(|stream| stream.aggregator);
         let process = stream.and_then(|at| self.aggregators[at].process.as_mut());
         if let Some(peer) = process.and_then(|process| process.peers.get_mut(&id)) {
             for Answer { id, granted, .. } in &frame.answers {
-                if let Some(ask) = peer.asked.remove(id).filter(|_| *granted) {
-                    self.check.granted(peer.origin, &ask, self.now_us);
+                if let Some(query) = peer.asked.remove(id).filter(|_| *granted) {
+                    self.check.granted(peer.origin, &query, self.now_us);
                 }
             }
         }
@@ -174,7 +174,7 @@ impl World<'_> {
         self.carry(id, Carried::Down(Some(Box::new(frame))));
     }
 
-    /// Acknowledges what the rounds that are over have stored.
+    /// Sends the acknowledgements that finished rounds of replays permit.
     pub(in crate::world) fn acknowledge(&mut self, at: usize) {
         loop {
             let Some(process) = self.aggregators[at].process.as_mut() else { return };
@@ -189,16 +189,16 @@ impl World<'_> {
         }
     }
 
-    /// Wakes the subscribers that have something to be told, and rests.
+    /// Starts the pushes to subscribers with pending counts, and pauses.
     pub(in crate::world) fn watch_pushes(&mut self, at: usize) {
         let host = &mut self.aggregators[at];
         let incarnation = host.incarnation;
         let Some(process) = host.process.as_mut() else { return };
-        if process.push_rests || process.notified.hear(RegionEvent::Push.into()).is_none() {
+        if process.push_rests || process.notified.take(RegionEvent::Push.into()).is_none() {
             return;
         }
         process.push_rests = true;
-        let told: Vec<_> = process.state.to_be_told().collect();
+        let told: Vec<_> = process.state.to_be_sent().collect();
         let peers = process.peers.iter().filter(|(_, peer)| told.contains(&peer.id));
         let ids: Vec<StreamId> = peers.map(|(id, _)| *id).collect();
         let rested = self.now_us + COALESCE_MS * 1_000;

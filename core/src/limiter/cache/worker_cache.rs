@@ -1,0 +1,194 @@
+//! What one worker remembers in its own memory, so that most requests touch nothing shared: leases, denials, and
+//! what the region acknowledged.
+//!
+//! A set-associative cache by fingerprint: bounded, made once, no allocation afterwards. Losing a slot costs a look
+//! at the table and nothing else, except where it holds a lease, so those stay.
+
+use crate::model::time::MonoMs;
+use crate::model::window::{Position, Used};
+use alloc::vec::Vec;
+
+/// Slots of a set, any of which may hold a given fingerprint.
+const WAYS: usize = 4;
+
+/// A worker's memory of one key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::limiter) struct Slot {
+    pub(in crate::limiter) fingerprint: u64,
+    pub(in crate::limiter) used: MonoMs,
+    pub(in crate::limiter) lease: Lease,
+    pub(in crate::limiter) denied: Option<CachedDenial>,
+    pub(in crate::limiter) acked: Acked,
+}
+
+/// What may be spent without asking the table.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::limiter) struct Lease {
+    /// Reserved in the table; 0: no lease.
+    pub(in crate::limiter) amount: u64,
+    /// Of that, spent.
+    pub(in crate::limiter) spent: u64,
+    /// In which cell.
+    pub(in crate::limiter) sequence: u64,
+    /// When it is to be brought back.
+    pub(in crate::limiter) due: MonoMs,
+    /// Until when it may be spent.
+    pub(in crate::limiter) until: MonoMs,
+    /// The limit that it was taken under: it says nothing about lower ones.
+    pub(in crate::limiter) limit: u64,
+    /// What was left of the limit beside it.
+    pub(in crate::limiter) spare: u64,
+    /// Size of the last one, to size the next.
+    pub(in crate::limiter) last: u64,
+}
+
+/// What the region acknowledged of a key and the table has not been told yet. Two cells, as a report that goes out after a
+/// cell's end holds the rest of it too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::limiter) struct Acked {
+    /// The newer cell.
+    pub(in crate::limiter) sequence: u64,
+    /// How much of it.
+    pub(in crate::limiter) own: u64,
+    /// How much of the cell before.
+    pub(in crate::limiter) before: u64,
+}
+
+/// A denial that stays true until a moment.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct CachedDenial {
+    /// What was used, where in the cell, and when that was.
+    pub(in crate::limiter) used: Remains,
+    pub(in crate::limiter) at: Position,
+    pub(in crate::limiter) since: MonoMs,
+    /// What was denied, and until when it would be.
+    pub(in crate::limiter) cost: u64,
+    pub(in crate::limiter) limit: u64,
+    pub(in crate::limiter) until: MonoMs,
+    pub(in crate::limiter) version: u64,
+}
+
+/// What a denial rests on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) enum Remains {
+    /// Two cells: what is left of them at any later moment follows.
+    Cells(u64, u64),
+    /// Of more cells the sum, which counts until the present one ends: to keep them all would make each slot twice as large
+    /// for the sake of one look in a tenth of a window.
+    Sum(u64),
+}
+
+#[derive(Debug)]
+pub(in crate::limiter) struct WorkerCache {
+    slots: Vec<Slot>,
+    sets: usize,
+}
+
+impl WorkerCache {
+    /// Room for `sets` × 4 keys.
+    pub(in crate::limiter) fn new(sets: usize) -> WorkerCache {
+        let sets = sets.max(1);
+        WorkerCache { slots: alloc::vec![Slot::default(); sets * WAYS], sets }
+    }
+
+    pub(in crate::limiter) fn get(&mut self, fingerprint: u64) -> Option<&mut Slot> {
+        self.set(fingerprint).iter_mut().find(|slot| slot.fingerprint == fingerprint)
+    }
+
+    /// The slot of `fingerprint`, made in place of the longest unused one without a lease.
+    pub(in crate::limiter) fn entry(&mut self, fingerprint: u64, now: MonoMs) -> Option<&mut Slot> {
+        let set = self.set(fingerprint);
+        if let Some(at) = set.iter().position(|slot| slot.fingerprint == fingerprint) {
+            return set.get_mut(at);
+        }
+        let slot = set.iter_mut().filter(|slot| slot.lease.amount == 0).min_by_key(|slot| slot.used)?;
+        *slot = Slot { fingerprint, used: now, ..Slot::default() };
+        Some(slot)
+    }
+
+    fn set(&mut self, fingerprint: u64) -> &mut [Slot] {
+        let set = (fingerprint as usize).checked_rem(self.sets).unwrap_or(0);
+        self.slots.get_mut(set * WAYS..(set + 1) * WAYS).unwrap_or_default()
+    }
+}
+
+impl Acked {
+    /// The region holds `own` of cell `sequence`.
+    pub(in crate::limiter) fn note(&mut self, sequence: u64, own: u64) {
+        if sequence == self.sequence {
+            self.own = self.own.max(own);
+        } else if sequence.checked_add(1) == Some(self.sequence) {
+            self.before = self.before.max(own);
+        } else if sequence > self.sequence {
+            let follows = self.sequence.checked_add(1) == Some(sequence);
+            *self = Acked { sequence, own, before: if follows { self.own } else { 0 } };
+        }
+    }
+}
+
+impl Remains {
+    pub(in crate::limiter) fn of(used: &Used, at: &Position) -> Remains {
+        match used {
+            Used::Average { current, previous } => Remains::Cells(*current, *previous),
+            Used::HardLimit(_) => Remains::Sum(used.effective(at)),
+        }
+    }
+}
+
+impl CachedDenial {
+    /// Until when `asked` (cost and limit) is denied, what is left at `now`, and milliseconds to the next cell. `same` says
+    /// that they are those that were denied. `None` if that does not follow.
+    pub(in crate::limiter) fn seen_at(
+        &self,
+        now: MonoMs,
+        same: bool,
+        asked: (u64, u64),
+    ) -> Option<(MonoMs, u64, u64)> {
+        let (cost, limit) = asked;
+        let passed_ms = now.since(self.since);
+        match self.used {
+            Remains::Cells(current, previous) => {
+                let used = Used::Average { current, previous };
+                let until = match same {
+                    true => self.until,
+                    false => self.since.after(used.wait_ms(&self.at, cost, limit)?),
+                };
+                let (used, at) = used.later(&self.at, passed_ms);
+                Some((until, used.remaining(&at, limit), at.until_next_ms()))
+            }
+            Remains::Sum(sum) => {
+                let left_ms = self.at.until_next_ms().checked_sub(passed_ms).filter(|left| *left > 0)?;
+                same.then_some((self.until, limit.saturating_sub(sum), left_ms))
+            }
+        }
+    }
+}
+
+impl Lease {
+    /// Spends `cost` of the lease, if it covers it.
+    pub(in crate::limiter) fn spend(&mut self, cost: u64, sequence: u64, now: MonoMs) -> bool {
+        let covers = self.amount.saturating_sub(self.spent) >= cost;
+        let good = self.amount > 0 && covers && self.sequence == sequence && now < self.until;
+        if good {
+            self.spent += cost;
+        }
+        good
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_cells_are_remembered_as_acknowledged_whatever_the_order() {
+        let acked = |told: &[(u64, u64)]| {
+            let mut acked = Acked::default();
+            told.iter().for_each(|(sequence, own)| acked.note(*sequence, *own));
+            (acked.sequence, acked.own, acked.before)
+        };
+        assert_eq!(acked(&[(7, 3), (8, 2)]), (8, 2, 3));
+        assert_eq!(acked(&[(8, 2), (7, 3), (7, 1), (8, 4)]), (8, 4, 3));
+        assert_eq!(acked(&[(7, 3), (9, 1), (7, 5)]), (9, 1, 0));
+    }
+}

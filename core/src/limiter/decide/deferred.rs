@@ -1,0 +1,290 @@
+//! Requests whose cost only their responses tell: what is reserved for them, and settling it.
+//!
+//! At the request its check's cost is reserved in the table, so that requests that are under way together cannot pass the limit
+//! together. What the response says is charged in the cell of that moment, and the reservation goes back. One worker's
+//! reservations on a key are one in the table (`ReservationKind::Deferred`), whose expiry is the latest; each request's own time
+//! is kept here.
+//!
+//! Where no answer comes, or there is no room for another reservation, the reserve counts as spent. An answer that comes
+//! after all can then only add to it.
+//!
+//! A worker waits for a bounded number of answers. Who comes beyond that is waited for like everybody else, and the oldest
+//! request makes room, of those whose time is over if there are any: nobody will be told what it costs, so it costs what it
+//! may at the most. Otherwise slow requests that fill the places would make everybody's cost their reserve alone, however
+//! much they use.
+//!
+//! Leaves to others: what a response says (`rules::Cost`), whether a request passes (`round`).
+
+use super::item::{DeferredCost, Item};
+use crate::limiter::Limiter;
+use crate::limiter::check::Check;
+use crate::limiter::table::{Entry, ReservationKind, Tag};
+use crate::limiter::transact::{Failed, Make, Subject};
+use crate::model::shared::Shared;
+use crate::model::time::{MonoMs, Now};
+use crate::model::window::Position;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+/// Most requests of a worker that are open at once; of more, the oldest are charged their most.
+pub const MAX_DEFERRED_REQUESTS: usize = 16_384;
+/// In the table a reservation outlives its request's time by so much: a worker that is alive spends it before.
+const GRACE_MS: u64 = 1_000;
+
+/// What an open request may be charged in one cell.
+#[derive(Clone, Debug)]
+struct Charge {
+    key: Vec<u8>,
+    fingerprint: u64,
+    deferred_cost: DeferredCost,
+    limit: u64,
+    reserve: u64,
+    /// The reserve is in the table as a reservation; else it is spent.
+    held: bool,
+    /// In the overflow cell that the key shares with others.
+    overflow: bool,
+    since: MonoMs,
+    until: MonoMs,
+}
+
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct DeferredCosts {
+    /// Of the request at hand.
+    new: Vec<Charge>,
+    requests: BTreeMap<u64, Vec<Charge>>,
+    /// Those whose time is not over, by its end.
+    due: BTreeSet<(MonoMs, u64)>,
+    /// All, in the order in which they make room.
+    places: BTreeSet<Place>,
+    /// ExactDetails, but others always changed the table first.
+    again: Vec<(Charge, u64)>,
+}
+
+/// A request's place: first those whose time is over, and of these and of the others the oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    waits: bool,
+    since: MonoMs,
+    request: u64,
+}
+
+impl DeferredCost {
+    /// If the check's cost is told by the response.
+    pub(in crate::limiter) fn of(check: &Check<'_>) -> Option<DeferredCost> {
+        let within_ms = check.policy.settles_within_ms;
+        let rules = 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0);
+        let deferred_cost = DeferredCost { rules, least: 0, most: check.policy.settles_at_most, within_ms };
+        (within_ms > 0).then_some(deferred_cost)
+    }
+
+    /// Of two items of the same cell, each with its cost: what both know, and what either will be told.
+    pub(in crate::limiter) fn coalesce(
+        one: (Option<DeferredCost>, u64),
+        other: (Option<DeferredCost>, u64),
+    ) -> Option<DeferredCost> {
+        match (one, other) {
+            ((None, _), (None, _)) => None,
+            ((Some(deferred), _), (None, cost)) | ((None, cost), (Some(deferred), _)) => {
+                Some(DeferredCost { least: deferred.least.max(cost), ..deferred })
+            }
+            ((Some(one), _), (Some(other), _)) => Some(DeferredCost {
+                rules: one.rules | other.rules,
+                least: one.least.max(other.least),
+                most: one.most.max(other.most),
+                within_ms: one.within_ms.max(other.within_ms),
+            }),
+        }
+    }
+
+    /// Reserves `cost` on the entry; false if there is no room, or nothing to reserve.
+    pub(in crate::limiter) fn reserve(self, entry: &mut Entry, tag: Tag, cost: u64, now: MonoMs) -> bool {
+        cost > 0 && entry.reserve(tag, cost, self.until(now).after(GRACE_MS))
+    }
+
+    fn until(self, now: MonoMs) -> MonoMs {
+        now.after(u64::from(self.within_ms))
+    }
+}
+
+impl Limiter {
+    /// Whether any request's cost is still to be told.
+    pub fn has_deferred(&self) -> bool {
+        !self.deferred.requests.is_empty()
+    }
+
+    /// Whether the cost of `request` is still to be told.
+    pub fn is_deferred(&self, request: u64) -> bool {
+        self.deferred.requests.contains_key(&request)
+    }
+
+    /// What `request` has cost under each rule that waits to be told: less than was reserved gives the rest back, more is
+    /// charged in full, even beyond the limit. Does nothing for other requests.
+    pub fn settle_cost(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        mut cost_of: impl FnMut(u16) -> u64,
+        now: MonoMs,
+    ) {
+        let Some(charges) = self.deferred.take(request) else { return };
+        let now = self.enter(shared, now);
+        for charge in charges {
+            let cost = charge.deferred_cost.cost(&mut cost_of);
+            self.settle_charge(shared, charge, cost, now);
+        }
+    }
+
+    /// Notes what was charged for the request at hand, and that its response will say what it cost.
+    pub(in crate::limiter) fn opened(
+        &mut self,
+        item: &Item,
+        check: &Check<'_>,
+        (held, overflow): (bool, bool),
+        now: Now,
+    ) {
+        let Some(deferred_cost) = item.deferred else { return };
+        self.deferred.new.push(Charge {
+            key: check.key.to_vec(),
+            fingerprint: item.fingerprint,
+            deferred_cost,
+            limit: item.limit,
+            reserve: item.cost,
+            held,
+            overflow,
+            since: now.mono,
+            until: deferred_cost.until(now.mono),
+        });
+    }
+
+    /// What was opened belongs to `request`.
+    pub(in crate::limiter) fn keep_open(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
+        if self.deferred.new.is_empty() {
+            return;
+        }
+        let charges = core::mem::take(&mut self.deferred.new);
+        self.make_room(shared, request, now);
+        // A number that is given anew: whoever had it before was not told of.
+        for charge in self.deferred.put(request, charges).into_iter().flatten() {
+            let reserve = charge.reserve;
+            self.settle_charge(shared, charge, reserve, now);
+        }
+    }
+
+    /// Where there is no place for `request`, ends the wait for another.
+    fn make_room(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
+        if self.is_deferred(request) || self.deferred.requests.len() < MAX_DEFERRED_REQUESTS {
+            return;
+        }
+        let Some(charges) = self.deferred.take_first() else { return };
+        self.stats.unawaited = self.stats.unawaited.saturating_add(1);
+        for charge in charges {
+            let most = charge.deferred_cost.least.max(charge.deferred_cost.most);
+            self.settle_charge(shared, charge, most, now);
+        }
+    }
+
+    /// Spends the reserves of requests whose time is over; and settles what others kept from being settled.
+    pub(in crate::limiter) fn expire_open(&mut self, shared: &mut impl Shared, now: Now) {
+        for (charge, cost) in core::mem::take(&mut self.deferred.again) {
+            self.settle_charge(shared, charge, cost, now);
+        }
+        while let Some(request) = self.deferred.next_due(now.mono) {
+            self.spend_open(shared, request, now);
+        }
+    }
+
+    /// Nobody will be told any more: all that is reserved counts as spent.
+    pub(in crate::limiter) fn spend_all_open(&mut self, shared: &mut impl Shared, now: Now) {
+        let requests: Vec<u64> = self.deferred.requests.keys().copied().collect();
+        for request in requests {
+            self.spend_open(shared, request, now);
+        }
+    }
+
+    /// Spends what is reserved for `request`; should its response come after all, it can only add to that.
+    fn spend_open(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
+        let Some(charges) = self.deferred.requests.get(&request).cloned() else { return };
+        for charge in charges.into_iter().filter(|charge| charge.held) {
+            let reserve = charge.reserve;
+            self.settle_charge(shared, charge, reserve, now);
+        }
+        for charge in self.deferred.requests.get_mut(&request).into_iter().flatten() {
+            charge.held = false;
+        }
+    }
+
+    fn settle_charge(&mut self, shared: &mut impl Shared, charge: Charge, cost: u64, now: Now) {
+        if !charge.held && cost <= charge.reserve {
+            return;
+        }
+        let tag = self.tag(ReservationKind::Deferred);
+        let change = |entry: &mut Entry, _: &Position| {
+            let taken_back = if charge.held { entry.release_part(tag, charge.reserve) } else { 0 };
+            let spent = charge.reserve.saturating_sub(taken_back);
+            if entry.limit == 0 {
+                entry.limit = charge.limit;
+            }
+            entry.charge(cost.saturating_sub(spent), now.mono);
+            ((), true)
+        };
+        let subject = Subject { fingerprint: charge.fingerprint, key: Some(&charge.key), make: Make::Always };
+        match self.table.transact_where(shared, charge.overflow, subject, now, &mut self.stats, change) {
+            Ok(done) => self.note_cells(&done.entry, now.mono),
+            Err(Failed::Exhausted | Failed::Absent) => {
+                // What is not settled stays reserved, and counts as spent in time.
+                if self.deferred.again.len() < MAX_DEFERRED_REQUESTS {
+                    self.deferred.again.push((charge, cost));
+                }
+            }
+        }
+    }
+}
+
+impl DeferredCost {
+    fn cost(self, cost_of: &mut impl FnMut(u16) -> u64) -> u64 {
+        let rules = (0..64u16).filter(|rule| self.rules >> rule & 1 == 1);
+        rules.map(cost_of).fold(self.least, u64::max)
+    }
+}
+
+impl DeferredCosts {
+    fn put(&mut self, request: u64, charges: Vec<Charge>) -> Option<Vec<Charge>> {
+        let before = self.take(request);
+        if let Some((since, until)) = times(&charges) {
+            self.due.insert((until, request));
+            self.places.insert(Place { waits: true, since, request });
+        }
+        self.requests.insert(request, charges);
+        before
+    }
+
+    fn take(&mut self, request: u64) -> Option<Vec<Charge>> {
+        let charges = self.requests.remove(&request)?;
+        if let Some((since, until)) = times(&charges) {
+            let waits = self.due.remove(&(until, request));
+            self.places.remove(&Place { waits, since, request });
+        }
+        Some(charges)
+    }
+
+    fn take_first(&mut self) -> Option<Vec<Charge>> {
+        self.take(self.places.first()?.request)
+    }
+
+    fn next_due(&mut self, now: MonoMs) -> Option<u64> {
+        let (until, request) = self.due.first().copied().filter(|(until, _)| *until <= now)?;
+        self.due.remove(&(until, request));
+        if let Some((since, _)) = self.requests.get(&request).and_then(|charges| times(charges)) {
+            self.places.remove(&Place { waits: true, since, request });
+            self.places.insert(Place { waits: false, since, request });
+        }
+        Some(request)
+    }
+}
+
+/// When a request with these charges came, and when its time is over.
+fn times(charges: &[Charge]) -> Option<(MonoMs, MonoMs)> {
+    let since = charges.iter().map(|charge| charge.since).min()?;
+    let until = charges.iter().map(|charge| charge.until).max()?;
+    Some((since, until))
+}

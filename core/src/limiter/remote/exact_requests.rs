@@ -1,0 +1,379 @@
+//! Questions about exact limits: which request waits for which, and what became of their charges.
+//!
+//! ```text
+//! paused ─ rulings, timeout, end of the stream ─→ open ─ the request passes ─→ forgotten, it keeps its charges
+//!                                                      ─ it does not ─→ refunded, as soon as it is known what of
+//! beside ─ rulings, timeout ─→ told                                     it was charged: until then given up
+//! ```
+//! All of them are bounded. What has to be forgotten before it is known is refunded unseen: to take back what was
+//! never charged changes nothing.
+//!
+//! Leaves to others: what rulings mean for a request (`exact`), how questions travel (`wire`).
+
+use super::consults::Waiting;
+use crate::limiter::check::{Check, ExactCheck, ExactLimit};
+use crate::limiter::stats::Stats;
+use crate::model::exact::{ChargeResult, Verdict};
+use crate::model::key::{HashKey, fingerprint};
+use crate::model::time::MonoMs;
+use crate::model::wire;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use prost::Message;
+
+/// Most requests that wait for rulings at once; further ones are not asked about.
+pub(in crate::limiter) const MAX_PAUSED: usize = 16_384;
+/// Most questions of shadow rules under way; further requests are not asked about.
+pub(in crate::limiter) const MAX_SHADOW: usize = 1_024;
+/// Most questions of denied requests whose rulings are still to come; the oldest is refunded unseen.
+pub(in crate::limiter) const MAX_GIVEN_UP: usize = 4_096;
+/// Most refunds that wait for a stream, or are not known to have arrived; further charges stay.
+pub(in crate::limiter) const MAX_REFUNDS: usize = 4_096;
+/// A ruling that is later than this beyond its deadline is not expected any more.
+pub(in crate::limiter) const LATE_MS: u64 = 5_000;
+/// What a question takes in a frame beside its own bytes: a tag and a length.
+const FRAMING_BYTES: usize = 8;
+
+/// One charge of a question, and for which rules.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct PendingCharge {
+    /// The rule that is shown.
+    pub(in crate::limiter) rule: u16,
+    /// All rules that the charge is for.
+    pub(in crate::limiter) rules: u64,
+    /// One of them denies what is not decided.
+    pub(in crate::limiter) deny_on_failure: bool,
+    /// Of a log's key; a ledger's denials are not remembered.
+    pub(in crate::limiter) fingerprint: Option<u64>,
+    pub(in crate::limiter) cost: u64,
+    /// A log's limit; 0 for a ledger.
+    pub(in crate::limiter) limit: u64,
+}
+
+/// What is known of a question's charges.
+#[derive(Debug, Default)]
+pub(in crate::limiter) enum Known {
+    #[default]
+    Awaited,
+    /// Nobody will say.
+    Lost,
+    Ruled(Vec<wire::ChargeResult>),
+}
+
+#[derive(Debug)]
+pub(in crate::limiter) struct PendingRequest {
+    pub(in crate::limiter) request: wire::ExactRequest,
+    /// For each charge.
+    pub(in crate::limiter) asked: Vec<PendingCharge>,
+    pub(in crate::limiter) sent: Option<MonoMs>,
+    /// Until when the ruling is waited for.
+    pub(in crate::limiter) until: MonoMs,
+    pub(in crate::limiter) known: Known,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(in crate::limiter) struct Paused {
+    pub(in crate::limiter) pending: PendingRequest,
+    pub(in crate::limiter) request: u64,
+    /// Its windows are decided afterwards.
+    pub(in crate::limiter) windows: Waiting,
+    /// Its shadow rules are asked about once it has passed.
+    pub(in crate::limiter) shadows: Vec<PendingRequest>,
+}
+
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct ExactRequests {
+    last_id: u64,
+    unsent: Vec<u64>,
+    pub(in crate::limiter) paused: BTreeMap<u64, Paused>,
+    pub(in crate::limiter) open: BTreeMap<u64, PendingRequest>,
+    pub(in crate::limiter) given_up: BTreeMap<u64, PendingRequest>,
+    pub(in crate::limiter) shadow: BTreeMap<u64, PendingRequest>,
+    refunds: VecDeque<wire::Refund>,
+    /// Sent when; not known to have arrived.
+    sent_refunds: VecDeque<(MonoMs, wire::Refund)>,
+}
+
+impl PendingRequest {
+    /// About the charges of all `checks`, those of one limit folded into one: largest cost, lowest limit. `None` if
+    /// there are none.
+    pub(in crate::limiter) fn about<'a>(
+        checks: impl Iterator<Item = &'a ExactCheck<'a>>,
+        secret: HashKey,
+        now: MonoMs,
+    ) -> Option<PendingRequest> {
+        let mut request = wire::ExactRequest::default();
+        let mut asked: Vec<PendingCharge> = Vec::new();
+        let mut timeout_ms = u32::MAX;
+        for check in checks {
+            timeout_ms = timeout_ms.min(check.policy.timeout_ms);
+            let (charge, new) = charge(check, secret);
+            match request.charges.iter_mut().position(|other| same_limit(other, &charge)) {
+                Some(at) => {
+                    if let (Some(other), Some(known)) = (request.charges.get_mut(at), asked.get_mut(at)) {
+                        coalesce(other, known, &new);
+                    }
+                }
+                None => {
+                    request.charges.push(charge);
+                    asked.push(new);
+                }
+            }
+        }
+        request.timeout_ms = timeout_ms;
+        let until = now.after(u64::from(timeout_ms));
+        (!asked.is_empty()).then_some(PendingRequest {
+            request,
+            asked,
+            sent: None,
+            until,
+            known: Known::Awaited,
+        })
+    }
+
+    /// What came for its charges, and nothing beyond: it may be sent back.
+    pub(in crate::limiter) fn of_charges(&self, came: &wire::ExactResponse) -> Vec<wire::ChargeResult> {
+        came.results.iter().take(self.asked.len()).cloned().collect()
+    }
+
+    /// The ruling on each charge; one that is missing decides nothing.
+    pub(in crate::limiter) fn results<'a>(
+        &'a self,
+        came: &'a [wire::ChargeResult],
+    ) -> impl Iterator<Item = (&'a PendingCharge, ChargeResult)> {
+        let came =
+            came.iter().map(ChargeResult::from_wire).chain(core::iter::repeat(ChargeResult::UNDECIDED));
+        self.asked.iter().zip(came)
+    }
+}
+
+impl ExactRequests {
+    /// Nothing is under way.
+    pub(in crate::limiter) fn is_idle(&self) -> bool {
+        self.paused.is_empty() && self.given_up.is_empty() && self.shadow.is_empty()
+    }
+
+    /// A request waits.
+    pub(in crate::limiter) fn is_waited_for(&self) -> bool {
+        !self.paused.is_empty()
+    }
+
+    pub(in crate::limiter) fn is_full(&self) -> bool {
+        self.paused.len() >= MAX_PAUSED
+    }
+
+    /// Lets `request` wait for the ruling on `pending`.
+    pub(in crate::limiter) fn pause(
+        &mut self,
+        request: u64,
+        mut pending: PendingRequest,
+        checks: &[Check<'_>],
+        shadows: Vec<PendingRequest>,
+        now: MonoMs,
+    ) {
+        let id = self.name(&mut pending);
+        let windows = Waiting::new(checks, now);
+        self.paused.insert(id, Paused { pending, request, windows, shadows });
+    }
+
+    /// Whence a request comes that waits for rulings, the last one that was paused.
+    pub(in crate::limiter) fn trace(&mut self, request: u64, trace: wire::Trace) {
+        let Some(mut last) = self.paused.last_entry().filter(|last| last.get().request == request) else {
+            return;
+        };
+        last.get_mut().windows.trace = Some(Box::new(trace.clone()));
+        last.get_mut().pending.request.trace = Some(trace);
+    }
+
+    /// Asks without anybody waiting. False if too many questions are under way.
+    pub(in crate::limiter) fn send_shadow(&mut self, mut pending: PendingRequest, now: MonoMs) -> bool {
+        if self.shadow.len() >= MAX_SHADOW {
+            return false;
+        }
+        pending.until = now.after(u64::from(pending.request.timeout_ms).saturating_add(LATE_MS));
+        let id = self.name(&mut pending);
+        self.shadow.insert(id, pending);
+        true
+    }
+
+    /// The request of question `id` has ended: what was charged stays if it passes, and is taken back if not.
+    pub(in crate::limiter) fn end(&mut self, id: u64, passes: bool, now: MonoMs, stats: &mut Stats) {
+        let Some(mut pending) = self.open.remove(&id) else { return };
+        if passes || pending.sent.is_none() {
+            return;
+        }
+        match core::mem::take(&mut pending.known) {
+            Known::Ruled(results) => self.take_back(pending.request, results, stats),
+            Known::Lost => self.refund(pending.request, Vec::new(), stats),
+            Known::Awaited => {
+                pending.until = now.after(LATE_MS);
+                self.given_up.insert(id, pending);
+                if self.given_up.len() > MAX_GIVEN_UP
+                    && let Some((_, oldest)) = self.given_up.pop_first()
+                {
+                    self.refund(oldest.request, Vec::new(), stats);
+                }
+            }
+        }
+    }
+
+    /// Refunds what is allowed in `results`, if anything is.
+    pub(in crate::limiter) fn take_back(
+        &mut self,
+        request: wire::ExactRequest,
+        results: Vec<wire::ChargeResult>,
+        stats: &mut Stats,
+    ) {
+        if results.iter().any(|result| ChargeResult::from_wire(result).verdict == Verdict::Allowed) {
+            self.refund(request, results, stats);
+        }
+    }
+
+    /// Takes out the requests whose deadline has passed.
+    pub(in crate::limiter) fn overdue(&mut self, now: MonoMs) -> Vec<(u64, Paused)> {
+        let late = self.paused.iter().filter(|(_, paused)| paused.pending.until <= now);
+        let late: Vec<u64> = late.map(|(id, _)| *id).collect();
+        late.into_iter().filter_map(|id| self.paused.remove(&id).map(|paused| (id, paused))).collect()
+    }
+
+    /// Refunds what is not going to be ruled any more.
+    pub(in crate::limiter) fn forget_given_up(&mut self, now: MonoMs, stats: &mut Stats) {
+        while let Some(oldest) = self.given_up.first_entry().filter(|oldest| oldest.get().until <= now) {
+            let pending = oldest.remove();
+            self.refund(pending.request, Vec::new(), stats);
+        }
+    }
+
+    /// Takes out a shadow rule's question that is not going to be ruled any more.
+    pub(in crate::limiter) fn next_unheard(&mut self, now: MonoMs) -> Option<PendingRequest> {
+        let oldest = self.shadow.first_entry().filter(|oldest| oldest.get().until <= now)?;
+        Some(oldest.remove())
+    }
+
+    /// The stream is gone: nobody will say any more what became of what was sent on it. Hands out who waits.
+    pub(in crate::limiter) fn lose_all(&mut self, stats: &mut Stats) -> BTreeMap<u64, Paused> {
+        self.unsent.clear();
+        for pending in self.open.values_mut() {
+            if matches!(pending.known, Known::Awaited) {
+                pending.known = Known::Lost;
+            }
+        }
+        while let Some((_, refund)) = self.sent_refunds.pop_back() {
+            self.refunds.push_front(refund);
+        }
+        for pending in core::mem::take(&mut self.given_up).into_values() {
+            self.refund(pending.request, Vec::new(), stats);
+        }
+        core::mem::take(&mut self.paused)
+    }
+
+    /// The frames to send now: questions first, as they are waited for. Whatever was sent before a ping that came back
+    /// on the same stream, the last at `echo`, has arrived.
+    pub(in crate::limiter) fn take_frames(
+        &mut self,
+        echo: MonoMs,
+        now: MonoMs,
+        frames: &mut Vec<wire::FilterFrame>,
+    ) {
+        let mut exact_requests = Vec::new();
+        for id in core::mem::take(&mut self.unsent) {
+            if let Some(paused) = self.paused.get_mut(&id) {
+                let left = paused.pending.until.since(now);
+                paused.pending.request.timeout_ms = u32::try_from(left).unwrap_or(u32::MAX).max(1);
+            }
+            let paused = self.paused.get_mut(&id).map(|paused| &mut paused.pending);
+            let Some(pending) = paused.or_else(|| self.shadow.get_mut(&id)) else { continue };
+            pending.sent = Some(now);
+            exact_requests.push(pending.request.clone());
+        }
+        let framed = |exact_requests| wire::FilterFrame { exact_requests, ..Default::default() };
+        pack(exact_requests.into_iter(), framed, frames);
+        let framed = |refunds| wire::FilterFrame { refunds, ..Default::default() };
+        while self.sent_refunds.pop_front_if(|(sent, _)| *sent < echo).is_some() {}
+        self.sent_refunds.extend(self.refunds.iter().map(|refund| (now, refund.clone())));
+        pack(self.refunds.drain(..), framed, frames);
+    }
+
+    fn refund(&mut self, request: wire::ExactRequest, results: Vec<wire::ChargeResult>, stats: &mut Stats) {
+        if self.refunds.len() + self.sent_refunds.len() >= MAX_REFUNDS {
+            stats.refunds_lost += 1;
+            return;
+        }
+        stats.refunds += 1;
+        // Nobody looks at the trace of what is taken back.
+        let request = Some(wire::ExactRequest { trace: None, ..request });
+        self.refunds.push_back(wire::Refund { request, results });
+    }
+
+    fn name(&mut self, pending: &mut PendingRequest) -> u64 {
+        self.last_id += 1;
+        pending.request.id = self.last_id;
+        self.unsent.push(self.last_id);
+        self.last_id
+    }
+}
+
+/// As many of `items` in each frame as fit.
+fn pack<T: Message>(
+    items: impl Iterator<Item = T>,
+    framed: impl Fn(Vec<T>) -> wire::FilterFrame,
+    frames: &mut Vec<wire::FilterFrame>,
+) {
+    let (mut some, mut bytes) = (Vec::new(), 0usize);
+    for item in items {
+        let more = item.encoded_len() + FRAMING_BYTES;
+        if !some.is_empty() && (some.len() >= wire::MAX_FRAME_CELLS || bytes + more > wire::MAX_FRAME_BYTES) {
+            frames.push(framed(core::mem::take(&mut some)));
+            bytes = 0;
+        }
+        bytes += more;
+        some.push(item);
+    }
+    if !some.is_empty() {
+        frames.push(framed(some));
+    }
+}
+
+fn charge(check: &ExactCheck<'_>, secret: HashKey) -> (wire::Charge, PendingCharge) {
+    let asked = PendingCharge {
+        rule: check.rule,
+        rules: 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0),
+        deny_on_failure: check.policy.deny_on_failure,
+        fingerprint: None,
+        cost: check.cost,
+        limit: 0,
+    };
+    let free = wire::Charge { cost: check.cost, ..Default::default() };
+    match check.limit {
+        ExactLimit::Log { key, most } => {
+            let log = Some(wire::LogLimit { key: key.to_vec(), most });
+            let fingerprint = Some(fingerprint(key, secret));
+            (wire::Charge { log, ..free }, PendingCharge { fingerprint, limit: most, ..asked })
+        }
+        ExactLimit::Ledger { zone, bucket } => {
+            let ledger = Some(wire::LedgerLimit { zone, bucket: bucket.to_vec() });
+            (wire::Charge { ledger, ..free }, asked)
+        }
+    }
+}
+
+fn same_limit(one: &wire::Charge, other: &wire::Charge) -> bool {
+    let logs = one.log.as_ref().map(|log| &log.key) == other.log.as_ref().map(|log| &log.key);
+    logs && one.ledger == other.ledger
+}
+
+/// Lets a charge stand for one more rule.
+fn coalesce(charge: &mut wire::Charge, known: &mut PendingCharge, new: &PendingCharge) {
+    if new.limit < known.limit {
+        (known.limit, known.rule) = (new.limit, new.rule);
+        if let Some(log) = &mut charge.log {
+            log.most = new.limit;
+        }
+    }
+    known.cost = known.cost.max(new.cost);
+    charge.cost = known.cost;
+    known.rules |= new.rules;
+    known.deny_on_failure |= new.deny_on_failure;
+}

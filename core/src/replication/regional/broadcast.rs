@@ -1,0 +1,153 @@
+//! Messages between the region's aggregators: changed cells, sent soon. Messages may be lost; the hot index (`hot`)
+//! makes up for that.
+
+use crate::model::key::{Key, OriginId};
+use crate::model::schedule::Schedule;
+use crate::model::wire::{Change, Changes, MAX_FRAME_CELLS};
+use crate::region::exchange::{BASELINE, Part};
+use crate::replication::events::Event;
+use crate::replication::failure::Failure;
+use crate::replication::figures::add;
+use crate::replication::{Access, Next, note};
+use alloc::vec::Vec;
+use prost::Message;
+
+/// A message on the channel that no aggregator can have sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a message of an aggregator")]
+pub struct NoMessage;
+
+/// Publishes to the other aggregators what changed here, for as long as the aggregator runs.
+#[derive(Debug)]
+pub struct Broadcaster {
+    id: [u8; 16],
+    schedule: Schedule,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Waiting,
+    Sending,
+}
+
+impl Broadcaster {
+    /// For the aggregator with this `id`.
+    pub fn new(id: [u8; 16], schedule: Schedule) -> Broadcaster {
+        Broadcaster { id, schedule, stage: Stage::Waiting }
+    }
+
+    /// What to do now: publish a message, then call [`Broadcaster::sent`].
+    pub fn next(&mut self, access: &mut impl Access) -> Next<Changes> {
+        if self.stage == Stage::Waiting {
+            self.stage = Stage::Sending;
+            return Next::Wait { events: Event::Broadcast.into(), at_most_ms: None };
+        }
+        let cells = access.state(|state, now| match state.is_usable(now.mono) {
+            true => state.region.next_changes(MAX_FRAME_CELLS),
+            false => Vec::new(),
+        });
+        if cells.is_empty() {
+            self.stage = Stage::Waiting;
+            return Next::Sleep(self.schedule.share_ms);
+        }
+        Next::Call(Changes { sender: self.id.to_vec(), cells, ..Changes::default() })
+    }
+
+    /// Takes the result of publishing. The hot index makes up for a lost message.
+    pub fn sent(&mut self, access: &mut impl Access, result: Result<(), Failure>) {
+        access.state(|state, now| note(state, result, now));
+    }
+}
+
+/// Records that messages are received from now on. Earlier ones may have been missed.
+pub fn connected(access: &mut impl Access) {
+    access.state(|state, _| {
+        state.listens = true;
+        state.notify(Event::Missed);
+    });
+}
+
+/// Processes a message of an aggregator, ignoring those that `id`, this aggregator, has sent itself.
+pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Result<(), NoMessage> {
+    let changes = Changes::decode(message).map_err(|_| NoMessage)?;
+    if changes.cells.len() > MAX_FRAME_CELLS {
+        return Err(NoMessage);
+    }
+    if changes.sender != id {
+        access.state(|state, now| {
+            if changes.origins_changed {
+                state.notify(Event::Elsewhere);
+            }
+            if changes.controls_changed {
+                state.notify(Event::Controls);
+            }
+            add(&mut state.figures.changes_received, changes.cells.len());
+            for change in &changes.cells {
+                let Ok(key) = Key::parse(&change.key) else { continue };
+                // A cell for which the region has no room stays in the store.
+                let _ = state.region.learn(&key, change.sequence, change.limit, &parts(change), now.unix);
+            }
+            state.notify(Event::Push);
+        });
+    }
+    Ok(())
+}
+
+fn parts(change: &Change) -> Vec<Part> {
+    let part = |part: &crate::model::wire::Part| {
+        let origin: [u8; 16] = part.origin.as_slice().try_into().ok()?;
+        let origin = OriginId::parse(&origin).unwrap_or(BASELINE);
+        Some((origin, part.own))
+    };
+    change.parts.iter().filter_map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::exchange::Merged;
+    use crate::replication::testing::{NOW, ORIGIN, at, backed, report, sum};
+    use std::vec;
+
+    const A: [u8; 16] = [7; 16];
+    const B: [u8; 16] = [8; 16];
+
+    #[test]
+    fn hot_cells_that_are_in_the_store_are_published_to_the_peers() {
+        let (mut state, mut broadcaster) = (backed(), Broadcaster::new(A, Schedule::default()));
+        assert!(matches!(broadcaster.next(&mut at(&mut state, 0)), Next::Wait { .. }));
+        state.take(ORIGIN, report(1, 7), NOW).unwrap();
+        for merge in state.region.next_merges(9) {
+            let word = Merged { current: merge.parts.clone(), limit: 10, ..Merged::default() };
+            state.region.merged(&merge, &word, NOW.unix);
+        }
+        let Next::Call(changes) = broadcaster.next(&mut at(&mut state, 0)) else { panic!("it is hot") };
+        broadcaster.sent(&mut at(&mut state, 0), Ok(()));
+        assert_eq!(broadcaster.next(&mut at(&mut state, 0)), Next::Sleep(Schedule::default().share_ms));
+
+        let message = changes.encode_to_vec();
+        let mut peer = backed();
+        receive(&mut at(&mut peer, 0), &A, &message).unwrap();
+        assert_eq!(peer.figures.changes_received, 0, "an aggregator ignores its own messages");
+        receive(&mut at(&mut peer, 0), &B, &message).unwrap();
+        assert_eq!((sum(&peer), peer.figures.changes_received), (7, 1));
+        assert!(peer.take_events().has(Event::Push));
+    }
+
+    #[test]
+    fn an_invalid_message_is_refused_and_changes_nothing() {
+        let mut state = backed();
+        assert_eq!(receive(&mut at(&mut state, 0), &A, b"\xff\xff"), Err(NoMessage));
+        let many = Changes { cells: vec![Change::default(); MAX_FRAME_CELLS + 1], ..Changes::default() };
+        assert_eq!(receive(&mut at(&mut state, 0), &A, &many.encode_to_vec()), Err(NoMessage));
+        let no_cell = Changes { cells: vec![Change::default()], origins_changed: true, ..Changes::default() };
+        assert_eq!(receive(&mut at(&mut state, 0), &A, &no_cell.encode_to_vec()), Ok(()));
+        assert_eq!(state.region.explain(b"w", b"n", b"i"), vec![]);
+        let events = state.take_events();
+        assert!(events.has(Event::Elsewhere) && !events.has(Event::Controls));
+        let control = Changes { controls_changed: true, ..Changes::default() };
+        assert_eq!(receive(&mut at(&mut state, 0), &A, &control.encode_to_vec()), Ok(()));
+        assert!(state.take_events().has(Event::Controls));
+    }
+}

@@ -1,0 +1,179 @@
+//! The algorithm of a rule, and what it requires of the rule's other fields.
+//!
+//! A window and a log have a limit and a window of their own; those of a ledger are set by its zone. A field without
+//! effect on the algorithm is an error, since its author expects an effect.
+
+use super::cost::Cost;
+use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
+use crate::model::key::HARD_LIMIT_RESOLUTION;
+use crate::rules::parse::duration::Span;
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::{Fields, Node};
+
+const WINDOW: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
+
+/// With a window, the decision can be made without the query's answer.
+const CONSULT_TIMEOUT: Span = Span { min_ms: 1, max_ms: 1_000, words: ("1ms", "1s"), example: "50ms" };
+const CONSULT_TIMEOUT_MS_DEFAULT: u64 = 50;
+/// With a log or a ledger, the answer is the decision.
+const EXACT_TIMEOUT: Span = Span { min_ms: 1, max_ms: 10_000, words: ("1ms", "10s"), example: "100ms" };
+const EXACT_TIMEOUT_MS_DEFAULT: u64 = 100;
+
+/// The values of `algorithm`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::rules) enum Kind {
+    #[default]
+    Window,
+    Log,
+    Ledger,
+}
+
+/// The algorithm of a rule with its own fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::rules) struct Held {
+    pub algorithm: Algorithm,
+    /// 0 if the algorithm has no limit of its own.
+    pub limit: u64,
+    /// 0 if the algorithm has no window of its own.
+    pub duration_ms: u64,
+}
+
+impl Kind {
+    /// Reads `algorithm`.
+    pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Kind> {
+        node.word(
+            &[("sliding_window", Kind::Window), ("sliding_log", Kind::Log), ("ledger", Kind::Ledger)],
+            errors,
+        )
+    }
+
+    /// Reads `limit`, `window` and `zone`, of which each algorithm has some.
+    pub fn read_limit(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
+        if self == Kind::Ledger {
+            return read_ledger(fields, errors);
+        }
+        let limit =
+            fields.required("limit", "a whole number, 0 or more", errors, |n, e| self.read_most(n, e));
+        let duration_ms =
+            fields.required("window", "a duration such as \"1m\"", errors, |n, e| WINDOW.read(n, e));
+        let why = "has no effect here, as only a ledger has a zone";
+        let zoneless = without("zone", why, "\"algorithm\": \"ledger\" with it, or no zone", fields, errors);
+        let algorithm = if self == Kind::Log { Algorithm::Log } else { Algorithm::Window };
+        zoneless?;
+        Some(Held { algorithm, limit: limit?, duration_ms: duration_ms? })
+    }
+
+    /// Reads `hard_limit`, which requires a window of ten cells of whole milliseconds.
+    pub fn read_hard_limit(
+        self,
+        fields: &Fields<'_>,
+        held: Option<&Held>,
+        errors: &mut Errors,
+    ) -> Option<bool> {
+        let why = match self {
+            Kind::Window => return read_windows_hard_limit(fields, held, errors),
+            Kind::Log => "has no effect here, as no window of a log ever holds more than its limit",
+            Kind::Ledger => "has no effect here, as no window of a ledger ever holds more than its rate",
+        };
+        without("hard_limit", why, "\"algorithm\": \"sliding_window\", or no hard limit", fields, errors)
+            .map(|()| false)
+    }
+
+    /// Reads the limit of a rule or of an override.
+    pub fn read_most(self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
+        match self {
+            Kind::Window => node.integer(0..=u64::MAX, errors),
+            Kind::Log => node.integer(0..=MAX_LOG_LIMIT, errors),
+            Kind::Ledger => node.reject(
+                errors,
+                "has no effect here, as a ledger's zone sets the rate",
+                "\"exempt\": true, or no override",
+            ),
+        }
+    }
+
+    /// Reads `timeout`.
+    pub fn read_timeout(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<u64> {
+        let (span, default) = match self {
+            Kind::Window => (CONSULT_TIMEOUT, CONSULT_TIMEOUT_MS_DEFAULT),
+            Kind::Log | Kind::Ledger => (EXACT_TIMEOUT, EXACT_TIMEOUT_MS_DEFAULT),
+        };
+        fields.or("timeout", default, errors, |n, e| span.read(n, e))
+    }
+
+    /// Refuses a cost from the response if the algorithm has to charge the request before.
+    pub fn check_cost(
+        self,
+        fields: &Fields<'_>,
+        cost: Option<&Cost>,
+        hard_limit: bool,
+        errors: &mut Errors,
+    ) -> Option<()> {
+        let why = match (self, hard_limit) {
+            (Kind::Window, false) => return Some(()),
+            (Kind::Window, true) => "cannot come from a response, as a hard limit needs the cost before it",
+            (Kind::Log | Kind::Ledger, _) => {
+                "cannot come from a response, as a log or a ledger is charged before it"
+            }
+        };
+        let expected = "a number, or a cost from a request header";
+        match fields.get("cost").filter(|_| matches!(cost, Some(Cost::Response(_)))) {
+            Some(node) => node.reject(errors, why, expected),
+            None => Some(()),
+        }
+    }
+
+    /// Refuses fields without effect on the algorithm.
+    pub fn check_others(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<()> {
+        let why = "has no effect here, as every request is queried";
+        let asks = self == Kind::Window
+            || without(
+                "unknown_key",
+                why,
+                "\"algorithm\": \"sliding_window\", or no unknown_key",
+                fields,
+                errors,
+            )
+            .is_some();
+        let why = "has no effect here, as a ledger counts by its zone";
+        let counts =
+            self != Kind::Ledger || without("namespace", why, "no namespace", fields, errors).is_some();
+        (asks && counts).then_some(())
+    }
+}
+
+fn read_windows_hard_limit(fields: &Fields<'_>, held: Option<&Held>, errors: &mut Errors) -> Option<bool> {
+    let hard_limit = fields.or("hard_limit", false, errors, |n, e| n.boolean(e))?;
+    let uneven = held.is_some_and(|held| !held.duration_ms.is_multiple_of(HARD_LIMIT_RESOLUTION.into()));
+    match fields.get("window").filter(|_| hard_limit && uneven) {
+        Some(window) => window.reject(
+            errors,
+            "cannot be divided into ten cells of whole milliseconds, as a hard limit requires",
+            "a multiple of 10ms, or no hard limit",
+        ),
+        None => Some(hard_limit),
+    }
+}
+
+fn read_ledger(fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
+    let why = "has no effect here, as a ledger's zone sets rate and window";
+    let limitless = without("limit", why, "no limit: see `weir-aggregator zones`", fields, errors);
+    let windowless = without("window", why, "no window: see `weir-aggregator zones`", fields, errors);
+    let expected = "the number of the ledger's zone, 1 or more";
+    let zone = fields.required("zone", expected, errors, |n, e| n.integer(1..=u64::from(u32::MAX), e));
+    limitless.and(windowless)?;
+    Some(Held { algorithm: Algorithm::Ledger { zone: u32::try_from(zone?).ok()? }, limit: 0, duration_ms: 0 })
+}
+
+fn without<'a>(
+    name: &'a str,
+    why: &str,
+    expected: &str,
+    fields: &Fields<'a>,
+    errors: &mut Errors,
+) -> Option<()> {
+    match fields.get(name) {
+        Some(node) => node.reject(errors, why, expected),
+        None => Some(()),
+    }
+}

@@ -1,0 +1,216 @@
+//! The cost of a request: a constant, the value of a request header between 1 and a maximum, or the value of a response
+//! header.
+//!
+//! The client must be trusted to set the request's header. A header that is not a number costs the maximum. The
+//! response's header is set by the upstream and may be 0. Until the response arrives, an amount is reserved.
+
+use crate::rules::parse::duration::Span;
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::Node;
+use crate::rules::parse::json::Json;
+use crate::rules::request::{Request, joined_header};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+const TIMEOUT: Span = Span { min_ms: 1_000, max_ms: 3_600_000, words: ("1s", "1h"), example: "5m" };
+const TIMEOUT_MS_DEFAULT: u64 = 300_000;
+const REQUEST_FIELDS: [&str; 3] = ["request", "max", "default"];
+const RESPONSE_FIELDS: [&str; 5] = ["response", "reserve", "max", "default", "hold_timeout"];
+
+/// The cost of a request under a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// A constant. A cost of 0 is a real check, which passes at exactly the limit.
+    Fixed(u64),
+    /// The value of a request header.
+    Header {
+        /// The header's name, in lower case.
+        name: Box<[u8]>,
+        /// The highest cost, and the cost of a request whose header is not a number.
+        max: u64,
+        /// The cost of a request without the header.
+        default: u64,
+    },
+    /// The value of a response header; until it arrives, an amount is reserved.
+    Response(ResponseCost),
+}
+
+impl Cost {
+    pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Cost> {
+        match node.json {
+            Json::Object(fields) if fields.iter().any(|(name, _)| name == "response") => {
+                ResponseCost::read(node, errors).map(Cost::Response)
+            }
+            Json::Object(_) => Cost::read_header(node, errors),
+            json => match json.as_integer() {
+                Some(cost) => Some(Cost::Fixed(cost)),
+                None => node.reject(errors, "is not a cost", EXPECTED),
+            },
+        }
+    }
+
+    fn read_header(node: Node<'_>, errors: &mut Errors) -> Option<Cost> {
+        let fields = node.object(&REQUEST_FIELDS, errors)?;
+        let expected = "an object with header, such as {\"header\": \"x-cost\"}";
+        let name = fields.required("request", expected, errors, read_header);
+        let max = fields.required(
+            "max",
+            "the most that a request may cost, such as 100",
+            errors,
+            |node, errors| node.integer(1..=u64::MAX, errors),
+        );
+        let default =
+            fields.or("default", 1, errors, |node, errors| node.integer(1..=max.unwrap_or(u64::MAX), errors));
+        Some(Cost::Header { name: name?, max: max?, default: default? })
+    }
+
+    /// The cost of this request as far as it is known. If the response states it, the amount to reserve until then.
+    pub(in crate::rules) fn of<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> u64 {
+        match self {
+            Cost::Fixed(cost) => *cost,
+            Cost::Header { name, max, default } => match joined_header(request, name, buffer) {
+                Some(value) => parse(value.trim_ascii()).unwrap_or(*max).clamp(1, (*max).max(1)),
+                None => *default,
+            },
+            Cost::Response(cost) => cost.reserve,
+        }
+    }
+}
+
+const EXPECTED: &str = "a whole number, 0 or more, or an object with request or response";
+
+/// `cost` from a response header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseCost {
+    /// `response.header` (required): the header's name, in lower case.
+    pub name: Box<[u8]>,
+    /// `reserve` (required): what is reserved from the request to its response, 0 to the max. With 0 a request passes
+    /// if anything is left.
+    pub reserve: u64,
+    /// `max` (required): the highest cost, at least 1, and the cost of a request whose header is not a number.
+    pub max: u64,
+    /// `default` (default: the reserve): the cost if the header is missing, 0 to the max.
+    pub default: u64,
+    /// `hold_timeout` (default `"5m"`): `"1s"` to `"1h"`, or whole milliseconds; here in milliseconds. An amount that
+    /// was reserved for this long counts as spent.
+    pub hold_timeout_ms: u32,
+}
+
+impl ResponseCost {
+    pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<ResponseCost> {
+        let fields = node.object(&RESPONSE_FIELDS, errors)?;
+        let expected = "an object with header, such as {\"header\": \"x-tokens-used\"}";
+        let name = fields.required("response", expected, errors, read_header);
+        let max =
+            fields.required("max", "the most that a request may cost, such as 20000", errors, |n, e| {
+                n.integer(1..=u64::MAX, e)
+            });
+        let most = max.unwrap_or(u64::MAX);
+        let expected = "the amount reserved until the response arrives, such as 500";
+        let reserve = fields.required("reserve", expected, errors, |n, e| n.integer(0..=most, e));
+        let default = fields.or("default", reserve.unwrap_or(0), errors, |n, e| n.integer(0..=most, e));
+        let hold_timeout_ms =
+            fields.or("hold_timeout", TIMEOUT_MS_DEFAULT, errors, |n, e| TIMEOUT.read(n, e));
+        Some(ResponseCost {
+            name: name?,
+            reserve: reserve?,
+            max: max?,
+            default: default?,
+            hold_timeout_ms: u32::try_from(hold_timeout_ms?).ok()?,
+        })
+    }
+
+    /// The cost of a request whose response has this header value, or none.
+    pub fn of(&self, header: Option<&[u8]>) -> u64 {
+        match header {
+            Some(value) => parse(value.trim_ascii()).unwrap_or(self.max).min(self.max),
+            None => self.default,
+        }
+    }
+}
+
+/// `{"header": …}`: the name of a header, in lower case.
+fn read_header(node: Node<'_>, errors: &mut Errors) -> Option<Box<[u8]>> {
+    let fields = node.object(&["header"], errors)?;
+    fields.required("header", "a header name such as \"x-cost\"", errors, |n, e| n.header_name(e))
+}
+
+/// A number of digits only; `None` for any other text, and for a number that is too large.
+pub(in crate::rules) fn parse(digits: &[u8]) -> Option<u64> {
+    let mut value: u64 = 0;
+    for byte in digits {
+        let digit = char::from(*byte).to_digit(10)?;
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    (!digits.is_empty()).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::testing::TestRequest;
+
+    fn check(lines: &[&str], expected: u64) {
+        let cost = Cost::Header { name: b"x-cost".as_slice().into(), max: 100, default: 3 };
+        let mut request = TestRequest::default();
+        for line in lines {
+            request = request.header("x-cost", line);
+        }
+        assert_eq!(cost.of(&request, &mut Vec::new()), expected, "{lines:?}");
+    }
+
+    #[test]
+    fn costs_from_a_header() {
+        for (lines, expected) in [
+            (&[][..], 3),
+            (&["7"], 7),
+            (&[" 7\t"], 7),
+            (&["007"], 7),
+            (&["0"], 1),
+            (&["100"], 100),
+            (&["101"], 100),
+            (&["99999999999999999999999"], 100),
+            (&[""], 100),
+            (&["-1"], 100),
+            (&["+1"], 100),
+            (&["1.0"], 100),
+            (&["1e1"], 100),
+            (&["abc"], 100),
+            (&["\u{661}"], 100),
+            (&["1", "2"], 100),
+        ] {
+            check(lines, expected);
+        }
+    }
+
+    #[test]
+    fn fixed_costs_need_no_header() {
+        assert_eq!(Cost::Fixed(0).of(&TestRequest::default(), &mut Vec::new()), 0);
+        assert_eq!(Cost::Fixed(u64::MAX).of(&TestRequest::default(), &mut Vec::new()), u64::MAX);
+    }
+
+    #[test]
+    fn costs_from_a_responses_header() {
+        let cost = ResponseCost {
+            name: b"x-tokens-used".as_slice().into(),
+            reserve: 50,
+            max: 100,
+            default: 30,
+            hold_timeout_ms: 1_000,
+        };
+        for (header, expected) in [
+            (None, 30),
+            (Some("0"), 0),
+            (Some("7"), 7),
+            (Some(" 100\t"), 100),
+            (Some("101"), 100),
+            (Some("99999999999999999999999"), 100),
+            (Some(""), 100),
+            (Some("-1"), 100),
+            (Some("7.5"), 100),
+            (Some("3, 4"), 100),
+        ] {
+            assert_eq!(cost.of(header.map(str::as_bytes)), expected, "{header:?}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! One rule: which requests it limits, and how much. Its parts are in `matcher`, `identifier`, `algorithm`,
+//! `overrides`, `cost` and `ban`.
+
+pub(super) mod algorithm;
+pub(super) mod ban;
+pub(super) mod cost;
+pub(super) mod overrides;
+
+use super::identifier::{Part, optional_parts};
+use super::matcher::Conditions;
+use super::parse::errors::Errors;
+use super::parse::fields::Node;
+use crate::model::exact::Algorithm;
+use crate::model::key::{HARD_LIMIT_RESOLUTION, MAX_TEXT_BYTES};
+use algorithm::{Held, Kind};
+use alloc::format;
+use alloc::string::String;
+use ban::Ban;
+use cost::Cost;
+use overrides::Overrides;
+
+/// One of `rules`. It applies to each request that fulfils its `match`.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// `name` (required): 1 to 64 characters of `A-Za-z0-9_.-`, different from any other rule's. It is shown in
+    /// headers, metrics and logs.
+    pub name: String,
+    /// `namespace` (default: the rule's name): the namespace of the keys. Rules with the same namespace and window
+    /// share their counts; those with a hard limit share them separately.
+    pub namespace: String,
+    /// `algorithm` (default `sliding_window`): how the limit is enforced. `ledger` requires a `zone` of at least 1.
+    pub algorithm: Algorithm,
+    /// `limit` (required, except for a ledger, whose zone sets it): how much may be used in a window. 0 denies every
+    /// request with a cost above 0. For a log it is at most [`MAX_LOG_LIMIT`](crate::model::exact::MAX_LOG_LIMIT); for
+    /// a ledger it is 0 here.
+    pub limit: u64,
+    /// `window` (required, except for a ledger, whose zone sets it): `"1s"` to `"31d"`, or whole milliseconds; here in
+    /// milliseconds. For a ledger it is 0 here.
+    pub duration_ms: u64,
+    /// `hard_limit` (default false; only with `sliding_window`, and a window that is a multiple of 10 ms): no window of
+    /// any placement holds more than the limit.
+    pub hard_limit: bool,
+    /// `cost` (default 1): what a request uses. Either a number of 0 or more; or `{request: {header}, max, default}`,
+    /// the value of a request header, at least 1 and at most `max`, with `default` (1) if the header is missing; or the
+    /// value of a response header (see [`ResponseCost`](super::ResponseCost); only with `sliding_window` and without a
+    /// hard limit).
+    pub cost: Cost,
+    /// `hash` (default false): identifiers are secrets. Only a keyed digest of them leaves the filter. Overrides are
+    /// matched against the original text.
+    pub hash: bool,
+    /// `on_missing_identifier` (default `shared`): what to do if a part of the identifier is missing.
+    pub missing: Missing,
+    /// `on_ambiguous_identifier` (default `shared`, or `deny` if `on_missing_identifier` is `deny`): what to do if a
+    /// part of the identifier has several values.
+    pub ambiguous: Ambiguous,
+    /// `shadow_mode` (default false): the rule decides, counts and reports, but never denies.
+    pub shadow: bool,
+    /// `timeout` (default `"50ms"`, `"100ms"` for a log or a ledger): `"1ms"` to `"1s"`, up to `"10s"` for a log or a
+    /// ledger, or whole milliseconds; here in milliseconds.
+    pub timeout_ms: u64,
+    /// `on_failure` (default `allow`, `deny` for a log or a ledger): the decision on a request whose query got no
+    /// answer.
+    pub on_failure: OnFailure,
+    /// `unknown_key` (default `query`; only with `sliding_window`): what to do with a key that this Envoy has not
+    /// stored.
+    pub unknown_key: UnknownKey,
+    /// `ban` (default: none): bans an identifier that is denied too often; see [`Ban`]. Needs a namespace of at most 63
+    /// characters.
+    pub ban: Option<Ban>,
+    /// `match` (default: every request).
+    pub(super) conditions: Conditions,
+    /// `identifier` (required): one part or a list of up to 8.
+    pub(super) parts: alloc::vec::Vec<Part>,
+    /// `overrides` (default: none): up to 10 000 identifiers or patterns with a limit of their own.
+    pub(super) overrides: Overrides,
+}
+
+/// What to do with a request that lacks a part of the identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Missing {
+    /// `shared`: all requests that lack the same parts share one key.
+    #[default]
+    Shared,
+    /// `skip`: the rule does not apply to them.
+    Skip,
+    /// `deny`: they are denied.
+    Deny,
+}
+
+/// What to do with a request that has several values for a part of the identifier, since an upstream may use any of
+/// them. Such a request is never admitted without being counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ambiguous {
+    /// `shared`: all such requests share one key, different from that of requests that lack the part.
+    #[default]
+    Shared,
+    /// `deny`: they are denied.
+    Deny,
+}
+
+/// What to do with a request whose query failed or was answered too late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// `allow`: this Envoy's own snapshot decides. For a log or a ledger there is none, so the request is admitted.
+    Allow,
+    /// `deny`: the request is denied.
+    Deny,
+}
+
+/// What to do with a key that this Envoy has not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum UnknownKey {
+    /// `query`: query the aggregator.
+    #[default]
+    Query,
+    /// `assume_low`: assume that the key is below half its limit if a complete snapshot of the region does not contain
+    /// it.
+    AssumeLow,
+}
+
+const FIELDS: [&str; 19] = [
+    "name",
+    "match",
+    "namespace",
+    "identifier",
+    "hash",
+    "algorithm",
+    "zone",
+    "limit",
+    "window",
+    "hard_limit",
+    "cost",
+    "overrides",
+    "on_missing_identifier",
+    "on_ambiguous_identifier",
+    "shadow_mode",
+    "timeout",
+    "on_failure",
+    "unknown_key",
+    "ban",
+];
+
+impl Rule {
+    /// Cells per window of the keys on which the rule counts.
+    pub fn resolution(&self) -> u16 {
+        if self.hard_limit { HARD_LIMIT_RESOLUTION } else { 1 }
+    }
+
+    /// How many identifiers and patterns have an override.
+    pub fn overrides_listed(&self) -> usize {
+        self.overrides.count
+    }
+
+    /// The kind and name of a part that a client can omit, so that this rule does not apply to its request.
+    pub fn left_out(&self) -> Option<(&'static str, &[u8])> {
+        optional_parts(&self.parts).next().filter(|_| self.missing == Missing::Skip)
+    }
+
+    /// Whether this rule certainly limits every request that the other one applies to.
+    pub fn covers(&self, other: &Rule) -> bool {
+        // Conditions contain compiled expressions, which can only be compared by their text.
+        let alike = || format!("{:?}", self.conditions) == format!("{:?}", other.conditions);
+        !self.shadow && self.left_out().is_none() && (self.conditions.is_empty() || alike())
+    }
+
+    pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Rule> {
+        let fields = node.object(&FIELDS, errors)?;
+        let name = fields.required("name", "a name for headers, metrics and logs", errors, |n, e| n.name(e));
+        let conditions = fields.or("match", Conditions::default(), errors, Conditions::read);
+        let namespace = fields.optional("namespace", errors, |n, e| n.name(e));
+        let parts = fields.required(
+            "identifier",
+            "one part or a list of parts, such as {\"header\": \"x-api-key\"}",
+            errors,
+            Part::read_all,
+        );
+        let hash = fields.or("hash", false, errors, |n, e| n.boolean(e));
+        let kind = fields.or("algorithm", Kind::default(), errors, Kind::read);
+        // If the algorithm cannot be read, the other fields are read as for the default one.
+        let of = kind.unwrap_or_default();
+        let held = of.read_limit(&fields, errors);
+        let hard_limit = of.read_hard_limit(&fields, held.as_ref(), errors);
+        let cost = fields.or("cost", Cost::Fixed(1), errors, Cost::read);
+        let told = of.check_cost(&fields, cost.as_ref(), hard_limit == Some(true), errors);
+        let overrides =
+            fields.or("overrides", Overrides::default(), errors, |n, e| Overrides::read(n, of, e));
+        let missing = fields.or("on_missing_identifier", Missing::default(), errors, Missing::read);
+        let ambiguous = fields.optional("on_ambiguous_identifier", errors, Ambiguous::read);
+        let shadow = fields.or("shadow_mode", false, errors, |n, e| n.boolean(e));
+        let timeout_ms = of.read_timeout(&fields, errors);
+        let on_failure = OnFailure::default_of(of);
+        let on_failure = fields.or("on_failure", on_failure, errors, OnFailure::read);
+        let unknown_key = fields.or("unknown_key", UnknownKey::default(), errors, UnknownKey::read);
+        let ban = fields.optional("ban", errors, Ban::read);
+        let others = of.check_others(&fields, errors);
+        let (name, _, (), ()) = (name?, kind?, others?, told?);
+        let Held { algorithm, limit, duration_ms } = held?;
+        let namespace = namespace?.unwrap_or_else(|| name.clone());
+        let long = namespace.len() >= MAX_TEXT_BYTES;
+        if let Some(ban) = fields.get("ban").filter(|_| long) {
+            let expected = "a namespace of at most 63 characters";
+            return ban.reject(errors, "cannot be used with so long a namespace", expected);
+        }
+        Some(Rule {
+            namespace,
+            name,
+            algorithm,
+            limit,
+            duration_ms,
+            hard_limit: hard_limit?,
+            cost: cost?,
+            hash: hash?,
+            missing: missing?,
+            ambiguous: ambiguous?.unwrap_or(match missing? {
+                Missing::Deny => Ambiguous::Deny,
+                Missing::Shared | Missing::Skip => Ambiguous::Shared,
+            }),
+            shadow: shadow?,
+            timeout_ms: timeout_ms?,
+            on_failure: on_failure?,
+            unknown_key: unknown_key?,
+            ban: ban?,
+            conditions: conditions?,
+            parts: parts?,
+            overrides: overrides?,
+        })
+    }
+}
+
+impl Missing {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<Missing> {
+        node.word(&[("shared", Missing::Shared), ("skip", Missing::Skip), ("deny", Missing::Deny)], errors)
+    }
+}
+
+impl Ambiguous {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<Ambiguous> {
+        node.word(&[("shared", Ambiguous::Shared), ("deny", Ambiguous::Deny)], errors)
+    }
+}
+
+impl OnFailure {
+    /// For a log or a ledger an Envoy has no counts of its own to decide from. A limit that is worth a round trip must
+    /// not be exceeded because an answer is missing.
+    fn default_of(kind: Kind) -> OnFailure {
+        match kind {
+            Kind::Window => OnFailure::Allow,
+            Kind::Log | Kind::Ledger => OnFailure::Deny,
+        }
+    }
+
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<OnFailure> {
+        node.word(&[("allow", OnFailure::Allow), ("deny", OnFailure::Deny)], errors)
+    }
+}
+
+impl UnknownKey {
+    fn read(node: Node<'_>, errors: &mut Errors) -> Option<UnknownKey> {
+        node.word(&[("query", UnknownKey::Query), ("assume_low", UnknownKey::AssumeLow)], errors)
+    }
+}

@@ -1,0 +1,175 @@
+//! Identifiers with another limit than their rule's, or with none.
+//!
+//! An exact identifier precedes any pattern. Of several patterns the one with most literal characters applies; of equal
+//! ones the first in the list. Patterns are implemented by `glob`.
+
+use super::algorithm::Kind;
+use crate::matching::glob::{self, GlobSet, Pattern};
+use crate::rules::parse::errors::Errors;
+use crate::rules::parse::fields::{Fields, Node};
+use crate::rules::parse::json::Json;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::hash::BuildHasherDefault;
+use hashbrown::HashMap;
+use siphasher::sip::SipHasher13;
+
+/// Most overrides of one rule.
+const OVERRIDES_MAX: usize = 10_000;
+
+const IDENTIFIER_BYTES_MAX: usize = 1_024;
+
+/// What replaces the rule's limit for an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Override {
+    /// This limit; 0 denies every request with a cost above 0.
+    Limit(u64),
+    /// No limit: the request is neither decided nor counted.
+    Exempt,
+}
+
+/// A fixed hash key is safe here: clients only cause lookups and insert nothing, so that the longest chain is in the
+/// operator's own list.
+type ExactMap = HashMap<Box<[u8]>, Override, BuildHasherDefault<SipHasher13>>;
+
+/// All overrides of one rule.
+#[derive(Clone, Debug, Default)]
+pub(in crate::rules) struct Overrides {
+    /// The number of listed overrides.
+    pub count: usize,
+    exact: ExactMap,
+    exact_bytes_max: usize,
+    globs: Option<GlobSet<Override>>,
+}
+
+impl Overrides {
+    /// Reads `overrides` of a rule with this algorithm.
+    pub fn read(node: Node<'_>, kind: Kind, errors: &mut Errors) -> Option<Overrides> {
+        let read = |node: Node<'_>, errors: &mut Errors| read_entry(node, kind, errors);
+        let entries = node.list(0..=OVERRIDES_MAX, "overrides", errors, read)?;
+        let mut overrides = Overrides { count: entries.len(), ..Overrides::default() };
+        let mut globs = Vec::new();
+        for (pattern, value) in entries {
+            match pattern {
+                Pattern::Exact(identifier) => {
+                    overrides.exact_bytes_max = overrides.exact_bytes_max.max(identifier.len());
+                    overrides.exact.entry(identifier).or_insert(value);
+                }
+                Pattern::Glob(glob) => globs.push((glob, value)),
+            }
+        }
+        if !globs.is_empty() {
+            match GlobSet::build(globs) {
+                Some(set) => overrides.globs = Some(set),
+                None => {
+                    return errors.reject(
+                        &node.path,
+                        "its patterns are too large in total",
+                        "fewer patterns",
+                    );
+                }
+            }
+        }
+        Some(overrides)
+    }
+
+    /// The override of a raw identifier.
+    pub fn find(&self, raw: &[u8], scratch: &mut glob::Scratch) -> Option<Override> {
+        if raw.len() <= self.exact_bytes_max
+            && let Some(value) = self.exact.get(raw)
+        {
+            return Some(*value);
+        }
+        self.globs.as_ref()?.find(raw, |_| true, scratch)
+    }
+}
+
+fn read_entry(node: Node<'_>, kind: Kind, errors: &mut Errors) -> Option<(Pattern, Override)> {
+    let fields = node.object(&["identifier", "limit", "exempt"], errors)?;
+    let pattern = fields.required("identifier", "an identifier or a pattern with *", errors, read_pattern);
+    let value = read_value(&fields, kind, errors);
+    Some((pattern?, value?))
+}
+
+fn read_pattern(node: Node<'_>, errors: &mut Errors) -> Option<Pattern> {
+    const EXPECTED: &str = r"parts joined by |, where \\ is a backslash, \| a bar, \- a missing part, \* a star, and * matches anything";
+    let text = node.text(IDENTIFIER_BYTES_MAX, errors)?;
+    match Pattern::parse(text.as_bytes()) {
+        Some(pattern) => Some(pattern),
+        None => node.reject(errors, "has a backslash before another character", EXPECTED),
+    }
+}
+
+fn read_value(fields: &Fields<'_>, kind: Kind, errors: &mut Errors) -> Option<Override> {
+    match fields.exactly_one(&["limit", "exempt"], errors)? {
+        "limit" => kind.read_most(fields.get("limit")?, errors).map(Override::Limit),
+        _ => match fields.get("exempt")? {
+            Node { json: Json::Bool(true), .. } => Some(Override::Exempt),
+            node => node.reject(errors, "has no effect", "true"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use alloc::string::String;
+
+    fn read(json: &str) -> Overrides {
+        let mut errors = Errors::default();
+        let json = Json::parse(json.as_bytes(), &mut errors).unwrap();
+        let overrides = Overrides::read(Node::root(&json), Kind::Window, &mut errors);
+        errors.finish(overrides).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    #[test]
+    fn exact_then_most_literal_then_first() {
+        let overrides = read(
+            r#"[{"identifier": "*", "limit": 1}, {"identifier": "*", "limit": 99},
+                {"identifier": "acme-*", "limit": 2}, {"identifier": "*-prod", "limit": 3},
+                {"identifier": "acme-x-*", "limit": 4}, {"identifier": "acme-*-prod", "exempt": true},
+                {"identifier": "acme-1", "limit": 5}, {"identifier": "acme-1", "limit": 98},
+                {"identifier": "star\\*", "limit": 6}, {"identifier": "a\\|b|\\-", "limit": 7},
+                {"identifier": "star\\**", "limit": 8}]"#,
+        );
+        for (identifier, expected) in [
+            ("other", Override::Limit(1)),
+            ("", Override::Limit(1)),
+            ("acme-", Override::Limit(2)),
+            ("acme-1", Override::Limit(5)),
+            ("acme-12", Override::Limit(2)),
+            ("acme-prod", Override::Limit(2)),
+            ("umbrella-prod", Override::Limit(3)),
+            ("acme-x-1", Override::Limit(4)),
+            ("acme-y-prod", Override::Exempt),
+            ("acme-x-prod", Override::Exempt),
+            ("star*", Override::Limit(6)),
+            ("star*x", Override::Limit(8)),
+            ("starx", Override::Limit(1)),
+            (r"a\|b|\-", Override::Limit(7)),
+        ] {
+            let found = overrides.find(identifier.as_bytes(), &mut glob::Scratch::default());
+            assert_eq!(found, Some(expected), "{identifier}");
+        }
+    }
+
+    #[test]
+    fn ten_thousand_overrides() {
+        let entry = |n: usize| match n % 2 {
+            0 => format!(r#"{{"identifier": "user-{n}", "limit": {n}}}"#),
+            _ => format!(r#"{{"identifier": "*-user-{n}", "limit": {n}}}"#),
+        };
+        let entries: Vec<String> = (0..OVERRIDES_MAX).map(entry).collect();
+        let overrides = read(&format!("[{}]", entries.join(",")));
+        let mut scratch = glob::Scratch::default();
+        for (identifier, expected) in [
+            ("user-42", Some(Override::Limit(42))),
+            ("x-user-9999", Some(Override::Limit(9999))),
+            ("x-user-99990", None),
+            ("user-43", None),
+        ] {
+            assert_eq!(overrides.find(identifier.as_bytes(), &mut scratch), expected, "{identifier}");
+        }
+    }
+}

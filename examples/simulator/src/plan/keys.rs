@@ -1,0 +1,145 @@
+//! The plan's rules as the limiter checks them: the key of a rule and identifier, and the checks of a request.
+
+use crate::plan::{Exact, HOLD_MS, Rule};
+use weir_core::limiter::{Check, ExactCheck, ExactLimit, Policy};
+use weir_core::model::exact::MAX_LOG_LIMIT;
+use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
+
+/// The workspace of all keys.
+pub const WORKSPACE: &[u8] = b"simulated";
+
+/// A rule with the constant parts of its keys, as the filter stores it.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// The rule as the plan gives it.
+    pub rule: Rule,
+    /// The namespace of its keys; each rule has its own.
+    pub namespace: Vec<u8>,
+    /// The length of its cells, in milliseconds.
+    pub cell_ms: u64,
+    before: Vec<u8>,
+    after: Vec<u8>,
+    policy: Policy,
+}
+
+impl Shape {
+    /// The `number`-th rule of a plan.
+    pub fn new(number: usize, rule: Rule) -> Shape {
+        let namespace = format!("rule-{number}").into_bytes();
+        let parts = KeyParts {
+            workspace: WORKSPACE,
+            namespace: &namespace,
+            identifier: b"",
+            duration_ms: rule.window_ms,
+            epoch: 0,
+            resolution: rule.resolution(),
+        };
+        let mut before = Vec::with_capacity(MAX_KEY_BYTES);
+        // A window that does not fit into a key gives empty bytes; the first request then shows the plan's error.
+        let _ = parts.encode(&mut before);
+        let after = before.split_off(before.len().saturating_sub(8 + 4 + 2));
+        before.pop(); // the length of the empty identifier
+        let policy = Policy {
+            shadow: rule.shadow,
+            trust_first: rule.trust_first,
+            deny_on_failure: rule.deny_on_failure,
+            timeout_ms: rule.timeout_ms,
+            settles_within_ms: if rule.reserve > 0 { HOLD_MS as u32 } else { 0 },
+            settles_at_most: rule.reserve,
+        };
+        Shape { rule, cell_ms: parts.cell_ms(), before, after, policy, namespace }
+    }
+
+    /// Appends the key of `identifier` to `out`.
+    pub fn write_key(&self, identifier: u64, out: &mut Vec<u8>) {
+        let mut text = [0u8; 20];
+        let digits = decimal(identifier, &mut text);
+        out.extend_from_slice(&self.before);
+        out.push(digits.len() as u8);
+        out.extend_from_slice(digits);
+        out.extend_from_slice(&self.after);
+    }
+
+    /// The key of `identifier`.
+    pub fn key(&self, identifier: u64) -> Vec<u8> {
+        let mut key = Vec::with_capacity(MAX_KEY_BYTES);
+        self.write_key(identifier, &mut key);
+        key
+    }
+
+    /// The cost that a request is checked with: its reserve, if the rule has one, otherwise `cost`.
+    pub fn judged_cost(&self, cost: u64) -> u64 {
+        if self.rule.reserve > 0 { self.rule.reserve } else { cost }
+    }
+
+    /// The exact check of a request under this rule.
+    pub fn exact_check<'a>(
+        &self,
+        (number, held): (usize, Exact),
+        key: &'a [u8],
+        cost: u64,
+    ) -> ExactCheck<'a> {
+        let limit = match held {
+            Exact::Log => ExactLimit::Log { key, most: self.rule.limit.min(MAX_LOG_LIMIT) },
+            // Each rule has its own zone.
+            Exact::Ledger => ExactLimit::Ledger { zone: number as u32, bucket: key },
+        };
+        ExactCheck { rule: number as u16, limit, cost, policy: self.policy }
+    }
+
+    /// The check of a request under this rule.
+    pub fn check<'a>(&self, number: usize, key: &'a [u8], cost: u64) -> Check<'a> {
+        let (rule, cost) = (number as u16, self.judged_cost(cost));
+        Check { rule, key, cell_ms: self.cell_ms, limit: self.rule.limit, cost, policy: self.policy }
+    }
+}
+
+/// The rule and identifier of a key; `None` if no request has the key, as with an overflow cell's.
+pub fn parse(key: &[u8]) -> Option<(usize, u64)> {
+    let identifier = std::str::from_utf8(KeyParts::decode(key).ok()?.identifier).ok()?.parse().ok()?;
+    Some((parse_rule(key)?, identifier))
+}
+
+/// The rule of a key, including an overflow cell's.
+pub fn parse_rule(key: &[u8]) -> Option<usize> {
+    let namespace = KeyParts::decode(key).ok()?.namespace;
+    std::str::from_utf8(namespace.strip_prefix(b"rule-")?).ok()?.parse().ok()
+}
+
+/// The rules in a mask.
+pub fn rules(mask: u64) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let next = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(next)
+    })
+}
+
+/// An identifier in decimal, as in keys and in commands of operators.
+pub fn decimal(number: u64, text: &mut [u8; 20]) -> &[u8] {
+    let (mut left, mut from) = (number, text.len());
+    loop {
+        from -= 1;
+        text[from] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            return &text[from..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_says_whose_it_is() {
+        for (rule, identifier) in [(0, 0), (3, 17), (63, u64::MAX)] {
+            let shape = Shape::new(rule, Rule::new(5, 60_000));
+            assert_eq!(parse(&shape.key(identifier)), Some((rule, identifier)));
+        }
+        assert_eq!(parse(b"x"), None);
+        assert_eq!(rules(0b1010_0001).collect::<Vec<_>>(), [0, 5, 7]);
+    }
+}

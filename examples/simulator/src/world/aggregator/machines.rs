@@ -1,0 +1,333 @@
+//! The core's background tasks of an aggregator, as machines driven by events: their steps, calls and pauses, and the
+//! events that wake them.
+
+use crate::world::World;
+use crate::world::event::{Due, Event};
+use crate::world::request::{Caller, Reply, Request, Store};
+use prost::Message;
+use weir_core::model::schedule::Schedule;
+use weir_core::model::wire::Changes;
+use weir_core::replication::globe::import::Importer;
+use weir_core::replication::globe::lease::{Keeping, Taking, Then, WITHIN_MS};
+use weir_core::replication::globe::publish::{self, Publisher};
+use weir_core::replication::globe::recover::Recovery;
+use weir_core::replication::grace_period::GracePeriod;
+use weir_core::replication::regional::broadcast::Broadcaster;
+use weir_core::replication::regional::heartbeat::{self, Heartbeat};
+use weir_core::replication::regional::hot::{self, HotReader};
+use weir_core::replication::regional::replay::{self, Replay};
+use weir_core::replication::regional::watch::Watch;
+use weir_core::replication::{Alone, Event as RegionEvent, Events as RegionEvents, Next};
+
+/// Time until a program that lost its region to another one is started again.
+const AGAIN_US: u64 = 1_000_000;
+
+/// A background task.
+#[derive(Debug)]
+pub enum Machine {
+    /// Sends changes to Redis.
+    Replay(Replay),
+    /// Reads the marker of Redis.
+    Watch(Watch),
+    /// Announces origins to the peers.
+    Heartbeat(Heartbeat),
+    /// Broadcasts messages to the peers.
+    Broadcaster(Broadcaster),
+    /// Reads the hot index.
+    HotReader(HotReader),
+    /// Raises lower bounds in the recovery grace period.
+    GracePeriod(GracePeriod),
+    /// Publishes counts to the database.
+    Publisher(Publisher),
+    /// Imports the counts of other regions.
+    Importer(Importer),
+    /// Restores the region's own counts from the database.
+    Recovery(Recovery),
+    /// Takes the region lease before the program serves.
+    Taking(Taking),
+    /// Renews the region lease.
+    Keeping(Keeping),
+}
+
+/// A machine, and what it waits for.
+#[derive(Debug)]
+pub struct Running {
+    machine: Machine,
+    /// The events that wake it.
+    awaits: Option<RegionEvents>,
+    /// The number of its last pause.
+    pause: u64,
+    /// It must finish before the program serves.
+    is_first: bool,
+}
+
+/// The next step of a machine.
+enum Step {
+    Call(Store, Request, u64),
+    Sleep(u64),
+    Wait(RegionEvents, Option<u64>),
+    Yield,
+    Over,
+}
+
+impl World<'_> {
+    /// Starts a machine.
+    pub(in crate::world) fn spawn(&mut self, at: usize, machine: Machine, is_first: bool) {
+        let Some(process) = self.aggregators[at].process.as_mut() else { return };
+        let number = process.machines.len();
+        process.machines.push(Some(Running { machine, awaits: None, pause: 0, is_first }));
+        self.drive(at, number);
+    }
+
+    /// A pause of a machine is over, or its wait has timed out.
+    pub(in crate::world) fn pause_over(&mut self, at: usize, number: usize, pause: u64) {
+        let Some(process) = self.aggregators[at].process.as_mut() else { return };
+        let Some(Some(running)) = process.machines.get_mut(number) else { return };
+        if running.pause == pause {
+            running.awaits = None;
+            self.drive(at, number);
+        }
+    }
+
+    /// Runs a machine until it waits for something.
+    fn drive(&mut self, at: usize, number: usize) {
+        loop {
+            let now_us = self.now_us;
+            let random = self.chance.stores.next();
+            let host = &mut self.aggregators[at];
+            let (incarnation, region) = (host.incarnation, host.region);
+            let now = host.clock.now(now_us);
+            let Some(process) = host.process.as_mut() else { return };
+            let Some(Some(running)) = process.machines.get_mut(number) else { return };
+            let mut access = Alone { state: &mut process.state, now };
+            let step = step(&mut running.machine, &mut access, region, random, process.id);
+            running.pause += 1;
+            let pause = running.pause;
+            let is_first = running.is_first;
+            match step {
+                Step::Call(store, request, within_ms) => {
+                    self.call(at, store, request, within_ms, Caller::Machine(number));
+                    break;
+                }
+                Step::Sleep(ms) => {
+                    self.queue.plan(
+                        now_us + ms * 1_000,
+                        Event::Aggregator(at, incarnation, Due::Pause(number, pause)),
+                    );
+                    break;
+                }
+                Step::Wait(events, at_most_ms) => {
+                    if let Some(event) = process.notified.take(events) {
+                        notified(&mut running.machine, event, &mut Alone { state: &mut process.state, now });
+                        continue;
+                    }
+                    running.awaits = Some(events);
+                    if let Some(ms) = at_most_ms {
+                        let due = Due::Pause(number, pause);
+                        self.queue.plan(now_us + ms * 1_000, Event::Aggregator(at, incarnation, due));
+                    }
+                    break;
+                }
+                Step::Yield => {
+                    self.queue.plan(now_us, Event::Aggregator(at, incarnation, Due::Pause(number, pause)));
+                    break;
+                }
+                Step::Over => {
+                    process.machines[number] = None;
+                    if is_first {
+                        self.serve_when_ready(at);
+                    }
+                    break;
+                }
+            }
+        }
+        self.notify(at);
+    }
+
+    /// Passes a store's answer to the machine that called.
+    pub(in crate::world) fn machine_answered(
+        &mut self,
+        at: usize,
+        number: usize,
+        request: Request,
+        reply: Reply,
+    ) {
+        let now_us = self.now_us;
+        let host = &mut self.aggregators[at];
+        let (incarnation, now) = (host.incarnation, host.clock.now(now_us));
+        let Some(process) = host.process.as_mut() else { return };
+        let Some(Some(running)) = process.machines.get_mut(number) else { return };
+        let mut access = Alone { state: &mut process.state, now };
+        let mut grace = None;
+        match (&mut running.machine, request, reply) {
+            (Machine::Replay(replay), Request::Merge(merges), Reply::Merged(results)) => {
+                replay.merged(&mut access, merges, &results);
+            }
+            (Machine::Replay(replay), Request::NameHot(hot), Reply::Done(result)) => {
+                replay.named(&mut access, &hot, result);
+            }
+            (Machine::Watch(watch), _, Reply::Incarnations(incarnations)) => {
+                grace = watch.looked(&mut access, incarnations.as_ref().map_err(|failure| *failure)).grace;
+            }
+            (Machine::Heartbeat(heartbeat), _, Reply::Alive(alive)) => {
+                heartbeat.heard(&mut access, alive.as_deref().map_err(|failure| *failure));
+            }
+            (Machine::Heartbeat(heartbeat), _, Reply::Done(result)) => heartbeat.sent(&mut access, result),
+            (Machine::Broadcaster(broadcaster), _, Reply::Done(result)) => {
+                broadcaster.sent(&mut access, result)
+            }
+            (Machine::HotReader(reader), _, Reply::Named(named)) => {
+                reader.indexed(&mut access, named);
+            }
+            (Machine::HotReader(reader), Request::Cells(cells), Reply::Merged(results)) => {
+                reader.read(&mut access, &cells, &results);
+            }
+            (Machine::GracePeriod(grace), Request::Raise(lower_bounds), Reply::Merged(results)) => {
+                grace.raised(&mut access, &lower_bounds, &results);
+            }
+            (Machine::Publisher(publisher), _, Reply::TableIncarnation(incarnation)) => {
+                publisher.lived(&mut access, incarnation);
+            }
+            (Machine::Publisher(publisher), Request::Write(rows), Reply::Done(result)) => {
+                if result.is_ok() {
+                    publish::stored(&mut access, &rows);
+                }
+                publisher.wrote(&mut access, rows, result);
+            }
+            (Machine::Importer(importer), _, Reply::Rows(rows)) => importer.imported(&mut access, rows),
+            (Machine::Recovery(recovery), _, Reply::Rows(rows)) => {
+                recovery.recovered(&mut access, rows.as_deref().map_err(|failure| *failure));
+            }
+            (Machine::Taking(taking), _, Reply::Holder(holder)) => {
+                match taking.answered(holder, now.mono) {
+                    Then::Serve { .. } => {
+                        process.machines[number] = None;
+                        self.prepare(at);
+                    }
+                    Then::Again(ms) => {
+                        running.pause += 1;
+                        let due = Due::Pause(number, running.pause);
+                        self.queue.plan(now_us + ms * 1_000, Event::Aggregator(at, incarnation, due));
+                    }
+                    Then::TakenOver => self.taken_over(at),
+                }
+                return;
+            }
+            (Machine::Keeping(keeping), _, Reply::Holder(holder)) => {
+                let is_lost = keeping.answered(holder);
+                running.pause += 1;
+                let due = Due::Pause(number, running.pause);
+                match is_lost {
+                    true => self.taken_over(at),
+                    false => {
+                        let next = now_us + Keeping::pause_ms() * 1_000;
+                        self.queue.plan(next, Event::Aggregator(at, incarnation, due));
+                    }
+                }
+                return;
+            }
+            _ => {}
+        }
+        if let Some(grace) = grace {
+            self.spawn(at, Machine::GracePeriod(grace), false);
+        }
+        self.drive(at, number);
+    }
+
+    /// Wakes the machines that wait for events of the state, and sends the acknowledgements that finished rounds of
+    /// replays permit.
+    pub(in crate::world) fn notify(&mut self, at: usize) {
+        loop {
+            let now_us = self.now_us;
+            let host = &mut self.aggregators[at];
+            let now = host.clock.now(now_us);
+            let Some(process) = host.process.as_mut() else { return };
+            for event in process.state.take_events().iter() {
+                process.notified.notify(event);
+            }
+            let awakened = process.machines.iter_mut().enumerate().find_map(|(number, running)| {
+                let running = running.as_mut()?;
+                let event = process.notified.take(running.awaits?)?;
+                running.awaits = None;
+                notified(&mut running.machine, event, &mut Alone { state: &mut process.state, now });
+                Some(number)
+            });
+            match awakened {
+                Some(number) => self.drive(at, number),
+                None => break,
+            }
+        }
+        self.acknowledge(at);
+        self.watch_pushes(at);
+    }
+
+    /// Another aggregator serves the region: this program ends, and is started again later.
+    fn taken_over(&mut self, at: usize) {
+        self.end_aggregator_now(at);
+        let incarnation = self.aggregators[at].incarnation;
+        self.queue.plan(self.now_us + AGAIN_US, Event::Aggregator(at, incarnation, Due::Start));
+    }
+}
+
+fn notified(machine: &mut Machine, event: RegionEvent, access: &mut Alone<'_>) {
+    match machine {
+        Machine::Heartbeat(heartbeat) => heartbeat.notified(event),
+        Machine::HotReader(reader) => reader.notified(access),
+        _ => {}
+    }
+}
+
+fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u64, id: [u8; 16]) -> Step {
+    let schedule = Schedule::default();
+    let (redis, database) = (Store::Redis(region), Store::Database);
+    let replay_ms = schedule.replay_timeout_ms;
+    let tell = |changes: Changes| Step::Call(redis, Request::Publish(changes.encode_to_vec()), replay_ms);
+    match machine {
+        Machine::Replay(replay) => of(replay.next(access), |call| match call {
+            replay::Call::Merge(merges) => Step::Call(redis, Request::Merge(merges), replay_ms),
+            replay::Call::NameHot(hot) => Step::Call(redis, Request::NameHot(hot), replay_ms),
+        }),
+        Machine::Watch(watch) => of(watch.next(access), |()| {
+            let fresh = u128::from(random) << 64 | u128::from(random.rotate_left(17));
+            let renewed = watch.renewals().get(&0).copied();
+            let look = Request::Incarnations { fresh, reader: id, renewed };
+            Step::Call(redis, look, schedule.marker_timeout_ms)
+        }),
+        Machine::Heartbeat(heartbeat) => of(heartbeat.next(access), |call| match call {
+            heartbeat::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine), replay_ms),
+            heartbeat::Call::Broadcast(changes) => tell(changes),
+        }),
+        Machine::Broadcaster(broadcaster) => of(broadcaster.next(access), tell),
+        Machine::HotReader(reader) => of(reader.next(access), |call| match call {
+            hot::Call::Shard(shard) => Step::Call(redis, Request::Shard(shard), replay_ms),
+            hot::Call::Cells(cells) => Step::Call(redis, Request::Cells(cells), replay_ms),
+        }),
+        Machine::GracePeriod(grace) => {
+            of(grace.next(access), |lower_bounds| Step::Call(redis, Request::Raise(lower_bounds), replay_ms))
+        }
+        Machine::Publisher(publisher) => of(publisher.next(access, random), |call| {
+            let request = match call {
+                publish::Call::Incarnation => Request::TableIncarnation,
+                publish::Call::Write(rows) => Request::Write(rows),
+            };
+            Step::Call(database, request, schedule.global_timeout_ms)
+        }),
+        Machine::Importer(importer) => of(importer.next(access, random), |import| {
+            Step::Call(database, Request::Import, import.within_ms)
+        }),
+        Machine::Recovery(recovery) => {
+            of(recovery.next(access), |own| Step::Call(database, Request::Own, own.within_ms))
+        }
+        Machine::Taking(_) | Machine::Keeping(_) => Step::Call(database, Request::Lease(id), WITHIN_MS),
+    }
+}
+
+fn of<C>(next: Next<C>, call: impl FnOnce(C) -> Step) -> Step {
+    match next {
+        Next::Call(what) => call(what),
+        Next::Sleep(ms) => Step::Sleep(ms),
+        Next::Wait { events, at_most_ms } => Step::Wait(events, at_most_ms),
+        Next::Yield => Step::Yield,
+        Next::Over => Step::Over,
+    }
+}

@@ -1,0 +1,396 @@
+//! Reads the state of all parts for the checkers.
+//!
+//! - `standing`: the counts of one key in all parts, for plots.
+
+pub mod standing;
+
+use super::World;
+use super::envoy::Process;
+use super::event::Event;
+use crate::check::CellId;
+use crate::check::rest::{Expected, Held, Seen};
+use crate::check::truth::Share;
+use crate::plan::START_UNIX_MS;
+use crate::plan::keys::{WORKSPACE, decimal};
+use weir_core::limiter::table::{Bucket, Entry};
+use weir_core::model::key::{Key, fingerprint};
+use weir_core::model::window::MAX_COUNT;
+use weir_core::region::SHORTEST_PUBLISHED_MS;
+
+/// Interval between two checks of all bounds.
+const LOOK_US: u64 = 1_000_000;
+/// Most cells that wait to be reported by one worker; the worker's own bound.
+const MAX_ROWS: u64 = 16_384;
+/// Most requests that wait at one worker; the worker's own bound.
+const MAX_WAITING: u64 = 16_384;
+
+/// If a cell was not used and no fault had an effect on it for this long, its region has received it: leases are
+/// returned, streams are open, recovery grace periods are over.
+const REST_US: u64 = 13_000_000;
+/// All regions have received a cell after 5/2 of the sum of the publish and import intervals: two of each, with their
+/// jitter, and a failed one.
+const GLOBAL_REST_HALF_BEATS: u64 = 5;
+/// Most cells that are checked at the end.
+const MOST_CELLS: usize = 20_000;
+
+impl World<'_> {
+    /// The true Unix time, whatever the clocks show.
+    pub(in crate::world) fn unix_ms(&self) -> u64 {
+        START_UNIX_MS.saturating_sub(self.plan.settle_ms) + self.now_us / 1_000
+    }
+
+    pub(in crate::world) fn plan_look(&mut self) {
+        self.queue.plan(self.now_us + LOOK_US, Event::Look);
+    }
+
+    /// Checks what was written to an Envoy's table.
+    pub(in crate::world) fn check_writes(&mut self, envoy: usize) {
+        let process = self.envoys.get_mut(envoy).and_then(|envoy| envoy.process.as_mut());
+        if let Some(process) = process.filter(|process| process.table.is_written()) {
+            self.check.wrote(process.origin, &mut process.table, self.now_us);
+        }
+    }
+
+    /// Compares what all parts hold with the bounds.
+    pub(in crate::world) fn look(&mut self) {
+        self.plan_look();
+        let now_us = self.now_us;
+        self.check.truth.forget(self.unix_ms());
+        for envoy in &self.envoys {
+            let Some(process) = &envoy.process else { continue };
+            let geometry = process.meta.geometry;
+            // A bucket holds its keys with at most 64 reservations each.
+            let entry = 6 + 14 * 8 + 208 + 64 * 32;
+            let bytes = (u64::from(geometry.buckets) + 8) * u64::from(geometry.keys_per_bucket) * entry;
+            self.check.held("bytes of an Envoy's table", process.table.held_bytes() as u64, bytes, now_us);
+            let mono = envoy.clock.mono(now_us);
+            for worker in process.workers.iter().flatten() {
+                let stats = worker.limiter.stats(mono);
+                self.check.held("cells to be reported by a worker", stats.report_queue, MAX_ROWS, now_us);
+                let waiting = worker.waiting() as u64;
+                self.check.held("requests that wait at a worker", waiting, MAX_WAITING, now_us);
+            }
+        }
+        self.look_at_regions();
+    }
+
+    /// Tests whether a changed cell has come to rest, that is whether all parts that must have received it have it.
+    pub(in crate::world) fn rest(&mut self, id: CellId) {
+        let now_us = self.now_us;
+        let Some(shape) = self.shapes.get(id.rule) else { return };
+        let (limit, window_ms, cell_ms) = (shape.rule.limit, shape.rule.window_ms, shape.cell_ms);
+        let is_over = id.sequence + u64::from(shape.rule.resolution()) < self.unix_ms() / cell_ms;
+        let Some(cell) = self.check.truth.cell_mut(id) else { return };
+        let rested_us = now_us - cell.changed_us;
+        let changed_us = cell.changed_us;
+        if is_over {
+            cell.watched = false;
+            return;
+        }
+        if rested_us < crate::check::FIRST_LOOK_US {
+            self.queue.plan(changed_us + crate::check::FIRST_LOOK_US, Event::Rest(id));
+            return;
+        }
+        match self.knowledge(id, limit, window_ms) {
+            Knowledge::Complete { others: 0 } => {}
+            Knowledge::Complete { .. } => self.check.convergence_ms.push(rested_us / 1_000),
+            Knowledge::Missing => {
+                let step_us = (rested_us / 8).max(5_000);
+                self.queue.plan(now_us + step_us, Event::Rest(id));
+                return;
+            }
+        }
+        if let Some(cell) = self.check.truth.cell_mut(id) {
+            cell.watched = false;
+        }
+    }
+
+    /// Whether all Envoys that must have a cell have it. The one that lacked it last is tested first.
+    fn knowledge(&mut self, id: CellId, limit: u64, window_ms: u64) -> Knowledge {
+        let Some(shape) = self.shapes.get(id.rule) else { return Knowledge::Missing };
+        let key = shape.key(id.identifier);
+        let expected: Vec<Expected> = (0..self.plan.topology.regions)
+            .map(|region| self.check.expected(id, region, limit, window_ms, Share::believed))
+            .collect();
+        let lags = self.check.truth.cell(id).map_or(0, |cell| cell.lags);
+        let mut others = 0;
+        for at in [lags].into_iter().chain(0..self.envoys.len()) {
+            match self.knows(id, at, &key, &expected) {
+                None => {}
+                Some(true) => others += 1,
+                Some(false) => {
+                    if let Some(cell) = self.check.truth.cell_mut(id) {
+                        cell.lags = at;
+                    }
+                    return Knowledge::Missing;
+                }
+            }
+        }
+        Knowledge::Complete { others }
+    }
+
+    /// Whether an Envoy has the use of a cell; `None` if it need not have it, or has nothing to receive.
+    fn knows(&self, id: CellId, at: usize, key: &[u8], expected: &[Expected]) -> Option<bool> {
+        let process = self.envoys.get(at)?.process.as_ref()?;
+        let expected = expected.get(self.place(at).0)?;
+        let share = self.check.truth.share_of(id, self.check.truth.number(process.origin)?);
+        let all = expected.near + expected.far;
+        if !(share.admitted > 0 || expected.by_all) || all == share.believed() {
+            return None;
+        }
+        let used = entry_of(process, key).map_or(0, |entry| {
+            let leased = share.admitted.saturating_sub(share.own);
+            used_in(&entry, id.sequence).saturating_add(leased)
+        });
+        Some(used >= all.min(MAX_COUNT))
+    }
+
+    fn look_at_regions(&mut self) {
+        let now_us = self.now_us;
+        for host in &self.aggregators {
+            let Some(process) = &host.process else { continue };
+            let stats = process.state.region.stats(host.clock.mono(now_us));
+            let most = self.plan.topology.region_keys as u64;
+            self.check.held("keys of a region", stats.keys as u64, most, now_us);
+            let subscribers = self.plan.topology.envoys as u64 + 1;
+            let bound = stats.keys as u64 * subscribers + 1;
+            self.check.held("pushes that wait at an aggregator", stats.pending_pushes as u64, bound, now_us);
+        }
+    }
+
+    /// An Envoy is about to end. Records what its region holds of it, which must not be lost.
+    pub(in crate::world) fn note_left(&mut self, number: usize) {
+        let Some(process) = self.envoys[number].process.as_ref() else { return };
+        let (region, origin) = (self.place(number).0, process.origin);
+        let Some(share) = self.check.truth.number(origin) else { return };
+        for id in self.live_cells() {
+            let has_share = |one: &Share| one.origin == share;
+            if !self.check.truth.cell(id).is_some_and(|cell| cell.shares.iter().any(has_share)) {
+                continue;
+            }
+            let parts = self.holders(id, region).into_iter().map(|(_, held)| held.parts);
+            let left = parts.filter_map(|parts| parts.get(&origin).copied()).max().unwrap_or(0);
+            if let Some((cell, at)) = self.check.truth.share(id, share, self.now_us) {
+                cell.shares[at].left = left;
+            }
+        }
+    }
+
+    /// Checks the final state: every part that must have received a cell holds its exact use.
+    pub(in crate::world) fn finish(&mut self) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        self.look();
+        self.check.finish_exact(self.now_us);
+        let faults_end_us = if self.plan.faults.is_empty() { 0 } else { self.plan.traffic_ms * 1_000 };
+        let faults_end_us = self.begin_us.max(self.begin_us + faults_end_us);
+        let paces = self.plan.schedule.paces();
+        let global_rest_us = paces
+            .publish_ms
+            .saturating_add(paces.import_ms)
+            .saturating_mul(1_000 * GLOBAL_REST_HALF_BEATS / 2)
+            .max(REST_US);
+        let cells: Vec<CellId> = self.live_cells().take(MOST_CELLS).collect();
+        for id in cells {
+            let Some(cell) = self.check.truth.cell(id) else { continue };
+            let rested_us = self.now_us - cell.changed_us.max(faults_end_us);
+            if rested_us >= REST_US && !self.check.is_unsteady(id.rule, cell.born_us) {
+                self.finish_cell(id, rested_us >= global_rest_us);
+            }
+        }
+    }
+
+    fn finish_cell(&mut self, id: CellId, globally: bool) {
+        let Some(shape) = self.shapes.get(id.rule) else { return };
+        let (limit, window_ms, key) = (shape.rule.limit, shape.rule.window_ms, shape.key(id.identifier));
+        let regions = self.plan.topology.regions;
+        let sums: Vec<u64> = (0..regions)
+            .map(|region| self.holders(id, region).iter().map(|(_, held)| held.total).max().unwrap_or(0))
+            .collect();
+        let truth = &self.check.truth;
+        // A grant that a region lost and that was not spent is not reported again, nor is the limit of processes that
+        // have ended.
+        let known = |id, region| {
+            let lost = truth.cell(id).is_some_and(|cell| truth.is_made_up(region, cell.born_us));
+            let of = |share: &Share| if lost { share.own } else { share.known() };
+            truth.sum(id, |one| one.region == region && (one.incarnations || !lost), of)
+        };
+        // What parts hold of the other cells of a window with several cells is less exact, because it may change or be
+        // evicted. Use that a region has only as a lower bound has no limit, so the region pushes none of it.
+        let born_us = truth.cell(id).map_or(0, |cell| cell.born_us);
+        let load = |region| match shape.rule.hard_limit || truth.is_made_up(region, born_us) {
+            true => truth.load(id, |id| known(id, region)),
+            false => sums[region],
+        };
+        let loads: Vec<u64> = (0..regions).map(load).collect();
+        let is_long = window_ms >= SHORTEST_PUBLISHED_MS && regions > 1;
+        let spoken_of = is_long && loads.iter().any(|load| *load >= limit.div_ceil(2));
+        for region in 0..regions {
+            let sum = sums[region];
+            let far = if spoken_of { sums.iter().sum::<u64>() - sum } else { 0 };
+            let is_hot = loads[region] > limit / 2 || far > 0;
+            let surely = is_hot || !self.loses_messages;
+            for (who, held) in self.holders(id, region) {
+                if who == "Redis" || !self.has_redis() || is_hot {
+                    self.check.rests_in_region(id, (region, &who), &held, self.now_us);
+                }
+                if globally && held.far != far && spoken_of && !self.check.truth.crowded.contains(&true) {
+                    let now_us = self.now_us;
+                    self.check.violated("rest", now_us, || {
+                        format!(
+                            "{who} of region {region} believes that others used {} of {far} in {id:?}",
+                            held.far
+                        )
+                    });
+                }
+            }
+            // Envoys cannot receive from their region what it had no room for, nor what other regions had no room
+            // for.
+            let learns = !self.check.truth.is_crowded(region);
+            let learns_far = !self.check.truth.crowded.contains(&true);
+            for envoy in 0..self.plan.topology.envoys {
+                let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else {
+                    continue;
+                };
+                let origin = process.origin;
+                let seen = entry_of(process, &key).and_then(|entry| seen_in(&entry, id.sequence));
+                let number = self.check.truth.number(origin);
+                let uses = number.is_some_and(|number| self.check.truth.share_of(id, number).own > 0);
+                let has_room = !is_crowded(process, &key);
+                let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
+                let near = near.filter(|_| learns);
+                let far = (globally && learns_far && near.is_some() && (spoken_of || !shape.rule.hard_limit))
+                    .then_some(far);
+                if seen.is_some() || near.is_some() {
+                    self.check.rests_in_table(id, origin, seen, (near, far), self.now_us);
+                }
+            }
+        }
+    }
+
+    /// All parts of a region that hold components of a cell: its aggregators and its Redis.
+    fn holders(&self, id: CellId, region: usize) -> Vec<(String, Held)> {
+        let Some(shape) = self.shapes.get(id.rule) else { return Vec::new() };
+        let key = shape.key(id.identifier);
+        let mut text = [0; 20];
+        let identifier = decimal(id.identifier, &mut text);
+        let mut holders = Vec::new();
+        for host in self.aggregators.iter().filter(|host| host.region == region) {
+            let Some(process) = &host.process else { continue };
+            let explained = process.state.region.explain(WORKSPACE, &shape.namespace, identifier);
+            let cells = explained.iter().filter(|one| one.key.as_bytes() == key).flat_map(|one| &one.cells);
+            let cell = cells.into_iter().find(|cell| cell.sequence == id.sequence);
+            let held = cell.map_or_else(Held::default, |cell| Held {
+                parts: cell.components.iter().map(|part| (part.origin, part.own)).collect(),
+                total: cell.regional_total(),
+                far: cell.global_others,
+            });
+            holders.push((format!("aggregator {}", host.number), held));
+        }
+        if self.has_redis()
+            && let Ok(key) = Key::parse(&key)
+        {
+            let parts = self.redis[region].cells.get(&(key, id.sequence)).map(|cell| cell.parts.clone());
+            let parts = parts.unwrap_or_default();
+            let total = parts.values().sum();
+            let far = holders.first().map_or(0, |(_, held)| held.far);
+            holders.push(("Redis".to_owned(), Held { parts, total, far }));
+        }
+        holders
+    }
+
+    /// The cells that a window may touch now.
+    fn live_cells(&self) -> impl Iterator<Item = CellId> + use<> {
+        let unix_ms = self.unix_ms();
+        let rules = 0..self.shapes.len();
+        let cells: Vec<CellId> = rules
+            .flat_map(|rule| {
+                let cells = u64::from(self.check.truth.resolution(rule));
+                let sequence = (unix_ms / self.check.truth.cell_ms(rule)).saturating_sub(cells);
+                self.check.truth.since(rule, sequence)
+            })
+            .collect();
+        cells.into_iter()
+    }
+}
+
+/// Changes of a correct world, for the tests of the checkers.
+#[cfg(test)]
+impl World<'_> {
+    pub(crate) fn check_mut(&mut self) -> &mut crate::check::Check {
+        &mut self.check
+    }
+
+    pub(crate) fn origin_of(&self, envoy: usize) -> weir_core::model::key::OriginId {
+        self.envoys[envoy].process.as_ref().map(|process| process.origin).unwrap()
+    }
+
+    /// Changes an Envoy's entry of an identifier under the first rule. Returns false if there is none.
+    pub(crate) fn doctor_table(
+        &mut self,
+        envoy: usize,
+        identifier: u64,
+        change: impl Fn(&mut Entry),
+    ) -> bool {
+        use weir_core::model::shared::Shared;
+        let key = self.shapes[0].key(identifier);
+        let Some(process) = self.envoys[envoy].process.as_mut() else { return false };
+        let fingerprint = fingerprint(&key, process.meta.secret);
+        let place = process.meta.geometry.place(fingerprint);
+        let mut bucket = Bucket::default();
+        let version = process.table.load(place, bucket.buffer());
+        bucket.check();
+        let Some(mut found) = bucket.find(fingerprint, &key) else { return false };
+        change(&mut found.entry);
+        bucket.put(&found, &key);
+        let stored = process.table.store(place, bucket.bytes(), version);
+        self.check_writes(envoy);
+        stored
+    }
+
+    /// Changes each cell of a region's Redis. Returns false if there is none.
+    pub(crate) fn doctor_redis(
+        &mut self,
+        region: usize,
+        change: impl Fn(&mut std::collections::BTreeMap<weir_core::model::key::OriginId, u64>),
+    ) -> bool {
+        let cells = &mut self.redis[region].cells;
+        cells.values_mut().for_each(|cell| change(&mut cell.parts));
+        !cells.is_empty()
+    }
+}
+
+/// Whether a key's bucket is full, so that a push cannot add the key.
+fn is_crowded(process: &Process, key: &[u8]) -> bool {
+    let place = process.meta.geometry.place(fingerprint(key, process.meta.secret));
+    let mut bucket = Bucket::default();
+    process.table.read(place, &mut bucket);
+    bucket.len() >= usize::from(process.meta.geometry.keys_per_bucket)
+}
+
+fn seen_in(entry: &Entry, sequence: u64) -> Option<Seen> {
+    let cell = entry.cell(sequence)?;
+    let (own, near, far, without_baseline) =
+        (cell.own, cell.region_others, cell.global_others, cell.without_baseline);
+    Some(Seen { own, near, far, reserved: entry.reserved_in(sequence), without_baseline })
+}
+
+enum Knowledge {
+    /// All have it; `others` of them had to receive it.
+    Complete { others: usize },
+    /// At least one lacks it.
+    Missing,
+}
+
+pub(in crate::world) fn entry_of(process: &Process, key: &[u8]) -> Option<Entry> {
+    let fingerprint = fingerprint(key, process.meta.secret);
+    process.table.entry(process.meta.geometry.place(fingerprint), fingerprint, key)
+}
+
+/// What a table holds as used in a cell; 0 if the entry is in a later cell.
+pub(in crate::world) fn used_in(entry: &Entry, sequence: u64) -> u64 {
+    entry
+        .cell(sequence)
+        .map_or(0, |cell| cell.own.saturating_add(cell.region_others).saturating_add(cell.global_others))
+}

@@ -1,0 +1,181 @@
+//! The data of calls to stores: stores, requests, replies, and callers.
+
+use super::network::StreamId;
+use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
+use weir_core::model::key::{Key, OriginId};
+use weir_core::region::HotCell;
+use weir_core::region::exchange::{LowerBound, Merge, Merged, Publication, Stored};
+use weir_core::region::log::{Decided, LogCharge};
+use weir_core::replication::Failure;
+use weir_core::replication::globe::lease::Holder;
+use weir_core::replication::regional::queries::Queries;
+use weir_core::replication::regional::watch::Incarnations;
+
+/// A store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// A region's Redis.
+    Redis(usize),
+    /// The database that all regions share.
+    Database,
+}
+
+/// A request to a store.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Merge cells.
+    Merge(Vec<Merge>),
+    /// Raise cells to lower bounds.
+    Raise(Vec<LowerBound>),
+    /// Add cells to the hot index.
+    NameHot(Vec<HotCell>),
+    /// Read a shard of the hot index.
+    Shard(usize),
+    /// Read cells.
+    Cells(Vec<(Key, u64)>),
+    /// Refresh these origins, and list all live ones.
+    Origins(Vec<OriginId>),
+    /// Publish a message to all subscribers.
+    Publish(Vec<u8>),
+    /// Read the marker. `reader` identifies the reading aggregator. The marker gets the id `fresh` if it has none, or
+    /// if its id is `renewed`.
+    Incarnations { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
+    /// Read the incarnation of the table.
+    TableIncarnation,
+    /// Raise rows of a region.
+    Write(Vec<Publication>),
+    /// Read the sums over all other regions.
+    Import,
+    /// Read what the region itself has published.
+    Own,
+    /// Take or renew the region lease.
+    Lease([u8; 16]),
+    /// Release the region lease.
+    Release([u8; 16]),
+    /// Charge exact logs, unless the deadline is over (in microseconds of virtual time).
+    ChargeLogs(Vec<LogCharge>, u64),
+    /// Refund charges of logs.
+    RefundLogs(Vec<LogCharge>),
+    /// Charge a ledger.
+    ChargeLedger(Trial),
+    /// Refund a transaction in a bucket of a ledger.
+    RefundLedger(ExactRequestId, Box<[u8]>),
+}
+
+/// A reply of a store.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// The cells after the operation.
+    Merged(Vec<Result<Merged, Failure>>),
+    /// Success or failure.
+    Done(Result<(), Failure>),
+    /// Cells of a shard.
+    Named(Result<Vec<(Key, u64)>, Failure>),
+    /// Live origins.
+    Alive(Result<Vec<OriginId>, Failure>),
+    /// The incarnations that the markers show.
+    Incarnations(Result<Incarnations, Failure>),
+    /// The incarnation of the table.
+    TableIncarnation(Result<u64, Failure>),
+    /// Rows.
+    Rows(Result<Vec<Stored>, Failure>),
+    /// The holder of the region lease.
+    Holder(Result<Holder, Failure>),
+    /// The decision of each log.
+    Decided(Vec<Result<Decided, Failure>>),
+    /// The decision of a ledger.
+    Ruled(Result<ChargeResult, Failure>),
+}
+
+/// The caller that waits for an answer.
+#[derive(Debug)]
+pub enum Caller {
+    /// A machine, by its number in the aggregator.
+    Machine(usize),
+    /// The queries of a frame, and the stream on which the frame came.
+    Queries(Box<Queries>, StreamId),
+    /// An exact request.
+    Exact(Box<Asking>),
+    /// A refund.
+    PendingRefund(Box<PendingRefund>),
+    /// No caller.
+    Nobody,
+}
+
+/// An exact request in progress.
+#[derive(Debug)]
+pub struct Asking {
+    pub stream: StreamId,
+    pub id: u64,
+    pub name: ExactRequestId,
+    pub charges: Vec<Charge>,
+    pub results: Vec<Option<ChargeResult>>,
+    pub deadline_us: u64,
+}
+
+/// A refund to make.
+#[derive(Clone, Debug)]
+pub struct PendingRefund {
+    pub what: Request,
+    pub due_us: u64,
+    pub until_us: u64,
+}
+
+/// A transaction to charge to a ledger.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    pub name: ExactRequestId,
+    pub zone: u32,
+    pub bucket: Box<[u8]>,
+    pub cost: u64,
+    pub until_us: u64,
+}
+
+/// A recorded transaction of a ledger.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt {
+    pub name: ExactRequestId,
+    pub at_us: u64,
+    pub cost: u64,
+}
+
+impl Request {
+    /// The number of commands or statements.
+    pub fn size(&self) -> u64 {
+        let cells = match self {
+            Request::Merge(merges) => merges.len(),
+            Request::Raise(lower_bounds) => lower_bounds.len(),
+            Request::NameHot(cells) => cells.len(),
+            Request::Cells(cells) => cells.len(),
+            // One statement writes many rows.
+            Request::Write(rows) => rows.len().div_ceil(500),
+            Request::ChargeLogs(charges, _) | Request::RefundLogs(charges) => charges.len(),
+            _ => 1,
+        };
+        cells as u64
+    }
+
+    /// The reply for a call that failed.
+    pub fn failed(&self, failure: Failure) -> Reply {
+        let each = |cells: usize| Reply::Merged(vec![Err(failure); cells]);
+        match self {
+            Request::Merge(merges) => each(merges.len()),
+            Request::Raise(lower_bounds) => each(lower_bounds.len()),
+            Request::Cells(cells) => each(cells.len()),
+            Request::NameHot(_)
+            | Request::Publish(_)
+            | Request::Write(_)
+            | Request::Release(_)
+            | Request::RefundLogs(_)
+            | Request::RefundLedger(..) => Reply::Done(Err(failure)),
+            Request::ChargeLogs(charges, _) => Reply::Decided(vec![Err(failure); charges.len()]),
+            Request::ChargeLedger(_) => Reply::Ruled(Err(failure)),
+            Request::Shard(_) => Reply::Named(Err(failure)),
+            Request::Origins(_) => Reply::Alive(Err(failure)),
+            Request::Incarnations { .. } => Reply::Incarnations(Err(failure)),
+            Request::TableIncarnation => Reply::TableIncarnation(Err(failure)),
+            Request::Import | Request::Own => Reply::Rows(Err(failure)),
+            Request::Lease(_) => Reply::Holder(Err(failure)),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The stores and their faults: frozen, slow, stopped, wiped.
+//!
+//! - `redis`: a region's Redis.
+//! - `database`: the database that all regions share.
+
+pub mod database;
+pub mod redis;
+
+use crate::check::exact::Keeper;
+use crate::plan::Part;
+use crate::world::World;
+use crate::world::request::{Request, Store};
+use redis::Redis;
+use weir_core::region::log::{Logs, LogsLimits};
+
+/// The present faults of a store.
+#[derive(Debug, Default)]
+pub struct Condition {
+    frozen: u32,
+    gone: u32,
+    slow_us: u64,
+    /// Calls that arrived while it was frozen: the aggregator's number, the call's number, and the request.
+    held: Vec<(usize, u64, Box<Request>)>,
+}
+
+/// The faults of all stores.
+#[derive(Debug)]
+pub struct Stores {
+    redis: Vec<Condition>,
+    database: Condition,
+}
+
+impl Stores {
+    /// No faults.
+    pub fn new(regions: usize) -> Stores {
+        let redis = (0..regions).map(|_| Condition::default()).collect();
+        Stores { redis, database: Condition::default() }
+    }
+}
+
+impl World<'_> {
+    /// Whether regions have a Redis.
+    pub(in crate::world) fn has_redis(&self) -> bool {
+        self.plan.topology.aggregators > 1
+    }
+
+    /// Whether there is a database.
+    pub(in crate::world) fn has_database(&self) -> bool {
+        self.plan.topology.regions > 1
+    }
+
+    pub(in crate::world) fn is_store_frozen(&self, store: Store) -> bool {
+        self.condition(store).frozen > 0
+    }
+
+    pub(in crate::world) fn is_store_there(&self, store: Store) -> bool {
+        self.condition(store).gone == 0
+    }
+
+    pub(in crate::world) fn slow_us(&self, store: Store) -> u64 {
+        self.condition(store).slow_us
+    }
+
+    pub(in crate::world) fn held_mut(&mut self, store: Store) -> &mut Vec<(usize, u64, Box<Request>)> {
+        &mut self.condition_mut(store).held
+    }
+
+    pub(in crate::world) fn freeze_store(&mut self, part: Part, begins: bool) {
+        let Some(store) = self.store_of(part) else { return };
+        let condition = self.condition_mut(store);
+        condition.frozen = if begins { condition.frozen + 1 } else { condition.frozen.saturating_sub(1) };
+        if condition.frozen == 0 {
+            for (at, id, request) in std::mem::take(&mut condition.held) {
+                self.store_takes(store, at, id, request);
+            }
+            self.missed(store);
+        }
+    }
+
+    pub(in crate::world) fn slow_store(&mut self, part: Part, ms: u64, begins: bool) {
+        let Some(store) = self.store_of(part) else { return };
+        let condition = self.condition_mut(store);
+        let us = ms.saturating_mul(1_000);
+        condition.slow_us =
+            if begins { condition.slow_us + us } else { condition.slow_us.saturating_sub(us) };
+    }
+
+    /// Stops or starts a store. A Redis that stops loses its data; the database keeps it.
+    pub(in crate::world) fn stop_store(&mut self, part: Part, begins: bool) {
+        let Some(store) = self.store_of(part) else { return };
+        let condition = self.condition_mut(store);
+        condition.gone = if begins { condition.gone + 1 } else { condition.gone.saturating_sub(1) };
+        if begins {
+            condition.held.clear();
+        }
+        match (store, begins) {
+            (Store::Redis(_), true) => self.wipe_store(part),
+            (_, true) => {}
+            (_, false) => self.missed(store),
+        }
+    }
+
+    pub(in crate::world) fn wipe_store(&mut self, part: Part) {
+        match self.store_of(part) {
+            Some(Store::Redis(region)) => {
+                self.redis[region].wipe();
+                self.logs[region] = Logs::new(LogsLimits::default());
+                self.check.exact.lost(Keeper::Redis(region));
+                self.check.wiped(region, self.now_us);
+            }
+            Some(Store::Database) => {
+                let incarnation = self.chance.stores.next();
+                self.database.wipe(incarnation);
+                self.ledger.clear();
+                self.check.exact.lost(Keeper::Database);
+            }
+            None => {}
+        }
+    }
+
+    /// Checks what was written to a Redis.
+    pub(in crate::world) fn check_redis(&mut self, region: usize) {
+        let redis: &mut Redis = &mut self.redis[region];
+        for at in std::mem::take(&mut redis.written) {
+            if let Some(cell) = redis.cells.get(&at) {
+                let parts = cell.parts.iter().map(|(origin, own)| (*origin, *own));
+                self.check.stored(region, &at.0, at.1, parts, self.now_us);
+            }
+        }
+    }
+
+    /// Subscribers have to connect to the store again.
+    fn missed(&mut self, store: Store) {
+        if let Store::Redis(region) = store {
+            self.listen_anew(region);
+        }
+    }
+
+    fn store_of(&self, part: Part) -> Option<Store> {
+        match part {
+            Part::Redis { region } if region < self.redis.len() => Some(Store::Redis(region)),
+            Part::Database => Some(Store::Database),
+            _ => None,
+        }
+    }
+
+    fn condition(&self, store: Store) -> &Condition {
+        match store {
+            Store::Redis(region) => &self.stores.redis[region],
+            Store::Database => &self.stores.database,
+        }
+    }
+
+    fn condition_mut(&mut self, store: Store) -> &mut Condition {
+        match store {
+            Store::Redis(region) => &mut self.stores.redis[region],
+            Store::Database => &mut self.stores.database,
+        }
+    }
+}

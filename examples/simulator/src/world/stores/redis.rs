@@ -1,0 +1,172 @@
+//! A region's Redis: the simplest store that behaves like its scripts and commands. `calls` does publish and
+//! subscribe.
+
+use crate::world::request::{Reply, Request};
+use std::collections::BTreeMap;
+use weir_core::model::key::{Key, OriginId};
+use weir_core::model::time::UnixMs;
+use weir_core::model::window::MAX_COUNT;
+use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Proposal};
+use weir_core::replication::regional::hot::{HOT_SHARDS, SHARD_CELLS};
+use weir_core::replication::regional::watch::{Incarnation, Incarnations};
+
+/// Least lifetime of a cell, whatever its expiry by the clocks of others, in milliseconds.
+const MARGIN_MS: u64 = 60_000;
+/// An origin that no aggregator has named for this long is not live, in milliseconds.
+const SILENT_AFTER_MS: u64 = 3_000;
+/// Interval between two removals of expired data, in milliseconds.
+const SWEEP_MS: u64 = 1_000;
+
+type At = (Key, u64);
+
+/// The Redis server.
+#[derive(Clone, Debug, Default)]
+pub struct Redis {
+    /// The cells by key and number.
+    pub cells: BTreeMap<At, Cell>,
+    hot: BTreeMap<At, u64>,
+    /// The marker's id, its creation time, and how often each reader has read it.
+    marker: Option<(u128, u64, BTreeMap<[u8; 16], u64>)>,
+    origins: BTreeMap<OriginId, u64>,
+    swept_ms: u64,
+    /// Cells that were written since the last check.
+    pub written: Vec<At>,
+}
+
+/// A cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// The component of each origin.
+    pub parts: BTreeMap<OriginId, u64>,
+    limit: u64,
+    expires_ms: u64,
+}
+
+impl Default for Cell {
+    fn default() -> Self {
+        Cell { parts: BTreeMap::new(), limit: u64::MAX, expires_ms: 0 }
+    }
+}
+
+impl Redis {
+    /// Executes a request at the server's time.
+    pub fn execute(&mut self, request: Request, now_ms: u64) -> Reply {
+        self.sweep(now_ms);
+        match request {
+            Request::Merge(merges) => {
+                Reply::Merged(merges.iter().map(|merge| Ok(self.merge(merge, now_ms))).collect())
+            }
+            Request::Raise(lower_bounds) => Reply::Merged(
+                lower_bounds.iter().map(|lower_bound| Ok(self.raise_to(lower_bound, now_ms))).collect(),
+            ),
+            Request::Cells(cells) => Reply::Merged(cells.iter().map(|at| Ok(self.word(at))).collect()),
+            Request::NameHot(cells) => {
+                self.hot.extend(cells.into_iter().map(|cell| ((cell.key, cell.sequence), cell.expires.0)));
+                Reply::Done(Ok(()))
+            }
+            Request::Shard(shard) => {
+                let named = self.hot.keys().filter(|(key, _)| shard_of(key) == shard);
+                Reply::Named(Ok(named.take(SHARD_CELLS).cloned().collect()))
+            }
+            Request::Origins(mine) => {
+                self.origins.extend(mine.into_iter().map(|origin| (origin, now_ms)));
+                self.origins.retain(|_, named_ms| now_ms.saturating_sub(*named_ms) <= SILENT_AFTER_MS);
+                Reply::Alive(Ok(self.origins.keys().copied().collect()))
+            }
+            Request::Incarnations { fresh, reader, renewed } => {
+                self.marker.take_if(|(id, ..)| renewed == Some(*id));
+                let (id, since, looks) = self.marker.get_or_insert_with(|| (fresh, now_ms, BTreeMap::new()));
+                let looks = looks.entry(reader).or_default();
+                *looks += 1;
+                let (id, since, looks) = (*id, *since, *looks);
+                let incarnation = Incarnation {
+                    place: 0,
+                    id,
+                    looks,
+                    since: UnixMs(since),
+                    age_ms: now_ms.saturating_sub(since),
+                };
+                Reply::Incarnations(Ok(Incarnations { seen: vec![incarnation], unseen: 0 }))
+            }
+            // Other requests are for the database.
+            _ => Reply::Done(Ok(())),
+        }
+    }
+
+    /// Loses all data.
+    pub fn wipe(&mut self) {
+        *self = Redis { swept_ms: self.swept_ms, ..Redis::default() };
+    }
+
+    fn merge(&mut self, merge: &Merge, now_ms: u64) -> Merged {
+        let at = (merge.key.clone(), merge.sequence);
+        let resolution = u64::from(merge.key.parts().resolution.max(1));
+        let cells_before = (1..=resolution).map_while(|back| merge.sequence.checked_sub(back));
+        let before: Vec<Vec<Part>> =
+            cells_before.map(|sequence| self.word(&(merge.key.clone(), sequence)).current).collect();
+        let cell = self.cells.entry(at.clone()).or_default();
+        for (origin, own) in &merge.parts {
+            raise(cell, *origin, *own);
+        }
+        cell.limit = cell.limit.min(merge.limit);
+        let granted = merge.proposal.map(|proposal| {
+            let fits = fits(cell, &before, &proposal);
+            if fits {
+                raise(cell, proposal.origin, proposal.own);
+            }
+            fits
+        });
+        cell.expires_ms = cell.expires_ms.max(merge.expires.0).max(now_ms + MARGIN_MS);
+        self.written.push(at.clone());
+        let previous = if merge.wants_previous { before } else { Vec::new() };
+        Merged { granted, previous, ..self.word(&at) }
+    }
+
+    fn raise_to(&mut self, lower_bound: &LowerBound, now_ms: u64) -> Merged {
+        let at = (lower_bound.key.clone(), lower_bound.sequence);
+        let cell = self.cells.entry(at.clone()).or_default();
+        let missing = lower_bound.total.saturating_sub(cell.parts.values().sum());
+        if missing > 0 && !cell.parts.contains_key(&BASELINE) {
+            cell.parts.insert(BASELINE, missing);
+        }
+        cell.expires_ms = cell.expires_ms.max(lower_bound.expires.0).max(now_ms + MARGIN_MS);
+        self.written.push(at.clone());
+        self.word(&at)
+    }
+
+    fn word(&self, at: &At) -> Merged {
+        let Some(cell) = self.cells.get(at) else { return Merged { limit: u64::MAX, ..Merged::default() } };
+        let current = cell.parts.iter().map(|(origin, own)| (*origin, *own)).collect();
+        Merged { granted: None, current, previous: Vec::new(), limit: cell.limit }
+    }
+
+    fn sweep(&mut self, now_ms: u64) {
+        if now_ms.saturating_sub(self.swept_ms) < SWEEP_MS {
+            return;
+        }
+        self.swept_ms = now_ms;
+        self.cells.retain(|_, cell| cell.expires_ms > now_ms);
+        self.hot.retain(|_, expires_ms| *expires_ms > now_ms);
+    }
+}
+
+fn raise(cell: &mut Cell, origin: OriginId, own: u64) {
+    let held = cell.parts.entry(origin).or_default();
+    *held = own.max(*held);
+}
+
+fn fits(cell: &Cell, before: &[Vec<Part>], proposal: &Proposal) -> bool {
+    let others = cell.parts.iter().filter(|(origin, _)| **origin != proposal.origin);
+    let others = others.fold(0, |sum: u64, (_, own)| sum.saturating_add(*own));
+    let own = cell.parts.get(&proposal.origin).copied().unwrap_or(0).max(proposal.own);
+    let previous =
+        before.iter().flatten().fold(proposal.global_previous, |sum, (_, own)| sum.saturating_add(*own));
+    let previous = previous.min(MAX_COUNT);
+    let share = u128::from(previous) * u128::from(proposal.covered_ms) / u128::from(proposal.cell_ms.max(1));
+    let used = u128::from(others.saturating_add(own).saturating_add(proposal.global_current)) + share;
+    used <= u128::from(proposal.limit)
+}
+
+fn shard_of(key: &Key) -> usize {
+    key.as_bytes().iter().map(|byte| usize::from(*byte)).sum::<usize>() % HOT_SHARDS
+}

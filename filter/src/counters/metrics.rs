@@ -1,0 +1,165 @@
+//! What the filter tells Envoy's statistics: names, and one batch now and then instead of a host call a request.
+//!
+//! All names begin with `weir_`; rule, outcome, reason and result stand in the name and become labels through the
+//! `stats_tags` of the shipped bootstrap. Never an identifier, never an origin.
+//!
+//! Workers share Envoy's metrics, so gauges are moved by differences, not set.
+
+use crate::counters::reporter::CounterReporter;
+use crate::counters::{Counters, Outcome};
+use crate::host::calls;
+use proxy_wasm::types::MetricType;
+use strum::VariantArray;
+use weir_core::limiter::Stats;
+use weir_core::model::time::MonoMs;
+use weir_core::rules::Rule;
+
+/// Between batches.
+const FLUSH_MS: u64 = 200;
+/// In `/stats/prometheus` exactly this, as Envoy takes the `wasmcustom.` off there and puts nothing in its place.
+const STRICT: &str = "weir_ratelimit_strict_mode_activations_total";
+const REASONS: [&str; 5] = ["cold", "baseline", "strict", "stale", "slack"];
+const RESULTS: [&str; 5] = ["granted", "refused", "timeout", "broken", "unjudged"];
+const EXACT_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "broken"];
+
+/// Metrics of one worker.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    decisions: Vec<[Option<u32>; Outcome::VARIANTS.len()]>,
+    /// `None` before the first batch, which defines what has no label: an alert finds no change in what was not there.
+    told: Option<Stats>,
+    ids: Vec<(&'static str, u32)>,
+    flushed: MonoMs,
+}
+
+impl Metrics {
+    /// For `rules` rules.
+    pub fn new(rules: usize) -> Metrics {
+        Metrics { decisions: vec![[None; Outcome::VARIANTS.len()]; rules], ..Metrics::default() }
+    }
+
+    /// Tells what has changed since the last time, if it is time or `now_or_never`.
+    pub fn flush(
+        &mut self,
+        rules: &[Rule],
+        (counters, told): (&mut Counters, &mut CounterReporter),
+        stats: Stats,
+        now: MonoMs,
+        now_or_never: bool,
+    ) {
+        if now.since(self.flushed) < FLUSH_MS && !now_or_never {
+            return;
+        }
+        self.flushed = now;
+        let decisions = &mut self.decisions;
+        counters.drain(|rule, outcome, count| {
+            told.add(rule, outcome, count);
+            let Some(id) = decisions.get_mut(rule).and_then(|ids| ids.get_mut(outcome as usize)) else {
+                return;
+            };
+            let name = || rules.get(rule).map_or("", |rule| rule.name.as_str());
+            if id.is_none() {
+                let name =
+                    format!("weir_decisions_total.rule.{}.outcome.{}", name(), <&'static str>::from(outcome));
+                *id = calls::define_metric(MetricType::Counter, &name);
+            }
+            if let Some(id) = *id {
+                calls::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
+            }
+        });
+        const DENIED: &str = "weir_addresses_denied_total";
+        if self.told.is_none() {
+            self.id(MetricType::Counter, DENIED);
+        }
+        self.moved(MetricType::Counter, DENIED, std::mem::take(&mut counters.denied_addresses), 0);
+        self.flush_stats(stats);
+    }
+
+    fn flush_stats(&mut self, stats: Stats) {
+        let first = self.told.is_none();
+        let told = self.told.replace(stats).unwrap_or_default();
+        for ((reason, count), before) in REASONS.iter().zip(stats.consults).zip(told.consults) {
+            self.labelled("weir_consults_total.reason.", reason, count, before);
+        }
+        for ((result, count), before) in RESULTS.iter().zip(stats.results).zip(told.results) {
+            self.labelled("weir_consult_results_total.result.", result, count, before);
+        }
+        for ((result, count), before) in EXACT_RESULTS.iter().zip(stats.exact_results).zip(told.exact_results)
+        {
+            self.labelled("weir_exact_results_total.result.", result, count, before);
+        }
+        let counters = [
+            ("weir_exact_requests_total", stats.exact_requests, told.exact_requests),
+            ("weir_exact_cached_denials_total", stats.spared, told.spared),
+            ("weir_exact_unsent_total", stats.exact_unsent, told.exact_unsent),
+            ("weir_refunds_total", stats.refunds, told.refunds),
+            ("weir_refunds_lost_total", stats.refunds_lost, told.refunds_lost),
+            ("weir_table_evictions_total", stats.evictions, told.evictions),
+            ("weir_table_overflows_total", stats.overflows, told.overflows),
+            ("weir_table_conflicts_total", stats.conflicts, told.conflicts),
+            ("weir_table_exhausted_total", stats.exhausted, told.exhausted),
+            ("weir_costs_unawaited_total", stats.unawaited, told.unawaited),
+            ("weir_leases_total", stats.leases, told.leases),
+            ("weir_snapshots_total", stats.snapshots, told.snapshots),
+            ("weir_refused_cells_total", stats.refused, told.refused),
+            (STRICT, stats.strict, told.strict),
+            ("weir_streams_unacknowledged_total", stats.unacknowledged, told.unacknowledged),
+        ];
+        for (name, count, before) in counters {
+            if first {
+                self.id(MetricType::Counter, name);
+            }
+            self.moved(MetricType::Counter, name, count, before);
+        }
+        let keys = |stats: &Stats| stats.keys_added.wrapping_sub(stats.keys_removed);
+        let gauges = [
+            ("weir_table_keys", keys(&stats), keys(&told)),
+            ("weir_report_queue", stats.report_queue, told.report_queue),
+            ("weir_streams_connected", u64::from(stats.connected), u64::from(told.connected)),
+            ("weir_streams_settled", u64::from(stats.settled), u64::from(told.settled)),
+            ("weir_subscribers", u64::from(stats.subscriber), u64::from(told.subscriber)),
+        ];
+        for (name, value, before) in gauges {
+            if first {
+                self.id(MetricType::Gauge, name);
+            }
+            self.moved(MetricType::Gauge, name, value, before);
+        }
+        if stats.subscriber
+            && stats.snapshot_age_ms != u64::MAX
+            && let Some(id) = self.id(MetricType::Gauge, "weir_snapshot_age_ms")
+        {
+            calls::record_metric(id, stats.snapshot_age_ms);
+        }
+    }
+
+    fn labelled(&mut self, prefix: &str, label: &str, count: u64, before: u64) {
+        if count != before
+            && let Some(id) = calls::define_metric(MetricType::Counter, &format!("{prefix}{label}"))
+        {
+            calls::increment_metric(id, difference(count, before));
+        }
+    }
+
+    fn moved(&mut self, kind: MetricType, name: &'static str, value: u64, before: u64) {
+        if value != before
+            && let Some(id) = self.id(kind, name)
+        {
+            calls::increment_metric(id, difference(value, before));
+        }
+    }
+
+    fn id(&mut self, kind: MetricType, name: &'static str) -> Option<u32> {
+        if let Some((_, id)) = self.ids.iter().find(|(of, _)| *of == name) {
+            return Some(*id);
+        }
+        let id = calls::define_metric(kind, name)?;
+        self.ids.push((name, id));
+        Some(id)
+    }
+}
+
+fn difference(value: u64, before: u64) -> i64 {
+    // Two's complement: a fall comes out negative.
+    value.wrapping_sub(before).cast_signed()
+}

@@ -1,0 +1,153 @@
+//! What the aggregator is told of decisions: for each rule how many ended how, since this worker loaded it.
+//!
+//! Once a second at most, and only rules that decided anything since; all of them when a stream is new. Nothing is done
+//! for a request: what `counters` hands out anyway is added up.
+//!
+//! Leaves to others: counting (`counters`), the stream (`stream`), rates (the aggregator).
+
+use crate::counters::Outcome;
+use strum::VariantArray;
+use weir_core::model::exact::Algorithm;
+use weir_core::model::time::MonoMs;
+use weir_core::model::wire::{Counters, FilterFrame, RuleCounters};
+use weir_core::rules::{Config, Rule};
+
+/// Between two words.
+const REPORT_MS: u64 = 1_000;
+
+/// Counts by rule and outcome.
+#[derive(Debug, Default)]
+pub struct CounterReporter {
+    totals: Vec<[u64; Outcome::VARIANTS.len()]>,
+    /// Rules that are to be told of.
+    news: Vec<bool>,
+    /// Rules that live control has put into shadow, or taken out of it: as they are now.
+    shadows: Vec<Option<bool>>,
+    last: Option<MonoMs>,
+}
+
+impl CounterReporter {
+    /// For `rules` rules.
+    pub fn new(rules: usize) -> CounterReporter {
+        CounterReporter {
+            totals: vec![[0; Outcome::VARIANTS.len()]; rules],
+            news: vec![true; rules],
+            shadows: vec![None; rules],
+            last: None,
+        }
+    }
+
+    /// So many more.
+    pub fn add(&mut self, rule: usize, outcome: Outcome, count: u64) {
+        if let Some(total) = self.totals.get_mut(rule).and_then(|totals| totals.get_mut(outcome as usize)) {
+            *total = total.saturating_add(count);
+        }
+        if let Some(news) = self.news.get_mut(rule) {
+            *news = true;
+        }
+    }
+
+    /// A rule never denies (or does), whatever its configuration says.
+    pub fn set_shadow(&mut self, rule: usize, shadow: bool) {
+        let (Some(known), Some(news)) = (self.shadows.get_mut(rule), self.news.get_mut(rule)) else { return };
+        *news |= known.is_some_and(|known| known != shadow);
+        *known = Some(shadow);
+    }
+
+    /// A stream is up that has heard nothing yet.
+    pub fn begin(&mut self) {
+        self.news.iter_mut().for_each(|news| *news = true);
+        self.hurry();
+    }
+
+    /// The next word may come at once.
+    pub fn hurry(&mut self) {
+        self.last = None;
+    }
+
+    /// The next word, if it is time for one and there is anything to say.
+    pub fn next(&mut self, config: &Config, now: MonoMs) -> Option<FilterFrame> {
+        if self.last.is_some_and(|last| now.since(last) < REPORT_MS) || !self.news.contains(&true) {
+            return None;
+        }
+        self.last = Some(now);
+        let rules = config.rules.iter().zip(&self.totals).zip(&self.shadows).zip(&mut self.news);
+        let rules = rules.filter_map(|(((rule, totals), shadow), news)| {
+            std::mem::take(news).then(|| told(rule, totals, shadow.unwrap_or(rule.shadow)))
+        });
+        let counters = Counters { rules: rules.collect(), workspace: config.workspace.clone() };
+        Some(FilterFrame { counters: Some(counters), ..FilterFrame::default() })
+    }
+}
+
+fn told(rule: &Rule, totals: &[u64; Outcome::VARIANTS.len()], shadow: bool) -> RuleCounters {
+    let of = |outcome: Outcome| totals.get(outcome as usize).copied().unwrap_or_default();
+    let algorithm = match rule.algorithm {
+        Algorithm::Window => "sliding_window",
+        Algorithm::Log => "sliding_log",
+        Algorithm::Ledger { .. } => "ledger",
+    };
+    RuleCounters {
+        name: rule.name.clone(),
+        namespace: rule.namespace.clone(),
+        algorithm: algorithm.to_owned(),
+        limit: rule.limit,
+        window_ms: rule.duration_ms,
+        shadow,
+        allowed: of(Outcome::Allowed),
+        denied: of(Outcome::Denied),
+        shadow_denied: of(Outcome::ShadowDenied),
+        exempt: of(Outcome::Exempt),
+        undecided: of(Outcome::Undecided),
+        banned: of(Outcome::Banned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        let text = br#"{"aggregator": {"cluster": "c"}, "rules": [
+            {"name": "a", "identifier": {"header": "k"}, "limit": 5, "window": "1m"},
+            {"name": "b", "identifier": {"header": "k"}, "limit": 6, "window": "1h", "shadow_mode": true}]}"#;
+        Config::parse(text).unwrap()
+    }
+
+    fn said(frame: Option<FilterFrame>) -> Vec<(String, u64, u64)> {
+        let rules = frame.and_then(|frame| frame.counters).map(|counters| counters.rules).unwrap_or_default();
+        rules.into_iter().map(|rule| (rule.name, rule.allowed, rule.denied)).collect()
+    }
+
+    #[test]
+    fn all_rules_first_then_those_with_news_once_a_second_and_all_to_a_new_stream() {
+        let config = config();
+        let mut told = CounterReporter::new(2);
+        let frame = told.next(&config, MonoMs(5));
+        let counters = frame.clone().and_then(|frame| frame.counters).unwrap();
+        let facts = |rule: &RuleCounters| (rule.limit, rule.window_ms, rule.shadow, rule.algorithm.clone());
+        assert_eq!(facts(&counters.rules[1]), (6, 3_600_000, true, "sliding_window".to_owned()));
+        assert_eq!(said(frame), [("a".to_owned(), 0, 0), ("b".to_owned(), 0, 0)]);
+        told.add(0, Outcome::Allowed, 3);
+        told.add(7, Outcome::Allowed, 3);
+        assert_eq!(told.next(&config, MonoMs(1_004)), None);
+        assert_eq!(said(told.next(&config, MonoMs(1_005))), [("a".to_owned(), 3, 0)]);
+        assert_eq!(told.next(&config, MonoMs(9_000)), None, "nothing is new");
+        told.add(0, Outcome::Exempt, 1);
+        told.hurry();
+        assert_eq!(said(told.next(&config, MonoMs(1_006))), [("a".to_owned(), 3, 0)]);
+        told.set_shadow(0, false);
+        assert_eq!(told.next(&config, MonoMs(8_000)), None, "as it was");
+        told.set_shadow(0, true);
+        told.add(0, Outcome::Banned, 2);
+        let counters = told.next(&config, MonoMs(8_000)).and_then(|frame| frame.counters).unwrap();
+        assert_eq!((counters.rules[0].shadow, counters.rules[0].banned), (true, 2));
+        told.add(1, Outcome::Denied, u64::MAX);
+        told.add(1, Outcome::Denied, 1);
+        told.begin();
+        assert_eq!(
+            said(told.next(&config, MonoMs(10_000))),
+            [("a".to_owned(), 3, 0), ("b".to_owned(), 0, u64::MAX)]
+        );
+    }
+}
