@@ -1,4 +1,4 @@
-//! Configurations: what is read, and what is said about what cannot be read.
+//! Configurations: how valid ones are read, and which errors are reported for invalid ones.
 
 use proptest::prelude::*;
 use weir_core::model::exact::{self, MAX_LOG_LIMIT};
@@ -10,7 +10,7 @@ fn with_rules(rules: &str) -> String {
     format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": {rules}}}"#)
 }
 
-/// A configuration of one rule with these fields beside, or in place of, the ones that it must have.
+/// A configuration of one rule with these fields, in addition to the required ones or replacing them.
 fn with_fields(fields: &str) -> String {
     let required =
         [("name", r#""r""#), ("identifier", r#"{"header": "x"}"#), ("limit", "1"), ("window", r#""1s""#)];
@@ -31,7 +31,7 @@ fn errors(text: &str) -> Vec<String> {
     }
 }
 
-/// One error for each expected beginning, in that order.
+/// Expects exactly one error for each of these beginnings, in that order.
 fn check(text: &str, expected: &[&str]) {
     let errors = errors(text);
     let fits = |(error, expected): (&String, &&str)| error.starts_with(*expected);
@@ -112,7 +112,7 @@ fn the_token_is_never_printed() {
 }
 
 #[test]
-fn secrets_may_stand_in_environment_variables() {
+fn secrets_are_read_from_environment_variables() {
     let text = |aggregator: &str, key: &str| {
         format!(r#"{{"aggregator": {{"cluster": "c", {aggregator}}}, {key}, "rules": [{RULE}]}}"#)
     };
@@ -162,13 +162,13 @@ fn secrets_may_stand_in_environment_variables() {
 fn the_version_is_that_of_the_text() {
     let version = |text: &str| Config::parse(text.as_bytes()).unwrap().version();
     let text = with_rules(&format!("[{RULE}]"));
-    // The first eight bytes of the text's SHA-256, for ever.
+    // The first eight bytes of the text's SHA-256, which must never change.
     assert_eq!(version(&text), 2_769_862_466_308_094_749);
     assert_ne!(version(&text), version(&format!("{text} ")));
 }
 
 #[test]
-fn text_that_is_no_object() {
+fn text_that_is_not_an_object() {
     for (text, expected) in [
         ("", "configuration: it is empty; expected a JSON object"),
         (" \n", "configuration: it is empty; expected a JSON object"),
@@ -198,7 +198,7 @@ fn text_that_is_no_object() {
 }
 
 #[test]
-fn sections_that_are_wrong() {
+fn invalid_sections() {
     let rule = format!("[{RULE}]");
     for (text, expected) in [
         (
@@ -253,7 +253,7 @@ fn sections_that_are_wrong() {
 }
 
 #[test]
-fn rules_that_are_wrong() {
+fn invalid_rules() {
     for (fields, expected) in [
         (r#""name": "ünï""#, r#"rules[0].name: "ünï" is not a name"#),
         (r#""name": """#, r#"rules[0].name: "" is not a name"#),
@@ -435,7 +435,7 @@ fn rules_that_are_wrong() {
     check(&with_fields(&format!(r#""overrides": [{many}]"#)), &[expected]);
 }
 
-/// A configuration of one rule, which has a name and an identifier and these fields.
+/// A configuration of one rule with a name, an identifier and these fields.
 fn held(fields: &str) -> String {
     with_rules(&format!(r#"[{{"name": "r", "identifier": {{"header": "x"}}, {fields}}}]"#))
 }
@@ -459,7 +459,7 @@ fn a_rule_names_its_algorithm() {
 }
 
 #[test]
-fn what_is_exact_denies_on_failure_unless_told() {
+fn exact_algorithms_deny_on_failure_by_default() {
     let read = |fields: &str| Config::parse(held(fields).as_bytes()).unwrap().rules.remove(0).on_failure;
     for exact in
         [r#""limit": 5, "window": "1m", "algorithm": "sliding_log""#, r#""algorithm": "ledger", "zone": 1"#]
@@ -476,7 +476,7 @@ fn what_is_exact_denies_on_failure_unless_told() {
 }
 
 #[test]
-fn a_hard_limit_is_for_windows_that_fall_into_ten_cells() {
+fn a_hard_limit_requires_a_window_of_ten_whole_cells() {
     let read = |fields: &str| {
         let text = with_rules(&format!(r#"[{{"name": "r", "identifier": {{"header": "x"}}, {fields}}}]"#));
         Config::parse(text.as_bytes())
@@ -509,7 +509,7 @@ fn a_hard_limit_is_for_windows_that_fall_into_ten_cells() {
 }
 
 #[test]
-fn what_an_algorithm_has_no_use_for_is_refused() {
+fn fields_without_effect_on_the_algorithm_are_refused() {
     const LOG: &str = r#""limit": 5, "window": "1m", "algorithm": "sliding_log""#;
     const LEDGER: &str = r#""algorithm": "ledger", "zone": 7"#;
     let with = |base: &str, more: &str| format!("{base}, {more}");
@@ -586,7 +586,7 @@ fn what_an_algorithm_has_no_use_for_is_refused() {
 }
 
 #[test]
-fn all_errors_are_told_together() {
+fn all_errors_are_reported_together() {
     let text = r#"{
         "workspace": 5, "aggregator": {"clutser": "c"}, "table": {"max_keys": "many"},
         "rules": [{"name": "a", "limit": 1, "window": "1s", "identifier": {"header": "x"}},
@@ -613,7 +613,7 @@ fn all_errors_are_told_together() {
     assert_eq!(shown.to_string().lines().count(), shown.count());
 }
 
-/// JSON that is often close to a configuration: whole, with one value of it replaced.
+/// JSON that is often close to a configuration: a valid one with one value replaced.
 fn nearly_right() -> impl Strategy<Value = String> {
     let values =
         ["null", "-1", "1e400", "0.5", "\"\"", "[]", "{}", "[[]]", "{\"a\": 1}", "true", "\"*\"", "\"\\\\\""];

@@ -230,7 +230,7 @@ impl KeyState {
     }
 
     /// The cell as it is sent to `origin`; the caller fills in the key. It contains the sum of the others' components,
-    /// not the lower bound: that may include some of the node's own use, and only the node knows how much.
+    /// not the lower bound: that may include some of the node's own use, and only the node has that count.
     pub(super) fn snapshot(&self, sequence: u64, origin: OriginId) -> wire::Snapshot {
         let Some(cell) = self.cell(sequence) else {
             return wire::Snapshot { sequence, ..Default::default() };

@@ -47,12 +47,12 @@ impl Queries {
         questions
     }
 
-    /// What to send to the store. If it is empty, call [`Questions::conclude`] without results.
+    /// What to send to the store. If it is empty, call [`Queries::conclude`] without results.
     pub fn merges(&self) -> &[Merge] {
         &self.merges
     }
 
-    /// The queries that belong to [`Questions::merges`], in the same order.
+    /// The queries that belong to [`Queries::merges`], in the same order.
     pub fn asked(&self) -> &[Consult] {
         &self.queries
     }
@@ -70,7 +70,7 @@ impl Queries {
         self.patience_ms() < FAIR_PATIENCE_MS && first_failure(results) == Some(Failure::Timeout)
     }
 
-    /// The answers to all queries, in any order. `results` are the store's, in the order of [`Questions::merges`].
+    /// The answers to all queries, in any order. `results` are the store's, in the order of [`Queries::merges`].
     pub fn conclude(self, access: &mut impl Access, results: &[Result<Merged, Failure>]) -> Vec<Answer> {
         let speaks = !self.merges.is_empty() && !self.were_hurried(results);
         let Queries { origin, queries, merges, mut answers } = self;
