@@ -116,7 +116,7 @@ impl Watch {
         result: Result<&Incarnations, Failure>,
     ) -> MarkersRead {
         let mut looked = MarkersRead::default();
-        // The region must learn of a loss before the breaker can close.
+        // The region must be notified of a loss before the breaker can close.
         if let Ok(incarnations) = result {
             looked.is_found = self.known.is_empty();
             let compared = self.compare(incarnations);

@@ -1,8 +1,8 @@
 //! A simulation of several regions with several aggregators each, their stores, a table that all share, and faults in
 //! all of them, driven at random from a seed.
 //!
-//! The stores are the simplest implementations that fulfil what the real ones guarantee. The checks know what each
-//! Envoy has spent. At any time no count may exceed that; after a quiet time every count must reach it.
+//! The stores are the simplest implementations that fulfil what the real ones guarantee. The checks use
+//! what each Envoy has really spent. At any time no count may exceed that; after a quiet time every count must reach it.
 //!
 //! In reading order: the members and the driver, here; `store`; the actions (`actions`); the invariants (`check`).
 
