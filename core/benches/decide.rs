@@ -1,5 +1,5 @@
-//! What a decision costs, without any host: leased, charged in the table, and denied from memory, at 1, 10 k and 1 M
-//! keys on fake time.
+//! The cost of a decision without a host: leased, charged in the table, and denied from the worker cache, at 1, 10 k
+//! and 1 M keys on simulated time.
 //!
 //! Run with `cargo bench -p weir-core`. The table is in memory, so a load or store costs a copy and no host call.
 
@@ -15,7 +15,7 @@ use weir_core::model::time::{MonoMs, Now, UnixMs};
 const MINUTE: u64 = 60_000;
 const START: Now = Now { unix: UnixMs(1_700_000_040_000), mono: MonoMs(1_000_000) };
 
-/// Places by index: finding one must not be what is measured.
+/// Places by index, so that finding a place does not affect the measurement.
 struct Places {
     buckets: Vec<(Vec<u8>, u32)>,
     others: Vec<(Vec<u8>, u32)>,
@@ -60,7 +60,7 @@ impl Shared for Places {
     }
 }
 
-/// A worker, its table, and keys that it is asked about in a scattered order.
+/// A worker, its table, and keys that are requested in a scattered order.
 struct Bench {
     limiter: Limiter,
     shared: Places,
@@ -96,7 +96,7 @@ impl Bench {
     }
 
     fn decide(&mut self, limit: u64, cost: u64) -> Decision {
-        // A step coprime to the number of keys visits them all before any comes again.
+        // A step coprime to the number of keys visits all of them before any is repeated.
         self.next = (self.next + 611_953) % self.keys.len();
         let policy = Policy { trust_first: true, timeout_ms: 50, ..Policy::default() };
         let key = &self.keys[self.next];
@@ -104,7 +104,7 @@ impl Bench {
         self.limiter.decide(&mut self.shared, 1, &[check], START.mono).decision
     }
 
-    /// Requests on every key until each is in the state that is to be measured.
+    /// Sends requests on every key until each is in the state to be measured.
     fn warm(mut self, rounds: usize, limit: u64, cost: u64) -> Bench {
         for _ in 0..rounds * self.keys.len() {
             self.decide(limit, cost);
@@ -121,7 +121,7 @@ fn decide(c: &mut Criterion) {
         let mut leased = Bench::new(keys).warm(2, 1 << 50, 100_000);
         group.bench_function(format!("leased/{name}"), |b| b.iter(|| black_box(leased.decide(1 << 50, 1))));
         drop(leased);
-        // A limit too small for leases. A cost of 0 goes the whole way through the table and never uses it up.
+        // A limit too small for leases. A cost of 0 takes the whole path through the table and never uses up the limit.
         let mut charged = Bench::new(keys).warm(1, 10, 1);
         group.bench_function(format!("table/{name}"), |b| b.iter(|| black_box(charged.decide(10, 0))));
         drop(charged);

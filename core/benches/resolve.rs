@@ -1,7 +1,7 @@
-//! What it costs to find what applies to a request, without any host, by what operators say live: nothing, exact
-//! identifiers, patterns, networks. One rule by a header with an address that is taken from the peer.
+//! The cost of resolving a request without a host, for different live controls: none, exact identifiers, patterns,
+//! networks. One rule by a header, and the client's address from the peer.
 //!
-//! Run with `cargo bench -p weir-core --bench resolve`. Deciding is `decide`'s.
+//! Run with `cargo bench -p weir-core --bench resolve`. Decisions are measured by `decide`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
@@ -15,7 +15,7 @@ use weir_core::rules::{Config, Lines, Live, Request, Scratch};
 const NOW: UnixMs = UnixMs(1_700_000_040_000);
 const REQUESTS: usize = 10_000;
 
-/// A request with one header, of one of so many clients.
+/// A request with one header, by one of several clients.
 struct Client {
     key: Vec<u8>,
     peer: Vec<u8>,
@@ -44,7 +44,7 @@ impl Request for Client {
     }
 }
 
-/// So many controls, each about the client that `who` makes of a number.
+/// Controls for `count` clients; `who` returns the target for a number.
 fn said(count: usize, effect: Effect, who: impl Fn(usize) -> Who) -> Controls {
     let entry = |number: usize| {
         let target =
@@ -68,7 +68,7 @@ fn identifier(number: usize) -> Who {
     Who::Identifier(format!("api-key-{number:08}"))
 }
 
-/// Distinct, and each of the clients meets at most one.
+/// Distinct patterns, of which each client matches at most one.
 fn pattern(number: usize) -> Who {
     Who::Identifier(format!("api-*-{number:08}*"))
 }

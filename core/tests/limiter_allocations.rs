@@ -1,4 +1,5 @@
-//! What a decision costs beside time: allocations and accesses to shared data, on the paths that requests take.
+//! The cost of a decision apart from time: allocations, and accesses to shared data, on each path that a request can
+//! take.
 
 mod common;
 
@@ -52,10 +53,10 @@ fn limiter() -> (Limiter, Counted) {
     (Limiter::new(setup, NOW), shared)
 }
 
-/// Decides 100 requests on one key after `warm_up` others; returns allocations, loads and stores.
+/// Decides 100 requests on one key after `warm_up` others. Returns allocations, loads and stores.
 fn costs(limit: u64, warm_up: usize) -> (usize, usize, usize) {
     let (mut limiter, mut shared) = limiter();
-    // A process waits for its first stream until it fails.
+    // A process waits for its first stream until that fails.
     limiter.on_opening(NOW.mono);
     limiter.on_closed(&mut shared, NOW.mono);
     let key = key("alice");
@@ -73,18 +74,18 @@ fn costs(limit: u64, warm_up: usize) -> (usize, usize, usize) {
 
 #[test]
 fn a_lease_costs_neither_an_allocation_nor_an_access() {
-    // Leases double from 8 on: after 260 requests the one at hand still covers 250.
+    // Leases double, starting at 8: after 260 requests the current one still covers 250.
     assert_eq!(costs(1_000_000, 260), (0, 0, 0));
 }
 
 #[test]
 fn the_table_costs_a_load_and_a_store_and_no_allocation() {
-    // A 64th of what is left is below four costs, so there is no lease.
+    // A 64th of what is left is below four costs, so no lease is taken.
     assert_eq!(costs(220, 100), (0, 100, 100));
 }
 
 #[test]
-fn a_remembered_denial_of_a_log_costs_neither_an_allocation_nor_an_access() {
+fn a_cached_denial_of_a_log_costs_neither_an_allocation_nor_an_access() {
     let (mut limiter, mut shared) = limiter();
     limiter.on_opening(NOW.mono);
     let welcome = Some(wire::Welcome { version: wire::PROTOCOL_VERSION, region: String::new() });

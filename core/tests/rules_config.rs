@@ -1,4 +1,4 @@
-//! Configurations: what is read, and what is said about what cannot be read.
+//! Configurations: how valid ones are read, and which errors are reported for invalid ones.
 
 use proptest::prelude::*;
 use weir_core::model::exact::{self, MAX_LOG_LIMIT};
@@ -10,7 +10,7 @@ fn with_rules(rules: &str) -> String {
     format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": {rules}}}"#)
 }
 
-/// A configuration of one rule with these fields beside, or in place of, the ones that it must have.
+/// A configuration of one rule with these fields, in addition to the required ones or replacing them.
 fn with_fields(fields: &str) -> String {
     let required =
         [("name", r#""r""#), ("identifier", r#"{"header": "x"}"#), ("limit", "1"), ("window", r#""1s""#)];
@@ -31,7 +31,7 @@ fn errors(text: &str) -> Vec<String> {
     }
 }
 
-/// One error for each expected beginning, in that order.
+/// Expects exactly one error for each of these beginnings, in that order.
 fn check(text: &str, expected: &[&str]) {
     let errors = errors(text);
     let fits = |(error, expected): (&String, &&str)| error.starts_with(*expected);
@@ -112,7 +112,7 @@ fn the_token_is_never_printed() {
 }
 
 #[test]
-fn secrets_may_stand_in_environment_variables() {
+fn secrets_are_read_from_environment_variables() {
     let text = |aggregator: &str, key: &str| {
         format!(r#"{{"aggregator": {{"cluster": "c", {aggregator}}}, {key}, "rules": [{RULE}]}}"#)
     };
@@ -137,11 +137,11 @@ fn secrets_may_stand_in_environment_variables() {
     for (text, expected) in [
         (
             text(r#""token_env": "NONE""#, key),
-            "aggregator.token_env: the filter is shown no environment variable \"NONE\"; expected one that vm_config.environment_variables names",
+            "aggregator.token_env: the filter has no environment variable \"NONE\"; expected one listed in vm_config.environment_variables",
         ),
         (
             text(r#""token_env": "SPACED""#, key),
-            "aggregator.token_env: what the environment variable \"SPACED\" holds cannot be used; expected a string of 1 to 1024",
+            "aggregator.token_env: the value of the environment variable \"SPACED\" cannot be used; expected a string of 1 to 1024",
         ),
         (
             text(r#""token": "a", "token_env": "T""#, key),
@@ -149,7 +149,7 @@ fn secrets_may_stand_in_environment_variables() {
         ),
         (
             text(r#""token": "a""#, r#""hash_key_env": "T""#),
-            "hash_key_env: what the environment variable \"T\" holds cannot be used; expected 16 to 1024",
+            "hash_key_env: the value of the environment variable \"T\" cannot be used; expected 16 to 1024",
         ),
         (text(r#""token_env": """#, key), "aggregator.token_env: "),
     ] {
@@ -162,13 +162,13 @@ fn secrets_may_stand_in_environment_variables() {
 fn the_version_is_that_of_the_text() {
     let version = |text: &str| Config::parse(text.as_bytes()).unwrap().version();
     let text = with_rules(&format!("[{RULE}]"));
-    // The first eight bytes of the text's SHA-256, for ever.
+    // The first eight bytes of the text's SHA-256, which must never change.
     assert_eq!(version(&text), 2_769_862_466_308_094_749);
     assert_ne!(version(&text), version(&format!("{text} ")));
 }
 
 #[test]
-fn text_that_is_no_object() {
+fn text_that_is_not_an_object() {
     for (text, expected) in [
         ("", "configuration: it is empty; expected a JSON object"),
         (" \n", "configuration: it is empty; expected a JSON object"),
@@ -198,7 +198,7 @@ fn text_that_is_no_object() {
 }
 
 #[test]
-fn sections_that_are_wrong() {
+fn invalid_sections() {
     let rule = format!("[{RULE}]");
     for (text, expected) in [
         (
@@ -225,7 +225,7 @@ fn sections_that_are_wrong() {
             &[
                 "configuration: there is no field \"workspce\" here; did you mean workspace?; expected workspace,",
                 "configuration: there is no field \"zzz\" here; expected workspace,",
-                "aggregator.cluster: \"a b\" holds other characters than printable ASCII",
+                "aggregator.cluster: \"a b\" contains characters other than printable ASCII",
             ],
         ),
         (
@@ -253,7 +253,7 @@ fn sections_that_are_wrong() {
 }
 
 #[test]
-fn rules_that_are_wrong() {
+fn invalid_rules() {
     for (fields, expected) in [
         (r#""name": "ünï""#, r#"rules[0].name: "ünï" is not a name"#),
         (r#""name": """#, r#"rules[0].name: "" is not a name"#),
@@ -298,11 +298,11 @@ fn rules_that_are_wrong() {
         ),
         (
             r#""cost": {"response": {"header": "x"}, "max": 9, "reserve": 1}, "algorithm": "sliding_log""#,
-            "rules[0].cost: an object cannot be told by a response",
+            "rules[0].cost: an object cannot come from a response",
         ),
         (
             r#""cost": {"response": {"header": "x"}, "max": 9, "reserve": 1}, "hard_limit": true"#,
-            "rules[0].cost: an object cannot be told by a response, as a hard limit",
+            "rules[0].cost: an object cannot come from a response, as a hard limit",
         ),
         (r#""cost": {"request": {"header": "x"}, "max": 0}"#, "rules[0].cost.max: 0 is out of range"),
         (
@@ -320,13 +320,13 @@ fn rules_that_are_wrong() {
         ),
         (
             r#""on_missing_identifier": "allow""#,
-            r#"rules[0].on_missing_identifier: "allow" is none of its values; expected shared, skip or deny"#,
+            r#"rules[0].on_missing_identifier: "allow" is not one of its values; expected shared, skip or deny"#,
         ),
         (r#""timeout": "2s""#, r#"rules[0].timeout: "2s" is out of range; expected a number"#),
         (r#""on_failure": 1"#, "rules[0].on_failure: 1 is not a string; expected allow or deny"),
         (
             r#""unknown_key": """#,
-            r#"rules[0].unknown_key: "" is none of its values; expected query or assume_low"#,
+            r#"rules[0].unknown_key: "" is not one of its values; expected query or assume_low"#,
         ),
         (r#""identifier": []"#, "rules[0].identifier: it has 0 parts; expected a list of 1 to 8 parts"),
         (
@@ -343,7 +343,7 @@ fn rules_that_are_wrong() {
             r#""identifier": {"header": "a", "cookie": "b"}"#,
             "rules[0].identifier: both header and cookie are given; expected exactly one of",
         ),
-        (r#""identifier": {"host": false}"#, "rules[0].identifier.host: false says nothing; expected true"),
+        (r#""identifier": {"host": false}"#, "rules[0].identifier.host: false has no effect; expected true"),
         (r#""identifier": {"path_segment": 0}"#, "rules[0].identifier.path_segment: 0 is out of range"),
         (r#""identifier": {"constant": ""}"#, r#"rules[0].identifier.constant: "" is empty"#),
         (
@@ -353,7 +353,7 @@ fn rules_that_are_wrong() {
         (r#""identifier": {"jwt_claim": {}}"#, "rules[0].identifier.jwt_claim.claim: it is missing"),
         (
             r#""identifier": {"jwt_claim": {"claim": ["a", "\u0000"]}}"#,
-            r#"rules[0].identifier.jwt_claim.claim[1]: "\0" holds a zero byte"#,
+            r#"rules[0].identifier.jwt_claim.claim[1]: "\0" contains a zero byte"#,
         ),
         (
             r#""match": {"path": "/x"}"#,
@@ -361,7 +361,7 @@ fn rules_that_are_wrong() {
         ),
         (
             r#""match": {"path": {"segments": "/Login./"}}"#,
-            r#"rules[0].match.path.segments: "/Login./" is never met, as paths are normalised first; expected the normalised path "/Login""#,
+            r#"rules[0].match.path.segments: "/Login./" can never match, as paths are normalised first; expected the normalised path "/Login""#,
         ),
         (
             r#""match": {"path": {"segments": "/a*/b"}}"#,
@@ -369,39 +369,39 @@ fn rules_that_are_wrong() {
         ),
         (
             r#""match": {"path": {"exact": "/a;b"}}"#,
-            r#"rules[0].match.path.exact: "/a;b" is never met, as paths are normalised first; expected the normalised path "/a""#,
+            r#"rules[0].match.path.exact: "/a;b" can never match, as paths are normalised first; expected the normalised path "/a""#,
         ),
         (
             r#""match": {"path": {"regex": "/a", "ignore_case": true}}"#,
-            "rules[0].match.path.ignore_case: true is of no use beside a regular expression; expected (?i)",
+            "rules[0].match.path.ignore_case: true has no effect on a regular expression; expected (?i)",
         ),
         (r#""hash": "yes""#, r#"rules[0].hash: "yes" is not a boolean"#),
         (
             r#""hash": true"#,
-            "hash_key: it is missing, and rules[0].hash needs it; expected 16 to 1024 printable ASCII",
+            "hash_key: it is missing, and rules[0].hash requires it; expected 16 to 1024 printable ASCII",
         ),
         (
             r#""on_ambiguous_identifier": "skip""#,
-            r#"rules[0].on_ambiguous_identifier: "skip" is none of its values; expected shared or deny"#,
+            r#"rules[0].on_ambiguous_identifier: "skip" is not one of its values; expected shared or deny"#,
         ),
         (
             r#""identifier": {"cookie": "a", "pick": "any"}"#,
-            r#"rules[0].identifier.pick: "any" is none of its values; expected first or last"#,
+            r#"rules[0].identifier.pick: "any" is not one of its values; expected first or last"#,
         ),
         (
             r#""identifier": {"header": "a", "pick": "last"}"#,
-            r#"rules[0].identifier.pick: "last" is of no use here; expected it beside cookie or query"#,
+            r#"rules[0].identifier.pick: "last" has no effect here; expected it only with cookie or query"#,
         ),
         (
             r#""identifier": {"host": true, "lowercase": true}"#,
-            "rules[0].identifier.lowercase: true is of no use here; expected it beside header, cookie,",
+            "rules[0].identifier.lowercase: true has no effect here; expected it only with header, cookie,",
         ),
         (r#""identifier": {"host": {"port": 80}}"#, "rules[0].identifier.host.port: 80 is not a boolean"),
         (r#""match": {"path": {"exact": "x"}}"#, r#"rules[0].match.path.exact: "x" is not a path"#),
         (r#""match": {"path": {"exact": "/x?y"}}"#, r#"rules[0].match.path.exact: "/x?y" is not a path"#),
         (
             r#""match": {"path": {"prefix": "/a//%62"}}"#,
-            r#"rules[0].match.path.prefix: "/a//%62" is never met, as paths are normalised first; expected the normalised path "/a/b""#,
+            r#"rules[0].match.path.prefix: "/a//%62" can never match, as paths are normalised first; expected the normalised path "/a/b""#,
         ),
         (
             r#""match": {"path": {"regex": "("}}"#,
@@ -421,11 +421,11 @@ fn rules_that_are_wrong() {
         ),
         (
             r#""overrides": [{"identifier": "a", "exempt": false}]"#,
-            "rules[0].overrides[0].exempt: false says nothing; expected true",
+            "rules[0].overrides[0].exempt: false has no effect; expected true",
         ),
         (
             r#""overrides": [{"identifier": "a\\b", "limit": 1}]"#,
-            r#"rules[0].overrides[0].identifier: "a\\b" has a backslash that stands for nothing"#,
+            r#"rules[0].overrides[0].identifier: "a\\b" has a backslash before another character"#,
         ),
     ] {
         check(&with_fields(fields), &[expected]);
@@ -435,7 +435,7 @@ fn rules_that_are_wrong() {
     check(&with_fields(&format!(r#""overrides": [{many}]"#)), &[expected]);
 }
 
-/// A configuration of one rule, which has a name and an identifier and these fields.
+/// A configuration of one rule with a name, an identifier and these fields.
 fn held(fields: &str) -> String {
     with_rules(&format!(r#"[{{"name": "r", "identifier": {{"header": "x"}}, {fields}}}]"#))
 }
@@ -459,7 +459,7 @@ fn a_rule_names_its_algorithm() {
 }
 
 #[test]
-fn what_is_exact_denies_on_failure_unless_told() {
+fn exact_algorithms_deny_on_failure_by_default() {
     let read = |fields: &str| Config::parse(held(fields).as_bytes()).unwrap().rules.remove(0).on_failure;
     for exact in
         [r#""limit": 5, "window": "1m", "algorithm": "sliding_log""#, r#""algorithm": "ledger", "zone": 1"#]
@@ -476,7 +476,7 @@ fn what_is_exact_denies_on_failure_unless_told() {
 }
 
 #[test]
-fn a_hard_limit_is_for_windows_that_fall_into_ten_cells() {
+fn a_hard_limit_requires_a_window_of_ten_whole_cells() {
     let read = |fields: &str| {
         let text = with_rules(&format!(r#"[{{"name": "r", "identifier": {{"header": "x"}}, {fields}}}]"#));
         Config::parse(text.as_bytes())
@@ -501,15 +501,15 @@ fn a_hard_limit_is_for_windows_that_fall_into_ten_cells() {
     check(
         &with_fields(r#""algorithm": "sliding_log", "hard_limit": true"#),
         &[
-            "rules[0].hard_limit: true is of no use here, as no window of a log ever holds more than its limit; expected \"algorithm\": \"sliding_window\"",
+            "rules[0].hard_limit: true has no effect here, as no window of a log ever holds more than its limit; expected \"algorithm\": \"sliding_window\"",
         ],
     );
     let ledger = r#"[{"name": "r", "identifier": {"header": "x"}, "algorithm": "ledger", "zone": 1, "hard_limit": false}]"#;
-    check(&with_rules(ledger), &["rules[0].hard_limit: false is of no use here, as no window of a ledger"]);
+    check(&with_rules(ledger), &["rules[0].hard_limit: false has no effect here, as no window of a ledger"]);
 }
 
 #[test]
-fn what_an_algorithm_has_no_use_for_is_refused() {
+fn fields_without_effect_on_the_algorithm_are_refused() {
     const LOG: &str = r#""limit": 5, "window": "1m", "algorithm": "sliding_log""#;
     const LEDGER: &str = r#""algorithm": "ledger", "zone": 7"#;
     let with = |base: &str, more: &str| format!("{base}, {more}");
@@ -517,7 +517,7 @@ fn what_an_algorithm_has_no_use_for_is_refused() {
         (
             r#""limit": 5, "window": "1m", "algorithm": "exact""#.to_owned(),
             &[
-                r#"rules[0].algorithm: "exact" is none of its values; expected sliding_window, sliding_log or ledger"#,
+                r#"rules[0].algorithm: "exact" is not one of its values; expected sliding_window, sliding_log or ledger"#,
             ][..],
         ),
         (
@@ -543,15 +543,15 @@ fn what_an_algorithm_has_no_use_for_is_refused() {
         ),
         (
             with(LOG, r#""unknown_key": "assume_low""#),
-            &[r#"rules[0].unknown_key: "assume_low" is of no use here, as every request is asked about"#],
+            &[r#"rules[0].unknown_key: "assume_low" has no effect here, as every request is queried"#],
         ),
         (
             with(LOG, r#""zone": 7"#),
             &[
-                r#"rules[0].zone: 7 is of no use here, as only a ledger has a zone; expected "algorithm": "ledger""#,
+                r#"rules[0].zone: 7 has no effect here, as only a ledger has a zone; expected "algorithm": "ledger""#,
             ],
         ),
-        (r#""limit": 5, "window": "1m", "zone": 7"#.into(), &["rules[0].zone: 7 is of no use here"]),
+        (r#""limit": 5, "window": "1m", "zone": 7"#.into(), &["rules[0].zone: 7 has no effect here"]),
         (
             r#""algorithm": "ledger""#.into(),
             &["rules[0].zone: it is missing; expected the number of the ledger's zone"],
@@ -567,18 +567,18 @@ fn what_an_algorithm_has_no_use_for_is_refused() {
         (
             with(LEDGER, r#""limit": 5, "window": "1m""#),
             &[
-                "rules[0].limit: 5 is of no use here, as a ledger's zone says rate and window",
-                r#"rules[0].window: "1m" is of no use here, as a ledger's zone says rate and window"#,
+                "rules[0].limit: 5 has no effect here, as a ledger's zone sets rate and window",
+                r#"rules[0].window: "1m" has no effect here, as a ledger's zone sets rate and window"#,
             ],
         ),
         (
             with(LEDGER, r#""overrides": [{"identifier": "a", "limit": 1}]"#),
-            &["rules[0].overrides[0].limit: 1 is of no use here, as a ledger's zone says how much passes"],
+            &["rules[0].overrides[0].limit: 1 has no effect here, as a ledger's zone sets the rate"],
         ),
         (with(LEDGER, r#""unknown_key": "query""#), &["rules[0].unknown_key: "]),
         (
             with(LEDGER, r#""namespace": "n""#),
-            &[r#"rules[0].namespace: "n" is of no use here, as a ledger counts by its zone"#],
+            &[r#"rules[0].namespace: "n" has no effect here, as a ledger counts by its zone"#],
         ),
     ] {
         check(&held(&fields), expected);
@@ -586,7 +586,7 @@ fn what_an_algorithm_has_no_use_for_is_refused() {
 }
 
 #[test]
-fn all_errors_are_told_together() {
+fn all_errors_are_reported_together() {
     let text = r#"{
         "workspace": 5, "aggregator": {"clutser": "c"}, "table": {"max_keys": "many"},
         "rules": [{"name": "a", "limit": 1, "window": "1s", "identifier": {"header": "x"}},
@@ -613,7 +613,7 @@ fn all_errors_are_told_together() {
     assert_eq!(shown.to_string().lines().count(), shown.count());
 }
 
-/// JSON that is often close to a configuration: whole, with one value of it replaced.
+/// JSON that is often close to a configuration: a valid one with one value replaced.
 fn nearly_right() -> impl Strategy<Value = String> {
     let values =
         ["null", "-1", "1e400", "0.5", "\"\"", "[]", "{}", "[[]]", "{\"a\": 1}", "true", "\"*\"", "\"\\\\\""];

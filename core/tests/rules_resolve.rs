@@ -1,4 +1,4 @@
-//! Requests against rules, seen from outside: which checks come out, for any request, and at what price.
+//! Rules applied to requests through the public API: which checks result, for any request, and how much is allocated.
 
 mod common;
 
@@ -71,7 +71,7 @@ fn check(lines: &[(&str, &str)], expected: &[Expected<'_>]) {
     let config = Config::parse(CONFIG.as_bytes()).unwrap();
     let mut scratch = Scratch::default();
     let request = Headers::of(lines);
-    // Twice: nothing of a request may stay in the scratch.
+    // Twice, since nothing of a request may remain in the scratch.
     for _ in 0..2 {
         let checks = config.resolve(&request, &Live::default(), &mut scratch);
         assert_eq!(checks.len(), expected.len(), "{lines:?}");
@@ -159,7 +159,7 @@ fn a_warm_scratch_allocates_nothing() {
     assert_eq!((checks, allocated), (500, 0));
 }
 
-/// Live controls in force at moment 0, each a scope, an identifier or a network, and an effect.
+/// Live controls in force at moment 0, each with a scope, an identifier or a network, and an effect.
 fn controls(said: &[(&str, &str, Effect)]) -> Controls {
     let entry = |(revision, (scope, who, effect)): (u64, &(&str, &str, Effect))| {
         let who = match parse_network(who) {
@@ -189,7 +189,7 @@ fn actions(config: &Config, controls: &Controls, lines: &[(&str, &str)]) -> Vec<
 }
 
 #[test]
-fn what_is_said_live_counts_before_what_is_configured() {
+fn live_controls_precede_the_configuration() {
     let config = Config::parse(CONFIG.as_bytes()).unwrap();
     let controls = controls(&[
         ("keys", "vip-1", Effect::Limit(7)),
@@ -217,7 +217,7 @@ fn what_is_said_live_counts_before_what_is_configured() {
     }
     let login = [(":method", "POST"), (":authority", "a.example.com"), (":path", "/login?user=vip")];
     assert_eq!(actions(&config, &controls, &login), [banned]);
-    // The rule's identifier is by what a proxy said, live networks by the peer unless `addresses` says otherwise.
+    // The rule's identifier is from a proxy's header; live networks match the peer unless `addresses` states otherwise.
     let proxied = |user| {
         let path = format!("/login?user={user}");
         let login = [(":method", "POST"), (":authority", "a.example.com"), (":path", path.as_str())];
@@ -258,10 +258,10 @@ fn secret_identifiers_leave_the_filter_as_keyed_digests() {
         let (identifier, _) = &found(&config, &[("x-api-key", key)])[0];
         assert!(identifier.starts_with("hmac:") && identifier.len() == 37, "{identifier}");
     }
-    // What holds no secret is readable.
+    // An identifier without a secret value stays readable.
     assert_eq!(found(&config, &[])[0].0, r"\-");
     assert_eq!(found(&config, &[("x-api-key", "a"), ("x-api-key", "b")])[0].0, r"\+");
-    // Operators name an identifier as it is counted.
+    // Live controls name an identifier as it is counted, that is, by its digest.
     let controls = controls(&[("keys", digest, Effect::Limit(7)), ("keys", "free_k1", Effect::Ban)]);
     assert_eq!(actions(&config, &controls, &sent[..1])[0], limit(7));
     assert_eq!(actions(&config, &controls, &[("x-api-key", "free_k1")])[0], limit(9));
@@ -281,7 +281,7 @@ fn hashing_allocates_nothing() {
 }
 
 #[test]
-fn limits_of_logs_and_ledgers_keep_within_what_these_can_hold() {
+fn limits_of_logs_and_ledgers_are_capped() {
     let text = r#"{"aggregator": {"cluster": "c"}, "rules": [
         {"name": "log", "algorithm": "sliding_log", "identifier": {"header": "x"}, "limit": 9, "window": "1m"},
         {"name": "cards", "algorithm": "ledger", "identifier": {"header": "x"}, "zone": 7}]}"#;
@@ -298,7 +298,7 @@ fn limits_of_logs_and_ledgers_keep_within_what_these_can_hold() {
 }
 
 #[test]
-fn addresses_are_let_pass_or_denied() {
+fn addresses_are_exempt_or_denied() {
     let addresses = r#"{"client_networks": {"trusted_hops": 1, "exempt": ["10.0.0.0/8", "10.6.6.6"],
         "deny": ["10.6.0.0/16", "2001:db8::/32"]}, "#;
     let config = Config::parse(CONFIG.replacen('{', addresses, 1).as_bytes()).unwrap();

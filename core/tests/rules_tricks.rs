@@ -1,7 +1,7 @@
-//! Tricks of clients: spellings of one identifier or path that an upstream takes for the same.
+//! Spellings of one identifier or path that an upstream treats as equal, by which a client could evade a limit.
 //!
-//! Each case states which identifiers a rule derives from a set of requests. One client that sends them all has one
-//! identifier, or one shared identifier of all ambiguous requests, or is denied.
+//! Each case states which identifiers a rule derives from a set of requests. A client that sends all of them gets one
+//! identifier, or the shared identifier of all ambiguous requests, or is denied.
 
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -51,7 +51,7 @@ fn one_rule(fields: &str) -> Config {
     Config::parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{fields}\n{errors}"))
 }
 
-/// What the rule makes of a request: its identifier, `denied`, or `unlimited`.
+/// The result of the rule for a request: its identifier, `denied`, or `unlimited`.
 fn outcome(config: &Config, request: &Sent) -> String {
     let mut scratch = Scratch::default();
     match config.resolve(request, &Live::default(), &mut scratch).next() {
@@ -63,7 +63,7 @@ fn outcome(config: &Config, request: &Sent) -> String {
     }
 }
 
-/// All of these requests together meet exactly these outcomes.
+/// Expects that these requests together have exactly these outcomes.
 fn check(fields: &str, requests: impl IntoIterator<Item = Sent>, expected: &[&str]) {
     let config = one_rule(fields);
     let found: BTreeSet<String> = requests.into_iter().map(|request| outcome(&config, &request)).collect();
@@ -154,7 +154,7 @@ fn spellings_of_a_path_meet_its_rule() {
 }
 
 #[test]
-fn spellings_of_a_path_that_only_some_upstreams_take_for_it_meet_a_rule_by_segments() {
+fn spellings_of_a_path_that_only_some_upstreams_treat_as_equal_match_a_rule_by_segments() {
     let rule = r#""identifier": {"constant": "met"}, "match": {"path": {"segments": "/login"}}"#;
     let spelt =
         ["/login", "/login;a=b", "/login/", "/login%20", "/login.", "//login./%2e/?x", "/login%09/;x"];
@@ -165,7 +165,7 @@ fn spellings_of_a_path_that_only_some_upstreams_take_for_it_meet_a_rule_by_segme
 }
 
 #[test]
-fn a_rule_may_say_which_value_counts_and_deny_others() {
+fn a_rule_may_pick_one_of_several_values_and_deny_ambiguous_ones() {
     let cookies = || ["a", "b"].map(|value| Sent::to("/").with("cookie", format!("u={value}; u=alice")));
     check(r#""identifier": {"cookie": "u", "pick": "last"}"#, cookies(), &["alice"]);
     check(r#""identifier": {"cookie": "u", "pick": "first"}"#, cookies(), &["a", "b"]);
@@ -174,7 +174,7 @@ fn a_rule_may_say_which_value_counts_and_deny_others() {
     check(denied, [Sent::to("/")], &["unlimited"]);
     let shared = r#""identifier": {"cookie": "u"}, "on_missing_identifier": "deny", "on_ambiguous_identifier": "shared""#;
     check(shared, cookies(), &[r"\+"]);
-    // A part that is missing as well is no way out.
+    // A request that also lacks a part is denied as well.
     let two = r#""identifier": [{"cookie": "u"}, {"header": "x-user"}], "on_missing_identifier": "skip""#;
     check(two, cookies(), &[r"\+|\-"]);
     let spelt = ["Alice", "ALICE", "alice"].map(|value| Sent::to("/").with("x-user", value));

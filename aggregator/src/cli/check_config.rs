@@ -408,11 +408,7 @@ mod tests {
         };
         for (text, sound, part) in [
             (from_variable.clone(), true, "sound"),
-            (
-                envoy(&from_variable),
-                false,
-                "hash_key_env: the filter is shown no environment variable \"KEY\"",
-            ),
+            (envoy(&from_variable), false, "hash_key_env: the filter has no environment variable \"KEY\""),
             (shown("{host_env_keys: [OTHER]}"), false, "hash_key_env"),
             (shown("{host_env_keys: [OTHER, KEY]}"), true, "sound"),
             (shown("{key_values: {KEY: value}}"), true, "sound"),

@@ -1,11 +1,10 @@
-//! What a region makes up for after it has lost everything: its own published figures and what filters were told.
+//! How a region restores what all its parts have lost, from evidence: its own published counts, and what filters had
+//! received.
 //!
-//! Such evidence says that a cell's components must add up to something, not whose they are. It counts as a *floor* at
-//! once, so that no limit starts from zero. When all who live have had time to repeat what they know, what is still
-//! missing becomes one component of its own, [`BASELINE`], set once for a cell, to which new use then adds. Only cells that
-//! began before the loss get one.
-//!
-//! Leaves to others: when a loss is certain, and for how long the living are waited for (`aggregator`).
+//! Such evidence states what a cell's components must add up to, but not whose they are. It counts at once as a *lower
+//! bound*, so that no limit starts from zero. After the nodes had time to send their counts again, what is still
+//! missing becomes a component of its own, [`BASELINE`]. It is set once for a cell, and new use adds to it. Only cells
+//! that began before the loss get a baseline.
 
 use super::cell::CellState;
 use super::exchange::{BASELINE, LowerBound, Merge, Merged};
@@ -17,12 +16,12 @@ use crate::model::window::MAX_COUNT;
 use alloc::vec::Vec;
 
 impl Region {
-    /// The region itself once published that it has used `total` of a cell.
+    /// Records that the region had published `total` for a cell.
     pub fn witness(&mut self, key: &Key, sequence: u64, total: u64, now: UnixMs) -> Result<(), Refused> {
         self.witness_bytes(key.as_bytes(), sequence, total, now)
     }
 
-    /// The same of a key that may be none.
+    /// The same for bytes that may not be a valid key.
     pub(super) fn witness_bytes(
         &mut self,
         key: &[u8],
@@ -39,9 +38,9 @@ impl Region {
         Ok(())
     }
 
-    /// Ends a recovery grace period after all that was known before `lost` may have been lost: the cells that had begun by then and
-    /// of which more is known to have been used than components say. To be called when the living have had their time
-    /// since the last loss. Without a store see [`Region::end_grace_period_here`].
+    /// Ends a recovery grace period after a loss at `lost`. Returns the cells that had begun by then and whose lower
+    /// bound exceeds the sum of their components. Call it after the nodes had time to report since the last loss.
+    /// Without a store, see [`Region::end_grace_period_here`].
     pub fn end_grace_period(&mut self, lost: UnixMs) -> Vec<LowerBound> {
         let (mut lower_bounds, mut later) = (Vec::new(), Vec::new());
         while let Some(spot) = self.work.pop(Errand::LowerBound, &mut self.keys) {
@@ -50,7 +49,8 @@ impl Region {
             let expires = state.expires(spot.sequence);
             let Some(cell) = state.cell(spot.sequence) else { continue };
             let Some(total) = cell.missing_lower_bound() else { continue };
-            // The store makes up for what it does not hold: what is known here and only on its way to it is no loss.
+            // The store adds what is missing in its own data. Counts that are stored here and only wait to be written
+            // to it are not lost.
             let total = total.saturating_sub(
                 self.backing.incarnation().map_or(0, |incarnation| cell.on_its_way(incarnation)),
             );
@@ -64,7 +64,7 @@ impl Region {
         lower_bounds
     }
 
-    /// The store did not take these: they wait for the end of another recovery grace period.
+    /// The store did not take these. They wait for the end of another recovery grace period.
     pub fn lower_bounds_failed(&mut self, lower_bounds: &[LowerBound]) {
         for lower_bound in lower_bounds {
             let Some(slot) = self.keys.find(&lower_bound.key) else { continue };
@@ -75,7 +75,7 @@ impl Region {
         }
     }
 
-    /// Takes the store's word on what it was told in `incarnation` to make up for.
+    /// Takes what the store holds of a cell after a lower bound was applied in `incarnation`.
     pub fn floored(&mut self, lower_bound: &LowerBound, merged: &Merged, incarnation: u32, now: UnixMs) {
         let merge = Merge {
             key: lower_bound.key.clone(),
@@ -90,22 +90,22 @@ impl Region {
         self.merged(&merge, merged, now);
     }
 
-    /// Ends a recovery grace period where there is no store: what no component accounts for goes to [`BASELINE`] here. How many cells
-    /// that concerns.
+    /// Ends a recovery grace period in a region without a store: what no component accounts for is added to
+    /// [`BASELINE`] here. Returns the number of such cells.
     pub fn end_grace_period_here(&mut self, lost: UnixMs, now: UnixMs) -> usize {
         let lower_bounds = self.end_grace_period(lost);
         self.settle(&lower_bounds, now);
         lower_bounds.len()
     }
 
-    /// Gives what no component accounts for to [`BASELINE`].
+    /// Adds what no component accounts for to [`BASELINE`].
     pub fn settle(&mut self, lower_bounds: &[LowerBound], now: UnixMs) {
         for lower_bound in lower_bounds {
             let Some(slot) = self.keys.find(&lower_bound.key) else { continue };
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
             let short = |cell: &&mut CellState| !cell.has_baseline() && cell.shortage() > 0;
             if let Some(cell) = state.known_mut(lower_bound.sequence).filter(short) {
-                // A cell that is full of components keeps its floor.
+                // A cell with the maximum number of components keeps its lower bound.
                 if cell.raise(BASELINE, cell.shortage(), now).unwrap_or(false) {
                     self.subscribers.changed_outside(slot, state);
                 }
@@ -134,7 +134,7 @@ mod tests {
         Key::new(&parts).unwrap()
     }
 
-    /// Knows that 80 were used, and of whom not.
+    /// A region with a lower bound of 80 and no components.
     fn region() -> Region {
         let mut region = Region::new(RegionLimits::default(), (1, 2));
         region.witness(&key(), 1_000, 80, NOW).unwrap();
@@ -168,10 +168,10 @@ mod tests {
         assert!(!queries(&mut region, NEW, 0, 21));
         assert!(queries(&mut region, NEW, 0, 5));
         assert_eq!(total(&region), 85);
-        assert!(queries(&mut region, NEW, 0, 5), "asked again");
+        assert!(queries(&mut region, NEW, 0, 5), "the query is repeated");
         assert_eq!(total(&region), 85);
         reports(&mut region, NEW, 12);
-        assert_eq!(total(&region), 92, "spent without a question");
+        assert_eq!(total(&region), 92, "spent without a query");
         settle(&mut region);
         assert_eq!(total(&region), 92);
         assert!(!queries(&mut region, NEW, 12, 9));
@@ -182,18 +182,18 @@ mod tests {
     #[test]
     fn what_is_repeated_in_the_grace_period_is_not_counted_twice() {
         let mut region = region();
-        // Two workers of one process, the first with an older count.
+        // Reports of two workers of one process, the first with an older count.
         reports(&mut region, OLD, 30);
         reports(&mut region, OLD, 50);
         assert_eq!(total(&region), 80);
         assert!(queries(&mut region, OLD, 55, 5));
         assert_eq!(total(&region), 85);
-        // Other evidence may hold what has grown since.
+        // Other evidence may include what has grown since.
         region.witness(&key(), 1_000, 88, NOW).unwrap();
         reports(&mut region, OLD, 63);
         assert_eq!(total(&region), 88);
         reports(&mut region, NEW, 40);
         settle(&mut region);
-        assert_eq!(total(&region), 103, "all of it stands in components");
+        assert_eq!(total(&region), 103, "all of it is in components");
     }
 }

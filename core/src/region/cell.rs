@@ -1,6 +1,4 @@
-//! One cell: what each origin has used in it, and how much of that the stores behind the region are known to hold.
-//!
-//! Leaves to others: which cells a key has (`cells`), when stores are told (`work`).
+//! One cell: what each node has used in it, and how much of that the region's stores are known to hold.
 
 use super::Refused;
 use super::exchange::{BASELINE, Part};
@@ -9,61 +7,61 @@ use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
 use smallvec::SmallVec;
 
-/// Most components of a cell, and most followers of a key. A region's Envoys are fewer at any moment; but one that
-/// starts again is a new origin, and what it has spent before counts on until its cell is over.
+/// Most components of a cell, and most followers of a key. A region has fewer Envoys at any moment; but an Envoy that
+/// restarts is a new node, and what it has spent before counts until its cell ends.
 pub(super) const MAX_ORIGINS_A_KEY: usize = 4_096;
-/// The regional store has never been told of a component.
+/// No count of a component was ever written to the regional store.
 const NEVER: u64 = u64::MAX;
 
-/// What one origin has used in one cell.
+/// What one node has used in one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// Who owns it; [`BASELINE`] where nobody knows any more.
+    /// The owner; [`BASELINE`] if the use cannot be attributed to a node.
     pub origin: OriginId,
-    /// How much; never falls.
+    /// The count; it never falls.
     pub own: u64,
-    /// When it last grew.
+    /// When the count last grew.
     pub updated: UnixMs,
-    /// What the regional store holds of it, or [`NEVER`]; means something in the life that the cell names.
+    /// What the regional store holds of it, or [`NEVER`]. Valid only in the incarnation that the cell names.
     stored: u64,
-    /// Its process has said what it has spent in all since the floor was last raised: by what it grows from then on,
-    /// the region has used more than the floor says.
+    /// Whether the node has sent its whole use since the lower bound was last raised. If so, further growth is in
+    /// addition to the lower bound.
     above_lower_bound: bool,
 }
 
-/// The components of a cell; most cells have one writer, whose component needs no memory of its own.
+/// The components of a cell. Most cells have one writer, whose component is stored inline.
 pub type Components = SmallVec<[Component; 1]>;
 
 /// One cell of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellState {
-    /// Which cell.
+    /// The number of the cell.
     pub sequence: u64,
-    /// Ordered by origin.
+    /// Ordered by node.
     pub components: Components,
-    /// Sum of the other regions; never falls.
+    /// The sum of the other regions; it never falls.
     pub global_others: u64,
     /// When that last grew.
     pub global_updated: UnixMs,
-    /// Lowest limit that anybody applied to this cell; `u64::MAX` if unknown.
+    /// The lowest limit applied to this cell; `u64::MAX` if unknown.
     pub limit: u64,
-    /// Sum of the components, kept as they grow.
+    /// The sum of the components, updated as they grow.
     sum: u64,
-    /// The region is known to have used as much, whatever the components say: evidence after a loss.
+    /// The least that the region is known to have used, whatever the components add up to: evidence after a loss.
     lower_bound: u64,
     /// What the global store is known to hold.
     pub(super) published: u64,
-    /// The life of the regional store to which the marks on components belong.
+    /// The incarnation of the regional store to which `stored` of the components belongs.
     incarnation: u32,
-    /// The life in which the store has said all that it holds of this cell.
+    /// The incarnation in which the store has returned all that it holds of this cell.
     heard_in: u32,
-    /// The life in which the hot index names this cell.
+    /// The incarnation in which the hot index names this cell.
     pub(super) hot_in: u32,
     pub(super) queued: Queued,
 }
 
-/// The queues in which a cell stands, each at most once; and whether it has been counted, and whether the regional store
-/// is to be asked of it even if nothing is new.
+/// The queues that contain the cell, each at most once; whether the cell was counted; and whether the regional store
+/// must be queried for it even if there is nothing new to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queued {
     pub(super) replay: bool,
@@ -75,32 +73,32 @@ pub(super) struct Queued {
     pub(super) query: bool,
 }
 
-/// What is used of a limit, added up over one cell or over the cells of a window.
+/// What is used of a limit, summed over one cell or over the cells of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Usage {
-    /// Sum of the region's components.
+    /// The sum of the region's components.
     sum: u64,
-    /// Sum over region and globe.
+    /// The sum over all regions.
     total: u64,
-    /// Another region spoke of it.
+    /// Whether another region has published it.
     global_others: bool,
-    /// Lowest limit that anybody applied; `u64::MAX` if unknown.
+    /// The lowest limit applied; `u64::MAX` if unknown.
     limit: u64,
 }
 
-/// Who is to hear of a cell for what is used of its limit.
+/// Who must receive a cell, depending on what is used of its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
-    /// Past half its limit, or another region is: everybody in the region.
+    /// Past half its limit, here or in another region: all nodes of the region must receive it.
     pub(super) is_hot: bool,
-    /// It has reached half its limit, or another region spoke of it: the other regions.
+    /// It has reached half its limit, or another region has published it: the other regions must receive it.
     pub(super) is_global: bool,
-    /// Its share of the limit in thousandths, to tell the most used from others.
+    /// The used share of the limit in thousandths, to order cells by use.
     pub(super) utilisation: u64,
 }
 
 impl Usage {
-    /// Both together.
+    /// The sum of both.
     pub(super) fn and(&self, other: &Usage) -> Usage {
         Usage {
             sum: self.sum.saturating_add(other.sum),
@@ -125,7 +123,7 @@ impl Usage {
 }
 
 impl Load {
-    /// That of a cell which belongs to both.
+    /// The load of a cell that belongs to both windows.
     pub(super) fn or(self, other: Load) -> Load {
         Load {
             is_hot: self.is_hot || other.is_hot,
@@ -153,33 +151,33 @@ impl CellState {
         }
     }
 
-    /// What the region has used: the sum of its components, or what it is known to have used if that is more.
+    /// What the region has used: the sum of its components, or the lower bound if that is more.
     pub fn regional_total(&self) -> u64 {
         self.sum.max(self.lower_bound)
     }
 
-    /// Sum over region and globe.
+    /// The sum over all regions.
     pub fn total(&self) -> u64 {
         self.regional_total().saturating_add(self.global_others)
     }
 
-    /// Sum of the components alone: what the region says of itself to others, at most the highest count.
+    /// The sum of the components alone, which the region publishes; at most [`MAX_COUNT`].
     pub(super) fn sum(&self) -> u64 {
         self.sum.min(MAX_COUNT)
     }
 
-    /// What all components but one of `own` add up to.
+    /// The sum of all components without one of `own`.
     pub(super) fn of_others(&self, own: u64) -> u64 {
         self.sum.saturating_sub(own).min(MAX_COUNT)
     }
 
-    /// What it holds itself.
+    /// The use of this cell alone.
     pub(super) fn usage(&self) -> Usage {
         let (sum, total, limit) = (self.sum, self.total(), self.limit);
         Usage { sum, total, global_others: self.global_others > 0, limit }
     }
 
-    /// It has grown since the other regions heard of it.
+    /// Whether it has grown since it was last published to the other regions.
     pub(super) fn is_unpublished(&self) -> bool {
         self.sum() > self.published
     }
@@ -192,8 +190,8 @@ impl CellState {
         self.find(BASELINE).is_ok()
     }
 
-    /// True if the component grew; refused if there is no room for another one. A count of 0 makes a component that
-    /// says that its origin follows the cell.
+    /// Returns true if the component grew; refused if there is no room for another component. A count of 0 creates a
+    /// component, which marks its node as a follower of the cell.
     pub(super) fn raise(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
         let shortage = self.shortage();
         let before = match self.find(origin) {
@@ -227,21 +225,22 @@ impl CellState {
         grew
     }
 
-    /// The region has used `total` at the least. True if that is more than its components say.
+    /// Records that the region has used at least `total`. Returns true if that is more than the sum of the components.
     pub(super) fn raise_lower_bound(&mut self, total: u64) -> bool {
         let total = total.min(MAX_COUNT);
         if self.lower_bound < total {
             self.lower_bound = total;
-            // The new floor may hold what components have grown by.
+            // The new lower bound may include what components have grown by.
             self.components.iter_mut().for_each(|component| component.above_lower_bound = false);
         }
         self.lower_bound > self.sum
     }
 
-    /// The component of `origin` is all that it has spent so far. While the floor is above what components say, what
-    /// is spent from now on comes on top of it; else it would hide in there until the baseline is made, and then for good.
+    /// Records that the component of `origin` is all that it has spent so far. While the lower bound exceeds the sum of
+    /// the components, what the node spends from now on is added to the lower bound. Otherwise it would be absorbed by
+    /// the lower bound until the baseline is created, and then for good.
     pub(super) fn has_said_all(&mut self, origin: OriginId, now: UnixMs) {
-        // Without room for it, it is refused elsewhere.
+        // If there is no room for the component, the caller refuses the count itself.
         if self.shortage() > 0
             && self.raise(origin, 0, now).is_ok()
             && let Some(component) = self.find(origin).ok().and_then(|at| self.components.get_mut(at))
@@ -250,18 +249,18 @@ impl CellState {
         }
     }
 
-    /// Whether something is known of it that no origin would repeat, or that the region's other parts are still to be told.
+    /// Whether the cell holds counts that no node would send again, or that wait to be sent within the region.
     pub(super) fn must_stay(&self) -> bool {
         let Queued { replay, share, hot, lower_bound, query, .. } = self.queued;
         replay || share || hot || lower_bound || query || self.shortage() > 0 || self.has_baseline()
     }
 
-    /// What is known to have been used and stands in no component.
+    /// What is known to have been used beyond the sum of the components.
     pub(super) fn shortage(&self) -> u64 {
         self.lower_bound.saturating_sub(self.sum)
     }
 
-    /// What the region should have used at the least, where that is more than its components say.
+    /// The lower bound, if it exceeds the sum of the components and has no baseline yet.
     pub(super) fn missing_lower_bound(&self) -> Option<u64> {
         (self.shortage() > 0 && !self.has_baseline()).then_some(self.lower_bound)
     }
@@ -274,7 +273,7 @@ impl CellState {
             .filter(move |component| !known || component.stored == NEVER || component.stored < component.own)
     }
 
-    /// How much more the components say than the store is known to hold in this `incarnation`.
+    /// How much the sum of the components exceeds what the store is known to hold in this `incarnation`.
     pub(super) fn on_its_way(&self, incarnation: u32) -> u64 {
         let stored = self.stored(incarnation).fold(0, |sum: u64, (_, own)| sum.saturating_add(own));
         self.sum.saturating_sub(stored)
@@ -287,21 +286,22 @@ impl CellState {
         held.map(|component| (component.origin, component.stored))
     }
 
-    /// Whether the store has said in this `incarnation` all that it holds of this cell, and nobody has asked anew since. What
-    /// other aggregators tell of it is only a part.
+    /// Whether the store has returned in this `incarnation` all that it holds of this cell, and no new query is
+    /// pending. Changes from other aggregators contain only a part of it.
     pub(super) fn is_known_to(&self, incarnation: u32) -> bool {
         self.heard_in == incarnation
     }
 
-    /// The store is to say anew what it holds: `origin` has forgotten its own count, which may have come to the store
-    /// through another aggregator.
+    /// Requires the store to return again what it holds: `origin` has evicted its own count, which another aggregator
+    /// may have written to the store.
     pub(super) fn query_anew(&mut self) {
         self.heard_in = 0;
         self.queued.query = true;
     }
 
-    /// The store has said all that it holds of the cell in this `incarnation`: what is more is taken, what is less is to be
-    /// told again. Without a life it has said what it once held, which it may have lost since. True if the cell grew.
+    /// Takes all that the store holds of the cell in this `incarnation`. Higher counts are merged; lower ones must be
+    /// written again. Without an incarnation they are what the store once held, and may have lost since. Returns true
+    /// if the cell grew.
     pub(super) fn learn_all(&mut self, parts: &[Part], incarnation: Option<u32>, now: UnixMs) -> bool {
         let Some(incarnation) = incarnation else { return self.raise_all(parts, now) };
         (self.incarnation, self.heard_in) = (incarnation, incarnation);
@@ -311,7 +311,7 @@ impl CellState {
         self.learn(parts, incarnation, now)
     }
 
-    /// The store is said to hold this much. True if the cell grew.
+    /// Takes a part of what the store holds. Returns true if the cell grew.
     pub(super) fn learn(&mut self, parts: &[Part], incarnation: u32, now: UnixMs) -> bool {
         if self.incarnation != incarnation {
             self.incarnation = incarnation;
@@ -330,7 +330,7 @@ impl CellState {
     fn raise_all(&mut self, parts: &[Part], now: UnixMs) -> bool {
         let mut grew = false;
         for (origin, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
-            // Without room for it the component stays in the store alone.
+            // If there is no room for the component, it stays in the store only.
             grew |= self.raise(*origin, *own, now).unwrap_or(false);
         }
         grew

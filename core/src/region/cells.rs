@@ -1,7 +1,4 @@
-//! One key of a region: its live cells, and the origins that touch it.
-//!
-//! Leaves to others: what is in a cell (`cell`), which keys exist and when they are looked at again (`keys`), who is
-//! told (`subscribers`).
+//! One key of a region: its live cells, and its followers, the nodes that touch it.
 
 use super::cell::{CellState, Load, MAX_ORIGINS_A_KEY, Usage};
 use super::{MAX_WINDOW_SKEW, Refused};
@@ -12,28 +9,28 @@ use crate::model::wire;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
-/// Windows shorter than this stay within their region: they are over before other regions could hear of them.
+/// Windows shorter than this are not shared between regions: they would end before other regions receive their counts.
 pub const SHORTEST_PUBLISHED_MS: u64 = 60_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyState {
-    /// Both fit, as no window is longer than 31 days.
+    /// `u32` suffices, as no window is longer than 31 days.
     cell_ms: u32,
     duration_ms: u32,
     /// Ordered by sequence.
     cells: Vec<CellState>,
-    /// Who touches the key, and the last sequence in which it did; ordered by origin. Most keys have one.
+    /// The nodes that touch the key, and the last sequence in which each did; ordered by node. Most keys have one.
     followers: SmallVec<[(OriginId, u64); 1]>,
 }
 
-/// How much a key is used, and by how many.
+/// How much a key is used, and by how many nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weight {
-    /// Past half its limit, or another region spoke of it.
+    /// Whether it is past half its limit, or another region has published it.
     pub(super) is_hot: bool,
-    /// Its share of its limit in thousandths.
+    /// The used share of its limit in thousandths.
     pub(super) utilisation: u64,
-    /// Origins that touch it or have a component in one of its cells.
+    /// Nodes that follow it or have a component in one of its cells.
     pub(super) origins: usize,
     /// When a component last grew.
     pub(super) touched: UnixMs,
@@ -46,7 +43,7 @@ impl KeyState {
         KeyState { cell_ms, duration_ms, cells: Vec::new(), followers: SmallVec::new() }
     }
 
-    /// Whether other regions hear of it.
+    /// Whether it is shared with other regions.
     pub(super) fn is_published(&self) -> bool {
         u64::from(self.duration_ms) >= SHORTEST_PUBLISHED_MS
     }
@@ -55,12 +52,12 @@ impl KeyState {
         u64::from(self.cell_ms)
     }
 
-    /// Cells per window: how many before the current one a window touches.
+    /// Cells per window; also how many cells before the current one a window touches.
     pub(super) fn resolution(&self) -> u64 {
         u64::from(self.duration_ms).checked_div(self.cell_ms()).unwrap_or(1).max(1)
     }
 
-    /// Cells kept: as many as a plausible sequence can name.
+    /// Most cells kept: as many as a plausible sequence can name.
     fn max_cells(&self) -> usize {
         let either_side = MAX_WINDOW_SKEW.saturating_mul(self.resolution());
         usize::try_from(either_side.saturating_mul(2).saturating_add(1)).unwrap_or(usize::MAX)
@@ -71,7 +68,7 @@ impl KeyState {
         Position::at(now, self.cell_ms()).sequence.saturating_sub(self.resolution())
     }
 
-    /// The sequences before `sequence` whose cells a window that ends in it touches, newest first.
+    /// The sequences before `sequence` whose cells are touched by a window that ends in it, newest first.
     pub(super) fn before(&self, sequence: u64) -> impl Iterator<Item = u64> + use<> {
         (sequence.saturating_sub(self.resolution())..sequence).rev()
     }
@@ -86,13 +83,13 @@ impl KeyState {
         &self.cells
     }
 
-    /// Second at which cell `sequence` matters to no window any more, seen from `now`.
+    /// The second from which no window touches cell `sequence`, or the current cell if that is newer.
     pub(super) fn expires_s(&self, sequence: u64, now: UnixMs) -> u64 {
         let sequence = sequence.max(Position::at(now, self.cell_ms()).sequence);
         self.expires(sequence).0.div_ceil(1_000)
     }
 
-    /// Drops what is over; returns the newest sequence that is left, and how many cells went that had been counted.
+    /// Drops ended cells. Returns the newest sequence that is left, and how many of the dropped cells had been counted.
     pub(super) fn drop_old(&mut self, now: UnixMs) -> (Option<u64>, usize) {
         let oldest = self.oldest(now);
         let mut forgotten = 0;
@@ -106,8 +103,8 @@ impl KeyState {
         (self.cells.last().map(|cell| cell.sequence).max(touched), forgotten)
     }
 
-    /// What speaks for and against evicting the key; `None` while any of its cells is still to be told to somebody, or says more
-    /// than the components of its origins: nobody would repeat that.
+    /// The criteria for evicting the key. `None` while any of its cells waits to be sent, or shows more use than its
+    /// nodes' components: no node would send that again.
     pub(super) fn weight(&self) -> Option<Weight> {
         let mut weight = Weight { origins: self.followers.len(), ..Weight::default() };
         for cell in &self.cells {
@@ -126,12 +123,13 @@ impl KeyState {
         Some(weight)
     }
 
-    /// Cells that the region has counted as kept.
+    /// Cells that are included in the region's number of stored cells.
     pub(super) fn counted(&self) -> usize {
         self.cells.iter().filter(|cell| cell.queued.counted).count()
     }
 
-    /// True if `origin` follows from now on; false if it did before, or if there is no room for another follower.
+    /// Returns true if `origin` is a follower from now on; false if it was one before, or if there is no room for
+    /// another.
     pub(super) fn follow(&mut self, origin: OriginId, sequence: u64) -> bool {
         match self.follower(origin) {
             Ok(found) => {
@@ -162,7 +160,7 @@ impl KeyState {
             .any(|cell| cell.global_others > 0 || cell.components.iter().any(|other| other.origin != origin))
     }
 
-    /// Past half the limit in any live cell, here or in another region; where windows are cut finer, in any window.
+    /// Past half the limit in any live cell, here or in another region; if windows have several cells, in any window.
     pub(super) fn is_hot(&self) -> bool {
         self.cells.iter().any(|cell| match self.resolution() {
             1 => cell.usage().is_hot(),
@@ -170,8 +168,8 @@ impl KeyState {
         })
     }
 
-    /// What is used of the limit that cell `sequence` counts against: in it, or in the windows that touch it where those
-    /// are cut finer, as a tenth of a window rarely holds half of a limit.
+    /// What is used of the limit that cell `sequence` counts against: in the cell itself, or, if windows have several
+    /// cells, in the windows that touch it. A tenth of a window rarely holds half of a limit.
     pub(super) fn load(&self, sequence: u64) -> Load {
         if self.resolution() == 1 {
             return self.cell(sequence).map(|cell| cell.usage().load()).unwrap_or_default();
@@ -182,7 +180,7 @@ impl KeyState {
         windows.map(|window| window.load()).fold(Load::default(), Load::or)
     }
 
-    /// All cells of the window that ends with cell `end`.
+    /// The use in all cells of the window that ends with cell `end`.
     fn window(&self, end: u64) -> Option<Usage> {
         self.touching(end).map(CellState::usage).reduce(|all, cell| all.and(&cell))
     }
@@ -193,7 +191,7 @@ impl KeyState {
         self.cells.iter().filter(move |cell| touched.contains(&cell.sequence))
     }
 
-    /// Merges by max; true if it grew.
+    /// Merges by maximum. Returns true if the component grew.
     pub(super) fn raise(
         &mut self,
         sequence: u64,
@@ -207,7 +205,8 @@ impl KeyState {
         self.cell_mut(sequence)?.raise(origin, own, now)
     }
 
-    /// True if that alone makes the cell hot, so that everybody is to hear of it though it has not grown.
+    /// Lowers the cell's limit. Returns true if that alone makes the cell hot, so that all subscribers must receive it
+    /// though it has not grown.
     pub(super) fn note_limit(&mut self, sequence: u64, limit: u64) -> bool {
         if self.cell_mut(sequence).map_or(true, |cell| cell.limit <= limit) {
             return false;
@@ -219,7 +218,7 @@ impl KeyState {
         !was_hot && self.load(sequence).is_hot
     }
 
-    /// Used in `sequence` and before, with `origin`'s component at least `own`.
+    /// Use in `sequence` and the cells before, with `origin`'s component at least `own`.
     pub(super) fn used_with(&self, sequence: u64, origin: OriginId, own: u64) -> Used {
         let current = self.cell(sequence).map_or(own, |cell| {
             let component = cell.component(origin);
@@ -230,8 +229,8 @@ impl KeyState {
         Used::of(resolution, core::iter::once(current).chain(self.before(sequence).map(total)))
     }
 
-    /// The cell as `origin` is to see it; the key is left for the caller to fill in. It says what the others' components
-    /// add up to, not the floor: that may hold some of the origin's own use, of which only the origin knows how much.
+    /// The cell as it is sent to `origin`; the caller fills in the key. It contains the sum of the others' components,
+    /// not the lower bound: that may include some of the node's own use, and only the node has that count.
     pub(super) fn snapshot(&self, sequence: u64, origin: OriginId) -> wire::Snapshot {
         let Some(cell) = self.cell(sequence) else {
             return wire::Snapshot { sequence, ..Default::default() };
@@ -246,8 +245,8 @@ impl KeyState {
         }
     }
 
-    /// The same for an origin that has just said all that it has spent in the cell, so that the rest of the floor is
-    /// the others'.
+    /// The same for a node that has just sent its whole use of the cell, so that the rest of the lower bound is the
+    /// others'.
     pub(super) fn snapshot_in_full(&self, sequence: u64, origin: OriginId) -> wire::Snapshot {
         let mut snapshot = self.snapshot(sequence, origin);
         let total = self.cell(sequence).map_or(0, CellState::regional_total);
@@ -269,7 +268,7 @@ impl KeyState {
         })
     }
 
-    /// How many of them there are.
+    /// How many snapshots [`KeyState::snapshots`] returns.
     pub(super) fn snapshots_len(&self, now: UnixMs) -> usize {
         self.shown(now).count()
     }
@@ -280,7 +279,7 @@ impl KeyState {
         self.cells.iter().filter(move |cell| cell.sequence >= oldest).take(most)
     }
 
-    /// Where `origin` stands among the followers, or would.
+    /// The position of `origin` among the followers, or where to insert it.
     fn follower(&self, origin: OriginId) -> Result<usize, usize> {
         self.followers.binary_search_by_key(&origin, |(follower, _)| *follower)
     }
@@ -289,12 +288,12 @@ impl KeyState {
         self.cells.iter().find(|cell| cell.sequence == sequence)
     }
 
-    /// The cell, if there is one.
+    /// The cell, if it exists.
     pub(super) fn known_mut(&mut self, sequence: u64) -> Option<&mut CellState> {
         self.cells.iter_mut().find(|cell| cell.sequence == sequence)
     }
 
-    /// The cell, made if need be; refused only if newer ones already fill the room.
+    /// The cell, created if it does not exist. Refused only if newer cells fill all the room.
     pub(super) fn cell_mut(&mut self, sequence: u64) -> Result<&mut CellState, Refused> {
         let place = match self.cells.binary_search_by_key(&sequence, |cell| cell.sequence) {
             Ok(found) => return self.cells.get_mut(found).ok_or(Refused::Full),
@@ -309,10 +308,10 @@ impl KeyState {
                 before
             }
         };
-        // A key has two for most of its life; the usual growth would take room for four.
+        // Most keys have two cells most of the time; the default growth would reserve room for four.
         self.cells.reserve_exact(1);
         let mut cell = CellState::new(sequence);
-        // It takes the other's place in the books too, so that as many cells are counted as there are.
+        // The new cell inherits the mark of the one it displaces, so that the number of counted cells stays correct.
         cell.queued.counted = displaced;
         self.cells.insert(place, cell);
         self.cells.get_mut(place).ok_or(Refused::Full)

@@ -1,6 +1,4 @@
-//! What filters say and hear: reports, consults, pushes.
-//!
-//! Leaves to others: what a count becomes (`cells`, `cell`), consults that a store has a say in (`replay`).
+//! The exchange with filters: reports, queries, pushes.
 
 use super::cells::KeyState;
 use super::keys::Keys;
@@ -13,7 +11,7 @@ use crate::model::window::{MAX_COUNT, Position};
 use crate::model::wire;
 
 impl Region {
-    /// Merges what `origin` has spent.
+    /// Merges the counts that `origin` reports.
     pub fn report(&mut self, origin: OriginId, counts: &[wire::Count], now: UnixMs) -> Reported {
         let mut reported = Reported::default();
         for (place, count) in (0..).zip(counts) {
@@ -26,8 +24,8 @@ impl Region {
         reported
     }
 
-    /// Grants `own + cost` or not, and tells all that is known of the cell and of those before that count. An error means that the
-    /// region cannot judge it.
+    /// Grants `own + cost` or not, and returns the counts of the cell and of those before that its window touches. An
+    /// error means that the region cannot judge the query.
     pub fn consult(
         &mut self,
         origin: OriginId,
@@ -43,7 +41,8 @@ impl Region {
         let mut changed = state.raise(query.sequence, origin, query.own, now)?;
         let proposed = query.own.saturating_add(query.cost);
         changed |= state.note_limit(query.sequence, query.limit.min(MAX_COUNT));
-        // An evicted count is in no component and stays in the floor: what is reported later comes on top of it as well.
+        // A count that the node had evicted is in no component but in the lower bound. What it reports later is added
+        // to that as well.
         if let Some(cell) = state.known_mut(query.sequence) {
             cell.has_said_all(origin, now);
         }
@@ -58,18 +57,18 @@ impl Region {
         Ok(answer(state, origin, query, granted))
     }
 
-    /// Starts (or restarts) pushes to `origin` with everything that matters to it.
+    /// Starts (or restarts) pushes to `origin`, beginning with all keys that it follows and all that are hot.
     pub fn subscribe(&mut self, origin: OriginId) {
         self.subscribers.start(origin);
     }
 
-    /// Ends the pushes to `origin`, which stays alive.
+    /// Ends the pushes to `origin`, which remains alive.
     pub fn unsubscribe(&mut self, origin: OriginId) {
         self.subscribers.remove(origin);
     }
 
-    /// The next push for `origin`, or nothing. Call until it returns `None`. Some are empty: a step of a snapshot over
-    /// many keys that found none; they need not be sent.
+    /// The next push for `origin`. Call until it returns `None`. A push is empty if a step of a snapshot over many keys
+    /// found none; it need not be sent.
     pub fn next_push(&mut self, origin: OriginId, now: UnixMs) -> Option<wire::Push> {
         if !self.subscribers.has_work(origin, self.backing.is_complete()) {
             return None;
@@ -87,8 +86,8 @@ impl Region {
         Some(wire::Push { snapshots, complete })
     }
 
-    /// What is known of a baseline by now, after the store was asked; `None` if the store has not spoken of that cell, so
-    /// that the baseline may be more than is known here.
+    /// The baseline after the store was queried. `None` if the store has not answered for that cell, so that the
+    /// baseline may be higher than what is stored here.
     pub fn baseline(&self, origin: OriginId, asked: &wire::Snapshot) -> Option<wire::Snapshot> {
         let key = Key::parse(&asked.key).ok()?;
         let state = self.keys.get(&key)?;
@@ -96,7 +95,7 @@ impl Region {
             .then(|| wire::Snapshot { key: asked.key.clone(), ..state.snapshot(asked.sequence, origin) })
     }
 
-    /// Whether [`Region::next_push`] has something for `origin`.
+    /// Whether [`Region::next_push`] has cells for `origin`.
     pub fn has_push(&self, origin: OriginId) -> bool {
         self.subscribers.has_work(origin, self.backing.is_complete())
     }
@@ -108,12 +107,12 @@ impl Region {
         now: UnixMs,
     ) -> Result<Option<wire::Snapshot>, Refused> {
         let at = checked_own(&count.key, count.sequence, count.own, now)?;
-        // A sum of the others that is beyond what one node can have used is no evidence either.
+        // A sum of the others that exceeds what one node can have used is not accepted as evidence either.
         if count.region_others > most_by_now(count.sequence, at.cell_ms, now) {
             return Err(Refused::Component);
         }
         if count.own == 0 && count.region_others > 0 {
-            // Only what it was told: that makes it no user of the cell.
+            // The count states only what the node had received. That does not make it a user of the cell.
             return self.witness_bytes(&count.key, count.sequence, count.region_others, now).map(|()| None);
         }
         let (slot, state) =
@@ -121,7 +120,8 @@ impl Region {
         let became_hot = state.note_limit(count.sequence, count.limit);
         if count.without_baseline {
             if self.backing.incarnation().is_some() {
-                // The store may hold what this aggregator has never heard: it is asked by telling it of nothing.
+                // The store may hold counts that this aggregator never received. To query it, the cell is written with
+                // nothing new.
                 let cell = state.cell_mut(count.sequence)?;
                 cell.raise(origin, 0, now)?;
                 cell.query_anew();
@@ -149,26 +149,27 @@ impl Region {
     }
 }
 
-/// Whether what is known here of an origin's count is all there is: a process takes a baseline once.
+/// Whether what is stored here of a node's count is all there is. This must be certain, since a process accepts a
+/// baseline once.
 fn sends_baseline(state: &KeyState, sequence: u64, incarnation: Option<u32>) -> bool {
     let Some(incarnation) = incarnation else { return true };
-    // What this aggregator has heard from the origin itself need not be all: its workers may report elsewhere too.
+    // What the node itself has reported here may be incomplete, since its workers may report to other aggregators too.
     state.cell(sequence).is_some_and(|cell| cell.is_known_to(incarnation))
 }
 
-/// Whether a question can be one, what it proposes included; and the present position in the key's windows as its filter
+/// Whether a query and the count it proposes are plausible; and the present position in the key's windows as its filter
 /// sees it.
 pub(super) fn checked_proposal(query: &wire::Consult, now: UnixMs) -> Result<Position, Refused> {
     let at = checked_own(&query.key, query.sequence, query.own, now)?;
     let proposed = query.own.saturating_add(query.cost);
-    // What is beyond its limit is denied, however much it is.
+    // A cost above the limit is denied, however large it is.
     if proposed <= query.limit && proposed > most_by_now(query.sequence, at.cell_ms, now) {
         return Err(Refused::Component);
     }
     Ok(at.seen_from(query.sequence))
 }
 
-/// Whether the region, as it is known here, has room for what is asked.
+/// Whether the counts stored here leave room for the query.
 pub(super) fn admits(state: &KeyState, at: &Position, origin: OriginId, query: &wire::Consult) -> bool {
     let proposed = query.own.saturating_add(query.cost);
     let limit = query.limit.min(MAX_COUNT);
@@ -176,7 +177,7 @@ pub(super) fn admits(state: &KeyState, at: &Position, origin: OriginId, query: &
     proposed <= MAX_COUNT && query.cost <= limit && used.admits(at, 0, limit)
 }
 
-/// All that is known of the cell that was asked about and of those before that count beside it.
+/// The counts of the queried cell and of those before that its window touches.
 pub(super) fn answer(
     state: &KeyState,
     origin: OriginId,
@@ -193,7 +194,7 @@ pub(super) fn answer(
     }
 }
 
-/// The key's state, with `origin` among its followers; one that is new to a key known to others gets a push.
+/// The key's state, with `origin` among its followers. A new follower of a key that other nodes have used gets a push.
 pub(super) fn touch<'a>(
     keys: &'a mut Keys,
     subscribers: &mut Subscribers,

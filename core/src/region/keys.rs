@@ -1,12 +1,11 @@
-//! The keys of a region: found by key or by identifier, bounded in number, forgotten when no window touches them.
+//! The keys of a region: found by key or by identifier, bounded in number, dropped when no window touches them.
 //!
-//! Where there is no room for a new key, a key of low use is evicted. A key past half its limit stays, unless its namespace holds
-//! more than its share of the room and the new key's namespace holds less. Nothing is evicted that is still to be told.
+//! If there is no room for a new key, a key of low use is evicted. A key past half its limit stays, unless its
+//! namespace holds more than its share of the room and the new key's namespace holds less. A key with cells that wait
+//! to be sent is never evicted.
 //!
-//! They stand in numbered slots, so that a walk over all of them can pause and go on: a region is asked all the time,
-//! and nobody may hold it for as long as a million keys take.
-//!
-//! Leaves to others: what is in a key (`cells`), who is told (`subscribers`).
+//! Keys are kept in numbered slots, so that a walk over all of them can pause and continue. Streams need the region all
+//! the time, and it must not be locked for as long as a million keys take.
 
 use super::Refused;
 use super::cells::KeyState;
@@ -17,14 +16,14 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use hashbrown::HashTable;
 
-/// Most keys of one identifier: its windows, each in several epochs. They collide in the index, so that a peer which invents
-/// windows makes a search this long at the most.
+/// Most keys of one identifier: its windows, each in several epochs. They collide in the index. This bound limits the
+/// length of a search if a peer invents windows.
 const MAX_KEYS_OF_IDENTIFIER: usize = 1_024;
-/// Length of what follows the identifier in a key's bytes: window, epoch and resolution.
+/// Length of the part of a key's bytes after the identifier: window, epoch and resolution.
 const CUT_BYTES: usize = 8 + 4 + 2;
-/// Most keys looked at in one [`Keys::expire`] or [`Keys::scan`]: well below a millisecond.
+/// Most keys visited in one [`Keys::expire`] or [`Keys::scan`]; this takes well below a millisecond.
 const MAX_KEYS_A_STEP: usize = 4_096;
-/// Slots looked at to find a key to evict.
+/// Slots examined to find a key to evict.
 const EVICTION_LOOKS: usize = 32;
 
 #[derive(Debug)]
@@ -32,13 +31,13 @@ pub(super) struct Keys {
     max: usize,
     slots: Vec<Option<(Key, KeyState)>>,
     vacant: Vec<u32>,
-    /// By a hash of workspace, namespace and identifier, so that an identifier is found without its windows.
+    /// By a hash of workspace, namespace and identifier, so that an identifier's keys are found for all its windows.
     index: HashTable<Entry>,
-    /// Places keys by a secret, so that nobody outside can choose colliding ones.
+    /// Keys are hashed with a secret, so that clients cannot choose colliding ones.
     secret: HashKey,
-    /// When to look at a slot again, in seconds since the epoch; each key's slot stands here once.
+    /// When to check a slot again, in seconds since the epoch. Each key's slot is in it once.
     expiry: BTreeSet<(u64, u32)>,
-    /// Of each slot, what it takes to evict its key.
+    /// For each slot, what is needed to evict its key.
     marks: Vec<Mark>,
     /// How many keys each namespace of each workspace has, by a hash of both.
     namespaces: BTreeMap<u64, usize>,
@@ -48,16 +47,16 @@ pub(super) struct Keys {
     evicted: u64,
 }
 
-/// What is kept of a slot's key beside it.
+/// What is stored for a slot beside its key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
-    /// Where the slot stands in [`Keys::expiry`].
+    /// The time with which the slot is in [`Keys::expiry`].
     due: u64,
     namespace: u64,
 }
 
-/// Where a key stands. The hash is kept with it: a growing index is moved without looking at a single key, as a million
-/// looks would take a tenth of a second.
+/// The slot of a key. The hash is stored with it, so that a growing index is moved without reading any key; reading a
+/// million keys would take a tenth of a second.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u32,
@@ -67,7 +66,7 @@ struct Entry {
 impl Keys {
     pub(super) fn new(max: usize, secret: (u64, u64)) -> Keys {
         Keys {
-            // A slot has a number of 32 bits.
+            // Slot numbers have 32 bits.
             max: max.min(u32::MAX as usize),
             slots: Vec::new(),
             vacant: Vec::new(),
@@ -86,7 +85,8 @@ impl Keys {
         self.index.len()
     }
 
-    /// Some keys from slot `from` on, by their slots, and the slot to go on from; `None` after the last.
+    /// Keys with their slots from slot `from` on, as many as fit one step, and the slot to continue from; `None` after
+    /// the last.
     pub(super) fn scan(&self, from: usize) -> (impl Iterator<Item = (usize, &KeyState)>, Option<usize>) {
         let (slots, next) = self.step(from);
         (slots.filter_map(|slot| self.at(slot).map(|(_, state)| (slot, state))), next)
@@ -96,7 +96,7 @@ impl Keys {
         self.at(self.find(key)?).map(|(_, state)| state)
     }
 
-    /// The slot in which a key stands.
+    /// The slot of a key.
     pub(super) fn find(&self, key: &Key) -> Option<usize> {
         self.find_bytes(key.as_bytes(), self.hash(key.as_bytes()))
     }
@@ -110,21 +110,21 @@ impl Keys {
     }
 
     fn hash(&self, key: &[u8]) -> u32 {
-        // The upper half is as good as the lower.
+        // All bits of the fingerprint are of equal quality.
         fingerprint(identity(key), self.secret) as u32
     }
 
-    /// What stands in a slot.
+    /// The key and state in a slot.
     pub(super) fn at(&self, slot: usize) -> Option<(&Key, &KeyState)> {
         self.slots.get(slot)?.as_ref().map(|(key, state)| (key, state))
     }
 
-    /// What stands in a slot, to be changed.
+    /// The key and state in a slot, for changes.
     pub(super) fn at_mut(&mut self, slot: usize) -> Option<(&Key, &mut KeyState)> {
         self.slots.get_mut(slot)?.as_mut().map(|(key, state)| (&*key, state))
     }
 
-    /// Where the key of these bytes stands, and its state, made if there is room.
+    /// The slot and state of the key with these bytes. They are created if there is room.
     pub(super) fn entry(
         &mut self,
         key: &[u8],
@@ -140,7 +140,7 @@ impl Keys {
         slot.map(|(_, state)| (at, state)).ok_or(Refused::Full)
     }
 
-    /// Cells forgotten so far.
+    /// Cells dropped so far.
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -150,13 +150,13 @@ impl Keys {
         self.evicted
     }
 
-    /// The slots that [`Keys::scan`] and walks like it look at next, from slot `from` on; `None` after the last.
+    /// The slots of the next step of a walk, from slot `from` on, and where to continue; `None` after the last.
     pub(super) fn step(&self, from: usize) -> (core::ops::Range<usize>, Option<usize>) {
         let to = from.saturating_add(MAX_KEYS_A_STEP).min(self.slots.len());
         (from..to, (to < self.slots.len()).then_some(to))
     }
 
-    /// Forgets cells that no window touches any more, and keys without cells and followers. True if some are left
+    /// Drops cells that no window touches any more, and keys without cells and followers. Returns true if some are left
     /// for another call.
     pub(super) fn expire(&mut self, now: UnixMs) -> bool {
         for _ in 0..MAX_KEYS_A_STEP {
@@ -170,7 +170,7 @@ impl Keys {
         true
     }
 
-    /// The identifier's keys, whatever their windows, in the order of these.
+    /// The identifier's keys, for all its windows, in the order of these.
     pub(super) fn of_identifier(
         &self,
         workspace: &[u8],
@@ -191,7 +191,7 @@ impl Keys {
         found
     }
 
-    /// The keys that have the workspace, namespace and identifier of `key`.
+    /// The keys with the same workspace, namespace and identifier as `key`.
     fn alike(&self, key: &[u8]) -> impl Iterator<Item = (&Key, &KeyState)> {
         let hash = self.hash(key);
         let stored = self.index.iter_hash(spread(hash)).filter(move |entry| entry.hash == hash);
@@ -200,7 +200,8 @@ impl Keys {
             .filter(move |(known, _)| identity(known.as_bytes()) == identity(key))
     }
 
-    /// Whether a key may be made that no filter here has asked for: the last quarter of the room is for those.
+    /// Whether a key may be created that no filter here has queried or reported. The last quarter of the room is
+    /// reserved for those.
     pub(super) fn has_room_for(&self, key: &[u8]) -> bool {
         self.index.len() < self.max - self.max / 4 || self.find_bytes(key, self.hash(key)).is_some()
     }
@@ -232,8 +233,8 @@ impl Keys {
         Ok(at as usize)
     }
 
-    /// Evicts a key for one of `newcomer`, a namespace; false if none of those that it looks at may leave. The next search goes
-    /// on behind them.
+    /// Evicts a key to make room for one of the namespace `newcomer`. Returns false if none of the examined keys may be
+    /// evicted. The next search continues after them.
     fn evict_for(&mut self, newcomer: u64) -> bool {
         let is_new = usize::from(!self.namespaces.contains_key(&newcomer));
         let share = self.max / (self.namespaces.len() + is_new).max(1);
@@ -282,7 +283,7 @@ impl Keys {
         self.vacate(at);
     }
 
-    /// Takes the key out of a slot that does not stand in [`Keys::expiry`].
+    /// Removes the key from a slot that is not in [`Keys::expiry`].
     fn vacate(&mut self, at: u32) {
         let Some((key, _)) = self.slots.get_mut(at as usize).and_then(Option::take) else { return };
         let hash = spread(self.hash(key.as_bytes()));
@@ -300,19 +301,19 @@ impl Keys {
     }
 }
 
-/// The part of a key's bytes that names its workspace and namespace.
+/// The part of a key's bytes that contains its workspace and namespace.
 fn namespace(key: &[u8]) -> &[u8] {
     let length = |at: usize| key.get(at).map_or(0, |length| usize::from(*length).saturating_add(1));
     let workspace = 1usize.saturating_add(length(1));
     key.get(..workspace.saturating_add(length(workspace))).unwrap_or_default()
 }
 
-/// The part of a key's bytes that names its workspace, namespace and identifier.
+/// The part of a key's bytes that contains its workspace, namespace and identifier.
 fn identity(key: &[u8]) -> &[u8] {
     key.get(..key.len().saturating_sub(CUT_BYTES)).unwrap_or_default()
 }
 
-/// What the index wants: 64 bits, of which it uses the lowest and the highest.
+/// Expands a hash to the 64 bits that the index needs; it uses the lowest and the highest of them.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!(keys.of_identifier(b"w", b"login", b"reset-9999").len(), 1);
         assert!(keys.of_identifier(b"w", b"later", b"carol").is_empty());
         assert_eq!(keys.namespaces.values().sum::<usize>(), keys.len());
-        // Forgotten with its cells.
+        // The keys are dropped together with their cells.
         while keys.expire(UnixMs(400_000)) {}
         assert!(keys.of_identifier(b"w", b"later", b"alice").is_empty());
     }
@@ -362,7 +363,7 @@ mod tests {
             insert(&mut keys, &key("n", "alice", epoch)).unwrap();
         }
         assert_eq!(insert(&mut keys, &key("n", "alice", most)), Err(Refused::Full));
-        assert_eq!(insert(&mut keys, &key("n", "alice", 7)), Ok(()), "one that is there");
+        assert_eq!(insert(&mut keys, &key("n", "alice", 7)), Ok(()), "a key that is stored already");
         assert_eq!(insert(&mut keys, &key("n", "bob", most)), Ok(()), "another identifier");
     }
 }

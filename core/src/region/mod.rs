@@ -1,32 +1,31 @@
-//! An aggregator's view of its region: every origin's component of every live cell, and who wants to hear of it.
+//! An aggregator's counts of its region: every node's component of every live cell, and which nodes receive changes of
+//! it.
 //!
-//! Each origin owns one component of a cell and only ever raises it; merging is `max`. What a filter is told
-//! (`region_others`) is summed from components after the merge, so it never falls. A consult is granted or not
-//! against the sum at this moment, and a grant raises the asker's component at once: two origins cannot be granted
-//! the same remainder.
+//! Each node owns one component of a cell and only ever raises it; a merge takes the maximum. What a filter receives
+//! (`region_others`) is summed from components after the merge, so it never falls. A query is granted or denied against
+//! the sum at this moment, and a grant raises the querying node's component at once. Therefore two nodes cannot be
+//! granted the same remainder.
 //!
-//! Pushes go to the origins that touched a key in this or the last window, and to all where a key is past half its
-//! limit. They are collected as a set of keys, so a slow subscriber costs memory by keys, not by requests, and the
-//! newest state is what it gets.
+//! Changes of a key are pushed to its *followers*, the nodes that touched it in this or the last window; and to all
+//! subscribers if the key is past half its limit. They are collected as a set of keys. A slow subscriber therefore
+//! costs memory by keys, not by requests, and receives the newest state only.
 //!
-//! What peers may make it hold is bounded; the bounds multiply, as a key costs what its origins cost:
+//! What peers can make the region hold is bounded. The bounds multiply, as the memory of a key depends on its nodes:
 //!
-//! - keys by [`RegionLimits::max_keys`], beyond which those of low use are evicted, and by time: one that no window touches any
-//!   more is forgotten;
+//! - keys by [`RegionLimits::max_keys`], beyond which those of low use are evicted, and by time: a key that no window
+//!   touches any more is dropped;
 //! - cells of a key by the plausible sequences, now ± [`MAX_WINDOW_SKEW`] windows;
-//! - components of a cell and followers of a key by `MAX_ORIGINS_A_KEY` each, however many origins come and go:
-//!   a further origin's counts and consults are refused, and it hears of the key only while that is hot;
-//! - origins that are there at the same time, and with them subscribers, by [`RegionLimits::max_origins`];
-//! - what a subscriber is still to be told by the keys that changed since it last took something;
-//! - the work of one step of a snapshot or of forgetting by `MAX_KEYS_A_STEP`.
+//! - components of a cell and followers of a key by `MAX_ORIGINS_A_KEY` each, however many nodes come and go: a further
+//!   node's counts and queries are refused, and it receives the key only while that is hot;
+//! - nodes that are alive at the same time, and with them subscribers, by [`RegionLimits::max_origins`];
+//! - what waits to be pushed to a subscriber, by the keys that changed since its last push;
+//! - the work of one step of a snapshot or of dropping old cells by `MAX_KEYS_A_STEP`.
 //!
-//! Behind a region there may be stores, which the shell drives: one that the region's aggregators share (`replay`),
-//! and one that all regions share (`publish`). What was lost on all sides is made up for by `baseline`.
+//! A region may have stores, which the aggregator calls: one that the region's aggregators share (`replay`), and one
+//! that all regions share (`publish`). What all of them have lost is restored by `baseline`.
 //!
-//! In reading order: `filters` (what filters say and hear), `cells` and [`cell`] (what is kept), `replay`, `publish`,
-//! `baseline`, and `work` (the queues between them); [`top`] for people who look.
-//!
-//! Leaves to others: streams, clocks and stores (`aggregator`); what a filter does with it (`limiter`).
+//! In reading order: `filters` (reports, queries, pushes), `cells` and [`cell`] (what is stored), `replay`, `publish`,
+//! `baseline`, and `work` (the queues between them); [`top`] for status pages.
 
 mod baseline;
 pub mod cell;
@@ -57,28 +56,30 @@ pub use cells::SHORTEST_PUBLISHED_MS;
 pub use publish::{Choice, Due, most_used};
 pub use replay::{HotCell, Proposed};
 
-/// An origin counts as alive for this long after its last frame.
+/// A node counts as alive for this long after its last frame.
 pub const ORIGIN_ALIVE_MS: u64 = 2_000;
-/// An origin is forgotten after this long without a frame.
+/// A node is removed after this long without a frame.
 const SILENT_MS: u64 = 3_600_000;
-/// How many windows a sequence may lie from the aggregator's own; more means that a clock is wrong.
+/// How many windows a sequence may differ from the aggregator's own. A greater difference means that a clock is wrong.
 pub const MAX_WINDOW_SKEW: u64 = 2;
 
-/// Most that one node is taken to have used of one key in a second: a million requests, each with a cost of a million.
+/// The most that one node can plausibly have used of one key in a second: a million requests, each with a cost of a
+/// million.
 pub const MOST_A_SECOND: u64 = 1 << 40;
-/// So many seconds are added to the time that a cell has lasted, as clocks differ.
+/// Seconds added to the time that a cell has lasted, since clocks differ.
 const CLOCKS_DIFFER_S: u64 = 60;
-/// Most nodes of one peer (an address) that are counted: one that invents nodes leaves the others at least this part of
-/// the slack that they had.
+/// Most nodes that are counted of one peer (an address). A peer that invents nodes can reduce the slack of the others
+/// by this factor at most.
 pub const MAX_NODES_OF_PEER: usize = 64;
 
 /// Bounds of a [`Region`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionLimits {
-    /// Most keys held; for a further one a key of low use is evicted. If there is none, it is refused and counted.
+    /// Most keys held. For a further one, a key of low use is evicted. If there is none, the new key is refused and
+    /// counted.
     pub max_keys: usize,
-    /// Most origins at the same time; frames of further ones are refused. An origin is forgotten with its last stream,
-    /// or after an hour without a frame: how many come and go, one after the other, is not bounded by this.
+    /// Most nodes at the same time; frames of further ones are refused. A node is removed with its last stream, or
+    /// after an hour without a frame. This does not bound how many come and go one after the other.
     pub max_origins: usize,
 }
 
@@ -94,30 +95,30 @@ pub enum Refused {
     /// The key's bytes are not a key.
     #[error("malformed key")]
     Key,
-    /// More than two windows away from now.
+    /// The sequence is more than two windows away from now.
     #[error("sequence is more than two windows away from now")]
     Sequence,
     /// A component beyond [`MAX_COUNT`], or beyond [`MOST_A_SECOND`] for as long as its cell lasts.
     #[error("implausible component")]
     Component,
-    /// [`RegionLimits`] are reached, or as many origins as a key has room for have touched it.
+    /// A bound of [`RegionLimits`], or of the number of nodes of one key, is reached.
     #[error("the region is full")]
     Full,
-    /// The process forgot what it has spent, and the store that may know cannot be asked.
-    #[error("the baseline is not known while the regional store is away")]
+    /// The process has evicted its own count, and the store that may hold it cannot be queried.
+    #[error("the baseline is unknown while the regional store is unavailable")]
     Baseline,
 }
 
-/// What became of a report.
+/// The result of merging a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reported {
-    /// What the region holds of each count that came without a baseline, and its place in the report.
+    /// Counts that came without a baseline: the position of each in the report, and what the region holds of it.
     pub baselines: Vec<(u32, wire::Snapshot)>,
-    /// Counts that are not stored: the place in the report, and the reason.
+    /// Counts that were refused: the position of each in the report, and the reason.
     pub refused: Vec<(u32, Refused)>,
 }
 
-/// One key, explained: its cells in order of sequence.
+/// One key with its live cells, in order of sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explained {
     /// The key.
@@ -126,53 +127,53 @@ pub struct Explained {
     pub cells: Vec<CellState>,
 }
 
-/// Figures for metrics.
+/// Counters and gauges for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionStats {
     /// Keys held.
     pub keys: usize,
-    /// Origins alive.
+    /// Nodes alive.
     pub live_origins: usize,
     /// Keys waiting to be pushed, summed over subscribers.
     pub pending_pushes: usize,
-    /// Cells that are kept.
+    /// Cells stored.
     pub windows: u64,
-    /// Cells made because somebody used them.
+    /// Cells created because a node used them.
     pub windows_created: u64,
-    /// Cells forgotten.
+    /// Cells dropped.
     pub windows_forgotten: u64,
-    /// Keys evicted, as there was no room for others.
+    /// Keys evicted to make room for others.
     pub keys_evicted: u64,
-    /// Cells waiting to be raised in the regional store.
+    /// Cells waiting to be written to the regional store.
     pub pending_replays: usize,
-    /// Cells waiting to be told to the region's other aggregators.
+    /// Cells waiting to be published to the region's other aggregators.
     pub pending_shares: usize,
-    /// Cells waiting to be told to other regions.
+    /// Cells waiting to be published to other regions.
     pub pending_publications: usize,
 }
 
-/// The state machine. Drive it with frames and with [`Region::tick`]; it never looks at a clock.
+/// The state machine. It is driven by frames and by [`Region::tick`], and never reads a clock.
 #[derive(Debug)]
 pub struct Region {
     max_origins: usize,
     keys: Keys,
-    /// When each origin was last heard, by the clock that never steps: else a step would make all others dead for a moment, and
-    /// each would spend as if it were alone.
+    /// When each node last sent a frame, by the monotonic clock. After a step of the other clock all nodes would seem
+    /// dead for a moment, and each would spend as if it were alone.
     origins: BTreeMap<OriginId, MonoMs>,
-    /// Those that have reported something, and of which peer they are.
+    /// Nodes that have reported counts, each with the peer that it belongs to.
     nodes: BTreeMap<OriginId, u64>,
-    /// Origins that the region's other aggregators hear of.
+    /// Nodes connected to the region's other aggregators.
     elsewhere: BTreeSet<OriginId>,
     subscribers: Subscribers,
     work: Work,
     backing: Backing,
-    /// The walk over all cells that the loss of the global store has made necessary; the slot to go on from.
+    /// A loss of the global store requires all cells to be published again; the slot at which that continues.
     republish: Option<usize>,
     imported: u64,
 }
 
 impl Region {
-    /// An empty region; `secret` is random and unknown to clients.
+    /// An empty region. `secret` must be random and unknown to clients.
     pub fn new(limits: RegionLimits, secret: (u64, u64)) -> Region {
         Region {
             max_origins: limits.max_origins,
@@ -188,7 +189,7 @@ impl Region {
         }
     }
 
-    /// Notes that `origin` is alive. False if there are too many origins already.
+    /// Records that `origin` is alive. Returns false if there are too many nodes already.
     pub fn heard(&mut self, origin: OriginId, now: MonoMs) -> bool {
         if !self.origins.contains_key(&origin) && self.origins.len() >= self.max_origins {
             self.origins.retain(|_, last| now.since(*last) < SILENT_MS);
@@ -202,8 +203,8 @@ impl Region {
         true
     }
 
-    /// Notes that `origin`, whose streams come from `peer`, has reported something: from now on it counts as a node, unless
-    /// [`MAX_NODES_OF_PEER`] of the same peer do. True if it did not before.
+    /// Records that `origin`, whose streams come from `peer`, has reported counts. From now on it counts as a node,
+    /// unless [`MAX_NODES_OF_PEER`] nodes of the same peer do already. Returns true if it is newly counted.
     pub fn count_node(&mut self, origin: OriginId, peer: u64) -> bool {
         if !self.origins.contains_key(&origin) || self.nodes.contains_key(&origin) {
             return false;
@@ -215,46 +216,46 @@ impl Region {
         of_peer < MAX_NODES_OF_PEER
     }
 
-    /// Notes that the last stream of `origin` ended, so that it no longer counts as alive.
+    /// Records that the last stream of `origin` ended, so that it no longer counts as alive.
     pub fn gone(&mut self, origin: OriginId) {
         self.origins.remove(&origin);
         self.nodes.remove(&origin);
         self.subscribers.remove(origin);
     }
 
-    /// Nodes heard of within [`ORIGIN_ALIVE_MS`], here or by another aggregator of the region.
+    /// Nodes that sent a frame within [`ORIGIN_ALIVE_MS`], to this aggregator or to another one of the region.
     pub fn live_origins(&self, now: MonoMs) -> usize {
         let here = self.origins_here(now).count();
         here + self.elsewhere.iter().filter(|origin| !self.nodes.contains_key(*origin)).count()
     }
 
-    /// The same, as `origin` is told it: with itself, even if it has reported nothing yet.
+    /// The number as sent to `origin`: it includes `origin`, even if that has reported nothing yet.
     pub fn live_origins_with(&self, origin: OriginId, now: MonoMs) -> usize {
         let is_counted = self.nodes.contains_key(&origin) || self.elsewhere.contains(&origin);
         self.live_origins(now) + usize::from(!is_counted)
     }
 
-    /// Nodes heard of here within [`ORIGIN_ALIVE_MS`].
+    /// Nodes that sent a frame to this aggregator within [`ORIGIN_ALIVE_MS`].
     pub fn origins_here(&self, now: MonoMs) -> impl Iterator<Item = OriginId> + '_ {
         let alive = move |last: &MonoMs| now.since(*last) <= ORIGIN_ALIVE_MS;
         let alive = self.origins.iter().filter(move |(_, last)| alive(last)).map(|(origin, _)| *origin);
         alive.filter(|origin| self.nodes.contains_key(origin))
     }
 
-    /// Takes the origins that are alive anywhere in the region, in place of those named before.
+    /// Replaces the nodes that are alive anywhere in the region.
     pub fn set_origins_elsewhere(&mut self, origins: &[OriginId]) {
         self.elsewhere = origins.iter().copied().take(self.max_origins).collect();
     }
 
-    /// Forgets cells that no window touches any more. True if it should be called
-    /// again soon, as there is more to forget than it takes on at once.
+    /// Drops cells that no window touches any more. Returns true if it should be called again soon, as one call drops a
+    /// bounded number only.
     pub fn tick(&mut self, now: UnixMs) -> bool {
         let cells = self.live_cells();
         self.work.sweep(&mut self.keys, usize::try_from(cells).unwrap_or(usize::MAX));
         self.keys.expire(now)
     }
 
-    /// Every live cell of the identifier, whatever its window.
+    /// Every live cell of the identifier, for all its windows.
     pub fn explain(&self, workspace: &[u8], namespace: &[u8], identifier: &[u8]) -> Vec<Explained> {
         self.keys
             .of_identifier(workspace, namespace, identifier)
@@ -263,7 +264,7 @@ impl Region {
             .collect()
     }
 
-    /// Figures for metrics.
+    /// Counters and gauges for metrics.
     pub fn stats(&self, now: MonoMs) -> RegionStats {
         RegionStats {
             keys: self.keys.len(),
@@ -284,7 +285,8 @@ impl Region {
     }
 }
 
-/// Whether a count can be one, and the present position in the key's windows. No key is made yet: most are known.
+/// Whether a count is plausible, and the present position in the key's windows. Works on bytes, as most keys are stored
+/// already and need no new `Key`.
 fn checked(key: &[u8], sequence: u64, component: u64, now: UnixMs) -> Result<Position, Refused> {
     let parts = KeyParts::decode(key).map_err(|_| Refused::Key)?;
     let at = Position::at(now, parts.cell_ms());
@@ -297,13 +299,13 @@ fn checked(key: &[u8], sequence: u64, component: u64, now: UnixMs) -> Result<Pos
     Ok(at)
 }
 
-/// The same of what one node says that it has used.
+/// The same for the count of one node.
 fn checked_own(key: &[u8], sequence: u64, own: u64, now: UnixMs) -> Result<Position, Refused> {
     let at = checked(key, sequence, own, now)?;
     if own > most_by_now(sequence, at.cell_ms, now) { Err(Refused::Component) } else { Ok(at) }
 }
 
-/// Most that one node is taken to have used in a cell by now.
+/// The most that one node can plausibly have used in a cell by now.
 fn most_by_now(sequence: u64, cell_ms: u64, now: UnixMs) -> u64 {
     let lasted_ms = now.0.saturating_sub(sequence.saturating_mul(cell_ms)).min(cell_ms);
     let seconds = (lasted_ms / 1_000).saturating_add(CLOCKS_DIFFER_S);

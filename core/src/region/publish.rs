@@ -1,10 +1,9 @@
-//! The globe: which cells the other regions are to hear of, and what is heard from them.
+//! The exchange with other regions: which cells are published to them, and what is imported from them.
 //!
-//! A region publishes the sum of its own components and nothing that it imported, so nobody's use comes back to him.
-//! It speaks of a cell once that (or, where windows are cut finer, a window that touches it) has reached half its limit, or where another region spoke of it before, and again
-//! when it has grown. Cells come in the order in which they became due; no walk over all others is needed.
-//!
-//! Leaves to others: when that is done and over what (`aggregator`), rows and queries (`aggregator`).
+//! A region publishes the sum of its own components and nothing that it imported, so that no region counts its own use
+//! twice. It publishes a cell once the cell (or, if windows have several cells, a window that touches it) has reached
+//! half its limit, or once another region has published it; and again when it has grown. Cells are queued in the order
+//! in which they became due, so that no walk over all cells is needed.
 
 use super::cell::CellState;
 use super::exchange::Publication;
@@ -16,30 +15,31 @@ use crate::model::window::MAX_COUNT;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// A cell to be published, and how urgent that is.
+/// A cell to be published, and its priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// What is to be said.
+    /// The row to write.
     pub publication: Publication,
-    /// Its share of its limit in thousandths.
+    /// The used share of its limit in thousandths.
     pub utilisation: u64,
 }
 
-/// What was chosen of too much, and what has to wait.
+/// The items chosen within a cap, and the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice<T> {
-    /// The most used, within what each namespace may have.
+    /// The most used items, at most the cap for each namespace.
     pub chosen: Vec<T>,
     /// The rest.
     pub left: Vec<T>,
 }
 
 impl Region {
-    /// Up to `most` cells that are due. Each comes once, until it grows or [`Region::publish_failed`]. The second
-    /// value is true if there is more: let others have their turn before the next call.
+    /// Up to `most` cells that are due. Each is returned once, until it grows or is passed to
+    /// [`Region::publish_failed`]. The second value is true if there are more; let other tasks run before the next
+    /// call.
     pub fn next_due(&mut self, most: usize) -> (Vec<Due>, bool) {
         self.publish_again_some();
-        // Room that grows while it is filled would be copied over and over, and everybody waits meanwhile.
+        // Growing the vector while it is filled would copy it again and again, and all streams wait meanwhile.
         let mut due = Vec::with_capacity(most.min(self.work.len(Errand::Publish)));
         for _ in 0..most {
             let Some(spot) = self.work.pop(Errand::Publish, &mut self.keys) else { break };
@@ -60,7 +60,7 @@ impl Region {
         (due, self.republish.is_some() || self.work.len(Errand::Publish) > 0)
     }
 
-    /// These stand in the global store now.
+    /// Records that the global store holds these rows.
     pub fn published(&mut self, rows: &[Publication]) {
         for row in rows {
             let Some(slot) = self.keys.find(&row.key) else { continue };
@@ -71,7 +71,7 @@ impl Region {
         }
     }
 
-    /// These do not: they wait again.
+    /// The global store does not hold these rows; their cells wait again.
     pub fn publish_failed<'a>(&mut self, rows: impl IntoIterator<Item = &'a Publication>) {
         for row in rows {
             let Some(slot) = self.keys.find(&row.key) else { continue };
@@ -81,12 +81,13 @@ impl Region {
         }
     }
 
-    /// The global store has lost what it held: all that was published is due again.
+    /// The global store has lost its data: all that was published is due again.
     pub fn forget_published(&mut self) {
         self.republish = Some(0);
     }
 
-    /// Takes what the other regions used in a cell: a sum that only grows. True if the cell was not known before.
+    /// Takes what the other regions used in a cell, a sum that only grows. Returns true if the cell was not stored
+    /// before.
     pub fn import(
         &mut self,
         key: &Key,
@@ -94,7 +95,7 @@ impl Region {
         global_others: u64,
         now: UnixMs,
     ) -> Result<bool, Refused> {
-        // The sum of many may be more than one count can be, and is much all the same.
+        // The sum of many regions may exceed the highest count; it is capped.
         let global_others = global_others.min(MAX_COUNT);
         checked(key.as_bytes(), sequence, global_others, now)?;
         if !self.keys.has_room_for(key.as_bytes()) {

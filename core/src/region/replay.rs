@@ -1,11 +1,9 @@
-//! The region's store: what is to be raised in it, what it says, and what the region's other aggregators say.
+//! The region's store: what must be written to it, and what it and the region's other aggregators return.
 //!
-//! Every aggregator holds the components that its own filters report, and learns the others' from the store's word on
-//! each cell that it raises, from the other aggregators' messages, and from repeated reads of the hot index. All of
-//! that is merged by max. What the store holds is marked on each component for the store's present *life*; when a wipe
-//! begins another life, every mark is void at once, and all that is held here is told again.
-//!
-//! Leaves to others: talking to the store, timeouts, and whether it is asked at all (`aggregator`).
+//! Every aggregator holds the components that its own filters report. It receives the others' from the store's answers
+//! to its writes, from the other aggregators' messages, and from repeated reads of the hot index. All are merged by
+//! maximum. Each component is marked with what the store holds of it in its present *incarnation*. When a wipe begins
+//! another incarnation, every mark becomes void at once, and all counts are written again.
 
 use super::cells::KeyState;
 use super::exchange::{BASELINE, Merge, Merged, Part, Proposal};
@@ -19,18 +17,18 @@ use crate::model::window::MAX_COUNT;
 use crate::model::wire;
 use alloc::vec::Vec;
 
-/// Most components that a proposal repeats although the store should hold them: so many make it proof against a wipe
-/// that nobody has noticed yet.
+/// Most components that a proposal repeats although the store should hold them. Up to this number a proposal is safe
+/// from a wipe that was not noticed yet.
 const MAX_REPEATED: usize = 64;
 
-/// What is known of the store behind a region.
+/// The state of the region's store.
 #[derive(Debug, Default)]
 pub(super) struct Backing {
-    /// Counts the store's lives; `None` without a store.
+    /// The number of the store's incarnation; `None` without a store.
     incarnation: Option<u32>,
-    /// The hot index was read since the store was found.
+    /// Whether the hot index was fully read since the store was found.
     complete: bool,
-    /// All cells are to be told again; the slot to go on from.
+    /// If all cells must be written again: the slot to continue from.
     resend: Option<usize>,
 }
 
@@ -39,41 +37,41 @@ impl Backing {
         self.incarnation
     }
 
-    /// Everything hot in the region is known here.
+    /// Whether all hot cells of the region are stored here.
     pub(super) fn is_complete(&self) -> bool {
         self.incarnation.is_none() || self.complete
     }
 }
 
-/// What becomes of a consult where a store has the last word.
+/// What to do with a query that the store decides.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Proposed {
-    /// What is known here speaks against it already.
+    /// The counts stored here suffice to deny it.
     Settled(wire::Answer),
-    /// The store is to be asked.
+    /// The store must be queried.
     Query(Merge),
 }
 
 /// A cell for the hot index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotCell {
-    /// Whose cell.
+    /// The key.
     pub key: Key,
-    /// Which cell.
+    /// The cell's number.
     pub sequence: u64,
-    /// It leaves the index then.
+    /// When it leaves the index.
     pub expires: UnixMs,
-    /// Its share of its limit in thousandths.
+    /// The used share of its limit in thousandths.
     pub utilisation: u64,
 }
 
 impl Region {
-    /// From now on there is a store behind this region, which it knows nothing of yet.
+    /// Adds a store to this region. Nothing is known about its contents yet.
     pub fn back(&mut self) {
         self.backing.incarnation.get_or_insert(1);
     }
 
-    /// The store has lost what it held, or was replaced: all that is known here is to be told again.
+    /// The store has lost its data, or was replaced: all cells stored here must be written again.
     pub fn store_wiped(&mut self) {
         if let Some(incarnation) = &mut self.backing.incarnation {
             *incarnation = incarnation.wrapping_add(1).max(1);
@@ -81,27 +79,28 @@ impl Region {
         }
     }
 
-    /// Which of the store's lives this is, as the region counts them.
+    /// The number of the store's incarnation.
     pub fn store_incarnation(&self) -> u32 {
         self.backing.incarnation.unwrap_or_default()
     }
 
-    /// Whether all that is hot in the store is known here. Subscribers hear that their snapshot is complete only then.
+    /// Whether all that is hot in the store is stored here. Only then are subscribers' snapshots reported as complete.
     pub fn set_complete(&mut self, complete: bool) {
         self.backing.complete = complete;
     }
 
-    /// Whether anything waits for the store.
+    /// Whether anything waits to be written to the store.
     pub fn has_merges(&self) -> bool {
         self.backing.resend.is_some() || self.pending_merges() > 0
     }
 
-    /// Cells that wait for the store; while all is told again there are more to come.
+    /// Cells that wait to be written to the store. While all cells are written again, more will follow.
     pub fn pending_merges(&self) -> usize {
         self.work.len(Errand::Replay)
     }
 
-    /// Up to `most` cells that the store is to hear of. Each comes once, until it changes or [`Region::merge_failed`].
+    /// Up to `most` cells to write to the store. Each is returned once, until it changes or is passed to
+    /// [`Region::merge_failed`].
     pub fn next_merges(&mut self, most: usize) -> Vec<Merge> {
         let Some(incarnation) = self.backing.incarnation else { return Vec::new() };
         self.resend_some(incarnation);
@@ -113,20 +112,20 @@ impl Region {
         merges
     }
 
-    /// Takes the store's word on a merge.
+    /// Takes the store's answer to a merge.
     pub fn merged(&mut self, merge: &Merge, merged: &Merged, now: UnixMs) {
         let Some(slot) = self.keys.find(&merge.key) else { return };
         self.learn_all(slot, merge, merged, now, None);
         self.share(slot, merge.sequence);
     }
 
-    /// The store did not take these: they wait again.
+    /// The store did not take these; they wait again.
     pub fn merge_failed(&mut self, merges: &[Merge]) {
         for merge in merges {
             let Some(slot) = self.keys.find(&merge.key) else { continue };
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
             if let Some(cell) = state.known_mut(merge.sequence).filter(|_| merge.parts.is_empty()) {
-                // Nothing was to be told: it is the answer that is waited for.
+                // There was nothing to write: the cell waits for the answer only.
                 cell.query_anew();
                 self.work.push(Errand::Replay, slot, cell);
             }
@@ -134,8 +133,8 @@ impl Region {
         }
     }
 
-    /// Begins a consult on which the store has the last word. What speaks against it here is final, as fresher data
-    /// could only raise a count; one that asks for nothing always goes to the store, as it wants to know.
+    /// Begins a query that the store decides. A denial from the counts stored here is final, as fresher counts can only
+    /// be higher. A query with a cost of 0 always goes to the store, since it requests counts.
     pub fn propose(
         &mut self,
         origin: OriginId,
@@ -146,7 +145,7 @@ impl Region {
         let at = checked_proposal(query, now)?;
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
-        // Also a count of 0 needs its place: without one, what is granted would be forgotten here.
+        // A count of 0 needs a component as well. Without one, a grant could not be stored here.
         let grew = state.cell_mut(query.sequence)?.raise(origin, query.own, now)?;
         if state.note_limit(query.sequence, query.limit.min(MAX_COUNT)) || grew {
             self.subscribers.changed(slot, state, origin);
@@ -164,7 +163,7 @@ impl Region {
             limit: query.limit.min(MAX_COUNT),
             global_current: global(query.sequence),
             global_previous: global_previous.min(MAX_COUNT),
-            // Several count in full, as far as each reaches into the window.
+            // Several cells count in full, as far as each reaches into the window.
             covered_ms: if state.resolution() == 1 { at.until_next_ms() } else { at.cell_ms },
             cell_ms: at.cell_ms,
         };
@@ -189,7 +188,7 @@ impl Region {
         }))
     }
 
-    /// Ends a consult with the store's word.
+    /// Concludes a query with the store's answer.
     pub fn concluded(
         &mut self,
         origin: OriginId,
@@ -200,7 +199,8 @@ impl Region {
     ) -> Result<wire::Answer, Refused> {
         let granted = merged.granted == Some(true);
         let slot = self.keys.find(&merge.key).ok_or(Refused::Full)?;
-        // What the question itself brought the store, whatever its word, no replay will bring, and so none will share.
+        // What the query itself wrote to the store will not be written by a replay, and so would not be published to
+        // the peers.
         let incarnation = self.backing.incarnation.unwrap_or_default();
         let state = self.keys.at(slot).and_then(|(_, state)| state.cell(merge.sequence));
         let brought = state.is_some_and(|cell| cell.unstored(incarnation).any(|component| component.own > 0));
@@ -212,7 +212,7 @@ impl Region {
         Ok(answer(state, origin, query, granted))
     }
 
-    /// Takes what the store holds of a cell: read from it, or told by another aggregator that has written it.
+    /// Takes what the store holds of a cell: read from it, or received from another aggregator that has written it.
     pub fn learn(
         &mut self,
         key: &Key,
@@ -236,7 +236,7 @@ impl Region {
         Ok(())
     }
 
-    /// Up to `most` cells that the region's other aggregators are to hear of, as they are now in the store.
+    /// Up to `most` cells to publish to the region's other aggregators, with the counts that the store holds.
     pub fn next_changes(&mut self, most: usize) -> Vec<wire::Change> {
         let mut changes = Vec::new();
         while changes.len() < most {
@@ -246,7 +246,7 @@ impl Region {
         changes
     }
 
-    /// Cells that are hot and that the hot index may not name yet.
+    /// Hot cells that the hot index may not name yet.
     pub fn next_hot(&mut self, most: usize) -> Vec<HotCell> {
         let Some(incarnation) = self.backing.incarnation else { return Vec::new() };
         let mut hot = Vec::new();
@@ -262,7 +262,7 @@ impl Region {
         hot
     }
 
-    /// The hot index did not take these: they wait again.
+    /// The hot index did not take these; they wait again.
     pub fn hot_failed(&mut self, hot: &[HotCell]) {
         for one in hot {
             let Some(slot) = self.keys.find(&one.key) else { continue };
@@ -317,9 +317,9 @@ impl Region {
         let Some(incarnation) = self.backing.incarnation else { return };
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
         let sequence = merge.sequence;
-        // A word that was on its way while the store was found wiped may be about what it held before.
+        // An answer that was on its way when the store was found wiped may contain data from before the wipe.
         let holds = (merge.incarnation == incarnation).then_some(incarnation);
-        // A cell that was forgotten since is over.
+        // A cell that was dropped meanwhile has ended.
         if state.cell(sequence).is_none() {
             return;
         }
@@ -345,9 +345,9 @@ impl Region {
         }
     }
 
-    /// Queues a cell that was just raised in the store for the region's other aggregators: where it is hot, or where
-    /// somebody uses it, or used the one before, who may be subscribed elsewhere: at a rollover filters count on hearing
-    /// of keys that they follow.
+    /// Queues a cell that was just written to the store for the region's other aggregators, if it is hot, or if a node
+    /// uses it, or used the one before, that may be subscribed elsewhere. At a rollover filters rely on receiving the
+    /// keys that they follow.
     fn share(&mut self, slot: usize, sequence: u64) {
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
         let shared = state.load(sequence).is_hot || is_followed_elsewhere(state, sequence, &self.subscribers);
@@ -359,7 +359,7 @@ impl Region {
         let (key, state) = self.keys.at(spot.slot)?;
         let cell = state.cell(spot.sequence)?;
         let ours = |origin: OriginId| origin == BASELINE || self.origins.contains_key(&origin);
-        // Of few, all are said: also those of an Envoy that has left in the meantime.
+        // If the components are few, all are sent: also those of an Envoy that has disconnected meanwhile.
         let few = cell.components.len() <= MAX_REPEATED;
         let parts = cell.stored(self.backing.incarnation?).filter(|(origin, _)| few || ours(*origin));
         let parts: Vec<_> =
@@ -373,8 +373,8 @@ impl Region {
     }
 }
 
-/// Whoever has a component in the cell follows it, also where all that it reports of it goes to another aggregator: it may
-/// be subscribed here, and one that is new to the cell hears what is known.
+/// Makes every node with a component in the cell its follower, also if it reports the cell to another aggregator only.
+/// It may be subscribed here, and a new follower receives what is stored.
 fn follow(subscribers: &mut Subscribers, slot: usize, state: &mut KeyState, sequence: u64, parts: &[Part]) {
     for (origin, _) in parts.iter().filter(|(origin, _)| *origin != BASELINE) {
         if state.follow(*origin, sequence) {
@@ -383,7 +383,7 @@ fn follow(subscribers: &mut Subscribers, slot: usize, state: &mut KeyState, sequ
     }
 }
 
-/// Whether an origin that does not subscribe here uses the cell or one before that counts, and is not the only one.
+/// Whether a node that is not subscribed here uses the cell or one before that counts, and is not its only user.
 fn is_followed_elsewhere(state: &KeyState, sequence: u64, subscribers: &Subscribers) -> bool {
     let users = state.touching(sequence).flat_map(|cell| &cell.components);
     let (mut first, mut several, mut elsewhere) = (None, false, false);

@@ -1,9 +1,7 @@
-//! Which keys each subscribed origin has still to be told about.
+//! Which keys wait to be pushed to each subscriber.
 //!
-//! A set of keys in order of first change: bounded by the region's keys however often they change, and what is told
-//! is read from the region at the moment of telling.
-//!
-//! Leaves to others: what is told (`cells`), and sending it (`aggregator`).
+//! They form a set, in order of first change. It is bounded by the region's keys, however often they change; the counts
+//! are read from the region at the moment of sending.
 
 use super::cells::KeyState;
 use super::keys::Keys;
@@ -13,7 +11,7 @@ use alloc::vec::Vec;
 use core::hash::{BuildHasherDefault, Hasher};
 use hashbrown::HashSet;
 
-/// An emptied queue keeps room for so many keys.
+/// Capacity in keys above which an emptied queue is reallocated.
 const KEPT_CAPACITY: usize = 4_096;
 
 #[derive(Debug, Default)]
@@ -21,7 +19,7 @@ pub(super) struct Subscribers {
     queues: BTreeMap<OriginId, Queue>,
 }
 
-/// Keys by their slots. A slot that has gone to another key since costs a push that was not needed.
+/// Keys by their slots. If a slot has been reused for another key since, one unnecessary push is sent.
 #[derive(Debug, Default)]
 struct Queue {
     order: VecDeque<usize>,
@@ -29,7 +27,7 @@ struct Queue {
     delivered: Delivered,
 }
 
-/// Slots are given out here one after the other; nobody outside chooses them.
+/// Slots are assigned here in sequence, not chosen by clients, so that a simple hash is safe.
 #[derive(Default)]
 struct SlotHasher(u64);
 
@@ -47,16 +45,16 @@ impl Hasher for SlotHasher {
     }
 }
 
-/// How much of what matters to it a new subscriber has been told.
+/// How much of its snapshot a new subscriber has been sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Delivered {
-    /// The region's keys are looked through; the slot to go on from.
+    /// The region's keys are being scanned; the slot to continue from.
     Scanning(usize),
-    /// All were looked through, and what was found is still queued.
+    /// All keys were scanned; those found are still queued.
     Draining,
-    /// All was told, but the region itself does not know all yet.
+    /// All was sent, but the region itself does not hold all hot keys yet.
     Partial,
-    /// All was told, and the subscriber knows it.
+    /// All was sent, and the subscriber was notified of that.
     #[default]
     Complete,
 }
@@ -70,24 +68,24 @@ impl Subscribers {
         self.queues.remove(&origin);
     }
 
-    /// Queues a key for one origin, if it subscribes.
+    /// Queues a key for one node, if it subscribes.
     pub(super) fn enqueue(&mut self, origin: OriginId, slot: usize) {
         if let Some(queue) = self.queues.get_mut(&origin) {
             queue.push(slot);
         }
     }
 
-    /// `writer` raised its component: the others who follow the key are to hear of it, or all if it is hot.
+    /// `writer` raised its component: queues the key for its other followers, or for all others if it is hot.
     pub(super) fn changed(&mut self, slot: usize, state: &KeyState, writer: OriginId) {
         self.tell(slot, state, |origin| origin != writer);
     }
 
-    /// Another region's share grew: everybody who follows the key is to hear of it.
+    /// Another region's use grew: queues the key for all its followers.
     pub(super) fn changed_outside(&mut self, slot: usize, state: &KeyState) {
         self.tell(slot, state, |_| true);
     }
 
-    /// Queues the next part of a snapshot, where one is under way and nothing waits.
+    /// Queues the next part of a snapshot, if one is in progress and the queue is empty.
     pub(super) fn go_on(&mut self, origin: OriginId, keys: &Keys) {
         let Some(queue) = self.queues.get_mut(&origin).filter(|queue| queue.order.is_empty()) else { return };
         let Delivered::Scanning(from) = queue.delivered else { return };
@@ -102,8 +100,9 @@ impl Subscribers {
         self.queues.contains_key(&origin)
     }
 
-    /// Takes the slots of as many keys as have room in `most` views, of which each needs some by `snapshots_of`.
-    /// And whether the snapshot is complete with them; it never is before the region is `all_read`.
+    /// Takes as many keys as fit in `most` snapshots; `snapshots_of` returns how many one key needs. Also returns
+    /// whether the subscriber's snapshot is complete with them, which it never is before `all_read`, that is, before
+    /// the region holds all hot keys.
     pub(super) fn take(
         &mut self,
         origin: OriginId,
@@ -114,7 +113,7 @@ impl Subscribers {
         let Some(queue) = self.queues.get_mut(&origin) else { return Default::default() };
         let mut snapshots = 0usize;
         let fits = |slot: &&usize| {
-            // A key without cells costs a look, so they are not taken without end either.
+            // A key without cells costs time as well, so it counts as one.
             snapshots = snapshots.saturating_add(snapshots_of(**slot).max(1));
             snapshots <= most
         };
@@ -124,7 +123,7 @@ impl Subscribers {
             queue.queued.remove(slot);
         }
         if queue.order.is_empty() && queue.order.capacity() > KEPT_CAPACITY {
-            // A store that went and came back, say, made everything change at once.
+            // For example, the recovery of a store has made all keys change at once.
             queue.order = VecDeque::new();
             queue.queued = HashSet::default();
         }

@@ -1,9 +1,8 @@
-//! The keys nearest their limits, for people who look: found in steps, so that nobody waits for a million keys.
+//! The keys nearest their limits, for status pages. They are found in steps, so that no stream waits for a walk over a
+//! million keys.
 //!
-//! How a key stands follows the law of decisions: what counts of its cells, against the limit that was applied last. Where
-//! somebody knows better what limit applies from now on, it stands under that.
-//!
-//! Leaves to others: how often somebody may look, and showing it (`aggregator`).
+//! The use of a key is computed as for decisions: what counts of its cells, against the limit that was applied last. If
+//! the caller knows which limit applies from now on, that limit is used instead.
 
 use super::cell::CellState;
 use super::{Explained, Region};
@@ -21,22 +20,22 @@ pub const MAX_SCOPES: usize = 64;
 /// Most keys of one scope.
 pub const MAX_SCOPE_KEYS: usize = 10;
 
-/// How a key stands at a moment.
+/// The use of a key at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyUsage {
     /// What counts against the limit now, without any cost.
     pub used: u64,
-    /// What of that other regions used.
+    /// What other regions used of that.
     pub global_others: u64,
-    /// The lowest limit applied in the newest cell that anybody applied one to, or the one that it is asked about under;
-    /// `None` if nobody applied any.
+    /// The lowest limit applied in the newest cell that has one, or the limit given by the caller; `None` if neither
+    /// exists.
     pub limit: Option<u64>,
-    /// Milliseconds until a cost of 1 passes if nothing more is used; 0 if it passes now. `None` if it never does, or if
-    /// no limit is known.
+    /// Milliseconds until a cost of 1 would be admitted if nothing more is used; 0 if it would be now. `None` if it
+    /// never would be, or if no limit is known.
     pub wait_ms: Option<u64>,
-    /// The current cell.
+    /// The number of the current cell.
     pub sequence: u64,
-    /// What was used in it, everywhere; grows until the cell is over.
+    /// What was used in it in all regions. It grows until the cell ends.
     pub current: u64,
 }
 
@@ -67,7 +66,7 @@ impl KeyUsage {
         }
     }
 
-    /// A cost of 1 would be denied.
+    /// Whether a cost of 1 would be denied.
     pub fn is_over(&self) -> bool {
         self.limit.is_some_and(|limit| self.used >= limit)
     }
@@ -76,7 +75,7 @@ impl KeyUsage {
         self.limit.is_some_and(|limit| self.used > limit / 2)
     }
 
-    /// By the share of the limit that is used, then by how much that is.
+    /// Orders by the used share of the limit, then by the use.
     pub fn cmp_share(&self, other: &KeyUsage) -> Ordering {
         let limit = |usage: &KeyUsage| u128::from(usage.limit.unwrap_or(u64::MAX).max(1));
         let share = |one: &KeyUsage, two: &KeyUsage| u128::from(one.used).saturating_mul(limit(two));
@@ -85,33 +84,33 @@ impl KeyUsage {
 }
 
 impl Explained {
-    /// How the key stands.
+    /// The use of the key.
     pub fn usage(&self, now: UnixMs) -> KeyUsage {
         self.usage_under(None, now)
     }
 
-    /// The same under another limit than the one that was applied last, if there is another.
+    /// The same with another limit than the one that was applied last, if one is given.
     pub fn usage_under(&self, limit: Option<u64>, now: UnixMs) -> KeyUsage {
         let parts = self.key.parts();
         KeyUsage::of(&self.cells, (parts.cell_ms(), parts.resolution), limit, now)
     }
 }
 
-/// A key, and how it stands.
+/// A key and its use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranked {
     /// The key.
     pub key: Key,
-    /// How it stands.
+    /// Its use.
     pub usage: KeyUsage,
 }
 
-/// The keys that a rule counts, whoever they belong to.
+/// The keys that a rule counts, for all identifiers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
-    /// Whose limits.
+    /// The workspace.
     pub workspace: Vec<u8>,
-    /// Which family of them.
+    /// The namespace.
     pub namespace: Vec<u8>,
     /// The window in milliseconds.
     pub window_ms: u64,
@@ -125,42 +124,42 @@ impl Scope {
     }
 }
 
-/// Those of a scope that are over their limits.
+/// The keys of a scope that are over their limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
     /// The scope.
     pub scope: Scope,
-    /// How many keys.
+    /// The number of such keys.
     pub keys: u64,
-    /// The furthest, first; at most [`MAX_SCOPE_KEYS`].
+    /// The keys farthest over their limits, the farthest first; at most [`MAX_SCOPE_KEYS`].
     pub furthest: Vec<Ranked>,
 }
 
 /// What a walk over all keys has found so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Top {
-    /// The nearest to their limits, first; at most [`MAX_TOP`].
+    /// The keys nearest their limits, the nearest first; at most [`MAX_TOP`].
     pub nearest: Vec<Ranked>,
-    /// Keys of which a limit is known.
+    /// Keys with a known limit.
     pub limited: u64,
     /// Keys past half their limit.
     pub past_half: u64,
     /// Keys over their limit.
     pub over: u64,
-    /// By scope, in the order in which they were given.
+    /// By scope, in the order given.
     pub scopes: Vec<Over>,
     from: usize,
 }
 
 impl Top {
-    /// Nothing yet; looks at `scopes` too, of which [`MAX_SCOPES`] count.
+    /// Begins a walk. It considers the first [`MAX_SCOPES`] of `scopes` as well.
     pub fn new(scopes: impl IntoIterator<Item = Scope>) -> Top {
         let empty = |scope| Over { scope, keys: 0, furthest: Vec::new() };
         Top { scopes: scopes.into_iter().take(MAX_SCOPES).map(empty).collect(), ..Top::default() }
     }
 
     fn take(&mut self, key: &Key, usage: KeyUsage) {
-        // Denials that lead to a ban are counted on keys beside; nobody is limited by them.
+        // Violations that lead to a ban are counted on separate keys, which limit no request.
         if usage.limit.is_none() || counts_denials(key.parts().namespace) {
             return;
         }
@@ -181,7 +180,7 @@ impl Top {
     }
 }
 
-/// Puts a key in its place among the first `most`.
+/// Inserts a key at its place among the first `most`.
 fn rank(ranked: &mut Vec<Ranked>, most: usize, key: &Key, usage: KeyUsage) {
     let before = |other: &Ranked| {
         other.usage.cmp_share(&usage).reverse().then_with(|| other.key.cmp(key)) == Ordering::Less
@@ -195,7 +194,7 @@ fn rank(ranked: &mut Vec<Ranked>, most: usize, key: &Key, usage: KeyUsage) {
 }
 
 impl Region {
-    /// Looks at some more keys; true if there are others. What changes during the walk may be missed.
+    /// Visits the keys of one step. Returns true if there are more. Changes during the walk may be missed.
     pub fn rank(&self, top: &mut Top, now: UnixMs) -> bool {
         let (some, next) = self.keys.scan(top.from);
         for (slot, state) in some {

@@ -1,7 +1,5 @@
-//! What is still to be told to the stores and to the region's other aggregators: queues of cells, each in each at
-//! most once, however often it changes. What is told is read from the cell when it is told.
-//!
-//! Leaves to others: what is told (`replay`, `publish`, `baseline`).
+//! Queues of cells that wait to be written to the stores or published to the region's other aggregators. A cell is in
+//! each queue at most once, however often it changes. Its counts are read when it is taken from the queue.
 
 use super::Refused;
 use super::cell::{CellState, Queued};
@@ -10,28 +8,29 @@ use super::keys::Keys;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Entries beyond the region's cells that a queue may hold: those of cells that were forgotten while they waited.
+/// Entries beyond the number of the region's cells that a queue may hold: those of cells that were dropped while they
+/// waited.
 const STALE_ENTRIES: usize = 4_096;
 
-/// A cell, by the slot of its key. The slot may have gone to another key since: then the cell's mark is missing.
+/// A cell, by the slot of its key. If the slot has been reused for another key since, that cell lacks the queue's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     pub(super) slot: usize,
     pub(super) sequence: u64,
 }
 
-/// A queue, by the mark that its cells carry.
+/// A queue, identified by the mark that its cells carry.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Errand {
-    /// To be raised in the regional store.
+    /// To be written to the regional store.
     Replay,
-    /// To be told to the region's other aggregators.
+    /// To be published to the region's other aggregators.
     Share,
     /// To be named in the hot index.
     Hot,
-    /// To be told to other regions.
+    /// To be published to other regions.
     Publish,
-    /// More is known to have been used than components say.
+    /// The lower bound may exceed the sum of the components.
     LowerBound,
 }
 
@@ -42,7 +41,7 @@ pub(super) struct Work {
     hot: VecDeque<Spot>,
     publish: VecDeque<Spot>,
     lower_bound: VecDeque<Spot>,
-    /// Cells made because somebody used them.
+    /// Cells created because a node used them.
     pub(super) created: u64,
 }
 
@@ -62,7 +61,7 @@ impl Errand {
 }
 
 impl Work {
-    /// Queues a cell that changed for all who are to hear of it. `incarnation` is that of the regional store, if there is one.
+    /// Adds a changed cell to all queues that need it. `incarnation` is that of the regional store, if there is one.
     pub(super) fn note(
         &mut self,
         slot: usize,
@@ -93,8 +92,8 @@ impl Work {
         }
     }
 
-    /// The other cells of the windows that touch `sequence`: what is used in one of them may be what makes the window full,
-    /// and whoever is to hear of that needs them all.
+    /// The same for the other cells of the windows that touch `sequence`: the use of one cell may make the window hot,
+    /// and then all its cells must be sent.
     fn note_windows(&mut self, slot: usize, sequence: u64, state: &mut KeyState, incarnation: Option<u32>) {
         let (published, near) = (state.is_published(), state.resolution());
         let unhot = |cell: &CellState| {
@@ -113,7 +112,7 @@ impl Work {
             }
             if let Some(incarnation) = unhot(cell).filter(|_| load.is_hot) {
                 self.push(Errand::Hot, slot, cell);
-                // It was raised in the store when it mattered to nobody else yet.
+                // It was written to the store before it was hot, and was not published to the peers then.
                 if cell.stored(incarnation).next().is_some() {
                     self.push(Errand::Share, slot, cell);
                 }
@@ -121,7 +120,7 @@ impl Work {
         }
     }
 
-    /// Notes that the region has used `total` of a cell at the least. True if that is news.
+    /// Records that the region has used at least `total` of a cell. Returns true if the cell's total grew.
     pub(super) fn raise_lower_bound(
         &mut self,
         slot: usize,
@@ -137,7 +136,7 @@ impl Work {
         Ok(cell.regional_total() > before)
     }
 
-    /// Queues a cell, unless it stands there already.
+    /// Adds a cell to a queue, unless the queue contains it.
     pub(super) fn push(&mut self, errand: Errand, slot: usize, cell: &mut CellState) {
         let mark = errand.mark(&mut cell.queued);
         if !core::mem::replace(mark, true) {
@@ -146,7 +145,7 @@ impl Work {
         }
     }
 
-    /// Takes the next spot of a queue whose cell is still there, and its mark off the cell.
+    /// Takes the next spot of a queue whose cell still exists, and removes the mark from the cell.
     pub(super) fn pop(&mut self, errand: Errand, keys: &mut Keys) -> Option<Spot> {
         while let Some(spot) = self.queue(errand).pop_front() {
             let cell = keys.at_mut(spot.slot).and_then(|(_, state)| state.known_mut(spot.sequence));
@@ -168,8 +167,8 @@ impl Work {
         }
     }
 
-    /// Drops what waits for cells that were forgotten, where that has become much: a store may be away for long.
-    /// `cells` is how many there are.
+    /// Drops the entries of cells that no longer exist, once there are many of them, since a store may be unavailable
+    /// for long. `cells` is the number of existing cells.
     pub(super) fn sweep(&mut self, keys: &mut Keys, cells: usize) {
         for errand in Errand::ALL {
             if self.len(errand) <= cells.saturating_mul(2).saturating_add(STALE_ENTRIES) {

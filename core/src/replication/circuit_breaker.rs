@@ -1,16 +1,14 @@
-//! Whether a store is asked at all: the region's, and the database that regions share.
+//! Decides whether the region's store, and the database that regions share, may be called.
 //!
-//! The region's store is asked once its markers were read, as a wipe would not be noticed before, and while its
-//! breaker is closed. Only a call that did nothing at all speaks against it: of several servers one may be away, and one
-//! cell may not be what it should.
-//!
-//! Leaves to others: the share of failures that is too much (`breaker`), asking (`aggregator`).
+//! The region's store is queried only after its markers were read, since a wipe would not be noticed before, and while
+//! its breaker is closed. Only a call that failed in every part counts as a failure: of several servers one may be
+//! unavailable, and one cell may hold a wrong value.
 
 use super::failure::{Failure, did_nothing, first_failure};
 use crate::model::breaker::{Breaker, Policy, State};
 use crate::model::time::MonoMs;
 
-/// Stands before the region's store.
+/// The circuit breaker of the region's store.
 #[derive(Clone, Debug)]
 pub struct StoreBreaker {
     found: bool,
@@ -18,81 +16,81 @@ pub struct StoreBreaker {
 }
 
 impl StoreBreaker {
-    /// Before a store that nothing is known of yet.
+    /// For a store whose markers were not read yet.
     pub fn new(policy: Policy) -> StoreBreaker {
         StoreBreaker { found: false, breaker: Breaker::new(policy) }
     }
 
-    /// Whether the store is asked.
+    /// Whether the store may be queried.
     pub fn is_usable(&self, now: MonoMs) -> bool {
         self.found && self.state(now) == State::Closed
     }
 
-    /// What the breaker lets through.
+    /// The state of the breaker.
     pub fn state(&self, now: MonoMs) -> State {
         self.breaker.state(now)
     }
 
-    /// Whether somebody may look if it is there. Who does must tell how that went.
+    /// Whether the markers may be read now. The caller must then report the result with [`StoreBreaker::note`].
     pub fn allows_probe(&mut self, now: MonoMs) -> bool {
         self.breaker.allows(now)
     }
 
-    /// The markers were read.
+    /// Records that the markers were read.
     pub fn found(&mut self) {
         self.found = true;
     }
 
-    /// Whether they were.
+    /// Whether the markers were read.
     pub fn is_found(&self) -> bool {
         self.found
     }
 
-    /// Notes how a call went.
+    /// Records the result of a call.
     pub fn note(&mut self, failure: Option<Failure>, now: MonoMs) {
         match failure {
             None => self.breaker.succeeded(),
-            // That too much is asked at once says nothing of the store.
+            // Too many calls at once show nothing about the store itself.
             Some(Failure::Busy) => {}
             Some(_) => self.breaker.failed(now),
         }
     }
 
-    /// Notes how a call of several parts went.
+    /// Records the results of a call that has several parts.
     pub fn note_parts<T>(&mut self, results: &[Result<T, Failure>], now: MonoMs) {
         self.note(first_failure(results).filter(|_| did_nothing(results)), now);
     }
 }
 
-/// What is done with the database that regions share.
+/// Which kind of call to the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// Reading what other regions used.
+    /// Reading the other regions' use.
     Import,
-    /// Everything else.
+    /// Every other call.
     Own,
 }
 
-/// Stand before that database: any failure speaks against it.
+/// The circuit breakers of the database. Any failure counts.
 #[derive(Clone, Debug)]
 pub struct DatabaseBreakers {
     primary: Breaker,
-    /// A sick replica keeps nobody from publishing, nor a sick primary from importing.
+    /// Separate, so that a failing replica does not prevent publishing, nor a failing primary importing.
     replica: Option<Breaker>,
 }
 
 impl DatabaseBreakers {
-    /// Before a database that nothing is known of yet; imports may come from a replica of it.
+    /// For a database that has not been called yet. Imports may come from a replica of it.
     pub fn new(policy: Policy, has_replica: bool) -> DatabaseBreakers {
         DatabaseBreakers { primary: Breaker::new(policy), replica: has_replica.then(|| Breaker::new(policy)) }
     }
 
-    /// Whether a call may be made. Who makes one must tell how it went.
+    /// Whether a call may be made. The caller must then report the result with [`DatabaseBreakers::note`].
     pub fn allows(&mut self, traffic: Traffic, now: MonoMs) -> bool {
         self.before(traffic).allows(now)
     }
 
-    /// Notes how a call went.
+    /// Records the result of a call.
     pub fn note(&mut self, traffic: Traffic, went_well: bool, now: MonoMs) {
         match went_well {
             true => self.before(traffic).succeeded(),
@@ -100,7 +98,7 @@ impl DatabaseBreakers {
         }
     }
 
-    /// What the breakers let through, the replica's second.
+    /// The state of the primary's breaker, and of the replica's.
     pub fn states(&self, now: MonoMs) -> (State, Option<State>) {
         (self.primary.state(now), self.replica.as_ref().map(|replica| replica.state(now)))
     }
@@ -121,7 +119,7 @@ mod tests {
     const NOW: MonoMs = MonoMs(5);
 
     #[test]
-    fn a_store_is_asked_once_it_is_found_and_until_it_fails() {
+    fn a_store_is_usable_from_when_it_is_found_until_it_fails() {
         let mut breaker = StoreBreaker::new(POLICY);
         assert!(!breaker.is_usable(NOW), "not found");
         breaker.found();
@@ -141,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sick_replica_keeps_nobody_from_publishing() {
+    fn a_failing_replica_does_not_prevent_publishing() {
         let mut breakers = DatabaseBreakers::new(POLICY, true);
         (0..2).for_each(|_| breakers.note(Traffic::Import, false, NOW));
         assert_eq!(breakers.states(NOW), (State::Closed, Some(State::Open)));

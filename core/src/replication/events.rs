@@ -1,32 +1,31 @@
-//! Events: how one part of an aggregator tells another that there is something to do.
+//! Events: how one part of an aggregator notifies another that it has work to do.
 //!
-//! A event that notifications while nobody waits is heard by the next who does; to ring it twice is to ring it once.
-//!
-//! Leaves to others: waiting (`aggregator`).
+//! An event that is notified while no task waits for it is kept for the next task that does. Notifying it twice has the
+//! same effect as once.
 
-/// Who is to do something.
+/// Which part has work to do, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// Subscribers may have something to be told.
+    /// Cells may wait to be sent to subscribers.
     Push,
-    /// Something waits for the region's store.
+    /// Counts wait to be written to the region's store.
     Replay,
-    /// Something waits for the region's other aggregators.
+    /// Changes wait to be published to the region's other aggregators.
     Broadcast,
-    /// The Envoys of this aggregator changed.
+    /// The set of Envoys connected to this aggregator has changed.
     Heartbeat,
-    /// The Envoys of another aggregator did.
+    /// The set of Envoys connected to another aggregator has changed.
     Elsewhere,
     /// Messages of other aggregators may have been missed.
     Missed,
-    /// The region may have lost what its own published figures could make up for.
+    /// The region may have lost counts that it can recover from what it has published to the database.
     Recover,
     /// Live controls may have changed.
     Controls,
 }
 
 impl Event {
-    /// All of them, in the order of their numbers.
+    /// All events, in the order of their numbers.
     pub const ALL: [Event; 8] = [
         Event::Push,
         Event::Replay,
@@ -48,40 +47,40 @@ impl Event {
 pub struct Events(u8);
 
 impl Events {
-    /// None.
+    /// The empty set.
     pub const fn new() -> Events {
         Events(0)
     }
 
-    /// With one more.
+    /// The set with one more event.
     #[must_use]
     pub const fn and(self, event: Event) -> Events {
         Events(self.0 | event.bit())
     }
 
-    /// Rings one.
+    /// Notifies an event.
     pub fn notify(&mut self, event: Event) {
         self.0 |= event.bit();
     }
 
-    /// Whether one notifications.
+    /// Whether the event is notified.
     pub const fn has(self, event: Event) -> bool {
         self.0 & event.bit() != 0
     }
 
-    /// Whether none does.
+    /// Whether no event is notified.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Takes the first event that notifications and is among `awaited`: it notifications no more.
+    /// Removes and returns the first notified event that is in `awaited`.
     pub fn take(&mut self, awaited: Events) -> Option<Event> {
         let heard = self.iter().find(|event| awaited.has(*event))?;
         self.0 &= !heard.bit();
         Some(heard)
     }
 
-    /// Those that ring, in the order of [`Event::ALL`].
+    /// The notified events, in the order of [`Event::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Event> {
         Event::ALL.into_iter().filter(move |event| self.has(*event))
     }
@@ -100,7 +99,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn a_bell_rings_until_it_is_heard_by_who_waits_for_it() {
+    fn an_event_is_kept_until_a_task_that_waits_for_it_takes_it() {
         let mut events = Events::new();
         assert_eq!(events.take(Event::Push.into()), None);
         events.notify(Event::Recover);

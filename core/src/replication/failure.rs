@@ -1,32 +1,30 @@
-//! Why a store did not do what it was asked, as far as that matters to what is done next.
-//!
-//! Leaves to others: texts and codes (`aggregator`), and whether a store that fails is still asked (`breaker`).
+//! Why a call to a store failed, as far as the reason decides what is done next.
 
-/// Why a call, or one cell of it, failed. Nothing is known about whether the store did it all the same.
+/// Why a call, or one cell of it, failed. The store may have executed the call nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// No answer within the time given.
+    /// No answer within the deadline.
     Timeout,
-    /// It cannot be reached.
+    /// The store cannot be reached.
     Unavailable,
-    /// As much waits for its answers as may; that says nothing of the store.
+    /// The most calls that may wait for an answer were waiting already. This shows nothing about the store itself.
     Busy,
-    /// It answered with an error.
+    /// The store answered with an error.
     Refused,
-    /// So it did, and only the cell that was asked about is to blame: somebody has put something else in its place, or
-    /// too much into it. The store itself works.
+    /// The store answered with an error that concerns only this cell: another program has replaced its value, or has
+    /// put too much into it. The store itself works.
     OfTheCell,
-    /// Its answer is none to the question.
+    /// The answer does not match the call.
     Malformed,
 }
 
 impl Failure {
-    /// Whether the store answered with an error, of whatever kind.
+    /// Whether the store answered with an error of either kind.
     pub const fn is_refusal(self) -> bool {
         matches!(self, Failure::Refused | Failure::OfTheCell)
     }
 
-    /// One of few words, for metrics.
+    /// The label of this failure in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Failure::Timeout => "timeout",
@@ -42,7 +40,7 @@ pub fn did_nothing<T>(results: &[Result<T, Failure>]) -> bool {
     results.iter().all(|result| result.as_ref().is_err_and(|failure| *failure != Failure::OfTheCell))
 }
 
-/// It speaks for all that failed.
+/// The first failure, which stands for all parts that failed.
 pub fn first_failure<T>(results: &[Result<T, Failure>]) -> Option<Failure> {
     results.iter().find_map(|result| result.as_ref().err().copied())
 }

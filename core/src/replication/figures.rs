@@ -1,50 +1,48 @@
-//! What an aggregator has done so far, in numbers that only grow.
-//!
-//! Leaves to others: showing them (`aggregator`).
+//! Counters of what an aggregator has done. They only grow.
 
 use crate::model::time::MonoMs;
 use crate::region::Refused;
 
-/// Counted since the aggregator began.
+/// Counted since the aggregator started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Reports of filters.
+    /// Reports received from filters.
     pub reports: u64,
-    /// Counts of theirs that were merged.
+    /// Counts in these reports that were merged.
     pub counts_merged: u64,
-    /// Those that were not.
+    /// Counts in these reports that were refused.
     pub counts_refused: Refusals,
-    /// Questions answered with a grant.
+    /// Queries answered with a grant.
     pub granted: u64,
-    /// Questions answered without one.
+    /// Queries answered without a grant.
     pub denied: u64,
-    /// Questions that the region could not judge.
+    /// Queries that the region could not judge.
     pub unjudged: u64,
-    /// Frames with something for a subscriber.
+    /// Frames pushed to subscribers.
     pub pushes: u64,
-    /// Cells in them.
+    /// Cells in these frames.
     pub pushed_cells: u64,
-    /// Cells that other aggregators told of.
+    /// Changed cells received from other aggregators.
     pub changes_received: u64,
-    /// Hot cells that there was no room for in the index.
+    /// Hot cells for which the index had no room.
     pub hot_left: u64,
-    /// Times that the region's store had lost what it held.
+    /// Times that the region's store had lost its data.
     pub store_wipes: u64,
-    /// Times that the database had.
+    /// Times that the database had lost its data.
     pub database_wipes: u64,
-    /// Cells that were due and had to wait for another publication.
+    /// Cells that were due for publication and were put off to another interval.
     pub publications_left: u64,
     /// Imported cells that were merged.
     pub imports_merged: u64,
-    /// Of these, those that were not known before.
+    /// Imported cells that were merged and had not been stored before.
     pub imports_created: u64,
-    /// Imported cells that cannot be cells of now.
+    /// Imported cells that were refused, since they cannot be current cells.
     pub imports_refused: u64,
-    /// When everything hot was known last.
+    /// When all hot cells were last known to be stored here.
     pub complete_at: Option<MonoMs>,
-    /// When everything due was published last.
+    /// When all due cells were last published.
     pub published_at: Option<MonoMs>,
-    /// When the other regions' use was imported last.
+    /// When the other regions' use was last imported.
     pub imported_at: Option<MonoMs>,
 }
 
@@ -64,7 +62,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// One more.
+    /// Counts one more.
     pub fn add(&mut self, refused: Refused) {
         let count = match refused {
             Refused::Key => &mut self.key,
@@ -77,7 +75,7 @@ impl Refusals {
     }
 }
 
-/// Adds to a figure.
+/// Adds to a counter.
 pub(super) fn add(figure: &mut u64, more: usize) {
     *figure = figure.saturating_add(more as u64);
 }

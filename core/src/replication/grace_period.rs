@@ -1,10 +1,8 @@
-//! The times of grace after a loss: the living repeat what they know, and what nobody could account for then is given to a
-//! component of its own.
+//! The recovery grace periods after a loss. In each period the nodes send again what they have. At its end, what no
+//! node accounts for becomes the region's baseline component.
 //!
-//! There are several, for those that take longer to come back, and for what the store could not be told. A later loss
-//! begins anew, and ends the earlier one's.
-//!
-//! Leaves to others: evidence (`region`, `globe`), raising in the store (`aggregator`).
+//! There are several periods, for nodes that take longer to reconnect and for what could not be written to the store. A
+//! later loss starts new periods and ends the earlier ones.
 
 use super::events::Event;
 use super::failure::Failure;
@@ -15,9 +13,9 @@ use crate::model::time::{Now, UnixMs};
 use crate::region::exchange::{LowerBound, Merged};
 use alloc::vec::Vec;
 
-/// Times of grace after a loss. A filter that cannot connect tries again each second or so.
+/// Recovery grace periods after a loss. A filter that cannot connect tries again about once a second.
 pub const GRACES: usize = 5;
-/// Most cells made up for in one call.
+/// Most cells raised in one call.
 const STEP_CELLS: usize = 1_024;
 
 #[derive(Debug)]
@@ -27,22 +25,22 @@ enum Stage {
     Raising(Raising),
 }
 
-/// Floors on their way to the store.
+/// Lower bounds that are being written to the store.
 #[derive(Debug)]
 struct Raising {
     lower_bounds: Vec<LowerBound>,
-    /// So many of these were offered.
+    /// How many of these were passed to the driver.
     offered: usize,
-    /// The store's life that they belong to.
+    /// The store's incarnation that they belong to.
     incarnation: u32,
 }
 
-/// Goes on until its times are over.
+/// Runs until the last recovery grace period has ended.
 #[derive(Debug)]
 pub struct GracePeriod {
     schedule: Schedule,
     since: UnixMs,
-    /// Which loss of the store; none where memory is all there is.
+    /// The number of the store's loss; `None` in a region without a store.
     loss: Option<u64>,
     left: usize,
     settled: usize,
@@ -50,19 +48,20 @@ pub struct GracePeriod {
 }
 
 impl GracePeriod {
-    /// After a memory that is all there is began empty at `since`, and may have lost something.
+    /// For a region without a store whose memory was empty at `since`, and may have lost counts.
     pub fn anew(schedule: Schedule, since: UnixMs) -> GracePeriod {
         GracePeriod { schedule, since, loss: None, left: GRACES, settled: 0, stage: Stage::Resting }
     }
 
-    /// After the store lost something, as it was found at `now`.
+    /// For a store whose loss was found at `now`.
     pub(super) fn begin(state: &mut RegionState, schedule: Schedule, now: Now) -> GracePeriod {
         state.losses = state.losses.saturating_add(1);
         state.notify(Event::Recover);
         GracePeriod { loss: Some(state.losses), ..GracePeriod::anew(schedule, now.unix) }
     }
 
-    /// What to do now: raise cells in the store within [`Schedule::replay_timeout_ms`], then see [`GracePeriod::raised`].
+    /// What to do now: raise cells in the store within [`Schedule::replay_timeout_ms`], then call
+    /// [`GracePeriod::raised`].
     pub fn next(&mut self, access: &mut impl Access) -> Next<Vec<LowerBound>> {
         loop {
             match &mut self.stage {
@@ -95,7 +94,7 @@ impl GracePeriod {
         }
     }
 
-    /// Takes what came of it. What the store did not take waits for the end of another recovery grace period.
+    /// Takes the results. What could not be written to the store waits for the end of another recovery grace period.
     pub fn raised(
         &mut self,
         access: &mut impl Access,
@@ -115,7 +114,7 @@ impl GracePeriod {
         self.settled = self.settled.saturating_add(results.iter().filter(|result| result.is_ok()).count());
     }
 
-    /// Cells that were settled since this was asked last.
+    /// Cells that were settled since the last call.
     pub fn take_settled(&mut self) -> usize {
         core::mem::take(&mut self.settled)
     }
@@ -152,7 +151,7 @@ mod tests {
     use std::vec;
 
     #[test]
-    fn memory_makes_up_for_what_nobody_accounts_for() {
+    fn in_memory_what_no_node_accounts_for_becomes_the_baseline() {
         let mut state = state();
         let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
         state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
@@ -164,7 +163,7 @@ mod tests {
             assert_eq!(
                 state.take_events().has(Event::Push),
                 time == 1,
-                "subscribers learn of the base at once"
+                "the baseline is pushed to subscribers at once"
             );
         }
         assert_eq!((sum(&state), grace.take_settled(), grace.take_settled()), (8, 1, 0));
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_makes_up_for_it_and_what_it_does_not_take_is_offered_again() {
+    fn the_baseline_is_written_to_the_store_again_until_that_succeeds() {
         let mut state = backed();
         let mut grace = GracePeriod::begin(&mut state, Schedule::default(), NOW);
         assert!(state.take_events().has(Event::Recover));
@@ -180,7 +179,9 @@ mod tests {
         let word = Merged { current: vec![(BASELINE, 5), (ORIGIN, 3)], limit: u64::MAX, ..Merged::default() };
         for (result, settled) in [(Err(Failure::Unavailable), 0), (Ok(word), 1)] {
             assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
-            let Next::Call(lower_bounds) = grace.next(&mut at(&mut state, 2_000)) else { panic!("a floor") };
+            let Next::Call(lower_bounds) = grace.next(&mut at(&mut state, 2_000)) else {
+                panic!("a lower bound to raise")
+            };
             assert_eq!((lower_bounds.len(), lower_bounds[0].total), (1, 8));
             grace.raised(&mut at(&mut state, 2_000), &lower_bounds, &[result]);
             assert_eq!(grace.take_settled(), settled);
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_loss_ends_the_earlier_ones_times() {
+    fn a_later_loss_ends_the_periods_of_an_earlier_one() {
         let mut state = backed();
         let mut first = GracePeriod::begin(&mut state, Schedule::default(), NOW);
         assert_eq!(first.next(&mut at(&mut state, 0)), Next::Sleep(2_000));

@@ -1,18 +1,16 @@
-//! An aggregator, but for its edges: all that decides what it knows, when it says it to whom, and what it believes.
+//! The logic of an aggregator without I/O: what it stores, what it sends to whom, and when.
 //!
 //! In reading order:
 //!
-//! 1. [`state`]: the region, the [`streams`] of each Envoy, and what the parts know together; [`events`] between them.
+//! 1. [`state`]: the region, the [`streams`] of each Envoy, and what the parts share; [`events`] between the parts.
 //! 2. [`push`]: what subscribers are sent.
-//! 3. [`regional`]: the region's store and its other aggregators; [`grace`]: what is made up for after a loss.
+//! 3. [`regional`]: the region's store and its other aggregators; [`grace_period`]: what is restored after a loss.
 //! 4. [`globe`]: the database that regions share.
-//! 5. [`breaker`]: whether a store is queried at all; [`failure`]: why a call failed.
+//! 5. [`circuit_breaker`]: whether a store is queried at all; [`failure`]: why a call failed.
 //!
-//! Each part is a machine: asked what is [`Next`], it says what to call, or how long to wait; what came of a call is handed
-//! back to it. Whoever drives it makes the calls, each with its own deadline, and asks again. It never waits itself, so
-//! that tokio's tasks and a simulator's events drive the same code.
-//!
-//! Leaves to others: streams, stores, clocks, chance, logs (`aggregator`); counting (`region`).
+//! Each part is a state machine. Its `next` returns a [`Next`], which states what its driver does: make a call, wait, or
+//! stop. The driver makes the call with a deadline, passes the result back, and calls `next` again. A machine never
+//! blocks, so that tokio's tasks and a simulator's events drive the same code.
 
 pub mod circuit_breaker;
 pub mod events;
@@ -35,34 +33,35 @@ pub use streams::StreamId;
 
 use crate::model::time::Now;
 
-/// What a machine's driver does before it asks again.
+/// What a machine's driver does before it calls `next` again.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next<C> {
-    /// Make this call, and hand back what came of it.
+    /// Make this call, and pass its result back to the machine.
     Call(C),
-    /// Wait for so many milliseconds.
+    /// Wait for this many milliseconds.
     Sleep(u64),
-    /// Wait until one of these events notifications, and where the machine has a `notified`, tell it; or until the time is over.
+    /// Wait until one of these events is notified, or until the time is over. If the machine has a `notified`, call it
+    /// with the event.
     Wait {
-        /// Any of these.
+        /// Any of these ends the wait.
         events: Events,
-        /// In milliseconds; without it, for as long as it takes.
+        /// In milliseconds; `None` means without a time limit.
         at_most_ms: Option<u64>,
     },
-    /// Let others have their turn.
+    /// Let other tasks run.
     Yield,
-    /// Nothing: the machine has done what it was for.
+    /// The machine has finished.
     Over,
 }
 
-/// Notes how a call of the region's store went.
+/// Records the result of a call to the region's store.
 fn note<T>(state: &mut RegionState, result: Result<T, Failure>, now: Now) {
     if let Some(breaker) = state.store() {
         breaker.note(result.err(), now.mono);
     }
 }
 
-/// The same of a call of several parts.
+/// Records the results of a call that has several parts.
 fn note_parts<T>(state: &mut RegionState, results: &[Result<T, Failure>], now: Now) {
     if let Some(breaker) = state.store() {
         breaker.note_parts(results, now.mono);

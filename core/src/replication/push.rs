@@ -1,10 +1,9 @@
-//! Telling a subscriber what the others used: soon, but many changes at once.
+//! Pushes the others' use to a subscriber: soon, but with many changes coalesced.
 //!
-//! Whoever watches [`Event::Push`](super::Event::Push) wakes the subscribers that have something to be told
-//! ([`RegionState::to_be_sent`](super::RegionState::to_be_told)) and then rests for [`COALESCE_MS`], so that a key which changes a thousand
-//! times in that time is sent once. Each subscriber is sent what the region holds at the moment of sending.
-//!
-//! Leaves to others: who is to be told what (`region`), and peers that do not read (`aggregator`).
+//! The task that waits for [`Event::Push`](super::Event::Push) wakes the subscribers for which cells wait
+//! ([`RegionState::to_be_sent`](super::RegionState::to_be_told)), then sleeps for [`COALESCE_MS`]. A key that changes a
+//! thousand times in that time is sent once. Each subscriber is sent the counts that the region holds at the moment of
+//! sending.
 
 use super::figures::add;
 use super::state::Turn;
@@ -14,23 +13,23 @@ use crate::model::wire::Push;
 
 /// Least time between two rounds of pushes, in milliseconds; a push may be late by this much.
 pub const COALESCE_MS: u64 = 10;
-/// Most frames sent to one subscriber in a round, so that a large snapshot leaves room for answers.
+/// Most frames sent to one subscriber in a round, so that answers can be sent between the frames of a large snapshot.
 const FRAMES_PER_ROUND: usize = 16;
 
-/// What a subscriber's stream does next.
+/// What the driver of a subscriber's stream does next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Send this, and ask again.
+    /// Send this, then call [`Pusher::next`] again.
     Send(Push),
-    /// Ask again after so many milliseconds.
+    /// Call [`Pusher::next`] again after this many milliseconds.
     Sleep(u64),
-    /// Ask again when this stream is among those that have something to be told, or was superseded.
+    /// Call [`Pusher::next`] again when cells wait for this stream, or when another stream has superseded it.
     Wait,
-    /// Another stream has its place.
+    /// Another stream is the subscriber now.
     Over,
 }
 
-/// Pushes on one stream until another one takes over.
+/// Pushes on one stream until another stream supersedes it.
 #[derive(Debug)]
 pub struct Pusher {
     origin: OriginId,
@@ -44,7 +43,7 @@ impl Pusher {
         Pusher { origin, id, frames: 0 }
     }
 
-    /// What to do now.
+    /// Returns the next step.
     pub fn next(&mut self, access: &mut impl Access) -> Step {
         loop {
             if self.frames == FRAMES_PER_ROUND {
@@ -75,7 +74,7 @@ impl Pusher {
     }
 }
 
-/// A step of a snapshot that found nothing need not be sent.
+/// One step through a snapshot may find no cells; then there is nothing to send.
 fn is_empty(push: &Push) -> bool {
     push.snapshots.is_empty() && !push.complete
 }
@@ -89,7 +88,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn a_large_snapshot_leaves_room_for_answers() {
+    fn between_the_frames_of_a_large_snapshot_there_are_pauses() {
         let mut state = state();
         let keys = 17 * MAX_FRAME_CELLS;
         for from in (0..keys).step_by(MAX_FRAME_CELLS) {
@@ -113,7 +112,7 @@ mod tests {
                     slept += 1;
                 }
                 Step::Wait => break,
-                Step::Over => panic!("nobody else subscribed"),
+                Step::Over => panic!("no other stream subscribed"),
             }
         }
         assert!(complete && slept > 0 && sent >= keys, "{complete} {slept} {sent}");

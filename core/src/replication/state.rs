@@ -1,12 +1,11 @@
-//! The state of an aggregator: the region, which streams belong to which Envoy, and what else its parts know together.
+//! The state of an aggregator: the region, which streams belong to which Envoy, and what else its parts share.
 //!
-//! Whatever goes on in an aggregator comes here for one short step at a time ([`Access`]). What a step makes
-//! for others to do notifications a [`Event`]. A frame is taken in one step: some hundred microseconds for the largest.
+//! Every part accesses the state for one short step at a time ([`Access`]). If a step makes work for another part, it
+//! notifies an [`Event`]. A frame is processed in one step: some hundred microseconds for the largest.
 //!
-//! A report is acknowledged when the region's store has what it says. The store is told in *rounds* (`replay`): all that was
-//! merged before one began is dealt with when it is over, and so is a [`LateAck`] that waits for it.
-//!
-//! Leaves to others: counting (`region`), frames and connections, and waking who waits (`aggregator`).
+//! A report is acknowledged when the region's store has its counts. Counts are written to the store in *rounds*
+//! (`replay`). The end of a round covers all that was merged before the round began, and releases each [`LateAck`] that
+//! waits for it.
 
 mod access;
 
@@ -23,12 +22,12 @@ use alloc::vec::Vec;
 
 pub use access::{Access, Alone};
 
-/// How often [`RegionState::tick`] is to be called, in milliseconds, and again at once while it says so.
+/// How often to call [`RegionState::tick`], in milliseconds. While it returns true, call it again at once.
 pub const TICK_MS: u64 = 1_000;
-/// Most cells of one round of replays while everything is told again.
+/// Most cells of one round of replays while all counts are written again.
 const RETOLD_A_ROUND: usize = 65_536;
 
-/// There are as many Envoys already as there may be.
+/// The aggregator already has as many nodes as its limit allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many origins")]
 pub struct TooManyOrigins;
@@ -36,69 +35,71 @@ pub struct TooManyOrigins;
 /// One round of replays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// Counts rounds from 1.
+    /// Number of the round; the first is 1.
     pub number: u64,
-    /// Cells that waited as it began.
+    /// Cells that waited when the round began.
     pub waiting: usize,
 }
 
-/// What became of a frame.
+/// The result of processing a frame.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Taken {
-    /// What can be said at once.
+    /// What can be answered at once.
     pub reply: RegionFrame,
-    /// The acknowledgement of its report, where that has to wait for the store.
+    /// The acknowledgement of the frame's report, if it has to wait for the store.
     pub ack: Option<LateAck>,
-    /// Questions for the store.
+    /// Queries that the store has to answer.
     pub queries: Vec<Consult>,
 }
 
-/// An acknowledgement that has to wait until a round is over; then see [`RegionState::acknowledge`].
+/// An acknowledgement that has to wait until a round has ended; then call [`RegionState::acknowledge`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct LateAck {
-    /// The round of replays that must be over.
+    /// The round of replays that must have ended.
     pub after: u64,
     ack: Ack,
-    /// Counts that came without a base: their places, and what was known of them. To be looked at again then.
+    /// Counts that came without a baseline: the position of each in the report, and what the region held of it. They
+    /// are checked again when the round has ended.
     baselines: Vec<(u32, Snapshot)>,
 }
 
-/// What a subscriber's turn brought.
+/// The next action for a subscriber.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Turn {
     /// Cells to send.
     Push(Push),
-    /// All is told.
+    /// Nothing is left to send.
     Idle,
-    /// Another stream of the same Envoy subscribed since, or this one ceased to.
+    /// Another stream of the same Envoy has subscribed since, or this one has unsubscribed.
     Superseded,
 }
 
-/// See the module.
+/// The state of an aggregator; see the module.
 #[derive(Debug)]
 pub struct RegionState {
-    /// What is counted.
+    /// All counts of the region.
     pub region: Region,
-    /// What happened so far.
+    /// Counters of what the aggregator has done.
     pub figures: Figures,
-    /// Before the region's store, if there is one.
+    /// The circuit breaker of the region's store, if there is a store.
     store: Option<StoreBreaker>,
-    /// Before the database, if there is one.
+    /// The circuit breakers of the database, if there is one.
     database: Option<DatabaseBreakers>,
     events: Events,
     streams: Streams,
-    /// Rounds of replays that have begun.
+    /// Number of rounds of replays that have begun.
     rounds: u64,
-    /// The last one that is over.
+    /// Number of the last round that has ended.
     replayed: u64,
-    /// Losses of the region's store so far; the last one's recovery grace period is the one that counts.
+    /// Losses of the region's store so far. Only the recovery grace period of the last one is in force.
     pub(super) losses: u64,
-    /// Messages of other aggregators are heard, or were: from then on a full read of the hot index misses nothing.
+    /// A subscription to the other aggregators' messages exists or existed. From then on a full read of the hot index
+    /// misses nothing.
     pub(super) listens: bool,
 }
 
 impl RegionState {
-    /// An empty region without stores; `secret` is random and unknown to clients.
+    /// An empty region without stores. `secret` must be random and unknown to clients.
     pub fn new(limits: RegionLimits, secret: (u64, u64)) -> RegionState {
         RegionState {
             region: Region::new(limits, secret),
@@ -114,7 +115,7 @@ impl RegionState {
         }
     }
 
-    /// With a store that the region's aggregators share.
+    /// Adds a store that the region's aggregators share.
     #[must_use]
     pub fn with_store(mut self, policy: Policy) -> RegionState {
         self.region.back();
@@ -122,44 +123,44 @@ impl RegionState {
         self
     }
 
-    /// With a database that regions share; imports may come from a replica of it.
+    /// Adds a database that regions share. Imports may come from a replica of it.
     #[must_use]
     pub fn with_database(mut self, policy: Policy, has_replica: bool) -> RegionState {
         self.database = Some(DatabaseBreakers::new(policy, has_replica));
         self
     }
 
-    /// What stands before the region's store.
+    /// The circuit breaker of the region's store.
     pub fn store(&mut self) -> Option<&mut StoreBreaker> {
         self.store.as_mut()
     }
 
-    /// Whether messages of other aggregators are heard, or were.
+    /// Whether the aggregator receives messages of other aggregators, or did so before.
     pub fn receives_broadcasts(&self) -> bool {
         self.listens
     }
 
-    /// What stands before the database.
+    /// The circuit breakers of the database.
     pub fn database(&mut self) -> Option<&mut DatabaseBreakers> {
         self.database.as_mut()
     }
 
-    /// Whether there is a store, and it is asked.
+    /// Whether there is a store and it may be queried.
     pub fn is_usable(&self, now: MonoMs) -> bool {
         self.store.as_ref().is_some_and(|breaker| breaker.is_usable(now))
     }
 
-    /// Rings a event.
+    /// Notifies an event.
     pub fn notify(&mut self, event: Event) {
         self.events.notify(event);
     }
 
-    /// Takes the events that were notified: whoever waits for one is to be woken.
+    /// Takes the events that were notified. The caller wakes the tasks that wait for them.
     pub fn take_events(&mut self) -> Events {
         core::mem::take(&mut self.events)
     }
 
-    /// Admits a stream of `origin`; leave it with [`RegionState::leave`].
+    /// Registers a stream of `origin`. To remove it, call [`RegionState::leave`].
     pub fn enter(&mut self, origin: OriginId, now: Now) -> Result<Entered, TooManyOrigins> {
         if !self.region.heard(origin, now.mono) {
             return Err(TooManyOrigins);
@@ -167,14 +168,14 @@ impl RegionState {
         Ok(self.streams.enter(origin))
     }
 
-    /// Notes that `origin`, whose streams come from `peer`, has reported something: from now on it counts as a node.
+    /// Records that `origin` has reported counts over a stream from `peer`. From now on it counts as a node.
     pub fn count_node(&mut self, origin: OriginId, peer: u64) {
         if self.region.count_node(origin, peer) {
             self.notify(Event::Heartbeat);
         }
     }
 
-    /// Ends a stream. True with the last one of its Envoy, which no longer counts as alive.
+    /// Removes a stream. Returns true if it was the last one of its Envoy, which then no longer counts as alive.
     pub fn leave(&mut self, origin: OriginId, id: StreamId) -> bool {
         self.unsubscribe(origin, id);
         let is_last = self.streams.leave(origin);
@@ -185,13 +186,13 @@ impl RegionState {
         is_last
     }
 
-    /// Makes this stream its Envoy's subscriber, in place of the one that is returned.
+    /// Makes this stream its Envoy's subscriber. Returns the stream that it replaces.
     pub fn subscribe(&mut self, origin: OriginId, id: StreamId) -> Option<StreamId> {
         self.region.subscribe(origin);
         self.streams.subscribe(origin, id)
     }
 
-    /// Ends this stream's subscription. False if it was no longer the one that counts.
+    /// Ends this stream's subscription. Returns false if it was no longer the current subscriber.
     pub fn unsubscribe(&mut self, origin: OriginId, id: StreamId) -> bool {
         let subscribed = self.streams.unsubscribe(origin, id);
         if subscribed {
@@ -200,7 +201,7 @@ impl RegionState {
         subscribed
     }
 
-    /// The streams that have something to be told.
+    /// The subscribers' streams for which cells wait to be sent.
     pub fn to_be_sent(&self) -> impl Iterator<Item = StreamId> + '_ {
         let subscribers = self.streams.subscribers();
         subscribers.filter(|(origin, _)| self.region.has_push(*origin)).map(|(_, id)| id)
@@ -214,7 +215,7 @@ impl RegionState {
         self.region.next_push(origin, now.unix).map_or(Turn::Idle, Turn::Push)
     }
 
-    /// Takes all of a frame but its hello, and what concerns limits that are held exactly.
+    /// Processes a frame, except for its hello and what concerns exact limits.
     pub fn take(&mut self, origin: OriginId, frame: FilterFrame, now: Now) -> Result<Taken, TooManyOrigins> {
         if !self.region.heard(origin, now.mono) {
             return Err(TooManyOrigins);
@@ -242,7 +243,7 @@ impl RegionState {
         Ok(taken)
     }
 
-    /// Answers from memory.
+    /// Answers queries from memory.
     pub fn answer_from_memory(&mut self, origin: OriginId, consults: &[Consult], now: Now) -> Vec<Answer> {
         if consults.is_empty() {
             return Vec::new();
@@ -251,7 +252,7 @@ impl RegionState {
         consults.iter().map(|consult| self.answer(origin, consult, now)).collect()
     }
 
-    /// The acknowledgement, now that the round that it waited for is over.
+    /// The acknowledgement of a report after the end of the round that it waited for.
     pub fn acknowledge(&self, origin: OriginId, late: LateAck) -> Ack {
         let mut ack = late.ack;
         for (place, asked) in late.baselines {
@@ -267,27 +268,27 @@ impl RegionState {
     pub fn begin_replay(&mut self) -> Round {
         self.rounds = self.rounds.saturating_add(1);
         let waiting = self.region.pending_merges();
-        // While all is told again, cells are queued as the walk finds them.
+        // While all counts are written again, cells are queued as the resync finds them.
         let waiting = if self.region.has_merges() { waiting.max(RETOLD_A_ROUND) } else { waiting };
         Round { number: self.rounds, waiting }
     }
 
-    /// Ends it: what was merged before it is in the store, or as safe as it can be while the store is away.
+    /// Ends a round: what was merged before it is in the store, or only in memory while the store is unavailable.
     pub fn end_replay(&mut self, round: Round) {
         self.replayed = self.replayed.max(round.number);
     }
 
-    /// The last round of replays that is over.
+    /// Number of the last round of replays that has ended.
     pub fn replayed(&self) -> u64 {
         self.replayed
     }
 
-    /// The next round of replays to begin: with it, all that was merged by now is dealt with.
+    /// Number of the next round of replays to begin. Its end covers all that has been merged by now.
     pub fn next_round(&self) -> u64 {
         self.rounds.saturating_add(1)
     }
 
-    /// Forgets some of what is over; true if there is more. Let others have their turn before the next call.
+    /// Evicts a part of the ended cells. Returns true if there are more; let other tasks run before the next call.
     pub fn tick(&mut self, now: Now) -> bool {
         self.region.tick(now.unix)
     }
@@ -298,8 +299,8 @@ impl RegionState {
         answer
     }
 
-    /// Every consult is answered. One that the region cannot judge is answered without a view: nothing speaks against
-    /// the request, and the filter need not wait for its timeout to decide on what it knows itself.
+    /// Every query is answered. One that the region cannot judge is answered without a snapshot: nothing contradicts
+    /// the request, and the filter decides from its own counts without waiting for its timeout.
     pub(super) fn unjudged(&mut self, consult: &Consult) -> Answer {
         add(&mut self.figures.unjudged, 1);
         Answer { id: consult.id, ..Answer::default() }

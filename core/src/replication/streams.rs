@@ -1,22 +1,20 @@
-//! Which streams belong to which Envoy, and which of them is told what the others used.
+//! Which streams belong to which Envoy, and which of them is the subscriber.
 //!
-//! Each worker of an Envoy has a stream; one of them subscribes for all.
-//!
-//! Leaves to others: what an Envoy is told (`region`), connections (`aggregator`).
+//! Each worker of an Envoy has a stream; one of them subscribes for the whole process.
 
 use crate::model::key::OriginId;
 use alloc::collections::BTreeMap;
 
-/// Names one stream for as long as the aggregator runs.
+/// Identifies one stream for as long as the aggregator runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
-/// A stream that was let in.
+/// A stream that was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// Its name.
+    /// Its number.
     pub id: StreamId,
-    /// It is the first of its Envoy.
+    /// Whether it is the only open stream of its Envoy.
     pub is_first: bool,
 }
 
@@ -41,7 +39,7 @@ impl Streams {
         Entered { id: StreamId(self.last), is_first: streams.open == 1 }
     }
 
-    /// True with the last one of its Envoy.
+    /// Returns true if it was the last stream of its Envoy.
     pub(super) fn leave(&mut self, origin: OriginId) -> bool {
         let Some(streams) = self.origins.get_mut(&origin) else { return false };
         streams.open = streams.open.saturating_sub(1);
@@ -52,12 +50,12 @@ impl Streams {
         is_last
     }
 
-    /// Whose place it takes.
+    /// Returns the stream that it replaces as subscriber.
     pub(super) fn subscribe(&mut self, origin: OriginId, id: StreamId) -> Option<StreamId> {
         self.origins.entry(origin).or_default().subscriber.replace(id)
     }
 
-    /// False if another has its place.
+    /// Returns false if another stream is the subscriber.
     pub(super) fn unsubscribe(&mut self, origin: OriginId, id: StreamId) -> bool {
         let streams = self.origins.get_mut(&origin);
         streams.is_some_and(|streams| streams.subscriber.take_if(|subscriber| *subscriber == id).is_some())

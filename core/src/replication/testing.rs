@@ -1,4 +1,4 @@
-//! What the tests of an aggregator's parts have in common.
+//! Helpers of this module's unit tests.
 
 use super::{Alone, RegionState};
 use crate::model::key::{Key, KeyParts, OriginId};
@@ -16,7 +16,7 @@ pub fn state() -> RegionState {
     RegionState::new(RegionLimits::default(), (1, 2))
 }
 
-/// With a store that was found.
+/// With a store whose markers were read.
 pub fn backed() -> RegionState {
     let mut state = state().with_store(crate::model::schedule::Schedule::default().store_breaker);
     state.store().unwrap().found();
@@ -43,7 +43,7 @@ pub fn key(identifier: &str) -> Key {
     Key::new(&parts).unwrap()
 }
 
-/// `own` was used of the cell `i`, whose limit is 10.
+/// A report of `own` used in the cell of `i`, whose limit is 10.
 pub fn report(id: u64, own: u64) -> FilterFrame {
     let counts = vec![count("i", own)];
     FilterFrame { report: Some(Report { id, counts }), ..FilterFrame::default() }
@@ -53,7 +53,7 @@ pub fn count(identifier: &str, own: u64) -> Count {
     Count { key: key(identifier).as_bytes().to_vec(), sequence: SEQUENCE, own, limit: 10, ..Count::default() }
 }
 
-/// The sum of all components that are known of the cell `i`.
+/// The sum of all components stored for the cell of `i`.
 pub fn sum(state: &RegionState) -> u64 {
     let explained = state.region.explain(b"w", b"n", b"i");
     let components = explained.first().map_or(&[][..], |key| &key.cells[0].components);

@@ -1,7 +1,7 @@
-//! Which clients are let pass or denied by their address alone, before any rule.
+//! Clients that are exempt or denied by their address alone, before any rule.
 //!
-//! Of the networks that hold an address the one with the longest prefix counts, allowed or denied. Live control may name
-//! networks too; how both meet is `resolve`'s.
+//! Of the networks that contain an address, the one with the longest prefix applies. Live control may name networks
+//! too; `resolve` combines both.
 
 use super::parse::errors::{Errors, Path};
 use super::parse::fields::Node;
@@ -14,27 +14,28 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use ipnet::IpNet;
 
-/// Networks of one list.
+/// Most networks of one list.
 const NETWORKS_MAX: usize = 10_000;
-/// Longest way to write a network.
+/// Length of the longest notation of a network.
 const NETWORK_BYTES_MAX: usize = 64;
 
-/// `client_networks`: networks whose clients no rule limits, and networks whose clients are denied.
+/// `client_networks`: networks whose clients are exempt from all rules, and networks whose clients are denied.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    /// `trusted_hops` (default 0): how many proxies vouch for the client's address, as in `client_address`.
+    /// `trusted_hops` (default 0): the number of trusted proxies that append to `x-forwarded-for`, as in
+    /// `client_address`.
     trusted_hops: usize,
     networks: Networks<Listed>,
-    /// Networks that are allowed, and that are denied, as many as are listed.
+    /// The number of exempt and of denied networks that are listed.
     pub listed: (usize, usize),
 }
 
-/// The list that a network is in.
+/// The list that contains a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listed {
     /// `exempt` (default: none): exempt from all rules.
     Allow,
-    /// `deny` (default: none): refused.
+    /// `deny` (default: none): denied.
     Deny,
 }
 
@@ -72,7 +73,7 @@ impl Addresses {
         client_address(self.trusted_hops, request, peer, buffer)
     }
 
-    /// Length of the longest prefix that holds an address, and the list it is in.
+    /// Length of the longest prefix that contains an address, and the list it is in.
     pub(super) fn find(&self, address: IpAddr) -> Option<(u8, Listed)> {
         self.networks.find(address, |_| true)
     }
@@ -85,14 +86,14 @@ fn read_list(node: Node<'_>, errors: &mut Errors) -> Option<Vec<IpNet>> {
             Ok(network) => Some(network),
             Err(_) => node.reject(
                 errors,
-                "is no network",
+                "is not a network",
                 "an address, or one with a prefix, such as \"203.0.113.0/24\" or \"2001:db8::/32\"",
             ),
         }
     })
 }
 
-/// A network in both lists says two things.
+/// Reports networks that are in both lists.
 fn reject_contradictions(
     node: &Node<'_>,
     allow: &[IpNet],
@@ -104,8 +105,8 @@ fn reject_contradictions(
     let mut sound = Some(());
     for (index, network) in deny.iter().enumerate() {
         if let Some(other) = allowed.get(network) {
-            let problem = format!("{network} is also allowed, by exempt[{other}]");
-            sound = errors.reject(&Path::Index(&list, index), problem, "a network of one list");
+            let problem = format!("{network} is also in exempt[{other}]");
+            sound = errors.reject(&Path::Index(&list, index), problem, "each network in one list only");
         }
     }
     sound
@@ -144,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn errors_name_the_field_and_the_problem() {
         for (text, expected) in [
-            (r#"{"exempt": ["10.0.0.0/33"]}"#, "configuration.exempt[0]: \"10.0.0.0/33\" is no network"),
-            (r#"{"deny": ["example.org"]}"#, "configuration.deny[0]: \"example.org\" is no network"),
+            (r#"{"exempt": ["10.0.0.0/33"]}"#, "configuration.exempt[0]: \"10.0.0.0/33\" is not a network"),
+            (r#"{"deny": ["example.org"]}"#, "configuration.deny[0]: \"example.org\" is not a network"),
             (r#"{"deny": [7]}"#, "configuration.deny[0]: 7 is not a string"),
             (
                 r#"{"exempt": ["::1", "10.0.0.1/8"], "deny": ["10.0.0.0/8"]}"#,
-                "configuration.deny[0]: 10.0.0.0/8 is also allowed, by exempt[1]",
+                "configuration.deny[0]: 10.0.0.0/8 is also in exempt[1]",
             ),
             (r#"{"trusted_hops": 33}"#, "configuration.trusted_hops: 33 is out of range"),
             (r#"{"block": []}"#, "configuration: there is no field \"block\" here"),

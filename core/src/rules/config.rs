@@ -1,6 +1,4 @@
-//! The filter's whole configuration: [`Config::parse`] and what is not a rule.
-//!
-//! Rules are `rule`'s; finding the configuration inside an Envoy configuration is `envoy_config`'s.
+//! The filter's whole configuration: [`Config::parse`], and all fields except rules.
 
 use super::addresses::Addresses;
 use super::parse::errors::{ConfigErrors, Errors, Path};
@@ -18,10 +16,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use sha2::{Digest, Sha256};
 
-/// A longer text is refused unread.
+/// A longer text is refused without parsing it.
 pub const CONFIG_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 
-/// The rules of one configuration: each is looked at on every request.
+/// Most rules of one configuration. Each is applied to every request.
 pub const RULES_MAX: usize = 64;
 
 const MAX_KEYS_DEFAULT: u32 = 262_144;
@@ -31,22 +29,22 @@ const CLUSTER_BYTES_MAX: usize = 255;
 /// The filter's configuration, free of errors.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `workspace` (default `"default"`): 1 to 64 characters of `A-Za-z0-9_.-`; whose counts these are.
+    /// `workspace` (default `"default"`): 1 to 64 characters of `A-Za-z0-9_.-`; the tenant that the counts belong to.
     pub workspace: String,
-    /// `aggregator` (required): where this Envoy reports to.
+    /// `aggregator` (required): the aggregator that this Envoy reports to.
     pub aggregator: Aggregator,
-    /// `table` (default: see there): the size of the process-wide table.
+    /// `table` (default: see [`Table`]): the size of the process-wide table.
     pub table: Table,
-    /// `responses` (default: see there): what clients are told beside the status.
+    /// `responses` (default: see [`Responses`]): headers and bodies of responses.
     pub responses: Responses,
-    /// `client_networks` (default: none): clients that are let pass or denied by their address.
+    /// `client_networks` (default: none): clients that are exempt or denied by their address.
     pub addresses: Addresses,
-    /// `hash_key`, or the variable that `hash_key_env` names (required by rules with `hash`): the key of the digests that stand
-    /// for secret identifiers.
+    /// `hash_key`, or the variable that `hash_key_env` names (required by rules with `hash`): the key of the digests
+    /// that replace secret identifiers.
     pub hash_key: Option<SecretKey>,
-    /// `test_faults` (default false): lets requests break the filter on purpose, for tests. Not for production.
+    /// `test_faults` (default false): lets requests cause faults in the filter, for tests. Not for production.
     pub test_faults: bool,
-    /// `rules` (required): 1 to 64, in order. Without any the filter would silently limit nothing.
+    /// `rules` (required): 1 to 64, in order. An empty list is refused, as the filter would silently limit nothing.
     pub rules: Vec<Rule>,
     version: u64,
 }
@@ -56,26 +54,26 @@ pub struct Config {
 pub struct Aggregator {
     /// `cluster` (required): the name of an Envoy cluster, 1 to 255 printable ASCII characters.
     pub cluster: String,
-    /// `token`, or the variable that `token_env` names (default: none): the aggregator's token, or one of its tokens file with
-    /// `workspaces`; 1 to 1024 printable ASCII characters.
+    /// `token`, or the variable that `token_env` names (default: none): the aggregator's token, or one of its tokens
+    /// file with `workspaces`; 1 to 1024 printable ASCII characters.
     pub token: Option<Token>,
     /// `authority` (default: the cluster's name): the `:authority` of the stream.
     pub authority: Option<String>,
-    /// `trace` (default false): questions say which trace and request they are asked for.
+    /// `trace` (default false): queries carry the trace and request id of the request that they are sent for.
     pub trace: bool,
 }
 
-/// `table`: how much of the process' shared data holds keys.
+/// `table`: the part of the process's shared data that holds keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// `max_keys` (default 262 144): 8 to 8 388 608; rounded up to a multiple of 8, the keys of a bucket.
+    /// `max_keys` (default 262 144): 8 to 8 388 608; rounded up to a multiple of 8, the keys in a bucket.
     pub max_keys: u32,
 }
 
 /// `responses`: headers and bodies of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Responses {
-    /// `ietf_headers` (default false): `RateLimit` and `RateLimit-Policy` of the IETF draft.
+    /// `ietf_headers` (default false): adds `RateLimit` and `RateLimit-Policy` of the IETF draft.
     pub ietf_headers: bool,
     /// `problem_json` (default false): denials have an `application/problem+json` body.
     pub problem_json: bool,
@@ -83,26 +81,26 @@ pub struct Responses {
     pub headers_on_allowed: bool,
 }
 
-/// The aggregator's token: read by name only, never printed.
+/// The aggregator's token. It is available by [`Token::reveal`] only, and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Config {
-    /// Reads a configuration that names no environment variables; all that is wrong with it otherwise. `text` is JSON, or an
+    /// Parses a configuration that names no environment variables, or returns all errors in it. `text` is JSON, or an
     /// encoded `google.protobuf.Struct`.
     pub fn parse(text: &[u8]) -> Result<Config, ConfigErrors> {
         Config::parse_with(text, &|_| None)
     }
 
-    /// Reads a configuration, and the environment variables that it names; all that is wrong with it otherwise.
+    /// Parses a configuration, reading the environment variables that it names, or returns all errors in it.
     pub fn parse_with(text: &[u8], variables: Variables<'_>) -> Result<Config, ConfigErrors> {
         let mut errors = Errors::default();
         let config = read_text(text, variables, &mut errors);
         errors.finish(config)
     }
 
-    /// What, if anything, asks for the module that hears of responses, `weir-filter-responses.wasm`: a field, and why where that
-    /// is not plain.
+    /// The field that requires the module that receives responses, `weir-filter-responses.wasm`, with the reason if
+    /// that is not obvious; `None` if no field requires it.
     pub fn needs_responses(&self) -> Option<String> {
         if self.responses.headers_on_allowed {
             return Some("responses.headers_on_allowed".to_string());
@@ -116,7 +114,7 @@ impl Config {
         Some(format!("rules[{at}].algorithm: responses carry a ledger's transactions"))
     }
 
-    /// A stable hash of the configuration's text: what was decided under another version is not remembered.
+    /// A stable hash of the configuration's text. Cached decisions of another version are not used.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -181,7 +179,7 @@ fn read_config(
     let rules = fields.required("rules", "a list of 1 to 64 rules", errors, read_rules);
     let hashed = rules.as_ref().and_then(|rules| rules.iter().position(|rule| rule.hash));
     if let (Some(at), Some(None)) = (hashed, &hash_key) {
-        let problem = format!("it is missing, and rules[{at}].hash needs it");
+        let problem = format!("it is missing, and rules[{at}].hash requires it");
         let expected = format!("{}, or hash_key_env", SecretKey::KIND.expected);
         return errors.reject(&Path::Field(&Path::Root, "hash_key"), problem, expected);
     }
@@ -204,7 +202,7 @@ fn read_rules(node: Node<'_>, errors: &mut Errors) -> Option<Vec<Rule>> {
     rules
 }
 
-/// Over the text rather than the rules that could be read: a broken rule has a name too.
+/// Checks the text rather than the parsed rules, since an invalid rule has a name too.
 fn reject_repeated_names(node: Node<'_>, errors: &mut Errors) {
     let Json::List(rules) = node.json else { return };
     let mut first_of: BTreeMap<&str, usize> = BTreeMap::new();
@@ -215,7 +213,7 @@ fn reject_repeated_names(node: Node<'_>, errors: &mut Errors) {
         if first != index {
             let rule = Path::Index(&node.path, index);
             let problem = format!("{} is also the name of rules[{first}]", quoted(name));
-            errors.reject::<()>(&Path::Field(&rule, "name"), problem, "a name of its own for each rule");
+            errors.reject::<()>(&Path::Field(&rule, "name"), problem, "a different name for each rule");
         }
     }
 }

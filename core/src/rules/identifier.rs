@@ -1,10 +1,12 @@
-//! Who or what is counted: parts of a request, joined so that two different requests never share by accident.
+//! The identifier that is counted: parts of a request, joined so that two different identifiers never coincide.
 //!
-//! The raw identifier: in each part `\` becomes `\\` and `|` becomes `\|`; the parts are joined by `|`; a part that
-//! is absent or empty is `\-`, and one that is ambiguous `\+`; no value can spell either. Overrides are matched against this
-//! text. The canonical identifier, which keys and tables use, is the raw one as long as it is short, and a digest beyond that.
+//! The raw identifier: in each part `\` becomes `\\` and `|` becomes `\|`; the parts are joined by `|`. A part that is
+//! absent or empty becomes `\-`, and an ambiguous one `\+`; no value can produce either. Overrides are matched against
+//! this text. The canonical identifier, which keys and tables use, is the raw one if that is short, and else a digest
+//! of it.
 //!
-//! Values that an upstream takes for the same are written the same: without blanks around them, and decoded.
+//! Values that an upstream treats as equal are written in the same way: decoded, and without leading and trailing
+//! blanks.
 
 use super::matcher::NormalPath;
 use super::parse::errors::Errors;
@@ -21,13 +23,13 @@ use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// What stands for a part that is absent or empty; no value can spell it.
+/// Replaces a part that is absent or empty. No value can produce it.
 const ABSENT: &[u8] = br"\-";
 
-/// What stands for a part that has several values, of which an upstream may take another one; no value can spell it.
+/// Replaces a part that has several values, of which an upstream may use any. No value can produce it.
 const AMBIGUOUS: &[u8] = br"\+";
 
-/// The parts of one identifier.
+/// Most parts of one identifier.
 pub(super) const PARTS_MAX: usize = 8;
 
 const PART_NAME_BYTES_MAX: usize = 256;
@@ -36,8 +38,8 @@ const CLAIM_DEPTH_MAX: usize = 8;
 const JWT_NAMESPACE: &str = "envoy.filters.http.jwt_authn";
 const JWT_PAYLOAD: &str = "jwt_payload";
 
-/// Appends the canonical identifier of `values`, as a rule has it whose parts yield them: for those who name an
-/// identifier without a request. Blanks around a value do not count; an empty value counts as absent.
+/// Appends the canonical identifier of `values`, as a rule whose parts have these values produces it. It is for callers
+/// that have no request. Leading and trailing blanks of a value are removed; an empty value counts as absent.
 pub fn identifier_of(values: &[&[u8]], out: &mut Vec<u8>) {
     let mut raw = Vec::new();
     for (index, value) in values.iter().enumerate() {
@@ -56,7 +58,7 @@ pub fn identifier_of(values: &[&[u8]], out: &mut Vec<u8>) {
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     source: Source,
-    /// ASCII letters of the value are written in lower case.
+    /// Whether ASCII letters of the value are converted to lower case.
     lowercase: bool,
 }
 
@@ -72,16 +74,16 @@ enum Source {
     Constant(Box<[u8]>),
 }
 
-/// Which of several values of one name counts.
+/// Which of several values of one name is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pick {
-    /// None: they are ambiguous.
+    /// None: several values are ambiguous.
     Only,
     First,
     Last,
 }
 
-/// How much of an identifier a request has. Of several parts the last in this order counts.
+/// Whether a request has all parts of an identifier. For several parts the greatest value in this order applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
     Whole,
@@ -91,11 +93,11 @@ pub(super) enum Found {
     Ambiguous,
 }
 
-/// The fields of which a part has exactly one.
+/// A part has exactly one of these fields.
 const PART_KINDS: [&str; 8] =
     ["header", "cookie", "query", "client_address", "path_segment", "host", "jwt_claim", "constant"];
 
-/// Those, and what goes with some of them.
+/// All fields of a part.
 const PART_FIELDS: [&str; 10] = [
     "header",
     "cookie",
@@ -136,7 +138,7 @@ impl Part {
         Some(Part { source: source?, lowercase: lowercase? })
     }
 
-    /// Appends the part's value, escaped, or what stands for one that is missing or ambiguous.
+    /// Appends the part's value, escaped, or the replacement for a missing or ambiguous one.
     fn write<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources, out: &mut Vec<u8>) -> Found {
         let start = out.len();
         if !self.source.write(request, sources, out) {
@@ -156,7 +158,7 @@ impl Part {
         Found::Whole
     }
 
-    /// What a client can leave out of a request, if it is that.
+    /// Kind and name of the part if a client can omit it.
     fn optional(&self) -> Option<(&'static str, &[u8])> {
         match &self.source {
             Source::Header(name) => Some(("header", name)),
@@ -167,15 +169,15 @@ impl Part {
     }
 }
 
-/// The parts that a client can leave out of a request: kind and name.
+/// Kind and name of each part that a client can omit.
 pub(super) fn optional_parts(parts: &[Part]) -> impl Iterator<Item = (&'static str, &[u8])> {
     parts.iter().filter_map(Part::optional)
 }
 
-/// Rejects a field that says nothing beside this kind of part.
+/// Rejects a field that has no effect on this kind of part.
 fn of_no_use<'a>(fields: &Fields<'a>, name: &'a str, kinds: &str, errors: &mut Errors) -> Option<()> {
     match fields.get(name) {
-        Some(node) => node.reject(errors, "is of no use here", alloc::format!("it beside {kinds}")),
+        Some(node) => node.reject(errors, "has no effect here", alloc::format!("it only with {kinds}")),
         None => Some(()),
     }
 }
@@ -200,18 +202,19 @@ impl Source {
                     let port = fields.or("port", false, errors, |node, errors| node.boolean(errors))?;
                     Some(Source::Authority { port })
                 }
-                _ => node.reject(errors, "says nothing", "true, or an object with port"),
+                _ => node.reject(errors, "has no effect", "true, or an object with port"),
             },
             "jwt_claim" => read_claim(node, errors).map(Source::Metadata),
             _ => node.text(PART_NAME_BYTES_MAX, errors).map(|text| Source::Constant(bytes(text))),
         }
     }
 
-    /// Appends the value, escaped; nothing when the request has none. False when it has several, whatever is appended.
+    /// Appends the value, escaped; nothing if the request has none. Returns false if it has several; what was appended
+    /// is then invalid.
     fn write<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources, out: &mut Vec<u8>) -> bool {
         let Sources { path, peer, buffer } = sources;
         match self {
-            // A second line would let a client choose among identifiers at will, while an upstream may take the first.
+            // With several lines a client could choose its identifier at will, since an upstream may use another line.
             Source::Header(name) => match request.header(name) {
                 Lines::None => {}
                 Lines::One(line) => push_escaped(trim(line), out),
@@ -219,7 +222,7 @@ impl Source {
             },
             Source::Cookie(name, pick) => {
                 let mut values = Values::new(*pick, false, out);
-                // HTTP/2 clients may send one cookie a line.
+                // HTTP/2 clients may send each cookie in a line of its own.
                 request.for_each_header(b"cookie", &mut |line| {
                     cookies(line, name).for_each(|value| values.take(Some(value)));
                 });
@@ -256,10 +259,10 @@ impl Source {
     }
 }
 
-/// Takes the values of one name, and writes the one that counts.
+/// Takes the values of one name, and writes the one to use.
 struct Values<'a> {
     pick: Pick,
-    /// `+` is a space.
+    /// Whether `+` means a space.
     form: bool,
     start: usize,
     seen: bool,
@@ -272,7 +275,7 @@ impl<'a> Values<'a> {
         Values { pick, form, start: out.len(), seen: false, ambiguous: false, out }
     }
 
-    /// One more value, still encoded; `None` for one that can be read in two ways.
+    /// Takes one more value, still encoded; `None` if it can be parsed in two ways.
     fn take(&mut self, value: Option<&[u8]>) {
         let Some(value) = value else {
             self.ambiguous = true;
@@ -291,7 +294,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// What parts are read from besides headers; kept for the length of a request, its memory for ever.
+/// The sources of parts other than headers. Their contents are valid for one request; their memory is reused.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub path: NormalPath,
@@ -306,12 +309,12 @@ impl Sources {
     }
 }
 
-/// What was written of an identifier.
+/// The result of writing an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Written {
-    /// The worst of its parts.
+    /// The greatest [`Found`] of its parts.
     pub found: Found,
-    /// Whether any part has a value.
+    /// Whether at least one part has a value.
     pub has_value: bool,
 }
 
@@ -339,7 +342,7 @@ fn bytes(text: &str) -> Box<[u8]> {
     text.as_bytes().into()
 }
 
-/// `jwt_claim`: the way to the claim in the metadata that Envoy's JWT filter leaves.
+/// `jwt_claim`: the path to the claim in the metadata that Envoy's JWT filter writes.
 fn read_claim(node: Node<'_>, errors: &mut Errors) -> Option<Vec<String>> {
     let fields = node.object(&["payload", "claim"], errors)?;
     let payload = fields.or("payload", JWT_PAYLOAD.to_string(), errors, read_key);
@@ -355,16 +358,16 @@ fn read_claim_path(fields: &Fields<'_>, errors: &mut Errors) -> Option<Vec<Strin
     })
 }
 
-/// A key of metadata; Envoy ends each with a zero byte, so none may hold one.
+/// A key of metadata. Envoy ends each with a zero byte, so none may contain one.
 fn read_key(node: Node<'_>, errors: &mut Errors) -> Option<String> {
     let text = node.text(PART_NAME_BYTES_MAX, errors)?;
     if text.contains('\0') {
-        return node.reject(errors, "holds a zero byte", "text without zero bytes");
+        return node.reject(errors, "contains a zero byte", "text without zero bytes");
     }
     Some(text.to_string())
 }
 
-/// Appends a percent-encoded value, decoded, escaped and without blanks around it.
+/// Appends a percent-encoded value, decoded, escaped and without leading and trailing blanks.
 fn push_decoded(value: &[u8], form: bool, out: &mut Vec<u8>) {
     if memchr::memchr2(b'%', b'+', value).is_none() {
         return push_escaped(trim(value), out);
@@ -489,7 +492,7 @@ mod tests {
         assert_eq!(request.host_calls.get(), 1);
     }
 
-    /// Joins values as parts do, without a request.
+    /// Joins values as the parts of an identifier.
     fn join(values: &[Vec<u8>]) -> Vec<u8> {
         let mut out = Vec::new();
         for (index, value) in values.iter().enumerate() {
@@ -505,7 +508,7 @@ mod tests {
         out
     }
 
-    /// Takes a joined identifier apart again, which only an unambiguous joining allows.
+    /// Splits a joined identifier into its values, which is possible only if joining is unambiguous.
     fn split(raw: &[u8]) -> Vec<Vec<u8>> {
         let mut values = vec![Vec::new()];
         let mut bytes = raw.iter();
@@ -524,7 +527,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn joining_can_be_undone(values in proptest::collection::vec("[ab|\\\\-]{0,5}", 1..=PARTS_MAX)) {
+        fn joining_is_reversible(values in proptest::collection::vec("[ab|\\\\-]{0,5}", 1..=PARTS_MAX)) {
             let values: Vec<Vec<u8>> = values.into_iter().map(String::into_bytes).collect();
             prop_assert_eq!(split(&join(&values)), values);
         }

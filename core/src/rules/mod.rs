@@ -1,11 +1,11 @@
-//! From a request to the checks that it must pass.
+//! The configuration, and the checks that a request must pass.
 //!
 //! ```text
 //! JSON text ─ json ─ fields ─┬─ config: workspace, aggregator, table, responses
-//!                            ├─ addresses: networks that are let pass or denied
+//!                            ├─ addresses: networks that are exempt or denied
 //!                            └─ rule ─┬─ matcher: path, methods, headers, host
 //!                                     ├─ identifier: parts of the request (secret: those that are hashed)
-//!                                     ├─ algorithm: how the limit is held
+//!                                     ├─ algorithm: how the limit is enforced
 //!                                     ├─ overrides: identifiers with another limit
 //!                                     ├─ cost
 //!                                     └─ ban
@@ -13,12 +13,12 @@
 //! Request ─ resolve ─ addresses, then for each rule: matcher → identifier → live control → overrides → cost → Check
 //! ```
 //!
-//! [`Config::parse`] turns text into a [`Config`] or into every error that it holds. A `Config` cannot be
-//! wrong afterwards: [`Config::resolve`] has no error, never panics, and allocates nothing once its
-//! [`Scratch`] has grown to the size of the requests it sees. Time is linear in the request.
+//! [`Config::parse`] turns text into a [`Config`] or returns every error in it. A `Config` is always valid:
+//! [`Config::resolve`] has no error, never panics, and allocates nothing once its [`Scratch`] has grown to the size of
+//! the requests. It takes time linear in the size of the request.
 //!
-//! What this module does not do: it counts nothing, decides nothing and answers nobody. It has no clock and
-//! makes no host calls; it reads a request through the [`Request`] trait.
+//! This module counts nothing and decides nothing. It has no clock and makes no host calls; it reads a request through
+//! the [`Request`] trait.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 

@@ -1,10 +1,8 @@
-//! A request against all rules: which apply, for which identifier, with what limit and cost.
+//! Applies all rules to a request: which of them match, with which identifier, limit and cost.
 //!
-//! What operators say live counts before what is configured. A network that the configuration denies is denied whatever rules
-//! there are, unless a live exemption of all namespaces names it as closely; one that it allows is exempt from all of them,
-//! unless live control bans the identifier, or a network as close.
-//!
-//! Deciding what follows from the checks is the limiter's.
+//! Live control precedes the configuration. A network that the configuration denies is denied regardless of the rules,
+//! unless a live exemption of all namespaces has a prefix at least as long. A network that the configuration exempts is
+//! exempt from all rules, unless live control bans the identifier, or a network with a prefix at least as long.
 
 use super::addresses::Listed;
 use super::config::Config;
@@ -21,57 +19,57 @@ use crate::model::time::UnixMs;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// One rule that applies to a request.
+/// One rule that matches a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
-    /// The rule's place in [`Config::rules`].
+    /// The rule's index in [`Config::rules`].
     pub rule_index: usize,
     /// The rule.
     pub rule: &'a Rule,
     /// The canonical identifier, at most [`MAX_IDENTIFIER_BYTES`](crate::matching::canonical::MAX_IDENTIFIER_BYTES) long.
     pub identifier: &'a [u8],
-    /// What the rule asks for.
+    /// What to do for the rule.
     pub action: Action,
 }
 
-/// What a rule asks for.
+/// What to do for a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Charge `cost` if `limit` leaves room for it.
+    /// Charge `cost` if the limit admits it.
     Limit {
-        /// The limit after overrides and credits; 0 for a ledger, whose zone says it.
+        /// The limit after overrides and credits; 0 for a ledger, whose zone sets it.
         limit: u64,
         /// The request's cost.
         cost: u64,
-        /// Since which reset it is counted; 0 if there was none.
+        /// The epoch of the key: the revision of the newest reset; 0 if there was none.
         epoch: u32,
     },
-    /// Let it pass, and count nothing.
+    /// Admit the request without counting it.
     Exempt,
-    /// Deny it, and count nothing: a part of the identifier is missing.
+    /// Deny the request without counting it, since a part of the identifier is missing.
     DenyMissing,
-    /// Deny it, and count nothing: a part of the identifier has several values.
+    /// Deny the request without counting it, since a part of the identifier has several values.
     DenyAmbiguous,
-    /// Deny it, and count nothing: somebody said so.
+    /// Deny the request without counting it, since live control bans it.
     Ban(Banned),
 }
 
-/// What operators say at this moment.
+/// Live control at this moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Live<'a> {
-    /// All that is known; `None` for nothing.
+    /// All live controls; `None` if there are none.
     pub controls: Option<&'a Controls>,
-    /// The moment, for what expires. Any will do while nothing is said.
+    /// The present moment, for controls that expire. It is not used without controls.
     pub now: UnixMs,
 }
 
-/// Memory for resolving, one for each worker: once warm, a request allocates nothing.
+/// Memory for [`Config::resolve`], one for each worker. After the first requests nothing is allocated any more.
 #[derive(Debug, Default)]
 pub struct Scratch {
     sources: Sources,
-    /// What overrides are matched against.
+    /// The raw identifier, which overrides are matched against.
     raw: Vec<u8>,
-    /// What stands for it beyond the filter, where the rule hashes identifiers.
+    /// The digest that replaces it outside the filter, if the rule hashes identifiers.
     hashed: Vec<u8>,
     identifiers: Vec<u8>,
     globs: glob::Scratch,
@@ -80,11 +78,11 @@ pub struct Scratch {
     found: Vec<Applied>,
 }
 
-/// What is known of the client's address, where it matters.
+/// The client's address, if any configured network or live control needs it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Client {
     address: Option<IpAddr>,
-    /// Length of the prefix by which the configuration lets it pass.
+    /// Length of the prefix by which the configuration exempts it.
     allowed: Option<u8>,
 }
 
@@ -95,7 +93,7 @@ struct Applied {
     action: Action,
 }
 
-/// The checks of one request, in the rules' order.
+/// The checks of one request, in the order of the rules.
 #[derive(Clone, Debug)]
 pub struct Checks<'a> {
     rules: &'a [Rule],
@@ -106,7 +104,7 @@ pub struct Checks<'a> {
 }
 
 impl Config {
-    /// The checks that this request must pass; none when no rule applies.
+    /// The checks that this request must pass; none if no rule matches.
     pub fn resolve<'a, R: Request + ?Sized>(
         &'a self,
         request: &R,
@@ -131,7 +129,7 @@ impl Config {
     }
 }
 
-/// What is said live in this workspace; no controls if nothing is.
+/// The live control of this workspace; no controls if there are none.
 struct Said<'a> {
     controls: Option<&'a Controls>,
     now: UnixMs,
@@ -146,7 +144,7 @@ impl Scratch {
         self.client = Client::default();
     }
 
-    /// Whether the client's address is denied; notes what is known of it.
+    /// Whether the client's address is denied. Stores the address for [`Scratch::said_of`].
     fn is_denied<R: Request + ?Sized>(&mut self, config: &Config, request: &R, said: &Said<'_>) -> bool {
         let named = said.controls.is_some_and(|controls| controls.has_networks(said.workspace));
         if !named && !config.addresses.are_listed() {
@@ -206,7 +204,7 @@ impl Scratch {
         self.found.push(Applied { rule_index, identifier_end: self.identifiers.len(), action });
     }
 
-    /// What is said live of the identifier at hand, which begins at `start`, and of the client's address.
+    /// The live controls of the identifier that begins at `start`, and of the client's address.
     fn said_of(&mut self, rule: &Rule, start: usize, said: &Said<'_>) -> Found {
         let Client { address, allowed } = self.client;
         let Some(controls) = said.controls else {
@@ -244,7 +242,7 @@ impl Scratch {
 }
 
 impl Checks<'_> {
-    /// The client's address is denied: no rule is asked.
+    /// Whether the client's address is denied. No rule is applied then.
     pub fn address_is_denied(&self) -> bool {
         self.address_is_denied
     }

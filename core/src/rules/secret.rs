@@ -1,6 +1,6 @@
-//! Identifiers that are secrets, replaced by a keyed digest: HMAC-SHA-256 (RFC 2104), of which 128 bits are kept.
+//! Secret identifiers are replaced by a keyed digest: HMAC-SHA-256 (RFC 2104), of which 128 bits are kept.
 //!
-//! Without a key, whoever reads counts could try likely secrets against a plain digest.
+//! With a plain digest, a person with access to the counts could test guessed secrets against it.
 
 use super::parse::errors::Errors;
 use super::parse::fields::Fields;
@@ -12,25 +12,26 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use sha2::{Digest, Sha256};
 
-/// What begins each digest, so that it is known for one.
+/// Every digest begins with this prefix, by which it can be recognised.
 const PREFIX: &[u8] = b"hmac:";
 
-/// Longest name of an environment variable, in bytes.
+/// Length of the longest name of an environment variable, in bytes.
 const VARIABLE_BYTES_MAX: usize = 255;
 const BLOCK_BYTES: usize = 64;
 const DIGEST_BYTES_KEPT: usize = 16;
 
-/// The value of an environment variable, by its name; nothing if it is not set, or not visible.
+/// Returns the value of an environment variable by its name; `None` if it is not set, or not passed to the filter.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Stands for the value of each variable where a configuration is checked elsewhere than in its Envoy.
+/// Replaces the value of each variable when a configuration is checked outside its Envoy.
 pub const STAND_IN: &str = "stands-for-a-secret";
 
-/// What one kind of secret may be. Errors end in logs, so they show no value: it may be the secret but for one character.
+/// The format of one kind of secret. Errors end in logs, so they never contain a value: it may be the secret with one
+/// wrong character.
 pub(super) struct SecretKind<T> {
     pub problem: &'static str,
     pub expected: &'static str,
-    /// Its length.
+    /// The allowed lengths in bytes.
     pub bytes: RangeInclusive<usize>,
     pub make: fn(&str) -> T,
 }
@@ -42,8 +43,8 @@ impl<T> SecretKind<T> {
     }
 }
 
-/// Reads a secret that stands in the field `name`, or in the environment variable that the field `variable` names. `Some(None)` if
-/// neither is given.
+/// Reads a secret from the field `name`, or from the environment variable that the field `variable` names. Returns
+/// `Some(None)` if neither is given.
 pub(super) fn read_secret<T>(
     fields: &Fields<'_>,
     (name, variable): (&'static str, &'static str),
@@ -61,16 +62,16 @@ pub(super) fn read_secret<T>(
     let read = fields.optional(variable, errors, |node, errors| {
         let name = node.visible(VARIABLE_BYTES_MAX, errors)?;
         let Some(value) = variables(name) else {
-            let problem = format!("the filter is shown no environment variable {}", quoted(name));
-            return errors.reject(&node.path, problem, "one that vm_config.environment_variables names");
+            let problem = format!("the filter has no environment variable {}", quoted(name));
+            return errors.reject(&node.path, problem, "one listed in vm_config.environment_variables");
         };
-        let problem = format!("what the environment variable {} holds cannot be used", quoted(name));
+        let problem = format!("the value of the environment variable {} cannot be used", quoted(name));
         kind.read(&value).or_else(|| errors.reject(&node.path, problem, kind.expected))
     })?;
     Some(given.or(read))
 }
 
-/// `hash_key`, as the states of the two hash functions that it begins. It is never printed.
+/// `hash_key`, as the states of the two hash functions after its blocks. It is never printed.
 #[derive(Clone)]
 pub struct SecretKey {
     inner: Sha256,
@@ -101,7 +102,7 @@ impl SecretKey {
         self.outer.clone().chain_update(inner).finalize().into()
     }
 
-    /// Appends what stands for a raw identifier: `hmac:` and 32 hexadecimal digits.
+    /// Appends the digest of a raw identifier: `hmac:` and 32 hexadecimal digits.
     pub fn write(&self, raw: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(PREFIX);
         for byte in self.digest(raw).iter().take(DIGEST_BYTES_KEPT) {

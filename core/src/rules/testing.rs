@@ -1,4 +1,4 @@
-//! A request made of lists, for this module's unit tests.
+//! A request for this module's unit tests.
 
 use super::request::{Lines, Request};
 use alloc::string::String;

@@ -54,7 +54,7 @@ async fn whatever_is_pasted_is_answered() {
         (json!(many.to_string()).to_string(), "at most 50"),
         ("'x'.repeat(10 << 20)".to_owned(), "10.0 MB are too much"),
         // The reader of YAML would take days.
-        ("'['.repeat(4 << 20)".to_owned(), "not done with it within"),
+        ("'['.repeat(4 << 20)".to_owned(), "did not finish within"),
         ("'- '.repeat(1 << 16)".to_owned(), "neither JSON nor YAML"),
         // Each list has ten of the one before.
         (

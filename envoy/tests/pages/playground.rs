@@ -60,7 +60,7 @@ async fn the_first_run_is_seen_on_every_screen() {
          new Set(path.getAttribute('d').match(/ [\\d.]+/g)).size > 8).length)";
     let drawn = browser.run(heights, &[]).await.unwrap();
     assert_eq!(drawn, json!([4, 3, 2]), "all lines rise and fall, but for limits");
-    assert!(browser.text("#verdict").await.unwrap().starts_with("Everything that must hold did"));
+    assert!(browser.text("#verdict").await.unwrap().starts_with("All invariants held"));
 
     // What is under the pointer is told, and by keys the next.
     browser.hover("#plot-requests > svg", 0, 0).await.unwrap();

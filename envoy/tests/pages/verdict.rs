@@ -65,11 +65,11 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
 
     let told = browser.text("#verdict").await.unwrap();
     for part in [
-        "Something that must hold did not",
+        "An invariant was violated",
         "An Envoy’s own count fell at 2.5 s",
         "owner: Envoy 1 holds 3 of CellId",
         "At rest, not all agree at 999 s, after the traffic",
-        "Over the whole run, more passed than the scenario may let pass",
+        "Over the whole run, more was admitted than the scenario allows",
         "./justw simulate --scenario steady --seed 1",
     ] {
         assert!(told.contains(part), "{part} is missing:\n{told}");
@@ -101,9 +101,9 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
     // A panic is a failure like any other, and the next run begins anew.
     browser.fill("#seed", "2").await.unwrap();
     browser.click("#run").await.unwrap();
-    let told = until_text(&mut browser, "#verdict", "The simulation broke before its end").await;
+    let told = until_text(&mut browser, "#verdict", "The simulation failed before its end").await;
     assert!(told.contains("index out of bounds") && told.contains("--plan weir-plan.json"), "{told}");
-    until_text(&mut browser, "#status", "The simulation broke.").await;
+    until_text(&mut browser, "#status", "The simulation failed.").await;
     assert_eq!(browser.text("#tiles").await.unwrap(), "", "nothing is left of the run before");
     browser.screenshot("playground-broke").await.unwrap();
     browser.fill("#seed", "3").await.unwrap();

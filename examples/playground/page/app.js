@@ -1,4 +1,4 @@
-// The page: settings become a plan, the plan a link and a run.
+// The page: settings become a plan; the plan becomes a link and a run.
 import init, { judge, listScenarios, readLink, writeLink } from './weir_playground.js';
 import { $, Form, make, rulesText } from './form.js';
 import { forget, judgeAway, settled } from './judge.js';
@@ -6,7 +6,7 @@ import { clear, show } from './results.js';
 import { broken, planText, savesPlan } from './verdict.js';
 import { duration } from './words.js';
 
-// What a first visitor sees: a limit over two regions, of which one is cut off for a while.
+// The settings of a first visit: a limit over two regions, of which one loses the database for a while.
 const WELCOME = {
   seed: 0,
   topology: { regions: 2, aggregators: 2, envoys: 3, workers: 2, buckets: 1024, keys_per_bucket: 8 },
@@ -18,25 +18,25 @@ const WELCOME = {
   settle_ms: 3000, traffic_ms: 180000, quiet_ms: 45000,
 };
 const OWN = 'Your own';
-// The shortest window that regions tell each other of.
+// The shortest window that regions share with each other.
 const SHARED_MS = 60000;
-// What is longer, browsers cut or refuse as an address.
+// Browsers truncate or refuse a longer address.
 const LINK_MAX = 500000;
-// Errors and rules that are told; further ones are only counted.
+// Errors and rules that are shown. Further ones are only counted.
 const TOLD_MAX = 20;
 
 let scenarios = [];
 let scenario = '';
 let welcome = false;
 let worker = null;
-// What the parser said last of the limit.
+// The parser's last result for the limit.
 let judged = null;
-// The address that is to be shown, and when.
+// The address to be shown, and its timer.
 let fragment = '';
 let addressing = 0;
 const form = new Form(() => changed());
 
-// Something differs from the scenario: from here on the plan itself is the link.
+// The settings differ from the scenario; from here on the link contains the plan itself.
 function changed() {
   scenario = '';
   welcome = false;
@@ -46,11 +46,12 @@ function changed() {
   address();
 }
 
-// The settings as a link; whether they are a plan. Browsers allow few changes of an address at a time, so it follows in a moment.
+// Turns the settings into a link. Returns whether they are a valid plan. Browsers allow few changes of an address at a
+// time, so the address follows after a short delay.
 function address() {
   clearTimeout(addressing);
   try {
-    if (!$('seed').checkValidity()) throw 'the seed is a whole number';
+    if (!$('seed').checkValidity()) throw 'the seed must be a whole number';
     fragment = scenario ? `scenario=${scenario}&seed=${$('seed').value}` : writeLink(JSON.stringify(form.plan), $('seed').value);
   } catch (error) {
     tell(said(error), true);
@@ -69,11 +70,11 @@ function showAddress() {
   history.replaceState(null, '', fragment.length > LINK_MAX ? '#' : `#${fragment}`);
 }
 
-// The simulator's errors are text; what else is thrown is a mistake of ours.
+// The simulator's errors are text. Anything else that is thrown is a bug of the page.
 function said(error) {
   if (typeof error === 'string') return error;
   console.error(error);
-  return 'The page broke over it: load it again.';
+  return 'The page failed. Load it again.';
 }
 
 function tell(says, wrong = false) {
@@ -82,11 +83,11 @@ function tell(says, wrong = false) {
 }
 
 function describe() {
-  const own = welcome ? 'Two regions share a limit, and one loses the database for a while. Change anything below.' : 'Whatever you have set below.';
+  const own = welcome ? 'Two regions share a limit, and one loses the database for a while. Change anything below.' : 'Your own settings.';
   $('scenario-says').textContent = scenarios.find(one => one.name === scenario)?.says.replace(/^./, first => first.toUpperCase()) ?? own;
 }
 
-// Takes over a plan that was not made of the fields.
+// Shows a plan that does not come from the fields.
 function take(plan, seed, name) {
   scenario = name;
   welcome = plan.traffic_ms === WELCOME.traffic_ms && JSON.stringify(plan.faults) === JSON.stringify(WELCOME.faults);
@@ -101,7 +102,7 @@ function take(plan, seed, name) {
   return address();
 }
 
-// Takes over what a link says. One that says nothing of use leaves all as it is.
+// Shows the plan of a link. An invalid link changes nothing.
 function open(link) {
   try {
     if (!link) return take(structuredClone(WELCOME), '1', '');
@@ -128,7 +129,7 @@ async function judgeRules() {
   changed();
 }
 
-// Says what the filter's parser said.
+// Shows the result of the filter's parser.
 function tellJudged() {
   const { rules, errors, notes } = judged;
   const wrong = errors.length > 0;
@@ -140,7 +141,7 @@ function tellJudged() {
   const ruleLines = () => [...few(rules).map(({ name, rule }) => make('p', { className: 'sound' }, `✓ ${name}: ${rule.limit} in ${duration(rule.window_ms)}${rule.hard_limit ? ', in any window' : ''}${rule.shadow ? ', in shadow' : ''}`)), ...more(rules)];
   const alone = form.plan.topology.regions > 1 && rules.some(({ rule }) => rule.window_ms < SHARED_MS);
   $('judged').replaceChildren(...wrong ? errorLines() : ruleLines(), ...few(notes).map(hint), ...more(notes),
-    ...alone ? [hint('Windows below a minute are not shared between regions: each holds the limit by itself.')] : []);
+    ...alone ? [hint('Windows below a minute are not shared between regions: each region enforces the limit separately.')] : []);
 }
 
 async function run() {
@@ -164,20 +165,20 @@ function heard({ part, recorded, took, wrong, broken: says }, ran) {
   if (recorded === undefined) {
     end();
     if (says) { clear(); broken(says, ran); }
-    tell(wrong ?? 'The simulation broke.', true);
+    tell(wrong ?? 'The simulation failed.', true);
     return;
   }
   show(recorded, ran);
   const { settle_ms, traffic_ms, quiet_ms } = JSON.parse(ran.plan);
-  // On a phone the verdict is far away.
-  if ($('verdict').classList.contains('failed')) tell('Something that must hold did not: see the verdict.', true);
+  // On a phone the verdict is outside the visible part.
+  if ($('verdict').classList.contains('failed')) tell('An invariant was violated: see the verdict.', true);
   else tell(`${(settle_ms + traffic_ms + quiet_ms) / 1000} s simulated in ${(took / 1000).toFixed(1)} s.`);
   document.body.dataset.runs = Number(document.body.dataset.runs ?? 0) + 1;
 }
 
 function running(is) {
   document.body.dataset.running = is;
-  // Who pressed a button that goes is led to the one that comes.
+  // If the button that disappears has the focus, the other button gets it.
   const [goes, comes] = is ? [$('run'), $('cancel')] : [$('cancel'), $('run')];
   const had = document.activeElement === goes;
   goes.hidden = true;
@@ -189,7 +190,7 @@ function running(is) {
   if (is) tell('Simulating…');
 }
 
-// A worker that computes hears nothing: it is ended, and the next run begins another.
+// A worker that computes receives no messages, so it is ended. The next run starts another.
 function end() {
   worker?.terminate();
   worker = null;
@@ -210,12 +211,12 @@ async function share() {
     await navigator.clipboard.writeText(location.href);
     tell('Link copied.');
   } catch {
-    tell('Copy the link from the address bar: it holds all settings.');
+    tell('Copy the link from the address bar. It contains all settings.');
   }
 }
 
 function listen() {
-  // The address is the settings': this one only moves the focus.
+  // The fragment contains the settings, so this link only moves the focus.
   $('skip').addEventListener('click', event => { event.preventDefault(); $('results').focus(); });
   $('settings').addEventListener('submit', event => { event.preventDefault(); run(); });
   $('cancel').addEventListener('click', stop);

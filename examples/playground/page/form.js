@@ -1,9 +1,10 @@
-// The settings: a plan into fields, and fields into the plan. What no field shows stays as it is.
+// The settings: shows a plan in fields, and writes fields to the plan. Parts of the plan without a field are not
+// changed.
 import { SHAPES, FAULTS, targets, duration } from './words.js';
 
 export const $ = id => document.getElementById(id);
 
-// An element; `props` are properties, or attributes where there is a dash.
+// Creates an element. `props` are properties, or attributes if the name contains a dash.
 export function make(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -31,7 +32,7 @@ function choice(label, options, chosen, set, hidden) {
   return hidden ? select : make('label', { className: 'wide' }, label, select);
 }
 
-// Of a list that is longer, the rest is in the plan alone.
+// Items shown of a list. Further ones are in the plan only.
 const ITEMS_MAX = 40;
 
 const bit = (mask, at) => Math.floor(mask / 2 ** at) % 2 === 1;
@@ -58,9 +59,9 @@ export class Form {
     });
   }
 
-  // The plan has been changed in a field.
+  // A field has changed the plan.
   touch() {
-    // Regions need time to hear of each other after the traffic, or nothing is known of how it ends.
+    // After the traffic, regions need time to exchange their counts. Otherwise the run ends before the counts agree.
     const paces = this.plan.schedule.publish_ms + this.plan.schedule.import_ms;
     if (this.plan.topology.regions > 1) this.plan.quiet_ms = Math.max(this.plan.quiet_ms, 5000 + 2 * paces);
     this.changed();
@@ -96,7 +97,7 @@ export class Form {
     this.plan[list].splice(index, 1);
     this[container]();
     this.touch();
-    // Who removes by keyboard goes on with the next, or with what adds another.
+    // After a removal by keyboard, the focus moves to the next item, or to the button that adds one.
     const left = $(container).querySelectorAll('.quiet');
     (left[Math.min(index, left.length - 1)] ?? $(button)).focus();
   }
@@ -145,7 +146,7 @@ export class Form {
     return item;
   }
 
-  // Which of several rules a source's requests meet.
+  // The rules that apply to a source's requests.
   which(source) {
     const boxes = this.plan.rules.map((rule, at) => {
       const box = make('input', { type: 'checkbox', checked: bit(source.rules, at) });
@@ -194,7 +195,7 @@ export class Form {
 
 const defaults = fields => Object.fromEntries(Object.entries(fields).map(([name, { value }]) => [name, value]));
 
-// A plan's rules as a filter would be given them.
+// A plan's rules as a filter's configuration.
 export function rulesText(rules) {
   const given = rules.map((rule, at) => ({
     name: rules.length > 1 ? `limit-${at + 1}` : 'limit',
@@ -207,6 +208,6 @@ export function rulesText(rules) {
     ...rule.trust_first && { unknown_key: 'assume_low' },
     ...rule.shadow && { shadow_mode: true },
   }));
-  // A short object stays on its line.
+  // Keeps a short object on one line.
   return JSON.stringify(given.length === 1 ? given[0] : given, null, 2).replace(/\{\s*("header": "[^"]*")\s*\}/g, '{ $1 }');
 }

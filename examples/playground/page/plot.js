@@ -1,5 +1,5 @@
-// Plots over time as SVG: axes with units, faults as bands, failures as crosses, and a cursor that all plots share, moved by pointer or keys. What is
-// below it stands in the legend. Lines differ by colour and by dashes.
+// Plots over time as SVG: axes with units, faults as bands, failures as crosses, and a cursor that all plots share,
+// moved by pointer or keys. The legend shows the values at the cursor. Lines differ by colour and by dashes.
 import { make } from './form.js';
 
 const NS = 'http://www.w3.org/2000/svg';
@@ -23,14 +23,15 @@ export function ticks(most, count) {
 const places = step => Math.max(0, -Math.floor(Math.log10(step || 1) + 1e-9));
 export const say = value => value === null ? '–' : value.toLocaleString('en-GB', { maximumFractionDigits: value < 10 ? 1 : 0 });
 
-// All plots of a run: `times` in seconds, faults as {from, to, says}, failures as {at, says}, traffic's `end`.
+// All plots of a run: `times` in seconds, faults as {from, to, says}, failures as {at, says}, and the `end` of the
+// traffic.
 export class Plots {
   constructor({ times, bands, marks, end }) {
     Object.assign(this, { times, bands, marks, end, plots: [], at: null });
     this.observer = new ResizeObserver(() => this.plots.forEach(plot => plot.draw()));
   }
 
-  // `lines`: {says, values, colour, dash?, width?, area?}; values are null where there is nothing.
+  // `lines`: {says, values, colour, dash?, width?, area?}. A value is null if there is none.
   add(figure, { title, says, unit, lines, shade }) {
     const plot = new Plot(this, figure, { title, says, unit, lines, shade });
     this.plots.push(plot);
@@ -108,7 +109,7 @@ class Plot {
     this.mark();
   }
 
-  // Those before or after what is shown stand at its edge.
+  // Failures before or after the shown time are drawn at its edge.
   failures() {
     return this.plots.marks.flatMap(({ at, says }) => {
       const x = this.x(Math.max(0, Math.min(at, this.most)));
@@ -137,7 +138,7 @@ class Plot {
     return nodes;
   }
 
-  // Between one line and what lies above it: by how much a limit is passed.
+  // The area between a line and the limit below it: by how much the limit is exceeded.
   shading() {
     if (!this.shade) return [];
     const { line, above } = this.shade;

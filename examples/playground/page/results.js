@@ -1,4 +1,4 @@
-// What a run came to: figures, plots, and the same as tables; the verdict is `verdict.js`'s.
+// Shows the results of a run: figures, plots, and the plots as tables. `verdict.js` shows the verdict.
 import { $, make } from './form.js';
 import { CHECKERS, FAULTS, duration, targets } from './words.js';
 import { Plots, say } from './plot.js';
@@ -8,7 +8,7 @@ const whole = value => value.toLocaleString('en-GB');
 const percent = part => `${(part * 100).toLocaleString('en-GB', { maximumFractionDigits: 1 })} %`;
 let plots = null;
 
-// `ran` is what was run, as the worker was given it; `file` is what it answered.
+// `ran` is what was run, as sent to the worker; `file` is its answer.
 export function show(file, ran) {
   const { outcome, series } = JSON.parse(file);
   verdict(outcome.failures, ran);
@@ -22,7 +22,7 @@ export function show(file, ran) {
   table(series);
 }
 
-// Takes away what an earlier run came to.
+// Removes the results of an earlier run.
 export function clear() {
   plots?.close();
   ['tiles', 'plot-requests', 'plot-snapshots', 'plot-window'].forEach(id => $(id).replaceChildren());
@@ -33,17 +33,17 @@ function tiles({ comparison, figures }) {
   const { requests, admitted, exact, worst_window, over } = comparison;
   const tile = (name, value, says) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }), make('dd', { textContent: says }));
   $('tiles').replaceChildren(
-    tile('Requests', whole(requests), `${whole(comparison.lost)} lost with a process`),
+    tile('Requests', whole(requests), `${whole(comparison.lost)} lost when a process ended`),
     tile('Admitted', whole(admitted), `${whole(exact.admitted)} by an exact log`),
     tile('Denied', whole(requests - admitted), `${whole(exact.wrongly_denied)} that an exact log admits`),
     tile('Fullest window', percent(worst_window), 'of the limit, in any true window'),
-    tile('Largest excess', percent(over), 'of the limit, by its own law'),
-    tile('Known to all in', figures.convergence.count ? `${whole(figures.convergence.p50)} ms` : '–', figures.convergence.count ? `99 % in ${whole(figures.convergence.p99)} ms` : 'nobody else was to know'),
+    tile('Largest excess', percent(over), 'of the limit, as the rule counts'),
+    tile('Received by all in', figures.convergence.count ? `${whole(figures.convergence.p50)} ms` : '–', figures.convergence.count ? `99 % in ${whole(figures.convergence.p99)} ms` : 'no other process had to receive it'),
   );
 }
 
 function faults({ faults, topology }) {
-  // A plan may have a thousand of one kind: its places are named once.
+  // A plan may have a thousand faults of one kind, so their targets are computed once.
   const places = {};
   const place = (kind, value) => {
     places[kind] ??= new Map(targets(kind, topology).map(([value, name]) => [JSON.stringify(value), name]));
@@ -67,12 +67,12 @@ function plot(series, plan, failures) {
   const marks = failures.filter(failure => failure.at_ms !== null).map(({ at_ms, checker }) => ({ at: at_ms / 1000, says: `${CHECKERS[checker] ?? checker} at ${at_ms / 1000} s` }));
   const banded = [
     named.length ? ` Shaded: ${named.slice(0, 3).join('; ')}${named.length > 3 ? '; and more' : ''}.` : '',
-    marks.length ? ' ✗: what must hold did not.' : '',
+    marks.length ? ' ✗: an invariant was violated.' : '',
   ].join('');
   plots = new Plots({ times: points.map(point => point.at_ms / 1000), bands, marks, end: plan.traffic_ms / 1000 });
   const limit = { says: 'Limit', values: points.map(() => key.limit), colour: '--limit', dash: '2 4', width: 1.5 };
   plots.add($('plot-requests'), {
-    title: 'Requests', says: `What came, and what became of it.${banded}`, unit: 'a second',
+    title: 'Requests', says: `Requests that arrived, and the decisions on them.${banded}`, unit: 'a second',
     lines: [
       { says: 'Arrivals', values: rate('arrived'), colour: '--arrived', width: 1.5 },
       { says: 'Admitted', values: rate('admitted'), colour: '--admitted', width: 2.4, area: true },
@@ -86,11 +86,11 @@ function plot(series, plan, failures) {
   }));
   const whose = `key ${key.identifier}, ${whole(key.limit)} in ${duration(key.window_ms)}`;
   plots.add($('plot-snapshots'), {
-    title: 'What each region believes', says: `What counts against the limit of ${whose}: by each region’s aggregators, and in truth.`, unit: 'used',
+    title: 'Counts of each region', says: `What counts against the limit of ${whose}: in each region’s aggregators, and in truth.`, unit: 'used',
     lines: [{ says: 'Truth', values: of('truth'), colour: '--exact', width: 3.2 }, ...regions, limit],
   });
   plots.add($('plot-window'), {
-    title: 'Overshoot', says: `What passed in the ${duration(key.window_ms)} before each moment, of the same key. An exact log never passes its limit.`, unit: 'passed',
+    title: 'Overshoot', says: `What was admitted of the same key in the ${duration(key.window_ms)} before each moment. An exact log never exceeds its limit.`, unit: 'admitted',
     lines: [
       { says: 'Weir', values: of('window'), colour: '--admitted', width: 2.4 },
       { says: 'Exact log', values: of('exact_window'), colour: '--exact', dash: '1.5 3', width: 1.6 }, limit,
@@ -104,23 +104,23 @@ const row = (cell, values) => make('tr', {}, ...values.map((value, at) => make(a
 function judges({ requests, admitted, admitted_cost, exact, central }) {
   const line = (name, judge, beyond, wrongly) => row('td', [name, whole(judge.admitted), whole(requests - judge.admitted), whole(judge.admitted_cost), beyond, wrongly]);
   $('judges').replaceChildren(
-    make('thead', {}, row('th', ['Who decides', 'admits', 'denies', 'cost admitted', 'Weir admits beyond', 'Weir denies wrongly'])),
+    make('thead', {}, row('th', ['Decided by', 'admits', 'denies', 'cost admitted', 'Weir admits beyond', 'Weir denies wrongly'])),
     make('tbody', {},
       line('Weir', { admitted, admitted_cost }, '', ''),
-      line('The same law in one place', central, whole(central.beyond), whole(central.wrongly_denied)),
+      line('The same algorithm in one place', central, whole(central.beyond), whole(central.wrongly_denied)),
       line('An exact sliding log', exact, whole(exact.beyond), whole(exact.wrongly_denied))));
 }
 
 function figures({ frames, messages, redis_commands, database_statements, consults, waits }) {
   const pairs = [
     ['Frames on streams', whole(frames)], ['Messages between aggregators', whole(messages)], ['Redis commands', whole(redis_commands)],
-    ['Database statements', whole(database_statements)], ['Questions that requests waited for', whole(consults)],
-    ['Waits, half of them', `${say(waits.p50 / 1000)} ms`], ['Waits, 99 %', `${say(waits.p99 / 1000)} ms`], ['Longest wait', `${say(waits.max / 1000)} ms`],
+    ['Database statements', whole(database_statements)], ['Queries that requests waited for', whole(consults)],
+    ['Waits, median', `${say(waits.p50 / 1000)} ms`], ['Waits, 99 %', `${say(waits.p99 / 1000)} ms`], ['Longest wait', `${say(waits.max / 1000)} ms`],
   ];
   $('figures').replaceChildren(...pairs.map(([name, value]) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }))));
 }
 
-// Filled when it is opened: most never are.
+// Filled when it is opened, since it rarely is.
 function table({ points }) {
   const fill = () => {
     if (!$('points').open) return;

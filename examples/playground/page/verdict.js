@@ -1,17 +1,17 @@
-// Whether a run kept every law; where not: which, when, and how to have the same failure on a machine.
+// Whether a run kept every invariant. If not: which one was violated, when, and how to reproduce the failure locally.
 import { $, make } from './form.js';
 import { CHECKERS } from './words.js';
 
-const HELD = 'Checkers follow every write, decision and message: no count falls, nothing is counted twice, nobody waits too long, and at rest all agree. How far a limit is passed is measured below.';
-const FAILED = 'Weir has a mistake, or a checker sees one where there is none, as it may with tables that are too small and clocks that step. The first of each kind is told.';
+const HELD = 'Checkers follow every write, decision and message: no count falls, nothing is counted twice, no request waits too long, and at rest all counts agree. By how much a limit is exceeded is measured below.';
+const FAILED = 'Weir has a bug, or a checker reports one wrongly, which can happen with tables that are too small and clocks that step. The first violation of each kind is shown.';
 const FILE = 'weir-plan.json';
-// A failure tells keys and counts of one place; what is longer belongs into the saved run.
+// A failure names keys and counts of one part; a longer text is in the saved run only.
 const LONGEST = 2000;
 
 // `ran` is what was run: a plan and a seed as text, and the scenario's name if it is one.
 export function verdict(failures, ran) {
   const failed = failures.length > 0;
-  const says = make('strong', { textContent: failed ? 'Something that must hold did not' : 'Everything that must hold did' });
+  const says = make('strong', { textContent: failed ? 'An invariant was violated' : 'All invariants held' });
   $('verdict').className = failed ? 'verdict failed' : 'verdict';
   $('verdict').replaceChildren(says, ...failed
     ? [make('ul', {}, ...failures.map(failure => line(failure, JSON.parse(ran.plan)))), ...natively(ran), make('p', { className: 'hint', textContent: FAILED })]
@@ -19,7 +19,7 @@ export function verdict(failures, ran) {
   $('verdict').hidden = false;
 }
 
-// The simulation itself did not come to its end.
+// Shows that the simulation failed before its end.
 export function broken(what, ran) {
   verdict([{ checker: 'panic', at_ms: null, what }], ran);
 }
@@ -31,17 +31,17 @@ function line({ checker, at_ms, what }, { traffic_ms }) {
   return make('li', {}, make('b', { textContent: CHECKERS[checker] ?? checker }), when, make('code', { textContent: `${checker}: ${detail}` }));
 }
 
-// The words for a terminal, and the file that they need.
+// The command that reproduces the failure in a terminal, and the file that it needs.
 function natively({ plan, seed, scenario }) {
   const way = scenario ? `--scenario ${scenario} --seed ${seed}` : `--plan ${FILE}`;
   const parts = [
-    make('p', { textContent: 'The same failure on a machine, shrunk to what is needed for it:' }),
+    make('p', { textContent: 'To reproduce the failure locally and shrink it to what is needed:' }),
     make('pre', { tabIndex: 0 }, make('code', { textContent: `./justw simulate ${way}` })),
   ];
   return scenario ? parts : [...parts, make('p', {}, savesPlan(make('a', { textContent: `Save ${FILE}`, href: '#' }), () => planText(JSON.parse(plan), seed)))];
 }
 
-// Has a link save a plan as the simulator takes it; `text` is asked for when it is used.
+// Makes a link save a plan in the simulator's format. `text` is called when the link is used.
 export function savesPlan(link, text) {
   link.download = FILE;
   link.addEventListener('click', () => {
@@ -51,7 +51,7 @@ export function savesPlan(link, text) {
   return link;
 }
 
-// A seed is larger than a script's numbers: it is put in as text.
+// A seed may exceed a script's numbers, so it is inserted as text.
 export function planText(plan, seed) {
   return JSON.stringify({ ...plan, seed: 'SEED' }, null, 2).replace('"SEED"', () => seed);
 }

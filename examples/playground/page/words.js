@@ -1,4 +1,4 @@
-// What the simulator's shapes and faults are called here, what they ask for, and whom they concern. Data for the form alone.
+// Labels, fields and targets of the simulator's shapes and faults, for the form.
 
 const field = (label, value, unit = '', min = 0, step = 1, max = Number.MAX_SAFE_INTEGER) => ({ label, value, unit, min, step, max });
 const identifier = field('Key', 1);
@@ -10,7 +10,7 @@ export const SHAPES = {
   Zipf: { says: 'Many keys, few of them busy (Zipf)', fields: { identifiers: field('Keys', 10000, '', 1), exponent: field('Exponent', 1, '', 0, 'any', 10), rate: rate(200) } },
   Bursts: { says: 'Bursts, one key', fields: { identifier, requests: field('Requests', 100), every_ms: field('Every', 10000, 'ms', 1), over_ms: field('Within', 20, 'ms') } },
   WindowEnd: { says: 'At a window’s end, then all at once', fields: { identifier, limit: field('Burst', 100), window_ms: field('Window', 10000, 'ms', 1), rate: rate(50) } },
-  UnderFloor: { says: 'Just below what regions tell', fields: { identifier, requests: field('Each region', 49), window_ms: field('Window', 10000, 'ms', 1) } },
+  UnderFloor: { says: 'Just below what regions publish', fields: { identifier, requests: field('Each region', 49), window_ms: field('Window', 10000, 'ms', 1) } },
   Fresh: { says: 'Always new keys', fields: { from: field('First key', 1000000), rate: rate(200) } },
 };
 
@@ -20,7 +20,7 @@ const perMille = { per_mille: field('Of a thousand', 100, '', 0, 1, 1000) };
 const stores = ['Redis', 'Database'];
 const everybody = ['Envoy', 'Aggregator', ...stores];
 
-// `of`: what a fault has in its `link`, `part` or `region`.
+// `of`: whether the fault has a `link`, a `part` or a `region`.
 export const FAULTS = {
   Cut: { says: 'Cut off', of: 'link', fields: {} },
   Delay: { says: 'Messages are delayed', of: 'link', fields: ms('By up to', 300) },
@@ -31,34 +31,34 @@ export const FAULTS = {
   Freeze: { says: 'Freeze', of: 'part', parts: everybody, fields: {} },
   Restart: { says: 'Restart in good order', of: 'part', parts: everybody, fields: {} },
   Wipe: { says: 'Loses its data', of: 'part', parts: stores, fields: {} },
-  Slow: { says: 'Is slow', of: 'part', parts: stores, fields: ms('By', 500) },
+  Slow: { says: 'Responds slowly', of: 'part', parts: stores, fields: ms('By', 500) },
   Skew: { says: 'Clock is off', of: 'part', parts: ['Envoy', 'Aggregator', 'Database'], fields: ms('Ahead by', 2000, -DAY_MS) },
   Rebuild: { says: 'Listener is rebuilt', of: 'part', parts: ['Envoy'], fields: {} },
   Roll: { says: 'All Envoys are replaced in turn', of: 'region', fields: {} },
   Flood: { says: 'A flood of new keys', of: 'part', parts: ['Envoy'], fields: { identifiers: field('Keys', 2000, '/s', 1) } },
 };
 
-// What a checker, or a scenario's expectation, found, in words.
+// Labels of the invariants that a checker, or a scenario's expectation, found violated.
 export const CHECKERS = {
   owner: 'An Envoy’s own count fell',
-  charge: 'More was counted than had passed',
-  truth: 'More was told of others than they had used',
-  limit: 'An Envoy let more pass than its own use allows',
+  charge: 'More was counted than was admitted',
+  truth: 'More use of others was received than they had',
+  limit: 'An Envoy admitted more than its own use allows',
   denial: 'A request was denied that the use of all allows',
   wait: 'A request waited longer than its timeout',
   answers: 'A request was decided twice',
   bounds: 'Something grew beyond its bound',
   messages: 'A message between aggregators could not be read',
   rest: 'At rest, not all agree',
-  over: 'Over the whole run, more passed than the scenario may let pass',
-  under: 'Over the whole run, less passed than the scenario has to let pass',
-  'worst-window': 'A window was fuller than the scenario may fill it',
-  panic: 'The simulation broke before its end',
+  over: 'Over the whole run, more was admitted than the scenario allows',
+  under: 'Over the whole run, less was admitted than the scenario requires',
+  'worst-window': 'A window was fuller than the scenario allows',
+  panic: 'The simulation failed before its end',
 };
 
 const range = count => [...Array(Math.max(0, Math.min(count, 64))).keys()];
 
-// Whom a fault of this kind may concern in a topology: [value, name].
+// The possible targets of a fault of this kind in a topology: [value, name].
 export function targets(kind, { regions, envoys, aggregators }) {
   const { of, parts } = FAULTS[kind];
   if (of === 'region') return range(regions).map(region => [region, `Region ${region + 1}`]);

@@ -1,4 +1,4 @@
-// Judges texts and runs plans, one after the other, away from the page. Who cancels ends the worker.
+// Checks texts and runs plans, one after the other, outside the page's thread. The page cancels by ending the worker.
 import init, { judge, simulate } from './weir_playground.js';
 
 let panic = '';
@@ -15,7 +15,7 @@ onmessage = async ({ data: { text, plan, seed, scenario } }) => {
     const recorded = simulate(plan, seed, scenario);
     postMessage({ recorded, took: performance.now() - began });
   } catch (error) {
-    // What is wrong with a plan comes as text; all else is a panic of the simulation, which is a finding.
-    postMessage(typeof error === 'string' ? { wrong: error } : { broken: panic || `It ended without a word, as it does where memory is used up (${error}).` });
+    // An error in a plan is thrown as text. Anything else is a panic of the simulation, which is a finding.
+    postMessage(typeof error === 'string' ? { wrong: error } : { broken: panic || `It ended without a message, as it does when memory is exhausted (${error}).` });
   }
 };

@@ -1,15 +1,13 @@
-//! What a tab can carry of a plan, whoever wrote it: so much memory, and numbers that the simulator's arithmetic holds.
+//! Limits of what a tab can simulate, for a plan from any source: memory, and the range of the simulator's arithmetic.
 //!
-//! How long a run takes is nobody's harm: it is made in a worker, says how far it is, and can be cancelled.
-//!
-//! Leaves to others: what a plan means (`weir_simulator::plan`), how it comes to a page (`plan`).
+//! The duration of a run is not limited: it runs in a worker, reports its progress, and can be cancelled.
 
 use weir_simulator::plan::traffic::{Shape, Traffic};
 use weir_simulator::plan::{Fault, Plan, Rule, Topology, Wrong};
 
-/// The largest whole number that a script holds exactly.
+/// The largest whole number that a script represents exactly.
 pub const SAFE_MAX: u64 = (1 << 53) - 1;
-/// Rules of a plan: a page names some of them by the bits of a number that a script holds exactly.
+/// Most rules of a plan. A page selects rules by the bits of a number that a script represents exactly.
 pub const RULES_MAX: usize = 50;
 
 const SECOND_MS: u64 = 1_000;
@@ -17,18 +15,18 @@ const DAY_MS: u64 = 86_400_000;
 const LONGEST_MS: u64 = 3 * DAY_MS;
 /// The filter's longest window.
 const WINDOW_MS_MAX: u64 = 31 * DAY_MS;
-/// Each is remembered for as long as a window, by the exact log.
+/// The exact log stores each request for as long as a window.
 const REQUESTS_MAX: f64 = 20_000_000.0;
-/// Arrivals that a link names one by one.
+/// Most arrivals that a link lists one by one.
 const ARRIVALS_MAX: usize = 200_000;
-/// What one request costs: sums over all of them are still exact.
+/// Highest cost of one request. With it, sums over all requests are exact.
 const COST_MAX: u64 = 1_000_000_000;
-/// Threads of all Envoys, each of which remembers keys.
+/// Most threads of all Envoys; each stores keys.
 const THREADS_MAX: usize = 4_096;
-/// Buckets of all tables.
+/// Most buckets of all tables.
 const BUCKETS_MAX: usize = 1 << 22;
 
-/// Whether a tab can carry it. What is too large is said in a sentence.
+/// Checks whether a tab can simulate the plan. An error is a sentence that names what is too large.
 pub fn check(plan: &Plan) -> Result<(), String> {
     let Plan { topology, rules, traffic, faults, network, schedule, .. } = plan;
     check_topology(topology)?;
@@ -51,7 +49,7 @@ pub fn check(plan: &Plan) -> Result<(), String> {
     for interval_ms in [schedule.publish_ms, schedule.import_ms] {
         within("ms between two publications or imports", interval_ms, 10, DAY_MS)?;
     }
-    // What is no number is within no bound, and nothing below zero makes up for anything.
+    // NaN is within no bounds, and a negative number cannot compensate for a large one.
     let all = requests(plan);
     let most = all.iter().sum::<f64>();
     if !all.iter().chain([&most]).all(|count| (0.0..=REQUESTS_MAX).contains(count)) {
@@ -106,7 +104,7 @@ fn check_rule(rule: &Rule) -> Result<(), String> {
     let Rule { limit, window_ms, hard_limit, timeout_ms, .. } = *rule;
     if !(SECOND_MS..=WINDOW_MS_MAX).contains(&window_ms) || limit > SAFE_MAX {
         return Err(format!(
-            "no limit of {limit} in {window_ms} ms can be simulated; a window has 1 s to 31 days"
+            "no limit of {limit} in {window_ms} ms can be simulated; a window lasts 1 s to 31 days"
         ));
     }
     if hard_limit && window_ms % 10 != 0 {
@@ -140,7 +138,7 @@ fn check_fault(fault: &Fault) -> Result<(), String> {
     within("ms of a fault", ms, 0, LONGEST_MS)
 }
 
-/// How many requests there will be of each source and fault, about; infinite or no number where a rate is.
+/// Approximate number of requests of each source and fault; infinite or NaN if a rate is.
 fn requests(plan: &Plan) -> Vec<f64> {
     let seconds = |ms: u64| ms as f64 / 1e3;
     let regions = plan.topology.regions as f64;
@@ -180,7 +178,7 @@ mod tests {
     use weir_simulator::scenarios;
 
     #[test]
-    fn every_scenario_can_be_carried() {
+    fn every_scenario_can_be_simulated_in_a_tab() {
         for scenario in scenarios::all() {
             for seed in [1, 2, u64::MAX] {
                 let plan = (scenario.plan)(seed);
@@ -190,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tab_cannot_carry_is_refused() {
+    fn plans_that_are_too_large_for_a_tab_are_refused() {
         let plan = (scenarios::find("steady").unwrap().plan)(1);
         let refused = |change: fn(&mut Plan), said: &str| {
             let mut plan = plan.clone();
@@ -226,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_too_often_is_refused() {
+    fn plans_with_too_many_requests_are_refused() {
         let plan = (scenarios::find("steady").unwrap().plan)(1);
         let most = u64::MAX;
         for shape in [

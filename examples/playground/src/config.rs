@@ -1,9 +1,8 @@
-//! What an operator pastes: a rule, a list of them, a filter's configuration, or a whole Envoy configuration, as JSON or YAML.
+//! Reads what an operator pastes: a rule, a list of rules, a filter's configuration, or a whole Envoy configuration, as
+//! JSON or YAML.
 //!
-//! It is judged by the parser that runs in the filter. What can be simulated of a rule is its limit and how it is decided; whom it
-//! is for is the traffic's to say.
-//!
-//! Leaves to others: which of these a text is, and what is right and what is wrong (`weir_core::rules`).
+//! The text is checked by the parser that runs in the filter. Of a rule, its limit and its decision are simulated;
+//! which requests match it is defined by the traffic.
 
 use crate::bounds::{RULES_MAX, SAFE_MAX};
 use serde::Serialize;
@@ -14,7 +13,7 @@ use weir_core::rules::{self, Config, OnFailure, STAND_IN, UnknownKey, Written, t
 use weir_simulator::plan::Rule;
 
 const MB: usize = 1 << 20;
-/// The filter takes no configuration that is larger.
+/// The filter refuses a larger configuration.
 const TEXT_BYTES_MAX: usize = rules::config::CONFIG_BYTES_MAX;
 
 /// What was found in a text. It can be simulated if there are rules and no errors.
@@ -22,9 +21,9 @@ const TEXT_BYTES_MAX: usize = rules::config::CONFIG_BYTES_MAX;
 pub struct Judged {
     /// In the order of the text.
     pub rules: Vec<Found>,
-    /// All that is wrong.
+    /// All errors.
     pub errors: Vec<Wrong>,
-    /// What is right and makes no difference here.
+    /// Remarks on what is valid but is not simulated.
     pub notes: Vec<String>,
 }
 
@@ -33,25 +32,25 @@ pub struct Judged {
 pub struct Found {
     /// Its name.
     pub name: String,
-    /// As the simulator takes it.
+    /// The rule in the simulator's format.
     pub rule: Rule,
 }
 
-/// Something that is wrong.
+/// An error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Wrong {
-    /// Where; empty for the text as a whole.
+    /// The path of the value; empty for the text as a whole.
     pub path: String,
-    /// What, and what would be right.
+    /// The problem, and what is expected.
     pub says: String,
 }
 
-/// Judges a text.
+/// Parses and checks a text.
 pub fn judge(text: &str) -> Judged {
     if text.len() > TEXT_BYTES_MAX {
         let (got, most) = (text.len() as f64 / MB as f64, TEXT_BYTES_MAX / MB);
         return Judged::wrong(format!(
-            "{got:.1} MB are too much to be read here; expected at most {most} MB, such as the filter's configuration alone"
+            "{got:.1} MB are too much to read here; expected at most {most} MB, such as the filter's configuration alone"
         ));
     }
     if text.trim_ascii().is_empty() {
@@ -66,7 +65,7 @@ pub fn judge(text: &str) -> Judged {
     match (tell_written(text.as_bytes(), &parsed), parsed) {
         (Err(error), _) => return Judged::wrong(error),
         (Ok(Written::Envoy(plugins)), _) => plugins.iter().for_each(|one| judged.add(&one.path, &one.json)),
-        // What is JSON is judged as it stands: a field that is given twice is in the text alone.
+        // JSON is passed on as text, since only the text shows a field that is given twice.
         (Ok(Written::Filter), Ok(value)) if !is_json => {
             judged.add("", &as_config(&value, &value.to_string()))
         }
@@ -77,7 +76,7 @@ pub fn judge(text: &str) -> Judged {
     judged
 }
 
-/// The filter's configuration: what is pasted, and around a rule or a list of them the rest.
+/// A complete configuration: the pasted text, with the other fields added around a rule or a list of rules.
 fn as_config<'a>(value: &Value, json: &'a str) -> Cow<'a, str> {
     let around =
         |rules: &str| format!(r#"{{"aggregator": {{"cluster": "weir_aggregator"}}, "rules": {rules}}}"#);
@@ -98,7 +97,7 @@ impl Judged {
         Judged { errors: vec![Wrong { path: String::new(), says }], ..Judged::default() }
     }
 
-    /// Adds what the configuration of a plugin at `place` holds.
+    /// Adds the rules or errors of a plugin's configuration at `place`.
     fn add(&mut self, place: &str, json: &str) {
         match Config::parse_with(json.as_bytes(), &|_| Some(STAND_IN.to_owned())) {
             Ok(config) => config.rules.iter().for_each(|rule| self.find(rule)),
@@ -115,14 +114,14 @@ impl Judged {
         }
     }
 
-    /// Says what is wrong with all of it together.
+    /// Adds the error, if any, of the text as a whole.
     fn close(&mut self) {
         let says = match (self.rules.len(), self.notes.is_empty()) {
             _ if !self.errors.is_empty() => return,
             (0, true) => "there is no rule in it".to_owned(),
-            (0, false) => "no rule of it can be simulated: they have no window".to_owned(),
+            (0, false) => "none of its rules can be simulated, as they have no window".to_owned(),
             (count, _) if count > RULES_MAX => {
-                format!("{count} rules are too many to be simulated here; expected at most {RULES_MAX}")
+                format!("{count} rules are too many to simulate here; expected at most {RULES_MAX}")
             }
             _ => return,
         };
@@ -132,12 +131,12 @@ impl Judged {
     fn find(&mut self, rule: &rules::Rule) {
         let name = rule.name.clone();
         if rule.limit > SAFE_MAX {
-            let says = format!("{} is too much to be simulated here; expected at most 2⁵³ - 1", rule.limit);
+            let says = format!("{} is too much to simulate here; expected at most 2⁵³ - 1", rule.limit);
             return self.errors.push(Wrong { path: format!("{name}: limit"), says });
         }
         if rule.algorithm != Algorithm::Window {
             let how = if rule.algorithm == Algorithm::Log { "a log" } else { "a ledger" };
-            self.notes.push(format!("{name} is held by {how}: always exact, and left out here"));
+            self.notes.push(format!("{name} uses {how}, which is always exact, and is not simulated"));
             return;
         }
         let (limit, window_ms, hard_limit) = (rule.limit, rule.duration_ms, rule.hard_limit);
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_found_however_much_is_pasted() {
+    fn a_rule_is_found_in_every_kind_of_text() {
         let rule = Rule {
             hard_limit: true,
             timeout_ms: 70,
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn all_examples_are_found() {
+    fn the_rules_of_all_examples_are_found() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
         let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
         let mut files: Vec<_> =
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn errors_have_the_path_of_the_value() {
         let wrong = RULE.replace("100", "\"many\"").replace("10s", "never");
         let many: Vec<String> =
             (0..=RULES_MAX).map(|at| RULE.replace("\"keys\"", &format!("\"{at}\""))).collect();

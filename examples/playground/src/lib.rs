@@ -1,9 +1,7 @@
-//! The simulator in a browser: what the page asks of it, as text.
+//! The simulator in a browser: the functions that the page calls, with text as arguments and results.
 //!
-//! In reading order: what an operator pastes becomes rules, or errors ([`config`]); a link or the page's settings become a plan
-//! ([`plan`]) that a tab can carry ([`bounds`]); the plan is run ([`simulate`]).
-//!
-//! Leaves to others: the page itself (`page/`), and all that is simulated (`weir_simulator`).
+//! In reading order: text that an operator pastes becomes rules, or errors ([`config`]); a link or the page's settings
+//! become a plan ([`plan`]), which is checked for what a tab can simulate ([`bounds`]); the plan is run ([`simulate`]).
 
 pub mod bounds;
 pub mod config;
@@ -18,11 +16,12 @@ use weir_simulator::scenarios::{self, link};
 #[cfg(target_arch = "wasm32")]
 #[wasm_bindgen]
 extern "C" {
-    /// The worker's: is told which part of a run is done, from 0 to 1.
+    /// Defined by the worker: receives the completed part of a run, from 0 to 1.
     #[wasm_bindgen(js_name = weirProgress)]
     fn progress(part: f64);
 
-    /// The worker's: is told what a panic says, before all ends. The page itself has none.
+    /// Defined by the worker: receives the message of a panic before the module ends. The page itself does not define
+    /// it.
     #[wasm_bindgen(js_name = weirPanicked, catch)]
     fn panicked(says: &str) -> Result<(), wasm_bindgen::JsValue>;
 }
@@ -30,17 +29,17 @@ extern "C" {
 #[cfg(target_arch = "wasm32")]
 #[wasm_bindgen(start)]
 fn start() {
-    // Who cannot be told hears that it ended.
+    // If the message cannot be passed, the page still notices that the worker ended.
     std::panic::set_hook(Box::new(|panic| drop(panicked(&panic.to_string()))));
 }
 
-/// The rules of a pasted text, or what is wrong with it: [`config::Judged`] as JSON.
+/// The rules in a pasted text, or its errors: [`config::Judged`] as JSON.
 #[wasm_bindgen]
 pub fn judge(text: &str) -> String {
     to_json(&config::judge(text))
 }
 
-/// All scenarios, as JSON: their names, and what they are about.
+/// All scenarios as JSON, with names and descriptions.
 #[wasm_bindgen(js_name = listScenarios)]
 pub fn list_scenarios() -> String {
     let all: Vec<_> =
@@ -48,7 +47,7 @@ pub fn list_scenarios() -> String {
     to_json(&all)
 }
 
-/// The plan of an address' fragment, as JSON, and its seed as text; or what is wrong with it.
+/// The plan in a URL fragment as JSON, with its seed as text; or an error.
 #[wasm_bindgen(js_name = readLink)]
 pub fn read_link(fragment: &str) -> Result<String, String> {
     let plan = link::read(fragment)?;
@@ -56,14 +55,14 @@ pub fn read_link(fragment: &str) -> Result<String, String> {
     Ok(json!({"plan": plan::for_page(&plan)?, "seed": plan.seed.to_string()}).to_string())
 }
 
-/// The fragment by which a plan is found again, or what is wrong with the plan.
+/// The URL fragment of a plan, or an error in the plan.
 #[wasm_bindgen(js_name = writeLink)]
 pub fn write_link(plan: &str, seed: &str) -> Result<String, String> {
     plan::read(plan, seed).map(|plan| link::of_plan(&plan))
 }
 
-/// Runs a plan, which is held against what `scenario` may come to if it is that scenario's: [`Recorded`] as JSON, or what is wrong
-/// with the plan.
+/// Runs a plan. If it is the plan of `scenario`, the result is compared with what that scenario expects. Returns
+/// [`Recorded`] as JSON, or an error in the plan.
 #[wasm_bindgen]
 pub fn simulate(plan: &str, seed: &str, scenario: &str) -> Result<String, String> {
     #[cfg(target_arch = "wasm32")]
@@ -80,7 +79,7 @@ fn run(plan: &str, seed: &str, scenario: &str, progress: &mut dyn FnMut(f64)) ->
     Ok(record(&plan, &expected, progress))
 }
 
-/// What is written here has names for its keys and no numbers that JSON lacks.
+/// Cannot fail for these values: their keys are strings, and JSON can represent all their numbers.
 fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }

@@ -1,24 +1,23 @@
-//! Plans as a page holds them: JSON, the seed beside it as text, as a script's numbers end at 2⁵³.
-//!
-//! Leaves to others: what a plan means (`weir_simulator::plan`), and whether a tab can carry it (`bounds`).
+//! Plans as the page stores them: JSON, with the seed as separate text, since a script represents numbers exactly up to
+//! 2⁵³ only.
 
 use crate::bounds::{SAFE_MAX, check};
 use serde_json::Value;
 use weir_simulator::plan::Plan;
 
-/// A plan and its seed, checked.
+/// Parses and checks a plan and its seed.
 pub fn read(plan: &str, seed: &str) -> Result<Plan, String> {
     let mut plan: Plan = serde_json::from_str(plan).map_err(|error| format!("this is no plan: {error}"))?;
-    plan.seed = seed.parse().map_err(|_| format!("the seed {seed:?} is no whole number below 2⁶⁴"))?;
+    plan.seed = seed.parse().map_err(|_| format!("the seed {seed:?} is not a whole number below 2⁶⁴"))?;
     check(&plan)?;
     Ok(plan)
 }
 
-/// As JSON for a page, without its seed.
+/// A plan as JSON for the page, without its seed.
 pub fn for_page(plan: &Plan) -> Result<Value, String> {
     let unseeded = Plan { seed: 0, ..plan.clone() };
     let value = serde_json::to_value(unseeded).map_err(|error| error.to_string())?;
-    if is_safe(&value) { Ok(value) } else { Err("the plan holds numbers above 2⁵³".to_owned()) }
+    if is_safe(&value) { Ok(value) } else { Err("the plan contains numbers above 2⁵³".to_owned()) }
 }
 
 fn is_safe(value: &Value) -> bool {
@@ -47,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_of_a_page_is_said() {
+    fn invalid_plans_are_reported() {
         let mut plan = (scenarios::find("steady").unwrap().plan)(1);
         let text = for_page(&plan).unwrap().to_string();
         assert!(read("{}", "1").unwrap_err().contains("no plan"));

@@ -1,55 +1,53 @@
-//! The logs of many keys, bounded in keys and in entries, forgotten when nothing counts any more.
+//! The logs of many keys, bounded in keys and in entries, dropped when no entry counts any more.
 //!
-//! Where there is no room, the oldest log that holds a single use of at most half its limit is evicted: a flood of
-//! identifiers that are used once evicts itself. Logs of several uses, and those that are used up, are never evicted. What
-//! still finds no room is not charged: it is for the caller to say that nothing was decided.
-//!
-//! Leaves to others: one log (`super`).
+//! If there is no room, the oldest log is evicted that holds a single use of at most half its limit. A flood of
+//! identifiers that are used once therefore evicts itself. Logs of several uses, and those that are used up, are never
+//! evicted. If there is still no room, the use is not charged, and the caller must report that no decision was made.
 
 use super::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
 use crate::model::key::Key;
 use alloc::collections::{BTreeMap, BTreeSet};
 
-/// Keys that each decision looks at in passing: twice as many as it can add.
+/// Keys checked for ended entries in each decision: twice as many as it can add.
 const KEYS_A_DECISION: usize = 2;
-/// Keys that one [`Logs::tick`] looks at.
+/// Keys checked by one [`Logs::tick`].
 const KEYS_A_TICK: usize = 256;
 
-/// How much is kept.
+/// Bounds of [`Logs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogsLimits {
-    /// Keys with entries that count, or did until a moment ago.
+    /// Keys with entries that count, or did until recently.
     pub max_keys: usize,
-    /// Entries of all keys; each takes about 100 bytes.
+    /// Entries of all keys. Each takes about 100 bytes.
     pub max_entries: usize,
 }
 
 /// There is no room for another entry. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there are as many log entries as are kept")]
+#[error("the exact log has no room for another entry")]
 pub struct Full;
 
-/// Many logs.
+/// The logs of many keys.
 #[derive(Debug)]
 pub struct Logs {
     limits: LogsLimits,
     logs: BTreeMap<Key, Kept>,
     entries: usize,
-    /// The logs that may be evicted, in the order in which they came to that.
+    /// The logs that may be evicted, in the order in which they became so.
     pub(super) singles: BTreeMap<u64, Key>,
     last_single: u64,
-    /// Each key once, with a moment not after the one at which its oldest entry leaves.
+    /// Each key once, with a moment that is not later than the one at which its oldest entry ends.
     pub(super) leaving: BTreeSet<(Micros, Key)>,
 }
 
 #[derive(Debug)]
 struct Kept {
     log: Log,
-    /// The most that was asked for under last.
+    /// The limit of the last decision.
     most: u64,
-    /// Its moment in `leaving`.
+    /// Its time in `leaving`.
     leaves: Micros,
-    /// Its place among the single ones.
+    /// Its number in `singles`.
     single: Option<u64>,
 }
 
@@ -60,7 +58,7 @@ impl Default for LogsLimits {
 }
 
 impl Logs {
-    /// None yet.
+    /// No logs yet.
     pub fn new(limits: LogsLimits) -> Logs {
         Logs {
             limits,
@@ -106,7 +104,7 @@ impl Logs {
         Ok(decided)
     }
 
-    /// [`Log::refund`] from the key's log.
+    /// [`Log::refund`] on the key's log.
     pub fn refund(&mut self, key: &Key, id: EntryId) -> bool {
         let refunded = self.logs.get_mut(key).is_some_and(|kept| kept.log.refund(id));
         self.entries = self.entries.saturating_sub(usize::from(refunded));
@@ -114,22 +112,22 @@ impl Logs {
         refunded
     }
 
-    /// Forgets some of what no longer counts; true if there may be more.
+    /// Drops a part of the entries that no longer count. Returns true if there may be more.
     pub fn tick(&mut self, now: Micros) -> bool {
         self.forget(now, KEYS_A_TICK)
     }
 
-    /// Keys that are kept.
+    /// Keys with a log.
     pub fn len(&self) -> usize {
         self.logs.len()
     }
 
-    /// Whether none is kept.
+    /// Whether no key has a log.
     pub fn is_empty(&self) -> bool {
         self.logs.is_empty()
     }
 
-    /// Entries that are kept, of all keys.
+    /// Entries of all keys.
     pub fn entries(&self) -> usize {
         self.entries
     }
@@ -139,7 +137,7 @@ impl Logs {
             || self.logs.len() >= self.limits.max_keys && !self.logs.contains_key(key)
     }
 
-    /// What needs no entry is decided all the same.
+    /// A decision that adds no entry is made even without room.
     fn decide_without_room(&mut self, now: Micros, charge: &LogCharge) -> Result<Decided, Full> {
         let LogCharge { key, id, cost, most } = charge;
         let mut none = Log::new(window_us(key));
@@ -152,7 +150,8 @@ impl Logs {
         if needs_room { Err(Full) } else { Ok(decided) }
     }
 
-    /// Makes room for an entry of `key` by the oldest single use of another key; false if there is none.
+    /// Makes room for an entry of `key` by evicting the oldest single use of another key. Returns false if there is
+    /// none.
     fn evict_for(&mut self, key: &Key) -> bool {
         let Some((place, evicted)) = self.singles.iter().find(|(_, single)| *single != key) else {
             return false;
@@ -166,7 +165,7 @@ impl Logs {
         true
     }
 
-    /// Brings the key's place among the single ones up to date.
+    /// Updates whether the key's log is in `singles`.
     fn note_single(&mut self, key: &Key) {
         let Some(kept) = self.logs.get_mut(key) else { return };
         let is_single = kept.log.len() == 1 && kept.log.used() <= kept.most / 2;

@@ -1,14 +1,12 @@
-//! The exact sliding log: who used what and when, for as long as it counts.
+//! The exact sliding log: each use with its time, for as long as it counts.
 //!
-//! In reading order: [`Log`] of one key, here; [`Logs`] of many keys, with bounds. The region's Redis keeps the same log
-//! in a sorted set, by the same rules (`aggregator/src/redis/log.lua`).
+//! In reading order: [`Log`] of one key, here; [`Logs`] of many keys, with bounds. The region's Redis keeps the same
+//! log in a sorted set, by the same rules (`aggregator/src/redis/log.lua`).
 //!
-//! An entry counts while `now - at < window`, so that the entries of any window `(t - window, t]` cost no more than the
-//! limit. That needs one clock which never runs back and never jumps ahead. A log therefore lives by a time of its own,
-//! which grows as the given one does and stands still where that steps back. Steps ahead cannot be told from time that
-//! passed; who hands in the time sees to those.
-//!
-//! Leaves to others: what is charged and ruled (`exact`), measuring time, and steps ahead (the aggregator).
+//! An entry counts while `now - at < window`, so that the entries of any window `(t - window, t]` never exceed the
+//! limit. That needs one clock that never steps back or ahead. A log therefore has its own time, which grows with the
+//! given time and stands still when that steps back. Steps ahead cannot be distinguished from time that has passed; the
+//! caller must prevent them.
 
 mod logs;
 #[cfg(test)]
@@ -20,57 +18,58 @@ use crate::model::exact::{ChargeResult, ExactRequestId, Verdict};
 use crate::model::key::Key;
 use alloc::collections::{BTreeMap, VecDeque};
 
-/// Most entries that are looked at to tell when a cost could pass. Beyond, what is told is too early, never too late.
+/// Most entries that are examined to compute when a cost could pass. With more entries, the result is too early, never
+/// too late.
 pub const MAX_SCAN: usize = 1_000;
 
-/// Microseconds on some clock; its zero means nothing.
+/// Microseconds on some clock with an arbitrary zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Micros(pub u64);
 
-/// Names one charge for ever: the question, and the charge's place in it.
+/// Identifies one charge permanently: the exact request, and the charge's position in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
-    /// The question.
+    /// The exact request.
     pub request: ExactRequestId,
-    /// The charge's place among those of the question.
+    /// The position of the charge in the request.
     pub place: u8,
 }
 
-/// One charge of one log.
+/// One charge on one log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogCharge {
-    /// Whose log; its duration is the window.
+    /// The key; its duration is the window.
     pub key: Key,
-    /// The charge's name.
+    /// The id of the charge.
     pub id: EntryId,
-    /// What is used; 0 only asks.
+    /// The cost. With 0 the log is only queried.
     pub cost: u64,
-    /// Most that may be used in a window.
+    /// The most that may be used in a window.
     pub most: u64,
 }
 
-/// What a log says to a cost.
+/// The decision of a log on a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decided {
-    /// Whether it passes.
+    /// Whether the cost passes.
     pub outcome: Outcome,
-    /// The log's time at which this was decided; of what is charged now, its entry's time.
+    /// The log's time of the decision; for a new charge also the time of its entry.
     pub at: Micros,
-    /// Sum of the costs that count, this one included if it passed.
+    /// The sum of the costs that count, this one included if it passed.
     pub used: u64,
-    /// Microseconds until the oldest entry leaves; 0 if there is none.
+    /// Microseconds until the oldest entry ends; 0 if there is none.
     pub reset_us: u64,
 }
 
 /// Whether a cost passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is charged, now or when the same charge was asked for before.
+    /// It is charged, now or by an earlier request with the same id.
     Allowed,
     /// It is not charged.
     Denied {
-        /// Microseconds until enough will have left, or a little less where very much has to leave; `None`: never, as
-        /// the cost exceeds the limit.
+        /// Microseconds until enough entries will have ended; less if more than [`MAX_WALK`] entries would have to end.
+        /// `None` means never, as the cost exceeds the limit.
         retry_after_us: Option<u64>,
     },
 }
@@ -80,11 +79,11 @@ pub enum Outcome {
 pub struct Log {
     window_us: u64,
     entries: VecDeque<Entry>,
-    /// When each entry was charged, by its name.
+    /// When each entry was charged, by its id.
     times: BTreeMap<EntryId, Micros>,
-    /// Sum of the entries' costs.
+    /// The sum of the entries' costs.
     used: u64,
-    /// Set once the log's time is not the given one: what both were at the last change.
+    /// Set once the log's time differs from the given time: both times at the last change.
     moved: Option<Moved>,
 }
 
@@ -102,7 +101,7 @@ struct Moved {
 }
 
 impl Decided {
-    /// As a ruling on a limit of `most` in `window_ms`. Waits are rounded up to whole milliseconds.
+    /// Converts to a ruling on a limit of `most` in `window_ms`. Waits are rounded up to whole milliseconds.
     pub fn result(&self, most: u64, window_ms: u64) -> ChargeResult {
         let verdict = match self.outcome {
             Outcome::Allowed => Verdict::Allowed,
@@ -122,13 +121,13 @@ impl Decided {
 }
 
 impl Log {
-    /// An empty one, whose entries count for `window_us` microseconds.
+    /// An empty log whose entries count for `window_us` microseconds.
     pub fn new(window_us: u64) -> Log {
         Log { window_us, entries: VecDeque::new(), times: BTreeMap::new(), used: 0, moved: None }
     }
 
-    /// Charges `cost` if no more than `most` is used with it. What was charged under the same name and still counts is
-    /// not charged again. A cost of 0 is judged and leaves no entry.
+    /// Charges `cost` if the total then does not exceed `most`. A charge with the same id that still counts is not
+    /// charged again. A cost of 0 is judged and leaves no entry.
     pub fn decide(&mut self, now: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
         let at = self.pass(now);
         let decided = self.judge(at, id, cost, most);
@@ -144,13 +143,13 @@ impl Log {
         Decided { used: self.used, reset_us: self.reset_us(at), ..decided }
     }
 
-    /// What [`Log::decide`] would say, without charging anything.
+    /// The result that [`Log::decide`] would return, without charging.
     pub fn peek(&mut self, now: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
         let at = self.pass(now);
         self.judge(at, id, cost, most)
     }
 
-    /// Takes a charge back; false if there is none of this name.
+    /// Takes a charge back. Returns false if there is none with this id.
     pub fn refund(&mut self, id: EntryId) -> bool {
         let Some(at) = self.times.remove(&id) else { return false };
         let first = self.entries.partition_point(|entry| entry.at < at);
@@ -165,33 +164,33 @@ impl Log {
         true
     }
 
-    /// Lets go what no longer counts; returns microseconds until the next entry leaves, `None` if none is left.
+    /// Drops entries that no longer count. Returns microseconds until the next entry ends, `None` if none is left.
     pub fn tick(&mut self, now: Micros) -> Option<u64> {
         let at = self.pass(now);
         (!self.entries.is_empty()).then(|| self.reset_us(at))
     }
 
-    /// Entries that are kept; no more than the highest limit that was charged against.
+    /// Number of entries; no more than the highest limit that was charged against.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Sum of the costs of the entries that are kept.
+    /// The sum of the entries' costs.
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Whether nothing is kept.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether a charge of this name is kept.
+    /// Whether there is an entry with this id.
     pub fn holds(&self, id: EntryId) -> bool {
         self.times.contains_key(&id)
     }
 
-    /// Lets time pass, and with it what no longer counts; the log's time.
+    /// Advances the log's time, and drops entries that no longer count. Returns the log's time.
     fn pass(&mut self, now: Micros) -> Micros {
         let Some(newest) = self.entries.back().map(|entry| entry.at) else { return now };
         let before = self.moved.unwrap_or(Moved { at: newest, given: newest });
@@ -208,14 +207,14 @@ impl Log {
             return now;
         }
         if now < before.given {
-            // From here on time goes on as the given one does.
+            // From here on the log's time advances with the given one again.
             self.moved = Some(Moved { at, given: now });
         }
         at
     }
 
     fn judge(&self, at: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
-        // A sum that does not fit its number passes no limit, so what leaves can always be subtracted.
+        // A sum that overflows exceeds every limit. Therefore subtractions of ended entries cannot underflow.
         let passes = self.holds(id) || self.used.checked_add(cost).is_some_and(|used| used <= most);
         let outcome = if passes {
             Outcome::Allowed
@@ -225,7 +224,7 @@ impl Log {
         Decided { outcome, at, used: self.used, reset_us: self.reset_us(at) }
     }
 
-    /// How long until enough will have left for `cost`.
+    /// Time until enough entries will have ended for `cost`.
     fn wait_us(&self, at: Micros, cost: u64, most: u64) -> Option<u64> {
         let mut missing = self.used.saturating_sub(most.checked_sub(cost)?);
         if self.each_costs_one() {
@@ -244,7 +243,7 @@ impl Log {
         Some(wait)
     }
 
-    /// Then entries can be counted instead of added up.
+    /// If so, entries can be counted instead of summed.
     fn each_costs_one(&self) -> bool {
         u64::try_from(self.entries.len()) == Ok(self.used)
     }

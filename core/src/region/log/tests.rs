@@ -1,4 +1,4 @@
-//! One log and many against a model that keeps everything and adds it all up each time.
+//! Tests one log and many against a model that keeps every entry and sums all of them each time.
 
 use super::*;
 use crate::model::key::{Key, KeyParts};
@@ -22,7 +22,7 @@ fn charge(key_number: u64, number: u64, cost: u64, most: u64) -> LogCharge {
     LogCharge { key: key(key_number), id: id(number), cost, most }
 }
 
-/// Every entry that was ever charged and not refunded.
+/// All entries that were ever charged and not refunded.
 #[derive(Default)]
 struct Model {
     entries: Vec<(u64, u64, EntryId)>,
@@ -44,7 +44,7 @@ impl Model {
             self.entries.push((now, cost, id));
         }
         let used = self.used(now);
-        // Looks at every microsecond at which something leaves.
+        // Checks every microsecond at which an entry ends.
         let mut ends: Vec<_> = self.live(now).map(|(at, ..)| at + WINDOW).collect();
         ends.sort_unstable();
         let retry = ends.iter().find(|end| self.used(**end) + cost <= most).map(|end| end - now);
@@ -73,7 +73,7 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn a_log_is_what_the_model_says(steps in prop::collection::vec(step(), 1..200), ones in any::<bool>()) {
+    fn a_log_behaves_as_the_model(steps in prop::collection::vec(step(), 1..200), ones in any::<bool>()) {
         let (mut log, mut model, mut now) = (Log::new(WINDOW), Model::default(), 5);
         for step in steps {
             match step {
@@ -143,34 +143,46 @@ proptest! {
 }
 
 #[test]
-fn time_stands_still_where_the_clock_steps_back_and_goes_on_from_there() {
+fn time_stands_still_when_the_clock_steps_back_and_then_advances_again() {
     let mut log = Log::new(WINDOW);
     let first = log.decide(Micros(10 * WINDOW), id(1), 1, 1);
     assert_eq!(first.outcome, Outcome::Allowed);
     let denied = |wait| Outcome::Denied { retry_after_us: Some(wait) };
     assert_eq!(log.decide(Micros(WINDOW), id(2), 1, 1).outcome, denied(WINDOW));
     assert_eq!(log.decide(Micros(WINDOW + 400_000), id(2), 1, 1).outcome, denied(600_000));
-    assert_eq!(log.decide(Micros(2 * WINDOW), id(2), 1, 1).at, Micros(2 * WINDOW), "begins anew");
+    assert_eq!(
+        log.decide(Micros(2 * WINDOW), id(2), 1, 1).at,
+        Micros(2 * WINDOW),
+        "an empty log takes the given time"
+    );
 }
 
 #[test]
-fn what_finds_no_room_is_not_charged_and_room_comes_back() {
+fn a_use_without_room_is_not_charged_until_entries_have_ended() {
     let limits = LogsLimits { max_keys: 2, max_entries: 5 };
     let mut logs = Logs::new(limits);
     let mut decide = |now, k, number, cost| logs.decide(Micros(now), &charge(k, number, cost, 3));
     let outcome = |decided: Result<Decided, Full>| decided.map(|decided| decided.outcome == Outcome::Allowed);
     for (now, k, number) in [(0, 1, 1), (0, 1, 2), (1, 2, 3), (1, 2, 4)] {
-        assert_eq!(outcome(decide(now, k, number, 1)), Ok(true), "no single use");
+        assert_eq!(
+            outcome(decide(now, k, number, 1)),
+            Ok(true),
+            "two uses of a key, so that it is not evicted"
+        );
     }
     assert_eq!(outcome(decide(2, 3, 5, 1)), Err(Full), "a third key");
-    assert_eq!(outcome(decide(2, 3, 5, 0)), Ok(true), "only asks");
+    assert_eq!(outcome(decide(2, 3, 5, 0)), Ok(true), "a cost of 0 needs no room");
     assert_eq!(outcome(decide(2, 3, 5, 4)), Ok(false), "a denial needs no room");
     assert_eq!(outcome(decide(3, 1, 6, 1)), Ok(true));
     assert_eq!(outcome(decide(4, 2, 7, 1)), Err(Full), "a sixth entry");
     assert_eq!(outcome(decide(4, 1, 6, 1)), Ok(true), "charged before");
-    assert_eq!(outcome(decide(WINDOW, 2, 7, 1)), Ok(true), "the first have left");
-    assert_eq!(outcome(decide(WINDOW + 1, 3, 8, 2)), Ok(true), "of the first key a single use was left");
-    assert_eq!(outcome(decide(2 * WINDOW, 1, 9, 1)), Ok(true), "all others but one have left");
+    assert_eq!(outcome(decide(WINDOW, 2, 7, 1)), Ok(true), "the first entries have ended");
+    assert_eq!(
+        outcome(decide(WINDOW + 1, 3, 8, 2)),
+        Ok(true),
+        "the first key has a single use left and is evicted"
+    );
+    assert_eq!(outcome(decide(2 * WINDOW, 1, 9, 1)), Ok(true), "all other entries but one have ended");
 }
 
 #[test]
@@ -192,19 +204,19 @@ fn a_flood_of_single_uses_evicts_itself_and_nothing_else() {
         assert!(logs.len() <= 8 && logs.entries() <= 20);
         assert!(logs.leaving.len() == logs.len() && logs.singles.len() < logs.len());
     }
-    assert_eq!(decide(&mut logs, 2, 1, 3), Ok(false), "stays used up");
-    assert_eq!(decide(&mut logs, 2, 2, 1), Ok(false), "stays used up");
+    assert_eq!(decide(&mut logs, 2, 1, 3), Ok(false), "still used up");
+    assert_eq!(decide(&mut logs, 2, 2, 1), Ok(false), "still used up");
     for _ in 0..3 {
         assert_eq!(decide(&mut logs, 2, 3, 3), Ok(true), "a newcomer");
     }
     assert_eq!(decide(&mut logs, 2, 3, 3), Ok(false), "a newcomer is held to its limit");
-    assert_eq!(decide(&mut logs, WINDOW + 1, 1, 3), Ok(true), "the window is over");
+    assert_eq!(decide(&mut logs, WINDOW + 1, 1, 3), Ok(true), "the window has ended");
     while logs.tick(Micros(3 * WINDOW)) {}
     assert_eq!((logs.len(), logs.entries(), logs.leaving.len(), logs.singles.len()), (0, 0, 0, 0));
 }
 
 #[test]
-fn a_sum_beyond_all_numbers_passes_no_limit() {
+fn a_sum_that_overflows_exceeds_every_limit() {
     let mut log = Log::new(WINDOW);
     assert_eq!(log.decide(Micros(0), id(1), u64::MAX, u64::MAX).outcome, Outcome::Allowed);
     let denied = log.decide(Micros(2), id(2), u64::MAX, u64::MAX);

@@ -1,4 +1,4 @@
-//! What is made up for after everything was lost.
+//! What is restored after all counts were lost.
 
 use super::exchange::LowerBound;
 use super::*;
@@ -8,18 +8,18 @@ fn lower_bounds(region: &mut Region) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn what_filters_were_told_counts_at_once_and_adds_to_nothing() {
+fn the_others_use_that_a_filter_reports_counts_at_once_as_a_lower_bound() {
     let mut region = region();
     let count = wire::Count { region_others: 6, ..count("k", SEQUENCE, 3) };
     region.report(origin(1), &[count], NOW);
     assert_eq!((cell(&region).regional_total(), parts(&cell(&region))), (9, vec![(origin(1), 3)]));
     assert!(!region.consult(origin(2), &query(0, 2), NOW).unwrap().granted);
     region.report(origin(3), &[super::count("k", SEQUENCE, 6)], NOW);
-    assert_eq!(cell(&region).regional_total(), 9, "the components have reached it");
+    assert_eq!(cell(&region).regional_total(), 9, "the components have reached the lower bound");
 }
 
 #[test]
-fn an_inquiry_is_told_the_use_of_others_without_its_own() {
+fn a_query_is_answered_with_the_others_use_without_its_own() {
     let (mut region, mut backed) = (region(), backed());
     let inquiry = query(6, 0);
     region.witness(&key("k"), SEQUENCE, 10, NOW).unwrap();
@@ -35,15 +35,15 @@ fn an_inquiry_is_told_the_use_of_others_without_its_own() {
         assert_eq!((snapshot.own, snapshot.region_others), (6, 4));
     }
     region.report(origin(1), &[count("k", SEQUENCE, 8)], NOW);
-    assert_eq!(cell(&region).regional_total(), 12, "what comes later is in no evidence");
-    // The evicted count of this process is in the evidence alone.
+    assert_eq!(cell(&region).regional_total(), 12, "later use adds to the evidence");
+    // The evicted count of this process is contained in the evidence only.
     let evicted = wire::Consult { without_baseline: true, ..query(0, 0) };
     let snapshot = region.consult(origin(2), &evicted, NOW).unwrap().current.unwrap();
     assert_eq!((snapshot.own, snapshot.region_others), (0, 12));
 }
 
 #[test]
-fn what_nobody_accounts_for_becomes_the_baseline_once() {
+fn what_no_component_accounts_for_becomes_the_baseline_once() {
     let mut region = region();
     region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
     region.report(origin(1), &[count("k", SEQUENCE, 3)], NOW);
@@ -56,12 +56,12 @@ fn what_nobody_accounts_for_becomes_the_baseline_once() {
     region.witness(&key("k"), SEQUENCE, 20, NOW).unwrap();
     assert_eq!(region.end_grace_period(NOW), vec![]);
     region.settle(&lower_bounds, NOW);
-    assert_eq!(cell(&region).component(BASELINE), 4, "set once");
-    assert_eq!(cell(&region).regional_total(), 20, "more evidence still counts as a floor");
+    assert_eq!(cell(&region).component(BASELINE), 4, "the baseline is set once");
+    assert_eq!(cell(&region).regional_total(), 20, "more evidence still raises the lower bound");
 }
 
 #[test]
-fn everybody_who_follows_the_key_is_told_of_its_baseline() {
+fn the_baseline_of_a_key_is_pushed_to_all_its_followers() {
     let mut region = region();
     region.subscribe(origin(1));
     region.report(origin(1), &[count("k", SEQUENCE, 3)], NOW);
@@ -73,24 +73,24 @@ fn everybody_who_follows_the_key_is_told_of_its_baseline() {
 }
 
 #[test]
-fn what_is_accounted_for_needs_no_baseline() {
+fn no_baseline_is_set_if_components_reach_the_lower_bound() {
     let mut region = region();
     region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
     let late = LowerBound { key: key("k"), sequence: SEQUENCE, total: 7, expires: NOW };
     region.report(origin(1), &[count("k", SEQUENCE, 7)], NOW);
     assert_eq!(lower_bounds(&mut region), vec![]);
     region.settle(&[late], NOW);
-    assert!(!cell(&region).has_baseline(), "an empty one would stand in the way of the next");
+    assert!(!cell(&region).has_baseline(), "an empty baseline would prevent a later one");
 }
 
 #[test]
-fn cells_that_began_after_the_loss_get_none() {
+fn cells_that_began_after_the_loss_get_no_baseline() {
     let mut region = region();
     region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
     region.witness(&key("k"), SEQUENCE - 1, 8, NOW).unwrap();
     let early = region.end_grace_period(UnixMs(NOW.0 - 1));
     assert_eq!(early.iter().map(|lower_bound| lower_bound.sequence).collect::<Vec<_>>(), vec![SEQUENCE - 1]);
-    assert_eq!(lower_bounds(&mut region).last(), Some(&(SEQUENCE, 7)), "it waits for the next");
+    assert_eq!(lower_bounds(&mut region).last(), Some(&(SEQUENCE, 7)), "it waits for the next grace period");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_lower_bound_never_exceeds_the_highest_count() {
 fn the_baseline_is_published_with_the_rest_and_goes_to_the_store() {
     let mut region = backed();
     region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
-    assert!(region.next_due(9).0.is_empty(), "a floor is nobody's use");
+    assert!(region.next_due(9).0.is_empty(), "a lower bound is not published");
     let lower_bounds = region.end_grace_period(NOW);
     region.settle(&lower_bounds, NOW);
     region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
@@ -114,13 +114,13 @@ fn the_baseline_is_published_with_the_rest_and_goes_to_the_store() {
 }
 
 #[test]
-fn what_is_only_on_its_way_to_the_store_is_no_loss() {
+fn counts_that_wait_to_be_written_to_the_store_are_not_lost() {
     let mut region = backed();
     region.witness(&key("k"), SEQUENCE, 9, NOW).unwrap();
     region.report(origin(1), &[count("k", SEQUENCE, 2)], NOW);
     let merge = region.next_merges(9).remove(0);
     took(&mut region, &merge);
     region.report(origin(1), &[count("k", SEQUENCE, 5)], NOW);
-    // The store holds 2, so its baseline is 4; with the 3 that it has still to be told, that makes 9.
+    // The store holds 2, so its baseline is 4. With the 3 that wait to be written to it, the sum is 9.
     assert_eq!(lower_bounds(&mut region), vec![(SEQUENCE, 6)]);
 }

@@ -1,4 +1,4 @@
-//! A region without room: which keys leave, and which never do.
+//! A region without room: which keys are evicted, and which never are.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn small() -> Region {
     Region::new(RegionLimits { max_keys: MAX_KEYS, ..RegionLimits::default() }, (1, 2))
 }
 
-/// A count of `identifier` in `namespace`, of a limit of 10.
+/// A count of `identifier` in `namespace`, with a limit of 10.
 fn count_in(namespace: &str, identifier: &str, own: u64) -> wire::Count {
     let usual = key(identifier);
     let key = Key::new(&KeyParts { namespace: namespace.as_bytes(), ..usual.parts() }).unwrap();
@@ -44,8 +44,8 @@ fn the_least_used_keys_make_room_and_those_past_half_their_limits_stay() {
     }
     assert_eq!(region.stats(MonoMs(NOW.0)).keys_evicted, 10_000 - 48);
     assert_eq!(region.stats(MonoMs(NOW.0)).windows, 64);
-    // What was evicted is there again once its holder repeats it.
-    assert_eq!(used(&region, "n", "invented-100"), 0, "older than those that are left");
+    // An evicted count is stored again once its node reports it again.
+    assert_eq!(used(&region, "n", "invented-100"), 0, "older than the remaining ones");
     assert_eq!(used(&region, "n", "invented-9999"), 1);
     report(&mut region, 1, count_in("n", "invented-100", 2)).unwrap();
     assert_eq!(used(&region, "n", "invented-100"), 2);
@@ -55,7 +55,7 @@ fn the_least_used_keys_make_room_and_those_past_half_their_limits_stay() {
 }
 
 #[test]
-fn keys_that_several_touch_leave_after_those_of_one() {
+fn keys_of_several_nodes_are_evicted_after_those_of_one() {
     let mut region = small();
     for at in 0..MAX_KEYS / 2 {
         report(&mut region, 1, count_in("n", &std::format!("shared-{at}"), 1)).unwrap();
@@ -69,7 +69,7 @@ fn keys_that_several_touch_leave_after_those_of_one() {
 }
 
 #[test]
-fn a_namespace_that_fills_the_room_gives_way_to_others_only() {
+fn keys_of_a_namespace_that_fills_the_room_are_evicted_for_other_namespaces_only() {
     let mut region = small();
     for at in 0..MAX_KEYS {
         report(&mut region, 1, count_in("flooded", &std::format!("{at}"), 10)).unwrap();
@@ -78,13 +78,13 @@ fn a_namespace_that_fills_the_room_gives_way_to_others_only() {
     for at in 0..MAX_KEYS / 2 {
         report(&mut region, 1, count_in("other", &std::format!("{at}"), 10)).unwrap();
     }
-    assert_eq!(report(&mut region, 1, count_in("other", "more", 10)), Err(Refused::Full), "beyond its share");
+    assert_eq!(report(&mut region, 1, count_in("other", "more", 10)), Err(Refused::Full), "above its share");
     assert_eq!(report(&mut region, 1, count_in("flooded", "more", 10)), Err(Refused::Full));
     assert!((0..MAX_KEYS / 2).all(|at| used(&region, "other", &std::format!("{at}")) == 10));
 }
 
 #[test]
-fn what_the_store_has_not_taken_yet_stays() {
+fn keys_that_wait_to_be_written_to_the_store_are_not_evicted() {
     let mut region = small();
     region.back();
     for at in 0..MAX_KEYS {

@@ -1,4 +1,4 @@
-//! What filters report and ask, and what they are told.
+//! Reports, queries and pushes.
 
 use super::*;
 
@@ -8,7 +8,10 @@ fn grants_never_exceed_the_limit_and_may_be_repeated() {
     let first = region.consult(origin(1), &query(0, 6), NOW).unwrap();
     assert!(first.granted);
     assert!(!region.consult(origin(2), &query(0, 5), NOW).unwrap().granted);
-    assert!(region.consult(origin(1), &query(0, 6), NOW).unwrap().granted, "absolute, so repeatable");
+    assert!(
+        region.consult(origin(1), &query(0, 6), NOW).unwrap().granted,
+        "counts are absolute, so that a query may be repeated"
+    );
     let second = region.consult(origin(2), &query(0, 4), NOW).unwrap();
     assert!(second.granted);
     assert_eq!(second.current.map(|snapshot| (snapshot.own, snapshot.region_others)), Some((4, 6)));
@@ -17,7 +20,7 @@ fn grants_never_exceed_the_limit_and_may_be_repeated() {
 }
 
 #[test]
-fn a_refused_consult_still_merges_what_was_spent() {
+fn a_denied_query_still_merges_what_was_spent() {
     let mut region = region();
     assert!(!region.consult(origin(1), &query(9, 5), NOW).unwrap().granted);
     let snapshot = region.consult(origin(2), &query(0, 0), NOW).unwrap().current.unwrap();
@@ -25,7 +28,7 @@ fn a_refused_consult_still_merges_what_was_spent() {
 }
 
 #[test]
-fn an_origin_that_forgot_a_cell_is_told_its_baseline() {
+fn a_node_that_evicted_a_cell_receives_its_baseline() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE, 7)], NOW);
     let without_baseline = wire::Count { without_baseline: true, ..count("k", SEQUENCE, 2) };
@@ -34,7 +37,7 @@ fn an_origin_that_forgot_a_cell_is_told_its_baseline() {
 }
 
 #[test]
-fn the_previous_window_weighs_in() {
+fn the_previous_window_counts() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE - 1, 10)], NOW);
     let half = UnixMs(NOW.0 + CELL_MS / 2);
@@ -43,7 +46,7 @@ fn the_previous_window_weighs_in() {
 }
 
 #[test]
-fn bad_counts_are_refused_and_harm_no_others() {
+fn invalid_counts_are_refused_without_effect_on_others() {
     let mut region = region();
     let bad_key = wire::Count { key: vec![1, 2, 3], ..count("k", SEQUENCE, 1) };
     let counts = [
@@ -62,7 +65,7 @@ fn bad_counts_are_refused_and_harm_no_others() {
 }
 
 #[test]
-fn no_node_has_used_more_than_is_possible() {
+fn implausibly_high_counts_are_refused() {
     const MOST: u64 = 60 * MOST_A_SECOND;
     let mut region = region();
     let vast =
@@ -96,7 +99,7 @@ fn a_full_region_refuses_new_keys_and_keeps_the_old_ones() {
 }
 
 #[test]
-fn a_cell_has_room_for_so_many_origins_and_keeps_those_it_has() {
+fn the_number_of_nodes_of_a_cell_is_bounded_and_existing_ones_stay() {
     let mut region = region();
     let vast = |own| wire::Count { limit: MAX_COUNT, ..count("k", SEQUENCE, own) };
     for one in crowd() {
@@ -105,8 +108,12 @@ fn a_cell_has_room_for_so_many_origins_and_keeps_those_it_has() {
     let late = origin(255);
     assert_eq!(region.report(late, &[vast(0), vast(1)], NOW).refused, vec![(1, Refused::Full)]);
     let query = |own, cost| wire::Consult { limit: MAX_COUNT, ..query(own, cost) };
-    assert_eq!(region.consult(late, &query(1, 0), NOW), Err(Refused::Full), "its own would be forgotten");
-    assert_eq!(region.consult(late, &query(0, 1), NOW), Err(Refused::Full), "so would its grant");
+    assert_eq!(
+        region.consult(late, &query(1, 0), NOW),
+        Err(Refused::Full),
+        "its own count could not be stored"
+    );
+    assert_eq!(region.consult(late, &query(0, 1), NOW), Err(Refused::Full), "its grant could not be stored");
     let first = crowd().next().unwrap();
     assert_eq!(region.report(first, &[vast(5)], NOW).refused, vec![]);
     let cell = region.explain(b"w", b"n", b"k")[0].cells[0].clone();
@@ -117,7 +124,7 @@ fn a_cell_has_room_for_so_many_origins_and_keeps_those_it_has() {
 }
 
 #[test]
-fn a_key_has_room_for_so_many_followers() {
+fn the_number_of_followers_of_a_key_is_bounded() {
     let mut region = region();
     for one in crowd() {
         region.report(one, &[count("k", SEQUENCE, 0)], NOW);
@@ -130,9 +137,13 @@ fn a_key_has_room_for_so_many_followers() {
     }
     region.report(origin(254), &[count("k", SEQUENCE, 1)], NOW);
     assert_eq!(pushed(&mut region, early, NOW).0, vec![(SEQUENCE, 0, 1)]);
-    assert_eq!(pushed(&mut region, late, NOW).0, vec![], "not followed");
+    assert_eq!(pushed(&mut region, late, NOW).0, vec![], "it is not a follower");
     region.report(origin(254), &[count("k", SEQUENCE, 6)], NOW);
-    assert_eq!(pushed(&mut region, late, NOW).0, vec![(SEQUENCE, 0, 6)], "everybody hears of a hot key");
+    assert_eq!(
+        pushed(&mut region, late, NOW).0,
+        vec![(SEQUENCE, 0, 6)],
+        "a hot key is pushed to all subscribers"
+    );
     let later = UnixMs(NOW.0 + 2 * CELL_MS);
     region.tick(later);
     region.report(late, &[count("k", SEQUENCE + 2, 0)], later);
@@ -141,7 +152,7 @@ fn a_key_has_room_for_so_many_followers() {
 }
 
 #[test]
-fn followers_hear_of_others_and_everybody_of_hot_keys() {
+fn changes_are_pushed_to_followers_and_those_of_hot_keys_to_all() {
     let mut region = region();
     for n in 1..=3 {
         region.subscribe(origin(n));
@@ -150,15 +161,19 @@ fn followers_hear_of_others_and_everybody_of_hot_keys() {
     region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
     region.report(origin(2), &[count("k", SEQUENCE, 2)], NOW);
     assert_eq!(pushed(&mut region, origin(1), NOW).0, vec![(SEQUENCE, 1, 2)]);
-    assert_eq!(pushed(&mut region, origin(2), NOW).0, vec![(SEQUENCE, 2, 1)], "new to a key that others use");
-    assert_eq!(pushed(&mut region, origin(3), NOW).0, vec![], "does not touch it, and it is not hot");
+    assert_eq!(
+        pushed(&mut region, origin(2), NOW).0,
+        vec![(SEQUENCE, 2, 1)],
+        "a new follower of a key that others use"
+    );
+    assert_eq!(pushed(&mut region, origin(3), NOW).0, vec![], "it is no follower, and the key is not hot");
     region.report(origin(1), &[count("k", SEQUENCE, 4)], NOW);
     assert_eq!(pushed(&mut region, origin(3), NOW).0, vec![(SEQUENCE, 0, 6)], "past half the limit");
-    assert_eq!(pushed(&mut region, origin(1), NOW).0, vec![], "its own change is no news");
+    assert_eq!(pushed(&mut region, origin(1), NOW).0, vec![], "its own change is not pushed to it");
 }
 
 #[test]
-fn a_subscription_brings_what_matters_and_says_when_that_is_all() {
+fn a_subscriber_is_sent_a_snapshot_and_told_when_it_is_complete() {
     let mut region = region();
     region.report(origin(1), &[count("touched", SEQUENCE, 1), count("other", SEQUENCE, 1)], NOW);
     region.report(origin(2), &[count("touched", SEQUENCE, 2), count("hot", SEQUENCE, 9)], NOW);
@@ -170,7 +185,7 @@ fn a_subscription_brings_what_matters_and_says_when_that_is_all() {
 }
 
 #[test]
-fn keys_are_forgotten_two_windows_later() {
+fn keys_are_dropped_two_windows_later() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
     region.tick(UnixMs(NOW.0 + 2 * CELL_MS - 1));
@@ -180,7 +195,7 @@ fn keys_are_forgotten_two_windows_later() {
 }
 
 #[test]
-fn many_keys_are_told_and_forgotten_in_steps() {
+fn many_keys_are_pushed_and_dropped_in_steps() {
     const MANY: usize = 10_000;
     let mut region = region();
     let counts: Vec<_> = (0..MANY).map(|n| count(&std::format!("k{n}"), SEQUENCE, 1)).collect();
@@ -189,16 +204,16 @@ fn many_keys_are_told_and_forgotten_in_steps() {
     let (snapshots, complete) = pushed(&mut region, origin(1), NOW);
     assert_eq!((snapshots.len(), complete), (MANY, true));
     let later = UnixMs(NOW.0 + 2 * CELL_MS);
-    assert!(region.tick(later), "more than one step");
+    assert!(region.tick(later), "there are keys left for another step");
     assert!(region.stats(MonoMs(later.0)).keys > 0);
     while region.tick(later) {}
     assert_eq!(region.stats(MonoMs(later.0)).keys, 0);
     region.report(origin(1), &[count("k", SEQUENCE + 2, 1)], later);
-    assert_eq!(region.stats(MonoMs(later.0)).keys, 1, "slots are used again");
+    assert_eq!(region.stats(MonoMs(later.0)).keys, 1, "slots are reused");
 }
 
 #[test]
-fn a_key_in_use_stays_and_sheds_old_cells() {
+fn a_key_in_use_stays_and_its_old_cells_are_dropped() {
     let mut region = region();
     for step in 0..10 {
         let now = UnixMs(NOW.0 + step * CELL_MS);
@@ -210,10 +225,10 @@ fn a_key_in_use_stays_and_sheds_old_cells() {
 }
 
 #[test]
-fn live_origins_are_those_heard_lately() {
+fn nodes_are_alive_for_a_while_after_their_last_frame() {
     let mut region = region();
     assert!(region.heard(origin(1), MonoMs(5_000)) && region.heard(origin(2), MonoMs(6_000)));
-    assert!(!region.count_node(origin(3), 1), "nothing was heard of it");
+    assert!(!region.count_node(origin(3), 1), "it has sent no frame");
     assert!(region.count_node(origin(1), 1) && region.count_node(origin(2), 1));
     assert_eq!(region.live_origins(MonoMs(6_000)), 2);
     assert_eq!(region.live_origins(MonoMs(7_001)), 1);

@@ -1,4 +1,4 @@
-//! Keys whose windows are cut into ten cells: what is plausible, what is told, and that they are judged by the window.
+//! Keys under a hard limit, whose windows have ten cells: plausible sequences, pushes, and decisions by window.
 
 use super::*;
 use crate::model::key::HARD_LIMIT_RESOLUTION;
@@ -22,7 +22,7 @@ fn queries(sequence: u64, own: u64, cost: u64, limit: u64) -> wire::Consult {
     wire::Consult { id: 1, key, sequence, own, cost, limit, ..Default::default() }
 }
 
-/// One use in each of `cells` cells up to the newest.
+/// One used in each of `cells` cells up to the newest.
 fn used(region: &mut Region, cells: u64, limit: u64) {
     for back in (0..cells).rev() {
         assert_eq!(region.report(origin(1), &[tenth(NEWEST - back, 1, limit)], NOW).refused, vec![]);
@@ -34,13 +34,13 @@ fn sequences(region: &Region) -> Vec<u64> {
 }
 
 #[test]
-fn sequences_are_plausible_two_windows_around_now_and_all_those_cells_have_room() {
+fn sequences_are_plausible_up_to_two_windows_from_now_and_all_those_cells_have_room() {
     let mut region = region();
     let counts: Vec<_> = (NEWEST - 21..=NEWEST + 21).map(|sequence| tenth(sequence, 1, 10)).collect();
     let refused = region.report(origin(1), &counts, NOW).refused;
     assert_eq!(refused, vec![(0, Refused::Sequence), (42, Refused::Sequence)]);
     assert_eq!(sequences(&region), (NEWEST - 20..=NEWEST + 20).collect::<Vec<_>>());
-    // Counts of later come in the place of the oldest.
+    // Counts of later cells displace the oldest ones.
     let later = UnixMs(NOW.0 + 5 * TENTH_MS);
     let counts: Vec<_> = (NEWEST + 21..=NEWEST + 25).map(|sequence| tenth(sequence, 1, 10)).collect();
     assert_eq!(region.report(origin(1), &counts, later).refused, vec![]);
@@ -48,7 +48,7 @@ fn sequences_are_plausible_two_windows_around_now_and_all_those_cells_have_room(
 }
 
 #[test]
-fn a_consult_is_granted_against_eleven_cells_in_full_and_answered_with_all_of_them() {
+fn a_query_is_granted_against_eleven_cells_in_full_and_answered_with_all_of_them() {
     let mut region = region();
     used(&mut region, 12, 15);
     let granted = |region: &mut Region, own, cost| {
@@ -69,7 +69,7 @@ fn a_consult_is_granted_against_eleven_cells_in_full_and_answered_with_all_of_th
         .map(|snapshot| (snapshot.sequence, snapshot.own))
         .collect();
     assert_eq!(before, (1..=10).map(|back| (NEWEST - back, 1)).collect::<Vec<_>>());
-    // One cell later one of them has left.
+    // One cell later the window no longer touches the oldest of them.
     let later = UnixMs(NOW.0 + TENTH_MS);
     let query = |cost| queries(NEWEST + 1, 0, cost, 15);
     assert!(!region.consult(origin(2), &query(2), later).unwrap().granted);
@@ -85,10 +85,10 @@ fn cells_are_kept_for_as_long_as_a_window_touches_them() {
     let later = UnixMs(NOW.0 + 5 * TENTH_MS);
     assert_eq!(region.report(origin(1), &[tenth(NEWEST + 5, 1, 100)], later).refused, vec![]);
     region.tick(UnixMs(NOW.0 + 11 * TENTH_MS - 1_000));
-    assert!(sequences(&region).contains(&NEWEST), "the last moment of a window that touches it");
+    assert!(sequences(&region).contains(&NEWEST), "the last second in which a window touches it");
     region.tick(UnixMs(NOW.0 + 11 * TENTH_MS));
     assert_eq!(sequences(&region), vec![NEWEST + 5]);
-    // Looked at again a window later.
+    // The key is checked again a window later.
     region.tick(UnixMs(NOW.0 + 22 * TENTH_MS));
     assert_eq!((region.stats(MonoMs(NOW.0)).keys, region.stats(MonoMs(NOW.0)).windows), (0, 0));
 }
@@ -112,13 +112,13 @@ fn a_key_is_hot_by_what_its_window_holds() {
     assert_eq!(
         hot,
         six.iter().map(|sequence| (*sequence, 600)).collect::<Vec<_>>(),
-        "all that it takes to see it"
+        "all cells of the window are pushed"
     );
-    assert_eq!(region.next_hot(99), vec![], "each once");
+    assert_eq!(region.next_hot(99), vec![], "each is named once");
 }
 
 #[test]
-fn a_cell_that_fills_a_window_lets_the_others_be_shared() {
+fn a_cell_that_makes_a_window_hot_lets_its_other_cells_be_shared() {
     let mut region = backed();
     region.heard(origin(1), MonoMs(NOW.0));
     region.subscribe(origin(1));
@@ -126,7 +126,7 @@ fn a_cell_that_fills_a_window_lets_the_others_be_shared() {
     for merge in region.next_merges(99) {
         took(&mut region, &merge);
     }
-    assert_eq!(region.next_changes(99), vec![], "of no use to others");
+    assert_eq!(region.next_changes(99), vec![], "a cell that is not hot is not shared");
     region.report(origin(1), &[tenth(NEWEST, 2, 10)], NOW);
     for merge in region.next_merges(99) {
         took(&mut region, &merge);
@@ -155,11 +155,11 @@ fn cells_are_published_once_their_window_has_reached_half_and_each_again_when_it
     region.published(&rows);
     region.report(origin(1), &[tenth(NEWEST + 1, 1, 10)], NOW);
     let said: Vec<_> = due(&mut region).iter().map(|row| (row.sequence, row.count)).collect();
-    assert_eq!(said, vec![(NEWEST + 1, 1)], "a new cell of a full window, and nothing twice");
+    assert_eq!(said, vec![(NEWEST + 1, 1)], "the new cell of a full window, and no cell twice");
 }
 
 #[test]
-fn another_regions_word_on_one_cell_makes_the_whole_window_worth_telling() {
+fn an_import_of_one_cell_makes_the_whole_window_due() {
     let mut region = region();
     used(&mut region, 2, 1_000);
     region.import(&fine(), NEWEST - 5, 400, NOW).unwrap();
@@ -171,7 +171,7 @@ fn another_regions_word_on_one_cell_makes_the_whole_window_worth_telling() {
 }
 
 #[test]
-fn the_stores_first_word_brings_all_cells_before_and_a_proposal_names_what_counts() {
+fn the_stores_first_answer_contains_all_cells_before_and_a_proposal_contains_imports() {
     let mut region = backed();
     region.report(origin(1), &[tenth(NEWEST, 1, 50)], NOW);
     let merge = region.next_merges(9).remove(0);
@@ -184,13 +184,16 @@ fn the_stores_first_word_brings_all_cells_before_and_a_proposal_names_what_count
     region.import(&fine(), NEWEST - 11, 100, NOW).unwrap();
     region.import(&fine(), NEWEST, 9, NOW).unwrap();
     let Ok(Proposed::Query(merge)) = region.propose(origin(3), &queries(NEWEST, 0, 1, 500), NOW) else {
-        panic!("it fits by what is known here");
+        panic!("it fits by the counts stored here");
     };
     let proposal = merge.proposal.unwrap();
     assert_eq!((proposal.global_current, proposal.global_previous), (9, 15));
     assert_eq!((proposal.covered_ms, proposal.cell_ms), (TENTH_MS, TENTH_MS));
     let refused = region.propose(origin(3), &queries(NEWEST, 0, 21, 100), NOW);
-    assert!(matches!(refused, Ok(Proposed::Settled(answer)) if !answer.granted), "56 here and 24 elsewhere");
+    assert!(
+        matches!(refused, Ok(Proposed::Settled(answer)) if !answer.granted),
+        "56 here and 24 in other regions"
+    );
     assert!(matches!(region.propose(origin(3), &queries(NEWEST, 0, 20, 100), NOW), Ok(Proposed::Query(_))));
 }
 

@@ -1,9 +1,9 @@
-//! The laws of merging, whatever the reports and their order.
+//! The laws of merging, for arbitrary reports in any order.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Final components after `reports` in the given order.
+/// The final components after `reports` in the given order.
 fn merged(reports: &[(u8, u64, u64)]) -> Vec<(u64, Vec<(OriginId, u64)>)> {
     let mut region = region();
     for (by, sequence, own) in reports {

@@ -1,7 +1,7 @@
-//! Tests of a region: what each method means, and a world of several regions with faults.
+//! Tests of a region: each method by itself, and a simulated world of several regions with faults.
 //!
-//! In reading order: `filters` and `laws` (what filters say), `replay`, `publish`, `baseline` (what stores say), and `world`
-//! (all of it at once, driven at random).
+//! In reading order: `filters` and `laws` (reports and queries), `replay`, `publish`, `baseline` (stores), and `world`
+//! (all of it together, driven at random).
 
 mod baseline;
 mod eviction;
@@ -28,7 +28,7 @@ pub(super) fn origin(n: u8) -> OriginId {
     OriginId([n; 16])
 }
 
-/// As many origins as a key has room for.
+/// As many nodes as a key has room for.
 pub(super) fn crowd() -> impl Iterator<Item = OriginId> {
     (1..=MAX_ORIGINS_A_KEY as u128).map(|n| OriginId(n.to_be_bytes()))
 }
@@ -59,7 +59,7 @@ pub(super) fn region() -> Region {
     Region::new(RegionLimits::default(), (1, 2))
 }
 
-/// All views pushed to `to`, and whether the snapshot became complete.
+/// All snapshots pushed to `to`, and whether they completed its snapshot.
 pub(super) fn pushed(region: &mut Region, to: OriginId, now: UnixMs) -> (Vec<(u64, u64, u64)>, bool) {
     let (mut snapshots, mut complete) = (Vec::new(), false);
     while let Some(push) = region.next_push(to, now) {
@@ -71,19 +71,19 @@ pub(super) fn pushed(region: &mut Region, to: OriginId, now: UnixMs) -> (Vec<(u6
     (snapshots, complete)
 }
 
-/// A region with a store behind it.
+/// A region with a store.
 pub(super) fn backed() -> Region {
     let mut region = region();
     region.back();
     region
 }
 
-/// What a store says that holds `parts`.
+/// The answer of a store that holds `parts`.
 pub(super) fn holding(parts: &[Part]) -> Merged {
     Merged { current: parts.to_vec(), limit: u64::MAX, ..Merged::default() }
 }
 
-/// A store that held nothing before takes a merge.
+/// Passes the answer of a store that was empty before the merge.
 pub(super) fn took(region: &mut Region, merge: &Merge) {
     region.merged(merge, &holding(&merge.parts), NOW);
 }

@@ -1,4 +1,4 @@
-//! What other regions are told, and what is heard from them.
+//! What is published to other regions, and what is imported from them.
 
 use super::*;
 
@@ -18,17 +18,17 @@ fn half_of_the_limit_is_published_and_less_is_not() {
     assert_eq!(due(&mut region), vec![]);
     region.report(origin(2), &[count("k", SEQUENCE, 3)], NOW);
     assert_eq!(due(&mut region), vec![(SEQUENCE, 5)]);
-    assert_eq!(due(&mut region), vec![], "once");
+    assert_eq!(due(&mut region), vec![], "each change is due once");
 }
 
 #[test]
-fn what_was_imported_is_never_published_but_makes_a_cell_worth_it() {
+fn imported_use_is_never_published_but_makes_a_cell_due() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
     assert_eq!(region.import(&key("k"), SEQUENCE, 9, NOW), Ok(false));
     assert_eq!(due(&mut region), vec![(SEQUENCE, 1)]);
     assert_eq!(region.import(&key("other"), SEQUENCE, 9, NOW), Ok(true));
-    assert_eq!(due(&mut region), vec![], "nothing was used here");
+    assert_eq!(due(&mut region), vec![], "this region has used nothing of it");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn short_windows_stay_in_their_region() {
 }
 
 #[test]
-fn only_what_stands_in_the_table_counts_as_published() {
+fn only_committed_rows_count_as_published() {
     let mut region = region();
     region.report(origin(1), &[count("a", SEQUENCE, 5), count("b", SEQUENCE, 6)], NOW);
     let rows = rows(&mut region);
@@ -56,7 +56,7 @@ fn only_what_stands_in_the_table_counts_as_published() {
 }
 
 #[test]
-fn what_grew_while_it_was_published_is_due_again() {
+fn a_cell_that_grew_while_it_was_published_is_due_again() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE, 5)], NOW);
     let rows = rows(&mut region);
@@ -67,7 +67,7 @@ fn what_grew_while_it_was_published_is_due_again() {
 }
 
 #[test]
-fn a_table_that_lost_all_is_told_all() {
+fn all_cells_are_due_again_after_the_table_was_wiped() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE, 5), count("small", SEQUENCE, 1)], NOW);
     let rows = rows(&mut region);
@@ -95,8 +95,12 @@ fn sums_beyond_the_highest_count_are_that_count() {
     assert_eq!(rows[0].count, MAX_COUNT);
     region.published(&rows);
     region.publish_failed(&rows);
-    assert_eq!(due(&mut region), vec![], "not for ever");
-    assert_eq!(region.import(&key("k"), SEQUENCE, u64::MAX, NOW), Ok(false), "too much is much");
+    assert_eq!(due(&mut region), vec![], "it is not due again and again");
+    assert_eq!(
+        region.import(&key("k"), SEQUENCE, u64::MAX, NOW),
+        Ok(false),
+        "a sum above the highest count is capped"
+    );
     assert_eq!(cell(&region).global_others, MAX_COUNT);
 }
 
@@ -118,11 +122,11 @@ fn the_most_used_of_each_namespace_go_first() {
     let choice = most_used(items, 2, |(key, used)| (key, *used));
     let mut chosen: Vec<u64> = choice.chosen.iter().map(|(_, used)| *used).collect();
     chosen.sort();
-    assert_eq!((chosen, choice.left.len()), (vec![0, 4, 5], 4), "the other namespace has room of its own");
+    assert_eq!((chosen, choice.left.len()), (vec![0, 4, 5], 4), "the other namespace has a cap of its own");
 }
 
 #[test]
-fn other_regions_do_not_take_the_last_room() {
+fn imports_leave_the_last_quarter_of_the_room() {
     let mut region = Region::new(RegionLimits { max_keys: 4, max_origins: 9 }, (1, 2));
     for (identifier, taken) in [("a", true), ("b", true), ("c", true), ("d", false), ("a", true)] {
         assert_eq!(region.import(&key(identifier), SEQUENCE, 5, NOW).is_ok(), taken, "{identifier}");

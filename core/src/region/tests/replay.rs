@@ -1,4 +1,4 @@
-//! What the regional store is told and what is believed of it.
+//! What is written to the regional store, and how its answers are merged.
 
 use super::*;
 use crate::model::wire::Part as WirePart;
@@ -12,7 +12,7 @@ fn sequences(merges: &[Merge]) -> Vec<(u64, Vec<Part>)> {
 }
 
 #[test]
-fn nothing_waits_where_there_is_no_store() {
+fn nothing_waits_without_a_store() {
     let mut region = region();
     report(&mut region, 1, 9);
     assert!(!region.has_merges() && region.next_merges(9).is_empty() && region.next_hot(9).is_empty());
@@ -21,7 +21,7 @@ fn nothing_waits_where_there_is_no_store() {
 }
 
 #[test]
-fn a_cell_is_told_once_until_it_changes() {
+fn a_cell_is_written_once_until_it_changes() {
     let mut region = backed();
     report(&mut region, 1, 3);
     report(&mut region, 1, 4);
@@ -31,11 +31,15 @@ fn a_cell_is_told_once_until_it_changes() {
     took(&mut region, &merges[0]);
     assert!(region.next_merges(9).is_empty(), "the store holds it");
     report(&mut region, 2, 1);
-    assert_eq!(sequences(&region.next_merges(9)), vec![(SEQUENCE, vec![(origin(2), 1)])], "only what is new");
+    assert_eq!(
+        sequences(&region.next_merges(9)),
+        vec![(SEQUENCE, vec![(origin(2), 1)])],
+        "only the new count"
+    );
 }
 
 #[test]
-fn what_grew_while_it_was_told_is_told_again() {
+fn a_cell_that_grew_while_it_was_written_is_written_again() {
     let mut region = backed();
     report(&mut region, 1, 3);
     let merges = region.next_merges(9);
@@ -45,7 +49,7 @@ fn what_grew_while_it_was_told_is_told_again() {
 }
 
 #[test]
-fn what_failed_waits_again() {
+fn a_cell_that_was_not_written_waits_again() {
     let mut region = backed();
     report(&mut region, 1, 3);
     let merges = region.next_merges(9);
@@ -64,11 +68,15 @@ fn answers_out_of_order_lose_nothing() {
     region.merged(&second, &holding(&[(origin(1), 3), (origin(2), 4)]), NOW);
     region.merged(&first, &holding(&[(origin(1), 3)]), NOW);
     assert_eq!(parts(&cell(&region)), vec![(origin(1), 3), (origin(2), 4)]);
-    assert_eq!(sequences(&region.next_merges(9)), vec![(SEQUENCE, vec![(origin(2), 4)])], "rather once more");
+    assert_eq!(
+        sequences(&region.next_merges(9)),
+        vec![(SEQUENCE, vec![(origin(2), 4)])],
+        "the cell is written once more to be safe"
+    );
 }
 
 #[test]
-fn who_reports_to_another_aggregator_is_told_where_it_subscribes() {
+fn a_node_that_reports_to_another_aggregator_gets_pushes_where_it_subscribes() {
     let subscribed = || {
         let mut region = backed();
         assert!(region.heard(origin(1), MonoMs(NOW.0)));
@@ -76,7 +84,7 @@ fn who_reports_to_another_aggregator_is_told_where_it_subscribes() {
         pushed(&mut region, origin(1), NOW);
         region
     };
-    // Far below half of its limit, so that not everybody is told.
+    // Far below half of its limit, so that it is not pushed to all subscribers.
     let mut by_message = subscribed();
     by_message.learn(&key("k"), SEQUENCE, 100, &[(origin(1), 3)], NOW).unwrap();
     by_message.learn(&key("k"), SEQUENCE, 100, &[(origin(2), 4)], NOW).unwrap();
@@ -99,11 +107,11 @@ fn a_wipe_voids_every_mark() {
     assert!(region.has_merges());
     let again = region.next_merges(9);
     assert_eq!(sequences(&again), vec![(SEQUENCE, vec![(origin(1), 3)])]);
-    assert!(again[0].wants_previous, "a new life, of which nothing is known");
+    assert!(again[0].wants_previous, "nothing is known of the new incarnation");
 }
 
 #[test]
-fn a_store_that_was_emptied_unnoticed_is_told_what_it_does_not_name() {
+fn components_missing_from_an_answer_are_written_again() {
     let mut region = backed();
     report(&mut region, 1, 3);
     let merge = region.next_merges(9).remove(0);
@@ -115,7 +123,7 @@ fn a_store_that_was_emptied_unnoticed_is_told_what_it_does_not_name() {
 }
 
 #[test]
-fn the_first_word_brings_the_cell_before() {
+fn the_first_answer_contains_the_cell_before() {
     let mut region = backed();
     report(&mut region, 1, 3);
     let merge = region.next_merges(9).remove(0);
@@ -124,13 +132,13 @@ fn the_first_word_brings_the_cell_before() {
     region.merged(&merge, &Merged { previous, ..holding(&[(origin(1), 3), (origin(3), 2)]) }, NOW);
     assert_eq!(parts(&cell(&region)), vec![(origin(1), 3), (origin(3), 2)]);
     assert_eq!(parts(&cell_of(&region, "k", SEQUENCE - 1)), vec![(origin(2), 8)]);
-    assert!(!region.has_merges(), "all of it came from the store");
+    assert!(!region.has_merges(), "the store holds all of it");
     report(&mut region, 1, 4);
     assert!(!region.next_merges(9)[0].wants_previous);
 }
 
 #[test]
-fn many_cells_are_told_again_in_steps() {
+fn many_cells_are_written_again_in_steps() {
     const MANY: u64 = 10_000;
     let mut region = backed();
     let counts: Vec<_> = (0..MANY).map(|n| count(&std::format!("k{n}"), SEQUENCE, 1)).collect();
@@ -150,7 +158,7 @@ fn many_cells_are_told_again_in_steps() {
 }
 
 #[test]
-fn others_hear_what_the_store_holds_and_no_more() {
+fn only_what_the_store_holds_is_shared_with_peers() {
     let mut region = backed();
     region.heard(origin(1), MonoMs(NOW.0));
     report(&mut region, 1, 6);
@@ -160,12 +168,16 @@ fn others_hear_what_the_store_holds_and_no_more() {
     let changes = region.next_changes(9);
     assert_eq!(changes.len(), 1);
     let six = WirePart { origin: origin(1).0.to_vec(), own: 6 };
-    assert_eq!(changes[0].parts, vec![six], "who hears it takes it for stored, so 7 would be lost with us");
+    assert_eq!(
+        changes[0].parts,
+        vec![six],
+        "a peer assumes that the store holds it, so 7 would be lost with this aggregator"
+    );
     assert_eq!(changes[0].limit, 10);
 }
 
 #[test]
-fn others_hear_of_an_envoy_that_has_left() {
+fn counts_of_a_disconnected_envoy_are_shared_with_peers() {
     let mut region = backed();
     region.heard(origin(1), MonoMs(NOW.0));
     report(&mut region, 1, 6);
@@ -176,8 +188,8 @@ fn others_hear_of_an_envoy_that_has_left() {
 }
 
 #[test]
-fn others_hear_where_a_user_may_be_subscribed_elsewhere() {
-    // (subscribed here, users of this cell, users of the cell before) → told
+fn a_cell_is_shared_if_one_of_its_users_may_be_subscribed_elsewhere() {
+    // (subscribed here, users of this cell, users of the cell before) → shared
     type Case = (&'static [u8], &'static [u8], &'static [u8], bool);
     let cases: [Case; 6] = [
         (&[1, 2], &[1, 2], &[], false),
@@ -221,14 +233,14 @@ fn a_hot_cell_is_named_once_in_each_incarnation() {
 }
 
 #[test]
-fn the_store_has_the_last_word_on_a_consult() {
+fn the_store_decides_a_query() {
     let mut region = backed();
     report(&mut region, 1, 4);
     let query = query(0, 6);
     let Proposed::Query(merge) = region.propose(origin(2), &query, NOW).unwrap() else { panic!() };
     let proposal = merge.proposal.unwrap();
     assert_eq!((proposal.own, proposal.limit, proposal.covered_ms), (6, 10, CELL_MS));
-    assert_eq!(merge.parts, vec![(origin(1), 4), (origin(2), 0)], "what is known is repeated");
+    assert_eq!(merge.parts, vec![(origin(1), 4), (origin(2), 0)], "components stored here are repeated");
     let refused =
         Merged { granted: Some(false), ..holding(&[(origin(1), 4), (origin(3), 5), (origin(2), 0)]) };
     let answer = region.concluded(origin(2), &query, &merge, &refused, NOW).unwrap();
@@ -237,7 +249,7 @@ fn the_store_has_the_last_word_on_a_consult() {
 }
 
 #[test]
-fn what_a_refused_consult_told_the_store_is_told_to_others() {
+fn what_a_denied_query_wrote_to_the_store_is_shared_with_peers() {
     let mut region = backed();
     let query = query(3, 6);
     let Proposed::Query(merge) = region.propose(origin(1), &query, NOW).unwrap() else { panic!() };
@@ -254,12 +266,12 @@ fn a_denial_that_is_certain_needs_no_store() {
     assert!(matches!(region.propose(origin(2), &query(0, 2), NOW), Ok(Proposed::Settled(_))));
     assert!(
         matches!(region.propose(origin(2), &query(0, 0), NOW), Ok(Proposed::Query(_))),
-        "it wants to know"
+        "a query with cost 0 goes to the store"
     );
 }
 
 #[test]
-fn a_full_cell_lets_nobody_propose() {
+fn a_node_without_room_in_a_cell_cannot_propose() {
     let mut region = backed();
     for one in crowd() {
         region.report(one, &[wire::Count { limit: MAX_COUNT, ..count("k", SEQUENCE, 1) }], NOW);
@@ -268,7 +280,7 @@ fn a_full_cell_lets_nobody_propose() {
     assert_eq!(
         region.propose(origin(255), &query, NOW),
         Err(Refused::Full),
-        "its grant would be forgotten here"
+        "its grant could not be stored here"
     );
 }
 
@@ -278,17 +290,21 @@ fn without_baseline(region: &mut Region) -> wire::Snapshot {
 }
 
 #[test]
-fn a_baseline_is_told_only_on_the_store_s_full_word() {
+fn a_baseline_is_sent_only_after_the_store_has_returned_all_it_holds() {
     let mut region = backed();
     let asked = without_baseline(&mut region);
     assert_eq!(region.baseline(origin(1), &asked), None);
     region.learn(&key("k"), SEQUENCE, 10, &[(origin(2), 3)], NOW).unwrap();
-    assert_eq!(region.baseline(origin(1), &asked), None, "another aggregator spoke of its own only");
+    assert_eq!(
+        region.baseline(origin(1), &asked),
+        None,
+        "a change from another aggregator contains only a part"
+    );
     let cold = wire::Consult { without_baseline: true, ..query(0, 0) };
     assert_eq!(region.consult(origin(1), &cold, NOW), Err(Refused::Baseline));
     assert!(
         region.consult(origin(1), &query(0, 0), NOW).is_ok(),
-        "one that knows its own count needs no baseline"
+        "a node that has its own count needs no baseline"
     );
     let merge = region.next_merges(9).remove(0);
     region.merged(&merge, &holding(&[(origin(1), 7), (origin(2), 3)]), NOW);
@@ -299,12 +315,12 @@ fn a_baseline_is_told_only_on_the_store_s_full_word() {
 }
 
 #[test]
-fn a_baseline_is_asked_for_anew_each_time() {
+fn the_store_is_queried_again_for_each_baseline() {
     let mut region = backed();
     report(&mut region, 1, 3);
     let merge = region.next_merges(9).remove(0);
     took(&mut region, &merge);
-    // Another worker of the same Envoy reports 7 through another aggregator; the process forgets the cell.
+    // Another worker of the same Envoy reports 7 through another aggregator, then the process evicts the cell.
     let asked = without_baseline(&mut region);
     assert_eq!(region.baseline(origin(1), &asked), None);
     let merge = region.next_merges(9).remove(0);
@@ -313,7 +329,7 @@ fn a_baseline_is_asked_for_anew_each_time() {
 }
 
 #[test]
-fn words_on_cells_that_are_over_make_no_cells() {
+fn answers_for_ended_cells_create_no_cells() {
     let mut region = backed();
     report(&mut region, 1, 3);
     let merge = region.next_merges(9).remove(0);
@@ -326,7 +342,7 @@ fn words_on_cells_that_are_over_make_no_cells() {
 }
 
 #[test]
-fn the_number_of_windows_is_that_of_cells() {
+fn the_reported_number_of_windows_is_that_of_cells() {
     let mut region = backed();
     region.witness(&key("seen"), SEQUENCE, 4, NOW).unwrap();
     region.import(&key("imported"), SEQUENCE, 4, NOW).unwrap();
@@ -346,7 +362,7 @@ fn the_number_of_windows_is_that_of_cells() {
 }
 
 #[test]
-fn a_limit_that_is_learnt_late_makes_a_cell_known_to_all() {
+fn a_limit_that_arrives_late_and_makes_a_cell_hot_causes_pushes_to_all() {
     let mut region = backed();
     region.subscribe(origin(9));
     pushed(&mut region, origin(9), NOW);

@@ -1,4 +1,4 @@
-//! The keys nearest their limits, and how a key stands.
+//! The keys nearest their limits, and the use of a key.
 
 use super::*;
 use crate::region::top::{MAX_SCOPE_KEYS, MAX_TOP, Scope, Top};
@@ -43,7 +43,7 @@ fn the_nearest_come_first_and_those_without_a_limit_not_at_all() {
 }
 
 #[test]
-fn a_key_stands_as_a_decision_sees_it() {
+fn the_use_of_a_key_is_computed_as_for_a_decision() {
     let mut region = region();
     region.report(origin(1), &[limited("k", SEQUENCE - 1, 10, 50)], NOW);
     region.report(origin(2), &[limited("k", SEQUENCE, 4, 12)], NOW);
@@ -51,11 +51,11 @@ fn a_key_stands_as_a_decision_sees_it() {
     let usage = region.explain(b"w", b"n", b"k")[0].usage(half);
     assert_eq!((usage.used, usage.limit, usage.current), (9, Some(12), 4));
     assert_eq!((usage.global_others, usage.wait_ms), (0, Some(0)));
-    // Under a limit that somebody has said since.
+    // With a limit given by the caller.
     let usage = region.explain(b"w", b"n", b"k")[0].usage_under(Some(9), half);
     assert_eq!((usage.used, usage.limit, usage.is_over()), (9, Some(9), true));
-    assert_eq!(usage.wait_ms, Some(1), "then one less of the ten before counts");
-    // The next window knows no limit of its own yet, so the last one that was applied stands.
+    assert_eq!(usage.wait_ms, Some(1), "after 1 ms one less of the previous ten counts");
+    // No limit was applied to the new cell yet, so the last one that was applied is used.
     let later = UnixMs(NOW.0 + CELL_MS);
     let usage = region.explain(b"w", b"n", b"k")[0].usage(later);
     assert_eq!((usage.used, usage.limit, usage.current), (4, Some(12), 0));
@@ -70,7 +70,7 @@ fn lists_are_bounded_and_a_walk_over_many_keys_goes_in_steps() {
         region.report(origin(1), &counts, NOW);
     }
     let mut top = Top::new([scope("n", CELL_MS)]);
-    assert!(region.rank(&mut top, NOW), "one step is not all");
+    assert!(region.rank(&mut top, NOW), "one step does not visit all keys");
     while region.rank(&mut top, NOW) {}
     assert_eq!((top.limited, top.over), (10_000, 10_000));
     assert_eq!((top.nearest.len(), top.scopes[0].furthest.len()), (MAX_TOP, MAX_SCOPE_KEYS));
@@ -78,7 +78,7 @@ fn lists_are_bounded_and_a_walk_over_many_keys_goes_in_steps() {
 }
 
 #[test]
-fn the_highest_numbers_do_no_harm() {
+fn the_highest_numbers_do_not_overflow() {
     let mut region = region();
     region.back();
     for (name, limit) in [("a", 0), ("b", MAX_COUNT)] {
@@ -90,7 +90,7 @@ fn the_highest_numbers_do_no_harm() {
 
 proptest! {
     #[test]
-    fn the_list_is_what_sorting_all_would_give(
+    fn the_list_equals_that_of_sorting_all_keys(
         used in prop::collection::vec((1u64..40, 1u64..20), 1..300)
     ) {
         let mut region = region();

@@ -1,8 +1,6 @@
-//! When live controls are read: on a interval of its own, and at once when somebody says that they changed.
+//! When live controls are read: at an interval of their own, and at once after a message that they have changed.
 //!
-//! Such a word may be lost, and so may be a reading; the next interval makes good for both.
-//!
-//! Leaves to others: reading (`aggregator`), what is read and believed (`control::book`).
+//! Such a message may be lost, and a read may fail; the next interval makes up for both.
 
 use super::PREPARATION_MS;
 use crate::model::schedule::{Interval, Schedule};
@@ -10,26 +8,26 @@ use crate::model::time::MonoMs;
 use crate::replication::events::Event;
 use crate::replication::{Access, Next};
 
-/// Have the database read, then ask again.
+/// Read the controls from the database, then call [`Reader::next`] again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// How long it may take, in milliseconds.
+    /// The deadline in milliseconds.
     pub within_ms: u64,
 }
 
-/// Has controls read once, or for as long as the aggregator runs.
+/// Triggers one read, or reads for as long as the aggregator runs.
 #[derive(Debug)]
 pub struct Reader {
     within_ms: u64,
-    /// None if it reads but once.
+    /// `None` for a single read.
     interval: Option<Interval>,
-    /// The interval's next tick; a word in between does not move it.
+    /// The next tick of the interval. A message in between does not move it.
     tick: MonoMs,
     is_due: bool,
 }
 
 impl Reader {
-    /// Begins somewhere in the interval after `now`; `random` is uniform.
+    /// Begins at a random point of the interval after `now`; `random` is uniform.
     pub fn new(schedule: Schedule, now: MonoMs, random: u64) -> Reader {
         let interval = Interval::new(schedule.import_ms, schedule.jitter_percent, now, random);
         Reader {
@@ -40,7 +38,7 @@ impl Reader {
         }
     }
 
-    /// For an aggregator that starts.
+    /// For an aggregator that starts: a single read.
     pub fn once() -> Reader {
         Reader { within_ms: PREPARATION_MS, interval: None, tick: MonoMs(0), is_due: true }
     }
@@ -66,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_interval_or_word_of_a_change_is_a_reading() {
+    fn controls_are_read_at_each_interval_and_at_each_change() {
         let mut state = state();
         let mut reader = Reader::new(Schedule::default(), NOW.mono, 0);
         for _ in 0..3 {
@@ -74,7 +72,7 @@ mod tests {
             let Next::Wait { events, at_most_ms: Some(ms) } = wait else { panic!("{wait:?}") };
             assert!(
                 events.has(Event::Controls) && ms <= 12_000,
-                "a word does not put the interval off: {ms}"
+                "a message does not postpone the interval: {ms}"
             );
             assert_eq!(reader.next(&mut at(&mut state, 0), 0), Next::Call(Read { within_ms: 10_000 }));
         }

@@ -1,6 +1,4 @@
-//! The others' use comes in: on each interval the sum of all other regions, cell by cell.
-//!
-//! Leaves to others: the query (`aggregator`), merging and who is pushed to (`region`).
+//! Imports the other regions' use: at each interval the sum of all other regions, cell by cell.
 
 use super::{PREPARATION_MS, allows, note, until};
 use crate::model::schedule::{Interval, Schedule};
@@ -14,19 +12,19 @@ use crate::replication::state::RegionState;
 use crate::replication::{Access, Next};
 use alloc::vec::Vec;
 
-/// Most cells merged while others wait for the region: each is told to every Envoy.
+/// Most cells merged in one step, since other tasks wait meanwhile: each is pushed to every Envoy.
 const STEP_CELLS: usize = 256;
 
-/// What the database is asked for: the sum of all other regions, cell by cell; then [`Importer::imported`].
+/// A call to the database: return the sum of all other regions, cell by cell; then call [`Importer::imported`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Import {
-    /// How long it may take, in milliseconds.
+    /// The deadline in milliseconds.
     pub within_ms: u64,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The pause until the next interval is to begin.
+    /// The pause until the next interval is about to begin.
     Resting,
     Violator,
     Merging {
@@ -39,19 +37,19 @@ enum Stage {
 #[derive(Debug)]
 pub struct Importer {
     within_ms: u64,
-    /// None if it imports but once.
+    /// `None` for a single import.
     interval: Option<Interval>,
     stage: Stage,
 }
 
 impl Importer {
-    /// Begins somewhere in the interval after `now`; `random` is uniform.
+    /// Begins at a random point of the interval after `now`; `random` is uniform.
     pub fn new(schedule: Schedule, now: MonoMs, random: u64) -> Importer {
         let interval = Interval::new(schedule.import_ms, schedule.jitter_percent, now, random);
         Importer { within_ms: schedule.global_timeout_ms, interval: Some(interval), stage: Stage::Resting }
     }
 
-    /// For an aggregator that starts.
+    /// For an aggregator that starts: a single import.
     pub fn once() -> Importer {
         Importer { within_ms: PREPARATION_MS, interval: None, stage: Stage::Violator }
     }
@@ -86,7 +84,7 @@ impl Importer {
         }
     }
 
-    /// Takes what came.
+    /// Takes the result.
     pub fn imported(&mut self, access: &mut impl Access, result: Result<Vec<Stored>, Failure>) {
         access.state(|state, now| note(state, Traffic::Import, result.is_ok(), now));
         self.stage = match result {
@@ -122,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn each_interval_brings_the_others_use_in_steps() {
+    fn each_interval_imports_the_other_regions_use_in_steps() {
         let mut state = state().with_database(Schedule::default().global_breaker, false);
         let mut importer = Importer::new(Schedule::default(), NOW.mono, 0);
         let mut brought = cells(2 * STEP_CELLS + 1);
@@ -144,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_fails_is_left_alone_but_asked_once_at_the_start() {
+    fn a_failing_database_is_not_called_except_once_at_the_start() {
         let mut state = state().with_database(Schedule::default().global_breaker, false);
         for _ in 0..4 {
             let mut once = Importer::once();

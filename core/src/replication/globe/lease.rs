@@ -1,45 +1,45 @@
-//! Without a store of its own, a region has one aggregator: its memory is all there is. A row in the database says who.
-//!
-//! Leaves to others: the row (`aggregator`), and what is done where another has it.
+//! The region lease. A region without a store may have only one aggregator, since its counts are only in that
+//! aggregator's memory. A row in the database names the holder.
 
 use crate::model::time::MonoMs;
 use crate::replication::failure::Failure;
 
-/// How long the row speaks for its holder, in milliseconds; a killed aggregator keeps its successor waiting for as long.
+/// How long the row is valid after a renewal, in milliseconds. After an aggregator was killed, its successor waits for
+/// this long.
 pub const TTL_MS: u64 = 3_000;
-/// How long one statement may take, in milliseconds.
+/// Deadline of one statement, in milliseconds.
 pub const WITHIN_MS: u64 = 700;
-/// Between two renewals.
+/// Between two renewals, in milliseconds.
 const RENEW_MS: u64 = 750;
-/// How long a new aggregator waits for the last one's row to run out.
+/// How long a new aggregator waits for the last holder's row to expire, in milliseconds.
 const PATIENCE_MS: u64 = 6_000;
-/// Who was silent for too long finds the row with another this often, one after the other, before that is believed.
+/// After this many renewals that found another holder, and none in between that found this one, the lease is lost.
 const LOST_AFTER: u32 = 2;
 
-/// Who has the row.
+/// The holder of the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Whoever asked.
+    /// The aggregator that sent the statement.
     Mine,
-    /// Another.
+    /// Another aggregator.
     Another,
 }
 
 /// What to do after a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// Serve. `is_sure` is false if the database did not say; one that is away refuses nobody.
+    /// Serve. If the database did not answer, `is_sure` is false: an unavailable database does not prevent serving.
     Serve {
-        /// The row is known to be one's own.
+        /// The row is known to name this aggregator.
         is_sure: bool,
     },
-    /// Ask again after so many milliseconds.
+    /// Send the statement again after this many milliseconds.
     Again(u64),
-    /// Another serves the region, and this one must not.
+    /// Another aggregator serves the region; this one must not.
     TakenOver,
 }
 
-/// Takes the region.
+/// Acquires the region lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Taking {
     began: MonoMs,
@@ -47,24 +47,24 @@ pub struct Taking {
 }
 
 impl Taking {
-    /// Begins to wait for it.
+    /// Begins to acquire it at `now`.
     pub fn new(now: MonoMs) -> Taking {
         Taking { began: now, is_held: false }
     }
 
-    /// Whether another is known to have had it a moment ago.
+    /// Whether another aggregator is known to have held the lease.
     pub fn is_held(&self) -> bool {
         self.is_held
     }
 
-    /// Takes the database's word.
+    /// Takes the result of a statement.
     pub fn answered(&mut self, result: Result<Holder, Failure>, now: MonoMs) -> Then {
         let is_late = now.since(self.began) > PATIENCE_MS;
         match result {
             Ok(Holder::Mine) => return Then::Serve { is_sure: true },
             Ok(Holder::Another) if is_late => return Then::TakenOver,
             Ok(Holder::Another) => self.is_held = true,
-            // Who is known to have held it a moment ago is believed to hold it still.
+            // A holder found before is assumed to hold the lease still.
             Err(_) if self.is_held && !is_late => {}
             Err(_) => return Then::Serve { is_sure: false },
         }
@@ -72,8 +72,9 @@ impl Taking {
     }
 }
 
-/// Keeps it for as long as the aggregator runs. Who was silent for too long, frozen perhaps, may find that another took it:
-/// then this one has to end, as each would keep the limits for itself.
+/// Renews the lease for as long as the aggregator runs. An aggregator that could not renew for too long, perhaps
+/// because it was suspended, may find that another has taken the lease. It must then stop, as each would enforce the
+/// limits separately.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keeping {
     lost: u32,
@@ -85,7 +86,7 @@ impl Keeping {
         RENEW_MS
     }
 
-    /// Takes the database's word. True if another serves the region by now.
+    /// Takes the result of a renewal. Returns true if another aggregator serves the region.
     pub fn answered(&mut self, result: Result<Holder, Failure>) -> bool {
         match result {
             Ok(Holder::Another) => self.lost += 1,
@@ -103,16 +104,16 @@ mod tests {
     const AWAY: Result<Holder, Failure> = Err(Failure::Unavailable);
 
     #[test]
-    fn a_region_is_taken_from_who_let_go_of_it() {
+    fn a_region_is_taken_after_its_holder_released_it() {
         let mut taking = Taking::new(MonoMs(0));
         assert_eq!(taking.answered(Ok(Holder::Another), MonoMs(100)), Then::Again(250));
         assert!(taking.is_held());
-        assert_eq!(taking.answered(AWAY, MonoMs(PATIENCE_MS)), Then::Again(250), "believed to hold it still");
+        assert_eq!(taking.answered(AWAY, MonoMs(PATIENCE_MS)), Then::Again(250), "assumed to hold it still");
         assert_eq!(taking.answered(Ok(Holder::Mine), MonoMs(6_500)), Then::Serve { is_sure: true });
     }
 
     #[test]
-    fn who_holds_on_to_it_keeps_it_and_a_database_that_is_unavailable_refuses_nobody() {
+    fn a_holder_keeps_the_region_and_an_unavailable_database_prevents_nothing() {
         let mut taking = Taking::new(MonoMs(0));
         assert_eq!(taking.answered(AWAY, MonoMs(1)), Then::Serve { is_sure: false });
         taking.answered(Ok(Holder::Another), MonoMs(1));
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_lost_when_another_has_it_twice() {
+    fn the_lease_is_lost_after_another_was_found_as_holder_twice() {
         let mut keeping = Keeping::default();
         let words = [Ok(Holder::Another), Ok(Holder::Mine), AWAY, Ok(Holder::Another), AWAY];
         for word in words {

@@ -1,13 +1,13 @@
-//! The database that regions share: what they tell each other, every ten seconds or so.
+//! The database that regions share: how they exchange their counts, about every ten seconds.
 //!
-//! In reading order: [`publish`] (this region's use goes out), [`import`] (the others' comes in), [`recover`] (a region that
-//! has lost everything reads its own figures), [`controls`] (live control is read), [`lease`] (a region without a store of its own has one aggregator).
+//! In reading order: [`publish`] (writes this region's use), [`import`] (reads the others' use), [`recover`] (after a
+//! loss, reads what this region had published), [`controls`] (reads live controls), [`lease`] (allows one aggregator
+//! only in a region without a store).
 //!
-//! An aggregator that starts reads first and serves then ([`import::Importer::once`], [`recover::Recovery::once`]), if the
-//! database answers at once: else what it grants in its first seconds would rest on nothing. Nothing else that a request
-//! waits for is here. While the database is away, the region goes on with what it has imported.
-//!
-//! Leaves to others: rows and statements (`aggregator`), what is published and merged (`region`).
+//! An aggregator that starts reads from the database before it serves ([`import::Importer::once`],
+//! [`recover::Recovery::once`]), provided that the database answers at once. Otherwise its first grants would rest on
+//! no counts at all. No request waits for anything else here. While the database is unavailable, the region uses what
+//! it has imported.
 
 pub mod controls;
 pub mod import;
@@ -20,10 +20,10 @@ use super::state::RegionState;
 use crate::model::schedule::Interval;
 use crate::model::time::Now;
 
-/// How long an aggregator that starts waits for what the database knows, in milliseconds.
+/// How long an aggregator that starts waits for each read of the database, in milliseconds.
 pub const PREPARATION_MS: u64 = 1_000;
 
-/// How long until the next tick, in milliseconds.
+/// The time until the next tick, in milliseconds.
 fn until(interval: &mut Interval, now: Now, random: u64) -> u64 {
     interval.next(now.mono, random).since(now.mono)
 }

@@ -1,9 +1,7 @@
-//! This region's use goes out: on each interval all cells that are due, in one go.
+//! Publishes this region's use: at each interval all cells that are due, in one call.
 //!
-//! A marker row tells whether the table still holds what was published; if not, all of it is due again. Too much of
-//! one namespace waits for the next interval, the least used first.
-//!
-//! Leaves to others: which cells are due (`region`), statements and retries (`aggregator`).
+//! A marker row shows whether the table still holds what was published. If not, all of it is due again. If too many
+//! cells of one namespace are due, the least used wait for the next interval.
 
 use super::{allows, note, until};
 use crate::model::schedule::{Interval, Schedule};
@@ -16,29 +14,29 @@ use crate::replication::figures::add;
 use crate::replication::{Access, Next};
 use alloc::vec::Vec;
 
-/// Most cells taken from the region while others wait for it.
+/// Most cells taken from the region in one step, since other tasks wait meanwhile.
 const STEP_CELLS: usize = 4_096;
 
-/// What the database is asked to do. It has [`Schedule::global_timeout_ms`].
+/// A call to the database. Its deadline is [`Schedule::global_timeout_ms`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// Say which life the table has; then [`Publisher::lived`].
+    /// Return the incarnation of the table; then call [`Publisher::lived`].
     Incarnation,
-    /// Raise these; [`stored`] for each part that stands, and in the end [`Publisher::wrote`].
+    /// Raise these rows. Call [`stored`] for each part that was committed, and at the end [`Publisher::wrote`].
     Write(Vec<Publication>),
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The pause until the next interval is to begin.
+    /// The pause until the next interval is about to begin.
     Resting,
     Violator,
-    /// All that is due is taken, but not much more than so many cells.
+    /// Collects the due cells. Stops once it has more than `most`.
     Collecting {
         all: Vec<Due>,
         most: u64,
     },
-    /// Some are to wait again.
+    /// Returns cells to the region, to wait for another interval.
     Leaving {
         rows: Vec<Publication>,
         done: usize,
@@ -52,7 +50,7 @@ enum Then {
     Rest,
 }
 
-/// Publishes for as long as the aggregator runs.
+/// Runs for as long as the aggregator does.
 #[derive(Debug)]
 pub struct Publisher {
     schedule: Schedule,
@@ -62,7 +60,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Begins somewhere in the interval after `now`; `random` is uniform.
+    /// Begins at a random point of the interval after `now`; `random` is uniform.
     pub fn new(schedule: Schedule, now: MonoMs, random: u64) -> Publisher {
         let interval = Interval::new(schedule.publish_ms, schedule.jitter_percent, now, random);
         Publisher { schedule, interval, incarnation: None, stage: Stage::Resting }
@@ -107,7 +105,7 @@ impl Publisher {
         }
     }
 
-    /// Takes whether the table is there. True if it was wiped: all is due again.
+    /// Takes the incarnation of the table. Returns true if the table was wiped; all cells are then due again.
     pub fn lived(&mut self, access: &mut impl Access, incarnation: Result<u64, Failure>) -> bool {
         let before = self.incarnation;
         self.incarnation = incarnation.ok().or(before);
@@ -128,8 +126,8 @@ impl Publisher {
         is_wiped
     }
 
-    /// Takes how the writing of `rows` ended. What stands in the table by now is no longer worth publishing and does not
-    /// wait again.
+    /// Takes the result of writing `rows`. Rows that were reported to [`stored`] are not due any more and do not wait
+    /// again.
     pub fn wrote(&mut self, access: &mut impl Access, rows: Vec<Publication>, result: Result<(), Failure>) {
         access.state(|state, now| {
             note(state, Traffic::Own, result.is_ok(), now);
@@ -140,8 +138,8 @@ impl Publisher {
         self.stage = Stage::Leaving { rows, done: 0, then: Then::Rest };
     }
 
-    /// Takes some of all that is due, so that no consult waits for long; true if there is more. A busy cell may come more
-    /// than once, so there is an end to it.
+    /// Takes a step of the due cells, so that no query waits for long. Returns true if there are more. A busy cell may
+    /// come up more than once; therefore the number of cells is bounded.
     fn collect(&mut self, access: &mut impl Access, mut all: Vec<Due>, most: u64) -> bool {
         let (due, more) = access.state(|state, _| state.region.next_due(STEP_CELLS));
         all.extend(due);
@@ -159,7 +157,7 @@ impl Publisher {
     }
 }
 
-/// These stand in the table now.
+/// Records that these rows were committed.
 pub fn stored(access: &mut impl Access, rows: &[Publication]) {
     access.state(|state, _| state.region.published(rows));
 }
@@ -187,13 +185,13 @@ mod tests {
         state
     }
 
-    /// To the look at the life of the table.
+    /// Advances to the read of the table's incarnation.
     fn ticks(publisher: &mut Publisher, state: &mut RegionState) {
         assert!(matches!(publisher.next(&mut at(state, 0), 0), Next::Sleep(_)));
         assert_eq!(publisher.next(&mut at(state, 0), 0), Next::Call(Call::Incarnation));
     }
 
-    /// What is written, and how often others had their turn.
+    /// The rows to write, and how often other tasks could run.
     fn rows(publisher: &mut Publisher, state: &mut RegionState) -> (Vec<Publication>, usize) {
         for yields in 0.. {
             match publisher.next(&mut at(state, 0), 0) {
@@ -206,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_due_goes_in_one_call_collected_in_steps() {
+    fn all_due_cells_are_collected_in_steps_and_written_in_one_call() {
         let (mut state, mut publisher) = (with_cells(9_000), publisher(Schedule::default()));
         ticks(&mut publisher, &mut state);
         assert!(!publisher.lived(&mut at(&mut state, 0), Ok(1)));
@@ -221,14 +219,14 @@ mod tests {
         ticks(&mut publisher, &mut state);
         publisher.lived(&mut at(&mut state, 0), Ok(1));
         let (again, _) = rows(&mut publisher, &mut state);
-        assert_eq!(again.len(), 4_000, "only what does not stand there");
+        assert_eq!(again.len(), 4_000, "only what was not committed");
         stored(&mut at(&mut state, 0), &again);
         publisher.wrote(&mut at(&mut state, 0), again, Ok(()));
         assert!(state.figures.published_at.is_some());
     }
 
     #[test]
-    fn a_table_that_lost_its_incarnation_gets_all_again() {
+    fn all_cells_are_published_again_to_a_table_with_a_new_incarnation() {
         let (mut state, mut publisher) = (with_cells(2), publisher(Schedule::default()));
         for (incarnation, wiped, expected) in [(1, false, 2), (2, true, 2)] {
             ticks(&mut publisher, &mut state);
@@ -244,12 +242,12 @@ mod tests {
         publisher.lived(&mut at(&mut state, 0), Err(Failure::Timeout));
         assert!(
             matches!(publisher.next(&mut at(&mut state, 0), 0), Next::Sleep(_)),
-            "nothing is written blindly"
+            "nothing is written without a known incarnation"
         );
     }
 
     #[test]
-    fn too_much_of_a_namespace_waits_and_a_database_that_fails_is_left_alone() {
+    fn cells_above_the_namespace_cap_wait_and_a_failing_database_is_not_called() {
         let schedule = Schedule { namespace_cap: 3, ..Schedule::default() };
         let (mut state, mut publisher) = (with_cells(5), publisher(schedule));
         ticks(&mut publisher, &mut state);

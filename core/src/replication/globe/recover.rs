@@ -1,8 +1,8 @@
-//! A region that has lost everything reads what it has published itself. That counts as a floor, not as anybody's use.
+//! After a region has lost all its counts, reads what it had published itself. These counts are a lower bound, and are
+//! not attributed to any node.
 //!
-//! While the database is away it is asked over and over: a floor that comes late is still better than none.
-//!
-//! Leaves to others: what becomes of a floor (`region`), when something is lost (`watch`).
+//! If the database is unavailable, the read is repeated until it succeeds, since even a late lower bound is better than
+//! none.
 
 use super::{PREPARATION_MS, note};
 use crate::model::schedule::Schedule;
@@ -14,15 +14,15 @@ use crate::replication::failure::Failure;
 use crate::replication::state::RegionState;
 use crate::replication::{Access, Next};
 
-/// Between two tries within the recovery grace period; later on as long as between two publications.
+/// Between two attempts within the recovery grace period. Later the interval of publications is used.
 const PAUSE_MS: u64 = 300;
-/// Most cells witnessed while others wait for the region.
+/// Most cells passed to the region in one step, since other tasks wait meanwhile.
 const STEP_CELLS: usize = 1_024;
 
-/// What the database is asked for: what this region had published; then [`Recovery::recovered`].
+/// A call to the database: return what this region had published; then call [`Recovery::recovered`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Own {
-    /// How long it may take, in milliseconds.
+    /// The deadline in milliseconds.
     pub within_ms: u64,
 }
 
@@ -30,17 +30,17 @@ pub struct Own {
 enum Stage {
     Waiting,
     Woken,
-    /// To be asked (again).
+    /// The call is to be made, for the first time or again.
     Asking(Now),
-    /// Asked.
+    /// The call was made.
     Asked(Now),
     Failed(Now),
 }
 
-/// Recovers after each loss, for as long as the aggregator runs; or once, as it starts.
+/// Recovers after each loss for as long as the aggregator runs; or once, when it starts.
 #[derive(Debug)]
 pub struct Recovery {
-    /// None if it tries but once.
+    /// `None` for a single attempt.
     schedule: Option<Schedule>,
     stage: Stage,
 }
@@ -51,8 +51,8 @@ impl Recovery {
         Recovery { schedule: Some(schedule), stage: Stage::Waiting }
     }
 
-    /// For an aggregator that starts, and whose region has no store. If it fails, others are served all the same, and
-    /// [`Event::Recover`] has it tried over and over.
+    /// For an aggregator that starts and whose region has no store. If the attempt fails, the aggregator starts
+    /// nevertheless, and [`Event::Recover`] makes another [`Recovery`] try again until it succeeds.
     pub fn once() -> Recovery {
         Recovery { schedule: None, stage: Stage::Woken }
     }
@@ -87,7 +87,7 @@ impl Recovery {
         })
     }
 
-    /// Takes what came.
+    /// Takes the result.
     pub fn recovered(&mut self, access: &mut impl Access, result: Result<&[Stored], Failure>) {
         let Stage::Asked(lost) = self.stage else { return };
         access.state(|state, now| note(state, Traffic::Own, result.is_ok(), now));
@@ -101,8 +101,8 @@ impl Recovery {
         }
         access.state(|state, now| {
             state.notify(Event::Push);
-            // Who gives floors to the base has done so at the end of the recovery grace period. A region with a store keeps a
-            // floor that comes later in memory.
+            // The grace period has ended and the lower bounds of that time were settled, so this late one is settled
+            // here. In a region with a store a late lower bound stays in memory.
             let in_memory = state.store().is_none();
             if self.schedule.is_some_and(|schedule| is_late(&schedule, lost, now)) && in_memory {
                 state.region.end_grace_period_here(lost.unix, now.unix);
@@ -113,7 +113,7 @@ impl Recovery {
 
 fn witness(state: &mut RegionState, cells: &[Stored], now: Now) {
     for cell in cells {
-        // A row that cannot be a cell of now is of no use here either.
+        // A row that cannot be a current cell is ignored.
         let _ = state.region.witness(&cell.key, cell.sequence, cell.count, now.unix);
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_bound_is_asked_for_over_and_over_until_it_comes() {
+    fn recovery_is_repeated_until_it_succeeds() {
         for (store, expected) in [(false, (6, 6)), (true, (0, 6))] {
             let mut state = if store { backed() } else { state() };
             let mut recovery = Recovery::new(Schedule::default());
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_start_it_is_tried_once_and_then_beside_all_else() {
+    fn at_the_start_recovery_is_tried_once_and_then_in_the_background() {
         let mut state = state();
         let mut first = Recovery::once();
         assert_eq!(first.next(&mut at(&mut state, 0)), OWN);

@@ -1,6 +1,5 @@
-//! What the region's aggregators tell each other: cells that changed, soon, by messages that may be lost (`hot`).
-//!
-//! Leaves to others: what is worth telling (`region`), channels (`aggregator`).
+//! Messages between the region's aggregators: changed cells, sent soon. Messages may be lost; the hot index (`hot`)
+//! makes up for that.
 
 use crate::model::key::{Key, OriginId};
 use crate::model::schedule::Schedule;
@@ -13,12 +12,12 @@ use crate::replication::{Access, Next, note};
 use alloc::vec::Vec;
 use prost::Message;
 
-/// What came over the channel is no message of an aggregator.
+/// A message on the channel that no aggregator can have sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a message of an aggregator")]
 pub struct NoMessage;
 
-/// Tells the others what changed here, for as long as the aggregator runs.
+/// Publishes to the other aggregators what changed here, for as long as the aggregator runs.
 #[derive(Debug)]
 pub struct Broadcaster {
     id: [u8; 16],
@@ -33,12 +32,12 @@ enum Stage {
 }
 
 impl Broadcaster {
-    /// For the aggregator that is called `id`.
+    /// For the aggregator with this `id`.
     pub fn new(id: [u8; 16], schedule: Schedule) -> Broadcaster {
         Broadcaster { id, schedule, stage: Stage::Waiting }
     }
 
-    /// What to do now: publish a message, then see [`Broadcaster::sent`].
+    /// What to do now: publish a message, then call [`Broadcaster::sent`].
     pub fn next(&mut self, access: &mut impl Access) -> Next<Changes> {
         if self.stage == Stage::Waiting {
             self.stage = Stage::Sending;
@@ -55,13 +54,13 @@ impl Broadcaster {
         Next::Call(Changes { sender: self.id.to_vec(), cells, ..Changes::default() })
     }
 
-    /// Takes how it went. A message that is lost is made up for by the hot index.
+    /// Takes the result of publishing. The hot index makes up for a lost message.
     pub fn sent(&mut self, access: &mut impl Access, result: Result<(), Failure>) {
         access.state(|state, now| note(state, result, now));
     }
 }
 
-/// From now on messages are heard; earlier ones may have been missed.
+/// Records that messages are received from now on. Earlier ones may have been missed.
 pub fn connected(access: &mut impl Access) {
     access.state(|state, _| {
         state.listens = true;
@@ -69,7 +68,7 @@ pub fn connected(access: &mut impl Access) {
     });
 }
 
-/// Takes what somebody says, the aggregator `id` itself perhaps.
+/// Processes a message of an aggregator, ignoring those that `id`, this aggregator, has sent itself.
 pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Result<(), NoMessage> {
     let changes = Changes::decode(message).map_err(|_| NoMessage)?;
     if changes.cells.len() > MAX_FRAME_CELLS {
@@ -86,7 +85,7 @@ pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Resul
             add(&mut state.figures.changes_received, changes.cells.len());
             for change in &changes.cells {
                 let Ok(key) = Key::parse(&change.key) else { continue };
-                // A cell that there is no room for stays in the store.
+                // A cell for which the region has no room stays in the store.
                 let _ = state.region.learn(&key, change.sequence, change.limit, &parts(change), now.unix);
             }
             state.notify(Event::Push);
@@ -115,7 +114,7 @@ mod tests {
     const B: [u8; 16] = [8; 16];
 
     #[test]
-    fn what_the_store_has_and_is_hot_is_told_to_the_others() {
+    fn hot_cells_that_are_in_the_store_are_published_to_the_peers() {
         let (mut state, mut broadcaster) = (backed(), Broadcaster::new(A, Schedule::default()));
         assert!(matches!(broadcaster.next(&mut at(&mut state, 0)), Next::Wait { .. }));
         state.take(ORIGIN, report(1, 7), NOW).unwrap();
@@ -130,14 +129,14 @@ mod tests {
         let message = changes.encode_to_vec();
         let mut peer = backed();
         receive(&mut at(&mut peer, 0), &A, &message).unwrap();
-        assert_eq!(peer.figures.changes_received, 0, "its own");
+        assert_eq!(peer.figures.changes_received, 0, "an aggregator ignores its own messages");
         receive(&mut at(&mut peer, 0), &B, &message).unwrap();
         assert_eq!((sum(&peer), peer.figures.changes_received), (7, 1));
         assert!(peer.take_events().has(Event::Push));
     }
 
     #[test]
-    fn what_is_no_message_is_refused_and_spoils_nothing() {
+    fn an_invalid_message_is_refused_and_changes_nothing() {
         let mut state = backed();
         assert_eq!(receive(&mut at(&mut state, 0), &A, b"\xff\xff"), Err(NoMessage));
         let many = Changes { cells: vec![Change::default(); MAX_FRAME_CELLS + 1], ..Changes::default() };

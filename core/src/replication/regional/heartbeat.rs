@@ -1,6 +1,5 @@
-//! Which Envoys are alive: said of one's own, and heard of those elsewhere in the region.
-//!
-//! Leaves to others: who counts as alive (`region`, and the store by its own clock), what their number means.
+//! Heartbeats: writes to the store which Envoys are connected here, and reads which are connected elsewhere in the
+//! region.
 
 use crate::model::key::OriginId;
 use crate::model::schedule::Schedule;
@@ -10,21 +9,21 @@ use crate::replication::failure::Failure;
 use crate::replication::{Access, Next, note};
 use alloc::vec::Vec;
 
-/// What the store is asked to do. It has [`Schedule::replay_timeout_ms`].
+/// A call to the store. Its deadline is [`Schedule::replay_timeout_ms`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// Note that these are alive, and say who else is; then [`Heartbeat::heard`].
+    /// Record that these are alive and return all that are alive in the region; then call [`Heartbeat::heard`].
     Origins(Vec<OriginId>),
-    /// Publish this; then [`Heartbeat::sent`].
+    /// Publish this message; then call [`Heartbeat::sent`].
     Broadcast(Changes),
 }
 
-/// Announces for as long as the aggregator runs.
+/// Runs for as long as the aggregator does.
 #[derive(Debug)]
 pub struct Heartbeat {
     id: [u8; 16],
     schedule: Schedule,
-    /// The Envoys here changed.
+    /// The set of Envoys connected here has changed.
     changed: bool,
     stage: Stage,
 }
@@ -37,7 +36,7 @@ enum Stage {
 }
 
 impl Heartbeat {
-    /// For the aggregator that is called `id`.
+    /// For the aggregator with this `id`.
     pub fn new(id: [u8; 16], schedule: Schedule) -> Heartbeat {
         Heartbeat { id, schedule, changed: false, stage: Stage::Waiting }
     }
@@ -68,12 +67,12 @@ impl Heartbeat {
         Next::Wait { events, at_most_ms: Some(self.schedule.heartbeat_ms) }
     }
 
-    /// A event notified.
+    /// An event was notified.
     pub fn notified(&mut self, event: Event) {
         self.changed = event == Event::Heartbeat;
     }
 
-    /// Takes who is alive in the region.
+    /// Takes the nodes that are alive in the region.
     pub fn heard(&mut self, access: &mut impl Access, alive: Result<&[OriginId], Failure>) {
         access.state(|state, now| {
             note(state, alive, now);
@@ -83,7 +82,7 @@ impl Heartbeat {
         });
     }
 
-    /// Takes how a message went.
+    /// Takes the result of publishing a message.
     pub fn sent(&mut self, access: &mut impl Access, result: Result<(), Failure>) {
         access.state(|state, now| note(state, result, now));
     }
@@ -96,7 +95,7 @@ mod tests {
     use std::vec;
 
     #[test]
-    fn who_is_here_is_said_at_each_interval_and_to_the_others_if_it_changed() {
+    fn nodes_are_written_at_each_interval_and_a_change_is_published_to_the_peers() {
         let mut state = backed();
         state.enter(ORIGIN, NOW).unwrap();
         state.count_node(ORIGIN, 1);
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_while_the_store_is_not_asked() {
+    fn nothing_is_sent_while_the_store_is_not_usable() {
         let mut state = state().with_store(Schedule::default().store_breaker);
         let mut heartbeat = Heartbeat::new([7; 16], Schedule::default());
         for _ in 0..3 {

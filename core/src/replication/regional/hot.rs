@@ -1,9 +1,7 @@
-//! The hot index, read over and over: what messages of other aggregators have missed.
+//! Reads the hot index of the store again and again, and so finds what messages of other aggregators have missed.
 //!
-//! A shard at a time, and all at once after a connection was lost. Only after the first full read is a subscriber told
-//! that it knows everything.
-//!
-//! Leaves to others: what is hot (`region`), the index itself (`aggregator`).
+//! Normally it reads one shard at each interval; after a connection was lost, all of them at once. A subscriber's
+//! snapshot is reported as complete only after the first full read.
 
 use crate::model::key::Key;
 use crate::model::schedule::Schedule;
@@ -13,28 +11,28 @@ use crate::replication::failure::Failure;
 use crate::replication::{Access, Next, note};
 use alloc::vec::Vec;
 
-/// Parts of the index, by a hash of the key: each is read in one go.
+/// Shards of the index, by a hash of the key. Each is read in one call.
 pub const HOT_SHARDS: usize = 16;
 /// Most cells of the index that are read in one call.
 const READ_CELLS: usize = 512;
-/// Most cells that one shard is believed to hold.
+/// Most cells that are accepted from one shard.
 pub const SHARD_CELLS: usize = 100_000;
 
-/// What the store is asked. It has [`Schedule::replay_timeout_ms`].
+/// A call to the store. Its deadline is [`Schedule::replay_timeout_ms`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// Which cells a shard names, at most [`SHARD_CELLS`]; then [`HotReader::indexed`].
+    /// Return the cells that a shard names, at most [`SHARD_CELLS`]; then call [`HotReader::indexed`].
     Shard(usize),
-    /// What it holds of these; then [`HotReader::read`].
+    /// Return what the store holds of these cells; then call [`HotReader::read`].
     Cells(Vec<(Key, u64)>),
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The pause is to begin.
+    /// The pause is about to begin.
     Resting,
     Woken,
-    /// Whether to read on.
+    /// Decides whether to read another shard.
     Deciding,
     Reading(Shard),
 }
@@ -42,25 +40,25 @@ enum Stage {
 /// A shard that is being read.
 #[derive(Debug)]
 struct Shard {
-    /// The store's life as it began.
+    /// The store's incarnation when the read began.
     incarnation: u32,
     named: Vec<(Key, u64)>,
-    /// So many of these were read.
+    /// How many of these were read.
     read: usize,
 }
 
-/// Reads for as long as the aggregator runs.
+/// Runs for as long as the aggregator does.
 #[derive(Debug)]
 pub struct HotReader {
     schedule: Schedule,
     shard: usize,
-    /// Shards to read without a failure until everything hot is known.
+    /// Shards that must be read without a failure until all hot cells are known.
     to_complete: usize,
     stage: Stage,
 }
 
 impl HotReader {
-    /// Has read nothing yet.
+    /// A reader that has read nothing yet.
     pub fn new(schedule: Schedule) -> HotReader {
         HotReader { schedule, shard: 0, to_complete: HOT_SHARDS, stage: Stage::Resting }
     }
@@ -74,7 +72,7 @@ impl HotReader {
                     let pause_ms = self.schedule.hot_read_ms / HOT_SHARDS as u64;
                     return Next::Wait { events: Event::Missed.into(), at_most_ms: Some(pause_ms) };
                 }
-                // What became hot behind a reader that does not listen would be missed.
+                // Without a subscription to messages, cells that become hot in a shard already read would be missed.
                 Stage::Woken if access.state(|state, _| state.listens) => self.stage = Stage::Deciding,
                 Stage::Woken => self.stage = Stage::Resting,
                 Stage::Deciding => {
@@ -100,14 +98,14 @@ impl HotReader {
         }
     }
 
-    /// The event notified: messages may have been missed, and all is to be read.
+    /// [`Event::Missed`] was notified: messages may have been missed, so all shards are read.
     pub fn notified(&mut self, access: &mut impl Access) {
         self.to_complete = HOT_SHARDS;
         access.state(|state, _| state.region.set_complete(false));
     }
 
-    /// Takes which cells the shard names. What is returned here and by [`HotReader::read`] says that the shard is done with,
-    /// and how that went.
+    /// Takes the cells that the shard names. A `Some`, here and in [`HotReader::read`], means that the shard has been
+    /// processed, and carries its result.
     pub fn indexed(
         &mut self,
         access: &mut impl Access,
@@ -135,11 +133,12 @@ impl HotReader {
         shard.read = shard.read.saturating_add(cells.len());
         let (incarnation, is_all) = (shard.incarnation, shard.read >= shard.named.len());
         access.state(|state, now| {
-            // If the store was found wiped meanwhile, this may be what it held before. The index is read anew then.
+            // If the store was found wiped meanwhile, this may be data from before the wipe. The index is then read
+            // again.
             let still = state.region.store_incarnation() == incarnation;
             for ((key, sequence), merged) in cells.iter().zip(results).filter(|_| still) {
                 if let Ok(merged) = merged {
-                    // A cell that there is no room for stays in the store.
+                    // A cell for which the region has no room stays in the store.
                     let _ = state.region.learn(key, *sequence, merged.limit, &merged.current, now.unix);
                 }
             }
@@ -159,7 +158,7 @@ impl HotReader {
 
     fn end(&mut self, access: &mut impl Access, result: Result<(), Failure>) -> Result<(), Failure> {
         access.state(|state, now| note(state, result, now));
-        // Also after a failure: the other shards need not wait for this one.
+        // This also happens after a failure, so that the other shards need not wait for this one.
         self.shard = (self.shard + 1) % HOT_SHARDS;
         self.to_complete = if result.is_ok() { self.to_complete.saturating_sub(1) } else { HOT_SHARDS };
         let is_complete = self.to_complete == 0;
@@ -175,7 +174,8 @@ impl HotReader {
     }
 }
 
-/// A cell that the store refuses is not what an aggregator made of it, and keeps nobody from the others.
+/// A cell whose value the store rejects was not written by an aggregator. It must not prevent the others from being
+/// read.
 fn failure_of(results: &[Result<Merged, Failure>]) -> Option<Failure> {
     let nothing = results.iter().all(Result::is_err);
     let failures = results.iter().filter_map(|result| result.as_ref().err().copied());
@@ -194,7 +194,7 @@ mod tests {
         Ok(Merged { current: vec![(ORIGIN, 7)], limit: 10, ..Merged::default() })
     }
 
-    /// Woken, as messages may have been missed.
+    /// A reader whose pause has begun.
     fn woken(state: &mut RegionState) -> HotReader {
         let mut reader = HotReader::new(Schedule::default());
         assert!(matches!(reader.next(&mut at(state, 0)), Next::Wait { at_most_ms: Some(312), .. }));
@@ -206,10 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn all_shards_make_a_whole_and_then_one_is_read_at_a_time() {
+    fn first_all_shards_are_read_and_then_one_at_each_interval() {
         let mut state = backed();
         let mut reader = woken(&mut state);
-        assert!(matches!(reader.next(&mut at(&mut state, 0)), Next::Wait { .. }), "nobody listens yet");
+        assert!(
+            matches!(reader.next(&mut at(&mut state, 0)), Next::Wait { .. }),
+            "there is no subscription to messages yet"
+        );
         connected(&mut at(&mut state, 0));
         reader.notified(&mut at(&mut state, 0));
         for shard in 0..HOT_SHARDS {
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_begins_anew_with_the_next_shard() {
+    fn after_a_failure_a_full_read_begins_with_the_next_shard() {
         let mut state = backed();
         connected(&mut at(&mut state, 0));
         let mut reader = woken(&mut state);
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_is_none_keeps_nobody_from_the_others() {
+    fn a_cell_with_a_wrong_value_does_not_prevent_reading_the_others() {
         type Case<'a> = (&'a [Result<Merged, Failure>], Option<Failure>);
         let cases: [Case; 4] = [
             (&[word(), Err(Failure::OfTheCell)], None),

@@ -1,6 +1,5 @@
-//! The store's word on what filters ask, within the time that they wait; memory's word where there is none.
-//!
-//! Leaves to others: judging (`region`, and the store's script), asking and answering (`aggregator`).
+//! Answers filters' queries from the store within the time that the filter waits, or from memory if the store does not
+//! answer.
 
 use crate::model::key::OriginId;
 use crate::model::wire::{Answer, Consult};
@@ -11,25 +10,25 @@ use crate::replication::failure::{Failure, first_failure};
 use crate::replication::{Access, note_parts};
 use alloc::vec::Vec;
 
-/// What a filter waits for if it does not say.
+/// How long a filter waits if its query does not state it.
 const DEFAULT_TIMEOUT_MS: u32 = 50;
-/// What an answer from memory and its way back take of that.
+/// The part of that time reserved for an answer from memory and its way back.
 const RESERVE_MS: u32 = 10;
-/// A store that works answers within this, unless the machine is very busy.
+/// A working store answers within this, unless the machine is very busy.
 const FAIR_PATIENCE_MS: u64 = 25;
 
-/// The questions of one frame.
+/// The queries of one frame.
 #[derive(Clone, Debug)]
 pub struct Queries {
     origin: OriginId,
-    /// Those that the store has the last word on.
+    /// Queries that the store decides.
     queries: Vec<Consult>,
     merges: Vec<Merge>,
     answers: Vec<Answer>,
 }
 
 impl Queries {
-    /// Looks what memory says. What it does not settle, the store is to be asked.
+    /// Judges the queries from memory. Those that memory cannot settle are for the store.
     pub fn propose(access: &mut impl Access, origin: OriginId, consults: Vec<Consult>) -> Queries {
         let answers = Vec::with_capacity(consults.len());
         let mut questions = Queries { origin, queries: Vec::new(), merges: Vec::new(), answers };
@@ -48,17 +47,17 @@ impl Queries {
         questions
     }
 
-    /// What the store is to be asked. If that is nothing, conclude without a result.
+    /// What to send to the store. If it is empty, call [`Queries::conclude`] without results.
     pub fn merges(&self) -> &[Merge] {
         &self.merges
     }
 
-    /// The questions behind those, in the same order.
+    /// The queries that belong to [`Queries::merges`], in the same order.
     pub fn asked(&self) -> &[Consult] {
         &self.queries
     }
 
-    /// How long the store may take, in milliseconds: the shortest time that anybody waits, less what the way back takes.
+    /// The store's deadline in milliseconds: the shortest time that a filter waits, less the time for the way back.
     pub fn patience_ms(&self) -> u64 {
         let named =
             |query: &Consult| if query.timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { query.timeout_ms };
@@ -66,12 +65,12 @@ impl Queries {
         u64::from(shortest.saturating_sub(RESERVE_MS).max(1))
     }
 
-    /// Whether the store has but missed a deadline that it could hardly keep: it has not failed then.
+    /// Whether the store only missed a deadline that it could hardly meet. That is not counted as a failure.
     pub fn were_hurried(&self, results: &[Result<Merged, Failure>]) -> bool {
         self.patience_ms() < FAIR_PATIENCE_MS && first_failure(results) == Some(Failure::Timeout)
     }
 
-    /// The answer to every question, in any order. `results` are the store's words in the order of [`Queries::merges`].
+    /// The answers to all queries, in any order. `results` are the store's, in the order of [`Queries::merges`].
     pub fn conclude(self, access: &mut impl Access, results: &[Result<Merged, Failure>]) -> Vec<Answer> {
         let speaks = !self.merges.is_empty() && !self.were_hurried(results);
         let Queries { origin, queries, merges, mut answers } = self;
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_gets_what_the_most_hurried_filter_leaves() {
+    fn the_store_gets_the_shortest_timeout_less_a_reserve() {
         let cases: [(&[u32], u64); 4] = [(&[0], 40), (&[100, 30], 20), (&[10], 1), (&[3], 1)];
         for (waits, expected) in cases {
             assert_eq!(queries(waits).patience_ms(), expected, "{waits:?}");
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_could_hardly_be_kept_says_nothing_of_the_store() {
+    fn missing_a_very_short_deadline_is_not_a_failure_of_the_store() {
         assert!(queries(&[30]).were_hurried(&[Err(Failure::Timeout)]));
         assert!(!queries(&[30]).were_hurried(&[Err(Failure::Unavailable)]));
         assert!(!queries(&[50]).were_hurried(&[Err(Failure::Timeout)]));
@@ -135,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn every_question_is_answered_by_the_store_or_from_memory() {
+    fn every_query_is_answered_by_the_store_or_from_memory() {
         let mut state = backed();
         let consults = vec![
-            consult(1, 11, 10), // never fits
+            consult(1, 11, 10), // above the limit
             consult(2, 5, 10),
             consult(3, 6, 10),
-            Consult { id: 4, ..Consult::default() }, // no question at all
+            Consult { id: 4, ..Consult::default() }, // not a valid query
         ];
         let questions = Queries::propose(&mut at(&mut state, 0), ORIGIN, consults);
         assert_eq!(questions.merges().len(), 2);
@@ -150,7 +149,7 @@ mod tests {
         let answers = questions.conclude(&mut at(&mut state, 1), &results);
         let mut granted: Vec<_> = answers.iter().map(|answer| (answer.id, answer.granted)).collect();
         granted.sort_unstable();
-        // Memory judges the third: it proposes the same origin's count to be 6.
+        // Memory judges the third: its own count, proposed for the same node, is 6.
         assert_eq!(granted, vec![(1, false), (2, true), (3, true), (4, false)]);
         assert_eq!((state.figures.granted, state.figures.denied, state.figures.unjudged), (2, 1, 1));
         let events = state.take_events();

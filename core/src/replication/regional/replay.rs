@@ -1,10 +1,8 @@
-//! What filters reported goes to the region's store, one entry for each cell that changed, many cells at once.
+//! Writes reported counts to the region's store: one entry for each cell that changed, many cells in one call.
 //!
-//! A round takes what waits as it begins. When it is over, all reports that were merged before it are acknowledged:
-//! their counts are in the store, or the store is known to be away, it or the server that should have them, and memory
-//! is all there is.
-//!
-//! Leaves to others: which cells wait (`region`), calling the store and sleeping (`aggregator`).
+//! A round takes what waits when it begins. At its end all reports that were merged before it are acknowledged: their
+//! counts are in the store, or the store, or the responsible server of it, is known to be unavailable and they are only
+//! in memory.
 
 use crate::model::schedule::Schedule;
 use crate::model::time::MonoMs;
@@ -17,34 +15,34 @@ use crate::replication::state::Round;
 use crate::replication::{Access, Next, note, note_parts};
 use alloc::vec::Vec;
 
-/// So many cells take a second or more to tell.
+/// Writing this many cells takes a second or more.
 const BACKLOG_CELLS: usize = 65_536;
 /// Most cells in one call.
 const CALL_CELLS: usize = 1_024;
-/// Most cells handed to the region while streams wait for it.
+/// Most cells passed to the region in one step, since streams wait meanwhile.
 const STEP_CELLS: usize = 128;
-/// How long a cell that the store would not take is not offered again, and how many are remembered.
+/// How long a cell that the store rejected is not offered again, in milliseconds, and how many such cells are kept.
 const REFUSED_PAUSE_MS: u64 = 5_000;
 const MAX_REFUSED: usize = 4_096;
 
-/// What the store is asked to do. It has [`Schedule::replay_timeout_ms`].
+/// A call to the store. Its deadline is [`Schedule::replay_timeout_ms`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// Raise these; then [`Replay::merged`].
+    /// Raise these cells; then call [`Replay::merged`].
     Merge(Vec<Merge>),
-    /// Name these in the hot index; then [`Replay::named`].
+    /// Name these cells in the hot index; then call [`Replay::named`].
     NameHot(Vec<HotCell>),
 }
 
-/// How a round goes.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Outcome {
-    /// The store has all that waited, or all that it would take.
+    /// The store has all that waited, apart from cells that it rejected.
     #[default]
     Told,
-    /// One of its servers is away, perhaps.
+    /// Some cells were not written; one of the store's servers may be unavailable.
     Partly,
-    /// It took nothing at all of some call: it is away, perhaps.
+    /// Some call failed for all its cells; the store may be unavailable.
     Failed,
 }
 
@@ -57,7 +55,7 @@ enum Stage {
     Resting,
 }
 
-/// Replays for as long as the aggregator runs.
+/// Runs for as long as the aggregator does.
 #[derive(Debug)]
 pub struct Replay {
     schedule: Schedule,
@@ -65,15 +63,15 @@ pub struct Replay {
     outcome: Outcome,
     /// Cells offered in this round.
     told: usize,
-    /// Those that a server did not take.
+    /// Cells that were not written.
     away: Vec<Merge>,
-    /// Hot cells beyond what the index may have of their namespace.
+    /// Hot cells beyond the number that the index may hold of their namespace.
     left: Vec<HotCell>,
     refused: SetAside,
 }
 
 impl Replay {
-    /// Waits for something to replay.
+    /// Waits for counts to write.
     pub fn new(schedule: Schedule) -> Replay {
         Replay {
             schedule,
@@ -114,7 +112,7 @@ impl Replay {
         }
     }
 
-    /// Takes the store's words on what it was told, in steps, so that no stream waits for long.
+    /// Takes the results of a merge call, in steps, so that no stream waits for long.
     pub fn merged(
         &mut self,
         access: &mut impl Access,
@@ -148,7 +146,7 @@ impl Replay {
         }
     }
 
-    /// Takes the store's word on what the hot index was to name.
+    /// Takes the result of naming hot cells.
     pub fn named(&mut self, access: &mut impl Access, hot: &[HotCell], result: Result<(), Failure>) {
         let left = core::mem::take(&mut self.left);
         access.state(|state, now| {
@@ -164,7 +162,8 @@ impl Replay {
         let (round, usable) = access.state(|state, now| {
             let round = state.begin_replay();
             if round.waiting > BACKLOG_CELLS {
-                // The store was away and catches up: until it has, memory is all there is. Filters would not wait so long.
+                // The store was unavailable and is catching up. Until it has, counts are acknowledged from memory,
+                // since filters would not wait so long.
                 state.end_replay(round);
             }
             (round, state.is_usable(now.mono))
@@ -174,7 +173,7 @@ impl Replay {
         self.stage = Stage::Telling(round);
     }
 
-    /// What else the store is to be told, until it takes none of a call.
+    /// The next cells of this round, until a call has failed for all its cells.
     fn more(&mut self, access: &mut impl Access, round: Round) -> Option<Vec<Merge>> {
         if self.outcome == Outcome::Failed || self.told >= round.waiting {
             return None;
@@ -192,14 +191,15 @@ impl Replay {
         let failed = self.outcome == Outcome::Failed;
         access.state(|state, now| {
             state.region.merge_failed(&away);
-            // While it is not sure that the store is away, what it has not taken is not acknowledged: the next round tells.
+            // While it is uncertain whether the store is unavailable, unwritten counts are not acknowledged; the next
+            // round decides.
             if !failed || !state.is_usable(now.mono) {
                 state.end_replay(round);
             }
         });
     }
 
-    /// Cells that became hot and are to be named in the index, from which aggregators learn what messages have missed.
+    /// Cells that became hot and have to be named in the index. From it aggregators read what messages have missed.
     fn hot(&mut self, access: &mut impl Access) -> Option<Vec<HotCell>> {
         let cap = self.schedule.namespace_cap;
         let found = access.state(|state, now| match state.is_usable(now.mono) {
@@ -215,7 +215,7 @@ impl Replay {
         Some(choice.chosen)
     }
 
-    /// How long to rest, in milliseconds.
+    /// How long to pause, in milliseconds.
     fn rest(&mut self, access: &mut impl Access) -> u64 {
         let refused = &mut self.refused;
         access.state(|state, now| {
@@ -224,13 +224,13 @@ impl Replay {
                 state.notify(Event::Replay);
             }
         });
-        // What one of several servers did not take is not offered to it without pause.
+        // What one of several servers did not take is offered again only after a longer pause.
         if self.outcome == Outcome::Told { self.schedule.replay_ms } else { self.schedule.marker_ms }
     }
 }
 
-/// Cells that the store will not take although it takes others: somebody may have put something else in their place.
-/// They are offered again after a while, and known from memory until then.
+/// Cells that the store rejects although it accepts others: another program may have replaced their values. They are
+/// offered again after a while, and until then are only in memory.
 #[derive(Debug, Default)]
 struct SetAside {
     cells: Vec<Merge>,
@@ -245,7 +245,7 @@ impl SetAside {
         }
     }
 
-    /// Those that have waited for long enough.
+    /// The cells that have waited long enough, all at once.
     fn due(&mut self, now: MonoMs) -> Vec<Merge> {
         if self.since.is_none_or(|since| now.since(since) < REFUSED_PAUSE_MS) {
             return Vec::new();
@@ -281,7 +281,7 @@ mod tests {
         }
     }
 
-    /// Reports three cells with their own `own`, and one more than half its limit.
+    /// Reports one used of each of three cells.
     fn three(state: &mut RegionState) {
         let counts = ["a", "b", "c"].map(|key| count(key, 1)).to_vec();
         let report = Some(Report { id: 1, counts });
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_tells_what_waits_names_what_is_hot_and_acknowledges() {
+    fn a_round_writes_what_waits_names_hot_cells_and_acknowledges() {
         let (mut state, mut replay) = (backed(), replay());
         state.take(ORIGIN, report(1, 7), NOW).unwrap();
         let told = merges(&mut replay, &mut state);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_took_is_not_acknowledged_until_the_store_is_known_to_be_away() {
+    fn counts_that_no_server_took_are_not_acknowledged_until_the_breaker_opens() {
         let (mut state, mut replay) = (backed(), replay());
         three(&mut state);
         for round in 1..=5 {
@@ -315,12 +315,16 @@ mod tests {
             let words: Vec<_> = told.iter().map(|_| Err(Failure::Unavailable)).collect();
             replay.merged(&mut at(&mut state, 1), told, &words);
             assert_eq!(replay.next(&mut at(&mut state, 1)), Next::Sleep(Schedule::default().marker_ms));
-            assert_eq!(state.replayed(), if round < 5 { 0 } else { 5 }, "the breaker opens on five");
+            assert_eq!(
+                state.replayed(),
+                if round < 5 { 0 } else { 5 },
+                "the breaker opens after five failures"
+            );
             assert_eq!(state.region.pending_merges(), 3);
             replay.next(&mut at(&mut state, 1));
         }
         assert_eq!(replay.next(&mut at(&mut state, 2)), Next::Sleep(Schedule::default().marker_ms));
-        assert_eq!(state.replayed(), 6, "memory is all there is");
+        assert_eq!(state.replayed(), 6, "counts are acknowledged from memory");
     }
 
     #[test]
@@ -330,7 +334,7 @@ mod tests {
         let told = merges(&mut replay, &mut state);
         let words = vec![word(&told[0]), Err(Failure::Unavailable), Err(Failure::OfTheCell)];
         replay.merged(&mut at(&mut state, 0), told, &words);
-        // The cell that is left is offered in this round no more.
+        // The cell that was not written is not offered again in this round.
         assert_eq!(replay.next(&mut at(&mut state, 0)), Next::Sleep(Schedule::default().marker_ms));
         assert_eq!((state.replayed(), state.region.pending_merges()), (1, 1));
         assert!(state.is_usable(NOW.mono) && state.take_events().has(Event::Replay));

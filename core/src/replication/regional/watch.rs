@@ -1,10 +1,8 @@
-//! Whether the region's store is there, and whether it has lost anything.
+//! Watches whether the region's store is available, and whether it has lost data.
 //!
-//! A wipe does not break a connection, so the markers are looked at over and over: keys with a random id, made when one
-//! was found missing. The same look finds a store that has come back. After a wipe everything that is known here is told
-//! again at once; and a recovery grace period begins (`grace`).
-//!
-//! Leaves to others: markers (`aggregator`), telling again (`replay`).
+//! A wipe does not break a connection. Therefore the aggregator reads the markers again and again: keys with a random
+//! id, created when one was found missing. The same read shows that a store is available again. After a wipe all counts
+//! stored here are written again at once, and a recovery grace period begins (`grace_period`).
 
 use crate::model::breaker::State;
 use crate::model::schedule::Schedule;
@@ -17,64 +15,66 @@ use crate::replication::{Access, Next, note};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// A store whose life began less than this before it was found has been emptied just now, by whatever has happened.
+/// If a store's incarnation began less than this before the store was found, it was emptied just now, for whatever
+/// reason.
 const YOUNG_MS: u64 = 10_000;
-/// Between two looks before the store is found, which has to be connected to.
+/// Between two reads until the store is found. Until then the connection is still being made.
 const FIRST_READS_MS: u64 = 25;
 
-/// One marker's word.
+/// What one marker holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incarnation {
     /// Which marker: 0 on a single server, 0 to 63 on a cluster.
     pub place: u16,
-    /// Random; another one than before means that the server of this marker was wiped or replaced.
+    /// Random. If it differs from the last one, the server of this marker was wiped or replaced.
     pub id: u128,
-    /// How often this aggregator has looked at this marker, this look included. Not more than before means that older data took
-    /// the server's place: it was restarted from a copy, or a replica took over that had not received everything.
+    /// How often this aggregator has read this marker, this read included. If it is not more than at the last read,
+    /// older data has replaced the server's: the server was restarted from a copy, or a replica that had not received
+    /// everything took over.
     pub looks: u64,
-    /// When it began, by the server's clock.
+    /// When this incarnation began, by the server's clock.
     pub since: UnixMs,
-    /// How long ago that was, by the server's clock, in milliseconds.
+    /// The age of this incarnation by the server's clock, in milliseconds.
     pub age_ms: u64,
 }
 
-/// What the markers say.
+/// The markers of all servers that answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Incarnations {
-    /// In the order of their places.
+    /// In the order of `place`.
     pub seen: Vec<Incarnation>,
-    /// Markers whose server did not answer: nothing is known about these.
+    /// Number of markers whose server did not answer. Nothing is known about these.
     pub unseen: usize,
 }
 
-/// What a look brought to light.
+/// What a read of the markers has shown.
 #[derive(Debug, Default)]
 pub struct MarkersRead {
-    /// The store is there, for the first time.
+    /// The store is available for the first time.
     pub is_found: bool,
-    /// It has lost what it held.
+    /// The store has lost its data.
     pub is_wiped: bool,
-    /// It is away from now on.
+    /// The store has just become unavailable.
     pub became_unavailable: bool,
-    /// It is back.
+    /// The store is available again.
     pub is_back: bool,
-    /// A recovery grace period begins, to be driven beside this watch.
+    /// A recovery grace period begins. The driver runs it concurrently with this watch.
     pub grace: Option<GracePeriod>,
 }
 
-/// Watches for as long as the aggregator runs.
+/// Runs for as long as the aggregator does.
 #[derive(Debug)]
 pub struct Watch {
     schedule: Schedule,
-    /// The life that each marker told of last, and how often it had been looked at.
+    /// The id that each marker had at the last read, and its number of reads.
     known: BTreeMap<u16, (u128, u64)>,
-    /// Markers that were set back, and the id that each then had.
+    /// Markers that were set back, and the id that each of them had then.
     renewals: BTreeMap<u16, u128>,
     away: bool,
     looks: bool,
 }
 
-/// What markers say beside what they said before.
+/// How the markers differ from those of the last read.
 #[derive(Debug, Default)]
 struct Compared {
     changed: bool,
@@ -82,12 +82,12 @@ struct Compared {
 }
 
 impl Watch {
-    /// Nothing is known yet.
+    /// A watch that has read nothing yet.
     pub fn new(schedule: Schedule) -> Watch {
         Watch { schedule, known: BTreeMap::new(), renewals: BTreeMap::new(), away: false, looks: false }
     }
 
-    /// What to do now: look at the markers within [`Schedule::marker_timeout_ms`], then see [`Watch::looked`].
+    /// What to do now: read the markers within [`Schedule::marker_timeout_ms`], then call [`Watch::looked`].
     pub fn next(&mut self, access: &mut impl Access) -> Next<()> {
         let due = !core::mem::replace(&mut self.looks, false);
         let (allowed, found) = access.state(|state, now| {
@@ -99,24 +99,24 @@ impl Watch {
         if allowed {
             return Next::Call(());
         }
-        // The pause is over when this is called again, whether or not there was a look before it.
+        // When this is called again, the pause has passed, whether or not a read preceded it.
         Next::Sleep(if found { self.schedule.marker_ms } else { FIRST_READS_MS })
     }
 
-    /// Markers that the next look is to give a new id, by place, where they still have the id named here. The new id shows the
-    /// loss to the aggregators whose own last look is in the older data.
+    /// Markers that the next read must give a new id, by place, if they still have the id given here. The new id shows
+    /// the loss to the aggregators whose own last read is contained in the older data.
     pub fn renewals(&self) -> &BTreeMap<u16, u128> {
         &self.renewals
     }
 
-    /// Takes what the markers say.
+    /// Takes the markers that were read.
     pub fn looked(
         &mut self,
         access: &mut impl Access,
         result: Result<&Incarnations, Failure>,
     ) -> MarkersRead {
         let mut looked = MarkersRead::default();
-        // Before the breaker may close, the region must know whether the store has lost anything.
+        // The region must be notified of a loss before the breaker can close.
         if let Ok(incarnations) = result {
             looked.is_found = self.known.is_empty();
             let compared = self.compare(incarnations);
@@ -169,7 +169,7 @@ impl Watch {
                 looked.became_unavailable = !closed && !core::mem::replace(&mut self.away, true);
             }
         }
-        // What nobody else wakes for: cells that wait again after a failure.
+        // Only this wakes the replay for cells that wait again after a failure.
         state.notify(Event::Replay);
     }
 }
@@ -247,10 +247,10 @@ mod tests {
         }
         let (mut state, mut watch) = (fresh(), Watch::new(Schedule::default()));
         let looked = looks(&mut watch, &mut state, &incarnations(1, 1, YOUNG_MS - 1));
-        assert!(!looked.is_wiped && looked.grace.is_some(), "found just after it was emptied");
+        assert!(!looked.is_wiped && looked.grace.is_some(), "the store was found just after it was emptied");
     }
 
-    /// A marker as the store holds it: an id and the looks of each of two readers.
+    /// A marker as the store holds it: an id and the number of reads by each of two aggregators.
     #[derive(Clone)]
     struct Marker {
         id: u128,
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_back_that_only_one_of_two_can_see_is_shown_to_both() {
+    fn a_set_back_that_only_one_of_two_aggregators_can_detect_is_shown_to_both() {
         for first in [0, 1] {
             let mut states = [fresh(), fresh()];
             let mut watches = [Watch::new(Schedule::default()), Watch::new(Schedule::default())];
@@ -278,19 +278,19 @@ mod tests {
             }
             let copy = stored.clone();
             assert!(!stored.look(1, &mut watches[1], &mut states[1]));
-            // Only the second reader's last look is missing in the copy.
+            // The copy lacks only the last read of the second aggregator.
             stored = copy;
             let mut seen = [0; 2];
             for reader in [first, 1 - first, 0, 1, 0, 1, 0, 1] {
                 let is_wiped = stored.look(reader, &mut watches[reader], &mut states[reader]);
                 seen[reader] += u32::from(is_wiped);
             }
-            assert_eq!(seen, [1, 1], "reader {first} looked first");
+            assert_eq!(seen, [1, 1], "reader {first} read first");
         }
     }
 
     #[test]
-    fn it_goes_away_with_its_breaker_and_a_look_after_the_rest_finds_it_back() {
+    fn the_store_becomes_unavailable_with_its_breaker_and_a_later_read_finds_it_again() {
         let (mut state, mut watch) = (fresh(), Watch::new(Schedule::default()));
         looks(&mut watch, &mut state, &incarnations(1, 5, 90_000));
         let mut away = 0;
@@ -302,8 +302,8 @@ mod tests {
                 watch.next(&mut at(&mut state, look));
             }
         }
-        assert_eq!(away, 1, "it is said once");
-        assert!(matches!(watch.next(&mut at(&mut state, 300)), Next::Sleep(_)), "nobody looks");
+        assert_eq!(away, 1, "it is reported once");
+        assert!(matches!(watch.next(&mut at(&mut state, 300)), Next::Sleep(_)), "the breaker is open");
         assert_eq!(watch.next(&mut at(&mut state, 600)), Next::Call(()));
         assert!(watch.looked(&mut at(&mut state, 600), Ok(&incarnations(1, 6, 90_000))).is_back);
         assert!(state.is_usable(NOW.mono.after(600)));

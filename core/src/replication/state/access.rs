@@ -1,17 +1,15 @@
-//! How the parts of an aggregator come to its state.
-//!
-//! Leaves to others: locks and clocks (`aggregator`).
+//! How the parts of an aggregator access its state.
 
 use super::RegionState;
 use crate::model::time::Now;
 
-/// The way to the state, for one step at a time. Between two steps others may have theirs.
+/// Access to the state, for one step at a time. Between two steps other parts may access it.
 pub trait Access {
-    /// Does something at the state, at this moment. Keep it short: everybody waits.
+    /// Runs `act` on the state at the present moment. It must be short, since all other parts wait meanwhile.
     fn state<R>(&mut self, act: impl FnOnce(&mut RegionState, Now) -> R) -> R;
 }
 
-/// Somebody who has the state to himself, at one moment.
+/// Exclusive access to the state at one moment.
 #[derive(Debug)]
 pub struct Alone<'a> {
     /// The state.

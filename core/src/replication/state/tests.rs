@@ -1,4 +1,4 @@
-//! Who is there, what becomes of a frame, and when it is acknowledged.
+//! Streams and nodes, the processing of frames, and the time of acknowledgements.
 
 use super::*;
 use crate::model::time::UnixMs;
@@ -27,7 +27,7 @@ fn an_envoy_is_there_from_its_first_stream_to_its_last() {
 }
 
 #[test]
-fn a_step_of_the_clock_makes_nobody_dead() {
+fn a_step_of_the_clock_ends_no_node() {
     let mut state = state();
     for node in [ORIGIN, origin(9)] {
         entered(&mut state, node);
@@ -38,12 +38,12 @@ fn a_step_of_the_clock_makes_nobody_dead() {
         let now = Now { unix, mono: NOW.mono.after(50) };
         let ping = FilterFrame { ping: Some(wire::Ping { sent_ms: 1 }), ..FilterFrame::default() };
         let pong = state.take(ORIGIN, ping, now).unwrap().reply.pong.unwrap();
-        assert_eq!(pong.live_origins, 2, "the other one was there 50 ms ago");
+        assert_eq!(pong.live_origins, 2, "the other node was alive 50 ms ago");
     }
 }
 
 #[test]
-fn a_node_counts_once_it_reports_and_so_many_of_a_peer_do() {
+fn a_node_counts_once_it_reports_and_each_peer_has_a_limit() {
     let mut state = state();
     let pong = |state: &mut RegionState, of: OriginId| {
         let ping =
@@ -56,29 +56,29 @@ fn a_node_counts_once_it_reports_and_so_many_of_a_peer_do() {
     for number in 0..200 {
         entered(&mut state, invented(number));
     }
-    assert_eq!(pong(&mut state, ORIGIN), 1, "they have reported nothing");
-    assert_eq!(pong(&mut state, invented(0)), 2, "one that asks is told of itself");
+    assert_eq!(pong(&mut state, ORIGIN), 1, "nodes that have reported nothing do not count");
+    assert_eq!(pong(&mut state, invented(0)), 2, "the node that pings is counted");
     for number in 0..200 {
         state.count_node(invented(number), 2);
     }
-    assert_eq!(pong(&mut state, ORIGIN), 65, "of one peer");
+    assert_eq!(pong(&mut state, ORIGIN), 65, "64 nodes of one peer count");
     entered(&mut state, origin(9));
     state.count_node(origin(9), 3);
     assert_eq!(pong(&mut state, ORIGIN), 66);
     state.region.gone(invented(0));
     state.count_node(invented(199), 2);
-    assert_eq!(pong(&mut state, ORIGIN), 66, "another one has its place");
+    assert_eq!(pong(&mut state, ORIGIN), 66, "another node has taken its place");
 }
 
 #[test]
-fn the_last_to_subscribe_is_the_one_that_is_told() {
+fn only_the_last_stream_to_subscribe_is_sent_pushes() {
     let mut state = state();
     let (a, b) = (entered(&mut state, ORIGIN), entered(&mut state, ORIGIN));
     assert_eq!(state.subscribe(ORIGIN, a), None);
     assert_eq!(state.subscribe(ORIGIN, b), Some(a));
     assert_eq!(state.to_be_sent().collect::<Vec<_>>(), vec![b]);
     assert_eq!(state.next_push(ORIGIN, a, NOW), Turn::Superseded);
-    assert!(!state.unsubscribe(ORIGIN, a), "another has its place");
+    assert!(!state.unsubscribe(ORIGIN, a), "another stream is the subscriber");
     let snapshot = Push { snapshots: vec![], complete: true };
     assert_eq!(state.next_push(ORIGIN, b, NOW), Turn::Push(snapshot));
     assert_eq!(state.next_push(ORIGIN, b, NOW), Turn::Idle);
@@ -87,7 +87,7 @@ fn the_last_to_subscribe_is_the_one_that_is_told() {
 }
 
 #[test]
-fn memory_acknowledges_at_once_and_a_store_when_a_round_is_over() {
+fn without_a_store_a_report_is_acknowledged_at_once_else_at_the_end_of_a_round() {
     let mut memory = state();
     let taken = memory.take(ORIGIN, report(7, 3), NOW).unwrap();
     assert_eq!((taken.reply.ack.unwrap().report_id, taken.ack), (7, None));
@@ -108,7 +108,7 @@ fn memory_acknowledges_at_once_and_a_store_when_a_round_is_over() {
 }
 
 #[test]
-fn questions_go_to_a_store_that_is_usable_and_else_to_memory() {
+fn queries_go_to_a_usable_store_and_else_to_memory() {
     let mut state = state().with_store(crate::model::schedule::Schedule::default().store_breaker);
     let frame = |id| FilterFrame { consults: vec![consult(id, 5, 10)], ..FilterFrame::default() };
     let taken = state.take(origin(1), frame(1), NOW).unwrap();
@@ -124,7 +124,7 @@ fn questions_go_to_a_store_that_is_usable_and_else_to_memory() {
 }
 
 #[test]
-fn what_is_refused_is_counted_by_reason() {
+fn refused_counts_are_counted_by_reason() {
     let mut state = state();
     let mut frame = report(1, 3);
     frame.report.as_mut().unwrap().counts[0].sequence += 9;

@@ -1,6 +1,4 @@
-//! Which requests a rule is for: path, methods, headers and host must all fit.
-//!
-//! Single conditions are `text` and `host`; what is counted for a request that fits is `identifier`'s.
+//! Which requests a rule matches: the conditions on path, methods, headers and host must all hold.
 
 mod segments;
 mod text;
@@ -22,11 +20,11 @@ const METHOD_BYTES_MAX: usize = 32;
 const HEADERS_MAX: usize = 16;
 const HOSTS_MAX: usize = 64;
 
-/// The condition kinds on a path, and on a header.
+/// The kinds of condition on a path, and on a header.
 const PATH_KINDS: [&str; 4] = ["segments", "exact", "prefix", "regex"];
 const HEADER_KINDS: [&str; 6] = ["exact", "prefix", "suffix", "contains", "regex", "present"];
 
-/// `match`: all of its conditions must hold; without any, every request fits.
+/// `match`: all of its conditions must hold. Without any, every request matches.
 #[derive(Clone, Debug, Default)]
 pub(in crate::rules) struct Conditions {
     path: Option<PathCondition>,
@@ -51,13 +49,13 @@ impl Conditions {
         Some(Conditions { path: path?, methods: methods?, headers: headers?, hosts: hosts? })
     }
 
-    /// Whether every request fits.
+    /// Whether every request matches.
     pub fn is_empty(&self) -> bool {
         let Conditions { path, methods, headers, hosts } = self;
         path.is_none() && methods.is_empty() && headers.is_empty() && hosts.is_empty()
     }
 
-    /// Whether the rule is for this request; the cheap conditions first.
+    /// Whether the rule matches this request. Cheap conditions are tested first.
     pub fn matches<R: Request + ?Sized>(
         &self,
         request: &R,
@@ -87,7 +85,7 @@ impl Conditions {
     }
 }
 
-/// The request's normalised path, made when the first rule needs it.
+/// The request's normalised path, computed when the first rule needs it.
 #[derive(Debug, Default)]
 pub(in crate::rules) struct NormalPath {
     ready: bool,
@@ -108,8 +106,8 @@ impl NormalPath {
     }
 }
 
-/// One condition on a header. `invert` turns its result round, so an inverted condition on a value holds for a
-/// request without the header.
+/// One condition on a header. `invert` negates its result, so an inverted condition on a value holds for a request
+/// without the header.
 #[derive(Clone, Debug)]
 struct HeaderCondition {
     name: Box<[u8]>,
@@ -161,7 +159,7 @@ impl HeaderTest {
 #[derive(Clone, Debug)]
 struct PathCondition {
     test: PathTest,
-    /// ASCII letters are compared without their case.
+    /// Whether ASCII letters are compared without regard to case.
     ignore_case: bool,
 }
 
@@ -177,7 +175,7 @@ impl PathCondition {
         let kind = fields.exactly_one(&PATH_KINDS, errors)?;
         let ignore_case = fields.or("ignore_case", false, errors, |node, errors| node.boolean(errors));
         if let Some(node) = fields.get("ignore_case").filter(|_| kind == "regex") {
-            return node.reject(errors, "is of no use beside a regular expression", "(?i) at its beginning");
+            return node.reject(errors, "has no effect on a regular expression", "(?i) at its beginning");
         }
         let test = PathTest::read(kind, fields.get(kind)?, errors);
         Some(PathCondition { test: test?, ignore_case: ignore_case? })
@@ -211,13 +209,13 @@ impl PathTest {
     }
 }
 
-/// A path that normalisation would change can never be met, so a rule for it would silently limit nothing.
+/// A path that normalisation would change can never match, so a rule for it would silently limit nothing.
 fn check_path(path: &[u8], kind: &str, node: Node<'_>, errors: &mut Errors) -> bool {
     const EXPECTED: &str = "a path that begins with / and has no query";
     if path.first() != Some(&b'/') || path::without_query(path) != path {
         return node.reject::<()>(errors, "is not a path", EXPECTED).is_some();
     }
-    // What follows a prefix may make a whole name of its last dots.
+    // The text after a prefix may turn trailing dots of the prefix into part of a name.
     let tail: &[u8] = if kind == "prefix" { b"x" } else { b"" };
     let (whole, mut normal) = ([path, tail].concat(), Vec::new());
     path::normalise(&whole, &mut normal);
@@ -229,7 +227,7 @@ fn check_path(path: &[u8], kind: &str, node: Node<'_>, errors: &mut Errors) -> b
         Ok(shown) => format!("the normalised path {shown:?}"),
         Err(_) => "a normalised path".to_string(),
     };
-    node.reject::<()>(errors, "is never met, as paths are normalised first", expected).is_some()
+    node.reject::<()>(errors, "can never match, as paths are normalised first", expected).is_some()
 }
 
 fn read_method(node: Node<'_>, errors: &mut Errors) -> Option<Box<[u8]>> {

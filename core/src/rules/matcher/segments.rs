@@ -1,5 +1,5 @@
-//! Paths compared segment by segment, so that spellings that many upstreams take for the same path cannot slip past a rule:
-//! a trailing slash, and blanks and dots at the end of a segment, do not count.
+//! Paths compared segment by segment, so that other spellings of a path that upstreams treat as equal cannot bypass a
+//! rule: a trailing slash, and blanks and dots at the end of a segment, are ignored.
 
 use crate::rules::parse::errors::Errors;
 use crate::rules::parse::fields::Node;
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 /// A pattern such as `/v1/*/login` or `/admin/**`.
 #[derive(Clone, Debug)]
 pub(in crate::rules) struct Segments {
-    /// `None` for any one segment.
+    /// `None` matches any one segment.
     wanted: Box<[Option<Box<[u8]>>]>,
     /// Whether more segments may follow.
     below: bool,
@@ -35,21 +35,25 @@ impl Segments {
         }
         if plain != text.as_bytes() {
             let expected = alloc::format!("the normalised path {:?}", String::from_utf8_lossy(&plain));
-            return node.reject(errors, "is never met, as paths are normalised first", expected);
+            return node.reject(errors, "can never match, as paths are normalised first", expected);
         }
         let (head, below) = match text.strip_suffix("/**") {
             Some(head) => (head, true),
             None => (text, false),
         };
         if head.split('/').any(|segment| segment.contains('*') && segment != "*") {
-            return node.reject(errors, "has a star beside other characters, or ** before its end", EXPECTED);
+            return node.reject(
+                errors,
+                "has a star next to other characters, or ** before its end",
+                EXPECTED,
+            );
         }
         let wanted = segments(head.as_bytes());
         let wanted = wanted.map(|segment| (segment != b"*").then(|| segment.into())).collect();
         Some(Segments { wanted, below })
     }
 
-    /// Whether a normalised path is of this pattern.
+    /// Whether a normalised path matches this pattern.
     pub fn matches(&self, path: &[u8], ignore_case: bool) -> bool {
         let mut found = segments(path);
         let mut each = self.wanted.iter();
@@ -64,7 +68,7 @@ impl Segments {
     }
 }
 
-/// The segments of a normalised path, without blanks and dots at their ends; none of them is empty.
+/// The segments of a normalised path, without trailing blanks and dots. None of them is empty.
 fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').map(without_tail).filter(|segment| !segment.is_empty())
 }
@@ -121,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_match_nothing_is_refused() {
+    fn patterns_that_can_never_match_are_refused() {
         for text in [
             "", "login", "/login/", "/login.", "/a//b", "/a;b", "/a?b", "/a*", "/**/b", "/***", "*",
             "/a/../b",

@@ -1,7 +1,7 @@
 //! Conditions on one piece of text: exact, prefix, suffix, contains or a regular expression.
 //!
-//! Text is bytes. A regular expression must match the whole text, as in Envoy, is read with ASCII classes
-//! (`\w`, `\d`, `(?i)`), and runs in time linear in the text, with a cap on its compiled size.
+//! Text is bytes. A regular expression must match the whole text, as in Envoy. It has ASCII classes (`\w`, `\d`,
+//! `(?i)`), runs in time linear in the text, and its compiled size is bounded.
 
 use crate::rules::parse::errors::Errors;
 use crate::rules::parse::fields::Node;
@@ -10,11 +10,11 @@ use alloc::format;
 use alloc::string::ToString;
 use regex::bytes::{Regex, RegexBuilder};
 
-/// The longest text that a condition compares with.
+/// The longest text that a condition may contain.
 pub(in crate::rules) const TEXT_BYTES_MAX: usize = 4_096;
 
-/// Compiled size of one regular expression, and of its lazily built automaton: room for large alternations, while
-/// sixty-four rules of them still fit a VM.
+/// Compiled size of one regular expression, and of its lazily built automaton. It suffices for large alternations, and
+/// sixty-four such rules still fit in a VM.
 const REGEX_BYTES_MAX: usize = 128 * 1_024;
 
 /// A condition on text.
@@ -28,7 +28,7 @@ pub(in crate::rules) enum Text {
 }
 
 impl Text {
-    /// Reads the condition that the field `kind` states.
+    /// Reads the condition of the field `kind`.
     pub fn read(kind: &str, node: Node<'_>, errors: &mut Errors) -> Option<Text> {
         let text = node.text(TEXT_BYTES_MAX, errors)?;
         let bytes = || text.as_bytes().into();
@@ -52,7 +52,8 @@ impl Text {
     }
 }
 
-/// Compiled alone first, so that the error shows what the operator wrote, and nothing can close our group.
+/// The text is first compiled alone, so that the error shows what the operator wrote, and the text cannot close the
+/// added group.
 fn read_regex(text: &str, node: Node<'_>, errors: &mut Errors) -> Option<Regex> {
     let expected = format!("a regular expression, compiled to at most {} KiB", REGEX_BYTES_MAX >> 10);
     match compile(text).and_then(|_| compile(&format!(r"\A(?:{text})\z"))) {

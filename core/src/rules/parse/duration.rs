@@ -1,6 +1,4 @@
-//! Lengths of time as operators write them: `"90s"`, or a whole number of milliseconds.
-//!
-//! Only spans are read here; moments and clocks are not this module's.
+//! Durations in a configuration: `"90s"`, or a whole number of milliseconds.
 
 use super::errors::Errors;
 use super::fields::Node;
@@ -8,7 +6,7 @@ use super::json::Json;
 use alloc::format;
 use alloc::string::String;
 
-/// A span that a field allows: in milliseconds, with the words for its ends.
+/// The range of durations that a field allows, in milliseconds, and its ends as text.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rules) struct Span {
     pub min_ms: u64,
@@ -40,7 +38,7 @@ impl Span {
     }
 }
 
-/// Milliseconds of `"250ms"`, `"1s"`, `"5m"`, `"2h"`, `"31d"`: digits and one unit, nothing between.
+/// Milliseconds of `"250ms"`, `"1s"`, `"5m"`, `"2h"`, `"31d"`: digits and one unit, with nothing between.
 pub fn parse_ms(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at_checked(digits)?;

@@ -1,6 +1,5 @@
-//! What somebody wrote or pasted: the filter's own configuration, or a whole Envoy configuration with Weir's in it.
-//!
-//! Only looks; reading what is found is [`Config::parse`](super::Config::parse), and reading YAML is the caller's.
+//! Finds the filter's configuration in a text: the configuration itself, or a whole Envoy configuration that contains
+//! it. The caller parses YAML, and [`Config::parse`](super::Config::parse) parses what was found.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -8,7 +7,7 @@ use alloc::vec::Vec;
 use core::fmt::Display;
 use serde_json::Value;
 
-/// Fields at the top of Envoy's configuration files, of which one is enough to tell.
+/// Fields at the top of Envoy's configuration files. One of them suffices to recognise such a file.
 const ENVOY_FIELDS: [&str; 6] =
     ["static_resources", "dynamic_resources", "resources", "filter_chains", "http_filters", "typed_config"];
 
@@ -18,20 +17,21 @@ const OUR_NAME: &str = "weir";
 /// Names of fields are shortened to this many characters in a path.
 const NAME_CHARS_MAX: usize = 64;
 
-/// What a text holds.
+/// What a text contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// The filter's own configuration, or what is to be judged as one because it is nothing else.
+    /// The filter's own configuration, or any text to be parsed as one since it is nothing else.
     Filter,
     /// An Envoy configuration or a part of one; never empty.
     Envoy(Vec<PluginConfig>),
 }
 
-/// Tells what `text` is, where `parsed` is what a reader of YAML, and so of JSON, made of it. Otherwise says why it is nothing.
+/// Determines what `text` contains. `parsed` is the result of parsing it as YAML, which includes JSON. Returns a
+/// message if the text cannot be used.
 pub fn tell_written<E: Display>(text: &[u8], parsed: &Result<Value, E>) -> Result<Written, String> {
     let value = match parsed {
         Ok(value) => value,
-        // It is plainly meant to be JSON, and the filter's parser says what is wrong with it as that.
+        // It is meant to be JSON; the filter's parser reports the syntax error.
         Err(_) if text.trim_ascii_start().starts_with(b"{") => return Ok(Written::Filter),
         Err(error) => return Err(format!("this is neither JSON nor YAML: {error}")),
     };
@@ -50,17 +50,17 @@ pub fn tell_written<E: Display>(text: &[u8], parsed: &Result<Value, E>) -> Resul
 /// One configuration of the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginConfig {
-    /// Where in the Envoy configuration: `static_resources.listeners[0]…configuration.value`.
+    /// The path in the Envoy configuration: `static_resources.listeners[0]…configuration.value`.
     pub path: String,
-    /// The configuration's text, as the filter gets it; empty when the plugin has none.
+    /// The configuration's text as the filter receives it; empty if the plugin has none.
     pub json: String,
-    /// The file or address of the module, where the plugin names one.
+    /// The file or URL of the module, if the plugin names one.
     pub module: Option<String>,
-    /// The environment variables that Envoy shows to the plugin.
+    /// The environment variables that Envoy passes to the plugin.
     pub variables: Vec<String>,
 }
 
-/// Names of the clusters that an Envoy configuration brings with it; `None` where it lists none, or may hear of more.
+/// Names of the clusters that an Envoy configuration lists; `None` if it lists none, or may receive more dynamically.
 pub fn static_clusters(value: &Value) -> Option<Vec<&str>> {
     let dynamic = either(value, "dynamic_resources", "dynamicResources");
     let elsewhere = [("cds_config", "cdsConfig"), ("cds_resources_locator", "cdsResourcesLocator")];
@@ -74,17 +74,17 @@ pub fn static_clusters(value: &Value) -> Option<Vec<&str>> {
 
 /// Finds the configurations of Weir's plugins in any JSON value, in its order.
 ///
-/// A plugin is Weir's when its name, root or VM id contains `weir`, or when its configuration has `rules`.
+/// A plugin belongs to Weir if its name, root id or VM id contains `weir`, or if its configuration has `rules`.
 pub fn find_plugin_configs(value: &Value) -> Vec<PluginConfig> {
     let mut found = Vec::new();
     let mut steps = Vec::from([Step { from: 0, to: Child::Root }]);
-    // A stack of its own: the depth of the value is the writer's.
+    // An explicit stack, as the depth of the value is not bounded.
     let mut pending = Vec::from([(0, value)]);
     while let Some((step, value)) = pending.pop() {
         if let Some(plugin) = plugin_of(value) {
             found.extend(weir_config(|| path_to(&steps, step), plugin));
         }
-        // The first child is to be taken first.
+        // Reversed, so that the first child is taken first.
         for (to, child) in children(value).into_iter().rev() {
             pending.push((steps.len(), child));
             steps.push(Step { from: step, to });
@@ -93,7 +93,7 @@ pub fn find_plugin_configs(value: &Value) -> Vec<PluginConfig> {
     found
 }
 
-/// The values in a value that hold others in turn, in its order.
+/// The objects and lists directly in a value, in its order.
 fn children(value: &Value) -> Vec<(Child<'_>, &Value)> {
     let all: Vec<_> = match value {
         Value::Object(fields) => {
@@ -107,10 +107,10 @@ fn children(value: &Value) -> Vec<(Child<'_>, &Value)> {
     all.into_iter().filter(|(_, child)| child.is_object() || child.is_array()).collect()
 }
 
-/// A step from one value into the next: the values on the way share theirs, so that a long name on top of many costs no more than
-/// its own length.
+/// A step from one value into a child. Values with a common path share its steps, so that a long name above many values
+/// is stored once.
 struct Step<'a> {
-    /// The step before; the root's own for the root.
+    /// The index of the step before; for the root its own.
     from: usize,
     to: Child<'a>,
 }
@@ -136,7 +136,7 @@ fn path_to(steps: &[Step<'_>], last: usize) -> String {
     })
 }
 
-/// A field's name as a path has it: shortened where it is longer than any that means something.
+/// A field's name as shown in a path, shortened if it is longer than any known field.
 fn shown(name: &str) -> String {
     let mut characters = name.chars();
     let mut shown: String = characters.by_ref().take(NAME_CHARS_MAX).collect();
@@ -146,7 +146,7 @@ fn shown(name: &str) -> String {
     shown
 }
 
-/// The way to a plugin's configuration, and the plugin: `config` of a Wasm filter, typed or as a typed struct.
+/// The plugin of a Wasm filter (`config`, typed or in a typed struct), and the path to it.
 fn plugin_of(filter: &Value) -> Option<(&'static str, &Value)> {
     let kind = filter.get("@type")?.as_str()?;
     if kind.ends_with(WASM_FILTER) {
@@ -167,7 +167,7 @@ fn weir_config(path: impl Fn() -> String, (way, plugin): (&str, &Value)) -> Opti
         Some(any) => match any.get("value") {
             Some(Value::String(text)) => ("configuration.value", text.clone()),
             Some(object) => ("configuration.value", object.to_string()),
-            // Some write the message's fields in place of its Any form.
+            // Some authors write the message's fields directly instead of its Any form.
             None => ("configuration", any.to_string()),
         },
     };
@@ -180,7 +180,7 @@ fn weir_config(path: impl Fn() -> String, (way, plugin): (&str, &Value)) -> Opti
     })
 }
 
-/// Those of Envoy's own environment, and those that the configuration sets.
+/// Variables of Envoy's own environment, and those that the configuration sets.
 fn variables_of(plugin: &Value) -> Vec<String> {
     let vm = either(plugin, "vm_config", "vmConfig");
     let Some(shown) = vm.and_then(|vm| either(vm, "environment_variables", "environmentVariables")) else {
@@ -210,7 +210,7 @@ fn has_rules(json: &str) -> bool {
     serde_json::from_str::<Value>(json).is_ok_and(|config| config.get("rules").is_some())
 }
 
-/// A field by its name in protobuf, or by that in protobuf's JSON.
+/// A field by its name in protobuf, or by that in protobuf's JSON mapping.
 fn either<'a>(value: &'a Value, snake: &str, camel: &str) -> Option<&'a Value> {
     value.get(snake).or_else(|| value.get(camel))
 }
@@ -236,11 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_told() {
+    fn the_kind_of_a_text_is_recognised() {
         let told = |text: &str, parsed: Result<Value, &str>| tell_written(text.as_bytes(), &parsed);
         assert_eq!(told("{}", Ok(json!({"rules": []}))), Ok(Written::Filter));
         assert_eq!(told("", Ok(json!(null))), Ok(Written::Filter));
-        assert_eq!(told(" {\"rules\": [", Err("it ends")), Ok(Written::Filter), "plainly meant to be JSON");
+        assert_eq!(told(" {\"rules\": [", Err("it ends")), Ok(Written::Filter), "meant to be JSON");
         let error = told("a: b: c", Err("no map here")).unwrap_err();
         assert_eq!(error, "this is neither JSON nor YAML: no map here");
         for field in ENVOY_FIELDS {
@@ -255,7 +255,7 @@ mod tests {
             module: None,
             variables: Vec::new(),
         }]));
-        assert_eq!(told("", Ok(filter)), Ok(found), "a list of filters is a part of one");
+        assert_eq!(told("", Ok(filter)), Ok(found), "a list of filters is a part of an Envoy configuration");
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_are_known_where_nothing_else_brings_them() {
+    fn static_clusters_are_known_unless_there_are_dynamic_ones() {
         let clusters = json!({"clusters": [{"name": "b"}, {"type": "STATIC"}, {"name": "a"}]});
         for (value, expected) in [
             (json!({"static_resources": clusters}), Some(&["b", "a"][..])),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_over_many_values_costs_its_length_once() {
+    fn a_long_name_above_many_values_is_stored_once() {
         let name = "n".repeat(1_000_000);
         let mut items: Vec<Value> = (0..50_000).map(|_| json!([])).collect();
         items.push(wasm(json!({"name": "weir"})));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_no_danger() {
+    fn deep_values_do_not_overflow_the_stack() {
         let mut value = wasm(json!({"name": "weir", "configuration": {"value": "deep"}}));
         for _ in 0..5_000 {
             value = Value::Array(Vec::from([value]));

@@ -1,27 +1,25 @@
-//! Configuration errors: what they say, and the collector that gathers all of them in one pass.
-//!
-//! What is right or wrong is decided where a field is parsed; here is only how it is told.
+//! Configuration errors, and the collector that gathers all of them in one pass.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// More errors than this are counted, not kept: four megabytes of nonsense must not fill a VM's memory.
+/// Further errors are counted, but not kept: four megabytes of invalid text must not exhaust a VM's memory.
 const ERRORS_KEPT_MAX: usize = 1_000;
 
-/// One thing that is wrong with a configuration.
+/// One error in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {problem}; expected {expected}")]
 pub struct ConfigError {
-    /// Where: `rules[2].identifier[0].header`, or `configuration` for the whole.
+    /// The path of the value: `rules[2].identifier[0].header`, or `configuration` for the whole.
     pub path: String,
-    /// What is there, and what is wrong with it.
+    /// The value, and what is wrong with it.
     pub problem: String,
-    /// What would be right.
+    /// What is expected instead.
     pub expected: String,
 }
 
-/// Everything that is wrong with a configuration, in the order of its text; never empty.
+/// All errors in a configuration, in the order of its text; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
     kept: Vec<ConfigError>,
@@ -29,12 +27,12 @@ pub struct ConfigErrors {
 }
 
 impl ConfigErrors {
-    /// The errors, the first thousand of them.
+    /// The errors; at most the first thousand.
     pub fn iter(&self) -> core::slice::Iter<'_, ConfigError> {
         self.kept.iter()
     }
 
-    /// How many errors there are in all.
+    /// The number of all errors.
     pub fn count(&self) -> usize {
         self.kept.len().saturating_add(self.omitted)
     }
@@ -50,7 +48,7 @@ impl<'a> IntoIterator for &'a ConfigErrors {
 }
 
 impl fmt::Display for ConfigErrors {
-    /// One error a line.
+    /// One error in each line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.kept.iter().enumerate() {
             if index > 0 {
@@ -67,7 +65,7 @@ impl fmt::Display for ConfigErrors {
 
 impl core::error::Error for ConfigErrors {}
 
-/// The way from the configuration's root to a value; printed only when something is wrong there.
+/// The path from the configuration's root to a value. It is formatted only for an error.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rules) enum Path<'a> {
     Root,
@@ -86,7 +84,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// Gathers errors while parsing goes on.
+/// Collects errors while parsing continues.
 #[derive(Debug, Default)]
 pub(in crate::rules) struct Errors {
     kept: Vec<ConfigError>,
@@ -94,7 +92,7 @@ pub(in crate::rules) struct Errors {
 }
 
 impl Errors {
-    /// Notes one error. The `None` it returns stands for the value that could not be read.
+    /// Records one error. Returns `None` in place of the value that could not be read.
     pub fn reject<T>(
         &mut self,
         path: &Path<'_>,
@@ -110,7 +108,7 @@ impl Errors {
         None
     }
 
-    /// The value, if it was read and nothing was wrong anywhere.
+    /// Returns the value if it was read and no error was recorded.
     pub fn finish<T>(mut self, value: Option<T>) -> Result<T, ConfigErrors> {
         match value {
             Some(value) if self.kept.is_empty() => Ok(value),

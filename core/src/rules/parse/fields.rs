@@ -1,7 +1,7 @@
-//! Reading objects field by field: unknown and repeated fields, wrong types, ranges, and the path to each.
+//! Reads objects field by field: reports unknown and repeated fields, wrong types and ranges, each with its path.
 //!
-//! Every reader returns `None` once it has reported what is wrong, so that the caller reads on and reports the
-//! rest too. Which fields there are is left to the sections.
+//! Every reader returns `None` after it has reported an error, so that the caller continues and reports the other
+//! errors too.
 
 use super::errors::{Errors, Path};
 use super::json::{Json, quoted};
@@ -11,12 +11,12 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
-/// Names of rules, namespaces and workspaces go into headers and metrics, hence short and plain.
+/// Names of rules, namespaces and workspaces are part of headers and metrics, so they must be short and plain.
 pub(in crate::rules) const NAME_BYTES_MAX: usize = 64;
 
 const HEADER_NAME_BYTES_MAX: usize = 128;
 
-/// A value and the way to it.
+/// A value and its path.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rules) struct Node<'a> {
     pub json: &'a Json,
@@ -28,12 +28,12 @@ impl<'a> Node<'a> {
         Node { json, path: Path::Root }
     }
 
-    /// Reports this value as wrong.
+    /// Reports this value as invalid.
     pub fn reject<T>(&self, errors: &mut Errors, why: &str, expected: impl Into<String>) -> Option<T> {
         errors.reject(&self.path, format!("{} {why}", self.json.describe()), expected)
     }
 
-    /// The object's fields, once unknown and repeated ones are reported.
+    /// The object's fields, after reporting unknown and repeated ones.
     pub fn object(&'a self, known: &[&str], errors: &mut Errors) -> Option<Fields<'a>> {
         let Json::Object(entries) = self.json else {
             return self.reject(errors, "is not an object", format!("an object with {}", list_of(known)));
@@ -49,7 +49,7 @@ impl<'a> Node<'a> {
         Some(fields)
     }
 
-    /// The list's values; `read` is called for every one, and all must succeed.
+    /// The list's values. `read` is called for every one, and all must succeed.
     pub fn list<T>(
         &self,
         count: RangeInclusive<usize>,
@@ -106,7 +106,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Text of 1 to `bytes_max` bytes.
+    /// A text of 1 to `bytes_max` bytes.
     pub fn text(&self, bytes_max: usize, errors: &mut Errors) -> Option<&'a str> {
         let expected = || format!("a string of 1 to {bytes_max} bytes");
         match self.json {
@@ -119,14 +119,14 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Text of printable ASCII without spaces, for names that others gave.
+    /// A text of printable ASCII without spaces, for names that are defined elsewhere.
     pub fn visible(&self, bytes_max: usize, errors: &mut Errors) -> Option<&'a str> {
         let text = self.text(bytes_max, errors)?;
         if text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Some(text);
         }
         let expected = "printable ASCII characters without spaces";
-        self.reject(errors, "holds other characters than printable ASCII", expected)
+        self.reject(errors, "contains characters other than printable ASCII", expected)
     }
 
     /// A name that Weir shows in headers and metrics.
@@ -141,7 +141,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A header's name, in lower case; pseudo headers such as `:method` included.
+    /// A header's name in lower case, including pseudo headers such as `:method`.
     pub fn header_name(&self, errors: &mut Errors) -> Option<Box<[u8]>> {
         let text = self.text(HEADER_NAME_BYTES_MAX, errors)?;
         let token = text.strip_prefix(':').unwrap_or(text);
@@ -151,7 +151,7 @@ impl<'a> Node<'a> {
         self.reject(errors, "is not a header name", "a header name such as \"x-api-key\"")
     }
 
-    /// One of a few words.
+    /// One of several keywords.
     pub fn word<T: Copy>(&self, words: &[(&str, T)], errors: &mut Errors) -> Option<T> {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let Json::Text(text) = self.json else {
@@ -159,7 +159,7 @@ impl<'a> Node<'a> {
         };
         match words.iter().find(|(name, _)| name == text) {
             Some((_, value)) => Some(*value),
-            None => self.reject(errors, "is none of its values", list_of(&names)),
+            None => self.reject(errors, "is not one of its values", list_of(&names)),
         }
     }
 }
@@ -177,7 +177,7 @@ impl<'a> Fields<'a> {
         Some(Node { json, path: Path::Field(self.path, name) })
     }
 
-    /// A field that must be there; `expected` says what it would be.
+    /// A required field. If it is missing, `expected` is reported as what is expected.
     pub fn required<T>(
         &self,
         name: &'a str,
@@ -191,7 +191,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A field that may be absent: `Some(None)` then, and `None` for one that is wrong.
+    /// An optional field: `Some(None)` if it is absent, `None` if it is invalid.
     pub fn optional<T>(
         &self,
         name: &'a str,
@@ -215,7 +215,7 @@ impl<'a> Fields<'a> {
         self.optional(name, errors, read).map(|value| value.unwrap_or(default))
     }
 
-    /// The one field of `names` that is given; none or several are an error.
+    /// The only field of `names` that is given. None or several are an error.
     pub fn exactly_one<'n>(&self, names: &[&'n str], errors: &mut Errors) -> Option<&'n str> {
         let mut given =
             names.iter().copied().filter(|name| self.entries.iter().any(|(field, _)| field == name));
@@ -248,7 +248,7 @@ fn list_of(names: &[&str]) -> String {
     }
 }
 
-/// The known name within a typing error or two of `name`.
+/// The known name that differs from `name` by one or two typing errors.
 fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let reach = match name.len() {
         0..=2 => return None,
@@ -260,7 +260,7 @@ fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     (near.0 <= reach).then_some(near.1)
 }
 
-/// Levenshtein's distance, ignoring case and `-` for `_`.
+/// The Levenshtein distance, ignoring case and treating `-` as `_`.
 fn distance(left: &str, right: &str) -> usize {
     let fold = |byte: u8| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() };
     let mut row: Vec<usize> = (0..=right.len()).collect();
@@ -281,7 +281,7 @@ fn distance(left: &str, right: &str) -> usize {
     row.last().copied().unwrap_or(usize::MAX)
 }
 
-/// RFC 9110's `tchar`.
+/// The `tchar` of RFC 9110.
 pub(in crate::rules) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

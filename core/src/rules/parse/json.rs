@@ -1,7 +1,6 @@
 //! A JSON tree that keeps what `serde_json::Value` drops: repeated fields and the order of fields.
 //!
-//! A field given twice is most often a limit that somebody believes to be in force, so it must be seen.
-//! What fields mean is left to `fields` and above.
+//! A field given twice is most often a limit that its author assumes to be in force, so it must be detected.
 
 use super::errors::{Errors, Path};
 use alloc::format;
@@ -26,7 +25,7 @@ pub(in crate::rules) enum Json {
 }
 
 impl Json {
-    /// Reads one JSON text and nothing after it; a syntax error is reported with line and column.
+    /// Parses one JSON text with nothing after it. A syntax error is reported with line and column.
     pub fn parse(text: &[u8], errors: &mut Errors) -> Option<Json> {
         if text.iter().all(u8::is_ascii_whitespace) {
             return errors.reject(&Path::Root, "it is empty", "a JSON object");
@@ -46,7 +45,7 @@ impl Json {
         }
     }
 
-    /// The value as an error names it.
+    /// The value as shown in an error.
     pub fn describe(&self) -> String {
         match self {
             Json::Null => "null".to_string(),
@@ -60,9 +59,9 @@ impl Json {
         }
     }
 
-    /// The value as a whole number. A protobuf `Struct` carries every number as a double, so that 100 may
-    /// arrive as `100.0` or `1e2`: whole doubles are whole numbers. Envoy's reader of YAML makes a string of an integer that
-    /// needs more than 32 bits, so digits in quotes are a number from there on.
+    /// The value as a whole number. A protobuf `Struct` carries every number as a double, so that 100 may arrive as
+    /// `100.0` or `1e2`; doubles without a fraction are accepted. Envoy's YAML parser turns an integer of more than 32
+    /// bits into a string, so quoted digits are accepted from that size on.
     pub fn as_integer(&self) -> Option<u64> {
         const TWO_TO_THE_64: f64 = 18_446_744_073_709_551_616.0;
         match *self {

@@ -1,10 +1,10 @@
-//! From text to values, with every error and its path.
+//! Parsing a configuration into values, with every error and its path.
 //!
 //! - [`envoy_config`]: the filter's configurations in an Envoy configuration.
 //! - `json`, `fields`: JSON text, and the fields of its objects.
 //! - `structure`: a protobuf struct as JSON text.
-//! - [`duration`]: lengths of time.
-//! - `errors`: what is wrong, and where.
+//! - [`duration`]: durations.
+//! - `errors`: errors and their paths.
 
 pub mod duration;
 pub mod envoy_config;

@@ -1,7 +1,8 @@
-//! A configuration that Envoy was given as a `google.protobuf.Struct`.
+//! Decodes a configuration that Envoy received as a `google.protobuf.Struct`.
 //!
-//! Envoy's documentation states that a plugin receives such a configuration as JSON. Envoy 1.40 passes the message's own
-//! bytes, so they are decoded here and handed on as JSON text. Fields come sorted, as a map of protobuf has no order.
+//! Envoy's documentation states that a plugin receives such a configuration as JSON. Envoy 1.40 passes the encoded
+//! message instead, so it is decoded here and returned as JSON text. Its fields are sorted, since a protobuf map has no
+//! order.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -10,12 +11,12 @@ use alloc::vec::Vec;
 use prost::Message;
 use serde_json::{Number, Value};
 
-/// The tag of `Struct.fields`, with which each struct that has a field begins. In JSON it is a line feed.
+/// The tag of `Struct.fields`, the first byte of each struct that has a field. In JSON text it is a line feed.
 const FIELDS_TAG: u8 = 0x0a;
-/// The tag of a field's value. JSON text holds no such byte, not even in a string.
+/// The tag of a field's value. JSON text never contains this byte, not even in a string.
 const VALUE_TAG: u8 = 0x12;
 
-/// The JSON text of an encoded struct; `None` for anything else, JSON text included.
+/// The JSON text of an encoded struct; `None` for any other bytes, including JSON text.
 pub(in crate::rules) fn json_of(bytes: &[u8]) -> Option<String> {
     if bytes.first() != Some(&FIELDS_TAG) || !bytes.contains(&VALUE_TAG) {
         return None;
@@ -76,7 +77,7 @@ impl Item {
     }
 }
 
-/// Whole numbers as such, so that errors quote 10 as `10`.
+/// Converts whole numbers to integers, so that errors print 10 as `10`.
 fn number_of(number: f64) -> Value {
     let whole = number as i64;
     if whole as f64 == number && whole.unsigned_abs() <= 1 << 53 {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn json_text_is_left_alone() {
+    fn json_text_is_not_decoded() {
         for text in ["", "\n", "\n{\"rules\": []}", "{\"a\": \"\\u0012\"}", "\n\u{12}"] {
             assert_eq!(json_of(text.as_bytes()), None, "{text:?}");
         }

@@ -1,6 +1,6 @@
-//! The client's address, as an identifier: which one is believed, and how much of it counts.
+//! The client's address as an identifier: which address is used, and how long a prefix of it.
 //!
-//! An IPv6 client usually owns a /64, so that is the default there; an address that maps IPv4 into IPv6 is IPv4.
+//! An IPv6 client usually owns a /64, which is the default prefix. An IPv4-mapped IPv6 address counts as IPv4.
 
 use crate::rules::parse::errors::Errors;
 use crate::rules::parse::fields::Node;
@@ -9,10 +9,10 @@ use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// More trusted proxies in a row than anyone has.
+/// More trusted proxies in a row than any deployment has.
 pub(in crate::rules) const TRUSTED_PROXIES_MAX: u64 = 32;
 
-/// `client_address`: the peer's address, or one that trusted proxies vouch for.
+/// `client_address`: the peer's address, or one that trusted proxies have added to `x-forwarded-for`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rules) struct ClientAddress {
     ipv4_prefix: u32,
@@ -34,7 +34,7 @@ impl ClientAddress {
         })
     }
 
-    /// Appends the address; nothing when it is not known (a peer on a Unix socket has none).
+    /// Appends the address; nothing if it is unknown (a peer on a Unix socket has none).
     pub fn write<R: Request + ?Sized>(
         &self,
         request: &R,
@@ -71,7 +71,7 @@ impl ClientAddress {
     }
 }
 
-/// The client's address: the one that trusted proxies vouch for, else the peer's.
+/// The client's address: the one that trusted proxies have added to `x-forwarded-for`, else the peer's.
 pub(in crate::rules) fn client_address<R: Request + ?Sized>(
     trusted_hops: usize,
     request: &R,
@@ -81,14 +81,14 @@ pub(in crate::rules) fn client_address<R: Request + ?Sized>(
     forwarded(trusted_hops, request, buffer).or_else(|| peer.address(request))
 }
 
-/// The address that the outermost trusted proxy saw: the n-th from the right in all the lines together.
+/// The address that the outermost trusted proxy has added: the n-th from the right in all lines together.
 fn forwarded<R: Request + ?Sized>(trusted_hops: usize, request: &R, buffer: &mut Vec<u8>) -> Option<IpAddr> {
     let from_right = trusted_hops.checked_sub(1)?;
     let hops = joined_header(request, b"x-forwarded-for", buffer)?;
     parse_address(hops.rsplit(|byte| *byte == b',').nth(from_right)?)
 }
 
-/// The peer's address, asked for at most once a request.
+/// The peer's address, read at most once for each request.
 #[derive(Debug, Default)]
 pub(in crate::rules) struct Peer {
     asked: bool,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_that_trusted_hops_vouch_for() {
+    fn the_address_added_by_trusted_hops() {
         const PEER: &str = "10.0.0.1:1";
         for (trusted, lines, expected) in [
             (0, &["7.7.7.7"][..], "10.0.0.1"),

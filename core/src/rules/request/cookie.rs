@@ -1,6 +1,6 @@
 //! The values of one cookie in a `cookie` header.
 //!
-//! Quotes around a value do not count, as many upstreams remove them. Percent-decoding is left to `identifier`.
+//! Quotes around a value are removed, as many upstreams do. `identifier` does the percent-decoding.
 
 use super::query::split_once;
 

@@ -1,6 +1,4 @@
-//! Host conditions: which `:authority` a rule is for.
-//!
-//! Ports and case do not count, nor does the root's trailing dot.
+//! Host conditions: which `:authority` a rule matches. Ports, case and the root's trailing dot are ignored.
 
 use crate::rules::parse::errors::Errors;
 use crate::rules::parse::fields::Node;
@@ -8,14 +6,14 @@ use alloc::boxed::Box;
 
 const HOST_BYTES_MAX: usize = 255;
 
-/// One host that a rule is for.
+/// One host that a rule matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::rules) enum Host {
-    /// `*`: any, even none.
+    /// `*`: any host, also none.
     Any,
     /// `api.example.com`, in lower case.
     Exact(Box<[u8]>),
-    /// `*.example.com`, kept as `.example.com`: any name below it, not itself.
+    /// `*.example.com`, stored as `.example.com`: any name below it, but not the name itself.
     Below(Box<[u8]>),
 }
 
@@ -60,7 +58,7 @@ pub(in crate::rules) fn host_of(authority: &[u8]) -> &[u8] {
     host_and_port(authority).0
 }
 
-/// The host as [`host_of`] has it, and the port without leading zeros; an empty port where none is given.
+/// The host as [`host_of`] returns it, and the port without leading zeros; an empty port if none is given.
 pub(in crate::rules) fn host_and_port(authority: &[u8]) -> (&[u8], &[u8]) {
     let start = memchr::memrchr(b'@', authority).map_or(0, |at| at.saturating_add(1));
     let authority = authority.get(start..).unwrap_or_default();
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_match_nothing_is_refused() {
+    fn hosts_that_can_never_match_are_refused() {
         for text in
             ["", "a.com:80", "a.com.", "a.*", "*a.com", "*.", "http://a.com", "a b", "*.*.com", "a@b", "."]
         {

@@ -1,9 +1,9 @@
-//! The normalised path, so that `/api/../admin`, `//admin` and `/%61dmin` cannot slip past a rule for `/admin`.
+//! The normalised path, so that `/api/../admin`, `//admin` and `/%61dmin` cannot bypass a rule for `/admin`.
 //!
-//! Without query and fragment; escapes decoded, except those of `/ \ ; % ? #` and of control characters, which get capital
-//! hex digits; path parameters (`;` and what follows it in a segment) removed; `\` read as `/`, as Envoy does; repeated
-//! slashes merged; dot segments removed. An escaped slash (`%2F`) stays escaped: whether it separates is the upstream's to
-//! say. Time is linear in the path.
+//! Query and fragment are removed. Escapes are decoded, except those of `/ \ ; % ? #` and of control characters, whose
+//! hex digits become upper case. Path parameters (`;` and the rest of its segment) are removed. `\` is treated as `/`,
+//! as Envoy does. Repeated slashes are merged and dot segments removed. An escaped slash (`%2F`) stays escaped, since
+//! the upstream decides whether it separates segments. Time is linear in the length of the path.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ pub(in crate::rules) fn without_query(target: &[u8]) -> &[u8] {
     target.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default()
 }
 
-/// Writes the normalised path of a request target to `out`. `*` and nothing stay as they are.
+/// Writes the normalised path of a request target to `out`. `*` and an empty path are not changed.
 pub(in crate::rules) fn normalise(target: &[u8], out: &mut Vec<u8>) {
     out.clear();
     let path = without_query(target);
@@ -43,7 +43,7 @@ pub(in crate::rules) fn normalise(target: &[u8], out: &mut Vec<u8>) {
     close_segment(out);
 }
 
-/// The `number`-th segment, from 1, of a normalised path; never empty.
+/// The segment with this `number`, from 1, of a normalised path; never empty.
 pub(in crate::rules) fn segment(path: &[u8], number: usize) -> Option<&[u8]> {
     path.split(|byte| *byte == b'/').nth(number).filter(|segment| !segment.is_empty())
 }
@@ -60,7 +60,7 @@ enum Unit {
     Escape(u8, u8),
 }
 
-/// One byte of the path, decoded where that changes nothing of its meaning, and what follows.
+/// The next byte of the path, decoded if that does not change the path's meaning, and the rest.
 fn next_unit(rest: &[u8]) -> Option<(Unit, &[u8])> {
     if let [b'%', high, low, tail @ ..] = rest
         && let Some(byte) = hex_byte(*high, *low)
@@ -76,8 +76,8 @@ fn next_unit(rest: &[u8]) -> Option<(Unit, &[u8])> {
     rest.split_first().map(|(byte, tail)| (Unit::Byte(*byte), tail))
 }
 
-/// Drops the last segment if it is `.`, and the one before it too if it is `..`. What was dropped is never
-/// looked at again, so the whole stays linear.
+/// Removes the last segment if it is `.`, and also the one before if it is `..`. What was removed is never visited
+/// again, so that the total time stays linear.
 fn close_segment(out: &mut Vec<u8>) {
     let start = segment_start(out);
     match out.get(start..) {
@@ -94,7 +94,7 @@ fn close_segment(out: &mut Vec<u8>) {
     }
 }
 
-/// Where the bytes after the last slash begin.
+/// The position after the last slash.
 fn segment_start(out: &[u8]) -> usize {
     memchr::memrchr(b'/', out).map_or(0, |slash| slash.saturating_add(1))
 }

@@ -1,11 +1,12 @@
 //! Query parameters of a request target, decoded.
 //!
-//! `+` is a space, as in forms: `a+b` and `a%20b` are the same to an upstream, so they are one identifier. Malformed
-//! escapes stand for themselves. Some upstreams separate parameters by `;` too, so a parameter beside one has two readings.
+//! `+` is a space, as in forms: `a+b` and `a%20b` are equal to an upstream, so they are one identifier. Malformed
+//! escapes are kept as they are. Some upstreams separate parameters by `;` as well, so a parameter next to a `;` is
+//! ambiguous.
 
 use super::path::hex_byte;
 
-/// The values of the parameter `name`, not yet decoded, in order; `None` for one that stands beside a `;`.
+/// The values of the parameter `name`, not yet decoded, in order; `None` for one next to a `;`.
 pub(in crate::rules) fn parameters<'a>(
     target: &'a [u8],
     name: &[u8],
@@ -22,14 +23,14 @@ pub(in crate::rules) fn parameters<'a>(
     })
 }
 
-/// `bytes` before and after the first `separator`.
+/// The parts of `bytes` before and after the first `separator`.
 pub(in crate::rules) fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     let at = memchr::memchr(separator, bytes)?;
     let (before, after) = bytes.split_at_checked(at)?;
     Some((before, after.split_first()?.1))
 }
 
-/// Percent-decodes, byte by byte; of a form, `+` is a space.
+/// Percent-decodes byte by byte; with `form`, `+` is a space.
 pub(in crate::rules) struct Decoded<'a> {
     pub bytes: &'a [u8],
     pub form: bool,

@@ -1,9 +1,7 @@
-//! How a rule's limit is held, and what follows from that for its other fields.
+//! The algorithm of a rule, and what it requires of the rule's other fields.
 //!
-//! A window and a log have a limit and a window of their own; a ledger's stand in its zone. What an algorithm has no use
-//! for is an error rather than ignored: whoever writes it expects something of it.
-//!
-//! Leaves to others: what the algorithms are (`exact`), reading the rest of a rule (`rule`).
+//! A window and a log have a limit and a window of their own; those of a ledger are set by its zone. A field without
+//! effect on the algorithm is an error, since its author expects an effect.
 
 use super::cost::Cost;
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
@@ -14,14 +12,14 @@ use crate::rules::parse::fields::{Fields, Node};
 
 const WINDOW: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
 
-/// A window's consult serves a decision that could be made without it.
+/// With a window, the decision can be made without the query's answer.
 const QUERY_TIMEOUT: Span = Span { min_ms: 1, max_ms: 1_000, words: ("1ms", "1s"), example: "50ms" };
 const QUERY_TIMEOUT_MS_DEFAULT: u64 = 50;
-/// A log's or a ledger's answer is the decision.
+/// With a log or a ledger, the answer is the decision.
 const EXACT_TIMEOUT: Span = Span { min_ms: 1, max_ms: 10_000, words: ("1ms", "10s"), example: "100ms" };
 const EXACT_TIMEOUT_MS_DEFAULT: u64 = 100;
 
-/// The words of `algorithm`.
+/// The values of `algorithm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::rules) enum Kind {
     #[default]
@@ -30,13 +28,13 @@ pub(in crate::rules) enum Kind {
     Ledger,
 }
 
-/// What a rule's algorithm needs.
+/// The algorithm of a rule with its own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rules) struct Held {
     pub algorithm: Algorithm,
-    /// 0 where the algorithm has none of its own.
+    /// 0 if the algorithm has no limit of its own.
     pub limit: u64,
-    /// 0 where the algorithm has none of its own.
+    /// 0 if the algorithm has no window of its own.
     pub duration_ms: u64,
 }
 
@@ -58,15 +56,14 @@ impl Kind {
             fields.required("limit", "a whole number, 0 or more", errors, |n, e| self.read_most(n, e));
         let duration_ms =
             fields.required("window", "a duration such as \"1m\"", errors, |n, e| WINDOW.read(n, e));
-        let why = "is of no use here, as only a ledger has a zone";
-        let zoneless =
-            without("zone", why, "\"algorithm\": \"ledger\" beside it, or no zone", fields, errors);
+        let why = "has no effect here, as only a ledger has a zone";
+        let zoneless = without("zone", why, "\"algorithm\": \"ledger\" with it, or no zone", fields, errors);
         let algorithm = if self == Kind::Log { Algorithm::Log } else { Algorithm::Window };
         zoneless?;
         Some(Held { algorithm, limit: limit?, duration_ms: duration_ms? })
     }
 
-    /// Reads `hard_limit`, for which the window has to fall into cells of whole milliseconds.
+    /// Reads `hard_limit`, which requires a window of ten cells of whole milliseconds.
     pub fn read_hard_limit(
         self,
         fields: &Fields<'_>,
@@ -75,21 +72,21 @@ impl Kind {
     ) -> Option<bool> {
         let why = match self {
             Kind::Window => return read_windows_hard_limit(fields, held, errors),
-            Kind::Log => "is of no use here, as no window of a log ever holds more than its limit",
-            Kind::Ledger => "is of no use here, as no window of a ledger ever holds more than its rate",
+            Kind::Log => "has no effect here, as no window of a log ever holds more than its limit",
+            Kind::Ledger => "has no effect here, as no window of a ledger ever holds more than its rate",
         };
         without("hard_limit", why, "\"algorithm\": \"sliding_window\", or no hard limit", fields, errors)
             .map(|()| false)
     }
 
-    /// Reads a limit, a rule's or an override's.
+    /// Reads the limit of a rule or of an override.
     pub fn read_most(self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
         match self {
             Kind::Window => node.integer(0..=u64::MAX, errors),
             Kind::Log => node.integer(0..=MAX_LOG_LIMIT, errors),
             Kind::Ledger => node.reject(
                 errors,
-                "is of no use here, as a ledger's zone says how much passes",
+                "has no effect here, as a ledger's zone sets the rate",
                 "\"exempt\": true, or no override",
             ),
         }
@@ -104,7 +101,7 @@ impl Kind {
         fields.or("timeout", default, errors, |n, e| span.read(n, e))
     }
 
-    /// Refuses a cost that only the response tells where a limit is to be held exactly.
+    /// Refuses a cost from the response if the algorithm has to charge the request before.
     pub fn check_cost(
         self,
         fields: &Fields<'_>,
@@ -114,23 +111,21 @@ impl Kind {
     ) -> Option<()> {
         let why = match (self, hard_limit) {
             (Kind::Window, false) => return Some(()),
-            (Kind::Window, true) => {
-                "cannot be told by a response, as a hard limit holds against what is known before"
-            }
+            (Kind::Window, true) => "cannot come from a response, as a hard limit needs the cost before it",
             (Kind::Log | Kind::Ledger, _) => {
-                "cannot be told by a response, as a log or a ledger is charged before"
+                "cannot come from a response, as a log or a ledger is charged before it"
             }
         };
-        let expected = "a number, or a cost by a header of the request";
+        let expected = "a number, or a cost from a request header";
         match fields.get("cost").filter(|_| matches!(cost, Some(Cost::Response(_)))) {
             Some(node) => node.reject(errors, why, expected),
             None => Some(()),
         }
     }
 
-    /// Refuses fields that mean nothing to the algorithm.
+    /// Refuses fields without effect on the algorithm.
     pub fn check_others(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<()> {
-        let why = "is of no use here, as every request is asked about";
+        let why = "has no effect here, as every request is queried";
         let asks = self == Kind::Window
             || without(
                 "unknown_key",
@@ -140,7 +135,7 @@ impl Kind {
                 errors,
             )
             .is_some();
-        let why = "is of no use here, as a ledger counts by its zone";
+        let why = "has no effect here, as a ledger counts by its zone";
         let counts =
             self != Kind::Ledger || without("namespace", why, "no namespace", fields, errors).is_some();
         (asks && counts).then_some(())
@@ -153,7 +148,7 @@ fn read_windows_hard_limit(fields: &Fields<'_>, held: Option<&Held>, errors: &mu
     match fields.get("window").filter(|_| hard_limit && uneven) {
         Some(window) => window.reject(
             errors,
-            "cannot be cut into ten cells of whole milliseconds, as a hard limit needs",
+            "cannot be divided into ten cells of whole milliseconds, as a hard limit requires",
             "a multiple of 10ms, or no hard limit",
         ),
         None => Some(hard_limit),
@@ -161,7 +156,7 @@ fn read_windows_hard_limit(fields: &Fields<'_>, held: Option<&Held>, errors: &mu
 }
 
 fn read_ledger(fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
-    let why = "is of no use here, as a ledger's zone says rate and window";
+    let why = "has no effect here, as a ledger's zone sets rate and window";
     let limitless = without("limit", why, "no limit: see `weir-aggregator zones`", fields, errors);
     let windowless = without("window", why, "no window: see `weir-aggregator zones`", fields, errors);
     let expected = "the number of the ledger's zone, 1 or more";

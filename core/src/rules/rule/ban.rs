@@ -1,6 +1,5 @@
-//! A rule's ban: who is denied so many times in so long is denied for a time that doubles from ban to ban.
-//!
-//! Leaves to others: counting denials (`limiter`), keeping bans (`control`).
+//! A rule's ban: an identifier that is denied a number of times within a window is banned, for a time that doubles from
+//! ban to ban.
 
 use crate::rules::parse::duration::Span;
 use crate::rules::parse::errors::Errors;
@@ -11,27 +10,30 @@ const FOR: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31
 const UP_TO_MS_DEFAULT: u64 = 86_400_000;
 const DENIALS_MAX: u64 = 1_000_000;
 
-/// `ban`: when a rule bans, and for how long.
+/// `ban`: when a rule bans an identifier, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
-    /// `threshold` (required): 1 to 1 000 000; so many of an identifier lead to a ban.
+    /// `threshold` (required): 1 to 1 000 000; the number of violations of an identifier that lead to a ban.
     pub threshold: u64,
-    /// `window` (required): `"1s"` to `"31d"`, or whole milliseconds; the window in which they count, here in milliseconds.
+    /// `window` (required): `"1s"` to `"31d"`, or whole milliseconds; the window in which violations count, here in
+    /// milliseconds.
     pub window_ms: u64,
-    /// `duration` (required): `"1s"` to `"31d"`; how long the first ban lasts, here in milliseconds. Each further one lasts twice as
-    /// long as the one before.
+    /// `duration` (required): `"1s"` to `"31d"`; the length of the first ban, here in milliseconds. Each further ban
+    /// lasts twice as long as the one before.
     pub first_ms: u64,
-    /// `max_duration` (default a day, or `duration` if that is longer): `duration` to `"31d"`; how long a ban lasts at the most, and how long an
-    /// identifier has to be good after a ban to be banned as if for the first time; here in milliseconds.
+    /// `max_duration` (default a day, or `duration` if that is longer): `duration` to `"31d"`; the greatest length of a
+    /// ban, here in milliseconds. If an identifier is not banned for this long after a ban, its next ban is again a
+    /// first one.
     pub max_duration_ms: u64,
 }
 
 impl Ban {
     pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Ban> {
         let fields = node.object(&["threshold", "window", "duration", "max_duration"], errors)?;
-        let threshold = fields.required("threshold", "how many threshold, such as 100", errors, |n, e| {
-            n.integer(1..=DENIALS_MAX, e)
-        });
+        let threshold =
+            fields.required("threshold", "a number of violations, such as 100", errors, |n, e| {
+                n.integer(1..=DENIALS_MAX, e)
+            });
         let within = fields.required("window", "a duration such as \"1m\"", errors, |n, e| WITHIN.read(n, e));
         let lasts = fields.required("duration", "a duration such as \"10m\"", errors, |n, e| FOR.read(n, e));
         let least = lasts.unwrap_or(FOR.min_ms);
@@ -45,19 +47,19 @@ impl Ban {
         Some(Ban { threshold: threshold?, window_ms: within?, first_ms: lasts?, max_duration_ms: up_to? })
     }
 
-    /// How long the ban of this `level` lasts, in milliseconds: 1 is the first in a row.
+    /// The length of the ban of this `level`, in milliseconds. Level 1 is the first in a row.
     pub fn length_ms(&self, level: u32) -> u64 {
         let doubled = 1u64.checked_shl(level.saturating_sub(1)).unwrap_or(u64::MAX);
         self.first_ms.saturating_mul(doubled).min(self.max_duration_ms)
     }
 
-    /// For how long after its end a ban has to be remembered, in milliseconds: until the next one is the first of a row, and
-    /// nothing counts any more that led to it.
+    /// How long after its end a ban must be stored, in milliseconds: until the next one is again a first one, and no
+    /// violation that led to it counts any more.
     pub fn memory_ms(&self) -> u64 {
         self.max_duration_ms.max(self.window_ms.saturating_mul(2))
     }
 
-    /// The lowest level whose ban lasts for `left_ms`: what can be known of a ban that somebody else made.
+    /// The lowest level whose ban lasts at least `left_ms`: an estimate for a ban that another process imposed.
     pub fn level_lasting(&self, left_ms: u64) -> u32 {
         let lasts = |level: &u32| self.length_ms(*level) >= left_ms.min(self.max_duration_ms);
         (1..=u64::BITS).find(lasts).unwrap_or(1)

@@ -1,7 +1,8 @@
-//! What a request costs: a constant, the value of a header between 1 and a maximum, or the value of a header of its response.
+//! The cost of a request: a constant, the value of a request header between 1 and a maximum, or the value of a response
+//! header.
 //!
-//! The client must be trusted to set the request's header; so one that cannot be read costs the maximum. The response's header is the
-//! upstream's own, and may be 0; until the response is there, an amount is reserved.
+//! The client must be trusted to set the request's header. A header that is not a number costs the maximum. The
+//! response's header is set by the upstream and may be 0. Until the response arrives, an amount is reserved.
 
 use crate::rules::parse::duration::Span;
 use crate::rules::parse::errors::Errors;
@@ -19,18 +20,18 @@ const RESPONSE_FIELDS: [&str; 5] = ["response", "reserve", "max", "default", "ho
 /// The cost of a request under a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// Always this much; 0 is a real check that passes at exactly the limit.
+    /// A constant. A cost of 0 is a real check, which passes at exactly the limit.
     Fixed(u64),
-    /// What the header says.
+    /// The value of a request header.
     Header {
         /// The header's name, in lower case.
         name: Box<[u8]>,
-        /// The most that a request costs, and the cost of one whose header is no number.
+        /// The highest cost, and the cost of a request whose header is not a number.
         max: u64,
         /// The cost of a request without the header.
         default: u64,
     },
-    /// What a header of the response says; until then something is reserved.
+    /// The value of a response header; until it arrives, an amount is reserved.
     Response(ResponseCost),
 }
 
@@ -63,7 +64,7 @@ impl Cost {
         Some(Cost::Header { name: name?, max: max?, default: default? })
     }
 
-    /// The cost of this request, as far as it is known: where the response tells it, what is reserved until then.
+    /// The cost of this request as far as it is known. If the response states it, the amount to reserve until then.
     pub(in crate::rules) fn of<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> u64 {
         match self {
             Cost::Fixed(cost) => *cost,
@@ -78,20 +79,20 @@ impl Cost {
 
 const EXPECTED: &str = "a whole number, 0 or more, or an object with request or response";
 
-/// `cost` by a header of the response.
+/// `cost` from a response header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseCost {
     /// `response.header` (required): the header's name, in lower case.
     pub name: Box<[u8]>,
-    /// `reserve` (required): what is reserved from the request to its response, 0 to the max. 0 only checks that something is
-    /// left.
+    /// `reserve` (required): what is reserved from the request to its response, 0 to the max. With 0 a request passes
+    /// if anything is left.
     pub reserve: u64,
-    /// `max` (required): the most that a request costs, at least 1, and the cost of one whose header is no number.
+    /// `max` (required): the highest cost, at least 1, and the cost of a request whose header is not a number.
     pub max: u64,
-    /// `default` (default: the reserve): the cost where the header is missing, 0 to the max.
+    /// `default` (default: the reserve): the cost if the header is missing, 0 to the max.
     pub default: u64,
-    /// `hold_timeout` (default `"5m"`): `"1s"` to `"1h"`, or whole milliseconds; here in milliseconds. A reserve that is held for so
-    /// long counts as spent.
+    /// `hold_timeout` (default `"5m"`): `"1s"` to `"1h"`, or whole milliseconds; here in milliseconds. An amount that
+    /// was reserved for this long counts as spent.
     pub hold_timeout_ms: u32,
 }
 
@@ -105,7 +106,7 @@ impl ResponseCost {
                 n.integer(1..=u64::MAX, e)
             });
         let most = max.unwrap_or(u64::MAX);
-        let expected = "what is held until the response is there, such as 500";
+        let expected = "the amount reserved until the response arrives, such as 500";
         let reserve = fields.required("reserve", expected, errors, |n, e| n.integer(0..=most, e));
         let default = fields.or("default", reserve.unwrap_or(0), errors, |n, e| n.integer(0..=most, e));
         let hold_timeout_ms =
@@ -119,7 +120,7 @@ impl ResponseCost {
         })
     }
 
-    /// What a request has cost whose response has this header, or none.
+    /// The cost of a request whose response has this header value, or none.
     pub fn of(&self, header: Option<&[u8]>) -> u64 {
         match header {
             Some(value) => parse(value.trim_ascii()).unwrap_or(self.max).min(self.max),
@@ -134,7 +135,7 @@ fn read_header(node: Node<'_>, errors: &mut Errors) -> Option<Box<[u8]>> {
     fields.required("header", "a header name such as \"x-cost\"", errors, |n, e| n.header_name(e))
 }
 
-/// A number of digits only; `None` for anything else, and for one too large.
+/// A number of digits only; `None` for any other text, and for a number that is too large.
 pub(in crate::rules) fn parse(digits: &[u8]) -> Option<u64> {
     let mut value: u64 = 0;
     for byte in digits {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_costs_ask_for_nothing() {
+    fn fixed_costs_need_no_header() {
         assert_eq!(Cost::Fixed(0).of(&TestRequest::default(), &mut Vec::new()), 0);
         assert_eq!(Cost::Fixed(u64::MAX).of(&TestRequest::default(), &mut Vec::new()), u64::MAX);
     }

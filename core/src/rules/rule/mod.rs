@@ -1,7 +1,5 @@
-//! One rule: whom it limits, and how much.
-//!
-//! Reading it from configuration is here; what its parts mean is `matcher`, `identifier`, `algorithm`,
-//! `overrides` and `cost`.
+//! One rule: which requests it limits, and how much. Its parts are in `matcher`, `identifier`, `algorithm`,
+//! `overrides`, `cost` and `ban`.
 
 pub(super) mod algorithm;
 pub(super) mod ban;
@@ -21,49 +19,52 @@ use ban::Ban;
 use cost::Cost;
 use overrides::Overrides;
 
-/// One of `rules`, in force for each request that its `match` fits.
+/// One of `rules`. It applies to each request that fulfils its `match`.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// `name` (required): 1 to 64 characters of `A-Za-z0-9_.-`, unlike any other rule's; shown in headers, metrics
-    /// and logs.
+    /// `name` (required): 1 to 64 characters of `A-Za-z0-9_.-`, different from any other rule's. It is shown in
+    /// headers, metrics and logs.
     pub name: String,
-    /// `namespace` (default: the rule's name): where identifiers are counted. Rules of one namespace and window count
-    /// together, those with a hard limit apart.
+    /// `namespace` (default: the rule's name): the namespace of the keys. Rules with the same namespace and window
+    /// share their counts; those with a hard limit share them separately.
     pub namespace: String,
-    /// `algorithm` (default `window`): how the limit is held; with `ledger` goes a `zone` of at least 1.
+    /// `algorithm` (default `sliding_window`): how the limit is enforced. `ledger` requires a `zone` of at least 1.
     pub algorithm: Algorithm,
-    /// `limit` (required, but for a ledger, whose zone says it): how much may be used in a window. 0 denies every
-    /// request that costs anything. A log's is at most [`MAX_LOG_LIMIT`](crate::model::exact::MAX_LOG_LIMIT); a ledger's is 0.
+    /// `limit` (required, except for a ledger, whose zone sets it): how much may be used in a window. 0 denies every
+    /// request with a cost above 0. For a log it is at most [`MAX_LOG_LIMIT`](crate::model::exact::MAX_LOG_LIMIT); for
+    /// a ledger it is 0 here.
     pub limit: u64,
-    /// `window` (required, but for a ledger, whose zone says it): `"1s"` to `"31d"`, or whole milliseconds; here in
-    /// milliseconds; a ledger's is 0.
+    /// `window` (required, except for a ledger, whose zone sets it): `"1s"` to `"31d"`, or whole milliseconds; here in
+    /// milliseconds. For a ledger it is 0 here.
     pub duration_ms: u64,
-    /// `hard_limit` (default false; a window's only, of a multiple of 10 ms): no true window holds more than the limit, wherever it
-    /// begins.
+    /// `hard_limit` (default false; only with `sliding_window`, and a window that is a multiple of 10 ms): no window of
+    /// any placement holds more than the limit.
     pub hard_limit: bool,
-    /// `cost` (default 1): what a request uses, as a number of 0 or more, or as
-    /// `{header, cap, default}` by a header of at least 1 (default 1 without it) and at most the cap, or by a header of the
-    /// response (see [`ResponseCost`](super::ResponseCost); a window's only, without a hard limit).
+    /// `cost` (default 1): what a request uses. Either a number of 0 or more; or `{request: {header}, max, default}`,
+    /// the value of a request header, at least 1 and at most `max`, with `default` (1) if the header is missing; or the
+    /// value of a response header (see [`ResponseCost`](super::ResponseCost); only with `sliding_window` and without a
+    /// hard limit).
     pub cost: Cost,
-    /// `hash` (default false): identifiers are secrets. Only a keyed digest of them leaves the filter; overrides are matched
-    /// against the text itself.
+    /// `hash` (default false): identifiers are secrets. Only a keyed digest of them leaves the filter. Overrides are
+    /// matched against the original text.
     pub hash: bool,
-    /// `on_missing_identifier` (default `shared`): what happens when a part of the identifier is missing.
+    /// `on_missing_identifier` (default `shared`): what to do if a part of the identifier is missing.
     pub missing: Missing,
-    /// `on_ambiguous_identifier` (default `shared`, or `deny` where `on_missing_identifier` is `deny`): what happens when a part of the identifier has several
-    /// values.
+    /// `on_ambiguous_identifier` (default `shared`, or `deny` if `on_missing_identifier` is `deny`): what to do if a
+    /// part of the identifier has several values.
     pub ambiguous: Ambiguous,
     /// `shadow_mode` (default false): the rule decides, counts and reports, but never denies.
     pub shadow: bool,
-    /// `timeout` (default `"50ms"`, `"100ms"` for a log or a ledger): `"1ms"` to `"1s"`, up to `"10s"` for a log
-    /// or a ledger, or whole milliseconds; here in milliseconds.
+    /// `timeout` (default `"50ms"`, `"100ms"` for a log or a ledger): `"1ms"` to `"1s"`, up to `"10s"` for a log or a
+    /// ledger, or whole milliseconds; here in milliseconds.
     pub timeout_ms: u64,
-    /// `on_failure` (default `allow`, `deny` for a log or a ledger): what a request gets that had to ask and got
-    /// no answer.
+    /// `on_failure` (default `allow`, `deny` for a log or a ledger): the decision on a request whose query got no
+    /// answer.
     pub on_failure: OnFailure,
-    /// `unknown_key` (default `consult`; a window's only): what a key gets that this Envoy has not seen.
+    /// `unknown_key` (default `query`; only with `sliding_window`): what to do with a key that this Envoy has not
+    /// stored.
     pub unknown_key: UnknownKey,
-    /// `ban` (default: none): who is denied too often is denied for a while; see [`Ban`]. Needs a namespace of at most 63
+    /// `ban` (default: none): bans an identifier that is denied too often; see [`Ban`]. Needs a namespace of at most 63
     /// characters.
     pub ban: Option<Ban>,
     /// `match` (default: every request).
@@ -74,45 +75,46 @@ pub struct Rule {
     pub(super) overrides: Overrides,
 }
 
-/// What happens to a request that lacks a part of the identifier.
+/// What to do with a request that lacks a part of the identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Missing {
-    /// `shared`: all requests that lack the same parts are counted together.
+    /// `shared`: all requests that lack the same parts share one key.
     #[default]
     Shared,
-    /// `skip`: the rule is not for them.
+    /// `skip`: the rule does not apply to them.
     Skip,
     /// `deny`: they are denied.
     Deny,
 }
 
-/// What happens to a request that has several values for a part of the identifier, of which an upstream may take any. It is
-/// never let pass uncounted.
+/// What to do with a request that has several values for a part of the identifier, since an upstream may use any of
+/// them. Such a request is never admitted without being counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Ambiguous {
-    /// `shared`: all such requests are counted together, apart from those that lack the part.
+    /// `shared`: all such requests share one key, different from that of requests that lack the part.
     #[default]
     Shared,
     /// `deny`: they are denied.
     Deny,
 }
 
-/// What happens to a request whose consult failed or came too late.
+/// What to do with a request whose query failed or was answered too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// `allow`: the view that this Envoy has decides; it has none of a log or a ledger, so those let pass.
+    /// `allow`: this Envoy's own snapshot decides. For a log or a ledger there is none, so the request is admitted.
     Allow,
-    /// `deny`: it is denied.
+    /// `deny`: the request is denied.
     Deny,
 }
 
-/// What a key gets that this Envoy has not seen before.
+/// What to do with a key that this Envoy has not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum UnknownKey {
-    /// `query`: its region is asked.
+    /// `query`: query the aggregator.
     #[default]
     Query,
-    /// `assume_low`: it is taken to be below half its limit when a complete snapshot of the region does not show it.
+    /// `assume_low`: assume that the key is below half its limit if a complete snapshot of the region does not contain
+    /// it.
     AssumeLow,
 }
 
@@ -144,19 +146,19 @@ impl Rule {
         if self.hard_limit { HARD_LIMIT_RESOLUTION } else { 1 }
     }
 
-    /// How many identifiers and patterns have a limit of their own, or none.
+    /// How many identifiers and patterns have an override.
     pub fn overrides_listed(&self) -> usize {
         self.overrides.count
     }
 
-    /// What a client can leave out so that this rule does not apply to it: kind and name of a part.
+    /// The kind and name of a part that a client can omit, so that this rule does not apply to its request.
     pub fn left_out(&self) -> Option<(&'static str, &[u8])> {
         optional_parts(&self.parts).next().filter(|_| self.missing == Missing::Skip)
     }
 
-    /// Whether this rule certainly limits every request that the other one is for.
+    /// Whether this rule certainly limits every request that the other one applies to.
     pub fn covers(&self, other: &Rule) -> bool {
-        // Conditions hold compiled expressions, which can only be compared as they are written.
+        // Conditions contain compiled expressions, which can only be compared by their text.
         let alike = || format!("{:?}", self.conditions) == format!("{:?}", other.conditions);
         !self.shadow && self.left_out().is_none() && (self.conditions.is_empty() || alike())
     }
@@ -174,7 +176,7 @@ impl Rule {
         );
         let hash = fields.or("hash", false, errors, |n, e| n.boolean(e));
         let kind = fields.or("algorithm", Kind::default(), errors, Kind::read);
-        // What follows an algorithm that cannot be read is read as the usual one's.
+        // If the algorithm cannot be read, the other fields are read as for the default one.
         let of = kind.unwrap_or_default();
         let held = of.read_limit(&fields, errors);
         let hard_limit = of.read_hard_limit(&fields, held.as_ref(), errors);
@@ -197,7 +199,7 @@ impl Rule {
         let long = namespace.len() >= MAX_TEXT_BYTES;
         if let Some(ban) = fields.get("ban").filter(|_| long) {
             let expected = "a namespace of at most 63 characters";
-            return ban.reject(errors, "cannot be counted beside so long a namespace", expected);
+            return ban.reject(errors, "cannot be used with so long a namespace", expected);
         }
         Some(Rule {
             namespace,
@@ -238,8 +240,8 @@ impl Ambiguous {
 }
 
 impl OnFailure {
-    /// An Envoy has no count of a log or a ledger to decide by, and a limit that is worth a round trip must not pass for
-    /// want of an answer.
+    /// For a log or a ledger an Envoy has no counts of its own to decide from. A limit that is worth a round trip must
+    /// not be exceeded because an answer is missing.
     fn default_of(kind: Kind) -> OnFailure {
         match kind {
             Kind::Window => OnFailure::Allow,

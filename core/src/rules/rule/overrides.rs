@@ -1,7 +1,7 @@
 //! Identifiers with another limit than their rule's, or with none.
 //!
-//! An exact identifier wins over any pattern; among patterns the one with most literal characters wins; among equals
-//! the first listed. Patterns are `glob`'s.
+//! An exact identifier precedes any pattern. Of several patterns the one with most literal characters applies; of equal
+//! ones the first in the list. Patterns are implemented by `glob`.
 
 use super::algorithm::Kind;
 use crate::matching::glob::{self, GlobSet, Pattern};
@@ -14,28 +14,28 @@ use core::hash::BuildHasherDefault;
 use hashbrown::HashMap;
 use siphasher::sip::SipHasher13;
 
-/// Overrides of one rule.
+/// Most overrides of one rule.
 const OVERRIDES_MAX: usize = 10_000;
 
 const IDENTIFIER_BYTES_MAX: usize = 1_024;
 
-/// What an identifier has instead of its rule's limit.
+/// What replaces the rule's limit for an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Override {
-    /// This limit; 0 denies every request that costs anything.
+    /// This limit; 0 denies every request with a cost above 0.
     Limit(u64),
-    /// No limit: neither decided nor counted.
+    /// No limit: the request is neither decided nor counted.
     Exempt,
 }
 
-/// A fixed hash key is no weakness here: clients only look up, and what they look for is never inserted, so the
-/// longest chain is the operator's own.
+/// A fixed hash key is safe here: clients only cause lookups and insert nothing, so that the longest chain is in the
+/// operator's own list.
 type ExactMap = HashMap<Box<[u8]>, Override, BuildHasherDefault<SipHasher13>>;
 
 /// All overrides of one rule.
 #[derive(Clone, Debug, Default)]
 pub(in crate::rules) struct Overrides {
-    /// As many as are listed.
+    /// The number of listed overrides.
     pub count: usize,
     exact: ExactMap,
     exact_bytes_max: usize,
@@ -43,7 +43,7 @@ pub(in crate::rules) struct Overrides {
 }
 
 impl Overrides {
-    /// Reads `overrides` of a rule whose limit is held so.
+    /// Reads `overrides` of a rule with this algorithm.
     pub fn read(node: Node<'_>, kind: Kind, errors: &mut Errors) -> Option<Overrides> {
         let read = |node: Node<'_>, errors: &mut Errors| read_entry(node, kind, errors);
         let entries = node.list(0..=OVERRIDES_MAX, "overrides", errors, read)?;
@@ -64,7 +64,7 @@ impl Overrides {
                 None => {
                     return errors.reject(
                         &node.path,
-                        "its patterns are too large together",
+                        "its patterns are too large in total",
                         "fewer patterns",
                     );
                 }
@@ -92,11 +92,11 @@ fn read_entry(node: Node<'_>, kind: Kind, errors: &mut Errors) -> Option<(Patter
 }
 
 fn read_pattern(node: Node<'_>, errors: &mut Errors) -> Option<Pattern> {
-    const EXPECTED: &str = r"parts joined by |, where \\ is a backslash, \| a bar, \- a missing part, \* a star, and * is anything";
+    const EXPECTED: &str = r"parts joined by |, where \\ is a backslash, \| a bar, \- a missing part, \* a star, and * matches anything";
     let text = node.text(IDENTIFIER_BYTES_MAX, errors)?;
     match Pattern::parse(text.as_bytes()) {
         Some(pattern) => Some(pattern),
-        None => node.reject(errors, "has a backslash that stands for nothing", EXPECTED),
+        None => node.reject(errors, "has a backslash before another character", EXPECTED),
     }
 }
 
@@ -105,7 +105,7 @@ fn read_value(fields: &Fields<'_>, kind: Kind, errors: &mut Errors) -> Option<Ov
         "limit" => kind.read_most(fields.get("limit")?, errors).map(Override::Limit),
         _ => match fields.get("exempt")? {
             Node { json: Json::Bool(true), .. } => Some(Override::Exempt),
-            node => node.reject(errors, "says nothing", "true"),
+            node => node.reject(errors, "has no effect", "true"),
         },
     }
 }

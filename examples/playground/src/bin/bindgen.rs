@@ -1,6 +1,5 @@
-//! `weir-bindgen MODULE FOLDER`: makes of the compiled playground what a browser loads, by wasm-bindgen's own library.
-//!
-//! Leaves to others: compiling it, and the page (`envoy/tools/run/playground.sh`).
+//! `weir-bindgen MODULE FOLDER`: generates from the compiled playground the files that a browser loads, using
+//! wasm-bindgen's library. `envoy/tools/run/playground.sh` runs it.
 
 use anyhow::{Context, Result, bail};
 use wasm_bindgen_cli_support::Bindgen;
@@ -10,5 +9,5 @@ fn main() -> Result<()> {
     let [module, folder] = &arguments[..] else { bail!("usage: weir-bindgen MODULE FOLDER") };
     let mut bindgen = Bindgen::new();
     bindgen.input_path(module).typescript(false).remove_name_section(true).remove_producers_section(true);
-    bindgen.web(true)?.generate(folder).with_context(|| format!("making {folder} of {module}"))
+    bindgen.web(true)?.generate(folder).with_context(|| format!("generating {folder} from {module}"))
 }

@@ -1,6 +1,5 @@
-//! What may happen at any step: traffic, reports, questions, messages and intervals of aggregators, and what goes wrong.
-//!
-//! Leaves to others: which of it happens (`World::step`), and what must hold afterwards (`check`).
+//! The actions that may happen at any step: traffic, reports, queries, messages and intervals of aggregators, and
+//! faults.
 
 use super::*;
 
@@ -14,12 +13,12 @@ impl World {
         envoy.unacknowledged.insert(at);
     }
 
-    /// Sends what is not acknowledged; to another aggregator now and then, as workers have streams of their own.
+    /// Sends what is not acknowledged, now and then to another aggregator, since each worker has its own stream.
     pub(super) fn report(&mut self, n: usize) {
         let (region, home) = (self.envoys[n].region, self.envoys[n].home);
         let to = if self.random.percent(30) { self.random.below(AGGREGATORS) } else { home };
         if self.random.percent(15) {
-            return; // lost
+            return; // the report is lost
         }
         let (lags, repeats) = (self.random.percent(20), self.random.percent(20));
         let oldest = |key: &Key| self.now.0 / key.parts().cell_ms() - u64::from(key.parts().resolution);
@@ -79,7 +78,7 @@ impl World {
         let aggregator = &mut self.aggregators[region][one];
         for merge in aggregator.region.next_merges(most) {
             let word = (!store.away).then(|| store.merge(&merge));
-            // Some time out though the store has done it.
+            // Some calls time out although the store has executed them.
             let word = word.filter(|_| !self.random.percent(10));
             aggregator.calls.push(Call::Told(merge, word));
         }
@@ -91,7 +90,7 @@ impl World {
         }
     }
 
-    /// One answer arrives, whichever, perhaps from a life that is over.
+    /// Any one of the pending answers arrives; it may belong to an ended incarnation.
     pub(super) fn deliver(&mut self, region: usize, one: usize) {
         let aggregator = &mut self.aggregators[region][one];
         if aggregator.calls.is_empty() {
@@ -137,19 +136,19 @@ impl World {
                 .map(|part| (OriginId(part.origin.as_slice().try_into().unwrap()), part.own))
                 .collect();
             let key = Key::parse(&change.key).unwrap();
-            // One that is over by now is refused.
+            // A cell that has ended by now is refused.
             let _ = aggregator.region.learn(&key, change.sequence, change.limit, &parts, self.now);
         }
     }
 
-    /// Looks at the marker.
+    /// Reads the marker.
     pub(super) fn look(&mut self, region: usize, one: usize) {
         let store = &self.stores[region];
         let aggregator = &mut self.aggregators[region][one];
         if store.away || aggregator.incarnation == Some(store.incarnation) {
             return;
         }
-        // Also the first look may find another life than the one that was told of something already.
+        // Even the first read may find another incarnation than the one that something was written to.
         aggregator.region.store_wiped();
         if aggregator.incarnation.replace(store.incarnation).is_some() {
             aggregator.lost = Some(self.now);
@@ -189,7 +188,7 @@ impl World {
         }
         let done = if self.random.percent(25) { self.random.below(due.len() + 1) } else { due.len() };
         for row in &due[..done] {
-            assert!(row.key.parts().duration_ms >= SHORTEST_PUBLISHED_MS, "short windows stay at home");
+            assert!(row.key.parts().duration_ms >= SHORTEST_PUBLISHED_MS, "short windows are not published");
             let held = self.table.entry((region, (row.key.clone(), row.sequence))).or_default();
             *held = row.count.max(*held);
         }
@@ -203,7 +202,7 @@ impl World {
             *sums.entry(at.clone()).or_default() += count;
         }
         for (at, sum) in sums {
-            // Cells that are over are refused.
+            // Cells that have ended are refused.
             let _ = self.aggregators[region][one].region.import(&at.0, at.1, sum, self.now);
         }
     }
@@ -222,15 +221,15 @@ impl World {
         let region = self.envoys[n].region;
         let own = self.envoys[n].own.get(&at).copied().unwrap_or(0);
         let others = self.bound(region, &at) - if self.queries { 0 } else { own };
-        assert!(snapshot.region_others <= others, "told {} of {others}: {at:?}", snapshot.region_others);
+        assert!(snapshot.region_others <= others, "received {} of {others}: {at:?}", snapshot.region_others);
         let elsewhere = (0..REGIONS).filter(|other| *other != region);
         let elsewhere: u64 = elsewhere.map(|other| self.bound(other, &at)).sum();
-        assert!(snapshot.global_others <= elsewhere, "nothing comes back: {at:?}");
+        assert!(snapshot.global_others <= elsewhere, "no region imports its own use: {at:?}");
         let known = self.envoys[n].snapshot.entry(at).or_default();
         *known = snapshot.region_others.max(*known);
     }
 
-    /// The recovery grace period is over when all who live have repeated what they know.
+    /// Ends a recovery grace period after all running nodes have reported again.
     pub(super) fn end_grace_period(&mut self, region: usize, one: usize) {
         if self.aggregators[region][one].lost.is_none() {
             return;
@@ -242,7 +241,7 @@ impl World {
             let word = self.stores[region].raise_to(&lower_bound);
             assert!(
                 self.queries || !word.current.iter().any(|(by, _)| *by == BASELINE),
-                "all who knew it live"
+                "no node has ended, so no baseline is needed"
             );
             let aggregator = &mut self.aggregators[region][one];
             let incarnation = aggregator.region.store_incarnation();
@@ -267,7 +266,8 @@ impl World {
             2 => {
                 self.crashes += 1;
                 self.aggregators[region][one] = Aggregator::new(100 + self.crashes);
-                // Streams end; whoever is left hears again all that each Envoy owns, and what it was told.
+                // Streams end. The remaining aggregators receive again what each Envoy owns, and the others' counts
+                // that it had received.
                 for n in 0..self.envoys.len() {
                     if self.envoys[n].region == region {
                         let envoy = &mut self.envoys[n];

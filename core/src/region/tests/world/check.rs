@@ -1,9 +1,9 @@
-//! What must hold: at any time nothing exceeds what was spent; after a quiet time everything reaches it.
+//! The invariants: at any time no count exceeds what was spent; after a quiet time every count reaches it.
 
 use super::*;
 
 impl World {
-    /// What holds at any time: nobody counts more of anybody than he has spent or been granted.
+    /// Holds at any time: no count of a node exceeds what it has spent or was granted.
     pub(super) fn check_bounds(&self) {
         for region in 0..REGIONS {
             for envoy in &self.envoys {
@@ -20,7 +20,10 @@ impl World {
         for (region, one, at, cell) in self.all_cells() {
             let bound = self.bound(region, &at);
             assert!(cell.regional_total() <= bound, "{one}: {} of {bound}: {at:?}", cell.regional_total());
-            assert!(self.queries || cell.component(BASELINE) == 0, "all who knew it live");
+            assert!(
+                self.queries || cell.component(BASELINE) == 0,
+                "no node has ended, so no baseline is needed"
+            );
         }
     }
 
@@ -41,7 +44,7 @@ impl World {
         all
     }
 
-    /// Everybody of a region tells what waits, and hears what is on its way.
+    /// All members of a region send what waits and receive what is on its way.
     pub(super) fn settle_region(&mut self, region: usize) {
         self.stores[region].away = false;
         for _ in 0..3 {
@@ -94,7 +97,7 @@ impl World {
         at.1 + u64::from(at.0.parts().resolution) >= self.sequence(&at.0)
     }
 
-    /// What must hold when nothing goes wrong any more.
+    /// Must hold after a time without faults.
     pub(super) fn check_quiet(&self, always_shared: bool) {
         let cells: BTreeSet<At> = self
             .envoys
@@ -108,7 +111,7 @@ impl World {
                 self.check_cell(region, at, always_shared);
             }
             for one in &self.aggregators[region] {
-                assert!(!one.region.has_merges(), "something still waits for the store");
+                assert!(!one.region.has_merges(), "counts still wait for the store");
                 let stats = one.region.stats(MonoMs(self.now.0));
                 assert_eq!((stats.pending_replays, stats.pending_publications), (0, 0));
             }
@@ -116,7 +119,7 @@ impl World {
         for (region, one, at, cell) in self.all_cells().into_iter().filter(|(_, _, at, _)| self.is_live(at)) {
             let others = self.table.iter().filter(|((by, of), _)| *by != region && *of == at);
             let imported: u64 = others.map(|(_, count)| count).sum();
-            // A table that was wiped may say less for a while than it said; then it says the same again.
+            // A wiped table may hold less for a while, then holds the same again.
             assert_eq!(cell.global_others, imported, "imports of {region}/{one}: {at:?}");
         }
         for one in self.aggregators.iter().flatten() {
@@ -127,7 +130,7 @@ impl World {
                 .flat_map(|identifier| one.region.explain(b"w", b"n", identifier.as_bytes()))
                 .map(|explained| explained.cells.len())
                 .sum();
-            assert_eq!(counted, held as u64, "windows in the books");
+            assert_eq!(counted, held as u64, "the reported number of windows");
         }
     }
 
@@ -165,13 +168,13 @@ impl World {
                     .collect();
                 let stored: Vec<Part> =
                     store.iter().filter(|(_, own)| **own > 0).map(|(by, own)| (*by, *own)).collect();
-                assert_eq!(held, stored, "{region}/{one} knows all of {at:?}");
+                assert_eq!(held, stored, "{region}/{one} holds all of {at:?}");
             }
         }
         for envoy in self.envoys.iter().filter(|envoy| envoy.region == region && sum > LIMIT / 2) {
             let own = store.get(&envoy.id).copied().unwrap_or(0);
             let told = envoy.snapshot.get(at).copied().unwrap_or(0);
-            assert!(told >= sum - own, "{:?} was told {told} of {}: {at:?}", envoy.id, sum - own);
+            assert!(told >= sum - own, "{:?} received {told} of {}: {at:?}", envoy.id, sum - own);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Several regions with several aggregators each, their stores, a table that all share, and everything that goes wrong
-//! with them, driven at random from a seed.
+//! A simulation of several regions with several aggregators each, their stores, a table that all share, and faults in
+//! all of them, driven at random from a seed.
 //!
-//! The stores are the plainest thing that does what the real ones promise. The checkers know the truth: what each Envoy
-//! has spent. At any time nothing may exceed that; after a quiet time everything must reach it.
+//! The stores are the simplest implementations that fulfil what the real ones guarantee. The checks use
+//! what each Envoy has really spent. At any time no count may exceed that; after a quiet time every count must reach it.
 //!
-//! In reading order: who there is, and what drives them, here; `store`; what may happen (`actions`); what must hold (`check`).
+//! In reading order: the members and the driver, here; `store`; the actions (`actions`); the invariants (`check`).
 
 mod actions;
 mod check;
@@ -52,7 +52,7 @@ struct Aggregator {
     inbox: Vec<wire::Change>,
     incarnation: Option<u64>,
     table_incarnation: u64,
-    /// A recovery grace period is under way, for what was known before.
+    /// The time of the loss, during a recovery grace period.
     lost: Option<UnixMs>,
 }
 
@@ -74,10 +74,10 @@ impl Aggregator {
 struct Envoy {
     id: OriginId,
     region: usize,
-    /// Where its subscriber's stream ends.
+    /// The aggregator to which its subscriber's stream is connected.
     home: usize,
     own: BTreeMap<At, u64>,
-    /// The most that the region may have granted it; spent or not.
+    /// The most that the region may have granted it, spent or not.
     granted: BTreeMap<At, u64>,
     unacknowledged: BTreeSet<At>,
     snapshot: BTreeMap<At, u64>,
@@ -93,10 +93,10 @@ impl Envoy {
 struct World {
     random: Random,
     now: UnixMs,
-    /// Envoys ask as well as report. What was granted and not heard of may be forgotten in a wipe and made up for by
-    /// a baseline, so that the truth is less sharp.
+    /// Whether Envoys send queries as well as reports. A grant whose answer was lost may be lost in a wipe and restored
+    /// as a baseline. The checks are then less strict.
     queries: bool,
-    /// Messages between aggregators get lost.
+    /// Whether messages between aggregators get lost.
     loses: bool,
     stores: Vec<Store>,
     aggregators: Vec<Vec<Aggregator>>,
@@ -162,7 +162,7 @@ impl World {
 
     fn bound(&self, region: usize, at: &At) -> u64 {
         let most: u64 = self.envoys.iter().filter(|envoy| envoy.region == region).map(|e| e.most(at)).sum();
-        // What was granted and forgotten may stand in the baseline and, once spent, in its own component too.
+        // A lost grant may be in the baseline and, once it is spent, in the node's own component too.
         let granted = self.envoys.iter().filter(|envoy| envoy.region == region);
         most + granted.filter_map(|envoy| envoy.granted.get(at)).sum::<u64>()
     }
@@ -212,12 +212,12 @@ fn nothing_is_lost_and_nothing_counts_twice() {
 }
 
 #[test]
-fn where_no_message_is_lost_all_followers_know_all() {
+fn if_no_message_is_lost_all_followers_receive_all_counts() {
     (1_000..1_040).for_each(|seed| run(seed, false, false));
 }
 
 #[test]
-fn grants_are_kept() {
+fn grants_are_not_exceeded() {
     (2_000..2_060).for_each(|seed| run(seed, true, true));
 }
 

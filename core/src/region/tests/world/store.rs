@@ -1,10 +1,8 @@
-//! The plainest thing that does what a region's store promises.
-//!
-//! Leaves to others: who asks it, and when it is away (`actions`).
+//! The simplest implementation of what a region's store guarantees.
 
 use super::*;
 
-/// What the scripts of the regional store do.
+/// Does what the scripts of the regional store do.
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) incarnation: u64,
