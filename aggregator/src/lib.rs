@@ -1,19 +1,19 @@
-//! The regional aggregator: merges what the Envoys of a region report and tells each what the others used.
+//! The aggregator of a region: merges what the region's Envoys report, and pushes to each what the others used.
 //!
-//! The parts, from the top down; each uses those below it alone:
+//! The modules, from the top down; each uses only those below it:
 //!
 //! 1. [`cli`]: the commands.
-//! 2. [`server`]: the listeners, from the first bind to a graceful end.
-//! 3. [`api`]: HTTP for applications, the rate-limit service for any Envoy, and the limiter within this program that both use.
+//! 2. [`server`]: the listeners, from start to shutdown.
+//! 3. [`api`]: HTTP for applications, the rate-limit service for any Envoy, and the embedded limiter that both use.
 //! 4. [`admin`]: health, metrics, keys, the status page.
-//! 5. [`region`]: the region at work: streams of filters, pushes, Redis, the database, live control.
+//! 5. [`region`]: streams of filters, pushes, Redis, the database, live control.
 //! 6. [`auth`]: tokens and client certificates, and what their holders may do.
-//! 7. [`net`]: connections, certificates, files that change.
-//! 8. [`redis`], [`database`]: the stores themselves.
+//! 7. [`net`]: connections, certificates, watched files.
+//! 8. [`redis`], [`database`]: the stores.
 //! 9. [`telemetry`]: metrics, spans, logs.
 //!
-//! What it leaves to others: all that is decided is `weir_core::replication`, every rule of counting `weir_core::region`,
-//! every frame `weir_core::model::wire`. Nothing but [`telemetry::clock`] reads the wall clock.
+//! Decisions are made in `weir_core::replication`, counting in `weir_core::region`, and frames are defined in
+//! `weir_core::model::wire`. Only [`telemetry::clock`] reads the wall clock.
 #![forbid(unsafe_code)]
 
 pub mod admin;

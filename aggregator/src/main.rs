@@ -1,6 +1,4 @@
-//! The program's edge: arguments in, exit code out. 0 is success, 1 a failure, 2 arguments that cannot be used.
-//!
-//! Leaves to others: everything else.
+//! The command line: parses arguments, runs the command, sets the exit code. 0 is success, 1 a failure, 2 unusable arguments.
 
 use clap::{CommandFactory, FromArgMatches};
 use std::io::IsTerminal;
@@ -42,7 +40,7 @@ fn main() -> ExitCode {
         Command::Migrate { database } => with_database(database, migrate),
         Command::Cleanup(Cleanup { database, older_than, batch, ledger_retention, control }) => {
             with_database(database, async move |database| {
-                // One does not keep the others from being cleaned up.
+                // A failure of one does not keep the others from running.
                 let counts = cleanup(&database, older_than, batch).await;
                 let ledger = cleanup_ledger(&database, ledger_retention, batch).await;
                 cleanup_controls(&database, control, batch).await.and(ledger).and(counts)
@@ -109,12 +107,12 @@ async fn cleanup(database: &Database, older_than: Duration, batch: u32) -> anyho
 fn token(entry: Entry) -> anyhow::Result<()> {
     let wrong = |what| anyhow::anyhow!("{what}");
     if entry.san.is_some() {
-        print!("# This entry is for the file that --tokens-file names:\n{}", entry.to_yaml().map_err(wrong)?);
+        print!("# Add this entry to the file of --tokens-file:\n{}", entry.to_yaml().map_err(wrong)?);
         return Ok(());
     }
     let NewToken { token, entry } = NewToken::new(entry).map_err(wrong)?;
     print!(
-        "{token}\n\n# The token above is shown once. This entry is for the file that --tokens-file names:\n{entry}"
+        "{token}\n\n# The token above is shown only once. Add this entry to the file of --tokens-file:\n{entry}"
     );
     Ok(())
 }
@@ -141,7 +139,7 @@ async fn cleanup_controls(
         database.cleanup_controls(control_retention, audit_retention, batch, now).await?;
     let (old, older) = (in_days(control_retention), in_days(audit_retention));
     println!(
-        "deleted {controls} live controls that were over for {old} and {audited} changes older than {older}"
+        "deleted {controls} live controls that ended more than {old} ago and {audited} changes older than {older}"
     );
     Ok(())
 }

@@ -76,7 +76,7 @@ async fn frames_over_a_cap_or_of_another_origin_end_their_stream() {
     let consults = vec![weir.consult(1, "k", 0, 1, 10); 257];
     let cases = [
         (FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }, "257 counts"),
-        (FilterFrame { consults, ..FilterFrame::default() }, "257 consults"),
+        (FilterFrame { consults, ..FilterFrame::default() }, "257 queries"),
         (hello_frame(2, false), "one origin"),
         (oversized(), "oversized"),
     ];

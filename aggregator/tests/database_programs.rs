@@ -82,7 +82,7 @@ async fn migrate_and_clean_up(store: &Store) {
     database.incarnation(WITHIN).await.unwrap();
     let deleted = |output: (Option<i32>, String, String), expected: &str| {
         let ledger = "deleted 0 transactions of the ledger and 0 bucket locks older than 90d";
-        let controls = "deleted 0 live controls that were over for 30d and 0 changes older than 400d";
+        let controls = "deleted 0 live controls that ended more than 30d ago and 0 changes older than 400d";
         let said = format!("deleted {expected} ago\n{ledger}\n{controls}\n");
         assert_eq!(output, (Some(0), said, String::new()));
     };

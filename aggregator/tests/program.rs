@@ -307,7 +307,7 @@ fn it_opens_as_many_files_as_it_may() {
     limited.args(["-c", "ulimit -Sn 200 && ulimit -Hn 700 && exec \"$0\" \"$@\""]);
     limited.arg(env!("CARGO_BIN_EXE_weir-aggregator")).args(["serve", "--region", "here"]).args(ANYWHERE);
     let (running, mut log) = start(&mut limited);
-    let warning = line_with(&mut log, "few files may be open");
+    let warning = line_with(&mut log, "the limit of open files is too low");
     assert!(warning.contains("700"), "{warning}");
     line_with(&mut log, "weir-aggregator serves");
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", running.0.id())).unwrap();

@@ -67,7 +67,7 @@ impl Drop for Aggregator {
 }
 
 /// There is no database, so none can rule.
-const UNRULED: &str = "a ledger ruled nothing";
+const UNRULED: &str = "a ledger could not decide";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_filters() {

@@ -308,7 +308,8 @@ async fn files_that_are_wrong_are_named() {
     };
     let put = |name: &str, text: &str| write(folder.path(), name, text);
     check(&|files| files.certificate = folder.path().join("none"), &["none", "--tls-cert-file"]).await;
-    check(&|files| files.key = folder.path().to_owned(), &["it is not a file", "--tls-key-file"]).await;
+    check(&|files| files.key = folder.path().to_owned(), &["it is not a regular file", "--tls-key-file"])
+        .await;
     check(&|files| files.certificate = put("empty", ""), &["empty", "no certificate", "WEIR_TLS_CERT_FILE"])
         .await;
     check(&|files| files.key = put("empty", ""), &["no private key", "WEIR_TLS_KEY_FILE"]).await;

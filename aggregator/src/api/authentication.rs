@@ -1,6 +1,4 @@
-//! What stands before all api: certificates and tokens, read at the start and followed from then on.
-//!
-//! Leaves to others: the certificates (`tls`), credentials (`auth`).
+//! Authentication of all listeners: certificates and tokens, read at the start and watched from then on.
 
 use super::{ApiSettings, Insecure};
 use crate::auth::{Authenticator, Tokens, TokensError};
@@ -12,17 +10,17 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-/// Who is let in, and how.
+/// The certificates and tokens in force.
 pub struct Authentication {
-    /// Certificates; without them plain text is spoken.
+    /// The certificates; without them the listeners use plain text.
     pub tls: Option<Arc<Tls>>,
-    /// Who may ask.
+    /// The credentials of callers.
     pub tokens: Arc<Tokens>,
     certificate_files: Option<Followed>,
     token_file: Option<Followed>,
 }
 
-/// Why nobody can be let in.
+/// Why authentication cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthenticationError {
     /// The certificates cannot be used.
@@ -37,21 +35,21 @@ pub enum AuthenticationError {
          address such as 127.0.0.1:{port}, or accept it with --insecure {part} (WEIR_INSECURE={part})"
     )]
     Unguarded {
-        /// How the address was chosen.
+        /// The option that sets the address.
         option: &'static str,
-        /// Where the listener is.
+        /// The address of the listener.
         address: SocketAddr,
-        /// What would authenticate its callers.
+        /// How to authenticate callers.
         remedy: &'static str,
-        /// The usual port.
+        /// The listener's default port.
         port: u16,
-        /// What `--insecure` calls it.
+        /// The listener's name for `--insecure`.
         part: &'static str,
     },
 }
 
 impl Authentication {
-    /// Reads what the settings name.
+    /// Reads the files that the settings name.
     pub fn open(settings: &ApiSettings) -> Result<Authentication, AuthenticationError> {
         let (tls, certificate_files) = settings.tls.clone().map(Tls::open).transpose()?.unzip();
         let (tokens, token_file) = settings.tokens_file.clone().map(Tokens::read).transpose()?.unzip();
@@ -82,7 +80,7 @@ impl Authentication {
             return Err(AuthenticationError::Unguarded {
                 option: "--admin-listen",
                 address: admin,
-                remedy: "let a network policy or a proxy decide who reaches it",
+                remedy: "restrict access with a network policy or a proxy",
                 port: 7070,
                 part: "admin",
             });
@@ -93,18 +91,18 @@ impl Authentication {
             Some(address) => Err(AuthenticationError::Unguarded {
                 option: "--http-listen",
                 address,
-                remedy: "set --tokens-file or WEIR_TOKENS_FILE (weir-aggregator token makes one), or --tls-client-ca-file",
+                remedy: "set --tokens-file or WEIR_TOKENS_FILE (weir-aggregator token creates an entry), or --tls-client-ca-file",
                 port: 7072,
                 part: "http",
             }),
         }
     }
 
-    /// Logs what an operator should know of the listeners; `own_token` is whether the aggregator has a token of its own.
+    /// Logs how each listener is protected; `own_token` is whether the aggregator has a token of its own.
     pub fn describe(&self, http: Option<SocketAddr>, grpc: SocketAddr, own_token: bool) {
         let (tokens, tls) = (self.tokens.is_required(), self.tls.as_deref());
         if let Some(http) = http.filter(|http| tokens && tls.is_none() && !http.ip().is_loopback()) {
-            warn!(%http, "applications send tokens in plain text (--tls-cert-file)");
+            warn!(%http, "applications send tokens in plain text; set --tls-cert-file");
         }
         let how = match tls.map(Tls::is_mutual) {
             None => "without TLS",
@@ -128,7 +126,7 @@ impl Authentication {
         }
     }
 
-    /// Follows the files for as long as `tasks` live.
+    /// Watches the files; the watching tasks are added to `tasks`.
     pub fn follow(&mut self, metrics: &Arc<Metrics>, tasks: &mut JoinSet<()>) {
         if let (Some(tls), Some(files)) = (&self.tls, self.certificate_files.take()) {
             tasks.spawn(tls.clone().follow(files, metrics.clone()));

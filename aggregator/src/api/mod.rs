@@ -1,6 +1,7 @@
-//! Apis for those who have no filter: applications over HTTP, any Envoy over the rate-limit service's gRPC.
+//! APIs for callers without the filter: HTTP for applications, and the rate-limit service's gRPC for any Envoy.
 //!
-//! Leaves to others: streams of filters (`grpc`, `stream`).
+//! - [`http`], [`rls`]: the two APIs. [`embedded`]: the embedded limiter, with which both decide.
+//! - [`authentication`]: certificates and tokens. [`ruled`]: which namespaces a token may count in. [`settings`]: options.
 
 pub mod authentication;
 pub mod embedded;

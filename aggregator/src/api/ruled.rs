@@ -1,5 +1,5 @@
-//! Which namespaces filters' rules count, here and at the region's other aggregators: a token may write these only where its
-//! entry names them.
+//! The namespaces in which filters' rules count, here and at the region's other aggregators. A token may count in such a
+//! namespace only if its entry names it.
 
 use super::embedded::Question;
 use crate::auth::Caller;
@@ -10,29 +10,29 @@ use std::sync::Arc;
 use weir_core::model::exact::Algorithm;
 use weir_core::model::time::MonoMs;
 
-/// Rules change with configurations; a look at all of them is not for each request.
+/// How long the names are cached. Rules change only with configurations, so not every request collects them.
 const KEPT_MS: u64 = 1_000;
 
-/// By workspace and namespace.
+/// Workspaces and namespaces.
 type Names = HashSet<(Vec<u8>, Vec<u8>)>;
 
-/// The names as of the last look.
+/// The names as last collected.
 #[derive(Debug, Default)]
 pub struct Ruled {
     known: Mutex<Option<(MonoMs, Arc<Names>)>>,
 }
 
-/// What a caller's token is not for.
+/// What a caller's token does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forbidden {
     /// The namespace.
     Namespace,
-    /// A cost of more than this.
+    /// A cost above this.
     Cost(u64),
 }
 
 impl Ruled {
-    /// What forbids `caller` to count this; nothing if it may. A ledger has zones in place of namespaces.
+    /// What `caller` is not allowed in this check; `None` if it is allowed. A ledger has zones instead of namespaces.
     pub fn forbids(&self, services: &Services, caller: &Caller, question: &Question) -> Option<Forbidden> {
         let is_ruled = || self.has(services, &question.workspace, &question.namespace);
         let is_ledger = matches!(question.algorithm, Algorithm::Ledger { .. });

@@ -1,27 +1,25 @@
-//! What the APIs are told to do.
-//!
-//! Leaves to others: arguments (`cli`).
+//! The settings of the APIs.
 
 use crate::net::tls::TlsFiles;
 use std::path::PathBuf;
 
-/// Where APIs are, and who may pass.
+/// The addresses of the APIs, and their authentication.
 #[derive(Clone, Debug)]
 pub struct ApiSettings {
-    /// Where applications connect over HTTP, `host:port`; without it there is no such listener.
+    /// The address for applications over HTTP, `host:port`; without it there is no such listener.
     pub http_listen: Option<String>,
-    /// Who may ask, and for which workspace; without it everybody on this machine may.
+    /// The file of tokens and their workspaces; without it every caller on this machine is accepted.
     pub tokens_file: Option<PathBuf>,
-    /// Certificates of the gRPC and the HTTP API; without them both speak plain text.
+    /// Certificates of the gRPC and the HTTP API; without them both use plain text.
     pub tls: Option<TlsFiles>,
-    /// The rate-limit service's descriptors and their limits; without it the service knows none.
+    /// The rate-limit service's descriptors and their limits; without it the service has no limits.
     pub rls_config: Option<PathBuf>,
-    /// What is served without authentication.
+    /// The listeners that may be used without authentication.
     pub insecure: Insecure,
 }
 
-/// What is served without authentication, because an operator asks for it. Otherwise a listener that other machines can reach
-/// needs a token or client certificates, and live control needs a token.
+/// What an operator has explicitly allowed without authentication. Otherwise a listener that other machines can reach needs a
+/// token or client certificates, and live control needs a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Insecure {
     /// The gRPC listener, from other machines.
@@ -30,7 +28,7 @@ pub struct Insecure {
     pub http: bool,
     /// The admin listener, from other machines. It has no authentication of its own.
     pub admin: bool,
-    /// Live control over HTTP, where no tokens are set.
+    /// Live control over HTTP without tokens.
     pub control: bool,
 }
 

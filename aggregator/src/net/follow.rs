@@ -1,10 +1,8 @@
 //! Files that are read again when they change: certificates, tokens.
 //!
 //! Contents are compared, not times: a symbolic link that is swapped, as Kubernetes does with secrets, keeps old times.
-//! What changed is taken once two looks in a row see the same, so that a file is not read while it is being written,
-//! nor a certificate without its new key.
-//!
-//! Leaves to others: what the contents mean (`tls`, `api::tokens`).
+//! A change is taken once two readings in a row are equal, so that a file is not taken while it is being written, nor a
+//! certificate without its new key.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,7 +11,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often files are looked at.
+/// How often files are read.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Largest file that is read, in bytes.
 pub const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
@@ -29,27 +27,27 @@ pub struct ReadError {
     source: io::Error,
 }
 
-/// Files, and what they held when they were last of use.
+/// Watched files, and the contents in force.
 #[derive(Debug)]
 pub struct Followed {
     paths: Vec<PathBuf>,
     taken: Contents,
-    /// What the last look saw, if that was new.
+    /// The contents at the last reading, if they were new.
     seen: Option<Contents>,
     refused: Option<Contents>,
     unreadable: Option<String>,
 }
 
-/// What a look at files brought.
+/// The result of a reading.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
     /// Nothing new.
     Same,
-    /// They hold again what is in force; in between they did not, or could not be read.
+    /// The files contain again what is in force; before this they had other contents, or could not be read.
     Back,
-    /// Something new, and whole: to be answered by [`Followed::take`] or [`Followed::refuse`].
+    /// New and stable contents. Answer with [`Followed::take`] or [`Followed::refuse`].
     Changed(Contents),
-    /// They cannot be read, for a reason not told before.
+    /// The files cannot be read, for a reason not returned before.
     Unreadable(String),
 }
 
@@ -60,12 +58,12 @@ impl Followed {
         Ok(Followed { paths, taken, seen: None, refused: None, unreadable: None })
     }
 
-    /// What is in force.
+    /// The contents in force.
     pub fn contents(&self) -> &Contents {
         &self.taken
     }
 
-    /// Reads all files again. Blocks for as long as their file system takes.
+    /// Reads all files again. Blocks as long as their file system does.
     pub fn poll(&mut self) -> Change {
         let found = match read_all(&self.paths) {
             Ok(found) => found,
@@ -87,12 +85,12 @@ impl Followed {
         Change::Same
     }
 
-    /// These contents are in force from now on.
+    /// Puts these contents in force.
     pub fn take(&mut self, contents: Contents) {
         (self.taken, self.seen, self.refused) = (contents, None, None);
     }
 
-    /// These contents are of no use; what was in force stays.
+    /// Rejects these contents; those in force stay.
     pub fn refuse(&mut self, contents: Contents) {
         (self.seen, self.refused) = (None, Some(contents));
     }
@@ -107,8 +105,8 @@ impl Followed {
     }
 }
 
-/// Looks at files for as long as the program runs. `take` puts new contents in force or says why it cannot; `tell` hears
-/// of each change: whether what is in force is what the files hold, and why not.
+/// Watches files until the program ends. `take` puts new contents in force, or returns why it cannot. `tell` is called after
+/// each change: with `Ok` if the contents of the files are in force, otherwise with the reason why not.
 pub async fn follow(
     mut followed: Followed,
     mut take: impl FnMut(&Contents) -> Result<(), String>,
@@ -119,7 +117,7 @@ pub async fn follow(
     loop {
         looks.tick().await;
         let looked = spawn_blocking(move || (followed.poll(), followed)).await;
-        // It fails only while the runtime ends.
+        // Fails only while the runtime shuts down.
         let Ok((poll, back)) = looked else { return };
         followed = back;
         match poll {
@@ -147,11 +145,11 @@ fn read_all(paths: &[PathBuf]) -> Result<Contents, ReadError> {
         .collect()
 }
 
-/// What a file holds. A pipe, a device and what is longer than `most` bytes are errors.
+/// The contents of a file. A pipe, a device and a file longer than `most` bytes are errors.
 pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    // Asked before opening: to open a pipe would wait for its writer.
+    // Checked before opening, as opening a pipe would wait for its writer.
     if !path.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
     File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -179,7 +177,7 @@ mod tests {
         set(0, "2");
         assert_eq!(followed.poll(), Change::Same);
         set(1, "2");
-        assert_eq!(followed.poll(), Change::Same, "it changed since the last look");
+        assert_eq!(followed.poll(), Change::Same, "it changed since the last reading");
         let both = vec![b"2".to_vec(), b"2".to_vec()];
         assert_eq!(followed.poll(), Change::Changed(both.clone()));
         followed.refuse(both.clone());

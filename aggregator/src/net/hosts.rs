@@ -1,32 +1,30 @@
-//! By which names listeners that ask for no password may be called.
+//! The host names by which a listener without a password may be called.
 //!
-//! A web page may let its own name lead to this machine's address while it is open (DNS rebinding). Then a browser takes what
-//! answers here for a part of that page, and lets it read and change what the browser's user could. What such a page cannot
-//! choose is the name in its requests: its own. Who calls by an address, by `localhost` or by a name that an operator has
-//! allowed is no such page.
-//!
-//! Leaves to others: which paths that matters for (`admin`, `api::http`).
+//! A web page may let its own name resolve to this machine's address while the page is open (DNS rebinding). A browser then
+//! treats this listener's responses as part of that page, which could read and change what the browser's user could.
+//! Such a page cannot choose the `Host` of its requests: it is always the page's own name. Therefore a request is
+//! accepted only if its host is an address, `localhost`, or a name that an operator has allowed.
 
 use hyper::header::HOST;
 use hyper::{HeaderMap, Uri};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Longest name, and longest part of one between dots, in bytes (RFC 1035, section 2.3.4).
+/// Longest name, and longest label between dots, in bytes (RFC 1035, section 2.3.4).
 const MAX_NAME_BYTES: usize = 253;
 const MAX_LABEL_BYTES: usize = 63;
 
-/// Names that are allowed beside addresses and `localhost`: in lower case, without a dot at the end.
+/// Names that are allowed besides addresses and `localhost`: in lower case, without a dot at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts(Vec<String>);
 
-/// What is no name of a host.
+/// A text that is not a host name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not the name of a host, such as weir.example.com; without a port, several separated by commas"
+    "{0:?} is not a host name such as weir.example.com; give names without a port, several separated by commas"
 )]
 pub struct NotAName(String);
 
-/// Whom a request calls.
+/// The host of a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Called {
     Address,
@@ -34,7 +32,7 @@ enum Called {
 }
 
 impl Hosts {
-    /// Names separated by commas, or nothing.
+    /// Parses names separated by commas; the list may be empty.
     pub fn parse(list: &str) -> Result<Hosts, NotAName> {
         let names = list.split(',').map(str::trim).filter(|_| !list.trim().is_empty());
         names
@@ -43,8 +41,8 @@ impl Hosts {
             .map(Hosts)
     }
 
-    /// Whether a request calls this program in an allowed way, in all places where it says so. One that says nothing, or
-    /// says it twice, does not.
+    /// Whether the host of a request is allowed, in its `Host` header and in its URI. A request without a `Host` header, or
+    /// with two, is not allowed.
     pub fn allow(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let mut hosts = headers.get_all(HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
@@ -63,7 +61,7 @@ impl Hosts {
     }
 }
 
-/// Of `host` or `host:port`, as a `Host` header has it.
+/// Parses `host` or `host:port`, as in a `Host` header.
 fn called(authority: &str) -> Option<Called> {
     if let Some(rest) = authority.strip_prefix('[') {
         let (address, port) = rest.split_once(']')?;
@@ -79,13 +77,13 @@ fn called(authority: &str) -> Option<Called> {
     }
 }
 
-/// Nothing, or a colon and digits.
+/// Empty, or a colon and digits.
 fn is_port(text: &str) -> bool {
     text.is_empty()
         || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// A name in the form in which it is compared.
+/// Normalises a name for comparison; `None` if it is not a host name.
 fn name(text: &str) -> Option<String> {
     let name = text.strip_suffix('.').unwrap_or(text);
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -149,7 +147,7 @@ mod tests {
         for (host, expected) in cases {
             assert_eq!(is_allowed(names, "/v1/top", &[host.as_bytes()]), expected, "{host:?}");
         }
-        assert!(!is_allowed("", "/v1/top", &[b"weir.internal"]), "only where it is allowed");
+        assert!(!is_allowed("", "/v1/top", &[b"weir.internal"]), "allowed only if listed");
         assert!(!is_allowed(names, "/v1/top", &[b"localhost\xff"]));
     }
 

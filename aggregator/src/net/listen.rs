@@ -1,16 +1,15 @@
-//! Connections, from the socket to those who serve them: bounded in number, over TLS where that is set up, and cut when
-//! their peers stall.
+//! Connections from the socket to their API: bounded in number, over TLS if configured, and closed when their peers
+//! stall. The peer of a connection is the client that opened it.
 //!
-//! Each connection shakes hands in a task of its own, so nobody waits for a peer that is slow to. What a peer may take
-//! its time with, and for how long, is its API's [`Patience`]:
+//! Each TLS handshake runs in a task of its own, so a slow peer delays no other. An API's [`Patience`] sets how long a peer
+//! may take for each step:
 //!
 //! ```text
-//! TLS handshake ─ idle ─ first byte of a request … its head is whole ─ served ─ answer written ─ idle ─ …
-//!   handshake      idle        head                                  (its API)     write
+//! TLS handshake ─ idle ─ first byte of a request … its head is complete ─ served ─ response written ─ idle ─ …
+//!   handshake      idle        head                                     (its API)     write
 //! ```
 //!
-//! Leaves to others: how many there are, and which gives way ([`places`]); certificates (`tls`), what is served (`serve`,
-//! `admin`, `api::http`).
+//! [`places`] bounds the number of connections and chooses which one is displaced.
 
 mod places;
 
@@ -38,73 +37,73 @@ use places::{Entry, Place, Places};
 
 pub use places::{most_of_address, peer_of};
 
-/// How long a peer may take for a TLS handshake.
+/// How long a TLS handshake may take.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two warnings of connections that cannot be accepted.
+/// Least time between two warnings about connections that cannot be accepted.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
-/// How often a full listener looks whether a connection gives way by now.
+/// How often a full listener checks whether a connection can be displaced.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
-/// What an HTTP/2 client sends first (RFC 9113, section 3.4), in bytes.
+/// Length of the connection preface of an HTTP/2 client (RFC 9113, section 3.4), in bytes.
 const PREFACE_BYTES: usize = 24;
 
 /// A bound socket, and how its connections are treated.
 pub struct Listener {
     /// The name of the API in metrics.
     pub api: &'static str,
-    /// The socket.
+    /// The bound socket.
     pub socket: TcpListener,
-    /// Who shakes hands; nobody without TLS.
+    /// The certificates; without them connections are in plain text.
     pub tls: Option<Arc<Tls>>,
-    /// What is spoken.
+    /// The protocol inside TLS.
     pub protocol: Protocol,
-    /// Most connections at one time, those that still shake hands included, and half as many of one address. A further
-    /// one takes the place of the oldest that gives way (see [`Turn`]). Where none does, it waits to be accepted, or is
-    /// closed where its address has its half.
+    /// Most connections at one time, including those in a handshake; one address may have half as many. A further connection
+    /// displaces the oldest that gives way (see [`Turn`]). If none does, it waits to be accepted, or is closed if its
+    /// address already has its half.
     pub max_connections: usize,
-    /// When connections are cut.
+    /// When connections are closed.
     pub patience: Patience,
 }
 
-/// How long a connection's peer may take.
+/// How long the peer of a connection may take.
 #[derive(Clone, Copy, Debug)]
 pub enum Patience {
-    /// For HTTP/2: for the preface. What comes after it, keepalive and the streams look after.
+    /// For HTTP/2: to send the preface. Later on, keepalive and the streams have their own timeouts.
     Preface(Duration),
     /// For HTTP/1.1: for each part of an exchange.
     Exchange {
-        /// Between an answer and the first byte of the next request.
+        /// Between a response and the first byte of the next request.
         idle: Duration,
-        /// From there until the request's head is whole.
+        /// From that byte until the request's head is complete.
         head: Duration,
-        /// Until an answer that does not fit into the system's buffers is written.
+        /// To read a response that does not fit into the system's buffers.
         write: Duration,
     },
 }
 
-/// Whose turn it is on a connection: its peer's, or its API's while that serves a request; and whether the API has
-/// admitted the peer. While it is the turn of a peer that is not admitted, the connection gives way to others.
+/// Whose turn it is on a connection: the peer's, or the API's while it serves a request. Also whether the API has
+/// authenticated the peer. A connection gives way to others while it is the turn of a peer that is not authenticated.
 #[derive(Debug, Default)]
 pub struct Turn {
     number: AtomicU32,
     admitted: AtomicBool,
 }
 
-/// What a service learns of the connection that a call comes on.
+/// What a service receives about the connection of a call.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
-    /// Where it comes from; unknown once it has ended.
+    /// The peer's address; `None` once the connection has ended.
     pub address: Option<SocketAddr>,
-    /// To admit its peer.
+    /// Used to note that the peer was authenticated.
     pub turn: Arc<Turn>,
-    /// The names in its peer's certificate.
+    /// The names in the peer's certificate.
     pub certificate: CertificateNames,
 }
 
-/// A connection that is served.
+/// An accepted connection.
 pub struct Connection {
     stream: Stream,
     turn: Arc<Turn>,
-    /// Completes when the connection gives way to another.
+    /// Completes when another connection displaces this one.
     gives_way: oneshot::Receiver<()>,
     reading: Reading,
     write_timeout: Option<Duration>,
@@ -114,7 +113,7 @@ pub struct Connection {
     _slot: Slot,
 }
 
-/// One of the connections that an API has at a time.
+/// Counts one open connection of an API.
 struct Slot {
     open: Gauge,
     _place: Place,
@@ -127,7 +126,7 @@ enum Stream {
 
 /// What the peer is expected to send.
 enum Reading {
-    /// Nothing by any time.
+    /// Nothing, without a deadline.
     Free,
     Preface {
         bytes_left: usize,
@@ -136,7 +135,7 @@ enum Reading {
     Exchange {
         idle: Duration,
         head: Duration,
-        /// The turn that `until` is for.
+        /// The turn to which `until` belongs.
         turn: u32,
         until: Option<Instant>,
         began: bool,
@@ -144,8 +143,7 @@ enum Reading {
 }
 
 impl Listener {
-    /// Accepts connections and serves each in a task of its own until `ending` completes, then waits for those that are
-    /// left.
+    /// Accepts connections and serves each in a task of its own until `ending` completes; then waits for those that remain.
     pub async fn run<S, F>(self, metrics: Arc<Metrics>, ending: impl Future<Output = ()>, serve: S)
     where
         S: Fn(Connection) -> F + Clone + Send + 'static,
@@ -170,7 +168,7 @@ impl Listener {
             let (socket, address) = match self.socket.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // No more file descriptors, perhaps; connections that end give some back.
+                    // For example, no file descriptors are left; ending connections free some.
                     if let Some(held_back) = warnings.pass() {
                         warn!(%error, api = self.api, held_back, "could not accept a connection");
                     }
@@ -184,7 +182,7 @@ impl Listener {
             let Some((place, mut gives_way, displaced)) = self.place(places, address, &turn).await else {
                 metrics.api.connection_refused(api);
                 if let Some(held_back) = warnings.pass() {
-                    warn!(%address, api, held_back, "closed a connection: its address has half of all, each in use");
+                    warn!(%address, api, held_back, "closed a connection: its address already has half of all connections, all of them in use");
                 }
                 continue;
             };
@@ -201,7 +199,7 @@ impl Listener {
                     Ok(stream) => serve(Connection::new(stream, patience, turn, gives_way, slot)).await,
                     Err(error) => {
                         metrics.api.handshake_failed(api);
-                        debug!(%error, api, "a TLS handshake failed");
+                        debug!(%error, api, "TLS handshake failed");
                     }
                 }
             });
@@ -210,7 +208,7 @@ impl Listener {
 }
 
 impl Listener {
-    /// Waits for a place. Nothing if the address has as many as it may have.
+    /// Waits for a place. `None` if the address has as many as it may have.
     async fn place(
         &self,
         places: &Arc<Places>,
@@ -221,7 +219,7 @@ impl Listener {
             match places.enter(address.ip(), turn.clone()) {
                 Entry::Placed(place, gives_way, displaced) => return Some((place, gives_way, displaced)),
                 Entry::AddressFull => return None,
-                // A connection that gives way by then is as good as one that has ended.
+                // Wakes up after `BETWEEN_LOOKS` too, since a connection may give way without having ended.
                 Entry::Full => drop(timeout(BETWEEN_LOOKS, places.freed()).await),
             }
         }
@@ -242,7 +240,7 @@ impl Drop for Slot {
 }
 
 async fn open(socket: TcpStream, tls: Option<&Tls>, protocol: Protocol) -> io::Result<Stream> {
-    // Fails only on a connection that is gone, which reading will show.
+    // Fails only on a closed connection, which reading will show.
     let _ = socket.set_nodelay(true);
     let Some(tls) = tls else { return Ok(Stream::Plain(socket)) };
     match timeout(HANDSHAKE_TIMEOUT, tls.acceptor(protocol).accept(socket)).await {
@@ -252,17 +250,17 @@ async fn open(socket: TcpStream, tls: Option<&Tls>, protocol: Protocol) -> io::R
 }
 
 impl Turn {
-    /// A request's head is whole.
+    /// A request's head is complete: the API's turn begins.
     pub fn begin(&self) {
         self.number.fetch_add(1, Relaxed);
     }
 
-    /// Its answer is made.
+    /// The response is complete: the peer's turn begins.
     pub fn end(&self) {
         self.number.fetch_add(1, Relaxed);
     }
 
-    /// The API has admitted the peer: the connection gives way to no other from now on.
+    /// The API has authenticated the peer; from now on the connection is not displaced.
     pub fn admit(&self) {
         self.admitted.store(true, Relaxed);
     }
@@ -272,7 +270,7 @@ impl Turn {
         !self.admitted.load(Relaxed) && self.of_peer().is_some()
     }
 
-    /// The number of the peer's turn, if it is its turn. Theirs are the even ones.
+    /// The number of the peer's turn, if it is its turn. The peer's turns have even numbers.
     fn of_peer(&self) -> Option<u32> {
         let number = self.number.load(Relaxed);
         number.is_multiple_of(2).then_some(number)
@@ -292,7 +290,7 @@ impl Connection {
                 (Reading::Preface { bytes_left: PREFACE_BYTES, until: Instant::now() + time }, None)
             }
             Patience::Exchange { idle, head, write } => {
-                // Whoever connects has something to say.
+                // A new connection is expected to send a request.
                 let until = Some(Instant::now() + head);
                 (Reading::Exchange { idle, head, turn: 0, until, began: true }, Some(write))
             }
@@ -318,19 +316,19 @@ impl Connection {
         }
     }
 
-    /// To be told when a request is served.
+    /// The turn, for the API to mark when a request is served.
     pub fn turn(&self) -> Arc<Turn> {
         self.turn.clone()
     }
 
-    /// Whether it gives way to another connection; if not, the task is woken when it does.
+    /// Whether another connection has displaced this one; if not, the task is woken when that happens.
     fn has_given_way(&mut self, cx: &mut Context<'_>) -> bool {
-        // The sending end lives as long as the connection's place, or was used.
+        // The sender lives as long as the connection's place, or was used.
         !self.gives_way.is_terminated()
             && matches!(Pin::new(&mut self.gives_way).poll(cx), Poll::Ready(Ok(())))
     }
 
-    /// What was asked of the stream is done, or has to wait within its time.
+    /// Applies the write timeout to the result of a write operation. `all` means that the operation flushes everything.
     fn written<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -357,7 +355,7 @@ impl Connection {
 }
 
 impl Reading {
-    /// Bytes came.
+    /// Notes that bytes were received.
     fn heard(&mut self, bytes: usize, turn: &Turn) {
         match self {
             Reading::Free => {}
@@ -377,7 +375,7 @@ impl Reading {
         }
     }
 
-    /// Until when more has to come.
+    /// Until when more bytes have to arrive.
     fn until(&mut self, turn: &Turn) -> Option<Instant> {
         match self {
             Reading::Free => None,
@@ -393,12 +391,12 @@ impl Reading {
     }
 }
 
-/// A timer that is moved seldom: while its moment is only put off, it is left to fire and is set anew then.
+/// A timer that is seldom reset: if its deadline is only postponed, it fires at the old one and is then set again.
 #[derive(Default)]
 struct Timer(Option<Pin<Box<Sleep>>>);
 
 impl Timer {
-    /// Whether the moment has come; if not, the task is woken when it has.
+    /// Whether the deadline has passed; if not, the task is woken when it does.
     fn is_over(&mut self, until: Instant, cx: &mut Context<'_>) -> bool {
         let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(until)));
         if sleep.deadline() > until {
@@ -415,11 +413,11 @@ impl Timer {
 }
 
 fn displaced() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "another connection has taken the place of this one")
+    io::Error::new(io::ErrorKind::ConnectionAborted, "displaced by another connection")
 }
 
 fn stalled() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the peer took too long")
+    io::Error::new(io::ErrorKind::TimedOut, "the peer did not send or read in time")
 }
 
 impl AsyncRead for Connection {

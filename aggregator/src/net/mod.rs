@@ -1,4 +1,4 @@
-//! Connections and files: listeners, TLS, the names that a listener may be called by, files that change.
+//! Connections and files: listeners, TLS, the host names of a listener, watched files.
 
 pub mod follow;
 pub mod hosts;

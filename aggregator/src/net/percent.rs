@@ -1,6 +1,6 @@
-//! Percent-encoding of query strings, to bytes that need not be UTF-8.
+//! Percent-decoding of query strings, to bytes that need not be UTF-8.
 
-/// Undoes percent-encoding, with `+` for a space.
+/// Decodes percent-encoding, with `+` for a space; `None` if it is invalid.
 pub fn decode(value: &str) -> Option<Vec<u8>> {
     let mut decoded = Vec::with_capacity(value.len());
     let mut bytes = value.bytes();

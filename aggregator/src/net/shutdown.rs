@@ -1,10 +1,10 @@
-//! The signal that the program ends, as its parts wait for it.
+//! The signal that the shutdown has begun.
 
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Completes when the program begins to end.
+/// Completes when the shutdown begins.
 pub async fn draining(mut draining: watch::Receiver<Option<Instant>>) {
-    // An error means that everything is gone already.
+    // An error means that the sender is gone, so the program has already ended.
     let _ = draining.wait_for(Option::is_some).await;
 }

@@ -1,8 +1,6 @@
-//! Certificates of the gRPC and the HTTP API: read, checked, read again when their files change.
+//! Certificates of the gRPC and the HTTP API: read, checked, and read again when their files change.
 //!
-//! A new pair is for new connections; those that exist go on. One that cannot be used leaves the old one in force.
-//!
-//! Leaves to others: shaking hands (`listen`), looking at files (`follow`).
+//! A new pair applies to new connections only. A pair that cannot be used leaves the old one in force.
 
 use crate::net::follow::{self, Contents, Followed, ReadError};
 use crate::telemetry::metrics::Metrics;
@@ -26,15 +24,15 @@ use x509_cert::ext::pkix::name::GeneralName;
 /// PEM files, read again when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate and those between it and its authority.
+    /// The certificate and the intermediate certificates up to its authority.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// The authorities that clients' certificates must come from; without them clients need none.
+    /// The authorities of clients' certificates; without them clients need no certificate.
     pub client_authorities: Option<PathBuf>,
 }
 
-/// What is spoken inside TLS, as ALPN names it (RFC 7301).
+/// The protocol inside TLS, by its ALPN name (RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// `h2`.
@@ -43,7 +41,7 @@ pub enum Protocol {
     Http,
 }
 
-/// The certificates that are in force.
+/// The certificates in force.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
@@ -53,22 +51,22 @@ pub struct Tls {
 /// Why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file is not there, or not to be read.
+    /// A file does not exist or cannot be read.
     #[error("{0}; see --tls-cert-file, --tls-key-file and --tls-client-ca-file")]
     Read(#[from] ReadError),
-    /// Not PEM, or nothing of the kind in it.
-    #[error("{} holds no {what} in PEM ({marker}); see {option}", path.display())]
+    /// The file is not PEM, or contains nothing of the required kind.
+    #[error("{} contains no {what} in PEM ({marker}); see {option}", path.display())]
     Nothing {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// What is missing.
         what: &'static str,
-        /// How it would begin.
+        /// The line with which it begins.
         marker: &'static str,
-        /// Where the file was named.
+        /// The option that names the file.
         option: &'static str,
     },
-    /// They belong to different pairs.
+    /// The key does not belong to the certificate.
     #[error("the key in {} is not the key of the certificate in {}; see --tls-cert-file and --tls-key-file", key.display(), certificate.display())]
     Mismatch {
         /// The certificate's file.
@@ -76,20 +74,20 @@ pub enum TlsError {
         /// The key's file.
         key: PathBuf,
     },
-    /// Something else is wrong with a file.
+    /// The file cannot be used for another reason.
     #[error("{} cannot be used: {reason}; see {option}", path.display())]
     Unusable {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         reason: String,
-        /// Where the file was named.
+        /// The option that names the file.
         option: &'static str,
     },
 }
 
 /// The DNS names and URIs among the subject alternative names (RFC 5280, section 4.2.1.6) of a client's verified
-/// certificate, in its order. DNS names are in lower case. Empty where there is no certificate.
+/// certificate, in the certificate's order. DNS names are in lower case. Empty without a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateNames(Arc<[String]>);
 
@@ -97,13 +95,13 @@ pub struct CertificateNames(Arc<[String]>);
 struct Current {
     grpc: TlsConfig,
     http: TlsConfig,
-    /// Until when the certificate holds, in seconds of Unix time, if that can be read.
+    /// The end of the certificate's validity, in seconds of Unix time, if it can be read.
     not_after: Option<u64>,
 }
 
 type TlsConfig = Arc<ServerConfig>;
 
-/// Most names of a certificate that are looked at.
+/// Most names of a certificate that are read.
 const MAX_NAMES: usize = 64;
 const CERTIFICATE: &str = "--tls-cert-file or WEIR_TLS_CERT_FILE";
 const KEY: &str = "--tls-key-file or WEIR_TLS_KEY_FILE";
@@ -119,7 +117,7 @@ impl Tls {
         Ok((Arc::new(Tls { files, current: RwLock::new(current) }), followed))
     }
 
-    /// Shakes hands with whoever connects now.
+    /// The acceptor for new connections.
     pub fn acceptor(&self, protocol: Protocol) -> TlsAcceptor {
         let current = self.current.read();
         TlsAcceptor::from(match protocol {
@@ -133,12 +131,12 @@ impl Tls {
         self.files.client_authorities.is_some()
     }
 
-    /// Until when the certificate in force holds, in seconds of Unix time, if that can be read.
+    /// The end of the validity of the certificate in force, in seconds of Unix time, if it can be read.
     pub fn not_after(&self) -> Option<u64> {
         self.current.read().not_after
     }
 
-    /// Follows the files for as long as the program runs.
+    /// Watches the files until the program ends.
     pub async fn follow(self: Arc<Self>, followed: Followed, metrics: Arc<Metrics>) {
         let metrics = &metrics.api;
         metrics.certificate_ends(self.not_after());
@@ -151,13 +149,13 @@ impl Tls {
             Ok(()) => {
                 metrics.certificate_ends(self.not_after());
                 metrics.files_read(Files::Tls, true);
-                info!("the TLS files were read again; new connections get what they hold now");
+                info!("TLS files read again, new connections use their certificate");
             }
             Err(reason) => {
                 metrics.files_read(Files::Tls, false);
                 error!(
                     reason,
-                    "the TLS files changed and cannot be used; the certificate from before stays in force"
+                    "the TLS files changed and cannot be used, the former certificate stays in force"
                 );
             }
         })
@@ -166,7 +164,7 @@ impl Tls {
 }
 
 impl CertificateNames {
-    /// Of the first certificate that a client has sent, which is its own.
+    /// The names in the client's own certificate, which is the first of the chain.
     pub fn of(chain: Option<&[CertificateDer<'_>]>) -> CertificateNames {
         let names = |certificate: &CertificateDer<'_>| {
             let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
@@ -181,7 +179,7 @@ impl CertificateNames {
         chain.and_then(<[_]>::first).and_then(names).map(CertificateNames).unwrap_or_default()
     }
 
-    /// Each of them.
+    /// Iterates over the names.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
@@ -251,8 +249,8 @@ fn verifier(path: &Path, pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, TlsE
         .map_err(|error| unusable(path, &error, AUTHORITIES))
 }
 
-/// The end of the first certificate's validity (RFC 5280, section 4.1.2.5). What cannot be read here may still be good
-/// enough for those who connect.
+/// The end of the first certificate's validity (RFC 5280, section 4.1.2.5). A certificate that cannot be parsed here may still
+/// be accepted by clients.
 fn not_after(chain: &[CertificateDer<'_>]) -> Option<u64> {
     let certificate = x509_cert::Certificate::from_der(chain.first()?).ok()?;
     Some(certificate.tbs_certificate().validity().not_after.to_unix_duration().as_secs())
@@ -264,9 +262,9 @@ fn unusable(path: &Path, error: &dyn std::fmt::Display, option: &'static str) ->
 
 fn warn_of_open_key(path: &Path) {
     const OTHERS_READ: u32 = 0o004;
-    // It was read a moment ago; if it is gone now, `follow` will say so.
+    // The file was read a moment ago; if it is gone now, `follow` logs that.
     let mode = path.metadata().map_or(0, |metadata| metadata.permissions().mode());
     if mode & OTHERS_READ != 0 {
-        warn!(key = %path.display(), "every user of this machine can read the TLS key; chmod o-r would mend that");
+        warn!(key = %path.display(), "every user of this machine can read the TLS key; remove the permission with chmod o-r");
     }
 }

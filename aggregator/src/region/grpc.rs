@@ -1,8 +1,6 @@
-//! `/weir.v1.Region/Follow` as a tonic service, written by hand: the messages need no generated code either.
+//! `/weir.v1.Region/Follow` as a tonic service. It is written by hand, as the messages are, so no code is generated.
 //!
 //! The token and the number of streams are checked before a frame is read or decoded.
-//!
-//! Leaves to others: what happens on a stream (`stream`), listening and connections (`serve`).
 
 use crate::auth::{Authenticator, Presented};
 use crate::net::listen::ConnectionInfo;
@@ -21,10 +19,10 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 use weir_core::model::wire::{FilterFrame, MAX_FRAME_BYTES, METHOD, RegionFrame, SERVICE};
 
-/// Largest frame that is decoded: what a filter sends at most, and room for fields that a newer one adds.
+/// Largest frame that is decoded: the most that a filter sends, and room for fields that a newer filter adds.
 pub const MAX_DECODED_BYTES: usize = MAX_FRAME_BYTES + 64 * 1024;
 
-/// Hands every call to a stream of its own.
+/// Starts a stream for each call.
 #[derive(Clone)]
 pub struct RegionService {
     services: Arc<Services>,
@@ -38,7 +36,7 @@ impl RegionService {
         RegionService { services, authenticator, slots: Arc::default() }
     }
 
-    /// Nothing of `request` is read unless its caller is admitted and there is room.
+    /// Reads nothing of `request` unless its caller is authenticated and a slot is free.
     fn open(&self, request: Request<Streaming<FilterFrame>>) -> Result<Response<Frames>, Status> {
         let (send_queue, frames) = send_queue::queue();
         let services = self.services.clone();
@@ -116,13 +114,13 @@ where
     }
 }
 
-/// The answer to a call of anything but the one `method` that a `service` has.
+/// The response to a call of any method but `method`, the only one of `service`.
 pub(crate) fn refuse_other_method<B>(
     request: &http::Request<B>,
     service: &str,
     method: &str,
 ) -> Option<http::Response<Body>> {
     let called = request.uri().path().rsplit('/').next().unwrap_or_default();
-    let status = || Status::unimplemented(format!("{service} has one method, {method}"));
+    let status = || Status::unimplemented(format!("{service} has only the method {method}"));
     (called != method).then(|| status().into_http())
 }

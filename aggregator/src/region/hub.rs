@@ -1,7 +1,7 @@
-//! The lock around the region's state, its events and its clock: what every task of the region uses.
+//! The region's state behind a lock, with its events and its clock. Every task of the region uses it.
 //!
-//! Every frame is taken under one lock that is held for the frame's own work only: some hundred microseconds for
-//! the largest. The lock is a fair one, so that a peer that sends without pause cannot keep the others out.
+//! Every frame is processed under one lock, held only for that frame: some hundred microseconds for the largest. The
+//! lock is fair, so a node that sends without pause cannot starve the others.
 
 use crate::region::stream_error::StreamError;
 use crate::telemetry::clock::Clock;
@@ -24,20 +24,20 @@ use weir_core::region::{Explained, Region, RegionStats};
 use weir_core::replication::state::{LateAck, Taken};
 use weir_core::replication::{Access, Event, Events, Next, RegionState, StreamId};
 
-/// The region's state behind its lock, the events that wake its tasks, its clock and its metrics.
+/// The region's state behind a lock, the events that wake its tasks, its clock and its metrics.
 pub struct Hub {
     /// The region's name, as sent to filters.
     pub region_name: String,
     /// The metrics of this program.
     pub metrics: Arc<Metrics>,
-    /// Set to the moment at which draining began.
+    /// Set to the moment at which the shutdown began.
     pub draining: watch::Sender<Option<Instant>>,
-    /// Notified when another aggregator serves the region, and this one must not.
+    /// Notified when another aggregator serves the region, so that this one must stop.
     pub taken_over: Notify,
-    /// What makes spans, if anything does.
+    /// Creates spans, if tracing is configured.
     pub telemetry: Telemetry,
     events: [(Event, Notify); Event::ALL.len()],
-    /// The last round of replays that is over.
+    /// The number of the last replay round that has completed.
     replayed: watch::Sender<u64>,
     clock: Arc<dyn Clock>,
     started: Instant,
@@ -46,7 +46,7 @@ pub struct Hub {
 
 struct Locked {
     state: RegionState,
-    /// Woken when a subscriber's stream has a turn.
+    /// Notified when there is something to push to the subscriber of a stream.
     turns: HashMap<StreamId, Arc<Notify>>,
 }
 
@@ -57,7 +57,7 @@ impl Access for &Hub {
 }
 
 impl Hub {
-    /// A region called `region_name`, with its state as it begins.
+    /// A region called `region_name` with the initial `state`.
     pub fn new(
         region_name: String,
         state: RegionState,
@@ -79,28 +79,29 @@ impl Hub {
         }
     }
 
-    /// The moment, by the wall clock.
+    /// The current time of the wall clock.
     pub fn now(&self) -> UnixMs {
         self.clock.now()
     }
 
-    /// The moment, by both clocks.
+    /// The current time of the wall clock and of the monotonic clock.
     pub fn moment(&self) -> Now {
         let mono = MonoMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
         Now { unix: self.now(), mono }
     }
 
-    /// Does something at the state, at this moment, and wakes who is to do more. Keep it short: everybody waits.
+    /// Runs `act` on the state under the lock, then notifies the events that it raised. Keep `act` short: all other tasks wait.
     pub fn state<R>(&self, act: impl FnOnce(&mut RegionState, Now) -> R) -> R {
         self.step(|locked, now| act(&mut locked.state, now))
     }
 
-    /// Does something with the region, at this moment. Keep it short: everybody waits.
+    /// Runs `act` on the region's counts under the lock. Keep `act` short: all other tasks wait.
     pub fn region<R>(&self, act: impl FnOnce(&mut Region, UnixMs) -> R) -> R {
         self.state(|state, now| act(&mut state.region, now.unix))
     }
 
-    /// Does what a machine wants before it is asked again, but for calls. The event that notified, where it waited for one.
+    /// Waits, sleeps or yields as a state machine requires before its next step; a call is left to the caller. Returns the
+    /// event that ended a wait.
     pub async fn idle<C>(&self, next: Next<C>) -> Option<Event> {
         match next {
             Next::Call(_) | Next::Over => None,
@@ -119,7 +120,7 @@ impl Hub {
         }
     }
 
-    /// Waits until one of these events notifications.
+    /// Waits until one of these events is notified.
     pub async fn notified(&self, events: Events) -> Event {
         let awaited = self.events.iter().filter(|(event, _)| events.has(*event));
         let mut notifications: Vec<_> =
@@ -133,29 +134,29 @@ impl Hub {
         .await
     }
 
-    /// Admits a stream of `origin`, an Envoy's or that of this program's own APIs; leave it with [`Hub::leave`].
+    /// Admits a stream of `origin`, which is an Envoy or the embedded limiter. End it with [`Hub::leave`].
     pub fn enter(&self, origin: OriginId, is_embedded: bool) -> Result<StreamId, StreamError> {
         let entered =
             self.state(|state, now| state.enter(origin, now)).map_err(|_| StreamError::TooManyOrigins)?;
         match (entered.is_first, is_embedded) {
-            (true, false) => info!(%origin, "an Envoy connected"),
-            (true, true) => debug!(%origin, "the API's stream is open"),
+            (true, false) => info!(%origin, "Envoy connected"),
+            (true, true) => debug!(%origin, "stream of the embedded limiter opened"),
             (false, _) => {}
         }
         Ok(entered.id)
     }
 
-    /// Ends a stream; with the last one of its Envoy, the Envoy no longer counts as alive.
+    /// Ends a stream. With the last stream of an Envoy, the Envoy no longer counts as alive.
     pub fn leave(&self, origin: OriginId, id: StreamId, is_embedded: bool) {
         self.unsubscribe(origin, id);
         match (self.state(|state, _| state.leave(origin, id)), is_embedded) {
-            (true, false) => info!(%origin, "an Envoy disconnected"),
-            (true, true) => debug!(%origin, "the API's stream is closed"),
+            (true, false) => info!(%origin, "Envoy disconnected"),
+            (true, true) => debug!(%origin, "stream of the embedded limiter closed"),
             (false, _) => {}
         }
     }
 
-    /// Waits until all that was merged before now is in the store, or the store is known to be away.
+    /// Waits until everything merged before now is in the store, or the store is known to be unavailable.
     pub async fn stored(&self) {
         let next = self.state(|state, _| {
             state.store()?;
@@ -167,12 +168,12 @@ impl Hub {
         }
     }
 
-    /// Waits until a round is over. False if the program ends before.
+    /// Waits until a replay round has completed. False if the program ends before.
     pub async fn after_replay(&self, round: u64) -> bool {
         self.replayed.subscribe().wait_for(|done| *done >= round).await.is_ok()
     }
 
-    /// Makes this stream its Envoy's subscriber, in place of any other; woken when it has a turn.
+    /// Makes this stream its Envoy's subscriber, in place of any other. The result is notified when there is something to push.
     pub fn subscribe(&self, origin: OriginId, id: StreamId) -> Arc<Notify> {
         let turn = Arc::new(Notify::new());
         self.step(|locked, _| {
@@ -184,7 +185,7 @@ impl Hub {
         turn
     }
 
-    /// Ends this stream's subscription, if it is still the one that counts.
+    /// Ends this stream's subscription, if the stream is still its Envoy's subscriber.
     pub fn unsubscribe(&self, origin: OriginId, id: StreamId) {
         self.step(|locked, _| {
             if locked.state.unsubscribe(origin, id) {
@@ -193,7 +194,7 @@ impl Hub {
         });
     }
 
-    /// Wakes every subscriber that has something to be told.
+    /// Wakes every subscriber for which there is something to push.
     pub fn wake_subscribers(&self) {
         let locked = self.locked.lock();
         for id in locked.state.to_be_sent() {
@@ -203,7 +204,7 @@ impl Hub {
         }
     }
 
-    /// Takes all of a frame but its hello, and what concerns limits that are held exactly.
+    /// Takes all parts of a frame except its hello and its exact requests.
     pub fn take(&self, origin: OriginId, frame: FilterFrame) -> Result<Taken, StreamError> {
         let started = Instant::now();
         let taken = self.state(|state, now| state.take(origin, frame, now));
@@ -212,37 +213,37 @@ impl Hub {
         Ok(taken)
     }
 
-    /// Answers from memory.
+    /// Answers queries from memory.
     pub fn answer_from_memory(&self, origin: OriginId, consults: &[Consult]) -> Vec<Answer> {
         self.state(|state, now| state.answer_from_memory(origin, consults, now))
     }
 
-    /// The acknowledgement, now that the round that it waited for is over.
+    /// The acknowledgement of a report, once the replay round that it waited for has completed.
     pub fn acknowledge(&self, origin: OriginId, late: LateAck) -> Ack {
         self.state(|state, _| state.acknowledge(origin, late))
     }
 
-    /// Whether there is a store of the region, and it is asked.
+    /// Whether the region has a store and its circuit breaker permits calls.
     pub fn store_is_usable(&self) -> bool {
         self.state(|state, now| state.is_usable(now.mono))
     }
 
-    /// Forgets some of what is over; true if there is more. Let others have their turn before the next call.
+    /// Evicts some expired entries; true if more remain. Yield to other tasks before the next call.
     pub fn tick(&self) -> bool {
         self.state(|state, now| state.tick(now))
     }
 
-    /// The region's figures.
+    /// The region's statistics.
     pub fn stats(&self) -> RegionStats {
         self.state(|state, now| state.region.stats(now.mono))
     }
 
-    /// Everything held of an identifier.
+    /// All counts held for an identifier.
     pub fn explain(&self, workspace: &[u8], namespace: &[u8], identifier: &[u8]) -> Vec<Explained> {
         self.region(|region, _| region.explain(workspace, namespace, identifier))
     }
 
-    /// Says now and then that a peer misbehaves.
+    /// Logs that a peer misbehaves, at a limited rate.
     pub fn warn(&self, what: &str, origin: Option<OriginId>) {
         if let Some(held_back) = self.metrics.warnings.pass() {
             let origin = origin.map(tracing::field::display);
@@ -267,7 +268,7 @@ impl Hub {
 }
 
 impl Locked {
-    /// A stream is its Envoy's subscriber no more, and is to hear of that.
+    /// Removes a stream as its Envoy's subscriber, and wakes its pushing task so that it ends.
     fn dismiss(&mut self, id: StreamId) {
         if let Some(turn) = self.turns.remove(&id) {
             turn.notify_one();

@@ -1,9 +1,7 @@
-//! Telling subscribers what the others used: soon, but many changes at once.
+//! Pushes the counts of other nodes to subscribers: soon, and many changes in one frame.
 //!
-//! One task watches for all and wakes those that have something to be told. Each subscriber's own task sends; while its
-//! stream is full it waits, and what changes meanwhile is only remembered as a set of keys.
-//!
-//! Leaves to others: who is to be told what, and how often (`weir_core::replication`), peers that do not read (`send_queue`).
+//! One task waits for changes and wakes the subscribers that have something to receive. Each subscriber's own task sends.
+//! While its stream is full the task waits, and changes in the meantime are stored only as a set of keys.
 
 use crate::auth::Scope;
 use crate::region::hub::Hub;
@@ -17,7 +15,7 @@ use weir_core::model::wire::RegionFrame;
 use weir_core::replication::push::{COALESCE_MS, Pusher, Step};
 use weir_core::replication::{Event, StreamId};
 
-/// Wakes subscribers for as long as the program runs.
+/// Wakes subscribers until the program ends.
 pub async fn watch(hub: Arc<Hub>) {
     loop {
         hub.notified(Event::Push.into()).await;
@@ -26,7 +24,7 @@ pub async fn watch(hub: Arc<Hub>) {
     }
 }
 
-/// Sends pushes on one stream, within its peer's `scope`, until it ends or another one takes over.
+/// Sends pushes on one stream, within the `scope` of its credential, until the stream ends or another one replaces it.
 pub async fn follow(
     hub: Arc<Hub>,
     (origin, id): (OriginId, StreamId),

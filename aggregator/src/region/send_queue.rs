@@ -1,11 +1,9 @@
-//! The frames that wait for one stream's peer, and the end of a peer that does not read them.
+//! The frames that wait to be sent on one stream, and the end of a stream whose node does not read them.
 //!
-//! gRPC's flow control stops the transport from asking for frames while a peer does not read. Then this queue
-//! fills, and a writer that finds it full for [`PATIENCE`] abandons the stream: what is queued is dropped at once,
-//! although the transport may hold its end of the stream until the connection's keepalive fails. A plain channel
-//! would keep up to its capacity for that long, which is why the reading end can be emptied from here.
-//!
-//! Leaves to others: what the frames say, and what is done when a stream was abandoned (`stream`).
+//! gRPC's flow control stops the transport from taking frames while a node does not read. The queue then fills, and a
+//! writer that finds it full for [`PATIENCE`] abandons the stream: the queued frames are dropped at once, although
+//! the transport may hold its end of the stream until the connection's keepalive fails. A plain channel would keep
+//! up to its capacity for that long. For this reason the reading end can be emptied from the writing end.
 
 use parking_lot::Mutex;
 use std::pin::Pin;
@@ -17,16 +15,16 @@ use tokio_stream::Stream;
 use tonic::Status;
 use weir_core::model::wire::RegionFrame;
 
-/// Most frames that wait for one peer: 64 full pushes are 16 thousand cells, some 2 MB.
+/// Most frames that wait on one stream: 64 full pushes are 16 thousand cells, some 2 MB.
 pub const MAX_FRAMES: usize = 64;
-/// How long a full queue is borne.
+/// How long the queue may stay full before the stream is abandoned.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The stream takes no more frames: its peer left or was abandoned.
+/// The stream takes no more frames: its node disconnected, or it was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
-/// A queue, by its writing and its reading end.
+/// The two ends of a new queue.
 pub fn queue() -> (SendQueue, Frames) {
     let (sender, receiver) = mpsc::channel(MAX_FRAMES);
     let source =
@@ -42,7 +40,7 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// Queues a frame; waits while the queue is full, and abandons the stream where that lasts too long.
+    /// Queues a frame. Waits while the queue is full, and abandons the stream after [`PATIENCE`].
     pub async fn send(&self, frame: RegionFrame) -> Result<(), Closed> {
         match self.sender.send_timeout(frame, PATIENCE).await {
             Ok(()) => Ok(()),
@@ -59,12 +57,12 @@ impl SendQueue {
         self.sender.closed().await;
     }
 
-    /// Whether the peer read too slowly.
+    /// Whether the stream was abandoned because its node read too slowly.
     pub fn was_abandoned(&self) -> bool {
         self.source.lock().abandoned
     }
 
-    /// Ends the stream with `status` once the peer has read what is queued and the last clone of this end is gone.
+    /// Ends the stream with `status` once the node has read what is queued and the last clone of this end is dropped.
     pub fn end(self, status: Status) {
         self.source.lock().status = Some(status);
     }
@@ -73,7 +71,7 @@ impl SendQueue {
         let mut source = self.source.lock();
         source.abandoned = true;
         source.queued = None;
-        source.status = Some(Status::unavailable("frames were not read in time; connect again"));
+        source.status = Some(Status::unavailable("frames were not read in time; reconnect"));
         if let Some(waker) = source.waker.take() {
             waker.wake();
         }
@@ -114,11 +112,11 @@ impl Drop for Frames {
 
 #[derive(Debug)]
 struct Source {
-    /// `None` once nothing more will be read.
+    /// `None` once no more frames will be read.
     queued: Option<mpsc::Receiver<RegionFrame>>,
-    /// What the stream ends with, if not plainly.
+    /// The status with which the stream ends; `None` for success.
     status: Option<Status>,
-    /// Who waits for a frame.
+    /// The task that waits for a frame.
     waker: Option<Waker>,
     abandoned: bool,
 }

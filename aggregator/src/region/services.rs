@@ -1,4 +1,4 @@
-//! The parts of a region, wired once: its hub, its stores, exact limits, live control, and what people see.
+//! Owns the parts of a region: its hub, its stores, exact limits, live control, and the status for operators.
 
 use crate::region::control::Live;
 use crate::region::exact::Exact;
@@ -16,7 +16,7 @@ use weir_core::model::time::MonoMs;
 use weir_core::region::RegionLimits;
 use weir_core::replication::RegionState;
 
-/// A region at work, as its listeners use it.
+/// A running region, as its listeners use it.
 pub struct Services {
     /// The region's state, events and clock.
     pub hub: Arc<Hub>,
@@ -24,11 +24,11 @@ pub struct Services {
     pub regional: Option<Arc<Regional>>,
     /// The database that regions share, if there is one.
     pub global: Option<Arc<Global>>,
-    /// Decides on limits that are held exactly.
+    /// Decides exact requests.
     pub exact: Exact,
     /// Live control.
     pub control: Arc<Live>,
-    /// What people see.
+    /// The status of streams and peers that the admin listener shows.
     pub status: Arc<Status>,
 }
 

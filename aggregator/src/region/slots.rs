@@ -1,9 +1,7 @@
-//! How many streams there are: in all, of one address, and of those without a hello.
+//! Bounds on the number of streams: in all, for each address, and of those without a hello.
 //!
-//! A slot is taken before a frame of the stream is read. One address has at most half of the slots; a stream within this
-//! program has none, as there is one.
-//!
-//! Leaves to others: streams (`stream`), connections (`listen`).
+//! A stream takes its slot before its first frame is read. One address has at most half of the slots. The stream of the
+//! embedded limiter takes none, as there is only one.
 
 use crate::net::listen::{Turn, most_of_address, peer_of};
 use crate::region::stream_error::StreamError;
@@ -12,14 +10,14 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Most streams at one time, over all connections.
+/// Most streams open at one time, over all connections.
 pub const MAX_STREAMS: usize = 16_384;
-/// Most streams that have not sent a hello, which takes a filter some milliseconds.
+/// Most streams that have not sent a hello; a filter sends it within some milliseconds.
 pub const MAX_UNGREETED: usize = 2_048;
-/// Most of these of one address; an Envoy has one stream for each of its workers.
+/// Most of these from one address; an Envoy has one stream for each of its workers.
 pub const MAX_UNGREETED_OF_ADDRESS: usize = 256;
 
-/// The streams that are open.
+/// The open streams.
 #[derive(Default)]
 pub struct Slots {
     state: Mutex<State>,
@@ -37,7 +35,7 @@ struct Count {
     ungreeted: usize,
 }
 
-/// A stream's slot, until it is dropped.
+/// The slot of one stream, freed when it is dropped.
 pub struct Slot {
     slots: Arc<Slots>,
     address: SocketAddr,
@@ -46,7 +44,7 @@ pub struct Slot {
 }
 
 impl Slots {
-    /// A slot for a stream from `address`, on the connection that has this `turn`.
+    /// Takes a slot for a stream from `address`, on the connection that holds this `turn`.
     pub fn take(self: &Arc<Slots>, address: SocketAddr, turn: Arc<Turn>) -> Result<Slot, StreamError> {
         let mut state = self.state.lock();
         let of_address = state.of_address.get(&peer_of(address.ip())).copied().unwrap_or_default();
@@ -80,12 +78,12 @@ impl State {
 }
 
 impl Slot {
-    /// Where the stream comes from.
+    /// The address that the stream comes from.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The stream has sent its hello, and is accepted.
+    /// Notes that the stream's hello was accepted.
     pub fn greeted(&mut self) {
         self.turn.admit();
         if !std::mem::replace(&mut self.greeted, true) {

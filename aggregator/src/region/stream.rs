@@ -1,9 +1,7 @@
-//! One stream of a filter's worker: its hello, its frames and their replies, and why it ends.
+//! The stream of one worker: its hello, its frames, the replies to them, and the reasons for its end.
 //!
-//! A stream waits for its own peer only. Its replies go through a bounded queue; while that is full nothing more is
-//! read from this peer, and a peer that never reads is abandoned.
-//!
-//! Leaves to others: what a frame does to the region (`services`), pushes (`push`), the queue (`send_queue`).
+//! A stream waits only for its own node. Replies go through a bounded queue. While the queue is full, the stream reads no
+//! further frame from the node; a node that does not read at all is disconnected.
 
 use crate::auth::Scope;
 use crate::net::listen::peer_of;
@@ -34,28 +32,28 @@ use weir_core::model::wire::{
 use weir_core::replication::StreamId;
 use weir_core::replication::state::LateAck;
 
-/// How long a new stream may take to say who it is.
+/// Time within which a new stream must send its hello.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long streams are still served when the program ends.
+/// How long streams are still served after the shutdown has begun.
 pub const DRAIN: Duration = Duration::from_secs(2);
-/// A stream that sends nothing for this long while the program ends has nothing more on the way.
+/// During the shutdown, a stream on which no frame arrives for this long is assumed to have none on the way.
 const QUIET: Duration = Duration::from_millis(30);
-/// Reports of one stream that may wait to be acknowledged; a filter sends no more than sixteen.
+/// Most reports of one stream that wait for their acknowledgement; a filter sends at most sixteen.
 const LATE_ACKS: usize = 64;
-/// Frames of one stream whose questions may wait for the store; those of further ones are answered from memory.
+/// Most frames of one stream whose queries wait for the store; the queries of further frames are decided from memory.
 const OPEN_QUESTIONS: usize = 32;
-/// Questions of one stream about limits that are held exactly that may wait; further ones are undecided.
+/// Most exact requests of one stream that wait; further ones are answered as undecided.
 const MAX_OPEN_EXACT: usize = 256;
-/// Changes of a stream's subscription that are allowed at any time; one more for each second of its life.
+/// How often a stream may change its subscription at once; one more change is allowed for each second of its life.
 const SUBSCRIPTION_CHANGES: u64 = 10;
 
-/// What a peer sends: over a connection, or from within this program.
+/// The frames of a node, received over a connection or from the embedded limiter.
 pub trait Incoming: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin {}
 
 impl<S: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin> Incoming for S {}
 
-/// Serves a stream to its end, within the `scope` of its peer. One that comes over a connection has a slot, and its peer has
-/// been admitted.
+/// Serves a stream until it ends, within the `scope` of its credential. A stream that came over a connection has been
+/// authenticated and has a slot; the stream of the embedded limiter has none.
 pub async fn run(
     services: Arc<Services>,
     mut incoming: impl Incoming,
@@ -69,22 +67,25 @@ pub async fn run(
     services.metrics.streams.dec();
     if send_queue.was_abandoned() {
         services.metrics.slow_streams.inc();
-        services.warn("dropped a stream whose peer does not read; it heals when it connects again", origin);
+        services.warn(
+            "closed a stream whose node does not read its frames; the node resyncs when it reconnects",
+            origin,
+        );
         return;
     }
     match end {
-        End::Left => debug!("a stream ended"),
+        End::Left => debug!("stream ended"),
         End::Drained => send_queue.end(Status::unavailable("the aggregator is shutting down")),
         End::Refused(error) => refuse(&services, send_queue, &error, origin).await,
     }
 }
 
 enum End {
-    /// The peer went away, or takes no more frames.
+    /// The node disconnected, or takes no more frames.
     Left,
-    /// The program ends.
+    /// The aggregator shuts down.
     Drained,
-    /// The peer may not go on.
+    /// The aggregator refuses to continue the stream.
     Refused(StreamError),
 }
 
@@ -107,7 +108,7 @@ async fn serve(
         Err(error) => return End::Refused(error),
     };
     slot.into_iter().for_each(Slot::greeted);
-    debug!(%origin, worker = hello.worker, credential = scope.name, "a stream began");
+    debug!(%origin, worker = hello.worker, credential = scope.name, "stream began");
     let (acks, late) = mpsc::channel(LATE_ACKS);
     tokio::spawn(acknowledge(services.clone(), origin, late, send_queue.clone()));
     let stream = Stream {
@@ -135,7 +136,7 @@ async fn serve(
     }
 }
 
-/// The hello, checked, and the frame that it came in.
+/// The checked hello, and the frame that it came in.
 async fn first_frame(
     services: &Services,
     incoming: &mut impl Incoming,
@@ -150,7 +151,7 @@ async fn first_frame(
     Ok((origin, hello, frame))
 }
 
-/// The next frame, or the end of the stream, by whichever side.
+/// The next frame, or the reason why there is none.
 async fn next_frame(
     services: &Services,
     incoming: &mut impl Incoming,
@@ -169,7 +170,7 @@ async fn next_frame(
     }
 }
 
-/// Completes while the program drains: `quiet` from now, and not before draining has lasted for `at_least`.
+/// Completes during the shutdown: `quiet` from now, but not before the shutdown has lasted for `at_least`.
 async fn overdue(services: &Services, quiet: Duration, at_least: Duration) {
     let mut draining = services.draining.subscribe();
     let began = match draining.wait_for(Option::is_some).await {
@@ -179,7 +180,7 @@ async fn overdue(services: &Services, quiet: Duration, at_least: Duration) {
     tokio::time::sleep_until((Instant::now() + quiet).max(began + at_least).into()).await;
 }
 
-/// What the transport made of bytes that are no frame; everything else it says means that the peer went away.
+/// Maps the transport's status for undecodable bytes to an error; any other status means that the node disconnected.
 fn bad_frame(status: &Status) -> End {
     match status.code() {
         Code::Internal | Code::Unimplemented => {
@@ -192,7 +193,7 @@ fn bad_frame(status: &Status) -> End {
     }
 }
 
-/// Ends a stream with the reason.
+/// Sends the error to the node and ends the stream.
 pub async fn refuse(
     services: &Services,
     send_queue: SendQueue,
@@ -203,7 +204,7 @@ pub async fn refuse(
     services.warn(&format!("refused a stream: {error}"), origin);
     let reason = error.to_string();
     let word = wire::StreamError { reason: reason.clone() };
-    // A peer that is gone, or does not read, need not hear it.
+    // The error is dropped if the node is gone or does not read.
     let _ = send_queue.send(RegionFrame { error: Some(word), ..RegionFrame::default() }).await;
     send_queue.end(Status::new(error.code(), reason));
 }
@@ -212,17 +213,17 @@ pub async fn refuse(
 struct Stream<'a> {
     services: &'a Arc<Services>,
     send_queue: &'a SendQueue,
-    /// What its peer may count.
+    /// What the node may count.
     scope: Arc<Scope>,
     seat: Seat<'a>,
     origin: OriginId,
-    /// Its other end is in this program.
+    /// Whether this is the stream of the embedded limiter.
     is_embedded: bool,
-    /// Names its questions: no other origin has the same.
+    /// Identifies the stream's exact requests; differs for each origin.
     sender: u64,
-    /// Where it comes from.
+    /// The address that counts as one peer, as a number.
     peer: u64,
-    /// It has reported something.
+    /// Whether the node has reported something.
     is_node: bool,
     id: StreamId,
     pusher: Option<JoinHandle<()>>,
@@ -270,7 +271,7 @@ impl Stream<'_> {
         let taken = self.services.take(self.origin, frame).map_err(End::Refused)?;
         traced.iter_mut().for_each(|traced| traced.answered(&taken.reply.answers));
         if let Some(ack) = taken.ack {
-            // The acknowledging task lives as long as this end.
+            // The acknowledging task runs until this sender is dropped.
             let _ = self.acks.send(ack).await;
         }
         if taken.reply != RegionFrame::default() {
@@ -282,9 +283,9 @@ impl Stream<'_> {
         self.rule(exact_requests).await
     }
 
-    /// Keeps the filter to the workspaces of its credential. A configuration of another workspace is a mistake of its operator,
-    /// who learns of it as the stream ends. Counts of other workspaces may be left of a former configuration: they are
-    /// refused one by one.
+    /// Restricts the frame to the workspaces of the filter's credential. If the filter's own configuration belongs to another
+    /// workspace, that is an operator's mistake, and the stream ends with an error that states it. Counts of other
+    /// workspaces may remain from a former configuration, so those are dropped one by one.
     fn confine(&self, frame: &mut FilterFrame) -> Result<(), StreamError> {
         if let Some(counters) = &frame.counters
             && !self.scope.has_workspace(&counters.workspace)
@@ -295,23 +296,23 @@ impl Stream<'_> {
         if outside > 0 {
             let name = &self.scope.name;
             self.services.warn(
-                &format!("refused {outside} parts of a frame: they are outside of what the credential {name:?} allows"),
+                                &format!("dropped {outside} parts of a frame: the credential {name:?} does not allow their workspaces"),
                 Some(self.origin),
             );
         }
         Ok(())
     }
 
-    /// A filter counts as a node once it says what it has decided, asks or reports.
+    /// A filter counts as a node once it has sent a report, decision counters or a query.
     fn count_node(&mut self, frame: &FilterFrame) {
         let reports = frame.report.is_some() || frame.counters.is_some() || !frame.consults.is_empty();
-        // Once a second again: a place among the nodes of its address may have become free.
+        // Repeated with the counters, once a second, since a place among the nodes of its address may have become free.
         if reports && (!std::mem::replace(&mut self.is_node, true) || frame.counters.is_some()) {
             self.services.state(|state, _| state.count_node(self.origin, self.peer));
         }
     }
 
-    /// Takes what the filter knows of live control, and what its rules would have it say.
+    /// Takes the filter's revision of live control, and the bans that its rules propose.
     fn take_control(&mut self, frame: &mut FilterFrame) {
         if let Some(known) = frame.controls_known.take().filter(|_| self.pushes()) {
             self.services.control.acknowledged(known, self.services.now());
@@ -328,17 +329,16 @@ impl Stream<'_> {
             }
         }
         let bans = std::mem::take(&mut frame.bans);
-        // Without a database they hold in their Envoy alone.
+        // Without a database a ban holds only in its own Envoy.
         if !bans.is_empty() && self.services.global.is_some() {
             let refused = self.services.control.bans.propose(&bans, self.services.now());
             if refused > 0 {
-                self.services
-                    .warn(&format!("{refused} bans that rules proposed are not taken"), Some(self.origin));
+                self.services.warn(&format!("refused {refused} bans proposed by rules"), Some(self.origin));
             }
         }
     }
 
-    /// Has each of these ruled on by itself, without keeping the stream or the others waiting.
+    /// Decides each exact request in a task of its own, so that neither the stream nor the other requests wait for it.
     async fn rule(&self, exact_requests: Vec<ExactRequest>) -> Result<(), End> {
         let mut rejected = Vec::new();
         for request in exact_requests {
@@ -355,7 +355,7 @@ impl Stream<'_> {
                 let results = around(span.as_ref(), ruled).await;
                 span.into_iter().for_each(|span| span.ruled(&results));
                 let results = vec![results];
-                // A peer that left needs no answer; what it was charged it will not use.
+                // If the node is gone, the response is dropped, and the node does not use what it was charged.
                 let _ = send_queue.send(RegionFrame { results, ..RegionFrame::default() }).await;
                 drop(room);
             });
@@ -366,7 +366,7 @@ impl Stream<'_> {
         self.send(RegionFrame { results: rejected, ..RegionFrame::default() }).await
     }
 
-    /// Has the store answer these without keeping the stream waiting.
+    /// Lets the store answer these queries without blocking the stream.
     async fn query(&self, consults: Vec<Consult>, mut traced: Option<Consults>) -> Result<(), End> {
         let room = self.questions.clone().try_acquire_owned();
         let (Some(store), Ok(room)) = (self.services.regional.clone(), room) else {
@@ -377,7 +377,7 @@ impl Stream<'_> {
         let (services, origin, send_queue) = (self.services.clone(), self.origin, self.send_queue.clone());
         tokio::spawn(async move {
             let answers = regional::answer(&services, &store, origin, consults, traced).await;
-            // A peer that left needs no answer.
+            // If the node is gone, the answers are dropped.
             let _ = send_queue.send(RegionFrame { answers, ..RegionFrame::default() }).await;
             drop(room);
         });
@@ -406,7 +406,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Begins or ends the pushes, as the worker says that it is its process' subscriber or not.
+    /// Starts or stops the pushes when the worker becomes, or ceases to be, the subscriber of its process.
     fn take_role(&mut self, hello: &Hello) {
         if hello.subscriber == self.pushes() {
             return;
@@ -422,7 +422,7 @@ impl Stream<'_> {
         }
     }
 
-    /// Whether this stream is the one that is pushed to; another stream of the same Envoy may have taken over.
+    /// Whether pushes go to this stream; another stream of the same Envoy may have replaced it as the subscriber.
     fn pushes(&self) -> bool {
         self.pusher.as_ref().is_some_and(|pusher| !pusher.is_finished())
     }
@@ -440,12 +440,12 @@ impl Stream<'_> {
     }
 }
 
-/// The name of a worker's questions. Workers say their number themselves, so it is not enough.
+/// Identifies the exact requests of a worker. Workers choose their own number, so the number alone is not unique.
 fn sender(origin: OriginId, worker: u64) -> u64 {
     digest(b"weir asker", &[&origin.0, &worker.to_le_bytes()])
 }
 
-/// A number for what counts as one peer.
+/// A number for an address; addresses that count as one peer have the same number.
 fn peer_number(address: IpAddr) -> u64 {
     match peer_of(address) {
         IpAddr::V4(address) => u64::from(u32::from(address)),
@@ -453,7 +453,7 @@ fn peer_number(address: IpAddr) -> u64 {
     }
 }
 
-/// Whether what a frame asks exactly, or takes back, is within bounds.
+/// Checks the number of exact requests, refunds, bans and charges in a frame.
 fn check_exact(frame: &FilterFrame) -> Result<(), StreamError> {
     if frame.exact_requests.len() > MAX_FRAME_CELLS {
         return Err(StreamError::TooManyExactRequests(frame.exact_requests.len()));
@@ -470,7 +470,7 @@ fn check_exact(frame: &FilterFrame) -> Result<(), StreamError> {
     if charges > MAX_CHARGES { Err(StreamError::TooManyCharges(charges)) } else { Ok(()) }
 }
 
-/// Acknowledges reports in their order, each when the store has what it said or is known to be away.
+/// Acknowledges reports in order, each once the store holds its counts or is known to be unavailable.
 async fn acknowledge(
     services: Arc<Services>,
     origin: OriginId,
@@ -479,7 +479,7 @@ async fn acknowledge(
 ) {
     while let Some(late) = late.recv().await {
         tokio::select! {
-            // A peer that left needs no acknowledgement, and what it said is stored all the same.
+            // If the node is gone it needs no acknowledgement; its counts are stored all the same.
             () = send_queue.closed() => return,
             over = services.after_replay(late.after) => if !over { return },
         }

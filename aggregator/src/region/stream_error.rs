@@ -1,6 +1,5 @@
-//! Why a stream is not accepted or not continued, in words for an operator and as a metric's label.
-//!
-//! Also the check of a stream's first frame. Leaves to others: what an accepted stream may do (`stream`).
+//! The reasons for which a stream is refused or ended, as a message for the operator, a metric's label and a gRPC status.
+//! Also the check of a stream's hello.
 
 use sha2::{Digest, Sha256};
 use tonic::Code;
@@ -8,79 +7,81 @@ use weir_core::model::exact::MAX_CHARGES;
 use weir_core::model::key::OriginId;
 use weir_core::model::wire::{Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, PROTOCOL_VERSION};
 
-/// Why a stream ends although its peer would go on.
+/// Why the aggregator ends a stream that its node would continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// The first frame did not come in time.
+    /// The hello did not arrive in time; in milliseconds.
     #[error("no hello arrived within {0} ms")]
     Silent(u64),
-    /// The first frame says something else.
+    /// The first frame contains no hello.
     #[error("the first frame of a stream must hold a hello")]
     NoHello,
-    /// A version of the frames that this program does not speak.
-    #[error("protocol version {0} is not spoken here; this aggregator speaks {PROTOCOL_VERSION}")]
+    /// A version of the protocol that this aggregator does not support.
+    #[error("protocol version {0} is not supported; this aggregator supports version {PROTOCOL_VERSION}")]
     Version(u32),
-    /// Not an origin id.
+    /// Not a valid origin id.
     #[error("the origin must be 16 bytes, not all zero")]
     Origin,
-    /// Another origin than the stream began with.
-    #[error("a stream belongs to one origin; open another stream for another")]
+    /// The origin differs from that of the stream's first hello.
+    #[error("a stream has one origin, which cannot change; open another stream for another origin")]
     OriginChanged,
-    /// Missing or wrong.
+    /// The token is missing or wrong.
     #[error(
-        "the filter's token is missing or wrong; the aggregator has one of --filter-token or WEIR_FILTER_TOKEN, and those of entries with \
-         workspaces in its tokens file"
+        "the filter's token is missing or wrong; the aggregator accepts the token of --filter-token or WEIR_FILTER_TOKEN, and \
+             those of the entries with workspaces in its tokens file"
     )]
     Token,
-    /// It was valid as the stream began.
-    #[error("the filter's credential was refunded or changed; connect again")]
+    /// The credential was valid when the stream began.
+    #[error("the filter's credential was revoked or changed; reconnect with a valid one")]
     Revoked,
-    /// The filter's configuration is of a workspace that its credential is not for: the credential's name, the workspace.
-    #[error("the credential {0:?} does not name the workspace {1:?}; its entry in the tokens file would")]
+    /// The credential does not cover the workspace of the filter's configuration: the credential's name, the workspace.
+    #[error(
+        "the credential {0:?} does not cover the workspace {1:?}; add the workspace to its entry in the tokens file"
+    )]
     Workspace(String, String),
-    /// More origins than the region keeps.
-    #[error("the region already has as many origins as it keeps")]
+    /// More origins than a region stores.
+    #[error("the region already has the maximum number of origins")]
     TooManyOrigins,
-    /// More streams than this program serves.
+    /// More streams than this aggregator serves.
     #[error("this aggregator already serves {0} streams")]
     TooManyStreams(usize),
     /// More streams than one address may have.
-    #[error("this aggregator already serves {0} streams of this address, half of all that it serves")]
+    #[error("this aggregator already serves {0} streams of this address, half of its maximum")]
     TooManyOfAddress(usize),
-    /// Too many streams wait for their hello.
-    #[error("too many streams have not sent a hello")]
+    /// Too many streams have not sent their hello.
+    #[error("too many streams wait for their hello; try again")]
     TooManySilent,
-    /// Over the cap of a frame.
+    /// More counts in a frame than allowed.
     #[error("{0} counts in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyCounts(usize),
-    /// Over the cap of a frame.
-    #[error("{0} consults in one frame; at most {MAX_FRAME_CELLS} are allowed")]
+    /// More queries in a frame than allowed.
+    #[error("{0} queries in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyConsults(usize),
-    /// Over the cap of a frame.
+    /// More exact requests in a frame than allowed.
     #[error("{0} exact requests in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyExactRequests(usize),
-    /// Over the cap of a frame.
+    /// More refunds in a frame than allowed.
     #[error("{0} refunds in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyRefunds(usize),
-    /// Over the cap of a frame.
+    /// More bans in a frame than allowed.
     #[error("{0} bans in one frame; at most {MAX_FRAME_CONTROLS} are allowed")]
     TooManyBans(usize),
-    /// Over the cap of a question.
+    /// More charges in an exact request than allowed.
     #[error("{0} charges in one exact request; at most {MAX_CHARGES} are allowed")]
     TooManyCharges(usize),
-    /// Began and ceased to subscribe again and again.
+    /// The stream subscribed and unsubscribed too often.
     #[error("the subscription of this stream changes too often")]
     Unsteady,
-    /// Not a frame.
+    /// The bytes cannot be decoded as a frame.
     #[error("malformed frame: {0}")]
     Malformed(String),
-    /// A frame over the cap in bytes.
+    /// A frame of more bytes than allowed.
     #[error("oversized frame: {0}")]
     Oversized(String),
 }
 
 impl StreamError {
-    /// The metric's label: a word out of a fixed set.
+    /// The metric's label, from a fixed set.
     pub const fn label(&self) -> &'static str {
         match self {
             StreamError::Silent(_) => "silent",
@@ -124,7 +125,7 @@ impl StreamError {
     }
 }
 
-/// Checks a stream's hello: the version first, so that a newer filter is told about that. See [`origin_of`].
+/// Checks a stream's hello, the version first, so that a newer filter gets the version error. See [`origin_of`].
 pub fn check_hello(hello: &Hello) -> Result<OriginId, StreamError> {
     if hello.version != PROTOCOL_VERSION {
         return Err(StreamError::Version(hello.version));
@@ -132,9 +133,9 @@ pub fn check_hello(hello: &Hello) -> Result<OriginId, StreamError> {
     OriginId::parse(&hello.origin).map(origin_of).ok_or(StreamError::Origin)
 }
 
-/// The origin that a process is known by. The number that it sends is a secret of the process and of this aggregator, and this
-/// is its digest: who reads the digest in a log, a store or at the admin listener can neither raise the process'
-/// components nor take its subscription.
+/// The public origin of a process. A process sends a number that is a secret between it and this aggregator; the origin is the
+/// digest of that number. A reader of the digest in a log, a store or at the admin listener can therefore neither raise
+/// the process' components nor take over its subscription.
 pub fn origin_of(secret: OriginId) -> OriginId {
     let halves: [u64; 2] = [b"weir origin 0", b"weir origin 1"].map(|half| digest(half, &[&secret.0]));
     let mut origin = OriginId::default();
@@ -144,7 +145,7 @@ pub fn origin_of(secret: OriginId) -> OriginId {
     origin
 }
 
-/// Eight bytes of a digest of `parts`, of which each has a fixed length; `purpose` tells digests apart.
+/// Eight bytes of a digest of `parts`, each of a fixed length. Digests of different `purpose` differ.
 pub fn digest(purpose: &[u8], parts: &[&[u8]]) -> u64 {
     let mut digest = Sha256::new_with_prefix(purpose);
     parts.iter().for_each(|part| digest.update(part));

@@ -1,6 +1,4 @@
-//! How many files and sockets the program may hold open.
-//!
-//! Leaves to others: how many connections each API takes (`listen`).
+//! The limit of open files and sockets.
 
 use crate::admin;
 use crate::api::http;
@@ -8,13 +6,13 @@ use crate::region::slots;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::warn;
 
-/// For stores, databases, files, and what the runtime has.
+/// Descriptors for stores, databases, files and the runtime.
 const OTHERS: usize = 256;
-/// What is open where every API is full.
+/// Descriptors in use when every listener is full.
 pub const WANTED: usize = slots::MAX_STREAMS + http::MAX_CONNECTIONS + admin::MAX_CONNECTIONS + OTHERS;
 
-/// Raises the soft limit of open files to the hard one, as service managers keep the soft one low for programs that cannot
-/// count further than select(2), and warns where that is still too low for full APIs.
+/// Raises the soft limit of open files to the hard one, and warns if that is too low for full listeners. Service managers keep
+/// the soft limit low for programs that use select(2).
 pub fn raise_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
@@ -25,10 +23,10 @@ pub fn raise_limit() {
             warn!(
                 limit,
                 wanted = WANTED,
-                "few files may be open: connections may be kept waiting (ulimit -Hn)"
+                "the limit of open files is too low for full listeners, so connections may have to wait; raise ulimit -Hn"
             );
         }
         Ok(_) => {}
-        Err(error) => warn!(%error, "the limit of open files cannot be raised"),
+        Err(error) => warn!(%error, "could not raise the limit of open files"),
     }
 }

@@ -1,9 +1,7 @@
-//! The running program: three listeners, a clock that ticks, and an end in good order.
+//! The running program: its listeners, its tasks, and its shutdown.
 //!
-//! To stop, it says so at `/readyz`, takes no more connections, serves what streams have already sent (`stream`),
-//! ends them, and lets go of whoever still holds a connection.
-//!
-//! Leaves to others: arguments (`main`), streams (`grpc`, `stream`), HTTP (`admin`).
+//! To stop, it reports not ready at `/readyz`, accepts no more connections, serves what streams have already sent
+//! (`stream`), ends the streams, and closes the remaining connections.
 
 pub mod descriptors;
 
@@ -49,59 +47,59 @@ use weir_core::replication::Next;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::state::TICK_MS;
 
-/// How often an idle connection is asked whether its peer is still there, and how long the answer may take.
+/// How often an idle connection is pinged, and how long the answer may take.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// Most streams on one connection. An Envoy's worker opens one or two on its own.
+/// Most streams on one connection. A worker of an Envoy opens one or two on its own connection.
 const MAX_STREAMS_PER_CONNECTION: u32 = 256;
-/// How long a gRPC client may take to begin.
+/// How long a gRPC client may take to send the HTTP/2 preface.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the database may take at the start to say whether its tables are there.
+/// How long the check of the database's tables may take at the start.
 const SCHEMA_CHECK: Duration = Duration::from_secs(5);
-/// What connections get beyond the draining of their streams, to say goodbye.
+/// How long connections may stay open after their streams have ended, to close in order.
 const GOODBYE: Duration = Duration::from_millis(500);
 
-/// What the program is told to do.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Name of the region.
     pub region: String,
-    /// Where filters connect, `host:port`.
+    /// Address for filters, `host:port`.
     pub grpc_listen: String,
-    /// Where operators and Prometheus connect, `host:port`.
+    /// Address for operators and Prometheus, `host:port`.
     pub admin_listen: String,
-    /// The names that they may use for it, beside addresses and `localhost`.
+    /// Host names that operators may use for it, besides addresses and `localhost`.
     pub admin_hosts: Hosts,
-    /// What filters must know.
+    /// The token of filters.
     pub token: Option<String>,
     /// Bounds of the region.
     pub limits: RegionLimits,
-    /// Where the region's aggregators meet; without it there is one, which keeps the region in memory.
+    /// The Redis that the region's aggregators share. Without it the region has one aggregator and its counts are in memory.
     pub store: Option<StoreOptions>,
-    /// Where regions meet; without it there is one.
+    /// The database that the regions share. Without it there is one region.
     pub database: Option<DatabaseOptions>,
-    /// Whether the database's tables are brought up to date first.
+    /// Whether to bring the database's tables up to date first.
     pub migrate: bool,
-    /// When stores are spoken to.
+    /// Intervals, timeouts and circuit breakers of the calls to stores.
     pub schedule: Schedule,
-    /// The APIs for those who have no filter.
+    /// The APIs for callers without a filter.
     pub api: ApiSettings,
-    /// Where spans go; without it none are made.
+    /// Where spans are exported; without it none are created.
     pub telemetry: Option<TelemetryOptions>,
 }
 
-/// Why the program does not start, or does not go on.
+/// Why the program does not start, or stops by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Usually a busy port.
+    /// The address cannot be bound; usually the port is in use.
     #[error("cannot listen on {address} for {purpose}: {source}; choose another with {option}")]
     Listen {
-        /// As it was given.
+        /// The address, as given.
         address: String,
-        /// Which listener.
+        /// What the listener is for.
         purpose: &'static str,
-        /// How to choose another address.
+        /// The option that sets the address.
         option: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// Certificates or tokens cannot be used.
@@ -113,7 +111,7 @@ pub enum ServeError {
     /// The database settings cannot be used.
     #[error("{0}")]
     DatabaseOptions(#[from] crate::database::OptionsError),
-    /// The database is there but not as it should be.
+    /// The database is available, but its tables or settings are wrong.
     #[error("{0}")]
     Database(#[from] DatabaseError),
     /// The rate-limit service's limits cannot be used.
@@ -122,24 +120,24 @@ pub enum ServeError {
     /// Spans cannot be exported.
     #[error("{0}")]
     Telemetry(#[from] crate::telemetry::spans::OptionsError),
-    /// Two aggregators with a memory each would keep two limits.
+    /// Another aggregator holds the region lease. Two aggregators with separate memories would each allow the whole limit.
     #[error(
-        "another aggregator serves region {0:?}; without a Redis of its own a region has one. End the other, or give \
-         both the same Redis with --redis-url or WEIR_REDIS_URL"
+        "another aggregator serves region {0:?}; a region without a Redis can have only one. Stop the other one, or set the \
+         same Redis for both with --redis-url or WEIR_REDIS_URL"
     )]
     RegionTaken(String),
-    /// The transport gave up.
+    /// The transport failed.
     #[error("the gRPC server failed: {0}")]
     Grpc(#[from] tonic::transport::Error),
-    /// A server ended without being asked to.
-    #[error("the gRPC or the HTTP server ended by itself")]
+    /// A server ended although no shutdown was requested.
+    #[error("the gRPC or the HTTP server ended unexpectedly")]
     Ended,
     /// A task of the program panicked.
     #[error("a task failed: {0}")]
     Task(#[from] JoinError),
 }
 
-/// A program that serves.
+/// A running server.
 pub struct Server {
     services: Arc<Services>,
     embedded: Arc<EmbeddedLimiter>,
@@ -196,7 +194,7 @@ impl Server {
         );
         authentication.describe(http_address, grpc_address, settings.token.is_some());
         if !authenticator.filters_need_tokens() && !grpc_address.ip().is_loopback() {
-            warn!(grpc = %grpc_address, "other machines can connect, and filters need no token (--filter-token or WEIR_FILTER_TOKEN)");
+            warn!(grpc = %grpc_address, "other machines can connect, and filters need no token; set --filter-token or WEIR_FILTER_TOKEN");
         }
         if !admin_address.ip().is_loopback() {
             warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
@@ -258,32 +256,32 @@ impl Server {
         Ok(Server { services, embedded, grpc_address, admin_address, http_address, grpc, http, helpers })
     }
 
-    /// Where filters connect.
+    /// The address for filters.
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc_address
     }
 
-    /// Where operators connect.
+    /// The address for operators.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin_address
     }
 
-    /// Where applications connect, if they can.
+    /// The address for applications, if there is one.
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http_address
     }
 
-    /// What this server holds.
+    /// The parts of the region.
     pub fn services(&self) -> &Arc<Services> {
         &self.services
     }
 
-    /// What decides for its APIs.
+    /// The embedded limiter of the APIs.
     pub fn embedded(&self) -> &Arc<EmbeddedLimiter> {
         &self.embedded
     }
 
-    /// Completes only if the server, or a part without which it would be half dead, ends by itself.
+    /// Completes only if the server, or a task that it cannot do without, ends by itself.
     pub async fn failed(&mut self) -> ServeError {
         loop {
             tokio::select! {
@@ -299,7 +297,7 @@ impl Server {
                 () = self.services.taken_over.notified() => {
                     return ServeError::RegionTaken(self.services.region_name.clone());
                 }
-                // What ends well had only something to begin.
+                // A task that ended without an error only had something to start.
                 Some(ended) = self.helpers.join_next() => if let Err(error) = ended {
                     return error.into();
                 },
@@ -307,18 +305,18 @@ impl Server {
         }
     }
 
-    /// Ends in good order; takes as long as streams need, within bounds.
+    /// Shuts down; waits for streams, within bounds.
     pub async fn stop(mut self) {
         self.services.draining.send_replace(Some(Instant::now()));
         let ended = async { tokio::join!(&mut self.grpc, &mut self.http) };
         if timeout(DRAIN + GOODBYE, ended).await.is_err() {
-            info!("connections that did not end are cut");
+            info!("closing connections that did not end in time");
             self.grpc.abort();
             self.http.abort();
         }
         self.embedded.stop();
-        // What a filter said last was not acknowledged perhaps, and the filter may be gone. When a second round is over,
-        // the index names what became hot in the first, so that the region's other aggregators find it.
+        // The last reports may be unacknowledged, and their filters gone. After the second round the hot index contains the
+        // cells that became hot in the first, so the region's other aggregators find them.
         let told = async {
             self.services.stored().await;
             self.services.stored().await;
@@ -326,11 +324,11 @@ impl Server {
         let schedule =
             self.services.regional.as_ref().map_or_else(Schedule::default, |regional| regional.schedule);
         if timeout(Duration::from_millis(schedule.last_replay_ms), told).await.is_err() {
-            info!("the regional store does not take what was reported last");
+            info!("could not write the last reports to the regional store in time");
         }
         if let Some(regional) = &self.services.regional {
             let goodbye = peers::say_goodbye(&self.services.hub, &self.services.status, regional);
-            // Those who are not told see it silent for a minute.
+            // If the removal fails, the peers list this aggregator as silent for a minute.
             let _ = timeout(GOODBYE, goodbye).await;
         }
         if let (None, Some(global)) = (&self.services.regional, &self.services.global) {
@@ -343,13 +341,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The others end with their set.
+        // The other tasks are aborted with their set.
         self.grpc.abort();
         self.http.abort();
     }
 }
 
-/// Reads what the database holds, as far as it answers at once, before the first request is served.
+/// Before the first request is served, reads from the database, as far as it answers at once.
 async fn prepare(services: &Services) {
     let Some(global) = &services.global else { return };
     let own = async {
@@ -360,13 +358,13 @@ async fn prepare(services: &Services) {
     tokio::join!(own, global::import_once(&services.hub, global), services.control.read_once(global));
 }
 
-/// In place of a listener: ends when the program drains.
+/// Replaces a listener that is not configured: completes when the shutdown begins.
 async fn drained(services: Arc<Services>) {
     // The sender lives as long as `services`.
     let _ = services.draining.subscribe().wait_for(Option::is_some).await;
 }
 
-/// Envoy's rate-limit service; without a file it knows no limit, and lets everything pass.
+/// Envoy's rate-limit service. Without a file it has no limits and allows every request.
 fn rate_limits(
     services: &Arc<Services>,
     embedded: &Arc<EmbeddedLimiter>,
@@ -385,7 +383,7 @@ fn rate_limits(
     RateLimitService::new(services.clone(), embedded.clone(), limits, authenticator, ruled)
 }
 
-/// A database that is away is no reason not to serve; one without our tables is a mistake that somebody should hear of.
+/// An unavailable database does not keep the aggregator from starting; a database without the right tables does.
 async fn check_database(
     database: Database,
     settings: &Settings,
@@ -398,21 +396,21 @@ async fn check_database(
     match checked {
         Ok(()) => {}
         Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => {
-            warn!(%error, "the database is away; this region goes on alone until it is back");
+            warn!(%error, "database unavailable, this region does not share counts until it is available");
             if settings.migrate {
                 helpers.spawn(migrate_later(database.clone()));
             }
         }
         Err(error) if error.kind() == Reason::Schema => return Err(error.into()),
-        // It may be mended while this aggregator serves; to end would take the region's limits along.
+        // The error may be repaired while this aggregator serves; stopping would lose the region's counts.
         Err(error) => {
-            error!(%error, "the database cannot be used; this region goes on alone until that is mended")
+            error!(%error, "the database cannot be used, this region does not share counts until it is repaired")
         }
     }
     Ok(Arc::new(Global::new(database, settings.schedule)))
 }
 
-/// Migrates, unless the database is not to be reached soon. Once it is, a migration may take its time.
+/// Migrates, unless the database is not available soon. A migration itself has no timeout.
 async fn migrate_soon(database: &Database) -> Result<(), DatabaseError> {
     match database.check_schema(SCHEMA_CHECK).await {
         Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => Err(error),
@@ -420,14 +418,14 @@ async fn migrate_soon(database: &Database) -> Result<(), DatabaseError> {
     }
 }
 
-/// Migrates when the database is back.
+/// Migrates as soon as the database is available.
 async fn migrate_later(database: Database) {
     loop {
         sleep(SCHEMA_CHECK).await;
         match migrate_soon(&database).await {
-            Ok(()) => return info!("the database is back, and its tables are up to date"),
+            Ok(()) => return info!("database available, its tables are up to date"),
             Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => {}
-            Err(error) => return error!(%error, "the database's tables cannot be brought up to date"),
+            Err(error) => return error!(%error, "could not bring the database's tables up to date"),
         }
     }
 }
@@ -435,26 +433,29 @@ async fn migrate_later(database: Database) {
 fn say_what_is_shared(settings: &Settings) {
     if settings.store.is_none() {
         info!(
-            "no Redis is set (--redis-url): this is the region's only aggregator, and its memory is the region's"
+            "no Redis is set (--redis-url): this is the region's only aggregator, and the region's counts are in its memory"
         );
     }
     if settings.database.is_none() {
         info!(
-            "no database is set (--database-url): other regions are not heard of, there is no live control, and a ban that a \
-             rule makes stays in its Envoy, where nobody sees or lifts it"
+            "no database is set (--database-url): counts of other regions and live control are not available, and a ban that a \
+                         rule makes holds only in its Envoy and can be neither seen nor lifted"
         );
     }
 }
 
-/// A memory that begins empty may have lost something: the living have a recovery grace period to repeat what they know, and
-/// those that take longer to come back are heard as well.
+/// Starts with empty memory, which may mean that counts were lost. The connected nodes resync within a recovery grace period;
+/// nodes that return later are merged as well.
 async fn begin_anew(hub: Arc<Hub>, schedule: Schedule) {
     let mut grace = GracePeriod::anew(schedule, hub.now());
     loop {
         let next = grace.next(&mut &*hub);
         let (is_over, cells) = (next == Next::Over, grace.take_settled());
         if cells > 0 {
-            info!(cells, "what nobody could account for after the start counts as the region's baseline");
+            info!(
+                cells,
+                "recovery grace period over: use that no node accounts for counts as the region's baseline"
+            );
         }
         if is_over {
             return;
@@ -486,7 +487,7 @@ async fn serve_grpc(
         socket,
         tls,
         protocol: Protocol::Grpc,
-        // Each worker of an Envoy has a connection of its own.
+        // Each worker of an Envoy has its own connection.
         max_connections: MAX_STREAMS,
         patience: Patience::Preface(PREFACE_TIMEOUT),
     };
@@ -494,7 +495,7 @@ async fn serve_grpc(
     let accepting =
         listener.run(services.metrics.clone(), draining(services.draining.subscribe()), move |connection| {
             let opened = opened.clone();
-            // The server ends first, and needs no more connections then.
+            // The send fails only after the server has ended, which then needs no more connections.
             async move { drop(opened.send(Ok(connection)).await) }
         });
     let serving = tonic::transport::Server::builder()
@@ -519,7 +520,7 @@ async fn tick(services: Arc<Services>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        // A step takes well below a millisecond; millions of keys at a stretch would keep streams waiting.
+        // A step takes well below a millisecond; evicting millions of keys in one step would block streams.
         while services.tick() {
             yield_now().await;
         }

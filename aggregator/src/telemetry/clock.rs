@@ -1,11 +1,10 @@
-//! The wall clock: the one place of this program that reads it, behind a trait so that tests can shift it.
-//!
-//! Leaves to others: measuring how long things take, for which `std::time::Instant` is used where it is needed.
+//! The wall clock. Only this module reads it, behind a trait, so that tests can shift it. Durations are measured with
+//! `std::time::Instant` where they are needed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_core::model::time::UnixMs;
 
-/// Says which moment it is.
+/// A wall clock.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since the Unix epoch; may jump in either direction.
     fn now(&self) -> UnixMs;

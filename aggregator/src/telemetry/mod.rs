@@ -1,4 +1,4 @@
-//! What the program shows of itself: metrics, spans, request ids in its log, warnings at a bounded rate; and the wall clock.
+//! Observability: metrics, spans, request ids in the log, warnings at a bounded rate; and the wall clock.
 
 pub mod clock;
 pub mod metrics;

@@ -1,30 +1,28 @@
-//! Request ids in the log: what is warned of while one request is answered names that request.
+//! Request ids in the log: each line that is logged while a request is processed has the request's id.
 //!
-//! A span of `tracing`, which whatever is logged within it brings along. Where nobody knows an id none is made.
-//!
-//! Leaves to others: which ids are sound (`weir_core::model::trace`), spans for a collector (`telemetry`).
+//! This is a `tracing` span, whose fields are added to each line within it. Without an id there is no span.
 
 use hyper::HeaderMap;
 use tracing::{Span, error_span};
 use weir_core::model::trace::Trace;
 use weir_core::model::wire;
 
-/// Around the answer to a call with these headers.
+/// A span for a call with these headers.
 pub fn of_headers(headers: &HeaderMap) -> Span {
     let mut ids = headers.get_all("x-request-id").iter();
     match (ids.next(), ids.next()) {
         (Some(id), None) => span(Trace::of_headers(None, Some(id.as_bytes()))),
-        // Of several it is not clear which is meant.
+        // With several ids it is not clear which one to use.
         _ => Span::none(),
     }
 }
 
-/// Around the answer to a question of a filter.
+/// A span for a query or an exact request of a filter.
 pub fn of_question(trace: Option<&wire::Trace>) -> Span {
     span(trace.and_then(Trace::of_wire))
 }
 
-/// Of the highest level, so that no line is without it.
+/// The span has the highest level, so that lines of every level have its fields.
 fn span(trace: Option<Trace<'_>>) -> Span {
     match trace.and_then(|trace| trace.request_id) {
         Some(request_id) => error_span!("request", request_id),

@@ -1,11 +1,9 @@
-//! A valve for log lines that a peer can provoke: one per interval passes, the rest are counted.
-//!
-//! Leaves to others: what the line says.
+//! Limits the rate of log lines that a peer can provoke: one line passes in each interval, the others are counted.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Lets one line pass per interval.
+/// Lets one line pass in each interval.
 #[derive(Debug)]
 pub struct Throttle {
     created: Instant,
@@ -26,7 +24,7 @@ impl Throttle {
         }
     }
 
-    /// How many lines were held back since the last one that passed, if this one may pass.
+    /// If this line may pass, the number of lines held back since the last one that passed.
     pub fn pass(&self) -> Option<u64> {
         let now_ms = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX);
         let open_at_ms = self.open_at_ms.load(Relaxed);

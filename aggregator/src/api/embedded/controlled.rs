@@ -1,9 +1,7 @@
-//! What operators say of a call's questions: a ban denies the whole call, who is exempt is not counted, limits are others and
-//! counted elsewhere after a reset. Networks are not looked at, as nobody says here from where a client comes.
+//! Live control applied to the checks of a call. A ban denies the whole call, an exempt identifier is not counted, and limits
+//! and epochs may be replaced. Controls of networks do not apply, because the API does not receive the client's address.
 //!
-//! Apis are told identifiers in canonical form; patterns see those over 64 bytes as their digest.
-//!
-//! Leaves to others: what is said (`weir_core::control`), deciding what is left (the parent module).
+//! The API receives identifiers in canonical form; patterns are matched against the digest of those over 64 bytes.
 
 use super::question::{Answer, Question};
 use weir_core::control::{Banned, Controls, Found, Scratch, Subject, credited};
@@ -11,15 +9,15 @@ use weir_core::model::exact::{Algorithm, ChargeResult, MAX_LOG_LIMIT, Verdict};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 
-/// A call's questions, as operators would have them.
+/// The checks of a call after live control.
 pub(super) struct Controlled {
-    /// Those that are left to decide.
+    /// The checks that are left to decide.
     pub questions: Vec<Question>,
-    /// In which epoch each of them counts.
+    /// The epoch in which each of them counts.
     pub epochs: Vec<u32>,
-    /// Where they stand in the call.
+    /// Their positions in the call.
     places: Vec<usize>,
-    /// What is said of all others.
+    /// The decisions on all checks; live control has decided those that are not left.
     results: Vec<ChargeResult>,
     is_banned: bool,
 }
@@ -47,7 +45,7 @@ impl Controlled {
         is_decided.then(|| Answer { allowed: !self.is_banned, results: self.results.clone() })
     }
 
-    /// The answer to the whole call, given that to what was left.
+    /// The answer to the whole call, given the answer to the checks that were left.
     pub(super) fn complete(mut self, answer: Answer) -> Answer {
         for (place, result) in self.places.iter().zip(answer.results) {
             self.results[*place] = result;
@@ -79,7 +77,7 @@ impl Controlled {
     }
 }
 
-/// Keys are bytes; what is no text is not what an operator can name.
+/// Keys are bytes. Live control can name only text, so a part that is not UTF-8 matches as empty.
 fn find(question: &Question, controls: &Controls, now: UnixMs, scratch: &mut Scratch) -> Found {
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).unwrap_or_default().to_owned();
     let (workspace, namespace) = (text(&question.workspace), text(&question.namespace));

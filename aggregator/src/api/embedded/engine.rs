@@ -1,9 +1,7 @@
-//! The limiter, its table, and who waits for it: everything that stands behind the API's one lock.
+//! The limiter, its table, and the calls that wait for it, all behind the embedded limiter's one lock.
 //!
-//! One limiter behind one lock, rather than several over one table: a decision takes about a microsecond, and whoever
-//! asked over a socket has spent more than ten times that on the way.
-//!
-//! Leaves to others: when it ticks and where its frames go (`link`), what is asked (`windows`).
+//! There is one limiter behind one lock, not several over one table: a decision takes about a microsecond, and a call over a
+//! socket costs more than ten times that anyway.
 
 use std::collections::HashMap;
 use tokio::sync::oneshot;
@@ -13,25 +11,25 @@ use weir_core::model::key::{HashKey, OriginId};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire::{FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
 
-/// Sets of keys that the limiter remembers leases and denials of; each holds four.
+/// Sets of the worker cache; each holds four keys.
 const LOCAL_SETS: usize = 8_192;
 
-/// See the module.
+/// The limiter, its table, and the calls that wait for it.
 pub(super) struct Engine {
     origin: OriginId,
     limiter: Limiter,
     table: ArrayShared,
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     requests: u64,
-    /// When something was last asked.
+    /// When the last check was made.
     asked: MonoMs,
     ticked: MonoMs,
-    /// A question waits to be sent, or nobody attends to the stream.
+    /// A query waits to be sent, or the stream has ended.
     unattended: bool,
 }
 
 impl Engine {
-    /// A table without any counts, as a new origin.
+    /// An empty table, with a new origin.
     pub(super) fn new(unix: UnixMs) -> Engine {
         let now = Now { unix, mono: MonoMs(super::FIRST_MS) };
         let geometry = Geometry::default();
@@ -59,7 +57,7 @@ impl Engine {
         self.table.held_bytes()
     }
 
-    /// Decides, or says who will tell.
+    /// Decides, or returns a receiver for the outcome of a query.
     pub(super) fn decide(
         &mut self,
         checks: &[Check<'_>],
@@ -81,12 +79,12 @@ impl Engine {
         self.limiter.peek(&mut self.table, check, now)
     }
 
-    /// There is something to send that should not wait for the next tick.
+    /// Whether there is something to send before the next tick.
     pub(super) fn wants_turn(&self) -> bool {
         self.unattended || self.limiter.is_urgent()
     }
 
-    /// Lets time pass where a tick is due.
+    /// Ticks if a tick is due.
     pub(super) fn pass(&mut self, now: Now) {
         if now.mono.since(self.ticked) >= self.limiter.next_tick_ms() {
             self.tick(now);
@@ -98,7 +96,7 @@ impl Engine {
         self.limiter.next_tick_ms().saturating_sub(now.since(self.ticked))
     }
 
-    /// What to send now.
+    /// The frames to send now.
     pub(super) fn take_frames(&mut self, now: MonoMs) -> Vec<FilterFrame> {
         self.unattended = false;
         self.limiter.take_frames(&mut self.table, now)
@@ -109,7 +107,7 @@ impl Engine {
         self.tell();
     }
 
-    /// Whether a stream is to be opened now; the limiter is told that it is.
+    /// Whether to open a stream now; if so, the limiter is notified that it opens.
     pub(super) fn opens(&mut self, now: MonoMs) -> bool {
         let opens = self.limiter.should_open(now);
         if opens {
@@ -132,7 +130,7 @@ impl Engine {
         self.tell();
     }
 
-    /// Whether nothing was asked for `ms`, and the region knows all: then the stream ends, until something is asked.
+    /// Ends the stream if no check was made for `ms` and the region has acknowledged all counts; true if it did.
     pub(super) fn falls_asleep(&mut self, ms: u64, now: MonoMs) -> bool {
         let idle = now.since(self.asked) >= ms && self.limiter.is_at_rest();
         if idle {
@@ -142,7 +140,7 @@ impl Engine {
         idle
     }
 
-    /// Everything that is not known to be stored. The stream may have ended before: then it is said without one.
+    /// The counts that are not known to be stored. They are returned even if the stream has ended.
     pub(super) fn last_words(&mut self, now: Now) -> Vec<FilterFrame> {
         self.on_closed(now.mono);
         self.limiter.on_opening(now.mono);
@@ -151,18 +149,18 @@ impl Engine {
         self.limiter.shutdown(&mut self.table, now.mono)
     }
 
-    /// Lets time pass: leases come back, and waits end whose time is over.
+    /// Ticks the limiter: leases are returned, and queries whose timeout is over end.
     pub(super) fn tick(&mut self, now: Now) {
         self.ticked = now.mono;
         self.limiter.tick(&mut self.table, now);
         self.tell();
     }
 
-    /// Tells those who waited.
+    /// Sends outcomes to the calls that wait for them.
     fn tell(&mut self) {
         for (request, outcome) in self.limiter.take_resolved() {
             if let Some(sender) = self.waiting.remove(&request) {
-                // Whoever asked may have gone.
+                // The caller may have disconnected.
                 let _ = sender.send(outcome);
             }
         }

@@ -1,9 +1,7 @@
-//! The API's stream to its own region: opened with the first question, closed when none has come for a while.
+//! The embedded limiter's stream to its region: opened with the first check, closed after an idle time.
 //!
-//! The stream is the one that filters have (`stream`), its two ends in one program; so whatever is true of a filter's
-//! reports, acknowledgements, questions and pushes is true of the API's.
-//!
-//! Leaves to others: what is said on it (`engine`).
+//! It is the same stream that filters have (`stream`), with both ends in one program. Reports, acknowledgements, queries and
+//! pushes therefore work as for a filter.
 
 use super::Api;
 use crate::auth::Scope;
@@ -19,18 +17,18 @@ use tonic::Status;
 use weir_core::model::time::{MonoMs, Now};
 use weir_core::model::wire::{FilterFrame, RegionFrame};
 
-/// Frames on their way into the region. A limiter has sixteen reports under way at the most.
+/// Frames on their way to the region; a limiter has at most sixteen unacknowledged reports.
 const MAX_FRAMES: usize = 64;
-/// An API that is not asked for so long leaves its region.
+/// Idle time after which the embedded limiter leaves its region.
 const IDLE_MS: u64 = 60_000;
 
-/// One stream, from the API's side.
+/// The embedded limiter's end of the stream.
 struct Link {
     frames: mpsc::Sender<Result<FilterFrame, Status>>,
     region: Frames,
 }
 
-/// Keeps the API connected while it is used, for as long as the program runs.
+/// Keeps the embedded limiter connected while it is used, until the program ends.
 pub(super) async fn run(api: Arc<Api>) {
     loop {
         api.wake.notified().await;
@@ -39,7 +37,7 @@ pub(super) async fn run(api: Arc<Api>) {
 }
 
 impl Api {
-    /// Serves the limiter until nobody asks any more.
+    /// Runs the limiter until it has been idle.
     async fn serve(self: &Arc<Self>) {
         let mut link: Option<Link> = None;
         let mut heard = Event::Turn;
@@ -52,7 +50,7 @@ impl Api {
         }
     }
 
-    /// Takes what was heard, says what is to be said; true if the API falls asleep.
+    /// Processes an event and sends what is due; true if the limiter is idle and has left its region.
     fn turn(&self, link: &mut Option<Link>, heard: Event, now: Now) -> bool {
         let mut engine = self.engine.lock();
         let mut closed = match heard {
@@ -114,7 +112,7 @@ impl Api {
         self.services.draining.borrow().is_some()
     }
 
-    /// Both clocks.
+    /// The current time of both clocks.
     pub(super) fn now(&self) -> Now {
         Now { unix: self.services.now(), mono: self.mono() }
     }
@@ -125,18 +123,18 @@ impl Api {
     }
 }
 
-/// What the API's task wakes up for.
+/// What wakes the embedded limiter's task.
 enum Event {
     /// Time has passed, or there is something to send.
     Turn,
-    /// The region said something.
+    /// A frame from the region.
     Frame(Box<RegionFrame>),
-    /// The stream is over.
+    /// The stream has ended.
     Closed,
 }
 
 impl Link {
-    /// Queues frames; false if the stream is over, or takes nothing for long.
+    /// Queues frames; false if the stream has ended or its queue is full.
     fn send(&self, frames: Vec<FilterFrame>) -> bool {
         frames.into_iter().all(|frame| self.frames.try_send(Ok(frame)).is_ok())
     }

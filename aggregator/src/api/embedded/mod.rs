@@ -1,15 +1,14 @@
-//! Decides what comes through an API: windows as an origin of its own, the rest exactly.
+//! The embedded limiter: decides the checks of API calls, windows as a node of its own, logs and ledgers by exact requests.
 //!
-//! The API is to its region what an Envoy is: it runs the filter's own `Limiter` over a table of its own, has an origin
-//! id of its own, and speaks with the region on a stream, which only happens not to leave the program. So slack, grants,
-//! strictness, rollover and eviction are what they are in a filter, and a limit is shared with the filters of the same
-//! key. An API that nobody uses is no origin: it joins its region with the first question and leaves when none has come
-//! for a while, as each live origin narrows what the others may spend without asking.
+//! To its region it is a node like any Envoy. It runs the filter's own `Limiter` over a table of its own, has its own
+//! origin id, and exchanges frames with the region over a stream that stays within the program. Slack, grants, strict
+//! mode, new windows and eviction therefore work as in a filter, and a limit is shared with the filters that count the
+//! same key. It joins its region with the first check and leaves after an idle time, because each connected node reduces
+//! what the others may spend without a query.
 //!
-//! In reading order: `question` (what is asked, and what cannot be), `controlled` (what operators say of it), `engine` (the limiter behind its lock), `link` (its
-//! stream), `windows` (a limiter's outcome as rulings), and here: all limits of a call together.
-//!
-//! Leaves to others: how questions come and answers go (`http`, `rls`), exact limits (`exact`).
+//! In reading order: `question` (a check, and its validation), `controlled` (live control applied to a call), `engine`
+//! (the limiter behind its lock), `link` (its stream), `windows` (the limiter's outcomes as decisions), and here: all
+//! limits of a call together.
 
 mod controlled;
 mod engine;
@@ -38,37 +37,37 @@ use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, all_allowed}
 use weir_core::model::key::OriginId;
 use windows::Windows;
 
-/// Most questions of one call.
+/// Most checks of one call.
 pub const MAX_QUESTIONS: usize = MAX_CHECKS;
-/// Budget that others hold for a moment is looked for again after this long, at first; each time after twice as long.
+/// First pause before a check is repeated whose budget others have reserved for a moment; the pause doubles each time.
 const RESERVED_PAUSE: Duration = Duration::from_millis(2);
-/// And at last.
+/// Longest such pause.
 const LONGEST_RESERVED_PAUSE: Duration = Duration::from_millis(32);
-/// The monotonic clock begins here, as its zero says "never".
+/// Start of the monotonic clock; its zero means "never".
 const FIRST_MS: u64 = 60_000;
 
-/// What decides for all APIs of this program.
+/// The embedded limiter of this program, shared by all APIs.
 pub struct EmbeddedLimiter {
     api: Arc<Api>,
 }
 
-/// What the embedded's tasks share.
+/// The state that the embedded limiter's tasks share.
 struct Api {
     services: Arc<Services>,
     origin: OriginId,
     engine: Mutex<Engine>,
-    /// Woken when there is something to send.
+    /// Notified when there is something to send.
     wake: Notify,
-    /// The API has joined its region, or has tried to.
+    /// Whether the embedded limiter has joined its region, or has tried to.
     awake: watch::Sender<bool>,
     started: Instant,
-    /// Tells the questions about exact limits apart.
+    /// Identifies the exact requests of this limiter.
     sender: u64,
     asked: AtomicU64,
 }
 
 impl EmbeddedLimiter {
-    /// Begins to decide; what goes on beside is added to `tasks`.
+    /// Starts the embedded limiter; its tasks are added to `tasks`.
     pub fn start(services: Arc<Services>, tasks: &mut JoinSet<()>) -> Arc<EmbeddedLimiter> {
         let started = Instant::now();
         let engine = Engine::new(services.now());
@@ -86,14 +85,15 @@ impl EmbeddedLimiter {
         Arc::new(EmbeddedLimiter { api })
     }
 
-    /// Decides all questions of one call together, within the time given: all pass and are charged, or none is.
-    /// A ruling that is [`weir_core::model::exact::Verdict::Undecided`] does not pass; whether the caller goes on where nothing
-    /// denies is its own choice, `failure`: if it does, what was decided is charged nevertheless. Windows are always
-    /// decided, by what is known here where the region does not answer in time. Where the questions cannot be asked (see
-    /// [`Question::check`]; more than [`MAX_QUESTIONS`]) nothing is decided.
+    /// Decides all checks of one call together, within the given time: all pass and are charged, or none is charged.
     ///
-    /// Questions about one window or one log, to the last letter of its key, are one: the sum of their costs against the
-    /// lowest of their limits.
+    /// A check that is [`weir_core::model::exact::Verdict::Undecided`] does not pass. If nothing denies, `failure` states
+    /// whether the caller continues nevertheless; if it does, the decided checks stay charged. Windows are always decided,
+    /// from local counts if the region does not answer in time. If a check is invalid (see [`Question::check`]) or there
+    /// are more than [`MAX_QUESTIONS`], nothing is decided.
+    ///
+    /// Checks with the same key of a window or of a log count as one: the sum of their costs against the lowest of their
+    /// limits.
     pub async fn decide(&self, questions: &[Question], failure: Failure, within: Duration) -> Answer {
         if questions.len() > MAX_QUESTIONS || questions.iter().any(|question| question.check().is_err()) {
             return Answer::undecided(questions.len());
@@ -133,37 +133,37 @@ impl EmbeddedLimiter {
             windows.put(decided, &mut results);
             return Answer { allowed, results };
         }
-        // Not to be cut short where the caller goes away: what was charged and must not be is to be taken back.
+        // In a task of its own: if the caller disconnects, refunds still have to be made.
         let (api, above) = (self.api.clone(), spans::current());
         let deciding =
             async move { around(above.as_ref(), api.decide_all(&windows, exact, failure, deadline)).await };
         let decided = tokio::spawn(deciding.in_current_span()).await;
         decided.unwrap_or_else(|error| {
-            error!(%error, "a decision failed");
+            error!(%error, "deciding a call failed");
             Answer::undecided(questions.len())
         })
     }
 
-    /// Says last what was spent, when no more is asked. To be called before the last round of replays.
+    /// Reports what was spent last, during the shutdown. Call it before the last replay.
     pub fn stop(&self) {
         let frames = self.api.engine.lock().last_words(self.api.now());
         for frame in frames {
-            // Refused is only what nobody could be told any more.
+            // An error means that the region takes no more counts, and they are lost.
             let _ = self.api.services.take(self.api.origin, frame);
         }
     }
 
-    /// Bytes that the table of windows takes, its bounds being fixed; for tests and whoever sizes a machine.
+    /// Bytes of the window table, whose size is fixed; for tests and capacity planning.
     pub fn held_bytes(&self) -> usize {
         self.api.engine.lock().held_bytes()
     }
 }
 
-/// A call's questions, by how they are decided; places say where each ruling belongs.
+/// The exact checks of a call; `places` are their positions in the call.
 struct Exactly {
     charges: Vec<Charge>,
     places: Vec<usize>,
-    /// The limits and windows of all questions, in order, for rulings on what was not tried.
+    /// Decisions for all checks of the call if they are not tried, in order, with limits and windows.
     untried: Vec<ChargeResult>,
 }
 
@@ -191,14 +191,14 @@ fn split(questions: &[Question], epochs: &[u32]) -> Result<(Windows, Exactly), Q
     Ok((windows, exact))
 }
 
-/// Puts rulings where they belong among those of the whole call.
+/// Copies decisions to their positions in the call.
 fn put(results: &[ChargeResult], places: &[usize], all: &mut [ChargeResult]) {
     places.iter().zip(results).for_each(|(place, result)| all[*place] = *result);
 }
 
 impl Api {
-    /// Windows and exact limits together. What costs no round trip is looked at first; windows are charged last, as
-    /// they alone cannot be given back.
+    /// Decides windows and exact limits together. Windows that deny without a round trip come first. Windows are charged
+    /// last, because only they cannot be refunded.
     async fn decide_all(
         &self,
         windows: &Windows,
@@ -217,7 +217,7 @@ impl Api {
         put(&ruled, &places, &mut results);
         let passed = ruled.len() == charges.len() && all_allowed(&ruled);
         if ruled.iter().any(ChargeResult::is_denied) {
-            // What passed has been taken back already.
+            // What passed has been refunded already.
             windows.put(self.untried(windows), &mut results);
             return Answer { allowed: false, results };
         }
@@ -237,7 +237,7 @@ impl Api {
         Answer { allowed: allowed && passed, results }
     }
 
-    /// Takes back what a question was charged; the caller need not wait for it.
+    /// Refunds what a call was charged; the caller need not wait for it.
     fn refund(&self, id: ExactRequestId, charges: Vec<Charge>, results: Vec<ChargeResult>) {
         let services = self.services.clone();
         tokio::spawn(async move {
@@ -245,15 +245,15 @@ impl Api {
         });
     }
 
-    /// Waits until the region has been joined, if nothing was asked lately. One that cannot be joined is not waited for
-    /// again and again.
+    /// Waits until the region has been joined, if the limiter was idle. Once an attempt to join has failed, further calls do
+    /// not wait.
     async fn join_region(&self, deadline: Instant) {
         if *self.awake.borrow() {
             return;
         }
         self.wake.notify_one();
         let mut awake = self.awake.subscribe();
-        // Late or never: then the table alone decides.
+        // On a timeout the table alone decides.
         let _ = timeout_at(deadline, awake.wait_for(|awake| *awake)).await;
     }
 }

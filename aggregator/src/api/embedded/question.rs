@@ -1,75 +1,73 @@
-//! What a caller asks, whether it can be asked, and the answer.
-//!
-//! Leaves to others: deciding (the parent module), parsing (`http`, `rls`).
+//! One check of a call, its validation, and the answer.
 
 use weir_core::matching::canonical::identifier_in_epoch;
 use weir_core::model::exact::{Algorithm, Charge, ChargeResult, Limit, MAX_LOG_LIMIT, Verdict};
 use weir_core::model::key::{HARD_LIMIT_RESOLUTION, Key, KeyError, KeyParts, MAX_TEXT_BYTES};
 use weir_core::model::window::MAX_COUNT;
 
-/// One limit that a caller asks about.
+/// A check against one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// How the limit is held.
+    /// How the limit is counted.
     pub algorithm: Algorithm,
-    /// Whose counts these are; at most 64 bytes, as are the next two.
+    /// The workspace of the counts; at most 64 bytes, as are the next two.
     pub workspace: Vec<u8>,
-    /// Where identifiers are counted.
+    /// The namespace of the identifier.
     pub namespace: Vec<u8>,
     /// In canonical form, see `weir_core::rules::identifier`.
     pub identifier: Vec<u8>,
-    /// The window, 1 s to 31 days; of no meaning to a ledger, whose zone knows it.
+    /// The window, 1 s to 31 days; ignored for a ledger, whose zone defines it.
     pub duration_ms: u64,
-    /// No true window may hold more than the limit, of a window alone; see `weir_core::rules::Rule::hard_limit`.
+    /// For windows only: no window of any placement may hold more than the limit; see `weir_core::rules::Rule::hard_limit`.
     pub hard_limit: bool,
-    /// Most that may be used in a window; of no meaning to a ledger.
+    /// Most that may be used in a window; ignored for a ledger.
     pub limit: u64,
-    /// What is used; 0 only asks.
+    /// What is charged; 0 only reads.
     pub cost: u64,
 }
 
-/// What becomes of a call whose limits were not all decided.
+/// What happens to a call whose checks were not all decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It goes on, if no limit denies: what was decided is charged.
+    /// It continues if no limit denies; decided checks stay charged.
     Allow,
-    /// It does not: nothing is charged.
+    /// It does not continue; nothing is charged.
     Deny,
 }
 
-/// The answer to all questions of one call.
+/// The answer to all checks of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether all pass. If not, nothing is charged, unless the call goes on for [`Failure::Allow`].
+    /// Whether all pass. If not, nothing is charged, unless the call continues for [`Failure::Allow`].
     pub allowed: bool,
-    /// One for each question, in order.
+    /// One decision for each check, in order.
     pub results: Vec<ChargeResult>,
 }
 
-/// Why a question cannot be asked.
+/// Why a check is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuestionError {
-    /// One of the three texts.
+    /// One of the three texts is too long.
     #[error("the {field} has {bytes} bytes; at most {MAX_TEXT_BYTES} are allowed")]
     TooLong {
         /// `workspace`, `namespace` or `identifier`.
         field: &'static str,
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// No window is so short or so long.
+    /// The window is too short or too long; in milliseconds.
     #[error("a window of {0} ms is outside 1 s to 31 days")]
     Duration(u64),
-    /// A log keeps an entry for each use.
-    #[error("a limit of {0} is more than a log holds; at most {MAX_LOG_LIMIT} is allowed, or use a window")]
+    /// The limit is too high for a log, which stores an entry for each use.
+    #[error("a limit of {0} is more than a log can hold; use at most {MAX_LOG_LIMIT}, or a window")]
     LogLimit(u64),
-    /// The three texts and the window make no key.
+    /// The three texts and the window do not form a valid key.
     #[error("{0}")]
     Key(#[from] KeyError),
 }
 
 impl Question {
-    /// Whether it can be asked.
+    /// Validates the check.
     pub fn check(&self) -> Result<(), QuestionError> {
         let texts = [
             ("workspace", &self.workspace),
@@ -92,7 +90,7 @@ impl Question {
         }
     }
 
-    /// What it counts on, in this epoch.
+    /// The parts of its key, in this epoch.
     pub(super) fn parts(&self, epoch: u32) -> KeyParts<'_> {
         KeyParts {
             workspace: &self.workspace,
@@ -104,7 +102,7 @@ impl Question {
         }
     }
 
-    /// As a charge, if the limit is held exactly.
+    /// Its charge, if the limit is a log or a ledger.
     pub(super) fn charge(&self, epoch: u32) -> Result<Option<Charge>, QuestionError> {
         let limit = match self.algorithm {
             Algorithm::Window => return Ok(None),
@@ -118,7 +116,7 @@ impl Question {
         Ok(Some(Charge { limit, cost: self.cost.min(MAX_COUNT) }))
     }
 
-    /// What is said of it where it was not tried.
+    /// The decision if the check was not tried.
     pub(super) fn untried(&self) -> ChargeResult {
         let known = !matches!(self.algorithm, Algorithm::Ledger { .. });
         ChargeResult {
@@ -131,7 +129,7 @@ impl Question {
 }
 
 impl Answer {
-    /// Nothing is decided.
+    /// The answer if nothing is decided.
     pub(super) fn undecided(questions: usize) -> Answer {
         Answer { allowed: false, results: vec![ChargeResult::UNDECIDED; questions] }
     }

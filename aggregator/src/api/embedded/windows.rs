@@ -1,6 +1,4 @@
-//! The windows of one call: as the limiter is asked about them, and what it came to as rulings.
-//!
-//! Leaves to others: the limiter (`engine`), exact limits (the parent module).
+//! The windows of one call: the limiter's checks for them, and its outcomes as decisions.
 
 use super::engine::Engine;
 use super::question::{Question, QuestionError};
@@ -13,33 +11,33 @@ use weir_core::model::exact::{ChargeResult, Verdict};
 use weir_core::model::key::MAX_KEY_BYTES;
 use weir_core::model::time::MonoMs;
 
-/// One window of a call; questions about it, to the last letter of its key, are one.
+/// One window of a call. Checks with the same key are one window.
 pub(super) struct Window {
     key: Vec<u8>,
     cell_ms: u64,
     duration_ms: u64,
     limit: u64,
     cost: u64,
-    /// Where it stands among the call's questions.
+    /// Positions of its checks in the call.
     places: Vec<usize>,
 }
 
-/// All of them, in order.
+/// All windows of a call, in order.
 #[derive(Default)]
 pub(super) struct Windows(Vec<Window>);
 
-/// What a limiter said at once.
+/// The limiter's immediate result.
 pub(super) enum Said {
-    /// Decided, with the rulings.
+    /// Decided, with the decisions.
     Decided(bool, Vec<ChargeResult>),
-    /// Others hold what is left, for a moment.
+    /// The rest of the budget is reserved by others for a moment.
     Reserved(Vec<ChargeResult>),
-    /// The region is asked.
+    /// A query was sent to the region.
     Wait(oneshot::Receiver<Outcome>),
 }
 
 impl Window {
-    /// The window that `question` asks about, in this epoch; it stands at `place`.
+    /// The window of the check at position `place`, in this epoch.
     fn of(question: &Question, epoch: u32, place: usize) -> Result<Window, QuestionError> {
         let mut key = Vec::with_capacity(MAX_KEY_BYTES);
         let parts = question.parts(epoch);
@@ -72,8 +70,8 @@ impl Window {
 }
 
 impl Windows {
-    /// Adds the window of a question that stands at `place`. What is asked of one window counts together: the sum of the
-    /// costs against the lowest of the limits.
+    /// Adds the window of the check at position `place`. Checks of the same window count as one: the sum of their costs
+    /// against the lowest of their limits.
     pub(super) fn add(&mut self, question: &Question, epoch: u32, place: usize) -> Result<(), QuestionError> {
         let window = Window::of(question, epoch, place)?;
         match self.0.iter_mut().find(|other| other.key == window.key) {
@@ -87,14 +85,14 @@ impl Windows {
         Ok(())
     }
 
-    /// Puts the rulings on these windows where they belong among those of the whole call.
+    /// Copies the decisions on these windows to their positions in the call.
     pub(super) fn put(&self, results: Vec<ChargeResult>, all: &mut [ChargeResult]) {
         for (window, result) in self.0.iter().zip(results) {
             window.places.iter().for_each(|place| all[*place] = result);
         }
     }
 
-    /// Asks the limiter.
+    /// Lets the limiter decide.
     fn consult(&self, engine: &mut Engine, timeout_ms: u32, now: MonoMs) -> Said {
         let outcome = match self.0.as_slice() {
             [only] => engine.decide(&[only.check(0, timeout_ms)], now),
@@ -116,7 +114,7 @@ impl Windows {
             }
             Decision::Deny(denial) => Said::Decided(false, self.denied(engine, denial, now)),
             Decision::Allow(budget) => Said::Decided(true, self.allowed(engine, budget.as_ref(), now)),
-            // Resolved requests wait no longer.
+            // A resolved request is never in this state.
             Decision::Wait => Said::Decided(false, vec![ChargeResult::UNDECIDED; self.0.len()]),
         }
     }
@@ -135,7 +133,7 @@ impl Windows {
         self.0.iter().map(left).collect()
     }
 
-    /// The one that `denial` names is to blame, and so is each that would have refused by itself.
+    /// Marks as denied the window that `denial` names, and each other window that would have been denied by itself.
     fn denied(&self, engine: &mut Engine, denial: &Denial, now: MonoMs) -> Vec<ChargeResult> {
         let ruled = |(rule, window): (usize, &Window)| {
             if usize::from(denial.budget.rule) == rule {
@@ -151,7 +149,7 @@ impl Windows {
 }
 
 impl Api {
-    /// Decides windows, within the time given and a moment.
+    /// Decides windows, at most a moment longer than the deadline.
     pub(super) async fn decide_windows(
         &self,
         windows: &Windows,
@@ -187,7 +185,7 @@ impl Api {
         }
     }
 
-    /// What the region's word, or the end of patience, came to.
+    /// The result of waiting for the region's answer or for the deadline.
     async fn waited(
         &self,
         windows: &Windows,
@@ -199,7 +197,7 @@ impl Api {
         let outcome = match timeout_at(late, &mut receiver).await {
             Ok(outcome) => outcome.ok(),
             Err(_) => {
-                // The task that should have ended the wait is late.
+                // The task that should have ended the wait has not run in time.
                 self.engine.lock().tick(self.now());
                 receiver.try_recv().ok()
             }
@@ -210,7 +208,7 @@ impl Api {
         }
     }
 
-    /// Whether the windows alone would let the call pass; if not, the rulings.
+    /// Whether the windows alone would let the call pass; if not, the decisions.
     pub(super) fn peek(&self, windows: &Windows) -> Result<(), Vec<ChargeResult>> {
         let mut engine = self.engine.lock();
         let now = self.mono();
@@ -219,7 +217,7 @@ impl Api {
         denial.map_or(Ok(()), |denial| Err(windows.denied(&mut engine, &denial, now)))
     }
 
-    /// What is left of windows that were not tried.
+    /// The decisions on windows that were not tried, with what remains of each.
     pub(super) fn untried(&self, windows: &Windows) -> Vec<ChargeResult> {
         let mut engine = self.engine.lock();
         let now = self.mono();
@@ -231,7 +229,7 @@ impl Api {
     }
 }
 
-/// A denial that rests on reservations may be over in a moment.
+/// A denial because of reservations is not final, as it may end in a moment.
 fn is_final(denial: &Denial) -> bool {
     denial.cause != Cause::Reserved
 }

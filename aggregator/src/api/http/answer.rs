@@ -1,10 +1,8 @@
-//! What applications are told.
+//! The responses to checks.
 //!
 //! ```json
 //! {"allowed": true, "decided": true, "limit": 100, "remaining": 42, "reset": 1767225600000}
 //! ```
-//!
-//! Leaves to others: the decision itself (`super::super::embedded`).
 
 use super::ask::{Asked, OnFailure};
 use crate::api::{Answer, Question};
@@ -12,40 +10,40 @@ use serde::Serialize;
 use weir_core::model::exact::{Algorithm, ChargeResult, Verdict};
 use weir_core::model::time::UnixMs;
 
-/// The answer about one limit.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// Whether to go on.
+    /// Whether to continue.
     pub allowed: bool,
-    /// Whether the limit said so; if not, `on_failure` did, or another check of the same request.
+    /// Whether the limit decided. If not, `allowed` follows from `on_failure` or from another check of the same request.
     pub decided: bool,
     /// The limit that was applied.
     pub limit: u64,
-    /// What could still be used now, after this request.
+    /// What can still be used now, after this request.
     pub remaining: u64,
-    /// When the use that counts now no longer does, in milliseconds of Unix time.
+    /// When the use that counts now no longer counts, in milliseconds of Unix time.
     pub reset: u64,
-    /// Milliseconds until the same cost could pass, where it did not and ever could.
+    /// Milliseconds until the same cost could pass; only if it was denied and can ever pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Under which number the ledger recorded it.
+    /// The number of the ledger's transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transaction: Option<u64>,
 }
 
-/// The answer about several limits.
+/// The result of several checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checked {
-    /// Whether to go on.
+    /// Whether to continue.
     pub allowed: bool,
-    /// Whether the limits said so; if not, `on_failure` did.
+    /// Whether the limits decided. If not, `allowed` follows from `on_failure`.
     pub decided: bool,
-    /// One for each check, in order.
+    /// One result for each check, in order.
     pub checks: Vec<Outcome>,
 }
 
 impl Checked {
-    /// What `answer` to `asked` means at this moment.
+    /// The response to `asked`, given the embedded limiter's `answer`.
     pub fn of(asked: &Asked, answer: &Answer, now: UnixMs) -> Checked {
         let denied = answer.results.iter().any(|result| matches!(result.verdict, Verdict::Denied { .. }));
         let decided = answer.allowed || denied;
@@ -66,7 +64,7 @@ impl Outcome {
         };
         let limit = match (question.algorithm, result.verdict) {
             (Algorithm::Window | Algorithm::Log, Verdict::Undecided) => question.limit,
-            // Operators may have said another one.
+            // Live control may have replaced the limit.
             _ => result.limit,
         };
         Outcome {

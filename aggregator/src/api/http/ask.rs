@@ -1,6 +1,4 @@
-//! What applications ask: pure functions from bytes to questions, or to every field that is wrong.
-//!
-//! Leaves to others: JSON (`value`), who may ask what (`routes`), answering (`answer`).
+//! Parsers of the checks that applications send: pure functions from bytes to checks, or to a list of all invalid fields.
 
 use super::problem::{FieldProblem, MAX_PROBLEMS, Problem};
 use super::value::Value;
@@ -28,26 +26,26 @@ const TIMEOUT_MS: RangeInclusive<u64> = 1..=5_000;
 const DEFAULT_TIMEOUT_MS: u64 = 100;
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// One request.
+/// One parsed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Whose limits; the caller's own if not given.
+    /// The workspace; the caller's own if `None`.
     pub workspace: Option<String>,
-    /// What to say if nothing is decided.
+    /// The result if nothing is decided.
     pub on_failure: OnFailure,
     /// How long to wait for a decision.
     pub within: Duration,
-    /// The limits; their workspace is not filled in yet.
+    /// The checks; their workspace is not set yet.
     pub questions: Vec<Question>,
 }
 
-/// What an application is told when its limits could not be decided in time.
+/// The result of checks that could not be decided in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
-    /// To stop: a limit that is asked about is there to hold.
+    /// Deny. This is the default, because a caller that checks a limit expects it to hold.
     #[default]
     Deny,
-    /// To go on.
+    /// Allow.
     Allow,
 }
 
@@ -60,12 +58,12 @@ impl From<OnFailure> for Failure {
     }
 }
 
-/// The body of `POST /v1/check`.
+/// Parses the body of `POST /v1/check`.
 pub fn parse_check(json: &[u8]) -> Result<Asked, Problem> {
     parse(json, |fields, problems| Some(vec![question(fields, None, problems)?]))
 }
 
-/// The body of `POST /v1/check/batch`.
+/// Parses the body of `POST /v1/check/batch`.
 pub fn parse_batch(json: &[u8]) -> Result<Asked, Problem> {
     parse(json, |fields, problems| {
         let expected = "a list of 1 to 100 checks";
@@ -108,7 +106,7 @@ fn parse(
     }
 }
 
-/// All fields are read whatever is wrong with one, so that each is told.
+/// Reads all fields even if some are invalid, so that every error is reported.
 fn ask(
     fields: &mut Fields<'_>,
     problems: &mut Problems,
@@ -139,7 +137,7 @@ fn question(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Proble
     let kind = fields.word("algorithm", &kinds, problems);
     let identifier = identifier(fields, check, problems);
     let cost = fields.number("cost", 0..=MAX_COUNT, problems);
-    // What else belongs to it depends on the algorithm; if that is wrong, the others are read as for a window.
+    // The other fields depend on the algorithm. If that is invalid, they are read as for a window.
     let kind = kind.map(|kind| kind.unwrap_or(Kind::Window));
     let limited = match kind.unwrap_or(Kind::Window) {
         Kind::Ledger => ledger(fields, check, problems),
@@ -151,7 +149,7 @@ fn question(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Proble
     Some(Question { algorithm, workspace, namespace, identifier, duration_ms, hard_limit, limit, cost })
 }
 
-/// What depends on the algorithm.
+/// The fields that depend on the algorithm.
 struct Limited {
     algorithm: Algorithm,
     namespace: Vec<u8>,
@@ -201,7 +199,7 @@ fn ledger(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Problems
     );
     for name in ["namespace", "limit", "duration"] {
         if fields.take(name).is_some() {
-            problems.add(check, name, "a ledger's zone says this; leave it out");
+            problems.add(check, name, "the ledger's zone defines this; leave it out");
         }
     }
     let zone = fields.number("zone", 1..=u64::from(u32::MAX), problems);
@@ -210,7 +208,7 @@ fn ledger(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Problems
     Some(Limited { algorithm, namespace: Vec::new(), duration_ms: 0, hard_limit: false, limit: 0 })
 }
 
-/// In canonical form: a text, or the list of texts that a rule's parts would yield.
+/// The identifier in canonical form, from a text, or from a list of texts as a rule's parts would yield.
 fn identifier(fields: &mut Fields<'_>, check: Option<usize>, problems: &mut Problems) -> Option<Vec<u8>> {
     const EXPECTED: &str = "a text of 1 to 1024 bytes, or a list of 1 to 8 texts that are not all empty";
     let mut out = Vec::new();
@@ -253,8 +251,8 @@ fn required(
     }
 }
 
-/// The fields of an object that were not read yet. `None` from a reading method means that the field is wrong, and
-/// `Some(None)` that it is not there.
+/// The fields of an object that were not read yet. A reading method returns `None` if the field is invalid, and `Some(None)`
+/// if it is missing.
 pub(super) struct Fields<'a> {
     left: Vec<(Cow<'a, str>, Value<'a>)>,
     taken: Vec<&'static str>,
@@ -303,7 +301,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A field that means nothing here.
+    /// A field that has no meaning for this algorithm.
     fn useless(&mut self, name: &'static str, why: &str, problems: &mut Problems) -> Option<Option<bool>> {
         match self.take(name) {
             None => Some(None),
@@ -321,7 +319,7 @@ impl<'a> Fields<'a> {
         self.span_read(name, range, expected, parse_ms, problems)
     }
 
-    /// A span whose text is read so.
+    /// A duration whose text is parsed with `read`.
     pub(super) fn span_read(
         &mut self,
         name: &'static str,
@@ -382,7 +380,7 @@ impl<'a> Fields<'a> {
         problems.wrong(self.check, name, format!("expected {}", known.join(" or ")))
     }
 
-    /// What is left was given twice, or means nothing.
+    /// Reports the fields that are left: they occur twice, or are unknown.
     pub(super) fn end(self, problems: &mut Problems) {
         for (name, _) in &self.left {
             let reason = match self.taken.iter().any(|taken| taken == name) {
@@ -544,9 +542,9 @@ mod tests {
         wrong(
             json!({"identifier": "a", "algorithm": "ledger", "limit": 1, "duration": 1, "namespace": "n"}),
             &[
-                ("namespace", "zone says"),
-                ("limit", "zone says"),
-                ("duration", "zone says"),
+                ("namespace", "zone defines"),
+                ("limit", "zone defines"),
+                ("duration", "zone defines"),
                 ("zone", "missing"),
             ],
         );

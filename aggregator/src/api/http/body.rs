@@ -1,6 +1,4 @@
-//! The body of a request: bounded in bytes and in time.
-//!
-//! Leaves to others: what it says (`ask`).
+//! Reads the body of a request, bounded in bytes and in time.
 
 use super::problem::Problem;
 use http_body_util::BodyExt;
@@ -9,14 +7,14 @@ use hyper::body::{Body, Bytes, Incoming};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long a body may take.
+/// How long a body may take to arrive.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// What is read and thrown away, so that a client that still sends hears why its request is refused.
+/// Most bytes that are read and discarded, so that a client that is still sending receives the error.
 const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
-/// How long that may take.
+/// How long discarding may take.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads the whole body, `most` bytes at most.
+/// Reads the whole body, at most `most` bytes.
 pub(super) async fn read(body: &mut Incoming, most: usize) -> Result<Bytes, Problem> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > most {
@@ -28,7 +26,7 @@ pub(super) async fn read(body: &mut Incoming, most: usize) -> Result<Bytes, Prob
     }
 }
 
-/// Nearly every body is one piece, which is not copied.
+/// Nearly every body arrives in one piece, which is not copied.
 async fn collect(body: &mut Incoming, most: usize) -> Result<Bytes, Problem> {
     let mut whole = Vec::new();
     let mut first = Bytes::new();
@@ -52,10 +50,10 @@ async fn collect(body: &mut Incoming, most: usize) -> Result<Bytes, Problem> {
 async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Problem> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
-            let message = format!("the body broke off: {error}");
+            let message = format!("the body was not received completely: {error}");
             Problem::new(StatusCode::BAD_REQUEST, "incomplete", message)
         })?;
-        // Trailers say nothing here.
+        // Trailers are ignored.
         if let Ok(data) = frame.into_data() {
             return Ok(Some(data));
         }
@@ -63,12 +61,12 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Problem> {
     Ok(None)
 }
 
-/// Reads what is left of a body that nobody wants, within bounds.
+/// Reads and discards the rest of a body, within bounds.
 pub(super) async fn discard(body: &mut Incoming) {
     if body.is_end_stream() {
         return;
     }
-    // Whatever goes wrong, the connection ends with the answer.
+    // Errors are ignored, as the connection ends with the response.
     let _ = timeout(DISCARD_TIMEOUT, collect_nothing(body)).await;
 }
 
@@ -83,6 +81,6 @@ async fn collect_nothing(body: &mut Incoming) {
 }
 
 fn too_large(most: usize) -> Problem {
-    let message = format!("the body is longer than the {most} bytes that are read here");
+    let message = format!("the body is longer than {most} bytes, the most that this path accepts");
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
 }

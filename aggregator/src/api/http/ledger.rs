@@ -1,6 +1,4 @@
-//! What the ledger recorded: `GET /v1/ledger/{id}`, and `GET /v1/ledger?zone=&bucket=&before=&limit=`.
-//!
-//! Leaves to others: reading the database (`database::history`), who may see which zone (`super::super::tokens`).
+//! The ledger's history: `GET /v1/ledger/{id}`, and `GET /v1/ledger?zone=&bucket=&before=&limit=`.
 
 use super::problem::{FieldProblem, Problem};
 use crate::auth::Caller;
@@ -15,35 +13,35 @@ use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 use weir_core::rules::identifier::identifier_of;
 
-/// How long the database may take, and the wait for a turn to ask it.
+/// Timeout of a database call, including the wait for a turn.
 const WITHIN: Duration = Duration::from_secs(2);
-/// Reads at one time: what the region publishes and imports has the same four connections.
+/// Most concurrent reads. The region's publishing and importing share the same four connections.
 const MAX_READS: usize = 2;
-/// Between two warnings of a database that does not answer.
+/// Least time between two warnings that the database does not answer.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 const DEFAULT_ROWS: u32 = 100;
 
-/// A ledger whose history is read.
+/// Reads the ledger's history.
 pub struct Ledger {
     database: Database,
     turns: Semaphore,
     warnings: Throttle,
 }
 
-/// A part of a bucket's history that is asked for.
+/// A query for a part of a bucket's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
-    /// Of which zone.
+    /// The zone.
     pub zone: u32,
-    /// As the ledger keeps it.
+    /// The bucket as the ledger stores it.
     pub bucket: Vec<u8>,
-    /// Only what is older than this number.
+    /// Only transactions with a lower number.
     pub before: Option<u64>,
     /// Most transactions, 1 to 1000.
     pub limit: u32,
 }
 
-/// A transaction as it is told.
+/// A transaction in the response.
 #[derive(Debug, Serialize)]
 pub(super) struct Recorded {
     id: u64,
@@ -56,16 +54,16 @@ pub(super) struct Recorded {
     created_at: u64,
 }
 
-/// Some of them, the newest first.
+/// A part of the history, the newest transaction first.
 #[derive(Debug, Serialize)]
 pub(super) struct History {
     transactions: Vec<Recorded>,
-    /// What to give as `before` to go on; absent at the end.
+    /// The value of `before` for the next part; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<u64>,
 }
 
-/// One transaction. One of a zone that the caller may not see does not exist for it.
+/// One transaction. For a zone that the caller may not use, the result is "not found".
 pub(super) async fn one(ledger: Option<&Ledger>, id: &str, caller: &Caller) -> Result<Recorded, Problem> {
     let number = id.parse::<u64>().ok().filter(|number| *number > 0);
     let number = number.ok_or_else(|| wrong("id", "expected the number of a transaction, 1 or more"))?;
@@ -76,7 +74,7 @@ pub(super) async fn one(ledger: Option<&Ledger>, id: &str, caller: &Caller) -> R
     match found {
         Some(transaction) if caller.may_use(transaction.zone) => Ok(Recorded::of(transaction)),
         _ => {
-            let message = "the ledger holds no such transaction; old ones are deleted after a while";
+            let message = "the ledger has no such transaction; old ones are deleted after a while";
             Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message))
         }
     }
@@ -90,7 +88,7 @@ pub(super) async fn several(
 ) -> Result<History, Problem> {
     let HistoryQuery { zone, bucket, before, limit } = parse_history(query)?;
     if !caller.may_use(zone) {
-        let message = format!("this token is not for zone {zone}");
+        let message = format!("this token does not allow zone {zone}");
         return Err(Problem::forbidden("zone_not_allowed", "zone".to_owned(), message));
     }
     let ledger = required(ledger)?;
@@ -103,8 +101,8 @@ pub(super) async fn several(
     Ok(History { transactions, next })
 }
 
-/// The query of `GET /v1/ledger`: `zone`, and either `bucket` as answers show it or `identifier` as a limit is asked
-/// about, once for each of its parts; `before`; `limit`.
+/// Parses the query of `GET /v1/ledger`: `zone`; either `bucket` as responses show it, or `identifier` as in a check, once
+/// for each of its parts; `before`; `limit`.
 pub fn parse_history(query: &str) -> Result<HistoryQuery, Problem> {
     let (mut zone, mut bucket, mut before, mut limit) = (None, None, None, None);
     let mut identifier: Vec<Vec<u8>> = Vec::new();
@@ -131,14 +129,14 @@ pub fn parse_history(query: &str) -> Result<HistoryQuery, Problem> {
     }
     let bucket = match (bucket, identifier.is_empty()) {
         (Some(bucket), true) if (1..=MAX_BUCKET_BYTES).contains(&bucket.len()) => bucket,
-        (Some(_), true) => return Err(wrong("bucket", "expected 1 to 255 bytes, as answers show it")),
+        (Some(_), true) => return Err(wrong("bucket", "expected 1 to 255 bytes, as responses show it")),
         (None, false) => {
             let parts: Vec<&[u8]> = identifier.iter().map(Vec::as_slice).collect();
             let mut canonical = Vec::new();
             identifier_of(&parts, &mut canonical);
             canonical
         }
-        (None, true) => return Err(wrong("bucket", "missing; expected it, or an identifier")),
+        (None, true) => return Err(wrong("bucket", "missing; expected a bucket or an identifier")),
         (Some(_), false) => return Err(wrong("bucket", "expected either this or an identifier")),
     };
     let zone = zone.and_then(|zone| u32::try_from(zone).ok());
@@ -151,25 +149,25 @@ pub fn parse_history(query: &str) -> Result<HistoryQuery, Problem> {
 }
 
 impl Ledger {
-    /// The history that `database` keeps.
+    /// The history in `database`.
     pub fn new(database: Database) -> Ledger {
         let warnings = Throttle::new(BETWEEN_WARNINGS);
         Ledger { database, turns: Semaphore::new(MAX_READS), warnings }
     }
 
-    /// A turn to read, and how long that may take.
+    /// Waits for a turn to read; returns it with the time that remains.
     async fn turn(&self) -> Result<(SemaphorePermit<'_>, Duration), Problem> {
         let deadline = Instant::now() + WITHIN;
         match timeout_at(deadline, self.turns.acquire()).await {
             Ok(Ok(turn)) => Ok((turn, deadline.saturating_duration_since(Instant::now()))),
-            _ => Err(unavailable("the ledger's history is read by too many; try again later")),
+            _ => Err(unavailable("too many reads of the ledger's history at once; try again later")),
         }
     }
 
     fn unavailable(&self, error: &DatabaseError) -> Problem {
-        // What the database said may name its address, and is in the log.
+        // The database's error may name its address, so it is only logged.
         if let Some(held_back) = self.warnings.pass() {
-            warn!(%error, held_back, "the ledger's history cannot be read");
+            warn!(%error, held_back, "could not read the ledger's history");
         }
         unavailable("the ledger's database does not answer; try again later")
     }
@@ -205,7 +203,7 @@ fn number(name: &str, value: &str, least: u64, most: u64) -> Result<u64, Problem
 }
 
 fn bytes(name: &str, value: &str) -> Result<Vec<u8>, Problem> {
-    let decoded = decode(value).ok_or_else(|| wrong(name, "not percent-encoded as it should be"))?;
+    let decoded = decode(value).ok_or_else(|| wrong(name, "not valid percent-encoding"))?;
     if decoded.len() > super::MAX_PART_BYTES {
         return Err(wrong(name, "longer than 1024 bytes"));
     }

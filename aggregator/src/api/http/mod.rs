@@ -1,20 +1,17 @@
-//! HTTP/1.1 for applications: may this identifier do this now?
+//! HTTP/1.1 for applications: checks, the ledger's history, live control.
 //!
 //! ```text
 //! POST /v1/check        one limit          POST /v1/check/batch    up to 100, all or nothing
 //! GET /v1/ledger/{id}   one transaction    GET /v1/ledger?…   a bucket's history
 //! GET, PUT, DELETE /v1/overrides, GET /v1/overrides/audit   live control
-//! GET /openapi.json     all of this, for programs
+//! GET /openapi.json     the description of all of this (OpenAPI 3.1)
 //!
-//! bytes ─ value ─ ask: what is asked ─ EmbeddedLimiter ─ answer ─ bytes
-//!           └──────┴─ problem: why it cannot be answered
+//! bytes ─ value ─ ask: the checks ─ EmbeddedLimiter ─ answer ─ bytes
+//!           └──────┴─ problem: why the request is refused
 //! ```
 //!
-//! In reading order: this file (a connection's life), `routes` (from a request to its answer), `ask` and `value` (what is
-//! asked), `answer`, `ledger`, `overrides`, `problem`, `body`.
-//!
-//! Leaves to others: connections and their timeouts (`listen`), who may ask (`auth`), deciding
-//! (`super::embedded`).
+//! In reading order: this file (connections), `routes` (a request → its response), `ask` and `value` (parsing of checks),
+//! `answer`, `ledger`, `overrides`, `problem`, `body`.
 
 mod answer;
 mod ask;
@@ -53,36 +50,36 @@ use tokio::net::TcpListener;
 use tonic::transport::server::Connected;
 use tracing::{Instrument, debug};
 
-/// Most connections at one time. A further one takes the place of one whose client has not shown a token.
+/// Most connections at one time. A further one displaces one whose client has not presented a token.
 pub const MAX_CONNECTIONS: usize = 4_096;
-/// How long a connection may rest between requests. Applications keep connections; load balancers give them up after
-/// 60 s at the most usually, and should be first to.
+/// How long a connection may be idle between requests. Applications keep connections open. Load balancers usually close
+/// idle ones after at most 60 s, and should be the first to close them.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long a request's head may take from its first byte.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client may take to read an answer.
+/// How long a client may take to read a response.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest head, in bytes; beyond it the answer is 431.
+/// Longest head, in bytes; a longer one is answered with 431.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// What the API needs.
+/// The parts of the program that the API uses.
 #[derive(Clone)]
 pub struct HttpApi {
-    /// The program.
+    /// The region.
     pub services: Arc<Services>,
-    /// What decides.
+    /// The embedded limiter.
     pub embedded: Arc<EmbeddedLimiter>,
-    /// Who may ask.
+    /// The credentials of callers.
     pub tokens: Arc<Tokens>,
-    /// What the ledger recorded, if there is one.
+    /// The ledger's history, if there is a database.
     pub ledger: Option<Arc<Ledger>>,
-    /// Where live control is changed.
+    /// Bounds the calls to the database for live control.
     pub overrides: Arc<overrides::RegionState>,
-    /// Where filters' rules count.
+    /// The namespaces in which filters' rules count.
     pub ruled: Arc<Ruled>,
 }
 
-/// Serves until the program drains and every connection has ended.
+/// Serves until the shutdown has begun and every connection has ended.
 pub async fn serve(api: HttpApi, socket: TcpListener, tls: Option<Arc<Tls>>) {
     let listener = Listener {
         api: "http",
@@ -99,7 +96,7 @@ pub async fn serve(api: HttpApi, socket: TcpListener, tls: Option<Arc<Tls>>) {
         .await;
 }
 
-/// Serves a connection for as long as its client wants. When the program drains it ends after the answer that is due.
+/// Serves a connection until its client closes it. During the shutdown it ends after the response in progress.
 async fn serve_connection(api: HttpApi, connection: Connection) {
     let (info, api) = (connection.connect_info(), &api);
     let service = service_fn(|mut request: Request<Incoming>| {
@@ -125,6 +122,6 @@ async fn serve_connection(api: HttpApi, connection: Connection) {
         }
     };
     if let Err(error) = ended {
-        debug!(%error, "a connection of an application ended");
+        debug!(%error, "connection of an application failed");
     }
 }

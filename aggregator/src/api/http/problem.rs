@@ -1,7 +1,5 @@
-//! Why a request cannot be answered, in one shape for all:
+//! Errors of the HTTP API, all in one form:
 //! `{"error": {"code": "invalid_request", "message": "…", "field": "checks[3].limit", "problems": [{"field", "message"}]}}`.
-//!
-//! Leaves to others: finding problems (`ask`, `routes`).
 
 use crate::auth::Unauthorized;
 use http_body_util::Full;
@@ -10,10 +8,10 @@ use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, WW
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-/// Most fields of one request that are told.
+/// Most invalid fields of one request that are reported.
 pub(super) const MAX_PROBLEMS: usize = 20;
 
-/// Why a request cannot be answered.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// 400 and above.
@@ -22,18 +20,18 @@ pub struct Problem {
     pub code: &'static str,
     /// For people.
     pub message: String,
-    /// The fields that are wrong, at most 20.
+    /// The invalid fields, at most 20.
     pub fields: Vec<FieldProblem>,
     /// A header that belongs to the status.
     pub header: Option<(HeaderName, &'static str)>,
 }
 
-/// What is wrong with a field.
+/// An invalid field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldProblem {
     /// Its path, such as `checks[3].limit`.
     pub field: String,
-    /// What is wrong, and what would be right.
+    /// What is invalid, and what is expected.
     pub message: String,
 }
 
@@ -57,16 +55,12 @@ impl Problem {
         Problem { status, code, message: message.into(), fields: Vec::new(), header: None }
     }
 
-    /// The body is no JSON that a request could be.
+    /// The body is not valid JSON, or too deep or too large for a request.
     pub(super) fn json(error: &serde_json::Error) -> Problem {
-        Problem::new(
-            StatusCode::BAD_REQUEST,
-            "invalid_json",
-            format!("the body cannot be read as JSON: {error}"),
-        )
+        Problem::new(StatusCode::BAD_REQUEST, "invalid_json", format!("the body is not valid JSON: {error}"))
     }
 
-    /// Fields are wrong; there is one at least.
+    /// Some fields are invalid; the list has at least one.
     pub(super) fn fields(fields: Vec<FieldProblem>) -> Problem {
         let message = match fields.as_slice() {
             [only] if only.field.is_empty() => format!("the body is {}", only.message),
@@ -77,13 +71,13 @@ impl Problem {
         Problem { fields, ..Problem::new(StatusCode::BAD_REQUEST, "invalid_request", message) }
     }
 
-    /// The caller may not say this.
+    /// The caller may not use this value.
     pub(super) fn forbidden(code: &'static str, field: String, message: String) -> Problem {
         let fields = vec![FieldProblem { field, message }];
         Problem { status: StatusCode::FORBIDDEN, code, ..Problem::fields(fields) }
     }
 
-    /// Who asks is not known (RFC 6750, section 3).
+    /// The caller is not authenticated (RFC 6750, section 3).
     pub(super) fn unauthorized(reason: Unauthorized) -> Problem {
         let (code, challenge) = match reason {
             Unauthorized::OfFilter => {
@@ -97,7 +91,7 @@ impl Problem {
     }
 
     pub(super) fn method(allowed: &'static str) -> Problem {
-        let message = format!("this path is asked with {allowed}");
+        let message = format!("this path accepts only {allowed}");
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).with(ALLOW, allowed)
     }
 
@@ -110,7 +104,7 @@ impl Problem {
         Problem { header: Some((name, value)), ..self }
     }
 
-    /// As it is sent.
+    /// The error as a response.
     pub(super) fn response(&self) -> Response<Full<Bytes>> {
         let error = Told {
             code: self.code,
@@ -126,9 +120,9 @@ impl Problem {
     }
 }
 
-/// An answer as JSON.
+/// A response with a JSON body.
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
-    // What is sent are structs of text and numbers, which have no errors.
+    // The bodies are structs of text and numbers, whose serialisation cannot fail.
     let bytes = serde_json::to_vec(body).unwrap_or_default();
     let mut response = Response::new(Full::new(Bytes::from(bytes)));
     *response.status_mut() = status;

@@ -1,6 +1,4 @@
-//! From a request to its answer.
-//!
-//! Leaves to others: what a body says (`ask`), deciding (`super::super::embedded`).
+//! Routing: from a request to its response.
 
 use super::answer::Checked;
 use super::ask::{Asked, parse_batch, parse_check};
@@ -29,16 +27,16 @@ pub const MAX_BATCH_BYTES: usize = 256 * 1024;
 /// The description of this API (OpenAPI 3.1).
 const OPENAPI: &[u8] = include_bytes!("openapi.json");
 
-/// What there is.
+/// All routes.
 const PATHS: &str = "there are POST /v1/check, POST /v1/check/batch, GET /v1/ledger, GET /v1/ledger/{id}, GET /v1/overrides, \
                      PUT /v1/overrides, DELETE /v1/overrides, GET /v1/overrides/audit and GET /openapi.json";
 
-const WRONG_HOST: &str = "without tokens (--tokens-file) this API may be called by an address or by localhost; the \
-                          request's Host is neither, so a web page of another name may have sent it";
+const WRONG_HOST: &str = "without tokens (--tokens-file) this API accepts only requests whose Host is an address or localhost; \
+                          a request with another Host may come from a web page of that name";
 
 type Answered = Response<Full<Bytes>>;
 
-/// Answers a request, whatever it is.
+/// Answers any request.
 pub(super) async fn handle(api: &HttpApi, request: Request<Incoming>) -> Answered {
     let began = Instant::now();
     let (head, mut body) = request.into_parts();
@@ -58,7 +56,7 @@ pub(super) async fn handle(api: &HttpApi, request: Request<Incoming>) -> Answere
             if matches!(found, Some(Found(Route::Check | Route::CheckBatch, _))) {
                 api.services.metrics.api_decided(Api::Http, ApiResult::Refused);
             }
-            // A client that waits to be asked for its body is not.
+            // A client that waits for "100 Continue" has not sent its body.
             if !head.headers.contains_key(EXPECT) {
                 body::discard(&mut body).await;
             }
@@ -71,16 +69,16 @@ pub(super) async fn handle(api: &HttpApi, request: Request<Incoming>) -> Answere
     response
 }
 
-/// Whether nothing speaks for a web page whose own name leads here; it would have no token.
+/// Whether the request cannot come from a web page whose own name resolves to this host. Such a page has no token.
 fn may_call(api: &HttpApi, head: &Parts) -> bool {
     api.tokens.is_required() || Hosts::default().allow(&head.uri, &head.headers)
 }
 
-/// A route, and what its path names.
+/// A route, and the id in its path.
 struct Found<'a>(Route, Option<&'a str>);
 
 impl Found<'_> {
-    /// The path with what it names left out.
+    /// The path without the id.
     fn path(&self) -> Option<&'static str> {
         match self {
             Found(Route::Check, _) => Some("/v1/check"),
@@ -195,7 +193,7 @@ async fn decide(
     Ok(json(StatusCode::OK, &checked))
 }
 
-/// The one that there is; with two it is not clear who asks.
+/// The only authorization header. Two are treated as malformed, since it is not clear which one to use.
 fn authorization(headers: &HeaderMap) -> Option<&[u8]> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     match (values.next(), values.next()) {
@@ -212,11 +210,11 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     if essence.eq_ignore_ascii_case(b"application/json") && plain {
         return Ok(());
     }
-    let message = "the body is read as content-type application/json alone, without a content-encoding";
+    let message = "the body must have content-type application/json and no content-encoding";
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
 }
 
-/// Whether the caller may ask this; its workspace is filled in.
+/// Checks that the caller may make these checks, and sets their workspace.
 fn admit(mut asked: Asked, caller: &Caller, route: Route, api: &HttpApi) -> Result<Asked, Problem> {
     let named = asked.workspace.as_deref();
     let Some(workspace) = caller.workspace(named.map(str::as_bytes)) else {
@@ -231,8 +229,8 @@ fn admit(mut asked: Asked, caller: &Caller, route: Route, api: &HttpApi) -> Resu
         };
         match api.ruled.forbids(&api.services, caller, question) {
             Some(Forbidden::Namespace) => {
-                let message = "this token is not for this namespace; its entry in the tokens file would name it under namespaces, as it \
-                     must for a namespace that a filter's rule counts";
+                let message = "this token may not count in this namespace; name it under namespaces in the token's entry of the \
+                                     tokens file, which is required for a namespace that a filter's rule counts";
                 return Err(Problem::forbidden(
                     "namespace_not_allowed",
                     field("namespace"),
@@ -240,7 +238,7 @@ fn admit(mut asked: Asked, caller: &Caller, route: Route, api: &HttpApi) -> Resu
                 ));
             }
             Some(Forbidden::Cost(most)) => {
-                let message = format!("this token allows a cost of {most} at most");
+                let message = format!("this token allows a cost of at most {most}");
                 return Err(Problem::forbidden("cost_not_allowed", field("cost"), message));
             }
             None => {}
@@ -251,7 +249,7 @@ fn admit(mut asked: Asked, caller: &Caller, route: Route, api: &HttpApi) -> Resu
             return Err(Problem::forbidden(
                 "zone_not_allowed",
                 field("zone"),
-                format!("this token is not for zone {zone}"),
+                format!("this token does not allow zone {zone}"),
             ));
         }
     }

@@ -1,19 +1,17 @@
-//! JSON as far as a request may hold it: shallow, small, and borrowed from its bytes.
+//! A JSON parser for requests: shallow, small, and borrowing from the input.
 //!
-//! What nests deeper or holds more than any request could is refused while it is read, before it takes memory.
-//!
-//! Leaves to others: which fields there are and what they mean (`ask`).
+//! Input that nests deeper or has more values than any valid request is refused while it is parsed, before it takes memory.
 
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserializer, de};
 use std::borrow::Cow;
 use std::fmt;
 
-/// How deep values nest: a request, its checks, a check, its identifier, a part of that.
+/// Deepest nesting: a request, its checks, a check, its identifier, a part of the identifier.
 const MAX_DEPTH: usize = 5;
 /// Most fields of an object.
 const MAX_FIELDS: usize = 32;
-/// Most values of a list: more than any may have, so that the answer can say so.
+/// Most values of a list: more than any valid list has, so that the error can give the number.
 const MAX_VALUES: usize = 256;
 
 /// A value.
@@ -22,7 +20,7 @@ pub(super) enum Value<'a> {
     Null,
     Bool(bool),
     Integer(u64),
-    /// Negative, broken, or beyond what a double holds exactly.
+    /// Negative, fractional, or above what a double represents exactly.
     OtherNumber,
     Text(Cow<'a, str>),
     List(Vec<Value<'a>>),
@@ -30,7 +28,7 @@ pub(super) enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Reads a whole text.
+    /// Parses a whole text.
     pub fn parse(json: &'a [u8]) -> Result<Value<'a>, serde_json::Error> {
         let mut reader = serde_json::Deserializer::from_slice(json);
         let value = Depth(MAX_DEPTH).deserialize(&mut reader)?;
@@ -39,7 +37,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// How many levels are left.
+/// The number of levels that remain.
 #[derive(Clone, Copy)]
 struct Depth(usize);
 
@@ -125,7 +123,7 @@ impl<'de> Visitor<'de> for Depth {
     }
 }
 
-/// A field's name; nearly always one that needs no copy.
+/// A field's name, which is nearly always borrowed.
 struct Name;
 
 impl<'de> DeserializeSeed<'de> for Name {

@@ -1,9 +1,7 @@
-//! One call of the rate-limit service: what it asks of the embedded, and what is answered.
+//! One call of the rate-limit service: its checks for the embedded limiter, and the response.
 //!
-//! All limits that are enforced pass together or none is charged. Limits in shadow mode are decided apart, one by one,
-//! and charged only where they would pass and the call passes.
-//!
-//! Leaves to others: the transport (`service`), which limit applies (`matching`), deciding (`embedded`).
+//! All enforced limits pass together, or none is charged. Limits in shadow mode are decided separately, one by one, and
+//! charged only if they would pass and the call passes.
 
 use super::config::{Limits, MAX_TEXT_BYTES};
 use super::matching::{Domain, Rule};
@@ -26,34 +24,36 @@ pub const MAX_ENTRIES: usize = 32;
 /// Why a call cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Which limits is not said.
+    /// The request names no domain.
     #[error("the domain is empty; set it in the filter's configuration")]
     NoDomain,
-    /// Nothing is asked.
+    /// The request has no descriptors.
     #[error("there are no descriptors")]
     NoDescriptors,
-    /// Too much is asked.
+    /// The request has too many descriptors.
     #[error("{0} descriptors; at most {MAX_DESCRIPTORS} are allowed")]
     TooManyDescriptors(usize),
-    /// A descriptor finds its limit by its entries.
+    /// A descriptor has no entries, by which its limit is found.
     #[error("descriptor {0} has no entries")]
     NoEntries(usize),
-    /// Deeper than any configuration.
+    /// A descriptor has more entries than any configuration has levels.
     #[error("descriptor {0} has {1} entries; at most {MAX_ENTRIES} are allowed")]
     TooManyEntries(usize, usize),
-    /// A configuration's keys are not empty.
+    /// An entry has an empty key, which no configuration has.
     #[error("descriptor {0} has an entry without a key")]
     NoKey(usize),
-    /// Longer than any configuration's. A value may have any length, as a client sends what it likes.
+    /// A key is longer than any in a configuration. The length of a value is not bounded, as clients send it.
     #[error("descriptor {0} has a key of {1} bytes; at most {MAX_TEXT_BYTES} are allowed")]
     LongKey(usize, usize),
-    /// Its limit has none that is known here, or a year.
-    #[error("the limit of descriptor {0} is for no unit of time from second to month")]
+    /// The limit in the request has no unit, an unknown one, or a year.
+    #[error(
+        "the limit of descriptor {0} has no supported unit; expected second, minute, hour, day, week or month"
+    )]
     Unit(usize),
-    /// Counts never fall.
-    #[error("descriptor {0} gives hits back (is_negative_hits), which is not supported: counts never fall")]
+    /// Counts never decrease.
+    #[error("descriptor {0} has is_negative_hits, which is not supported, as counts never decrease")]
     Negative(usize),
-    /// The embedded did not decide.
+    /// The embedded limiter did not decide.
     #[error("not decided in time")]
     Undecided,
 }
@@ -61,33 +61,33 @@ pub enum Refused {
 /// How a call ended, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It passes.
+    /// Allowed.
     Allowed,
-    /// It passes, but a limit in shadow mode would not have let it.
+    /// Allowed, but a limit in shadow mode would have denied it.
     ShadowDenied,
-    /// It is over a limit.
+    /// Denied by a limit.
     Denied,
 }
 
-/// What applies to one descriptor.
+/// The limit that applies to one descriptor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Applied {
-    /// No limit at all.
+    /// No limit.
     Nothing,
-    /// One that lets everything pass.
+    /// An unlimited descriptor.
     Unlimited,
     /// A limit.
     Limit {
-        /// As the answer says it.
+        /// The limit as shown in the response.
         shown: RateLimit,
-        /// It never refuses.
+        /// Whether it is in shadow mode and never denies.
         shadow: bool,
-        /// What the embedded is asked.
+        /// The check for the embedded limiter.
         question: Question,
     },
 }
 
-/// Answers a call, of whose descriptors this applies, within the time given.
+/// Answers a call within the given time; `applied` has the limit of each of its descriptors.
 pub async fn answer(
     embedded: &EmbeddedLimiter,
     applied: &[Applied],
@@ -121,7 +121,7 @@ pub async fn answer(
     Ok((response, outcome))
 }
 
-/// What applies to each descriptor of a call, in order.
+/// The limit of each descriptor of a call, in order.
 pub fn applied(limits: &Limits, request: &RateLimitRequest) -> Result<Vec<Applied>, Refused> {
     check(request)?;
     match limits.domain(&request.domain) {
@@ -162,7 +162,7 @@ fn check_descriptor(at: usize, descriptor: &Descriptor) -> Result<(), Refused> {
     Ok(())
 }
 
-/// By a domain. A descriptor whose limit is replaced by another's of the same call passes.
+/// The limits of a domain. A descriptor whose limit is replaced by another limit of the same call passes.
 fn apply(domain: &Domain, request: &RateLimitRequest) -> Result<Vec<Applied>, Refused> {
     let rules: Vec<Option<&Rule>> = request
         .descriptors
@@ -196,7 +196,7 @@ fn configured(domain: &Domain, descriptor: &Descriptor, rule: &Rule, cost: u64) 
     limit(domain, counted, (unit, requests), rule.name.clone(), rule.shadow, cost)
 }
 
-/// A limit that the call brings counts where the configured one would: it is another limit, not another count.
+/// A limit in the request counts on the same key as the configured limit that it replaces.
 fn overridden(
     at: usize,
     domain: &Domain,
@@ -226,7 +226,7 @@ fn limit(
         workspace: domain.workspace.clone(),
         namespace,
         identifier,
-        // Only units that have a length come here.
+        // Only units that have a length reach this line.
         duration_ms: unit.ms().unwrap_or_default(),
         hard_limit: false,
         limit: u64::from(requests_per_unit),
@@ -235,7 +235,7 @@ fn limit(
     Applied::Limit { shown: RateLimit { requests_per_unit, unit: unit as i32, name }, shadow, question }
 }
 
-/// What the limits in shadow mode say, in order.
+/// The decisions of the limits in shadow mode, in order.
 async fn shadow(
     embedded: &EmbeddedLimiter,
     applied: &[Applied],
@@ -251,7 +251,7 @@ async fn shadow(
         if charged.is_empty() {
             charged.extend(enforced.iter().map(key));
         }
-        // What is charged to this count already, or not at all, is only looked at.
+        // If the key has been charged already, or the call is denied, the count is only read.
         let charges = allowed && charged.insert(key(question));
         let cost = if charges { question.cost } else { 0 };
         let asked = [Question { cost, ..question.clone() }];
@@ -263,7 +263,7 @@ async fn shadow(
 }
 
 impl Applied {
-    /// What the embedded is asked, if there is a limit that is in shadow mode or, for false, is not.
+    /// The check for the embedded limiter, if there is a limit and its shadow mode is as given.
     pub fn question(&self, shadowed: bool) -> Option<&Question> {
         match self {
             Applied::Limit { shadow, question, .. } if *shadow == shadowed => Some(question),
@@ -287,7 +287,7 @@ fn status(shown: &RateLimit, result: Option<&ChargeResult>, shadow: bool) -> Des
     }
 }
 
-/// Operators may have said another limit than the configuration, and what is left is left of that.
+/// Live control may have replaced the configured limit, and `limit_remaining` refers to the replacement.
 fn applied_limit(shown: &RateLimit, result: &ChargeResult) -> RateLimit {
     let requests_per_unit = match result.verdict {
         Verdict::Undecided => shown.requests_per_unit,
@@ -304,7 +304,7 @@ fn is_denied(result: &ChargeResult) -> bool {
     matches!(result.verdict, Verdict::Denied { .. })
 }
 
-/// For a client that is refused: the longest wait, in whole seconds; none where it would never pass.
+/// The header for a denied client: the longest wait, in whole seconds; none if it would never pass.
 fn retry_after(results: &[ChargeResult]) -> Option<HeaderValue> {
     let waits = results.iter().filter_map(|result| match result.verdict {
         Verdict::Denied { retry_after_ms } => Some(retry_after_ms),

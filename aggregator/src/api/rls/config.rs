@@ -1,10 +1,8 @@
-//! The configuration of limits: the reference service's YAML, taken apart and checked.
+//! Parser of the configuration of limits: the reference service's YAML.
 //!
-//! One document names a domain and its descriptors; a descriptor has a key, perhaps a value (in which each `*` stands
-//! for any text), perhaps a limit, and perhaps descriptors of its own for the next entry. Everything that is wrong is
-//! told at once, with its file and path.
-//!
-//! Leaves to others: reading files (`files`), what a request's descriptor finds (`matching`).
+//! One document names a domain and its descriptors. A descriptor has a key, an optional value (in which each `*` matches
+//! any text), an optional limit, and optional descriptors for the next entry. All errors are reported at once, each with
+//! file and path.
 
 use super::matching::{Domain, Level, Rule};
 use super::naming;
@@ -15,15 +13,15 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-/// Most bytes of one file.
+/// Largest file, in bytes.
 pub const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
-/// Most descriptors that may be nested in one another, and so most entries that a request's descriptor makes use of.
+/// Deepest nesting of descriptors, and so the most entries of a request's descriptor that can match.
 pub const MAX_DEPTH: usize = 16;
-/// Longest domain, key or value in bytes.
+/// Longest domain, key or value, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1_024;
-/// Most errors that are told.
+/// Most errors that are reported.
 const MAX_ERRORS: usize = 50;
-/// What a filter's names are made of, and so the namespaces that are shared with filters.
+/// Longest name. Filters' names have the same form, so namespaces can be shared with them.
 const NAME_BYTES_MAX: usize = 64;
 
 const ROOT_FIELDS: [&str; 3] = ["domain", "workspace", "descriptors"];
@@ -46,7 +44,7 @@ pub struct Limits {
     domains: HashMap<String, Domain>,
 }
 
-/// Everything that is wrong with a configuration.
+/// All errors of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors(Vec<String>);
 
@@ -64,7 +62,7 @@ impl fmt::Display for Errors {
 }
 
 impl Limits {
-    /// Takes files apart, each by its name and text.
+    /// Parses files, each given by name and text.
     pub fn parse<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Limits, Errors> {
         let mut parser = Parser::default();
         for (name, text) in files {
@@ -81,12 +79,12 @@ impl Limits {
         self.domains.get(name)
     }
 
-    /// How many there are.
+    /// The number of domains.
     pub fn len(&self) -> usize {
         self.domains.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no domains.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
@@ -96,11 +94,11 @@ impl Limits {
 struct Parser {
     limits: Limits,
     errors: Errors,
-    /// Workspaces and names of limits: who has one of these counts on it alone.
+    /// Workspaces and names of limits; a limit with a name has its counts alone.
     names: HashSet<(String, String)>,
 }
 
-/// Where in a file something stands.
+/// A position in a file.
 #[derive(Clone)]
 struct At {
     file: String,
@@ -118,7 +116,7 @@ impl At {
     }
 }
 
-/// What a descriptor stands in: the way to it, and what of it a request's values decide.
+/// The path to a descriptor, and which of its values come from requests.
 #[derive(Clone, Default)]
 struct Way {
     workspace: String,
@@ -144,13 +142,13 @@ impl Parser {
                     empty = false;
                     self.domain(&at, &value);
                 }
-                // What follows cannot be read either.
+                // The rest of the file cannot be parsed either.
                 Err(error) => return self.wrong(&at, format!("is not YAML: {error}")),
             }
         }
         if empty {
-            // As if it was cut off while it was written; to take it would lift every limit.
-            self.wrong(&at, "has no domain; one without limits is \"domain: …\" alone");
+            // The file may have been cut off while it was written; accepting it would remove every limit.
+            self.wrong(&at, "has no domain; a file without limits consists of \"domain: …\" alone");
         }
     }
 
@@ -176,7 +174,7 @@ impl Parser {
         let Some(name) = domain else { return };
         if self.limits.domains.contains_key(&name) {
             return self
-                .wrong(&at.field("domain"), format!("{name:?} is there twice; a domain has one document"));
+                .wrong(&at.field("domain"), format!("{name:?} occurs twice; each domain has one document"));
         }
         let workspace = way.workspace.clone().into_bytes();
         self.limits.domains.insert(name.clone(), Domain { name, workspace, level });
@@ -188,7 +186,7 @@ impl Parser {
             None | Some(Value::Null) => return level,
             Some(Value::Sequence(list)) => list,
             Some(_) => {
-                self.wrong(at, "is no list; expected descriptors, each beginning with \"- key:\"");
+                self.wrong(at, "is not a list; expected descriptors, each beginning with \"- key:\"");
                 return level;
             }
         };
@@ -215,14 +213,14 @@ impl Parser {
             self.wrong(&at.field("key"), "has a wildcard; only values may have one");
         }
         let value = match fields.get("value") {
-            // As in the reference service, an empty value is none.
+            // As in the reference service, an empty value counts as missing.
             None | Some(Value::Null) => None,
             Some(Value::String(text)) if text.is_empty() => None,
             Some(value) => self.text(&at.field("value"), value),
         };
         let shadow = self.flag(at, fields, "shadow_mode");
         let shared = self.flag(at, fields, "share_threshold");
-        // Without effect here: no metric has a label of what a request says.
+        // Accepted without effect: no metric has a label from a request.
         self.flag(at, fields, "detailed_metric");
         self.flag(at, fields, "value_to_metric");
         let wild = value.as_ref().is_some_and(|value| value.contains('*'));
@@ -257,7 +255,9 @@ impl Parser {
         {
             self.wrong(
                 &at.field("name"),
-                format!("{name:?} is there twice; a name is one limit's, as its counts are"),
+                format!(
+                    "{name:?} occurs twice; each limit needs a name of its own, as it has counts of its own"
+                ),
             );
         }
         let replaces = self.replaces(at, fields.get("replaces"), name.as_deref());
@@ -279,7 +279,7 @@ impl Parser {
         match (value, unlimited) {
             (None | Some(Value::Null), true) => None,
             (Some(_), true) => {
-                self.wrong(&at, "is of no meaning to what is unlimited; leave it out");
+                self.wrong(&at, "has no effect with unlimited; remove it");
                 None
             }
             (None | Some(Value::Null), false) => {
@@ -289,15 +289,12 @@ impl Parser {
             (Some(value), false) => {
                 let word = value.as_str().map(str::to_ascii_lowercase);
                 if word.as_deref() == Some("year") {
-                    self.wrong(
-                        &at,
-                        "is longer than any window, which ends after 31 days; use month (30 days)",
-                    );
+                    self.wrong(&at, "is longer than the longest window of 31 days; use month (30 days)");
                     return None;
                 }
                 let known = Unit::USED.iter().find(|(name, _, _)| word.as_deref() == Some(*name));
                 if known.is_none() {
-                    self.wrong(&at, format!("is no unit of time; expected one of {units}"));
+                    self.wrong(&at, format!("is not a unit of time; expected one of {units}"));
                 }
                 known.map(|(_, unit, _)| *unit)
             }
@@ -309,10 +306,10 @@ impl Parser {
         match value {
             None | Some(Value::Null) if unlimited => None,
             Some(_) if unlimited => {
-                self.wrong(&at, "is of no meaning to what is unlimited; leave it out");
+                self.wrong(&at, "has no effect with unlimited; remove it");
                 None
             }
-            // As in the reference service, where what is not said is 0, and 0 lets nothing pass; but said here.
+            // The reference service reads a missing number as 0, which denies every request; here it is an error.
             None | Some(Value::Null) => {
                 self.wrong(&at, "is missing; expected a whole number, 0 to 4294967295");
                 None
@@ -320,7 +317,7 @@ impl Parser {
             Some(value) => {
                 let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
                 if number.is_none() {
-                    self.wrong(&at, "is no whole number from 0 to 4294967295");
+                    self.wrong(&at, "is not a whole number from 0 to 4294967295");
                 }
                 number
             }
@@ -333,7 +330,7 @@ impl Parser {
             None | Some(Value::Null) => return Vec::new(),
             Some(Value::Sequence(list)) => list,
             Some(_) => {
-                self.wrong(&at, "is no list; expected names of limits, each as \"- name: …\"");
+                self.wrong(&at, "is not a list; expected names of limits, each as \"- name: …\"");
                 return Vec::new();
             }
         };
@@ -354,7 +351,7 @@ impl Parser {
 
     fn fields<'v>(&mut self, at: &At, value: &'v Value, known: &[&str]) -> Option<&'v Mapping> {
         let Value::Mapping(fields) = value else {
-            self.wrong(at, format!("is no mapping; expected the fields {}", known.join(", ")));
+            self.wrong(at, format!("is not a mapping; expected the fields {}", known.join(", ")));
             return None;
         };
         for key in fields.keys() {
@@ -367,12 +364,12 @@ impl Parser {
                     );
                 }
                 Some("metadata") => {
-                    self.wrong(&at.field("metadata"), "is not supported: answers carry no dynamic metadata");
+                    self.wrong(&at.field("metadata"), "is not supported: responses have no dynamic metadata");
                 }
                 Some(name) => {
                     self.wrong(&at.field(name), format!("is unknown; expected one of {}", known.join(", ")));
                 }
-                None => self.wrong(at, "has a field whose name is no text"),
+                None => self.wrong(at, "has a field whose name is not a string"),
             }
         }
         Some(fields)
@@ -383,7 +380,7 @@ impl Parser {
             None | Some(Value::Null) => false,
             Some(Value::Bool(flag)) => *flag,
             Some(_) => {
-                self.wrong(&at.field(name), "is neither true nor false");
+                self.wrong(&at.field(name), "is not true or false");
                 false
             }
         }
@@ -396,8 +393,10 @@ impl Parser {
             Value::String(_) => {
                 self.none(at, format!("is too long; at most {MAX_TEXT_BYTES} bytes are allowed"))
             }
-            Value::Number(_) | Value::Bool(_) => self.none(at, "is no text; put it in quotes, as in \"404\""),
-            _ => self.none(at, "is no text"),
+            Value::Number(_) | Value::Bool(_) => {
+                self.none(at, "is not a string; put it in quotes, as in \"404\"")
+            }
+            _ => self.none(at, "is not a string"),
         }
     }
 
@@ -410,7 +409,7 @@ impl Parser {
             _ => self.none(
                 at,
                 format!(
-                    "is no name; expected 1 to {NAME_BYTES_MAX} characters of A-Z, a-z, 0-9, '_', '.' and '-'"
+                    "is not a name; expected 1 to {NAME_BYTES_MAX} characters of A-Z, a-z, 0-9, '_', '.' and '-'"
                 ),
             ),
         }
@@ -428,7 +427,7 @@ impl Parser {
 }
 
 impl Way {
-    /// The way one level further.
+    /// The path one level deeper.
     fn to(&self, key: &str, value: Option<&str>, wild: bool, shared: bool) -> Way {
         let mut way = self.clone();
         way.names.push(key.to_owned());
@@ -491,30 +490,30 @@ descriptors:
         let expected = [
             "workspce is unknown; expected one of domain, workspace, descriptors".to_owned(),
             format!("descriptors[0].ratelimit is unknown; expected one of {fields}"),
-            "descriptors[0].value is no text; put it in quotes, as in \"404\"".into(),
-            "descriptors[1].rate_limit.unit is longer than any window, which ends after 31 days; use month (30 days)"
+            "descriptors[0].value is not a string; put it in quotes, as in \"404\"".into(),
+            "descriptors[1].rate_limit.unit is longer than the longest window of 31 days; use month (30 days)"
                 .into(),
-            format!("descriptors[2].rate_limit.unit is no unit of time; expected one of {units}"),
-            "descriptors[2].rate_limit.requests_per_unit is no whole number from 0 to 4294967295".into(),
-            "descriptors[3].rate_limit.unit is of no meaning to what is unlimited; leave it out".into(),
-            "descriptors[3].rate_limit.requests_per_unit is of no meaning to what is unlimited; leave it out".into(),
+            format!("descriptors[2].rate_limit.unit is not a unit of time; expected one of {units}"),
+            "descriptors[2].rate_limit.requests_per_unit is not a whole number from 0 to 4294967295".into(),
+            "descriptors[3].rate_limit.unit has no effect with unlimited; remove it".into(),
+            "descriptors[3].rate_limit.requests_per_unit has no effect with unlimited; remove it".into(),
             "descriptors[4].key is missing; each descriptor has a key".into(),
             "descriptors[5].quota_mode is not supported: a request passes all limits or none".into(),
-            "descriptors[5].metadata is not supported: answers carry no dynamic metadata".into(),
-            "descriptors[5].shadow_mode is neither true nor false".into(),
-            format!("descriptors[5].rate_limit.name is no name; {name}"),
-            "descriptors[5].rate_limit.replaces[0] is no mapping; expected the fields name".into(),
+            "descriptors[5].metadata is not supported: responses have no dynamic metadata".into(),
+            "descriptors[5].shadow_mode is not true or false".into(),
+            format!("descriptors[5].rate_limit.name is not a name; {name}"),
+            "descriptors[5].rate_limit.replaces[0] is not a mapping; expected the fields name".into(),
             "descriptors[5].rate_limit.replaces[1].name is missing; expected the name of the limit to replace".into(),
             format!("descriptors[5].rate_limit.unit is missing; expected one of {units}"),
-            "descriptors[5].rate_limit.requests_per_unit is no whole number from 0 to 4294967295".into(),
+            "descriptors[5].rate_limit.requests_per_unit is not a whole number from 0 to 4294967295".into(),
             "descriptors[6].share_threshold needs a value with a wildcard, such as \"files/*\"".into(),
             "descriptors[6].descriptors[0].key has a wildcard; only values may have one".into(),
             "descriptors[6].descriptors[1].rate_limit.replaces[0].name is the limit's own name".into(),
-            "descriptors[7].rate_limit.name \"n\" is there twice; a name is one limit's, as its counts are".into(),
+            "descriptors[7].rate_limit.name \"n\" occurs twice; each limit needs a name of its own, as it has counts of its own".into(),
             "descriptors[8] is the second descriptor of key \"i\" in its list; one is allowed".into(),
             "descriptors[9] is the second descriptor of key \"i\" in its list; one is allowed".into(),
-            format!("descriptors[10] is no mapping; expected the fields {fields}"),
-            "descriptors[11].descriptors is no list; expected descriptors, each beginning with \"- key:\"".into(),
+            format!("descriptors[10] is not a mapping; expected the fields {fields}"),
+            "descriptors[11].descriptors is not a list; expected descriptors, each beginning with \"- key:\"".into(),
         ];
         let told = errors(text);
         for (told, expected) in told.iter().zip(&expected) {
@@ -527,16 +526,16 @@ descriptors:
     fn documents_and_files_each_have_a_domain_of_their_own() {
         let cases = [
             ("domain: a\n---\ndomain: b\n---\n", None),
-            ("domain: a\n---\ndomain: a", Some("domain \"a\" is there twice")),
-            ("domain: z\n---\ndomain: a", Some("domain \"z\" is there twice")),
+            ("domain: a\n---\ndomain: a", Some("domain \"a\" occurs twice")),
+            ("domain: z\n---\ndomain: a", Some("domain \"z\" occurs twice")),
             ("", Some("the file has no domain")),
             ("# later\n---\n", Some("the file has no domain")),
             ("descriptors: []", Some("domain is missing")),
             ("domain: ''", Some("domain is empty")),
-            ("- a", Some("the file is no mapping")),
+            ("- a", Some("the file is not a mapping")),
             ("domain: a\ndomain: b", Some("the file is not YAML: duplicate entry")),
             ("a: [", Some("the file is not YAML")),
-            ("domain: a\nworkspace: 'a b'", Some("workspace is no name")),
+            ("domain: a\nworkspace: 'a b'", Some("workspace is not a name")),
         ];
         for (text, expected) in cases {
             let parsed = Limits::parse([("other", "domain: z"), ("f", text)]);

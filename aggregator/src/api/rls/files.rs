@@ -1,11 +1,9 @@
 //! The configuration's files: read at the start, and again when they change.
 //!
-//! A file, or all `.yaml` and `.yml` files of a folder in the order of their names. They are read each second and compared,
-//! as the moment of a change tells too little where links are exchanged, or two changes fall into one moment. What changed is
-//! taken once two readings in a row agree, so not while it is being written. What cannot be read or used, and a file without
-//! a domain, leaves in force what was.
-//!
-//! Leaves to others: what is in them (`config`).
+//! The path is a file, or a folder whose `.yaml` and `.yml` files are read in the order of their names. Contents are compared
+//! each second, not times of change: these are not reliable if links are swapped or two changes share one timestamp. A
+//! change is taken once two readings in a row are equal, so a file is not taken while it is being written. If files cannot
+//! be read or used, or one has no domain, the former limits stay in force.
 
 use super::config::{Errors, Limits, MAX_FILE_BYTES};
 use crate::net::follow;
@@ -20,7 +18,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::{error, info};
 
-/// Between two readings.
+/// Time between two readings.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Most files of a folder.
 const MAX_FILES: usize = 1_024;
@@ -28,21 +26,21 @@ const MAX_FILES: usize = 1_024;
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// A file, or the folder, is not there or must not be read.
+    /// A file or the folder does not exist, or cannot be read.
     #[error("{path}: cannot be read: {source}")]
     Read {
-        /// Which.
+        /// The path.
         path: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// More than anybody means.
+    /// The folder has too many files.
     #[error("{0} has more than {MAX_FILES} files")]
     TooMany(String),
-    /// Nothing is there.
+    /// The folder has no file of limits.
     #[error("{0} has no .yaml or .yml file")]
     Empty(String),
-    /// What they say cannot be used.
+    /// The files are invalid.
     #[error("{0}")]
     Wrong(#[from] Errors),
 }
@@ -53,36 +51,36 @@ type Texts = Vec<(String, String)>;
 /// The configuration in force.
 pub type Current = watch::Receiver<Arc<Limits>>;
 
-/// Files that are read again.
+/// Watched files.
 pub struct Files {
     path: PathBuf,
-    /// As last taken or refused, or why they could not be read.
+    /// The last contents accepted or rejected, or why they could not be read.
     last: Result<Texts, String>,
-    /// What the last reading found, if that was new.
+    /// The result of the last reading, if it was new.
     seen: Option<Result<Texts, String>>,
     current: watch::Sender<Arc<Limits>>,
 }
 
 impl Files {
-    /// Reads them for the first time.
+    /// Reads the files for the first time.
     pub fn open(path: PathBuf) -> Result<Files, FilesError> {
         let texts = read(&path)?;
         let limits = parse(&texts)?;
-        info!(path = %path.display(), domains = limits.len(), "the rate-limit service's limits are read");
+        info!(path = %path.display(), domains = limits.len(), "read the rate-limit service's limits");
         Ok(Files { path, last: Ok(texts), seen: None, current: watch::Sender::new(Arc::new(limits)) })
     }
 
-    /// What is in force, from now on.
+    /// The configuration in force, now and after changes.
     pub fn current(&self) -> Current {
         self.current.subscribe()
     }
 
-    /// Reads them again and again, for as long as the program runs.
+    /// Watches the files until the program ends.
     pub async fn follow(mut self, services: Arc<Services>) {
         loop {
             sleep(PAUSE).await;
             let path = self.path.clone();
-            // A reading that panicked has read nothing.
+            // A reading that panicked has no result.
             let Ok(texts) = spawn_blocking(move || read(&path)).await else { continue };
             if let Some(good) = self.take(texts) {
                 services.metrics.api.files_read(api::Files::RateLimits, good);
@@ -90,7 +88,7 @@ impl Files {
         }
     }
 
-    /// Takes what was read; whether it is good, if it is new and rests.
+    /// Takes the result of a reading. `None` if it is not new or not yet stable, otherwise whether it is valid.
     fn take(&mut self, texts: Result<Texts, FilesError>) -> Option<bool> {
         let new = texts.map_err(|error| error.to_string());
         if new == self.last {
@@ -115,7 +113,7 @@ impl Files {
                 Some(true)
             }
             Err(error) => {
-                error!(%path, %error, "the rate-limit service's limits cannot be used; those before stay in force");
+                error!(%path, %error, "the rate-limit service's limits changed and cannot be used, the former limits stay in force");
                 Some(false)
             }
         }
@@ -177,7 +175,7 @@ mod tests {
         let knows = |domain: &str| current.borrow().domain(domain).is_some();
         assert_eq!((look(), look(), knows("one")), (None, None, true), "nothing new");
         write("two");
-        assert_eq!((look(), knows("one")), (None, true), "it may be half of what is being written");
+        assert_eq!((look(), knows("one")), (None, true), "it may be partly written");
         assert_eq!((look(), knows("one"), knows("two")), (Some(true), false, true));
         write("other");
         assert_eq!(look(), None);
@@ -186,12 +184,12 @@ mod tests {
         for broken in ["domain: [", "", "# nothing yet\n"] {
             std::fs::write(&file, broken).unwrap();
             assert_eq!((look(), look(), knows("two")), (None, Some(false), true), "{broken:?}");
-            assert_eq!((look(), look()), (None, None), "told once");
+            assert_eq!((look(), look()), (None, None), "reported once");
         }
         std::fs::remove_file(&file).unwrap();
         assert_eq!((look(), look(), knows("two")), (None, Some(false), true));
         mkfifo(&file, Mode::S_IRWXU).unwrap();
-        assert_eq!((look(), look(), knows("two")), (None, Some(false), true), "a pipe is not waited for");
+        assert_eq!((look(), look(), knows("two")), (None, Some(false), true), "a pipe does not block");
         std::fs::remove_file(&file).unwrap();
         write("three");
         std::fs::write(folder.path().join("b.yml"), format!("domain: four\n{LIMIT}")).unwrap();

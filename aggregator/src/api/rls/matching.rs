@@ -1,10 +1,8 @@
-//! Which limit a request's descriptor finds.
+//! Finds the limit of a request's descriptor.
 //!
-//! Its entries are followed from level to level, one for each: the descriptor with the very value first, then the first
-//! with a pattern that fits, then the one of that key alone. The limit is that of the last entry's descriptor; one that
-//! has no limit, or is not reached, lets everything pass.
-//!
-//! Leaves to others: where levels come from (`config`).
+//! Each entry of the descriptor selects a configured descriptor one level deeper: first the one with exactly this value, then
+//! the first with a matching pattern, then the one with only the key. The limit is that of the last entry. If it has no
+//! limit, or an entry matches nothing, the request is allowed.
 
 use super::wire::{Entry, Unit};
 use memchr::memmem;
@@ -14,28 +12,28 @@ use std::sync::Arc;
 /// The limits of one domain.
 #[derive(Debug)]
 pub struct Domain {
-    /// Its name.
+    /// The domain's name.
     pub name: String,
-    /// Where its limits are counted.
+    /// The workspace in which its limits are counted.
     pub workspace: Vec<u8>,
-    /// What a first entry may find.
+    /// The descriptors for the first entry.
     pub level: Level,
 }
 
-/// What is applied to a descriptor.
+/// The limit of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Where its identifiers are counted.
+    /// The namespace of its identifiers.
     pub namespace: Vec<u8>,
-    /// As configured; empty if it has none.
+    /// The configured name, or empty.
     pub name: String,
     /// Most in each unit of time; `None` is unlimited.
     pub limit: Option<(Unit, u32)>,
-    /// It decides and counts, and never refuses.
+    /// Whether it is in shadow mode: it decides and counts, and never denies.
     pub shadow: bool,
-    /// Names of limits that are not applied where this one is.
+    /// Names of limits that do not apply if this one does.
     pub replaces: Vec<String>,
-    /// Entries whose values make the identifier.
+    /// Positions of the entries whose values form the identifier.
     pub free: Vec<usize>,
 }
 
@@ -45,7 +43,7 @@ pub struct Level {
     keys: HashMap<String, Values>,
 }
 
-/// Those of one key.
+/// The descriptors of one key.
 #[derive(Debug, Default)]
 struct Values {
     exact: HashMap<Vec<u8>, Node>,
@@ -60,15 +58,15 @@ struct Node {
     next: Level,
 }
 
-/// Text in which each `*` stands for any bytes.
+/// Text in which each `*` matches any bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
-    /// What stands before the first, between two, and behind the last.
+    /// The text before the first `*`, between each two, and after the last.
     parts: Vec<Vec<u8>>,
 }
 
 impl Domain {
-    /// The limit that entries find.
+    /// The limit that the entries select.
     pub fn find(&self, entries: &[Entry]) -> Option<&Arc<Rule>> {
         let (last, way) = entries.split_last()?;
         let level = way.iter().try_fold(&self.level, |level, entry| Some(&level.node(entry)?.next))?;
@@ -77,7 +75,7 @@ impl Domain {
 }
 
 impl Level {
-    /// Adds a descriptor; false if there is one of that key and value.
+    /// Adds a descriptor; false if there is already one with this key and value.
     pub fn insert(
         &mut self,
         key: String,
@@ -105,7 +103,7 @@ impl Level {
 
     fn node(&self, entry: &Entry) -> Option<&Node> {
         let values = self.keys.get(&entry.key)?;
-        // Envoy takes a header's value with the blanks that a client sent around it by HTTP/2.
+        // Over HTTP/2, Envoy keeps blanks that a client sent around a header's value.
         let value = entry.value.trim_ascii();
         let fits = |(pattern, node)| Pattern::fits(pattern, value).then_some(node);
         let by_value = values.exact.get(value);
@@ -120,7 +118,7 @@ impl Pattern {
         Pattern { parts: text.split('*').map(Vec::from).collect() }
     }
 
-    /// Takes the middle parts from the left, each at its first place: whatever fits, fits so.
+    /// Searches the middle parts from the left, each at its first occurrence; if the pattern matches at all, it matches so.
     fn fits(&self, value: &[u8]) -> bool {
         let [first, middle @ .., last] = self.parts.as_slice() else { return false };
         let Some(rest) = value.strip_prefix(first.as_slice()) else { return false };
@@ -142,7 +140,7 @@ mod tests {
         descriptor.iter().map(|(key, value)| Entry { key: (*key).into(), value: (*value).into() }).collect()
     }
 
-    /// `number unit`, `unlimited` or `-`, as a domain's only document has it.
+    /// The limit found in a document of domain `d`, as `number unit`, `unlimited` or `-`.
     fn found(text: &str, descriptor: &[(&str, &str)]) -> String {
         let limits = Limits::parse([("f", text)]).unwrap();
         let domain = limits.domain("d").unwrap();

@@ -1,13 +1,11 @@
-//! Envoy's rate-limit service: for any Envoy without the filter, and whatever else speaks
+//! Envoy's rate-limit service, for any Envoy without the filter and any other client of
 //! `envoy.service.ratelimit.v3.RateLimitService`.
 //!
 //! In reading order: `wire` (the messages), `config` (the reference service's YAML), `matching` (a descriptor → its
-//! limit), `naming` (a limit → the key that it counts on), `call` (a call → the embedded's questions → its answer),
+//! limit), `naming` (a limit → the key that it counts on), `call` (a call → the embedded limiter's checks → its response),
 //! `service` (the transport), `files` (the configuration, read again when it changes).
 //!
-//! Two things are not as in the reference service: windows slide, and the limits of one call are all charged or none is.
-//!
-//! Leaves to others: deciding (`embedded`), who may call (`auth`), listening (`serve`).
+//! Two things differ from the reference service: windows slide, and the limits of one call are all charged or none is.
 
 pub mod call;
 pub mod config;

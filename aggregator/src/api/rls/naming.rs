@@ -1,20 +1,18 @@
-//! What a descriptor is counted under: namespace and identifier.
+//! Namespace and identifier of a descriptor.
 //!
-//! A limit with a name counts in the namespace of that name, so a filter's rule with the same namespace and window
-//! counts on the same key, if their identifiers are the same. Any other counts in a namespace that is made of the domain
-//! and of the way through the configuration; as it holds a `|`, no filter's namespace can be the same.
+//! A limit with a name counts in the namespace of that name. A filter's rule with the same namespace, window and identifier
+//! counts on the same key. Any other limit counts in a namespace made of the domain and the path through the configuration;
+//! it contains a `|`, so no filter's namespace can be equal.
 //!
-//! The identifier is made of the values that the configuration does not fix, as a filter's rule makes its of its parts.
-//! Where it fixes all of them there is one count, that of [`ALL`].
-//!
-//! Leaves to others: which rule a descriptor finds (`matching`).
+//! The identifier is made of the values that the configuration does not fix, in the way a filter's rule joins its parts.
+//! If the configuration fixes all values, there is one count, with the identifier [`ALL`].
 
 use super::wire::Entry;
 use weir_core::rules::identifier::identifier_of;
 
-/// Who is counted where the configuration fixes every value.
+/// The identifier if the configuration fixes every value.
 pub const ALL: &[u8] = b"*";
-/// What such namespaces begin with.
+/// First part of the namespaces of limits without a name.
 const SCHEME: &[u8] = b"rls";
 
 /// A limit's namespace; `way` is the domain, then each level's key and [`matched`] value.
@@ -25,7 +23,7 @@ pub fn namespace(name: Option<&str>, way: &[String]) -> Vec<u8> {
     }
 }
 
-/// How a level's value is matched, as one text: fixed, by a pattern that all share, by a pattern, or any.
+/// How a level's value is matched, as one text: fixed, by a pattern with a shared count, by a pattern, or any.
 pub fn matched(value: Option<&str>, wild: bool, shared: bool) -> String {
     match value {
         None => String::new(),
@@ -35,7 +33,7 @@ pub fn matched(value: Option<&str>, wild: bool, shared: bool) -> String {
     }
 }
 
-/// The identifier of a descriptor whose values at `free` count.
+/// The identifier of a descriptor; `free` are the positions of the values that form it.
 pub fn identifier(entries: &[Entry], free: &[usize]) -> Vec<u8> {
     let values = free.iter().filter_map(|at| entries.get(*at)).map(|entry| entry.value.as_slice());
     match free.is_empty() {
@@ -44,7 +42,7 @@ pub fn identifier(entries: &[Entry], free: &[usize]) -> Vec<u8> {
     }
 }
 
-/// Namespace and identifier of a descriptor that brings its own limit, where the configuration has none for it.
+/// Namespace and identifier of a descriptor that brings its own limit, if the configuration has none for it.
 pub fn of_override(domain: &str, entries: &[Entry]) -> (Vec<u8>, Vec<u8>) {
     let keys = entries.iter().map(|entry| entry.key.as_bytes());
     let free: Vec<usize> = (0..entries.len()).collect();

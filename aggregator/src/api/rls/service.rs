@@ -1,6 +1,4 @@
-//! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit` as a tonic service, written by hand as `grpc` is.
-//!
-//! Leaves to others: what is answered (`call`), who may ask (`authenticator`), listening (`serve`).
+//! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit` as a tonic service, written by hand like `grpc`.
 
 use super::call::{self, Applied, Outcome, Refused};
 use super::files::Current;
@@ -27,23 +25,23 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tracing::{Instrument, warn};
 
-/// Largest request that is decoded: Envoy takes headers of 60 KiB together where nothing else is set, and several
-/// descriptors may bring the same one.
+/// Largest request that is decoded. By default Envoy accepts headers of 60 KiB in total, and several descriptors may contain
+/// the same header.
 pub const MAX_REQUEST_BYTES: usize = 1024 * 1024;
-/// How long a call may take, from its head to its answer.
+/// How long a call may take, from its head to its response.
 pub const MAX_CALL: Duration = Duration::from_secs(2);
-/// How long a caller waits that does not say: Envoy's own default.
+/// Timeout of a caller that sends none: Envoy's own default.
 const DEFAULT_PATIENCE: Duration = Duration::from_millis(20);
-/// Nobody's request is held up for longer, whatever the caller says.
+/// Longest time for a decision, whatever timeout the caller sends.
 const MAX_PATIENCE: Duration = Duration::from_secs(1);
-/// What the way back takes of a caller's patience, unless that is very short.
+/// The part of a caller's timeout kept for the response's way back, unless the timeout is very short.
 const RESERVE: Duration = Duration::from_millis(5);
-/// Between two warnings of domains that nobody configured.
+/// Least time between two warnings about domains that are not configured.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
-/// What is shown of a domain that nobody configured, in characters.
+/// How much of a domain that is not configured is logged, in characters.
 const MAX_SHOWN: usize = 100;
 
-/// Answers every call by itself.
+/// Answers each call independently.
 #[derive(Clone)]
 pub struct RateLimitService {
     services: Arc<Services>,
@@ -54,17 +52,17 @@ pub struct RateLimitService {
     unknown_domains: Arc<Throttle>,
 }
 
-/// A call whose caller is known.
+/// A call of an authenticated caller.
 struct Call {
     service: RateLimitService,
     caller: Arc<Caller>,
-    /// How it ended, for the metrics; nothing while it has not been read.
+    /// How it ended, for the metrics; empty until the call was decided.
     outcome: Arc<OnceLock<Outcome>>,
 }
 
 impl RateLimitService {
-    /// Decides by `embedded` what `limits` say, for those whom `authenticator` admits, in namespaces that are not `ruled` or that their
-    /// tokens name.
+    /// Decides with `embedded` by the `limits`, for callers that `authenticator` accepts. A `ruled` namespace must be named
+    /// by the caller's token.
     pub fn new(
         services: Arc<Services>,
         embedded: Arc<EmbeddedLimiter>,
@@ -83,7 +81,7 @@ impl RateLimitService {
         }
     }
 
-    /// Serves one call. Nothing of its body is read before its caller is known.
+    /// Serves one call. Reads nothing of its body before its caller is authenticated.
     async fn serve<B>(self, request: http::Request<B>) -> http::Response<Body>
     where
         B: codegen::Body + Send + 'static,
@@ -98,7 +96,7 @@ impl RateLimitService {
                 let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };
                 let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
                 let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_REQUEST_BYTES);
-                let late = |_| Status::deadline_exceeded("the call took too long").into_http();
+                let late = |_| Status::deadline_exceeded("the call was not completed in time").into_http();
                 let called = around(span.as_ref(), grpc.unary(call, request));
                 tokio::time::timeout(MAX_CALL, called).await.unwrap_or_else(late)
             }
@@ -143,7 +141,7 @@ impl RateLimitService {
         match limits.domain(&asked.domain) {
             Some(domain) if caller.workspace(Some(&domain.workspace)).is_none() => {
                 return Err(Status::permission_denied(format!(
-                    "the token {:?} is of another workspace than the domain {:?}",
+                    "the token {:?} belongs to another workspace than the domain {:?}",
                     caller.name, domain.name
                 )));
             }
@@ -155,20 +153,20 @@ impl RateLimitService {
         Ok(call::answer(&self.embedded, &applied, patience(request.metadata())).await?)
     }
 
-    /// Refuses what the caller's token is not for.
+    /// Refuses namespaces and costs that the caller's token does not allow.
     fn admit(&self, caller: &Caller, applied: &[Applied]) -> Result<(), Status> {
         for applied in applied {
             let Applied::Limit { question, .. } = applied else { continue };
             let refused = match self.ruled.forbids(&self.services, caller, question) {
                 None => continue,
                 Some(Forbidden::Namespace) => format!(
-                    "the token {:?} is not for the namespace {:?}; its entry in the tokens file would name it under \
-                     namespaces, as it must for a namespace that a filter's rule counts",
+                    "the token {:?} may not count in the namespace {:?}; name it under namespaces in the token's entry of the \
+                                         tokens file, which is required for a namespace that a filter's rule counts",
                     caller.name,
                     String::from_utf8_lossy(&question.namespace)
                 ),
                 Some(Forbidden::Cost(most)) => {
-                    format!("the token {:?} allows hits of {most} at most", caller.name)
+                    format!("the token {:?} allows at most {most} hits", caller.name)
                 }
             };
             return Err(Status::permission_denied(refused));
@@ -176,11 +174,15 @@ impl RateLimitService {
         Ok(())
     }
 
-    /// Somebody mistyped it perhaps, here or there, and believes that there are limits.
+    /// Warns because the domain may be mistyped here or in Envoy's configuration, so that its limits do not apply.
     fn warn_of_domain(&self, domain: &str) {
         if let Some(held_back) = self.unknown_domains.pass() {
             let domain: String = domain.chars().take(MAX_SHOWN).collect();
-            warn!(domain, held_back, "the rate-limit service is asked about a domain that is not configured");
+            warn!(
+                domain,
+                held_back,
+                "the rate-limit service received a domain that is not configured, so it has no limits"
+            );
         }
     }
 }
@@ -243,14 +245,14 @@ where
     }
 }
 
-/// How long a decision may take, of what the caller waits.
+/// How long a decision may take, as a part of the caller's timeout.
 fn patience(metadata: &MetadataMap) -> Duration {
     let said = metadata.get("grpc-timeout").and_then(|value| timeout(value.as_bytes()));
     let waits = said.unwrap_or(DEFAULT_PATIENCE).min(MAX_PATIENCE);
     waits.saturating_sub(RESERVE).max(waits / 2)
 }
 
-/// The value of `grpc-timeout`, by gRPC over HTTP/2, "Timeout": up to eight digits and a unit.
+/// Parses a `grpc-timeout` by gRPC over HTTP/2, "Timeout": up to eight digits and a unit.
 pub fn timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     let sound = digits.len() <= 8 && digits.iter().all(u8::is_ascii_digit);

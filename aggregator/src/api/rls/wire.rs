@@ -1,10 +1,8 @@
-//! The rate-limit service's messages, as Envoy defines them; only the fields that are read or written here.
+//! The rate-limit service's messages as Envoy defines them, with only the fields that are used here.
 //!
 //! Sources: `envoy/service/ratelimit/v3/rls.proto`, `envoy/extensions/common/ratelimit/v3/ratelimit.proto`,
-//! `envoy/config/core/v3/baseline.proto`, and protobuf's well-known `Duration` and `UInt64Value`. Fields that are not named
-//! here are skipped by whoever reads them.
-//!
-//! Leaves to others: what they mean (`call`).
+//! `envoy/config/core/v3/base.proto`, and protobuf's well-known `Duration` and `UInt64Value`. Other fields are skipped
+//! when a message is decoded.
 
 /// gRPC service name.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -14,13 +12,13 @@ pub const METHOD: &str = "ShouldRateLimit";
 /// `RateLimitRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitRequest {
-    /// Which set of limits.
+    /// The set of limits.
     #[prost(string, tag = "1")]
     pub domain: String,
-    /// What is asked about.
+    /// The descriptors to decide.
     #[prost(message, repeated, tag = "2")]
     pub descriptors: Vec<Descriptor>,
-    /// What each descriptor is charged that does not say itself; 0 counts as 1.
+    /// The charge of each descriptor without its own; 0 counts as 1.
     #[prost(uint32, tag = "3")]
     pub hits_addend: u32,
 }
@@ -31,13 +29,13 @@ pub struct Descriptor {
     /// From the first level of the configuration to the last.
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<Entry>,
-    /// Instead of the limit that is configured.
+    /// Replaces the configured limit.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<Override>,
-    /// What this descriptor is charged; 0 only asks. A `UInt64Value`.
+    /// The charge of this descriptor; 0 only reads. A `UInt64Value`.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
-    /// The hits are to be given back.
+    /// The hits are to be subtracted; not supported.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
 }
@@ -48,7 +46,7 @@ pub struct Entry {
     /// Not empty.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// Anything; a header's value need not be UTF-8.
+    /// Any bytes; a header's value need not be UTF-8.
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
 }
@@ -73,7 +71,7 @@ pub struct RateLimitResponse {
     /// One for each descriptor, in order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
-    /// For the answer to the downstream client.
+    /// Headers for the response to the downstream client.
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderValue>,
 }
@@ -87,10 +85,10 @@ pub struct DescriptorStatus {
     /// The limit that was applied, if any.
     #[prost(message, optional, tag = "2")]
     pub current_limit: Option<RateLimit>,
-    /// What is left of it.
+    /// The remaining budget.
     #[prost(uint32, tag = "3")]
     pub limit_remaining: u32,
-    /// Until the present window ends.
+    /// Time until the present window ends.
     #[prost(message, optional, tag = "4")]
     pub duration_until_reset: Option<Duration>,
 }
@@ -104,7 +102,7 @@ pub struct RateLimit {
     /// A [`Unit`].
     #[prost(enumeration = "Unit", tag = "2")]
     pub unit: i32,
-    /// As configured.
+    /// The configured name.
     #[prost(string, tag = "3")]
     pub name: String,
 }
@@ -115,7 +113,7 @@ pub struct Duration {
     /// Whole seconds.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
-    /// And the rest.
+    /// The rest, in nanoseconds.
     #[prost(int32, tag = "2")]
     pub nanos: i32,
 }
@@ -139,7 +137,7 @@ pub enum Code {
     Unknown = 0,
     /// Within the limit.
     Ok = 1,
-    /// Beyond it.
+    /// Over the limit.
     OverLimit = 2,
 }
 
@@ -147,7 +145,7 @@ pub enum Code {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum Unit {
-    /// Not said.
+    /// Not set.
     Unknown = 0,
     /// 1 s.
     Second = 1,
@@ -176,7 +174,7 @@ impl Unit {
         ("month", Unit::Month, 30 * 24 * 3_600 * 1_000),
     ];
 
-    /// Its length; `None` for those that no limit may have.
+    /// Its length in milliseconds; `None` for those that no limit may have.
     pub fn ms(self) -> Option<u64> {
         Unit::USED.iter().find(|(_, unit, _)| *unit == self).map(|(_, _, ms)| *ms)
     }
@@ -187,7 +185,7 @@ mod tests {
     use super::*;
     use prost::Message;
 
-    /// What another implementation of these messages writes, byte by byte.
+    /// The bytes as another implementation of these messages encodes them.
     #[test]
     fn requests_are_read_as_they_are_written_elsewhere() {
         let bytes = [

@@ -1,10 +1,9 @@
-//! The places of one listener's connections: how many there are, of which address, and which one gives way.
+//! The places of one listener's connections: their number, in all and for each address, and which connection gives way.
 //!
-//! Where no place is free, a new connection takes that of the oldest one that gives way: its peer has not been admitted,
-//! and has its turn. So peers that only hold connections open cannot keep others out, and a flood of new connections
-//! displaces its own. One address has at most half of the places, so that an admitted peer cannot take them all.
-//!
-//! Leaves to others: accepting and serving connections (`listen`), whom an API admits.
+//! If no place is free, a new connection displaces the oldest one that gives way: its peer is not authenticated, and it
+//! is the peer's turn. Peers that only hold connections open therefore cannot keep others out, and a flood of new
+//! connections displaces its own. One address has at most half of the places, so that an authenticated peer cannot
+//! take them all.
 
 use super::Turn;
 use parking_lot::Mutex;
@@ -23,10 +22,10 @@ pub(super) struct Places {
 #[derive(Default)]
 struct State {
     last: u64,
-    /// In the order of their arrival.
+    /// In the order of arrival.
     held: BTreeMap<u64, Connection>,
     of_address: HashMap<IpAddr, usize>,
-    /// Connections that have not ended, those that were displaced included.
+    /// Connections that have not ended, including displaced ones.
     open: usize,
 }
 
@@ -36,15 +35,15 @@ struct Connection {
     displace: oneshot::Sender<()>,
 }
 
-/// The place of one connection, until it is dropped.
+/// The place of one connection, freed when it is dropped.
 pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
 }
 
-/// What became of a new connection.
+/// What happened to a new connection.
 pub(super) enum Entry {
-    /// It has a place; the receiver completes when it has to give way.
+    /// It has a place; the receiver completes when another connection displaces it.
     Placed(Place, oneshot::Receiver<()>, Displaced),
     /// Its address has as many as one address may have, and none of these gives way.
     AddressFull,
@@ -52,7 +51,7 @@ pub(super) enum Entry {
     Full,
 }
 
-/// Whether another connection gave way.
+/// Whether another connection was displaced.
 pub(super) type Displaced = bool;
 
 impl Places {
@@ -60,7 +59,7 @@ impl Places {
         Arc::new(Places { most, state: Mutex::default(), freed: Notify::new() })
     }
 
-    /// Places a connection.
+    /// Gives a connection a place.
     pub(super) fn enter(self: &Arc<Places>, address: IpAddr, turn: Arc<Turn>) -> Entry {
         let address = peer_of(address);
         let mut state = self.state.lock();
@@ -87,7 +86,7 @@ impl Places {
         Entry::Placed(Place { places: self.clone(), number }, gives_way, displaced)
     }
 
-    /// Completes once a connection has ended since it last completed.
+    /// Completes when a connection has ended since it last completed.
     pub(super) async fn freed(&self) {
         self.freed.notified().await;
     }
@@ -101,12 +100,12 @@ impl Places {
 }
 
 impl State {
-    /// False if none gives way.
+    /// Displaces the oldest connection that gives way, of one address or of all; false if there is none.
     fn displace_oldest(&mut self, of: Option<IpAddr>) -> bool {
         let gives_way = |held: &Connection| of.is_none_or(|of| held.address == of) && held.turn.gives_way();
         let found = self.held.iter().find(|(_, held)| gives_way(held)).map(|(number, _)| *number);
         let Some(held) = found.and_then(|number| self.remove(number)) else { return false };
-        // One that has ended needs no word.
+        // The send fails if the connection has already ended.
         let _ = held.displace.send(());
         true
     }
@@ -133,12 +132,12 @@ impl Drop for Place {
     }
 }
 
-/// Most of so many places that one address has.
+/// How many of `places` one address may have.
 pub fn most_of_address(places: usize) -> usize {
     (places / 2).max(1)
 }
 
-/// What counts as one peer: an IPv4 address, or the /64 network of an IPv6 address, which one machine may have whole.
+/// What counts as one peer: an IPv4 address, or the /64 network of an IPv6 address, as one machine may have all of it.
 pub fn peer_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -199,7 +198,7 @@ mod tests {
         assert!(held[0].was_displaced() && !held[1].was_displaced() && !other.was_displaced());
         [&held[1], &third].into_iter().for_each(|one| one.turn.admit());
         assert!(enter(&places, A).is_none(), "none of its own gives way");
-        assert!(enter(&places, B).is_some() && !other.was_displaced(), "and a place is free for others");
+        assert!(enter(&places, B).is_some() && !other.was_displaced(), "a place is free for others");
     }
 
     #[test]

@@ -1,11 +1,9 @@
-//! Bans that rules propose: so many denials in so long, as a filter counted them.
+//! Bans that rules propose after a number of violations in a window, as a filter counted them.
 //!
-//! Each becomes a live control, so that it holds in every region: the later end wins, and what a person said is never
-//! replaced. A flood of them is bounded: so many wait, so many a second are stored, and so many are in force at a time
-//! ([`MAX_AUTOMATIC`](crate::database::MAX_AUTOMATIC), of one workspace half of that); those beyond hold in the Envoy that made them. Without a database all
-//! of them do.
-//!
-//! Leaves to others: when a rule bans (`filter`), storing (`database`).
+//! Each becomes a live control, so that it holds in every region. The later end wins, and a ban by an operator is never
+//! replaced. A flood of bans is bounded: in the number that wait, in the number stored in a second, and in the number in
+//! force ([`MAX_AUTOMATIC`](crate::database::MAX_AUTOMATIC), half of that for one workspace). Bans beyond these bounds hold
+//! only in the Envoy that made them. Without a database all bans do.
 
 use super::Live;
 use crate::database::{Change, Changed, Wish};
@@ -22,18 +20,18 @@ use weir_core::model::key::MAX_DURATION_MS;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::Ban;
 
-/// Most that wait to be stored.
+/// Most bans that wait to be stored.
 const MAX_WAITING: usize = 1_024;
-/// Most that are stored at once; with [`BETWEEN`] 100 a second. All of them take as many round trips to the database as one.
+/// Most bans stored in one batch; with [`BETWEEN`] 100 a second. A batch takes as many round trips to the database as one ban.
 const BATCH: usize = 25;
-/// Least time between two batches, in which people's changes come in between.
+/// Least time between two batches, in which operators' changes can be stored.
 const BETWEEN: Duration = Duration::from_millis(250);
-/// How long storing may take.
+/// Timeout for storing a batch.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Longest ban: what a rule can say, and a clock that is a little ahead.
+/// Longest ban: the longest that a rule can state, and a minute for a clock that is ahead.
 const MAX_BAN_MS: u64 = MAX_DURATION_MS + 60_000;
 
-/// What rules proposed and is not stored yet.
+/// Proposed bans that are not stored yet.
 #[derive(Debug, Default)]
 pub struct Proposals {
     waiting: Mutex<BTreeMap<Target, Proposal>>,
@@ -49,7 +47,7 @@ struct Proposal {
 }
 
 impl Proposals {
-    /// Takes what a filter proposes; how many are no bans, or too many.
+    /// Queues the bans that a filter proposes. Returns how many were refused as invalid or beyond the bound.
     pub fn propose(&self, bans: &[Ban], now: UnixMs) -> usize {
         let mut refused = 0;
         let mut waiting = self.waiting.lock();
@@ -94,14 +92,14 @@ impl Proposal {
     }
 }
 
-/// What a filter says, as far as it can be believed.
+/// Validates a ban from a filter; `None` if it is invalid.
 fn read(ban: &Ban, now: UnixMs) -> Option<(Target, Proposal)> {
     let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
     if ban.rule.is_empty() || ban.rule.len() > weir_core::model::key::MAX_TEXT_BYTES || !printable(&ban.rule)
     {
         return None;
     }
-    // A rule counts in a namespace of its own; what holds in all of them is for people to say.
+    // A rule counts in one namespace; only an operator may ban in all of them.
     if ban.namespace == ALL_NAMESPACES {
         return None;
     }
@@ -114,19 +112,19 @@ fn read(ban: &Ban, now: UnixMs) -> Option<(Target, Proposal)> {
     };
     let control = Control { target, effect: Effect::Ban, expires: Some(until), revision: 0 };
     let is_sound = control.is_in_force(now) && control.check().is_ok();
-    // One that was made at no moment, or later than now, is as new as can be believed.
+    // A time of 0 or in the future is replaced by now.
     let since = UnixMs(ban.since_ms).min(now);
     let since = if since.0 == 0 { now } else { since };
     is_sound.then_some((control.target, Proposal { since, until, level: ban.level, rule: ban.rule.clone() }))
 }
 
-/// The pattern that this raw identifier alone meets.
+/// The pattern that matches only this raw identifier.
 fn pattern(raw: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(raw).ok()?.replace('*', r"\*");
     (1..=MAX_PATTERN_BYTES).contains(&text.len()).then_some(text)
 }
 
-/// Stores proposals for as long as the program runs.
+/// Stores proposals until the program ends.
 pub async fn store(live: Arc<Live>, global: Arc<Global>) {
     loop {
         live.bans.woken.notified().await;
@@ -147,14 +145,16 @@ async fn keep(live: &Arc<Live>, global: &Arc<Global>, changes: &[Change]) {
             let full = changed.iter().filter(|changed| matches!(changed, Changed::Full(_))).count();
             if full > 0 {
                 live.hub.warn(
-                    &format!("{full} bans by rules hold in their Envoy alone: there are too many"),
+                    &format!(
+                        "{full} bans by rules hold only in their Envoy: too many automatic bans are in force"
+                    ),
                     None,
                 );
             }
             debug!(proposed = changes.len(), "stored bans by rules");
         }
-        // Their Envoy holds them, and proposes them again.
-        Err(error) => live.hub.warn(&format!("bans by rules could not be stored: {error}"), None),
+        // The Envoy still holds the bans, and proposes them again.
+        Err(error) => live.hub.warn(&format!("could not store bans by rules: {error}"), None),
     }
 }
 

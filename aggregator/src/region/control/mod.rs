@@ -1,16 +1,13 @@
-//! Live control at work: what operators say reaches every filter of the region, and is heard from the others.
+//! Live control: each change by an operator reaches every filter of the region, and changes of other regions are read.
 //!
 //! ```text
 //! HTTP PUT ─ change ─ database ─ read ─ book ─ tell ─ each subscriber's stream
-//!               └ a word to the region's other aggregators ─ read ─ …
-//!                 every import's interval, in every region     ─ read ─ …
+//!               └ message to the region's other aggregators ─ read ─ …
+//!                 each import interval, in every region       ─ read ─ …
 //! ```
 //!
-//! What is held stays while the database is away. An aggregator that has not read it yet tells nobody anything, so filters
-//! keep what they have.
-//!
-//! Leaves to others: what is told to whom and when a reading is due (`weir_core::control::book`,
-//! `weir_core::replication::globe::controls`), statements (`database`), who may change what (`apis`).
+//! While the database is unavailable, the controls in memory stay in force. An aggregator that has not read the database
+//! since it started sends no controls, so filters keep those that they have.
 
 pub mod bans;
 pub mod push;
@@ -34,7 +31,7 @@ use weir_core::model::wire::ControlsKnown;
 use weir_core::replication::Next;
 use weir_core::replication::globe::controls::Reader;
 
-/// How long a change waits until this aggregator has read it; the next interval does it otherwise.
+/// How long a change waits until this aggregator has read it back; otherwise the next interval reads it.
 const READ_BACK: Duration = Duration::from_secs(1);
 
 /// Live control of the region, as this aggregator has read it.
@@ -42,18 +39,18 @@ pub struct Live {
     hub: Arc<Hub>,
     regional: Option<Arc<Regional>>,
     book: RwLock<Arc<Book>>,
-    /// The same, as the set that decisions are made with.
+    /// The same controls, as the set that decides.
     set: RwLock<Arc<Controls>>,
-    /// Counts readings that brought changes.
+    /// Increases with each reading that brought changes.
     versions: watch::Sender<u64>,
-    /// One reading after the other, so that an older one does not come last.
+    /// Serialises the readings, so that an older result cannot replace a newer one.
     turn: Mutex<()>,
-    /// Bans that rules proposed.
+    /// Bans proposed by rules.
     pub bans: bans::Proposals,
 }
 
 impl Live {
-    /// Nothing is in force. Changes are announced to the region's other aggregators through `regional`.
+    /// Without any control in force. Changes are announced to the region's other aggregators through `regional`.
     pub fn new(hub: Arc<Hub>, regional: Option<Arc<Regional>>) -> Live {
         Live {
             hub,
@@ -66,22 +63,22 @@ impl Live {
         }
     }
 
-    /// What is known now.
+    /// The controls read so far.
     pub fn book(&self) -> Arc<Book> {
         self.book.read().clone()
     }
 
-    /// The same, to be asked.
+    /// The same controls, as the set that decides.
     pub fn set(&self) -> Arc<Controls> {
         self.set.read().clone()
     }
 
-    /// Sees changes of [`Live::book`].
+    /// Notifies of changes of [`Live::book`].
     pub fn versions(&self) -> watch::Receiver<u64> {
         self.versions.subscribe()
     }
 
-    /// A filter says what it knows. More than the database may say shows that the database went back.
+    /// Takes a filter's revision. A revision above the database's shows that the database was set back.
     pub fn acknowledged(&self, known: ControlsKnown, now: UnixMs) {
         if self.book().is_news(known, now) {
             Arc::make_mut(&mut self.book.write()).acknowledged(known, now);
@@ -92,8 +89,7 @@ impl Live {
         let News { edition, since, entries, bad } = news;
         if bad > 0 {
             self.hub.metrics.bad_rows.inc_by(bad);
-            self.hub
-                .warn(&format!("{bad} live controls in the database cannot be read and are skipped"), None);
+            self.hub.warn(&format!("skipped {bad} live controls in the database that cannot be read"), None);
         }
         let now = self.hub.now();
         let mut book = self.book.write();
@@ -112,25 +108,29 @@ impl Live {
         match before {
             Some(before) if before.incarnation == edition.incarnation => {}
             Some(_) => {
-                warn!(in_force, "the database was wiped or set back: its live controls replace those before")
+                warn!(
+                    in_force,
+                    "the database was emptied or set back; its live controls replace the former ones"
+                )
             }
-            None => info!(in_force, "live controls are known"),
+            None => info!(in_force, "live controls read from the database"),
         }
         self.hub.metrics.controls.set(i64::try_from(in_force).unwrap_or(i64::MAX));
         self.versions.send_modify(|version| *version += 1);
     }
-    /// Reads once what the database holds.
+    /// Reads the database once.
     pub async fn read_once(&self, global: &Global) {
         self.drive(global, Reader::once()).await;
     }
 
-    /// Reads for as long as the machine does.
+    /// Reads the database until `reader` ends.
     async fn drive(&self, global: &Global, mut reader: Reader) {
         loop {
             match reader.next(&mut &*self.hub, rand::random()) {
                 Next::Call(call) => {
                     if let Err(error) = self.read(global, Duration::from_millis(call.within_ms)).await {
-                        self.hub.warn(&format!("live controls could not be read: {error}"), None);
+                        self.hub
+                            .warn(&format!("could not read live controls from the database: {error}"), None);
                     }
                 }
                 Next::Over => return,
@@ -139,7 +139,7 @@ impl Live {
         }
     }
 
-    /// Reads what is not known yet.
+    /// Reads the changes since the last reading.
     async fn read(&self, global: &Global, within: Duration) -> Result<(), DatabaseError> {
         let _turn = self.turn.lock().await;
         let began = Instant::now();
@@ -160,7 +160,7 @@ impl Live {
         }
     }
 
-    /// Changes live control, all of `changes` or none, and announces the change to the region at once.
+    /// Changes live control, all of `changes` or none, and announces the change to the region's peers at once.
     pub async fn change(
         self: &Arc<Live>,
         global: &Arc<Global>,
@@ -171,7 +171,7 @@ impl Live {
         let changed = global.database.change_controls(changes, &book, self.hub.now(), within).await?;
         drop(book);
         if changed.iter().any(|changed| matches!(changed, Changed::Done(..))) {
-            // Not to be cut short where the caller goes away.
+            // In a task of its own, so that the announcement completes if the caller disconnects.
             let (live, global) = (self.clone(), global.clone());
             let told = tokio::spawn(async move { live.heartbeat(&global).await }.in_current_span());
             let _ = timeout(READ_BACK, told).await;
@@ -185,7 +185,7 @@ impl Live {
         }
         let within = Duration::from_millis(global.schedule.global_timeout_ms);
         if let Err(error) = self.read(global, within).await {
-            self.hub.warn(&format!("a change of live control could not be read back: {error}"), None);
+            self.hub.warn(&format!("could not read back a change of live control: {error}"), None);
         }
     }
 }

@@ -1,6 +1,4 @@
-//! Telling one filter what it does not know of live control, soon after it changed.
-//!
-//! Leaves to others: what that is (`weir_core::control::book`), peers that do not read (`send_queue`).
+//! Sends one filter the live controls that it lacks, soon after they changed.
 
 use super::Live;
 use crate::auth::Scope;
@@ -13,14 +11,14 @@ use tokio::time::sleep;
 use weir_core::control::book::ControlPush;
 use weir_core::model::wire::{ControlsKnown, RegionFrame};
 
-/// Least time between two tellings: many changes are told at once.
+/// Least time between two rounds; changes in between are sent together.
 const COALESCE: Duration = Duration::from_millis(20);
-/// The same for who says that something was lost.
+/// The same for a filter whose revision shows that it lost controls.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Most frames at a stretch, so that ten thousand controls leave room for answers.
+/// Most frames sent without a pause, so that ten thousand controls leave room for replies.
 const FRAMES_AT_A_STRETCH: usize = 16;
 
-/// A stream on which live control is told, until it is dropped.
+/// The task that sends live controls on one stream; dropping this ends it.
 #[derive(Debug)]
 pub struct ControlStream {
     known: watch::Sender<ControlsKnown>,
@@ -28,7 +26,7 @@ pub struct ControlStream {
 }
 
 impl ControlStream {
-    /// Begins, within the `scope` of a filter that already has what is `known`.
+    /// Starts the task, within the `scope` of the filter's credential. The filter already has the controls up to `known`.
     pub fn begin(
         live: Arc<Live>,
         send_queue: SendQueue,
@@ -39,7 +37,7 @@ impl ControlStream {
         ControlStream { known, task: tokio::spawn(run(live, send_queue, scope, acknowledged)) }
     }
 
-    /// The filter says it again.
+    /// Takes the filter's current revision.
     pub fn acknowledged(&self, known: ControlsKnown) {
         self.known.send_replace(known);
     }

@@ -1,10 +1,8 @@
-//! Denials of logs that still hold: nothing can pass before enough has left, so nobody need be asked.
+//! Cached denials of sliding logs: until enough entries have left a log, a request cannot pass, so no store is called.
 //!
-//! What a question as costly or costlier against the same or a lower limit would be told is known, unless a charge is
-//! taken back. This program knows of its own refunds. For those of others a denial is remembered for no longer than
-//! [`LONGEST`], which is also how often a denied flood is seen by the store.
-//!
-//! Leaves to others: who denies.
+//! A cached denial applies to requests of the same or a higher cost against the same or a lower limit, unless a charge is
+//! refunded. This aggregator drops a denial when it makes a refund itself. Refunds by other aggregators are not visible
+//! here, so a denial is cached for at most [`LONGEST`]. A denied flood therefore reaches the store once in that time.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -13,12 +11,12 @@ use tokio::time::Instant;
 use weir_core::model::key::Key;
 use weir_core::region::log::{Decided, LogCharge, Outcome};
 
-/// How long a denial is believed without asking again.
+/// Longest time for which a denial is cached.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Denials of one generation. There are two; when the younger is full, the older is forgotten.
+/// Most denials of one generation. There are two; when the younger is full, the older is dropped.
 const MAX_CACHED_DENIALS: usize = 32_768;
 
-/// What is remembered.
+/// The cached denials.
 #[derive(Default)]
 pub(super) struct Denials {
     generations: Mutex<[HashMap<Key, Denial>; 2]>,
@@ -34,7 +32,7 @@ struct Denial {
 }
 
 impl Denials {
-    /// The first log that is known to deny, by its place, and what it would say now.
+    /// The first charge with a cached denial, by its index, and the decision as of now.
     pub(super) fn find(&self, charges: &[LogCharge], now: Instant) -> Option<(usize, Decided)> {
         let generations = self.generations.lock();
         charges.iter().enumerate().find_map(|(place, charge)| {
@@ -43,7 +41,7 @@ impl Denials {
         })
     }
 
-    /// Remembers a denial of what was asked at `asked`.
+    /// Caches a denial of a request made at `asked`.
     pub(super) fn insert(&self, charge: &LogCharge, decided: &Decided, asked: Instant) {
         let Outcome::Denied { retry_after_us } = decided.outcome else { return };
         let wait = retry_after_us.map_or(LONGEST, |us| Duration::from_micros(us).min(LONGEST));
@@ -67,7 +65,7 @@ impl Denials {
         young.insert(charge.key.clone(), denial);
     }
 
-    /// Something of this key is no longer charged.
+    /// Drops the denial of a key that a refund concerns.
     pub(super) fn forget(&self, key: &Key) {
         for generation in self.generations.lock().iter_mut() {
             generation.remove(key);
@@ -87,7 +85,7 @@ impl Denial {
         let passed = u64::try_from(now.saturating_duration_since(self.since).as_micros()).unwrap_or(u64::MAX);
         let retry_after_us = match self.decided.outcome {
             _ if charge.cost > charge.most => None,
-            // It waits for a limit that was at least as high, so at least as long.
+            // The cached denial was for at most this cost and at least this limit, so this charge has to wait at least as long.
             Outcome::Denied { retry_after_us } => retry_after_us.map(|us| us.saturating_sub(passed)),
             Outcome::Allowed => return None,
         };
@@ -131,14 +129,14 @@ mod tests {
         assert_eq!(find(charge(b"a", 4, 9), after(399)), left(1_000));
         assert_eq!(find(charge(b"a", 40, 9), after(399)), Some(Outcome::Denied { retry_after_us: None }));
         assert_eq!(find(charge(b"a", 3, 10), after(400)), None);
-        assert_eq!(find(charge(b"a", 2, 10), now), None, "less may pass");
-        assert_eq!(find(charge(b"a", 3, 11), now), None, "and so may more against a higher limit");
+        assert_eq!(find(charge(b"a", 2, 10), now), None, "a lower cost may pass");
+        assert_eq!(find(charge(b"a", 3, 11), now), None, "the same cost may pass against a higher limit");
         assert_eq!(find(charge(b"b", 3, 10), now), None);
         denials.forget(&charge(b"a", 0, 0).key);
         assert_eq!(find(charge(b"a", 3, 10), now), None);
         denials.insert(&charge(b"a", 11, 10), &denied(None), now);
         assert!(find(charge(b"a", 11, 10), after(999)).is_some());
-        assert_eq!(find(charge(b"a", 11, 10), after(1_000)), None, "asked again now and then");
+        assert_eq!(find(charge(b"a", 11, 10), after(1_000)), None, "expires after the longest time");
     }
 
     #[test]

@@ -1,20 +1,18 @@
-//! Questions and refunds as they come on filters' streams.
-//!
-//! Leaves to others: how many of a stream wait at a time, and sending the answers (`stream`).
+//! Exact requests and refunds that filters send on their streams.
 
 use super::Exact;
 use std::time::{Duration, Instant};
 use weir_core::model::exact::{ChargeResult, ExactRequestId, charges};
 use weir_core::model::wire;
 
-/// What a filter waits for if it does not say, and for how long one is answered at most.
+/// Timeout of a request that states none, and the longest that is accepted.
 const DEFAULT_TIMEOUT_MS: u32 = 100;
 const MAX_TIMEOUT_MS: u32 = 10_000;
-/// What the way back takes of that.
+/// The part of the timeout kept for the response's way back.
 const RESERVE_MS: u32 = 10;
 
 impl Exact {
-    /// The rulings on a question of `sender`, within the time that it waits. One that cannot be read is undecided.
+    /// The exact response to a request of `sender`, within the request's timeout. An invalid request is undecided.
     pub async fn answer(&self, sender: u64, request: &wire::ExactRequest) -> wire::ExactResponse {
         let Ok(charges) = charges(request) else {
             self.figures().asked("malformed");
@@ -28,14 +26,14 @@ impl Exact {
         wire::ExactResponse { id: request.id, results: results.iter().map(ChargeResult::to_wire).collect() }
     }
 
-    /// The answer to a question for which there is no room.
+    /// The exact response to a request for which there is no room.
     pub fn reject(&self, request: &wire::ExactRequest) -> wire::ExactResponse {
         self.figures().asked("rejected");
         undecided(request)
     }
 
-    /// Has a question of `sender` undone, without waiting for that. The ledger numbers transactions one after the other, so
-    /// one that this asker was not told of here is left as it is.
+    /// Starts the refund of a request of `sender`. Ledger transactions have consecutive numbers that could be guessed, so a
+    /// transaction that this aggregator did not issue to `sender` is not refunded.
     pub fn undo(&self, sender: u64, refund: &wire::Refund) {
         let Some(request) = &refund.request else { return };
         match charges(request) {

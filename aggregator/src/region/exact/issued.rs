@@ -1,20 +1,18 @@
-//! Which filter was told of which transaction of the ledger, so that no other takes it back.
+//! Which worker was allowed which ledger transaction, so that no other worker can refund it.
 //!
-//! A filter takes back what it was told of some milliseconds before. A transaction that is no longer noted, or was told by
-//! another aggregator, only counts for longer than it should.
-//!
-//! Leaves to others: taking back (`later`).
+//! A filter refunds a transaction some milliseconds after it was issued. A transaction that is no longer stored here, or was
+//! issued by another aggregator, cannot be refunded and counts for longer than it should.
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How long one may be taken back.
+/// How long a transaction may be refunded.
 const KEPT: Duration = Duration::from_secs(60);
-/// Most that are noted; then the oldest is let go.
+/// Most transactions that are stored; beyond that the oldest is evicted.
 const MOST: usize = 65_536;
 
-/// See the module.
+/// The issued transactions.
 #[derive(Default)]
 pub(super) struct Issued {
     noted: Mutex<Noted>,
@@ -27,7 +25,7 @@ struct Noted {
 }
 
 impl Issued {
-    /// These were allowed to `sender` and it is told so.
+    /// Stores that these transactions were issued to `sender`.
     pub(super) fn note(&self, sender: u64, transactions: impl Iterator<Item = u64>, now: Instant) {
         let mut noted = self.noted.lock();
         for id in transactions {
@@ -38,7 +36,7 @@ impl Issued {
         }
     }
 
-    /// Whether this one was allowed to `sender`.
+    /// Whether this transaction was issued to `sender` and may still be refunded.
     pub(super) fn is_of(&self, sender: u64, id: u64, now: Instant) -> bool {
         let noted = self.noted.lock();
         noted.senders.get(&id).is_some_and(|(of, at)| *of == sender && now.duration_since(*at) < KEPT)
@@ -68,7 +66,7 @@ mod tests {
         issued.note(2, [9].into_iter(), now);
         let of = |sender| [7, 8, 9, 10].map(|id| issued.is_of(sender, id, now));
         assert_eq!((of(1), of(2)), ([true, true, false, false], [false, false, true, false]));
-        assert!(!issued.is_of(1, 7, now + KEPT), "too late");
+        assert!(!issued.is_of(1, 7, now + KEPT), "refunded too late");
     }
 
     #[test]

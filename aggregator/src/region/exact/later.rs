@@ -1,11 +1,8 @@
-//! What is taken back while nobody waits: charges of questions that ended without an answer, and refunds that could
-//! not be made at once.
+//! Refunds that no request waits for: of charges whose requests ended without an answer, and refunds that failed at first.
 //!
-//! A charge without an answer is refunded when its time is over: from then on the store refuses to make it. What cannot
-//! be refunded is tried again until it would have left by itself, or for a minute. What finds no place here, or is given up,
-//! only counts for longer than it should.
-//!
-//! Leaves to others: refunding (`super`).
+//! A charge without an answer is refunded after its deadline; from then on the store refuses to make it. A refund that
+//! fails is tried again until the charge would have left its window, or for a minute. A charge whose refund finds no
+//! room here, or is given up, only counts for longer than it should.
 
 use super::plan::{Asked, Plan, Transaction};
 use super::{REFUND, Stores};
@@ -19,20 +16,20 @@ use tokio::time::{Instant, sleep_until};
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Verdict};
 use weir_core::region::log::LogCharge;
 
-/// Refunds that wait, and as many on their way to them.
+/// Most refunds that wait, and most in the channel to this task.
 const MAX_WAITING: usize = 4_096;
-/// Charges and transactions in all of them.
+/// Most charges and transactions in all of them.
 const MAX_CHARGES_WAITING: u64 = 65_536;
-/// Refunds that are tried together.
+/// Refunds that are made concurrently.
 const AT_ONCE: usize = 64;
-/// A store's clock may be read this late.
+/// How late a store's clock may be read.
 const GRACE: Duration = Duration::from_millis(100);
-/// Between two tries.
+/// Time between two attempts.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
-/// How long a refund is tried.
+/// How long a refund is attempted.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
-/// What is to be taken back.
+/// Charges and transactions that wait to be refunded.
 pub(super) struct PendingRefund {
     pub(super) charges: Vec<LogCharge>,
     pub(super) transactions: Vec<Transaction>,
@@ -40,7 +37,7 @@ pub(super) struct PendingRefund {
     until: Instant,
 }
 
-/// The way to whoever refunds.
+/// Sends refunds to the task that makes them.
 pub(super) struct Later {
     sender: mpsc::Sender<PendingRefund>,
     waiting: Arc<AtomicU64>,
@@ -48,7 +45,7 @@ pub(super) struct Later {
 }
 
 impl PendingRefund {
-    /// What was charged for certain.
+    /// A refund of what was certainly charged, due at once.
     pub(super) fn now(charges: Vec<LogCharge>, transactions: Vec<Transaction>) -> PendingRefund {
         let now = Instant::now();
         let windows = charges.iter().map(|charge| Duration::from_millis(charge.key.parts().duration_ms));
@@ -56,14 +53,14 @@ impl PendingRefund {
         PendingRefund { charges, transactions, due: now, until: now + longest.min(GIVE_UP_AFTER) }
     }
 
-    /// What may be charged up to `deadline`.
+    /// A refund of what may be charged up to `deadline`, due after it.
     pub(super) fn of_undecided(charges: Vec<LogCharge>, deadline: Instant) -> PendingRefund {
         let refund = PendingRefund::now(charges, Vec::new());
         let later = (deadline + GRACE).saturating_duration_since(refund.due);
         PendingRefund { due: refund.due + later, until: refund.until + later, ..refund }
     }
 
-    /// All that a question was charged, as far as its rulings say. A log's ruling that is missing may have been any.
+    /// A refund of all that a request was charged according to its decisions. A log without a decision may have been charged.
     pub(super) fn of(
         request: ExactRequestId,
         charges: &[Charge],
@@ -104,7 +101,7 @@ impl PendingRefund {
 }
 
 impl Later {
-    /// Begins to refund, for as long as this value lives.
+    /// Starts the task that makes refunds; it ends when this value is dropped.
     pub(super) fn start(stores: Arc<Stores>) -> Later {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
         let waiting = Arc::new(AtomicU64::new(0));
@@ -112,7 +109,7 @@ impl Later {
         Later { sender, waiting, stores }
     }
 
-    /// Adds something, if there is room.
+    /// Adds a refund, if there is room.
     pub(super) fn push(&self, refund: PendingRefund) {
         let charges = refund.len();
         let before = self.waiting.fetch_add(charges, Relaxed);
@@ -146,7 +143,7 @@ async fn run(stores: Arc<Stores>, mut incoming: mpsc::Receiver<PendingRefund>, c
     }
 }
 
-/// Refunds what is due, and lets wait again what could not be refunded. How many charges wait no longer.
+/// Makes the refunds that are due; those that fail wait again. Returns how many charges no longer wait.
 async fn refund(stores: &Arc<Stores>, waiting: &mut BTreeMap<(Instant, u64), PendingRefund>) -> u64 {
     let now = Instant::now();
     let (mut tasks, mut settled) = (JoinSet::new(), 0);

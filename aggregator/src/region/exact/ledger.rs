@@ -1,27 +1,25 @@
-//! One charge to a ledger, as a ruling: the attempt is decided and recorded by the database.
-//!
-//! Leaves to others: the database (`database::ledger`), several charges that pass together or not at all (`exact`).
+//! One charge to a ledger. The database decides and records the attempt.
 
 use crate::database::{Attempt, Database, DatabaseError, Velocity};
 use std::time::Duration;
 use weir_core::model::exact::{ChargeResult, Verdict};
 
-/// Why a ledger ruled nothing.
+/// Why a ledger could not decide.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Undecided {
-    /// There is nowhere to record anything.
+    /// No database is configured.
     #[error("a ledger needs a database, and none is set; see --database-url or WEIR_DATABASE_URL")]
     NoDatabase,
-    /// The rule names a zone that is not there.
-    #[error("there is no zone {0}: weir-aggregator zones set makes it")]
+    /// The rule names a zone that does not exist.
+    #[error("zone {0} does not exist; create it with weir-aggregator zones set")]
     NoZone(u32),
-    /// The database did not do it, or not in time. The attempt may be recorded nevertheless.
+    /// The database failed, or did not answer in time. The attempt may be recorded nevertheless.
     #[error(transparent)]
     Failed(#[from] DatabaseError),
 }
 
 impl Undecided {
-    /// One of a small fixed set of words, for metrics.
+    /// The metric's label, from a small fixed set.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Undecided::NoDatabase => "no_database",
@@ -31,7 +29,7 @@ impl Undecided {
     }
 }
 
-/// Rules on one charge, and records it. Who gets an error says [`ChargeResult::UNDECIDED`].
+/// Decides and records one charge. On an error the caller answers [`ChargeResult::UNDECIDED`].
 pub(super) async fn decide(
     database: &Database,
     zone: u32,
@@ -80,7 +78,7 @@ mod tests {
             transaction: Some(7),
         };
         assert_eq!(result(&VELOCITY), allowed);
-        // The rate may be lower than what was used under a higher one.
+        // The use may exceed the rate, if the rate was lowered after it.
         let denied = |retry_after_ms| Velocity { blocked: true, used: 9, retry_after_ms, ..VELOCITY };
         for retry_after_ms in [None, Some(20)] {
             let verdict = Verdict::Denied { retry_after_ms };

@@ -1,6 +1,4 @@
-//! The sliding logs: in the region's Redis, as long as its breaker lets anything through, or in this program's memory.
-//!
-//! Leaves to others: the script (`store`), the log in memory (`weir_core::region::log`), what an answer means (`super`).
+//! The sliding logs: in the region's Redis, while its circuit breaker permits calls, or in this aggregator's memory.
 
 use crate::redis::{Store, StoreError};
 use crate::telemetry::spans::{self, Active};
@@ -12,18 +10,18 @@ use weir_core::model::schedule::Schedule;
 use weir_core::model::time::MonoMs;
 use weir_core::region::log::{self, Decided, LogCharge, LogsLimits, Micros};
 
-/// A store that works answers within this, unless the machine is very busy.
+/// A healthy store answers within this time, unless the machine is very busy.
 const FAIR_PATIENCE: Duration = Duration::from_millis(25);
-/// After a connection broke, which is made again at once, the same is asked again after these pauses.
+/// After a connection broke, it is established again at once, and the call is repeated after these pauses.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(30)];
 
-/// Where logs are kept.
+/// Where the logs are kept.
 pub(super) enum Logs {
     Redis(Remote),
     Memory { logs: Mutex<log::Logs>, began: Instant },
 }
 
-/// The store, and how it does.
+/// The store and its circuit breaker.
 pub(super) struct Remote {
     store: Store,
     breaker: Mutex<Breaker>,
@@ -35,15 +33,15 @@ pub(super) struct Remote {
 pub(super) enum NoAnswer {
     /// Nothing was charged.
     NotCharged,
-    /// It may have been charged all the same.
+    /// The charge may have been made nevertheless.
     Unknown,
 }
 
-/// One call of the store; the breaker hears of it as it ends.
+/// One call to the store. Its result is reported to the circuit breaker when it is dropped.
 struct Call<'a> {
     remote: &'a Remote,
     patience: Duration,
-    /// Whether the store works; nothing if this says nothing about it.
+    /// Whether the store works; `None` if the call does not show it.
     well: Option<bool>,
 }
 
@@ -59,7 +57,7 @@ impl Logs {
         }
     }
 
-    /// Has each log decide, in order and by `deadline`.
+    /// Lets each log decide, in order and by `deadline`.
     pub(super) async fn charge(
         &self,
         charges: &[LogCharge],
@@ -76,7 +74,7 @@ impl Logs {
         }
     }
 
-    /// Takes charges back; each time whether it was there, nothing where that is not known by `deadline`.
+    /// Refunds charges. For each, whether it was present; `None` if that is not known by `deadline`.
     pub(super) async fn refund(&self, charges: &[LogCharge], deadline: Instant) -> Vec<Option<bool>> {
         match self {
             Logs::Redis(remote) => remote.refund(charges, deadline).await,
@@ -87,13 +85,13 @@ impl Logs {
         }
     }
 
-    /// A span of a call about so many logs, where there is anybody to call.
+    /// A span for a call to this many logs, if they are remote.
     pub(super) fn call_span(&self, logs: usize) -> Option<Active> {
         let remote = matches!(self, Logs::Redis(_)) && logs > 0;
         remote.then(|| spans::redis(logs)).flatten()
     }
 
-    /// What the breaker lets through, where there is one.
+    /// The state of the circuit breaker, if there is one.
     pub(super) fn breaker_state(&self) -> Option<State> {
         match self {
             Logs::Redis(remote) => Some(remote.breaker.lock().state(remote.now())),
@@ -101,7 +99,7 @@ impl Logs {
         }
     }
 
-    /// Forgets some of what no longer counts; true if there is more.
+    /// Evicts some expired entries; true if more remain.
     pub(super) fn tick(&self) -> bool {
         match self {
             Logs::Redis(_) => false,
@@ -116,7 +114,7 @@ impl Remote {
             return vec![Err(NoAnswer::NotCharged); charges.len()];
         };
         let mut results = self.store.charge_logs(charges, call.patience).await;
-        // What may have been charged once stays in doubt until there is an answer.
+        // A charge that may have been made once stays in doubt until there is an answer.
         let in_doubt: Vec<bool> = results.iter().map(|r| r.as_ref().is_err_and(may_have_charged)).collect();
         for pause in PAUSES {
             let again = Instant::now() + pause;
@@ -152,14 +150,14 @@ impl Remote {
         let results = self.store.refund_logs(charges, call.patience).await;
         call.done(&results);
         let known = |result: Result<bool, StoreError>| match result {
-            // What stands in the log's place will not become one.
+            // The key holds a value of another type, which will not become a log, so there is nothing to refund.
             Err(error) if error.is_of_the_cell() => Some(false),
             result => result.ok(),
         };
         results.into_iter().map(known).collect()
     }
 
-    /// A call, if there is anything to say and the breaker lets it through.
+    /// A call, if there is anything to charge and the circuit breaker permits it.
     fn call(&self, charges: &[LogCharge], deadline: Instant) -> Option<Call<'_>> {
         let allowed = !charges.is_empty() && self.breaker.lock().allows(self.now());
         let patience = deadline.saturating_duration_since(Instant::now());
@@ -172,7 +170,8 @@ impl Remote {
 }
 
 impl Call<'_> {
-    /// Only a call that did nothing at all speaks against the store, and not if it was in a hurry or one of too many.
+    /// A call counts as failed only if none of its parts succeeded. A call with a short timeout, or one refused as too many,
+    /// does not count as failed.
     fn done<T>(mut self, results: &[Result<T, StoreError>]) {
         let did_nothing =
             results.iter().all(|result| result.as_ref().is_err_and(|error| !error.is_of_the_cell()));
@@ -186,7 +185,7 @@ impl Call<'_> {
 }
 
 impl Drop for Call<'_> {
-    /// Whoever stops waiting, or may not complain, has not found out whether a store is back.
+    /// A probe that was cancelled or does not count has not shown that the store is back, so the breaker opens again.
     fn drop(&mut self) {
         let now = self.remote.now();
         let mut breaker = self.remote.breaker.lock();

@@ -1,14 +1,12 @@
-//! Limits that are held exactly: all charges of a question pass, or none does.
+//! Exact requests: all charges of a request pass, or none is charged.
 //!
-//! In reading order: [`Exact`], here; `plan` (a question's charges as what is asked of whom); `denials` (a denial holds
-//! until enough will have left, so a flood of denied questions reaches no store); `logs` (the sliding logs, in Redis or
-//! in memory); `ledger` (a ledger's word as a ruling); `later` (what may have been charged in vain is taken back); `frames` (questions that come on streams);
-//! `issued` (which of these may take back which transaction).
+//! In reading order: [`Exact`], here; `plan` (the charges as calls to logs and ledgers); `denials` (cached denials, so that
+//! a flood of denied requests reaches no store); `logs` (the sliding logs, in Redis or in memory); `ledger` (the result of
+//! a ledger as a decision); `later` (refunds of what may have been charged without use); `frames` (requests from streams);
+//! `issued` (which worker may refund which transaction).
 //!
-//! Logs are asked before ledgers, all at once; ledgers one after the other, as each records what it is asked. As soon as
-//! something denies, nothing more is asked and what was charged is taken back.
-//!
-//! Leaves to others: what a charge is (`weir_core::model::exact`), who asks (`stream`, `apis`).
+//! Logs are charged before ledgers, all at once. Ledgers are charged one after the other, as each records every attempt.
+//! After the first denial nothing more is charged, and what was charged is refunded.
 
 mod denials;
 mod frames;
@@ -38,31 +36,32 @@ use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdi
 use weir_core::model::key::Key;
 use weir_core::region::log::{Decided, LogCharge, Outcome};
 
-/// What a refund gets that nobody waits for.
+/// Timeout of a refund that no request waits for.
 const REFUND: Duration = Duration::from_secs(1);
-/// Between two warnings of ledgers that cannot rule.
+/// Least time between two warnings about ledgers that cannot decide.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 
-/// What rules on charges.
+/// Decides exact requests.
 pub struct Exact {
     stores: Arc<Stores>,
     later: Later,
-    /// Who may take back which transaction.
+    /// Which worker may refund which transaction.
     issued: Issued,
 }
 
-/// What is asked.
+/// The logs, the ledgers, and the cached denials.
 struct Stores {
     logs: Logs,
     denials: Denials,
     database: Option<Database>,
-    /// Warns of ledgers that cannot rule, once in a while.
+    /// Limits the rate of warnings about ledgers that cannot decide.
     warnings: Throttle,
     figures: ExactFigures,
 }
 
 impl Exact {
-    /// Logs in `store`, or in memory without one; ledgers in `database`, or none without one. Needs a tokio runtime.
+    /// Sliding logs are in `store`, or in memory without one; ledgers in `database`. Without a database every ledger is
+    /// undecided. Needs a tokio runtime.
     pub fn new(store: Option<Store>, database: Option<Database>) -> Exact {
         let stores = Arc::new(Stores {
             logs: Logs::new(store),
@@ -74,9 +73,9 @@ impl Exact {
         Exact { later: Later::start(stores.clone()), stores, issued: Issued::default() }
     }
 
-    /// Rules on every charge of a question, in order, within the time given. All pass or none is charged. To repeat a
-    /// question charges nothing twice in a log, but may meet a denial that is remembered meanwhile. Charges of one log
-    /// count as one: the sum of their costs against the lowest of their limits. More than [`weir_core::model::exact::MAX_CHARGES`] are undecided.
+    /// Decides every charge of a request, in order, within the given time. All pass, or none is charged. A repeated request
+    /// charges nothing twice in a log, but may meet a denial cached in the meantime. Charges of one log count as one: the sum
+    /// of their costs against the lowest of their limits. More than [`weir_core::model::exact::MAX_CHARGES`] are undecided.
     pub async fn decide(
         &self,
         id: ExactRequestId,
@@ -92,8 +91,8 @@ impl Exact {
         results
     }
 
-    /// Undoes what a question was charged, as its request did not pass after all; as far as it can be undone. What cannot
-    /// be undone now is tried again for a while.
+    /// Refunds what a request was charged, because it did not pass after all. A refund that cannot be made now is tried again
+    /// for a while.
     pub async fn refund(&self, id: ExactRequestId, charges: &[Charge], results: &[ChargeResult]) {
         let Some(refund) = PendingRefund::of(id, charges, results) else { return };
         if let Some(left) = self.stores.take_back(refund, Instant::now() + REFUND).await {
@@ -101,8 +100,8 @@ impl Exact {
         }
     }
 
-    /// [`Exact::refund`] without waiting. Where rulings are missing, the question may still be on its way, and charge
-    /// something within `still`: that is taken back then.
+    /// Like [`Exact::refund`], but without waiting. If `results` are missing, the request may still be on its way and charge
+    /// something within `still`; this is refunded after that time.
     pub fn refund_later(
         &self,
         id: ExactRequestId,
@@ -117,19 +116,20 @@ impl Exact {
         self.later.push(refund);
     }
 
-    /// Forgets some of what no longer counts; true if there is more.
+    /// Evicts some expired entries; true if more remain.
     pub fn tick(&self) -> bool {
         self.stores.logs.tick()
     }
 
-    /// What the breakers let through, and before what they stand: none before logs in memory, or where no ledger is.
+    /// The state of each circuit breaker, by the store that it protects. Logs in memory have none; without a database, ledgers
+    /// have none.
     pub fn breaker_states(&self) -> impl Iterator<Item = (&'static str, State)> {
         let logs = self.stores.logs.breaker_state().map(|state| ("logs", state));
         let ledger = self.stores.database.as_ref().map(|database| ("ledger", database.ledger_state()));
         logs.into_iter().chain(ledger)
     }
 
-    /// What is counted.
+    /// The metrics.
     pub fn figures(&self) -> &ExactFigures {
         &self.stores.figures
     }
@@ -151,8 +151,8 @@ impl Exact {
         self.disown(plan, &decided, deadline);
         let denied_by_log = decided.iter().any(denies);
         let ledgers = if denied_by_log { Vec::new() } else { self.charge_ledgers(plan, deadline).await };
-        // What is merely undecided speaks against nothing: whether its request passes is for its rule to say, and the
-        // limits that were decided hold in either case.
+        // An undecided charge overturns nothing: its rule decides whether the request passes, and the charges that were
+        // decided stay valid in either case.
         let in_vain = denied_by_log || ledgers.iter().any(ChargeResult::is_denied);
         if in_vain {
             self.take_back(plan, &decided, &ledgers, deadline).await;
@@ -164,7 +164,7 @@ impl Exact {
         plan.results(answer, &ledgers, in_vain)
     }
 
-    /// Asks one after the other, up to the first that denies.
+    /// Charges ledgers one after the other, up to the first that denies.
     async fn charge_ledgers(&self, plan: &Plan, deadline: Instant) -> Vec<ChargeResult> {
         let mut results = Vec::new();
         for asked in &plan.asked {
@@ -179,7 +179,7 @@ impl Exact {
         results
     }
 
-    /// Sees to it that what is undecided is not charged later: it is taken back when it can no longer be charged.
+    /// Schedules the refund of charges that may still be made, for the time at which they can be made no longer.
     fn disown(&self, plan: &Plan, decided: &[Result<Decided, NoAnswer>], deadline: Instant) {
         let unknown = charged(plan, decided).filter(|(_, decided)| **decided == Err(NoAnswer::Unknown));
         let charges: Vec<_> = unknown.map(|(charge, _)| charge.clone()).collect();
@@ -188,7 +188,7 @@ impl Exact {
         }
     }
 
-    /// Takes back what a question was charged in vain.
+    /// Refunds what a denied request was charged.
     async fn take_back(
         &self,
         plan: &Plan,
@@ -206,7 +206,7 @@ impl Exact {
 }
 
 impl Stores {
-    /// What the ledger says, and records.
+    /// The decision of a ledger, which records the attempt.
     async fn charge_ledger(&self, zone: u32, bucket: &[u8], cost: u64, within: Duration) -> ChargeResult {
         let ruled = match &self.database {
             Some(database) => ledger::decide(database, zone, bucket, cost, within).await,
@@ -215,13 +215,13 @@ impl Stores {
         ruled.unwrap_or_else(|undecided| {
             self.figures.ledger_undecided(undecided.reason());
             if let Some(held_back) = self.warnings.pass() {
-                warn!(zone, held_back, "a ledger ruled nothing: {undecided}");
+                warn!(zone, held_back, "a ledger could not decide: {undecided}");
             }
             ChargeResult::UNDECIDED
         })
     }
 
-    /// Takes back what it can, and returns the rest.
+    /// Makes the refunds that it can, and returns the rest.
     async fn take_back(&self, refund: PendingRefund, deadline: Instant) -> Option<PendingRefund> {
         if refund.is_empty() {
             return None;
@@ -241,13 +241,13 @@ impl Stores {
         (!left.is_empty()).then_some(left)
     }
 
-    /// Those that could not be taken back.
+    /// Refunds transactions; returns those that could not be refunded.
     async fn take_back_transactions(
         &self,
         transactions: Vec<Transaction>,
         deadline: Instant,
     ) -> Vec<Transaction> {
-        // Without a database there never was a transaction.
+        // Without a database there are no transactions.
         let Some(database) = &self.database else { return Vec::new() };
         let mut open = Vec::new();
         for transaction in transactions {
@@ -263,7 +263,7 @@ impl Stores {
     }
 }
 
-/// What costs something, and what became of it.
+/// The charges of a cost above 0, and their results.
 fn charged<'a>(
     plan: &'a Plan,
     decided: &'a [Result<Decided, NoAnswer>],
@@ -279,13 +279,13 @@ fn passed(decided: &Result<Decided, NoAnswer>) -> bool {
     decided.as_ref().is_ok_and(|decided| decided.outcome == Outcome::Allowed)
 }
 
-/// A charge that was taken back, or not tried: the figures are told as they are without it.
+/// The decision on a charge that was refunded or not tried; `remaining` is given as it is without the charge.
 fn untried(result: ChargeResult, cost: u64) -> ChargeResult {
     let remaining = result.remaining.saturating_add(cost).min(result.limit);
     ChargeResult { verdict: Verdict::Untried, remaining, ..result }
 }
 
-/// Rulings as they are once what passed is taken back. Charges of one log were charged together.
+/// The decisions after what passed has been refunded. Charges of one log were charged together.
 pub(crate) fn overturned(charges: &[Charge], results: &[ChargeResult]) -> Vec<ChargeResult> {
     let together = |charge: &Charge| match log_of(charge) {
         None => charge.cost,

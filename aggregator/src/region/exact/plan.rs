@@ -1,32 +1,30 @@
-//! A question's charges, as what is asked of which log and which ledger, and the answers as rulings.
+//! The charges of an exact request as calls to logs and ledgers, and their results as decisions.
 //!
-//! Charges of one log are one charge of that log, so that they pass together or not: the sum of their costs against the
-//! lowest of their limits, under the place of the first.
-//!
-//! Leaves to others: asking.
+//! Charges of one log become one charge of that log, so that they pass together or not at all: the sum of their costs
+//! against the lowest of their limits, with the place of the first.
 
 use super::untried;
 use std::collections::BTreeMap;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict};
 use weir_core::region::log::{Decided, EntryId, LogCharge};
 
-/// What is to be asked.
+/// The calls that a request needs.
 pub(super) struct Plan {
     /// Each log once.
     pub(super) logs: Vec<LogCharge>,
-    /// For each charge, in order, who answers it.
+    /// For each charge, in order, where it is decided.
     pub(super) asked: Vec<Asked>,
 }
 
-/// Who answers a charge.
+/// Where a charge is decided.
 pub(super) enum Asked {
-    /// The log in this place.
+    /// The log at this index.
     Log(usize),
     /// A zone of the ledger.
     Ledger { zone: u32, bucket: Box<[u8]>, cost: u64 },
 }
 
-/// An attempt that a ledger allowed, by its number; whose it is says what it was asked for.
+/// An attempt that a ledger allowed, by its number. Zone and bucket show whether the number belongs to the attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Transaction {
     pub(super) id: u64,
@@ -35,7 +33,7 @@ pub(super) struct Transaction {
 }
 
 impl Plan {
-    /// The plan for a question; nothing for too many charges.
+    /// The plan for a request; `None` for too many charges.
     pub(super) fn of(request: ExactRequestId, charges: &[Charge]) -> Option<Plan> {
         let mut plan = Plan { logs: Vec::new(), asked: Vec::new() };
         let mut places = BTreeMap::new();
@@ -69,7 +67,7 @@ impl Plan {
         Some(plan)
     }
 
-    /// The transactions behind what ledgers allowed, given their rulings in order.
+    /// The transactions of the attempts that ledgers allowed, given the ledgers' decisions in order.
     pub(super) fn transactions(&self, ledgers: &[ChargeResult]) -> Vec<Transaction> {
         let buckets = self.asked.iter().filter_map(|asked| match asked {
             Asked::Ledger { zone, bucket, .. } => Some((*zone, bucket.clone())),
@@ -82,8 +80,8 @@ impl Plan {
         allowed.filter_map(transaction).collect()
     }
 
-    /// The rulings on all charges: what each log decided, and the ledgers as far as they were asked. If `in_vain`,
-    /// what passed is told as untried.
+    /// The decisions on all charges: those of the logs, and those of the ledgers that were charged. If `in_vain`, the
+    /// charges that passed are returned as untried.
     pub(super) fn results(
         &self,
         log: impl Fn(usize) -> LogAnswer,
@@ -106,7 +104,7 @@ impl Plan {
     }
 }
 
-/// What is known of a log's answer.
+/// What is known of a log's decision.
 #[derive(Clone, Copy)]
 pub(super) enum LogAnswer {
     Decided(Decided),

@@ -1,7 +1,5 @@
-//! What people who look ask of the database: one question at a time, each answer kept for a while, so that the database
-//! does the same work however many look.
-//!
-//! Leaves to others: the queries (`database`), what is shown (`admin`).
+//! Operators' queries to the database: one at a time, and each result is cached for a while. The load on the database
+//! therefore does not depend on the number of operators.
 
 use super::Global;
 use crate::database::{DatabaseError, Share, Wrote};
@@ -14,16 +12,16 @@ use tokio::time::timeout;
 use weir_core::model::breaker::State;
 use weir_core::model::key::Key;
 
-/// How long a question may take, with its wait for others.
+/// Timeout of a query, including its wait for other queries.
 const WITHIN: Duration = Duration::from_millis(1_000);
-/// How long an answer about a key is kept: regions write every ten seconds.
+/// How long the result for a key is cached; regions publish every ten seconds.
 const KEPT: Duration = Duration::from_secs(2);
-/// How long the regions are kept.
+/// How long the list of regions is cached.
 const REGIONS_KEPT: Duration = Duration::from_secs(10);
-/// Most keys whose answers are kept.
+/// Most keys whose results are cached.
 const MAX_KEPT: usize = 64;
 
-/// What was asked lately.
+/// The cached results.
 #[derive(Default)]
 pub struct CachedReads {
     kept: Mutex<Kept>,
@@ -35,11 +33,11 @@ struct Kept {
     regions: Option<(Instant, Answer<Wrote>)>,
 }
 
-/// What was found, or why nothing was.
+/// What was found, or the error as text.
 type Answer<T> = Result<Arc<[T]>, String>;
 
 impl CachedReads {
-    /// Each region's share of a key's cells from `oldest` on.
+    /// Each region's share of a key's cells from the cell number `oldest` on.
     pub async fn shares(&self, hub: &Hub, global: &Global, key: &Key, oldest: u64) -> Answer<Share> {
         let asked = async {
             let mut kept = self.kept.lock().await;
@@ -57,7 +55,7 @@ impl CachedReads {
         timeout(WITHIN, asked).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Every region that has written.
+    /// Every region that has published.
     pub async fn regions(&self, hub: &Hub, global: &Global) -> Answer<Wrote> {
         let asked = async {
             let mut kept = self.kept.lock().await;
@@ -73,20 +71,20 @@ impl CachedReads {
     }
 }
 
-/// Nobody who looks finds out whether the database is back.
+/// An error unless the circuit breaker is closed: an operator's query never probes an unavailable database.
 fn is_there(hub: &Hub) -> Result<(), String> {
     let states = hub.state(|state, now| state.database().map(|breakers| breakers.states(now.mono)));
     match states.map(|(primary, replica)| replica.unwrap_or(primary)) {
         Some(State::Closed) => Ok(()),
-        _ => Err("the database is away".to_owned()),
+        _ => Err("the database is unavailable".to_owned()),
     }
 }
 
 fn told<T>(result: Result<Vec<T>, DatabaseError>) -> Answer<T> {
-    // The whole error may name hosts and users; the page is for more eyes than the log.
-    result.map(Arc::from).map_err(|error| format!("the database could not be asked: {}", error.reason()))
+    // The whole error may name hosts and users, and more people can read the page than the log.
+    result.map(Arc::from).map_err(|error| format!("the query to the database failed: {}", error.reason()))
 }
 
 fn late() -> String {
-    "the database took too long".to_owned()
+    "the database did not answer in time".to_owned()
 }

@@ -1,6 +1,4 @@
-//! The others' use comes in.
-//!
-//! Leaves to others: when, and what becomes of it (`weir_core::replication::globe::import`), the query (`database`).
+//! Imports the other regions' counts from the database.
 
 use super::{Global, count, failure};
 use crate::database::{DatabaseError, Imported};
@@ -13,22 +11,22 @@ use tracing::debug;
 use weir_core::replication::Next;
 use weir_core::replication::globe::import::{Import, Importer};
 
-/// Imports for as long as the program runs.
+/// Imports until the program ends.
 pub async fn run(hub: Arc<Hub>, global: Arc<Global>) {
     let importer = Importer::new(global.schedule, hub.moment().mono, rand::random());
     drive(&hub, &global, importer).await;
 }
 
-/// An import that is under way.
+/// An import in progress.
 struct Going {
     began: Instant,
-    /// Rows that were read, or none if that failed.
+    /// What was read; `None` if reading failed.
     read: Option<Imported>,
-    /// Cells merged and refused so far, of all imports.
+    /// Cells merged and refused by all imports before this one.
     before: (u64, u64),
 }
 
-/// Imports for as long as the machine does; what goes wrong is counted and said.
+/// Imports until `importer` ends; counts and logs failures.
 pub(super) async fn drive(hub: &Hub, global: &Global, mut importer: Importer) {
     let mut going: Option<Going> = None;
     let mut round = Round::new("import");
@@ -63,14 +61,17 @@ async fn read(hub: &Hub, global: &Global, importer: &mut Importer, call: Import,
             let polled = i64::try_from(imported.cells.len()).unwrap_or(i64::MAX);
             hub.metrics.global_rows_last_poll.set(polled);
             if imported.truncated {
-                hub.warn("there are more cells in the database than are imported at once", None);
+                hub.warn(
+                    "the database holds more cells than one import may read; the rest is not imported",
+                    None,
+                );
             }
             importer.imported(&mut &*hub, Ok(std::mem::take(&mut imported.cells)));
             Going { began, read: Some(imported), before }
         }
         Err(error) => {
             hub.metrics.global_sync_failed(error.reason());
-            hub.warn(&format!("nothing could be imported: {error}"), None);
+            hub.warn(&format!("could not import from the database: {error}"), None);
             importer.imported(&mut &*hub, Err(failure(&error)));
             Going { began, read: None, before }
         }
@@ -84,7 +85,7 @@ fn conclude(hub: &Hub, going: Going) {
         if bad > 0 {
             hub.metrics.bad_rows.inc_by(bad);
             let example = bad_example.unwrap_or_default();
-            hub.warn(&format!("{bad} rows of the database are skipped: {example}"), None);
+            hub.warn(&format!("skipped {bad} invalid rows of the database: {example}"), None);
         }
         debug!(applied = merged.saturating_sub(going.before.0), "imported");
     }

@@ -1,7 +1,5 @@
-//! Without a store of its own, a region has one aggregator: its memory is all there is. A row in the database says who.
-//!
-//! Leaves to others: the row (`database`), what its word means (`weir_core::replication::globe::lease`), and where it
-//! matters (`serve`).
+//! The region lease. Without a Redis a region may have only one aggregator, as its counts are only in that aggregator's
+//! memory. A row of the database names it.
 
 use super::{Global, failure};
 use crate::database::{DatabaseError, Lease};
@@ -18,7 +16,8 @@ use weir_core::replication::globe::lease::{Holder, Keeping, TTL_MS, Taking, Then
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken;
 
-/// Takes the region, or says that somebody else has it. A database that is away refuses nobody.
+/// Takes the region lease, or returns [`Taken`] if another aggregator holds it. If the database is unavailable, the aggregator
+/// serves without the lease.
 pub async fn take(global: &Global) -> Result<(), Taken> {
     let began = Instant::now();
     let mut taking = Taking::new(MonoMs(0));
@@ -29,7 +28,7 @@ pub async fn take(global: &Global) -> Result<(), Taken> {
         match taking.answered(holder(&lease), now) {
             Then::Serve { .. } => {
                 if let Err(error) = lease {
-                    warn!(%error, "cannot tell whether another aggregator serves this region");
+                    warn!(%error, "could not check the region lease: another aggregator may serve this region");
                 }
                 return Ok(());
             }
@@ -38,7 +37,7 @@ pub async fn take(global: &Global) -> Result<(), Taken> {
                 if let (false, Ok(Lease::HeldBy { for_ms, .. })) = (was_held, &lease) {
                     info!(
                         for_ms,
-                        "another aggregator served this region a moment ago; waiting for it to end"
+                        "another aggregator holds the region lease; waiting until it is released or expires"
                     );
                 }
                 sleep(Duration::from_millis(ms)).await;
@@ -47,7 +46,7 @@ pub async fn take(global: &Global) -> Result<(), Taken> {
     }
 }
 
-/// Keeps it for as long as the program runs, or until another serves the region.
+/// Renews the lease until the program ends or another aggregator holds it.
 pub async fn keep(hub: Arc<Hub>, global: Arc<Global>) {
     let mut keeping = Keeping::default();
     loop {
@@ -58,9 +57,9 @@ pub async fn keep(hub: Arc<Hub>, global: Arc<Global>) {
     }
 }
 
-/// Gives it up, so that the next one need not wait.
+/// Releases the lease, so that the next aggregator need not wait for it to expire.
 pub async fn release(global: &Global) {
-    // If that fails, the next one waits.
+    // If this fails, the next aggregator waits until the lease expires.
     let _ = global.database.release(&global.id, Duration::from_millis(WITHIN_MS)).await;
 }
 

@@ -1,13 +1,11 @@
-//! The global store at work: what the regions tell each other, every ten seconds or so.
+//! The global store in use: the counts that regions exchange through the database, about every ten seconds.
 //!
-//! In reading order: `publish` (this region's use goes out), `import` (the others' comes in), `lease` (a region without
-//! a store of its own has one aggregator), `recover` (a region that has lost everything reads its own figures). Each drives
-//! a machine of `weir_core::replication::globe`.
+//! In reading order: `publish` (this region's counts are written), `import` (the other regions' counts are read), `lease`
+//! (a region without a Redis has one aggregator), `recover` (after a loss, a region reads its own counts), `cached`
+//! (queries by operators). The first four drive state machines of `weir_core::replication::globe`.
 //!
-//! An aggregator that starts reads first and serves then, if the database answers at once. Nothing else that a request
-//! waits for is here.
-//!
-//! Leaves to others: rows and statements (`database`), all that is decided (`weir_core::replication::globe`).
+//! At the start, an aggregator reads before it serves, if the database answers at once. Requests wait for none of
+//! this.
 
 pub mod cached;
 mod import;
@@ -29,22 +27,23 @@ use weir_core::replication::Failure;
 use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::recover::Recovery;
 
-/// The database, and when it is spoken to.
+/// The database, and the schedule of its calls.
 pub struct Global {
     /// The database.
     pub database: Database,
-    /// Names this aggregator where only one may serve.
+    /// Identifies this aggregator in the region lease.
     id: [u8; 16],
-    /// When it is spoken to.
+    /// Intervals, timeouts and circuit breakers of the calls.
     pub schedule: Schedule,
-    /// What people who look have asked.
+    /// Results of operators' queries.
     pub cached: CachedReads,
-    /// Whether the last import failed, and the last call of any other kind: a replica may be away alone.
+    /// Whether the last import failed, and the last call of any other kind. They are separate, as only the replica may be
+    /// unavailable.
     failing: [AtomicBool; 2],
 }
 
 impl Global {
-    /// A database that nothing is known of yet.
+    /// A database that has not been called yet.
     pub fn new(database: Database, schedule: Schedule) -> Global {
         Global {
             database,
@@ -55,7 +54,7 @@ impl Global {
         }
     }
 
-    /// Notes how a call went; true if it is the first that was answered after some were not.
+    /// Stores whether a call failed. True if it succeeded and all failures before it are over.
     fn is_back(&self, operation: Operation, error: Option<&DatabaseError>) -> bool {
         let of = usize::from(operation == Operation::Import);
         let Some(error) = error else {
@@ -67,13 +66,13 @@ impl Global {
         false
     }
 
-    /// How long a call may take.
+    /// The timeout of a call.
     fn within(&self) -> Duration {
         Duration::from_millis(self.schedule.global_timeout_ms)
     }
 }
 
-/// Reads once what this region has published itself.
+/// Reads once what this region itself has published.
 pub async fn recover_once(hub: &Hub, global: &Global) {
     recover::drive(hub, global, Recovery::once()).await;
 }
@@ -83,7 +82,7 @@ pub async fn import_once(hub: &Hub, global: &Global) {
     import::drive(hub, global, Importer::once()).await;
 }
 
-/// Begins everything that goes on beside streams.
+/// Starts the tasks that publish, import and recover.
 pub fn start(hub: &Arc<Hub>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
     let (hub, global) = (|| hub.clone(), || global.clone());
     tasks.spawn(publish::run(hub(), global()));
@@ -91,7 +90,7 @@ pub fn start(hub: &Arc<Hub>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
     tasks.spawn(recover::run(hub(), global()));
 }
 
-/// Counts a call that began at `started`.
+/// Counts a call that began at `started` in the metrics.
 fn count<T>(
     hub: &Hub,
     global: &Global,
@@ -104,7 +103,7 @@ fn count<T>(
         hub.metrics.operation_failed(operation, error.reason());
     }
     if global.is_back(operation, result.as_ref().err()) {
-        info!("the database is back");
+        info!("database available again");
     }
 }
 

@@ -1,7 +1,4 @@
-//! This region's use goes out.
-//!
-//! Leaves to others: when, and what is worth it (`weir_core::replication::globe::publish`), statements and retries
-//! (`database`).
+//! Publishes this region's counts to the database.
 
 use super::{Global, count, failure};
 use crate::database::DatabaseError;
@@ -15,7 +12,7 @@ use weir_core::region::exchange::Publication;
 use weir_core::replication::Next;
 use weir_core::replication::globe::publish::{Call, Publisher, stored};
 
-/// Publishes for as long as the program runs.
+/// Publishes until the program ends.
 pub async fn run(hub: Arc<Hub>, global: Arc<Global>) {
     let mut publisher = Publisher::new(global.schedule, hub.moment().mono, rand::random());
     let mut began = None;
@@ -41,7 +38,7 @@ pub async fn run(hub: Arc<Hub>, global: Arc<Global>) {
     }
 }
 
-/// Whether the table is there.
+/// Reads the incarnation of the database, which shows whether it has lost what was published.
 async fn read_marker(hub: &Hub, global: &Global, publisher: &mut Publisher, round: &mut Round) {
     let started = Instant::now();
     drop(round.call(&hub.telemetry));
@@ -50,10 +47,10 @@ async fn read_marker(hub: &Hub, global: &Global, publisher: &mut Publisher, roun
     count(hub, global, Operation::ReadGlobalMarker, started, &incarnation);
     if let Err(error) = &incarnation {
         hub.metrics.global_write_failed(error.reason(), 1);
-        hub.warn(&format!("nothing could be published: {error}"), None);
+        hub.warn(&format!("could not publish to the database: {error}"), None);
     }
     if publisher.lived(&mut &*hub, incarnation.map_err(|error| failure(&error))) {
-        warn!("the database has lost what was published; it is published again");
+        warn!("the database has lost published counts; publishing all again");
     }
 }
 
@@ -76,14 +73,14 @@ async fn write(
     if published.skipped > 0 {
         hub.metrics.bad_rows.inc_by(published.skipped);
         let example = &published.skipped_example;
-        hub.warn(&format!("cells that no row can hold are not published, such as {example:?}"), None);
+        hub.warn(&format!("cells that do not fit in a row are not published, such as {example:?}"), None);
     }
     let result = published.last_error.map_or(Ok(()), Err);
     count(hub, global, Operation::Publish, started, &result);
     match &result {
         Ok(()) => debug!(rows = published.rows, "published"),
         Err(error) => {
-            warn!(%error, rows = published.rows, "not all could be published; the rest goes with the next interval")
+            warn!(%error, rows = published.rows, "could not publish all counts; the rest is published at the next interval")
         }
     }
     publisher.wrote(&mut &*hub, rows, result.map_err(|error| failure(&error)));

@@ -1,6 +1,4 @@
-//! A region that has lost everything reads what it has published itself.
-//!
-//! Leaves to others: how often, and what becomes of it (`weir_core::replication::globe::recover`).
+//! After a loss, reads the counts that this region itself has published.
 
 use super::{Global, count, failure};
 use crate::region::hub::Hub;
@@ -11,12 +9,12 @@ use tracing::{info, warn};
 use weir_core::replication::Next;
 use weir_core::replication::globe::recover::{Own, Recovery};
 
-/// Recovers after each loss, for as long as the program runs.
+/// Recovers after each loss, until the program ends.
 pub async fn run(hub: Arc<Hub>, global: Arc<Global>) {
     drive(&hub, &global, Recovery::new(global.schedule)).await;
 }
 
-/// Recovers for as long as the machine does.
+/// Recovers until `recovery` ends.
 pub(super) async fn drive(hub: &Hub, global: &Global, mut recovery: Recovery) {
     loop {
         match recovery.next(&mut &*hub) {
@@ -35,9 +33,9 @@ async fn read(hub: &Hub, global: &Global, recovery: &mut Recovery, call: Own) {
     recovery.recovered(&mut &*hub, own.map_err(failure));
     match &result {
         Ok(own) if !own.cells.is_empty() => {
-            info!(cells = own.cells.len(), "read what this region had published");
+            info!(cells = own.cells.len(), "read the counts that this region had published");
         }
         Ok(_) => {}
-        Err(error) => warn!(%error, "could not read what this region had published"),
+        Err(error) => warn!(%error, "could not read the counts that this region had published"),
     }
 }

@@ -1,6 +1,5 @@
-//! What the region's aggregators tell each other: changed cells, soon; and the hot index, in case that was missed.
-//!
-//! Leaves to others: what is told, believed and read again (`weir_core::replication`), connections (`store`).
+//! Messages among the region's aggregators: changed cells, soon after the change. The hot index is read in case a message
+//! was missed.
 
 use super::{Regional, count, counted, failures};
 use crate::redis::Received;
@@ -15,7 +14,7 @@ use weir_core::replication::regional::broadcast::{self, Broadcaster};
 use weir_core::replication::regional::hot::{Call, HotReader, SHARD_CELLS};
 use weir_core::replication::{Failure, Next};
 
-/// Tells the others what changed here, for as long as the program runs.
+/// Publishes to the peers what changed here, until the program ends.
 pub async fn publish(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut broadcaster = Broadcaster::new(regional.id, regional.schedule);
     loop {
@@ -29,7 +28,7 @@ pub async fn publish(hub: Arc<Hub>, regional: Arc<Regional>) {
     }
 }
 
-/// Sends a message to the others.
+/// Publishes a message to the peers.
 pub(super) async fn send(hub: &Hub, regional: &Regional, changes: &Changes) -> Result<(), Failure> {
     let message = changes.encode_to_vec();
     let started = Instant::now();
@@ -37,7 +36,7 @@ pub(super) async fn send(hub: &Hub, regional: &Regional, changes: &Changes) -> R
     counted(&hub.metrics, Operation::Broadcast, started, result)
 }
 
-/// Takes what the others say, for as long as the program runs.
+/// Processes the messages of the peers, until the program ends.
 pub async fn listen(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut heard = regional.store.subscribe();
     while let Some(heard) = heard.recv().await {
@@ -45,14 +44,14 @@ pub async fn listen(hub: Arc<Hub>, regional: Arc<Regional>) {
             Received::Connected => broadcast::connected(&mut &*hub),
             Received::Message(message) => {
                 if broadcast::receive(&mut &*hub, &regional.id, &message).is_err() {
-                    hub.warn("an aggregator of this region sent what is no message", None);
+                    hub.warn("an aggregator of this region sent a message that cannot be decoded", None);
                 }
             }
         }
     }
 }
 
-/// Reads the hot index over and over, for as long as the program runs.
+/// Reads the hot index repeatedly, until the program ends.
 pub async fn read_hot(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut reader = HotReader::new(regional.schedule);
     let mut started = Instant::now();
@@ -62,7 +61,7 @@ pub async fn read_hot(hub: Arc<Hub>, regional: Arc<Regional>) {
                 started = Instant::now();
                 let hot = regional.store.hot(shard, hub.now(), SHARD_CELLS, regional.within()).await;
                 if let Err(error) = &hot {
-                    debug!(%error, "the hot index could not be read");
+                    debug!(%error, "could not read the hot index");
                 }
                 reader.indexed(&mut &*hub, hot.map_err(|error| error.failure()))
             }

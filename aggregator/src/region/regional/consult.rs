@@ -1,6 +1,4 @@
-//! The store's word on what filters ask, within the time that they wait; memory's word where there is none.
-//!
-//! Leaves to others: what is asked and answered (`weir_core::replication::regional::queries`), sending the answers (`stream`).
+//! Decides the queries of filters with the store within their timeout, and from memory if the store does not answer.
 
 use super::{Regional, count, failures};
 use crate::region::hub::Hub;
@@ -12,7 +10,7 @@ use weir_core::model::wire::{Answer, Consult};
 use weir_core::replication::failure::first_failure;
 use weir_core::replication::regional::queries::Queries;
 
-/// Answers every consult, in any order; those that are `traced` have their spans ended.
+/// Answers every query, in any order, and ends the spans of those that are `traced`.
 pub async fn answer(
     hub: &Hub,
     regional: &Regional,

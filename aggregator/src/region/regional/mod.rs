@@ -1,14 +1,12 @@
-//! The region's store at work: what several aggregators of one region do to be of one mind.
+//! The regional store in use: how several aggregators of one region converge through Redis.
 //!
-//! In reading order: `replay` (what filters reported goes to the store), `consult` (the store's word on a question),
-//! `broadcast` (what the other aggregators say, and the hot index behind it), `watch` (is it there, has it lost
-//! anything, who is alive). Each drives a machine of `weir_core::replication`: it makes the calls, and hands back what came
-//! of them.
+//! In reading order: `replay` (reported counts are written to the store), `consult` (a filter's query is decided with the
+//! store), `broadcast` (messages of the other aggregators, and the hot index behind them), `watch` (whether the store is
+//! available, has lost data, and which Envoys are alive). Each drives a state machine of `weir_core::replication`: it makes
+//! the calls and hands back their results.
 //!
-//! While the store is away, or as long as its breaker says so, everything is answered from memory; what it could not
-//! be told waits, one entry for each cell.
-//!
-//! Leaves to others: the store itself (`store`), all that is decided (`weir_core::replication`).
+//! While the store is unavailable or its circuit breaker is open, everything is decided from memory. Counts that could not
+//! be written wait, one entry for each cell.
 
 mod broadcast;
 mod consult;
@@ -27,43 +25,43 @@ use weir_core::replication::Failure;
 
 pub use consult::answer;
 
-/// The store, and when it is spoken to.
+/// The store, and the schedule of its calls.
 pub struct Regional {
     store: Store,
-    /// Names this aggregator among those of its region.
+    /// Identifies this aggregator among those of its region.
     id: [u8; 16],
-    /// When it is spoken to.
+    /// Intervals, timeouts and circuit breakers of the calls.
     pub schedule: Schedule,
 }
 
 impl Regional {
-    /// A store that nothing is known of yet.
+    /// A store that has not been called yet.
     pub fn new(store: Store, schedule: Schedule) -> Regional {
         Regional { store, id: rand::random(), schedule }
     }
 
-    /// Names this aggregator among those of its region.
+    /// Identifies this aggregator among those of its region.
     pub fn id(&self) -> &[u8; 16] {
         &self.id
     }
 
-    /// Says how this aggregator is, and hears how the others are.
+    /// Writes this aggregator's status and returns the status of the others.
     pub async fn exchange_status(&self, word: &[u8]) -> Result<Vec<PeerStatus>, StoreError> {
         self.store.status(&self.id, word, self.within()).await
     }
 
-    /// Is none of the region's aggregators any more.
+    /// Removes this aggregator's status from the store.
     pub async fn forget_status(&self) -> Result<(), StoreError> {
         self.store.forget_status(&self.id, self.within()).await
     }
 
-    /// How long most calls may take.
+    /// The timeout of most calls.
     fn within(&self) -> Duration {
         Duration::from_millis(self.schedule.replay_timeout_ms)
     }
 }
 
-/// Begins everything that goes on beside streams.
+/// Starts the tasks that replay, watch, announce, and exchange messages with peers.
 pub fn start(hub: &Arc<Hub>, regional: &Arc<Regional>, tasks: &mut JoinSet<()>) {
     let (hub, regional) = (|| hub.clone(), || regional.clone());
     tasks.spawn(replay::run(hub(), regional()));
@@ -74,14 +72,15 @@ pub fn start(hub: &Arc<Hub>, regional: &Arc<Regional>, tasks: &mut JoinSet<()>) 
     tasks.spawn(broadcast::read_hot(hub(), regional()));
 }
 
-/// Tells the region's other aggregators that live controls changed. Should that be lost, their next interval finds out.
+/// Notifies the region's other aggregators that live controls changed. If the message is lost, they read the change at their
+/// next interval.
 pub async fn broadcast_controls(hub: &Hub, regional: &Regional) {
     let changes = Changes { sender: regional.id.to_vec(), controls_changed: true, ..Changes::default() };
-    // A failure is counted where it happens.
+    // `send` counts a failure.
     let _ = broadcast::send(hub, regional, &changes).await;
 }
 
-/// Counts a call that began at `started`, and says of its failure what matters to the core.
+/// Counts a call that began at `started` in the metrics, and converts its error for the core.
 fn counted<T>(
     metrics: &Metrics,
     operation: Operation,
@@ -93,7 +92,7 @@ fn counted<T>(
     result
 }
 
-/// The same of a call of several parts, whose first error speaks for all that failed.
+/// The same for a call of several parts; the first error is counted for all that failed.
 fn counted_parts<T>(
     metrics: &Metrics,
     operation: Operation,

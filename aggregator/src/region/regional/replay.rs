@@ -1,6 +1,4 @@
-//! What filters reported goes to the store, and hot cells into its index.
-//!
-//! Leaves to others: what is told when, and what the answers mean (`weir_core::replication::regional::replay`).
+//! Writes reported counts to the store, and hot cells to its index.
 
 use super::{Regional, counted, counted_parts};
 use crate::redis::StoreError;
@@ -15,7 +13,7 @@ use weir_core::replication::Next;
 use weir_core::replication::failure::first_failure;
 use weir_core::replication::regional::replay::{Call, Replay};
 
-/// Replays for as long as the program runs.
+/// Replays until the program ends.
 pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut replay = Replay::new(regional.schedule);
     let mut round = Round::new("replay");
@@ -45,7 +43,7 @@ async fn merge(hub: &Hub, regional: &Regional, replay: &mut Replay, merges: Vec<
     let scripts = span.and_then(|span| span.scripts(merges.len()));
     let results = regional.store.merge(&merges, regional.within()).await;
     if let Some(error) = results.iter().find_map(|result| result.as_ref().err()) {
-        hub.warn(&format!("the regional store did not take all of a replay: {error}"), None);
+        hub.warn(&format!("could not write all reported counts to the regional store: {error}"), None);
     }
     let results = counted_parts(&hub.metrics, Operation::Replay, started, results);
     let failure = first_failure(&results).map(|failure| failure.as_str());

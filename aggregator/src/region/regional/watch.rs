@@ -1,6 +1,4 @@
-//! Whether the store is there, whether it has lost anything, and which Envoys are alive in the region.
-//!
-//! Leaves to others: markers (`store`), what follows from them (`weir_core::replication`).
+//! Watches whether the store is available and whether it has lost data, and exchanges which Envoys of the region are alive.
 
 use super::{Regional, broadcast, counted, counted_parts};
 use crate::region::hub::Hub;
@@ -13,7 +11,7 @@ use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::heartbeat::{Call, Heartbeat};
 use weir_core::replication::regional::watch::{MarkersRead, Watch};
 
-/// Watches for as long as the program runs.
+/// Watches until the program ends.
 pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut watch = Watch::new(regional.schedule);
     loop {
@@ -39,20 +37,20 @@ async fn look(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: &mut Watch) {
 
 fn say(looked: &MarkersRead, error: &str) {
     if looked.is_found {
-        info!("the regional store is found");
+        info!("regional store available");
     }
     if looked.is_wiped {
-        warn!("the regional store has lost what it held; all that is known here is written again");
+        warn!("the regional store has lost its data; writing all counts again");
     }
     if looked.is_back {
-        info!("the regional store is back");
+        info!("regional store available again");
     }
     if looked.became_unavailable {
-        warn!(%error, "the regional store is away; this aggregator goes on from memory");
+        warn!(%error, "regional store unavailable, deciding from memory");
     }
 }
 
-/// Has the store make up for what nobody could account for, after each recovery grace period.
+/// After each recovery grace period, writes to the store the use that no node accounts for.
 async fn make_up(hub: Arc<Hub>, regional: Arc<Regional>, mut grace: GracePeriod) {
     loop {
         match grace.next(&mut &*hub) {
@@ -67,7 +65,7 @@ async fn make_up(hub: Arc<Hub>, regional: Arc<Regional>, mut grace: GracePeriod)
                 if cells > 0 {
                     info!(
                         cells,
-                        "what nobody could account for after the loss counts as the region's baseline"
+                        "recovery grace period over: use that no node accounts for counts as the region's baseline"
                     );
                 }
                 if idle == Next::Over {
@@ -79,7 +77,7 @@ async fn make_up(hub: Arc<Hub>, regional: Arc<Regional>, mut grace: GracePeriod)
     }
 }
 
-/// Says which Envoys are alive here, and hears which are elsewhere, for as long as the program runs.
+/// Publishes which Envoys are alive here, and reads which are alive elsewhere, until the program ends.
 pub async fn heartbeat(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut heartbeat = Heartbeat::new(regional.id, regional.schedule);
     loop {

@@ -1,13 +1,11 @@
-//! What rules decide, by what filters count: totals since this aggregator heard of a rule, and rates.
+//! What rules decide, from the filters' counters: totals since this aggregator first received a rule, and rates.
 //!
-//! Each worker says absolute counts, again and again. What a stream says first is where it begins: the worker may have
-//! said it to another aggregator before, and a rate must not jump because a connection was lost. From then on what a count
-//! grows by is added up, over all streams.
+//! Each worker sends absolute counts repeatedly. The first counts of a stream are only its starting point, as the worker may
+//! have sent them to another aggregator before: a rate must not jump because a connection was lost. From then on the
+//! increases are added up over all streams.
 //!
-//! Streams may say anything: rules are bounded in number and names in length, counts that fall begin anew, and what cannot
-//! have been decided between two words counts as a beginning too.
-//!
-//! Leaves to others: counting (the filter's `counters`), adding up the region's aggregators (`peers`).
+//! Input is not trusted: rules are bounded in number and names in length. If a count falls, or grows by more than can have
+//! been decided between two frames, it becomes a new starting point.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -17,15 +15,15 @@ use weir_core::model::wire;
 
 /// Most rules of all workspaces.
 pub const MAX_RULES: usize = 1_024;
-/// Most rules of one stream that are listened to.
+/// Most rules of one stream that are counted.
 const MAX_STREAM_RULES: usize = 256;
-/// A rule that nobody spoke of for so long makes room for others.
+/// A rule of which no counts arrived for so long, and which no stream reports, is evicted when room is needed.
 const FORGOTTEN_MS: u64 = 600_000;
-/// More than any worker decides between two words: such a count is none.
+/// More than any worker decides between two frames; a larger increase is ignored.
 const MAX_GROWTH: u64 = 1 << 32;
-/// Seconds of which each is kept.
+/// Number of seconds that are kept, one by one.
 const SECONDS: usize = 300;
-/// Points of a history, and the seconds that each of them is for.
+/// Points of a history, and the seconds that each of them covers.
 const POINTS: usize = 30;
 const POINT_SECONDS: usize = 10;
 
@@ -33,49 +31,49 @@ const POINT_SECONDS: usize = 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcomes<T> {
-    /// Passed.
+    /// Allowed.
     pub allowed: T,
-    /// Refused.
+    /// Denied.
     pub denied: T,
-    /// Passed, but a rule in shadow would have refused it.
+    /// Allowed, but a rule in shadow mode would have denied it.
     pub shadow_denied: T,
-    /// Passed, as the identifier is exempt.
+    /// Allowed, as the identifier is exempt.
     pub exempt: T,
-    /// Nobody decided in time.
+    /// No decision was made in time.
     pub undecided: T,
-    /// Refused by a ban.
+    /// Denied by a ban.
     pub banned: T,
 }
 
-/// A rule, what it decided, and how fast. Rules of several aggregators can be added up.
+/// A rule, what it decided, and its rates. The rules of several aggregators can be added up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rule {
-    /// Of the configuration that it is in.
+    /// The workspace of the configuration that contains the rule.
     pub workspace: String,
     /// Its name.
     pub name: String,
-    /// Where its identifiers are counted.
+    /// The namespace in which its identifiers are counted.
     pub namespace: String,
-    /// `window`, `log` or `ledger`.
+    /// `sliding_window`, `sliding_log` or `ledger`.
     pub algorithm: String,
-    /// Before overrides.
+    /// The limit before overrides.
     pub limit: u64,
-    /// Its window.
+    /// The window, in milliseconds.
     pub window_ms: u64,
-    /// It never denies.
+    /// Whether the rule is in shadow mode and never denies.
     pub shadow: bool,
-    /// Streams that speak of it now.
+    /// Streams that report the rule now.
     pub workers: u64,
-    /// Since the region's aggregators heard of it.
+    /// Decisions since the region's aggregators first received the rule.
     pub decided: Outcomes<u64>,
-    /// Rates per second.
+    /// Decisions per second.
     pub per_second: Rates,
-    /// The last five minutes, ten seconds a point, the newest last; each holds the outcomes in the order of [`Outcomes`].
+    /// The last five minutes, one point for ten seconds, the newest last. Each holds the outcomes in the order of [`Outcomes`].
     pub history: Vec<[u64; 6]>,
 }
 
-/// Decisions per second, over several times.
+/// Decisions per second, over several spans of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
@@ -87,7 +85,7 @@ pub struct Rates {
     pub last_5m: Outcomes<f64>,
 }
 
-/// What all streams said.
+/// The counts of all streams.
 #[derive(Debug, Default)]
 pub struct Counters {
     rules: BTreeMap<Name, Counted>,
@@ -96,7 +94,7 @@ pub struct Counters {
 /// Workspace and name.
 type Name = (String, String);
 
-/// What one stream said last; whoever drops it tells [`Counters::left`].
+/// The last counts of one stream; pass it to [`Counters::left`] when the stream ends.
 #[derive(Debug, Default)]
 pub struct OfStream {
     last: BTreeMap<Name, Outcomes<u64>>,
@@ -106,14 +104,14 @@ pub struct OfStream {
 struct Counted {
     facts: Rule,
     heard: MonoMs,
-    /// What was decided in each second, the newest last.
+    /// Decisions in each second, the newest last.
     seconds: VecDeque<Outcomes<u32>>,
-    /// Which second the newest is.
+    /// The number of the newest second.
     newest: u64,
 }
 
 impl<T: Copy> Outcomes<T> {
-    /// Each of these and its counterpart.
+    /// Combines each outcome with its counterpart.
     pub fn zip<U: Copy, R>(self, other: Outcomes<U>, with: impl Fn(T, U) -> R) -> Outcomes<R> {
         Outcomes {
             allowed: with(self.allowed, other.allowed),
@@ -139,14 +137,14 @@ impl<T: Copy> Outcomes<T> {
 }
 
 impl Outcomes<u64> {
-    /// Both together.
+    /// The sum of both.
     pub fn and(self, other: Outcomes<u64>) -> Outcomes<u64> {
         self.zip(other, u64::saturating_add)
     }
 }
 
 impl Rule {
-    /// Adds what another aggregator counted of the same rule.
+    /// Adds the counts of the same rule from another aggregator.
     pub fn add(&mut self, other: &Rule) {
         let sum = |one: f64, two: f64| if two.is_finite() && two >= 0.0 { one + two } else { one };
         self.workers = self.workers.saturating_add(other.workers);
@@ -156,7 +154,7 @@ impl Rule {
         rates.last_1m = rates.last_1m.zip(others.last_1m, sum);
         rates.last_5m = rates.last_5m.zip(others.last_5m, sum);
         self.history.resize(POINTS, [0; 6]);
-        // The newest points stand last, in both.
+        // Both histories have their newest point last.
         for (point, more) in self.history.iter_mut().rev().zip(other.history.iter().rev()) {
             point.iter_mut().zip(more).for_each(|(count, more)| *count = count.saturating_add(*more));
         }
@@ -164,7 +162,7 @@ impl Rule {
 }
 
 impl Counters {
-    /// Takes what a stream says.
+    /// Takes the counts that a stream sent.
     pub fn take(&mut self, stream: &mut OfStream, said: &wire::Counters, now: MonoMs) {
         for rule in said.rules.iter().filter(|rule| is_named(&said.workspace, rule)) {
             let name = (said.workspace.clone(), rule.name.clone());
@@ -182,7 +180,7 @@ impl Counters {
         }
     }
 
-    /// A stream has ended: what it counted stays.
+    /// Ends a stream; its counts remain.
     pub fn left(&mut self, stream: &OfStream) {
         for name in stream.last.keys() {
             if let Some(counted) = self.rules.get_mut(name) {
@@ -191,12 +189,12 @@ impl Counters {
         }
     }
 
-    /// All rules, by workspace and name.
+    /// All rules, ordered by workspace and name.
     pub fn rules(&self, now: MonoMs) -> Vec<Rule> {
         self.rules.values().map(|counted| counted.shown(now)).collect()
     }
 
-    /// The rule's counts, made if there is room.
+    /// The rule's counts, added if there is room.
     fn rule(&mut self, name: &Name, now: MonoMs) -> Option<&mut Counted> {
         if !self.rules.contains_key(name) && self.rules.len() >= MAX_RULES {
             let silent =
@@ -211,7 +209,7 @@ impl Counters {
 }
 
 impl Counted {
-    /// What the rule is now, whoever said it last.
+    /// Stores the rule's properties as last received.
     fn note(&mut self, workspace: &str, rule: &wire::RuleCounters, now: MonoMs) {
         self.heard = now;
         let facts = &mut self.facts;
@@ -234,7 +232,7 @@ impl Counted {
         }
     }
 
-    /// Makes the present second the newest.
+    /// Advances the newest second to the present.
     fn turn_to(&mut self, now: MonoMs) {
         let second = now.0 / 1_000;
         let over = usize::try_from(second.saturating_sub(self.newest)).unwrap_or(usize::MAX).min(SECONDS);
@@ -249,7 +247,7 @@ impl Counted {
     }
 
     fn shown(&self, now: MonoMs) -> Rule {
-        // Seconds since the newest that is kept; nothing was decided in them.
+        // Seconds after the newest one kept, in which nothing was decided.
         let quiet = usize::try_from((now.0 / 1_000).saturating_sub(self.newest)).unwrap_or(usize::MAX);
         let sum = |from: usize, to: usize| {
             let kept = self.seconds.iter().rev().skip(from.saturating_sub(quiet));
@@ -282,7 +280,7 @@ fn counts_of(rule: &wire::RuleCounters) -> Outcomes<u64> {
     }
 }
 
-/// What was decided between two words; nothing where a count fell, or grew by more than can be.
+/// The increase between two frames; 0 if a count fell, or grew by more than is possible.
 fn growth(before: Outcomes<u64>, now: Outcomes<u64>) -> Outcomes<u64> {
     let differences = before.zip(now, |before, now| now.checked_sub(before));
     match differences.all(|by| by.is_some_and(|by| by <= MAX_GROWTH)) {

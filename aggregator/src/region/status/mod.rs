@@ -1,12 +1,10 @@
-//! What this program knows for people who look: what rules decide, who is connected, what the region's other aggregators
-//! say of themselves, and the keys nearest their limits.
+//! The status that operators see: what rules decide, which Envoys are connected, the status of the region's other
+//! aggregators, and the keys nearest to their limits.
 //!
-//! In reading order: [`counters`] (what filters count, as rates), [`streams`], [`peers`] (the other aggregators),
-//! [`recent`] (how calls of stores went), [`top`] (a walk over all keys, once a second for all who look).
+//! In reading order: [`counters`] (rates from the filters' counters), [`streams`] (connected Envoys), [`peers`] (the other
+//! aggregators), [`top`] (a scan of all keys, at most once a second, shared by all viewers).
 //!
-//! Nothing here is waited for by a request, and nothing grows with how many look.
-//!
-//! Leaves to others: pages and their text (`admin`), the terminal (`terminal`).
+//! Requests wait for none of this, and its cost does not depend on the number of viewers.
 
 pub mod counters;
 pub mod peers;
@@ -24,10 +22,10 @@ use top::Scans;
 pub struct Status {
     /// What rules decide.
     pub counters: Mutex<Counters>,
-    /// Who is connected.
+    /// The connected streams.
     pub streams: Streams,
     /// The region's other aggregators.
     pub peers: Peers,
-    /// The keys nearest their limits.
+    /// The keys nearest to their limits.
     pub scan: Scans,
 }

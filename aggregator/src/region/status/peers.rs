@@ -1,6 +1,4 @@
-//! What the region's aggregators say of themselves, through its store: each every two seconds, to all who look.
-//!
-//! Leaves to others: the call (`store`), what is shown of it (`admin`).
+//! The status that the region's aggregators exchange through its store, each every two seconds, for the admin listener.
 
 use super::Status;
 use super::counters::Rule;
@@ -13,16 +11,16 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::debug;
 
-/// Between two words.
+/// Time between two exchanges.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// What an aggregator said longer ago is shown, but no longer added to rates.
+/// A status older than this is shown, but no longer added to rates.
 pub const FRESH_MS: u64 = 10_000;
-/// Most rules that an aggregator tells the others, the busiest first.
+/// Most rules in an aggregator's status, the busiest first.
 const MAX_RULES_SENT: usize = 256;
-/// Longest word that is listened to.
+/// Longest status of a peer that is parsed.
 const MAX_WORD_BYTES: usize = 512 * 1024;
 
-/// An aggregator, in its own words.
+/// The status of an aggregator, as it sends it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PeerStatus {
@@ -30,41 +28,41 @@ pub struct PeerStatus {
     pub version: String,
     /// How long it has been running.
     pub uptime_ms: u64,
-    /// It is shutting down.
+    /// Whether it is shutting down.
     pub draining: bool,
-    /// Streams that are open.
+    /// Open streams.
     pub streams: u64,
     /// Envoys connected to it.
     pub envoys: u64,
-    /// Keys that it holds.
+    /// Keys in its memory.
     pub keys: u64,
-    /// What its filters' rules decided.
+    /// What the rules of its filters decided.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
 }
 
-/// What the others said last.
+/// The last status of each peer.
 #[derive(Default)]
 pub struct Peers {
     heard: Mutex<Vec<Peer>>,
-    /// This one has said goodbye; held while the others are spoken to, so that nothing is said after that.
+    /// Whether this aggregator has removed its status. The lock is held during an exchange, so that none follows the removal.
     gone: tokio::sync::Mutex<bool>,
 }
 
 /// Another aggregator of the region.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its name, for as long as it runs.
+    /// Its id, which changes with each start.
     pub id: String,
-    /// What it said.
+    /// The status that it sent.
     pub status: PeerStatus,
-    /// How old that was when it was read.
+    /// The age of the status when it was read.
     age_ms: u64,
     read: Instant,
 }
 
 impl Peer {
-    /// How long ago it said that.
+    /// The age of the status, in milliseconds.
     pub fn age_ms(&self) -> u64 {
         let since = u64::try_from(self.read.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.age_ms.saturating_add(since)
@@ -72,13 +70,13 @@ impl Peer {
 }
 
 impl Peers {
-    /// All that were heard of lately.
+    /// All peers whose status was read at the last exchange.
     pub fn all(&self) -> Vec<Peer> {
         self.heard.lock().clone()
     }
 }
 
-/// This aggregator's own, with what rules decided.
+/// This aggregator's status, with its rules.
 fn word(hub: &Hub, status: &Status) -> PeerStatus {
     let mut rules = status.counters.lock().rules(hub.moment().mono);
     if rules.len() > MAX_RULES_SENT {
@@ -89,7 +87,7 @@ fn word(hub: &Hub, status: &Status) -> PeerStatus {
     PeerStatus { rules, ..own(hub, status) }
 }
 
-/// This aggregator's own, but for its rules.
+/// This aggregator's status, without its rules.
 pub fn own(hub: &Hub, status: &Status) -> PeerStatus {
     let now = hub.moment().mono;
     PeerStatus {
@@ -103,7 +101,7 @@ pub fn own(hub: &Hub, status: &Status) -> PeerStatus {
     }
 }
 
-/// Tells the others and hears them, for as long as the program runs.
+/// Exchanges the status with the peers, until the program ends.
 pub async fn exchange(hub: Arc<Hub>, status: Arc<Status>, regional: Arc<Regional>) {
     loop {
         let gone = status.peers.gone.lock().await;
@@ -114,7 +112,7 @@ pub async fn exchange(hub: Arc<Hub>, status: Arc<Status>, regional: Arc<Regional
             let word = serde_json::to_vec(&word(&hub, &status)).unwrap_or_default();
             match regional.exchange_status(&word).await {
                 Ok(words) => *status.peers.heard.lock() = words.into_iter().filter_map(peer).collect(),
-                Err(error) => debug!(%error, "the other aggregators could not be told how this one is"),
+                Err(error) => debug!(%error, "could not exchange the status with the other aggregators"),
             }
         }
         drop(gone);
@@ -122,14 +120,14 @@ pub async fn exchange(hub: Arc<Hub>, status: Arc<Status>, regional: Arc<Regional
     }
 }
 
-/// Tells the others that this one ends, so that they do not take it for a silent one.
+/// Removes this aggregator's status, so that the peers do not list it as silent.
 pub async fn say_goodbye(hub: &Hub, status: &Status, regional: &Regional) {
     *status.peers.gone.lock().await = true;
     if !hub.store_is_usable() {
         return;
     }
     if let Err(error) = regional.forget_status().await {
-        debug!(%error, "the other aggregators could not be told that this one ends");
+        debug!(%error, "could not remove this aggregator's status from the store");
     }
 }
 
@@ -160,7 +158,7 @@ mod tests {
         assert_eq!(
             word(b"{\"newer\":1,\"keys\":3}").unwrap().status.keys,
             3,
-            "what a newer one adds is skipped"
+            "fields of newer versions are ignored"
         );
     }
 }

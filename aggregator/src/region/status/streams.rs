@@ -1,6 +1,4 @@
-//! Who is connected: each stream, whose it is, since when, and when it was last heard.
-//!
-//! Leaves to others: what streams say (`stream`), who counts as alive (`weir_core::region`).
+//! The connected streams: their Envoys, since when they are connected, and when the last frame arrived.
 
 use crate::region::status::counters::{Counters, OfStream};
 use parking_lot::Mutex;
@@ -15,10 +13,10 @@ use weir_core::model::wire;
 
 use super::Status;
 
-/// Most Envoys that are shown.
+/// Most Envoys that are listed.
 pub const MAX_SHOWN: usize = 256;
 
-/// The streams that are open.
+/// The open streams.
 #[derive(Default)]
 pub struct Streams {
     streams: Mutex<BTreeMap<u64, Arc<Stream>>>,
@@ -33,7 +31,7 @@ struct Stream {
     subscriber: AtomicBool,
 }
 
-/// A stream's place among the others, for as long as it is open.
+/// An open stream's entry; removed when it is dropped.
 pub struct Seat<'a> {
     status: &'a Status,
     id: u64,
@@ -41,25 +39,25 @@ pub struct Seat<'a> {
     said: OfStream,
 }
 
-/// An Envoy, or what decides within this program.
+/// An Envoy, or the embedded limiter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Envoy {
-    /// Its process.
+    /// The origin of its process.
     pub origin: String,
-    /// Where it connects from; the last of its streams. `None`: within this program.
+    /// The address of the last of its streams; `None` for the embedded limiter.
     pub address: Option<String>,
-    /// Workers connected here.
+    /// Its open streams, one for each worker.
     pub streams: u64,
-    /// Since the first of these connected.
+    /// Time since the first of these connected, in milliseconds.
     pub connected_ms: u64,
-    /// Since any of them said anything.
+    /// Time since the last frame of any of them, in milliseconds.
     pub silent_ms: u64,
-    /// One of them is told what others used.
+    /// Whether one of them is the subscriber.
     pub subscriber: bool,
 }
 
 impl Streams {
-    /// Every Envoy connected here in the order of their origins, at most [`MAX_SHOWN`], and how many there are.
+    /// Every connected Envoy, ordered by origin, at most [`MAX_SHOWN`]; and how many there are.
     pub fn envoys(&self, now: MonoMs) -> (Vec<Envoy>, usize) {
         let mut found: BTreeMap<OriginId, Envoy> = BTreeMap::new();
         for stream in self.streams.lock().values() {
@@ -83,21 +81,21 @@ impl Streams {
         (found.into_values().take(MAX_SHOWN).collect(), all)
     }
 
-    /// Envoys connected here: this program's APIs are none.
+    /// The number of connected Envoys, without the embedded limiter.
     pub fn connected(&self) -> usize {
         let streams = self.streams.lock();
         let envoys = streams.values().filter(|stream| stream.address.is_some());
         envoys.map(|stream| stream.origin).collect::<BTreeSet<_>>().len()
     }
 
-    /// Origins connected here.
+    /// The connected origins.
     pub fn origins(&self) -> BTreeSet<OriginId> {
         self.streams.lock().values().map(|stream| stream.origin).collect()
     }
 }
 
 impl Status {
-    /// Gives a stream its seat.
+    /// Adds an entry for a stream.
     pub fn seat(&self, origin: OriginId, address: Option<SocketAddr>, now: MonoMs) -> Seat<'_> {
         let id = self.streams.next.fetch_add(1, Relaxed);
         let stream = Arc::new(Stream {
@@ -113,7 +111,7 @@ impl Status {
 }
 
 impl Seat<'_> {
-    /// The stream said something.
+    /// Takes the time and the counters of a frame.
     pub fn received(&mut self, counters: Option<&wire::Counters>, now: MonoMs) {
         self.stream.received.store(now.0, Relaxed);
         if let Some(counters) = counters {
@@ -121,7 +119,7 @@ impl Seat<'_> {
         }
     }
 
-    /// It is told what others used, or not.
+    /// Sets whether the stream is its process' subscriber.
     pub fn subscribes(&self, subscribes: bool) {
         self.stream.subscriber.store(subscribes, Relaxed);
     }

@@ -1,9 +1,7 @@
-//! The walk over all keys for those nearest their limits: one for all who look.
+//! A scan of all keys for those nearest to their limits, shared by all viewers.
 //!
-//! It holds the region for some thousand keys at a time, and is repeated a second after the last at the soonest; where it
-//! takes long, after so much longer that it takes a twentieth of the time at most.
-//!
-//! Leaves to others: what is looked for (`weir_core::region::top`), showing it (`admin`).
+//! It locks the region for some thousand keys at a time. The time between two scans is at least a second, and at least twenty
+//! times as long as a scan takes, so that scanning takes at most a twentieth of the time.
 
 use super::Status;
 use crate::region::hub::Hub;
@@ -16,31 +14,31 @@ use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
 use weir_core::region::top::{Scope, Top};
 
-/// Least time between two walks.
+/// Least time between two scans.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How much longer than a walk the time between two of them is.
+/// The least time between two scans, in multiples of a scan's duration.
 const REST: u32 = 20;
 /// Growth over a longer time than this is not shown as a rate.
 const MAX_SPAN: Duration = Duration::from_secs(30);
 
-/// The last walk.
+/// The result of the last scan.
 #[derive(Default)]
 pub struct Scans {
     last: Mutex<Option<Arc<Scan>>>,
 }
 
-/// What a walk has found.
+/// The result of a scan.
 #[derive(Debug)]
 pub struct Scan {
     /// The keys.
     pub top: Top,
-    /// What the nearest grew by each second since the walk before.
+    /// The growth of the nearest keys for each second since the scan before.
     pub growth: HashMap<Key, f64>,
-    /// Keys held.
+    /// Number of keys in memory.
     pub held: usize,
-    /// When it was over, by the wall clock.
+    /// When the scan ended, by the wall clock.
     pub unix: UnixMs,
-    /// When it was over.
+    /// When the scan ended.
     pub at: Instant,
     took: Duration,
 }
@@ -52,7 +50,7 @@ impl Scan {
 }
 
 impl Scans {
-    /// What was found by the last walk, or by a new one if that is a while ago. Who comes during a walk waits for it.
+    /// The result of the last scan, or of a new one if that is too old. Callers during a scan wait for it.
     pub async fn latest(&self, hub: &Hub, status: &Status) -> Arc<Scan> {
         let mut last = self.last.lock().await;
         if let Some(scan) = last.as_ref().filter(|scan| scan.is_fresh()) {
@@ -75,7 +73,7 @@ async fn scan(hub: &Hub, status: &Status, before: Option<&Scan>) -> Scan {
     Scan { top, growth, held: stats.keys, unix: hub.now(), at, took: started.elapsed() }
 }
 
-/// What shadow rules count: of these is known who would be denied.
+/// What shadow rules count; for these the scan also finds the keys that would be denied.
 fn shadow_scopes(hub: &Hub, status: &Status) -> Vec<Scope> {
     let rules = status.counters.lock().rules(hub.moment().mono);
     let mut scopes: Vec<_> = rules

@@ -1,6 +1,4 @@
-//! The metrics of api: connections, files that are followed, HTTP requests.
-//!
-//! Leaves to others: the registry and the other metrics (`metrics`).
+//! The metrics of the APIs: connections, watched files, HTTP requests.
 
 use crate::telemetry::metrics::register;
 use prometheus_client::metrics::counter::Counter;
@@ -12,47 +10,49 @@ use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 
 const CONNECTIONS: (&str, &str) =
-    ("connections", "Connections by API: grpc, http, admin; those that still shake hands included");
+    ("connections", "Open connections by API (grpc, http, admin), including those in a TLS handshake");
 const HANDSHAKES_FAILED: (&str, &str) =
-    ("handshakes_failed", "TLS handshakes that failed or took too long, by API");
+    ("handshakes_failed", "TLS handshakes that failed or timed out, by API");
 const CONNECTIONS_EVICTED: (&str, &str) = (
     "connections_evicted",
-    "Connections that were closed in favour of a new one, as a listener or an address had as many as it may have, by API",
+    "Connections closed in favour of a new one because a listener or an address had its maximum, by API",
 );
-const CONNECTIONS_REFUSED: (&str, &str) =
-    ("connections_refused", "Connections that were closed at once, as their address had half of all, by API");
+const CONNECTIONS_REFUSED: (&str, &str) = (
+    "connections_refused",
+    "Connections closed at once because their address had half of the maximum, by API",
+);
 const FILES_READ: (&str, &str) =
-    ("files_read", "Times that files had changed: tls, tokens, rate_limits; by result, ok or failed");
+    ("files_read", "Changes of watched files (tls, tokens, rate_limits) by result (ok, failed)");
 const FILES_STALE: (&str, &str) = (
     "files_stale",
-    "1 while files cannot be used and what they held before is in force: tls, tokens, rate_limits",
+    "1 while changed files (tls, tokens, rate_limits) cannot be used and their former contents are in force",
 );
 const NOT_AFTER: (&str, &str) =
-    ("certificate_not_after_seconds", "Unix time at which a certificate in force ends");
+    ("certificate_not_after_seconds", "Unix time at which the certificate in force expires");
 const HTTP_REQUESTS: (&str, &str) =
-    ("http_requests", "Requests of applications by route and class of status code");
+    ("http_requests", "HTTP requests of applications by route and status code class");
 const HTTP_SECONDS: (&str, &str) =
-    ("http_seconds", "Time from the head of a request to its answer, by route");
+    ("http_seconds", "Time from the head of an HTTP request to its response, by route");
 
-/// Whose certificate.
+/// The use of the certificate.
 const SERVER: Label = [("use", "server")];
 
 type Label = [(&'static str, &'static str); 1];
 type Labels = [(&'static str, &'static str); 2];
 
-/// What is followed.
+/// A kind of watched files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Files {
     /// Certificates.
     Tls,
-    /// Who may ask.
+    /// The tokens of callers.
     Tokens,
     /// The rate-limit service's limits.
     RateLimits,
 }
 
-/// What a request is for.
+/// The route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Route {
@@ -64,16 +64,16 @@ pub enum Route {
     Ledger,
     /// Live control.
     Overrides,
-    /// Who changed live control.
+    /// The audit of live control.
     Audit,
-    /// The description of all this.
+    /// The API's description.
     #[strum(serialize = "openapi")]
     OpenApi,
-    /// Nothing that there is.
+    /// An unknown path.
     Unknown,
 }
 
-/// A handle on each metric of the APIs.
+/// The metrics of the APIs.
 #[derive(Debug)]
 pub struct ApiMetrics {
     connections: Family<Label, Gauge>,
@@ -86,7 +86,7 @@ pub struct ApiMetrics {
     routes: [RouteMetrics; Route::VARIANTS.len()],
 }
 
-/// Looked up once, as they are counted with each request.
+/// Handles looked up once, as each request uses them.
 #[derive(Debug)]
 struct RouteMetrics {
     ok: Counter,
@@ -96,7 +96,7 @@ struct RouteMetrics {
 }
 
 impl ApiMetrics {
-    /// Adds the metrics to those of the program.
+    /// Adds the metrics to the registry.
     pub fn register(registry: &mut Registry) -> ApiMetrics {
         const LISTENERS: [&str; 3] = ["grpc", "http", "admin"];
         let connections: Family<Label, Gauge> = register(registry, CONNECTIONS, Family::default());
@@ -142,13 +142,13 @@ impl ApiMetrics {
             connections_refused,
             files_read,
             files_stale,
-            // Without TLS there is no certificate, and one that ended in 1970 would alert everybody.
+            // Not at zero without TLS: a certificate that expired in 1970 would raise alerts.
             not_after: register(registry, NOT_AFTER, Family::default()),
             routes: std::array::from_fn(|at| route(Route::VARIANTS[at])),
         }
     }
 
-    /// The number of open connections of an API.
+    /// The gauge of an API's open connections.
     pub fn connections(&self, api: &'static str) -> Gauge {
         self.connections.get_or_create(&[("api", api)]).clone()
     }
@@ -158,25 +158,25 @@ impl ApiMetrics {
         self.handshakes_failed.get_or_create(&[("api", api)]).inc();
     }
 
-    /// Counts a connection that gave way to a new one.
+    /// Counts a connection that was displaced by a new one.
     pub fn connection_evicted(&self, api: &'static str) {
         self.connections_evicted.get_or_create(&[("api", api)]).inc();
     }
 
-    /// Counts a connection that was closed as its address had too many.
+    /// Counts a connection that was closed because its address had too many.
     pub fn connection_refused(&self, api: &'static str) {
         self.connections_refused.get_or_create(&[("api", api)]).inc();
     }
 
-    /// Counts files that had changed and are in force now, or cannot be used.
+    /// Counts changed files, which are now in force or cannot be used.
     pub fn files_read(&self, files: Files, usable: bool) {
         let (label, result) = (("files", files.into_str()), if usable { "ok" } else { "failed" });
-        // Whoever sees the count rise sees also what it says.
+        // The gauge is set first, so that a reader who sees the new count also sees the new state.
         self.files_stale.get_or_create(&[label]).set(i64::from(!usable));
         self.files_read.get_or_create(&[label, ("result", result)]).inc();
     }
 
-    /// The certificate in force ends at this second of Unix time, if that is known.
+    /// Sets the second of Unix time at which the certificate in force expires, if it is known.
     pub fn certificate_ends(&self, at: Option<u64>) {
         match at.and_then(|at| i64::try_from(at).ok()) {
             Some(at) => drop(self.not_after.get_or_create(&SERVER).set(at)),
@@ -184,7 +184,7 @@ impl ApiMetrics {
         }
     }
 
-    /// Counts a request that was answered.
+    /// Counts an answered request.
     pub fn answered(&self, route: Route, status: u16, took: Duration) {
         let Some(metrics) = Route::VARIANTS.iter().zip(&self.routes).find(|(of, _)| **of == route) else {
             return;

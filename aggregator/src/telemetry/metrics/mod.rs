@@ -1,6 +1,4 @@
-//! The metrics of this program: names, help texts and handles. No label ever names an identifier or an origin.
-//!
-//! Leaves to others: when something is counted, and serving the text (`admin`).
+//! The metrics of this program: names, help texts and handles. No label contains an identifier or an origin.
 
 pub mod api;
 mod process;
@@ -27,94 +25,100 @@ use weir_core::region::RegionStats;
 use weir_core::replication::Figures;
 use weir_core::replication::figures::Refusals;
 
-/// What the names of this program's own figures begin with; counters end in `_total`.
+/// Prefix of this program's own metrics; counters end in `_total`.
 pub const PREFIX: &str = "weir_aggregator";
-/// What the names of the figures of convergence begin with.
+/// Prefix of the metrics of convergence.
 pub const RATELIMIT_PREFIX: &str = "weir_ratelimit";
 
-const STREAMS: (&str, &str) = ("streams", "Streams of filters' workers that are open");
-const LIVE_ORIGINS: (&str, &str) = ("live_origins", "Envoy processes heard of within the last two seconds");
-const KEYS: (&str, &str) = ("keys", "Keys that the region holds");
-const KEYS_EVICTED: (&str, &str) = ("keys_evicted", "Keys of low use that left the region for others");
-const PUSH_QUEUE: (&str, &str) = ("push_queue", "Keys waiting to be pushed, summed over subscribers");
+const STREAMS: (&str, &str) = ("streams", "Open streams of filters' workers");
+const LIVE_ORIGINS: (&str, &str) = ("live_origins", "Envoy processes seen within the last two seconds");
+const KEYS: (&str, &str) = ("keys", "Keys in the region's memory");
+const KEYS_EVICTED: (&str, &str) =
+    ("keys_evicted", "Keys of low use that were evicted to make room for others");
+const PUSH_QUEUE: (&str, &str) = ("push_queue", "Keys that wait to be pushed, summed over subscribers");
 const REPORTS: (&str, &str) = ("reports", "Reports received and acknowledged");
 const COUNTS_MERGED: (&str, &str) = ("counts_merged", "Counts of reports merged into the region");
-const COUNTS_REFUSED: (&str, &str) = ("counts_refused", "Counts of reports not merged, by reason");
-const CONSULTS: (&str, &str) = ("consults", "Consults by result: granted, refused, unjudged");
+const COUNTS_REFUSED: (&str, &str) = ("counts_refused", "Counts of reports that were not merged, by reason");
+const CONSULTS: (&str, &str) = ("consults", "Queries of filters by result: granted, refused, unjudged");
 const PUSHES: (&str, &str) = ("pushes", "Frames pushed to subscribers");
 const PUSHED_CELLS: (&str, &str) = ("pushed_cells", "Cells pushed to subscribers");
-const SLOW_STREAMS: (&str, &str) = ("slow_streams_dropped", "Streams dropped as their peer did not read");
+const SLOW_STREAMS: (&str, &str) =
+    ("slow_streams_dropped", "Streams closed because their node did not read its frames");
 const FRAMES_REFUSED: (&str, &str) = ("frames_refused", "Frames that ended their stream, by reason");
 const FRAME_SECONDS: (&str, &str) =
-    ("frame_seconds", "Time to take one frame into the region, lock included");
+    ("frame_seconds", "Time to process one frame in the region, including the wait for its lock");
 
 const HOT_LEFT: (&str, &str) = (
     "hot_left",
-    "Hot cells that waited for the next update of the hot index, as their namespace had too many",
+    "Hot cells that waited for the next update of the hot index because their namespace had too many",
 );
 const CHANGES_RECEIVED: (&str, &str) =
-    ("changes_received", "Cells that other aggregators of the region told of");
-const STORE_WIPES: (&str, &str) = ("store_wipes", "Times that a store was found to have lost what it held");
-const BREAKER: (&str, &str) = ("breaker_state", "Breaker before a store: 0 closed, 1 half open, 2 open");
-const QUEUE: (&str, &str) = ("queue_cells", "Cells waiting, by queue: replay, share, publish");
+    ("changes_received", "Changed cells received from other aggregators of the region");
+const STORE_WIPES: (&str, &str) = ("store_wipes", "Losses of data found in a store");
+const BREAKER: (&str, &str) = ("breaker_state", "Circuit breaker of a store: 0 closed, 1 half open, 2 open");
+const QUEUE: (&str, &str) = ("queue_cells", "Cells that wait, by queue: replay, share, publish");
 const AGE: (&str, &str) = (
     "snapshot_age_seconds",
-    "Time since the hot index was read (hot), cells were published (publish) or imported (import); -1 if never",
+    "Time since the hot index was read (hot), or cells were published (publish) or imported (import); -1 if never",
 );
-const API_DECISIONS: (&str, &str) = ("api_decisions", "Calls of an API, by API and result");
-const CONTROLS: (&str, &str) = ("controls", "Live controls in force when they were read last");
-const BAD_ROWS: (&str, &str) = ("bad_rows", "Rows of the database, or cells for it, that were skipped");
+const API_DECISIONS: (&str, &str) = ("api_decisions", "Calls of an API by API and result");
+const CONTROLS: (&str, &str) = ("controls", "Live controls in force at the last reading");
+const BAD_ROWS: (&str, &str) =
+    ("bad_rows", "Invalid rows of the database, and cells that do not fit in a row, that were skipped");
 
-const EXACT_CHARGES: (&str, &str) =
-    ("exact_charges", "Charges against limits that are held exactly, by algorithm and result");
+const EXACT_CHARGES: (&str, &str) = ("exact_charges", "Charges of exact requests by algorithm and result");
 const EXACT_SECONDS: (&str, &str) =
-    ("exact_seconds", "Time to rule on one question about such limits, with all its charges");
+    ("exact_seconds", "Time to decide one exact request with all its charges");
 const EXACT_CACHED_DENIALS: (&str, &str) =
-    ("exact_cached_denials", "Such questions that a remembered denial answered without a store");
-const EXACT_REFUNDS: (&str, &str) =
-    ("exact_refunds", "Charges taken back, by result: done, missing (nothing was charged), given_up");
+    ("exact_cached_denials", "Exact requests that a cached denial answered without a call to a store");
+const EXACT_REFUNDS: (&str, &str) = (
+    "exact_refunds",
+    "Refunds of charges by result: done, missing (nothing was charged), foreign (issued to another worker), given_up",
+);
 const LEDGER_UNDECIDED: (&str, &str) =
-    ("ledger_undecided", "Charges that a ledger did not rule on, by reason");
-const EXACT_REQUESTS: (&str, &str) =
-    ("exact_requests", "Such questions of filters: taken, malformed, rejected as too many of a stream wait");
+    ("ledger_undecided", "Charges that a ledger could not decide, by reason");
+const EXACT_REQUESTS: (&str, &str) = (
+    "exact_requests",
+    "Exact requests of filters by result: taken, malformed, rejected (too many of the stream wait)",
+);
 
 const SPANS: (&str, &str) = (
     "spans",
-    "Spans that ended: exported, dropped as too many waited, failed as the collector did not take them",
+    "Ended spans by result: exported, dropped (too many waited), failed (not accepted by the collector)",
 );
 
-const WINDOWS: (&str, &str) = ("windows", "Cells that are kept");
-const WINDOWS_CREATED: (&str, &str) = ("windows_created", "Cells made because somebody used them");
+const WINDOWS: (&str, &str) = ("windows", "Cells in memory");
+const WINDOWS_CREATED: (&str, &str) = ("windows_created", "Cells created by use");
 const WINDOWS_EVICTED: (&str, &str) =
-    ("windows_evicted", "Cells forgotten, as no window touches them any more");
-const OPERATIONS: (&str, &str) =
-    ("origin_operations", "Calls of the stores behind this region, by operation");
-const LATENCY: (&str, &str) = ("origin_latency_seconds", "Time that such calls took");
-const ERRORS: (&str, &str) = ("origin_errors", "Such calls that failed, by reason");
+    ("windows_evicted", "Cells evicted because no window touches them any more");
+const OPERATIONS: (&str, &str) = ("origin_operations", "Calls to the stores of this region, by operation");
+const LATENCY: (&str, &str) =
+    ("origin_latency_seconds", "Duration of calls to the stores of this region, by operation");
+const ERRORS: (&str, &str) =
+    ("origin_errors", "Failed calls to the stores of this region, by operation and reason");
 const GLOBAL_WRITES: (&str, &str) = ("global_writes", "Rows written for other regions");
 const GLOBAL_WRITE_ERRORS: (&str, &str) =
     ("global_write_errors", "Failed writes for other regions, by reason");
 const GLOBAL_APPLIED: (&str, &str) = ("global_sync_rows_applied", "Imported rows merged into the region");
 const GLOBAL_SYNC_ERRORS: (&str, &str) = ("global_sync_errors", "Imports that failed, by reason");
-const GLOBAL_CREATED: (&str, &str) =
-    ("global_entries_created", "Cells made because another region spoke of them");
-const GLOBAL_POLLED: (&str, &str) = ("global_rows_last_poll", "Rows of the last import");
+const GLOBAL_CREATED: (&str, &str) = ("global_entries_created", "Cells created by counts of another region");
+const GLOBAL_POLLED: (&str, &str) = ("global_rows_last_poll", "Rows read by the last import");
 const GLOBAL_LEFT: (&str, &str) =
-    ("global_left", "Cells that waited for the next publication, as their namespace had too many");
-const GLOBAL_SECONDS: (&str, &str) = ("global_tick_seconds", "Time that a publication or an import took");
+    ("global_left", "Cells that waited for the next publication because their namespace had too many");
+const GLOBAL_SECONDS: (&str, &str) = ("global_tick_seconds", "Duration of a publication or an import");
 
-/// Why a call of the regional store may fail (`StoreError::reason`).
-/// Why a statement failed.
+/// Reasons of failed statements.
 pub const DATABASE_REASONS: [&str; 8] =
     ["timeout", "unavailable", "deadlock", "lock_wait", "refused", "schema", "no_zone", "other"];
+/// Reasons of failed calls to the regional store (`StoreError::reason`).
 const REGIONAL_REASONS: [&str; 4] = ["timeout", "unavailable", "refused", "protocol"];
-/// Why a count may be refused.
+/// Reasons of refused counts.
 const COUNT_REASONS: [&str; 5] = ["key", "sequence", "component", "full", "baseline"];
-/// What a consult may come to.
+/// Results of queries.
 const CONSULT_RESULTS: [&str; 3] = ["granted", "refused", "unjudged"];
-/// Whose losses are counted.
+/// Stores whose losses are counted.
 const STORES: [&str; 2] = ["regional", "global"];
-/// Why a frame may be refused (`StreamError::label`).
+/// Reasons of refused frames (`StreamError::label`).
 const FRAME_REASONS: [&str; 19] = [
     "silent",
     "no_hello",
@@ -137,12 +141,12 @@ const FRAME_REASONS: [&str; 19] = [
     "oversized",
 ];
 
-/// One label, its name and value out of fixed sets.
+/// A label, with name and value from fixed sets.
 pub(crate) type Label = [(&'static str, &'static str); 1];
-/// Two of them.
+/// Two labels.
 type Labels = [(&'static str, &'static str); 2];
 
-/// A way in for those who have no filter.
+/// An API for callers without the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Api {
@@ -156,50 +160,50 @@ pub enum Api {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum ApiResult {
-    /// It passes.
+    /// Allowed.
     Allowed,
-    /// It passes, but a limit in shadow mode would not have let it.
+    /// Allowed, but a limit in shadow mode would have denied it.
     ShadowDenied,
-    /// It is over a limit.
+    /// Denied by a limit.
     Denied,
-    /// An exact limit could not be asked in time.
+    /// An exact limit was not decided in time.
     Undecided,
-    /// The call could not be answered: malformed, too large, or not permitted.
+    /// The call was refused: malformed, too large, or not permitted.
     Refused,
 }
 
-/// What is asked of a store.
+/// A call to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Operation {
-    /// Raising what filters reported.
+    /// Writing the counts that filters reported.
     Replay,
-    /// A question that a request waits for.
+    /// A query that a request waits for.
     Consult,
-    /// Naming cells in the hot index.
+    /// Adding cells to the hot index.
     NameHot,
     /// Reading a shard of the hot index.
     ReadHot,
     /// A message to the other aggregators.
     Broadcast,
-    /// Saying who is alive.
+    /// Exchanging which Envoys are alive.
     Heartbeat,
-    /// Looking at the markers.
+    /// Reading the markers.
     ReadMarkers,
     /// Writing this region's rows.
     Publish,
     /// Reading the other regions' rows.
     Import,
-    /// Looking at the marker row.
+    /// Reading the marker row.
     ReadGlobalMarker,
-    /// Reading this region's own rows.
+    /// Reading this region's own rows, after a loss.
     Recover,
     /// Reading live controls.
     ReadControls,
 }
 
 impl Operation {
-    /// What is asked of the regional store.
+    /// Calls to the regional store.
     pub const REGIONAL: [Operation; 7] = [
         Operation::Replay,
         Operation::Consult,
@@ -209,7 +213,7 @@ impl Operation {
         Operation::Heartbeat,
         Operation::ReadMarkers,
     ];
-    /// What is asked of the database.
+    /// Calls to the database.
     pub const GLOBAL: [Operation; 5] = [
         Operation::Publish,
         Operation::Import,
@@ -219,7 +223,7 @@ impl Operation {
     ];
 }
 
-/// What is counted of limits that are held exactly. Clones count together.
+/// The metrics of exact requests. Clones share their counts.
 #[derive(Clone, Debug)]
 pub struct ExactFigures {
     /// [`EXACT_CACHED_DENIALS`].
@@ -255,7 +259,7 @@ impl Default for ExactFigures {
 }
 
 impl ExactFigures {
-    /// Counts the rulings on a question.
+    /// Counts the decisions on an exact request.
     pub fn ruled(&self, charges: &[Charge], results: &[ChargeResult], took: Duration) {
         self.seconds.observe(took.as_secs_f64());
         for (charge, charge_result) in charges.iter().zip(results) {
@@ -273,27 +277,27 @@ impl ExactFigures {
         }
     }
 
-    /// Counts a charge that was taken back: `done` or `missing`.
+    /// Counts a refund: `done`, `missing` or `foreign`.
     pub fn refunded(&self, result: &'static str) {
         self.refunds.get_or_create(&[("result", result)]).inc();
     }
 
-    /// How many charges that were to be taken back came to this.
+    /// The number of refunds with this result.
     pub fn refunds(&self, result: &'static str) -> u64 {
         self.refunds.get_or_create(&[("result", result)]).get()
     }
 
-    /// Counts charges that could not be taken back.
+    /// Counts charges whose refund was given up.
     pub fn refunds_given_up(&self, charges: u64) {
         self.refunds.get_or_create(&[("result", "given_up")]).inc_by(charges);
     }
 
-    /// Counts a charge that a ledger did not rule on: `no_database`, `no_zone`, or one of a database's reasons.
+    /// Counts a charge that a ledger could not decide: `no_database`, `no_zone`, or one of a database's reasons.
     pub fn ledger_undecided(&self, reason: &'static str) {
         self.ledger_undecided.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// Counts a question of a filter: `taken`, `malformed` or `rejected`.
+    /// Counts an exact request of a filter: `taken`, `malformed` or `rejected`.
     pub fn asked(&self, result: &'static str) {
         self.exact_requests.get_or_create(&[("result", result)]).inc();
     }
@@ -308,17 +312,17 @@ impl ExactFigures {
     }
 }
 
-/// A handle on each metric.
+/// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Warns of peers that misbehave, once in a while.
+    /// Limits the rate of warnings about peers that misbehave.
     pub warnings: Throttle,
-    /// How calls of stores went last.
+    /// The last calls to stores.
     pub recent: Recent,
-    /// Which streams were refused lately.
+    /// The streams that were refused recently.
     pub refusals: RefusedStreams,
-    /// Those of the APIs.
+    /// The metrics of the APIs.
     pub api: ApiMetrics,
     /// [`STREAMS`].
     pub streams: Gauge,
@@ -366,12 +370,12 @@ pub struct Metrics {
     counts_refused: Family<Label, Counter>,
     consults: Family<Label, Counter>,
     frames_refused: Family<Label, Counter>,
-    /// By [`Api`] and [`ApiResult`] in their order: no name is looked up for a decision.
+    /// By [`Api`] and [`ApiResult`] in their order, so that a decision looks up no name.
     api_decisions: [[Counter; ApiResult::VARIANTS.len()]; Api::VARIANTS.len()],
 }
 
 impl Metrics {
-    /// All at zero, but `exact` and `spans`, which are counted elsewhere.
+    /// All at zero, except for `exact` and `spans`, which are counted elsewhere.
     pub fn new(exact: &ExactFigures, spans: &SpanFigures) -> Self {
         const WARNING_INTERVAL: Duration = Duration::from_secs(10);
         let mut registry = Registry::default();
@@ -415,7 +419,7 @@ impl Metrics {
         let r = registry.sub_registry_with_prefix(PREFIX);
         exact.register(r);
         register(r, SPANS, spans.results.clone());
-        // One after the other: each holds the family's lock until its statement ends.
+        // In separate statements, as each holds the family's lock until its end.
         let publish_seconds = seconds.get_or_create(&[("op", "publish")]).clone();
         let import_seconds = seconds.get_or_create(&[("op", "import")]).clone();
         let age: Family<Label, Gauge<f64, AtomicU64>> = Family::default();
@@ -495,7 +499,7 @@ impl Metrics {
         ApiResult::VARIANTS.iter().map(|result| result.into_str()).zip(counts).collect()
     }
 
-    /// Counts a call of a store.
+    /// Counts a call to a store.
     pub fn operation(&self, operation: Operation, took: Duration) {
         self.recent.made(operation, took);
         let label = [("op", operation.into_str())];
@@ -503,13 +507,13 @@ impl Metrics {
         self.latency.get_or_create(&label).observe(took.as_secs_f64());
     }
 
-    /// Counts such a call that failed.
+    /// Counts a failed call to a store.
     pub fn operation_failed(&self, operation: Operation, reason: &'static str) {
         self.recent.failed(operation, reason);
         self.errors.get_or_create(&[("op", operation.into_str()), ("reason", reason)]).inc();
     }
 
-    /// Counts what could not be written for other regions.
+    /// Counts failed writes for other regions.
     pub fn global_write_failed(&self, reason: &'static str, times: u64) {
         self.global_write_errors.get_or_create(&[("reason", reason)]).inc_by(times);
     }
@@ -519,7 +523,7 @@ impl Metrics {
         self.global_sync_errors.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// Everything in Prometheus' text format; what others count and the breakers' states as given.
+    /// All metrics in Prometheus' text format; `figures`, `stats` and `breakers` are kept elsewhere.
     pub fn text(
         &self,
         figures: &Figures,
@@ -557,12 +561,12 @@ impl Metrics {
             ("import", figures.imported_at),
         ];
         for (what, moment) in moments {
-            // Seconds since; -1 if it never was.
+            // Seconds since that time; -1 if never.
             let age = moment.map_or(-1.0, |moment| now.since(moment) as f64 / 1e3);
             self.age.get_or_create(&[("what", what)]).set(age);
         }
         let mut text = String::new();
-        // Writing into a string has no error.
+        // Writing into a string cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
     }
@@ -600,7 +604,7 @@ pub(crate) fn register<M: Metric + Clone>(
     metric
 }
 
-/// A family that shows each of its values from the begin: an alert finds no change in what was not there before.
+/// A family that shows each of its values from the start, as an alert does not see the first increase of a new series.
 pub(crate) fn at_zero(label: &'static str, values: &[&'static str]) -> Family<Label, Counter> {
     let family = Family::default();
     values.iter().for_each(|value| drop(family.get_or_create(&[(label, *value)])));
@@ -611,7 +615,7 @@ fn set(gauge: &Gauge, value: usize) {
     gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
 }
 
-/// Counters of a family that somebody else keeps.
+/// Raises the counters of a family to values that are kept elsewhere.
 fn raise_each(
     family: &Family<Label, Counter>,
     label: &'static str,
@@ -620,7 +624,7 @@ fn raise_each(
     values.for_each(|(name, value)| raise(&family.get_or_create(&[(label, *name)]), value));
 }
 
-/// A counter that somebody else keeps.
+/// Raises a counter to a value that is kept elsewhere.
 fn raise(counter: &Counter, value: u64) {
     counter.inc_by(value.saturating_sub(counter.get()));
 }

@@ -1,6 +1,5 @@
-//! How calls of stores went last: when, how long they took, and why one failed.
-//!
-//! Also which streams were refused lately. Leaves to others: counting them (`metrics`).
+//! The last calls to stores: when they were made, how long they took, and why one failed. Also which streams were refused
+//! recently.
 
 use crate::telemetry::metrics::Operation;
 use parking_lot::Mutex;
@@ -8,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What was longer ago tells nothing of now.
+/// Failures and refusals that are older than this are not shown as current.
 const LATELY: Duration = Duration::from_secs(60);
 
-/// The last calls, by what was asked.
+/// The last calls, by operation.
 #[derive(Debug, Default)]
 pub struct Recent {
     calls: Mutex<BTreeMap<&'static str, Call>>,
@@ -26,48 +25,48 @@ struct Call {
     failure: Option<(Instant, &'static str)>,
 }
 
-/// What is shown of one kind of call.
+/// The last calls of one operation, as shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Went {
-    /// What was asked.
+    /// The operation.
     pub operation: String,
-    /// How often.
+    /// The number of calls.
     pub calls: u64,
-    /// How often that failed.
+    /// The number of calls that failed.
     pub failures: u64,
-    /// Since the last answer.
+    /// Time since the last call.
     pub age_ms: u64,
-    /// How long that took.
+    /// Duration of the last call.
     pub took_ms: f64,
-    /// Since the last failure.
+    /// Time since the last failure.
     pub failure_age_ms: Option<u64>,
-    /// Why it was one.
+    /// Reason of the last failure.
     pub failure: Option<String>,
 }
 
-/// The last refusal of a stream, by why.
+/// When a stream was last refused, by reason.
 #[derive(Debug, Default)]
 pub struct RefusedStreams {
     last: Mutex<BTreeMap<&'static str, Instant>>,
 }
 
-/// Streams that were refused.
+/// A reason for which streams were refused.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refused {
-    /// Why, as the metric `frames_refused_total` has it.
+    /// The reason, as in the metric `frames_refused_total`.
     pub reason: String,
-    /// Since the last of them.
+    /// Time since the last refusal.
     pub age_ms: u64,
 }
 
 impl RefusedStreams {
-    /// A stream was refused; `reason` is out of a fixed set.
+    /// Notes that a stream was refused; `reason` is from a fixed set.
     pub fn note(&self, reason: &'static str) {
         self.last.lock().insert(reason, Instant::now());
     }
 
-    /// What was refused within the last minute, the last first.
+    /// The refusals of the last minute, the latest first.
     pub fn lately(&self) -> Vec<Refused> {
         let mut last: Vec<_> = self.last.lock().iter().map(|(reason, at)| (*at, *reason)).collect();
         last.retain(|(at, _)| at.elapsed() < LATELY);
@@ -82,16 +81,16 @@ fn ms(at: Instant) -> u64 {
 }
 
 impl Went {
-    /// Whether the last of these calls failed, and lately.
+    /// Whether the last of these calls failed recently.
     pub fn fails(&self) -> bool {
-        // A call is noted first, and then that it failed.
+        // A call is noted before its failure.
         let lately = |age: &u64| Duration::from_millis(*age) < LATELY;
         self.failure_age_ms.filter(lately).is_some_and(|age| age <= self.age_ms)
     }
 }
 
 impl Recent {
-    /// A call was made.
+    /// Notes a call.
     pub fn made(&self, operation: Operation, took: Duration) {
         let at = Instant::now();
         let mut calls = self.calls.lock();
@@ -100,7 +99,7 @@ impl Recent {
         (call.at, call.took, call.made) = (at, took, call.made.saturating_add(1));
     }
 
-    /// It failed.
+    /// Notes that the call failed.
     pub fn failed(&self, operation: Operation, reason: &'static str) {
         if let Some(call) = self.calls.lock().get_mut(operation.into_str()) {
             call.failed = call.failed.saturating_add(1);
@@ -108,7 +107,7 @@ impl Recent {
         }
     }
 
-    /// How the last of each of these went, as far as they were made.
+    /// The last calls of each operation, if there were any.
     pub fn went(&self, operations: &[Operation]) -> Vec<Went> {
         let (calls, now) = (self.calls.lock(), Instant::now());
         let ms =

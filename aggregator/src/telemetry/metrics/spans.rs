@@ -4,16 +4,16 @@ use super::{Label, at_zero};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
-/// What became of spans.
+/// The number of spans, by result.
 #[derive(Clone, Debug)]
 pub struct SpanFigures {
     /// All of them, by `result`.
     pub results: Family<Label, Counter>,
-    /// The collector took them.
+    /// The collector accepted them.
     pub(crate) exported: Counter,
     /// The queue was full.
     pub(crate) dropped: Counter,
-    /// The collector did not take them.
+    /// The collector did not accept them.
     pub(crate) failed: Counter,
 }
 

@@ -1,6 +1,4 @@
-//! What is asked of a store, as spans beneath whatever asks: the task at hand says what that is.
-//!
-//! Leaves to others: the calls.
+//! Spans of calls to a store. The current task's local variable holds the span to which they belong.
 
 use super::Active;
 
@@ -8,7 +6,7 @@ tokio::task_local! {
     static AROUND: Active;
 }
 
-/// Does something beneath `span`, if there is one.
+/// Runs `work` with `span` as the parent of its calls, if there is a span.
 pub async fn around<F: Future>(span: Option<&Active>, work: F) -> F::Output {
     match span {
         Some(span) => AROUND.scope(span.clone(), work).await,
@@ -16,17 +14,17 @@ pub async fn around<F: Future>(span: Option<&Active>, work: F) -> F::Output {
     }
 }
 
-/// What the task at hand works beneath, for another task that goes on with it.
+/// The parent span of the current task, to be passed to another task.
 pub fn current() -> Option<Active> {
     AROUND.try_with(Active::clone).ok()
 }
 
-/// So many scripts, if they are asked beneath a span.
+/// A span for this many Redis scripts, if the task has a parent span.
 pub fn redis(scripts: usize) -> Option<Active> {
     AROUND.try_with(|around| around.scripts(scripts)).ok().flatten()
 }
 
-/// One statement, of so many rows, if it is asked beneath a span.
+/// A span for one statement with this many rows, if the task has a parent span.
 pub fn statement(system: &'static str, operation: &'static str, on: &str, rows: usize) -> Option<Active> {
     let call = |around: &Active| around.call(format!("{operation} {on}"));
     let call = AROUND.try_with(call).ok().flatten()?;
@@ -34,7 +32,7 @@ pub fn statement(system: &'static str, operation: &'static str, on: &str, rows: 
     Some(call)
 }
 
-/// A call is over, and may have failed.
+/// Ends a call, which may have failed.
 pub fn failed(call: Option<Active>, failure: Option<&'static str>) {
     if let (Some(call), Some(reason)) = (call, failure) {
         call.fail(reason);
@@ -42,18 +40,18 @@ pub fn failed(call: Option<Active>, failure: Option<&'static str>) {
 }
 
 impl Active {
-    /// So many scripts of Redis in one pipeline.
+    /// A span for this many Redis scripts in one pipeline.
     pub fn scripts(&self, scripts: usize) -> Option<Active> {
         let call = self.call("EVALSHA")?;
         call.describe("redis", "EVALSHA", scripts);
         Some(call)
     }
 
-    /// As the semantic conventions of OpenTelemetry have it.
+    /// Sets the attributes by OpenTelemetry's semantic conventions.
     fn describe(&self, system: &'static str, operation: &'static str, size: usize) {
         self.set("db.system.name", system);
         self.set("db.operation.name", operation);
-        // One alone is no batch.
+        // A single item is not a batch.
         if size > 1 {
             self.set_number("db.operation.batch.size", size as u64);
         }

@@ -1,9 +1,7 @@
-//! From a span's end to the collector: one bounded queue, one task.
+//! The export of spans to the collector: one bounded queue, one task.
 //!
-//! A collector that is away, slow or hostile costs spans and nothing else: what finds the queue full is dropped, what it
-//! does not take within its time is lost, both are counted and now and then said.
-//!
-//! Leaves to others: the protocol (`opentelemetry_otlp`).
+//! An unavailable, slow or malicious collector costs only spans. A span that finds the queue full is dropped, and a batch
+//! that the collector does not accept in time is lost. Both are counted, and logged at a limited rate.
 
 use super::options::{OptionsError, TelemetryOptions};
 use crate::telemetry::metrics::spans::SpanFigures;
@@ -20,25 +18,25 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tracing::warn;
 
-/// Spans that wait; further ones are dropped. The standard's default.
+/// Most spans that wait; further ones are dropped. OpenTelemetry's default.
 pub const MAX_QUEUED: usize = 2_048;
-/// Spans in one export; the standard's default.
+/// Most spans in one export; OpenTelemetry's default.
 const MAX_BATCH: usize = 512;
 /// How long the first span of an export waits for others.
 const GATHERING: Duration = Duration::from_secs(1);
-/// How long an export may take.
+/// Timeout of an export.
 const EXPORT: Duration = Duration::from_secs(5);
-/// What the last exports get together when the program ends.
+/// Timeout of all remaining exports during the shutdown.
 const LAST_EXPORTS: Duration = Duration::from_secs(1);
-/// Between two warnings.
+/// Least time between two warnings.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
 
-/// The task that exports.
+/// The exporting task.
 pub(super) struct Export {
     running: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
 }
 
-/// Where spans end.
+/// Queues the spans that have ended.
 #[derive(Debug)]
 pub(super) struct Queue {
     sender: mpsc::Sender<SpanData>,
@@ -47,7 +45,7 @@ pub(super) struct Queue {
 }
 
 impl Export {
-    /// Connects when there is something to export.
+    /// Starts the task, which connects when there is something to export.
     pub(super) fn start(
         options: &TelemetryOptions,
         resource: &Resource,
@@ -56,7 +54,7 @@ impl Export {
         let mut exporter = SpanExporter::builder()
             .with_tonic()
             .with_channel(options.channel()?)
-            // What could not be exported makes room for what is newer.
+            // A batch that failed is not repeated, to make room for newer spans.
             .with_retry_policy(RetryPolicy::disabled())
             .with_timeout(EXPORT)
             .build()
@@ -69,10 +67,10 @@ impl Export {
         Ok((Export { running: Mutex::new(Some((end, task))) }, queue))
     }
 
-    /// Exports what waits, and ends.
+    /// Exports the queued spans, and ends the task.
     pub(super) async fn end(&self) {
         let Some((end, mut task)) = self.running.lock().take() else { return };
-        // It ends with the program in any case.
+        // An error means that the task has already ended.
         let _ = end.send(());
         if timeout(LAST_EXPORTS, &mut task).await.is_err() {
             task.abort();
@@ -97,7 +95,7 @@ impl SpanProcessor for Queue {
         }
         self.figures.dropped.inc();
         if let Some(held_back) = self.warnings.pass() {
-            warn!(held_back, "spans are dropped, as the collector does not take them fast enough");
+            warn!(held_back, "dropped spans: the queue is full because the collector is too slow");
         }
     }
 
@@ -131,19 +129,20 @@ async fn run(
             return;
         }
         let exported = timeout(EXPORT, exporter.export(std::mem::take(&mut batch))).await;
-        let Err(why) = exported.map_or(Err("it takes too long".to_owned()), |r| r.map_err(|e| e.to_string()))
+        let Err(why) =
+            exported.map_or(Err("no response in time".to_owned()), |r| r.map_err(|e| e.to_string()))
         else {
             figures.exported.inc_by(count);
             continue;
         };
         figures.failed.inc_by(count);
         if let Some(held_back) = warnings.pass() {
-            warn!(spans = count, held_back, "the collector did not take spans: {why}");
+            warn!(spans = count, held_back, "could not export spans to the collector: {why}");
         }
     }
 }
 
-/// Fills a batch, or takes what comes within a while of the first. Nothing once the queue is closed and empty.
+/// Fills a batch, or takes the spans that arrive within a short time of the first. Empty once the queue is closed and empty.
 async fn gather(spans: &mut mpsc::Receiver<SpanData>, batch: &mut Vec<SpanData>) {
     if batch.is_empty() && spans.recv_many(batch, MAX_BATCH).await == 0 {
         return;
@@ -151,6 +150,6 @@ async fn gather(spans: &mut mpsc::Receiver<SpanData>, batch: &mut Vec<SpanData>)
     let more = async {
         while batch.len() < MAX_BATCH && spans.recv_many(batch, MAX_BATCH - batch.len()).await > 0 {}
     };
-    // An error means that the while is over.
+    // An error means that this time is over.
     let _ = timeout(GATHERING, more).await;
 }

@@ -1,13 +1,11 @@
-//! Spans of what this program does, by OpenTelemetry, where somebody asks for them.
+//! OpenTelemetry spans of what this program does, if an endpoint is configured.
 //!
-//! In reading order: [`Telemetry`], here; `queries` (consults and asks, in the trace of the request that waits),
-//! `requests` (calls of the APIs), `round` (replay, publish, import), `calls` (what each of them asks of a store),
+//! In reading order: [`Telemetry`], here; `queries` (queries and exact requests, in the trace of the waiting request),
+//! `requests` (calls of the APIs), `round` (replay, publish, import), `calls` (calls to a store within each of these),
 //! `export` (the queue to the collector), [`TelemetryOptions`] (`options`).
 //!
-//! While it is off, each place looks at one `Option` and nothing is made. No span has an identifier: who was limited is not
-//! for those who look at traces.
-//!
-//! Leaves to others: the protocol and sampling (`opentelemetry`), which trace a request belongs to (`weir_core::model::trace`).
+//! Without an endpoint each place checks one `Option` and no span is created. No span has an identifier, because traces are
+//! read by people who need not know who was limited.
 
 mod calls;
 mod export;
@@ -33,11 +31,11 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use std::sync::Arc;
 use weir_core::model::trace::{Trace, TraceParent};
 
-/// As Envoy names the tag of its own spans.
+/// The tag that Envoy uses in its own spans.
 const REQUEST_ID: &str = "guid:x-request-id";
 const SERVICE_NAME: &str = "service.name";
 
-/// What makes spans, if anything does.
+/// Creates spans, if an endpoint is configured.
 pub struct Telemetry {
     on: Option<On>,
     figures: SpanFigures,
@@ -48,7 +46,7 @@ struct On {
     export: Export,
 }
 
-/// A span that is under way and is recorded. Ends when the last clone is dropped.
+/// A recorded span in progress. It ends when its last clone is dropped.
 #[derive(Clone)]
 pub struct Active {
     context: Context,
@@ -56,12 +54,12 @@ pub struct Active {
 }
 
 impl Telemetry {
-    /// Makes none.
+    /// Creates no spans.
     pub fn off() -> Telemetry {
         Telemetry { on: None, figures: SpanFigures::default() }
     }
 
-    /// Makes spans if there are options, and exports them in the background. Needs a tokio runtime.
+    /// Creates spans if there are options, and exports them in the background. Needs a tokio runtime.
     pub fn start(options: Option<&TelemetryOptions>, region: &str) -> Result<Telemetry, OptionsError> {
         let Some(options) = options else { return Ok(Telemetry::off()) };
         let (figures, resource) = (SpanFigures::default(), resource(region));
@@ -75,19 +73,19 @@ impl Telemetry {
         Ok(Telemetry { on: Some(On { tracer, export }), figures })
     }
 
-    /// What is counted.
+    /// The metrics of spans.
     pub fn figures(&self) -> &SpanFigures {
         &self.figures
     }
 
-    /// Exports what has ended, within bounds; what ends later is not exported.
+    /// Exports the spans that have ended, within bounds; spans that end later are not exported.
     pub async fn end(&self) {
         if let Some(on) = &self.on {
             on.export.end().await;
         }
     }
 
-    /// A span of its own trace, if it is recorded.
+    /// A span with a trace of its own, if it is recorded.
     fn root(&self, name: &'static str) -> Option<Active> {
         let on = self.on.as_ref()?;
         Active::begin(&on.tracer, name, SpanKind::Internal, &Context::new(), Vec::new())
@@ -95,7 +93,7 @@ impl Telemetry {
 }
 
 impl On {
-    /// A span of what somebody waits for, who may have said in which traces: the first is its own, others are linked.
+    /// A span of something that requests wait for. It belongs to the first of the requests' traces and has links to the others.
     fn serve(&self, name: impl Into<std::borrow::Cow<'static, str>>, traces: &[Trace<'_>]) -> Option<Active> {
         let mut parents = traces.iter().filter_map(|trace| trace.parent).map(remote);
         let parent = parents.next().map(|parent| Context::new().with_remote_span_context(parent));
@@ -122,7 +120,7 @@ impl Active {
         context.span().is_recording().then(|| Active { context, tracer: tracer.clone() })
     }
 
-    /// A call that it waits for.
+    /// A span of a call that this span waits for.
     fn call(&self, name: impl Into<std::borrow::Cow<'static, str>>) -> Option<Active> {
         Active::begin(&self.tracer, name, SpanKind::Client, &self.context, Vec::new())
     }
@@ -131,12 +129,12 @@ impl Active {
         self.context.span().set_attribute(KeyValue::new(key, value));
     }
 
-    /// Numbers beyond what a span holds are told as the highest.
+    /// Sets a number; the highest number that a span can hold stands for all above it.
     fn set_number(&self, key: &'static str, value: u64) {
         self.set(key, i64::try_from(value).unwrap_or(i64::MAX));
     }
 
-    /// It failed, for one of a small fixed set of reasons.
+    /// Marks the span as failed, for one of a small fixed set of reasons.
     pub fn fail(&self, reason: &'static str) {
         self.set("error.type", reason);
         self.context.span().set_status(Status::error(reason));
@@ -153,7 +151,7 @@ fn remote(parent: TraceParent) -> SpanContext {
     )
 }
 
-/// Who speaks: what `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say, and what is known besides.
+/// The attributes of this program: those of `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, and what is known otherwise.
 fn resource(region: &str) -> Resource {
     let said = Resource::builder().build();
     let named = said.get(&Key::from_static_str(SERVICE_NAME));

@@ -1,68 +1,65 @@
-//! Where spans go and which are made, from the command line and from OpenTelemetry's own variables.
+//! The options of spans, from the command line and from OpenTelemetry's environment variables.
 //!
-//! The exporter itself reads `OTEL_EXPORTER_OTLP_HEADERS`; who speaks (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`) is
-//! read by the library too.
-//!
-//! Leaves to others: exporting (`export`).
+//! The exporter itself reads `OTEL_EXPORTER_OTLP_HEADERS`; the library reads `OTEL_SERVICE_NAME` and
+//! `OTEL_RESOURCE_ATTRIBUTES`.
 
 use opentelemetry_sdk::trace::Sampler;
 use std::path::PathBuf;
 use std::time::Duration;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-/// How long a connection may take.
+/// Timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How often a collector that says nothing while something is exported is asked whether it is there, and how long it may
-/// take to say so.
+/// How often a collector that sends nothing during an export is pinged, and how long the answer may take.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// Where spans go, and which.
+/// Where spans are exported, and which are recorded.
 #[derive(Clone, Debug)]
 pub struct TelemetryOptions {
     /// The collector, `http://host:port` or `https://host:port`.
     pub endpoint: String,
-    /// The authorities that its certificate may come from (PEM); the system's if not given.
+    /// The authorities that may issue its certificate (PEM); the system's if not given.
     pub ca_file: Option<PathBuf>,
-    /// Which spans are made.
+    /// Which spans are recorded.
     pub sampler: Sampler,
 }
 
-/// What cannot be used.
+/// Why the options cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// Not where a collector could be.
+    /// The endpoint is not a valid address.
     #[error(
-        "{0:?} is no OTLP collector: {1}; set --otlp-endpoint or WEIR_OTLP_ENDPOINT to http://host:4317 or https://host:4317"
+        "{0:?} is not the address of an OTLP collector: {1}; set --otlp-endpoint or WEIR_OTLP_ENDPOINT to http://host:4317 or https://host:4317"
     )]
     Endpoint(String, String),
-    /// Spans go by gRPC alone.
-    #[error("OTEL_EXPORTER_OTLP_PROTOCOL is {0:?}; spans are exported by grpc")]
+    /// Only gRPC is supported.
+    #[error("OTEL_EXPORTER_OTLP_PROTOCOL is {0:?}; only grpc is supported")]
     Protocol(String),
-    /// None that the standard names.
+    /// The sampler's name is not one of the specification's.
     #[error(
         "OTEL_TRACES_SAMPLER is {0:?}; expected always_on, always_off, traceidratio, parentbased_always_on, \
          parentbased_always_off or parentbased_traceidratio"
     )]
     Sampler(String),
-    /// Not a share.
+    /// The argument is not a ratio.
     #[error("OTEL_TRACES_SAMPLER_ARG is {0:?}; expected a number from 0 to 1, such as 0.1")]
     Ratio(String),
-    /// No certificates.
+    /// The certificates cannot be read.
     #[error("cannot read {0}: {1}; see OTEL_EXPORTER_OTLP_CERTIFICATE")]
     CaFile(String, String),
-    /// What else the library does not like.
-    #[error("spans cannot be exported: {0}")]
+    /// The library returned another error.
+    #[error("cannot export spans: {0}")]
     Exporter(String),
 }
 
 impl TelemetryOptions {
-    /// From the command line's endpoint, empty if there is none, and the environment. `None` if no spans are wanted.
+    /// Reads the command line's endpoint, empty if not given, and the environment. `None` if spans are disabled.
     pub fn read(
         endpoint: &str,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<TelemetryOptions>, OptionsError> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-        // What is said of traces goes before what is said of all signals.
+        // Variables for traces take precedence over those for all signals.
         let exporter = |what: &str| {
             let of_traces = set(&format!("OTEL_EXPORTER_OTLP_TRACES_{what}"));
             of_traces.or_else(|| set(&format!("OTEL_EXPORTER_OTLP_{what}")))
@@ -82,7 +79,7 @@ impl TelemetryOptions {
         options.address().map(|_| Some(options))
     }
 
-    /// The way to the collector, not yet connected.
+    /// The channel to the collector, not yet connected.
     pub(super) fn channel(&self) -> Result<Channel, OptionsError> {
         let mut endpoint = self
             .address()?
@@ -106,7 +103,7 @@ impl TelemetryOptions {
 
     fn address(&self) -> Result<Endpoint, OptionsError> {
         if !["http://", "https://"].iter().any(|scheme| self.endpoint.starts_with(scheme)) {
-            return Err(self.unusable(&"it begins with neither http:// nor https://"));
+            return Err(self.unusable(&"it does not begin with http:// or https://"));
         }
         Endpoint::from_shared(self.endpoint.clone()).map_err(|error| self.unusable(&error))
     }
@@ -116,7 +113,7 @@ impl TelemetryOptions {
     }
 }
 
-/// What the standard calls a sampler, with its argument.
+/// Parses a sampler by the specification's name, with its argument.
 fn sampler(name: Option<String>, argument: Option<String>) -> Result<Sampler, OptionsError> {
     let ratio = || {
         let Some(argument) = &argument else { return Ok(Sampler::TraceIdRatioBased(1.0)) };

@@ -1,6 +1,4 @@
-//! What filters ask: a span for each question, in the trace of the request that waits for it.
-//!
-//! Leaves to others: answering (`regional`, `exact`).
+//! Spans of queries and exact requests, in the trace of the request that waits.
 
 use super::{Active, On, Telemetry};
 use weir_core::model::exact::{ChargeResult, Verdict};
@@ -12,7 +10,7 @@ use weir_core::replication::Failure;
 const STORE: &str = "redis";
 const MEMORY: &str = "memory";
 
-/// The consults of one frame that are recorded.
+/// The recorded spans of the queries in one frame.
 pub struct Consults {
     open: Vec<Open>,
 }
@@ -20,12 +18,12 @@ pub struct Consults {
 struct Open {
     id: u64,
     span: Active,
-    /// Who has the last word.
+    /// What decided: the store or memory.
     answered_by: &'static str,
 }
 
 impl Telemetry {
-    /// Spans of the consults that are recorded; `None` if none is.
+    /// The spans of the queries that are recorded; `None` if there are none.
     pub fn consults(&self, consults: &[Consult]) -> Option<Consults> {
         let on = self.on.as_ref().filter(|_| !consults.is_empty())?;
         let open = |consult: &Consult| {
@@ -35,7 +33,7 @@ impl Telemetry {
         (!open.is_empty()).then_some(Consults { open })
     }
 
-    /// A span of a question about exact limits, if it is recorded.
+    /// The span of an exact request, if it is recorded.
     pub fn exact_request(&self, request: &ExactRequest) -> Option<Active> {
         let on = self.on.as_ref()?;
         let trace = request.trace.as_ref().and_then(Trace::of_wire);
@@ -66,7 +64,7 @@ impl On {
 }
 
 impl Active {
-    /// Whose limit it is about, but for the identifier.
+    /// Sets the parts of the key, except for the identifier.
     fn set_key(&self, key: &[u8]) {
         let Ok(parts) = KeyParts::decode(key) else { return };
         self.set("weir.workspace", String::from_utf8_lossy(parts.workspace).into_owned());
@@ -74,7 +72,7 @@ impl Active {
         self.set_number("weir.window_ms", parts.duration_ms);
     }
 
-    /// Ends a question about exact limits.
+    /// Ends the span of an exact request.
     pub fn ruled(self, results: &ExactResponse) {
         let verdicts = || results.results.iter().map(|result| ChargeResult::from_wire(result).verdict);
         let outcome = if verdicts().any(|verdict| matches!(verdict, Verdict::Denied { .. })) {
@@ -89,7 +87,7 @@ impl Active {
 }
 
 impl Consults {
-    /// The calls of the store, one for each of `asked`.
+    /// Spans of the calls to the store, one for each of `asked`.
     pub fn calls(&self, asked: &[Consult]) -> Vec<Option<Active>> {
         asked
             .iter()
@@ -97,7 +95,7 @@ impl Consults {
             .collect()
     }
 
-    /// Ends those calls.
+    /// Ends those spans.
     pub fn called<T>(
         &mut self,
         asked: &[Consult],
@@ -115,7 +113,7 @@ impl Consults {
         }
     }
 
-    /// Ends the spans of what is answered.
+    /// Ends the spans of the answered queries.
     pub fn answered(&mut self, answers: &[Answer]) {
         for answer in answers {
             let Some(at) = self.find(answer.id) else { continue };

@@ -1,16 +1,14 @@
-//! Calls of the api: a span for each, in its caller's trace.
-//!
-//! Leaves to others: answering (`apis`).
+//! Spans of the calls of the APIs, in their callers' traces.
 
 use super::{Active, Telemetry};
 use hyper::HeaderMap;
 use weir_core::model::trace::Trace;
 
 impl Telemetry {
-    /// A span of a call over HTTP; `route` is one of a small fixed set, if the path is any.
+    /// A span of an HTTP call; `route` is one of a small fixed set, or `None` for an unknown path.
     pub fn http(&self, method: &str, route: Option<&'static str>, headers: &HeaderMap) -> Option<Active> {
         let on = self.on.as_ref()?;
-        // A client may call a method what it likes.
+        // A client may send any text as the method.
         let method =
             ["GET", "POST", "PUT", "DELETE"].into_iter().find(|known| *known == method).unwrap_or("_OTHER");
         let shown = if method == "_OTHER" { "HTTP" } else { method };
@@ -32,7 +30,7 @@ impl Telemetry {
 }
 
 impl Active {
-    /// Ends a call over HTTP.
+    /// Ends the span of an HTTP call.
     pub fn responded(self, status: u16) {
         self.set("http.response.status_code", i64::from(status));
         if status >= 500 {
@@ -40,7 +38,7 @@ impl Active {
         }
     }
 
-    /// Ends a gRPC call.
+    /// Ends the span of a gRPC call.
     pub fn returned(self, code: i32) {
         self.set("rpc.grpc.status_code", i64::from(code));
         if code != 0 {
@@ -49,7 +47,7 @@ impl Active {
     }
 }
 
-/// The one that there is; of several it is not clear which is meant.
+/// The trace in the headers. A header that occurs several times is ignored, as it is not clear which value to use.
 fn trace(headers: &HeaderMap) -> Option<Trace<'_>> {
     let only = |name: &str| {
         let mut values = headers.get_all(name).iter();

@@ -1,10 +1,8 @@
-//! What goes on beside requests, in rounds: each that has something to do is a trace of its own.
-//!
-//! Leaves to others: the work (`regional::replay`, `global`).
+//! Spans of background work. It runs in rounds, and each round that has something to do is a trace of its own.
 
 use super::{Active, Telemetry};
 
-/// One round after the other.
+/// The rounds of one kind of work.
 pub struct Round {
     name: &'static str,
     under_way: Option<UnderWay>,
@@ -12,7 +10,7 @@ pub struct Round {
 
 #[derive(Default)]
 struct UnderWay {
-    /// Nothing if it is not recorded.
+    /// `None` if it is not recorded.
     span: Option<Active>,
     cells: u64,
     calls: u64,
@@ -20,18 +18,18 @@ struct UnderWay {
 }
 
 impl Round {
-    /// None is under way.
+    /// Without a round in progress.
     pub fn new(name: &'static str) -> Round {
         Round { name, under_way: None }
     }
 
-    /// A call is about to be made, the first of a round perhaps; what it asks of a store is to be beneath the span.
+    /// Begins a call, and a round if there is none. The returned span is the parent of the call's own spans.
     pub fn call(&mut self, telemetry: &Telemetry) -> Option<Active> {
         let begin = || UnderWay { span: telemetry.root(self.name), ..UnderWay::default() };
         self.under_way.get_or_insert_with(begin).span.clone()
     }
 
-    /// The call is over: it was about so many cells, and may have failed.
+    /// Ends a call that concerned this many cells, and may have failed.
     pub fn called(&mut self, cells: u64, failure: Option<&'static str>) {
         let Some(round) = &mut self.under_way else { return };
         round.calls += 1;
@@ -42,7 +40,7 @@ impl Round {
         }
     }
 
-    /// The round is over, if one was under way.
+    /// Ends the round, if there is one.
     pub fn end(&mut self) {
         let Some(UnderWay { span: Some(span), cells, calls, failures }) = self.under_way.take() else {
             return;

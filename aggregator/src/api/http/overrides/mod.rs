@@ -1,9 +1,8 @@
 //! Live control over HTTP: `GET`, `PUT` and `DELETE /v1/overrides`, and `GET /v1/overrides/audit`.
 //!
-//! A change is made in the database or not at all, and this region's filters hear of it at once. In reading order: this file
-//! (who may, turns, answers), `parse` (what is asked), `told` (what is answered), `reach` (whether a filter counts there).
-//!
-//! Leaves to others: storing (`database`), telling filters (`crate::region::control`).
+//! A change is stored in the database or not made at all, and is sent to this region's filters at once. In reading order:
+//! this file (permissions, turns, responses), `parse` (requests), `told` (responses as JSON), `reach` (whether a filter
+//! counts there).
 
 mod parse;
 mod reach;
@@ -34,21 +33,21 @@ use weir_core::model::time::UnixMs;
 
 /// Longest body of a `PUT`.
 pub const MAX_BYTES: usize = 16 * 1024;
-/// How long the database may take, and the wait for a turn to ask it. Longer than it lets anybody wait for a lock, which is
-/// 3 s and, as it looks once a second, up to 4: so whoever waits in vain is told that others were in the way.
+/// Timeout of a database call, including the wait for a turn. It is longer than the wait for a lock, which is 3 s and, as the
+/// database checks once a second, up to 4 s. A caller that waited for a lock in vain therefore gets the error `busy`.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Calls at one time: what the region publishes and imports has the same four connections.
+/// Most concurrent calls. The region's publishing and importing share the same four connections.
 const MAX_CALLS: usize = 2;
-/// Between two warnings of a database that does not answer.
+/// Least time between two warnings that the database does not answer.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
-/// Latest end of a control, the end of the year 9999: whatever is later is a mistake.
+/// Latest end of a control, the end of the year 9999; a later one is assumed to be a mistake.
 const LATEST: UnixMs = UnixMs(253_402_300_799_999);
-/// Who changes something where there are no tokens.
+/// The author of a change without tokens.
 const ANYBODY: &str = "anybody";
-/// What follows a name that somebody gave there.
+/// Appended to an author's name that was given without a token.
 const UNVERIFIED: &str = " (unverified)";
 
-/// What stands before the database.
+/// Bounds the calls to the database.
 pub struct RegionState {
     turns: Semaphore,
     warnings: Throttle,
@@ -111,7 +110,7 @@ pub(super) async fn delete(api: &HttpApi, query: &str, caller: &Caller) -> Resul
     change(api, by(caller, author, target, Wish::Delete(slot), reason)).await
 }
 
-/// A change that the caller makes. A token says who that is, whatever they say.
+/// A change by the caller. With a token, its author is the token's name, whatever name the request gives.
 fn by(caller: &Caller, claimed: Option<String>, target: Target, wish: Wish, reason: String) -> Change {
     let author = match (caller.name.as_str(), claimed) {
         ("", Some(name)) => name + UNVERIFIED,
@@ -145,13 +144,14 @@ async fn change(api: &HttpApi, change: Change) -> Result<Value, Problem> {
         }
         Some(Changed::Full(bound)) => Err(full(bound)),
         Some(Changed::Missing) | None => {
-            let message = "nothing of this kind is said of it; GET /v1/overrides shows what is";
+            let message = "there is no such override; GET /v1/overrides lists those in force";
             Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message))
         }
     }
 }
 
-/// Without whom it is about: identifiers may be keys that open something, and networks are somebody's. The audit has both.
+/// Logs a change without identifier and network: identifiers may be secret keys, and networks may identify persons. The audit
+/// has both.
 fn log_change(stored: &StoredControl) {
     let Control { target, effect, revision, .. } = &stored.control;
     let (action, kind) = (if stored.is_deleted { "deleted" } else { "set" }, said(effect).0);
@@ -163,32 +163,32 @@ fn full(bound: Bound) -> Problem {
     let in_force = match bound {
         Bound::Revisions => None,
         Bound::Workspace | Bound::RulesOfWorkspace => Some(format!(
-            "{MAX_OF_WORKSPACE} live controls of this workspace are in force, as many as one may have"
+            "{MAX_OF_WORKSPACE} live controls of this workspace are in force, the most that it may have"
         )),
         Bound::All | Bound::Rules => {
-            Some(format!("{MAX_CONTROLS} live controls are in force, as many as may be"))
+            Some(format!("{MAX_CONTROLS} live controls are in force, the most that are possible"))
         }
     };
     let message = match in_force {
         Some(in_force) => format!(
-            "{in_force}; delete some, or say several with one pattern. Resets never end by themselves: delete those that are \
-             older than two of their windows, after which nothing comes back"
+            "{in_force}; delete some, or replace several by one with a pattern. Resets never expire: delete those that are \
+                         older than two of their windows, as the former counts have ended by then"
         ),
         None => "the database has used up its revisions".to_owned(),
     };
     Problem::new(StatusCode::INSUFFICIENT_STORAGE, "too_many_overrides", message)
 }
 
-/// The workspace that is meant, if the caller may see and change its controls.
+/// The requested workspace, if the caller may see and change its controls.
 fn workspace(caller: &Caller, asked: Option<&str>) -> Result<String, Problem> {
     if !caller.may_control() {
         let message = match caller.is_anybody() {
             true => {
-                "live control needs a token, and this aggregator has no tokens file; set --tokens-file, or accept live \
-                 control without tokens with --insecure control"
+                "live control needs a token, and this aggregator has no tokens file; set --tokens-file, or allow live \
+                                 control without tokens with --insecure control"
             }
             false => {
-                "this token is not for live control; its entry in the tokens file would say control: true"
+                "this token does not allow live control; set control: true in its entry of the tokens file"
             }
         };
         return Err(Problem::new(StatusCode::FORBIDDEN, "control_not_allowed", message));
@@ -204,34 +204,31 @@ fn workspace(caller: &Caller, asked: Option<&str>) -> Result<String, Problem> {
 }
 
 impl HttpApi {
-    /// A turn to ask the database, and how long that may take.
+    /// Waits for a turn to call the database; returns it with the time that remains.
     async fn turn(&self) -> Result<(&Arc<Global>, SemaphorePermit<'_>, Duration), Problem> {
-        let message = "no database is set (--database-url), so there is nowhere to keep live control";
+        let message = "no database is set (--database-url), so live control is not available";
         let global = self.services.global.as_ref();
         let global =
             global.ok_or_else(|| Problem::new(StatusCode::NOT_IMPLEMENTED, "no_database", message))?;
         let deadline = Instant::now() + WITHIN;
         match timeout_at(deadline, self.overrides.turns.acquire()).await {
             Ok(Ok(turn)) => Ok((global, turn, deadline.saturating_duration_since(Instant::now()))),
-            _ => Err(unavailable("too many ask at once; try again later")),
+            _ => Err(unavailable("too many calls at once; try again later")),
         }
     }
 }
 
 impl RegionState {
     fn unavailable(&self, error: &DatabaseError) -> Problem {
-        // What the database said may name its address, and is in the log.
+        // The database's error may name its address, so it is only logged.
         if let Some(held_back) = self.warnings.pass() {
-            warn!(%error, held_back, "live control cannot be read or changed");
+            warn!(%error, held_back, "could not read or change live control");
         }
         if matches!(error.kind(), Reason::LockWait | Reason::Deadlock) {
-            let message =
-                "others are changing live control, one after the other, and this was not done; try it again";
+            let message = "other changes of live control were in progress for too long, and this one was not made; try again";
             return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
         }
-        unavailable(
-            "the database does not answer; what was said before stays in force, and this may be tried again",
-        )
+        unavailable("the database does not answer; the controls in force stay as they are; try again later")
     }
 }
 

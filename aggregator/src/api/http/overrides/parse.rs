@@ -1,6 +1,4 @@
-//! What is asked about live control: pure functions from bytes to what is wanted, or to what is wrong with them.
-//!
-//! Leaves to others: whether the caller may (the parent module), what a control may be (`weir_core::control`).
+//! Parsers of the requests for live control: pure functions from bytes to requests, or to what is invalid in them.
 
 use super::super::ask::{Fields, Problems};
 use super::super::problem::Problem;
@@ -21,55 +19,55 @@ use weir_core::rules::parse::duration::parse_ms;
 const EXPIRES_IN_MS: RangeInclusive<u64> = 1_000..=315_360_000_000;
 const EFFECTS: &str = "one of limit, exempt, ban, credit, reset and shadow";
 const MOMENT: &str =
-    "expected a moment to come, such as \"2030-01-31T12:00:00Z\", or in milliseconds of Unix time";
-/// Longest name that somebody gives; what is stored says too that nobody looked at it.
+    "expected a time in the future, such as \"2030-01-31T12:00:00Z\", or in milliseconds of Unix time";
+/// Longest author's name without a token; the stored name has a suffix that marks it as unverified.
 const MAX_CLAIMED_BYTES: usize = 100;
 const DEFAULT_PAGE: u32 = 100;
 
-/// What is to be said.
+/// A parsed `PUT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Of whom.
+    /// The target.
     pub place: Place,
-    /// What.
+    /// The effect.
     pub effect: Effect,
-    /// Until when; `None` for ever.
+    /// The end; `None` for no end.
     pub expires: Option<Expiry>,
-    /// Why.
+    /// The reason, or empty.
     pub reason: String,
-    /// Who says that they say it.
+    /// The author's name as given in the request.
     pub author: Option<String>,
 }
 
-/// What is to be taken back.
+/// A parsed `DELETE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
-    /// Of whom.
+    /// The target.
     pub place: Place,
-    /// What.
+    /// The kind of control.
     pub slot: Slot,
-    /// Why.
+    /// The reason, or empty.
     pub reason: String,
-    /// Who says that they do.
+    /// The author's name as given in the request.
     pub author: Option<String>,
 }
 
-/// Whom something is said of; the caller's workspace if it names none.
+/// The target of a control; in the caller's workspace if it names none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Whose limits.
+    /// The workspace, if given.
     pub workspace: Option<String>,
     scope: String,
     who: Who,
     window_ms: Option<u64>,
 }
 
-/// When something ends.
+/// When a control ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// So many milliseconds from now.
+    /// This many milliseconds from now.
     In(u64),
-    /// At this moment.
+    /// At this time.
     At(UnixMs),
 }
 
@@ -89,7 +87,7 @@ impl Place {
     }
 }
 
-/// The body of `PUT /v1/overrides`.
+/// Parses the body of `PUT /v1/overrides`.
 pub fn parse_put(json: &[u8]) -> Result<Asked, Problem> {
     let value = Value::parse(json).map_err(|error| Problem::json(&error))?;
     let mut problems = Problems::default();
@@ -104,7 +102,7 @@ pub fn parse_put(json: &[u8]) -> Result<Asked, Problem> {
     }
 }
 
-/// All fields are read whatever is wrong with one, so that each is told.
+/// Reads all fields even if some are invalid, so that every error is reported.
 fn asked(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Asked> {
     let effect = effect(fields, problems);
     let place = place(fields, problems);
@@ -123,14 +121,14 @@ fn asked(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Asked> {
     let (effect, reason) = (effect?, reason?.map(std::borrow::Cow::into_owned));
     let lacks = match effect {
         Effect::Ban if reason.is_none() => {
-            Some(("reason", "missing; a ban needs one, for whoever finds it later"))
+            Some(("reason", "missing; a ban needs one, so that it can be understood later"))
         }
         Effect::Credit(_) if expires.is_none() => {
             Some(("expires_in", "missing; a credit adds to the limit until it expires, such as \"1h\""))
         }
         Effect::Reset if expires.is_some() => Some((
             "expires_in",
-            "a reset does not expire, or what was counted before would come back; leave it out",
+            "a reset cannot expire, because the former counts would return; leave it out",
         )),
         _ => None,
     };
@@ -141,7 +139,7 @@ fn asked(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Asked> {
     Some(Asked { place: place?, effect, expires, reason: reason.unwrap_or_default(), author })
 }
 
-/// When it ends: as people write it, or in milliseconds.
+/// The end as RFC 3339, or in milliseconds.
 fn moment(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Option<u64>> {
     let ms = match fields.take("expires_at") {
         None => return Some(None),
@@ -159,7 +157,7 @@ fn moment(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Option<u64
     }
 }
 
-/// A span as rules write it, or in the words of the commands, such as `1w` and `1h 30m`.
+/// A duration as in a rule, or as on the command line, such as `1w` and `1h 30m`.
 fn span_ms(text: &str) -> Option<u64> {
     let of_commands = || u64::try_from(humantime::parse_duration(text).ok()?.as_millis()).ok();
     parse_ms(text).or_else(of_commands)
@@ -188,7 +186,7 @@ fn effect(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Effect> {
     match found.as_slice() {
         [only] => Some(*only),
         [] => problems.wrong(None, "limit", format!("missing; expected {EFFECTS}")),
-        _ => problems.wrong(None, "limit", format!("expected {EFFECTS}, and no more")),
+        _ => problems.wrong(None, "limit", format!("expected {EFFECTS}, and no more than one")),
     }
 }
 
@@ -196,7 +194,7 @@ fn only_true(fields: &mut Fields<'_>, name: &'static str, problems: &mut Problem
     match fields.take(name) {
         None => Some(None),
         Some(Value::Bool(true)) => Some(Some(true)),
-        Some(_) => problems.wrong(None, name, "expected true; to take it back, DELETE it".to_owned()),
+        Some(_) => problems.wrong(None, name, "expected true; to remove it, use DELETE".to_owned()),
     }
 }
 
@@ -223,7 +221,7 @@ fn place(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Place> {
     }
 }
 
-/// What names a place.
+/// The fields that name a target.
 #[derive(Default)]
 struct Given {
     workspace: Option<String>,
@@ -245,7 +243,7 @@ impl Given {
             }
             (None, None, Some(_)) => Who::Rule,
             (None, None, None) => return Err(("identifier", format!("missing; {WHO}"))),
-            _ => return Err(("identifier", format!("{WHO}, and no more"))),
+            _ => return Err(("identifier", format!("{WHO}, and no more than one"))),
         };
         let scope = match (namespace, rule) {
             (None, Some(rule)) => rule,
@@ -261,8 +259,8 @@ impl Given {
     }
 }
 
-/// The query of `DELETE /v1/overrides`: a place, `kind` (`override`, `credit`, `reset`; of a rule its shadow switch), `reason` and
-/// `author`.
+/// Parses the query of `DELETE /v1/overrides`: a target, `kind` (`override`, `credit`, `reset`; for a rule its shadow switch),
+/// `reason` and `author`.
 pub fn parse_delete(query: &str) -> Result<Removal, Problem> {
     let (mut given, mut slot, mut reason, mut author) = (Given::default(), None, None, None);
     each(query, |name, value| {
@@ -293,14 +291,17 @@ pub fn parse_delete(query: &str) -> Result<Removal, Problem> {
     let slot = match (&place.who, slot) {
         (Who::Rule, None | Some(Slot::Shadow)) => Slot::Shadow,
         (Who::Rule, _) | (_, Some(Slot::Shadow)) => {
-            return Err(wrong("kind", "a rule has a shadow switch, and nothing else does"));
+            return Err(wrong(
+                "kind",
+                "a rule has a shadow switch and no other control; only a rule has one",
+            ));
         }
         (_, slot) => slot.unwrap_or(Slot::Override),
     };
     Ok(Removal { place, slot, reason: reason.unwrap_or_default(), author })
 }
 
-/// The query of `GET /v1/overrides`.
+/// Parses the query of `GET /v1/overrides`.
 pub fn parse_list(query: &str) -> Result<ControlFilter, Problem> {
     let mut filter = ControlFilter { limit: DEFAULT_PAGE, ..ControlFilter::default() };
     each(query, |name, value| {
@@ -316,7 +317,7 @@ pub fn parse_list(query: &str) -> Result<ControlFilter, Problem> {
     Ok(filter)
 }
 
-/// The query of `GET /v1/overrides/audit`.
+/// Parses the query of `GET /v1/overrides/audit`.
 pub fn parse_audit(query: &str) -> Result<AuditFilter, Problem> {
     let mut filter = AuditFilter { limit: DEFAULT_PAGE, ..AuditFilter::default() };
     each(query, |name, value| {
@@ -342,7 +343,7 @@ fn narrow(place: &mut PlaceFilter, name: &str, value: String) -> Result<(), Prob
     Ok(())
 }
 
-/// What is wrong with a control, as a field of the body.
+/// The error of an invalid control, with the field of the body that it concerns.
 pub(super) fn explain(error: &ControlError, effect: Effect) -> Problem {
     let message = error.to_string();
     let field = match error {
@@ -357,7 +358,7 @@ pub(super) fn explain(error: &ControlError, effect: Effect) -> Problem {
     wrong(field, &message)
 }
 
-/// Hands each parameter to `take`, at most once each.
+/// Calls `take` with each parameter, which may occur only once.
 fn each(query: &str, mut take: impl FnMut(&str, String) -> Result<(), Problem>) -> Result<(), Problem> {
     let mut seen = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {

@@ -1,6 +1,5 @@
-//! Whether any filter counts where something is said: a name that none has is a slip more often than not.
-//!
-//! It is said all the same, as filters may come later.
+//! A warning if no filter counts where a control applies, as the name is probably mistyped. The control is stored
+//! nevertheless, since filters may connect later.
 
 use crate::auth::Caller;
 use crate::region::services::Services;
@@ -8,10 +7,10 @@ use crate::region::status::counters::Rule;
 use std::collections::BTreeSet;
 use weir_core::control::{ALL_NAMESPACES, Target, Who};
 
-/// Most names that are told.
+/// Most names in a warning.
 const MAX_NAMES: usize = 5;
 
-/// What to warn of; nothing where no filter has told of its rules.
+/// The warning; `None` if a filter counts there, or no filter has reported its rules.
 pub(super) fn warning(services: &Services, caller: &Caller, target: &Target) -> Option<String> {
     let mut rules = services.status.counters.lock().rules(services.moment().mono);
     let peers = services.status.peers.all();
@@ -19,7 +18,7 @@ pub(super) fn warning(services: &Services, caller: &Caller, target: &Target) -> 
     unheard(&rules, target, |workspace| caller.workspace(Some(workspace.as_bytes())).is_some())
 }
 
-/// Of a workspace that the caller may not name nothing is told.
+/// Names in workspaces that the caller may not use are left out.
 fn unheard(rules: &[Rule], target: &Target, may_name: impl Fn(&str) -> bool) -> Option<String> {
     let name = |rule: &'_ Rule| match target.who {
         Who::Rule => rule.name.clone(),
@@ -32,11 +31,13 @@ fn unheard(rules: &[Rule], target: &Target, may_name: impl Fn(&str) -> bool) -> 
         return None;
     }
     let what = match (&target.who, target.scope.as_str()) {
-        (Who::Rule, rule) => format!("no filter here has told of a rule {rule:?}"),
-        (_, ALL_NAMESPACES) => "no filter here has told of a rule".to_owned(),
-        (_, namespace) => format!("no filter here has told of a rule of namespace {namespace:?}"),
+        (Who::Rule, rule) => format!("no filter of this region has reported a rule {rule:?}"),
+        (_, ALL_NAMESPACES) => "no filter of this region has reported a rule".to_owned(),
+        (_, namespace) => {
+            format!("no filter of this region has reported a rule with namespace {namespace:?}")
+        }
     };
-    // The likeliest first: the same name in another workspace, then others of the same.
+    // The most likely names come first: the same name in another workspace, then others of the same workspace.
     let visible = rules.iter().filter(|rule| may_name(&rule.workspace));
     let ranked = visible.map(|rule| {
         let far = (name(rule) != target.scope, rule.workspace != target.workspace);

@@ -1,4 +1,4 @@
-//! Live control as it is told: plain objects, in which what does not matter is not there.
+//! Live control as JSON; fields without meaning are left out.
 
 use crate::database::{Action, Audited, StoredControl, said};
 use serde_json::{Map, Value, json};

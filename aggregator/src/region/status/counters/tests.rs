@@ -1,4 +1,4 @@
-//! What streams may say, and what is made of it.
+//! Counts as streams send them, valid or not, and what becomes of them.
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn many_rules_and_long_names_are_refused() {
     }
     assert_eq!(counters.rules(MonoMs(0)).len(), MAX_RULES);
     counters.take(&mut OfStream::default(), &said(&[("new", 0, 0)]), MonoMs(FORGOTTEN_MS + 1));
-    assert_eq!(counters.rules(MonoMs(0)).len(), 1, "silent rules make room");
+    assert_eq!(counters.rules(MonoMs(0)).len(), 1, "rules without reports are evicted");
 }
 
 #[test]
