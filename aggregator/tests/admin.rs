@@ -1,4 +1,4 @@
-//! The admin HTTP: health, readiness, metrics, what the page shows and the page itself, and clients that take their time.
+//! Tests of the admin listener: health, readiness, metrics, the status page and its data, and slow clients.
 
 mod common;
 mod http_common;
@@ -128,7 +128,7 @@ async fn a_long_identifier_is_found_by_its_digest() {
     assert_eq!((status, &said["windows"][0]["effective"]), (200, &3.into()));
 }
 
-/// What a worker's rule has decided, of the keys that `Weir::report` counts.
+/// Decisions of a worker's rule on the keys that `Weir::report` counts.
 fn counters(shadow: bool, allowed: u64, shadow_denied: u64) -> FilterFrame {
     let rule = RuleCounters {
         name: "per-hour".into(),
@@ -218,7 +218,7 @@ async fn rules_are_told_by_filters_and_a_shadow_rule_names_whom_it_would_deny() 
     );
 }
 
-/// Says something live of an identifier of `api`.
+/// Sets live control for an identifier of namespace `api`.
 async fn say(weir: &Weir, identifier: &str, what: &str, amount: u64) {
     let body = json!({"namespace": "api", "identifier": identifier, what: amount, "expires_in": "1h"});
     put(weir, body).await;
@@ -243,7 +243,7 @@ async fn a_live_limit_or_credit_counts_from_the_moment_that_it_is_said() {
         let (_, said) = get_json(&weir, &format!("/v1/explain?namespace=api&identifier={identifier}")).await;
         let window = &said["windows"][0];
         assert_eq!(window["passes"] == json!(true), window["wait_ms"] == json!(0), "{window}");
-        // The rule is in shadow, so all pass; this is whether they would have without.
+        // The rule is in shadow mode, so all requests pass; this is the outcome without shadow mode.
         let passes = window["passes"] == true && window["but_for_shadow"].is_null();
         (window["limit"].as_u64().unwrap(), window["remaining"].as_u64().unwrap(), passes)
     };
@@ -271,7 +271,7 @@ async fn a_live_limit_or_credit_counts_from_the_moment_that_it_is_said() {
     say(&weir, "bob", "credit", 200).await;
     assert_eq!(stands("bob").await, (1_200, 100, true));
     assert_eq!(would_deny().await.0, json!(0));
-    // Of a key that was counted against more than its rule's limit, nobody here knows whether that is with the credit.
+    // If a key was counted against more than its rule's limit, it is unknown whether that limit includes the credit.
     say(&weir, "dora", "credit", 200).await;
     assert_eq!(stands("dora").await, (1_200, 800, true));
     say(&weir, "carol", "limit", 7).await;
@@ -279,13 +279,14 @@ async fn a_live_limit_or_credit_counts_from_the_moment_that_it_is_said() {
     assert_eq!(order().await, (vec!["carol".into(), "bob".into(), "dora".into(), "alice".into()], json!(7)));
 }
 
-/// The first window of what is explained.
+/// The first window of an explanation.
 async fn explained(weir: &Weir, query: &str) -> (Value, Value) {
     let (_, said) = get_json(weir, &format!("/v1/explain?{query}")).await;
     (said["windows"][0].clone(), said)
 }
 
-/// A region with a database, whose only filter has this rule of one hour, and whose database stays as long as the folder.
+/// A region with a database and one filter, whose only rule has a window of one hour. The database exists as long as
+/// the folder.
 async fn with_rule(rule: FilterFrame) -> (tempfile::TempDir, Weir, common::Peer) {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/weir.db", folder.path().display());
@@ -296,7 +297,7 @@ async fn with_rule(rule: FilterFrame) -> (tempfile::TempDir, Weir, common::Peer)
     peer.send(rule).await;
     let is_known =
         || weir.server.services().status.counters.lock().rules(weir.server.services().moment().mono);
-    common::until("the rule is told of", || !is_known().is_empty()).await;
+    common::until("the rule is reported", || !is_known().is_empty()).await;
     (folder, weir, peer)
 }
 
@@ -313,9 +314,9 @@ async fn whom_a_rule_in_shadow_would_deny_passes() {
         assert_eq!((&denied["passes"], denied["wait_ms"].is_u64()), (&false.into(), waits), "{said}");
         let lines = weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(said).unwrap());
         let verdict = lines.iter().find(|line| line.contains("denied")).unwrap();
-        assert!(verdict.contains("every request passes, as it is in shadow"), "{lines:#?}");
+        assert!(verdict.contains("every request passes because of shadow mode"), "{lines:#?}");
     }
-    // Live control takes the rule out of its shadow.
+    // Live control takes the rule out of shadow mode.
     put(&weir, json!({"rule": "per-hour", "shadow": false})).await;
     let (window, _) = explained(&weir, "namespace=api&identifier=greedy").await;
     assert_eq!((&window["passes"], &window["but_for_shadow"]), (&false.into(), &Value::Null), "{window}");
@@ -340,7 +341,7 @@ async fn what_live_control_says_is_explained_before_anything_is_used_and_names_i
                           "window_ms": null, "revision": banned["revision"]});
     assert_eq!((&said["control"]["entries"][0], &window["control"]["entries"][0]), (&expected, &expected));
     let lines = weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(said).unwrap());
-    let entry = format!("banned, for ever (identifier t*, namespace *, revision {})", banned["revision"]);
+    let entry = format!("banned permanently (identifier t*, namespace *, revision {})", banned["revision"]);
     assert!(lines.iter().any(|line| line.contains(&entry)), "no {entry:?} in {lines:#?}");
 
     let (window, said) = explained(&weir, "namespace=api&identifier=203.0.113.9").await;
@@ -376,7 +377,7 @@ async fn where_nothing_is_known_it_is_told_what_is() {
     let said = unknown("namespace=api&identifier=bob").await;
     assert!(said.as_str().unwrap().contains("filters count in namespace api of workspace demo, "), "{said}");
     let said = unknown("namespace=api&identifier=alice&window_ms=60000").await;
-    assert_eq!(said, "this identifier has used nothing in a window of 1m; it has in 1h");
+    assert_eq!(said, "this identifier has used nothing in a window of 1m, but has in 1h");
     assert_eq!(unknown("namespace=api&identifier=alice").await, Value::Null);
     let (_, said) = explained(&weir, "workspace=demo&namespace=held&identifier=bob").await;
     assert_eq!(
@@ -385,10 +386,10 @@ async fn where_nothing_is_known_it_is_told_what_is() {
         "{said}"
     );
     let lines = weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(said).unwrap());
-    assert_eq!(lines[1], "  rule exact, held exactly (sliding_log): what is used of it is not shown here");
+    assert_eq!(lines[1], "  rule exact, counted exactly (sliding_log): its use is not shown here");
 }
 
-/// What a rule that bans counts for itself is nobody's use.
+/// The counts that a rule keeps for its bans are not keys.
 #[tokio::test]
 async fn counters_of_bans_are_no_keys() {
     let weir = start(None).await;
@@ -425,7 +426,7 @@ async fn filters_that_are_refused_are_seen_and_api_are_no_envoys() {
     assert_eq!(parts.refused.first().map(|refused| refused.reason.as_str()), Some("token"), "{parts:?}");
     assert_eq!((parts.envoys.len(), parts.aggregator.status.envoys), (1, 0), "{parts:?}");
     let health = weir_aggregator::cli::terminal::tables::health(&parts);
-    assert!(health.starts_with("! refuses streams: token (last "), "{health}");
+    assert!(health.starts_with("! streams refused: token (last "), "{health}");
 }
 
 #[tokio::test]
@@ -461,8 +462,8 @@ async fn errors_are_json_and_kind() {
         (Method::GET, "/v1/keys", 400, "namespace, identifier"),
         (Method::GET, "/v1/keys?namespace=api", 400, "missing: identifier"),
         (Method::GET, "/v1/keys?namespace=api&identifier=%", 400, "percent"),
-        (Method::GET, "/v1/keys?namespace=api&identifier=nobody", 404, "nothing is known"),
-        (Method::GET, "/v1/keys?namespace=api&counted=a&identifier=a", 400, "one is enough"),
+        (Method::GET, "/v1/keys?namespace=api&identifier=nobody", 404, "no counts of this identifier"),
+        (Method::GET, "/v1/keys?namespace=api&counted=a&identifier=a", 400, "expected one of them"),
         (Method::GET, "/v1/explain", 400, "namespace, identifier"),
         (Method::GET, "/v1/top?limit=0", 400, "from 1 to 100"),
         (Method::GET, "/page/../main.rs", 404, "no such"),
@@ -478,7 +479,7 @@ async fn errors_are_json_and_kind() {
     }
 }
 
-/// The status of a request whose head is written by hand.
+/// The status of a request with a hand-written head.
 async fn status_of(weir: &Weir, head: &str) -> u16 {
     let mut connection = TcpStream::connect(weir.server.admin_address()).await.unwrap();
     let request = format!("{head}connection: close\r\n\r\n");
@@ -513,7 +514,7 @@ async fn a_web_page_whose_name_leads_here_sees_nothing() {
         assert_eq!(status_of(&weir, head).await, 421, "{head}");
     }
     assert_eq!(status_of(&weir, "GET http://localhost/v1/top HTTP/1.1\r\nhost: localhost\r\n").await, 200);
-    // Probes and Prometheus come by names that nobody has to list.
+    // Probes and Prometheus use host names that are not on the allow-list.
     for path in ["/healthz", "/readyz", "/metrics"] {
         let head = format!("GET {path} HTTP/1.1\r\nhost: weir-aggregator.weir.svc:7070\r\n");
         assert_eq!(status_of(&weir, &head).await, 200, "{path}");

@@ -1,4 +1,4 @@
-//! Peers that say nothing, nonsense or too much, and peers that do not read: each loses its own stream only.
+//! Tests with peers that send nothing, garbage or too much, or that do not read. Each loses only its own stream.
 
 mod common;
 
@@ -26,10 +26,10 @@ async fn hellos_that_are_refused() {
         let mut peer = Peer::open(weir.connect().await).await;
         peer.send(frame.clone()).await;
         let (said, ended) = peer.refused().await;
-        assert!(said.contains(reason), "{frame:?}: {said:?} does not speak of {reason:?}");
+        assert!(said.contains(reason), "{frame:?}: {said:?} does not contain {reason:?}");
         assert_eq!(ended, code, "{frame:?}");
     }
-    assert_eq!(weir.server.services().stats().keys, 0, "nothing is taken before a hello");
+    assert_eq!(weir.server.services().stats().keys, 0, "nothing is accepted before a hello");
     weir.join(1, false).await;
 }
 
@@ -84,7 +84,7 @@ async fn frames_over_a_cap_or_of_another_origin_end_their_stream() {
         let mut peer = weir.join(1, false).await;
         peer.send(frame).await;
         let (said, _) = peer.refused().await;
-        assert!(said.contains(reason), "{said:?} does not speak of {reason:?}");
+        assert!(said.contains(reason), "{said:?} does not contain {reason:?}");
     }
     assert_eq!(weir.server.services().stats().keys, 0);
 }
@@ -120,7 +120,7 @@ async fn bytes_that_are_no_frame_end_only_their_stream() {
         let mut grpc = Grpc::new(channel.clone());
         grpc.ready().await.unwrap();
         let path = PathAndQuery::from_static("/weir.v1.Region/Follow");
-        // The stream stays open, so that it is the server that ends it.
+        // The stream stays open, so the server must end it.
         let frames = tokio_stream::iter([bytes.to_vec()]).chain(tokio_stream::pending());
         let mut stream = grpc.streaming(tonic::Request::new(frames), path, Raw).await.unwrap().into_inner();
         let end = tokio::time::timeout(DEADLINE, async {
@@ -146,13 +146,14 @@ async fn a_subscriber_that_never_reads_is_dropped_and_harms_nobody() {
     let mut reader = weir.join(3, true).await;
     let services = weir.server.services().clone();
     let dropped = || weir.metric("weir_aggregator_slow_streams_dropped_total") > 0.0;
-    // Hot keys go to every subscriber. New ones in each report, until what waits for the frozen one is too much.
+    // Hot keys are pushed to every subscriber. Each report adds new ones, until the queue of the frozen subscriber is
+    // too long.
     let mut report = 0;
     let began = Instant::now();
     let mut slowest = Duration::ZERO;
     let mut most_pending = 0;
     while !dropped() {
-        assert!(began.elapsed() < Duration::from_secs(30), "still not dropped");
+        assert!(began.elapsed() < Duration::from_secs(30), "the frozen subscriber must be dropped");
         report += 1;
         let counts = (0..256).map(|n| hot(&weir, &format!("{}-{n}", report % 200), report)).collect();
         let sent = Instant::now();
@@ -164,7 +165,7 @@ async fn a_subscriber_that_never_reads_is_dropped_and_harms_nobody() {
         reader.next_with(|frame| frame.push).await;
     }
     println!("dropped after {:?} and {report} reports; slowest ack {slowest:?}", began.elapsed());
-    // Each of two subscribers waits for each key once, however often it changed.
+    // Each key is queued once for each of two subscribers, however often it changed.
     assert!(most_pending <= 2 * 200 * 256, "{most_pending} pushes were pending");
     common::until("the frozen one is gone", || weir.metric("weir_aggregator_streams") == 2.0).await;
     common::until("its queue is gone", || services.stats().pending_pushes <= 200 * 256).await;
@@ -177,13 +178,13 @@ fn hot(weir: &Weir, identifier: &str, own: u64) -> Count {
     Count { key: key(identifier), limit: 1, ..weir.count(identifier, own) }
 }
 
-/// A frame within the caps of its cells, but not in bytes.
+/// A frame with a valid number of cells but too many bytes.
 fn oversized() -> FilterFrame {
     let consult = Consult { key: vec![7; 400_000], ..Consult::default() };
     FilterFrame { consults: vec![consult], ..FilterFrame::default() }
 }
 
-/// Sends bytes as they are.
+/// Sends raw bytes.
 #[derive(Clone, Copy, Default)]
 struct Raw;
 

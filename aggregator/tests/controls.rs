@@ -1,7 +1,5 @@
-//! Live control through running aggregators: said over HTTP or by the program's commands, heard by filters of the same and of
-//! other regions, obeyed by the APIs, and kept while the database is away.
-//!
-//! Real Envoys are left to the scenarios; statements to `database_controls`.
+//! Tests of live control through running aggregators: set over HTTP or by the commands, received by filters of the same
+//! and of other regions, applied by the APIs, and kept while the database is unavailable.
 
 mod common;
 mod database_support;
@@ -38,7 +36,7 @@ fn sqlite(folder: &Path) -> String {
     format!("sqlite://{}/weir.db", folder.display())
 }
 
-/// A subscriber that says what it knows.
+/// A subscriber that reports the revision it has.
 async fn subscriber(weir: &Weir, known: ControlsKnown) -> Peer {
     let mut peer = Peer::open(weir.connect().await).await;
     peer.send(hello_frame(1, true)).await;
@@ -51,7 +49,7 @@ async fn told(peer: &mut Peer) -> Controls {
     peer.next_with(|frame| frame.controls).await
 }
 
-/// Waits until somebody is told of an identifier.
+/// Waits until a subscriber receives a control for an identifier.
 async fn told_of(peer: &mut Peer, identifier: &str) -> weir_core::model::wire::Control {
     let named = |frame: Controls| frame.entries.into_iter().find(|entry| entry.identifier == identifier);
     peer.next_with(|frame| named(frame.controls?)).await
@@ -62,7 +60,7 @@ async fn limit(weir: &Weir, identifier: &str) -> Value {
     Client::connect(weir).await.post("/v1/check", &body).await.body
 }
 
-/// What an operator is told of a key, once it is so.
+/// The explanation of a key, once it is as expected.
 async fn explained(weir: &Weir, identifier: &str, is_so: impl Fn(&Explanation) -> bool) {
     let asked = KeyQuery::parse(&format!("namespace=n&identifier={identifier}")).unwrap();
     let explaining = async {
@@ -74,7 +72,9 @@ async fn explained(weir: &Weir, identifier: &str, is_so: impl Fn(&Explanation) -
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(DEADLINE, explaining).await.unwrap_or_else(|_| panic!("{identifier} is explained otherwise"));
+    timeout(DEADLINE, explaining)
+        .await
+        .unwrap_or_else(|_| panic!("the explanation of {identifier} is not as expected"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,14 +96,17 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     let said = put(&here, launch()).await;
     assert_eq!(said["changed"], true);
     let control = told_of(&mut near, "alice").await;
-    eprintln!("a filter of the same region was told {:?} after it was said", began.elapsed());
+    eprintln!("a filter of the same region received the control after {:?}", began.elapsed());
     assert_eq!((control.kind, control.amount, Some(control.revision)), (1, 3, said["revision"].as_u64()));
     assert_eq!(told_of(&mut far, "alice").await, control);
-    eprintln!("a filter of another region {:?}, with an import each 300 ms", began.elapsed());
+    eprintln!(
+        "a filter of another region received it after {:?}, with an import each 300 ms",
+        began.elapsed()
+    );
     let again = put(&here, launch()).await;
     assert_eq!((&again["changed"], &again["known"]), (&json!(false), &json!(true)), "{again}");
 
-    // The APIs of both regions obey.
+    // The APIs of both regions apply it.
     for (place, weir) in [&here, &there].into_iter().enumerate() {
         let answer = limit(weir, &format!("bob{place}")).await;
         assert_eq!((&answer["allowed"], &answer["limit"]), (&json!(true), &json!(2)));
@@ -130,7 +133,7 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     }
     knows(&there, &put(&here, json!({"namespace": "n", "identifier": "carol", "reset": true})).await).await;
     for expected in [true, true, false] {
-        assert_eq!(limit(&there, "carol").await["allowed"], expected, "it counts anew");
+        assert_eq!(limit(&there, "carol").await["allowed"], expected, "the reset starts a new count");
     }
     knows(&there, &put(&here, json!({"namespace": "n", "identifier": "carol", "exempt": true})).await).await;
     for _ in 0..3 {
@@ -142,7 +145,8 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     };
     explained(&there, "carol", two_epochs).await;
 
-    // Whoever waits for others in vain is told so, and not that the database is away.
+    // A caller that waits in vain for another transaction gets an error about that, not that the database is
+    // unavailable.
     let mut other = scene.mysql().await;
     let mut held = other.begin().await.unwrap();
     held.execute("SELECT * FROM weir_control_edition FOR UPDATE").await.unwrap();
@@ -152,7 +156,7 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     drop(held);
     drop(other);
 
-    // Nothing is forgotten while the database is away, and nothing half done.
+    // While the database is unavailable, nothing is forgotten and no change is half done.
     server.process().kill().unwrap();
     let answer = Client::connect(&here).await.send("PUT", OVERRIDES, &[JSON], late.as_bytes()).await;
     assert_eq!((answer.status, &answer.body["error"]["code"]), (503, &json!("database_unavailable")));
@@ -161,7 +165,7 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     assert_eq!(
         told(&mut newcomer).await.entries.len(),
         5,
-        "a filter that starts now is told all that is known"
+        "a filter that starts now must receive all known controls"
     );
     let blind = start_with(of("blind", &url, Schedule::for_tests())).await;
     let mut waiting = subscriber(
@@ -170,7 +174,7 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     )
     .await;
     server.restart().await.unwrap();
-    // Had it been told to forget what it knows, that would have come first.
+    // An instruction to discard the filter's controls would have been sent first.
     let news = told(&mut waiting).await;
     assert!(
         !news.from_scratch && news.entries.iter().all(|entry| entry.revision > control.revision),
@@ -178,7 +182,7 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     );
 }
 
-/// One that the database told at once what holds. Whoever is not told within a second waits for the next import.
+/// A server that has read live control from the database within a second. Otherwise it would wait for the next import.
 async fn start_informed(settings: impl Fn() -> Settings) -> Weir {
     for _ in 0..10 {
         let weir = start_with(settings()).await;
@@ -187,26 +191,26 @@ async fn start_informed(settings: impl Fn() -> Settings) -> Weir {
         }
         weir.server.stop().await;
     }
-    panic!("the database takes longer than a second, again and again");
+    panic!("the database repeatedly takes longer than a second");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_peers_of_a_region_hear_at_once() {
     let (folder, redis) =
         (tempfile::tempdir().unwrap(), Redis::start(RedisOptions::default()).await.unwrap());
-    // Nothing but reading back what was said, and a peer's word, brings a change within the test.
+    // Within the test, a change arrives only by reading it back or by a peer's message.
     let schedule = Schedule { import_ms: 3_600_000, ..Schedule::default() };
     let store = StoreOptions::parse(&redis.url(), "here").unwrap();
     let settings = || Settings { store: Some(store.clone()), ..of("here", &sqlite(folder.path()), schedule) };
     let (one, other) = (start_informed(settings).await, start_informed(settings).await);
     let listens = |weir: &Weir| weir.server.services().state(|state, _| state.receives_broadcasts());
-    common::until("the peers listen", || listens(&one) && listens(&other)).await;
+    common::until("the peers are subscribed", || listens(&one) && listens(&other)).await;
     let mut far = subscriber(&other, ControlsKnown::default()).await;
     told(&mut far).await;
     let began = Instant::now();
     put(&one, json!({"rule": "per-key", "shadow": true})).await;
     let frame = told(&mut far).await;
-    eprintln!("a filter of the peer was told {:?} after it was said", began.elapsed());
+    eprintln!("a filter of the peer received the control after {:?}", began.elapsed());
     assert_eq!((frame.entries[0].scope.as_str(), frame.entries[0].kind), ("per-key", 6));
 }
 
@@ -246,7 +250,7 @@ async fn bans_that_rules_propose_reach_other_regions_and_yield_to_people() {
         Client::connect(&there).await.send("GET", "/v1/overrides?identifier=a%5C*", &[], b"").await.body;
     assert_eq!(listed["overrides"][0]["exempt"], true, "{listed}");
 
-    // A ban that was lifted does not come back with what an Envoy had decided before.
+    // A lifted ban is not restored by a decision that an Envoy made before.
     let since_ms = here.server.services().now().0 - 1;
     near.send(proposals(vec![Ban { since_ms, ..ban("d", until_ms) }])).await;
     assert!(!told_of(&mut far, "d").await.deleted);
@@ -258,7 +262,7 @@ async fn bans_that_rules_propose_reach_other_regions_and_yield_to_people() {
     let listed = Client::connect(&here).await.send("GET", "/v1/overrides?identifier=d", &[], b"").await.body;
     assert_eq!(listed["overrides"], json!([]), "{listed}");
     near.send(proposals(vec![ban("d", until_ms)])).await;
-    assert!(!told_of(&mut far, "d").await.deleted, "it happened again");
+    assert!(!told_of(&mut far, "d").await.deleted, "a new decision must ban again");
 
     let mut bad = Peer::open(here.connect().await).await;
     bad.send(hello_frame(2, false)).await;
@@ -293,7 +297,7 @@ async fn a_token_changes_what_its_entry_lets_it() {
     }
 }
 
-/// Whatever answers with JSON is no aggregator for that.
+/// A server that answers with JSON is not taken for an aggregator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_that_answer_are_no_aggregators() {
     let folder = tempfile::tempdir().unwrap();
@@ -314,7 +318,7 @@ async fn others_that_answer_are_no_aggregators() {
         let output = run(&weir, &[&arguments[..], &["--api-url", &server]].concat()).await;
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
-        assert!(error.contains("is no aggregator's HTTP API"), "{arguments:?}: {error}");
+        assert!(error.contains("is not an aggregator's HTTP API"), "{arguments:?}: {error}");
     }
     answering.abort();
 }
@@ -325,7 +329,7 @@ async fn a_name_that_no_filter_has_is_warned_of() {
     let weir = start_with(of("here", &sqlite(folder.path()), Schedule::default())).await;
     let slip = json!({"namespace": "slip", "identifier": "a", "limit": 1});
     let said = put(&weir, slip.clone()).await;
-    assert_eq!(said["warning"], Value::Null, "no filter has told of anything: {said}");
+    assert_eq!(said["warning"], Value::Null, "no filter has reported rules: {said}");
     let filter = subscriber(&weir, ControlsKnown::default()).await;
     let rule = RuleCounters {
         name: "keys".into(),
@@ -405,14 +409,14 @@ async fn the_commands_say_what_curl_would() {
     assert_eq!(audit.lines().count(), 6, "{audit}");
     assert!(audit.contains("  ann (unverified)  here"), "{audit}");
 
-    // What a pattern, a network or another namespace says of somebody is found by whom it meets.
+    // `--matching` finds the controls of patterns, networks and other namespaces that match an identifier.
     for (who, count) in [("alice|x", 3), ("10.9.9.9", 1), ("bob", 0)] {
         let listed = says(&weir, &["list", "--matching", who, "--namespace", "per-key", "--json"], "[").await;
         let listed: Value = serde_json::from_str(&listed).unwrap();
         assert_eq!(listed.as_array().unwrap().len(), count, "{who}: {listed}");
     }
     says(&weir, &["list", "--matching", "alice|x", "--namespace", "other"], "(none)").await;
-    // All that is left of them goes at once.
+    // All remaining controls are deleted at once.
     let gone = says(&weir, &with(&["delete"], &["--all-kinds", "--author", ""]), "deleted: credit 7").await;
     assert!(gone.contains("deleted: ban for") && gone.contains("deleted: reset for"), "{gone}");
     says(&weir, &["list", "--matching", "alice|x"], "(none)").await;
@@ -420,12 +424,12 @@ async fn the_commands_say_what_curl_would() {
     let odd = ["--namespace", "per-key", "--identifier", r"we\|ird"];
     let with_odd = |first: &[&'static str]| [first, &odd].concat();
     says(&weir, &with_odd(&["set", "--limit", "5", "--expires-in", "1w"]), r"limit 5 for we\|ird in").await;
-    says(&weir, &with_odd(&["set", "--limit", "5", "--expires-in", "2w"]), "; it was limit 5 until 2").await;
+    says(&weir, &with_odd(&["set", "--limit", "5", "--expires-in", "2w"]), "; before: limit 5 until 2").await;
     says(&weir, &["reset", "--namespace", "*", "--identifier", "*", "--yes"], "reset for *").await;
 
     for (arguments, code, part) in [
-        (with(&["delete"], &["--window", "1m"]), 1, "overrides list shows what is"),
-        (with(&["delete"], &["--all-kinds"]), 1, "nothing is said of it"),
+        (with(&["delete"], &["--window", "1m"]), 1, "see weir-aggregator overrides list"),
+        (with(&["delete"], &["--all-kinds"]), 1, "there is no control for the target"),
         (vec!["reset", "--namespace", "*", "--identifier", "*"], 2, "--yes"),
         (with(&["credit", "7"], &["--expires-in", "1"]), 2, "1s to 3650d"),
         (with(&["set"], &["--limit", "1", "--expires-at", "2001-01-01T00:00:00Z"]), 1, "--expires-at is not"),
@@ -434,7 +438,7 @@ async fn the_commands_say_what_curl_would() {
         (with(&["credit", "7"], &[]), 1, "a credit adds to the limit until it expires"),
         (with(&["set"], &[]), 2, "--limit"),
         (vec!["set", "--limit", "1"], 2, "--identifier"),
-        (vec!["list", "--api-url", "nowhere"], 1, "is no server"),
+        (vec!["list", "--api-url", "nowhere"], 1, "is not a server's URL"),
         (vec!["list", "--api-url", "http://127.0.0.1:1"], 1, "cannot connect to http://127.0.0.1:1"),
     ] {
         let output = run(&weir, &arguments).await;

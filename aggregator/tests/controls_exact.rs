@@ -1,7 +1,5 @@
-//! Live control of limits that are held exactly, through the HTTP API: sliding logs in a real Redis and in memory, ledgers in
+//! Tests of live control for exact limits through the HTTP API: sliding logs in a real Redis and in memory, ledgers in
 //! real databases.
-//!
-//! Windows, and who hears of a change, are left to `controls`.
 
 mod common;
 mod database_support;
@@ -20,10 +18,10 @@ use weir_core::model::exact::MAX_LOG_LIMIT;
 use weir_core::model::schedule::Schedule;
 use weir_envoy::{Redis, RedisOptions};
 
-/// What a log's check says, and the ledger's zone.
+/// The limit of the logs' checks, and the rate of the ledger's zone.
 const RATE: u64 = 2;
 
-/// An aggregator of a region, with its controls in a database of all.
+/// An aggregator of a region, with live control in the shared database.
 async fn start(region: &str, scene: &Scene, redis: Option<&Redis>) -> Weir {
     let database = DatabaseOptions { url: scene.url.clone(), read_url: None, region: region.to_owned() };
     let store = redis.map(|redis| StoreOptions::parse(&redis.url(), region).unwrap());
@@ -37,7 +35,7 @@ async fn start(region: &str, scene: &Scene, redis: Option<&Redis>) -> Weir {
     weir
 }
 
-/// How an algorithm is asked about, and where operators name it.
+/// How an algorithm is requested, and under which name operators set its controls.
 struct Algorithm {
     fields: Value,
     namespace: &'static str,
@@ -49,7 +47,7 @@ impl Algorithm {
         Algorithm { fields, namespace: "n" }
     }
 
-    /// Asked about over HTTP it is in no namespace: only what is said of all of them is meant for it.
+    /// Over HTTP a ledger has no namespace, so only controls for all namespaces apply to it.
     fn ledger() -> Algorithm {
         Algorithm { fields: json!({"algorithm": "ledger", "zone": ZONE}), namespace: "*" }
     }
@@ -68,7 +66,7 @@ impl Algorithm {
         answer.body
     }
 
-    /// Asks several times; the last answer.
+    /// Sends several requests and returns the last answer.
     async fn asked(&self, weir: &Weir, identifier: &str, passes: &[bool]) -> Value {
         let mut last = Value::Null;
         for (at, passes) in passes.iter().enumerate() {
@@ -105,7 +103,7 @@ async fn a_ban_denies_and_counts_nothing(algorithm: &Algorithm, weir: &Weir) {
 
     algorithm.say(weir, "eve*", json!({"ban": true, "reason": "spam"})).await;
     let denied = algorithm.asked(weir, "eve-1", &[false]).await;
-    assert!(denied["retry_after_ms"].is_null(), "it never ends: {denied}");
+    assert!(denied["retry_after_ms"].is_null(), "a permanent ban has no end: {denied}");
 }
 
 async fn the_exempt_pass_uncounted(algorithm: &Algorithm, weir: &Weir) {
@@ -132,7 +130,7 @@ async fn a_reset_counts_anew_until_it_is_taken_back(algorithm: &Algorithm, weir:
     algorithm.asked(weir, "carol", &[false]).await;
 }
 
-/// The other hears by itself, and both count in one place.
+/// The other aggregator receives the control by itself, and both count in one place.
 async fn both_obey(algorithm: &Algorithm, one: &Weir, other: &Weir) {
     algorithm.asked(one, "grace", &[true]).await;
     algorithm.asked(other, "grace", &[true, false]).await;
@@ -146,7 +144,7 @@ async fn both_obey(algorithm: &Algorithm, one: &Weir, other: &Weir) {
     algorithm.asked(other, "grace", &[false]).await;
 }
 
-/// What is true of both algorithms.
+/// The behaviour of both algorithms.
 async fn obeys(algorithm: &Algorithm, one: &Weir, other: &Weir) {
     a_ban_denies_and_counts_nothing(algorithm, one).await;
     the_exempt_pass_uncounted(algorithm, one).await;
@@ -174,10 +172,10 @@ async fn a_log_obeys_limits_and_credits(weir: &Weir) {
     assert_eq!(denied["limit"], RATE + 1, "{denied}");
     log.say(weir, "kate", json!({"limit": MAX_LOG_LIMIT + 9})).await;
     let passed = log.asked(weir, "kate", &[true]).await;
-    assert_eq!(passed["limit"], MAX_LOG_LIMIT, "no log holds more: {passed}");
+    assert_eq!(passed["limit"], MAX_LOG_LIMIT, "the limit must be that of a log: {passed}");
 }
 
-/// The identifiers of the logs that Redis holds, with their epochs.
+/// The identifiers of the logs in Redis, with their epochs.
 fn logs(redis: &Redis, identifier: &str) -> Vec<String> {
     let mut hand = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
     let mut names: Vec<String> = hand.keys(format!("*/{identifier}/*:log")).unwrap();
@@ -192,7 +190,7 @@ async fn a_log_in_redis() {
     let (one, other) = (start("here", &scene, Some(&redis)).await, start("here", &scene, Some(&redis)).await);
     obeys(&Algorithm::log(), &one, &other).await;
     a_log_obeys_limits_and_credits(&one).await;
-    assert_eq!(logs(&redis, "eve-1").len(), 0, "who is banned is in no log");
+    assert_eq!(logs(&redis, "eve-1").len(), 0, "a banned identifier must have no log");
     assert_eq!(logs(&redis, "carol").len(), 3, "one of each epoch: {:?}", logs(&redis, "carol"));
 }
 
@@ -231,7 +229,7 @@ async fn a_ledger(store: &Store) {
     let (here, there) = (start("here", &scene, None).await, start("there", &scene, None).await);
     obeys(&Algorithm::ledger(), &here, &there).await;
     a_ledger_has_its_own_rate_and_no_namespace(&here).await;
-    // Banned, exempt or not asked, as something else denied: there is no attempt.
+    // A banned or exempt identifier, or a check after a denial of another check, causes no attempt.
     let attempts = async |bucket: &str| {
         let hex: String = bucket.bytes().map(|byte| format!("{byte:02x}")).collect();
         scene.number(&format!("SELECT COUNT(*) FROM zone_txn WHERE bucket_key = X'{hex}'")).await
@@ -250,7 +248,7 @@ async fn a_ledger_has_its_own_rate_and_no_namespace(weir: &Weir) {
     assert_eq!(denied["limit"], RATE, "{denied}");
 }
 
-/// What is said of one check of several decides over all.
+/// A control of one of several checks decides the whole request.
 async fn checks_stand_or_fall_together(weir: &Weir) {
     let (log, ledger) = (Algorithm::log(), Algorithm::ledger());
     let both = json!({"checks": [log.check("heidi"), ledger.check("ivan")], "timeout": "5s"});
@@ -264,7 +262,7 @@ async fn checks_stand_or_fall_together(weir: &Weir) {
     assert_eq!((&checks[0]["decided"], &checks[1]["decided"]), (&json!(false), &json!(true)), "{checks}");
     ledger.say(weir, "ivan", json!({"exempt": true})).await;
     for remaining in [RATE - 1, RATE - 2] {
-        assert_eq!(all(true).await[0]["remaining"], remaining, "a ban had charged the other check nothing");
+        assert_eq!(all(true).await[0]["remaining"], remaining, "the ban must not charge the other check");
     }
     all(false).await;
     log.say(weir, "heidi", json!({"reset": true})).await;

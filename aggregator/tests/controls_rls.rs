@@ -1,6 +1,5 @@
-//! Live control through the rate-limit service: what its callers are told of bans, exemptions, other limits, credits and resets.
-//!
-//! Real Envoys are left to the scenarios; who hears of a change, to `controls`.
+//! Tests of live control through the rate-limit service: answers under bans, exemptions, other limits, credits and
+//! resets.
 
 mod common;
 mod http_common;
@@ -61,8 +60,8 @@ impl Service {
         call(&self.channel, request(descriptors)).await.unwrap()
     }
 
-    /// Asks several times about one descriptor. Of each answer its code, the limit and what is left, all of which Envoy tells
-    /// its client.
+    /// Sends several requests about one descriptor. Returns the code, the limit and the remainder of each answer, which
+    /// Envoy sends to its client.
     async fn asked(&self, entries: Entries<'_>, expected: &[(Code, u32, u32)]) -> RateLimitResponse {
         let mut last = RateLimitResponse::default();
         for (at, expected) in expected.iter().enumerate() {
@@ -89,7 +88,7 @@ async fn bans_deny_until_they_end() {
     service.asked(path, &[(OK, 9, 8)]).await;
     service.say("users", "mal*", json!({"ban": true, "reason": "for ever"})).await;
     let denied = service.asked(mallory, &[(OVER, 2, 0)]).await;
-    assert_eq!(denied.response_headers_to_add, [], "it never passes");
+    assert_eq!(denied.response_headers_to_add, [], "a permanent ban has no reset time");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

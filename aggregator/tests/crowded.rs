@@ -1,4 +1,4 @@
-//! Peers that hold connections and streams open without using them: others are served all the same.
+//! Tests with peers that hold idle connections and streams open: other clients are still served.
 
 mod common;
 
@@ -10,7 +10,7 @@ use tonic::Code;
 use weir_aggregator::net::listen::{Connection, Listener, Patience};
 use weir_aggregator::net::tls::Protocol;
 
-/// A probe that takes longer has failed: Kubernetes waits for one second.
+/// A slower probe has failed: Kubernetes waits for one second.
 const PROBE: Duration = Duration::from_secs(1);
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn streams_without_a_hello_are_bounded_and_keep_no_filter_out() {
     let mut refused = None;
     for opened in 0..300 {
         if opened % 100 == 0 {
-            // A connection has room for 256.
+            // A connection has room for 256 streams.
             channel = weir.connect().await;
         }
         match Peer::try_open(channel.clone(), Some(TOKEN)).await {
@@ -47,7 +47,7 @@ async fn streams_without_a_hello_are_bounded_and_keep_no_filter_out() {
     let (opened, status) = refused.expect("a bound");
     println!("stream {opened} is refused: {status:?}");
     assert_eq!((opened, status.code()), (256, Code::ResourceExhausted));
-    // They end after two seconds at the latest; then filters of the same address are let in.
+    // The silent streams end after two seconds at most. Then filters of the same address are admitted.
     until("silent streams are gone", || weir.metric("weir_aggregator_streams") == 0.0).await;
     let mut filter = weir.join(1, false).await;
     filter.send(weir.report(1, "k", 1)).await;
@@ -87,7 +87,7 @@ async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() 
         socket,
         tls: None,
         protocol: Protocol::Grpc,
-        // One address has half of these.
+        // One address may use half of these.
         max_connections: 6,
         patience: Patience::Preface(Duration::from_secs(60)),
     };
@@ -95,7 +95,7 @@ async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() 
     let serve = move |mut connection: Connection| {
         let admitted = admitted.clone();
         async move {
-            // The first byte says whether the peer is admitted.
+            // The first byte shows whether the peer is admitted.
             let byte = connection.read_u8().await;
             if matches!(byte, Ok(1)) {
                 connection.turn().admit();
@@ -118,7 +118,7 @@ async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() 
     let ended = async |peer: &mut TcpStream| {
         tokio::time::timeout(Duration::from_millis(300), peer.read_u8()).await.is_ok()
     };
-    assert!(ended(&mut idle[0]).await, "the oldest that is not admitted");
+    assert!(ended(&mut idle[0]).await, "the oldest connection that is not admitted must end");
     assert!(!ended(&mut known).await && !ended(&mut idle[1]).await && !ended(&mut last).await);
     serving.abort();
 }

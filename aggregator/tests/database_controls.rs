@@ -1,4 +1,5 @@
-//! Live control in the database: who says what, in which order, and who changed what; on SQLite, MariaDB and MySQL.
+//! Tests of live control in the database: targets, authors, the order of changes, and the audit; on SQLite, MariaDB and
+//! MySQL.
 
 mod database_support;
 
@@ -72,7 +73,7 @@ fn done(changed: Changed) -> (StoredControl, Option<StoredControl>) {
     }
 }
 
-/// What a book does not know; whether there was anything.
+/// Reads the controls that a book does not have; returns whether there were any.
 async fn read(database: &Database, book: &mut Book, now: UnixMs) -> bool {
     let Some(news) = database.control_news(book, now, WITHIN).await.unwrap() else { return false };
     assert_eq!(news.bad, 0);
@@ -98,12 +99,12 @@ async fn what_was_said_is_read_and_audited(store: &Store) {
     let (a, b) = (scene.open("a"), scene.open("b"));
     let mut book = Book::new();
     assert!(read(&b, &mut book, NOW).await && in_force(&book).is_empty());
-    assert!(!read(&b, &mut book, NOW).await, "nothing is new");
+    assert!(!read(&b, &mut book, NOW).await, "there must be nothing new");
 
     let (first, was) = done(one(&a, set("alice|*", Effect::Limit(5)), NOW).await);
     assert_eq!((was, first.created_at), (None, NOW.0));
     let same = one(&a, set("alice|*", Effect::Limit(5)), UnixMs(NOW.0 + 9)).await;
-    assert_eq!(same, Changed::Same(Box::new(first.clone())), "to say it again changes nothing");
+    assert_eq!(same, Changed::Same(Box::new(first.clone())), "a repeated change must change nothing");
     let ban = Change { reason: "spam".into(), ..set("alice|*", Effect::Ban) };
     let (second, was) = done(one(&a, ban, UnixMs(NOW.0 + 10)).await);
     assert_eq!(was.as_ref(), Some(&first));
@@ -112,7 +113,7 @@ async fn what_was_said_is_read_and_audited(store: &Store) {
     done(one(&a, Change { target: network, ..set("", Effect::Exempt) }, NOW).await);
     let (reset, _) = done(one(&a, set("alice|*", Effect::Reset), NOW).await);
     let (again, _) = done(one(&a, set("alice|*", Effect::Reset), UnixMs(NOW.0 + 11)).await);
-    assert!(reset.control.revision < again.control.revision, "each reset is another one");
+    assert!(reset.control.revision < again.control.revision, "each reset must be a new one");
     assert!(read(&b, &mut book, NOW).await);
     assert_eq!(in_force(&book), ["alice|*", "10.0.0.0/8", "alice|*"]);
 
@@ -132,7 +133,11 @@ async fn what_was_said_is_read_and_audited(store: &Store) {
     let (gone, _) = done(one(&b, change("alice|*", Wish::Delete(Slot::Override)), UnixMs(NOW.0 + 20)).await);
     assert!(gone.is_deleted && gone.control.effect == Effect::Ban);
     let lost = one(&b, change("alice|*", Wish::Delete(Slot::Override)), UnixMs(NOW.0 + 20)).await;
-    assert_eq!(lost, Changed::Same(Box::new(gone)), "the answer was lost, and it is made again");
+    assert_eq!(
+        lost,
+        Changed::Same(Box::new(gone)),
+        "a deletion repeated after a lost answer must change nothing"
+    );
     assert!(read(&b, &mut book, NOW).await);
     assert_eq!(in_force(&book), ["10.0.0.0/8", "alice|*"]);
 
@@ -160,7 +165,7 @@ async fn rules_extend_what_rules_said_and_nothing_else(store: &Store) {
     done(one(&database, by_rule("a", until), NOW).await);
     assert!(
         matches!(one(&database, by_rule("a", until - 1), NOW).await, Changed::Kept(_)),
-        "it holds longer"
+        "the longer ban must stay"
     );
     let (extended, _) = done(one(&database, by_rule("a", later), NOW).await);
     assert_eq!(extended.control.expires, Some(UnixMs(later)));
@@ -184,7 +189,7 @@ async fn what_people_lifted_comes_back_only_if_it_happens_again(store: &Store) {
     let (again, was) = done(one(&database, by_rule_since("a", until, NOW.0 + 11), at(20)).await);
     assert_eq!((again.control.effect, was), (Effect::Ban, None));
 
-    // The same of what a person said that is over by now.
+    // The same with an expired control that a person set.
     done(one(&database, change("a", Wish::Set(Effect::Exempt, Some(at(40)))), at(30)).await);
     let late = one(&database, by_rule_since("a", until, NOW.0 + 29), at(50)).await;
     assert!(matches!(late, Changed::Kept(found) if found.control.effect == Effect::Exempt));
@@ -216,7 +221,7 @@ async fn changes_at_once_are_all_made_in_order(store: &Store) {
         let mut known: Option<Edition> = None;
         while in_force_count(&book) <= 2 * EACH {
             if read(&database, &mut book, NOW).await {
-                // What has a lower revision than the last reading never comes later.
+                // A control with a lower revision than the last reading must never appear later.
                 let edition = book.edition().unwrap();
                 assert!(known.is_none_or(
                     |known| known.revision < edition.revision && known.incarnation == edition.incarnation
@@ -231,9 +236,9 @@ async fn changes_at_once_are_all_made_in_order(store: &Store) {
     read(&scene.open("c"), &mut book, NOW).await;
     assert_eq!(in_force_count(&book), 2 * EACH + 1);
     let changes = scene.number("SELECT COUNT(*) FROM weir_control_audit").await;
-    assert_eq!(changes, 4 * EACH as i64, "none is lost");
+    assert_eq!(changes, 4 * EACH as i64, "no change may be lost");
     let span = scene.number("SELECT MAX(revision) - MIN(revision) FROM weir_control_audit").await;
-    assert_eq!(span, 4 * EACH as i64 - 1, "and each has a revision of its own");
+    assert_eq!(span, 4 * EACH as i64 - 1, "each change must have a separate revision");
 }
 
 fn in_force_count(book: &Book) -> usize {
@@ -245,7 +250,7 @@ async fn no_more_are_in_force_than_may_be(store: &Store) {
     let database = scene.open("a");
     assert!(read(&database, &mut Book::new(), NOW).await);
     let (ban, said) = (by_rule("x", NOW.0 + 9), set("x", Effect::Ban));
-    // Two workspaces, w and v, each with as many as one may have.
+    // Two workspaces, w and v, each with the maximum number of controls.
     let (w, v, rules) = (1, 1 + MAX_OF_WORKSPACE, MAX_AUTOMATIC_OF_WORKSPACE);
     fill(&scene, "w", w, rules, true).await;
     assert_eq!(one(&database, ban.clone(), NOW).await, Changed::Full(Bound::RulesOfWorkspace));
@@ -255,7 +260,7 @@ async fn no_more_are_in_force_than_may_be(store: &Store) {
     assert_eq!(one(&database, of("u", ban), NOW).await, Changed::Full(Bound::Rules));
     fill(&scene, "w", w + rules, MAX_OF_WORKSPACE - rules, false).await;
     assert_eq!(one(&database, said.clone(), NOW).await, Changed::Full(Bound::Workspace));
-    // What goes makes room for what comes with it.
+    // A deletion makes room for another change of the same group.
     let together = [
         change("f4", Wish::Delete(Slot::Override)),
         set("z", Effect::Exempt),
@@ -273,7 +278,7 @@ async fn no_more_are_in_force_than_may_be(store: &Store) {
     let mut book = Book::new();
     assert!(read(&database, &mut book, NOW).await);
     assert_eq!(book.in_force(NOW), MAX_CONTROLS);
-    // Twice as many are kept, and then those that are over make room.
+    // Up to twice as many controls are stored before expired ones are dropped.
     fill_over(&scene, MAX_CONTROLS + 1, MAX_CONTROLS).await;
     done(one(&database, change("f3", Wish::Delete(Slot::Override)), NOW).await);
     done(one(&database, set("y", Effect::Ban), NOW).await);
@@ -283,7 +288,7 @@ async fn no_more_are_in_force_than_may_be(store: &Store) {
     assert_eq!(book.in_force(NOW), MAX_CONTROLS);
 }
 
-/// Fills the table by hand with so many controls in force, with revisions from the first on.
+/// Inserts this many controls in force, with consecutive revisions from the first on.
 async fn fill(scene: &Scene, workspace: &str, first: usize, many: usize, automatic: bool) {
     fill_with(scene, first, many, |i| {
         format!("('{workspace}','n','f{i}','',0,1,3,0,0,'r','m',{},0,{i},1,1)", u8::from(automatic))
@@ -291,7 +296,7 @@ async fn fill(scene: &Scene, workspace: &str, first: usize, many: usize, automat
     .await;
 }
 
-/// The same with some that expired.
+/// The same, with some expired controls.
 async fn fill_over(scene: &Scene, first: usize, many: usize) {
     fill_with(scene, first, many, |i| format!("('w','n','o{i}','',0,1,3,0,5,'r','m',0,0,{i},1,1)")).await;
 }
@@ -302,7 +307,7 @@ async fn fill_with(scene: &Scene, first: usize, many: usize, row: impl Fn(usize)
     for rows in rows.chunks(2_000) {
         let mut rows = rows.join(",");
         if !scene.is_mysql() {
-            // Texts are bytes there.
+            // Texts are bytes in SQLite.
             rows = quoted.replace_all(&rows, "CAST('$1' AS BLOB)").into_owned();
         }
         scene
@@ -356,7 +361,7 @@ async fn a_database_that_was_wiped_or_set_back_begins_another_incarnation(store:
     assert!(read(&a, &mut book, NOW).await && read(&b, &mut other, NOW).await);
     let incarnation = book.edition().unwrap();
 
-    // Set back: the last five changes are gone, and their revisions would be given again.
+    // Set back: the last five changes are missing, and their revisions would be used again.
     scene.run("DELETE FROM weir_controls WHERE SUBSTR(CAST(identifier AS CHAR), 1, 5) = 'after'").await;
     scene.run("DELETE FROM weir_control_edition").await;
     scene.run("INSERT INTO weir_control_edition SELECT * FROM backup").await;
@@ -370,7 +375,7 @@ async fn a_database_that_was_wiped_or_set_back_begins_another_incarnation(store:
     assert!(read(&b, &mut other, NOW).await);
     assert_eq!((other.edition(), in_force(&other)), (Some(renewed), vec!["before".to_owned()]));
 
-    // Set back again, and changed before anybody has looked.
+    // Set back again, and changed before any aggregator has read it.
     scene.run("DELETE FROM weir_control_edition").await;
     scene.run("INSERT INTO weir_control_edition SELECT * FROM backup").await;
     scene.run(&format!("UPDATE weir_control_edition SET incarnation = {}", renewed.incarnation)).await;

@@ -1,5 +1,5 @@
-//! Live control where the database is far away or cut off, on MariaDB and MySQL: whoever changes something locks one
-//! row meanwhile, and everybody else waits for it.
+//! Tests of live control with a remote or disconnected database, on MariaDB and MySQL. A change locks one row, for
+//! which all other changes wait.
 
 mod database_support;
 
@@ -13,12 +13,12 @@ use weir_core::control::{Effect, Target, Who};
 use weir_core::model::time::UnixMs;
 use weir_envoy::{Proxy, ports};
 
-/// Between continents.
+/// A round trip between continents.
 const ROUND_TRIP: Duration = Duration::from_millis(40);
-/// So many bans are stored at once (`control::bans`), within so long.
+/// Number of bans that `control::bans` stores in one batch, and its deadline.
 const BATCH: usize = 25;
 const BATCH_WITHIN: Duration = Duration::from_secs(5);
-/// So long a person waits (`api::http::overrides`).
+/// The deadline of an operator's change (`api::http::overrides`).
 const PERSON_WITHIN: Duration = Duration::from_secs(5);
 
 on_servers!(|store| scenarios(&store));
@@ -62,7 +62,7 @@ fn port(store: &Store) -> u16 {
     store.server.as_ref().unwrap().port()
 }
 
-/// The same database by another way.
+/// The same database through a proxy.
 fn through(scene: &Scene, store: &Store, way: u16) -> Database {
     open(&scene.url.replace(&format!(":{}/", port(store)), &format!(":{way}/")), "a")
 }
@@ -71,7 +71,7 @@ async fn a_batch_takes_as_many_round_trips_as_one_change_and_lets_people_in(stor
     let scene = store.fresh().await;
     let far = Far::start(ports::local(port(store)), ROUND_TRIP).await;
     let (rules, person) = (through(&scene, store, far.port()), through(&scene, store, far.port()));
-    // Connects, and makes the edition.
+    // Connects, and creates the edition.
     for (name, database) in [("rules", &rules), ("person", &person)] {
         assert_eq!(made(database, &[set(name)], PERSON_WITHIN).await, Ok(1));
     }
@@ -83,10 +83,10 @@ async fn a_batch_takes_as_many_round_trips_as_one_change_and_lets_people_in(stor
     let (one, new) = (trips(vec![set("one")]).await, trips(bans("b", NOW.0 + 60_000)).await);
     let longer = trips(bans("b", NOW.0 + 90_000)).await;
     println!("round trips: {one} for one change, {new} for {BATCH} new bans, {longer} to extend them");
-    // Six, and one more where the connection was idle for long enough to be asked whether it lives.
+    // Six, plus one if a connection was idle long enough to be pinged first.
     assert!([one, new, longer].into_iter().all(|trips| trips <= 7));
 
-    // One batch after the other, and a person.
+    // Consecutive batches, and an operator's change at the same time.
     let flood = async {
         let began = Instant::now();
         for batch in 0..4 {
@@ -105,7 +105,7 @@ async fn a_batch_takes_as_many_round_trips_as_one_change_and_lets_people_in(stor
         longest
     };
     let (flood, longest) = tokio::join!(flood, people);
-    println!("four batches took {flood:?}, and a person waited {longest:?} at most");
+    println!("four batches took {flood:?}, and an operator waited {longest:?} at most");
 }
 
 async fn one_who_is_cut_off_in_the_middle_does_not_keep_others_waiting(store: &Store) {
@@ -115,7 +115,8 @@ async fn one_who_is_cut_off_in_the_middle_does_not_keep_others_waiting(store: &S
     for database in [&lost, &other] {
         assert!(made(database, &[set("held")], PERSON_WITHIN).await.is_ok());
     }
-    // Has locked the edition and waits for a row; then nothing passes to it or from it, and its transaction stays open.
+    // The transaction has locked the edition and waits for a row. Then the proxy stops all bytes, and the transaction
+    // stays open.
     let mut connection = scene.mysql().await;
     let mut row = connection.begin().await.unwrap();
     row.execute("SELECT * FROM weir_controls FOR UPDATE").await.unwrap();
@@ -134,5 +135,5 @@ async fn one_who_is_cut_off_in_the_middle_does_not_keep_others_waiting(store: &S
     println!("another change took {:?}", began.elapsed());
     assert!(!changing.is_finished());
     proxy.forward().await.unwrap();
-    assert_eq!(changing.await.unwrap(), Ok(1), "it is made again");
+    assert_eq!(changing.await.unwrap(), Ok(1), "the change must be retried");
 }

@@ -1,4 +1,4 @@
-//! Servers that freeze, die, come back, block or refuse, and what the aggregator makes of it.
+//! Tests with database servers that freeze, crash, restart, block or refuse.
 
 mod database_support;
 
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use weir_aggregator::database::{Database, DatabaseOptions};
 use weir_envoy::{DatabaseServer, ports};
 
-/// Less than any lock is waited for.
+/// Less than any lock wait.
 const SHORT: Duration = Duration::from_millis(700);
-/// A call that should have ended after `SHORT`, on a busy machine.
+/// Tolerance for the end of a call after `SHORT` on a busy machine.
 const SLACK: Duration = Duration::from_secs(4);
 
 on_servers!(|store| scenarios(store));
@@ -55,7 +55,7 @@ async fn passwords_and_rights(store: &Store) {
     }
 }
 
-/// The other transaction has done more, so the publication is the one that is ended.
+/// The other transaction has done more work, so the server ends the publication.
 async fn a_deadlock_is_tried_again(store: &Store) {
     let scene = store.fresh().await;
     let a = scene.open("a");
@@ -110,7 +110,7 @@ async fn a_locked_row_costs_its_time_only(store: &Store) {
     assert!(began.elapsed() < SHORT + SLACK);
     assert_eq!((published.rows, published.chunks_failed), (0, 1));
     assert_eq!(published.errors.keys().collect::<Vec<_>>(), [&"timeout"]);
-    // Reading does not wait for writers, nor do rows beside.
+    // Reads, and writes of other rows, do not wait for the lock.
     assert_eq!(import(&scene.open("b")).await, cells(&[row("locked", 1)]));
     publish(&a, &[row("beside", 2)]).await;
     transaction.rollback().await.unwrap();
@@ -134,7 +134,7 @@ async fn imports_read_from_the_replica(store: &Store) {
     assert_eq!(database.check_schema(WITHIN).await.unwrap_err().reason(), "schema");
 }
 
-/// Whatever its administrator prefers.
+/// Whatever the server's administrator has configured.
 async fn sessions_do_not_depend_on_the_server(store: &Store) {
     let scene = store.fresh().await;
     let settings = |mode: &str, autocommit: u8, isolation: &str| {
@@ -156,7 +156,7 @@ async fn a_frozen_server(store: &mut Store) {
     let incarnation = a.incarnation(WITHIN).await.unwrap();
     store.server.as_mut().unwrap().process().pause().await.unwrap();
     let began = Instant::now();
-    // More callers than connections, on kept and on new ones.
+    // More callers than connections, on idle and on new connections.
     let mut calls = tokio::task::JoinSet::new();
     for database in [&a, &fresh].into_iter().cycle().take(20) {
         let database = database.clone();
@@ -185,7 +185,7 @@ async fn a_killed_server(store: &mut Store) {
     store.server.as_mut().unwrap().restart().await.unwrap();
     assert_eq!(a.incarnation(WITHIN).await, Ok(incarnation));
     publish(&a, &[row("y", 2)]).await;
-    // Lost between two calls: the second tries of one call are enough.
+    // A connection lost between two calls: the retries of one call suffice.
     store.server.as_mut().unwrap().restart().await.unwrap();
     assert_eq!(import(&scene.open("b")).await, cells(&[row("x", 1), row("y", 2)]));
     publish(&a, &[row("x", 3)]).await;
@@ -202,7 +202,7 @@ async fn a_server_that_is_not_there() {
     }
 }
 
-/// MySQL's default login wants an encrypted connection, for which its server makes a key itself.
+/// MySQL's default authentication needs an encrypted connection, for which the server generates a key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql_without_encryption_says_so() {
     let Some(server) = DatabaseServer::mysql(&["--tls-version="]).await.unwrap() else {

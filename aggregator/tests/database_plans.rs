@@ -1,4 +1,4 @@
-//! Which rows the statements touch: by the optimizer's plan, and by the server's own count of what it read.
+//! Tests of the rows that statements read: by the optimizer's plan, and by the server's counters of rows read.
 
 mod database_support;
 
@@ -46,7 +46,7 @@ async fn filled(store: &Store, live: usize, expired_rows: usize) -> Scene {
     scene
 }
 
-/// A statement with its parameters in place.
+/// A statement with its parameters filled in.
 fn filled_in(statement: &str, args: &[&str]) -> String {
     let mut parts = statement.split('?');
     let first = parts.next().unwrap().to_owned();
@@ -57,7 +57,7 @@ async fn query(connection: &mut MySqlConnection, sql: String) -> Vec<MySqlRow> {
     connection.fetch_all(sqlx::raw_sql(AssertSqlSafe(sql))).await.unwrap()
 }
 
-/// Access and index of the plan's first line.
+/// Access type and index of the plan's first line.
 async fn plan(connection: &mut MySqlConnection, sql: &str) -> (String, String) {
     let rows = query(connection, format!("EXPLAIN FORMAT=TRADITIONAL {sql}")).await;
     let text = |name: &str| {
@@ -67,7 +67,7 @@ async fn plan(connection: &mut MySqlConnection, sql: &str) -> (String, String) {
     (text("type"), text("key"))
 }
 
-/// How many index entries and rows the server read for a statement; temporary tables count too.
+/// Number of index entries and rows that the server read for a statement, including temporary tables.
 async fn reads(connection: &mut MySqlConnection, sql: &str) -> (u64, u64) {
     query(connection, "FLUSH STATUS".to_owned()).await;
     query(connection, sql.to_owned()).await;
@@ -91,7 +91,7 @@ async fn import_examines_no_expired_row(connection: &mut MySqlConnection, live: 
         assert_eq!(plan(connection, &sql).await, ("range".to_owned(), "expires_at_idx".to_owned()));
         let (by_index, by_scan) = reads(connection, &sql).await;
         assert_eq!(by_index, live as u64);
-        // The sums of half of them, in a temporary table.
+        // The sums of half of the rows, in a temporary table.
         assert!(by_scan <= live as u64 / 2 + 2, "{by_scan} rows were scanned");
     }
 }
@@ -109,7 +109,7 @@ async fn the_marker_is_found_by_the_unique_key(connection: &mut MySqlConnection)
     assert_eq!(plan(connection, &sql).await, ("const".to_owned(), "unique_window_region".to_owned()));
 }
 
-/// By the unique key: neither an index nor the table is gone through.
+/// The upsert uses the unique key and scans neither an index nor the table.
 async fn an_upsert_reads_each_row_once(connection: &mut MySqlConnection, live: usize) {
     let expires = (sequence() + 2) * HOUR_MS;
     let values: Vec<_> = (0..live / 2)
@@ -144,7 +144,7 @@ async fn the_table_is_as_specified(scene: &Scene) {
     );
 }
 
-/// Attempts of other buckets, of the same one before the window, and such as were blocked, are not even looked at.
+/// Attempts of other buckets, expired attempts of the same bucket, and blocked attempts are not read.
 async fn the_ledger_reads_what_counts(store: &Store) {
     const COUNTED: u64 = 40;
     let scene = store.fresh().await;
@@ -172,9 +172,9 @@ async fn the_ledger_reads_what_counts(store: &Store) {
     let rows = query(&mut connection, format!("EXPLAIN FORMAT=TRADITIONAL {count}")).await;
     let extra: Vec<u8> = rows[0].try_get_unchecked("Extra").unwrap();
     assert!(String::from_utf8(extra).unwrap().contains("Using index"), "it reads the table too");
-    // MySQL reads its own tables the first time that a session calls a procedure.
+    // MySQL reads its own tables when a session calls a procedure for the first time.
     query(&mut connection, "CALL check_velocity_cost(7, 'y', 0, '')".to_owned()).await;
-    // One is allowed; the next is blocked, and looks for when enough will have left.
+    // One attempt is allowed. The next is blocked and computes when enough cost will have expired.
     for (cost, blocked) in [(1, false), (1, true), (2, true)] {
         let call = format!("CALL check_velocity_cost(7, 'x', {cost}, '')");
         let (by_index, by_scan) = reads(&mut connection, &call).await;
@@ -201,7 +201,7 @@ async fn the_ledger_reads_what_counts(store: &Store) {
     assert!(reads(&mut connection, &next).await.0 <= 1);
 }
 
-/// As it stands in the procedure, with values for its variables.
+/// The statement in the procedure, with values for its variables.
 fn counting_statement() -> String {
     let body = include_str!("../../migrations/mysql/0006_check_velocity_cost.sql");
     let begin = body.find("SELECT COALESCE(SUM(cost)").unwrap();
@@ -219,7 +219,7 @@ fn counting_statement() -> String {
     })
 }
 
-/// SQLite says how it goes about a statement in words.
+/// SQLite describes its plan in words.
 #[tokio::test]
 async fn sqlite_uses_its_indexes() {
     let store = Store::sqlite();
@@ -261,7 +261,7 @@ async fn sqlite_uses_its_indexes() {
             .map(|row| row.get(3))
             .collect();
         let plan = plan.join("\n");
-        // The index for the autoindex of the unique constraint has a name of SQLite's.
+        // The automatic index of the unique constraint has a name that SQLite generates.
         let plan = plan.replace("sqlite_autoindex_ratelimit_window_counts_1", "unique_window_region");
         assert!(plan.contains(expected) && !plan.contains("SCAN"), "{plan}");
     }

@@ -1,4 +1,4 @@
-//! `migrate`, `cleanup` and `zones` as an operator and a cron job meet them.
+//! Tests of `migrate`, `cleanup` and `zones` as run by an operator or a cron job.
 
 mod database_support;
 
@@ -54,7 +54,7 @@ async fn migrate_and_clean_up(store: &Store) {
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("weir-aggregator migrate") && !error.contains("geheim"), "{error}");
 
-    // Two at once: each ends well, and each migration is applied by one of them.
+    // Two concurrent migrations both succeed, and each migration is applied by one of them.
     let spawn = || program(&["migrate"], url).stdout(Stdio::piped()).spawn().unwrap();
     let said: String = [spawn(), spawn()]
         .into_iter()
@@ -92,7 +92,7 @@ async fn migrate_and_clean_up(store: &Store) {
     assert_eq!(scene.rows().await, 1);
 }
 
-/// An operator changes what an aggregator that runs goes by.
+/// An operator changes a zone that a running aggregator uses.
 async fn zones(store: &Store) {
     let scene = store.fresh().await;
     let url = Some(scene.url.as_str());
@@ -104,10 +104,10 @@ async fn zones(store: &Store) {
     };
     assert_eq!(said(&["zones", "list", "--json"]), "[]\n");
     let set = ["zones", "set", "--zone", "7", "--rate", "1", "--window", "1m", "--description", "log-ins, é"];
-    assert_eq!(said(&set), "zone 7 is new and allows 1 per 1m\n");
+    assert_eq!(said(&set), "created zone 7 with 1 per 1m\n");
     assert!(!check(&aggregator, "x", 1).await.blocked && check(&aggregator, "x", 1).await.blocked);
     let more = ["zones", "set", "--zone", "7", "--rate", "2", "--window", "1h"];
-    assert_eq!(said(&more), "zone 7 allows 2 per 1h from now on; it allowed 1 per 1m\n");
+    assert_eq!(said(&more), "changed zone 7 to 2 per 1h; before: 1 per 1m\n");
     assert!(!check(&aggregator, "x", 1).await.blocked && check(&aggregator, "x", 1).await.blocked);
     let listed: serde_json::Value = serde_json::from_str(&said(&["zones", "list", "--json"])).unwrap();
     let expected =
@@ -115,11 +115,11 @@ async fn zones(store: &Store) {
     assert_eq!(listed, expected);
     let table = said(&["zones", "list"]);
     assert!(table.lines().count() == 2 && table.contains("log-ins, é") && table.contains(" 1h "), "{table}");
-    let deleted = "deleted zone 7; 4 transactions of it stay until they are cleaned up\n";
+    let deleted = "deleted zone 7; 4 of its transactions stay until the cleanup\n";
     assert_eq!(said(&["zones", "delete", "--zone", "7"]), deleted);
     let (code, _, error) = run(&["zones", "delete", "--zone", "7"], url);
     assert!(code == Some(1) && error.contains("no zone 7"), "{error}");
-    // By the retention, and no sooner.
+    // The retention decides, and nothing is deleted earlier.
     let clean = |retention: Option<&str>| {
         let output =
             program(&["cleanup"], url).envs(retention.map(|it| ("WEIR_LEDGER_RETENTION", it))).output();

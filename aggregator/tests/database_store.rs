@@ -1,4 +1,4 @@
-//! What the global store promises, the same for MariaDB, MySQL and SQLite.
+//! Tests of the global store; the same for MariaDB, MySQL and SQLite.
 
 mod database_support;
 
@@ -175,7 +175,7 @@ async fn what_cannot_be_read_is_left_out(store: &Store) {
     assert!(imported.bad_example.is_some());
     let own = scene.open("z").own(NOW, WITHIN).await.unwrap();
     assert_eq!((own.cells, own.bad), (vec![], bad.len() as u64));
-    // Sums stay within what the core computes with.
+    // Sums stay within the numbers that the core computes with.
     publish(&a, &[row("full", MAX_COUNT)]).await;
     publish(&scene.open("c"), &[row("full", MAX_COUNT)]).await;
     let imported = b.import(NOW, WITHIN).await.unwrap();
@@ -246,14 +246,14 @@ async fn a_lease_has_one_holder(store: &Store) {
     assert_eq!(b.lease(&two, long, WITHIN).await, Ok(Lease::Mine));
     peer.release(&two, WITHIN).await.unwrap();
     assert!(matches!(peer.lease(&two, long, WITHIN).await, Ok(Lease::HeldBy { .. })));
-    // A renewal may be shorter, and then it ends by itself.
+    // A renewal may be shorter; the lease then expires earlier.
     assert_eq!(a.lease(&one, short, WITHIN).await, Ok(Lease::Mine));
     let taken = async || peer.lease(&two, long, WITHIN).await == Ok(Lease::Mine);
     weir_envoy::wait::until("the lease ends", WITHIN, taken).await.unwrap();
     assert!(matches!(a.lease(&one, short, WITHIN).await, Ok(Lease::HeldBy { holder, .. }) if holder == two));
     peer.release(&two, WITHIN).await.unwrap();
     assert_eq!(a.lease(&one, short, WITHIN).await, Ok(Lease::Mine));
-    // However many ask at once, one gets it.
+    // Of many concurrent requests, one gets the lease.
     let c = scene.open("c");
     let mut asked = tokio::task::JoinSet::new();
     for holder in 0..8 {
@@ -305,7 +305,7 @@ async fn thirty_writers_of_the_same_rows(store: &Store) {
         let database = scene.open("a");
         writers.spawn(async move {
             let mut rows = rows("k", 2_000, writer);
-            // Each comes with another order, and is the highest for some.
+            // Each writer has another order, and the highest count for some rows.
             rows.rotate_left(usize::try_from(writer * 61).unwrap());
             for row in rows.iter_mut().skip(usize::try_from(writer).unwrap()).step_by(30) {
                 row.count = 100 + writer;

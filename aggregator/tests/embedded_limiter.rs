@@ -1,6 +1,5 @@
-//! The APIs' decisions: one limit with the filters of the region, whoever asks and whatever ends.
-//!
-//! Real Envoys are left to the scenarios, the ways in to tests of their own.
+//! Tests of the embedded limiter: its callers share one limit with the filters of the region, through any API and after
+//! losses.
 
 mod common;
 
@@ -19,7 +18,7 @@ use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{Consult, FilterFrame};
 use weir_envoy::{Redis, RedisOptions};
 
-/// More than a busy machine takes to decide; in less an API may have to go by what it knows itself.
+/// More than a busy machine takes to decide. With less, an API may have to decide from its own counts.
 const WITHIN: Duration = Duration::from_secs(5);
 
 fn window(identifier: &str, limit: u64, cost: u64) -> Question {
@@ -51,13 +50,13 @@ fn remaining(answer: &Answer) -> Vec<u64> {
     answer.results.iter().map(|result| result.remaining).collect()
 }
 
-/// What the region has used of an identifier in all live cells, as one aggregator knows it.
+/// The region's use of an identifier in all live cells, as known to one aggregator.
 fn used(weir: &Weir, identifier: &str) -> u64 {
     let explained = weir.server.services().explain(b"default", b"api", identifier.as_bytes());
     explained.iter().flat_map(|key| &key.cells).map(weir_core::region::CellState::regional_total).sum()
 }
 
-/// How many of `tasks` × `each` questions of one unit pass, asked at the same time.
+/// How many of `tasks` × `each` concurrent questions of cost 1 pass.
 async fn flood(
     embedded: &Arc<EmbeddedLimiter>,
     identifier: &str,
@@ -85,7 +84,7 @@ async fn a_limit_is_held_and_told() {
     let weir = start(None).await;
     for left in [2, 1, 0] {
         let answer = decide(&weir, &[window("a", 3, 1)]).await;
-        let [result] = answer.results[..] else { panic!("one ruling") };
+        let [result] = answer.results[..] else { panic!("one result") };
         assert!(answer.allowed && result.is_allowed());
         assert_eq!((result.limit, result.remaining, result.window_ms), (3, left, HOUR_MS));
         assert!(result.reset_ms > 0 && result.reset_ms <= HOUR_MS);
@@ -95,13 +94,17 @@ async fn a_limit_is_held_and_told() {
         panic!("{answer:?}")
     };
     assert!(!answer.allowed && wait >= answer.results[0].reset_ms && wait <= 2 * HOUR_MS);
-    assert!(passes(&weir, window("a", 3, 0)).await, "cost 0 passes at exactly the limit");
-    assert!(passes(&weir, window("a", 4, 1)).await, "a higher limit keeps the count");
+    assert!(passes(&weir, window("a", 3, 0)).await, "cost 0 must pass at exactly the limit");
+    assert!(passes(&weir, window("a", 4, 1)).await, "a higher limit must keep the count");
     let never = decide(&weir, &[window("b", 3, 4)]).await;
     assert_eq!(verdicts(&never), [Verdict::Denied { retry_after_ms: None }]);
     assert_eq!(remaining(&never), [3]);
-    assert_eq!(remaining(&decide(&weir, &[window("b", 3, 0)]).await), [3], "a refused call charges nothing");
-    until("the region knows what the API spent", || used(&weir, "a") == 4).await;
+    assert_eq!(
+        remaining(&decide(&weir, &[window("b", 3, 0)]).await),
+        [3],
+        "a denied call must charge nothing"
+    );
+    until("the region has the API's count", || used(&weir, "a") == 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,7 +120,7 @@ async fn a_api_is_an_origin_only_while_it_is_used() {
 async fn of_many_that_ask_at_once_exactly_the_limit_passes() {
     let weir = start(None).await;
     assert_eq!(flood(weir.server.embedded(), "hot", 1_000, 64, 50).await, 1_000);
-    until("the region knows", || used(&weir, "hot") == 1_000).await;
+    until("the region has the count", || used(&weir, "hot") == 1_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,7 +131,7 @@ async fn all_of_a_call_pass_or_none() {
     assert!(
         answer.allowed && answer.results.iter().all(|result| result.is_allowed() && result.remaining == 4)
     );
-    // The last is used up: nothing of the others is charged.
+    // The last limit is used up, so nothing is charged to the others.
     let last = MAX_QUESTIONS - 1;
     assert!(passes(&weir, window(&format!("k{last}"), 5, 4)).await);
     let answer = decide(&weir, &all).await;
@@ -137,7 +140,7 @@ async fn all_of_a_call_pass_or_none() {
     for (at, result) in answer.results[..last].iter().enumerate() {
         assert_eq!((result.verdict, result.remaining), (Verdict::Untried, 4), "{at}");
     }
-    // Everyone who would have refused is named.
+    // The answer names every limit that would have denied.
     let some = [window("k0", 5, 5), window("k1", 5, 1), window("k2", 5, 6)];
     let answer = decide(&weir, &some).await;
     let denied = |verdict: &Verdict| matches!(verdict, Verdict::Denied { .. });
@@ -175,7 +178,7 @@ async fn what_cannot_be_asked_is_not_decided() {
     assert_eq!(remaining(&decide(&weir, &[window("a", 5, 0)]).await), [5]);
 }
 
-/// A step of the wall clock gives no new window; time that passes does.
+/// A step of the wall clock does not begin a new window; elapsed time does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_window_moves_on() {
     const WINDOW_MS: u64 = 5_000;
@@ -187,18 +190,18 @@ async fn a_window_moves_on() {
     let first = weir.clock.now().0 / WINDOW_MS;
     assert!(passes(&weir, short(20)).await);
     weir.clock.0.fetch_add(HOUR_MS.cast_signed(), Relaxed);
-    assert!(!passes(&weir, short(20)).await, "an hour that did not pass");
+    assert!(!passes(&weir, short(20)).await, "an hour has not elapsed");
     weir.clock.0.fetch_sub(HOUR_MS.cast_signed(), Relaxed);
     let began = Instant::now();
     while !passes(&weir, short(1)).await {
         assert!(began.elapsed() < DEADLINE, "the next window is not reached");
         sleep(Duration::from_millis(20)).await;
     }
-    assert!(weir.clock.now().0 / WINDOW_MS > first, "it passes in the next window");
+    assert!(weir.clock.now().0 / WINDOW_MS > first, "the request must pass in the next window");
 }
 
-/// What holds the region up, holds no caller up for longer than it said. Each of the aggregator's tasks that wants the region
-/// meanwhile blocks a thread, and there are more threads than tasks: else nobody would be left to watch the time.
+/// If the region is blocked, no caller waits longer than its timeout. Each task of the aggregator that needs the region
+/// meanwhile blocks a thread; there are more threads than tasks, so timers still run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 24)]
 async fn nobody_waits_longer_than_was_said() {
     const PATIENCE: Duration = Duration::from_millis(50);
@@ -207,15 +210,15 @@ async fn nobody_waits_longer_than_was_said() {
     let services = weir.server.services().clone();
     let (release, held) = std::sync::mpsc::channel::<()>();
     let holds = std::thread::spawn(move || services.region(|_, _| held.recv_timeout(DEADLINE)));
-    // New to the API, so the region is asked.
+    // The key is new to the API, so the region is queried.
     let answer = weir.server.embedded().decide(&[window("b", 10, 1)], Failure::Deny, PATIENCE).await;
-    assert!(answer.allowed, "decided by what is known here");
-    release.send(()).expect("the region was held up all the time");
+    assert!(answer.allowed, "the request must be decided from local counts");
+    release.send(()).expect("the region must be blocked all the time");
     tokio::task::spawn_blocking(move || holds.join()).await.unwrap().unwrap().unwrap();
     until("what was decided alone is reported", || used(&weir, "b") == 1).await;
 }
 
-/// An aggregator of `redis` that has read all of it.
+/// An aggregator of `redis` that has read the whole hot index.
 async fn on(redis: &Redis) -> Weir {
     let store = StoreOptions::parse(&redis.url(), "test-region").unwrap();
     let weir =
@@ -227,7 +230,7 @@ async fn on(redis: &Redis) -> Weir {
     weir
 }
 
-/// What a filter spends that asks for each unit.
+/// What a filter spends that queries for each unit.
 async fn spends(mut filter: Peer, decide: Consult, times: u64) -> (Peer, u64) {
     let mut own = 0;
     for id in 1..=times {
@@ -258,15 +261,15 @@ async fn api_and_filters_of_a_region_hold_one_limit() {
     let passed = by_api.iter().chain(&by_filters).sum::<u64>();
     println!("passed {passed} of {LIMIT}: APIs {by_api:?}, filters {by_filters:?}");
     assert!((LIMIT..=LIMIT + LIMIT / 20).contains(&passed), "{passed}");
-    // What was granted to an API too late for whoever asked stays counted: never less than what passed is known.
+    // A grant that arrived after the caller's timeout stays counted, so the known use is never below the actual use.
     let known = || weirs.iter().map(|weir| used(weir, "shared")).collect::<Vec<_>>();
-    until("everybody knows what was spent", || {
+    until("all aggregators have the count", || {
         let known = known();
         known.iter().all(|used| *used == known[0] && (passed..=LIMIT + LIMIT / 20).contains(used))
     })
     .await;
     for weir in &weirs {
-        assert!(!passes(weir, window("shared", LIMIT, 1)).await, "what is used up, is for all");
+        assert!(!passes(weir, window("shared", LIMIT, 1)).await, "a used-up limit must be used up for all");
     }
 }
 
@@ -281,7 +284,7 @@ async fn what_a_api_spent_outlives_it() {
     assert_eq!(flood(other.server.embedded(), "a", 100, 8, 10).await, 40);
 }
 
-/// However many identifiers come: the table keeps to its size, and limits of those that are used go on.
+/// The table keeps its size with any number of identifiers, and used limits continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_identifiers_takes_no_more_room() {
     const TASKS: usize = 256;
@@ -318,7 +321,7 @@ async fn where_an_exact_limit_is_not_decided_no_window_is_charged() {
     assert_eq!(remaining(&decide(&weir, &[window("a", 5, 0)]).await), [5]);
 }
 
-/// A caller that goes on where a limit is not decided is held to those that are.
+/// If a caller continues after an undecided limit, the decided limits still apply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_a_caller_goes_on_what_was_decided_holds() {
     const ALLOWED: Verdict = Verdict::Allowed;
@@ -327,15 +330,15 @@ async fn where_a_caller_goes_on_what_was_decided_holds() {
     let weir = start(None).await;
     let log = |limit, cost| Question { algorithm: Algorithm::Log, ..window("log", limit, cost) };
     let ledger = Question { algorithm: Algorithm::Ledger { zone: 1 }, ..window("a", 0, 1) };
-    // It stops: nothing is charged.
+    // The caller stops: nothing is charged.
     let answer = decide(&weir, &[window("w", 3, 1), log(5, 1), ledger.clone(), log(5, 2)]).await;
     assert_eq!(verdicts(&answer), [UNTRIED, UNTRIED, UNDECIDED, UNTRIED], "there is no database");
     assert_eq!((answer.allowed, remaining(&answer)), (false, vec![3, 5, 0, 5]));
     let began = Instant::now();
     while remaining(&decide(&weir, &[window("w", 3, 0), log(5, 0)]).await) != [3, 5] {
-        assert!(began.elapsed() < DEADLINE, "the log's charges are not taken back");
+        assert!(began.elapsed() < DEADLINE, "the log's charges must be refunded");
     }
-    // It goes on: up to the limits.
+    // The caller continues, up to the limits.
     let goes_on =
         async |questions: &[Question]| weir.server.embedded().decide(questions, Failure::Allow, WITHIN).await;
     for left in [2, 1, 0] {
@@ -348,7 +351,7 @@ async fn where_a_caller_goes_on_what_was_decided_holds() {
     let answer = goes_on(&[window("other", 3, 1), ledger, log(5, 3)]).await;
     assert!(answer.results[2].is_denied(), "{answer:?}");
     let left = remaining(&decide(&weir, &[window("other", 3, 0), log(5, 0)]).await);
-    assert_eq!(left, [3, 2], "a denial charges nothing");
+    assert_eq!(left, [3, 2], "a denial must charge nothing");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -358,13 +361,13 @@ async fn a_log_and_a_window_pass_together() {
     let answer = decide(&weir, &[log(3, 2), window("w", 5, 1)]).await;
     assert!(answer.allowed, "{answer:?}");
     assert_eq!(remaining(&answer), [1, 4]);
-    // The log refuses: the window is not charged.
+    // The log denies: the window is not charged.
     let answer = decide(&weir, &[window("w", 5, 1), log(3, 2)]).await;
     assert!(!answer.allowed);
     assert_eq!(answer.results[0].verdict, Verdict::Untried);
     assert!(matches!(answer.results[1].verdict, Verdict::Denied { retry_after_ms: Some(_) }));
     assert_eq!(remaining(&decide(&weir, &[window("w", 5, 0)]).await), [4]);
-    // The window refuses: the log is not even asked.
+    // The window denies: the log is not queried.
     let answer = decide(&weir, &[log(3, 1), window("w", 5, 5)]).await;
     assert!(!answer.allowed);
     assert_eq!(answer.results[0].verdict, Verdict::Untried);

@@ -1,4 +1,4 @@
-//! What a filter that has the token, and means harm, can do to other filters of its region.
+//! Tests of the damage that a malicious filter with a valid token can do to other filters of its region.
 
 mod common;
 mod http_common;
@@ -15,7 +15,7 @@ use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{Ban, ControlsKnown, Count, Counters, FilterFrame, Hello, Ping, Report};
 use weir_core::region::MOST_A_SECOND;
 
-/// What a reader of the admin listener, of Redis or of a log knows of the filter that sends `secret`.
+/// What a reader of the admin listener, of Redis or of a log learns of the filter that sends `secret`.
 fn public(secret: u8) -> Vec<u8> {
     origin_of(OriginId([secret; 16])).0.to_vec()
 }
@@ -37,7 +37,7 @@ async fn it_cannot_take_the_place_of_a_node_whose_public_origin_it_knows() {
     evil.next_with(|frame| frame.welcome).await;
     evil.send(weir.report(1, "k", 500)).await;
     evil.next_with(|frame| frame.ack).await;
-    // The victim is still the one that is told, and what it has used is what it said.
+    // The victim still receives its own pushes, and its count is what it reported.
     let snapshot = victim.pushed("k", |snapshot| snapshot.region_others == 500).await;
     assert_eq!(snapshot.own, 3);
     let cells = weir.server.services().explain(b"default", b"api", b"k");
@@ -67,8 +67,8 @@ async fn it_counts_as_no_node_before_it_reports_and_as_64_at_the_most() {
         peer.send(weir.report(1, "k", 1)).await;
         peer.next_with(|frame| frame.ack).await;
     }
-    assert_eq!(pong(&mut honest).await, 64, "all are of one address");
-    // Those that leave make room: the last of them was not among the 63.
+    assert_eq!(pong(&mut honest).await, 64, "all streams share one address");
+    // Nodes that leave make room. The last one was not counted, because its address already had 63.
     invented.drain(..63);
     until("they have left", || weir.server.services().stats().live_origins == 1).await;
     let last = invented.last_mut().unwrap();
@@ -101,8 +101,11 @@ async fn it_cannot_have_the_database_begin_another_incarnation() {
     let nothing = ControlsKnown::default();
     evil.send(FilterFrame { controls_known: Some(nothing), ..FilterFrame::default() }).await;
     let told = evil.next_with(|frame| frame.controls).await;
-    assert_ne!(told.incarnation, before.incarnation, "the wire has a digest of it");
-    // It claims to know more than the database says, as after a restore.
+    assert_ne!(
+        told.incarnation, before.incarnation,
+        "the wire must contain only a digest of the incarnation"
+    );
+    // It claims a newer revision than the database has, as after a restore.
     for ahead in 1..5 {
         let known = ControlsKnown {
             incarnation: told.incarnation,
@@ -112,7 +115,7 @@ async fn it_cannot_have_the_database_begin_another_incarnation() {
         evil.send(FilterFrame { controls_known: Some(known), ..FilterFrame::default() }).await;
         pong(&mut evil).await;
     }
-    // A change makes the aggregator read, and hold the database against what filters know.
+    // A change makes the aggregator read the database and compare it with the filters' revisions.
     http_common::put(&weir, json!({"namespace": "n", "identifier": "a", "limit": 5})).await;
     until("the change is read", || edition().is_some_and(|now| now.revision > before.revision)).await;
     assert_eq!(edition().unwrap().incarnation, before.incarnation);
@@ -141,7 +144,7 @@ async fn it_cannot_ban_in_all_namespaces() {
     assert_eq!(scopes(), ["api"]);
 }
 
-/// With a database, as live control needs one.
+/// With a database, which live control requires.
 async fn with_database() -> (Weir, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/weir.db", folder.path().display());

@@ -1,5 +1,5 @@
-//! Limits held exactly, on a real Redis: every window of a trace, floods, faults, and questions that pass as a whole or not
-//! at all; and the same in memory.
+//! Tests of exact logs on a real Redis: every window of a trace, floods, faults, and requests with several charges,
+//! which pass as a whole or not at all. The same in memory.
 
 mod store_common;
 
@@ -58,7 +58,7 @@ fn verdicts(results: &[ChargeResult]) -> Vec<&'static str> {
     results.iter().map(word).collect()
 }
 
-/// What is used of a limit that is asked for as often as one likes.
+/// The use of a limit, read by a charge of 0.
 async fn used(exact: &Exact, charge: &Charge) -> u64 {
     let Limit::Log { key, .. } = &charge.limit else { panic!("a log") };
     let free = Charge { limit: Limit::Log { key: key.clone(), most: 1_000 }, cost: 0 };
@@ -72,7 +72,7 @@ async fn on_redis() -> (Redis, Exact) {
     (redis, Exact::new(Some(store), None))
 }
 
-/// The entries of a log: when, and how much, by question and place.
+/// The entries of a log: time and cost by request and place.
 type Trace = BTreeMap<([u8; 16], u8), (u64, u64)>;
 
 fn read_log(hand: &mut redis::Connection, name: &str, trace: &mut Trace) {
@@ -84,7 +84,7 @@ fn read_log(hand: &mut redis::Connection, name: &str, trace: &mut Trace) {
     }
 }
 
-/// The most that any window of the trace holds, wherever it is placed.
+/// The highest sum in any window of the trace.
 fn fullest_window(mut entries: Vec<(u64, u64)>, window_us: u64) -> u64 {
     entries.sort_unstable();
     let (mut first, mut sum, mut fullest) = (0, 0, 0);
@@ -99,7 +99,7 @@ fn fullest_window(mut entries: Vec<(u64, u64)>, window_us: u64) -> u64 {
     fullest
 }
 
-/// What one client was allowed and did not give back.
+/// A client's allowed charges that were not refunded.
 type Passed = Vec<(usize, ([u8; 16], u8), u64)>;
 
 async fn hammer(exact: Arc<Exact>, client: u64, over: Arc<AtomicBool>, keys: usize, most: u64) -> Passed {
@@ -167,7 +167,7 @@ async fn no_window_of_the_trace_holds_more_than_the_limit() {
     over.store(true, Relaxed);
     let mut passed: Vec<Vec<(u64, u64)>> = vec![Vec::new(); KEYS];
     for (key, id, cost) in clients.join_all().await.into_iter().flatten() {
-        // Of the last moments not everything was read.
+        // The last entries were not read completely.
         if let Some(&(at, charged)) = traces[key].get(&id) {
             assert_eq!(charged, cost);
             passed[key].push((at, cost));
@@ -221,43 +221,47 @@ async fn a_denied_flood_reaches_no_store() {
     let (asked, took) = (calls(&mut hand) - before, began.elapsed());
     println!("10000 denials in {took:?} with {asked} calls of the store");
     assert!(asked <= 2 + took.as_secs(), "one a second");
-    // What this aggregator takes back can be used at once.
+    // A refund of this aggregator takes effect at once.
     let charges = [minute("alice", 1, 5)];
     exact.refund(request(3), &charges, &[]).await;
     assert!(one(&exact, 20_000, minute("alice", 1, 5)).await.is_allowed());
 }
 
-/// How often scripts were called, and commands sent by hand.
+/// Number of script calls and of commands sent by hand.
 fn calls(hand: &mut redis::Connection) -> u64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(hand).unwrap();
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
     line.split(',').next().unwrap().parse().unwrap()
 }
 
-/// What a question of several charges comes to, wherever logs are kept.
+/// The result of a request with several charges, for logs in Redis and in memory.
 async fn all_or_nothing(exact: &Exact) {
     let full = minute("full", 1, 1);
     assert!(one(exact, 1, full.clone()).await.is_allowed());
     let results = exact.decide(request(2), &[minute("free", 2, 9), full.clone(), ledger()], AMPLE).await;
     assert_eq!(verdicts(&results), ["untried", "denied", "untried"]);
     assert_eq!((results[0].limit, results[1].remaining), (9, 0));
-    assert_eq!(used(exact, &minute("free", 0, 0)).await, 0, "taken back");
+    assert_eq!(used(exact, &minute("free", 0, 0)).await, 0, "the charge must be refunded");
 
     let results = exact.decide(request(3), &[minute("free", 2, 9), ledger()], AMPLE).await;
     assert_eq!(
         verdicts(&results),
         ["allowed", "undecided"],
-        "there is no ledger; the log holds all the same"
+        "without a ledger, the log must still be enforced"
     );
     assert_eq!(used(exact, &minute("free", 0, 0)).await, 2);
     exact.refund(request(3), &[minute("free", 2, 9), ledger()], &results).await;
-    assert_eq!(used(exact, &minute("free", 0, 0)).await, 0, "as whoever asked wants it");
+    assert_eq!(used(exact, &minute("free", 0, 0)).await, 0, "the refund must take effect");
 
     let twice = [minute("twice", 2, 9), minute("twice", 3, 6)];
     let results = exact.decide(request(4), &twice, AMPLE).await;
     assert_eq!(verdicts(&results), ["allowed", "allowed"]);
     assert!(results.iter().all(|result| (result.limit, result.remaining) == (6, 1)), "{results:?}");
-    assert_eq!(exact.decide(request(4), &twice, AMPLE).await[0].remaining, 1, "repeated, and charged once");
+    assert_eq!(
+        exact.decide(request(4), &twice, AMPLE).await[0].remaining,
+        1,
+        "a repeated request must be charged once"
+    );
     let results = exact.decide(request(5), &twice, AMPLE).await;
     assert_eq!(verdicts(&results), ["denied", "denied"]);
     exact.refund(request(4), &twice, &[]).await;
@@ -289,10 +293,10 @@ async fn without_redis_the_same_is_kept_in_memory() {
     let denied = one(&exact, 101, log("short", 1_000, 1, 1)).await;
     assert!(matches!(denied.verdict, Verdict::Denied { retry_after_ms: Some(1..=1_000) }), "{denied:?}");
     let leaves = async || one(&exact, 102, log("short", 1_000, 1, 1)).await.is_allowed();
-    wait::until("it has left", AMPLE, leaves).await.unwrap();
+    wait::until("the entry has expired", AMPLE, leaves).await.unwrap();
     exact.refund_later(request(102), &[log("short", 1_000, 1, 1)], &[], Duration::ZERO);
     let taken_back = async || used(&exact, &log("short", 1_000, 0, 0)).await == 0;
-    wait::until("it is taken back", AMPLE, taken_back).await.unwrap();
+    wait::until("the charge is refunded", AMPLE, taken_back).await.unwrap();
 }
 
 #[tokio::test]
@@ -307,25 +311,26 @@ async fn whatever_redis_does_every_call_ends_in_time() {
     undecided_in_time(&exact).await;
     redis.process().resume().unwrap();
     back(&exact).await;
-    assert_eq!(used(&exact, &minute("alice", 0, 0)).await, 1, "what came too late was not charged");
+    assert_eq!(used(&exact, &minute("alice", 0, 0)).await, 1, "a late charge must not be made");
 
     redis.process().kill().unwrap();
     undecided_in_time(&exact).await;
     redis.restart().await.unwrap();
     back(&exact).await;
-    assert_eq!(used(&exact, &minute("alice", 0, 0)).await, 0, "a log lives in Redis alone");
+    assert_eq!(used(&exact, &minute("alice", 0, 0)).await, 0, "a log is stored only in Redis");
 
     assert!(one(&exact, 2, minute("alice", 1, 5)).await.is_allowed());
     redis::cmd("FLUSHALL").exec(&mut hand(&redis)).unwrap();
     assert_eq!(used(&exact, &minute("alice", 0, 0)).await, 0);
 }
 
-/// Asks while nobody can answer: long enough for the breaker to open.
+/// Sends requests while Redis does not answer, long enough for the breaker to open.
 async fn undecided_in_time(exact: &Exact) {
     for number in 0..20 {
         let charges = [minute("alice", 1, 5), minute("bob", 1, 5)];
         let asked = exact.decide(request(1_000 + number), &charges, SHORT);
-        let results = timeout(SHORT + Duration::from_secs(1), asked).await.expect("in its time");
+        let results =
+            timeout(SHORT + Duration::from_secs(1), asked).await.expect("a result within the deadline");
         assert_eq!(verdicts(&results), ["undecided", "undecided"]);
     }
     let began = Instant::now();
@@ -333,13 +338,13 @@ async fn undecided_in_time(exact: &Exact) {
         let results = exact.decide(request(2_000 + number), &[minute("alice", 1, 5)], AMPLE).await;
         assert_eq!(verdicts(&results), ["undecided"]);
     }
-    assert!(began.elapsed() < AMPLE, "at once, while the breaker is open");
+    assert!(began.elapsed() < AMPLE, "an open breaker must answer at once");
 }
 
 async fn back(exact: &Exact) {
     let decides =
         async || exact.decide(request(3_000), &[minute("probe", 0, 5)], SHORT).await[0].is_allowed();
-    wait::until("it is decided again", HEALED, decides).await.unwrap();
+    wait::until("requests are decided again", HEALED, decides).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! Questions about limits that are held exactly, and their refund, on filters' streams.
+//! Tests of exact requests on filters' streams, and of their refunds.
 
 mod common;
 
@@ -36,13 +36,13 @@ fn exact_requests(exact_requests: Vec<ExactRequest>) -> FilterFrame {
     FilterFrame { exact_requests, ..FilterFrame::default() }
 }
 
-/// As many rulings as are wanted, by the questions' ids.
+/// This many results, by the ids of their requests.
 async fn results(peer: &mut Peer, wanted: usize) -> BTreeMap<u64, Vec<ChargeResult>> {
     let mut found = BTreeMap::new();
     while found.len() < wanted {
         let some = peer.next_with(|frame| Some(frame.results).filter(|results| !results.is_empty())).await;
         for ExactResponse { id, results } in some {
-            assert!(found.insert(id, results).is_none(), "one answer for each");
+            assert!(found.insert(id, results).is_none(), "each request must have one answer");
         }
     }
     found
@@ -51,7 +51,7 @@ async fn results(peer: &mut Peer, wanted: usize) -> BTreeMap<u64, Vec<ChargeResu
 async fn ruled(peer: &mut Peer, question: ExactRequest) -> Vec<ChargeResult> {
     let id = question.id;
     peer.send(exact_requests(vec![question])).await;
-    results(peer, 1).await.remove(&id).expect("the answer to this question")
+    results(peer, 1).await.remove(&id).expect("the answer to this request")
 }
 
 fn verdicts(results: &[ChargeResult]) -> Vec<u32> {
@@ -74,8 +74,8 @@ async fn are_ruled_on(weir: &Weir) {
     let refunds = vec![refund(allowed[0]), refund(allowed[0]), Refund::default()];
     peer.send(FilterFrame { refunds, ..FilterFrame::default() }).await;
     let done = "weir_aggregator_exact_refunds_total{result=\"done\"}";
-    until("it is taken back", || weir.metric(done) == 1.0).await;
-    // Another worker's question of the same number is another question.
+    until("the charge is refunded", || weir.metric(done) == 1.0).await;
+    // A request of another worker with the same number is a separate request.
     let mut other = Peer::open(weir.connect().await).await;
     let mut frame = hello_frame(2, false);
     frame.hello.as_mut().unwrap().worker = 2;
@@ -84,7 +84,7 @@ async fn are_ruled_on(weir: &Weir) {
     assert_eq!(verdicts(&ruled(&mut peer, request(99, vec![log("alice", 1, 3)])).await), [DENIED]);
 
     let mixed = ruled(&mut peer, request(100, vec![log("bob", 1, 3), ledger()])).await;
-    assert_eq!(verdicts(&mixed), [ALLOWED, UNDECIDED], "what is undecided speaks against nothing");
+    assert_eq!(verdicts(&mixed), [ALLOWED, UNDECIDED], "an undecided charge must not prevent the others");
     let malformed = Charge { log: None, ledger: None, cost: 1 };
     let wrong = ruled(&mut peer, request(101, vec![log("bob", 1, 3), malformed])).await;
     assert_eq!(verdicts(&wrong), [UNDECIDED, UNDECIDED]);
@@ -98,7 +98,8 @@ async fn are_ruled_on(weir: &Weir) {
     }
 }
 
-/// Repeats what had passed, while a later denial is remembered. How often it was not: that is for a second only.
+/// Repeats a charge that had passed while a later denial is cached. Returns how often the denial was not cached,
+/// because it is cached for only one second.
 async fn a_denial_is_remembered(weir: &Weir, peer: &mut Peer, passed: u64) -> f64 {
     const REMEMBERED: &str = "weir_aggregator_exact_cached_denials_total";
     let question = |id| request(id, vec![log("alice", 1, 3)]);
@@ -106,13 +107,17 @@ async fn a_denial_is_remembered(weir: &Weir, peer: &mut Peer, passed: u64) -> f6
         let before = weir.metric(REMEMBERED);
         let again = ruled(peer, question(passed)).await;
         if weir.metric(REMEMBERED) > before {
-            assert_eq!(verdicts(&again), [DENIED], "also of what had passed");
+            assert_eq!(
+                verdicts(&again),
+                [DENIED],
+                "the cached denial must also apply to the charge that had passed"
+            );
             return f64::from(forgotten);
         }
-        assert_eq!(verdicts(&again), [ALLOWED], "it is charged once");
+        assert_eq!(verdicts(&again), [ALLOWED], "a repeated request must be charged once");
         assert_eq!(verdicts(&ruled(peer, question(98)).await), [DENIED]);
     }
-    panic!("no denial is remembered");
+    panic!("no denial was cached");
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Credentials of filters: whose stream opens, and what a stream may count, is sent, and loses when its credential goes.
+//! Tests of filters' credentials: which streams are admitted, what a stream may count and receives, and the end of a
+//! stream when its credential is revoked.
 
 mod common;
 mod http_common;
@@ -48,7 +49,7 @@ async fn error(weir: &Weir, token: Option<&str>) -> (String, Code) {
     peer.refused().await
 }
 
-/// A key like that of [`common::key`] in another workspace.
+/// A key like [`common::key`] in another workspace.
 fn key_in(workspace: &str, identifier: &str) -> Vec<u8> {
     let common = Key::parse(&key(identifier)).unwrap();
     let parts = KeyParts { workspace: workspace.as_bytes(), ..common.parts() };
@@ -61,7 +62,7 @@ async fn a_stream_opens_with_a_filters_credential_alone() {
     let (gateways, next) = (filter("gateways", &["default"]), filter("gateways-next", &["default"]));
     let shop = NewToken::new(Entry::application("shop", "default")).unwrap();
     let weir = serve(tokens_file(folder.path(), &[&gateways, &next, &shop])).await;
-    // Two are in force at a time, so that they can be rotated.
+    // Two credentials are valid at the same time, so that they can be rotated.
     for (origin, token) in [(1, &gateways), (2, &next)] {
         join(&weir, origin, token).await;
     }
@@ -112,7 +113,7 @@ async fn a_stream_counts_in_its_own_workspaces_alone() {
     assert!(weir.server.services().explain(b"other", b"api", b"k").is_empty());
     assert_eq!(weir.metric("weir_aggregator_counts_refused_total{reason=\"key\"}"), 2.0);
 
-    // A configuration of another workspace is a mistake, and ends the stream with the reason.
+    // A configuration of another workspace is an error that ends the stream with its reason.
     let counters = Some(Counters { rules: Vec::new(), workspace: "other".into() });
     peer.send(FilterFrame { counters, ..FilterFrame::default() }).await;
     let (reason, code) = peer.refused().await;
@@ -136,7 +137,7 @@ async fn a_stream_is_sent_nothing_of_other_workspaces() {
     let foreign = key_in("other", "k");
     wide.next_with(|frame| frame.push?.snapshots.into_iter().find(|snapshot| snapshot.key == foreign)).await;
     let mut seen = Vec::new();
-    // What both were sent is of one moment; the view of its own workspace may come in a later push.
+    // Both pushes are of the same time; the snapshot of the own workspace may arrive in a later push.
     while !seen.contains(&key("k")) {
         let push = narrow.next_with(|frame| frame.push).await;
         seen.extend(push.snapshots.into_iter().map(|snapshot| snapshot.key));
@@ -163,7 +164,7 @@ async fn live_control_is_sent_to_filters_of_its_workspace() {
     let weir = with_database(folder.path(), file).await;
     let mut client = http_common::Client::connect(&weir).await;
     let limit = json!({"namespace": "n", "identifier": "a", "limit": 5}).to_string();
-    // The control of this filter's workspace is the second: it has both once the second is there.
+    // The control of this filter's workspace is the second, so the filter has both once it has the second.
     for operator in operators.iter().rev() {
         let bearer = format!("Bearer {}", operator.token);
         let headers = [("content-type", "application/json"), ("authorization", &*bearer)];
@@ -218,7 +219,7 @@ async fn a_stream_ends_with_its_credential() {
     assert_eq!(error(&weir, Some(&old.token)).await.1, Code::Unauthenticated);
     join(&weir, 2, &changed).await;
 
-    // Without any filter in the file, the stream is still not open to everybody.
+    // If the file no longer names a filter, streams still need a credential.
     std::fs::write(&file, "[]").unwrap();
     assert_eq!(streams[2].refused().await.1, Code::Unauthenticated);
     until("the file is read", || {

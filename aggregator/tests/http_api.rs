@@ -1,4 +1,4 @@
-//! The HTTP API as applications use it: limits, tokens, connections that are kept, and the end of the program.
+//! Tests of the HTTP API as applications use it: limits, tokens, kept-alive connections, and shutdown.
 
 mod common;
 mod http_common;
@@ -15,14 +15,14 @@ use weir_core::model::wire::{FilterFrame, Report};
 /// Method, path, headers, body; status and code of the answer.
 type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
 
-/// More than a busy machine takes to decide; in less an API may have to go by what it knows itself.
+/// More than a busy machine takes to decide. With less, an API may have to decide from its own counts.
 const TIMEOUT: &str = "5s";
 
 fn check(identifier: &str, limit: u64, cost: u64) -> Value {
     json!({"namespace": "api", "identifier": identifier, "limit": limit, "duration": "1h", "cost": cost})
 }
 
-/// A check by itself.
+/// A single check.
 fn hourly(identifier: &str, limit: u64, cost: u64) -> Value {
     let mut request = check(identifier, limit, cost);
     request["timeout"] = TIMEOUT.into();
@@ -33,7 +33,7 @@ fn success(body: &Value) -> bool {
     body["allowed"].as_bool().unwrap_or_else(|| panic!("{body}"))
 }
 
-/// Calls of this API that ended so.
+/// Number of calls of this API with this result.
 fn calls(weir: &Weir, result: &str) -> f64 {
     weir.metric(&format!("weir_aggregator_api_decisions_total{{api=\"http\",result=\"{result}\"}}"))
 }
@@ -60,7 +60,10 @@ async fn a_limit_is_used_up_and_says_when_to_come_back() {
     assert!((1..=2 * HOUR_MS).contains(&wait), "{denied:?}");
     let never = client.post("/v1/check", &hourly("alice", 3, 4)).await;
     assert!(!success(&never.body) && never.body.get("retry_after_ms").is_none(), "{never:?}");
-    assert!(success(&client.post("/v1/check", &hourly("alice", 3, 0)).await.body), "a cost of 0 only asks");
+    assert!(
+        success(&client.post("/v1/check", &hourly("alice", 3, 0)).await.body),
+        "a cost of 0 must always pass"
+    );
     assert!(success(&client.post("/v1/check", &hourly("bob", 3, 1)).await.body));
 }
 
@@ -78,7 +81,7 @@ async fn what_filters_reported_counts_here_too() {
         "namespace": "api", "identifier": ["alice"], "limit": 8, "duration": 3_600_000, "timeout": TIMEOUT
     });
     let denied = client.post("/v1/check", &listed).await;
-    assert!(!success(&denied.body), "a list of one part is that part");
+    assert!(!success(&denied.body), "a list of one part must be the same identifier");
 }
 
 #[tokio::test]
@@ -98,14 +101,14 @@ async fn several_limits_pass_together_or_not_at_all() {
         (&json!(false), &json!(true))
     );
     let carol = client.post("/v1/check", &hourly("carol", 10, 0)).await;
-    assert_eq!(carol.body["remaining"], 6, "nothing was charged to the one that would pass");
+    assert_eq!(carol.body["remaining"], 6, "the check that would pass must not be charged");
 }
 
 #[tokio::test]
 async fn what_is_not_decided_says_so_and_the_caller_chooses() {
     let weir = start(None).await;
     let mut client = Client::connect(&weir).await;
-    // Without a database there is no ledger that could decide.
+    // Without a database, no ledger can decide.
     let body = |on_failure: &str| json!({"identifier": "a", "algorithm": "ledger", "zone": 1, "on_failure": on_failure});
     for (on_failure, expected) in [("deny", false), ("allow", true)] {
         let answer = client.post("/v1/check", &body(on_failure)).await;
@@ -115,7 +118,10 @@ async fn what_is_not_decided_says_so_and_the_caller_chooses() {
     let mixed = json!({"on_failure": "allow", "checks": [
         {"identifier": "a", "algorithm": "ledger", "zone": 1}, check("erin", 0, 1)]});
     let answer = client.post("/v1/check/batch", &mixed).await;
-    assert!(!success(&answer.body) && answer.body["decided"] == true, "a denial decides: {answer:?}");
+    assert!(
+        !success(&answer.body) && answer.body["decided"] == true,
+        "a denial must count as decided: {answer:?}"
+    );
     assert_eq!(["allowed", "denied", "undecided"].map(|result| calls(&weir, result)), [0.0, 1.0, 2.0]);
 }
 
@@ -141,7 +147,7 @@ async fn tokens_are_bound_to_workspaces_and_zones() {
         headers.extend(header.as_deref().map(|value| ("authorization", value)));
         let answer = client.send("POST", "/v1/check", &headers, body.to_string().as_bytes()).await;
         if expected.is_empty() {
-            // White space around a header's value is none of it.
+            // Whitespace around a header's value is not part of it.
             assert_eq!(answer.status, 200, "{answer:?}");
             continue;
         }
@@ -149,10 +155,10 @@ async fn tokens_are_bound_to_workspaces_and_zones() {
         assert_eq!(answer.headers["www-authenticate"], challenge);
         assert!(!answer.body.to_string().contains(&shop), "{answer:?}");
     }
-    // The one that passed above used up workspace `one`; `two` has counts of its own.
+    // The check that passed above used up workspace `one`; `two` has separate counts.
     assert!(!success(&client.post_as(&shop, "/v1/check", &body).await.body));
     assert!(success(&client.post_as(&other, "/v1/check", &body).await.body));
-    // A web page whose name leads here has no token, so names do not matter.
+    // A DNS-rebinding page has no token, so host names need not be checked.
     let elsewhere = client.send("GET", "/v1/overrides", &[("host", "weir.example")], b"").await;
     assert_eq!((elsewhere.status, code(&elsewhere.body).as_str()), (401, "token_missing"));
     let named =
@@ -234,7 +240,7 @@ async fn a_api_that_anybody_could_use_does_not_open() {
             std::sync::Arc::new(common::ShiftedClock::default()),
         );
         match started.await {
-            Ok(_) => panic!("it started"),
+            Ok(_) => panic!("the server must not start"),
             Err(error @ ServeError::Authentication(_)) => error.to_string(),
             Err(other) => panic!("{other}"),
         }
@@ -246,21 +252,21 @@ async fn a_api_that_anybody_could_use_does_not_open() {
     let with = |tokens_file: PathBuf| ApiSettings { tokens_file: Some(tokens_file), ..open.clone() };
     let (_, entry) = token("a", "default", "all");
     for (text, part) in [
-        ("", "not a list"),
+        ("", "expected a YAML list"),
         ("- {name: a, sha256: b, workspace: c}", "entry 1: sha256"),
         (&entry.replace("zones: all", "zones: some"), "zones: invalid value"),
         (&entry.replace("zones: all", "zone: 1"), "zone"),
         (&entry.replace("name: a", "name: \"\""), "entry 1: the name"),
         (&format!("{entry}{entry}"), "entry 2 (\"a\")"),
         (&format!("{entry}{}", entry.replace("name: a", "name: b")), "the same sha256"),
-        ("- {name: a, workspace: b}", "entry 1: it needs either sha256"),
-        ("- {name: a, san: b, sha256: c, workspace: d}", "entry 1: it needs either sha256"),
-        ("- {name: a, san: b}", "entry 1: it needs either workspace"),
-        ("- {name: a, san: b, workspace: c, workspaces: [d]}", "entry 1: it needs either workspace"),
+        ("- {name: a, workspace: b}", "entry 1: expected either sha256"),
+        ("- {name: a, san: b, sha256: c, workspace: d}", "entry 1: expected either sha256"),
+        ("- {name: a, san: b}", "entry 1: expected either workspace"),
+        ("- {name: a, san: b, workspace: c, workspaces: [d]}", "entry 1: expected either workspace"),
         ("- {name: a, san: b, workspaces: []}", "entry 1: workspaces"),
         ("- {name: a, san: b, workspaces: all, max_cost: 1}", "entry 1: control, namespaces and max_cost"),
         ("- {name: a, san: b, workspace: c}\n- {name: d, san: b, workspaces: all}", "the same san"),
-        (&"- {name: a, sha256: b, workspace: c}\n".repeat(10_001), "10001 tokens"),
+        (&"- {name: a, sha256: b, workspace: c}\n".repeat(10_001), "10001 entries"),
     ] {
         let said = refused(with(write(folder.path(), "tokens.yaml", text))).await;
         assert!(said.contains(part) && said.contains("WEIR_TOKENS_FILE"), "{said}");
@@ -316,7 +322,7 @@ async fn what_cannot_be_answered_says_why() {
     assert_eq!((calls(&weir, "allowed"), calls(&weir, "refused")), (1.0, 10.0));
 }
 
-/// What the program says in its log.
+/// The program's log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -348,7 +354,7 @@ async fn kept_connections_end_after_their_answer_when_the_program_drains() {
         let log = log.clone();
         move || log.clone()
     });
-    // For this thread, which the whole test is on.
+    // The subscriber is set for this thread, which runs the whole test.
     let listening = tracing::subscriber::set_default(subscriber.finish());
     weir.server.stop().await;
     drop(listening);
@@ -356,7 +362,7 @@ async fn kept_connections_end_after_their_answer_when_the_program_drains() {
     assert!(said.contains("weir-aggregator ends"), "{said}");
     assert!(
         !said.contains("closing connections that did not end in time"),
-        "nothing was waited for in vain: {said}"
+        "no connection may have been cut: {said}"
     );
-    until("both are over", || busy.is_over() && idle.is_over()).await;
+    until("both connections are closed", || busy.is_over() && idle.is_over()).await;
 }

@@ -1,4 +1,4 @@
-//! Clients of the HTTP API that are slow, silent, greedy or wrong: each costs itself alone.
+//! Tests with clients of the HTTP API that are slow, silent, greedy or malformed. Each affects only itself.
 
 mod common;
 mod http_common;
@@ -11,23 +11,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, interval, timeout};
 
-/// Above every timeout under test but the one between requests.
+/// Longer than every tested timeout except the one between requests.
 const CUT_WITHIN: Duration = Duration::from_secs(20);
 
 async fn connect(weir: &Weir) -> TcpStream {
     TcpStream::connect(weir.server.http_address().unwrap()).await.unwrap()
 }
 
-/// What the server says until it ends the connection.
+/// What the server sends until it closes the connection.
 async fn rest(connection: &mut TcpStream) -> String {
     let mut said = Vec::new();
-    // A reset is an end as well.
+    // A reset also ends the connection.
     let _ =
         timeout(CUT_WITHIN, connection.read_to_end(&mut said)).await.expect("the connection is still held");
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// Sends a byte now and then until the server ends the connection.
+/// Sends one byte at intervals until the server closes the connection.
 async fn drip(connection: &mut TcpStream, byte: u8) -> Duration {
     let (began, mut interval) = (Instant::now(), interval(Duration::from_millis(200)));
     while connection.write_all(&[byte]).await.is_ok() {
@@ -54,7 +54,8 @@ async fn whoever_says_nothing_or_drips_a_head_is_cut() {
     others_are_served(&weir).await;
     let (first, second, _) = tokio::join!(rest(&mut silent), rest(&mut halfway), drip(&mut slow, b'a'));
     assert_eq!((first.as_str(), second.as_str()), ("", ""));
-    until("all are let go", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0).await;
+    until("all connections are closed", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0)
+        .await;
 }
 
 #[tokio::test]
@@ -67,7 +68,7 @@ async fn a_second_head_that_drips_is_cut_as_well() {
     assert!(said.starts_with(b"HTTP/1.1 200 OK"));
     slow.write_all(b"GET /").await.unwrap();
     let took = drip(&mut slow, b'a').await;
-    assert!(took < Duration::from_secs(15), "it was cut as if it were idle: {took:?}");
+    assert!(took < Duration::from_secs(15), "the connection was cut as if it were idle: {took:?}");
 }
 
 #[tokio::test]
@@ -103,7 +104,7 @@ async fn a_body_that_drips_is_told_and_cut() {
 async fn too_much_is_refused_before_it_is_taken() {
     let weir = start(None).await;
     let head = "POST /v1/check/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
-    // Announced, and sent nevertheless: the answer arrives all the same.
+    // A large body, announced and sent nevertheless: the answer still arrives.
     let mut announced = connect(&weir).await;
     announced
         .write_all(format!("{head}content-length: 400000\r\nconnection: close\r\n\r\n").as_bytes())
@@ -112,16 +113,16 @@ async fn too_much_is_refused_before_it_is_taken() {
     announced.write_all(&vec![b' '; 400_000]).await.unwrap();
     let said = rest(&mut announced).await;
     assert!(said.starts_with("HTTP/1.1 413") && said.contains("262144"), "{said}");
-    // Not announced.
+    // A large body without a length.
     let mut endless = connect(&weir).await;
     endless.write_all(format!("{head}transfer-encoding: chunked\r\n\r\n").as_bytes()).await.unwrap();
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
     let mut sent = 0_usize;
     while endless.write_all(&chunk).await.is_ok() {
         sent += chunk.len();
-        assert!(sent < 64 * 1024 * 1024, "it reads on and on");
+        assert!(sent < 64 * 1024 * 1024, "the server must stop reading");
     }
-    // A head without end.
+    // An endless head.
     let mut long = connect(&weir).await;
     let _ = long
         .write_all(format!("GET /openapi.json HTTP/1.1\r\nx: {}\r\n", "a".repeat(40_000)).as_bytes())
@@ -167,10 +168,11 @@ async fn whoever_does_not_read_answers_is_cut() {
     let mut deaf = socket.connect(weir.server.http_address().unwrap()).await.unwrap();
     let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
     let began = Instant::now();
-    // Ends when the server has ended the connection; until then this waits whenever all buffers are full.
+    // Ends when the server closes the connection; until then the write waits while all buffers are full.
     while timeout(CUT_WITHIN, deaf.write_all(&request)).await.expect("the connection is still held").is_ok() {
-        assert!(began.elapsed() < 2 * CUT_WITHIN, "it goes on and on");
+        assert!(began.elapsed() < 2 * CUT_WITHIN, "the server must close the connection");
     }
     others_are_served(&weir).await;
-    until("it is let go", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0).await;
+    until("the connection is closed", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0)
+        .await;
 }

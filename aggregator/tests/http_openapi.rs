@@ -1,5 +1,5 @@
-//! The description that the API serves of itself, held against what it does: every path, method, status, field and
-//! bound in it, and every route that the API names.
+//! Compares the API's OpenAPI description with its behaviour: every path, method, status, field and bound in the
+//! description, and every route that the API names.
 
 mod common;
 mod http_common;
@@ -28,7 +28,7 @@ async fn document(weir: &Weir) -> Document {
     Document(answer.body)
 }
 
-/// A server with tokens and a ledger that holds `attempts` in zone 1.
+/// A server with tokens and a ledger that has `attempts` in zone 1.
 async fn start_ledger(attempts: usize) -> (Weir, String, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (bearer, entry) = token("tester", "default", "[1]");
@@ -104,7 +104,7 @@ async fn every_status_of_every_path_is_seen_and_looks_as_described() {
         ("/v1/ledger/{id}", "/v1/ledger/x", vec![bearer], 400),
         ("/v1/ledger/{id}", "/v1/ledger/1", vec![], 401),
         ("/v1/ledger/{id}", "/v1/ledger/999999", vec![bearer], 404),
-        // Of a zone that this token does not see.
+        // In a zone that this token may not use.
         ("/v1/ledger/{id}", "/v1/ledger/4", vec![bearer], 404),
         ("/openapi.json", "/openapi.json", vec![], 200),
     ] {
@@ -204,7 +204,7 @@ async fn overrides(
     seen
 }
 
-/// As many controls as there may be.
+/// Stores the maximum number of controls.
 async fn fill(file: &std::path::Path) {
     let url = format!("sqlite://{}", file.display());
     let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
@@ -289,7 +289,7 @@ async fn every_field_and_bound_of_a_request_is_the_api() {
                 _ => json!({"checks": [request.clone()]}),
             };
             let listed = strip_call_fields(listed);
-            // A ledger has fields of its own.
+            // A ledger has other fields.
             let algorithm = name == "algorithm" && request["algorithm"] == "ledger";
             for (path, schema, body) in
                 [("/v1/check", "LimitRequest", &request), ("/v1/check/batch", "LimitsRequest", &listed)]
@@ -298,7 +298,7 @@ async fn every_field_and_bound_of_a_request_is_the_api() {
                 assert_eq!(document.fits(schema, body), fits, "{body}");
                 let expected = if fits && !algorithm { 200 } else { 400 };
                 assert_eq!(answer.status, expected, "{path} {body}: {answer:?}");
-                // A list in a list in a check nests too deep to be read as fields.
+                // A list inside a list of a check is nested too deeply to be parsed.
                 if answer.body["error"]["code"] == "invalid_request" && !fits {
                     let field = answer.body["error"]["field"].as_str().unwrap();
                     assert!(field.ends_with(&name), "{body}: {field}");

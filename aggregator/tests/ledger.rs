@@ -1,4 +1,4 @@
-//! What the ledger promises, the same for MariaDB, MySQL and SQLite.
+//! Tests of the ledger; the same for MariaDB, MySQL and SQLite.
 
 mod database_support;
 
@@ -49,7 +49,7 @@ async fn ledger(store: &Store, rate: u64, window_seconds: u64) -> (Scene, Databa
     (scene, database)
 }
 
-/// Moves all that is recorded, as if the clock had gone the other way.
+/// Moves all recorded attempts in time, as if the clock had stepped in the other direction.
 async fn shift(scene: &Scene, seconds: i64) {
     let sql = if scene.is_mysql() {
         format!("UPDATE zone_txn SET created_at = created_at + INTERVAL {seconds} SECOND")
@@ -74,7 +74,7 @@ async fn an_attempt_tells_what_counts(store: &Store) {
     assert_eq!(question, Velocity { reset_ms: 0, ..velocity(question.transaction, false, 0) });
     let first = check(&database, "x", 2).await;
     assert_eq!(first, velocity(first.transaction, false, 2));
-    // Times from here on are less than the whole window, and all the same.
+    // From here on, reported times are less than the whole window.
     shift(&scene, -20).await;
     let second = check(&database, "x", 2).await;
     assert!(second.transaction > first.transaction && first.transaction > question.transaction);
@@ -90,8 +90,8 @@ async fn an_attempt_tells_what_counts(store: &Store) {
     }
     assert!(!check(&database, "x", 1).await.blocked);
     let full = check(&database, "x", 0).await;
-    assert!(!full.blocked && full.used == 5, "a question passes at exactly the rate");
-    // What has left counts no more; what was blocked never did.
+    assert!(!full.blocked && full.used == 5, "a cost of 0 must pass at exactly the rate");
+    // Expired attempts no longer count, and blocked ones never did.
     shift(&scene, -60).await;
     assert_eq!(check(&database, "x", 5).await.used, 5);
     assert_eq!(recorded(&scene).await.len(), 10);
@@ -155,7 +155,7 @@ async fn zones_are_in_force_at_once(store: &Store) {
     set_zone(&database, ZONE, 1, 60).await;
     let lower = check(&database, "x", 1).await;
     assert_eq!((lower.blocked, lower.used, lower.rate), (true, 2, 1));
-    // What is described stays so, unless it is described anew.
+    // A description stays until it is changed.
     let minute = Duration::from_secs(60);
     let undescribed = ZoneChange::new(ZONE, 3, minute, None).unwrap();
     database.set_zone(&undescribed, WITHIN).await.unwrap();
@@ -170,7 +170,7 @@ async fn zones_are_in_force_at_once(store: &Store) {
     assert_eq!(database.delete_zone(ZONE, WITHIN).await, Ok(None));
     let attempt = Attempt { zone: ZONE, bucket: b"x", cost: 1 };
     assert_eq!(database.check_velocity(&attempt, WITHIN).await, Ok(None));
-    // The number set again goes on with what is recorded under it.
+    // A zone that is created again continues with its recorded attempts.
     set_zone(&database, ZONE, 2, 60).await;
     assert!(check(&database, "x", 1).await.blocked);
 }
@@ -216,19 +216,19 @@ async fn two_hundred_at_once(store: &Store) {
     decisions_are_right(&rows, 5, 3_600);
 }
 
-/// Attempts again where a busy machine leaves no connection free for 2 s: nothing was attempted then.
+/// Retries if a busy machine has no free connection for 2 s; no attempt was made then.
 async fn check_in_a_crowd(database: &Database, bucket: &str, cost: u64) -> Velocity {
     let attempt = Attempt { zone: ZONE, bucket: bucket.as_bytes(), cost };
     for _ in 0..20 {
         match database.check_velocity(&attempt, WITHIN).await {
             Err(error) if error.to_string().contains("all connections to the database are busy") => {}
-            answered => return answered.unwrap().expect("the zone is there"),
+            answered => return answered.unwrap().expect("the zone exists"),
         }
     }
-    panic!("no connection comes free");
+    panic!("no connection became free");
 }
 
-/// Clients of three aggregators, for several windows.
+/// Clients of three aggregators, during several windows.
 async fn every_window_of_a_trace(store: &Store) {
     const RATE: u64 = 20;
     let (scene, database) = ledger(store, RATE, 1).await;
@@ -273,7 +273,7 @@ async fn what_is_refunded_counts_no_more(store: &Store) {
     let refund = async |transaction| database.refund(transaction, ZONE, b"x", WITHIN).await.unwrap();
     for (zone, bucket) in [(ZONE, b"y"), (ZONE + 1, b"x")] {
         let refunded = database.refund(first.transaction, zone, bucket, WITHIN).await;
-        assert_eq!(refunded, Ok(false), "it is another's");
+        assert_eq!(refunded, Ok(false), "the attempt belongs to another bucket");
     }
     for transaction in [blocked.transaction, second.transaction + 1_000, 0, u64::MAX] {
         assert!(!refund(transaction).await);
@@ -309,7 +309,7 @@ async fn history_is_read_page_by_page(store: &Store) {
         weir_aggregator::telemetry::clock::Clock::now(&weir_aggregator::telemetry::clock::SystemClock).0
             * 1_000;
     assert!(all.iter().all(|it| it.created_at_us.abs_diff(now_us) < 60_000_000), "{all:?}");
-    // Each page goes on where the last one ended.
+    // Each page continues where the previous one ended.
     let mut pages = page(None, 2).await;
     while let [.., last] = pages.as_slice()
         && let next = page(Some(last.id), 2).await
@@ -327,14 +327,14 @@ async fn history_is_read_page_by_page(store: &Store) {
     }
 }
 
-/// To move what is recorded into the future is the same as to set the clock back.
+/// Moving the recorded attempts into the future is equivalent to setting the clock back.
 async fn a_clock_that_steps_back_lets_nothing_more_pass(store: &Store) {
     let (scene, database) = ledger(store, 3, 60).await;
     check(&database, "x", 2).await;
     shift(&scene, 600).await;
     assert!(!check(&database, "x", 1).await.blocked);
     let blocked = check(&database, "x", 1).await;
-    // The one that is left behind leaves first.
+    // The remaining attempt expires first.
     assert!(blocked.blocked && blocked.used == 3, "{blocked:?}");
     assert!(blocked.retry_after_ms.is_some_and(|ms| ms <= 60_000), "{blocked:?}");
     let more = check(&database, "x", 2).await;
@@ -371,12 +371,12 @@ async fn cleanup_deletes_what_no_zone_counts(store: &Store) {
     }
     database.delete_zone(gone, WITHIN).await.unwrap();
     let days = |days: u64| Duration::from_secs(days * DAY);
-    // Nothing is needed of a zone that is gone; what the others count stays.
+    // Attempts of a deleted zone are not needed; attempts that other zones count stay.
     assert_eq!(clean(&database, Duration::ZERO, 2).await, (vec![0, 0, 2, 2, 1], 0));
     shift(&scene, -91 * i64::try_from(DAY).unwrap()).await;
     fill(ZONE, 2).await;
     assert_eq!(clean(&database, days(92), 2).await.0, [0, 0]);
-    // The longer window keeps its own, whatever the retention.
+    // The zone with the longer window keeps its attempts, whatever the retention.
     assert_eq!(clean(&database, days(90), 2).await.0, [2, 2, 1, 0]);
     assert_eq!(scene.number("SELECT COUNT(*) FROM zone_txn").await, 7);
     shift(&scene, -10 * i64::try_from(DAY).unwrap()).await;
@@ -394,7 +394,7 @@ async fn cleanup_deletes_what_no_zone_counts(store: &Store) {
     }
 }
 
-/// The locks of all buckets are deleted over and over, those in use too: more than any cleanup does.
+/// Deletes the locks of all buckets repeatedly, including locks in use, which no cleanup does.
 async fn cleanup_runs_beside_attempts(store: &Store) {
     const RATE: u64 = 6;
     let (scene, database) = ledger(store, RATE, 1).await;
@@ -470,11 +470,14 @@ async fn a_filter_takes_back_only_what_it_was_told_of(store: &Store) {
     }
     let figures = exact.figures();
     assert_eq!(figures.refunds("foreign"), 3);
-    assert!(check(&database, "x", 1).await.blocked, "another's is not taken back");
+    assert!(check(&database, "x", 1).await.blocked, "another filter must not refund the attempt");
     exact.undo(honest, &refund(of));
     let began = Instant::now();
     while figures.refunds("done") == 0 {
-        assert!(began.elapsed() < Duration::from_secs(10), "its own is");
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "the filter must be able to refund its own attempt"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!check(&database, "x", 1).await.blocked);

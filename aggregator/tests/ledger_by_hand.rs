@@ -1,4 +1,4 @@
-//! `CALL check_velocity`: the same answers for whoever calls it, from whatever session, with whatever rights.
+//! Tests of `CALL check_velocity`: the same answers for every caller, session and privilege.
 
 mod database_support;
 
@@ -94,13 +94,13 @@ async fn no_setting_of_a_session_matters(store: &Store) {
             }
         }
     }
-    // What was answered is committed, though nobody committed it.
+    // Answered attempts are committed, although no caller committed them.
     let rows = recorded(&scene).await;
     assert_eq!(rows.len(), 4 * settings.len());
     let first = rows[0].at_us;
     assert!(
         rows.iter().all(|row| row.at_us.abs_diff(first) < 60_000_000),
-        "all by the server's clock, in UTC"
+        "all times must be by the server's clock, in UTC"
     );
 }
 
@@ -113,7 +113,7 @@ async fn an_old_snapshot_does_not_hide_what_is_new(store: &Store) {
     let call = "CALL check_velocity(7, 'x')";
     assert!(!by_hand(&mut other, call).await.unwrap().velocity.blocked);
     assert!(by_hand(&mut old, call).await.unwrap().velocity.blocked);
-    // The clock is read, and the count taken, when the lock is there and not when the call began.
+    // The procedure reads the clock and the count when it has the lock, not when the call begins.
     let mut holder = scene.mysql().await;
     let mut transaction = holder.begin().await.unwrap();
     transaction
@@ -159,7 +159,7 @@ async fn what_is_wrong_is_said(store: &Store) {
             assert_eq!(error_number(by_hand(&mut person, call).await), number, "{call} with mode '{mode}'");
         }
     }
-    // An error inside is raised as it is, and leaves neither a row nor an open transaction.
+    // An error inside the procedure is raised unchanged, and leaves neither a row nor an open transaction.
     scene
         .run(
             "CREATE TRIGGER poison BEFORE INSERT ON zone_txn FOR EACH ROW
@@ -173,7 +173,7 @@ async fn what_is_wrong_is_said(store: &Store) {
     assert_eq!(scene.number("SELECT COUNT(*) FROM zone_bucket_lock").await, 1);
     let open = "SELECT COUNT(*) FROM information_schema.innodb_trx";
     weir_envoy::wait::until("no transaction is open", WITHIN, async || {
-        // MariaDB looks again only if nobody has asked for a moment.
+        // MariaDB refreshes this information only if it was not queried for a moment.
         tokio::time::sleep(std::time::Duration::from_millis(150)).await;
         scene.number(open).await == 0
     })
@@ -183,7 +183,7 @@ async fn what_is_wrong_is_said(store: &Store) {
     assert!(said.contains("no zone 8") && said.contains("weir-aggregator zones"), "{said}");
 }
 
-/// The procedure with a clock of the test's own, against a model, at moments that often lie exactly a window apart.
+/// Compares the procedure, with a clock that the test sets, with a model. Attempts are often exactly one window apart.
 async fn to_the_microsecond(store: &Store) {
     const RATE: u64 = 6;
     const WINDOW_US: u64 = 3_000_000;
@@ -195,13 +195,13 @@ async fn to_the_microsecond(store: &Store) {
     let mut random = 88_172_645_463_325_252_u64;
     let mut blocked_ones = 0;
     for _ in 0..600 {
-        // Xorshift: the same in every run.
+        // Xorshift: the same numbers in every run.
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         let steps = [0, 1, 500_000, 499_999, 1_000_000, 1_500_001, WINDOW_US, WINDOW_US - 1];
         now += steps[usize::try_from(random % 8).unwrap()];
-        // Now and then the clock steps back.
+        // The clock sometimes steps back.
         now -= [0, 0, 0, 0, 0, 0, 0, 2_000_000][usize::try_from(random / 8 % 8).unwrap()];
         let cost = [0, 1, 1, 2, 3, 6, 7, 1][usize::try_from(random / 64 % 8).unwrap()];
         let expected = model(&past, now, cost, RATE, WINDOW_US);
@@ -219,7 +219,7 @@ async fn to_the_microsecond(store: &Store) {
     no_window_holds_more(&recorded(&scene).await, RATE, WINDOW_US / 1_000_000);
 }
 
-/// What an attempt is answered after those of the past, which were allowed.
+/// The expected answer to an attempt, given the allowed attempts before it.
 fn model(past: &[(u64, u64)], now: u64, cost: u64, rate: u64, window_us: u64) -> Velocity {
     let mut counted: Vec<_> = past.iter().copied().filter(|(at, _)| at + window_us > now).collect();
     counted.sort_by_key(|(at, _)| *at);
@@ -243,7 +243,7 @@ fn model(past: &[(u64, u64)], now: u64, cost: u64, rate: u64, window_us: u64) ->
     }
 }
 
-/// Makes `check_velocity_at`: the same body, which asks a variable instead of the clock.
+/// Creates `check_velocity_at`: the same body, with a variable instead of the clock.
 async fn with_a_clock_of_ours(connection: &mut MySqlConnection) {
     run(connection, "SET sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'").await;
     let shown = connection.fetch_one("SHOW CREATE PROCEDURE check_velocity_cost").await.unwrap();
@@ -270,7 +270,7 @@ async fn who_may_only_call_it(store: &Store) {
         assert_eq!(answer.velocity.blocked, blocked);
     }
     assert_eq!(error_number(caller.fetch_all("SELECT * FROM zone_txn").await), 1_142);
-    // Whoever made the procedure leaves: everybody is told, the program too.
+    // If the account that created the procedure is dropped, every caller gets an error, the program included.
     let founder = format!("founder_{name}");
     scene
         .run(&format!(
@@ -286,14 +286,14 @@ async fn who_may_only_call_it(store: &Store) {
     let attempt = weir_aggregator::database::Attempt { zone: ZONE, bucket: b"y", cost: 1 };
     let error = scene.open("a").check_velocity(&attempt, WITHIN).await.unwrap_err();
     assert_eq!(error.reason(), "refused", "{error}");
-    // As `migrations/README.md` states.
+    // As `migrations/README.md` describes.
     scene.run("DROP PROCEDURE check_velocity; DROP PROCEDURE check_velocity_cost").await;
     scene.run("DELETE FROM weir_migrations WHERE version IN (6, 7)").await;
     scene.open("a").migrate().await.unwrap();
     assert!(check(&scene.open("a"), "y", 1).await.blocked);
 }
 
-/// Sessions of `many` people.
+/// Sessions of `many` users.
 async fn sessions(scene: &Scene, many: usize) -> Vec<MySqlConnection> {
     scene.run("SET GLOBAL max_connections = 400").await;
     let mut sessions = Vec::new();
@@ -318,8 +318,7 @@ async fn two_hundred_sessions_at_once(store: &Store) {
     decisions_are_right(&recorded(&scene).await, 5, 3_600);
 }
 
-/// Buckets that nobody ever asked for, each by fifty sessions at the same moment. Nobody tries again here: whatever
-/// error the procedure lets out fails the test.
+/// New buckets, each with fifty concurrent sessions. The test does not retry, so any error of the procedure fails it.
 async fn first_attempts_of_many_at_once(store: &Store) {
     const SESSIONS: usize = 50;
     const BUCKETS: usize = 60;

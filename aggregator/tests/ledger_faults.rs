@@ -1,5 +1,5 @@
-//! The ledger while its server dies, freezes, or makes it wait: every call ends in time, and never more than the rate
-//! passes.
+//! Tests of the ledger while its server crashes, freezes or blocks: every call ends in time, and never more than the
+//! rate passes.
 
 mod database_support;
 
@@ -14,7 +14,7 @@ use weir_aggregator::database::{Attempt, Database, DatabaseError, Velocity};
 use weir_core::model::breaker::State;
 use weir_envoy::{ports, wait};
 
-/// What calls are given here.
+/// The deadline of calls here.
 const SHORT: Duration = Duration::from_millis(700);
 /// How much later a call may end on a busy machine.
 const SLACK: Duration = Duration::from_secs(4);
@@ -34,7 +34,7 @@ async fn attempt(database: &Database, bucket: &str, within: Duration) -> Result<
     let began = Instant::now();
     let result = database.check_velocity(&attempt, within).await;
     assert!(began.elapsed() < within + SLACK, "{:?}", began.elapsed());
-    result.map(|velocity| velocity.expect("the zone is there"))
+    result.map(|velocity| velocity.expect("the zone exists"))
 }
 
 async fn ledger(store: &Store, rate: u64, window_seconds: u64) -> (Scene, Database) {
@@ -47,14 +47,14 @@ async fn ledger(store: &Store, rate: u64, window_seconds: u64) -> (Scene, Databa
 async fn until_somebody_waits(scene: &Scene) {
     let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
     let waits = async || {
-        // The server shows what it knew before, for as long as it is asked again within 100 ms.
+        // The server returns old information if it is queried again within 100 ms.
         tokio::time::sleep(Duration::from_millis(150)).await;
         scene.number(waiting).await > 0
     };
     wait::until("a transaction waits", WITHIN, waits).await.unwrap();
 }
 
-/// Somebody who locks rows and gaps by hand has changed more, so the call is the one that is ended.
+/// A session that locks rows and gaps by hand has done more work, so the server ends the call.
 async fn a_deadlock_is_tried_again_inside(store: &Store) {
     let (scene, database) = ledger(store, 3, 3_600).await;
     check(&database, "x", 1).await;
@@ -95,11 +95,11 @@ async fn a_held_lock_costs_its_time_only(store: &Store) {
         .execute("SELECT * FROM zone_bucket_lock WHERE zone_id = 7 AND bucket_key = 'x' FOR UPDATE")
         .await
         .unwrap();
-    // Or the server itself, which waits for a second, has ended it first.
+    // The server itself may have ended the wait first, after one second.
     let error = attempt(&database, "x", SHORT).await.unwrap_err();
     assert!(["timeout", "lock_wait"].contains(&error.reason()), "{error}");
     assert!(!attempt(&database, "y", WITHIN).await.unwrap().blocked, "another bucket does not wait");
-    // Longer than the server itself waits: what it ended is tried again, and recorded once.
+    // With a deadline beyond the server's lock wait, the ended attempt is retried and recorded once.
     let patient = {
         let database = database.clone();
         tokio::spawn(async move { attempt(&database, "x", WITHIN).await })
@@ -108,14 +108,14 @@ async fn a_held_lock_costs_its_time_only(store: &Store) {
     transaction.rollback().await.unwrap();
     let velocity = patient.await.unwrap().unwrap();
     let settled = async || {
-        // As above: an answer is the one before for as long as somebody asks within 100 ms.
+        // As above: the server returns the previous information if it is queried again within 100 ms.
         tokio::time::sleep(Duration::from_millis(150)).await;
         scene.number("SELECT COUNT(*) FROM information_schema.innodb_trx").await == 0
     };
     wait::until("nothing goes on", WITHIN, settled).await.unwrap();
     let rows = recorded(&scene).await;
     let of_x = rows.iter().filter(|row| row.bucket == b"x").count() as u64;
-    // The one whose caller gave up may have been recorded when the lock came free.
+    // The attempt whose caller gave up may have been recorded after the lock was released.
     assert!(of_x == 2 || of_x == 3, "{rows:?}");
     assert!(velocity.used <= of_x);
 }
@@ -168,7 +168,7 @@ async fn a_frozen_server_is_left_alone(store: &mut Store) {
     }
     assert!(calls.join_all().await.into_iter().all(|reason| ["timeout", "unavailable"].contains(&reason)));
     assert_ne!(database.ledger_state(), State::Closed);
-    // Nobody is asked now, but for one who finds out; whoever gives that up does not keep others from it.
+    // The breaker is open and admits only one probing call. If that call is cancelled, others are not blocked.
     let began = Instant::now();
     for _ in 0..200 {
         let call = tokio::time::timeout(Duration::from_millis(5), attempt(&database, "x", SHORT));
@@ -225,11 +225,11 @@ async fn a_server_that_is_killed_over_and_over(store: &mut Store) {
         told.extend(of_one);
         failed += failures;
     }
-    assert!(failed > 0, "nobody noticed");
+    assert!(failed > 0, "no call failed");
     let rows = recorded(&scene).await;
     no_window_holds_more(&rows, RATE, 1);
     decisions_are_right(&rows, RATE, 1);
-    // What was answered is recorded, and as it was answered.
+    // Every answered attempt is recorded as it was answered.
     let allowed = told.iter().filter(|(_, blocked)| !blocked).count();
     let ids = told.iter().map(|(id, _)| id.to_string()).collect::<Vec<_>>().join(",");
     let count =
@@ -238,7 +238,7 @@ async fn a_server_that_is_killed_over_and_over(store: &mut Store) {
     assert_eq!(scene.number(&count(1)).await, i64::try_from(told.len() - allowed).unwrap());
     told.sort_unstable();
     told.dedup_by_key(|(id, _)| *id);
-    assert_eq!(told.len(), answered.load(Relaxed), "two attempts with one number");
+    assert_eq!(told.len(), answered.load(Relaxed), "two attempts have the same number");
 }
 
 #[tokio::test]
@@ -254,7 +254,7 @@ async fn a_server_that_is_not_there() {
     assert!(error.reason() == "unavailable" && began.elapsed() < SLACK, "{error}");
 }
 
-/// Another process that writes makes an attempt wait, and no longer than it may.
+/// Another process that writes delays an attempt, but not beyond its deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlite_that_another_writes() {
     let store = Store::sqlite();

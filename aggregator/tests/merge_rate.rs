@@ -1,5 +1,5 @@
-//! How many counts one stream merges in a second. Prints and asserts nothing of it: run it with `--nocapture`, in
-//! release.
+//! Measures how many counts one stream merges in a second. Prints the result without asserting it; run with
+//! `--nocapture` in release mode.
 
 mod common;
 

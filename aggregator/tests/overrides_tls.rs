@@ -1,6 +1,4 @@
-//! The `overrides` commands against an HTTP API that speaks TLS: whom they trust, and what they say of whom they do not.
-//!
-//! Certificates as the server has them are left to `tls`, what the commands do to `controls`.
+//! Tests of the `overrides` commands with an HTTP API over TLS: trusted authorities, and errors for untrusted servers.
 
 mod common;
 mod http_common;
@@ -26,7 +24,7 @@ const BAN: [&str; 8] =
 /// A server with a certificate for `localhost`, and the authority that signed it.
 struct Api {
     weir: Weir,
-    /// What a command needs to trust the server.
+    /// The file with which a command trusts the server.
     ca_file: PathBuf,
     folder: TempDir,
 }
@@ -53,7 +51,7 @@ impl Api {
         format!("https://localhost:{}", self.port())
     }
 
-    /// The command's output, if it trusts the server.
+    /// The output of a command that trusts the server.
     async fn trusting(&self, arguments: &[&str]) -> String {
         let said = command(arguments, &self.url()).arg("--api-ca-file").arg(&self.ca_file).output();
         let Output { status, stdout, stderr } = said.await.unwrap();
@@ -82,7 +80,7 @@ fn command(arguments: &[&str], server: &str) -> Command {
     command
 }
 
-/// The command fails, and says in one line why.
+/// Expects the command to fail with an error in one line.
 async fn fails(mut command: Command, parts: &[&str]) {
     let Output { status, stdout, stderr } = command.output().await.unwrap();
     let error = String::from_utf8_lossy(&stderr);
@@ -117,10 +115,10 @@ async fn a_server_that_is_not_trusted_is_told_nothing() {
         let mut strange = command(arguments, &api.url());
         strange.arg("--api-ca-file").arg(&other);
         fails(strange, &[&api.url(), "is not trusted", hint[0], hint[1]]).await;
-        // By the authorities of the system, if it has any.
+        // With the system's authorities, if it has any.
         fails(command(arguments, &api.url()), &hint).await;
     }
-    // The certificate is for another name.
+    // The certificate is issued for another name.
     let mut misnamed = command(&exempt, &format!("https://127.0.0.1:{}", api.port()));
     misnamed.arg("--api-ca-file").arg(&api.ca_file);
     fails(misnamed, &["is not trusted", "127.0.0.1", "localhost"]).await;
@@ -141,7 +139,7 @@ async fn what_else_stands_in_the_way_is_said() {
     fails(with(nowhere, &api.url()), &["nowhere.crt", "--api-ca-file"]).await;
     fails(with(put("empty.crt", ""), &api.url()), &["empty.crt", "--api-ca-file"]).await;
     fails(with(put("broken.crt", "no PEM"), &api.url()), &["broken.crt", "--api-ca-file"]).await;
-    // One side speaks TLS, the other does not.
+    // One side uses TLS, the other does not.
     let plain_url = format!("http://localhost:{}", api.port());
     fails(command(&["list"], &plain_url), &[&plain_url, "https://"]).await;
     let folder = tempfile::tempdir().unwrap();
@@ -149,7 +147,7 @@ async fn what_else_stands_in_the_way_is_said() {
     let SocketAddr::V4(address) = plain.server.http_address().unwrap() else { panic!("an IPv4 address") };
     let url = format!("https://localhost:{}", address.port());
     fails(with(api.ca_file.clone(), &url), &[&url, "http://"]).await;
-    // The commands have no certificate to show.
+    // The commands have no client certificate.
     let mutual = Api::start(true).await;
     fails(with(mutual.ca_file.clone(), &mutual.url()), &[&mutual.url(), "--tls-client-ca-file"]).await;
 }

@@ -1,6 +1,5 @@
-//! Several aggregators on one real Redis: what each tells the others and its filters, and what is left after a loss.
-//!
-//! Real Envoys are left to the scenarios; the store by itself to `store_redis`.
+//! Tests of several aggregators on one real Redis: what each sends to its peers and its filters, and what remains after
+//! a loss.
 
 mod common;
 
@@ -21,7 +20,7 @@ use weir_envoy::{Proxy, Redis, RedisOptions, wait};
 const BREAKER: &str = "weir_aggregator_breaker_state{store=\"regional\"}";
 const CONSULTS: &str = "weir_ratelimit_origin_operations_total{op=\"consult\"}";
 const WIPES: &str = "weir_aggregator_store_wipes_total{store=\"regional\"}";
-/// Longer than any test goes on, in milliseconds.
+/// Longer than any test, in milliseconds.
 const FOR_EVER: u32 = 3_600_000;
 
 async fn redis() -> Redis {
@@ -34,7 +33,7 @@ async fn on(url: &str, schedule: Schedule) -> Weir {
     start_with(Settings { store: Some(store), schedule, ..settings() }).await
 }
 
-/// One that has found its Redis and read all of it.
+/// An aggregator that has found its Redis and read the whole hot index.
 async fn ready(url: &str) -> Weir {
     ready_with(url, Schedule::for_tests()).await
 }
@@ -48,7 +47,7 @@ async fn ready_with(url: &str, schedule: Schedule) -> Weir {
     weir
 }
 
-/// Whoever is asked tells of the whole region: what rules decide at either aggregator, and how both are.
+/// Any aggregator reports on the whole region: the decisions of the rules at each aggregator, and the state of both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_tells_of_all_rules_and_aggregators() {
     let redis = redis().await;
@@ -62,7 +61,7 @@ async fn each_tells_of_all_rules_and_aggregators() {
         }
     }
     for weir in [&one, &two] {
-        wait::until("the other's word is heard", DEADLINE, async || {
+        wait::until("the other's status is received", DEADLINE, async || {
             let rules = admin::rules::rules(weir.server.services()).await;
             rules.aggregators == 2 && rules.rules.first().is_some_and(|rule| rule.rule.decided.allowed == 14)
         })
@@ -78,7 +77,7 @@ async fn each_tells_of_all_rules_and_aggregators() {
     }
 }
 
-/// What an aggregator holds of an identifier: each origin's component, in order.
+/// The components of an identifier in an aggregator's memory, in order of origins.
 fn held(weir: &Weir, identifier: &str) -> Vec<(OriginId, u64)> {
     let explained = weir.server.services().explain(b"default", b"api", identifier.as_bytes());
     let cells = explained.iter().flat_map(|key| &key.cells).filter(|cell| cell.sequence == weir.sequence());
@@ -103,7 +102,7 @@ async fn holds(weir: &Weir, identifier: &str, expected: &[(u8, u64)]) {
     held.unwrap_or_else(|error| panic!("{error}: {:?}", self::held(weir, identifier)));
 }
 
-/// What Redis holds of an identifier in the current hour.
+/// The components of an identifier in Redis in the current hour.
 async fn stored(url: &str, weir: &Weir, identifier: &str) -> Vec<(OriginId, u64)> {
     let store =
         weir_aggregator::redis::Store::open(&StoreOptions::parse(url, "test-region").unwrap()).unwrap();
@@ -138,7 +137,7 @@ async fn what_is_acknowledged_is_in_redis_and_known_to_all() {
     assert_eq!(snapshot.own, 1);
     holds(&one, "alice", &[(1, 5), (2, 1)]).await;
     holds(&other, "alice", &[(1, 5), (2, 1)]).await;
-    // What is past half its limit reaches also those that never used it.
+    // Cells past half their limit are also sent to aggregators that never used them.
     report(&one, &mut writer, 2, "bob", 600).await;
     reader.pushed("bob", |snapshot| snapshot.region_others == 600).await;
 }
@@ -170,12 +169,13 @@ async fn grants_of_all_aggregators_together_never_exceed_the_limit() {
     assert_eq!(spent.iter().sum::<u64>(), LIMIT);
     for weir in &weirs {
         let all = async || total(weir, "alice") == LIMIT;
-        wait::until("all know", DEADLINE, all).await.unwrap();
+        wait::until("all have the counts", DEADLINE, all).await.unwrap();
     }
     assert_eq!(weirs[0].metric("weir_ratelimit_origin_errors_total{op=\"consult\",reason=\"timeout\"}"), 0.0);
 }
 
-/// Dead Envoys' use and that which only a dead aggregator's Envoys had is written again by whoever knows it, all at once.
+/// After a wipe, the use of dead Envoys, even those of a dead aggregator, is written again by the aggregators that have
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wiped_redis_holds_everything_again_after_one_round() {
     let redis = redis().await;
@@ -190,7 +190,7 @@ async fn a_wiped_redis_holds_everything_again_after_one_round() {
     report(&one, &mut near, 1, "alice", 7).await;
     holds(&one, "alice", &[(1, 700), (2, 100), (3, 7)]).await;
     holds(&one, "bob", &[(2, 900)]).await;
-    // The second aggregator and its Envoys go for good; the first has only heard what they did.
+    // The second aggregator and its Envoys end for good; the first has only received their counts.
     drop(far);
     other.server.stop().await;
     for round in 1..=3 {
@@ -198,7 +198,7 @@ async fn a_wiped_redis_holds_everything_again_after_one_round() {
         assert_eq!(before.len(), 3);
         assert!(redis.command("FLUSHALL").await.unwrap().starts_with("+OK"));
         common::until("the wipe is noticed", || one.metric(WIPES) == f64::from(round)).await;
-        // The next round of replays tells all of it.
+        // The next round of replays writes everything.
         one.server.services().stored().await;
         assert_eq!(stored(&redis.url(), &one, "alice").await, before, "round {round}");
         assert_eq!(stored(&redis.url(), &one, "bob").await, [(common::origin(2), 900)], "round {round}");
@@ -206,7 +206,7 @@ async fn a_wiped_redis_holds_everything_again_after_one_round() {
     let third = ready(&redis.url()).await;
     holds(&third, "alice", &[(1, 700), (2, 100), (3, 7)]).await;
     holds(&third, "bob", &[(2, 900)]).await;
-    assert!(held(&one, "alice").iter().all(|(origin, _)| *origin != BASELINE), "nothing was made up");
+    assert!(held(&one, "alice").iter().all(|(origin, _)| *origin != BASELINE), "no baseline may be added");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,10 +230,10 @@ async fn a_damaged_cell_turns_no_other_away_from_redis() {
     assert_eq!(stored(&redis.url(), &weir, "alice").await, [(common::origin(1), own)]);
     assert!(redis.command(&format!("DEL {damaged}")).await.unwrap().starts_with(":1"));
     let mended = async || !stored(&redis.url(), &weir, "mallory").await.is_empty();
-    wait::until("it is offered again", DEADLINE, mended).await.unwrap();
+    wait::until("the cell is written again", DEADLINE, mended).await.unwrap();
 }
 
-/// The copy has the same marker; what tells is that it was looked at less often.
+/// The copy has the same marker; its lower read counter shows that it is older.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {
     const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"read_markers\"}";
@@ -244,33 +244,33 @@ async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {
     assert!(redis.command("SAVE").await.unwrap().starts_with("+OK"));
     report(&weir, &mut peer, 2, "alice", 900).await;
     let looks = weir.metric(LOOKS);
-    common::until("it is looked at", || weir.metric(LOOKS) > looks + 1.0).await;
+    common::until("the marker is read", || weir.metric(LOOKS) > looks + 1.0).await;
     assert_eq!(
         (stored(&redis.url(), &weir, "alice").await, weir.metric(WIPES)),
         (vec![(common::origin(1), 900)], 0.0)
     );
     redis.restart().await.unwrap();
     let whole = async || stored(&redis.url(), &weir, "alice").await == [(common::origin(1), 900)];
-    wait::until("all is there again", DEADLINE, whole).await.unwrap();
+    wait::until("all counts are in Redis again", DEADLINE, whole).await.unwrap();
     assert_eq!(weir.metric(WIPES), 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     let mut redis = redis().await;
-    // Whatever waited for the dead store would wait for longer than the test does.
+    // A write that waited for the dead store would wait longer than the test.
     let schedule = Schedule { replay_timeout_ms: FOR_EVER.into(), ..Schedule::for_tests() };
     let weir = ready_with(&redis.url(), schedule).await;
     let mut peer = weir.join(1, false).await;
     report(&weir, &mut peer, 1, "alice", 1).await;
     redis.process().kill().unwrap();
-    // A connection that is refused is no reason to wait.
+    // A refused connection fails at once, so no call waits for a timeout.
     report(&weir, &mut peer, 2, "alice", 2).await;
     common::until("the breaker opens", || weir.metric(BREAKER) > 0.0).await;
     let mut states = std::collections::BTreeSet::new();
     let deadline = Instant::now() + DEADLINE;
     let mut own = 2;
-    // 2 is open, 1 half open: each only until the next look.
+    // 2 is open, 1 half open; each lasts only until the next probe.
     while states.len() < 2 {
         assert!(Instant::now() < deadline, "the breaker was {states:?}");
         let ask = Consult { timeout_ms: FOR_EVER, ..weir.consult(own, "alice", own, 1, 1_000_000) };
@@ -283,13 +283,13 @@ async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     redis.restart().await.unwrap();
     common::until("the breaker closes", || weir.metric(BREAKER) == 0.0).await;
     let told = async || stored(&redis.url(), &weir, "alice").await == [(common::origin(1), own)];
-    wait::until("Redis is told", DEADLINE, told).await.unwrap();
+    wait::until("Redis has the counts", DEADLINE, told).await.unwrap();
     let before = weir.metric(CONSULTS);
     assert!(peer.answers(vec![weir.consult(1, "alice", own, 1, 1_000_000)]).await.remove(0).granted);
-    assert_eq!(weir.metric(CONSULTS), before + 1.0, "Redis is asked again");
+    assert_eq!(weir.metric(CONSULTS), before + 1.0, "Redis must be queried again");
 }
 
-/// It answers nothing for longer than anything waits; every report is acknowledged all the same, in order.
+/// Redis answers nothing for longer than any timeout; every report is still acknowledged, in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
     const MANY: u64 = 1_000;
@@ -300,7 +300,7 @@ async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
     report(&weir, &mut reporter, 1, "alice", 1).await;
     redis.process().pause().await.unwrap();
     let paused = Instant::now();
-    // A filter has no more than so many under way.
+    // A filter has at most this many reports in flight.
     let reports: Vec<_> = (2..=17).map(|id| weir.report(id, "alice", id)).collect();
     let reporting = tokio::spawn(async move {
         for report in reports {
@@ -311,7 +311,7 @@ async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
         }
         reporter
     });
-    // Those that were asked of the store before its breaker opened, and how long the quickest of them waited.
+    // The queries sent to the store before its breaker opened, and the shortest wait of them.
     let before = weir.metric(CONSULTS);
     let (mut own, mut quickest) = (0, None);
     while own < MANY || paused.elapsed() < Duration::from_secs(4) {
@@ -327,8 +327,8 @@ async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
     let asked = weir.metric(CONSULTS) - before;
     println!("{own} consults, {asked} of the store, the quickest of which took {quickest:?}");
     let window = Schedule::for_tests().store_breaker.window;
-    assert!(asked <= f64::from(window), "an open breaker keeps nobody waiting: {asked}");
-    // The store's own calls have 2 s.
+    assert!(asked <= f64::from(window), "an open breaker must not delay queries: {asked}");
+    // The store's own calls have a deadline of 2 s.
     assert!(quickest.is_none_or(|quickest| quickest < Duration::from_secs(1)), "{quickest:?}");
     let _reporter = reporting.await.unwrap();
     redis.process().resume().unwrap();
@@ -337,10 +337,10 @@ async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
         stored(&redis.url(), &weir, "alice").await == [(common::origin(1), 17)]
             && stored(&redis.url(), &weir, "bob").await == [(common::origin(2), own)]
     };
-    wait::until("Redis is told", DEADLINE, told).await.unwrap();
+    wait::until("Redis has the counts", DEADLINE, told).await.unwrap();
 }
 
-/// Redis, both aggregators and one of two Envoys are gone: what the other one was told is all there is.
+/// Redis, both aggregators and one of two Envoys are gone. Only the counts that the other Envoy received are left.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_region_is_rebuilt_from_what_a_living_filter_was_told() {
     let redis = redis().await;
@@ -351,28 +351,28 @@ async fn a_lost_region_is_rebuilt_from_what_a_living_filter_was_told() {
     let resend = Report { id: 1, counts: vec![snapshot(100, 400)] };
     living.send(FilterFrame { report: Some(resend), ..FilterFrame::default() }).await;
     acknowledged(&mut living, 1).await;
-    // At once: the limit does not start from zero, though nobody knows whose use it was.
+    // The limit does not restart from zero, although the nodes of the use are unknown.
     let mut new = one.join(9, false).await;
     let answers =
         new.answers(vec![one.consult(1, "alice", 0, 501, 1_000), one.consult(2, "alice", 0, 10, 1_000)]);
     assert_eq!(answers.await.iter().map(|answer| answer.granted).collect::<Vec<_>>(), [false, true]);
-    // After the grace the same is known to all, and to Redis.
+    // After the recovery grace period, all aggregators and Redis have the baseline.
     let expected =
         |weir: &Weir| held(weir, "alice").iter().any(|(origin, own)| *origin == BASELINE && *own >= 390);
-    common::until("the base is set", || expected(&one)).await;
+    common::until("the baseline is set", || expected(&one)).await;
     let whole = total(&one, "alice");
     println!("rebuilt: {:?}", held(&one, "alice"));
     assert!((500..=510).contains(&whole), "{whole}");
     report(&one, &mut new, 1, "alice", 60).await;
     let grown = total(&one, "alice");
-    assert_eq!(grown, whole + 50, "new use adds to it");
+    assert_eq!(grown, whole + 50, "new use must add to the baseline");
     let knows = async || total(&other, "alice") == grown;
-    wait::until("the other aggregator knows", DEADLINE, knows).await.unwrap();
+    wait::until("the other aggregator has the counts", DEADLINE, knows).await.unwrap();
     let third = ready(&redis.url()).await;
     assert_eq!(total(&third, "alice"), grown);
 }
 
-/// A filter that comes back after the recovery grace period is believed as well, with a store and without.
+/// Counts of a filter that reconnects after the recovery grace period are accepted too, with and without a store.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_evidence_of_a_loss_counts_as_well() {
     let redis = redis().await;
@@ -398,7 +398,7 @@ async fn a_snapshot_is_complete_only_after_all_that_is_hot_was_read() {
     for name in ["alice", "bob", "carol"] {
         report(&one, &mut writer, 1, name, 1_000).await;
     }
-    // Redis names them a moment after the acknowledgement.
+    // The cells are added to Redis' hot index shortly after the acknowledgement.
     let third = ready(&redis.url()).await;
     let named = async || ["alice", "bob", "carol"].iter().all(|name| total(&third, name) == 1_000);
     wait::until("all are in the index", DEADLINE, named).await.unwrap();
@@ -411,7 +411,7 @@ async fn a_snapshot_is_complete_only_after_all_that_is_hot_was_read() {
         let frame = FilterFrame { ping: Some(Ping { sent_ms: ping }), ..FilterFrame::default() };
         trusting.send(frame).await;
         let frame = trusting.next().await.unwrap().unwrap();
-        assert!(frame.push.is_none_or(|push| !push.complete), "nothing was read yet");
+        assert!(frame.push.is_none_or(|push| !push.complete), "the snapshot cannot be complete yet");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     proxy.forward().await.unwrap();
@@ -445,13 +445,13 @@ async fn live_envoys_are_counted_once_wherever_they_are_connected() {
     let split = other.join(1, false).await;
     let second = other.join(2, false).await;
     known(&mut first, 2).await;
-    // A worker's stream ends; the Envoy itself is still there.
+    // A worker's stream ends, while the Envoy continues.
     drop(split);
     drop(second);
     known(&mut first, 1).await;
     let again = other.join(2, false).await;
     known(&mut first, 2).await;
-    // An aggregator that dies takes its Envoys along until they come back elsewhere.
+    // If an aggregator dies, its Envoys are not alive until they reconnect elsewhere.
     drop(again);
     drop(other);
     known(&mut first, 1).await;
@@ -464,20 +464,20 @@ async fn of_an_envoy_that_comes_the_other_aggregators_hear_at_once() {
     let schedule = Schedule { heartbeat_ms: FOR_EVER.into(), ..Schedule::for_tests() };
     let (one, other) = (ready_with(&redis.url(), schedule).await, ready_with(&redis.url(), schedule).await);
     let listens = || one.server.services().state(|state, _| state.receives_broadcasts());
-    common::until("the first listens", listens).await;
+    common::until("the first is subscribed", listens).await;
     let mut first = one.join(1, false).await;
     known(&mut first, 1).await;
     let _second = other.join(2, false).await;
     known(&mut first, 2).await;
 }
 
-/// Waits until the Envoy is told of so many that are alive.
+/// Waits until the Envoy receives this number of live nodes.
 async fn known(peer: &mut Peer, envoys: u32) {
     let known = async || live_origins(peer).await == envoys;
     wait::until("as many as there are", DEADLINE, known).await.unwrap();
 }
 
-/// An Envoy's workers are connected to different aggregators: what each reports of the one component counts once.
+/// An Envoy's workers are connected to different aggregators; their reports of the same component count once.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_envoy_that_is_split_over_aggregators_counts_once() {
     let redis = redis().await;
@@ -492,7 +492,7 @@ async fn an_envoy_that_is_split_over_aggregators_counts_once() {
     here.pushed("alice", |snapshot| snapshot.region_others == 3).await;
     holds(&one, "alice", &[(1, 50), (2, 3)]).await;
     holds(&other, "alice", &[(1, 50), (2, 3)]).await;
-    // A process that forgot the cell is told what both know.
+    // A process that evicted the cell receives the baseline, which both aggregators have.
     let without_baseline = Count { without_baseline: true, ..other.count("alice", 0) };
     let report = Report { id: 60, counts: vec![without_baseline] };
     there.send(FilterFrame { report: Some(report), ..FilterFrame::default() }).await;
@@ -500,7 +500,7 @@ async fn an_envoy_that_is_split_over_aggregators_counts_once() {
     assert_eq!(ack.baselines.iter().map(|baseline| baseline.own).collect::<Vec<_>>(), [50]);
 }
 
-/// The last words of an Envoy and of its aggregator are in Redis when both are gone.
+/// The last counts of an Envoy and of its aggregator are in Redis after both ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_aggregator_that_ends_in_good_order_leaves_nothing_behind() {
     let redis = redis().await;
@@ -510,20 +510,20 @@ async fn an_aggregator_that_ends_in_good_order_leaves_nothing_behind() {
         peer.send(one.report(own, "alice", own)).await;
     }
     let reported = || held(&one, "alice") == [(common::origin(1), 20)];
-    common::until("all is heard", reported).await;
+    common::until("all counts are received", reported).await;
     peer.send(one.report(21, "alice", 900)).await;
-    common::until("the last words are heard", || total(&one, "alice") == 900).await;
+    common::until("the last counts are received", || total(&one, "alice") == 900).await;
     drop(peer);
     let peers = || other.server.services().status.peers.all().len();
-    common::until("the other has heard of it", || peers() == 1).await;
+    common::until("the other has its status", || peers() == 1).await;
     one.server.stop().await;
-    // Who has gone on purpose is not taken for silent.
-    common::until("the other hears of it no more", || peers() == 0).await;
+    // An aggregator that shut down is not reported as silent.
+    common::until("the other no longer has its status", || peers() == 0).await;
     assert_eq!(stored(&redis.url(), &other, "alice").await, [(common::origin(1), 900)]);
     holds(&other, "alice", &[(1, 900)]).await;
 }
 
-/// What a refused consult says of earlier use is news as well.
+/// A denied query's counts of earlier use are also broadcast.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_with_a_refused_consult_is_told_to_the_others() {
     let redis = redis().await;
@@ -533,12 +533,12 @@ async fn what_comes_with_a_refused_consult_is_told_to_the_others() {
     let mut sender = one.join(1, false).await;
     let ask = Consult { timeout_ms: 5_000, ..one.consult(1, "alice", 300, 400, 1_000) };
     let answer = sender.answers(vec![ask]).await.remove(0);
-    assert!(!answer.granted, "Redis knows what this aggregator has never heard");
+    assert!(!answer.granted, "Redis has counts that this aggregator has not received");
     assert_eq!(answer.current.map(|snapshot| (snapshot.own, snapshot.region_others)), Some((300, 400)));
     reader.pushed("alice", |snapshot| snapshot.region_others == 300).await;
 }
 
-/// Nobody who was told of more than a living part knows is believed twice: wiped again amid the recovery grace period.
+/// A second wipe within the recovery grace period: counts beyond the live components are not added twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_loss_amid_the_grace_period_counts_nothing_twice() {
     let redis = redis().await;
@@ -558,7 +558,7 @@ async fn a_second_loss_amid_the_grace_period_counts_nothing_twice() {
     }
 }
 
-/// Two memories would keep two limits. The row in the database names the one that serves.
+/// Two memories would enforce two limits. The lease in the database names the aggregator that serves.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_a_second_aggregator_of_a_region_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -586,7 +586,7 @@ async fn without_redis_a_second_aggregator_of_a_region_is_refused() {
     for part in ["another aggregator serves region \"eu\"", "--redis-url", "WEIR_REDIS_URL"] {
         assert!(said.contains(part), "{said}");
     }
-    // One that was killed keeps its successor waiting for as long as its row speaks for it.
+    // After a crash, the next aggregator waits until the lease expires.
     first.kill().await.unwrap();
     let started = Instant::now();
     let mut third = serve();
@@ -594,7 +594,7 @@ async fn without_redis_a_second_aggregator_of_a_region_is_refused() {
     println!("the successor of a killed one serves after {:?}", started.elapsed());
 }
 
-/// Waits until it says so; the rest of its log must be kept, as it would end without a reader.
+/// Waits until the program serves. The rest of its log must be read, because the program would end without a reader.
 async fn serves(child: &mut Child) -> Lines<BufReader<ChildStderr>> {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let line = async {

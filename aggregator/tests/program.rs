@@ -1,4 +1,4 @@
-//! The program as an operator meets it: exit codes, error lines, signals.
+//! Tests of the program from outside: exit codes, errors, signals.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -29,7 +29,7 @@ fn start(command: &mut Command) -> (Running, BufReader<ChildStderr>) {
     (running, log)
 }
 
-/// The first line of the log that has this part.
+/// The first line of the log that contains `part`.
 fn line_with(log: &mut impl BufRead, part: &str) -> String {
     let mut line = String::new();
     while !line.contains(part) {
@@ -39,12 +39,12 @@ fn line_with(log: &mut impl BufRead, part: &str) -> String {
     line
 }
 
-/// Ends the program if the test does not.
+/// Ends the program with the test.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails only where it has ended already.
+        // Fails only if it has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -147,7 +147,7 @@ fn it_says_where_it_serves_and_ends_well_on_a_signal() {
     }
 }
 
-/// Other machines could use it without authentication.
+/// Other machines could use such a listener without authentication.
 #[test]
 fn a_listener_without_authentication_serves_no_other_machines() {
     const OPTIONS: [(&str, &str); 3] =
@@ -155,7 +155,7 @@ fn a_listener_without_authentication_serves_no_other_machines() {
     for (option, part) in OPTIONS {
         let address = |other: &str| if other == option { "0.0.0.0:0" } else { "127.0.0.1:0" };
         let listen: Vec<_> = OPTIONS.iter().flat_map(|(other, _)| [*other, address(other)]).collect();
-        // Another part is no consent.
+        // Consent for another interface does not suffice.
         for insecure in [&[][..], &["--insecure", "control"]] {
             let output =
                 program(&["serve", "--region", "here"]).args(insecure).args(&listen).output().unwrap();
@@ -174,7 +174,7 @@ fn a_listener_without_authentication_serves_no_other_machines() {
     assert!(line_with(&mut log, "weir-aggregator serves").contains("http=none"), "a token suffices");
 }
 
-/// Any program of the host may ask without tokens; none may change limits, unless that is wanted.
+/// Any program on the host may use the API without tokens, but must not change limits unless that is configured.
 #[test]
 fn secrets_may_be_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -278,7 +278,7 @@ fn the_log_says_what_changed_and_not_of_whom() {
 
 #[test]
 fn a_healthcheck_tells_who_is_ready_from_who_is_not() {
-    // Everywhere, as in a container: asked on this machine.
+    // On all interfaces, as in a container; queried on this machine.
     let admin = format!("0.0.0.0:{}", ports::free().unwrap());
     let listen = ["--grpc-listen", "127.0.0.1:0", "--admin-listen", &admin, "--http-listen", "127.0.0.1:0"];
     let (mut running, mut log) =
@@ -293,14 +293,14 @@ fn a_healthcheck_tells_who_is_ready_from_who_is_not() {
     let output = ask();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains(address) && said(&output).lines().count() == 1, "{}", said(&output));
-    // Something else that listens there and answers nothing.
+    // Another server on that port that does not answer.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = deaf.local_addr().unwrap().to_string();
     let output = program(&["healthcheck", "--admin-listen", &address]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
 }
 
-/// Full APIs need more files than systems let a program open that does not ask.
+/// Full listeners need more open files than systems allow by default.
 #[test]
 fn it_opens_as_many_files_as_it_may() {
     let mut limited = Command::new("sh");
@@ -315,7 +315,7 @@ fn it_opens_as_many_files_as_it_may() {
     assert_eq!(files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["700", "700"]);
 }
 
-/// What `weir-aggregator token` prints with these arguments.
+/// The output of `weir-aggregator token` with these arguments.
 fn made(arguments: &[&str]) -> String {
     let output = program(&[&["token"], arguments].concat()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
@@ -340,10 +340,7 @@ fn a_token_is_made_once_and_its_entry_can_be_used_as_it_is() {
     let presented = Presented { header: Some(header.as_bytes()), ..Presented::default() };
     let caller = tokens_of(rest).check(presented).unwrap();
     assert_eq!((caller.name.as_str(), caller.workspace(None)), ("the shop", Some(b"eu".as_slice())));
-    assert!(
-        !caller.may_use(1) && !caller.may_control(),
-        "neither a zone nor live control unless it is named"
-    );
+    assert!(!caller.may_use(1) && !caller.may_control(), "neither zones nor live control by default");
     assert!(caller.may_count(b"n", || false) && !caller.may_count(b"n", || true));
 }
 
@@ -370,7 +367,7 @@ fn a_token_is_made_with_what_it_allows() {
 
     let printed =
         made(&["--name", "gateways", "--workspaces", "all", "--san", "spiffe://example.org/gateway"]);
-    assert!(!printed.contains("weir_"), "a certificate stands for it: {printed}");
+    assert!(!printed.contains("weir_"), "a certificate replaces the token: {printed}");
     assert!(tokens_of(&printed).name_filters());
 }
 
@@ -400,10 +397,10 @@ fn top_and_explain_show_what_the_page_shows() {
         (Some(0), &"here".into(), &0.into())
     );
     let (code, shown) = run(&["explain", "--namespace", "n", "--identifier", "a b&c"]);
-    assert_eq!((code, shown.contains("nothing is known of this identifier")), (Some(1), true), "{shown}");
+    assert_eq!((code, shown.contains("no counts of this identifier")), (Some(1), true), "{shown}");
     assert_eq!(run(&["explain", "--namespace", "n"]).0, Some(2));
     let (code, shown) = run(&["top", "--admin-url", "https://weir"]);
-    let hint = "which speaks no TLS, as in http://127.0.0.1:7070";
+    let hint = "(it has no TLS), as in http://127.0.0.1:7070";
     assert_eq!((code, shown.contains(hint)), (Some(2), true), "{shown}");
     let nobody = ports::local(ports::free().unwrap());
     let (code, shown) = run(&["top", "--admin-url", &format!("http://{nobody}")]);

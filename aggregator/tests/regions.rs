@@ -1,7 +1,5 @@
-//! Several regions in one process, each with streams of its own, over one real database: what they tell each other to
-//! the last unit, and what they keep to themselves.
-//!
-//! Leaves to others: real Envoys and programs that die (`envoy/tests/scenarios`), single statements (`database_*`).
+//! Tests of several regions in one process, each with its own streams, on one real database: the counts that they
+//! exchange, exact to the last unit, and those that they do not share.
 
 mod common;
 mod database_support;
@@ -27,7 +25,7 @@ use weir_envoy::{Proxy, ports, wait};
 
 const MINUTE_MS: u64 = 60_000;
 const LIMIT: u64 = 100;
-/// A busy machine is slow, and a condition that never comes true is rare.
+/// A busy machine is slow; a condition that never becomes true is rare.
 const SOON: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,7 +69,7 @@ fn schedule() -> Schedule {
     Schedule { publish_ms: 100, import_ms: 100, ..Schedule::for_tests() }
 }
 
-/// How a region is started.
+/// The options of a region.
 struct Options {
     region: &'static str,
     url: String,
@@ -112,7 +110,7 @@ impl Options {
     }
 }
 
-/// Welcomed as another Envoy.
+/// A welcomed stream of another Envoy.
 async fn join(weir: &Weir, origin: u8) -> Peer {
     let mut peer = Peer::open(weir.connect().await).await;
     peer.send(hello_frame(origin, false)).await;
@@ -120,7 +118,7 @@ async fn join(weir: &Weir, origin: u8) -> Peer {
     peer
 }
 
-/// A region without a store of its own, and an Envoy's stream to it.
+/// A region without Redis, and an Envoy's stream to it.
 struct Region {
     weir: Weir,
     peer: Peer,
@@ -131,7 +129,7 @@ impl Region {
         Options::new(region, scene, clock).start().await
     }
 
-    /// One that the database told at once all that it knows. Whoever is not told within a second serves without.
+    /// A region that has read everything from the database within a second. Otherwise it would serve without that.
     async fn start_informed(name: &'static str, scene: &Scene, clock: &Arc<ShiftedClock>) -> Region {
         for _ in 0..10 {
             let region = Region::start(name, scene, clock).await;
@@ -141,10 +139,10 @@ impl Region {
             drop(region.peer);
             region.weir.server.stop().await;
         }
-        panic!("the database takes longer than a second, again and again");
+        panic!("the database repeatedly takes longer than a second");
     }
 
-    /// Whether any such call of a store has failed.
+    /// Whether any call of this kind to a store has failed.
     fn has_failed(&self, operation: &str) -> bool {
         let name = format!("weir_ratelimit_origin_errors_total{{op=\"{operation}\",");
         let text = self.weir.server.services().metrics_text();
@@ -155,7 +153,7 @@ impl Region {
         self.weir.clock.now().0 / duration_ms
     }
 
-    /// Says that the Envoy has used so much, each of a limit of [`LIMIT`], and waits until it is merged.
+    /// Reports the Envoy's counts, each against a limit of [`LIMIT`], and waits until they are merged.
     async fn used(&mut self, duration_ms: u64, counts: &[(&[u8], u64)]) {
         let sequence = self.sequence(duration_ms);
         let count = |(identifier, own): &(&[u8], u64)| Count {
@@ -180,7 +178,7 @@ impl Region {
         self.peer.answers(vec![consult]).await.remove(0)
     }
 
-    /// What the region itself and what the others have used of the present window.
+    /// The use of the region and of the others in the current window.
     fn holds(&self, identifier: &[u8], duration_ms: u64) -> (u64, u64) {
         let sequence = self.sequence(duration_ms);
         let explained = self.weir.server.services().explain(b"w", b"n", identifier);
@@ -190,18 +188,20 @@ impl Region {
     }
 
     async fn comes_to_hold(&self, identifier: &[u8], duration_ms: u64, expected: (u64, u64)) {
-        let held = wait::until("it is heard", SOON, async || self.holds(identifier, duration_ms) == expected);
+        let held = wait::until("the counts are received", SOON, async || {
+            self.holds(identifier, duration_ms) == expected
+        });
         if held.await.is_err() {
             let (name, holds) = (identifier.escape_ascii(), self.holds(identifier, duration_ms));
             panic!("{} holds {holds:?} of {name}, not {expected:?}", self.weir.server.services().region_name);
         }
     }
 
-    /// Waits until it has both published and imported `times` more, from begin to end.
+    /// Waits until the region has completed `times` more publications and imports.
     async fn intervals(&self, times: u32) {
         for operation in ["read_global_marker", "import"] {
             let name = format!("weir_ratelimit_origin_operations_total{{op=\"{operation}\"}}");
-            // The one that may be under way does not count.
+            // One that is already running does not count.
             let enough = self.weir.metric(&name) + f64::from(times + 1);
             wait::until(&name, SOON, async || self.weir.metric(&name) >= enough).await.unwrap();
         }
@@ -224,7 +224,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Scene {
-    /// The row of an identifier and a region; 0 if there is none.
+    /// The count in the row of an identifier and a region; 0 if there is none.
     async fn row(&self, identifier: &[u8], region: &str) -> i64 {
         let identifier = hex(identifier);
         let region = hex(region.as_bytes());
@@ -241,7 +241,7 @@ impl Scene {
         assert!(waited.is_ok(), "the row of {region} is {}", self.row(identifier, region).await);
     }
 
-    /// Rows of cells.
+    /// Number of rows that are cells.
     async fn cells(&self) -> i64 {
         self.number("SELECT COUNT(*) FROM ratelimit_window_counts WHERE expires_at > 0").await
     }
@@ -264,7 +264,11 @@ async fn each_region_tells_its_own_use_and_hears_the_sum_of_the_others(store: &S
         region.intervals(3).await;
     }
     for (name, own, region) in &regions {
-        assert_eq!(scene.row(b"x", name).await, own.cast_signed(), "what was imported is not told again");
+        assert_eq!(
+            scene.row(b"x", name).await,
+            own.cast_signed(),
+            "imported counts must not be published again"
+        );
         assert_eq!(region.holds(b"x", HOUR_MS), (*own, 60 + 55 + 51 - own));
     }
     assert_eq!(scene.cells().await, 3);
@@ -280,7 +284,7 @@ async fn a_key_is_explained_across_regions(store: &Store) {
     b.comes_to_hold(b"x", HOUR_MS, (55, 60)).await;
     let services = a.weir.server.services();
     let asked = KeyQuery::parse("workspace=w&namespace=n&identifier=x").unwrap();
-    // An answer is kept for a while, so that the first may be from before both had written.
+    // Answers are cached for a while, so the first may be older than the writes.
     wait::until("both regions' rows are shown", SOON, async || {
         let window = explain(services, &asked).await.windows.remove(0);
         let shares: Vec<_> =
@@ -291,7 +295,7 @@ async fn a_key_is_explained_across_regions(store: &Store) {
     })
     .await
     .unwrap();
-    // A database that is slow to answer is asked again when that has been known for a while.
+    // A slow database is queried again only after a pause.
     wait::until("both regions are shown", SOON, async || {
         let known = parts(services).await;
         let regions: Vec<_> =
@@ -325,13 +329,13 @@ async fn a_denial_by_the_window_before_pins_nobody(store: &Store) {
     clock.0.fetch_add(into_next(50).cast_signed(), Relaxed);
     for region in [&mut a, &mut b] {
         let denied = region.asks(b"x", MINUTE_MS, 0, 4, FULL).await;
-        assert!(!denied.granted, "8 of the window before and 4 are more than 10");
+        assert!(!denied.granted, "8 of the previous window and 4 exceed 10");
     }
     a.intervals(2).await;
     b.intervals(2).await;
     assert_eq!((a.holds(b"x", MINUTE_MS), b.holds(b"x", MINUTE_MS)), ((0, 0), (0, 0)));
-    assert_eq!(scene.cells().await, 1, "only the window before");
-    // Half a window later 4 of the 8 are left.
+    assert_eq!(scene.cells().await, 1, "only the previous window must be published");
+    // Half a window later, 4 of the 8 still count.
     clock.0.fetch_add(30_000, Relaxed);
     assert!(a.asks(b"x", MINUTE_MS, 0, 4, FULL).await.granted);
     assert!(b.asks(b"x", MINUTE_MS, 0, 4, FULL).await.granted);
@@ -348,7 +352,7 @@ async fn little_use_and_short_windows_stay_at_home(store: &Store) {
     b.intervals(3).await;
     assert_eq!(scene.cells().await, 0);
     a.used(HOUR_MS, &[(b"x", LIMIT / 2)]).await;
-    // Once one has spoken, the others do.
+    // Once one region has published a cell, the others do.
     a.comes_to_hold(b"x", HOUR_MS, (LIMIT / 2, 5)).await;
     b.comes_to_hold(b"x", HOUR_MS, (5, LIMIT / 2)).await;
     b.used(HOUR_MS, &[(b"x", 6)]).await;
@@ -389,7 +393,7 @@ async fn one_namespace_cannot_take_all_room(store: &Store) {
     for (name, own) in &counts {
         b.comes_to_hold(name, HOUR_MS, (0, *own)).await;
     }
-    // 10, of which 7 wait, then 4, then 1.
+    // 10 are due; 7 remain, then 4, then 1.
     a.metric_becomes(WRITES, |writes| writes == CELLS as f64).await;
     assert_eq!(a.weir.metric("weir_ratelimit_global_left_total"), 7.0 + 4.0 + 1.0);
     let first = scene
@@ -398,7 +402,7 @@ async fn one_namespace_cannot_take_all_room(store: &Store) {
              (SELECT MIN(updated_at) FROM ratelimit_window_counts WHERE expires_at > 0)",
         )
         .await;
-    assert_eq!(first, 67, "the three most used went first");
+    assert_eq!(first, 67, "the three most used cells must be published first");
 }
 
 async fn rows_that_are_none_are_skipped(store: &Store) {
@@ -427,7 +431,10 @@ async fn rows_that_are_none_are_skipped(store: &Store) {
     a.comes_to_hold(b"good", HOUR_MS, (0, 7)).await;
     let before = a.weir.metric("weir_aggregator_bad_rows_total");
     a.intervals(1).await;
-    assert!(a.weir.metric("weir_aggregator_bad_rows_total") >= before + bad.len() as f64, "each time anew");
+    assert!(
+        a.weir.metric("weir_aggregator_bad_rows_total") >= before + bad.len() as f64,
+        "bad rows must be counted at each import"
+    );
     assert_eq!(a.weir.metric("weir_ratelimit_global_entries_created_total"), 1.0);
     assert_eq!(a.weir.metric("weir_ratelimit_global_sync_errors_total{reason=\"other\"}"), 0.0);
     for (identifier, ..) in bad {
@@ -453,7 +460,11 @@ async fn a_table_that_is_wiped_is_written_again(store: &Store) {
     assert_eq!(a.weir.metric("weir_aggregator_store_wipes_total{store=\"global\"}"), 1.0);
     a.intervals(2).await;
     b.intervals(2).await;
-    assert_eq!((a.holds(b"x", HOUR_MS), b.holds(b"x", HOUR_MS)), ((60, 70), (70, 60)), "nothing is lost");
+    assert_eq!(
+        (a.holds(b"x", HOUR_MS), b.holds(b"x", HOUR_MS)),
+        ((60, 70), (70, 60)),
+        "no count may be lost"
+    );
     assert_eq!(b.holds(b"y", HOUR_MS), (0, 80));
     assert_eq!(scene.cells().await, 3);
 }
@@ -529,7 +540,7 @@ async fn who_starts_anew_knows_what_was_used(store: &Store) {
     a.weir.server.stop().await;
 
     let mut a = Region::start_informed("a", &scene, &clock).await;
-    // Another Envoy, too, as its first question.
+    // Another Envoy, with its first query.
     a.peer = join(&a.weir, 2).await;
     assert!(!a.asks(b"y", HOUR_MS, 0, 1, LIMIT).await.granted, "used up by this region");
     assert!(!a.asks(b"z", HOUR_MS, 0, 1, LIMIT).await.granted, "used up by another");
@@ -537,12 +548,12 @@ async fn who_starts_anew_knows_what_was_used(store: &Store) {
     assert!(a.asks(b"x", HOUR_MS, 0, 3, LIMIT).await.granted);
     a.used(HOUR_MS, &[(b"x", 5)]).await;
     assert_eq!(a.holds(b"x", HOUR_MS), (85, 0), "what is new comes on top at once");
-    // What is known to have been used becomes a part of its own, to which new use adds.
+    // The use known before the loss becomes a baseline, to which new use is added.
     let settled = async || {
         let explained = a.weir.server.services().explain(b"w", b"n", b"x");
         explained.iter().flat_map(|key| &key.cells).any(|cell| cell.components.len() == 2)
     };
-    wait::until("the base is made", SOON, settled).await.unwrap();
+    wait::until("the baseline is set", SOON, settled).await.unwrap();
     assert_eq!(a.holds(b"x", HOUR_MS), (85, 0));
     assert!(!a.asks(b"x", HOUR_MS, 5, 16, LIMIT).await.granted);
     assert!(a.asks(b"x", HOUR_MS, 5, 15, LIMIT).await.granted);
@@ -572,7 +583,7 @@ async fn a_replica_is_read_and_its_failures_stay_its_own(store: &Store) {
     a.metric_becomes("weir_aggregator_breaker_state{store=\"global_replica\"}", |state| state == 0.0).await;
 }
 
-/// Others lock the same rows the other way round, again and again, while a region publishes.
+/// Other transactions lock the same rows in reverse order, repeatedly, while a region publishes.
 async fn deadlocks_cost_no_count(store: &Store) {
     const CELLS: u64 = 40;
     let (scene, clock) = (store.fresh().await, clock());
@@ -599,7 +610,7 @@ async fn deadlocks_cost_no_count(store: &Store) {
     let deadline = Instant::now() + SOON;
     let mut other = scene.mysql().await;
     other.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await.unwrap();
-    // The server ends the transaction that has done less: without ballast theirs, with it ours.
+    // The server ends the transaction that has done less work: theirs without the extra work, ours with it.
     while ours_lost == 0 || theirs_lost == 0 {
         assert!(Instant::now() < deadline, "{ours_lost} and {theirs_lost} deadlocks");
         own += 1;
@@ -624,7 +635,7 @@ async fn deadlocks_cost_no_count(store: &Store) {
             }
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
-        // Where this transaction was ended, there is nothing to commit.
+        // If this transaction was ended, there is nothing to commit.
         let _ = transaction.commit().await;
         theirs_lost += i64::from(lost);
         ours_lost = scene.number(deadlocks).await - before - theirs_lost;
@@ -666,8 +677,12 @@ async fn a_database_that_is_cut_off(store: &Store) {
         scene.row_becomes(b"x", "b", others.cast_signed()).await;
         a.metric_becomes(AGE, |age| age > 1.0).await;
         a.metric_becomes(PUBLISH_AGE, |age| age > 1.0).await;
-        assert_eq!(a.holds(b"x", HOUR_MS), (more, others - 1), "it goes on with what it knows");
-        // No question waits for the database, which does not answer until this one is answered.
+        assert_eq!(
+            a.holds(b"x", HOUR_MS),
+            (more, others - 1),
+            "the region must continue with its own counts"
+        );
+        // No query waits for the database, which does not answer until this query has been answered.
         assert!(!a.asks(b"x", HOUR_MS, more, LIMIT, LIMIT).await.granted);
         proxy.forward().await.unwrap();
         a.comes_to_hold(b"x", HOUR_MS, (more, others)).await;

@@ -1,4 +1,4 @@
-//! The aggregator's log lines about one request name it by its `x-request-id`, whichever way it came.
+//! Tests that the aggregator's log lines about a request contain its `x-request-id`, whichever API received it.
 
 mod common;
 mod http_common;
@@ -15,7 +15,7 @@ use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
 use weir_core::model::wire::{Charge, ExactRequest, FilterFrame, LedgerLimit, Trace};
 
-/// A program that ends with the test, and its log. Of each kind of warning it says one in five seconds at the most.
+/// A program that ends with the test, and its log. Each kind of warning is logged at most once in five seconds.
 struct Aggregator {
     process: Child,
     log: Lines<BufReader<ChildStderr>>,
@@ -40,13 +40,13 @@ impl Aggregator {
         aggregator
     }
 
-    /// The next line of the log about this.
+    /// The next log line about this.
     fn line(&mut self, about: &str) -> Value {
         let line = self.log.find_map(|line| line.ok().filter(|line| line.contains(about)));
         serde_json::from_str(&line.unwrap_or_else(|| panic!("it ends without {about:?}"))).unwrap()
     }
 
-    /// Whose request the next line about this names.
+    /// The request id in the next log line about this.
     fn blames(&mut self, about: &str) -> Value {
         let line = self.line(about);
         println!("{line}");
@@ -60,13 +60,13 @@ impl Aggregator {
 
 impl Drop for Aggregator {
     fn drop(&mut self) {
-        // Fails only where it has ended already.
+        // Fails only if it has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// There is no database, so none can rule.
+/// The warning of a ledger without a database.
 const UNRULED: &str = "a ledger could not decide";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,7 +87,7 @@ async fn of_applications() {
     for (headers, expected) in [
         (&[JSON, ("x-request-id", "by-http")][..], json!("by-http")),
         (&[JSON], Value::Null),
-        // Not what could be one: nobody writes lines of his own into the log.
+        // Not a valid request id, so that clients cannot inject lines into the log.
         (&[JSON, ("x-request-id", "two words")], Value::Null),
         (&[JSON, ("x-request-id", "one"), ("x-request-id", "other")], Value::Null),
     ] {

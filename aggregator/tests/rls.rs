@@ -1,6 +1,4 @@
-//! Envoy's rate-limit service over a real connection: what a call is answered, and what is refused.
-//!
-//! Real Envoys are left to the scenarios; which limit a descriptor finds, to the unit tests beside it.
+//! Tests of Envoy's rate-limit service over a real connection: answers and errors.
 
 mod common;
 mod rls_common;
@@ -42,7 +40,7 @@ descriptors:
     rate_limit: {unit: month, requests_per_unit: 4, replaces: [{name: users}]}
 ";
 
-/// A server whose limits are in a folder, which goes with this value.
+/// A server whose limits are in a folder; the folder is deleted with this value.
 struct Service {
     weir: Weir,
     folder: tempfile::TempDir,
@@ -54,7 +52,7 @@ impl Service {
         Service::start_with(token, None).await
     }
 
-    /// With the text of a tokens file.
+    /// Starts with the content of a tokens file.
     async fn start_with(token: Option<&str>, tokens: Option<&str>) -> Service {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("edge.yaml"), LIMITS).unwrap();
@@ -73,7 +71,7 @@ impl Service {
         rls_common::send(&self.channel, request).await
     }
 
-    /// What a call comes to whose message never ends, nor begins.
+    /// The result of a call whose message neither begins nor ends.
     async fn say_nothing(&self, authorization: Option<&str>) -> Status {
         let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await.unwrap();
@@ -125,7 +123,7 @@ async fn a_limit_is_held_and_shown() {
     assert_eq!(
         codes(&service.check(&[&[("user", "b")]]).await),
         (OK, vec![OK]),
-        "another's is another count"
+        "another user must have a separate count"
     );
 }
 
@@ -161,7 +159,7 @@ async fn what_has_no_limit_passes() {
     assert_eq!(codes(&service.call(elsewhere).await.unwrap()), (OK, vec![OK]));
     let never = service.check(&[&[("banned", "x")]]).await;
     assert_eq!(codes(&never), (OVER, vec![OVER]));
-    assert_eq!(never.response_headers_to_add, [], "there is no moment at which it would pass");
+    assert_eq!(never.response_headers_to_add, [], "a request that never passes has no reset time");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -173,20 +171,24 @@ async fn hits_overrides_and_replacements() {
     assert_eq!(codes(&service.call(hits(2)).await.unwrap()), (OVER, vec![OVER]));
     let own = Descriptor { hits_addend: Some(0), ..user.clone() };
     let asked = service.call(RateLimitRequest { hits_addend: 9, ..request(vec![own]) }).await.unwrap();
-    assert_eq!((codes(&asked), remaining(&asked)), ((OK, vec![OK]), vec![1]), "0 only asks");
-    // A limit of its own, on the same count.
+    assert_eq!(
+        (codes(&asked), remaining(&asked)),
+        ((OK, vec![OK]), vec![1]),
+        "a cost of 0 must charge nothing"
+    );
+    // A limit in the request, on the same count.
     let limit = Some(Override { requests_per_unit: 10, unit: Unit::Month as i32 });
     let mut response = service.call(request(vec![Descriptor { limit, ..user.clone() }])).await.unwrap();
     assert_eq!(remaining(&response), [7]);
     let shown = response.statuses.remove(0).current_limit.unwrap();
     assert_eq!((shown.requests_per_unit, shown.name.as_str()), (10, ""));
-    // One that the configuration does not know counts too.
+    // A limit for a descriptor that is not configured counts too.
     let unknown =
         Descriptor { limit: Some(Override { requests_per_unit: 1, unit: 4 }), ..descriptor(&[("new", "x")]) };
     let passed = service.call(request(vec![unknown.clone()])).await.unwrap();
     let refused = service.call(request(vec![unknown])).await.unwrap();
     assert_eq!((passed.overall_code(), refused.overall_code()), (OK, OVER));
-    // The limit of 3 is used up, and does not count beside the one that replaces it.
+    // The limit of 3 is used up, and does not apply because the request's limit replaces it.
     for left in [3, 2, 1, 0] {
         let response = service.check(&[&[("user", "a")], &[("vip", "a")]]).await;
         assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK, OK]), vec![0, left]));
@@ -206,7 +208,7 @@ async fn a_limit_in_shadow_mode_decides_and_never_refuses() {
     assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK, OK]), vec![0, 2]));
     let results = ["allowed", "shadow_denied", "denied"].map(|result| service.decisions(result));
     assert_eq!(results, [2.0, 1.0, 0.0]);
-    // What is refused charges no shadow either.
+    // A denied request does not charge shadow limits.
     let other: Entries = &[("shade", "t")];
     let response = service.check(&[&[("banned", "x")], other]).await;
     assert_eq!((codes(&response), remaining(&response)), ((OVER, vec![OVER, OK]), vec![0, 2]));
@@ -257,7 +259,7 @@ async fn what_is_malformed_or_too_much_is_an_error() {
     );
 }
 
-/// Whoever sends a long or an odd header must not be let through by that.
+/// A long or invalid value must not evade the limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_value_is_limited_as_any_other() {
     let service = Service::start(None).await;
@@ -273,7 +275,11 @@ async fn any_value_is_limited_as_any_other() {
         assert_eq!(codes(&service.call(asked).await.unwrap()), (OVER, vec![OVER]));
         let entries = vec![Entry { key: "user".into(), value: [&value[..], b"y"].concat() }];
         let other = request(vec![Descriptor { entries, ..Descriptor::default() }]);
-        assert_eq!(remaining(&service.call(other).await.unwrap()), [2], "another's is another count");
+        assert_eq!(
+            remaining(&service.call(other).await.unwrap()),
+            [2],
+            "another value must have a separate count"
+        );
     }
 }
 
@@ -282,7 +288,7 @@ async fn a_call_that_says_nothing_is_cut() {
     let service = Service::start(Some(TOKEN)).await;
     let began = std::time::Instant::now();
     assert_eq!(service.say_nothing(None).await.code(), GrpcCode::Unauthenticated);
-    assert!(began.elapsed() < MAX_CALL, "who calls is asked before what");
+    assert!(began.elapsed() < MAX_CALL, "the caller must be authenticated before the message is read");
     let silent = service.say_nothing(Some(&format!("Bearer {TOKEN}"))).await;
     assert_eq!(silent.code(), GrpcCode::DeadlineExceeded);
     assert_eq!(service.decisions("refused"), 2.0);
@@ -313,13 +319,17 @@ async fn tokens_of_the_file_open_their_workspace() {
         }
         assert_eq!(remaining(&asked(Some(&ours.token)).await.unwrap()), [2], "{token:?}");
         match token {
-            Some(token) => assert_eq!(remaining(&asked(Some(token)).await.unwrap()), [1], "either opens"),
+            Some(token) => assert_eq!(
+                remaining(&asked(Some(token)).await.unwrap()),
+                [1],
+                "either credential must be accepted"
+            ),
             None => assert_eq!(asked(Some(TOKEN)).await.unwrap_err().code(), unknown),
         }
     }
 }
 
-/// A namespace that a filter's rule counts needs a token that names it, and a token bounds what one call uses.
+/// A namespace that a filter's rule counts needs a token that lists it, and a token limits the cost of one call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_bound_to_namespaces_and_costs() {
     let [plain, named] = ["plain", "named"].map(|name| token(name, "default"));
@@ -345,7 +355,7 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
     asked(&named, 1).await.unwrap();
 }
 
-/// Asks until the rule of a filter is known to the aggregator.
+/// Repeats the call until the aggregator has the filter's rule.
 async fn until_refused<F: Future<Output = Result<RateLimitResponse, Status>>>(
     check: impl Fn() -> F,
 ) -> Status {
@@ -353,7 +363,7 @@ async fn until_refused<F: Future<Output = Result<RateLimitResponse, Status>>>(
     loop {
         match check().await {
             Err(refused) => return refused,
-            Ok(_) => assert!(began.elapsed() < DEADLINE, "it is never refused"),
+            Ok(_) => assert!(began.elapsed() < DEADLINE, "the call must be refused"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -388,12 +398,12 @@ async fn limits_are_read_again_when_they_change() {
     assert_eq!(remaining(&service.check(&[user]).await), [2]);
     std::fs::write(&file, "domain: [").unwrap();
     until("the broken file is noticed", || read("failed") == 1.0).await;
-    assert_eq!(remaining(&service.check(&[user]).await), [1], "what was before stays in force");
+    assert_eq!(remaining(&service.check(&[user]).await), [1], "the previous limits must stay in force");
     assert_eq!(stale(), 1.0);
     std::fs::write(&file, LIMITS.replace("requests_per_unit: 3", "requests_per_unit: 9")).unwrap();
     until("the new file is in force", || read("ok") == 1.0).await;
     assert_eq!((stale(), read("failed")), (0.0, 1.0));
-    assert_eq!(remaining(&service.check(&[user]).await), [6], "the count goes on");
+    assert_eq!(remaining(&service.check(&[user]).await), [6], "the count must continue");
 }
 
 #[tokio::test]
@@ -414,7 +424,7 @@ async fn nothing_starts_with_limits_that_cannot_be_used() {
         )
         .await;
         let Err(error @ ServeError::RateLimits(_)) = started else {
-            panic!("it starts with {}", path.display())
+            panic!("the server must not start with {}", path.display())
         };
         assert!(error.to_string().contains("--rls-config"), "{error}");
     }

@@ -1,8 +1,8 @@
-//! `SECURITY.md` promises nothing without a test: each row of its tables of attackers names one, and each that is named exists.
+//! Tests that each row of the attacker tables in `SECURITY.md` names a test, and that each named test exists.
 
 use std::path::{Path, PathBuf};
 
-/// Where the tests are that the page names by file.
+/// The folders of the tests that the page names by file.
 const FOLDERS: [&str; 3] = ["aggregator/tests", "core/tests", "envoy/tests/scenarios"];
 const MOST_LINES: usize = 120;
 
@@ -10,7 +10,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Whether a file of this name has a test, or one of a server's scenarios, of this name.
+/// Whether a file of this name has a test, or a server's scenario, of this name.
 fn exists(file: &str, test: &str) -> bool {
     let found =
         FOLDERS.iter().filter_map(|folder| std::fs::read_to_string(root().join(folder).join(file)).ok());

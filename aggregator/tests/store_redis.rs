@@ -1,4 +1,4 @@
-//! The regional store against a real Redis: merging, granting, floors, the hot index, who is there, and messages.
+//! Tests of the regional store with a real Redis: merges, grants, lower bounds, the hot index, liveness, and messages.
 
 mod store_common;
 
@@ -19,7 +19,7 @@ async fn components_merge_by_max_and_all_are_told() {
     let (_redis, store) = started().await;
     let key = key(b"alice");
     let told = merge_one(&store, merge(&key, &[(A, 5), (C, 0)])).await;
-    assert_eq!(told.current, [(C, 0), (A, 5)], "0 says that the origin follows");
+    assert_eq!(told.current, [(C, 0), (A, 5)], "a count of 0 shows that the origin uses the cell");
     assert_eq!((told.granted, told.previous, told.limit), (None, vec![], u64::MAX));
     for (parts, expected) in [
         (vec![(A, 3)], vec![(C, 0), (A, 5)]), // late
@@ -47,7 +47,7 @@ async fn counts_are_exact_up_to_the_highest() {
         let count = count.min(MAX_COUNT);
         assert_eq!(told.current, [(A, count), (B, count)]);
     }
-    // What a count of more than 2^53 in total does to a proposal: it is refused, whatever the limit.
+    // If the total is above 2^53, a proposal is refused, whatever the limit.
     let told = merge_one(&store, proposing(&key, proposal(C, 0, u64::MAX))).await;
     assert_eq!(told.granted, Some(false));
     for near in [MAX_COUNT - 1, MAX_COUNT] {
@@ -76,7 +76,7 @@ async fn the_lowest_limit_stays() {
 async fn a_proposal_considers_all_that_is_used() {
     let (_redis, store) = started().await;
     let cells = [(CELL - 1, 7), (CELL, 4)];
-    // Half of the window before is covered: floor((7 + global) / 2) + 4 + global.
+    // Half of the previous window is covered: floor((7 + global) / 2) + 4 + global.
     let cases = [
         // own, limit, global now, global before → granted
         (0, 7, 0, 0, true), // cost 0 passes at the limit
@@ -103,7 +103,7 @@ async fn a_proposal_considers_all_that_is_used() {
     }
 }
 
-/// A key whose windows are cut into ten cells, all of which count in full.
+/// A key whose windows have ten cells, each counted in full.
 fn fine(identifier: &[u8]) -> Key {
     Key::new(&KeyParts { resolution: 10, ..key(identifier).parts() }).unwrap()
 }
@@ -112,7 +112,7 @@ fn fine(identifier: &[u8]) -> Key {
 async fn a_proposal_of_a_hard_limit_considers_eleven_cells_in_full() {
     let (_redis, store) = started().await;
     let key = fine(b"alice");
-    // One that no window touches any more, ten before, and the current one: 11 × 2 of which 22 count.
+    // One cell that the window no longer touches, the ten before, and the current one: 11 × 2, of which 22 count.
     for back in 0..=11 {
         merge_one(&store, Merge { sequence: CELL - back, ..merge(&key, &[(A, 1), (C, 1)]) }).await;
     }
@@ -138,7 +138,7 @@ async fn a_proposal_of_a_hard_limit_considers_eleven_cells_in_full() {
     let wanted = Merge { wants_previous: true, ..merge(&key, &[]) };
     let told = merge_one(&store, wanted).await;
     assert_eq!(told.current, [(C, 1), (A, 1), (B, 3)]);
-    assert_eq!(told.previous, vec![vec![(C, 1), (A, 1)]; 10], "and not the eleventh");
+    assert_eq!(told.previous, vec![vec![(C, 1), (A, 1)]; 10], "the eleventh cell must not count");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -150,7 +150,7 @@ async fn proposers_in_different_cells_of_a_hard_limit_never_pass_its_limit() {
         let store = open(&options(&redis.url())).await;
         tasks.spawn(async move {
             let mut own = 0;
-            // Half of them are still in the cell before: what they are granted counts against the others' window at once.
+            // Half of them are still in the previous cell; their grants count at once against the others' window.
             let sequence = CELL + number % 2;
             for _ in 0..LIMIT {
                 let full = Proposal {
@@ -169,7 +169,7 @@ async fn proposers_in_different_cells_of_a_hard_limit_never_pass_its_limit() {
     let (older, newer) = (of(CELL), of(CELL + 1));
     assert!(older <= LIMIT, "{older} in a window that ends with the older cell");
     assert!(older + newer >= LIMIT, "{older} and {newer}");
-    // Whoever asks in the newer cell sees both.
+    // A proposal in the newer cell counts both.
     let full = Proposal { covered_ms: 6_000, cell_ms: 6_000, ..proposal(A, 1, LIMIT) };
     let store = open(&options(&redis.url())).await;
     let asked = Merge { sequence: CELL + 1, ..proposing(&fine(b"all"), full) };
@@ -183,7 +183,7 @@ async fn a_proposal_is_absolute_and_may_be_repeated() {
     for _ in 0..3 {
         assert_eq!(merge_one(&store, proposing(&key, proposal(A, 10, 10))).await.granted, Some(true));
     }
-    // Less than what it already has is judged by what it has.
+    // A proposal below the stored count is judged by the stored count.
     assert_eq!(merge_one(&store, proposing(&key, proposal(A, 3, 9))).await.granted, Some(false));
     let own = Merge { parts: vec![(B, 2)], ..proposing(&key, proposal(B, 3, 13)) };
     let told = merge_one(&store, own).await;
@@ -217,7 +217,7 @@ async fn concurrent_proposers_reach_the_limit_and_never_pass_it() {
     assert_eq!(granted, LIMIT);
 }
 
-/// The script computes in doubles, the core in integers: they must decide alike, at the limit above all.
+/// The script computes in doubles, the core in integers. They must decide alike, above all at the limit.
 #[tokio::test]
 async fn the_script_decides_as_the_core_does() {
     const CASES: usize = 3_000;
@@ -235,7 +235,10 @@ async fn the_script_decides_as_the_core_does() {
     assert!(store.merge(&before, AMPLE).await.iter().all(Result::is_ok));
     let told = store.merge(&proposals, AMPLE).await;
     let granted = expected.iter().filter(|granted| **granted).count();
-    assert!(granted > CASES / 5 && granted < CASES * 4 / 5, "{granted} of {CASES} say little");
+    assert!(
+        granted > CASES / 5 && granted < CASES * 4 / 5,
+        "{granted} of {CASES} are too one-sided for a meaningful test"
+    );
     for ((told, expected), proposal) in told.into_iter().zip(expected).zip(proposals) {
         assert_eq!(told.unwrap().granted, Some(expected), "{proposal:?}");
     }
@@ -249,7 +252,7 @@ struct Case {
 
 impl Case {
     fn random(random: &mut StdRng) -> Case {
-        // Counts of every magnitude; the sums stay below 2^53, where the core and the store are the same.
+        // Counts of every magnitude; the sums stay below 2^53, where the core and the script agree.
         let bits = random.random_range(1..50);
         let count = |random: &mut StdRng| random.random_range(0..1_u64 << bits);
         let parts = |random: &mut StdRng| {
@@ -321,7 +324,10 @@ async fn a_cell_expires_and_never_sooner_than_told_before() {
     merge_one(&store, Merge { expires: UnixMs(1), ..merge(&key(b"over"), &[(A, 1)]) }).await;
     let over = "weir:eu:{default/login/over/60000/0/1}:29000000";
     let left: u64 = redis::cmd("PTTL").arg(over).query(&mut hand).unwrap();
-    assert!((50_000..=60_000).contains(&left), "whatever our clock says: {left} ms");
+    assert!(
+        (50_000..=60_000).contains(&left),
+        "the expiry must not depend on the aggregator's clock: {left} ms"
+    );
 }
 
 #[tokio::test]
@@ -343,7 +349,7 @@ async fn a_baseline_is_set_once_and_only_where_something_is_missing() {
     assert_eq!(raised(store.raise_to(&lower_bounds, AMPLE).await), expected);
     let higher = [lower_bound(0, 500), lower_bound(2, 500)];
     assert_eq!(raised(store.raise_to(&higher, AMPLE).await), [expected[0].clone(), expected[2].clone()]);
-    // A base merges like any other component.
+    // A baseline merges like any other component.
     assert_eq!(
         merge_one(&store, merge(&numbered(2), &[(BASELINE, 90), (B, 1)])).await.current,
         [(BASELINE, 100), (B, 1)]
@@ -381,7 +387,7 @@ async fn identifiers_that_look_alike_count_apart() {
     for (count, identifier) in (1..).zip(identifiers) {
         cells.push(merge(&key(identifier), &[(A, count)]));
     }
-    // The same texts, cut elsewhere.
+    // The same texts, split at another place.
     for (count, (namespace, identifier)) in
         (100..).zip([("a", "b/c"), ("a/b", "c"), ("a", "b"), ("a/b/c", "")])
     {
@@ -477,7 +483,7 @@ async fn the_hot_index_tells_cells_until_they_expire() {
     }
     let soon = UnixMs(LATE.0 - 1);
     assert_eq!(hot(&store, soon, 1_000).await, cells.iter().map(|cell| (cell.0.clone(), cell.1)).collect());
-    // The upper half is left, and two of each shard at most.
+    // The upper half is left, and at most two in each shard.
     let rest = hot(&store, UnixMs(LATE.0 + 99), 1_000).await;
     assert_eq!(rest, cells[100..].iter().map(|cell| (cell.0.clone(), cell.1)).collect());
     assert_eq!(hot(&store, soon, 1_000).await, rest, "the others are gone");
@@ -504,8 +510,8 @@ async fn hot(store: &Store, now: UnixMs, at_most: usize) -> BTreeSet<(Key, u64)>
 async fn origins_are_alive_while_somebody_names_them() {
     let (_redis, store) = started().await;
     let (one, two) = ([1; 16], [2; 16]);
-    // Between two calls less than 3 s may pass.
-    wait::until("both are heard of", HEALED, async || {
+    // Less than 3 s may pass between two calls.
+    wait::until("both are alive", HEALED, async || {
         assert_eq!(store.origins(&[A, C], &one, AMPLE).await.unwrap().origins[..2], [C, A]);
         let alive = store.origins(&[B], &two, AMPLE).await.unwrap();
         (alive.origins, alive.aggregators) == (vec![C, A, B], vec![one, two])

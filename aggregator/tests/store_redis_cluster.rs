@@ -1,5 +1,5 @@
-//! The regional store on a real Redis Cluster of three: everything that a single server does, and what only a cluster
-//! does: one of its parts wiped or dead, and slots that move.
+//! Tests of the regional store with a real Redis Cluster of three nodes: everything that a single server does, and the
+//! cluster's own cases: a node that is wiped or dead, and slots that move.
 
 mod store_common;
 
@@ -29,7 +29,7 @@ async fn everything_works_on_a_cluster() {
     }
     for node in cluster.nodes() {
         let size: usize = redis::cmd("DBSIZE").query(&mut hand(node)).unwrap();
-        assert!(size > CELLS / 5, "the cells are spread: {size}");
+        assert!(size > CELLS / 5, "the cells must be spread over the nodes: {size}");
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand(node)).unwrap();
     }
     assert!(
@@ -63,7 +63,7 @@ async fn everything_works_on_a_cluster() {
 #[tokio::test]
 async fn messages_cross_the_cluster() {
     let (_cluster, store) = started().await;
-    // Each listener is on a node of its own, or may be.
+    // Each listener may be on a separate node.
     let mut listeners: Vec<_> = (0..4).map(|_| store.subscribe()).collect();
     for listener in &mut listeners {
         assert_eq!(timeout(AMPLE, listener.recv()).await.unwrap(), Some(Received::Connected));
@@ -89,10 +89,10 @@ async fn a_wipe_or_death_of_one_part_is_seen_and_leaves_the_others() {
     let partly = async || {
         store.incarnations(AMPLE).await.is_ok_and(|incarnations| (15..30).contains(&incarnations.unseen))
     };
-    wait::until("a third is away", HEALED, partly).await.unwrap();
+    wait::until("a third is unavailable", HEALED, partly).await.unwrap();
     let cells: Vec<_> = (0..CELLS).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
     let failed = store.merge(&cells, AMPLE).await.iter().filter(|told| told.is_err()).count();
-    assert!((CELLS / 5..CELLS / 2).contains(&failed), "each cell fails on its own: {failed}");
+    assert!((CELLS / 5..CELLS / 2).contains(&failed), "each cell must fail separately: {failed}");
 
     cluster.nodes()[2].restart().await.unwrap();
     connected(&store).await;
@@ -127,12 +127,12 @@ async fn a_moving_slot_is_followed() {
     set_slot(to, "IMPORTING", from_id);
     set_slot(from, "MIGRATING", to_id);
     redis::cmd("MIGRATE").arg("127.0.0.1").arg(*to_port).arg(name).arg(0).arg(5_000).exec(from).unwrap();
-    // The old owner sends on (ASK), and still owns the slot.
+    // The old owner redirects (ASK) and still owns the slot.
     assert_eq!(merge_one(&store, merge(&numbered(0), &[(B, 1)])).await.current, [(A, 5), (B, 1)]);
     for hand in [&mut *to, from, third] {
         set_slot(hand, "NODE", to_id);
     }
-    // The old owner no longer does (MOVED), whether or not the map has been read again.
+    // The old owner no longer owns the slot (MOVED), whether or not the map has been read again.
     for count in 2..50 {
         let told = merge_one(&store, proposing(&numbered(0), proposal(B, count, 1_000))).await;
         assert_eq!(told.current, [(A, 5), (B, count)]);

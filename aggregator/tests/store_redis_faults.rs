@@ -1,5 +1,5 @@
-//! The regional store while its Redis is wiped, frozen, killed, refuses, or is somebody else's; and how it is reached:
-//! with a login, and over TLS.
+//! Tests of the regional store while its Redis is wiped, frozen, killed, refuses, or is replaced; and of connections
+//! with a login and over TLS.
 
 mod store_common;
 
@@ -16,7 +16,7 @@ use weir_core::region::exchange::{LowerBound, Merge};
 use weir_core::region::log::{EntryId, LogCharge};
 use weir_envoy::{Redis, RedisOptions, ports, wait};
 
-/// Shorter than anything that heals.
+/// Shorter than any reconnection.
 const SHORT: Duration = Duration::from_millis(100);
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn a_wipe_is_seen_though_the_connection_stays() {
     let (redis, store) = started().await;
     let other = open(&options(&redis.url())).await;
     let before = incarnation(&store).await;
-    assert_eq!(id(&other).await, before.id, "all see the same life");
+    assert_eq!(id(&other).await, before.id, "all clients must read the same incarnation");
     assert_eq!(id(&store).await, before.id);
     merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
     let mut hand = hand(&redis);
@@ -47,7 +47,7 @@ async fn a_wipe_is_seen_though_the_connection_stays() {
     redis::cmd("FLUSHALL").exec(&mut hand).unwrap();
     let after = incarnation(&other).await;
     assert_ne!(after.id, before.id);
-    assert_eq!(id(&store).await, after.id, "made by the other, and still seen");
+    assert_eq!(id(&store).await, after.id, "the marker made by the other must be read");
     assert!(after.since >= before.since);
     assert_eq!(clients(&mut hand), connections);
     assert_eq!(merge_one(&store, merge(&key(b"alice"), &[(A, 2)])).await.current, [(A, 2)]);
@@ -63,26 +63,26 @@ async fn looks_are_counted_for_each_client_and_a_marker_is_renewed_once() {
     let other = open(&options(&redis.url())).await;
     let mut hand = hand(&redis);
     let first = incarnation(&store).await;
-    // Both were open before this test looked: what counts is the step.
+    // Both had read the marker before this test, so only the difference counts.
     let others = incarnation(&other).await.looks;
     for step in 1..=3 {
         assert_eq!(incarnation(&store).await.looks, first.looks + step);
     }
-    assert_eq!(incarnation(&other).await.looks, others + 1, "looks of others are not counted");
-    // An older copy without the store's last look, and then a look of the other.
+    assert_eq!(incarnation(&other).await.looks, others + 1, "reads of others must not count");
+    // An older copy without the store's last read, followed by a read of the other client.
     redis::cmd("COPY").arg("weir:eu:incarnation:{0}").arg("weir:eu:copy:{0}").exec(&mut hand).unwrap();
     let last = incarnation(&store).await;
     redis::cmd("RENAME").arg("weir:eu:copy:{0}").arg("weir:eu:incarnation:{0}").exec(&mut hand).unwrap();
     assert_eq!(incarnation(&other).await.id, first.id);
-    assert_eq!(incarnation(&store).await.looks, last.looks, "not more than before");
+    assert_eq!(incarnation(&store).await.looks, last.looks, "the counter must not exceed the previous one");
 
     let renewals = BTreeMap::from([(0, first.id)]);
     let renewed = store.renew(&renewals, AMPLE).await.unwrap().seen[0];
     assert_ne!(renewed.id, first.id);
     let again = other.renew(&renewals, AMPLE).await.unwrap().seen[0];
-    assert_eq!((again.id, again.looks), (renewed.id, 1), "the id to be renewed is another one");
+    assert_eq!((again.id, again.looks), (renewed.id, 1), "an id that no longer exists must not be renewed");
 
-    // A client that has not looked for an hour leaves with the next first look of another.
+    // A client that has not read for an hour is removed at the next first read of another.
     let long_ago = renewed.since.0 - 3_700_000;
     redis::cmd("HSET")
         .arg("weir:eu:incarnation:{0}")
@@ -110,7 +110,7 @@ async fn a_server_that_starts_again_empty_is_used_again() {
     for _ in 0..100 {
         assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
     }
-    assert!(asked.elapsed() < AMPLE, "a call while the store is away does not wait");
+    assert!(asked.elapsed() < AMPLE, "a call must not wait while the store is unavailable");
     redis.restart().await.unwrap();
     connected(&store).await;
     assert_ne!(id(&store).await, before);
@@ -140,7 +140,8 @@ async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
         redis.process().pause().await.unwrap();
         let mut frozen = Vec::new();
         for cells in [&cells[..], &cells[..1]] {
-            let told = timeout(AMPLE, store.merge(cells, SHORT)).await.expect("a call ends with its time");
+            let told =
+                timeout(AMPLE, store.merge(cells, SHORT)).await.expect("a call must end at its deadline");
             frozen.extend(told.into_iter().map(|told| told.unwrap_err().reason()));
         }
         redis.process().resume().unwrap();
@@ -150,7 +151,7 @@ async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
             assert!(told.iter().all(Result::is_ok), "{told:?}");
             return;
         }
-        // On a busy machine it was no short freeze: the connection was given up.
+        // On a busy machine the freeze was not short, and the connection was dropped.
         connected(&store).await;
     }
     panic!("each freeze took more than 2 s");
@@ -161,7 +162,7 @@ async fn a_long_freeze_is_noticed_and_its_end_too() {
     let (mut redis, store) = started().await;
     let late = Store::open(&options(&redis.url())).unwrap();
     redis.process().pause().await.unwrap();
-    // Calls that nobody waits for any more are bounded: a crowd meets `away` long before the freeze is noticed.
+    // Abandoned calls are bounded: many calls fail with `unavailable` long before the freeze is noticed.
     let mut crowd = tokio::task::JoinSet::new();
     for _ in 0..2_000 {
         let store = store.clone();
@@ -204,12 +205,16 @@ async fn a_listener_hears_again_after_a_restart() {
     redis.process().pause().await.unwrap();
     let paused = Instant::now();
     until_refused(&store, "unavailable").await;
-    // The listener has a connection and pings of its own: one each 500 ms, which may take 2 s.
+    // The subscriber has its own connection and pings: one each 500 ms, which may take 2 s.
     sleep_until(paused + Duration::from_secs(4)).await;
     redis.process().resume().unwrap();
     assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), Some(Received::Connected));
     drop(store);
-    assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), None, "ends with the store");
+    assert_eq!(
+        timeout(HEALED, heard.recv()).await.unwrap(),
+        None,
+        "the subscription must end with the store"
+    );
 }
 
 #[tokio::test]
@@ -243,12 +248,12 @@ async fn a_error_is_named() {
         assert_eq!(error.reason(), "refused");
         assert!(error.to_string().contains(code), "{error}");
         set(&words(mend_it));
-        // A primary that became a replica is left: what stands behind its name by now is connected to anew.
+        // If a primary became a replica, the store reconnects to the server that its name points to now.
         let works = async || {
             let again = merge(&key(b"alice"), &[(A, count)]);
             store.merge(&[again], AMPLE).await.pop().is_some_and(|merged| merged.is_ok())
         };
-        wait::until("it works again", AMPLE, works).await.unwrap();
+        wait::until("the store works again", AMPLE, works).await.unwrap();
     }
 }
 
@@ -280,10 +285,10 @@ async fn a_login_is_used_and_never_told() {
     assert!(until_refused(&store, "refused").await.contains("NOPERM"));
 }
 
-/// The rights that `aggregator/README.md` names for a Redis user.
+/// The privileges that `aggregator/README.md` lists for a Redis user.
 fn documented_rights() -> String {
     let page = include_str!("../README.md");
-    let from = page.find("~weir:*").expect("the page names the rights");
+    let from = page.find("~weir:*").expect("the page lists the privileges");
     page[from..].lines().next().expect("a line").to_owned()
 }
 
@@ -319,7 +324,7 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
 
     let connect = |user: &str| redis::Client::open(url(user)).unwrap().get_connection().unwrap();
     let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut connect("admin")).unwrap();
-    assert!(log.is_empty(), "refused, and an error that the store hides: {log:?}");
+    assert!(log.is_empty(), "Redis denied commands, and the store hid the error: {log:?}");
     let mut hand = connect("weir");
     for refused in [
         "FLUSHALL",
@@ -374,7 +379,7 @@ async fn tls_with_an_authority_of_one_s_own() {
     for stranger in [others_ca, options(&url)] {
         let refusals = refused_handshakes(&redis);
         let store = Store::open(&stranger).unwrap();
-        wait::until("it has been tried", HEALED, async || refused_handshakes(&redis) > refusals)
+        wait::until("a handshake was tried", HEALED, async || refused_handshakes(&redis) > refusals)
             .await
             .unwrap();
         assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
@@ -413,7 +418,7 @@ async fn id(store: &Store) -> u128 {
     incarnation(store).await.id
 }
 
-/// Waits until calls fail for `reason`, and returns the error's text.
+/// Waits until calls fail with `reason`, and returns the error's text.
 async fn until_refused(store: &Store, reason: &str) -> String {
     let what = format!("calls fail: {reason}");
     wait::until_some(&what, HEALED, async || {

@@ -1,5 +1,5 @@
-//! Sliding logs on a real Redis: the scripts against the log in memory, step by step; damaged keys; steps of the server's
-//! clock; memory; a cluster.
+//! Tests of sliding logs on a real Redis: the scripts compared with the log in memory step by step; damaged keys; clock
+//! steps of the server; memory; a cluster.
 
 mod store_common;
 
@@ -29,7 +29,7 @@ fn charge(number: u64, cost: u64, most: u64) -> LogCharge {
     LogCharge { key: key(b"alice"), id: id(number), cost, most }
 }
 
-/// A log of another window.
+/// A log with another window.
 fn charge_in(duration_ms: u64, number: u64, cost: u64, most: u64) -> LogCharge {
     let (workspace, namespace, identifier) = (b"default", b"login", b"alice");
     let parts = KeyParts { workspace, namespace, identifier, duration_ms, epoch: 0, resolution: 1 };
@@ -48,7 +48,7 @@ fn entry(number: u64, cost: u64) -> Vec<u8> {
     [&ExactRequestId::of(9, number).0[..], &[3], &cost.to_be_bytes()[5..]].concat()
 }
 
-/// The scripts, on a clock that stands where the test says.
+/// The scripts with a clock that the test sets.
 struct Steered {
     hand: redis::Connection,
     charge: redis::Script,
@@ -63,7 +63,7 @@ impl Steered {
         Steered { hand, charge, refund: redis::Script::new(&format!("{KEY_LUA}{REFUND_LUA}")) }
     }
 
-    /// The script's numbers: status, server's time, log's time, sum, oldest, last to leave.
+    /// The script's numbers: status, server's time, log's time, sum, oldest, last to expire.
     fn charge(&mut self, now: u64, charge: &LogCharge, clock: &[u64]) -> [i64; 6] {
         let window_us = charge.key.parts().duration_ms * 1_000;
         let EntryId { request, place } = charge.id;
@@ -112,12 +112,12 @@ async fn the_script_and_the_log_in_memory_agree_at_each_step() {
                 0..3 => now -= random.random_range(0..2 * MINUTE),
                 3..5 => now += 2 * MINUTE,
                 5..20 => now += random.random_range(0..MINUTE / 4),
-                // To the microsecond at which the oldest leaves, or to that before.
+                // To the microsecond at which the oldest entry expires, or the one before.
                 20..35 => now += std::mem::take(&mut reset).saturating_sub(step as u64 % 2),
                 35..60 => now += random.random_range(0..MINUTE / 100),
                 _ => {}
             }
-            // Some are named again, with the same cost as before.
+            // Some requests are repeated with the same cost.
             let number = random.random_range(0..STEPS as u64 / 3);
             let highest = if ones { 1 } else { 9 };
             let cost = *costs.entry(number).or_insert_with(|| random.random_range(0..=highest));
@@ -166,13 +166,17 @@ async fn known_steps_ahead_are_time_that_did_not_pass() {
     assert_eq!(status(steered.charge(begin, &charge(1, 1, 2), &[])), (1, 0));
     let ahead = begin + 10 * MINUTE;
     let late = steered.charge(ahead, &charge(2, 1, 2), &[ahead - 1]);
-    assert_eq!((late[0], late[1]), (-1, ahead.cast_signed()), "too late, and nothing is done");
+    assert_eq!((late[0], late[1]), (-1, ahead.cast_signed()), "a late charge must do nothing");
     let step = |size| [ahead + MINUTE, begin - MINUTE, begin, size];
     let small = steered.charge(ahead, &charge(2, 1, 1), &step(9 * MINUTE + 5));
-    assert_eq!(status(small), (0, MINUTE.cast_signed() - 5), "it would have left by the clock alone");
+    assert_eq!(
+        status(small),
+        (0, MINUTE.cast_signed() - 5),
+        "by the stepped clock alone, the entry would have expired"
+    );
     let known = step(10 * MINUTE - 1_000_000);
     assert_eq!(status(steered.charge(ahead, &charge(2, 1, 2), &known)), (1, 1_000_000));
-    // Whoever does not know of the step goes on from there.
+    // A caller that does not know of the step continues from there.
     let minute = MINUTE.cast_signed();
     assert_eq!(status(steered.charge(ahead + MINUTE - 1_000_001, &charge(3, 1, 2), &[])), (0, minute - 1));
     assert_eq!(status(steered.charge(ahead + MINUTE - 1_000_000, &charge(3, 1, 2), &[])), (1, minute));
@@ -184,16 +188,16 @@ async fn a_charge_is_an_entry_that_leaves_by_itself() {
     let (redis, store) = started().await;
     let mut hand = hand(&redis);
     let began = Instant::now();
-    // What is left of a time that began since then; clocks that count milliseconds may be one off.
+    // What is left of a duration that began since then; clocks that count milliseconds may be off by one.
     let left_ms = |ms: u64| ms - began.elapsed().as_millis() as u64 - 1..=ms;
     let first = decide(&store, charge(1, 3, 5)).await;
     assert_eq!((first.outcome, first.used), (Outcome::Allowed, 3));
     assert!(left_ms(60_000).contains(&first.reset_us.div_ceil(1_000)), "{first:?}");
     let ttl: u64 = redis::cmd("PTTL").arg(NAME).query(&mut hand).unwrap();
-    assert!(left_ms(70_000).contains(&ttl), "ten seconds longer than the window: {ttl}");
+    assert!(left_ms(70_000).contains(&ttl), "the key must expire ten seconds after the window: {ttl}");
     for _ in 0..3 {
         let again = decide(&store, charge(1, 3, 5)).await;
-        assert_eq!((again.outcome, again.used), (Outcome::Allowed, 3), "charged once");
+        assert_eq!((again.outcome, again.used), (Outcome::Allowed, 3), "a repeated charge must count once");
     }
     for (cost, outcome) in [(0, Outcome::Allowed), (6, Outcome::Denied { retry_after_us: None })] {
         assert_eq!(decide(&store, charge(2, cost, 5)).await.outcome, outcome);
@@ -204,16 +208,16 @@ async fn a_charge_is_an_entry_that_leaves_by_itself() {
     assert!(left_ms(60_000).contains(&wait.div_ceil(1_000)), "{wait}");
     assert_eq!(decide(&store, charge(3, 2, 5)).await.used, 5);
     assert!(refund(&store, charge(1, 3, 5)).await);
-    assert!(!refund(&store, charge(1, 3, 5)).await, "as often as one likes");
+    assert!(!refund(&store, charge(1, 3, 5)).await, "a repeated refund must do nothing");
     assert_eq!(decide(&store, charge(4, 3, 5)).await.used, 5);
     assert!(refund(&store, charge(4, 3, 5)).await && refund(&store, charge(3, 2, 5)).await);
     let there: bool = redis::cmd("EXISTS").arg(NAME).query(&mut hand).unwrap();
-    assert!(!there, "an empty log is none");
+    assert!(!there, "an empty log must not exist");
     assert!(!refund(&store, charge(3, 2, 5)).await);
-    // A second is the shortest window; the log is over within it, and the key ten seconds later.
+    // A second is the shortest window. The log expires within it, and the key ten seconds later.
     assert_eq!(decide(&store, charge_in(1_000, 1, 1, 1)).await.outcome, Outcome::Allowed);
     let free = async || decide(&store, charge_in(1_000, 2, 1, 1)).await.outcome == Outcome::Allowed;
-    wait::until("it has left", AMPLE, free).await.unwrap();
+    wait::until("the entry has expired", AMPLE, free).await.unwrap();
 }
 
 #[tokio::test]
@@ -243,12 +247,12 @@ async fn damage_is_mended_or_refused_for_this_key_only() {
         &[(b"t", "-1")],                   // a sum of nothing
         &[(b"note", "5")],                 // no entry
         &[(b"note", "-5")],                // in front of the sum
-        &[(b"t", "-3"), (b"note", never)], // behind all entries
-        &[(b"t", "-inf")],                 // no number
+        &[(b"t", "-3"), (b"note", never)], // after all entries
+        &[(b"t", "-inf")],                 // not a number
         &[(b"t", "-3"), (b"r", "-7")],     // half of what tells of a step
         &[(b"t", "-2.5"), (b"o", "-1"), (b"x", "-9")],
         &[(b"t", "5")],                  // on the wrong side
-        &[(b"t", "0"), (&[0; 20], "1")], // an entry of no cost
+        &[(b"t", "0"), (&[0; 20], "1")], // an entry without cost
         &[(b"a", "-1"), (b"b", "-2"), (b"c", "-3"), (b"d", "-4"), (b"e", "-5"), (b"t", "-3")],
     ];
     for (number, damage) in (0..).zip(damages) {
@@ -263,13 +267,13 @@ async fn damage_is_mended_or_refused_for_this_key_only() {
         assert!(refund(&store, charge(102, 2, 5)).await, "{damage:?}");
         assert_eq!(decide(&store, charge(0, 0, 5)).await.used, 2, "{damage:?}");
     }
-    // A sum that is too low is found out when something leaves.
+    // A sum that is too low is detected when an entry expires.
     run(&[b"DEL", name]);
     let old = (now - 2 * MINUTE).to_string();
     run(&[b"ZADD", name, b"-2", b"t", old.as_bytes(), &entry(103, 2), early.as_bytes(), &one]);
     run(&[b"ZADD", name, soon.as_bytes(), &two]);
     assert_eq!(decide(&store, charge(0, 0, 5)).await.used, 3);
-    // More than any log may hold.
+    // More members than a log may have.
     run(&[b"EVAL", b"for i = 1, 200001 do redis.call('ZADD', KEYS[1], i, i) end", b"1", name]);
     run(&[b"ZREM", name, b"t"]);
     let refused = store.charge_logs(&[charge(1, 1, 5)], AMPLE).await.pop().unwrap().unwrap_err();
@@ -287,7 +291,7 @@ async fn scripts_that_were_forgotten_and_data_that_was_lost_are_no_trouble() {
     redis::cmd("FLUSHALL").exec(&mut hand).unwrap();
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
     assert!(!refund(&store, charge(0, 1, 100)).await);
-    assert_eq!(decide(&store, charge(0, 1, 100)).await.used, 1, "a log lives in Redis alone");
+    assert_eq!(decide(&store, charge(0, 1, 100)).await.used, 1, "a log is stored only in Redis");
 }
 
 #[tokio::test]
@@ -346,7 +350,7 @@ async fn logs_of_a_cluster_are_where_their_keys_are() {
     assert!(store.refund_logs(&charges(1), AMPLE).await.into_iter().all(|refunded| refunded.unwrap()));
 }
 
-/// A server that lives by a clock of the test's.
+/// A server whose clock the test sets.
 struct Clocked {
     clock: Clock,
     _process: Process,
@@ -367,7 +371,7 @@ impl Clocked {
     }
 }
 
-/// What was allowed between two moments, charged one by one until the first denial.
+/// The number allowed between two times, charged one by one until the first denial.
 async fn fill(store: &Store, numbers: &mut std::ops::RangeFrom<u64>, window_ms: u64, most: u64) -> u64 {
     let mut allowed = 0;
     while decide(store, charge_in(window_ms, numbers.next().unwrap(), 1, most)).await.outcome
@@ -390,12 +394,12 @@ async fn a_clock_that_is_set_lets_nothing_leave_early() {
     for offset in [-3_600, 0, 5, -60, -55, 8, -55] {
         server.clock.set(offset);
         assert_eq!(fill(&store, &mut numbers, WINDOW_MS, MOST).await, 0, "the clock is {offset} s off");
-        // A key that was not asked about since.
+        // A key that was not charged since.
         let again = decide(&store, charge_in(WINDOW_MS, numbers.next().unwrap(), 0, MOST)).await;
         assert!(again.used == 0 || again.used == MOST, "all or none has left: {again:?}");
     }
     let mut passed = 0;
-    wait::until("all have left", AMPLE, async || {
+    wait::until("all entries have expired", AMPLE, async || {
         passed += fill(&store, &mut numbers, WINDOW_MS, MOST).await;
         passed >= MOST
     })
@@ -403,9 +407,9 @@ async fn a_clock_that_is_set_lets_nothing_leave_early() {
     .unwrap();
     assert_eq!(passed, MOST);
     let (waited, window) = (began.elapsed(), Duration::from_millis(WINDOW_MS));
-    println!("they left {waited:?} after they came, in a window of {window:?}");
-    assert!(waited >= window, "nothing left early");
-    // What Redis itself forgets, as its clock says that the key is over, is gone.
+    println!("the entries expired after {waited:?}, with a window of {window:?}");
+    assert!(waited >= window, "no entry may expire early");
+    // Keys that Redis itself expires by its clock are gone.
     server.clock.set(3_600);
     assert_eq!(fill(&store, &mut numbers, WINDOW_MS, MOST).await, MOST);
 }

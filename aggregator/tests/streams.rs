@@ -1,4 +1,4 @@
-//! What filters are promised on their streams: acks, pushes, grants, one subscriber per Envoy, and an end in order.
+//! Tests of filters' streams: acknowledgements, pushes, grants, one subscriber for each Envoy, and an orderly end.
 
 mod common;
 
@@ -48,7 +48,7 @@ async fn bad_counts_are_told_apart_from_good_ones() {
     let report = Report { id: 1, counts };
     peer.send(FilterFrame { report: Some(report), ..FilterFrame::default() }).await;
     let ack = peer.next_with(|frame| frame.ack).await;
-    assert_eq!(ack.refused, [1, 2, 3], "their places");
+    assert_eq!(ack.refused, [1, 2, 3], "the positions of the refused counts");
     assert_eq!(ack.baselines.iter().map(|baseline| baseline.own).collect::<Vec<_>>(), [5]);
     assert_eq!(weir.metric("weir_aggregator_counts_merged_total"), 2.0);
     for reason in ["key", "sequence", "component"] {
@@ -132,7 +132,7 @@ async fn cells_that_are_over_leave_memory() {
     peer.next_with(|frame| frame.ack).await;
     assert_eq!(weir.server.services().stats().keys, 1);
     weir.clock.0.fetch_add(3 * 3_600_000, Relaxed);
-    common::until("the key is forgotten", || weir.server.services().stats().keys == 0).await;
+    common::until("the key is evicted", || weir.server.services().stats().keys == 0).await;
 }
 
 #[tokio::test]
@@ -176,6 +176,6 @@ async fn forgetting_many_keys_lets_others_have_their_turn() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(common::DEADLINE, watched).await.expect("all keys forgotten");
-    assert!(seen.iter().any(|keys| (1..MANY).contains(keys)), "all were forgotten at a stretch");
+    tokio::time::timeout(common::DEADLINE, watched).await.expect("all keys are evicted");
+    assert!(seen.iter().any(|keys| (1..MANY).contains(keys)), "keys must be evicted in steps");
 }

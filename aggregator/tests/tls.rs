@@ -1,4 +1,5 @@
-//! TLS and mutual TLS: real clients, certificates that change, peers that do not finish a handshake, and files that are wrong.
+//! Tests of TLS and mutual TLS: real clients, reloaded certificates, peers that do not finish a handshake, and invalid
+//! files.
 
 mod common;
 mod http_common;
@@ -26,7 +27,7 @@ use weir_aggregator::api::ApiSettings;
 use weir_aggregator::net::tls::TlsFiles;
 use weir_aggregator::server::{Server, Settings};
 
-/// Above the time for a handshake.
+/// Longer than the handshake timeout.
 const CUT_WITHIN: Duration = Duration::from_secs(12);
 
 fn files(folder: &Path, pair: &Pair, clients: Option<&Authority>) -> TlsFiles {
@@ -41,7 +42,7 @@ async fn serve(files: TlsFiles) -> Weir {
     start_apis(ApiSettings { tls: Some(files), ..ApiSettings::default() }).await
 }
 
-/// A server with a certificate of a new authority; with `mutual`, clients need one of the same.
+/// A server with a certificate of a new authority. With `mutual`, clients need a certificate of the same authority.
 async fn start_tls(mutual: bool) -> (Weir, Authority, TempDir) {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let files = files(folder.path(), &authority.sign("localhost"), mutual.then_some(&authority));
@@ -76,7 +77,8 @@ async fn connect(
     timeout(DEADLINE, connector.connect(name, socket)).await.unwrap()
 }
 
-/// Whether the HTTP API answers this client. With TLS 1.3 a refusal comes after the client's side of the handshake.
+/// Whether the HTTP API answers this client. With TLS 1.3, a rejection arrives after the client's side of the
+/// handshake.
 async fn is_served(weir: &Weir, trusted: &Authority, own: Option<&Pair>) -> bool {
     let Ok(mut stream) = connect(weir.server.http_address().unwrap(), trusted, own, b"http/1.1").await else {
         return false;
@@ -119,7 +121,10 @@ async fn both_api_speak_tls_and_nothing_else() {
     let (weir, authority, _folder) = start_tls(false).await;
     assert!(is_served(&weir, &authority, None).await);
     assert!(is_welcomed(&weir, &authority, None).await);
-    assert!(!is_served(&weir, &Authority::new(), None).await, "a client that trusts others goes away");
+    assert!(
+        !is_served(&weir, &Authority::new(), None).await,
+        "a client that trusts another authority must not connect"
+    );
     assert!(connect(weir.server.http_address().unwrap(), &authority, None, b"h2").await.is_err());
     assert!(connect(weir.server.grpc_address(), &authority, None, b"http/1.1").await.is_err());
     let mut plain = TcpStream::connect(weir.server.http_address().unwrap()).await.unwrap();
@@ -200,7 +205,7 @@ async fn names_in_certificates_have_workspaces_and_roles() {
     }
 }
 
-/// As `is_welcomed`, for clients that hear of their refusal only with the first call.
+/// Like `is_welcomed`, for clients whose rejection arrives with the first call.
 async fn is_welcomed_soon(weir: &Weir, trusted: &Authority, own: Option<&Pair>) -> bool {
     let Ok(channel) = grpc(weir, trusted, own).await else { return false };
     let mut client = tonic::client::Grpc::new(channel);
@@ -218,7 +223,7 @@ async fn is_welcomed_soon(weir: &Weir, trusted: &Authority, own: Option<&Pair>) 
 #[tokio::test]
 async fn a_new_certificate_is_for_new_connections_and_a_broken_one_for_none() {
     let (folder, old, new) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
-    // As Kubernetes mounts secrets: the files are links through a link that is swapped.
+    // As Kubernetes mounts secrets: the files are links through a directory link that is swapped.
     let put = |version: &str, pair: &Pair| {
         let versioned = folder.path().join(version);
         std::fs::create_dir(&versioned).unwrap();
@@ -268,13 +273,14 @@ async fn who_does_not_finish_a_handshake_is_cut_and_keeps_nobody_waiting() {
     until("all are taken", || held("http") >= 100.0 && held("grpc") >= 100.0).await;
     assert!(is_served(&weir, &authority, None).await);
     assert!(is_welcomed(&weir, &authority, None).await);
-    // The stuck have 5 s.
-    assert!(held("http") >= 100.0 && held("grpc") >= 100.0, "others wait for the stuck");
+    // Stuck handshakes have 5 s.
+    assert!(held("http") >= 100.0 && held("grpc") >= 100.0, "stuck connections must not delay others");
     for mut socket in stuck {
         let mut said = Vec::new();
         let _ = timeout(CUT_WITHIN, socket.read_to_end(&mut said)).await.expect("a connection is still held");
     }
-    until("all are let go", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0).await;
+    until("all connections are closed", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0)
+        .await;
 }
 
 #[tokio::test]
@@ -301,7 +307,7 @@ async fn files_that_are_wrong_are_named() {
         let api = ApiSettings { tls: Some(files), ..ApiSettings::default() };
         let clock = Arc::new(common::ShiftedClock::default());
         let said = match Server::start(Settings { api, ..settings() }, clock).await {
-            Ok(_) => panic!("it started: {parts:?}"),
+            Ok(_) => panic!("the server must not start: {parts:?}"),
             Err(error) => error.to_string(),
         };
         parts.iter().for_each(|part| assert!(said.contains(part), "{said}"));

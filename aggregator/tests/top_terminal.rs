@@ -1,7 +1,5 @@
-//! `weir-aggregator top` on a terminal: what it shows, the keys, other sizes, an aggregator that goes away, and a terminal that
-//! is afterwards as it was.
-//!
-//! As text, without a terminal, it is left to `program`; the lines themselves to the unit tests beside them.
+//! Tests of `weir-aggregator top` on a terminal: its tables, keys, resizing, an aggregator that stops, and the restored
+//! terminal.
 
 mod common;
 mod http_common;
@@ -18,7 +16,7 @@ use terminal_common::{Running, Screen, Terminal};
 use tokio::net::TcpStream;
 use weir_envoy::ports;
 
-/// Keys in the table: more than a small screen has lines.
+/// Number of keys in the table, more than a small screen has lines.
 const KEYS: usize = 12;
 
 fn program(arguments: &[&str]) -> Command {
@@ -28,7 +26,7 @@ fn program(arguments: &[&str]) -> Command {
     command
 }
 
-/// An aggregator as a program of its own, so that it can be frozen and killed.
+/// An aggregator in a separate process, so that it can be frozen and killed.
 struct Aggregator {
     process: Running,
     admin: String,
@@ -50,14 +48,14 @@ impl Aggregator {
         let mut process = Running(child);
         let mut log = BufReader::new(process.0.stderr.take().unwrap()).lines();
         let line = log.find_map(|line| line.ok().filter(|line| line.contains("weir-aggregator serves")));
-        let said: Value = serde_json::from_str(&line.expect("it serves")).unwrap();
-        // Who does not read may keep a program from writing.
+        let said: Value = serde_json::from_str(&line.expect("the program must serve")).unwrap();
+        // A log that is not read could block the program.
         std::thread::spawn(move || log.for_each(drop));
         let address = |name: &str| said["fields"][name].as_str().unwrap().to_owned();
         Aggregator { process, admin: address("admin"), http: address("http") }
     }
 
-    /// Lets as many keys as the table should have use something.
+    /// Uses as many keys as the table should have.
     async fn with_keys(self) -> Aggregator {
         let mut client = Client::over(TcpStream::connect(&self.http).await.unwrap()).await;
         for number in 0..KEYS {
@@ -82,28 +80,28 @@ fn top(terminal: &Terminal, aggregator: &Aggregator) -> Running {
     terminal.start(program(&["top"]).env("WEIR_ADMIN_URL", format!("http://{}", aggregator.admin)))
 }
 
-/// Which tables there are, and which of them is shown.
+/// The tabs, with the shown one in brackets.
 fn tabs(screen: &Screen) -> String {
     screen.line(1).split("tab:").next().unwrap().trim().to_owned()
 }
 
-/// How old it says that all of it is.
+/// The shown age of the data.
 fn age_s(screen: &Screen) -> u64 {
     let said = screen.line(1).split("as of ").nth(1).unwrap_or_default().to_owned();
     said.split('s').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
-/// How somebody ends it.
+/// How the user quits.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Key(&'static [u8]),
     Signal(Signal),
 }
 
-/// The program has ended, and nothing is left of it.
+/// The program has ended, and the terminal is restored.
 async fn is_as_before(terminal: &Terminal, before: &rustix::termios::Termios) {
     assert_eq!(format!("{:?}", terminal.modes()), format!("{before:?}"));
-    let screen = terminal.shows("the screen of before", |screen| !screen.is_alternate).await;
+    let screen = terminal.shows("the previous screen", |screen| !screen.is_alternate).await;
     assert!(!screen.hides_cursor && !screen.cuts_lines, "{screen:?}");
 }
 
@@ -118,12 +116,12 @@ async fn it_follows_keys_and_sizes() {
     assert!(terminal.is_raw() && screen.is_alternate && screen.hides_cursor && screen.cuts_lines);
 
     terminal.press(b"2");
-    let screen = terminal.says(&["[2 rules]", "no filter has told of its rules yet"]).await;
+    let screen = terminal.says(&["[2 rules]", "no filter has reported its rules yet"]).await;
     assert_eq!(tabs(&screen), "1 keys  [2 rules]  3 parts");
     terminal.press(b"\t");
-    terminal.says(&["[3 parts]", "this aggregator", "this program's APIs"]).await;
+    terminal.says(&["[3 parts]", "this aggregator", "embedded limiter"]).await;
     terminal.press(b"?\x1b[5;3~");
-    // Together, as keys come that are held.
+    // In one read, as held keys arrive.
     terminal.press(b"1\x1b[B\x1b[Bj");
     terminal.says(&["[1 keys]", "user-0"]).await;
 
@@ -159,7 +157,7 @@ async fn however_it_is_ended_the_terminal_is_as_before() {
         let terminal = Terminal::new(80, 24);
         let before = terminal.modes();
         let mut running = top(&terminal, &aggregator);
-        terminal.says(&["all well", "no key has used anything of a limit lately"]).await;
+        terminal.says(&["all well", "no key has used any of its limit recently"]).await;
         assert!(terminal.is_raw());
         match end {
             End::Key(key) => terminal.press(key),
@@ -172,7 +170,7 @@ async fn however_it_is_ended_the_terminal_is_as_before() {
 
 #[tokio::test]
 async fn an_aggregator_that_goes_away_is_said_to_and_keeps_nobody() {
-    // Nobody else gets the port before the second one has it.
+    // The port stays reserved until the second aggregator has it.
     let admin = ports::local(ports::free().unwrap()).to_string();
     let aggregator = Aggregator::start(&admin).with_keys().await;
     let terminal = Terminal::new(80, 24);
@@ -180,41 +178,45 @@ async fn an_aggregator_that_goes_away_is_said_to_and_keeps_nobody() {
     let mut running = top(&terminal, &aggregator);
     let screen = terminal.says(&["all well", "user-0"]).await;
     assert!(screen.line(3).ends_with("WAIT"), "{}", screen.text());
-    // It hangs.
+    // The aggregator hangs.
     aggregator.signal(Signal::SIGSTOP);
-    terminal.shows("how old it is", |screen| age_s(screen) >= 2).await;
+    terminal.shows("its age", |screen| age_s(screen) >= 2).await;
     terminal.press(b"3");
-    // Before the question that is on its way is given up.
+    // Before the pending request times out.
     let screen = terminal.says(&["[3 parts]"]).await;
-    assert!(!screen.text().contains("does not answer"), "keys wait for the aggregator:\n{}", screen.text());
+    assert!(
+        !screen.text().contains("does not answer"),
+        "keys must not wait for the aggregator:\n{}",
+        screen.text()
+    );
     let screen =
         terminal.says(&["! the aggregator does not answer", "no answer within 5 s", "this aggregator"]).await;
     println!("{}", screen.text());
     assert!(!screen.text().contains("all well"), "{}", screen.text());
     aggregator.signal(Signal::SIGCONT);
     terminal
-        .shows("that it is back", |screen| {
+        .shows("the recovery", |screen| {
             screen.line(0).contains("all well") && screen.line(2).trim().is_empty()
         })
         .await;
-    // It ends, and another begins at its place.
+    // The aggregator ends, and another starts in its place.
     drop(aggregator);
     let screen = terminal
         .says(&["! the aggregator does not answer", "! cannot reach an aggregator at http://127."])
         .await;
     println!("{}", screen.text());
     let other = Aggregator::start(&admin);
-    terminal.shows("the other", |screen| screen.line(0).contains("all well")).await;
+    terminal.shows("the other aggregator", |screen| screen.line(0).contains("all well")).await;
     terminal.press(b"1");
-    terminal.says(&["no key has used anything of a limit lately"]).await;
+    terminal.says(&["no key has used any of its limit recently"]).await;
 
-    // Whoever leaves while nobody answers, leaves at once.
+    // Quitting takes effect at once, even if the aggregator does not answer.
     other.signal(Signal::SIGSTOP);
-    terminal.shows("how old it is", |screen| age_s(screen) >= 2).await;
+    terminal.shows("its age", |screen| age_s(screen) >= 2).await;
     terminal.press(b"q");
     let asked = Instant::now();
     assert_eq!(running.code().await, Some(0));
-    // A question may take 5 s.
+    // A request may take 5 s.
     assert!(asked.elapsed() < Duration::from_millis(4_500), "{:?}", asked.elapsed());
     is_as_before(&terminal, &before).await;
 }

@@ -1,4 +1,5 @@
-//! Spans as a collector hears them, and what a collector that is away, silent or somebody else costs: spans alone.
+//! Tests of spans as a collector receives them, and of collectors that are unavailable, silent or foreign: they cost
+//! only spans.
 
 mod common;
 mod http_common;
@@ -86,7 +87,7 @@ async fn calls_over_http_are_named_by_their_methods() {
     let collector = Collector::start(None).await.unwrap();
     let weir = start_with(to(&collector)).await;
     let mut client = Client::connect(&weir).await;
-    // A client may make up a method.
+    // A client may send any method.
     let cases = [("GET", "GET"), ("PUT", "PUT"), ("DELETE", "DELETE"), ("POST", "POST"), ("ALICE", "_OTHER")];
     for (method, told) in cases {
         let head = [("traceparent", LINKED)];
@@ -152,10 +153,10 @@ async fn stores_are_beneath_whoever_asks_them() {
     let told = collector.spans();
     let the_last =
         told[last..].iter().any(|span| span.attribute("guid:x-request-id").as_deref() == Some("the-last"));
-    assert!(the_last, "what ended before the program does is exported");
+    assert!(the_last, "spans that ended before the shutdown must be exported");
 }
 
-/// Nobody accepts its connections; the system does.
+/// The collector does not accept connections; the system's backlog does.
 #[tokio::test]
 async fn a_collector_that_is_silent_costs_spans_alone() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -171,7 +172,7 @@ async fn a_collector_that_is_silent_costs_spans_alone() {
     let made = (FRAMES * MAX_FRAME_CELLS) as f64;
     until("the queue is full", || spans(&weir, "dropped") > 0.0).await;
     assert!(spans(&weir, "dropped") < made && spans(&weir, "exported") == 0.0);
-    timeout(DEADLINE, weir.server.stop()).await.expect("it ends, whatever waits");
+    timeout(DEADLINE, weir.server.stop()).await.expect("the server must stop, whatever is queued");
 }
 
 #[tokio::test]
@@ -181,9 +182,9 @@ async fn a_collector_that_is_unavailable_costs_spans_alone_until_it_is_there() {
     let weir = start_with(Settings { telemetry: options(endpoint, None), ..settings() }).await;
     let mut peer = weir.join(1, false).await;
     consulted(&mut peer, weir.consult(1, "alice", 0, 1, 10), Vec::new()).await;
-    until("it is found to be away", || spans(&weir, "failed") == 1.0).await;
+    until("the failure is counted", || spans(&weir, "failed") == 1.0).await;
     consulted(&mut peer, weir.consult(2, "alice", 1, 1, 10), Vec::new()).await;
-    until("it is still away", || spans(&weir, "failed") == 2.0).await;
+    until("the second failure is counted", || spans(&weir, "failed") == 2.0).await;
     assert_eq!((spans(&weir, "exported"), spans(&weir, "dropped")), (0.0, 0.0));
 }
 

@@ -1,6 +1,4 @@
-//! Spans of the rate-limit service, of ledgers and of live control, as a collector hears them.
-//!
-//! Questions of filters about windows and logs, and collectors that fail, are left to `tracing`.
+//! Tests of spans of the rate-limit service, of ledgers and of live control, as a collector receives them.
 
 mod common;
 mod database_support;
@@ -30,7 +28,7 @@ domain: edge
 descriptors: [{key: user, rate_limit: {unit: month, requests_per_unit: 1}}]
 ";
 
-/// A call of the rate-limit service, with these headers besides.
+/// A call of the rate-limit service with these additional headers.
 fn rls(asked: RateLimitRequest, headers: &[(&'static str, &str)]) -> Request<RateLimitRequest> {
     let mut request = Request::new(asked);
     request.set_timeout(Duration::from_secs(5));
@@ -76,7 +74,7 @@ async fn calls_of_the_rate_limit_service_are_in_the_traces_of_their_callers() {
         let said = [("rpc.system", "grpc"), ("rpc.service", service), ("rpc.method", method)];
         attributes(&call, &[&said[..], &[("rpc.grpc.status_code", &code)]].concat());
         let error = (code != "0").then(|| "grpc_status".to_owned());
-        assert_eq!(call.attribute("error.type"), error, "being over a limit is no error");
+        assert_eq!(call.attribute("error.type"), error, "a denial must not be an error");
     }
     let told = format!("{:?}", collector.spans());
     assert!(!told.contains("alice") && !told.contains("\"unrecorded\"") && !told.contains(TOKEN), "{told}");
@@ -94,14 +92,14 @@ async fn ledgers_of_sqlite() {
     run!(&Store::sqlite(), ledgers_are_beneath_whoever_asks_them);
 }
 
-/// With a zone, and spans.
+/// A server with a zone, and with spans.
 async fn start(scene: &Scene, collector: &Collector) -> Weir {
     set_zone(&scene.open("test-region"), ZONE, 1, 3_600).await;
     let database = DatabaseOptions { url: scene.url.clone(), read_url: None, region: "test-region".into() };
     start_with(Settings { database: Some(database), ..to(collector) }).await
 }
 
-/// A filter's question about ledgers.
+/// A filter's exact request for ledgers.
 fn exact_request(id: u64, zones: &[u32], request_id: &str, timeout_ms: u32) -> FilterFrame {
     let ledger = |zone: &u32| LedgerLimit { zone: *zone, bucket: b"alice".to_vec() };
     let charge = |zone| Charge { log: None, ledger: Some(ledger(zone)), cost: 1 };
@@ -110,7 +108,7 @@ fn exact_request(id: u64, zones: &[u32], request_id: &str, timeout_ms: u32) -> F
     FilterFrame { exact_requests: vec![exact_request], ..FilterFrame::default() }
 }
 
-/// The question's span, once it has ended, and its one call beneath it.
+/// The span of the request once it has ended, and its single child.
 async fn asked(collector: &Collector, request_id: &str) -> (Received, Received) {
     let is_it = |span: &Received| span.attribute("guid:x-request-id").as_deref() == Some(request_id);
     let exact_request = found(collector, "exact_request", is_it).await;
@@ -130,7 +128,7 @@ async fn ledgers_are_beneath_whoever_asks_them(store: &Store) {
     let system = if scene.is_mysql() { "mysql" } else { "sqlite" };
     let cases = [
         ("first", "allowed", "1", None),
-        // What one has denied, the next is not asked.
+        // After one has denied, the next is not queried.
         ("second", "denied", "2", None),
         ("no-zone", "undecided", "1", Some("no_zone")),
     ];

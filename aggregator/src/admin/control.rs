@@ -1,8 +1,7 @@
-//! What live control says of a key that is shown. A ban is no use of a limit, and a limit that is said applies to what comes,
-//! not to what was counted; so without it an explanation would be wrong.
+//! Live control of a displayed key. Without it, an explanation would be wrong: a ban does not use the limit, and an
+//! override applies to future requests, not to what was counted.
 //!
-//! Leaves to others: what is in force (`weir_core::control`), counts (`explain`). Of networks those are looked at that hold the
-//! identifier, if that is an address; any other key has none.
+//! If the identifier is an address, networks that contain it apply too.
 
 use super::query::KeyQuery;
 use super::text::text;
@@ -19,12 +18,12 @@ use weir_core::model::time::UnixMs;
 use weir_core::region::Explained;
 use weir_core::region::top::{KeyUsage, Ranked};
 
-/// What is said of an identifier: in windows of this length, or in all of them if that is 0.
+/// Live control for an identifier: for windows of this length, or for all windows if `window_ms` is 0.
 pub fn said(services: &Services, asked: &KeyQuery, canonical: &[u8], window_ms: u64, now: UnixMs) -> Control {
     find(services, (&asked.workspace, &asked.namespace), (&asked.identifier, canonical), window_ms, now, true)
 }
 
-/// The same of a key whose identifier is known as it is counted alone.
+/// Like [`said`], for a key of which only the counted identifier is known.
 fn said_of(services: &Services, key: &KeyParts<'_>, now: UnixMs) -> Control {
     find(
         services,
@@ -49,7 +48,7 @@ fn find(
     let subject = Subject { workspace, namespace, raw, canonical, window_ms, address, allowed: None };
     let (set, mut scratch) = (services.control.set(), Scratch::default());
     let found = set.find(&subject, now, &mut scratch);
-    // Finding these takes a walk over all that is said.
+    // Looking up the entries takes a scan of all controls.
     let is_wanted = by_entries && found != Found::default();
     let slots = [Slot::Override, Slot::Credit, Slot::Reset].into_iter().filter(|_| is_wanted);
     let entries = slots.filter_map(|slot| entry(&set.source(&subject, slot, now, &mut scratch)?)).collect();
@@ -67,7 +66,7 @@ fn find(
     }
 }
 
-/// The client's address or network, where it is counted by that.
+/// The client's address or network, if the identifier is one.
 fn address(raw: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(raw).ok()?;
     Some(parse_network(text).ok()?.addr())
@@ -97,7 +96,7 @@ fn entry(said: &weir_core::control::Control) -> Option<Entry> {
     })
 }
 
-/// Windows of which something is said in a namespace that is not said of all.
+/// Windows of a namespace for which there are controls that do not apply to all windows.
 pub fn windows_said(services: &Services, workspace: &str, namespace: &str) -> BTreeSet<u64> {
     let is_here = |said: &weir_core::control::Control| {
         said.target.workspace == workspace
@@ -107,17 +106,17 @@ pub fn windows_said(services: &Services, workspace: &str, namespace: &str) -> BT
     set.iter().filter(is_here).filter_map(|said| said.target.window_ms).collect()
 }
 
-/// How keys stand under the limits that apply to them now.
+/// The limits that apply to keys now.
 pub struct Limits<'a> {
     services: &'a Services,
     rules: Vec<Rule>,
-    /// Those that only filters of the region's other aggregators told of.
+    /// Rules reported only by filters of the region's other aggregators.
     elsewhere: Vec<Rule>,
     now: UnixMs,
 }
 
 impl<'a> Limits<'a> {
-    /// At this moment.
+    /// The limits at this moment.
     pub fn new(services: &'a Services, now: UnixMs) -> Limits<'a> {
         let rules = services.status.counters.lock().rules(services.moment().mono);
         let fresh = services.status.peers.all().into_iter().filter(|peer| peer.age_ms() <= FRESH_MS);
@@ -131,29 +130,29 @@ impl<'a> Limits<'a> {
         Limits { services, rules, elsewhere, now }
     }
 
-    /// All rules that this aggregator's filters told of.
+    /// All rules reported by this aggregator's filters.
     pub fn all_rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// All rules that filters of the region told of.
+    /// All rules reported by filters of the region.
     pub fn region_rules(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter().chain(&self.elsewhere)
     }
 
-    /// Rules that count a key.
+    /// The rules that count a key.
     pub fn rules(&self, key: &KeyParts<'_>) -> impl Iterator<Item = &Rule> {
         self.region_rules().filter(move |rule| counts(rule, key))
     }
 
-    /// A rule as it is told of beside a key; its shadow as live control has it by now.
+    /// A rule as displayed with a key; its shadow mode takes live control into account.
     pub fn shown(&self, rule: &Rule) -> super::view::Rule {
         let live = self.services.control.set().shadow(&rule.workspace, &rule.name, self.now);
         let shadow = live.unwrap_or(rule.shadow);
         super::view::Rule { name: rule.name.clone(), limit: rule.limit, shadow }
     }
 
-    /// How a key stands of which this is said.
+    /// The usage of a key under live control `said`.
     pub fn explained(&self, key: &Explained, said: &Control) -> KeyUsage {
         let usage = key.usage(self.now);
         match self.changed(&key.key.parts(), said, usage.limit) {
@@ -162,7 +161,7 @@ impl<'a> Limits<'a> {
         }
     }
 
-    /// How a key stands that a walk has found.
+    /// The usage of a key that a scan found.
     pub fn ranked(&self, found: &Ranked) -> KeyUsage {
         let key = found.key.parts();
         let said = said_of(self.services, &key, self.now);
@@ -172,14 +171,14 @@ impl<'a> Limits<'a> {
         known.map_or(found.usage, |known| known.usage_under(Some(changed), self.now))
     }
 
-    /// The limit that applies from now on, if that is another than the one that was applied last.
+    /// The limit that applies from now on, if it differs from the limit that was applied last.
     fn changed(&self, key: &KeyParts<'_>, said: &Control, applied: Option<u64>) -> Option<u64> {
         let rules: Vec<u64> = self.rules(key).map(|rule| rule.limit).collect();
         said.limit_over(&rules, applied).filter(|limit| Some(*limit) != applied)
     }
 }
 
-/// Corrects what would happen to a request by what is said of it.
+/// Applies live control to the predicted outcome of a request.
 pub fn judge(window: &mut Window, control: Control, now: UnixMs) {
     window.outdated = window.epoch != control.epoch;
     if window.outdated {

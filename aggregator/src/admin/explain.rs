@@ -1,7 +1,5 @@
-//! What `/v1/explain` says: a key in this region and in the others, with ages; which limit applies, and what would happen to
-//! a request now.
-//!
-//! Leaves to others: the query (`query`), the counts (`weir_core::region`), the others' rows (`global::cached`).
+//! `/v1/explain`: a key's counts in this region and in the others, their ages, the limit that applies, and what would
+//! happen to a request now.
 
 use super::control::{self, Limits};
 use super::query::KeyQuery;
@@ -18,18 +16,18 @@ use weir_core::model::window::Position;
 use weir_core::region::exchange::BASELINE;
 use weir_core::region::{CellState, Component, Explained};
 
-/// What is said of a key without windows.
-pub const UNKNOWN: &str = "nothing is known of this identifier: it was not used in this window or the last one, or it goes by \
-    another namespace, or another workspace than the one asked about (`default` unless one is given)";
+/// The explanation of a key without windows.
+pub const UNKNOWN: &str = "no counts of this identifier: it was not used in this window or the previous one, or it \
+    belongs to another namespace or workspace (the workspace is `default` unless the query names one)";
 
-/// Most windows of one identifier that are shown.
+/// Most windows of one identifier in an answer.
 const MAX_WINDOWS: usize = 16;
-/// Most namespaces that are named where another may be meant.
+/// Most namespaces suggested as alternatives.
 const MAX_SCOPES: usize = 8;
-/// Most Envoys of one cell that are shown, those that used most.
+/// Most Envoys of one cell in an answer, those with the highest counts.
 const MAX_COMPONENTS: usize = 100;
 
-/// Everything known of the key that is asked about; without windows if that is nothing.
+/// All counts of the requested key; without windows if there are none.
 pub async fn explain(services: &Services, asked: &KeyQuery) -> Explanation {
     let canonical = canonical(asked);
     let now = services.now();
@@ -76,7 +74,7 @@ pub async fn explain(services: &Services, asked: &KeyQuery) -> Explanation {
     }
 }
 
-/// The windows of a workspace's namespace, as far as rules or live control name them.
+/// The windows of a namespace that rules or live control define.
 fn windows_of(
     services: &Services,
     limits: &Limits<'_>,
@@ -90,8 +88,8 @@ fn windows_of(
     lengths
 }
 
-/// A window of which the key has used nothing, if something is said of it; where no rule has that window, something that is not
-/// said of all.
+/// A window in which the key has used nothing, if live control applies to it. For a window without a rule, only
+/// controls of that window matter.
 fn unused(
     limits: &Limits<'_>,
     (workspace, namespace): &(String, String),
@@ -137,7 +135,7 @@ fn exact(services: &Services) -> impl Fn(&counters::Rule) -> Exact {
     }
 }
 
-/// What to tell of a key without windows: what it has instead, or what else filters count.
+/// The text for a key without windows: its other windows, or the namespaces that filters count.
 fn unknown(
     asked: &KeyQuery,
     limits: &Limits<'_>,
@@ -148,7 +146,7 @@ fn unknown(
         let mut lengths: Vec<String> = lengths.iter().map(|ms| length(*ms)).collect();
         lengths.dedup();
         let (asked, others) = (length(window_ms), lengths.join(", "));
-        return format!("this identifier has used nothing in a window of {asked}; it has in {others}");
+        return format!("this identifier has used nothing in a window of {asked}, but has in {others}");
     }
     let scopes: BTreeSet<(&str, &str)> =
         limits.region_rules().map(|rule| (rule.workspace.as_str(), rule.namespace.as_str())).collect();
@@ -177,7 +175,7 @@ fn length(ms: u64) -> String {
     humantime::format_duration(std::time::Duration::from_millis(ms)).to_string()
 }
 
-/// The identifier as it is counted.
+/// The identifier in the form in which it is counted.
 pub fn canonical(asked: &KeyQuery) -> Vec<u8> {
     if asked.is_counted {
         return asked.identifier.clone();

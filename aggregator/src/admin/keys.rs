@@ -1,6 +1,4 @@
-//! What `/v1/keys` says of an identifier: every window, its cells, and whose use they hold.
-//!
-//! Leaves to others: the query (`query`), HTTP (`admin`), the counts themselves (`weir_core::region`).
+//! `/v1/keys`: every window of an identifier, its cells, and the components of each cell.
 
 use super::explain::canonical;
 use super::query::KeyQuery;
@@ -13,14 +11,14 @@ use weir_core::model::window::{Position, Used};
 use weir_core::region::exchange::BASELINE;
 use weir_core::region::{CellState, Component, Explained};
 
-/// All that is known of an identifier.
+/// All counts of an identifier.
 #[derive(Debug, Serialize)]
 pub struct Explanation {
     region: String,
     now: Moment,
     workspace: String,
     namespace: String,
-    /// In the form in which it is counted.
+    /// The identifier in the form in which it is counted.
     identifier: String,
     windows: Vec<Window>,
 }
@@ -30,10 +28,10 @@ struct Window {
     duration_ms: u64,
     epoch: u32,
     resolution: u16,
-    /// What counts against the limit now: the current cell and what is left of the one before, or all cells that a window
-    /// with a hard limit touches.
+    /// What counts against the limit now: the current cell and the weighted previous one, or with a hard limit all
+    /// cells that the window touches.
     effective: u64,
-    /// The lowest that was applied in the cells below.
+    /// The lowest limit applied in these cells.
     limit: Option<u64>,
     cells: Vec<Cell>,
 }
@@ -46,7 +44,7 @@ struct Cell {
     limit: Option<u64>,
     regional_total: u64,
     global_others: u64,
-    /// Since that last grew; absent if it never did.
+    /// Milliseconds since `global_others` last grew; absent if it never did.
     global_others_age_ms: Option<u64>,
     components: Vec<Origin>,
 }
@@ -55,7 +53,7 @@ struct Cell {
 struct Origin {
     origin: String,
     own: u64,
-    /// Since it last grew.
+    /// Milliseconds since it last grew.
     age_ms: u64,
 }
 
@@ -65,7 +63,7 @@ struct Moment {
     rfc3339: String,
 }
 
-/// Everything held of the key that is asked about, or nothing.
+/// All counts of the requested key, if there are any.
 pub fn explain(services: &Services, asked: &KeyQuery) -> Option<Explanation> {
     let now = services.now();
     let identifier = canonical(asked);
@@ -128,7 +126,7 @@ fn limit(cell: &CellState) -> Option<u64> {
 }
 
 fn moment(at: UnixMs) -> Moment {
-    // The end of the year 9999, beyond which the format has no dates.
+    // The end of the year 9999, the last date that the format can represent.
     const LAST_MS: u64 = 253_402_300_799_999;
     let time = UNIX_EPOCH + Duration::from_millis(at.0.min(LAST_MS));
     Moment { unix_ms: at.0, rfc3339: humantime::format_rfc3339_millis(time).to_string() }

@@ -1,12 +1,10 @@
-//! HTTP for operators and Prometheus: `/healthz`, `/readyz`, `/metrics`, the page at `/` and what it shows as JSON under `/v1`.
+//! HTTP for operators and Prometheus: `/healthz`, `/readyz`, `/metrics`, the status page at `/`, and its data as JSON
+//! under `/v1`.
 //!
-//! A client does not hold a connection for as long as it likes: the head of a request has to arrive in time, a connection
-//! lives for a bounded time, and there is a bounded number of them.
+//! Clients cannot exhaust it: the head of a request must arrive in time, and the life and the number of connections are
+//! bounded.
 //!
-//! What shows identifiers is shown only to those who call by an allowed name; probes and Prometheus may use any.
-//!
-//! Leaves to others: connections (`listen`), names (`hosts`), what is measured (`metrics`), what there is to see (`window`), what
-//! each page says of it ([`top`], [`explain`], [`rules`], [`parts`], [`keys`]).
+//! Pages and paths that show identifiers require an allowed host name; probes and Prometheus may use any.
 
 pub mod control;
 pub mod explain;
@@ -42,17 +40,17 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::debug;
 
-/// How long a request's head may take, and how long a connection may be idle.
+/// Deadline for the head of a request, and the longest idle time of a connection.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection lives at most; a client that wants more connects again.
+/// Longest life of a connection; clients then reconnect.
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
-/// Most connections at one time. A further one takes the place of one that waits for its client, so that a probe is
-/// answered however many are held open.
+/// Most connections at one time. A further connection replaces an idle one, so that probes are answered even if many
+/// connections are held open.
 pub const MAX_CONNECTIONS: usize = 128;
-/// Most requests at one time for what may take a while, as stores are read for it. These hold half of what one address may
-/// have, so that a probe of the same address is answered beside them.
+/// Most concurrent requests that read stores and may take long. That is half of the connections that one address may
+/// have, so that a probe from the same address is still answered.
 const MAX_REQUESTS: usize = 32;
-/// Content type of Prometheus' text format as the metrics' encoder writes it.
+/// Content type of Prometheus' text format, as the encoder of the metrics writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /metrics, /v1/keys, /v1/top, /v1/explain, /v1/rules \
@@ -63,7 +61,7 @@ const TOO_MANY_REQUESTS: &str = "too many requests at once; try again in a secon
 const WRONG_HOST: &str = "this is shown to those who call by an address, by localhost, or by a name that --admin-hosts \
     (WEIR_ADMIN_HOSTS) allows; the request's Host is none of these, so a web page of another name may have sent it";
 
-/// Serves for as long as the program runs; `hosts` are the names that it may be called by.
+/// Serves until the program ends; `hosts` are the allowed host names.
 pub async fn serve(services: Arc<Services>, hosts: Hosts, socket: TcpListener) {
     let router = router(services.clone(), hosts);
     let listener = Listener {
@@ -81,7 +79,7 @@ pub async fn serve(services: Arc<Services>, hosts: Hosts, socket: TcpListener) {
         .await;
 }
 
-/// The paths and their answers.
+/// Paths and handlers.
 pub fn router(services: Arc<Services>, hosts: Hosts) -> Router {
     let gate = Arc::new(Gate { hosts, room: Semaphore::new(MAX_REQUESTS) });
     Router::new()
@@ -104,7 +102,7 @@ pub fn router(services: Arc<Services>, hosts: Hosts) -> Router {
         .route("/metrics", get(metrics))
         .fallback(|| async { error(StatusCode::NOT_FOUND, NO_SUCH_PAGE) })
         .method_not_allowed_fallback(|| async {
-            error(StatusCode::METHOD_NOT_ALLOWED, "this page is only read, with GET")
+            error(StatusCode::METHOD_NOT_ALLOWED, "this page is read-only; use GET")
         })
         .layer(middleware::map_response(harden))
         .with_state(services)
@@ -130,13 +128,13 @@ async fn serve_connection(router: Router, connection: Connection) {
     }
 }
 
-/// Who may look, and how many at a time.
+/// The allowed host names, and room for concurrent requests.
 struct Gate {
     hosts: Hosts,
     room: Semaphore,
 }
 
-/// Lets pass who calls by an allowed name, while there is room.
+/// Passes requests with an allowed host name, as long as there is room.
 async fn called_well(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     if !gate.hosts.allow(request.uri(), request.headers()) {
         return error(StatusCode::MISDIRECTED_REQUEST, WRONG_HOST);
@@ -183,7 +181,7 @@ async fn nearest(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery)
     }
 }
 
-/// What is shown is of this moment, is no more than it says it is, and is for this page's own eyes.
+/// Headers that forbid caching, content sniffing and use by other origins.
 async fn harden(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [

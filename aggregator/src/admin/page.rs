@@ -1,19 +1,17 @@
-//! The page at `/`: files that are part of this program, and headers that let a browser load nothing else.
-//!
-//! Leaves to others: what the page shows (`page/*.js`) and where it gets that from (the other pages of `admin`).
+//! The status page at `/`: files embedded in the program, and headers that keep a browser from loading anything else.
 
 use axum::extract::Path;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// Nothing but this program's own files; no text is ever run, or shown as more than text.
+/// Only the program's own files may be loaded. Text is never executed or parsed as markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const INDEX: &str = include_str!("page/index.html");
-/// Names, types and texts.
+/// Names, content types and contents.
 const FILES: [(&str, &str, &str); 11] = [
     ("page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
     ("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
@@ -28,12 +26,12 @@ const FILES: [(&str, &str, &str); 11] = [
     ("parts.js", SCRIPT, include_str!("page/parts.js")),
 ];
 
-/// The page itself.
+/// The page's HTML.
 pub async fn index() -> Response {
     answer(HTML, INDEX)
 }
 
-/// A file of it.
+/// A file of the page.
 pub async fn file(Path(name): Path<String>) -> Response {
     match FILES.iter().find(|(known, ..)| *known == name) {
         Some((_, kind, text)) => answer(kind, text),

@@ -1,7 +1,4 @@
-//! What `/v1/parts` says: this aggregator, its Envoys, its peers, the stores behind it and the other regions, and how
-//! each of them is.
-//!
-//! Leaves to others: what is known of each (`window`, `weir_core::replication`).
+//! `/v1/parts`: the state of this aggregator, its Envoys, its peers, the stores and the other regions.
 
 use super::text::text;
 use crate::region::services::Services;
@@ -14,10 +11,10 @@ use std::collections::BTreeMap;
 use weir_core::model::breaker::State;
 use weir_core::model::time::MonoMs;
 
-/// Intervals come a little late.
+/// Tolerance for work on an interval, which may be a little late.
 const SLACK_MS: u64 = 2_000;
 
-/// Every part, and how it is.
+/// The state of every part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Parts {
@@ -27,23 +24,23 @@ pub struct Parts {
     pub now_unix_ms: u64,
     /// This aggregator.
     pub aggregator: Aggregator,
-    /// Envoys connected here, the first 256.
+    /// Envoys connected to this aggregator, the first 256.
     pub envoys: Vec<Envoy>,
-    /// How many there are.
+    /// Number of Envoys connected to this aggregator.
     pub envoys_connected: u64,
-    /// Envoys alive in the region.
+    /// Number of Envoys alive in the region.
     pub envoys_alive: u64,
-    /// Why streams were refused within the last minute, the last first; nobody who was refused is among the Envoys.
+    /// Why streams were refused within the last minute, newest first. Refused clients are not among the Envoys.
     pub refused: Vec<Refused>,
-    /// The region's other aggregators.
+    /// The peers: the other aggregators of the region.
     pub peers: Vec<Peer>,
-    /// The region's store, if there is one.
+    /// The region's Redis, if there is one.
     pub redis: Option<Redis>,
-    /// The database that regions share, if there is one.
+    /// The database that the regions share, if there is one.
     pub database: Option<Database>,
-    /// The other regions, as far as they have written.
+    /// The other regions that have written to the database.
     pub regions: Vec<Region>,
-    /// Why they are not known.
+    /// Why the other regions are not known, if so.
     pub regions_unknown: Option<String>,
 }
 
@@ -51,51 +48,52 @@ pub struct Parts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Aggregator {
-    /// As its peers see it.
+    /// The status that its peers receive.
     #[serde(flatten)]
     pub status: PeerStatus,
-    /// Its name among them; absent where there are none.
+    /// Its id among the peers; absent without peers.
     pub id: Option<String>,
-    /// Cells that it holds.
+    /// Number of cells in memory.
     pub cells: u64,
-    /// Cells that wait, by what for: `replay`, `share`, `publish`, `push`.
+    /// Number of queued cells, by queue: `replay`, `share`, `publish`, `push`.
     pub queues: BTreeMap<String, u64>,
-    /// Reports of filters so far.
+    /// Number of reports received from filters.
     pub reports: u64,
-    /// Questions of filters so far, by answer.
+    /// Number of queries received from filters, by answer.
     pub consults: BTreeMap<String, u64>,
-    /// Calls of the APIs so far, by API and result.
+    /// Number of API calls, by API and result.
     pub api: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// Another aggregator.
+/// A peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Peer {
-    /// Its name.
+    /// Its id.
     pub id: String,
-    /// Since it said how it is.
+    /// Milliseconds since its last status record.
     pub age_ms: u64,
-    /// It has been silent for too long.
+    /// Whether its last status record is too old.
     pub silent: bool,
-    /// What it said.
+    /// Its last status record.
     #[serde(flatten)]
     pub status: PeerStatus,
 }
 
-/// The region's store.
+/// The region's Redis.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Redis {
-    /// It is asked.
+    /// Whether calls are sent to it.
     pub usable: bool,
-    /// `closed` (it is asked), `half_open` (somebody looks whether it is back) or `open` (it is away).
+    /// The state of the circuit breaker: `closed` (calls are sent), `half_open` (one call probes it) or `open`
+    /// (unavailable).
     pub breaker: String,
-    /// Times that it had lost what it held.
+    /// How often it lost its data.
     pub wipes: u64,
-    /// Since everything hot was read.
+    /// Milliseconds since all hot cells were read.
     pub read_age_ms: Option<u64>,
-    /// How calls went last.
+    /// The last calls.
     pub calls: Vec<Went>,
 }
 
@@ -103,38 +101,38 @@ pub struct Redis {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Database {
-    /// `closed`, `half_open` or `open`.
+    /// The state of the circuit breaker: `closed`, `half_open` or `open`.
     pub breaker: String,
-    /// That of the read replica, if there is one.
+    /// The circuit breaker of the read replica, if there is one.
     pub replica_breaker: Option<String>,
-    /// Why it cannot be counted on, although it is asked: its last call failed, or it is long since one was answered.
+    /// Why it is unreliable although calls are sent to it: the last call failed, or none succeeded for long.
     pub trouble: Option<String>,
-    /// Times that it had lost what it held.
+    /// How often it lost its data.
     pub wipes: u64,
-    /// Since everything due was published.
+    /// Milliseconds since all due counts were published.
     pub published_age_ms: Option<u64>,
-    /// Since the other regions' use was imported.
+    /// Milliseconds since the other regions' counts were imported.
     pub imported_age_ms: Option<u64>,
-    /// How calls went last.
+    /// The last calls.
     pub calls: Vec<Went>,
 }
 
-/// Another region, or this one.
+/// A region, this one included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Region {
     /// Its name.
     pub name: String,
-    /// It is this one.
+    /// Whether it is this region.
     pub own: bool,
-    /// Since it wrote last, by its clock and ours; absent if nothing it wrote is alive. A region writes only of keys past
-    /// half their limits.
+    /// Milliseconds since its last write, by its clock and this aggregator's; absent if all of its rows have expired. A
+    /// region writes only keys past half their limits.
     pub wrote_age_ms: Option<u64>,
-    /// Its rows among the 5 000 that live longest.
+    /// Number of its rows among the 5 000 rows that expire last.
     pub rows: u64,
 }
 
-/// All parts.
+/// The state of all parts.
 pub async fn parts(services: &Services) -> Parts {
     let now = services.moment();
     let (envoys, connected) = services.status.streams.envoys(now.mono);
@@ -240,13 +238,14 @@ fn database(services: &Services) -> Option<Database> {
     })
 }
 
-/// What speaks against a database that is asked; of what is done again and again, how old it is and how often it is due.
+/// What is wrong with a database to which calls are sent. `late` has the name, the age and the interval of each
+/// periodic task.
 fn trouble(calls: &[Went], late: [(&str, Option<u64>, u64); 2]) -> Option<String> {
     if let Some(call) = calls.iter().find(|call| call.fails()) {
         let reason = call.failure.as_deref().unwrap_or_default();
         return Some(format!("{} failed: {reason}", call.operation.replace('_', " ")));
     }
-    // A call that hangs is due again when it is given up, which takes as long as the time between two.
+    // A call that hangs ends after at most one interval, so the next one is due then.
     let is_late =
         |(_, age, every): &(&str, Option<u64>, u64)| age.is_some_and(|age| age > 2 * every + SLACK_MS);
     let (what, age, _) = late.into_iter().find(is_late)?;

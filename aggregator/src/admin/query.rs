@@ -1,59 +1,58 @@
-//! The query of `/v1/keys` and `/v1/explain`: which key is asked about, as bytes; and that of `/v1/top`.
+//! Parses the queries of `/v1/keys`, `/v1/explain` and `/v1/top`.
 //!
-//! Identifiers come from headers and need not be UTF-8, so the usual decoders into text would ask for another key.
-//!
-//! Leaves to others: what is known of the key (`keys`).
+//! Identifiers come from headers and need not be UTF-8, so they are decoded as bytes. A text decoder would select
+//! another key.
 
 use crate::net::percent::decode;
 use weir_core::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
 use weir_core::region::top::MAX_TOP;
 
-/// Which key is asked about.
+/// The requested key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyQuery {
-    /// `default` unless given.
+    /// The workspace, by default `default`.
     pub workspace: Vec<u8>,
-    /// As in the rule.
+    /// The namespace as in the rule.
     pub namespace: Vec<u8>,
-    /// As a request carries it, or as it is counted.
+    /// The identifier, as a request carries it or as it is counted.
     pub identifier: Vec<u8>,
-    /// It is given as it is counted.
+    /// Whether the identifier is given in the form in which it is counted.
     pub is_counted: bool,
-    /// The only window that matters.
+    /// The only window to show.
     pub window_ms: Option<u64>,
 }
 
-/// Why a query names no key.
+/// Why a query is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// What must be there is not, or is empty.
-    #[error("missing: {0}; ask with ?namespace=…&identifier=…, and &workspace=… if it is not \"default\"")]
+    /// A required parameter is missing or empty.
+    #[error("missing: {0}; expected ?namespace=…&identifier=…, and &workspace=… if it is not \"default\"")]
     Missing(String),
-    /// Not one of these.
-    #[error("unknown parameter {0:?}; there are workspace, namespace, identifier (or counted) and window_ms")]
+    /// An unknown parameter.
+    #[error("unknown parameter {0:?}; expected workspace, namespace, identifier (or counted) and window_ms")]
     Unknown(String),
-    /// No number, or not one that can be.
+    /// Not a number, or out of range.
     #[error("{0} is not a number from {1} to {2}")]
     Number(&'static str, u64, u64),
     /// The identifier is given in both forms.
-    #[error("identifier and counted are given; one is enough")]
+    #[error("both identifier and counted are given; expected one of them")]
     Both,
-    /// Not the one that `/v1/top` has.
-    #[error("unknown parameter {0:?}; there is limit")]
+    /// An unknown parameter of `/v1/top`.
+    #[error("unknown parameter {0:?}; expected limit")]
     UnknownOfTop(String),
-    /// Given twice.
+    /// A parameter is given twice.
     #[error("{0} is given more than once")]
     Repeated(&'static str),
-    /// Longer than any key's.
+    /// Longer than any key's text.
     #[error("{0} is longer than {MAX_TEXT_BYTES} bytes, so no key has it")]
     Long(&'static str),
-    /// A `%` without two hexadecimal digits.
-    #[error("{0} is not percent-encoded as it should be")]
+    /// A `%` is not followed by two hexadecimal digits.
+    #[error("{0} is not validly percent-encoded; expected two hexadecimal digits after each %")]
     Encoding(&'static str),
 }
 
 impl KeyQuery {
-    /// Reads a query string.
+    /// Parses a query string.
     pub fn parse(raw: &str) -> Result<KeyQuery, QueryError> {
         const NAMES: [&str; 5] = ["workspace", "namespace", "identifier", "counted", "window_ms"];
         let mut values: [Option<Vec<u8>>; 5] = [const { None }; 5];
@@ -92,7 +91,7 @@ impl KeyQuery {
     }
 }
 
-/// How many keys `/v1/top` is to show: `limit`, all unless given.
+/// Parses `limit`, the number of keys that `/v1/top` returns; all by default.
 pub fn limit(raw: &str) -> Result<usize, QueryError> {
     let mut limit = MAX_TOP as u64;
     for pair in raw.split('&').filter(|pair| !pair.is_empty()) {

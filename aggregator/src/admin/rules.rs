@@ -1,6 +1,5 @@
-//! What `/v1/rules` says: what each rule decides, over all aggregators of the region; and whom a shadow rule would deny.
-//!
-//! Leaves to others: what is counted (`window::counters`, `window::peers`).
+//! `/v1/rules`: the decisions of each rule, summed over the region's aggregators, and the keys that a shadow rule would
+//! deny.
 
 use super::control::Limits;
 use super::top::{TopKey, key};
@@ -19,33 +18,33 @@ pub struct Rules {
     pub region: String,
     /// By the aggregator's clock.
     pub now_unix_ms: u64,
-    /// Aggregators whose figures are in here, this one included.
+    /// Number of aggregators whose figures are included, with this one.
     pub aggregators: u64,
-    /// Other aggregators that have not said theirs lately.
+    /// Number of other aggregators whose figures are missing or too old.
     pub aggregators_silent: u64,
-    /// By workspace and name.
+    /// Ordered by workspace and name.
     pub rules: Vec<ShownRule>,
 }
 
-/// A rule, and whom it would deny.
+/// A rule, and the keys that it would deny.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ShownRule {
-    /// What it decided.
+    /// The decisions of the rule.
     #[serde(flatten)]
     pub rule: Rule,
-    /// Of a rule in shadow whose limit is a window: who is over it now.
+    /// For a shadow rule with a sliding window: the keys over its limit now.
     pub would_deny: Option<WouldDeny>,
 }
 
-/// Who is over the limit of a rule in shadow.
+/// The keys over the limit of a shadow rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WouldDeny {
-    /// How many keys, by the limits that were applied last; without those that live control has allowed more since, as far
-    /// as they are among the furthest.
+    /// Number of keys over the limit, by the limits applied last. Keys whose limit live control has raised since are
+    /// not counted if they are among the furthest.
     pub keys: u64,
-    /// The furthest over, first.
+    /// The keys furthest over the limit, in descending order.
     pub furthest: Vec<TopKey>,
 }
 

@@ -1,16 +1,14 @@
-//! Bytes as text: identifiers come from headers, and may be anything.
-//!
-//! Leaves to others: showing text without believing it (the page).
+//! Bytes as text: identifiers come from headers and may contain any bytes.
 
 use std::fmt::Write;
 
-/// As far as it is UTF-8.
+/// As text; invalid UTF-8 is replaced.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The same, with what cannot be seen spelt out: a line break, or a mark that turns the direction of writing, would make
-/// one identifier look like another.
+/// As text, with invisible characters escaped: a line break, or a mark that changes the direction of writing, would
+/// make two identifiers look the same.
 pub fn identifier(bytes: &[u8]) -> String {
     let lossy = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(lossy.len());
@@ -23,7 +21,7 @@ pub fn identifier(bytes: &[u8]) -> String {
     out
 }
 
-/// Percent-encoded, so that `query::decode` yields the same bytes.
+/// Percent-encoded; `query::decode` restores the same bytes.
 pub fn encode(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for byte in bytes {
@@ -31,7 +29,7 @@ pub fn encode(bytes: &[u8]) -> String {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b':' | b'@' => {
                 out.push(char::from(*byte));
             }
-            // Writing into a string has no error.
+            // Writing to a `String` cannot fail.
             _ => drop(write!(out, "%{byte:02X}")),
         }
     }

@@ -1,9 +1,7 @@
-//! What `/v1/top` says: the keys nearest their limits.
+//! `/v1/top`: the keys nearest their limits.
 //!
-//! Which are nearest, and how many are how near, follows from the limits that were applied last; how those stand that are
-//! shown, and in which order, from the limits that live control says by now.
-//!
-//! Leaves to others: the walk (`window::top`), the limits (`control`).
+//! The selection and the numbers of keys use the limits that were applied last. The displayed usage and the order use
+//! the limits that apply now under live control.
 
 use super::control::Limits;
 use super::text::{encode, identifier, text};
@@ -12,7 +10,7 @@ use crate::region::status::top::Scan;
 use serde::{Deserialize, Serialize};
 use weir_core::region::top::{KeyUsage, Ranked};
 
-/// The keys nearest their limits, and how many there are of which kind.
+/// The keys nearest their limits, and numbers of keys.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Top {
@@ -20,47 +18,47 @@ pub struct Top {
     pub region: String,
     /// By the aggregator's clock.
     pub now_unix_ms: u64,
-    /// Since the keys were looked at.
+    /// Milliseconds since the keys were scanned.
     pub age_ms: u64,
-    /// Keys held.
+    /// Number of keys in memory.
     pub keys_held: u64,
-    /// Keys of which a limit is known.
+    /// Number of keys with a known limit.
     pub keys_limited: u64,
-    /// Past half of it.
+    /// Number of keys past half their limit.
     pub keys_past_half: u64,
-    /// Over it: a cost of 1 would be denied.
+    /// Number of keys over their limit: a cost of 1 would be denied.
     pub keys_over: u64,
-    /// The nearest to their limits, first.
+    /// The keys nearest their limits, in descending order.
     pub keys: Vec<TopKey>,
 }
 
-/// A key and how it stands.
+/// A key and its usage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopKey {
-    /// Whose limit.
+    /// The workspace.
     pub workspace: String,
-    /// Which family of limits.
+    /// The namespace.
     pub namespace: String,
-    /// Who is limited, as far as that is text.
+    /// The identifier as text.
     pub identifier: String,
-    /// The same percent-encoded, for `/v1/explain?counted=…`.
+    /// The identifier percent-encoded, for `/v1/explain?counted=…`.
     pub counted: String,
-    /// The window.
+    /// The window in milliseconds.
     pub duration_ms: u64,
-    /// Raised by resets.
+    /// The epoch, which resets raise.
     pub epoch: u32,
-    /// Cells per window.
+    /// Cells in a window.
     pub resolution: u16,
     /// What counts against the limit now.
     pub used: u64,
-    /// The limit that live control says, else the lowest that was applied in the newest cell.
+    /// The limit of live control, or else the lowest limit applied in the newest cell.
     pub limit: u64,
-    /// What of `used` other regions used.
+    /// The part of `used` that other regions used.
     pub global_others: u64,
-    /// What is used each second, since the look before; absent if that is not known.
+    /// Use per second since the previous scan; absent if unknown.
     pub per_second: Option<f64>,
-    /// Until a cost of 1 passes if nothing more is used: 0 if it passes now; absent if it never does.
+    /// Milliseconds until a cost of 1 passes, if nothing more is used: 0 if it passes now, absent if it never does.
     pub wait_ms: Option<u64>,
 }
 
@@ -70,7 +68,7 @@ pub async fn top(services: &Services, limit: usize) -> Top {
     let (top, now) = (&scan.top, services.now());
     let limits = Limits::new(services, now);
     let mut ranked: Vec<_> = top.nearest.iter().map(|one| (one, limits.ranked(one))).collect();
-    // Those that live control has given another limit may stand elsewhere by now.
+    // Live control may have changed the limits of some keys, so the order is computed again.
     ranked.sort_by(|(_, one), (_, other)| other.cmp_share(one));
     ranked.truncate(limit);
     Top {
@@ -85,7 +83,7 @@ pub async fn top(services: &Services, limit: usize) -> Top {
     }
 }
 
-/// A key as it is shown.
+/// A key as displayed.
 pub fn key(ranked: &Ranked, usage: KeyUsage, scan: &Scan) -> TopKey {
     let parts = ranked.key.parts();
     TopKey {

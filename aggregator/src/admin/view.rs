@@ -1,4 +1,4 @@
-//! What `/v1/explain` and `/v1/keys` return, as JSON.
+//! The JSON of `/v1/explain` and `/v1/keys`.
 
 use crate::region::status::counters;
 use serde::{Deserialize, Serialize};
@@ -6,42 +6,42 @@ use weir_core::control::credited;
 use weir_core::model::key::KeyParts;
 use weir_core::model::window::MAX_COUNT;
 
-/// All that is known of an identifier.
+/// All counts of an identifier.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Explanation {
-    /// The region that explains.
+    /// The region of the aggregator that explains.
     pub region: String,
     /// By the aggregator's clock.
     pub now_unix_ms: u64,
-    /// Whose limits.
+    /// The workspace.
     pub workspace: String,
-    /// Which family of limits.
+    /// The namespace.
     pub namespace: String,
-    /// In the form in which it is counted, as far as that is text.
+    /// The identifier as it is counted, as text.
     pub identifier: String,
-    /// The same percent-encoded.
+    /// The identifier as it is counted, percent-encoded.
     pub counted: String,
-    /// What live control says of it, but for what it says of some windows alone.
+    /// Live control for all of its windows.
     pub control: Control,
-    /// By length; none if nothing is known of the key. What it has used nothing of is here where live control says something
-    /// of it.
+    /// By length; empty if the key has no counts. A window in which nothing was used is included if live control
+    /// applies to it.
     pub windows: Vec<Window>,
-    /// Rules of this namespace that are held exactly: what is used of their keys is not known here.
+    /// Rules of this namespace with exact counts (logs and ledgers); their use is not shown here.
     pub exact: Vec<Exact>,
-    /// What to tell where nothing is known.
+    /// An explanation if there are no counts.
     pub unknown: Option<String>,
 }
 
-/// A rule whose counts are not held here.
+/// A rule whose counts this aggregator does not have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Exact {
-    /// Its name.
+    /// The name of the rule.
     pub name: String,
     /// `log` or `ledger`.
     pub algorithm: String,
-    /// It never denies.
+    /// Whether the rule is in shadow mode: it never denies.
     pub shadow: bool,
 }
 
@@ -49,61 +49,61 @@ pub struct Exact {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Window {
-    /// Its length.
+    /// The length of the window in milliseconds.
     pub duration_ms: u64,
-    /// Raised by resets.
+    /// The epoch, which resets raise.
     pub epoch: u32,
-    /// Cells per window.
+    /// Cells in a window.
     pub resolution: u16,
     /// What counts against the limit now.
     pub used: u64,
-    /// What of that other regions used.
+    /// The part of `used` that other regions used.
     pub global_others: u64,
-    /// The limit that live control says, else the lowest that was applied in the newest cell; absent if none is known.
+    /// The limit of live control, or else the lowest limit applied in the newest cell; absent if none is known.
     pub limit: Option<u64>,
-    /// What is left of it.
+    /// What is left of the limit.
     pub remaining: Option<u64>,
-    /// Whether a cost of 1 would pass now, as far as this aggregator knows; absent without a limit.
+    /// Whether a cost of 1 would pass now, by the counts of this aggregator; absent without a limit.
     pub passes: Option<bool>,
-    /// Until it would, if nothing more is used; absent if it never does.
+    /// Milliseconds until a cost of 1 would pass if nothing more is used; absent if it never does.
     pub wait_ms: Option<u64>,
-    /// A reset has ended its epoch: it is counted elsewhere.
+    /// A reset has ended this epoch, so the counts no longer apply.
     pub outdated: bool,
-    /// What would be if the rules that count here were not in shadow, where all of them are and would deny: `passes` and
-    /// `wait_ms` are what is.
+    /// The outcome without shadow mode, if all rules that count here are in shadow mode and would deny. `passes` and
+    /// `wait_ms` are the actual outcome.
     pub but_for_shadow: Option<Judged>,
-    /// What live control says of this window.
+    /// Live control for this window.
     pub control: Control,
-    /// Rules that count here, as far as filters have told of them.
+    /// Rules that count here, as reported by filters.
     pub rules: Vec<Rule>,
     /// By sequence.
     pub cells: Vec<Cell>,
-    /// What each region has written of these cells, this one too. Regions write of keys past half their limits, every ten
-    /// seconds.
+    /// Each region's counts of these cells in the database, this region's included. Regions write keys past half their
+    /// limits, every ten seconds.
     pub regions: Vec<Region>,
-    /// Why that is not known.
+    /// Why `regions` is unknown, if so.
     pub regions_unknown: Option<String>,
 }
 
-/// What would happen to a request.
+/// The predicted outcome of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Judged {
     /// Whether a cost of 1 would pass.
     pub passes: bool,
-    /// Until it would; absent if it never does.
+    /// Milliseconds until it would pass; absent if it never does.
     pub wait_ms: Option<u64>,
 }
 
-/// A rule whose keys these are.
+/// A rule that counts these keys.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rule {
-    /// Its name.
+    /// The name of the rule.
     pub name: String,
     /// Its limit before overrides.
     pub limit: u64,
-    /// It never denies.
+    /// Whether the rule is in shadow mode: it never denies.
     pub shadow: bool,
 }
 
@@ -111,103 +111,104 @@ pub struct Rule {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cell {
-    /// Which one.
+    /// The number of the cell.
     pub sequence: u64,
-    /// When it began.
+    /// The begin of the cell.
     pub start_unix_ms: u64,
-    /// When it ends.
+    /// The end of the cell.
     pub end_unix_ms: u64,
-    /// It is the one that is now.
+    /// Whether it is the current cell.
     pub current: bool,
-    /// The lowest limit applied in it.
+    /// The lowest limit applied in the cell.
     pub limit: Option<u64>,
     /// What this region used.
     pub regional_total: u64,
-    /// What the others used.
+    /// What the other regions used.
     pub global_others: u64,
-    /// Since that last grew; absent if it never did.
+    /// Milliseconds since `global_others` last grew; absent if it never did.
     pub global_others_age_ms: Option<u64>,
-    /// Envoys that used some, the most first; the first 100.
+    /// The components of Envoys, highest first; the first 100.
     pub components: Vec<Part>,
-    /// How many there are.
+    /// Number of components.
     pub components_all: u64,
 }
 
-/// An Envoy's share of a cell.
+/// An Envoy's component of a cell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Part {
-    /// Its process; `baseline` for what nobody knows the origin of.
+    /// The node (process) that counted; `baseline` for use that no node accounts for.
     pub origin: String,
-    /// It is connected to this aggregator.
+    /// Whether the node is connected to this aggregator.
     pub here: bool,
-    /// How much it used.
+    /// Its count.
     pub own: u64,
-    /// Since that last grew.
+    /// Milliseconds since its count last grew.
     pub age_ms: u64,
 }
 
-/// A region's share of a cell.
+/// A region's component of a cell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Region {
-    /// Its name.
+    /// The name of the region.
     pub region: String,
-    /// It is this one.
+    /// Whether it is this region.
     pub own: bool,
-    /// Which cell.
+    /// The number of the cell.
     pub sequence: u64,
-    /// How much it used.
+    /// Its count.
     pub count: u64,
-    /// Since it wrote that, by its clock and ours.
+    /// Milliseconds since its last write, by its clock and this aggregator's.
     pub age_ms: u64,
 }
 
-/// What is in force now.
+/// Live control in force now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Control {
-    /// It is denied, whatever it has used.
+    /// Whether the key is denied, whatever it has used.
     pub banned: bool,
-    /// Until then; absent for ever.
+    /// When the ban ends; absent if it does not expire.
     pub banned_until_unix_ms: Option<u64>,
-    /// It is neither decided nor counted.
+    /// Whether the key is exempt: neither decided nor counted.
     pub exempt: bool,
-    /// Its limit instead of the rule's.
+    /// The limit that replaces the rule's.
     pub limit: Option<u64>,
-    /// So much more than the limit.
+    /// The credit, which is added to the limit.
     pub credit: u64,
-    /// Where it is counted since its last reset; 0 if there was none.
+    /// The epoch since the last reset; 0 if there was none.
     pub epoch: u32,
-    /// The entries that say so, as `/v1/overrides` has them, where a key is explained; none for a ban that this program's own APIs made.
+    /// The entries that apply, as in `/v1/overrides`, where a key is explained. A ban that this aggregator's own APIs
+    /// imposed has no entry.
     pub entries: Vec<Entry>,
 }
 
-/// An entry of live control: by what it is found among all of them.
+/// The identity of an entry of live control.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Entry {
     /// `ban`, `exempt`, `limit`, `credit` or `reset`.
     pub kind: String,
-    /// The namespace that it names; `*` for all.
+    /// Its namespace; `*` for all.
     pub namespace: String,
-    /// The identifier or pattern that it names.
+    /// Its identifier or pattern.
     pub identifier: Option<String>,
-    /// The network that it names.
+    /// Its network.
     pub network: Option<String>,
-    /// The window that it is for, if it is for one.
+    /// Its window, if it applies to one window.
     pub window_ms: Option<u64>,
-    /// Which change made it.
+    /// The revision of the change that made it.
     pub revision: u64,
 }
 
 impl Control {
-    /// The limit that follows from what is said, if it is known; `rules` are the limits of the rules that count the key, of
-    /// which `applied` was the last.
+    /// The limit that results from live control, if it is known. `rules` are the limits of the rules that count the
+    /// key; `applied` is the limit applied last.
     pub fn limit_over(&self, rules: &[u64], applied: Option<u64>) -> Option<u64> {
         let limit = match (self.limit, rules) {
             (Some(limit), _) => limit,
-            // Another limit than the rule's is that of the rule's own override, or has the credit in it.
+            // A limit other than the rule's is that of the rule's own override, or includes the credit.
             (None, [rule]) if applied.is_none_or(|applied| applied == *rule) => *rule,
             (None, _) => return None,
         };
@@ -215,16 +216,16 @@ impl Control {
         is_said.then(|| credited(limit, self.credit).min(MAX_COUNT))
     }
 
-    /// What to tell of it, a sentence each; times by the caller's own words.
+    /// A description, one sentence for each part; `time` formats durations.
     pub fn sentences(&self, now_unix_ms: u64, time: impl Fn(u64) -> String) -> Vec<String> {
         let mut sentences = Vec::new();
         let by = |kind: &str| self.entries.iter().find(|entry| entry.kind == kind).map(Entry::named);
         let mut say = |what: String, kind: &str| sentences.push(what + &by(kind).unwrap_or_default());
         match self.banned_until_unix_ms {
             Some(until) => {
-                say(format!("banned for {} more", time(until.saturating_sub(now_unix_ms))), "ban");
+                say(format!("banned for another {}", time(until.saturating_sub(now_unix_ms))), "ban");
             }
-            None if self.banned => say("banned, for ever".to_owned(), "ban"),
+            None if self.banned => say("banned permanently".to_owned(), "ban"),
             None => {}
         }
         if self.exempt {
@@ -244,7 +245,7 @@ impl Control {
 }
 
 impl Entry {
-    /// By what it is found in `overrides list` and `overrides audit`, which tell who said it and why.
+    /// Identifies the entry in `overrides list` and `overrides audit`, which show author and reason.
     fn named(&self) -> String {
         let whom = match (&self.identifier, &self.network) {
             (Some(identifier), _) => format!("identifier {}", super::text::identifier(identifier.as_bytes())),

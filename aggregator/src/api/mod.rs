@@ -1,7 +1,7 @@
 //! APIs for callers without the filter: HTTP for applications, and the rate-limit service's gRPC for any Envoy.
 //!
 //! - [`http`], [`rls`]: the two APIs. [`embedded`]: the embedded limiter, with which both decide.
-//! - [`authentication`]: certificates and tokens. [`ruled`]: which namespaces a token may count in. [`settings`]: options.
+//! - `authentication`: certificates and tokens. [`ruled`]: which namespaces a token may count in. [`settings`]: options.
 
 pub mod authentication;
 pub mod embedded;

@@ -1,11 +1,11 @@
-//! The gRPC listener: which filters may open a stream, and who may call the rate-limit service.
+//! Authentication at the gRPC listener: filters that open a stream, and callers of the rate-limit service.
 
 use super::{Caller, Presented, Scope, Tokens, bearer};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use tonic::Status;
 
-/// What a caller must present: the aggregator's own token, or a credential of the tokens file.
+/// The accepted credentials: the aggregator's own token, and the entries of the tokens file.
 #[derive(Clone)]
 pub struct Authenticator {
     token: Option<String>,
@@ -13,12 +13,12 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// Admits who presents `token` or one of `tokens`; everybody where neither is set.
+    /// Admits callers with `token` or an entry of `tokens`. Admits every caller if neither is configured.
     pub fn new(token: Option<String>, tokens: Arc<Tokens>) -> Authenticator {
         Authenticator { token, tokens }
     }
 
-    /// The caller of the rate-limit service that presents this.
+    /// Authenticates a caller of the rate-limit service.
     pub fn admit(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Status> {
         match (self.token.as_deref(), self.tokens.is_required()) {
             (Some(token), _) if presents(presented, token) => Ok(Arc::new(Caller::anybody(false))),
@@ -30,8 +30,8 @@ impl Authenticator {
         }
     }
 
-    /// What the filter that presents this may count; nothing if it may not open a stream. Where neither the aggregator's token is set nor the tokens file names a
-    /// filter, every filter may count everything.
+    /// The scope of a filter; `None` if the filter may not open a stream. If the aggregator has no token and the tokens
+    /// file names no filter, every filter may count everything.
     pub fn admit_filter(&self, presented: Presented<'_>) -> Option<Arc<Scope>> {
         let everything = || Arc::new(Scope::everything());
         match self.token.as_deref() {
@@ -41,7 +41,7 @@ impl Authenticator {
         }
     }
 
-    /// Whether a filter has to present anything.
+    /// Whether filters must present a credential.
     pub fn filters_need_tokens(&self) -> bool {
         self.token.is_some() || self.tokens.name_filters()
     }

@@ -1,4 +1,4 @@
-//! What the holder of a credential may do: an application in its workspace, a filter in its workspaces.
+//! Permissions of a credential: an application in its workspace, a filter in its workspaces.
 
 use super::entry::{Entry, Listed};
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use weir_core::model::key::KeyParts;
 /// An application, or another proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The credential's name, for logs; empty where no credentials are set.
+    /// The credential's name, for logs; empty without a tokens file.
     pub name: String,
-    /// The only workspace that may be queried; any without credentials.
+    /// The only workspace that the caller may use; any workspace without a tokens file.
     workspace: Option<Vec<u8>>,
     zones: Listed<u32>,
     control: bool,
@@ -18,22 +18,22 @@ pub struct Caller {
     max_cost: u64,
 }
 
-/// What a filter may count, for as long as its credential is in force.
+/// What a filter may count while its credential is valid.
 #[derive(Debug)]
 pub struct Scope {
-    /// The credential's name, for logs; empty where it is the aggregator's own token, or none is set.
+    /// The credential's name, for logs; empty for the aggregator's own token, or if no credential is required.
     pub name: String,
     workspaces: Listed<String>,
     zones: Listed<u32>,
     revoked: watch::Sender<bool>,
 }
 
-/// In which namespaces windows and logs may be counted.
+/// The namespaces in which an application may use windows and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Namespaces {
-    /// Those that no filter's rule counts.
+    /// Namespaces that no filter's rule counts.
     Unruled,
-    /// By name; one that ends with an asterisk is a prefix.
+    /// Namespaces by name; a name that ends with an asterisk is a prefix.
     Named(Listed<String>),
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Holder {
 }
 
 impl Holder {
-    /// The holder that a checked entry describes.
+    /// The holder that a validated entry describes.
     pub(super) fn of(entry: Entry) -> Holder {
         match (entry.workspace, entry.workspaces) {
             (_, Some(workspaces)) => {
@@ -62,7 +62,7 @@ impl Holder {
         }
     }
 
-    /// The same credential is in force as `new`, or nothing is.
+    /// Called when the tokens file is read again: `new` is the holder with the same credential, if there is one.
     pub(super) fn pass_on(&self, new: Option<&mut Holder>) {
         let Holder::Filter(scope) = self else { return };
         match new {
@@ -73,7 +73,7 @@ impl Holder {
 }
 
 impl Caller {
-    /// The caller where no credentials are set; it may use live control if `control` is set.
+    /// The caller if no credentials are configured; it may use live control if `control` is set.
     pub const fn anybody(control: bool) -> Caller {
         Caller {
             name: String::new(),
@@ -85,7 +85,7 @@ impl Caller {
         }
     }
 
-    /// The workspace of a request that names `asked`, or nothing; `None` if the caller may not use it.
+    /// The workspace of a request that names `asked` or none; `None` if the caller may not use it.
     pub fn workspace<'a>(&'a self, asked: Option<&'a [u8]>) -> Option<&'a [u8]> {
         match (&self.workspace, asked) {
             (None, asked) => Some(asked.unwrap_or(b"default")),
@@ -94,17 +94,17 @@ impl Caller {
         }
     }
 
-    /// Whether this caller may see and change live control of its workspace.
+    /// Whether the caller may read and change live control of its workspace.
     pub fn may_control(&self) -> bool {
         self.control
     }
 
-    /// Whether it has no credential.
+    /// Whether the caller has no credential.
     pub fn is_anybody(&self) -> bool {
         self.name.is_empty()
     }
 
-    /// Whether this caller may count in a namespace; `is_ruled` is whether a filter's rule counts there.
+    /// Whether the caller may count in a namespace; `is_ruled` tests whether a filter's rule counts there.
     pub fn may_count(&self, namespace: &[u8], is_ruled: impl FnOnce() -> bool) -> bool {
         let names = |pattern: &String| match pattern.strip_suffix('*') {
             Some(prefix) => namespace.starts_with(prefix.as_bytes()),
@@ -117,12 +117,12 @@ impl Caller {
         }
     }
 
-    /// The most that one request of this caller may use.
+    /// The highest cost of one request of this caller.
     pub fn max_cost(&self) -> u64 {
         self.max_cost
     }
 
-    /// Whether this caller may use a zone of the ledger.
+    /// Whether the caller may use a zone of the ledger.
     pub fn may_use(&self, zone: u32) -> bool {
         self.zones.has(&zone)
     }
@@ -133,28 +133,28 @@ impl Scope {
         Scope { name, workspaces, zones, revoked: watch::Sender::new(false) }
     }
 
-    /// The scope of a filter that shows the aggregator's own token, or needs none.
+    /// The scope of a filter with the aggregator's own token, or if none is required.
     pub fn everything() -> Scope {
         Scope::new(String::new(), Listed::All, Listed::All)
     }
 
-    /// Whether both allow the same by the same name.
+    /// Whether both scopes have the same name and the same permissions.
     pub(super) fn is_same(&self, other: &Scope) -> bool {
         (&self.name, &self.workspaces, &self.zones) == (&other.name, &other.workspaces, &other.zones)
     }
 
-    /// The credential is no longer in force, or no longer allows this.
+    /// Revokes the scope: its credential is no longer valid, or has other permissions now.
     pub(super) fn refund(&self) {
         self.revoked.send_replace(true);
     }
 
-    /// Completes when the credential is no longer in force.
+    /// Completes when the credential is no longer valid.
     pub async fn revoked(&self) {
-        // The sending end lives as long as this.
+        // The sender lives as long as `self`.
         let _ = self.revoked.subscribe().wait_for(|revoked| *revoked).await;
     }
 
-    /// Whether it is without bounds.
+    /// Whether the scope is unbounded.
     pub fn is_everything(&self) -> bool {
         (&self.workspaces, &self.zones) == (&Listed::All, &Listed::All)
     }
@@ -164,7 +164,7 @@ impl Scope {
         self.workspaces.has(workspace)
     }
 
-    /// Whether the filter may count a key, by its canonical bytes. What is no key is outside of every bounded scope.
+    /// Whether the filter may count a key, given as canonical bytes. Malformed keys are outside of every bounded scope.
     pub fn has_key(&self, key: &[u8]) -> bool {
         let workspace = |key| std::str::from_utf8(KeyParts::decode(key).ok()?.workspace).ok();
         self.workspaces == Listed::All

@@ -1,11 +1,11 @@
-//! A filter's frames within its scope: what it sends about other workspaces is made unreadable, so that it is answered as
-//! any malformed part is, and what it is sent about them is left out.
+//! Restricts a filter's frames to its scope. Received parts about other workspaces are made malformed, so that they are
+//! answered like any malformed part. Sent parts about other workspaces are left out.
 
 use super::Scope;
 use weir_core::model::wire::{Charge, Controls, ExactRequest, FilterFrame, Push};
 
 impl Scope {
-    /// Makes unreadable, or removes, all that is outside of the scope; the number of such parts.
+    /// Makes malformed, or removes, all parts outside of the scope. Returns the number of such parts.
     pub fn confine(&self, frame: &mut FilterFrame) -> usize {
         if self.is_everything() {
             return 0;
@@ -28,12 +28,12 @@ impl Scope {
         keys.saturating_add(charges).saturating_add(bans.saturating_sub(frame.bans.len()))
     }
 
-    /// Leaves out what the others used of keys outside of the scope.
+    /// Removes counts of keys outside of the scope.
     pub fn confine_push(&self, push: &mut Push) {
         push.snapshots.retain(|snapshot| self.has_key(&snapshot.key));
     }
 
-    /// Leaves out live control of other workspaces.
+    /// Removes live control of other workspaces.
     pub fn confine_controls(&self, controls: &mut Controls) {
         controls.entries.retain(|control| self.has_workspace(&control.workspace));
     }

@@ -1,4 +1,4 @@
-//! One entry of the tokens file, as it is read and as `weir-aggregator token` prints it.
+//! An entry of the tokens file, as parsed and as printed by `weir-aggregator token`.
 
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Error, SeqAccess, Unexpected, Visitor};
@@ -10,56 +10,56 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 use weir_core::model::key::MAX_TEXT_BYTES;
 
-/// Most zones of one entry that are named one by one.
+/// Most zones listed in one entry.
 pub const MAX_ZONES: usize = 1_000;
-/// Most namespaces, or workspaces, of one entry that are named one by one.
+/// Most namespaces, or workspaces, listed in one entry.
 pub const MAX_NAMESPACES: usize = 100;
 /// Longest name of an entry, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
-/// Longest name in a client certificate that an entry may ask for, in bytes: that of a SPIFFE ID.
+/// Longest certificate name of an entry, in bytes: the maximum of a SPIFFE ID.
 pub const MAX_SAN_BYTES: usize = 2_048;
 
 const ALL: &str = "all";
 
-/// One credential, and what it allows. See the file's description in [`super`].
+/// One credential and its permissions. [`super`] describes the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// For logs: 1 to 64 bytes, of no other entry.
+    /// The name in logs: 1 to 64 bytes, unique in the file.
     pub name: String,
     /// SHA-256 of the token, as 64 hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// In place of a token: a DNS name or URI among the subject alternative names of the client's certificate (RFC 5280,
+    /// Instead of a token: a DNS name or URI among the subject alternative names of the client's certificate (RFC 5280,
     /// section 4.2.1.6).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub san: Option<String>,
     /// The workspace of an application.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// The workspaces of a filter; an entry has either these or `workspace`.
+    /// The workspaces of a filter. An entry has either `workspaces` or `workspace`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspaces: Option<Listed<String>>,
     /// The zones of the ledger that may be used.
     #[serde(default)]
     pub zones: Listed<u32>,
-    /// Whether an application may see and change live control.
+    /// Whether an application may read and change live control.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub control: bool,
-    /// Where an application may count; without it, in all namespaces that no filter's rule counts.
+    /// The namespaces in which an application may count. Without it: all namespaces that no filter's rule counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespaces: Option<Listed<String>>,
-    /// The most that one request of an application may use; no bound without it.
+    /// The highest cost of one request of an application; unlimited without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_cost: Option<u64>,
 }
 
-/// Some, by name or number, or all.
+/// A list of names or numbers, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listed<T: Ord> {
-    /// Every one.
+    /// All.
     All,
-    /// These and no others.
+    /// Only these.
     These(BTreeSet<T>),
 }
 
@@ -84,7 +84,7 @@ impl<'de, T: Ord + Deserialize<'de>> Visitor<'de> for ListedVisitor<T> {
     type Value = Listed<T>;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a list, or the word all")
+        f.write_str("a list, or \"all\"")
     }
 
     fn visit_str<E: Error>(self, word: &str) -> Result<Listed<T>, E> {
@@ -116,7 +116,7 @@ impl<T: Ord + FromStr> FromStr for Listed<T> {
 }
 
 impl<T: Ord> Listed<T> {
-    /// Whether it is one of these.
+    /// Whether `one` is included.
     pub fn has<Q: Ord + ?Sized>(&self, one: &Q) -> bool
     where
         T: Borrow<Q>,
@@ -133,25 +133,25 @@ impl<T: Ord> Listed<T> {
 }
 
 impl Entry {
-    /// An application's, without a credential yet.
+    /// An application's entry, without a credential yet.
     pub fn application(name: &str, workspace: &str) -> Entry {
         Entry { name: name.to_owned(), workspace: Some(workspace.to_owned()), ..Entry::default() }
     }
 
-    /// The entry as the file holds it; an error says what is wrong with it.
+    /// The entry as YAML for the tokens file; an error if it is invalid.
     pub fn to_yaml(&self) -> Result<String, &'static str> {
         self.check()?;
-        serde_yaml_ng::to_string(&[self]).map_err(|_| "it cannot be written as YAML")
+        serde_yaml_ng::to_string(&[self]).map_err(|_| "the entry cannot be written as YAML")
     }
 
-    /// What is wrong with it, apart from its digest.
+    /// Validates the entry, except for its digest.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         if self.name.is_empty() || self.name.len() > MAX_NAME_BYTES {
             return Err("the name is empty or longer than 64 bytes");
         }
         if self.sha256.is_some() == self.san.is_some() {
             return Err(
-                "it needs either sha256, the digest of a token, or san, a name in a client certificate",
+                "expected either sha256, the digest of a token, or san, a name in a client certificate",
             );
         }
         if self.san.as_ref().is_some_and(|san| san.is_empty() || san.len() > MAX_SAN_BYTES) {
@@ -162,13 +162,13 @@ impl Entry {
             (Some(workspace), None) if is_workspace(workspace) => {}
             (None, Some(workspaces)) => self.check_filter(workspaces, is_workspace)?,
             (Some(_), None) => return Err("the workspace is empty or longer than 64 bytes"),
-            _ => return Err("it needs either workspace, as an application, or workspaces, as a filter"),
+            _ => return Err("expected either workspace (for an application) or workspaces (for a filter)"),
         }
         if self.zones.is_longer_than(MAX_ZONES) {
-            return Err("zones names more than 1000; \"all\" allows every one");
+            return Err("zones lists more than 1000; use \"all\" to allow all");
         }
         if self.namespaces.as_ref().is_some_and(|names| names.is_longer_than(MAX_NAMESPACES)) {
-            return Err("namespaces names more than 100; \"all\" allows every one");
+            return Err("namespaces lists more than 100; use \"all\" to allow all");
         }
         Ok(())
     }
@@ -179,14 +179,16 @@ impl Entry {
         is_workspace: impl FnMut(&String) -> bool,
     ) -> Result<(), &'static str> {
         if self.control || self.namespaces.is_some() || self.max_cost.is_some() {
-            return Err("control, namespaces and max_cost are for applications, which have a workspace");
+            return Err(
+                "control, namespaces and max_cost are only for applications; use workspace instead of workspaces",
+            );
         }
         match workspaces {
             Listed::These(names) if names.is_empty() || !names.iter().all(is_workspace) => {
-                Err("workspaces names none, or one that is empty or longer than 64 bytes")
+                Err("workspaces is empty, or has a name that is empty or longer than 64 bytes")
             }
             _ if workspaces.is_longer_than(MAX_NAMESPACES) => {
-                Err("workspaces names more than 100; \"all\" allows every one")
+                Err("workspaces lists more than 100; use \"all\" to allow all")
             }
             _ => Ok(()),
         }

@@ -1,25 +1,24 @@
 //! Authentication: bearer tokens (RFC 6750) and client certificates of applications, other proxies and filters.
 //!
-//! The file holds digests alone; a token has 256 random bits, so its SHA-256 can neither be reversed nor guessed. A
-//! token that is presented is compared with every entry in constant time. The names in a certificate are public, and are
-//! looked up.
+//! The tokens file contains only digests. A token has 256 random bits, so its SHA-256 can be neither reversed nor
+//! guessed. A presented token is compared with every entry in constant time. The names in a certificate are public, so
+//! they are looked up in a map.
 //!
 //! ```yaml
 //! - name: shop
 //!   sha256: 2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90
 //!   workspace: default
-//!   zones: [1, 2]      # of the ledger; or all; none if not given
-//!   control: true      # may read and change live control; false if not given
-//!   namespaces: [cart, "job-*"]   # where it may count; or all; if not given, all that no filter's rule counts
-//!   max_cost: 100      # most that one request may use; no bound if not given
+//!   zones: [1, 2]      # zones of the ledger, or all; default: none
+//!   control: true      # may read and change live control; default: false
+//!   namespaces: [cart, "job-*"]   # where it may count, or all; default: all that no filter's rule counts
+//!   max_cost: 100      # highest cost of one request; default: unlimited
 //! - name: gateways
-//!   san: spiffe://example.org/gateway   # a name in the client's certificate, in place of a token
-//!   workspaces: [default, mobile]       # makes it a filter's; or all
+//!   san: spiffe://example.org/gateway   # a name in the client's certificate, instead of a token
+//!   workspaces: [default, mobile]       # makes it a filter's entry; or all
 //! ```
 //!
-//! In reading order: `entry`, `caller`, this file (the credentials in force), `authenticator` (the gRPC listener), `confine` (a filter's frames).
-//!
-//! Leaves to others: looking at the file (`follow`), verifying certificates (`tls`), what a refusal looks like (`http`, `rls`).
+//! In reading order: `entry`, `caller`, this file (the valid credentials), `authenticator` (the gRPC listener),
+//! `confine` (a filter's frames).
 
 mod authenticator;
 mod caller;
@@ -46,35 +45,36 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tracing::{error, info};
 
-/// Most tokens in the file.
+/// Most entries in the file.
 pub const MAX_TOKENS: usize = 10_000;
-/// Longest `authorization` that is looked at, in bytes.
+/// Longest `authorization` header that is parsed, in bytes.
 pub const MAX_HEADER_BYTES: usize = 512;
 const NOT_A_DIGEST: &str =
     "sha256 is not the 64 hexadecimal digits of a digest; make one with weir-aggregator token";
-/// What a token begins with, so that one that was published by mistake is recognised.
+/// Prefix of a token, by which scanners recognise a leaked token.
 pub const PREFIX: &str = "weir_";
 
-/// The credentials in force; without a file every caller is admitted.
+/// The valid credentials. Without a file, every caller is admitted.
 pub struct Tokens {
     table: Option<RwLock<Arc<Table>>>,
-    /// The caller where there is no file.
+    /// The caller if there is no file.
     anybody: Arc<Caller>,
-    /// The file has named a filter since the start. Removing the last one does not admit all filters.
+    /// The file has named a filter since the start. Removing the last filter's entry therefore does not admit all
+    /// filters.
     names_filters: AtomicBool,
 }
 
-/// What a client presents.
+/// The credentials that a client presents.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Presented<'a> {
-    /// The value of its `authorization` header.
+    /// The value of the `authorization` header.
     pub header: Option<&'a [u8]>,
-    /// The names in its verified certificate; looked at where there is no header.
+    /// The names in the client's verified certificate; used if there is no header.
     pub certificate: Option<&'a CertificateNames>,
 }
 
 impl<'a> Presented<'a> {
-    /// By a gRPC call with these headers, on this connection.
+    /// The credentials of a gRPC call with these headers on this connection.
     pub fn in_call(headers: &'a HeaderMap, connection: Option<&'a ConnectionInfo>) -> Presented<'a> {
         Presented {
             header: headers.get(AUTHORIZATION).map(HeaderValue::as_bytes),
@@ -86,68 +86,68 @@ impl<'a> Presented<'a> {
 /// Why a caller is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unauthorized {
-    /// Nothing was presented, or a certificate without a name that an entry asks for.
+    /// No token, and no certificate name of an entry.
     #[error("no token was sent; send authorization: Bearer {PREFIX}…")]
     Missing,
-    /// Something else was presented.
+    /// The header is malformed.
     #[error(
         "the authorization header is not \"Bearer\", one space and a token, within {MAX_HEADER_BYTES} bytes"
     )]
     Malformed,
-    /// Of no entry.
-    #[error("the token is not known; it may have been revoked")]
+    /// No entry has this token.
+    #[error("the token is unknown; it may have been revoked")]
     Unknown,
-    /// A filter's where an application's is needed.
+    /// A filter's credential was presented where an application's is required.
     #[error(
-        "the credential is for a filter; an application's entry in the tokens file has a workspace, not workspaces"
+        "the credential belongs to a filter; an application's entry in the tokens file has workspace, not workspaces"
     )]
     OfFilter,
 }
 
-/// Why the file cannot be used.
+/// Why the tokens file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokensError {
-    /// It is not there, or not to be read.
+    /// The file is missing or unreadable.
     #[error("{0}; see --tokens-file or WEIR_TOKENS_FILE")]
     Read(#[from] ReadError),
-    /// It is there.
+    /// The file has invalid content.
     #[error("{}: {reason}; see --tokens-file or WEIR_TOKENS_FILE", path.display())]
     Wrong {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: Wrong,
     },
 }
 
-/// What is wrong with a list of tokens.
+/// Why the content of the tokens file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
-    /// Not the YAML that it should be.
+    /// Not a YAML list of entries.
     #[error(
-        "it is not a list of {{name, sha256 or san, workspace or workspaces, zones, control, namespaces, max_cost}}: {0}"
+        "expected a YAML list of {{name, sha256 or san, workspace or workspaces, zones, control, namespaces, max_cost}}: {0}"
     )]
     Yaml(String),
-    /// Too many.
-    #[error("it holds {0} tokens, more than {MAX_TOKENS}")]
+    /// Too many entries.
+    #[error("the file has {0} entries; at most {MAX_TOKENS} are allowed")]
     TooMany(usize),
-    /// An entry's field.
+    /// An entry is invalid.
     #[error("entry {0}: {1}")]
     Entry(usize, &'static str),
-    /// Two entries are one.
-    #[error("entry {0} ({1:?}): an entry before it has the same {2}")]
+    /// Two entries share a name or a credential.
+    #[error("entry {0} ({1:?}): an earlier entry has the same {2}")]
     Twice(usize, String, &'static str),
 }
 
-/// A new token. It is shown once and kept nowhere.
+/// A new token. It is shown once and not stored.
 pub struct NewToken {
-    /// What is presented.
+    /// The token that the client presents.
     pub token: String,
-    /// The file's entry.
+    /// The entry for the tokens file.
     pub entry: String,
 }
 
-/// Digests beside their holders, and the holders of names in certificates.
+/// Holders by digest, and holders by certificate name.
 #[derive(Debug, Default)]
 struct Table {
     digests: Vec<Words>,
@@ -155,16 +155,16 @@ struct Table {
     names: HashMap<String, Holder>,
 }
 
-/// A digest; words are compared faster than bytes.
+/// A digest as words, which are compared faster than bytes.
 type Words = [u64; 4];
 
 impl Tokens {
-    /// Any caller is admitted to anything, and to live control if `control` is set.
+    /// Admits every caller to everything, and to live control if `control` is set.
     pub fn open_to_all(control: bool) -> Arc<Tokens> {
         Arc::new(Tokens::over(None, control))
     }
 
-    /// Reads the file for the first time.
+    /// Reads the file at the start.
     pub fn read(path: PathBuf) -> Result<(Arc<Tokens>, Followed), TokensError> {
         let followed = Followed::open(vec![path.clone()])?;
         let text = text_of(followed.contents());
@@ -172,7 +172,7 @@ impl Tokens {
         Ok((Arc::new(tokens), followed))
     }
 
-    /// The credentials of a file's text.
+    /// Parses the content of the file.
     pub fn parse(text: &[u8]) -> Result<Tokens, Wrong> {
         Table::parse(text).map(|table| Tokens::over(Some(table), false))
     }
@@ -190,12 +190,12 @@ impl Tokens {
         self.table.is_some()
     }
 
-    /// Whether the file names a filter, or did so since the start.
+    /// Whether the file names a filter, or has done so since the start.
     pub fn name_filters(&self) -> bool {
         self.names_filters.load(Relaxed)
     }
 
-    /// The application, or other proxy, that presents this.
+    /// Authenticates an application or another proxy.
     pub fn check(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Unauthorized> {
         match self.holder(presented)? {
             None => Ok(self.anybody.clone()),
@@ -204,7 +204,7 @@ impl Tokens {
         }
     }
 
-    /// The scope of the filter that presents this; nothing if no entry is a filter's.
+    /// Authenticates a filter; `None` if the credential is no filter's.
     fn scope(&self, presented: Presented<'_>) -> Option<Arc<Scope>> {
         match self.holder(presented) {
             Ok(Some(Holder::Filter(scope))) => Some(scope),
@@ -212,7 +212,7 @@ impl Tokens {
         }
     }
 
-    /// Nothing if there is no file.
+    /// The holder of the credential; `None` if there is no file.
     fn holder(&self, presented: Presented<'_>) -> Result<Option<Holder>, Unauthorized> {
         let Some(table) = &self.table else { return Ok(None) };
         let table = table.read().clone();
@@ -225,7 +225,8 @@ impl Tokens {
         table.find(&digest).map(Some).ok_or(Unauthorized::Unknown)
     }
 
-    /// Puts another table in force. Streams of filters whose entries changed end, as each begins with what its entry allows.
+    /// Replaces the table. Streams of filters whose entries changed end, because a stream keeps the scope with which it
+    /// began.
     fn replace(&self, mut new: Table) {
         self.names_filters.fetch_or(new.names_filters(), Relaxed);
         let Some(table) = &self.table else { return };
@@ -234,7 +235,7 @@ impl Tokens {
         *table = Arc::new(new);
     }
 
-    /// Follows the file for as long as the program runs.
+    /// Watches the file for as long as the program runs.
     pub async fn follow(self: Arc<Self>, followed: Followed, metrics: Arc<Metrics>) {
         let take = |contents: &Contents| {
             let new = Table::parse(text_of(contents)).map_err(|wrong| wrong.to_string())?;
@@ -244,12 +245,9 @@ impl Tokens {
         follow::follow(followed, take, |state| {
             metrics.api.files_read(Files::Tokens, state.is_ok());
             match state {
-                Ok(()) => info!("the tokens were read again"),
+                Ok(()) => info!("tokens file reloaded"),
                 Err(reason) => {
-                    error!(
-                        reason,
-                        "the tokens file changed and cannot be used; the tokens from before stay in force"
-                    );
+                    error!(reason, "the changed tokens file is invalid; the previous tokens stay valid");
                 }
             }
         })
@@ -258,7 +256,7 @@ impl Tokens {
 }
 
 impl NewToken {
-    /// A random token with what `entry` allows.
+    /// A random token with the permissions of `entry`.
     pub fn new(entry: Entry) -> Result<NewToken, &'static str> {
         let secret: [u8; 32] = rand::random();
         let token = format!("{PREFIX}{}", hex(&secret));
@@ -271,8 +269,9 @@ impl Table {
     fn parse(text: &[u8]) -> Result<Table, Wrong> {
         let entries: Option<Vec<Entry>> =
             serde_yaml_ng::from_slice(text).map_err(|error| Wrong::Yaml(error.to_string()))?;
-        // As if it was cut off while it was written; whoever means to have no tokens says so.
-        let entries = entries.ok_or_else(|| Wrong::Yaml("it is empty; [] would be no tokens".to_owned()))?;
+        // An empty file may be one that is still being written, so an empty list must be explicit.
+        let entries =
+            entries.ok_or_else(|| Wrong::Yaml("the file is empty; write [] to have no tokens".to_owned()))?;
         if entries.len() > MAX_TOKENS {
             return Err(Wrong::TooMany(entries.len()));
         }
@@ -306,7 +305,7 @@ impl Table {
         self.holders.iter().chain(self.names.values()).any(|holder| matches!(holder, Holder::Filter(_)))
     }
 
-    /// Keeps the scopes of `old` that are unchanged, and refunds the others.
+    /// Keeps the scopes of `old` that are unchanged, and revokes the others.
     fn keep_scopes(&mut self, old: &Table) {
         let mut digests: HashMap<_, _> = self.digests.iter().zip(&mut self.holders).collect();
         for (digest, holder) in old.digests.iter().zip(&old.holders) {
@@ -317,7 +316,7 @@ impl Table {
         }
     }
 
-    /// Looks at every entry, however early one fits.
+    /// Compares with every entry, even after a match, so that the time is constant.
     fn find(&self, digest: &Words) -> Option<Holder> {
         let mut found = u64::MAX;
         for (index, known) in (0_u64..).zip(&self.digests) {
@@ -327,18 +326,18 @@ impl Table {
     }
 }
 
-/// Of the only file.
+/// The content of the only file.
 fn text_of(contents: &Contents) -> &[u8] {
     contents.first().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The token of a header's value.
+/// The token in a header's value.
 fn token_of(header: &[u8]) -> Option<&[u8]> {
     let sound = |token: &&[u8]| !token.is_empty() && token.iter().all(u8::is_ascii_graphic);
     bearer(header).filter(|_| header.len() <= MAX_HEADER_BYTES).filter(sound)
 }
 
-/// What stands behind the scheme, by RFC 6750, section 2.1; the scheme's case does not matter (RFC 9110, section 11.1).
+/// The text after the scheme, by RFC 6750, section 2.1. The scheme is case-insensitive (RFC 9110, section 11.1).
 fn bearer(header: &[u8]) -> Option<&[u8]> {
     const SCHEME: &[u8] = b"bearer ";
     let (scheme, token) = header.split_at_checked(SCHEME.len())?;

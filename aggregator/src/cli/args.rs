@@ -1,6 +1,4 @@
-//! The command line and its environment variables, parsed and checked.
-//!
-//! Leaves to others: doing what is asked (`main`).
+//! Command-line arguments and their environment variables, parsed and validated. The docstrings are the `--help` texts.
 
 use crate::api::{ApiSettings, Insecure};
 use crate::auth::{Entry, Listed};
@@ -19,76 +17,77 @@ use weir_core::model::key::{MAX_DURATION_MS, MIN_DURATION_MS};
 use weir_core::model::schedule::Schedule;
 use weir_core::region::RegionLimits;
 
-/// In place of an address: nothing listens.
+/// The value that disables the HTTP listener.
 const NO_LISTENER: &str = "none";
-/// Longest name of a region in bytes.
+/// Longest name of a region, in bytes.
 const MAX_REGION_BYTES: usize = 48;
 
-/// Merges what the Envoys of a region report and tells each what the others used.
+/// Weir's aggregator: merges the counts of a region's Envoys and sends each Envoy the counts of the others.
 #[derive(Debug, Parser)]
 #[command(name = "weir-aggregator", version, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-    /// Which lines are logged, as tracing's directives: `info`, `debug`, `weir_aggregator=debug,warn`.
+    /// Log filter, in the syntax of Rust's tracing: `info`, `debug`, `weir_aggregator=debug,warn`.
     #[arg(long, global = true, env = "WEIR_LOG", default_value = "info", value_name = "DIRECTIVES")]
     pub log: String,
-    /// How they look.
+    /// Log format.
     #[arg(long, global = true, env = "WEIR_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve a region.
+    /// Run an aggregator for a region.
     Serve(Box<Serve>),
-    /// Check a filter's configuration with the filter's own parser.
+    /// Validate a filter's configuration with the filter's own parser.
     CheckConfig {
-        /// The filter's JSON, or a whole Envoy configuration as YAML or JSON; - for the standard input.
+        /// The filter's JSON, or a whole Envoy configuration in YAML or JSON; - reads the standard input.
         file: PathBuf,
     },
-    /// Ask the aggregator on this machine whether it is ready: 0 if it is, 1 if not. For containers.
+    /// Query the readiness of the aggregator on this machine: exit code 0 if ready, else 1. For container health
+    /// checks.
     Healthcheck(AdminListen),
-    /// Bring the global database's tables up to this version.
+    /// Create or upgrade the tables of the global database.
     Migrate {
         #[command(flatten)]
         database: DatabaseUrl,
     },
-    /// Make a token for an application or a filter; it is printed once, beside the entry for the tokens file.
+    /// Create a token for an application or a filter. Prints the token once, with the entry for the tokens file.
     Token(Token),
-    /// Delete what has expired from the global database; run it now and then.
+    /// Delete expired rows from the global database; run it regularly, for example by cron.
     Cleanup(Cleanup),
-    /// Live control through the HTTP API of an aggregator: limits, exemptions, bans, credits, resets, shadow switches.
+    /// Live control through an aggregator's HTTP API: limits, exemptions, bans, credits, resets, shadow switches.
     Overrides {
         #[command(subcommand)]
         command: Box<Overrides>,
     },
-    /// Show the keys nearest their limits, what rules decide and how the parts are.
+    /// Show the keys nearest their limits, the decisions of the rules, and the state of the parts.
     Top(Top),
-    /// Explain a key: who used how much of its limit, and what would happen to a request now.
+    /// Explain a key: its counts by node and region, its limit, and the outcome of a request now.
     Explain(Explain),
-    /// The ledger's zones: which there are, and how much each allows.
+    /// List, create, change and delete the ledger's zones.
     Zones {
         #[command(subcommand)]
         command: Zones,
     },
 }
 
-/// Where an aggregator is asked how it is.
+/// The admin listener of an aggregator.
 #[derive(Debug, Args)]
 pub struct AdminListen {
-    /// Where operators and Prometheus connect (HTTP).
+    /// Address of the admin listener for operators and Prometheus (HTTP).
     #[arg(long, env = "WEIR_ADMIN_LISTEN", default_value = "127.0.0.1:7070", value_name = "HOST:PORT")]
     pub admin_listen: String,
 }
 
-/// An aggregator that is asked.
+/// The aggregator to query.
 #[derive(Debug, Args)]
 pub struct AdminOptions {
-    /// The aggregator's admin listener.
+    /// URL of the aggregator's admin listener.
     #[arg(long, env = "WEIR_ADMIN_URL", default_value = "http://127.0.0.1:7070", value_name = "URL")]
     pub admin_url: String,
-    /// As JSON, once, for programs.
+    /// Print JSON once.
     #[arg(long)]
     pub json: bool,
 }
@@ -97,7 +96,7 @@ pub struct AdminOptions {
 pub struct Top {
     #[command(flatten)]
     pub admin: AdminOptions,
-    /// Print it once, as text; so it is where the output is no terminal.
+    /// Print the tables once as text; the default if the output is not a terminal.
     #[arg(long)]
     pub once: bool,
 }
@@ -106,45 +105,45 @@ pub struct Top {
 pub struct Explain {
     #[command(flatten)]
     pub admin: AdminOptions,
-    /// Whose limits.
+    /// Workspace of the key.
     #[arg(long, default_value = "default", value_name = "NAME")]
     pub workspace: String,
-    /// As in the rule.
+    /// Namespace, as in the rule.
     #[arg(long, value_name = "NAME")]
     pub namespace: String,
-    /// As a request carries it.
+    /// Identifier, as a request carries it.
     #[arg(long, value_name = "TEXT")]
     pub identifier: String,
-    /// This window alone: 1s to 31d.
+    /// Show only this window: 1s to 31d.
     #[arg(long, value_parser = window, value_name = "DURATION")]
     pub window: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
 pub struct Token {
-    /// Whose it is; shown in logs.
+    /// Name of the holder, shown in logs.
     #[arg(long, value_parser = name)]
     pub name: String,
-    /// The only workspace that an application may use.
+    /// The only workspace that the application may use.
     #[arg(long, default_value = "default", value_parser = name, conflicts_with = "workspaces")]
     pub workspace: String,
-    /// Makes it a filter's: the workspaces that its configuration may have, separated by commas, or `all`.
+    /// Make a token for a filter: the workspaces that its configuration may use, separated by commas, or `all`.
     #[arg(long, value_name = "NAMES")]
     pub workspaces: Option<Listed<String>>,
-    /// The zones of the ledger that may be used, separated by commas, or `all`.
+    /// Zones of the ledger that may be used, separated by commas, or `all`.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "NUMBERS")]
     pub zones: Listed<u32>,
-    /// Whether an application may see and change live control.
+    /// Allow the application to read and change live control.
     #[arg(long, conflicts_with = "workspaces")]
     pub control: bool,
-    /// Where an application may count, separated by commas, or `all`; one that ends with `*` is a prefix. Without it, in all
-    /// namespaces that no filter's rule counts.
+    /// Namespaces in which the application may count, separated by commas, or `all`; a name that ends with `*` is a
+    /// prefix. Default: all namespaces that no filter's rule counts.
     #[arg(long, value_name = "NAMES", conflicts_with = "workspaces")]
     pub namespaces: Option<Listed<String>>,
-    /// The most that one request of an application may use.
+    /// Highest cost of one request of the application.
     #[arg(long, value_name = "NUMBER", conflicts_with = "workspaces")]
     pub max_cost: Option<u64>,
-    /// In place of a token: a DNS name or URI in the client's certificate.
+    /// Use a certificate instead of a token: a DNS name or URI in the client's certificate.
     #[arg(long, value_name = "NAME")]
     pub san: Option<String>,
 }
@@ -170,48 +169,48 @@ impl From<Token> for Entry {
 pub struct Cleanup {
     #[command(flatten)]
     pub database: DatabaseUrl,
-    /// How long ago rows must have expired.
+    /// Delete rows that expired at least this long ago.
     #[arg(long, default_value = "1h", value_parser = humantime::parse_duration, value_name = "DURATION")]
     pub older_than: Duration,
     /// Most rows that one statement deletes.
     #[arg(long, default_value_t = 25_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "NUMBER")]
     pub batch: u32,
-    /// How old transactions of the ledger become; one that its zone counts stays, however old it is.
+    /// Delete transactions of the ledger after this time, except those that their zone still counts.
     #[arg(long, env = "WEIR_LEDGER_RETENTION", default_value = "90d", value_parser = humantime::parse_duration, value_name = "DURATION")]
     pub ledger_retention: Duration,
     #[command(flatten)]
     pub control: ControlRetention,
 }
 
-/// How long what is over is kept of live control.
+/// Retention of deleted and expired live control.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ControlRetention {
-    /// How long live controls stay that were deleted or have expired.
+    /// Keep deleted and expired controls for this time.
     #[arg(long, env = "WEIR_CONTROL_RETENTION", default_value = "30d", value_parser = humantime::parse_duration, value_name = "DURATION")]
     pub control_retention: Duration,
-    /// How old the audit of live control becomes.
+    /// Keep audit entries of live control for this time.
     #[arg(long, env = "WEIR_AUDIT_RETENTION", default_value = "400d", value_parser = humantime::parse_duration, value_name = "DURATION")]
     pub audit_retention: Duration,
 }
 
-/// What is done with zones.
+/// Operations on zones.
 #[derive(Debug, Subcommand)]
 pub enum Zones {
-    /// Show all zones.
+    /// List all zones.
     List {
         #[command(flatten)]
         database: DatabaseUrl,
-        /// As JSON, one array, for programs.
+        /// Print one JSON array.
         #[arg(long)]
         json: bool,
     },
-    /// Make a zone, or change it; in force with the next attempt.
+    /// Create or change a zone; the next attempt uses the new values.
     Set(SetZone),
-    /// Delete a zone. Attempts in it are not decided any more; what was recorded stays until the cleanup.
+    /// Delete a zone. Further attempts in it fail; recorded attempts stay until the cleanup.
     Delete {
         #[command(flatten)]
         database: DatabaseUrl,
-        /// The zone's number.
+        /// Number of the zone.
         #[arg(long, value_name = "NUMBER")]
         zone: u32,
     },
@@ -221,22 +220,22 @@ pub enum Zones {
 pub struct SetZone {
     #[command(flatten)]
     pub database: DatabaseUrl,
-    /// The zone's number, which rules name.
+    /// Number of the zone, as in the rules.
     #[arg(long, value_name = "NUMBER")]
     zone: u32,
-    /// Most that may be used in any window: 0 to 2^53.
+    /// The most that may be used in any window: 0 to 2^53.
     #[arg(long, value_name = "NUMBER")]
     rate: u64,
-    /// How long a use counts: whole seconds, 1s to 366 days.
+    /// Length of the window in whole seconds: 1s to 366 days.
     #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
     window: Duration,
-    /// What it is for; a zone that is changed keeps what it has.
+    /// Description; default: keep the present one.
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
 }
 
 impl SetZone {
-    /// What the zone is to be.
+    /// The validated change.
     pub fn change(self) -> Result<ZoneChange, ZoneError> {
         ZoneChange::new(self.zone, self.rate, self.window, self.description)
     }
@@ -244,36 +243,37 @@ impl SetZone {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// One line per event, for people.
+    /// One line of text for each event.
     Text,
-    /// One JSON object per event.
+    /// One JSON object for each event.
     Json,
 }
 
-/// What may be served without authentication.
+/// Interfaces that may be served without authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
-    /// The gRPC listener, from other machines.
+    /// The gRPC listener, to other machines.
     Grpc,
-    /// The HTTP listener, from other machines.
+    /// The HTTP listener, to other machines.
     Http,
-    /// The admin listener, from other machines.
+    /// The admin listener, to other machines.
     Admin,
-    /// Live control over HTTP, without tokens.
+    /// Live control over HTTP, without a tokens file.
     Control,
 }
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Name of the region that this aggregator serves; required.
+    /// Name of the region of this aggregator; required.
     #[arg(long, env = "WEIR_REGION", default_value = "", hide_default_value = true, value_name = "NAME")]
     region: String,
-    /// Where filters connect (gRPC).
+    /// Address of the gRPC listener for filters.
     #[arg(long, env = "WEIR_GRPC_LISTEN", default_value = "127.0.0.1:7071", value_name = "HOST:PORT")]
     grpc_listen: String,
     #[command(flatten)]
     admin: AdminListen,
-    /// Names by which browsers may call the admin listener, separated by commas; addresses and localhost always may be used.
+    /// Host names under which browsers may use the admin listener, separated by commas. IP addresses and localhost are
+    /// always allowed.
     #[arg(
         long,
         env = "WEIR_ADMIN_HOSTS",
@@ -283,28 +283,29 @@ pub struct Serve {
         value_name = "NAMES"
     )]
     admin_hosts: Hosts,
-    /// Where applications connect (HTTP); `none`: nowhere.
+    /// Address of the HTTP listener for applications; `none` disables it.
     #[arg(long, env = "WEIR_HTTP_LISTEN", default_value = "127.0.0.1:7072", value_name = "HOST:PORT")]
     http_listen: String,
-    /// What is served without authentication, separated by commas: `grpc`, `http` and `admin` from other machines, `control`
-    /// (live control over HTTP) where no tokens are set.
+    /// Interfaces to serve without authentication, separated by commas: `grpc`, `http` and `admin` to other machines;
+    /// `control` (live control over HTTP) without a tokens file.
     #[arg(long, env = "WEIR_INSECURE", value_delimiter = ',', value_name = "PARTS")]
     insecure: Vec<Part>,
-    /// Who may ask over HTTP, as YAML, read again when it changes; without it everybody on this machine may. See
-    /// weir-aggregator token.
+    /// Credentials of the HTTP API, as YAML; reloaded when the file changes. Without it, every client on this machine
+    /// may use the API. See weir-aggregator token.
     #[arg(long, env = "WEIR_TOKENS_FILE", value_name = "FILE")]
     tokens_file: Option<PathBuf>,
-    /// The certificate of the gRPC and the HTTP listener, and those between it and its authority, as PEM; read again when
-    /// it changes. Without it both speak plain text.
+    /// Certificate chain of the gRPC and HTTP listeners, as PEM; reloaded when the file changes. Without it, both
+    /// listeners use plain text.
     #[arg(long, env = "WEIR_TLS_CERT_FILE", value_name = "FILE")]
     tls_cert_file: Option<PathBuf>,
-    /// The certificate's private key, as PEM.
+    /// Private key of the certificate, as PEM.
     #[arg(long, env = "WEIR_TLS_KEY_FILE", value_name = "FILE")]
     tls_key_file: Option<PathBuf>,
-    /// The authorities that clients' certificates must come from, as PEM; without it clients need none.
+    /// Certificate authorities for client certificates, as PEM. Without it, clients need no certificate.
     #[arg(long, env = "WEIR_TLS_CLIENT_CA_FILE", value_name = "FILE")]
     tls_client_ca_file: Option<PathBuf>,
-    /// What filters must know to connect; best given by the variable, as arguments are seen by everyone.
+    /// Token that filters must present to connect. Use the variable, because other users can read a process's
+    /// arguments.
     #[arg(
         long,
         env = "WEIR_FILTER_TOKEN",
@@ -313,11 +314,12 @@ pub struct Serve {
         hide_env_values = true
     )]
     filter_token: String,
-    /// Most keys held; keys of low use are evicted for further ones, which are refused where there are none.
+    /// Most keys in memory. If it is reached, keys with low use are evicted; if there are none, new keys are refused.
     #[arg(long, env = "WEIR_MAX_KEYS", default_value_t = RegionLimits::default().max_keys, value_name = "NUMBER")]
     max_keys: usize,
-    /// Where the region's aggregators meet: redis:// or rediss://, several nodes of a Redis Cluster separated by commas.
-    /// Without it the region has one aggregator, which keeps it in memory. Best given by the variable.
+    /// Redis of the region's aggregators: redis:// or rediss://, or several nodes of a Redis Cluster separated by
+    /// commas. Without it, the region has one aggregator, which keeps its state in memory. Use the variable if the URL
+    /// contains a password.
     #[arg(
         long,
         env = "WEIR_REDIS_URL",
@@ -327,25 +329,25 @@ pub struct Serve {
         value_name = "URL"
     )]
     redis_url: String,
-    /// What every key in Redis begins with.
+    /// Prefix of every key in Redis.
     #[arg(long, env = "WEIR_REDIS_PREFIX", default_value = "weir", value_name = "TEXT")]
     redis_prefix: String,
-    /// The authorities that Redis' TLS certificate may come from, as PEM; the system's if not given.
+    /// Certificate authorities for Redis' TLS certificate, as PEM; default: the system's.
     #[arg(long, env = "WEIR_REDIS_CA_FILE", value_name = "FILE")]
     redis_ca_file: Option<PathBuf>,
     #[command(flatten)]
     database: DatabaseUrl,
     #[command(flatten)]
     replica: DatabaseReadUrl,
-    /// Bring the database's tables up to date first.
+    /// Create or upgrade the tables of the database at the start.
     #[arg(long, env = "WEIR_MIGRATE")]
     migrate: bool,
-    /// The limits of Envoy's rate-limit service, in the reference service's YAML: a file, or a folder of them. Read again
-    /// when they change.
+    /// Limits for Envoy's rate-limit service, in the YAML of the reference service: a file, or a folder of files.
+    /// Reloaded when they change.
     #[arg(long, env = "WEIR_RLS_CONFIG", value_name = "PATH")]
     rls_config: Option<PathBuf>,
-    /// Where spans go, by OpenTelemetry's OTLP over gRPC: http://host:4317 or https://host:4317. Without it, and without
-    /// OTEL_EXPORTER_OTLP_ENDPOINT, none are made.
+    /// OTLP endpoint for OpenTelemetry spans (gRPC): http://host:4317 or https://host:4317. Without it, and without
+    /// OTEL_EXPORTER_OTLP_ENDPOINT, no spans are made.
     #[arg(
         long,
         env = "WEIR_OTLP_ENDPOINT",
@@ -354,49 +356,47 @@ pub struct Serve {
         value_name = "URL"
     )]
     otlp_endpoint: String,
-    /// Speak to the database every 300 ms or so, for tests that wait for it.
+    /// Use the database about every 300 ms, for tests that wait for it.
     #[arg(long, hide = true)]
     test_schedule: bool,
 }
 
-/// Why the arguments cannot be used.
+/// Why the arguments are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// Nothing tells which region this is.
-    #[error(
-        "no region is set, and counts belong to one; set --region or WEIR_REGION, as in --region eu-west-1"
-    )]
+    /// The region is missing.
+    #[error("no region is set; set --region or WEIR_REGION, as in --region eu-west-1")]
     NoRegion,
-    /// Not a name.
+    /// The region's name is invalid.
     #[error(
-        "the region {0:?} is no name; set --region or WEIR_REGION to 1 to {MAX_REGION_BYTES} printable ASCII characters"
+        "the region {0:?} is not a valid name; set --region or WEIR_REGION to 1 to {MAX_REGION_BYTES} printable ASCII characters"
     )]
     BadRegion(String),
-    /// Nothing could be held.
-    #[error("with --max-keys 0 nothing could be counted; set it to 1 at least")]
+    /// There would be no room for a key.
+    #[error("--max-keys is 0; set it to 1 or more")]
     NoKeys,
-    /// Not where a Redis could be.
+    /// The options of Redis are invalid.
     #[error("{0}; see --redis-url or WEIR_REDIS_URL")]
     Redis(#[from] crate::redis::OptionsError),
-    /// There is nothing to read a replica of.
-    #[error("--database-read-url is set, and --database-url is not; the one is a replica of the other")]
+    /// A replica without a primary.
+    #[error("--database-read-url is set without --database-url; set both")]
     ReplicaAlone,
-    /// One half of a pair.
-    #[error("{0} is set, and {1} is not; TLS needs both")]
+    /// One of two options that belong together is missing.
+    #[error("{0} is set without {1}; TLS needs both")]
     TlsHalf(&'static str, &'static str),
-    /// Nowhere to listen.
+    /// An address is invalid.
     #[error("{0} is {1:?}; expected a host and a port, as in 127.0.0.1:7071 or [::1]:7071")]
     Listen(&'static str, String),
-    /// Not where a database could be.
+    /// The options of the database are invalid.
     #[error("{0}")]
     Database(#[from] crate::database::OptionsError),
-    /// Spans are wanted, and cannot be made.
+    /// The options of OpenTelemetry are invalid.
     #[error("{0}")]
     Telemetry(#[from] crate::telemetry::spans::OptionsError),
 }
 
 impl Serve {
-    /// Checks what the types alone do not say.
+    /// Validates what clap does not.
     pub fn settings(self) -> Result<Settings, Unusable> {
         if self.region.trim().is_empty() {
             return Err(Unusable::NoRegion);
@@ -488,13 +488,13 @@ impl Serve {
     }
 }
 
-/// Whether somebody could listen there, if the name leads to this machine.
+/// Whether the address has the form host:port.
 fn is_host_and_port(address: &str) -> bool {
     let parts = address.rsplit_once(':');
     parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
-/// A window that a rule may have.
+/// Parses a window that a rule may have.
 fn window(text: &str) -> Result<Duration, &'static str> {
     let time = humantime::parse_duration(text).ok();
     let ms = MIN_DURATION_MS..=MAX_DURATION_MS;
@@ -502,16 +502,16 @@ fn window(text: &str) -> Result<Duration, &'static str> {
     time.filter(within).ok_or("expected 1s to 31d, such as 90s, 5m or 1h")
 }
 
-/// An empty variable is one that is not set.
+/// An empty environment variable counts as unset.
 fn given(path: &Option<PathBuf>) -> Option<PathBuf> {
     path.clone().filter(|path| !path.as_os_str().is_empty())
 }
 
-/// 1 to 64 printable characters that need no escape in YAML.
+/// Accepts 1 to 64 printable characters that need no escape in YAML.
 fn name(text: &str) -> Result<String, &'static str> {
     let plain = |byte: u8| (b' '..=b'~').contains(&byte) && !matches!(byte, b'"' | b'\\');
     match (1..=64).contains(&text.len()) && text.bytes().all(plain) {
         true => Ok(text.to_owned()),
-        false => Err("it is not 1 to 64 printable ASCII characters other than \" and \\"),
+        false => Err("expected 1 to 64 printable ASCII characters other than \" and \\"),
     }
 }

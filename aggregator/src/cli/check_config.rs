@@ -1,10 +1,7 @@
-//! `check-config`: a filter's configuration, judged by the parser that runs in the filter.
+//! `check-config`: validates a filter's configuration with the parser that runs in the filter.
 //!
-//! The file is the filter's JSON itself, or a whole Envoy configuration in YAML or JSON, of which every Weir filter is
-//! judged. What is neither is judged as the filter's, so that an error always names what is expected.
-//!
-//! Leaves to others: which of the two it is, what is right and what is wrong (`weir_core::rules`), printing and exit codes
-//! (`main`).
+//! The file is the filter's JSON, or a whole Envoy configuration in YAML or JSON, of which every Weir filter is
+//! validated. Any other file is treated as the filter's JSON, so that an error always names what is expected.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -16,26 +13,26 @@ use weir_core::rules::{
     Ban, Config, Cost, PluginConfig, ResponseCost, STAND_IN, Written, static_clusters, tell_written,
 };
 
-/// The module that does not hear of responses, and the one that does.
+/// The module without response callbacks, and the one with them.
 const MODULE: &str = "weir-filter.wasm";
 const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
-/// Stands for the standard input in place of a file's name.
+/// The file name that stands for the standard input.
 const STDIN: &str = "-";
-/// Most clusters that an error names.
+/// Most cluster names in an error.
 const NAMES_SHOWN: usize = 10;
 
-/// What is to be said of a file.
+/// The result of a validation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All of it can be used; a summary of the rules.
+    /// Valid; a summary of the rules.
     Sound(String),
-    /// Every error, a line each.
+    /// Invalid; one line for each error.
     Wrong(String),
     /// The file could not be read.
     Unreadable(String),
 }
 
-/// Judges a file, or what stands at the standard input if it is `-`.
+/// Validates a file, or the standard input if the name is `-`.
 pub fn check(file: &Path) -> Verdict {
     let read = match file == Path::new(STDIN) {
         true => {
@@ -50,7 +47,7 @@ pub fn check(file: &Path) -> Verdict {
     }
 }
 
-/// Judges what was in a file.
+/// Validates the content of a file.
 pub fn check_text(text: &[u8]) -> Verdict {
     let parsed = serde_yaml_ng::from_slice(text);
     match tell_written(text, &parsed) {
@@ -78,7 +75,7 @@ fn judge_envoy(plugins: &[PluginConfig], clusters: Option<&[&str]>) -> Verdict {
             Err(errors) => (&mut wrong, errors),
         };
         let said = said.replace('\n', "\n  ");
-        // Writing into a string has no error.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(place, "{}:\n  {said}", plugin.path);
     }
     if wrong.is_empty() {
@@ -87,7 +84,7 @@ fn judge_envoy(plugins: &[PluginConfig], clusters: Option<&[&str]>) -> Verdict {
     Verdict::Wrong(wrong.trim_end().to_owned())
 }
 
-/// Judges a filter's configuration by itself, and by the rest of the Envoy configuration that it is in.
+/// Validates a filter's configuration by itself, and against the Envoy configuration that contains it.
 fn judge_among(plugin: &PluginConfig, clusters: Option<&[&str]>) -> Result<String, String> {
     let is_shown = |name: &str| plugin.variables.iter().any(|shown| shown == name);
     let variables = |name: &str| is_shown(name).then(|| STAND_IN.to_owned());
@@ -110,7 +107,8 @@ fn no_such_cluster(cluster: &str, clusters: &[&str]) -> Option<String> {
     Some(format!("aggregator.cluster: this file has no cluster {cluster:?}; expected one of {names}"))
 }
 
-/// Envoy would refuse the listener. A module of another name may be either.
+/// Rejects a module without response callbacks where the configuration needs them: Envoy would reject the listener. A
+/// module with another name may be either.
 fn wrong_module(config: &Config, plugin: &PluginConfig) -> Option<String> {
     let module = plugin.module.as_deref()?;
     if module.rsplit('/').next() != Some(MODULE) {
@@ -118,14 +116,14 @@ fn wrong_module(config: &Config, plugin: &PluginConfig) -> Option<String> {
     }
     let why = config.needs_responses()?;
     Some(format!(
-        "{why}: the module {module:?} does not hear of responses; expected {MODULE_OF_RESPONSES} in vm_config.code"
+        "{why}: the module {module:?} receives no responses; expected {MODULE_OF_RESPONSES} in vm_config.code"
     ))
 }
 
 fn summary(config: &Config) -> String {
     let Config { workspace, aggregator, rules, .. } = config;
     let head = format!(
-        "sound: workspace {workspace:?}, aggregator cluster {:?}, {} {}",
+        "valid: workspace {workspace:?}, aggregator cluster {:?}, {} {}",
         aggregator.cluster,
         rules.len(),
         if rules.len() == 1 { "rule" } else { "rules" },
@@ -136,7 +134,7 @@ fn summary(config: &Config) -> String {
     lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
 }
 
-/// Rules that a client escapes by leaving something out of its requests, where no other rule limits such requests.
+/// Warns of rules that clients can evade by omitting a header or parameter, if no other rule limits such requests.
 fn warnings(rules: &[Rule]) -> impl Iterator<Item = String> {
     rules.iter().enumerate().filter_map(|(at, rule)| {
         let (kind, name) = rule.left_out()?;
@@ -145,7 +143,7 @@ fn warnings(rules: &[Rule]) -> impl Iterator<Item = String> {
         }
         let name = String::from_utf8_lossy(name);
         Some(format!(
-            "warning: rules[{at}].on_missing_identifier: skip lets every request pass that has no {kind} {name}; add a rule for such requests, or \
+            "warning: rules[{at}].on_missing_identifier: skip allows every request without {kind} {name}; add a rule for such requests, or \
              use shared or deny"
         ))
     })
@@ -162,10 +160,10 @@ fn rule_summary(rule: &Rule) -> String {
     let limited = match rule.algorithm {
         Algorithm::Window => format!("{limit} per {window} in namespace {namespace:?}"),
         Algorithm::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),
-        Algorithm::Ledger { zone } => format!("what zone {zone} of the ledger allows"),
+        Algorithm::Ledger { zone } => format!("as zone {zone} of the ledger allows"),
     };
     let hashed = if *hash { ", identifiers hashed" } else { "" };
-    let hard_limit = if *hard_limit { ", at most that in any window" } else { "" };
+    let hard_limit = if *hard_limit { ", as a hard limit" } else { "" };
     let cost = cost_summary(&rule.cost);
     let overrides = match rule.overrides_listed() {
         0 => String::new(),
@@ -173,7 +171,7 @@ fn rule_summary(rule: &Rule) -> String {
         many => format!(", {many} overrides"),
     };
     let ban = rule.ban.as_ref().map(ban_summary).unwrap_or_default();
-    let shadow = if *shadow { ", in shadow: never denies" } else { "" };
+    let shadow = if *shadow { ", in shadow mode: never denies" } else { "" };
     format!("{name}: {limited}{hashed}{hard_limit}{cost}{overrides}{ban}{shadow}")
 }
 
@@ -182,11 +180,13 @@ fn cost_summary(cost: &Cost) -> String {
         Cost::Fixed(1) => String::new(),
         Cost::Fixed(cost) => format!(", a request costs {cost}"),
         Cost::Header { name, max, .. } => {
-            format!(", a request costs what {} says, at most {max}", String::from_utf8_lossy(name))
+            format!(", a request costs the value of {}, at most {max}", String::from_utf8_lossy(name))
         }
         Cost::Response(ResponseCost { name, reserve, max, .. }) => {
             let name = String::from_utf8_lossy(name);
-            format!(", a request costs what {name} of its response says, {reserve} until then, at most {max}")
+            format!(
+                ", a request costs the value of {name} in its response ({reserve} until then), at most {max}"
+            )
         }
     }
 }
@@ -240,7 +240,7 @@ mod tests {
             (envoy(PLUGIN), Ok("http_filters[0]")),
             (envoy(PLUGIN), Ok("keys: 100 per 1h")),
             (log, Ok("keys: 100 per 1h in namespace \"api\", by an exact log")),
-            (ledger.to_owned(), Ok("cards: what zone 7 of the ledger allows, in shadow: never denies")),
+            (ledger.to_owned(), Ok("cards: as zone 7 of the ledger allows, in shadow mode: never denies")),
             (ledger.replace("\"zone\": 7, ", ""), Err("rules[0].zone: ")),
             (wrong_limit.clone(), Err("rules[0].limit: ")),
             (envoy(&wrong_limit), Err("  rules[0].limit: ")),
@@ -275,11 +275,11 @@ mod tests {
             ),
             (
                 with(r#""cost": {"request": {"header": "x-cost"}, "max": 5}"#),
-                ", a request costs what x-cost says, at most 5",
+                ", a request costs the value of x-cost, at most 5",
             ),
             (
                 with(r#""cost": {"response": {"header": "x-used"}, "reserve": 2, "max": 9}"#),
-                ", a request costs what x-used of its response says, 2 until then, at most 9",
+                ", a request costs the value of x-used in its response (2 until then), at most 9",
             ),
             (with(&format!("\"overrides\": [{one}]")), "\"api\", 1 override"),
             (
@@ -331,8 +331,8 @@ mod tests {
         ] {
             let text = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#);
             let Verdict::Sound(said) = check_text(text.as_bytes()) else { panic!("{text}") };
-            assert_eq!(said.contains("].on_missing_identifier: skip lets"), warned, "{text}\n{said}");
-            assert_eq!(said.contains("no header x-key"), warned, "{text}\n{said}");
+            assert_eq!(said.contains("].on_missing_identifier: skip allows"), warned, "{text}\n{said}");
+            assert_eq!(said.contains("without header x-key"), warned, "{text}\n{said}");
         }
     }
 
@@ -361,21 +361,23 @@ mod tests {
             (
                 loading(&headers_on_allowed, "/etc/envoy/weir-filter.wasm"),
                 false,
-                "responses.headers_on_allowed: the module \"/etc/envoy/weir-filter.wasm\" does not hear of responses; expected \
+                "responses.headers_on_allowed: the module \"/etc/envoy/weir-filter.wasm\" receives no responses; expected \
                  weir-filter-responses.wasm in vm_config.code",
             ),
             (loading(&told, "weir-filter.wasm"), false, "rules[0].cost.response.header: the module"),
-            (loading(&headers_on_allowed, "/etc/envoy/weir-filter-responses.wasm"), true, "sound"),
+            (loading(&headers_on_allowed, "/etc/envoy/weir-filter-responses.wasm"), true, "valid"),
             (
                 loading(&headers_on_allowed, "/etc/envoy/plugin.wasm"),
                 true,
                 "needs weir-filter-responses.wasm",
             ),
-            (loading(PLUGIN, "/etc/envoy/weir-filter.wasm"), true, "sound"),
+            (loading(PLUGIN, "/etc/envoy/weir-filter.wasm"), true, "valid"),
         ] {
             check_said(&text, sound, part);
         }
-        let Verdict::Sound(said) = check_text(PLUGIN.as_bytes()) else { panic!("it is sound") };
+        let Verdict::Sound(said) = check_text(PLUGIN.as_bytes()) else {
+            panic!("the configuration must be valid")
+        };
         assert!(!said.contains("needs"), "{said}");
     }
 
@@ -384,15 +386,15 @@ mod tests {
         let with = |names: &str, rest: &str| format!("{}  clusters: [{names}]\n{rest}", envoy(PLUGIN));
         let many: Vec<String> = (0..12).map(|number| format!("{{name: c{number}}}")).collect();
         for (text, sound, part) in [
-            (with("{name: web}, {name: weir}", ""), true, "sound"),
+            (with("{name: web}, {name: weir}", ""), true, "valid"),
             (
                 with("{name: web}, {name: weird}", ""),
                 false,
                 "aggregator.cluster: this file has no cluster \"weir\"; expected one of \"web\", \"weird\"",
             ),
             (with(&many.join(", "), ""), false, "\"c9\", …"),
-            (with("{name: web}", "dynamic_resources: {cds_config: {}}\n"), true, "sound"),
-            (with("", ""), true, "sound"),
+            (with("{name: web}", "dynamic_resources: {cds_config: {}}\n"), true, "valid"),
+            (with("", ""), true, "valid"),
         ] {
             check_said(&text, sound, part);
         }
@@ -407,11 +409,11 @@ mod tests {
             envoy(&from_variable).replace("configuration:", &vm)
         };
         for (text, sound, part) in [
-            (from_variable.clone(), true, "sound"),
+            (from_variable.clone(), true, "valid"),
             (envoy(&from_variable), false, "hash_key_env: the filter has no environment variable \"KEY\""),
             (shown("{host_env_keys: [OTHER]}"), false, "hash_key_env"),
-            (shown("{host_env_keys: [OTHER, KEY]}"), true, "sound"),
-            (shown("{key_values: {KEY: value}}"), true, "sound"),
+            (shown("{host_env_keys: [OTHER, KEY]}"), true, "valid"),
+            (shown("{key_values: {KEY: value}}"), true, "valid"),
         ] {
             check_said(&text, sound, part);
         }

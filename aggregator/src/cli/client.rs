@@ -1,6 +1,4 @@
-//! One HTTP/1 request over one connection, and its whole answer: for the commands that ask an aggregator.
-//!
-//! Leaves to others: connecting, TLS, how long it may take, and what the answer means.
+//! One HTTP/1 request over one connection, for the commands that query an aggregator.
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Bytes};
@@ -14,15 +12,15 @@ use tokio::task::JoinSet;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
-    /// Not even its head came.
+    /// The head of the answer did not arrive.
     #[error(transparent)]
     Unanswered(#[from] hyper::Error),
-    /// Its body did not come to an end, or was longer than it may be.
-    #[error("the answer broke off: {0}")]
+    /// The body was interrupted, or was too long.
+    #[error("the answer was interrupted: {0}")]
     BrokeOff(#[source] Box<dyn Error + Send + Sync>),
 }
 
-/// Sends `request` over `stream`; its answer's status and body of at most `most` bytes.
+/// Sends `request` over `stream`. Returns the answer's status and its body of at most `most` bytes.
 pub async fn exchange<B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<B>,
@@ -32,7 +30,7 @@ where
     B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    // Ends with this value, also where nobody waits for the answer any more.
+    // Dropped with this future, so that the connection closes even if the caller stops waiting.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let (head, body) = sender.send_request(request).await?.into_parts();

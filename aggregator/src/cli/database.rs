@@ -1,15 +1,15 @@
-//! The database that a command works on.
+//! The database options of the commands.
 
 use super::outcome::{UNUSABLE, fail};
 use crate::database::{Database, DatabaseOptions};
 use clap::Args;
 use std::process::ExitCode;
 
-/// The global database; for all commands.
+/// The option for the global database.
 #[derive(Args, Clone)]
 pub struct DatabaseUrl {
-    /// The global database: mysql://user:password@host/database (MariaDB too) or sqlite:///path/file.db. Best given by
-    /// the variable, as arguments are seen by everyone.
+    /// URL of the global database: mysql://user:password@host/database (MariaDB too) or sqlite:///path/file.db. Use the
+    /// variable, because other users can read a process's arguments.
     #[arg(
         long,
         env = "WEIR_DATABASE_URL",
@@ -21,10 +21,10 @@ pub struct DatabaseUrl {
     pub database_url: String,
 }
 
-/// The read replica; for commands that import.
+/// The option for the read replica.
 #[derive(Args, Clone)]
 pub struct DatabaseReadUrl {
-    /// A read replica of the global database, for what is read regularly.
+    /// URL of a read replica of the global database, for regular reads.
     #[arg(
         long,
         env = "WEIR_DATABASE_READ_URL",
@@ -36,16 +36,16 @@ pub struct DatabaseReadUrl {
     pub database_read_url: String,
 }
 
-/// No database is set.
+/// No database is configured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no database is set; set WEIR_DATABASE_URL or --database-url, as in mysql://user:password@host/database or \
+    "no database is configured; set WEIR_DATABASE_URL or --database-url, as in mysql://user:password@host/database or \
          sqlite:///path/file.db"
 )]
 pub struct NoDatabase;
 
 impl DatabaseUrl {
-    /// For commands that count nothing, and so are of no region.
+    /// For commands that do not count and therefore have no region.
     pub fn options(self) -> Result<DatabaseOptions, NoDatabase> {
         match self.of_region(DatabaseReadUrl { database_read_url: String::new() }, String::new()) {
             Some(options) => Ok(options),
@@ -53,7 +53,7 @@ impl DatabaseUrl {
         }
     }
 
-    /// For an aggregator; `None` if no database is set.
+    /// For an aggregator; `None` if no database is configured.
     pub fn of_region(self, replica: DatabaseReadUrl, region: String) -> Option<DatabaseOptions> {
         let read_url = Some(replica.database_read_url).filter(|url| !url.is_empty());
         Some(DatabaseOptions { url: self.database_url, read_url, region })
@@ -61,7 +61,7 @@ impl DatabaseUrl {
     }
 }
 
-/// A URL may hold a password.
+/// The URL may contain a password.
 impl std::fmt::Debug for DatabaseUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DatabaseUrl").finish_non_exhaustive()
@@ -74,7 +74,7 @@ impl std::fmt::Debug for DatabaseReadUrl {
     }
 }
 
-/// Opens the database that the arguments name, and says how `work` on it ended.
+/// Opens the configured database, runs `work` on it, and reports the result.
 #[tokio::main(flavor = "current_thread")]
 pub async fn with_database(
     url: DatabaseUrl,

@@ -1,6 +1,5 @@
-//! `healthcheck`: asks the aggregator of this machine whether it is ready, for containers, whose images hold no other program that could.
-//!
-//! Leaves to others: what ready means (`crate::admin`).
+//! `healthcheck`: queries the readiness of the aggregator on this machine. It exists for container images without a
+//! shell or an HTTP client.
 
 use crate::cli::client::exchange;
 use anyhow::{Context, ensure};
@@ -14,20 +13,20 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 const PAGE: &str = "/readyz";
-/// The answer is a few words.
+/// The answer is short.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
-/// An aggregator that is well answers in a millisecond; whoever runs checks gives up after some seconds.
+/// A healthy aggregator answers within a millisecond; health checks time out after a few seconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// An error unless the aggregator that listens at `admin_listen` says that it is ready.
+/// Fails unless the aggregator that listens on `admin_listen` is ready.
 #[tokio::main(flavor = "current_thread")]
 pub async fn run(admin_listen: &str) -> anyhow::Result<()> {
     let asked = timeout(PATIENCE, request_status(admin_listen)).await;
     let status = asked
         .with_context(|| format!("no answer within {PATIENCE:?}"))
         .flatten()
-        .with_context(|| format!("asking {admin_listen} for {PAGE}"))?;
-    ensure!(status == StatusCode::OK, "not ready: {admin_listen} answers {PAGE} with {status}");
+        .with_context(|| format!("cannot query {PAGE} of {admin_listen}"))?;
+    ensure!(status == StatusCode::OK, "not ready: {admin_listen} answered {PAGE} with {status}");
     Ok(())
 }
 
@@ -39,7 +38,7 @@ async fn request_status(admin_listen: &str) -> anyhow::Result<StatusCode> {
     Ok(status)
 }
 
-/// Who listens everywhere also listens on this machine.
+/// An unspecified address (0.0.0.0 or ::) is reachable as localhost.
 fn reachable(listens: SocketAddr) -> SocketAddr {
     let ip = match listens.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

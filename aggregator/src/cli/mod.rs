@@ -1,9 +1,9 @@
-//! The commands: arguments, and those that are not the server.
+//! Command-line arguments, and all commands except the server.
 //!
-//! - [`args`]: every option. [`secret_files`]: secrets from files.
-//! - [`check_config`]: the filter's configuration, parsed by the filter's own parser.
-//! - [`healthcheck`], [`overrides`], [`terminal`], [`zones`]: commands; [`client`]: one HTTP request of theirs;
-//!   [`database`]: the database that they work on; [`outcome`]: how they end.
+//! - `args`: every option. [`secret_files`]: secrets from files.
+//! - `check_config`: validation of the filter's configuration by the filter's own parser.
+//! - [`healthcheck`], [`overrides`], [`terminal`], [`zones`]: commands. [`client`]: their HTTP requests. [`database`]:
+//!   their database options. [`outcome`]: exit codes and errors.
 
 pub mod args;
 pub mod check_config;

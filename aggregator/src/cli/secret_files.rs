@@ -1,7 +1,5 @@
-//! Secrets from files: each variable that holds one may be given as a file instead, as container platforms mount secrets:
-//! `WEIR_FILTER_TOKEN_FILE` for `WEIR_FILTER_TOKEN`.
-//!
-//! Leaves to others: what the arguments are (`cli`).
+//! Secrets from files: each environment variable with a secret may be given as a file instead, as container platforms
+//! mount secrets. For example, `WEIR_FILTER_TOKEN_FILE` replaces `WEIR_FILTER_TOKEN`.
 
 use clap::{Arg, Command};
 use std::ffi::{OsStr, OsString};
@@ -11,23 +9,23 @@ use std::path::PathBuf;
 /// Why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretFileError {
-    /// Which one counts is not clear.
+    /// Both the variable and the file are set.
     #[error("{0} and {0}_FILE are both set; unset one of them")]
     Both(String),
-    /// It is not there, or not readable.
+    /// The file is missing or unreadable.
     #[error("{0}_FILE names {path}, which cannot be read: {1}", path = .2.display())]
     Read(String, io::Error, PathBuf),
 }
 
-/// Gives each argument of `command` whose variable holds a secret the content of the file that `NAME_FILE` names, without the
-/// line break at its end. Of subcommands, only those among the `arguments` are changed.
+/// For each argument of `command` whose variable holds a secret, sets the default to the content of the file in
+/// `NAME_FILE`, without a line break at its end. Changes only those subcommands that are among the `arguments`.
 pub fn with_files(command: Command, arguments: &[OsString]) -> Result<Command, SecretFileError> {
     let mut failed = None;
     let command = filled(command, arguments, &mut failed);
     failed.map_or(Ok(command), Err)
 }
 
-/// The same; the last error is put into `failed`.
+/// Does the work of [`with_files`]; stores the last error in `failed`.
 fn filled(command: Command, arguments: &[OsString], failed: &mut Option<SecretFileError>) -> Command {
     let mut command = command.mut_args(|arg| match of_file(&arg) {
         Ok(Some(secret)) => arg.default_value(secret),
@@ -45,7 +43,7 @@ fn filled(command: Command, arguments: &[OsString], failed: &mut Option<SecretFi
     command
 }
 
-/// An empty variable is one that is not set.
+/// The secret from the file, if a file is configured. An empty variable counts as unset.
 fn of_file(arg: &Arg) -> Result<Option<String>, SecretFileError> {
     let Some(name) = arg.get_env().and_then(OsStr::to_str).filter(|_| arg.is_hide_env_values_set()) else {
         return Ok(None);

@@ -1,6 +1,4 @@
-//! The `zones` commands: what is done, and how it is told.
-//!
-//! Leaves to others: arguments (`cli`), the zones themselves (`database`).
+//! The `zones` commands and their output.
 
 use crate::cli::args::{SetZone, Zones};
 use crate::cli::database::with_database;
@@ -9,10 +7,10 @@ use crate::database::{Database, Remains, Zone, ZoneChange};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long a command may take.
+/// Deadline of a command.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// Does what is asked, and says how it ended.
+/// Runs a command and reports the result.
 pub fn run(command: Zones) -> ExitCode {
     match command {
         Zones::List { database, json } => {
@@ -51,9 +49,9 @@ async fn apply(database: &Database, change: &ZoneChange) -> anyhow::Result<()> {
     match before {
         Some(before) => {
             let was = self::limit(before.rate, before.window_seconds);
-            println!("zone {zone} allows {limit} from now on; it allowed {was}");
+            println!("changed zone {zone} to {limit}; before: {was}");
         }
-        None => println!("zone {zone} is new and allows {limit}"),
+        None => println!("created zone {zone} with {limit}"),
     }
     Ok(())
 }
@@ -63,7 +61,7 @@ async fn delete(database: &Database, zone: u32) -> anyhow::Result<()> {
         anyhow::bail!("there is no zone {zone}");
     };
     let more = if and_more { "more than " } else { "" };
-    println!("deleted zone {zone}; {more}{transactions} transactions of it stay until they are cleaned up");
+    println!("deleted zone {zone}; {more}{transactions} of its transactions stay until the cleanup");
     Ok(())
 }
 
@@ -82,7 +80,7 @@ fn as_json(zones: &[Zone]) -> serde_json::Value {
 fn as_table(zones: &[Zone]) -> String {
     let mut table = format!("{:>10}  {:>16}  {:<16}  DESCRIPTION\n", "ZONE", "RATE", "WINDOW");
     for Zone { id, description, rate, window_seconds } in zones {
-        // A line for each, whatever is written in it.
+        // Escapes line breaks, so that each zone takes one line.
         let description = description.escape_debug();
         table += &format!("{id:>10}  {rate:>16}  {:<16}  {description}\n", window(*window_seconds));
     }

@@ -1,6 +1,4 @@
-//! Deletes what is over, some rows at a time, so that writers never wait for long.
-//!
-//! Leaves to others: running it now and then (cron), arguments and exit codes (`main`).
+//! Deletes expired rows in batches, so that writers never wait long for a lock.
 
 use super::connection::Arg;
 use super::connection::retry::{self, Execute};
@@ -10,28 +8,29 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weir_core::model::time::UnixMs;
 
-/// How long one batch may take.
+/// Deadline of one batch.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest rest between two batches.
+/// Longest pause between two batches.
 const MAX_REST: Duration = Duration::from_secs(1);
 const DAY_SECONDS: u64 = 24 * 3_600;
-/// An attempt stays for so much longer than its zone counts it: a clock that is set back by less finds it again.
+/// An attempt is kept this much longer than its zone counts it. If the clock is set back by less, the attempt counts
+/// again.
 const CLOCK_STEP_SECONDS: u64 = 3_600;
-/// A hundred years: further back there are dates that a database does not know.
+/// A hundred years: databases cannot represent dates much further back.
 const MAX_AGE_SECONDS: u64 = 100 * 365 * DAY_SECONDS;
 
-/// What a batch of [`Database::cleanup_ledger`] deleted.
+/// Number of rows that a batch of [`Database::cleanup_ledger`] deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// So many transactions.
+    /// Deleted transactions.
     Transactions(u64),
-    /// So many bucket locks.
+    /// Deleted bucket locks.
     Locks(u64),
 }
 
 impl Database {
-    /// Deletes rows of all regions that expired more than `older_than` ago, `batch` at a time, and tells `on_batch`
-    /// how many each time.
+    /// Deletes rows of all regions that expired more than `older_than` ago, `batch` at a time. Calls `on_batch` with
+    /// the number of rows of each batch. Returns the total.
     pub async fn cleanup(
         &self,
         older_than: Duration,
@@ -53,8 +52,8 @@ impl Database {
         }
     }
 
-    /// Deletes transactions of the ledger that are older than `retention`, but none that its zone counts, and the locks
-    /// of buckets that were not used for as long; `batch` at a time. Goes by the database's clock.
+    /// Deletes ledger transactions older than `retention`, except those that their zone still counts, and bucket locks
+    /// unused for as long. Deletes `batch` rows at a time. The database's clock decides the age.
     pub async fn cleanup_ledger(
         &self,
         retention: Duration,
@@ -93,7 +92,8 @@ impl Database {
         retry::until(Instant::now() + BATCH_TIMEOUT, self.primary(), next).await
     }
 
-    /// How old attempts in a zone have to be, in seconds. Asked before every batch, as windows may become longer.
+    /// The minimum age, in seconds, of attempts to delete in a zone. Read before every batch, because a window may
+    /// become longer.
     async fn attempts_age(&self, zone: u64, retention: Duration) -> Result<u64, DatabaseError> {
         let args = [Arg::Int(zone)];
         let window = Number(self.primary().statements().zone_window, &args);
@@ -102,7 +102,7 @@ impl Database {
         Ok(retention.as_secs().max(needed).min(MAX_AGE_SECONDS))
     }
 
-    /// Deletes once, and rests for as long as that took, so that writers and replicas keep up.
+    /// Deletes one batch, then pauses for as long as the batch took, so that writers and replicas keep up.
     async fn delete_batch(&self, statement: &'static str, args: &[Arg<'_>]) -> Result<u64, DatabaseError> {
         let began = Instant::now();
         let delete = Execute(statement, args);

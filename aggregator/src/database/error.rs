@@ -1,6 +1,4 @@
-//! Why the database did not do what it was asked: a text for people, and a reason out of a few for metrics.
-//!
-//! Leaves to others: what is tried again (`retry`), counting (`metrics`).
+//! Database errors: a text for operators, and a reason from a small set for metrics.
 
 use sqlx::error::DatabaseError as Cause;
 use sqlx::mysql::MySqlDatabaseError;
@@ -8,19 +6,19 @@ use sqlx::sqlite::SqliteError;
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
 
-/// What went wrong, in one of few words.
+/// The class of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Reason {
-    /// The time for the call was over.
+    /// The deadline of the call passed.
     Timeout,
-    /// The server cannot be reached, or went away.
+    /// The server is unreachable, or the connection was lost.
     Unavailable,
-    /// Two transactions waited for each other, and this one had to go.
+    /// The server chose this transaction as the victim of a deadlock.
     Deadlock,
     /// Another transaction held a lock for too long.
     LockWait,
-    /// The server lets nobody in with these credentials, or not do this.
+    /// The server rejects the credentials, or denies the operation.
     Refused,
     /// A table, a column or a procedure is missing.
     Schema,
@@ -30,7 +28,7 @@ pub enum Reason {
     Other,
 }
 
-/// Why a call failed. Its text holds no password.
+/// Why a call failed. The text never contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct DatabaseError {
@@ -39,12 +37,12 @@ pub struct DatabaseError {
 }
 
 impl DatabaseError {
-    /// One of a small fixed set of words, for metrics.
+    /// The label of the reason in metrics.
     pub fn reason(&self) -> &'static str {
         self.reason.into_str()
     }
 
-    /// The same as a value.
+    /// The reason.
     pub fn kind(&self) -> Reason {
         self.reason
     }
@@ -53,7 +51,7 @@ impl DatabaseError {
         DatabaseError { reason, text: text.to_string() }
     }
 
-    /// The same, of a connection to this place, which this option names.
+    /// Prefixes the text with the place of the connection and the option that configured it.
     pub(super) fn at(self, place: &impl fmt::Debug, option: &str) -> DatabaseError {
         DatabaseError { text: format!("{place:?} ({option}): {}", self.text), ..self }
     }
@@ -62,13 +60,13 @@ impl DatabaseError {
         DatabaseError::new(Reason::Timeout, "the database did not answer in time")
     }
 
-    /// Whether the same may succeed a moment later.
+    /// Whether the same call may succeed a moment later.
     pub(super) fn is_transient(&self) -> bool {
         matches!(self.reason, Reason::Unavailable | Reason::Deadlock | Reason::LockWait)
     }
 
-    /// Whether the connection is as good as before. After any other error it is closed: a primary that became
-    /// read-only, for instance, is left by connecting to where the name points now.
+    /// Whether the connection can be reused. After any other error it is closed. For example, after a failover the old
+    /// primary is read-only, and a new connection resolves the name again.
     pub(super) fn spares_connection(&self) -> bool {
         matches!(self.reason, Reason::Deadlock | Reason::LockWait | Reason::NoZone)
     }
@@ -106,25 +104,25 @@ fn from_cause(cause: &dyn Cause) -> DatabaseError {
     }
 }
 
-/// Numbers that MySQL and MariaDB have in common, and a few of either.
+/// Error numbers of MySQL and MariaDB, most of them shared.
 fn mysql_reason(number: u16) -> Reason {
     match number {
-        // Too many connections; shutting down; killed; the network failed in between.
+        // Too many connections; shutdown; killed; network failure.
         1040 | 1053 | 1077 | 1079 | 1080 | 1152 | 1158..=1161 | 1184 | 1203 | 1317 | 1927 | 3169 | 4031 => {
             Reason::Unavailable
         }
         1213 => Reason::Deadlock,
-        // MariaDB says 1020 where a snapshot has become too old: repeated like a deadlock.
+        // MariaDB returns 1020 if a snapshot has become too old. The call is retried like after a deadlock.
         1020 => Reason::Deadlock,
         1205 | 3572 => Reason::LockWait,
-        // The statement ran for longer than the session allows: MariaDB, MySQL.
+        // Statement timeout: MariaDB, MySQL.
         1969 | 3024 => Reason::Timeout,
-        // No such user, password, database for this user, right; read-only; the user is gone that made a procedure.
+        // Unknown user, wrong password, missing privilege, read-only server, or the procedure's definer is gone.
         1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1275 | 1290 | 1370 | 1449 | 1524 | 1698 | 1836
         | 3118 | 3159 => Reason::Refused,
-        // No such database, column, table, procedure.
+        // Unknown database, column, table or procedure.
         1049 | 1054 | 1146 | 1305 => Reason::Schema,
-        // What the procedure itself says.
+        // Raised by the procedure.
         31001 => Reason::NoZone,
         _ => Reason::Other,
     }

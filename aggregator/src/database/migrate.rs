@@ -1,6 +1,4 @@
-//! Brings a database's tables up to this version. Two at once are safe: one waits and then finds nothing to do.
-//!
-//! Leaves to others: the files (`migrations/`), printing (`main`).
+//! Applies the migrations of this version. Concurrent migrations are safe: the second waits and then has nothing to do.
 
 use super::connection::Connection;
 use super::connection::retry::{self, Execute};
@@ -10,31 +8,32 @@ use sqlx::{Connection as _, Sqlite, Transaction};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// Notes which migrations a database has; an own table, as other programs may share the database and use sqlx as well.
+/// The table of applied migrations. Its name differs from sqlx's default, because other programs that use sqlx may
+/// share the database.
 const TABLE: &str = "weir_migrations";
-/// How long all of it may take.
+/// Deadline of the whole migration.
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// How long to wait for another that migrates.
+/// How long to wait for another migration.
 const LOCK_SECONDS: u32 = 60;
 
-/// What a migration did.
+/// The result of a migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Migrated {
-    /// What was applied now: number and name.
+    /// The migrations applied now: number and name.
     pub applied: Vec<String>,
-    /// How many had been applied before.
+    /// Number of migrations applied before.
     pub present: usize,
 }
 
 impl Database {
-    /// Applies the migrations that the database does not have.
+    /// Applies the missing migrations.
     pub async fn migrate(&self) -> Result<Migrated, DatabaseError> {
         let migrating = async {
-            // Connects, with second tries: another that opens the same new SQLite file may be in the way.
+            // Connects with retries, because another process that opens the same new SQLite file may hold its lock.
             let connect = Execute("SELECT 1", &[]);
             retry::until(Instant::now() + TIMEOUT, self.primary(), connect).await?;
             let mut held = self.primary().hold().await?;
-            // The connection has other settings afterwards and is not kept.
+            // The migration changes the session's settings, so the connection is not reused.
             match &mut held.connection {
                 Connection::MySql(connection) => mysql(connection).await,
                 Connection::Sqlite(connection) => sqlite(connection).await,
@@ -46,14 +45,17 @@ impl Database {
 
 async fn mysql(connection: &mut sqlx::MySqlConnection) -> Result<Migrated, DatabaseError> {
     super::connection::mysql::be_patient(connection, LOCK_SECONDS).await?;
-    // sqlx's own lock asks for an endless wait, which MariaDB takes for none.
+    // sqlx's own lock waits without a limit, spelled in a way that MariaDB reads as no wait at all.
     let locked: Option<i64> =
         sqlx::query_scalar("SELECT GET_LOCK(CONCAT('weir migrate ', LEFT(SHA2(DATABASE(), 256), 32)), ?)")
             .bind(LOCK_SECONDS)
             .fetch_one(&mut *connection)
             .await?;
     if locked != Some(1) {
-        return Err(DatabaseError::new(Reason::LockWait, "another migration of this database does not end"));
+        return Err(DatabaseError::new(
+            Reason::LockWait,
+            "another migration of this database did not end in time",
+        ));
     }
     // Closing the connection releases the lock.
     apply(sqlx::migrate!("../migrations/mysql"), connection).await
@@ -90,12 +92,14 @@ fn explain(error: MigrateError) -> DatabaseError {
         MigrateError::Dirty(version) => DatabaseError::new(
             Reason::Schema,
             format!(
-                "migration {version:04} was cut off; undo what it did, delete its row from {TABLE}, and migrate again"
+                "migration {version:04} was interrupted; undo its changes, delete its row from {TABLE}, and migrate again"
             ),
         ),
         MigrateError::VersionMissing(version) => DatabaseError::new(
             Reason::Schema,
-            format!("the database has migration {version:04}, which this version does not know: it is newer"),
+            format!(
+                "the database has migration {version:04}, which this version does not have: use a newer version"
+            ),
         ),
         error => DatabaseError::new(Reason::Schema, error),
     }

@@ -1,23 +1,19 @@
-//! The global store: what each region has used of each cell, and the ledger, in MySQL, MariaDB or SQLite.
+//! The global store in MySQL, MariaDB or SQLite: each region's count of each cell, the ledger, and live control.
 //!
-//! Of counts, one row for each cell and region, raised by max, so that any write may be repeated, late or out of order.
-//! Of the ledger, one row for each attempt. In reading order:
+//! Counts have one row for each cell and region. A write raises the row to a maximum, so any write may be repeated,
+//! late or out of order. The ledger has one row for each attempt. In reading order:
 //!
-//! 1. [`DatabaseOptions`] (`options`): which database, and as which region.
-//! 2. `publish`, `import`: this region's rows out, the others' sums in. `rows` says how a key becomes columns.
-//! 3. `ledger`, `zones`, `history`: attempts decided and recorded, against which limits, and what was recorded.
-//! 4. `controls`: live control, its audit, and what is newer than is known.
-//! 5. `marker`, `lease`, `cleanup`, `migrate`: whether the table was wiped, who serves a region, what is over, the
-//!    tables themselves.
-//! 6. `status`: what people who look want to know.
-//! 7. `retry`, `ledger_connections`, `pool`, `connection`: until when (and, for the ledger, whether at all), over which connection,
-//!    and the two kinds of database behind one type.
-//! 8. [`mysql`], [`sqlite`]: the statements themselves, and how a session is set up for them.
+//! 1. [`DatabaseOptions`] (`options`): the database and the region.
+//! 2. `publish`, `import`: writing this region's rows, reading the others' sums. `rows` converts keys to columns.
+//! 3. `ledger`, `zones`, `history`: decisions on attempts, the zones' limits, and the recorded attempts.
+//! 4. `controls`: live control, its audit, and newer controls.
+//! 5. `marker`, `lease`, `cleanup`, `migrate`: the detection of a wiped table, the region lease, deletion, the tables.
+//! 6. `status`: queries for operators.
+//! 7. `retry`, `ledger_connections`, `pool`, `connection`: deadlines, the ledger's circuit breaker, connections.
+//! 8. [`mysql`], [`sqlite`]: the statements and the session settings.
 //!
-//! Every call ends within the time that it is given. A connection on which a call ran out of time is closed, never used
-//! again: what it may still answer belongs to nobody.
-//!
-//! Leaves to others: when to publish and import, and what is worth it (`weir_core::region`); metrics.
+//! Every call ends within the time that it is given. If a call runs out of time, its connection is closed and never
+//! reused, because a late answer would belong to another call.
 
 mod cleanup;
 pub mod connection;
@@ -58,7 +54,7 @@ use tokio::time::Instant;
 /// The table of counts.
 const COUNTS: &str = "ratelimit_window_counts";
 
-/// A global store, opened as one region. Cheap to clone; all clones share their connections.
+/// A global store, opened for one region. Cheap to clone; all clones share their connections.
 #[derive(Clone)]
 pub struct Database {
     inner: Arc<Inner>,
@@ -67,13 +63,13 @@ pub struct Database {
 struct Inner {
     region: String,
     primary: Pool,
-    /// Where imports read; the primary if there is no other.
+    /// The pool for imports; `None` if imports read the primary.
     replica: Option<Pool>,
     ledger: LedgerConnections,
 }
 
 impl Database {
-    /// Checks the options. Connects only when something is asked, so it does not fail because a server is away.
+    /// Checks the options. It does not connect, so it does not fail if the server is unavailable.
     pub fn open(options: &DatabaseOptions) -> Result<Database, OptionsError> {
         let (primary, replica) = options.targets()?;
         let inner = Inner {
@@ -85,12 +81,12 @@ impl Database {
         Ok(Database { inner: Arc::new(inner) })
     }
 
-    /// The region whose rows this one writes.
+    /// The region whose rows this store writes.
     pub fn region(&self) -> &str {
         &self.inner.region
     }
 
-    /// Whether the tables are there, on the replica too. What to do if not is in the error.
+    /// Checks that the tables exist, on the replica too. The error states how to create them.
     pub async fn check_schema(&self, within: Duration) -> Result<(), DatabaseError> {
         let deadline = Instant::now() + within;
         for pool in [Some(&self.inner.primary), self.inner.replica.as_ref()].into_iter().flatten() {
@@ -101,7 +97,7 @@ impl Database {
         Ok(())
     }
 
-    /// Whether imports read from another place than publications go to.
+    /// Whether imports read a replica.
     pub fn has_replica(&self) -> bool {
         self.inner.replica.is_some()
     }

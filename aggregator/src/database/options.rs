@@ -1,8 +1,6 @@
-//! Which database, and as which region: URLs read and checked before anything connects.
+//! Options of the database: URLs and the region's name, parsed and checked before the first connection.
 //!
-//! A password stands in a URL, so no error and no `Debug` here shows more of one than its scheme and place.
-//!
-//! Leaves to others: connecting (`connection`), how a session is set up (`mysql`, `sqlite`).
+//! A URL contains a password, so errors and `Debug` output show only its scheme and place.
 
 use super::connection::Target;
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
@@ -11,90 +9,90 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Longest name of a region in bytes: what the table's column holds.
+/// Longest region name in bytes, the size of the table's column.
 pub const MAX_REGION_BYTES: usize = 48;
 
-/// The options as people give them.
+/// Names of the options on the command line.
 pub(super) const URL: &str = "--database-url";
 pub(super) const READ_URL: &str = "--database-read-url";
 
-/// Which global store to use, and as whom.
+/// Which global store to use, and for which region.
 #[derive(Clone, Default)]
 pub struct DatabaseOptions {
     /// `mysql://user:password@host:port/database` (MariaDB too) or `sqlite:///path/file.db`.
     pub url: String,
     /// A read replica for imports.
     pub read_url: Option<String>,
-    /// Whose rows are written, and left out of what is imported. May be empty where nothing is counted: to migrate
-    /// and to clean up.
+    /// The region whose rows are written, and left out of imports. May be empty for commands that do not count, such as
+    /// migrate and cleanup.
     pub region: String,
 }
 
-/// Why options cannot be used.
+/// Why the options are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// Neither MySQL nor SQLite.
+    /// The scheme is neither MySQL nor SQLite.
     #[error(
         "{option} has the scheme {scheme:?}; expected mysql://user:password@host/database or sqlite:///path/file.db"
     )]
     Scheme {
-        /// Which URL.
+        /// The option.
         option: &'static str,
-        /// What it begins with.
+        /// The scheme of the URL.
         scheme: String,
     },
-    /// Not a URL of its scheme.
+    /// The URL is malformed.
     #[error(
         "{option} cannot be read: {reason}; expected mysql://user:password@host/database or sqlite:///path/file.db"
     )]
     Malformed {
-        /// Which URL.
+        /// The option.
         option: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the URL.
         reason: String,
     },
-    /// The URL names a server and none of its databases.
+    /// The URL names a server but no database.
     #[error("{option} names no database; expected mysql://user:password@host/database")]
     NoDatabase {
-        /// Which URL.
+        /// The option.
         option: &'static str,
     },
-    /// A database that ends with its process cannot be shared.
+    /// An in-memory database cannot be shared with another process.
     #[error(
-        "{option} is an SQLite database in memory, which no other process sees; expected sqlite:///path/file.db"
+        "{option} is an SQLite database in memory, which other processes cannot access; expected sqlite:///path/file.db"
     )]
     InMemory {
-        /// Which URL.
+        /// The option.
         option: &'static str,
     },
-    /// One is MySQL, the other SQLite.
+    /// One URL is MySQL, the other SQLite.
     #[error("--database-read-url is no replica of --database-url: one is MySQL, the other SQLite")]
     Mixed,
-    /// The region's name does not fit into its column.
+    /// The region's name is longer than its column.
     #[error("the region's name has {0} bytes; expected {MAX_REGION_BYTES} at most")]
     Region(usize),
 }
 
-/// A connection to another machine that does not verify the server. An attacker between the two can read and change all
-/// that is sent.
+/// A connection to another machine that does not verify the server's certificate. An attacker on the network could read
+/// and change all data.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(
     "{option}: the server's certificate is not verified (ssl-mode {mode:?}); append \
      ?ssl-mode=VERIFY_IDENTITY&ssl-ca=/path/ca.pem to the URL"
 )]
 pub struct Unverified {
-    /// Which URL.
+    /// The option.
     option: &'static str,
     mode: MySqlSslMode,
 }
 
 impl DatabaseOptions {
-    /// Whether they can be used.
+    /// Checks the options.
     pub fn check(&self) -> Result<(), OptionsError> {
         self.targets().map(drop)
     }
 
-    /// The URLs that lead to another machine without a verified server. Empty where the options cannot be used.
+    /// The URLs of other machines whose server certificate is not verified. Empty if the options are invalid.
     pub fn unverified(&self) -> Vec<Unverified> {
         let Ok((primary, replica)) = self.targets() else { return Vec::new() };
         let targets = [(URL, Some(primary)), (READ_URL, replica)];
@@ -139,13 +137,13 @@ fn unverified(option: &'static str, target: &Target) -> Option<Unverified> {
     (!verifies && !is_local).then_some(Unverified { option, mode })
 }
 
-/// All of a URL that is certain to hold no password.
+/// The part of a URL that certainly contains no password.
 fn scheme(url: &str) -> &str {
     url.split_once(':').map_or("", |(scheme, _)| scheme)
 }
 
 fn target(option: &'static str, url: &str) -> Result<Target, OptionsError> {
-    // The errors behind say what is wrong with a URL, never what is in it.
+    // sqlx's errors name the fault of a URL without quoting it.
     let malformed = |error: sqlx::Error| OptionsError::Malformed { option, reason: error.to_string() };
     match scheme(url) {
         "mysql" | "mariadb" => {

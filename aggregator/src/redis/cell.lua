@@ -1,10 +1,9 @@
--- Services by the scripts: exact numbers, and a cell as it is stored.
--- A cell is a hash: 16 raw bytes of an origin -> decimal count, and 'l' -> lowest limit. Whatever else somebody
--- put there by hand is left alone and does not count.
--- Doubles hold integers exactly up to 2^53; nothing here computes beyond.
+-- Shared by the scripts: exact arithmetic, and a cell as stored. A cell is a hash: 16 raw bytes of a node's id ->
+-- decimal count, and 'l' -> lowest limit. Other fields were not written by Weir; they are left alone and do not count.
+-- Doubles represent integers exactly up to 2^53; nothing here computes beyond that.
 
 local MAX = 9007199254740992
-local OVER = 9007199254740994 -- the next double: more than any limit
+local OVER = 9007199254740994 -- the next double, higher than any limit
 
 local function number(text)
     if not text or #text > 16 or not string.find(text, '^%d+$') then return nil end
@@ -13,14 +12,14 @@ local function number(text)
     return n
 end
 
--- a + b, or OVER where that is more than MAX; OVER stays OVER.
+-- a + b, or OVER if the sum is above MAX; OVER stays OVER.
 local function add(a, b)
     if a > MAX - b then return OVER end
     return a + b
 end
 
--- lower_bound(count * covered / cell) for count <= 2^53 and covered <= cell < 2^32: in halves of 16 bits, as the product
--- itself does not fit into a double.
+-- floor(count * covered / cell) for count <= 2^53 and covered <= cell < 2^32. Computed in halves of 16 bits, because
+-- the product does not fit into a double.
 local function share(count, covered, cell)
     local rest = math.fmod(count, cell)
     local whole = (count - rest) / cell
@@ -34,9 +33,9 @@ local function share(count, covered, cell)
     return whole * covered + quotient_high * 65536 + quotient_low
 end
 
-local MAX_FIELDS = 8192 -- twice what aggregators write into one cell
+local MAX_FIELDS = 8192 -- twice the number that aggregators write into one cell
 
--- Fields and values in turn, where each origin's value stands, and its number.
+-- Fields and values in turn, the position of each field's value, and each node's count.
 local function load(key)
     if redis.call('HLEN', key) > MAX_FIELDS then error('this cell has too many fields', 0) end
     local flat = redis.call('HGETALL', key)
@@ -59,7 +58,7 @@ local function put(cell, field, text)
     cell.changed[field] = text
 end
 
--- Raises one origin's count; 0 is written where there is nothing, as it says that the origin follows the cell.
+-- Raises one node's count. A 0 is written if there is no count, to show that the node uses the cell.
 local function raise(cell, origin, text)
     local count, stored = tonumber(text), cell.counts[origin]
     if stored and stored >= count then return end
@@ -72,7 +71,7 @@ local function save(cell)
     for field, text in pairs(cell.changed) do
         batch[#batch + 1] = field
         batch[#batch + 1] = text
-        if #batch >= 1000 then -- unpack has room for fewer than 8000
+        if #batch >= 1000 then -- unpack takes fewer than 8000 values
             redis.call('HSET', cell.key, unpack(batch))
             batch = {}
         end
@@ -82,7 +81,7 @@ end
 
 local MARGIN_MS = 60000
 
--- Lets the key live until expires_ms at least, and for a minute in any case: that moment is by another machine's clock.
+-- Extends the key's life until expires_ms, and for at least a minute, because expires_ms is by another machine's clock.
 local function extend(key, expires_ms)
     local left_ms = redis.call('PTTL', key)
     if left_ms == -2 then return end

@@ -1,9 +1,8 @@
-//! What aggregators of a region tell each other: one channel of opaque messages, any of which may be lost.
+//! Messages between the aggregators of a region: one publish/subscribe channel of opaque messages. Any message may be
+//! lost.
 //!
-//! A message is lost where the connection breaks, and where the reader does not keep up. Both are told as
-//! [`Received::Connected`], after which the reader must read what it may have missed.
-//!
-//! Leaves to others: what messages say; reading the hot index (`hot`).
+//! Messages are lost if the connection breaks, or if the reader is too slow. In both cases the reader receives
+//! [`Received::Connected`] and must then read what it may have missed.
 
 use super::Store;
 use super::cluster::nodes::{Command, Nodes};
@@ -17,25 +16,25 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt;
 
-/// Longest message that is passed on; none of ours is half as long. A longer one counts as missed.
+/// Longest message that is passed on; Weir's own messages are less than half as long. A longer one counts as lost.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
-/// Messages that wait for the reader.
+/// Most messages queued for the reader.
 const MAX_WAITING: usize = 1_024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(100);
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What came over the channel.
+/// An event of the channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// From now on messages are heard; earlier ones may have been missed. Comes first, and after every gap.
+    /// Messages are received from now on; earlier ones may be lost. Sent first, and after every gap.
     Connected,
-    /// What somebody published, the reader itself perhaps.
+    /// A published message, possibly the reader's own.
     Message(Vec<u8>),
 }
 
 impl Store {
-    /// Sends `payload` to all who are subscribed at this moment.
+    /// Publishes `payload` to all current subscribers.
     pub async fn publish(&self, payload: &[u8], within: Duration) -> Result<(), StoreError> {
         let channel = self.inner.names.channel();
         let mut what = redis::cmd("PUBLISH");
@@ -43,7 +42,7 @@ impl Store {
         self.run_one(Command { slot: slot_of(channel.as_bytes()), what }, within).await.map(|_| ())
     }
 
-    /// Hears what is published, for as long as both the receiver and the store are kept. Connects again by itself.
+    /// Subscribes to the channel, for as long as both the receiver and the store exist. Reconnects by itself.
     pub fn subscribe(&self) -> mpsc::Receiver<Received> {
         let (received, receiver) = mpsc::channel(MAX_WAITING);
         let nodes = std::sync::Arc::downgrade(&self.inner.nodes);
@@ -78,14 +77,14 @@ async fn connect(nodes: &Weak<Nodes>, channel: &str, attempt: usize) -> Option<(
     Some(connection.split())
 }
 
-/// Passes messages on until the connection breaks or hangs, or nobody listens any more.
+/// Passes messages on until the connection breaks or hangs, or the receiver is dropped.
 async fn receive(
     nodes: &Weak<Nodes>,
     sink: PubSubSink,
     mut messages: PubSubStream,
     received: &mpsc::Sender<Received>,
 ) {
-    // The reader must know of the gap before it gets the next message.
+    // The reader must receive the gap before the next message.
     let mut gap = true;
     let mut alive = std::pin::pin!(ping(nodes, sink));
     loop {
@@ -102,7 +101,7 @@ async fn receive(
         tokio::select! {
             () = received.closed() => return,
             () = &mut alive => return,
-            // A reader that stopped is told as soon as it has made room.
+            // A reader whose queue was full receives the gap as soon as the queue has room.
             _ = received.reserve(), if gap => {}
             message = messages.next() => match message {
                 None => return,
@@ -116,7 +115,7 @@ async fn receive(
     }
 }
 
-/// Returns when the server does not answer, or the store is no longer kept.
+/// Returns if the server does not answer, or if the store was dropped.
 async fn ping(nodes: &Weak<Nodes>, mut sink: PubSubSink) {
     while nodes.strong_count() > 0 {
         sleep(PING_INTERVAL).await;

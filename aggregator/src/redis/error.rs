@@ -1,49 +1,47 @@
-//! Why the regional store did not do what it was asked, in few kinds and without secrets.
-//!
-//! Leaves to others: what to do about it. Every call may be repeated, as counts are absolute.
+//! Errors of the regional store, in a few kinds and without secrets.
 
 use redis::{ErrorKind, RedisError, ServerError};
 use weir_core::replication::Failure;
 
-/// Longest text of a server's error that is kept.
+/// Longest part of a server's error text that is kept, in bytes.
 const MAX_DETAIL_BYTES: usize = 160;
 
-/// Why a call, or one cell of it, failed. Nothing is known about whether the store did it all the same.
+/// Why a call, or one cell of it, failed. The store may have executed it nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// No answer within the time given. The store may still act on it later.
+    /// No answer within the given time. The store may still execute the call later.
     #[error("the regional store did not answer in time")]
     Timeout,
-    /// There is no connection, or it broke before the answer came.
-    #[error("the regional store is away")]
+    /// There is no connection, or it broke before the answer arrived.
+    #[error("the regional store is unavailable")]
     Unavailable,
-    /// A connection cannot be made, and why, as far as that is known.
-    #[error("the regional store is away: {0}")]
+    /// A connection failed; the cause, if it is known.
+    #[error("the regional store is unavailable: {0}")]
     Unreachable(&'static str),
-    /// As many requests wait for their answers as may.
-    #[error("too many requests wait for the regional store")]
+    /// The maximum number of requests is already in flight.
+    #[error("too many requests are in flight to the regional store")]
     Busy,
-    /// The server answered with an error: its code (`NOAUTH`, `READONLY`, `OOM`, `MOVED`, …), and what it said of a
-    /// command. What it said of a login is left out.
-    #[error("the regional store refused: {code} {detail}")]
+    /// The server answered with an error: its code (`NOAUTH`, `READONLY`, `OOM`, `MOVED`, …), and for a command its
+    /// text. The text of a login error is dropped.
+    #[error("the regional store returned an error: {code} {detail}")]
     Refused {
         /// First word of the error.
         code: String,
-        /// The rest, cut to 160 bytes.
+        /// The rest of the error, cut to 160 bytes.
         detail: String,
     },
-    /// The server answered something that is no answer to the question.
-    #[error("the regional store's answer is malformed")]
+    /// The server's answer has an unexpected form.
+    #[error("the regional store returned a malformed answer")]
     Protocol,
 }
 
 impl StoreError {
-    /// One of `timeout`, `away`, `refused`, `protocol`: a label for metrics.
+    /// One of `timeout`, `unavailable`, `refused`, `protocol`: a label for metrics.
     pub fn reason(&self) -> &'static str {
         self.failure().as_str()
     }
 
-    /// What matters of it to what is done next.
+    /// The class of the error, which determines how callers react.
     pub fn failure(&self) -> Failure {
         match self {
             StoreError::Timeout => Failure::Timeout,
@@ -55,20 +53,20 @@ impl StoreError {
         }
     }
 
-    /// Whether only the cell that was asked about is to blame: somebody has put something else in its place, or too much
-    /// into it. The store itself works.
+    /// Whether only the cell is at fault: something else was written under its name, or it has too many fields. The
+    /// store itself works.
     pub fn is_of_the_cell(&self) -> bool {
         matches!(self, StoreError::Refused { code, .. } if code == "WRONGTYPE" || code == "ERR")
     }
 
-    /// What a server said of a command.
+    /// The error of a command.
     pub(super) fn of_command(error: &ServerError) -> StoreError {
         let mut detail = error.details().unwrap_or_default().to_owned();
         detail.truncate(detail.floor_char_boundary(MAX_DETAIL_BYTES));
         StoreError::Refused { code: error.code().to_owned(), detail }
     }
 
-    /// Why a connection could not be made, or ended.
+    /// The error of a connection attempt, or of a connection that ended.
     pub(super) fn of_connection(error: &RedisError) -> StoreError {
         let refused = |code: &str| StoreError::Refused { code: code.to_owned(), detail: String::new() };
         match (error.kind(), error.code()) {
@@ -80,18 +78,18 @@ impl StoreError {
     }
 }
 
-/// What a connection failed for, in words of our own: the crate's may hold what the URL does.
+/// Why a connection failed, in a fixed text: the crate's error text may contain parts of the URL.
 fn why_unreachable(error: &RedisError) -> Option<&'static str> {
     let text = error.to_string().to_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if error.is_connection_refusal() {
-        Some("nothing listens there")
+        Some("nothing listens at its address")
     } else if says(&["lookup", "resolve", "no addresses", "name or service"]) {
-        Some("its name cannot be resolved")
+        Some("its host name cannot be resolved")
     } else if says(&["certificate", "tls", "handshake"]) {
-        Some("TLS failed; is its certificate trusted, and made for this name?")
+        Some("the TLS handshake failed; check that its certificate is trusted and issued for this host name")
     } else if error.is_timeout() || says(&["timed out"]) {
-        Some("it does not answer")
+        Some("the connection timed out")
     } else {
         None
     }

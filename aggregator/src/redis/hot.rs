@@ -1,6 +1,4 @@
-//! The hot index: which cells of the region are worth reading in full, for aggregators that missed messages.
-//!
-//! Leaves to others: what is hot, and how often the index is read.
+//! The hot index: the cells of the region that an aggregator must read in full after it missed messages.
 
 use super::Store;
 use super::cluster::nodes::Command;
@@ -14,14 +12,14 @@ use std::time::Duration;
 use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
 
-/// Most cells of one shard; those that expire first leave.
+/// Most cells in one shard; those that expire first are removed.
 pub const MAX_HOT_PER_SHARD: usize = 65_536;
-/// Cells written by one command, as scripts take their arguments at once.
+/// Cells written by one command, because a script receives all of its arguments at once.
 const CELLS_A_COMMAND: usize = 500;
 
 impl Store {
-    /// Enters cells, each with its sequence and the time at which it leaves by itself. Repeating is harmless. The
-    /// error is the first one; other cells may have been entered.
+    /// Adds cells, each with its sequence and the time at which it expires from the index. May be repeated. Returns the
+    /// first error; other cells may have been added.
     pub async fn note_hot(&self, cells: &[(Key, u64, UnixMs)], within: Duration) -> Result<(), StoreError> {
         let mut shards: BTreeMap<usize, Vec<&(Key, u64, UnixMs)>> = BTreeMap::new();
         for cell in cells {
@@ -35,8 +33,8 @@ impl Store {
         answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
     }
 
-    /// Reads one of [`HOT_SHARDS`] shards: the `at_most` cells that expire last and have not by `now`. Those that have
-    /// are removed. A shard beyond the last is empty.
+    /// Reads one of [`HOT_SHARDS`] shards: up to `at_most` cells that have not expired by `now`, those that expire
+    /// last. Expired cells are removed. Returns nothing for a shard beyond the last.
     pub async fn hot(
         &self,
         shard: usize,

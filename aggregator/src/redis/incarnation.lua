@@ -1,11 +1,11 @@
--- KEYS: a marker. ARGV: the id that it gets if it is missing or is to be renewed; the reader; the id that is to be renewed, or nothing.
--- Counts this look for its reader, so that older data that took the server's place is known by a lower count.
--- Returns `id:created_ms`, how often this reader has looked, and the server's time. It never expires.
+-- KEYS: a marker. ARGV: the id to use if the marker is missing or is to be renewed; the reader; the id to renew, or ''.
+-- Counts this read for its reader, so that a server set back to older data is detected by a lower count. Returns
+-- `id:created_ms`, the number of this reader's reads, and the server's time. The marker never expires.
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_ms = string.format('%.0f', now)
--- An error if something else stands there.
+-- HMGET fails if the key has another type.
 local fields = redis.pcall('HMGET', KEYS[1], 'incarnation', ARGV[2])
 local incarnation, looks
 if not fields.err and fields[1] then
@@ -18,7 +18,7 @@ if not incarnation or string.sub(incarnation, 1, 32) == ARGV[3] then
     redis.call('HSET', KEYS[1], 'incarnation', incarnation)
 end
 if not looks then
-    -- A reader's first look removes those that have not looked for an hour: their processes have ended.
+    -- A reader's first read removes readers that have not read for an hour: their processes have ended.
     local all = redis.call('HGETALL', KEYS[1])
     for at = 1, #all, 2 do
         local seen = string.match(all[at + 1], '^%d+:(%d+)$')

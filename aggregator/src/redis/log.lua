@@ -1,9 +1,8 @@
--- KEYS: a log. ARGV: the entry, its cost, the limit, the window in microseconds, the latest time at which this may
--- be done by the server's clock, or '', then of eras of that clock: first and last time shown, and how far the clock was
--- set ahead since.
--- Returns -1 (too late), 0 (denied) or 1 (allowed), the server's time, the log's time, the sum of costs, when the oldest
--- entry was charged, and when the last one was that has to leave before this cost can pass; -1 where there is none.
--- The same as weir_core::log::Log::decide.
+-- KEYS: a log. ARGV: the entry, its cost, the limit, the window in microseconds, the latest time by the server's clock
+-- at which the script may run, or ''. Then for each era of that clock: first and last time shown, and the forward steps
+-- since. Returns -1 (too late), 0 (denied) or 1 (allowed); the server's time; the log's time; the sum of costs; when
+-- the oldest entry was charged; and when the last entry was charged that has to expire before this cost can pass. -1
+-- means none. Equivalent to weir_core::log::Log::decide.
 
 local MARGIN_MS = 10000
 local MAX_WALK = 1000
@@ -14,7 +13,7 @@ local time = redis.call('TIME')
 local given = tonumber(time[1]) * 1000000 + tonumber(time[2])
 if ARGV[5] ~= '' and given > tonumber(ARGV[5]) then return { -1, given, given, 0, -1, -1 } end
 
--- The log's time, and whether the server's clock has gone back since it was last noted.
+-- The log's time, and whether the server's clock has gone back since it was last stored.
 local function pass(log)
     if not log.newest then return given, false end
     local at, since = log.newest, log.newest
@@ -28,12 +27,12 @@ local function pass(log)
     return at + math.max(0, given - since - ahead), given < since
 end
 
--- How many of the oldest entries no longer count, and what they cost; nothing if the sum cannot be right.
+-- The number of the oldest entries that no longer count, and their cost; nil if the stored sum is inconsistent.
 local function leaving(log, cut)
     if log.oldest > cut then return 0, 0 end
     local gone, freed = redis.call('ZCOUNT', key, 0, text(cut)), 0
     if log.total == log.entries then
-        freed = gone -- each costs one
+        freed = gone -- each entry costs one
     else
         walk(key, log.marks, log.marks + gone - 1, function(member) freed = freed + cost_of(member) end)
     end
@@ -58,7 +57,8 @@ local function score_at(rank)
     return tonumber(redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')[2])
 end
 
--- When the last entry was charged that has to leave before `missing` is free; too early if very many have to.
+-- When the last entry was charged that has to expire before `missing` is free. Too early if more than MAX_WALK have to
+-- expire.
 local function last_to_leave(first, entries, total, missing)
     local last = -1
     if total == entries then return score_at(first + missing - 1) end
@@ -92,7 +92,7 @@ if not allowed and cost <= most then
     last = last_to_leave(first, log.entries - log.gone, total, total + cost - most)
 end
 
--- All is decided; from here on it is written.
+-- The decision is final; the writes follow.
 local changes = {}
 if log.over then redis.call('UNLINK', key) end
 if kept and log.gone > 0 then changes = { text(-total), 't' } end
@@ -107,7 +107,7 @@ if kept and (log.back or charges and (log.since or log.now ~= given)) then
     changes[n + 1], changes[n + 2] = text(-given), 'r'
     changes[n + 3], changes[n + 4] = text(-(ZERO + log.now - given)), 'o'
 end
--- A server that is full refuses this first, and so all of it.
+-- If the server's memory is full, it rejects this first write, and thereby all writes.
 if #changes > 0 then redis.call('ZADD', key, unpack(changes)) end
 if kept and log.gone > 0 then redis.call('ZREMRANGEBYSCORE', key, 0, text(log.now - window)) end
 if charges then redis.call('PEXPIRE', key, text(math.ceil(window / 1000) + MARGIN_MS)) end

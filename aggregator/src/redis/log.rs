@@ -1,12 +1,10 @@
 //! Exact sliding logs: one sorted set for each key, and one script that decides and charges in one step.
 //!
-//! The time is the server's. A script that would run later than its caller waits does nothing, and so does one that finds
-//! the server's clock ahead of where it should be (`server_clock`): it is then told of the step, and asked again.
+//! Times are the server's. The script does nothing if it would run after its caller's deadline, or if the server's
+//! clock is ahead of its prediction (`server_clock`). After such a step, the call is repeated with the corrected clock.
 //!
-//! A log lives in Redis alone. What a server loses, by a wipe, an eviction, a restart, or a failover before its replica
-//! had heard, is forgotten, and the log goes on with what is left.
-//!
-//! Leaves to others: what a decision means (`weir_core::region::log`), several charges of one question (`exact`).
+//! A log is stored only in Redis. If a server loses entries, by a wipe, an eviction, a restart, or a failover before
+//! replication, their charges no longer count. The log continues with the remaining entries.
 
 use super::cluster::nodes::Command;
 use super::cluster::servers::Node;
@@ -19,18 +17,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::region::log::{Decided, LogCharge, Micros, Outcome};
 
-/// Highest cost in an entry's three bytes; no limit is as high.
+/// Highest cost that an entry's three bytes can hold; no limit is higher.
 const MAX_ENTRY_COST: u64 = 0xFF_FFFF;
-/// By how much the server's clock may be ahead of where it should be when a charge is made; a step of less than this is
-/// noticed only after the charge. The last of the tries is a slow server's: it may take all the time that there is.
+/// The tolerated lead of the server's clock over its prediction when a charge is made. A smaller step is noticed only
+/// after the charge. The last try is for a slow server and may take all of the remaining time.
 const TRIES: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(400), Duration::MAX];
-/// Steps of a server's clock that are worth a line in the log.
+/// Steps of a server's clock of at least this size are logged.
 const NOTABLE_STEP: Duration = Duration::from_millis(100);
 
 impl Store {
-    /// Decides each charge in a step of its own, which succeeds or fails alone; in the order of `charges`. After `within`,
-    /// what has no answer has [`StoreError::Timeout`]; it may have been charged all the same, if it was sent in time.
-    /// A charge may be repeated: what counts already is not charged again.
+    /// Decides each charge in a separate step, which succeeds or fails alone; results are in the order of `charges`.
+    /// After `within`, charges without an answer fail with [`StoreError::Timeout`]. Such a charge may have been made if
+    /// it was sent in time. A charge may be repeated: an entry that counts already is not charged again.
     pub async fn charge_logs(
         &self,
         charges: &[LogCharge],
@@ -62,7 +60,7 @@ impl Store {
         results
     }
 
-    /// Takes charges back; each time whether it was there. May be repeated.
+    /// Refunds charges, and returns for each whether its entry existed. May be repeated.
     pub async fn refund_logs(
         &self,
         charges: &[LogCharge],
@@ -82,7 +80,7 @@ impl Store {
         answers.into_iter().map(refunded).collect()
     }
 
-    /// Has each charge decided, unless it came too late.
+    /// Decides each charge; `None` for those that arrived too late.
     async fn try_logs(
         &self,
         charges: Vec<&LogCharge>,
@@ -118,11 +116,11 @@ impl Store {
 }
 
 impl Node {
-    /// Notes what this server's clock showed, see `ServerClock::showed`.
+    /// Records the time that this server's clock showed; see `ServerClock::showed`.
     pub(super) fn showed(&self, shown_us: u64, coarse_us: u64, sent: Instant, heard: Instant) {
         let step = self.clock.showed(shown_us, coarse_us, sent, heard);
         if let Some(step) = step.filter(|step| *step >= NOTABLE_STEP) {
-            tracing::warn!(server = %self.address, ?step, "the clock of the regional store was set ahead");
+            tracing::warn!(server = %self.address, ?step, "the clock of the regional store stepped forward");
         }
     }
 }
@@ -142,7 +140,7 @@ fn window_us(charge: &LogCharge) -> u64 {
     charge.key.parts().duration_ms.saturating_mul(1_000)
 }
 
-/// The member: who, and how much.
+/// The member of the sorted set: the request's id, the charge's place in it, and the cost.
 fn entry(charge: &LogCharge) -> [u8; 20] {
     let mut entry = [0; 20];
     let [.., high, middle, low] = charge.cost.min(MAX_ENTRY_COST).to_be_bytes();
@@ -151,23 +149,23 @@ fn entry(charge: &LogCharge) -> [u8; 20] {
     entry
 }
 
-/// What the script's answer says.
+/// The parsed answer of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// What the server's clock showed, if it told.
+    /// The time of the server's clock, if the answer has one.
     pub shown_us: Option<u64>,
-    /// `None` if the charge came too late, and nothing was done.
+    /// `None` if the charge arrived too late and nothing was done.
     pub decided: Option<Decided>,
 }
 
-/// Takes the script's answer on `charge` apart. It may come from a server that is not what it should be.
+/// Parses the script's answer on `charge`. The server may not be a proper Redis, so every value is checked.
 pub fn answered(answer: Value, charge: &LogCharge) -> Result<Answered, StoreError> {
     let [status, shown, rest @ ..] = numbers(answer)?;
     let decided = if status < 0 { None } else { Some(decided(status == 1, rest, charge)?) };
     Ok(Answered { shown_us: u64::try_from(shown).ok(), decided })
 }
 
-/// What the script returns; -1 stands for nothing.
+/// The numbers that the script returns; -1 means none.
 fn numbers(answer: Value) -> Result<[i64; 6], StoreError> {
     let number = |value| match value {
         Value::Int(number) => Ok(number),

@@ -1,14 +1,14 @@
--- Services by the scripts of the sliding log: a log as it is stored, in one sorted set.
--- An entry is a member of 20 bytes: its question (16), its place there (1), its cost (3, the highest byte first). Its
--- score is the log's time in microseconds at which it was charged. Below the entries, with negative scores, stand
+-- Shared by the scripts of the sliding log: a log as stored in one sorted set. An entry is a member of 20 bytes: its
+-- request (16), its place there (1), its cost (3, big-endian). Its score is the log's time in microseconds at which it
+-- was charged. Below the entries, with negative scores, are
 --   t  the sum of the entries' costs, negated;
---   r, o  only once the server's clock has stepped: its time at the last change, negated, and what the log's time is
---         ahead of that, on top of ZERO, negated.
--- Anything else was put there by hand. It is removed when it is met, and the sum is made anew.
+--   r, o  only after the server's clock has stepped: its time at the last change, negated, and the lead of the log's
+--         time over that, plus ZERO, negated.
+-- Other members were not written by Weir. When one is found, it is removed, and the sum is computed again.
 
 local ENTRY_BYTES = 20
-local ZERO = 4503599627370496 -- 2^52: more than any time
-local MAX_MEMBERS = 200000 -- twice what aggregators write into one log
+local ZERO = 4503599627370496 -- 2^52, higher than any time
+local MAX_MEMBERS = 200000 -- twice the number that aggregators write into one log
 local CHUNK = 1000
 
 local function cost_of(member)
@@ -32,7 +32,7 @@ local function text(number)
     return string.format('%.0f', number)
 end
 
--- Removes what is no entry, and adds up the rest.
+-- Removes members that are not entries, and recomputes the sum.
 local function heal(key)
     local count = redis.call('ZCARD', key)
     if count > MAX_MEMBERS then error('this log has too many members', 0) end
@@ -48,7 +48,7 @@ local function heal(key)
     if total > 0 then redis.call('ZADD', key, text(-total), 't') end
 end
 
--- What stands at both ends; nothing where that cannot be a log.
+-- Reads both ends of the log; nil if the content cannot be a log.
 local function ends(key)
     local head = redis.call('ZRANGE', key, 0, 3, 'WITHSCORES')
     local log = { marks = 0, total = 0 }

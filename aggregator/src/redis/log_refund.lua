@@ -1,5 +1,4 @@
--- KEYS: a log. ARGV: an entry.
--- Returns 1 if it was there, and is no longer; else 0.
+-- KEYS: a log. ARGV: an entry. Returns 1 if the entry existed and was removed, else 0.
 
 local key, entry = KEYS[1], ARGV[1]
 local log = load(key)

@@ -1,5 +1,5 @@
--- KEYS: the cell. ARGV: expires_ms, the sum to reach, the field of the base.
--- Returns what merge.lua returns.
+-- KEYS: the cell. ARGV: expires_ms, the lower bound of the sum, the field of the baseline. Returns the same as
+-- merge.lua.
 
 local cell = load(KEYS[1])
 if not cell.counts[ARGV[3]] then

@@ -1,11 +1,9 @@
-//! Markers: keys that tell when the store's memory began, and whether it went back in time.
+//! Markers: keys that show when the store was emptied, and whether it was set back to older data.
 //!
-//! A wipe does not break a connection, so it has to be looked for. Each marker is a hash with a random id, made when it was
-//! found missing, and a count of the looks of each store client. Another aggregator may make it again first, so what counts is
-//! whether the id is still the same. The counts are apart for each client: looks of others cannot hide that older data took the
-//! server's place.
-//!
-//! Leaves to others: comparing, and writing again what was lost.
+//! A wipe does not break a connection, so it must be detected by reading. Each marker is a hash with a random id,
+//! created when it was found missing, and one read counter for each store client. Another aggregator may recreate the
+//! marker first, so a wipe is detected by a changed id. Each client has its own counter, so that the reads of others
+//! cannot hide that the server was set back.
 
 use super::Store;
 use super::cluster::nodes::Command;
@@ -20,12 +18,13 @@ use weir_core::model::time::UnixMs;
 pub use weir_core::replication::regional::watch::{Incarnation, Incarnations};
 
 impl Store {
-    /// Reads all markers, and makes those that are missing. An error if none could be read.
+    /// Reads all markers and creates missing ones. Fails if none could be read.
     pub async fn incarnations(&self, within: Duration) -> Result<Incarnations, StoreError> {
         self.renew(&BTreeMap::new(), within).await
     }
 
-    /// The same, and gives a new id to the markers at the places in `renewals`, where they still have the id named there.
+    /// Like [`Store::incarnations`], and gives a new id to the markers at the positions in `renewals`, if they still
+    /// have the id given there.
     pub async fn renew(
         &self,
         renewals: &BTreeMap<u16, u128>,
@@ -58,7 +57,7 @@ impl Store {
         if incarnations.seen.is_empty() { Err(problem) } else { Ok(incarnations) }
     }
 
-    /// A look at a marker is also one at its server's clock; that is read in whole milliseconds.
+    /// A read of a marker also observes its server's clock, in whole milliseconds.
     fn note_clock(&self, place: u16, now: UnixMs, sent: Instant, heard: Instant) {
         let name = self.inner.markers.get(usize::from(place));
         let node = name.and_then(|name| self.inner.nodes.owner(slot_of(name.as_bytes())));
@@ -68,7 +67,7 @@ impl Store {
     }
 }
 
-/// An incarnation, and the server's time.
+/// Parses the incarnation and the server's time.
 fn parse(place: u16, answer: &Value) -> Result<(Incarnation, UnixMs), StoreError> {
     let Value::Array(fields) = answer else { return Err(StoreError::Protocol) };
     let [Value::BulkString(text), looks, now] = fields.as_slice() else { return Err(StoreError::Protocol) };

@@ -1,8 +1,9 @@
--- KEYS: the cell, and those before that a window touches if they are wanted or there is a proposal, newest first.
--- ARGV: expires_ms, limit or '', '1' if the cells before are wanted, '1' if there is a proposal;
---       of the proposal: origin, own, limit, global_current, global_previous, covered_ms, cell_ms;
---       then origin and count in turn.
--- Returns 1, 0 or -1 (granted, refused, nothing proposed), the cell, and a list of the cells before if they are wanted.
+-- KEYS: the cell, and the earlier cells that the window touches if they are wanted or there is a proposal, newest
+-- first.
+-- ARGV: expires_ms, limit or '', '1' if the earlier cells are wanted, '1' if there is a proposal;
+--       of the proposal: node, own, limit, global_current, global_previous, covered_ms, cell_ms;
+--       then node and count in turn.
+-- Returns 1, 0 or -1 (granted, refused, no proposal), the cell, and the list of earlier cells if they are wanted.
 
 local cell = load(KEYS[1])
 local proposed = ARGV[4] == '1'

@@ -1,20 +1,17 @@
-//! The regional store on Redis: where the aggregators of a region keep what they know together.
+//! The regional store on Redis, which holds the counts and state that the aggregators of a region share.
 //!
 //! In reading order:
 //!
-//! 1. [`options`]: where it is, parsed and checked. [`error`]: why a call failed, in few kinds.
-//! 2. [`names`]: keys in Redis, unambiguous and readable; `slots`: where a cluster puts them.
-//! 3. `script`: the Lua scripts (`*.lua`), what they get and answer.
-//! 4. `wire`: one connection that heals; `servers`: all of them, and who holds what (`topology`);
-//!    `nodes`: who gets which command.
-//! 5. This file: merging cells. [`marker`], [`hot`], [`origins`], [`changes`], `status`: the rest that is shared.
-//! 6. `log`: limits that are held exactly, by the clock of the server (`server_clock`).
+//! 1. [`options`]: the address, parsed and checked. [`error`]: errors in a few kinds.
+//! 2. [`names`]: keys in Redis, unambiguous and readable; `slots`: their slots in a cluster.
+//! 3. `script`: the Lua scripts (`*.lua`), their arguments and answers.
+//! 4. `wire`: one connection that reconnects; `servers`: all servers and the slot map (`topology`); `nodes`: routing of
+//!    commands.
+//! 5. This file: merging cells. [`marker`], [`hot`], [`origins`], [`changes`], `status`: other shared state.
+//! 6. `log`: exact limits, by the server's clock (`server_clock`).
 //!
-//! All counts are absolute and merge by max, so every call may be repeated, also one that timed out and whose effect
-//! is unknown. The store never waits for a server that is away: calls fail, and connections are made again in the
-//! background.
-//!
-//! Leaves to others: when anything is said (`weir_core::region`), and what to do while the store is away.
+//! All counts are absolute and merge by maximum, so every call may be repeated, including a call that timed out. The
+//! store never waits for a server that is unavailable: calls fail, and connections are made again in the background.
 
 pub mod changes;
 mod cluster;
@@ -50,7 +47,7 @@ use weir_core::region::exchange::{LowerBound, Merge, Merged};
 /// Longest time that a call may be given.
 const MAX_WITHIN: Duration = Duration::from_secs(3_600);
 
-/// The store of one region. Clones share their connections, which end with the last of them.
+/// The store of one region. Clones share their connections, which close with the last clone.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -59,7 +56,7 @@ pub struct Store {
 struct Inner {
     names: Names,
     markers: Vec<String>,
-    /// Under which this client's looks at markers are counted: random.
+    /// The random id under which the markers count this client's reads.
     reader: u128,
     nodes: Arc<Nodes>,
 }
@@ -71,7 +68,8 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Starts connecting in the background; a server that is away is no error. Must be called within a tokio runtime.
+    /// Starts connecting in the background; an unavailable server is not an error. Must be called within a tokio
+    /// runtime.
     pub fn open(options: &StoreOptions) -> Result<Store, OptionsError> {
         let checked = options.check()?;
         let names = Names::new(&options.prefix, &options.region);
@@ -80,9 +78,9 @@ impl Store {
         Ok(Store { inner: Arc::new(Inner { names, markers, reader: rand::random(), nodes }) })
     }
 
-    /// Raises components, judges proposals and reads what is there: each cell in one step of its own, which succeeds or
-    /// fails alone. The results stand in the order of `cells`. After `within`, what has no answer has
-    /// [`StoreError::Timeout`]; it may have been done all the same. Counts beyond `MAX_COUNT` are taken as that.
+    /// Raises components, decides queries and reads cells. Each cell is one atomic step, which succeeds or fails alone;
+    /// results are in the order of `cells`. After `within`, cells without an answer fail with [`StoreError::Timeout`];
+    /// they may have been merged nevertheless. Counts above `MAX_COUNT` are taken as `MAX_COUNT`.
     pub async fn merge(&self, cells: &[Merge], within: Duration) -> Vec<Result<Merged, StoreError>> {
         let commands = cells.iter().map(|cell| {
             let current = self.inner.names.cell(&cell.key, cell.sequence);
@@ -96,8 +94,8 @@ impl Store {
         answers.into_iter().map(|answer| answer.and_then(script::merged)).collect()
     }
 
-    /// Where the components of a cell do not reach a floor and the cell has no `BASELINE` yet, sets `BASELINE` to the
-    /// difference, in one step. Otherwise only reads.
+    /// If the sum of a cell's components is below a lower bound and the cell has no `BASELINE` yet, sets `BASELINE` to
+    /// the difference, in one atomic step. Otherwise only reads the cell.
     pub async fn raise_to(
         &self,
         lower_bounds: &[LowerBound],
@@ -111,7 +109,7 @@ impl Store {
         answers.into_iter().map(|answer| answer.and_then(script::merged)).collect()
     }
 
-    /// Reads cells without touching them; one that is not there is empty.
+    /// Reads cells without changing them; a missing cell is empty.
     pub async fn read(&self, cells: &[(Key, u64)], within: Duration) -> Vec<Result<Merged, StoreError>> {
         let commands = cells.iter().map(|(key, sequence)| {
             let name = self.inner.names.cell(key, *sequence);

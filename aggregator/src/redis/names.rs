@@ -1,22 +1,20 @@
-//! How things are called in Redis: readable, unambiguous, and reversible.
+//! Names of keys in Redis: readable, unambiguous, and reversible.
 //!
 //! A cell is `weir:eu:{workspace/namespace/identifier/60000/0/1}:29384812`: prefix, region, the key's parts, the
-//! sequence. Every byte of a text outside `A-Z a-z 0-9 _ . @ = + ~ -` is written as `%XX`, so that none of the
-//! separators can stand in a text, and two different keys never share a name. The braces are Redis Cluster's hash
-//! tag: all cells of a key live in one slot, and so on one server.
-//!
-//! Leaves to others: what is stored under the names.
+//! sequence. Every byte of a text outside `A-Z a-z 0-9 _ . @ = + ~ -` is written as `%XX`. No text can therefore
+//! contain a separator, and two different keys never have the same name. The braces are Redis Cluster's hash tag: all
+//! cells of a key are in one slot, and therefore on one server.
 
 use super::slots;
 use std::fmt::Write;
 use weir_core::model::key::{HashKey, Key, KeyParts, MAX_TEXT_BYTES, fingerprint};
 pub use weir_core::replication::regional::hot::HOT_SHARDS;
 
-/// Markers of a cluster: enough for one on each of 64 evenly filled shards.
+/// Number of markers in a cluster: enough for one marker on each of 64 equal shards.
 pub const CLUSTER_MARKERS: u16 = 64;
-/// Longest prefix or region in bytes.
+/// Longest prefix or region, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
-/// Longest name of a cell in bytes: every text as long as it may be, and every byte of it escaped.
+/// Longest name of a cell, in bytes: every text has its maximum length, and every byte is escaped.
 pub const MAX_CELL_NAME_BYTES: usize =
     2 * (3 * MAX_NAME_BYTES + 1) + 2 + 3 * (3 * MAX_TEXT_BYTES + 1) + (10 + 1 + 10 + 1 + 2) + 1 + 20;
 
@@ -45,8 +43,8 @@ impl Names {
         name
     }
 
-    /// The cells before that a window touches, newest first. Before the first there is none, and nothing is ever stored under
-    /// its name.
+    /// The earlier cells that the window touches, newest first. If there is no earlier cell, the list has a name under
+    /// which nothing is ever stored.
     pub(super) fn cells_before(&self, key: &Key, sequence: u64) -> Vec<String> {
         let before = (1..=u64::from(key.parts().resolution)).map(|back| match sequence.checked_sub(back) {
             Some(before) => self.cell(key, before),
@@ -55,7 +53,7 @@ impl Names {
         before.collect()
     }
 
-    /// The sliding log of a key. A cell has a number in this place.
+    /// The sliding log of a key. A cell has a number in place of `log`.
     pub(super) fn log(&self, key: &Key) -> String {
         let mut name = self.root.clone();
         name.push('{');
@@ -72,7 +70,7 @@ impl Names {
         format!("{}incarnation:{{{tag}}}", self.root)
     }
 
-    /// Both in one slot, as one script writes them.
+    /// Both keys are in one slot, because one script writes them.
     pub(super) fn origins(&self) -> [String; 2] {
         [format!("{}{{origins}}", self.root), format!("{}{{origins}}:aggregators", self.root)]
     }
@@ -86,7 +84,7 @@ impl Names {
     }
 }
 
-/// Tags of the markers: one on a single server, otherwise spread over the slots.
+/// Hash tags of the markers: one for a single server, spread over the slots for a cluster.
 pub(super) fn marker_tags(cluster: bool) -> Vec<String> {
     if !cluster {
         return vec!["0".to_owned()];
@@ -94,7 +92,7 @@ pub(super) fn marker_tags(cluster: bool) -> Vec<String> {
     (0..CLUSTER_MARKERS).map(|part| slots::tag_in(part, CLUSTER_MARKERS)).collect()
 }
 
-/// The shard of the hot index that `key` belongs to, the same for every aggregator.
+/// The shard of the hot index for `key`, the same in every aggregator.
 pub fn hot_shard(key: &Key) -> usize {
     let print = fingerprint(key.as_bytes(), HashKey(0, 0)) % HOT_SHARDS as u64;
     usize::try_from(print).unwrap_or(0)
@@ -108,7 +106,7 @@ pub(super) fn member(key: &Key, sequence: u64) -> String {
     name
 }
 
-/// The cell of a [`member`]; nothing for what no aggregator wrote.
+/// The cell of a [`member`]; `None` if no aggregator wrote it.
 pub(super) fn parse_member(bytes: &[u8]) -> Option<(Key, u64)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (parts, sequence) = text.rsplit_once(':')?;
@@ -165,7 +163,7 @@ fn unescape(text: &str) -> Option<Vec<u8>> {
 }
 
 fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
-    // Writing into a string has no error.
+    // Writing to a `String` cannot fail.
     let _ = out.write_fmt(text);
 }
 
@@ -181,7 +179,7 @@ mod tests {
         Key::new(&KeyParts { workspace, namespace, identifier, duration_ms, epoch, resolution }).unwrap()
     }
 
-    /// Few different bytes, separators among them, make near collisions likely.
+    /// A few different bytes, separators among them, make near-collisions likely.
     fn text(random: &mut StdRng) -> Vec<u8> {
         const TRAPS: &[u8] = b"a/%{}:2F0 \0\xff";
         let longest = if random.random() { 4 } else { MAX_TEXT_BYTES };

@@ -1,8 +1,6 @@
-//! Where the regional store is and how it is reached: a URL, parsed and checked before anything connects.
+//! Options of the regional store: a URL, parsed and checked before the first connection.
 //!
-//! Errors name the part that is wrong and never repeat the URL, as it may hold a password.
-//!
-//! Leaves to others: connecting (`wire`), which server holds what (`nodes`).
+//! Errors name the wrong part and never repeat the URL, because it may contain a password.
 
 use super::names::MAX_NAME_BYTES;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
@@ -10,24 +8,24 @@ use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCerti
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Most nodes that may be named; a cluster tells of the others itself.
+/// Most nodes that may be listed; a cluster reports its other nodes itself.
 const MAX_URLS: usize = 64;
 const DEFAULT_PREFIX: &str = "weir";
 const CLUSTER_QUERY: &str = "?cluster=true";
 
-/// How the regional store is reached.
+/// How to connect to the regional store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// `redis://`, `rediss://` (TLS) or `unix://`, with `user:password@`, and `/db` unless a cluster. Several are nodes
-    /// of one cluster with the same login.
+    /// URLs `redis://`, `rediss://` (TLS) or `unix://`, with `user:password@`, and with `/db` unless it is a cluster.
+    /// Several URLs are nodes of one cluster with the same login.
     pub urls: Vec<String>,
-    /// Whether it is a Redis Cluster. True as well wherever there are several URLs.
+    /// Whether the store is a Redis Cluster. Always true if there are several URLs.
     pub cluster: bool,
-    /// What every key begins with; 1 to 64 bytes.
+    /// The prefix of every key, 1 to 64 bytes.
     pub prefix: String,
-    /// The region; 1 to 64 bytes.
+    /// The region's name, 1 to 64 bytes.
     pub region: String,
-    /// The only authorities that a TLS certificate may come from, in PEM; the system's if `None`.
+    /// The only certificate authorities that are trusted for TLS, in PEM; `None` trusts the system's.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -43,43 +41,43 @@ impl std::fmt::Debug for StoreOptions {
     }
 }
 
-/// What is wrong with [`StoreOptions`]. URLs are told by their place, counted from 1.
+/// What is wrong with [`StoreOptions`]. URLs are identified by their position, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// There is no URL, or more than 64.
-    #[error("1 to {MAX_URLS} Redis URLs are needed, separated by commas")]
+    /// There is no URL, or there are more than 64.
+    #[error("expected 1 to {MAX_URLS} Redis URLs, separated by commas")]
     Count,
-    /// Neither `redis://`, `rediss://` nor `unix://` and so on, or a part of it cannot be read.
+    /// A URL has an unknown scheme, or a part of it is malformed.
     #[error(
         "Redis URL {0} must be like redis://user:password@host:6379/0 or rediss://… (percent-encode special characters)"
     )]
     Url(usize),
-    /// A cluster has one database.
-    #[error("Redis URL {0} names a database; a Redis Cluster has only number 0")]
+    /// A cluster has only database 0.
+    #[error("Redis URL {0} names a database; a Redis Cluster has only database 0")]
     Database(usize),
-    /// A cluster's nodes are told apart by host and port.
-    #[error("Redis URL {0} names a unix socket; a Redis Cluster is reached by host and port")]
+    /// Nodes of a cluster are identified by host and port.
+    #[error("Redis URL {0} names a unix socket; a Redis Cluster needs host and port")]
     Socket(usize),
-    /// Prefix or region is empty or too long.
+    /// The prefix or the region's name is empty or too long.
     #[error("the {0} must have 1 to {MAX_NAME_BYTES} bytes")]
     Name(&'static str),
-    /// The file cannot be read, or holds no certificate.
+    /// The CA file cannot be read, or contains no certificate.
     #[error("cannot use the CA file {path}: {problem}")]
     CaFile {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The problem.
         problem: String,
     },
-    /// Certificates of authorities are of use with TLS only.
+    /// A CA file has no effect without TLS.
     #[error("a CA file is given, but Redis URL {0} is not rediss://")]
     CaWithoutTls(usize),
 }
 
 impl StoreOptions {
-    /// Reads the value of one setting: a URL, or several nodes of a cluster separated by commas, where those after the
-    /// first may be `host:port` alone and take the rest from the first. `?cluster=true` after a single URL says that
-    /// it is a node of a cluster. A comma in a password is written as `%2C`.
+    /// Parses the value of the option: one URL, or several nodes of a cluster separated by commas. Nodes after the
+    /// first may be `host:port` alone; they take the rest from the first. `?cluster=true` after a single URL states
+    /// that it is a node of a cluster. A comma in a password is written as `%2C`.
     pub fn parse(text: &str, region: &str) -> Result<StoreOptions, OptionsError> {
         let mut cluster = false;
         let mut urls: Vec<String> = Vec::new();
@@ -109,7 +107,7 @@ impl StoreOptions {
         Ok(options)
     }
 
-    /// Checks everything, and reads the CA file.
+    /// Checks all options and reads the CA file.
     pub(super) fn check(&self) -> Result<Checked, OptionsError> {
         for (what, text) in [("prefix", &self.prefix), ("region", &self.region)] {
             if text.is_empty() || text.len() > MAX_NAME_BYTES {
@@ -149,7 +147,7 @@ impl StoreOptions {
     }
 }
 
-/// Options that can be connected with.
+/// Validated options.
 #[derive(Clone)]
 pub(super) struct Checked {
     pub(super) seeds: Vec<ConnectionInfo>,
@@ -158,7 +156,7 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// What connects to `to`.
+    /// A client for `to`.
     pub(super) fn client(&self, to: ConnectionInfo) -> redis::RedisResult<Client> {
         match &self.ca {
             Some(ca) => {
@@ -171,7 +169,7 @@ impl Checked {
 }
 
 fn seed(place: usize, url: &str, cluster: bool) -> Result<ConnectionInfo, OptionsError> {
-    // The crate's errors could repeat a part of the URL.
+    // The crate's error could repeat a part of the URL.
     let info = url.into_connection_info().map_err(|_| OptionsError::Url(place))?;
     if cluster && info.redis_settings().db() != 0 {
         return Err(OptionsError::Database(place));
@@ -182,7 +180,7 @@ fn seed(place: usize, url: &str, cluster: bool) -> Result<ConnectionInfo, Option
     Ok(info.set_tcp_settings(tcp_settings()))
 }
 
-/// So that a cut network is noticed even where nothing is being asked.
+/// Keepalive settings, so that a broken network is noticed even on an idle connection.
 fn tcp_settings() -> TcpSettings {
     const IDLE: Duration = Duration::from_secs(5);
     const PROBE_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
--- KEYS: origins, aggregators: sorted sets by the server's time at which each was last named.
--- ARGV: silent_ms, at most, the aggregator, its origins.
--- Returns the server's time and the members of both sets that are not silent.
+-- KEYS: nodes and aggregators, two sorted sets by the server's time at which each was last reported.
+-- ARGV: silent_ms, most members of a set, the aggregator, its nodes.
+-- Returns the server's time and the live members of both sets.
 
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

@@ -1,6 +1,4 @@
-//! Who is there: each aggregator names its live Envoys, and all learn of all, by the server's own clock.
-//!
-//! Leaves to others: what the number of origins means for a limit's slack.
+//! Liveness in a region: each aggregator reports its live Envoys and reads all live ones, by the server's clock.
 
 use super::Store;
 use super::cluster::nodes::Command;
@@ -12,25 +10,25 @@ use std::time::Duration;
 use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
 
-/// An origin or aggregator that nobody named for so long is not alive.
+/// Nodes and aggregators that were not reported for this long are not alive.
 pub const SILENT_AFTER_MS: u64 = 3_000;
-/// Most origins, and most aggregators, kept in a region; those named longest ago leave.
+/// Most nodes, and most aggregators, stored for a region; those reported longest ago are removed.
 pub const MAX_ALIVE: usize = 4_096;
 
-/// Who was named within the last [`SILENT_AFTER_MS`].
+/// Nodes and aggregators that were reported within the last [`SILENT_AFTER_MS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alive {
-    /// Envoys of the whole region, in order of their ids.
+    /// Nodes (Envoys) of the whole region, ordered by id.
     pub origins: Vec<OriginId>,
-    /// Ids of aggregators, the caller's among them, in order.
+    /// Ids of the aggregators, including the caller's, in order.
     pub aggregators: Vec<[u8; 16]>,
     /// The server's clock.
     pub now: UnixMs,
 }
 
 impl Store {
-    /// Says that `aggregator` and its Envoys `mine` are alive, and learns who else is. Of `mine`, at most [`MAX_ALIVE`]
-    /// are named. Repeat it well within [`SILENT_AFTER_MS`].
+    /// Reports that `aggregator` and its Envoys `mine` are alive, and returns all that are alive. Of `mine`, at most
+    /// [`MAX_ALIVE`] are reported. Must be repeated well within [`SILENT_AFTER_MS`].
     pub async fn origins(
         &self,
         mine: &[OriginId],
@@ -51,7 +49,7 @@ impl Store {
     }
 }
 
-/// Members of 16 bytes; others were written by somebody's hand.
+/// Parses members of 16 bytes; other members were not written by Weir and are skipped.
 fn ids(members: Value) -> Result<Vec<[u8; 16]>, StoreError> {
     let id = |member: Value| match member {
         Value::BulkString(bytes) => <[u8; 16]>::try_from(bytes).ok(),

@@ -1,9 +1,7 @@
-//! The scripts that Redis runs, what they are given, and what they answer.
+//! The Lua scripts, their arguments and answers.
 //!
-//! Each runs as one step, on the keys of one slot. Redis forgets scripts when it restarts or is told to; `nodes` then
-//! loads them again.
-//!
-//! Leaves to others: names of keys (`names`), and which server is asked (`nodes`).
+//! Each script runs atomically on the keys of one slot. Redis loses scripts on a restart or by `SCRIPT FLUSH`; `nodes`
+//! then loads them again.
 
 use super::error::StoreError;
 use redis::{Cmd, Pipeline, Script, Value};
@@ -12,7 +10,6 @@ use weir_core::model::key::OriginId;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Proposal};
 
-/// The scripts by name.
 pub(super) struct Scripts {
     pub(super) merge: Script,
     pub(super) lower_bound: Script,
@@ -46,10 +43,10 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     log_refund: Script::new(LOG_REFUND),
 });
 
-/// Field of the lowest limit; never an origin's, as those have 16 bytes.
+/// The field of the lowest limit; never a node's field, because those have 16 bytes.
 const LIMIT_FIELD: &[u8] = b"l";
 
-/// Loads every script, and the number of commands that this takes.
+/// A pipeline that loads every script, and its number of commands.
 pub(super) fn load_all() -> (Pipeline, usize) {
     let mut pipeline = Pipeline::with_capacity(SOURCES.len());
     for source in SOURCES {
@@ -58,20 +55,20 @@ pub(super) fn load_all() -> (Pipeline, usize) {
     (pipeline, SOURCES.len())
 }
 
-/// Calls `script` on `keys`; arguments follow.
+/// A call of `script` on `keys`; arguments follow.
 pub(super) fn call(script: &Script, keys: &[&str]) -> Cmd {
     let mut command = redis::cmd("EVALSHA");
     command.arg(script.get_hash()).arg(keys.len()).arg(keys);
     command
 }
 
-/// Whether the cells before take part.
+/// Whether the script reads the previous cells.
 pub(super) fn needs_previous(cell: &Merge) -> bool {
     cell.wants_previous || cell.proposal.is_some()
 }
 
-/// Calls `merge.lua` on the cell named `current`, and those before where they take part: while a cluster moves a slot,
-/// it may refuse whatever names two keys.
+/// A call of `merge.lua` on the cell named `current`, with the previous cells only if they are read: while a cluster
+/// migrates a slot, it may reject commands with two keys.
 pub(super) fn merge(cell: &Merge, current: &str, previous: &[String]) -> Cmd {
     let keys: Vec<&str> = std::iter::once(current).chain(previous.iter().map(String::as_str)).collect();
     let mut command = call(&SCRIPTS.merge, &keys);
@@ -101,14 +98,14 @@ fn add_proposal(command: &mut Cmd, proposal: &Proposal) {
     command.arg(proposal.covered_ms.min(cell_ms)).arg(cell_ms);
 }
 
-/// Calls `lower_bound.lua` on the cell named `current`.
+/// A call of `lower_bound.lua` on the cell named `current`.
 pub(super) fn lower_bound(lower_bound: &LowerBound, current: &str) -> Cmd {
     let mut command = call(&SCRIPTS.lower_bound, &[current]);
     command.arg(lower_bound.expires.0).arg(lower_bound.total.min(MAX_COUNT)).arg(&BASELINE.0);
     command
 }
 
-/// The answer of `merge.lua` and `lower_bound.lua`.
+/// Parses the answer of `merge.lua` and `lower_bound.lua`.
 pub(super) fn merged(answer: Value) -> Result<Merged, StoreError> {
     let [granted, current, previous] = array(answer)?.try_into().map_err(|_| StoreError::Protocol)?;
     let granted = match granted {
@@ -122,7 +119,7 @@ pub(super) fn merged(answer: Value) -> Result<Merged, StoreError> {
     Ok(Merged { granted, previous, ..stored(current)? })
 }
 
-/// A cell as `HGETALL` gives it: fields and values in turn. Fields that no aggregator wrote are left out.
+/// Parses a cell as returned by `HGETALL`: fields and values in turn. Skips fields that no aggregator wrote.
 pub(super) fn stored(answer: Value) -> Result<Merged, StoreError> {
     let mut cell = Merged { limit: u64::MAX, ..Merged::default() };
     let mut flat = array(answer)?.into_iter();
@@ -145,7 +142,7 @@ fn part(field: &[u8], value: &[u8]) -> Option<Part> {
     Some((OriginId(field.try_into().ok()?), number(value)?))
 }
 
-/// The same numbers that `cell.lua` takes.
+/// Accepts the same numbers as `cell.lua`.
 fn number(text: &[u8]) -> Option<u64> {
     let digits = (1..=16).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     let number: u64 = digits.then(|| std::str::from_utf8(text).ok()?.parse().ok())??;
@@ -160,7 +157,7 @@ pub(super) fn array(answer: Value) -> Result<Vec<Value>, StoreError> {
     }
 }
 
-/// A decimal number as text.
+/// A decimal number in text form.
 pub(super) fn decimal(answer: &Value) -> Result<u64, StoreError> {
     match answer {
         Value::BulkString(text) => {

@@ -1,19 +1,19 @@
-//! Which of a cluster's slots a key falls into, and names that spread evenly over them.
-//!
-//! Leaves to others: which server holds a slot (`nodes`).
+//! Slots of a Redis Cluster, and hash tags that are spread evenly over them.
 
-/// Slots of a Redis Cluster.
+/// Number of slots in a Redis Cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: CRC16 (XMODEM) of what stands in its first pair of braces, or of all of it.
+/// The slot of a key: CRC16 (XMODEM) of its hash tag, which is the text in its first pair of braces, or else of the
+/// whole key.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
     crc16(hash_tag(key)) % SLOTS
 }
 
-/// The first decimal number whose slot lies in part `part` of `parts` equal ones.
+/// The first decimal number whose slot lies in part `part` of `parts` equal parts.
 pub(super) fn tag_in(part: u16, parts: u16) -> String {
     let width = (SLOTS / parts.max(1)).max(1);
-    // A part of 256 slots is met within a few hundred tries; the bound only keeps a mistake from looping for ever.
+    // A part of 256 slots is hit within a few hundred tries; the bound only prevents an endless loop after a
+    // programming error.
     let mut tags = (0..1_000_000_u32).map(|number| number.to_string());
     tags.find(|tag| slot_of(tag.as_bytes()) / width == part).unwrap_or_default()
 }

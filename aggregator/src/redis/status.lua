@@ -1,6 +1,6 @@
--- KEYS: what aggregators say of themselves, by their ids, each behind the server's time at which it was said.
--- ARGV: silent_ms, the aggregator, its word.
--- Returns id, age in milliseconds and word of all others that are not silent.
+-- KEYS: the aggregators' status records by their ids, each preceded by the server's time at which it was written.
+-- ARGV: silent_ms, the aggregator, its record.
+-- Returns id, age in milliseconds and record of all others whose record is recent enough.
 
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

@@ -1,6 +1,4 @@
-//! How the region's aggregators are: each says so, and hears the others, by the server's own clock.
-//!
-//! Leaves to others: what is said (`window`).
+//! Status records of the region's aggregators: each writes its own and reads the others', by the server's clock.
 
 use super::Store;
 use super::cluster::nodes::Command;
@@ -10,14 +8,14 @@ use super::slots::slot_of;
 use redis::Value;
 use std::time::Duration;
 
-/// A word that is older is forgotten.
+/// Records older than this are dropped.
 const SILENT_AFTER_MS: u64 = 60_000;
 
-/// Whose word, how old it is in milliseconds, and the word.
+/// The aggregator, the age of its record in milliseconds, and the record.
 pub type PeerStatus = ([u8; 16], u64, Vec<u8>);
 
 impl Store {
-    /// Says `word` for `aggregator`, and returns what the others said within the last minute.
+    /// Writes the record `word` of `aggregator`, and returns the others' records of the last minute.
     pub async fn status(
         &self,
         aggregator: &[u8; 16],
@@ -31,7 +29,7 @@ impl Store {
         Ok(script::array(answer)?.into_iter().filter_map(parse).collect())
     }
 
-    /// Lets the others forget what `aggregator` said.
+    /// Deletes the record of `aggregator`.
     pub async fn forget_status(&self, aggregator: &[u8; 16], within: Duration) -> Result<(), StoreError> {
         let name = self.inner.names.status();
         let mut what = redis::cmd("HDEL");
@@ -40,7 +38,7 @@ impl Store {
     }
 }
 
-/// Nothing of what was written by somebody's hand.
+/// `None` if the record was not written by Weir.
 fn parse(value: Value) -> Option<PeerStatus> {
     let [id, age_ms, word] = script::array(value).ok()?.try_into().ok()?;
     let (Value::BulkString(id), Value::BulkString(word)) = (id, word) else { return None };

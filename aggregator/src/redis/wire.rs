@@ -1,11 +1,9 @@
-//! One connection to one server, made again whenever it breaks, in the background and without end.
+//! One connection to one server, which reconnects in the background for as long as it exists.
 //!
-//! A call while there is none fails at once. A server that hangs (paused, or behind a cut network) gives no error, so
-//! a ping goes out regularly; when nothing at all has been answered for [`HUNG_AFTER`], the connection is given up,
-//! and calls fail at once until a new one answers. A request whose caller has stopped waiting keeps its place among
-//! the outstanding ones until it is answered or its connection ends, so that a hung server costs bounded memory.
-//!
-//! Leaves to others: what is sent and where ([`super::cluster::nodes`]).
+//! Calls fail at once while there is no connection. A hung server (paused, or behind a broken network) causes no error,
+//! so pings are sent at an interval. If nothing was answered for [`HUNG_AFTER`], the connection is dropped, and calls
+//! fail at once until a new one works. A request whose caller has stopped waiting still counts as outstanding until it
+//! is answered or its connection ends, so a hung server costs bounded memory.
 
 use super::error::StoreError;
 use super::script;
@@ -18,20 +16,20 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// A connection that answered nothing for so long is given up. Longer than any single step of a working server.
+/// A connection that answered nothing for this long is dropped. Longer than any single step of a working server.
 pub(super) const HUNG_AFTER: Duration = Duration::from_secs(2);
-/// A new connection must be usable within this.
+/// A new connection must be usable within this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between pings; also how soon the end of an idle connection is noticed.
+/// Interval between pings; also how soon the loss of an idle connection is noticed.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 const RETRY_MIN: Duration = Duration::from_millis(25);
 const RETRY_MAX: Duration = Duration::from_millis(400);
-/// A connection that lived no longer is not made again at once.
+/// A connection that lasted less than this is not replaced at once.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// Requests (a pipeline counts as one) that wait for their answers on one connection.
+/// Most requests in flight on one connection; a pipeline counts as one.
 const MAX_OUTSTANDING: usize = 512;
 
-/// A connection that heals.
+/// A connection that reconnects.
 pub(super) struct Wire {
     now: Arc<Now>,
     keeper: JoinHandle<()>,
@@ -39,20 +37,20 @@ pub(super) struct Wire {
 
 type Now = Mutex<Result<Live, StoreError>>;
 
-/// A connection in use.
+/// A working connection.
 #[derive(Clone)]
 struct Live {
     connection: MultiplexedConnection,
-    /// Somebody saw it broken.
+    /// Notified when a request finds the connection broken.
     broken: Arc<Notify>,
-    /// Closed when it is given up.
+    /// Closed when the connection is dropped.
     given_up: watch::Receiver<()>,
     outstanding: Arc<Semaphore>,
     last_answer: Arc<Mutex<Instant>>,
 }
 
 impl Wire {
-    /// Starts connecting; `server` is its name in the log. Needs a tokio runtime.
+    /// Starts connecting; `server` is its name in the log. Must be called within a tokio runtime.
     pub(super) fn open(client: Client, server: String) -> Wire {
         let now = Arc::new(Mutex::new(Err(StoreError::Unavailable)));
         let keeper = tokio::spawn(keep(Arc::clone(&now), client, server));
@@ -64,14 +62,14 @@ impl Wire {
         self.now.lock().is_ok()
     }
 
-    /// Gives the present connection up and makes another one.
+    /// Drops the current connection and makes a new one.
     pub(super) fn connect_again(&self) {
         if let Ok(live) = &*self.now.lock() {
             live.broken.notify_one();
         }
     }
 
-    /// Sends `count` commands at once; each has its own answer, which may be an error of the server.
+    /// Sends `count` commands at once; each has its own answer, which may be an error.
     pub(super) async fn send(
         &self,
         pipeline: Pipeline,
@@ -84,7 +82,7 @@ impl Wire {
         let live = self.now.lock().clone()?;
         let broken = Arc::clone(&live.broken);
         let permit = Arc::clone(&live.outstanding).try_acquire_owned().map_err(|_| StoreError::Busy)?;
-        // A task of its own: see the module's text on callers that stop waiting.
+        // The request is a separate task, so that it stays outstanding if its caller stops waiting (see the module).
         let request = tokio::spawn(live.request(pipeline, count, permit));
         match timeout_at(deadline, request).await {
             Err(_) => Err(StoreError::Timeout),
@@ -93,7 +91,7 @@ impl Wire {
                 broken.notify_one();
                 Err(error)
             }
-            Ok(Err(_)) => Err(StoreError::Unavailable), // the runtime ends
+            Ok(Err(_)) => Err(StoreError::Unavailable), // the runtime shuts down
         }
     }
 }
@@ -101,7 +99,7 @@ impl Wire {
 impl Drop for Wire {
     fn drop(&mut self) {
         self.keeper.abort();
-        // Ends what is still outstanding.
+        // Ends all outstanding requests.
         *self.now.lock() = Err(StoreError::Unavailable);
     }
 }
@@ -122,7 +120,7 @@ impl Live {
         Ok(values)
     }
 
-    /// Pings until the connection is broken or hangs.
+    /// Sends pings until the connection is broken or hangs.
     async fn watch(mut self) {
         loop {
             tokio::select! {
@@ -138,7 +136,7 @@ impl Live {
                     Ok(Err(_)) => return,
                     Err(_) => {}
                 }
-                // Answers to others show that it works: it is only busy.
+                // Other answers show that the server works and is only busy.
                 let silent_for = self.last_answer.lock().elapsed();
                 match HUNG_AFTER.checked_sub(silent_for) {
                     None | Some(Duration::ZERO) => return,
@@ -173,13 +171,13 @@ async fn keep(now: Arc<Now>, client: Client, server: String) {
                 *now.lock() = Err(StoreError::Unavailable);
                 tracing::warn!(server, "lost the connection to the regional store");
                 if since.elapsed() < SHORT_LIFE {
-                    // Something in between accepts and cuts; there is no hurry to be cut again.
+                    // Something between accepts connections and closes them, so reconnecting at once is useless.
                     sleep(RETRY_MAX).await;
                 }
             }
             Err(error) => {
                 let error = StoreError::of_connection(&error);
-                // Once for each reason, not for each try.
+                // Logs each reason once, not each try.
                 if told.as_ref() != Some(&error) {
                     tracing::warn!(server, %error, "cannot connect to the regional store");
                     told = Some(error.clone());
@@ -192,15 +190,15 @@ async fn keep(now: Arc<Now>, client: Client, server: String) {
     }
 }
 
-/// A connection that has answered, and knows the scripts.
+/// Makes a connection that has answered and has loaded the scripts.
 async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        // Callers have deadlines of their own; a hung server is noticed by pings.
+        // Callers have their own deadlines; pings detect a hung server.
         .set_response_timeout(None);
     let ready = async {
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        // A server that refuses scripts says so again, and to whom it concerns, when one is called.
+        // A server that rejects scripts does so again at each call, where the error reaches the caller.
         let (pipeline, count) = script::load_all();
         connection.send_packed_commands(&pipeline, 0, count).await?;
         Ok(connection)

@@ -1,9 +1,9 @@
 //! One region: the streams of filters, the region's state behind its lock, its store, the database, live control.
 //!
 //! - [`grpc`], [`stream`], [`slots`], [`send_queue`], [`stream_error`]: a filter's stream. [`push`]: pushes to subscribers.
-//! - [`hub`]: the region's state behind its lock, with events and clock; all others use it. [`services`]: owns all parts.
-//! - [`regional`]: Redis and the region's other aggregators. [`global`]: the database that the regions share.
-//! - [`exact`]: exact requests. [`control`]: live control. [`status`]: what the admin listener shows.
+//! - `hub`: the region's state behind its lock, with events and clock; all others use it. [`services`]: owns all parts.
+//! - `regional`: Redis and the region's other aggregators. [`global`]: the database that the regions share.
+//! - `exact`: exact requests. [`control`]: live control. [`status`]: what the admin listener shows.
 
 pub mod control;
 pub mod exact;

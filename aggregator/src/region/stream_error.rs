@@ -90,7 +90,7 @@ impl StreamError {
             StreamError::Origin => "origin",
             StreamError::OriginChanged => "origin_changed",
             StreamError::Token => "token",
-            StreamError::Revoked => "refunded",
+            StreamError::Revoked => "revoked",
             StreamError::Workspace(..) => "workspace",
             StreamError::TooManyOrigins => "too_many_origins",
             StreamError::TooManyStreams(_) => "too_many_streams",

@@ -1,4 +1,4 @@
-//! A server on free ports and a real client for its streams. Nothing here waits without a deadline.
+//! A server on free ports and a client for its streams. Every wait has a deadline.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub const DEADLINE: Duration = Duration::from_secs(10);
 pub const HOUR_MS: u64 = 3_600_000;
 pub const TOKEN: &str = "a shared token";
 
-/// The machine's clock, shifted.
+/// The machine's clock with an offset.
 #[derive(Default)]
 pub struct ShiftedClock(pub AtomicI64);
 
@@ -41,7 +41,8 @@ impl Clock for ShiftedClock {
     }
 }
 
-/// A clock a minute after the full hour, so that no window of an hour rolls over within a test. All of a process agree.
+/// A clock set to one minute after the full hour, so that no window of one hour ends within a test. All clocks of a
+/// process agree.
 pub fn clock() -> Arc<ShiftedClock> {
     const MINUTE_MS: u64 = 60_000;
     static SHIFT: LazyLock<i64> = LazyLock::new(|| {
@@ -65,7 +66,7 @@ pub async fn start_with(settings: Settings) -> Weir {
     Weir { server: Server::start(settings, clock.clone()).await.unwrap(), clock }
 }
 
-/// A region that keeps everything in memory.
+/// A region that keeps its state in memory.
 pub fn settings() -> Settings {
     Settings {
         region: "test-region".into(),
@@ -78,7 +79,7 @@ pub fn settings() -> Settings {
         database: None,
         migrate: false,
         schedule: Schedule::default(),
-        // As `--insecure control`.
+        // Equivalent to `--insecure control`.
         api: ApiSettings {
             insecure: Insecure { control: true, ..Insecure::default() },
             ..ApiSettings::default()
@@ -88,13 +89,13 @@ pub fn settings() -> Settings {
 }
 
 impl Weir {
-    /// A connection of its own.
+    /// A separate connection.
     pub async fn connect(&self) -> Channel {
         let uri = format!("http://{}", self.server.grpc_address());
         Endpoint::from_shared(uri).unwrap().connect().await.unwrap()
     }
 
-    /// A stream of `origin`, welcomed, that has told what its rules decided as a filter does: it counts as a node.
+    /// A welcomed stream of `origin` that has reported its rules' decisions as a filter does; it counts as a node.
     pub async fn join(&self, origin: u8, subscriber: bool) -> Peer {
         let mut peer = Peer::open(self.connect().await).await;
         peer.send(hello_frame(origin, subscriber)).await;
@@ -116,7 +117,7 @@ impl Weir {
         self.clock.now().0 / HOUR_MS
     }
 
-    /// One component of `identifier` in the current hour.
+    /// A component of `identifier` in the current hour.
     pub fn count(&self, identifier: &str, own: u64) -> Count {
         let key = key(identifier);
         Count { key, sequence: self.sequence(), own, limit: 1_000, ..Count::default() }
@@ -139,7 +140,7 @@ impl Weir {
         }
     }
 
-    /// The value of a metric, labels included in the name.
+    /// The value of a metric; the name includes the labels.
     pub fn metric(&self, name: &str) -> f64 {
         let services = self.server.services();
         let text = services.metrics_text();
@@ -148,21 +149,21 @@ impl Weir {
     }
 }
 
-/// One stream, seen from the filter.
+/// One stream, as the filter sees it.
 pub struct Peer {
     frames: mpsc::Sender<FilterFrame>,
     region: Streaming<RegionFrame>,
-    /// What came before it was waited for.
+    /// Frames received before they were awaited.
     before: VecDeque<RegionFrame>,
 }
 
 impl Peer {
-    /// Shows [`TOKEN`].
+    /// Presents [`TOKEN`].
     pub async fn open(channel: Channel) -> Peer {
         Peer::try_open(channel, Some(TOKEN)).await.unwrap()
     }
 
-    /// Shows `token`. A stream that is refused before anything is answered has a status.
+    /// Presents `token`. A stream that is refused before the first frame fails with a status.
     pub async fn try_open(channel: Channel, token: Option<&str>) -> Result<Peer, Status> {
         let (frames, queued) = mpsc::channel(16);
         let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
@@ -174,7 +175,7 @@ impl Peer {
         Ok(Peer { frames, region, before: VecDeque::new() })
     }
 
-    /// Reports what a rule of the default workspace decided, so that the aggregator has it among the rules that count in
+    /// Reports decisions of a rule of the default workspace, so that the aggregator knows a rule that counts in
     /// `namespace`.
     pub async fn has_rule(&self, namespace: &str) {
         let rule = RuleCounters {
@@ -191,12 +192,12 @@ impl Peer {
         timeout(DEADLINE, self.frames.send(frame)).await.unwrap().unwrap();
     }
 
-    /// Sends unless the stream is full or over.
+    /// Sends the frame unless the stream is full or closed.
     pub fn try_send(&self, frame: FilterFrame) -> bool {
         self.frames.try_send(frame).is_ok()
     }
 
-    /// The next frame, the stream's plain end, or its status.
+    /// The next frame, `None` at the stream's end, or its status.
     pub async fn next(&mut self) -> Result<Option<RegionFrame>, Status> {
         if let Some(frame) = self.before.pop_front() {
             return Ok(Some(frame));
@@ -204,7 +205,7 @@ impl Peer {
         timeout(DEADLINE, self.region.message()).await.expect("a frame or the end within the deadline")
     }
 
-    /// The first frame that has what is looked for; others are skipped.
+    /// The first frame with the wanted part; skips others.
     pub async fn next_with<T>(&mut self, part: impl Fn(RegionFrame) -> Option<T>) -> T {
         loop {
             let frame = self.next().await.expect("a frame").expect("a frame, not the end");
@@ -219,7 +220,7 @@ impl Peer {
         self.next_with(|frame| Some(frame.answers).filter(|answers| !answers.is_empty())).await
     }
 
-    /// The next pushed view of `identifier` that satisfies `wanted`.
+    /// The next pushed snapshot of `identifier` that satisfies `wanted`.
     pub async fn pushed(&mut self, identifier: &str, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let key = key(identifier);
         self.next_with(|frame| {
@@ -228,7 +229,7 @@ impl Peer {
         .await
     }
 
-    /// The reason of the refusal that ends this stream.
+    /// The reason and the code of the error that ends this stream.
     pub async fn refused(&mut self) -> (String, tonic::Code) {
         let error = self.next_with(|frame| frame.error).await;
         let end = self.next().await.expect_err("a status after the refusal");
@@ -256,7 +257,7 @@ pub fn hello_frame(origin: u8, subscriber: bool) -> FilterFrame {
     FilterFrame { hello: Some(hello(origin, subscriber)), ..FilterFrame::default() }
 }
 
-/// The origin of whoever says [`hello`] with this number.
+/// The origin in [`hello`] with this number.
 pub fn origin(number: u8) -> OriginId {
     origin_of(OriginId([number; 16]))
 }
@@ -270,7 +271,7 @@ pub fn shown<T>(message: T, token: Option<&str>) -> Request<T> {
     request
 }
 
-/// Waits until `condition` holds.
+/// Waits until `condition` is true.
 pub async fn until(what: &str, condition: impl Fn() -> bool) {
     let held = timeout(DEADLINE, async {
         while !condition() {

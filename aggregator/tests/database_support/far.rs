@@ -1,6 +1,4 @@
-//! A way to a database that takes its time: each byte arrives so much later, and round trips are counted.
-//!
-//! Leaves to others: ways that fail (`weir_envoy::Proxy`).
+//! A TCP proxy to a database that adds latency and counts round trips.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 use weir_envoy::ports;
 
-/// Ends when dropped; the connections that there are then go on until either side ends.
+/// Stops accepting when dropped; existing connections continue until either side closes them.
 pub struct Far {
     port: u16,
     trips: Arc<AtomicUsize>,
@@ -21,7 +19,7 @@ pub struct Far {
 }
 
 impl Far {
-    /// A way to `target` on which an answer comes no sooner than after `round_trip`.
+    /// A proxy to `target` with at least `round_trip` between a request and its answer.
     pub async fn start(target: SocketAddr, round_trip: Duration) -> Far {
         let listener = TcpListener::bind(ports::local(0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -40,7 +38,7 @@ impl Far {
         self.port
     }
 
-    /// How often a client began to speak, all connections together.
+    /// How often clients sent a request after receiving an answer, summed over all connections.
     pub fn round_trips(&self) -> usize {
         self.trips.load(Relaxed)
     }
@@ -68,7 +66,7 @@ fn carry(client: TcpStream, server: TcpStream, delay: Duration, trips: &Arc<Atom
     pump(from_server, to_client, delay, move || client_speaks.store(false, Relaxed));
 }
 
-/// Carries bytes one way, however many are under way at a time.
+/// Forwards bytes in one direction; any number may be in flight.
 fn pump(
     mut from: impl AsyncRead + Send + Unpin + 'static,
     mut to: impl AsyncWrite + Send + Unpin + 'static,

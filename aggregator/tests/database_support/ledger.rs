@@ -1,4 +1,4 @@
-//! What the ledger tests share: attempts by program and by hand, and what must be true of whatever was recorded.
+//! Shared by the ledger tests: attempts through the program and by hand, and invariants of the recorded attempts.
 
 use super::{Scene, WITHIN};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row, SqliteConnection};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_aggregator::database::{Attempt, Database, Velocity, ZoneChange};
 
-/// The zone of scenarios that need one.
+/// The zone of the scenarios.
 pub const ZONE: u32 = 7;
 
 pub async fn set_zone(database: &Database, zone: u32, rate: u64, window_seconds: u64) {
@@ -15,13 +15,13 @@ pub async fn set_zone(database: &Database, zone: u32, rate: u64, window_seconds:
     database.set_zone(&change, WITHIN).await.unwrap();
 }
 
-/// An attempt in [`ZONE`], which has to be answered.
+/// An attempt in [`ZONE`] that must be answered.
 pub async fn check(database: &Database, bucket: &str, cost: u64) -> Velocity {
     let attempt = Attempt { zone: ZONE, bucket: bucket.as_bytes(), cost };
-    database.check_velocity(&attempt, WITHIN).await.unwrap().expect("the zone is there")
+    database.check_velocity(&attempt, WITHIN).await.unwrap().expect("the zone exists")
 }
 
-/// The row that a procedure answers to whoever calls it by hand, bucket included.
+/// The result row of the procedure, bucket included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub velocity: Velocity,
@@ -66,7 +66,7 @@ pub struct Recorded {
     pub at_us: u64,
 }
 
-/// All that is recorded in [`ZONE`], in the order of the numbers.
+/// All recorded attempts in [`ZONE`], ordered by number.
 pub async fn recorded(scene: &Scene) -> Vec<Recorded> {
     let at =
         if scene.is_mysql() { "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at)" } else { "created_at" };
@@ -99,8 +99,8 @@ fn by_bucket(rows: &[Recorded]) -> impl Iterator<Item = Vec<&Recorded>> {
     buckets.into_values()
 }
 
-/// No window of any placement holds more than the rate. Where the window begins at an attempt is enough: any other holds
-/// no more than one of those.
+/// No window, wherever it begins, holds more than the rate. Testing windows that begin at an attempt suffices, because
+/// any other window holds no more than one of these.
 pub fn no_window_holds_more(rows: &[Recorded], rate: u64, window_seconds: u64) {
     for mut bucket in by_bucket(rows) {
         bucket.retain(|row| row.blocked == 0);
@@ -113,7 +113,7 @@ pub fn no_window_holds_more(rows: &[Recorded], rate: u64, window_seconds: u64) {
     }
 }
 
-/// Each attempt was allowed or blocked as those before it demand: neither too many nor too few.
+/// Each attempt was allowed or blocked as the attempts before it require.
 pub fn decisions_are_right(rows: &[Recorded], rate: u64, window_seconds: u64) {
     for bucket in by_bucket(rows) {
         for (place, row) in bucket.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Stores for the database tests: one server for each test, a fresh database for each scenario.
+//! Stores for the database tests: one server for each test, and a new database for each scenario.
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test uses a part")]
 
 pub mod far;
@@ -14,14 +14,14 @@ use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Publication, Stored};
 use weir_envoy::{DatabaseServer, wait};
 
-/// The present, for all scenarios.
+/// The time of all scenarios.
 pub const NOW: UnixMs = UnixMs(1_800_000_000_000);
-/// More than any call needs.
+/// More time than any call needs.
 pub const WITHIN: Duration = Duration::from_secs(20);
-/// The window of all keys that say nothing else.
+/// The window of all keys that do not set another.
 pub const HOUR_MS: u64 = 3_600_000;
 
-/// Runs scenarios on one store, one after the other, and tells how long each took.
+/// Runs scenarios on one store, one after the other, and prints their durations.
 macro_rules! run {
     ($store:expr, $($scenario:ident),+ $(,)?) => {
         $(
@@ -33,7 +33,7 @@ macro_rules! run {
 }
 pub(crate) use run;
 
-/// The tests `mariadb` and `mysql`, which do the same with a server each.
+/// The tests `mariadb` and `mysql`, each with its own server.
 macro_rules! on_servers {
     (|$store:ident| $work:expr) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -52,7 +52,7 @@ macro_rules! on_servers {
 }
 pub(crate) use on_servers;
 
-/// Where scenarios get their databases.
+/// The server for scenarios' databases.
 pub struct Store {
     pub server: Option<DatabaseServer>,
     folder: TempDir,
@@ -64,7 +64,7 @@ impl Store {
         Store::new(Some(DatabaseServer::mariadb().await.unwrap()))
     }
 
-    /// `None`, and a line about it, where there is no MySQL.
+    /// `None`, with a printed line, if no MySQL is installed.
     pub async fn mysql() -> Option<Store> {
         let server = DatabaseServer::mysql(&[]).await.unwrap();
         if server.is_none() {
@@ -100,9 +100,9 @@ impl Store {
     }
 }
 
-/// How many migrations a database has.
+/// Number of migrations of a database.
 pub fn migrations(scene: &Scene) -> usize {
-    // Buckets have no locks in SQLite, and there are no procedures.
+    // SQLite has neither bucket locks nor procedures.
     if scene.is_mysql() { 10 } else { 7 }
 }
 
@@ -124,7 +124,7 @@ impl Scene {
         MySqlConnection::connect(&self.url).await.unwrap()
     }
 
-    /// Runs statements of the test's own.
+    /// Executes the test's own statements.
     pub async fn run(&self, sql: &str) {
         let statement = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
         if self.is_mysql() {
@@ -135,7 +135,7 @@ impl Scene {
         }
     }
 
-    /// The single number that a query answers.
+    /// The number that a query returns.
     pub async fn number(&self, sql: &str) -> i64 {
         if self.is_mysql() {
             let sql = format!("SELECT CAST(({sql}) AS SIGNED)");
@@ -150,14 +150,14 @@ impl Scene {
     pub async fn until_somebody_waits(&self) {
         let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
         let waits = async || {
-            // The server shows what it knew before, for as long as it is asked again within 100 ms.
+            // The server returns old information if it is queried again within 100 ms.
             tokio::time::sleep(Duration::from_millis(150)).await;
             self.number(waiting).await > 0
         };
         wait::until("a transaction waits", WITHIN, waits).await.unwrap();
     }
 
-    /// How many rows there are, markers included.
+    /// Number of rows, markers included.
     pub async fn rows(&self) -> i64 {
         self.number("SELECT COUNT(*) FROM ratelimit_window_counts").await
     }
@@ -183,7 +183,7 @@ pub fn key_of(identifier: &[u8], epoch: u32, resolution: u16) -> Key {
     Key::new(&parts).unwrap()
 }
 
-/// The window in which `NOW` lies.
+/// The window that contains `NOW`.
 pub fn sequence() -> u64 {
     NOW.0 / HOUR_MS
 }
@@ -196,18 +196,18 @@ pub fn row(identifier: &str, count: u64) -> Publication {
     row_of(key(identifier.as_bytes()), count)
 }
 
-/// `many` rows, of `count` each.
+/// `many` rows with `count` each.
 pub fn rows(prefix: &str, many: usize, count: u64) -> Vec<Publication> {
     (0..many).map(|place| row(&format!("{prefix}{place:05}"), count)).collect()
 }
 
-/// The same, over since `ago_ms`.
+/// The same rows, expired `ago_ms` ago.
 pub fn expired(prefix: &str, many: usize, ago_ms: u64) -> Vec<Publication> {
     let expires = UnixMs(NOW.0 - ago_ms);
     rows(prefix, many, 7).into_iter().map(|row| Publication { expires, sequence: 5, ..row }).collect()
 }
 
-/// Publishes, and expects all of it to be stored.
+/// Publishes rows and expects all of them to be stored.
 pub async fn publish(database: &Database, rows: &[Publication]) -> Published {
     let published = database.publish(rows, NOW, WITHIN, |_| {}).await;
     assert_eq!(published.last_error, None);
@@ -215,7 +215,7 @@ pub async fn publish(database: &Database, rows: &[Publication]) -> Published {
     published
 }
 
-/// What other regions used, sorted by key.
+/// The counts of other regions, sorted by key.
 pub async fn import(database: &Database) -> Vec<Stored> {
     let imported = database.import(NOW, WITHIN).await.unwrap();
     assert_eq!((imported.bad, imported.truncated), (0, false), "{:?}", imported.bad_example);
@@ -227,7 +227,7 @@ pub fn sorted(mut cells: Vec<Stored>) -> Vec<Stored> {
     cells
 }
 
-/// What `rows` should be imported as.
+/// The expected import of `rows`.
 pub fn cells(rows: &[Publication]) -> Vec<Stored> {
     sorted(
         rows.iter()

@@ -1,4 +1,4 @@
-//! A client of the HTTP API, and files that it is configured by.
+//! A client of the HTTP API, and configuration files for it.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use crate::common::{DEADLINE, Weir, settings, start_with, until};
@@ -19,14 +19,14 @@ use weir_aggregator::server::Settings;
 
 pub const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// Where live control is seen and changed.
+/// The path of live control.
 pub const OVERRIDES: &str = "/v1/overrides";
 
 pub async fn start_apis(api: ApiSettings) -> Weir {
     start_with(Settings { api, ..settings() }).await
 }
 
-/// An answer, its body parsed if it is JSON.
+/// An answer; its body is parsed if it is JSON.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -34,7 +34,7 @@ pub struct Answer {
     pub body: Value,
 }
 
-/// One connection that is kept.
+/// A kept-alive connection.
 pub struct Client {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
@@ -76,7 +76,7 @@ impl Client {
         self.send("POST", path, &[JSON, ("authorization", &bearer)], body.to_string().as_bytes()).await
     }
 
-    /// Whether the server has ended the connection.
+    /// Whether the server has closed the connection.
     pub fn is_over(&self) -> bool {
         self.driver.is_finished()
     }
@@ -88,7 +88,7 @@ impl Drop for Client {
     }
 }
 
-/// Says something by live control, and waits until the aggregator that hears it knows of it.
+/// Sets live control, and waits until the aggregator that stored it has read it back.
 pub async fn put(weir: &Weir, body: Value) -> Value {
     let mut client = Client::connect(weir).await;
     let answer = client.send("PUT", OVERRIDES, &[JSON], body.to_string().as_bytes()).await;
@@ -97,15 +97,15 @@ pub async fn put(weir: &Weir, body: Value) -> Value {
     answer.body
 }
 
-/// Waits until an aggregator knows what was said.
+/// Waits until an aggregator has a change.
 pub async fn knows(weir: &Weir, said: &Value) {
     let revision = said["revision"].as_u64().unwrap();
     let book = || weir.server.services().control.book();
     let known = || book().edition().is_some_and(|held| held.revision >= revision);
-    until("what was said is known", known).await;
+    until("the change is read back", known).await;
 }
 
-/// A new token, and its entry with these zones.
+/// A new token and its entry with these zones.
 pub fn token(name: &str, workspace: &str, zones: &str) -> (String, String) {
     let NewToken { token, entry } = NewToken::new(Entry::application(name, workspace)).unwrap();
     (token, entry.replace("zones: []", &format!("zones: {zones}")))

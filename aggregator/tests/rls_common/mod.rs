@@ -1,4 +1,4 @@
-//! A client of the rate-limit service, as Envoy's own `ratelimit` filter is one.
+//! A client of the rate-limit service, like Envoy's `ratelimit` filter.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use crate::common::DEADLINE;
@@ -29,7 +29,7 @@ pub fn request(descriptors: Vec<Descriptor>) -> RateLimitRequest {
     RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 0 }
 }
 
-/// A call as it is.
+/// Sends a call unchanged.
 pub async fn send(
     channel: &Channel,
     request: Request<RateLimitRequest>,
@@ -41,7 +41,7 @@ pub async fn send(
     timeout(DEADLINE, call).await.unwrap().map(Response::into_inner)
 }
 
-/// A call that waits long enough: a busy machine must not look like an undecided limit.
+/// A call with a long timeout, so that a busy machine does not look like an undecided limit.
 pub async fn call(channel: &Channel, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
     let mut request = Request::new(request);
     request.set_timeout(Duration::from_secs(5));

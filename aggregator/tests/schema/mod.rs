@@ -1,5 +1,5 @@
-//! As much of OpenAPI 3.1 and JSON Schema as the API's description uses. A keyword that is not known here fails the test,
-//! so that nothing in the description goes unchecked.
+//! The part of OpenAPI 3.1 and JSON Schema that the API's description uses. An unknown keyword fails the test, so that
+//! nothing in the description goes unchecked.
 
 use crate::http_common::Answer;
 use regex::Regex;
@@ -23,11 +23,11 @@ impl Document {
         all
     }
 
-    /// Holds an answer against what is said of it.
+    /// Compares an answer with the description.
     pub fn check_answer(&self, path: &str, method: &str, answer: &Answer) {
         let responses = &self.0["paths"][path][method]["responses"];
         let described = self.resolve(&responses[answer.status.to_string()]);
-        assert!(described.is_object(), "{method} {path} is not said to answer {}", answer.status);
+        assert!(described.is_object(), "{method} {path} does not describe status {}", answer.status);
         for name in described["headers"].as_object().into_iter().flatten().map(|(name, _)| name) {
             assert!(answer.headers.contains_key(name.to_lowercase()), "{path}: no {name}");
         }
@@ -46,7 +46,7 @@ impl Document {
         self.0["components"]["schemas"][schema]["properties"].as_object().unwrap().keys().cloned().collect()
     }
 
-    /// Values at and beyond each bound of a field, and of wrong types; and whether they fit.
+    /// Values at and beyond each bound of a field, and of wrong types, and whether they are valid.
     pub fn probes(&self, schema: &str, field: &str) -> Vec<(Value, bool)> {
         let field = self.resolve(&self.0["components"]["schemas"][schema]["properties"][field]);
         let mut values = vec![
@@ -88,13 +88,13 @@ impl Document {
         match schema["$ref"].as_str() {
             Some(reference) => {
                 let found = self.0.pointer(reference.strip_prefix('#').unwrap());
-                found.unwrap_or_else(|| panic!("{reference} leads nowhere"))
+                found.unwrap_or_else(|| panic!("{reference} does not exist"))
             }
             None => schema,
         }
     }
 
-    /// Why the value is not what the schema says.
+    /// Why the value does not match the schema.
     fn wrong(&self, schema: &Value, value: &Value) -> Option<String> {
         let schema = self.resolve(schema);
         let not = |what: &Value| Some(format!("{value} is not {what}"));
@@ -142,7 +142,7 @@ impl Document {
                     let kinds = said.as_array().unwrap().iter();
                     kinds.filter(|kind| self.wrong(kind, value).is_none()).count() == 1
                 }
-                other => panic!("the keyword {other} is not known to this test"),
+                other => panic!("the keyword {other} is not supported by this test"),
             };
             if !fits {
                 return not(&json!({keyword: said}));
@@ -159,6 +159,6 @@ fn is_of_type(name: &str, value: &Value) -> bool {
         "string" => value.is_string(),
         "boolean" => value.is_boolean(),
         "integer" => value.is_u64() || value.is_i64(),
-        other => panic!("the type {other} is not known to this test"),
+        other => panic!("the type {other} is not supported by this test"),
     }
 }

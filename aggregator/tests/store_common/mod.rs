@@ -1,4 +1,4 @@
-//! What the tests of the regional store share: a private server, a store on it, and short names for cells.
+//! Shared by the tests of the regional store: a private server, a store on it, and short names for cells.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::time::Duration;
@@ -8,17 +8,17 @@ use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Merge, Merged, Proposal};
 use weir_envoy::{Redis, RedisOptions, wait};
 
-/// Time enough for any call on a busy machine.
+/// Enough time for any call on a busy machine.
 pub const AMPLE: Duration = Duration::from_secs(10);
-/// Time in which a broken part must be whole again.
+/// Time within which a fault must be repaired.
 pub const HEALED: Duration = Duration::from_secs(20);
-/// A cell in the middle of nowhere, and when it goes: in the year 2096.
+/// An arbitrary cell, and its expiry in the year 2096.
 pub const CELL: u64 = 29_000_000;
 pub const LATE: UnixMs = UnixMs(4_000_000_000_000);
 
 pub const A: OriginId = OriginId([0xA1; 16]);
 pub const B: OriginId = OriginId([0xB2; 16]);
-/// A separator, a line end and bytes that are no text.
+/// A separator, a line break and bytes that are not valid UTF-8.
 pub const C: OriginId = OriginId(*b"\0\r\n {}:/%\xff\xfe12345");
 
 pub async fn redis() -> Redis {
@@ -29,7 +29,7 @@ pub fn options(url: &str) -> StoreOptions {
     StoreOptions::parse(url, "eu").unwrap()
 }
 
-/// A store that is connected.
+/// A connected store.
 pub async fn open(options: &StoreOptions) -> Store {
     let store = Store::open(options).unwrap();
     connected(&store).await;
@@ -71,7 +71,7 @@ pub fn merge(key: &Key, parts: &[(OriginId, u64)]) -> Merge {
     }
 }
 
-/// `origin` proposes `own` against `limit`, with nothing used elsewhere.
+/// A proposal of `origin` for `own` against `limit`, with no use elsewhere.
 pub fn proposal(origin: OriginId, own: u64, limit: u64) -> Proposal {
     Proposal {
         origin,
@@ -98,7 +98,7 @@ pub fn origin(number: u64) -> OriginId {
     OriginId(id)
 }
 
-/// A connection beside the store's, for whatever somebody's hand does.
+/// A separate connection, for manual changes.
 pub fn hand(redis: &Redis) -> redis::Connection {
     redis::Client::open(redis.url()).unwrap().get_connection().unwrap()
 }

@@ -1,4 +1,4 @@
-//! A terminal of a test's own: a pseudo-terminal, what stands on its screen, and a program that it controls.
+//! A pseudo-terminal for tests, with its screen and the program that it controls.
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
@@ -10,18 +10,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weir_envoy::wait;
 
-/// Longer than anything takes that is waited for.
+/// Longer than any wait.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The side of whoever sits before it.
+/// The user's side of the terminal.
 pub struct Terminal {
     keyboard: File,
-    /// The program's side, kept so that it may be looked at when the program has ended.
+    /// The program's side, kept so that its modes can be read after the program has ended.
     line: File,
     screen: Arc<Mutex<Screen>>,
 }
 
-/// What stands on it, as far as `top` writes: whole lines, from the top left.
+/// The screen, as far as `top` uses it: whole lines from the top left.
 #[derive(Clone, Debug, Default)]
 pub struct Screen {
     rows: Vec<Vec<char>>,
@@ -30,7 +30,7 @@ pub struct Screen {
     pub is_alternate: bool,
     pub hides_cursor: bool,
     pub cuts_lines: bool,
-    /// Bytes of what is not complete yet.
+    /// Bytes of an incomplete character or command.
     open: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ impl Terminal {
         unlockpt(&controller).unwrap();
         let name = std::ffi::OsString::from_vec(ptsname(&controller, Vec::new()).unwrap().into_bytes());
         let keyboard = File::from(controller);
-        // A test has no terminal of its own that this could become: `setsid` gives it to the program.
+        // `setsid` makes this the program's controlling terminal; the test itself has none.
         let line = OpenOptions::new().read(true).write(true).open(name).unwrap();
         let terminal = Terminal { keyboard, line, screen: Arc::default() };
         terminal.resize(columns, rows);
@@ -56,15 +56,15 @@ impl Terminal {
         terminal
     }
 
-    /// Makes the screen larger or smaller; the program is told by SIGWINCH.
+    /// Resizes the screen; the program receives SIGWINCH.
     pub fn resize(&self, columns: u16, rows: u16) {
-        // From here on only what is drawn for the new size may stand there.
+        // From here on the screen may contain only what is drawn for the new size.
         self.screen.lock().unwrap().rows = vec![vec![' '; columns.into()]; rows.into()];
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&self.keyboard, size).unwrap();
     }
 
-    /// Starts a program in a session of its own, which this terminal controls.
+    /// Starts a program in its own session, with this as its controlling terminal.
     pub fn start(&self, program: &Command) -> Running {
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(program.get_program()).args(program.get_args()).env_clear();
@@ -81,7 +81,7 @@ impl Terminal {
         tcgetattr(&self.line).unwrap()
     }
 
-    /// Keys are passed on as they are pressed, and not shown.
+    /// Whether keys are passed on at once and not echoed.
     pub fn is_raw(&self) -> bool {
         !self.modes().local_modes.intersects(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
     }
@@ -90,13 +90,13 @@ impl Terminal {
         self.screen.lock().unwrap().clone()
     }
 
-    /// Waits until the screen is so.
+    /// Waits until the screen satisfies `is_so`.
     pub async fn shows(&self, what: &str, is_so: impl Fn(&Screen) -> bool) -> Screen {
         let shown = wait::until_some(what, DEADLINE, async || Ok(Some(self.screen()).filter(&is_so))).await;
         shown.unwrap_or_else(|error| panic!("{error}:\n{}", self.screen().text()))
     }
 
-    /// Waits until the screen has these parts.
+    /// Waits until the screen contains these parts.
     pub async fn says(&self, parts: &[&str]) -> Screen {
         let has = |screen: &Screen| parts.iter().all(|part| screen.text().contains(part));
         self.shows(&format!("{parts:?}"), has).await
@@ -125,7 +125,7 @@ impl Screen {
         self.open = rest.to_vec();
     }
 
-    /// One character, or one command.
+    /// Applies one character or one command.
     fn one(&mut self, first: &str) {
         match first {
             "\r" => self.column = 0,
@@ -135,20 +135,20 @@ impl Screen {
             "\x1b[?1049h" | "\x1b[?1049l" => self.is_alternate = first.ends_with('h'),
             "\x1b[?25h" | "\x1b[?25l" => self.hides_cursor = first.ends_with('l'),
             "\x1b[?7h" | "\x1b[?7l" => self.cuts_lines = first.ends_with('l'),
-            // How characters look.
+            // Colours and styles.
             command if command.starts_with('\x1b') => assert!(command.ends_with('m'), "{command:?}"),
             character => self.put(character.chars().next().unwrap()),
         }
     }
 
-    /// At the end of a line that is cut, the next character takes the place of the last.
+    /// At the end of a line that is cut, the next character replaces the last one.
     fn put(&mut self, character: char) {
         let (row, column) = (self.row.min(self.rows.len() - 1), self.column.min(self.rows[0].len() - 1));
         self.rows[row][column] = character;
         (self.row, self.column) = (row, column + 1);
     }
 
-    /// From the cursor on, which at the end of a line stands on the last character.
+    /// Erases from the cursor on; at the end of a line the cursor stands on the last character.
     fn erase_below(&mut self) {
         let column = self.column.min(self.rows[0].len() - 1);
         for (at, line) in self.rows.iter_mut().enumerate().skip(self.row) {
@@ -157,7 +157,7 @@ impl Screen {
     }
 }
 
-/// Bytes of the first character or command; nothing where it is not complete.
+/// Length of the first character or command in bytes; `None` if it is incomplete.
 fn length_of_first(bytes: &[u8]) -> Option<usize> {
     let length = match bytes.first()? {
         b'\x1b' => bytes.iter().skip(2).position(|byte| matches!(byte, b'@'..=b'~'))? + 3,
@@ -182,7 +182,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails only where it has ended already.
+        // Fails only if it has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,9 +1,9 @@
-//! Authorities of a test's own, and certificates that they sign.
+//! Certificate authorities for tests, and certificates that they sign.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 
-/// An authority, and what it signs.
+/// An authority.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, as PEM.

@@ -1,4 +1,4 @@
-//! A server whose spans a collector hears, and what is asked of them.
+//! A server whose spans a collector receives, and its requests.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use crate::common::{DEADLINE, settings};
@@ -33,7 +33,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `trace-span` of a span's parent.
+/// The trace id and the parent span id of a span, joined by `-`.
 pub fn parent(received: &Received) -> String {
     format!("{}-{}", hex(&received.span.trace_id), hex(&received.span.parent_span_id))
 }

@@ -226,7 +226,7 @@ pub enum ExactResult {
     Denied,
     /// Some of it could not be decided, and nothing is denied.
     Undecided,
-    /// There was no ruling in time.
+    /// There was no result in time.
     Timeout,
     /// The stream broke.
     Broken,

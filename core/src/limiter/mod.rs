@@ -4,7 +4,7 @@
 //! one change of the shared table ([`charge`](self)). The verdict itself stands in `judge`. Where the local view is
 //! not good enough the request waits for the region (`consults`), at the most as long as its rule says. What was
 //! spent goes to the `outbox` and from there to the aggregator; what comes back is merged by max (`snapshots`).
-//! [`Limiter::decide_exact`] is for requests that rules apply to whose limits are held elsewhere: they wait for a ruling
+//! [`Limiter::decide_exact`] is for requests that rules apply to whose limits are held elsewhere: they wait for a result
 //! first (`exact`). What a request costs may be known only from its response (`deferred`): then [`Limiter::settle_cost`] says it.
 //!
 //! Drive it with one of the two for each request, [`Limiter::tick`] every [`Limiter::next_tick_ms`], and
@@ -391,7 +391,7 @@ impl Limiter {
     /// other workers need not wait for its death.
     pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
         let now = self.moment(now);
-        // First: whoever waited for rulings may have to wait for consults now.
+        // First: whoever waited for results may have to wait for consults now.
         self.break_exact(shared, now);
         self.break_waiting(shared, now);
         self.return_leases(shared, now);

@@ -4,7 +4,7 @@
 //! are decided where all counts meet: a `log` in Redis (or in the aggregator's memory), a `ledger` in the database.
 //! Several [`Charge`]s of one request pass together or not at all.
 //!
-//! Leaves to others: the frames (`wire`), waiting for a ruling (`limiter`), ruling (the aggregator).
+//! Leaves to others: the frames (`wire`), waiting for a result (`limiter`), result (the aggregator).
 
 use crate::model::key::{Key, KeyError, MAX_TEXT_BYTES};
 use crate::model::window::MAX_COUNT;

@@ -97,7 +97,7 @@ async fn the_window_shows_a_live_region() {
     browser.click("dialog button").await.unwrap();
     browser.press(&["4"]).await.unwrap();
     browser
-        .until("the parts", "return document.querySelector('main').textContent.includes('Calls of stores')")
+        .until("the parts", "return document.querySelector('main').textContent.includes('Store calls')")
         .await
         .unwrap();
     browser.screenshot("window-parts").await.unwrap();

@@ -55,7 +55,7 @@ pub fn filter_frame(data: &[u8]) {
     }
 }
 
-/// An aggregator's frame, taken by a worker whose requests wait for answers and for rulings.
+/// An aggregator's frame, taken by a worker whose requests wait for answers and for results.
 pub fn region_frame(data: &[u8]) {
     let Ok(frame) = RegionFrame::decode(data) else { return };
     wait_for_answers(&frame);

@@ -1,16 +1,16 @@
-// Asks the aggregator, a second after the last answer, while somebody looks. Leaves to others: what is shown of it.
+// Polls the aggregator one second after each answer, while the page is visible.
 
 const INTERVAL_MS = 1_000;
 const PATIENCE_MS = 6_000;
 
-/** What was said last of each path, and when; and why nothing is said now. */
+/** The last answer of each path with its time, and the current problem if requests fail. */
 export const state = { said: new Map(), problem: null, since: null, paused: false, asking: false };
 
 let wanted = () => [];
 let changed = () => {};
 let timer = null;
 
-/** From now on asks for what `paths()` names, and calls `onChange` after each round. */
+/** Starts polling the paths that `paths()` returns; calls `onChange` after each round. */
 export function begin(paths, onChange) {
   wanted = paths;
   changed = onChange;
@@ -19,16 +19,16 @@ export function begin(paths, onChange) {
   soon();
 }
 
-/** What was said of a path: {body} or {error}, with the moment. */
+/** The last answer of a path: {body} or {error}, with its time. */
 export const said = (path) => state.said.get(path);
 
-/** Asks at once. */
+/** Polls at once. */
 export function soon() {
   stop();
   if (!state.asking) round();
 }
 
-/** Asks no more, or again. */
+/** Pauses or resumes polling. */
 export function pause(paused) {
   state.paused = paused;
   changed();
@@ -47,13 +47,13 @@ async function round() {
     state.problem = null;
     state.since = null;
   } catch (error) {
-    state.problem = error.name === "TimeoutError" ? "it takes too long" : "no connection";
+    state.problem = error.name === "TimeoutError" ? "timeout" : "no connection";
     state.since ??= Date.now();
   }
   state.asking = false;
   forget(paths);
   changed();
-  // Somebody may look at something else by now.
+  // The view may have changed during the round.
   const fresh = wanted().some((path) => !state.said.has(path)) && !state.problem;
   if (!document.hidden && !state.paused) timer = setTimeout(round, fresh ? 0 : INTERVAL_MS);
 }
@@ -65,7 +65,7 @@ async function ask(path) {
   state.said.set(path, answer.ok ? { body, at } : { error: body.error ?? `status ${answer.status}`, status: answer.status, at });
 }
 
-/** Keys that somebody looked at before. */
+/** Drops the answers of keys that are no longer shown. */
 function forget(paths) {
   for (const path of state.said.keys()) {
     if (path.startsWith("/v1/explain") && !paths.includes(path)) state.said.delete(path);

@@ -1,14 +1,13 @@
-// Elements, made and brought up to date. Whatever is shown becomes text, never markup: identifiers come from anybody.
-// Leaves to others: what is shown.
+// Creates and updates elements. All content is set as text, never as markup, because identifiers come from any client.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element. Attributes that begin with "on" are listeners; false and null are left out. */
+/** Creates an element. Attributes that begin with "on" are listeners; false and null are left out. */
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same of a drawing. */
+/** Creates an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -22,12 +21,12 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** Changes a text only where it differs, so that nothing that is read or selected is disturbed. */
+/** Sets a text only if it differs, so that screen readers and selections are not disturbed. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A bar of what is used of a limit. */
+/** A bar that shows the used share of a limit. */
 export function meter() {
   const full = h("span", { class: "full" });
   const element = h("span", { class: "meter", "aria-hidden": "true" }, full);
@@ -40,7 +39,7 @@ export function meter() {
   };
 }
 
-/** A line, or several, over time: series of equal length, each with a class; `most` is the height. */
+/** A line chart of series of equal length, each with a class; `most` is the least value at full height. */
 export function spark(series, { width = 160, height = 36, most = 0, label = "" } = {}) {
   const top = Math.max(most, 1e-9, ...series.flatMap((one) => one.values));
   const drawing = svg("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
@@ -55,7 +54,7 @@ export function spark(series, { width = 160, height = 36, most = 0, label = "" }
   return drawing;
 }
 
-/** Children by key: made once, brought up to date, put into order, and removed. The focus stays where it is. */
+/** Keeps children by key: creates, updates, orders and removes them without moving the focus. */
 export function keyed(parent, make) {
   const known = new Map();
   return (items, keyOf) => {
@@ -74,12 +73,12 @@ export function keyed(parent, make) {
       if (child.element === place) place = place.nextSibling;
       else parent.insertBefore(child.element, place);
     }
-    // Chromium takes the focus from what is moved.
+    // Chromium removes the focus from an element that is moved.
     if (focused !== document.activeElement && focused && parent.contains(focused)) focused.focus({ preventScroll: true });
   };
 }
 
-/** A table that sorts. Columns: {id, title, kind, value(item), cell() → {element, update(item)}}. */
+/** A sortable table. Columns: {id, title, kind, value(item), cell() → {element, update(item)}}. */
 export function table({ caption, columns, keyOf, sort, onSort, empty }) {
   const body = h("tbody", { role: "rowgroup" });
   const heads = columns.map((column) => {
@@ -118,7 +117,7 @@ export function table({ caption, columns, keyOf, sort, onSort, empty }) {
   return { element, update };
 }
 
-/** A cell that is a text. */
+/** A text cell. */
 export const textual = (words) => () => {
   const element = h("span");
   return { element, update: (item) => say(element, words(item)) };

@@ -1,10 +1,10 @@
-// One key: what would happen to a request now, what was used over time, and by whom: Envoys and regions, with ages.
+// One key: the outcome of a request now, its use over time, and the components of Envoys and regions with their ages.
 
 import { h, meter, say, svg, table, textual } from "./dom.js";
 import * as words from "./words.js";
 
 const MAX_POINTS = 300;
-/** What was used, as long as somebody looks: by key and window. */
+/** Use over time while the page is open, by key and window. */
 const timelines = new Map();
 
 export function key(query, raw) {
@@ -20,14 +20,14 @@ export function key(query, raw) {
   function update(said) {
     const body = said.body;
     showControl(control, body);
-    // Who is banned or exempt uses nothing.
+    // A banned or exempt key may have used nothing.
     const wrong = said.error ?? (body.windows.length === 0 ? (body.unknown ? `${words.sentence(body.unknown)}.` : nothing(body)) : null);
     problem.hidden = !wrong;
     windows.hidden = Boolean(wrong);
     if (wrong) return say(problem, wrong);
-    say(title, body.identifier === "" ? "(everybody)" : body.identifier);
+    say(title, body.identifier === "" ? "(all clients)" : body.identifier);
     document.title = `${body.identifier} · Weir`;
-    say(where, `Namespace ${body.namespace}, workspace ${body.workspace}; as region ${body.region} sees it.`);
+    say(where, `Namespace ${body.namespace}, workspace ${body.workspace}; counts as known in region ${body.region}.`);
     for (const window of body.windows) {
       const id = `${window.duration_ms}/${window.epoch}/${window.resolution}`;
       if (!shown.has(id)) {
@@ -40,13 +40,13 @@ export function key(query, raw) {
   return { title: name || "Key", paths: [path], element, update };
 }
 
-/** What is told where there are no windows, though something is known. */
+/** The text for a key without windows. */
 function nothing(body) {
   const exact = body.exact.map((rule) => `${rule.name} (${rule.algorithm})`).join(", ");
-  return exact ? `Held exactly, by ${exact}: what is used of it is not shown here.` : "It has used nothing in this window or the last one.";
+  return exact ? `Counted exactly by ${exact}; its use is not shown here.` : "Nothing was used in this window or the previous one.";
 }
 
-/** What live control says of the key; of a window alone it says itself. */
+/** Live control for all windows of the key; a window panel shows its own. */
 function showControl(list, body) {
   const said = body ? sentences(body.control, body.now_unix_ms) : [];
   list.hidden = said.length === 0;
@@ -59,7 +59,7 @@ function showControl(list, body) {
 function sentences(control, nowMs) {
   const all = [];
   const say = (what, kind) => all.push(`${what}${named(control.entries.find((entry) => entry.kind === kind))}.`);
-  if (control.banned) say(control.banned_until_unix_ms ? `Banned for ${words.time(Math.max(control.banned_until_unix_ms - nowMs, 0))} more` : "Banned, for ever", "ban");
+  if (control.banned) say(control.banned_until_unix_ms ? `Banned for another ${words.time(Math.max(control.banned_until_unix_ms - nowMs, 0))}` : "Banned permanently", "ban");
   if (control.exempt) say("Exempt: neither decided nor counted", "exempt");
   if (control.limit !== null && control.limit !== undefined) say(`A limit of ${words.count(control.limit)} instead of the rule's`, "limit");
   if (control.credit > 0) say(`A credit of ${words.count(control.credit)} beyond the limit`, "credit");
@@ -67,7 +67,7 @@ function sentences(control, nowMs) {
   return all;
 }
 
-/** The entry that says so, by which `overrides list` and `overrides audit` find it. */
+/** Identifies the entry, as in `overrides list` and `overrides audit`. */
 function named(entry) {
   if (!entry) return "";
   const whom = entry.identifier === null ? `network ${entry.network}` : `identifier ${entry.identifier}`;
@@ -87,10 +87,10 @@ function windowPanel(window, id) {
       { id: "origin", title: "Envoy", cell: originCell },
       { id: "cell", title: "In cell", cell: textual((part) => part.cell) },
       { id: "own", title: "Used", kind: "number", cell: textual((part) => words.count(part.own)) },
-      { id: "age", title: "Grew", kind: "number", cell: textual((part) => words.ago(part.age_ms)) },
+      { id: "age", title: "Last grew", kind: "number", cell: textual((part) => words.ago(part.age_ms)) },
     ],
     keyOf: (part) => `${part.sequence} ${part.origin}`,
-    empty: "No Envoy of this region has used any.",
+    empty: "No Envoy of this region has used this key.",
   });
   const regions = table({
     caption: "Regions",
@@ -98,21 +98,21 @@ function windowPanel(window, id) {
       { id: "region", title: "Region", cell: textual((one) => one.region + (one.own ? " (this one)" : "")) },
       { id: "cell", title: "In cell", cell: textual((one) => one.cell) },
       { id: "count", title: "Used", kind: "number", cell: textual((one) => words.count(one.count)) },
-      { id: "age", title: "Wrote", kind: "number", cell: textual((one) => words.ago(one.age_ms)) },
+      { id: "age", title: "Last write", kind: "number", cell: textual((one) => words.ago(one.age_ms)) },
     ],
     keyOf: (one) => `${one.sequence} ${one.region}`,
-    empty: "No region has written of it. Regions write of keys past half their limit.",
+    empty: "No region has published this key. Regions publish keys past half their limit.",
   });
   const unknown = h("p", { class: "empty", hidden: "" });
   const hardLimit = window.resolution > 1 ? `, a hard limit of ${window.resolution} cells` : "";
   const element = h("section", { class: "panel window" },
     h("h2", {}, `Window of ${words.time(window.duration_ms)}${hardLimit}${window.epoch ? `, epoch ${window.epoch}` : ""}`),
     verdict, h("div", { class: "large" }, bar.element), use, facts,
-    h("h3", {}, "Used, as long as you look"), chart,
+    h("h3", {}, "Use since the page was opened"), chart,
     h("h3", {}, "Cells"), cells,
     h("div", { class: "columns even" },
       h("section", {}, h("h3", {}, "Envoys of this region"), envoys.element),
-      h("section", {}, h("h3", {}, "Regions, as they have written"), regions.element, unknown)));
+      h("section", {}, h("h3", {}, "Published by regions"), regions.element, unknown)));
   return {
     element,
     update(now, nowMs) {
@@ -128,7 +128,7 @@ function windowPanel(window, id) {
       envoys.update([...now.cells].reverse().flatMap((cell) => cell.components.map((part) => ({ ...part, sequence: cell.sequence, cell: named.get(cell.sequence) }))));
       regions.update([...now.regions].reverse().map((one) => ({ ...one, cell: named.get(one.sequence) ?? String(one.sequence) })));
       unknown.hidden = !now.regions_unknown;
-      say(unknown, now.regions_unknown ? `Not known now: ${now.regions_unknown}.` : "");
+      say(unknown, now.regions_unknown ? `Unavailable: ${now.regions_unknown}.` : "");
     },
   };
 }
@@ -138,14 +138,14 @@ function judge(verdict, window) {
   verdict.dataset.passes = String(passes);
   const control = window.control;
   const denied = window.but_for_shadow;
-  if (window.outdated) say(verdict, "Used before a reset: it no longer counts.");
-  else if (denied) say(verdict, `✓ Every request passes, as it is in shadow; else it would be denied${denied.wait_ms !== null ? `, and pass again in ${words.time(denied.wait_ms)}` : control.banned ? ": it is banned" : ": the limit is 0"}.`);
+  if (window.outdated) say(verdict, "Used before a reset; no longer counted.");
+  else if (denied) say(verdict, `✓ Every request passes because of shadow mode. Without it, requests would be denied${denied.wait_ms !== null ? `, and would pass again in ${words.time(denied.wait_ms)}` : control.banned ? ": it is banned" : ": the limit is 0"}.`);
   else if (control.exempt) say(verdict, "✓ Every request passes: it is exempt.");
   else if (control.banned && (window.wait_ms === null || window.wait_ms === undefined)) say(verdict, "✕ Every request is denied: it is banned.");
   else if (passes === true) say(verdict, `✓ A request of cost 1 would pass. ${words.count(window.remaining)} left.`);
-  else if (passes === false && window.wait_ms !== null && window.wait_ms !== undefined) say(verdict, `✕ A request of cost 1 would be denied. It passes again in ${words.time(window.wait_ms)}, if nothing more is used.`);
+  else if (passes === false && window.wait_ms !== null && window.wait_ms !== undefined) say(verdict, `✕ A request of cost 1 would be denied. It would pass again in ${words.time(window.wait_ms)}, if nothing more is used.`);
   else if (passes === false) say(verdict, "✕ Every request would be denied: the limit is 0.");
-  else say(verdict, "No limit is known here.");
+  else say(verdict, "No limit is known for this window.");
 }
 
 function factsOf(window, nowMs) {
@@ -153,8 +153,8 @@ function factsOf(window, nowMs) {
   const rules = window.rules.map((rule) => `${rule.name} (${words.count(rule.limit)}${rule.shadow ? ", shadow" : ""})`);
   return [
     fact("Limit", window.limit === null || window.limit === undefined ? "unknown" : words.count(window.limit)),
-    fact("Rules, before overrides", rules.length > 0 ? rules.join(", ") : "none told of"),
-    fact("By other regions", words.count(window.global_others)),
+    fact("Rules, before overrides", rules.length > 0 ? rules.join(", ") : "none reported"),
+    fact("Used by other regions", words.count(window.global_others)),
     ...sentences(window.control, nowMs).map((sentence) => fact("Live control", sentence)),
   ];
 }
@@ -179,11 +179,11 @@ function cellBar(cell, cells) {
     bar.style.setProperty("inline-size", `${(number / most) * 100}%`);
     return bar;
   };
-  const others = cell.global_others > 0 ? `, elsewhere ${words.count(cell.global_others)} (grew ${words.ago(cell.global_others_age_ms)})` : "";
+  const others = cell.global_others > 0 ? `, other regions ${words.count(cell.global_others)} (last grew ${words.ago(cell.global_others_age_ms)})` : "";
   return h("div", { class: "cell" },
     h("span", { class: "when" }, `${words.clock(cell.start_unix_ms)} – ${words.clock(cell.end_unix_ms)}${cell.current ? " (now)" : ""}`),
     h("span", { class: "parts", "aria-hidden": "true" }, part("here", cell.regional_total), part("others", cell.global_others)),
-    h("span", { class: "count" }, `here ${words.count(cell.regional_total)}${others}`));
+    h("span", { class: "count" }, `this region ${words.count(cell.regional_total)}${others}`));
 }
 
 function remember(id, now, used) {

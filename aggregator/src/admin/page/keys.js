@@ -1,11 +1,11 @@
-// The keys nearest their limits: a table that is live, sorts and filters; each leads to its explanation.
+// The keys nearest their limits: a live table with sorting and a filter; each row links to the key's explanation.
 
 import { h, meter, say, table, textual } from "./dom.js";
 import * as words from "./words.js";
 
 const kept = { filter: "", sort: null };
 
-/** Where a key is explained. */
+/** The link to a key's explanation. */
 export function linkOf(key) {
   return `#/key?workspace=${encodeURIComponent(key.workspace)}&namespace=${encodeURIComponent(key.namespace)}&counted=${key.counted}&window_ms=${key.duration_ms}`;
 }
@@ -19,7 +19,7 @@ export function keys() {
     h("div", { class: "strip" }, h("label", { class: "unseen", for: "filter" }, "Filter"), field, shown),
     h("section", { class: "panel" }, rows.element),
     lookup(),
-    h("p", { class: "muted" }, "The 100 keys of the region with the highest share of their limit in use. What is used is what a decision would see now: the current cell, and of the one before what the window still covers."));
+    h("p", { class: "muted" }, "The 100 keys of the region with the highest share of their limit in use. Used is what counts against the limit now: the current cell, plus the part of the previous cell that the window still covers."));
   let top = null;
   function draw() {
     if (!top) return;
@@ -31,7 +31,7 @@ export function keys() {
   return { title: "Keys", paths: ["/v1/top"], element, update: (said) => { top = said.body ?? top; draw(); } };
 }
 
-/** A form for a key that is not among the first. */
+/** A form to explain a key that is not in the table. */
 function lookup() {
   const field = (name, title, value, more) => h("label", {}, title, h("input", { name, value, autocomplete: "off", spellcheck: "false", maxlength: "4096", ...more }));
   const form = h("form", { onsubmit: (event) => {
@@ -53,7 +53,7 @@ export function keyTable({ caption, sortable }) {
     { id: "used", title: "Used", kind: "number", value: (key) => key.used, cell: textual((key) => words.count(key.used)) },
     { id: "limit", title: "Limit", kind: "number", value: (key) => key.limit, cell: textual((key) => words.count(key.limit)) },
     { id: "speed", title: "Per second", kind: "number", value: (key) => key.per_second ?? 0, cell: textual((key) => words.rate(key.per_second)) },
-    { id: "others", title: "Elsewhere", kind: "number", value: (key) => key.global_others, cell: textual((key) => (key.global_others ? words.count(key.global_others) : "–")) },
+    { id: "others", title: "Other regions", kind: "number", value: (key) => key.global_others, cell: textual((key) => (key.global_others ? words.count(key.global_others) : "–")) },
     { id: "wait", title: "Passes", kind: "number", value: (key) => key.wait_ms ?? Infinity, cell: textual(passes) },
   ];
   const few = ["who", "share", "used", "limit", "wait"];
@@ -63,7 +63,7 @@ export function keyTable({ caption, sortable }) {
     keyOf: (key) => `${key.workspace}\n${key.namespace}\n${key.counted}\n${key.duration_ms}\n${key.epoch}\n${key.resolution}`,
     sort: sortable ? kept.sort : null,
     onSort: (sort) => (kept.sort = sort),
-    empty: "No key has used anything of a limit lately.",
+    empty: "No key has used any of its limit recently.",
   });
 }
 
@@ -77,7 +77,7 @@ function whoCell() {
     update(key) {
       const target = linkOf(key);
       if (link.getAttribute("href") !== target) link.setAttribute("href", target);
-      say(link, key.identifier === "" ? "(everybody)" : key.identifier);
+      say(link, key.identifier === "" ? "(all clients)" : key.identifier);
       say(where, words.scope(key.workspace, key.namespace));
     },
   };

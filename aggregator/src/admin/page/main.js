@@ -1,4 +1,4 @@
-// The page: which view is shown, its keyboard, and whether what is shown is of now. Leaves to others: the views.
+// The page: navigation between views, keyboard shortcuts, and the age of the shown data.
 
 import * as data from "./data.js";
 import { say } from "./dom.js";
@@ -50,7 +50,7 @@ function draw() {
   freshness();
 }
 
-/** How old is what is shown, and why. */
+/** Shows the age of the data, and whether the aggregator answers. */
 function freshness() {
   const { problem, since, paused } = data.state;
   const ats = view.paths.map((path) => data.said(path)?.at).filter(Boolean);
@@ -60,11 +60,11 @@ function freshness() {
   const fresh = age !== null && age < 3_000;
   say(document.getElementById("age"), lost ? "no answer" : paused ? `paused, ${words.time(age ?? 0)} old` : fresh ? "live" : age === null ? "…" : words.ago(age));
   document.getElementById("pause").setAttribute("aria-pressed", String(paused));
-  document.getElementById("pause").title = paused ? "Go on (p)" : "Pause (p)";
+  document.getElementById("pause").title = paused ? "Resume (p)" : "Pause (p)";
   banner.hidden = !lost;
   if (lost) {
-    const shown = age === null ? "Nothing is shown yet." : `What is shown is ${words.time(age)} old.`;
-    say(banner, `The aggregator does not answer (${problem}), since ${words.clock(since)}. ${shown} Asking again each second.`);
+    const shown = age === null ? "No data yet." : `The data shown is ${words.time(age)} old.`;
+    say(banner, `The aggregator has not answered since ${words.clock(since)} (${problem}). ${shown} Retrying every second.`);
   }
   if (lost !== wasLost) say(document.getElementById("said"), lost ? "" : "The aggregator answers again.");
   wasLost = lost;

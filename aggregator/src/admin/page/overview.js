@@ -1,4 +1,4 @@
-// The most important at a glance: rates, keys at their limits, parts that are unwell.
+// The overview: rates, keys near their limits, and the state of the parts.
 
 import { h, say, spark } from "./dom.js";
 import * as words from "./words.js";
@@ -61,7 +61,7 @@ function figure(title, kind) {
 function busiest(rules) {
   const rate = (rule) => Object.values(rule.per_second.last_1m).reduce((sum, one) => sum + one, 0);
   const first = [...rules].sort((a, b) => rate(b) - rate(a)).slice(0, 5);
-  if (first.length === 0) return [h("p", { class: "empty" }, "No filter has told of its rules yet.")];
+  if (first.length === 0) return [h("p", { class: "empty" }, "No filter has reported its rules yet.")];
   return first.map((rule) => {
     const now = rule.per_second.last_10s;
     const against = rule.shadow ? now.shadow_denied : now.denied + now.banned;

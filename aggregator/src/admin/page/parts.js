@@ -1,14 +1,14 @@
-// Every part and how it is: aggregators, Envoys, Redis, the database, regions.
+// The state of every part: aggregators, Envoys, Redis, the database, regions.
 
 import { h, say, table, textual } from "./dom.js";
 import * as words from "./words.js";
 
 const MARKS = { well: "✓", warn: "!", bad: "✕", none: "–" };
 
-/** How each part is, in a line: {part, state, word, more}. */
+/** The state of each part as a line: {part, state, word, more}. */
 export function health(parts) {
   const own = parts.aggregator;
-  const lines = [{ part: "This aggregator", state: own.draining ? "warn" : "well", word: own.draining ? "shutting down" : "serves", more: `up ${words.time(own.uptime_ms)}` }];
+  const lines = [{ part: "This aggregator", state: own.draining ? "warn" : "well", word: own.draining ? "shutting down" : "serving", more: `up ${words.time(own.uptime_ms)}` }];
   const silent = parts.peers.filter((peer) => peer.silent).length;
   if (parts.peers.length > 0) lines.push({ part: "Other aggregators", state: silent ? "bad" : "well", word: silent ? `${silent} of ${parts.peers.length} silent` : `${parts.peers.length} well`, more: "" });
   lines.push({ part: "Envoys", state: parts.envoys_alive > 0 ? "well" : "warn", word: parts.envoys_alive > 0 ? `${words.count(parts.envoys_alive)} alive` : "none", more: `${words.plural(own.streams, "stream", "streams")} here` });
@@ -20,20 +20,20 @@ export function health(parts) {
 
 function redisLine(redis) {
   if (!redis) return { part: "Redis", state: "none", word: "none", more: "this is the region's only aggregator" };
-  const word = redis.usable ? "reachable" : redis.breaker === "half_open" ? "coming back" : "unavailable";
+  const word = redis.usable ? "reachable" : redis.breaker === "half_open" ? "recovering" : "unavailable";
   const read = redis.calls.find((call) => call.operation === "read_markers");
-  return { part: "Redis", state: redis.usable ? "well" : "bad", word, more: read && redis.usable ? `${read.took_ms.toFixed(1)} ms` : "limits hold from memory" };
+  return { part: "Redis", state: redis.usable ? "well" : "bad", word, more: read && redis.usable ? `${read.took_ms.toFixed(1)} ms` : "deciding from memory" };
 }
 
 function databaseLine(database) {
-  if (!database) return { part: "Database", state: "none", word: "none", more: "other regions are not heard of" };
+  if (!database) return { part: "Database", state: "none", word: "none", more: "counts are not shared with other regions" };
   const away = database.breaker !== "closed";
   const trouble = away ? null : database.trouble;
   const replica = database.replica_breaker && database.replica_breaker !== "closed";
   return { part: "Database", state: away ? "bad" : trouble || replica ? "warn" : "well", word: away ? "unavailable" : replica ? "replica unavailable" : trouble ?? "reachable", more: `imported ${words.ago(database.imported_age_ms)}` };
 }
 
-/** The line as a list's item. */
+/** The line as a list item. */
 export function stateLine({ part, state, word, more }) {
   return h("li", { "data-state": state }, h("span", { class: "mark-state", "aria-hidden": "true" }, MARKS[state]), h("span", { class: "part-name" }, part), h("span", { class: "word" }, word), h("span", { class: "muted" }, more));
 }
@@ -42,7 +42,7 @@ export function parts() {
   const states = h("ul", { class: "states" });
   const aggregators = table({ caption: "Aggregators of the region", keyOf: (one) => one.id ?? "own", empty: "", columns: [
     { id: "id", title: "Aggregator", cell: textual((one) => (one.own ? "this one" : one.id.slice(0, 12))) },
-    { id: "state", title: "State", cell: textual((one) => (one.silent ? `✕ silent for ${words.time(one.age_ms)}` : one.draining ? "! shutting down" : "✓ serves")) },
+    { id: "state", title: "State", cell: textual((one) => (one.silent ? `✕ silent for ${words.time(one.age_ms)}` : one.draining ? "! shutting down" : "✓ serving")) },
     { id: "version", title: "Version", cell: textual((one) => one.version) },
     { id: "up", title: "Up", kind: "number", cell: textual((one) => words.time(one.uptime_ms)) },
     { id: "envoys", title: "Envoys", kind: "number", cell: textual((one) => words.count(one.envoys)) },
@@ -51,18 +51,18 @@ export function parts() {
   ] });
   const envoys = table({ caption: "Envoys connected here", keyOf: (one) => one.origin, empty: "No Envoy is connected here.", columns: [
     { id: "origin", title: "Envoy", cell: textual((one) => one.origin.slice(0, 12)) },
-    { id: "state", title: "State", cell: textual((one) => (one.silent_ms > 2_000 ? `! silent for ${words.time(one.silent_ms)}` : "✓ heard")) },
-    { id: "address", title: "From", cell: textual((one) => one.address ?? "this program's APIs") },
+    { id: "state", title: "State", cell: textual((one) => (one.silent_ms > 2_000 ? `! silent for ${words.time(one.silent_ms)}` : "✓ active")) },
+    { id: "address", title: "From", cell: textual((one) => one.address ?? "embedded limiter") },
     { id: "streams", title: "Streams", kind: "number", cell: textual((one) => words.count(one.streams)) },
-    { id: "told", title: "Is told of others", cell: textual((one) => (one.subscriber ? "yes" : "elsewhere")) },
+    { id: "told", title: "Receives pushes", cell: textual((one) => (one.subscriber ? "yes" : "elsewhere")) },
     { id: "since", title: "Connected", kind: "number", cell: textual((one) => words.ago(one.connected_ms)) },
   ] });
   const regions = table({ caption: "Regions", keyOf: (one) => one.name, empty: "No region has written to the database.", columns: [
     { id: "name", title: "Region", cell: textual((one) => one.name + (one.own ? " (this one)" : "")) },
-    { id: "wrote", title: "Wrote", kind: "number", cell: textual((one) => (one.wrote_age_ms === null || one.wrote_age_ms === undefined ? "nothing that is alive" : words.ago(one.wrote_age_ms))) },
+    { id: "wrote", title: "Last write", kind: "number", cell: textual((one) => (one.wrote_age_ms === null || one.wrote_age_ms === undefined ? "all rows expired" : words.ago(one.wrote_age_ms))) },
     { id: "rows", title: "Rows", kind: "number", cell: textual((one) => words.count(one.rows)) },
   ] });
-  const calls = table({ caption: "Calls of stores", keyOf: (one) => one.operation, empty: "No store is set.", columns: [
+  const calls = table({ caption: "Store calls", keyOf: (one) => one.operation, empty: "No store is configured.", columns: [
     { id: "operation", title: "Call", cell: textual((one) => one.operation.replaceAll("_", " ")) },
     { id: "age", title: "Last", kind: "number", cell: textual((one) => words.ago(one.age_ms)) },
     { id: "took", title: "Took", kind: "number", cell: textual((one) => `${one.took_ms.toFixed(1)} ms`) },
@@ -75,9 +75,9 @@ export function parts() {
   const panel = (title, ...children) => h("section", { class: "panel" }, h("h2", {}, title), children);
   const regionPanel = panel("Regions", regions.element, unknown);
   const element = h("div", { class: "view" }, h("h1", {}, "Parts"),
-    h("div", { class: "columns even" }, panel("How they are", states), panel("This aggregator", facts)),
+    h("div", { class: "columns even" }, panel("State", states), panel("This aggregator", facts)),
     panel("Aggregators of the region", aggregators.element), panel("Envoys connected here", envoys.element),
-    h("div", { class: "columns even" }, panel("Calls of stores", calls.element), regionPanel));
+    h("div", { class: "columns even" }, panel("Store calls", calls.element), regionPanel));
   function update(said) {
     const body = said.body;
     if (!body) return;
@@ -88,7 +88,7 @@ export function parts() {
     regionPanel.hidden = !body.database;
     regions.update(body.regions);
     unknown.hidden = !body.regions_unknown;
-    say(unknown, body.regions_unknown ? `Not known now: ${body.regions_unknown}.` : "");
+    say(unknown, body.regions_unknown ? `Unavailable: ${body.regions_unknown}.` : "");
     calls.update([...(body.redis?.calls ?? []), ...(body.database?.calls ?? [])]);
   }
   return { title: "Parts", paths: ["/v1/parts"], element, update };
@@ -99,13 +99,13 @@ function factsOf({ aggregator: own, redis, database }) {
   const list = (counts) => Object.entries(counts).map(([name, number]) => `${words.compact(number)} ${name.replaceAll("_", " ")}`).join(", ");
   const facts = [
     fact("Keys, cells", `${words.count(own.keys)}, ${words.count(own.cells)}`),
-    fact("Reports of filters", words.count(own.reports)),
-    fact("Questions of filters", list(own.consults)),
-    fact("Waiting", list(own.queues)),
+    fact("Reports received", words.count(own.reports)),
+    fact("Queries received", list(own.consults)),
+    fact("Queued", list(own.queues)),
     fact("HTTP API", list(own.api.http ?? {})),
     fact("Rate-limit service", list(own.api.rls ?? {})),
   ];
-  if (redis) facts.push(fact("Redis", `read ${words.ago(redis.read_age_ms)}, lost what it held ${words.plural(redis.wipes, "time", "times")}`));
-  if (database) facts.push(fact("Database", `published ${words.ago(database.published_age_ms)}, imported ${words.ago(database.imported_age_ms)}, lost what it held ${words.plural(database.wipes, "time", "times")}`));
+  if (redis) facts.push(fact("Redis", `read ${words.ago(redis.read_age_ms)}, lost its data ${words.plural(redis.wipes, "time", "times")}`));
+  if (database) facts.push(fact("Database", `published ${words.ago(database.published_age_ms)}, imported ${words.ago(database.imported_age_ms)}, lost its data ${words.plural(database.wipes, "time", "times")}`));
   return facts;
 }

@@ -1,4 +1,4 @@
-// What each rule decides, and whom a rule in shadow would deny.
+// The decisions of each rule, and the keys that a shadow rule would deny.
 
 import { h, keyed, say, spark } from "./dom.js";
 import * as words from "./words.js";
@@ -9,7 +9,7 @@ const kept = { span: "last_10s" };
 
 const KINDS = ["allowed", "denied", "shadow_denied", "exempt", "undecided", "banned"];
 
-/** Decisions of some kinds over the last five minutes, point by point. */
+/** Decisions of some kinds over the last five minutes, one number for each point in time. */
 export function history(rules, kinds) {
   const points = new Array(30).fill(0);
   for (const rule of rules) {
@@ -18,12 +18,12 @@ export function history(rules, kinds) {
   return points;
 }
 
-/** Something of all rules. */
+/** A sum over all rules. */
 export const sumOf = (rules, of) => rules.reduce((sum, rule) => sum + of(rule), 0);
 
 export function rules() {
   const list = h("div", { class: "stack" });
-  const none = h("p", { class: "panel empty", hidden: "" }, "No filter has told of its rules yet. A filter does as soon as it is connected.");
+  const none = h("p", { class: "panel empty", hidden: "" }, "No filter has reported its rules yet. Filters report them when they connect.");
   const scope = h("span", { class: "muted" });
   const spans = h("fieldset", { class: "segments" }, h("legend", { class: "unseen" }, "Rates over"),
     SPANS.map(([id, title]) => h("label", {}, h("input", { type: "radio", name: "span", value: id, checked: id === kept.span ? "" : null, onchange: () => { kept.span = id; draw(); } }), h("span", {}, title))));
@@ -33,7 +33,7 @@ export function rules() {
   function draw() {
     if (!last) return;
     const heard = words.plural(last.aggregators, "aggregator", "aggregators");
-    say(scope, `requests per second, over the region's ${heard}${last.aggregators_silent ? `; ${last.aggregators_silent} silent` : ""}`);
+    say(scope, `requests per second, summed over the region's ${heard}${last.aggregators_silent ? `; ${last.aggregators_silent} silent` : ""}`);
     none.hidden = last.rules.length > 0;
     cards(last.rules, (rule) => `${rule.workspace}\n${rule.name}`);
   }
@@ -78,7 +78,7 @@ function about(rule) {
 
 function figures(rule) {
   const now = rule.per_second[kept.span];
-  const figure = (title, kind, value, all) => h("div", { class: kind, title: `${words.count(all)} since the aggregators heard of it` }, h("dt", {}, title), h("dd", {}, words.rate(value), h("small", {}, words.compact(all))));
+  const figure = (title, kind, value, all) => h("div", { class: kind, title: `${words.count(all)} since the aggregators first received this rule` }, h("dt", {}, title), h("dd", {}, words.rate(value), h("small", {}, words.compact(all))));
   const shown = [figure("allowed", "allowed", now.allowed, rule.decided.allowed)];
   if (!rule.shadow || rule.decided.denied > 0) shown.push(figure("denied", "denied", now.denied, rule.decided.denied));
   if (rule.shadow || rule.decided.shadow_denied > 0) shown.push(figure("shadow", "shadow", now.shadow_denied, rule.decided.shadow_denied));
@@ -96,7 +96,7 @@ function wouldDeny(rule) {
   const said = [h("p", {}, h("strong", {}, "Would deny "), `${words.rate(now.shadow_denied)} per second, ${share}; ${words.count(rule.decided.shadow_denied)} so far.`)];
   if (!would) return said;
   if (would.keys === 0) return [...said, h("p", { class: "muted" }, "No key is over its limit now.")];
-  const key = (one) => h("li", {}, h("a", { href: linkOf(one), class: "row" }, one.identifier === "" ? "(everybody)" : one.identifier), h("span", {}, `${words.count(one.used)} of ${words.count(one.limit)}`));
+  const key = (one) => h("li", {}, h("a", { href: linkOf(one), class: "row" }, one.identifier === "" ? "(all clients)" : one.identifier), h("span", {}, `${words.count(one.used)} of ${words.count(one.limit)}`));
   const more = would.keys - would.furthest.length;
   return [...said,
     h("p", { class: "muted" }, `${words.plural(would.keys, "key is", "keys are")} over the limit now, the furthest first:`),

@@ -1,4 +1,4 @@
-// Numbers and times as people read them. Leaves to others: what they are about.
+// Formats numbers and times.
 
 const whole = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
@@ -7,10 +7,10 @@ const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1_000
 /** 1,234,567 */
 export const count = (number) => whole.format(number);
 
-/** 1.2M where there is little room. */
+/** 1.2M, for narrow columns. */
 export const compact = (number) => (number < 10_000 ? whole.format(number) : short.format(number));
 
-/** Per second: at most a digit behind the point, and none where it says nothing. */
+/** A rate per second with at most one decimal, and none for large numbers. */
 export function rate(perSecond) {
   if (perSecond === null || perSecond === undefined) return "–";
   if (perSecond === 0) return "0";
@@ -18,7 +18,7 @@ export function rate(perSecond) {
   return perSecond < 100 ? perSecond.toFixed(1) : compact(perSecond);
 }
 
-/** The two largest units, or fewer. */
+/** A duration in its two largest units. */
 export function time(ms) {
   if (ms === null || ms === undefined) return "–";
   if (ms < 1_000) return `${Math.round(ms)} ms`;
@@ -34,26 +34,26 @@ export function time(ms) {
   return said.join(" ");
 }
 
-/** How long ago; what is younger than a second is of now. */
+/** An age; less than a second is "just now". */
 export const ago = (ms) => (ms === null || ms === undefined ? "never" : ms < 1_000 ? "just now" : `${time(ms)} ago`);
 
-/** Rounded down: 100 % is not said before it is reached. */
+/** Rounded down, so that 100 % is shown only when the limit is reached. */
 export function percent(used, limit) {
   const share = (used / Math.max(limit, 1)) * 100;
   return share > 9_999 ? ">9999 %" : `${Math.floor(share)} %`;
 }
 
-/** Two words for how a use stands to its limit, for eyes that tell no colours. */
+/** The level of use: at the limit or over it, above half of it, or below. */
 export const level = (used, limit) => (used >= limit ? "over" : used > limit / 2 ? "high" : "low");
 
-/** One of many. */
+/** A number with its noun in singular or plural. */
 export const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
 
-/** A moment of the day, by the reader's clock. */
+/** A time of day, in the browser's time zone. */
 export const clock = (unixMs) => new Date(unixMs).toLocaleTimeString("en-GB");
 
-/** What goes without saying is not said. */
+/** Omits the default workspace. */
 export const scope = (workspace, name) => (workspace === "default" ? name : `${workspace} / ${name}`);
 
-/** As the first words of a sentence. */
+/** With a capital first letter. */
 export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);

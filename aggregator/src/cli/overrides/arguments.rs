@@ -1,43 +1,42 @@
-//! The arguments of the `overrides` commands, and what they ask of the server.
-//!
-//! Leaves to others: asking (`client`), telling (`show`), what may be said (the server).
+//! The arguments of the `overrides` commands, and their form as fields and parameters of requests.
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What is done with live control.
+/// Operations on live control.
 #[derive(Debug, Subcommand)]
 pub enum Overrides {
-    /// Show what is in force.
+    /// List the controls in force.
     List {
         #[command(flatten)]
         server: Server,
         #[command(flatten)]
         which: Which,
-        /// What kind alone.
+        /// Only this kind.
         #[arg(long)]
         kind: Option<Kind>,
-        /// What names this identifier, as a request carries it: by patterns and networks and for all namespaces too.
+        /// Only controls that match this identifier, as a request carries it: by pattern, by network, and for all
+        /// namespaces too.
         #[arg(long, value_name = "TEXT", conflicts_with_all = ["identifier", "network"])]
         matching: Option<String>,
     },
-    /// Say a limit, an exemption or a ban of somebody, or switch a rule's shadow; replaces what was said before.
+    /// Set a limit, an exemption, a ban or a rule's shadow switch; replaces an earlier one.
     Set(Set),
-    /// Let somebody use so much more than the limit, until it expires.
+    /// Add a credit to the limit until it expires.
     Credit {
         #[command(flatten)]
         server: Server,
         #[command(flatten)]
         place: Place,
-        /// How much more.
+        /// Amount of the credit.
         #[arg(value_name = "NUMBER")]
         amount: u64,
         #[command(flatten)]
         when: When,
     },
-    /// Forget what somebody has used, in all regions.
+    /// Reset the counts of an identifier in all regions.
     Reset {
         #[command(flatten)]
         server: Server,
@@ -45,47 +44,48 @@ pub enum Overrides {
         place: Place,
         #[command(flatten)]
         why: Why,
-        /// Yes, of everybody: for --namespace '*' --identifier '*'.
+        /// Confirm a reset of all identifiers (--namespace '*' --identifier '*').
         #[arg(long)]
         yes: bool,
     },
-    /// Take back what was said.
+    /// Delete a control.
     Delete {
         #[command(flatten)]
         server: Server,
         #[command(flatten)]
         place: Place,
-        /// What kind; override if not given. A rule has but one.
+        /// Kind of the control; default: override. A rule has only one kind.
         #[arg(long)]
         kind: Option<Kind>,
-        /// All that is said of it: override, credit and reset, of whichever windows.
+        /// Delete all controls of the target: override, credit and reset, for all windows.
         #[arg(long, conflicts_with_all = ["kind", "rule", "window"])]
         all_kinds: bool,
         #[command(flatten)]
         why: Why,
     },
-    /// Show who changed what, the newest first.
+    /// Show the changes of live control, newest first.
     Audit {
         #[command(flatten)]
         server: Server,
         #[command(flatten)]
         which: Which,
-        /// Whose changes alone.
+        /// Only changes of this author.
         #[arg(long, value_name = "NAME")]
         author: Option<String>,
-        /// Most changes.
+        /// Most changes to show.
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000), value_name = "NUMBER")]
         limit: u32,
     },
 }
 
-/// Where an aggregator answers, and how this is told.
+/// The HTTP API to use, and the format of the output.
 #[derive(Args, Clone)]
 pub struct Server {
-    /// The HTTP API of an aggregator, of whichever region.
+    /// URL of an aggregator's HTTP API; any region.
     #[arg(long, env = "WEIR_API_URL", default_value = "http://127.0.0.1:7072", value_name = "URL")]
     pub api_url: String,
-    /// A token whose entry says control: true, where the server asks for one. Best given by the variable.
+    /// Token whose entry has control: true, if the server requires one. Use the variable, because other users can read
+    /// a process's arguments.
     #[arg(
         long,
         env = "WEIR_API_TOKEN",
@@ -94,82 +94,82 @@ pub struct Server {
         hide_env_values = true
     )]
     pub api_token: String,
-    /// The authorities that the server's certificate may come from, as PEM; the system's if not given.
+    /// Certificate authorities for the server's certificate, as PEM; default: the system's.
     #[arg(long, env = "WEIR_API_CA_FILE", value_name = "FILE")]
     pub api_ca_file: Option<PathBuf>,
-    /// As JSON, for programs.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
 
-/// A token may be here.
+/// Omits the token.
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server").field("api_url", &self.api_url).finish_non_exhaustive()
     }
 }
 
-/// Whom something is said of.
+/// The target of a control.
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("who").required(true).args(["identifier", "network", "rule"]))]
 pub struct Place {
-    /// Whose limits; the token's workspace, or "default", if not given.
+    /// Workspace; default: the token's workspace, or "default".
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
-    /// Where identifiers are counted, a rule's name usually; * for all.
+    /// Namespace, usually a rule's name; * for all.
     #[arg(long, value_name = "NAME", conflicts_with = "rule", required_unless_present = "rule")]
     namespace: Option<String>,
-    /// An identifier, or a pattern as in a rule's overrides.
+    /// Identifier, or a pattern as in a rule's overrides.
     #[arg(long, value_name = "TEXT")]
     identifier: Option<String>,
-    /// Clients of a network, such as 203.0.113.0/24.
+    /// Network of clients, such as 203.0.113.0/24.
     #[arg(long, value_name = "CIDR")]
     network: Option<String>,
-    /// A rule, for its shadow switch.
+    /// Rule, for its shadow switch.
     #[arg(long, value_name = "NAME")]
     rule: Option<String>,
-    /// Windows of this length alone, such as 1m.
+    /// Only windows of this length, such as 1m.
     #[arg(long, value_name = "DURATION")]
     window: Option<String>,
 }
 
-/// Which of them are shown.
+/// Selects controls.
 #[derive(Args, Clone, Debug)]
 pub struct Which {
-    /// Whose limits; the token's workspace, or "default", if not given.
+    /// Workspace; default: the token's workspace, or "default".
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
-    /// Of a namespace, or of a rule, alone.
+    /// Only this namespace or rule.
     #[arg(long, visible_alias = "rule", value_name = "NAME")]
     namespace: Option<String>,
-    /// Of an identifier or pattern alone, as it was said.
+    /// Only this identifier or pattern, as it was set.
     #[arg(long, value_name = "TEXT")]
     identifier: Option<String>,
-    /// Of a network alone.
+    /// Only this network.
     #[arg(long, value_name = "CIDR")]
     network: Option<String>,
 }
 
-/// Until when, and why.
+/// Expiry and reason.
 #[derive(Args, Clone, Debug)]
 pub struct When {
-    /// For how long; for ever if not given.
+    /// Duration; default: no expiry.
     #[arg(long, value_parser = expires_in, conflicts_with = "expires_at", value_name = "DURATION")]
     expires_in: Option<Duration>,
-    /// Until when, such as 2030-01-31T12:00:00Z.
+    /// Expiry, such as 2030-01-31T12:00:00Z.
     #[arg(long, value_parser = humantime::parse_rfc3339_weak, value_name = "TIME")]
     expires_at: Option<SystemTime>,
     #[command(flatten)]
     why: Why,
 }
 
-/// Why, and who says so.
+/// Reason and author.
 #[derive(Args, Clone, Debug)]
 pub struct Why {
-    /// Why; for the audit. A ban needs one.
+    /// Reason, for the audit; required for a ban.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Who says it, for the audit; where there are tokens, they say it instead.
+    /// Author, for the audit; ignored if the server uses tokens, whose names it records.
     #[arg(long, env = "USER", hide_env_values = true, value_name = "NAME")]
     author: Option<String>,
 }
@@ -181,32 +181,32 @@ pub struct Set {
     pub server: Server,
     #[command(flatten)]
     place: Place,
-    /// This limit instead of the rule's.
+    /// Limit that replaces the rule's.
     #[arg(long, value_name = "NUMBER")]
     limit: Option<u64>,
-    /// No limit.
+    /// Exempt from limits.
     #[arg(long)]
     exempt: bool,
-    /// Denied.
+    /// Deny all requests.
     #[arg(long)]
     ban: bool,
-    /// Whether the rule only says what it would deny.
+    /// Switch the rule's shadow mode: in shadow mode it counts but never denies.
     #[arg(long, value_name = "ON|OFF")]
     shadow: Option<Switch>,
     #[command(flatten)]
     when: When,
 }
 
-/// A switch.
+/// State of a shadow switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
-    /// It never denies.
+    /// The rule never denies.
     On,
-    /// It denies.
+    /// The rule denies.
     Off,
 }
 
-/// What was said.
+/// Kind of a control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// A limit, an exemption or a ban.
@@ -220,18 +220,18 @@ pub enum Kind {
 }
 
 impl Place {
-    /// As fields of a body.
+    /// As fields of a request body.
     pub fn fields(&self) -> Map<String, Value> {
         self.pairs().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
     }
 
-    /// As parameters of a query.
+    /// As query parameters.
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         let window = self.window.clone().map(|window| ("window", window));
         self.pairs_of_all_windows().into_iter().chain(window).collect()
     }
 
-    /// The same without a window.
+    /// As query parameters, without the window.
     pub fn pairs_of_all_windows(&self) -> Vec<(&'static str, String)> {
         given([
             ("workspace", &self.workspace),
@@ -242,14 +242,14 @@ impl Place {
         ])
     }
 
-    /// Whether it is everybody, everywhere.
+    /// Whether the target is all identifiers in all namespaces.
     pub fn is_everybody(&self) -> bool {
         [&self.namespace, &self.identifier].iter().all(|text| text.as_deref() == Some("*"))
     }
 }
 
 impl Which {
-    /// As parameters of a query.
+    /// As query parameters.
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         given([
             ("workspace", &self.workspace),
@@ -261,7 +261,7 @@ impl Which {
 }
 
 impl When {
-    /// Adds what is given to a body.
+    /// Adds the given values to a request body.
     pub fn put(&self, fields: &mut Map<String, Value>) {
         self.why.put(fields);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -276,21 +276,21 @@ impl When {
 }
 
 impl Why {
-    /// As parameters of a query.
+    /// As query parameters.
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
-        // An empty variable is one that is not set.
+        // An empty environment variable counts as unset.
         let author = self.author.clone().filter(|author| !author.is_empty());
         given([("reason", &self.reason), ("author", &author)])
     }
 
-    /// Adds what is given to a body.
+    /// Adds the given values to a request body.
     pub fn put(&self, fields: &mut Map<String, Value>) {
         fields.extend(self.pairs().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))));
     }
 }
 
 impl Set {
-    /// The body that says it.
+    /// The request body.
     pub fn body(&self) -> Value {
         let mut fields = self.place.fields();
         let said = [
@@ -305,7 +305,7 @@ impl Set {
     }
 }
 
-/// The words of kinds that are given.
+/// The query parameter for a kind.
 pub fn kind_of(kind: Option<Kind>) -> Option<(&'static str, String)> {
     Some(("kind", kind?.to_possible_value()?.get_name().to_owned()))
 }

@@ -1,6 +1,4 @@
-//! One question to an aggregator's HTTP API, and its answer.
-//!
-//! Leaves to others: what is asked (`arguments`), who is trusted (`trust`), telling the answer (`show`).
+//! One request to an aggregator's HTTP API.
 
 use super::arguments::Server;
 use super::trust::secured;
@@ -19,13 +17,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long an answer may take; the server gives up before.
+/// Deadline of an answer; the server's own deadlines are shorter.
 const WITHIN: Duration = Duration::from_secs(15);
-/// Longest answer; a full page is some 700 KB.
+/// Longest answer; a full page has about 700 KB.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
-/// Asks, and takes the answer, or says why there is none. Another server may answer with JSON as well: `mark` is a field
-/// that answers to this question have.
+/// Sends a request and returns the answer. Other servers may also answer with JSON, so `mark` names a field that the
+/// expected answer has.
 pub async fn call(
     server: &Server,
     method: Method,
@@ -35,7 +33,7 @@ pub async fn call(
 ) -> anyhow::Result<Value> {
     let url = &server.api_url;
     let answered = timeout(WITHIN, connect_and_send(server, method, path, body)).await;
-    let Ok(answered) = answered else { bail!("{url} does not answer; see --api-url or WEIR_API_URL") };
+    let Ok(answered) = answered else { bail!("{url} does not answer; check --api-url or WEIR_API_URL") };
     let (status, value) = answered?;
     match value {
         Some(value) if status.is_success() && value.get(mark).is_some() => Ok(value),
@@ -43,26 +41,27 @@ pub async fn call(
             bail!("{}", refusal(&value["error"]))
         }
         _ => bail!(
-            "{url} is no aggregator's HTTP API: its answer ({status}) is none of those; see --api-url or WEIR_API_URL"
+            "{url} is not an aggregator's HTTP API (its answer has status {status}); check --api-url or WEIR_API_URL"
         ),
     }
 }
 
-/// Why an aggregator refuses, with what these commands can do about it.
+/// The error of an aggregator, in terms of the commands' options.
 fn refusal(error: &Value) -> String {
     let text = |name: &str| error[name].as_str().unwrap_or_default();
     let (message, field) = (text("message"), text("field"));
     match text("code") {
-        "token_missing" => "the server asks for a token; set --api-token or WEIR_API_TOKEN".to_owned(),
+        "token_missing" => "the server requires a token; set --api-token or WEIR_API_TOKEN".to_owned(),
         "token_malformed" => {
-            "what --api-token or WEIR_API_TOKEN gives is no token; weir-aggregator token makes one".to_owned()
+            "the token in --api-token or WEIR_API_TOKEN is malformed; create one with weir-aggregator token"
+                .to_owned()
         }
-        "token_unknown" => format!("{message}; see --api-token or WEIR_API_TOKEN"),
-        "workspace_not_allowed" => "the token is for another workspace; leave --workspace out".to_owned(),
+        "token_unknown" => format!("{message}; check --api-token or WEIR_API_TOKEN"),
+        "workspace_not_allowed" => "the token belongs to another workspace; omit --workspace".to_owned(),
         "not_found" => {
-            "nothing of this kind is said of it; weir-aggregator overrides list shows what is".to_owned()
+            "there is no control of this kind for the target; see weir-aggregator overrides list".to_owned()
         }
-        "invalid_request" if field == "expires_at" => "--expires-at is not a moment to come".to_owned(),
+        "invalid_request" if field == "expires_at" => "--expires-at is not in the future".to_owned(),
         _ => match message.strip_prefix(&format!("{field}: ")).filter(|_| !field.is_empty()) {
             Some(rest) => format!("{}: {rest}", flag(field)),
             None => message.to_owned(),
@@ -70,12 +69,12 @@ fn refusal(error: &Value) -> String {
     }
 }
 
-/// A field as its argument.
+/// The option for a field.
 fn flag(field: &str) -> String {
     if field == "credit" { "NUMBER".to_owned() } else { format!("--{}", field.replace('_', "-")) }
 }
 
-/// A path with a query.
+/// A path with query parameters.
 pub fn with_query(path: &str, pairs: &[(&str, String)]) -> String {
     let pairs: Vec<String> =
         pairs.iter().map(|(name, value)| format!("{name}={}", encode(value.as_bytes()))).collect();
@@ -91,7 +90,7 @@ async fn connect_and_send(
     let url = &server.api_url;
     let unusable = || {
         format!(
-            "{url:?} is no server; expected http:// or https:// and a host; see --api-url or WEIR_API_URL"
+            "{url:?} is not a server's URL; set --api-url or WEIR_API_URL to http:// or https:// with a host"
         )
     };
     let uri: Uri = url.parse().ok().with_context(unusable)?;
@@ -103,7 +102,8 @@ async fn connect_and_send(
     let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let stream = TcpStream::connect((bare, port)).await;
-    let stream = stream.with_context(|| format!("cannot connect to {url}; see --api-url or WEIR_API_URL"))?;
+    let stream =
+        stream.with_context(|| format!("cannot connect to {url}; check --api-url or WEIR_API_URL"))?;
     let mut request = Request::builder().method(method).uri(path).header(HOST, format!("{host}:{port}"));
     if !server.api_token.is_empty() {
         request = request.header(AUTHORIZATION, format!("Bearer {}", server.api_token));
@@ -112,19 +112,20 @@ async fn connect_and_send(
         request = request.header(CONTENT_TYPE, "application/json");
     }
     let bytes = body.map(Value::to_string).unwrap_or_default();
-    let request = request.body(Full::new(Bytes::from(bytes))).context("see --api-token or WEIR_API_TOKEN")?;
+    let request =
+        request.body(Full::new(Bytes::from(bytes))).context("check --api-token or WEIR_API_TOKEN")?;
     if !secure {
-        let hint = "if it speaks TLS, say https://";
+        let hint = "if it uses TLS, use https://";
         return send(stream, request, || {
-            format!("{url} gives no answer; {hint}; see --api-url or WEIR_API_URL")
+            format!("{url} does not answer; {hint}; check --api-url or WEIR_API_URL")
         })
         .await;
     }
     let name = ServerName::try_from(bare.to_owned()).with_context(unusable)?;
     let stream = secured(stream, name, server).await?;
-    // With TLS 1.3 who may not come hears of it only now.
-    let hint = "with --tls-client-ca-file it wants a certificate, and these commands have none";
-    send(stream, request, || format!("{url} gives no answer; {hint}")).await
+    // With TLS 1.3, a client without a required certificate learns so only when it reads the answer.
+    let hint = "if it has --tls-client-ca-file, it requires a client certificate, which these commands do not support";
+    send(stream, request, || format!("{url} does not answer; {hint}")).await
 }
 
 async fn send(
@@ -148,7 +149,7 @@ mod tests {
         for (code, field, message, expected) in [
             ("token_missing", "", "no token was sent", "--api-token or WEIR_API_TOKEN"),
             ("not_found", "", "GET /v1/overrides", "overrides list"),
-            ("workspace_not_allowed", "workspace", "workspace: leave the field out", "leave --workspace out"),
+            ("workspace_not_allowed", "workspace", "workspace: leave the field out", "omit --workspace"),
             ("invalid_request", "expires_in", "expires_in: missing; such", "--expires-in: missing; such"),
             ("invalid_request", "expires_at", "expires_at: expected ms", "--expires-at is not"),
             ("invalid_request", "limit", "limit: expected", "--limit: expected"),

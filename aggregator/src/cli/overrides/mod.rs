@@ -1,9 +1,6 @@
-//! The `overrides` commands: live control, through the HTTP API of an aggregator.
+//! The `overrides` commands: live control through an aggregator's HTTP API.
 //!
-//! In reading order: `arguments`, `client` (a question to the server), `trust` (which server is the right one), `show` (how its
-//! answer is told).
-//!
-//! Leaves to others: everything that is decided (the server).
+//! In reading order: `arguments`, `client` (requests), `trust` (TLS), `show` (output).
 
 mod arguments;
 mod client;
@@ -22,20 +19,20 @@ use std::process::ExitCode;
 
 const PATH: &str = "/v1/overrides";
 const AUDIT: &str = "/v1/overrides/audit";
-/// What the answer to every change has.
+/// The field that every answer to a change has.
 const REVISION: &str = "revision";
-/// Entries that are asked for at a time.
+/// Entries requested at a time.
 const PAGE: usize = 1_000;
-/// Most pages: more than there can be.
+/// Most pages; there cannot be as many.
 const MAX_PAGES: usize = 20;
 
-/// Does what is asked, and says how it ended.
+/// Runs a command and reports the result.
 #[tokio::main(flavor = "current_thread")]
 pub async fn run(command: Overrides) -> ExitCode {
     if let Overrides::Reset { place, yes: false, .. } = &command
         && place.is_everybody()
     {
-        let message = "this would forget what everybody in the workspace has used; if it is meant, say --yes";
+        let message = "this would reset the counts of all identifiers in the workspace; add --yes to confirm";
         return crate::cli::outcome::fail(&message, UNUSABLE);
     }
     match perform(command).await {
@@ -94,11 +91,11 @@ async fn delete(server: &Server, place: &Place, kind: Option<Kind>, why: &Why) -
     Ok(told(server, &answer, || show::changed(&answer)))
 }
 
-/// Each that is found, by its own kind and window.
+/// Deletes every control of the target, each by its own kind and window.
 async fn delete_all(server: &Server, place: &Place, why: &Why) -> anyhow::Result<String> {
     let found = list(server, place.pairs_of_all_windows()).await?;
     if found.is_empty() {
-        bail!("nothing is said of it; weir-aggregator overrides list shows what is");
+        bail!("there is no control for the target; see weir-aggregator overrides list");
     }
     let mut answers = Vec::new();
     for entry in &found {

@@ -1,11 +1,9 @@
-//! Live control as lines for people.
-//!
-//! Leaves to others: asking (`client`).
+//! Formats live control as text.
 
 use serde_json::Value;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// A table, its columns as wide as they have to be; the last one as it comes.
+/// A table whose columns are as wide as their content; the last column is not padded.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -27,7 +25,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     table
 }
 
-/// Controls that are in force.
+/// A table of controls.
 pub fn overrides(found: &[Value]) -> String {
     let row = |entry: &Value| {
         let when = entry["expires_at"].as_u64().map_or("never".to_owned(), moment);
@@ -46,7 +44,7 @@ pub fn overrides(found: &[Value]) -> String {
     table(&["WORKSPACE", "NAMESPACE", "WHO", "WHAT", "EXPIRES", "REVISION", "BY", "REASON"], &rows)
 }
 
-/// Changes.
+/// A table of changes.
 pub fn audit(found: &[Value]) -> String {
     let state = |entry: &Value| if entry.is_null() { "-".to_owned() } else { what(entry) + &until(entry) };
     let row = |entry: &Value| {
@@ -66,29 +64,31 @@ pub fn audit(found: &[Value]) -> String {
     table(&["TIME", "BY", "REGION", "ACTION", "NAMESPACE", "WHO", "BEFORE", "AFTER", "REASON"], &rows)
 }
 
-/// What a change came to.
+/// A sentence about the result of a change.
 pub fn changed(answer: &Value) -> String {
     let revision = number(answer, "revision");
     let warning = answer["warning"].as_str().map(|text| format!("warning: {}\n", safe(text)));
     let warning = warning.unwrap_or_default();
     let now = &answer["override"];
     if answer["changed"] == false {
-        let said = if now.is_null() { "it was deleted".to_owned() } else { sentence(now) };
+        let said = if now.is_null() { "already deleted".to_owned() } else { sentence(now) };
         return format!("nothing changed: {said} (revision {revision})\n{warning}");
     }
     let said = match (now.is_null(), &answer["before"]) {
         (true, before) => format!("deleted: {}", sentence(before)),
         (false, Value::Null) => sentence(now),
-        (false, before) => format!("{}; it was {}{}", sentence(now), what(before), until(before)),
+        (false, before) => format!("{}; before: {}{}", sentence(now), what(before), until(before)),
     };
     let reach = match answer["known"] == true {
-        true => "this region's filters are being told, the others hear of it with their next import",
-        false => "this region has not read it back yet; all hear of it with their next import",
+        true => "sent to this region's filters; other regions receive it with their next import",
+        false => {
+            "stored, but not read back in this region yet; all regions receive it with their next import"
+        }
     };
     format!("{said} (revision {revision}); {reach}\n{warning}")
 }
 
-/// Of which kind an entry is, as the server's parameter names it.
+/// The kind of an entry, as the API's parameter names it.
 pub fn kind(entry: &Value) -> &'static str {
     let has = |name: &str| !entry[name].is_null();
     match () {
@@ -142,20 +142,20 @@ fn number(entry: &Value, name: &str) -> String {
     entry[name].as_u64().unwrap_or_default().to_string()
 }
 
-/// A line for each, whatever is written in it; all else as it is to be typed.
+/// Escapes invisible characters, so that each entry takes one line; everything else stays as the user would type it.
 fn safe(text: &str) -> String {
     let shown = |c: char| if is_unseen(c) { c.escape_unicode().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()
 }
 
-/// Characters that end a line, steer a terminal, or turn the order of what follows around.
+/// Characters that end a line, control a terminal, or change the direction of writing.
 fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 fn moment(unix_ms: u64) -> String {
-    // Beyond the year 9999 there are no such texts.
+    // RFC 3339 has no dates beyond the year 9999.
     let at = UNIX_EPOCH + Duration::from_millis(unix_ms.min(253_402_300_799_000));
     humantime::format_rfc3339_seconds(at).to_string()
 }
@@ -201,7 +201,7 @@ w          per-key    (rule)    shadow off     never                 12        b
         for (answer, part) in [
             (
                 json!({"revision": 3, "changed": true, "known": true, "override": entry}),
-                "ban for a in n of w (revision 3); this",
+                "ban for a in n of w (revision 3); sent",
             ),
             (
                 json!({"revision": 3, "changed": true, "known": false, "before": entry}),

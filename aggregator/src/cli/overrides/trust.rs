@@ -1,6 +1,4 @@
-//! TLS with the HTTP API of an aggregator: whom the commands trust, and what they say of whom they do not.
-//!
-//! Leaves to others: what is spoken inside (`client`).
+//! TLS to an aggregator's HTTP API: trusted authorities, and errors that name the option to check.
 
 use super::arguments::Server;
 use anyhow::{Context, Error, bail};
@@ -14,9 +12,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-const SEE: &str = "see --api-ca-file or WEIR_API_CA_FILE";
+const SEE: &str = "check --api-ca-file or WEIR_API_CA_FILE";
 
-/// Shakes hands with a server that can show that it is this one.
+/// Performs a TLS handshake and verifies that the server is `name`.
 pub async fn secured(
     stream: TcpStream,
     name: ServerName<'static>,
@@ -30,13 +28,13 @@ pub async fn secured(
     connected.map_err(|error| explained(error, &server.api_url))
 }
 
-/// Those of the file, or the system's.
+/// The authorities of the file, or the system's.
 fn authorities(file: Option<&Path>) -> anyhow::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let Some(path) = file else {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if roots.is_empty() {
-            bail!("this system has no authorities to hold the server's certificate against; {SEE}");
+            bail!("this system has no certificate authorities to verify the server's certificate; {SEE}");
         }
         return Ok(roots);
     };
@@ -44,10 +42,10 @@ fn authorities(file: Option<&Path>) -> anyhow::Result<RootCertStore> {
     let read = CertificateDer::pem_file_iter(path).with_context(|| format!("cannot read {shown}; {SEE}"))?;
     for certificate in read {
         let certificate = certificate.with_context(|| format!("{shown} is not PEM; {SEE}"))?;
-        roots.add(certificate).with_context(|| format!("{shown} holds what is no certificate; {SEE}"))?;
+        roots.add(certificate).with_context(|| format!("{shown} contains an invalid certificate; {SEE}"))?;
     }
     if roots.is_empty() {
-        bail!("{shown} holds no certificate in PEM; {SEE}");
+        bail!("{shown} contains no PEM certificate; {SEE}");
     }
     Ok(roots)
 }
@@ -58,7 +56,9 @@ fn explained(error: io::Error, url: &str) -> Error {
         Some(rustls::Error::InvalidCertificate(_)) => {
             format!("the certificate of {url} is not trusted; {SEE}")
         }
-        _ => format!("no TLS with {url}; if it speaks none, say http://; see --api-url or WEIR_API_URL"),
+        _ => format!(
+            "the TLS handshake with {url} failed; if it does not use TLS, use http://; check --api-url or WEIR_API_URL"
+        ),
     };
     Error::new(error).context(said)
 }

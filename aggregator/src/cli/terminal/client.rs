@@ -1,6 +1,4 @@
-//! Asks an aggregator's admin listener.
-//!
-//! Leaves to others: what is asked, and what the answers mean.
+//! HTTP client for an aggregator's admin listener.
 
 use super::TerminalError;
 use crate::cli::client::exchange;
@@ -12,21 +10,21 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long an answer may take.
+/// Deadline of an answer.
 const WITHIN: Duration = Duration::from_secs(5);
 /// Longest answer that is read.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// Asks one server.
+/// A client of one server.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// As it was given.
+    /// The server, as it was given.
     pub server: String,
     authority: String,
 }
 
 impl Client {
-    /// At `http://host:port`, or `host:port`.
+    /// Accepts `http://host:port` or `host:port`.
     pub fn new(server: &str) -> Result<Client, TerminalError> {
         let wrong = || TerminalError::Server(server.to_owned());
         let authority = server.strip_prefix("http://").unwrap_or(server).trim_end_matches('/');
@@ -42,13 +40,13 @@ impl Client {
         Ok(Client { server: format!("http://{authority}"), authority })
     }
 
-    /// What `path` answers, as what it should be.
+    /// Requests `path` and parses the answer.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, TerminalError> {
         let text = self.text(path).await?;
         read(&text).ok_or_else(|| TerminalError::Foreign(self.server.clone()))
     }
 
-    /// What `path` answers.
+    /// Requests `path` and returns the answer's text.
     pub async fn text(&self, path: &str) -> Result<String, TerminalError> {
         let unavailable = |reason: String| TerminalError::Unavailable { server: self.server.clone(), reason };
         let asked = timeout(WITHIN, self.get_once(path)).await;
@@ -62,7 +60,7 @@ impl Client {
         }
     }
 
-    /// The aggregator's own words, if it is one.
+    /// The error in the answer, or that the server is not an aggregator.
     fn refused(&self, text: &str) -> TerminalError {
         let said: Option<serde_json::Value> = serde_json::from_str(text).ok();
         match said.as_ref().and_then(|said| said["error"].as_str()) {
@@ -80,7 +78,8 @@ impl Client {
     }
 }
 
-/// An answer of an aggregator says of which region it is. All else may be missing, so what anybody answers would do.
+/// Parses an answer. All fields have defaults, so any JSON would parse; an aggregator's answer is recognised by its
+/// region.
 fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
     let value: serde_json::Value = serde_json::from_str(text).ok()?;
     value["region"].as_str().filter(|region| !region.is_empty())?;

@@ -1,15 +1,13 @@
-//! The answer of `/v1/explain` as lines of text.
-//!
-//! Leaves to others: what it says (`admin::explain`), numbers and times (`format`).
+//! Formats the answer of `/v1/explain` as text.
 
 use super::format::{bar, count, fit, percent, plain, right, time};
 use crate::admin::view::Control;
 use crate::admin::view::{Cell, Exact, Explanation, Judged, Window};
 
-/// A key, explained.
+/// The lines of an explanation.
 pub fn lines(explanation: &Explanation) -> Vec<String> {
     let mut lines = vec![format!(
-        "{} in namespace {}, workspace {}, seen from region {}",
+        "{} in namespace {}, workspace {}, as known in region {}",
         plain(&explanation.identifier),
         plain(&explanation.namespace),
         plain(&explanation.workspace),
@@ -29,15 +27,15 @@ pub fn lines(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// A rule whose counts are not here, and what live control alone decides of it.
+/// A rule whose counts this aggregator does not have, and the outcome of live control alone.
 fn of_exact(rule: &Exact, control: &Control) -> String {
     let verdict = match (control.banned, control.exempt, rule.shadow) {
-        (true, _, true) => "every request passes: it is banned, but the rule is in shadow",
-        (true, _, false) => "every request is denied: it is banned",
-        (false, true, _) => "every request passes: it is exempt",
-        (false, false, _) => "what is used of it is not shown here",
+        (true, _, true) => "every request passes: the key is banned, but the rule is in shadow mode",
+        (true, _, false) => "every request is denied: the key is banned",
+        (false, true, _) => "every request passes: the key is exempt",
+        (false, false, _) => "its use is not shown here",
     };
-    format!("  rule {}, held exactly ({}): {verdict}", plain(&rule.name), plain(&rule.algorithm))
+    format!("  rule {}, counted exactly ({}): {verdict}", plain(&rule.name), plain(&rule.algorithm))
 }
 
 fn said(control: &Control, now_unix_ms: u64) -> Vec<String> {
@@ -58,10 +56,10 @@ fn of_window(window: &Window) -> Vec<String> {
         ));
     }
     if window.global_others > 0 {
-        lines.push(format!("  of that {} by other regions", count(window.global_others)));
+        lines.push(format!("  {} of that by other regions", count(window.global_others)));
     }
     for rule in &window.rules {
-        let shadow = if rule.shadow { ", in shadow: it never denies" } else { "" };
+        let shadow = if rule.shadow { ", in shadow mode: never denies" } else { "" };
         lines.push(format!("  rule {}, {} before overrides{shadow}", plain(&rule.name), count(rule.limit)));
     }
     lines.extend(window.cells.iter().rev().flat_map(of_cell));
@@ -81,27 +79,32 @@ fn kind(window: &Window) -> String {
 
 fn verdict(window: &Window) -> String {
     if window.outdated {
-        return format!("{} used before a reset, which no longer counts", count(window.used));
+        return format!("{} used before a reset; no longer counted", count(window.used));
     }
     if let Some(judged) = &window.but_for_shadow {
-        return format!("every request passes, as it is in shadow; else {}", denied(window, judged));
+        return format!(
+            "every request passes because of shadow mode; without it, {}",
+            denied(window, judged)
+        );
     }
     match (window.passes, window.wait_ms, window.remaining) {
-        (Some(true), ..) if window.control.exempt => "every request passes: it is exempt".to_owned(),
-        (Some(false), None, _) if window.control.banned => "every request is denied: it is banned".to_owned(),
+        (Some(true), ..) if window.control.exempt => "every request passes: the key is exempt".to_owned(),
+        (Some(false), None, _) if window.control.banned => {
+            "every request is denied: the key is banned".to_owned()
+        }
         (Some(true), _, left) => format!("a request of cost 1 would pass; {} left", count(left.unwrap_or(0))),
         (Some(false), Some(ms), _) => {
-            format!("a request of cost 1 would be denied, and pass again in {}", time(ms))
+            format!("a request of cost 1 would be denied, and would pass again in {}", time(ms))
         }
-        (Some(false), None, _) => "a request would be denied, always: the limit is 0".to_owned(),
-        (None, ..) => format!("{} used; no limit is known here", count(window.used)),
+        (Some(false), None, _) => "every request would be denied: the limit is 0".to_owned(),
+        (None, ..) => format!("{} used; no limit is known for this window", count(window.used)),
     }
 }
 
 fn denied(window: &Window, judged: &Judged) -> String {
     match judged.wait_ms {
-        Some(ms) => format!("a request of cost 1 would be denied, and pass again in {}", time(ms)),
-        None if window.control.banned => "every request would be denied: it is banned".to_owned(),
+        Some(ms) => format!("a request of cost 1 would be denied, and would pass again in {}", time(ms)),
+        None if window.control.banned => "every request would be denied: the key is banned".to_owned(),
         None => "every request would be denied: the limit is 0".to_owned(),
     }
 }
@@ -110,14 +113,18 @@ fn of_cell(cell: &Cell) -> Vec<String> {
     let when = if cell.current { "current cell" } else { "cell" };
     let globe = match (cell.global_others, cell.global_others_age_ms) {
         (0, _) => String::new(),
-        (others, age) => format!(", other regions {} (grew {} ago)", count(others), time(age.unwrap_or(0))),
+        (others, age) => {
+            format!(", other regions {} (last grew {} ago)", count(others), time(age.unwrap_or(0)))
+        }
     };
     let mut lines =
         vec![format!("  {when} {}: this region {}{globe}", cell.sequence, count(cell.regional_total))];
     for part in &cell.components {
         let here = if part.here { "  connected here" } else { "" };
         let (own, age) = (right(&count(part.own), 13), fit(&format!("{} ago", time(part.age_ms)), 14));
-        lines.push(format!("    {}  {own}  grew {age}{here}", fit(&part.origin, 32)).trim_end().to_owned());
+        lines.push(
+            format!("    {}  {own}  last grew {age}{here}", fit(&part.origin, 32)).trim_end().to_owned(),
+        );
     }
     let more = cell.components_all.saturating_sub(cell.components.len() as u64);
     if more > 0 {
@@ -128,11 +135,11 @@ fn of_cell(cell: &Cell) -> Vec<String> {
 
 fn of_regions(window: &Window) -> Vec<String> {
     if let Some(reason) = &window.regions_unknown {
-        return vec![format!("  each region's share is not known: {}", plain(reason))];
+        return vec![format!("  the counts of other regions are unavailable: {}", plain(reason))];
     }
     let mut lines = Vec::new();
     if !window.regions.is_empty() {
-        lines.push("  as regions have written:".to_owned());
+        lines.push("  published by regions:".to_owned());
     }
     for region in &window.regions {
         let own = if region.own { " (this one)" } else { "" };

@@ -1,8 +1,6 @@
-//! Numbers and times as people read them, and texts of a fixed width.
-//!
-//! Leaves to others: what they are about.
+//! Formats numbers and times, and pads texts to a fixed width.
 
-/// 1 234 567, with a thin space's place taken by a comma: terminals have no thin space.
+/// Groups digits with commas: 1,234,567.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,12 +13,12 @@ pub fn count(number: u64) -> String {
     out
 }
 
-/// So many of something.
+/// A number with its noun in singular or plural.
 pub fn plural(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// At most a digit behind the point, and none where it says nothing.
+/// At most one decimal, and none for large numbers.
 pub fn rate(per_second: f64) -> String {
     match per_second {
         0.0 => "0".to_owned(),
@@ -30,7 +28,7 @@ pub fn rate(per_second: f64) -> String {
     }
 }
 
-/// The two largest units, or fewer.
+/// A duration in its two largest units.
 pub fn time(ms: u64) -> String {
     const UNITS: [(&str, u64); 4] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     if ms < 1_000 {
@@ -53,7 +51,7 @@ pub fn time(ms: u64) -> String {
     said.join(" ")
 }
 
-/// A share of a limit in whole per cent, rounded down: 100 % is not said before it is reached.
+/// A share of a limit in whole per cent, rounded down, so that 100 % is shown only when the limit is reached.
 pub fn percent(used: u64, limit: u64) -> String {
     let share = u128::from(used) * 100 / u128::from(limit.max(1));
     if share > 9_999 { ">9999%".to_owned() } else { format!("{share}%") }
@@ -66,7 +64,7 @@ pub fn bar(used: u64, limit: u64, width: usize) -> String {
     "█".repeat(full) + &"·".repeat(width - full)
 }
 
-/// Cut or filled to `width` characters. What would move a terminal's cursor was spelt out before.
+/// Cut or padded to `width` characters. Control characters must have been escaped before.
 pub fn fit(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length > width {
@@ -76,13 +74,13 @@ pub fn fit(text: &str, width: usize) -> String {
     text.to_owned() + &" ".repeat(width - length)
 }
 
-/// The same, with the text at the right.
+/// Like [`fit`], aligned to the right.
 pub fn right(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length >= width { fit(text, width) } else { " ".repeat(width - length) + text }
 }
 
-/// Nothing that a terminal would take for a command.
+/// Escapes characters that a terminal would interpret.
 pub fn plain(text: &str) -> String {
     crate::admin::text::identifier(text.as_bytes())
 }

@@ -1,9 +1,7 @@
-//! What the page shows, in a terminal: `weir-aggregator top` and `weir-aggregator explain`.
+//! The status page in a terminal: `weir-aggregator top` and `weir-aggregator explain`.
 //!
-//! In reading order: [`client`] (asks an aggregator's admin listener), [`format`] (numbers and times as people read them),
-//! [`tables`] and [`explained`] (answers as lines), [`screen`] (a terminal that is drawn anew each second).
-//!
-//! Leaves to others: arguments (`cli`), the answers themselves (`admin`).
+//! In reading order: [`client`] (requests to an aggregator's admin listener), [`format`] (formats of numbers and times),
+//! [`tables`] and [`explained`] (answers as lines), [`screen`] (a live screen, updated each second).
 
 pub mod client;
 pub mod explained;
@@ -20,53 +18,53 @@ use client::Client;
 use serde::Serialize;
 use std::io::{IsTerminal, Write, stdin, stdout};
 
-/// Columns of a text that goes to no terminal.
+/// Columns of a text that is not shown on a terminal.
 const PLAIN_COLUMNS: usize = 120;
 
 /// Why nothing could be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum TerminalError {
-    /// No server's address.
+    /// The URL is invalid.
     #[error(
-        "{0:?} is not where an aggregator could be; expected its admin listener, which speaks no TLS, as in http://127.0.0.1:7070"
+        "{0:?} is not the URL of an admin listener; expected http:// (it has no TLS), as in http://127.0.0.1:7070"
     )]
     Server(String),
-    /// Nobody answers there.
+    /// The server does not answer.
     #[error(
-        "cannot reach an aggregator at {server}: {reason}; is it running, and is that its --admin-listen? See --admin-url"
+        "cannot reach an aggregator at {server}: {reason}; check that it runs, and that --admin-url is its --admin-listen"
     )]
     Unavailable {
-        /// Where it was looked for.
+        /// The URL.
         server: String,
-        /// What the system said.
+        /// The cause.
         reason: String,
     },
-    /// It answered something else.
+    /// The aggregator answered with an error.
     #[error("{0}")]
     Refused(String),
-    /// It answered what is no answer.
-    #[error("what answers at {0} is no aggregator, or one of another version")]
+    /// The answer is not an aggregator's.
+    #[error("the server at {0} is not an aggregator, or has another version")]
     Foreign(String),
-    /// The terminal.
+    /// The terminal failed.
     #[error("the terminal cannot be used: {0}")]
     Terminal(#[from] std::io::Error),
 }
 
-/// Everything that `top` shows, of one moment.
+/// Everything that `top` shows, read at about the same time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Snapshot {
     /// The keys nearest their limits.
     pub top: Top,
-    /// What rules decide.
+    /// The decisions of the rules.
     pub rules: Rules,
-    /// The parts.
+    /// The state of the parts.
     pub parts: Parts,
 }
 
-/// How `top` is shown.
+/// The output of `top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// On a terminal, anew each second; as text where there is none.
+    /// A live screen; text if the output is not a terminal.
     Live,
     /// Once, as text.
     Once,
@@ -74,16 +72,16 @@ pub enum Manner {
     Json,
 }
 
-/// Whose key `explain` explains.
+/// The key to explain.
 #[derive(Clone, Debug)]
 pub struct KeyName {
-    /// Whose limits.
+    /// The workspace.
     pub workspace: String,
-    /// Which family of them.
+    /// The namespace.
     pub namespace: String,
-    /// Who is limited.
+    /// The identifier.
     pub identifier: String,
-    /// The only window that matters.
+    /// The only window to show.
     pub window_ms: Option<u64>,
 }
 
@@ -121,14 +119,14 @@ pub async fn explain(server: &str, asked: &KeyName, json: bool) -> Result<(), Te
     print(&(explained::lines(&explanation).join("\n") + "\n"))
 }
 
-/// All that `top` shows.
+/// Reads everything that `top` shows.
 pub async fn snapshot(client: &Client) -> Result<Snapshot, TerminalError> {
     let (top, rules, parts) =
         tokio::join!(client.get("/v1/top"), client.get("/v1/rules"), client.get("/v1/parts"));
     Ok(Snapshot { top: top?, rules: rules?, parts: parts? })
 }
 
-/// Whoever reads may have seen enough.
+/// Prints the text; a closed pipe is not an error.
 fn print(text: &str) -> Result<(), TerminalError> {
     match stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

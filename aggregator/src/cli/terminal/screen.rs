@@ -1,8 +1,7 @@
-//! A terminal that is drawn anew each second: what `top` shows, with keys to move.
+//! The live screen of `top`, redrawn each second, with keys for navigation.
 //!
-//! What is shown stays, with its age, while the aggregator does not answer. However this ends, the terminal is as it was.
-//!
-//! Leaves to others: the lines (`tables`), asking (`client`).
+//! While the aggregator does not answer, the last data stays on the screen with its age. The terminal is restored at
+//! every exit.
 
 use super::client::Client;
 use super::format::{fit, time};
@@ -15,36 +14,36 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Between two looks.
+/// Interval between two reads.
 const INTERVAL: Duration = Duration::from_secs(1);
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &[u8] = b"\x1b[?7h\x1b[?25h\x1b[?1049l";
-/// How large a terminal is that does not say.
+/// Assumed size of a terminal that does not report its size.
 const COLUMNS: usize = 80;
 const ROWS: usize = 24;
 const VIEWS: [&str; 3] = ["1 keys", "2 rules", "3 parts"];
 
-/// Which table is shown, and from which line on.
+/// The shown table, and its first visible line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     view: usize,
     from: usize,
 }
 
-/// What a key asks for.
+/// A command of the keyboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// To see this table.
+    /// Show this table.
     View(usize),
-    /// To see the next one.
+    /// Show the next table.
     Next,
-    /// To move by so many lines.
+    /// Move by this number of lines.
     Move(isize),
-    /// To end.
+    /// Quit.
     Quit,
 }
 
-/// Shows what there is until somebody has seen enough.
+/// Shows the live screen until the user quits.
 pub async fn run(client: &Client) -> Result<(), TerminalError> {
     let mut shown = (snapshot(client).await?, Instant::now());
     let (mut place, mut problem) = (Place::default(), None);
@@ -74,7 +73,7 @@ pub async fn run(client: &Client) -> Result<(), TerminalError> {
 }
 
 impl Place {
-    /// Where a wish leads.
+    /// The place after a command.
     pub fn after(self, wish: Wish) -> Place {
         match wish {
             Wish::View(view) => Place { view, from: 0 },
@@ -85,7 +84,7 @@ impl Place {
     }
 }
 
-/// What bytes of a terminal wish for, in order. Keys that are held, or pressed while nobody reads, come together.
+/// The commands in bytes from a terminal, in order. Held keys arrive together.
 pub fn wishes_of(mut bytes: &[u8]) -> Vec<Wish> {
     let mut wishes = Vec::new();
     while !bytes.is_empty() {
@@ -96,8 +95,8 @@ pub fn wishes_of(mut bytes: &[u8]) -> Vec<Wish> {
     wishes
 }
 
-/// How many bytes the first key has. One that writes more than its letter begins with an escape and `[` or `O`, and ends
-/// with a letter or `~`.
+/// Length of the first key in bytes. A key with more than one byte begins with an escape and `[` or `O`, and ends with
+/// a letter or `~`.
 fn key_length(bytes: &[u8]) -> usize {
     let [b'\x1b', b'[' | b'O', rest @ ..] = bytes else { return 1 };
     let end = rest.iter().position(|byte| matches!(byte, b'@'..=b'~'));
@@ -120,7 +119,7 @@ fn wish(key: &[u8]) -> Option<Wish> {
     })
 }
 
-/// A whole screen of lines.
+/// The lines of a whole screen.
 pub fn lines(
     snapshot: &Snapshot,
     age: Duration,
@@ -142,7 +141,7 @@ pub fn lines(
         0 => "as of now".to_owned(),
         seconds => format!("as of {} ago", time(seconds.saturating_mul(1_000))),
     };
-    // What is shown was well, perhaps.
+    // The health in old data is not shown as the present one.
     let (health, problem) = match problem {
         Some(problem) => ("! the aggregator does not answer".to_owned(), format!("! {problem}")),
         None => (tables::health(&snapshot.parts), String::new()),
@@ -168,7 +167,7 @@ fn draw(
     problem: Option<&str>,
 ) -> Result<(), TerminalError> {
     let size = tcgetwinsize(stdout()).map_err(std::io::Error::from)?;
-    // Some terminals do not say how large they are.
+    // Some terminals do not report their size.
     let or = |said: u16, usual: usize| if said == 0 { usual } else { usize::from(said) };
     let size = (or(size.ws_col, COLUMNS).max(20), or(size.ws_row, ROWS).max(5));
     let lines = lines(snapshot, age, place, problem, size);
@@ -182,7 +181,7 @@ fn draw(
         let end = if at + 1 < size.1 { "\r\n" } else { "" };
         screen += &format!("{style}{line}\x1b[0m{end}");
     }
-    // Below a full screen there is nothing, and the cursor still stands on its last character.
+    // On a full screen nothing is below, and the cursor is still on the last character.
     if lines.len() < size.1 {
         screen += "\x1b[J";
     }
@@ -191,7 +190,7 @@ fn draw(
     Ok(out.flush()?)
 }
 
-/// What there is, each second. Beside the screen, as an aggregator that hangs may keep nobody from leaving.
+/// Reads the data each second, in a separate task, so that a hung aggregator does not block the keyboard.
 fn looks(client: Client) -> mpsc::Receiver<Result<Snapshot, TerminalError>> {
     let (told, looks) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -207,7 +206,7 @@ fn looks(client: Client) -> mpsc::Receiver<Result<Snapshot, TerminalError>> {
     looks
 }
 
-/// Each key that is pressed, by a thread that ends with the program: a read of a terminal cannot be given up.
+/// Reads keys in a thread that ends with the program, because a blocking read of a terminal cannot be cancelled.
 fn wishes() -> mpsc::Receiver<Wish> {
     let (wished, wishes) = mpsc::channel(16);
     std::thread::spawn(move || {
@@ -223,7 +222,7 @@ fn wishes() -> mpsc::Receiver<Wish> {
     wishes
 }
 
-/// A terminal that passes on every key at once; as before when dropped.
+/// A terminal in raw mode; restored when dropped.
 struct Raw {
     before: Termios,
 }
@@ -242,7 +241,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // There is nobody to tell if the terminal has gone.
+        // If the terminal is gone, an error cannot be reported.
         let _ = stdout().write_all(LEAVE).and_then(|()| stdout().flush());
         let _ = tcsetattr(stdin(), OptionalActions::Now, &self.before);
     }

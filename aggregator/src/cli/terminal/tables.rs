@@ -1,6 +1,4 @@
-//! The answers of `/v1/top`, `/v1/rules` and `/v1/parts` as lines of text.
-//!
-//! Leaves to others: where they are shown (`screen`), numbers and widths (`format`).
+//! Formats the answers of `/v1/top`, `/v1/rules` and `/v1/parts` as text.
 
 use super::Snapshot;
 use super::format::{bar, count, fit, percent, plain, plural, rate, right, time};
@@ -8,11 +6,11 @@ use crate::admin::parts::Parts;
 use crate::admin::rules::{Rules, ShownRule};
 use crate::admin::top::{Top, TopKey};
 
-/// Columns from which on the tables are as wide as they are best read.
+/// Columns from which on the tables have their full width.
 const WIDE_KEYS: usize = 114;
 const WIDE_RULES: usize = 106;
 
-/// Everything, one table after the other.
+/// All tables, one after the other.
 pub fn all(snapshot: &Snapshot, columns: usize) -> Vec<String> {
     let mut lines = vec![summary(snapshot, &health(&snapshot.parts)), String::new()];
     for table in [keys(&snapshot.top, columns), rules(&snapshot.rules, columns), parts(&snapshot.parts)] {
@@ -23,7 +21,7 @@ pub fn all(snapshot: &Snapshot, columns: usize) -> Vec<String> {
     lines
 }
 
-/// The most important in a line; how it all is comes first, as narrow terminals cut the rest.
+/// A summary in one line. The health comes first, because narrow terminals cut the rest.
 pub fn summary(snapshot: &Snapshot, health: &str) -> String {
     let Snapshot { top, rules, parts } = snapshot;
     let sum = |of: fn(&ShownRule) -> f64| rate(rules.rules.iter().map(of).sum::<f64>());
@@ -40,14 +38,14 @@ pub fn summary(snapshot: &Snapshot, health: &str) -> String {
     )
 }
 
-/// What is wrong, or that nothing is.
+/// All problems, or that there is none.
 pub fn health(parts: &Parts) -> String {
     let mut wrong = Vec::new();
     if parts.redis.as_ref().is_some_and(|redis| !redis.usable) {
-        wrong.push("Redis is away".to_owned());
+        wrong.push("Redis is unavailable".to_owned());
     }
     if parts.database.as_ref().is_some_and(|database| database.breaker != "closed") {
-        wrong.push("the database is away".to_owned());
+        wrong.push("the database is unavailable".to_owned());
     }
     if let Some(trouble) = in_trouble(parts) {
         wrong.push(format!("the database: {}", plain(trouble)));
@@ -58,7 +56,7 @@ pub fn health(parts: &Parts) -> String {
     }
     if let Some(refused) = parts.refused.first() {
         let reasons: Vec<_> = parts.refused.iter().map(|refused| plain(&refused.reason)).collect();
-        wrong.push(format!("refuses streams: {} (last {} ago)", reasons.join(", "), time(refused.age_ms)));
+        wrong.push(format!("streams refused: {} (last {} ago)", reasons.join(", "), time(refused.age_ms)));
     }
     if parts.aggregator.status.draining {
         wrong.push("shutting down".to_owned());
@@ -66,17 +64,17 @@ pub fn health(parts: &Parts) -> String {
     if wrong.is_empty() { "all well".to_owned() } else { format!("! {}", wrong.join(", ")) }
 }
 
-/// What speaks against a database that is asked.
+/// The problem of a database to which calls are sent.
 fn in_trouble(parts: &Parts) -> Option<&str> {
     let database = parts.database.as_ref().filter(|database| database.breaker == "closed")?;
     database.trouble.as_deref()
 }
 
-/// The keys nearest their limits. A terminal of 80 columns has room for all but the bars.
+/// The keys nearest their limits. With 80 columns, all columns but the bars fit.
 pub fn keys(top: &Top, columns: usize) -> Vec<String> {
     let [scopes, bars, numbers, speeds, waits] =
         if columns < WIDE_KEYS { [10, 0, 9, 7, 7] } else { [20, 13, 13, 9, 8] };
-    // What all columns but the identifier's take.
+    // The width of all columns except the identifier's.
     let others = scopes + 6 + bars + 6 + 2 * numbers + speeds + waits + 7 * 2;
     let name = columns.saturating_sub(others).clamp(12, 64);
     let line = |texts: [String; 8]| {
@@ -119,12 +117,12 @@ pub fn keys(top: &Top, columns: usize) -> Vec<String> {
     };
     lines.extend(top.keys.iter().map(shown));
     if top.keys.is_empty() {
-        lines.push("no key has used anything of a limit lately".to_owned());
+        lines.push("no key has used any of its limit recently".to_owned());
     }
     lines
 }
 
-/// What each rule decides. A terminal of 80 columns has room for all but the sums.
+/// The decisions of each rule. With 80 columns, all columns but the sums fit.
 pub fn rules(rules: &Rules, columns: usize) -> Vec<String> {
     let is_wide = columns >= WIDE_RULES;
     let [numbers, rates, sums] = if is_wide { [13, 9, 13 + 2] } else { [9, 8, 0] };
@@ -168,12 +166,12 @@ pub fn rules(rules: &Rules, columns: usize) -> Vec<String> {
         }
     }
     if rules.rules.is_empty() {
-        lines.push("no filter has told of its rules yet".to_owned());
+        lines.push("no filter has reported its rules yet".to_owned());
     }
     lines
 }
 
-/// Every part, and how it is.
+/// The state of each part.
 pub fn parts(parts: &Parts) -> Vec<String> {
     let line = |part: &str, how: &str, more: String| format!("{}  {}  {more}", fit(part, 28), fit(how, 10));
     let age = |ms: Option<u64>| ms.map_or_else(|| "never".to_owned(), |ms| time(ms) + " ago");
@@ -188,20 +186,20 @@ pub fn parts(parts: &Parts) -> Vec<String> {
         let (version, uptime) = (plain(&status.version), time(status.uptime_ms));
         format!("version {version}, up {uptime}, {envoys}, {streams}, {keys}")
     };
-    let state = if own.draining { "draining" } else { "serves" };
+    let state = if own.draining { "draining" } else { "serving" };
     lines.push(line("this aggregator", state, status(own)));
     for peer in &parts.peers {
-        let state = if peer.silent { "! silent" } else { "serves" };
+        let state = if peer.silent { "! silent" } else { "serving" };
         let name = format!("aggregator {}", peer.id.get(..8).unwrap_or_default());
         lines.push(line(&name, state, format!("{}; {} ago", status(&peer.status), time(peer.age_ms))));
     }
     match &parts.redis {
         Some(redis) => {
-            let state = if redis.usable { "reachable" } else { "! away" };
+            let state = if redis.usable { "reachable" } else { "! down" };
             let (read, wipes) = (age(redis.read_age_ms), plural(redis.wipes, "time", "times"));
             lines.push(line("Redis", state, format!("read {read}, lost its data {wipes}")));
         }
-        None => lines.push(line("Redis", "none", "this aggregator is the region's only one".to_owned())),
+        None => lines.push(line("Redis", "none", "this is the region's only aggregator".to_owned())),
     }
     match &parts.database {
         Some(database) => {
@@ -209,13 +207,13 @@ pub fn parts(parts: &Parts) -> Vec<String> {
             let state = match (database.breaker.as_str(), trouble) {
                 ("closed", None) => "reachable",
                 ("closed", Some(_)) => "! trouble",
-                _ => "! away",
+                _ => "! down",
             };
             let (out, into) = (age(database.published_age_ms), age(database.imported_age_ms));
             let trouble = trouble.map(|trouble| format!("; {}", plain(trouble))).unwrap_or_default();
             lines.push(line("database", state, format!("published {out}, imported {into}{trouble}")));
         }
-        None => lines.push(line("database", "none", "other regions are not heard of".to_owned())),
+        None => lines.push(line("database", "none", "counts are not shared with other regions".to_owned())),
     }
     if let Some(unknown) = &parts.regions_unknown {
         lines.push(line("regions", "! unknown", plain(unknown)));
@@ -229,21 +227,21 @@ pub fn parts(parts: &Parts) -> Vec<String> {
         let id = envoy.origin.get(..8).unwrap_or_default();
         let (name, from) = match &envoy.address {
             Some(address) => (format!("Envoy {id}"), format!("{address}, ")),
-            None => ("this program's APIs".to_owned(), String::new()),
+            None => ("embedded limiter".to_owned(), String::new()),
         };
         let state = if envoy.silent_ms > 2_000 { "! silent" } else { "connected" };
         let streams = plural(envoy.streams, "stream", "streams");
-        let more = format!("{from}{streams}, heard {} ago", time(envoy.silent_ms));
+        let more = format!("{from}{streams}, last frame {} ago", time(envoy.silent_ms));
         lines.push(line(&name, state, more));
     }
     for refused in &parts.refused {
-        let more = format!("for {}; last {} ago", plain(&refused.reason), time(refused.age_ms));
+        let more = format!("reason: {}; last {} ago", plain(&refused.reason), time(refused.age_ms));
         lines.push(line("streams", "! refused", more));
     }
     lines
 }
 
-/// `default` goes without saying.
+/// Omits the workspace `default`.
 fn scope(workspace: &str, name: &str) -> String {
     match workspace {
         "default" => plain(name),

@@ -1,9 +1,7 @@
-//! What stands before the ledger: its own connections, turns to have one, deadlines, and a breaker.
+//! Access to the ledger: its own connection pool, deadlines, and a circuit breaker.
 //!
-//! An attempt is recorded each time that it is made, so a try that failed is repeated only where the database has
-//! certainly undone it, or never heard of it. Whether a connection was lost before or after a commit nobody knows.
-//!
-//! Leaves to others: what is asked (`ledger`), connections themselves (`pool`).
+//! Each call records an attempt, so a failed try is repeated only if the database certainly rolled it back or never
+//! received it. If a connection is lost, it is unknown whether the transaction was committed.
 
 use super::pool::{Pool, busy};
 use super::retry::{Work, jittered};
@@ -14,12 +12,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 use weir_core::model::breaker::{Breaker, Policy, State};
 use weir_core::model::time::MonoMs;
 
-/// Half of so many calls have to fail before nobody is asked for a while: a server that is gone costs a few timeouts.
+/// If half of the last 20 calls failed, the breaker opens for 500 ms. A server that is down therefore costs only a few
+/// timeouts.
 const BREAKER: Policy = Policy { window: 20, least: 5, failed_percent: 50, rest_ms: 500 };
-/// Pauses before second tries, in milliseconds, and up to half as long again; somebody waits.
+/// Pauses before retries, in milliseconds; jitter adds up to half. Short, because a client waits for the answer.
 const PAUSES_MS: [u64; 4] = [5, 10, 20, 40];
 
-/// The way to the ledger.
+/// Connections to the ledger behind a circuit breaker.
 pub(in crate::database) struct LedgerConnections {
     pool: Pool,
     breaker: Mutex<Breaker>,
@@ -29,7 +28,7 @@ pub(in crate::database) struct LedgerConnections {
 /// Why a try failed.
 struct Failed {
     error: DatabaseError,
-    /// It certainly changed nothing.
+    /// The try certainly changed nothing.
     is_undone: bool,
 }
 
@@ -38,12 +37,12 @@ impl LedgerConnections {
         LedgerConnections { pool, breaker: Mutex::new(Breaker::new(BREAKER)), started: Instant::now() }
     }
 
-    /// What the breaker lets through.
+    /// The state of the circuit breaker.
     pub fn state(&self) -> State {
         self.breaker.lock().state(self.now())
     }
 
-    /// Does `work` within the time given, once; again only where a try was undone.
+    /// Runs `work` within the given time. Repeats it only if a try was rolled back.
     pub async fn call<W: Work>(&self, within: Duration, mut work: W) -> Result<W::Output, DatabaseError> {
         let deadline = Instant::now() + within;
         for pause_ms in PAUSES_MS {
@@ -61,7 +60,8 @@ impl LedgerConnections {
     async fn once<W: Work>(&self, deadline: Instant, work: &mut W) -> Result<W::Output, Failed> {
         let slot = timeout_at(deadline, self.pool.slot()).await.unwrap_or_else(|_| Err(busy()));
         let slot = slot.map_err(Failed::finally)?;
-        // Asked only now: those who waited for a server that is gone are not to try it one after the other.
+        // The breaker is checked only after the wait for a slot. Otherwise calls that queued for an unreachable server
+        // would all try it in turn.
         let attempt = self.admit().map_err(Failed::finally)?;
         let mut held = match timeout_at(deadline, slot.hold()).await {
             Ok(Ok(held)) => held,
@@ -74,7 +74,7 @@ impl LedgerConnections {
                 return Err(Failed::finally(DatabaseError::timeout()));
             }
         };
-        // What is given up at the deadline takes its connection along.
+        // If the deadline passes, the connection is dropped and thereby closed.
         let result = timeout_at(deadline, work.run(&mut held.connection)).await;
         let error = match result.unwrap_or_else(|_| Err(DatabaseError::timeout())) {
             Ok(output) => {
@@ -104,7 +104,7 @@ impl LedgerConnections {
         }
         Err(DatabaseError::new(
             Reason::Unavailable,
-            "the database failed lately and is not asked for a moment",
+            "the circuit breaker of the ledger is open after recent database failures; retry in a second",
         ))
     }
 
@@ -114,13 +114,13 @@ impl LedgerConnections {
 }
 
 impl Failed {
-    /// Not to be repeated.
+    /// A failure that must not be retried.
     fn finally(error: DatabaseError) -> Failed {
         Failed { error, is_undone: false }
     }
 }
 
-/// A call that the breaker let through, and that has to tell how it went.
+/// A call that the breaker admitted. It must report its outcome to the breaker.
 struct Attempt<'a> {
     ledger: &'a LedgerConnections,
     is_recorded: bool,
@@ -138,7 +138,8 @@ impl Attempt<'_> {
     }
 }
 
-/// A call that its caller gave up says nothing about the database, but another has to find out then.
+/// A cancelled call shows nothing about the database. If the breaker is not closed, it counts as a failure, so that
+/// another call probes the database.
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         let now = self.ledger.now();

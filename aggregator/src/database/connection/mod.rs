@@ -1,6 +1,4 @@
-//! One connection, to either kind of database, with the few things that statements need: parameters, rows, numbers.
-//!
-//! Leaves to others: which statements (`mysql`, `sqlite`), how many connections (`pool`), deadlines (`retry`).
+//! One connection to MySQL, MariaDB or SQLite behind one type, with parameters, rows and numbers.
 
 pub(in crate::database) mod ledger_connections;
 pub mod mysql;
@@ -19,27 +17,26 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use std::fmt;
 use tokio_stream::StreamExt;
 
-/// Where to connect, and how.
+/// Address and connect options.
 #[derive(Clone)]
 pub(in crate::database) enum Target {
     MySql(Box<MySqlConnectOptions>),
     Sqlite(Box<SqliteConnectOptions>),
 }
 
-/// A parameter.
+/// A statement parameter.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::database) enum Arg<'a> {
     Bytes(&'a [u8]),
     Int(u64),
 }
 
-/// An open connection.
 pub(in crate::database) enum Connection {
     MySql(Box<MySqlConnection>),
     Sqlite(Box<SqliteConnection>),
 }
 
-/// A row of an answer.
+/// A result row.
 pub(in crate::database) enum Row<'a> {
     MySql(&'a MySqlRow),
     Sqlite(&'a SqliteRow),
@@ -61,7 +58,7 @@ impl Target {
     }
 }
 
-/// No user and no password.
+/// Shows neither user nor password.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -74,7 +71,7 @@ impl fmt::Debug for Target {
     }
 }
 
-/// The same thing done to either kind of connection.
+/// Runs the same expression on either kind of connection.
 macro_rules! either {
     ($self:expr, $connection:ident => $body:expr) => {
         match $self {
@@ -90,8 +87,8 @@ macro_rules! either {
     };
 }
 
-/// A prepared statement with its parameters. SQLite's numbers are signed, and so is all that is sent to it; what would
-/// not fit is refused before (`rows`).
+/// A prepared statement with its parameters. SQLite's integers are signed, so all numbers are sent as signed. `rows`
+/// rejects larger values beforehand.
 macro_rules! prepared {
     ($statement:expr, $args:expr) => {
         $args.iter().fold(sqlx::query($statement), |query, arg| match arg {
@@ -101,7 +98,7 @@ macro_rules! prepared {
     };
 }
 
-/// Appends parameters as SQL text, for statements that hold their values themselves.
+/// Appends parameters as SQL text, for statements that contain their values as literals.
 pub(in crate::database) fn push_args(args: &[Arg<'_>], sql: &mut String) {
     for (place, arg) in args.iter().enumerate() {
         if place > 0 {
@@ -126,19 +123,20 @@ impl Connection {
         }
     }
 
-    /// Runs a statement; the number of rows that it changed.
+    /// Executes a statement and returns the number of rows that it changed.
     pub async fn execute(&mut self, statement: &'static str, args: &[Arg<'_>]) -> Result<u64, DatabaseError> {
         Ok(either!(self, connection => prepared!(statement, args).execute(connection).await?.rows_affected()))
     }
 
-    /// Runs a statement that holds its values itself. Preparing tens of thousands of parameters costs more than the
-    /// text, as the server describes each of them first; and every number of rows would be one more statement to keep.
+    /// Executes a statement that contains its values as literals. Preparing tens of thousands of parameters costs more
+    /// than parsing the text, because the server describes each parameter first. Each number of rows would also need
+    /// its own prepared statement.
     pub async fn execute_text(&mut self, statement: String) -> Result<u64, DatabaseError> {
         let statement = AssertSqlSafe(statement);
         Ok(either!(self, connection => sqlx::raw_sql(statement).execute(connection).await?.rows_affected()))
     }
 
-    /// Hands every row of an answer to `take`.
+    /// Calls `take` with every result row.
     pub async fn each(
         &mut self,
         statement: &'static str,
@@ -162,7 +160,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The same with a statement that holds its values itself.
+    /// Like [`Connection::each`], with a statement that contains its values as literals.
     pub async fn each_text(
         &mut self,
         statement: String,
@@ -192,7 +190,7 @@ impl Connection {
 }
 
 impl Row<'_> {
-    /// A text column; `None` if it holds anything else.
+    /// A text column; `None` if the column has another type.
     pub fn bytes(&self, column: usize) -> Option<&[u8]> {
         match self {
             Row::MySql(row) => row.try_get(column).ok(),
@@ -200,14 +198,14 @@ impl Row<'_> {
         }
     }
 
-    /// A number; `None` if it is negative, or none at all.
+    /// A number column; `None` if it is negative, NULL or of another type.
     pub fn number(&self, column: usize) -> Option<u64> {
         match self {
             Row::MySql(row) => row.try_get::<u64, _>(column).ok().or_else(|| {
                 let signed: i64 = row.try_get(column).ok()?;
                 signed.try_into().ok()
             }),
-            // SQLite takes nothing at all for 0, unless asked.
+            // For SQLite, sqlx decodes NULL as 0 unless the type is an `Option`.
             Row::Sqlite(row) => row.try_get::<Option<i64>, _>(column).ok()??.try_into().ok(),
         }
     }

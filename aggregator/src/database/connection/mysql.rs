@@ -1,9 +1,7 @@
-//! Statements and sessions for MySQL (8.0 and later) and MariaDB (10.6 and later).
+//! Statements and session settings for MySQL (8.0 and later) and MariaDB (10.6 and later).
 //!
-//! `VALUES()` in `ON DUPLICATE KEY UPDATE` is what both understand. Assignments there are done from left to right, so a
-//! column that decides about another comes before or after it as written.
-//!
-//! Leaves to others: when each is run.
+//! Both support `VALUES()` in `ON DUPLICATE KEY UPDATE`. Both evaluate its assignments from left to right, so the order
+//! of columns matters where one column's new value depends on another column.
 
 use super::purpose::Purpose;
 use super::statements::{CHUNK_ROWS, Statements};
@@ -11,29 +9,30 @@ use crate::database::{DatabaseError, Reason};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 
-/// Seconds after which the server itself ends a statement whose caller has long given up.
+/// Seconds after which the server ends a statement; by then the caller's deadline has passed.
 const STATEMENT_SECONDS: u32 = 20;
-/// Seconds after which the server ends a session that says nothing: longer than a pool keeps one (`purpose::MAX_IDLE`), and
-/// not the 8 hours that are usual, for which an aggregator that was cut off would keep all of its connections. A statement
-/// that runs is not silent, and one by itself, as publishing's and the ledger's are, leaves nothing locked behind.
+/// Seconds after which the server closes an idle session. Longer than a pool keeps a connection (`purpose::MAX_IDLE`),
+/// and shorter than the default of 8 hours, during which a disconnected aggregator would occupy all of its connections.
+/// A session that runs a statement is not idle. Statements outside a transaction, such as those of publishing and the
+/// ledger, hold no locks afterwards.
 const IDLE_SECONDS: u64 = 70;
-/// The same within a transaction, which may hold a lock that others wait for: less than they do (`Purpose`).
+/// Idle timeout inside a transaction, which may hold locks. Shorter than the time that others wait for a lock
+/// (`Purpose`).
 const SILENT_SECONDS: u32 = 2;
 
 const _: () = assert!(IDLE_SECONDS > super::purpose::MAX_IDLE.as_secs());
 
-/// The statements.
 pub const STATEMENTS: Statements = Statements {
     system: "mysql",
     check_schema: Statements::CHECK_SCHEMA,
     upsert_begin: Statements::UPSERT_BEGIN,
-    // A row that does not grow stays as it is: nothing is written, logged or replicated for it.
+    // A row whose count does not grow is left unchanged, so nothing is written, logged or replicated for it.
     upsert_end: "
 ON DUPLICATE KEY UPDATE
     updated_at = IF(VALUES(count) > count, VALUES(updated_at), updated_at),
     count      = GREATEST(count, VALUES(count))",
     upsert_rows: CHUNK_ROWS,
-    // Left alone, the optimizer reads the whole table where most of it is alive, and what has expired with it.
+    // Without the index hint, the optimizer reads the whole table, expired rows included, if most rows are alive.
     import: "
 SELECT workspace_id, namespace, identifier, duration_ms, sequence,
        CAST(SUM(IF(count > 9007199254740992, 0, count)) AS UNSIGNED) AS imported,
@@ -126,7 +125,7 @@ ORDER BY used_on
 LIMIT ?",
     ),
     control_edition_lock: "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1 FOR UPDATE",
-    // What may be left of another incarnation is above none of the new one.
+    // Rows left over from another incarnation have no revision above the floor of the new one.
     control_edition_make: "
 INSERT INTO weir_control_edition (id, incarnation, revision, floor)
 SELECT 1, ?, GREATEST(?, COALESCE(MAX(revision), 0)), 0 FROM weir_controls
@@ -134,13 +133,14 @@ ON DUPLICATE KEY UPDATE id = 1",
     control_audit_cleanup: "DELETE FROM weir_control_audit WHERE created_at < ? ORDER BY created_at LIMIT ?",
 };
 
-/// Decides and records an attempt: zone, bucket, cost, region. Its row holds what [`ANSWER`] says.
+/// Decides and records an attempt. Parameters: zone, bucket, cost, region. [`ANSWER`] describes the columns of the
+/// result.
 pub const CHECK_VELOCITY: &str = "CALL check_velocity_cost(?, ?, ?, ?)";
 
-/// Where the columns of [`CHECK_VELOCITY`]'s row are: blocked, transaction, rate, window, used, reset, retry after.
+/// Columns of the result of [`CHECK_VELOCITY`]: blocked, transaction, rate, window, used, reset, retry after.
 pub(in crate::database) const ANSWER: [usize; 7] = [0, 1, 4, 5, 6, 7, 8];
 
-/// What the URL says, and what the statements rely on whatever it says.
+/// The options of the URL, with the settings that the statements require.
 pub(in crate::database) fn session(options: MySqlConnectOptions) -> MySqlConnectOptions {
     options
         .pipes_as_concat(false)
@@ -150,8 +150,8 @@ pub(in crate::database) fn session(options: MySqlConnectOptions) -> MySqlConnect
         .disable_statement_logging()
 }
 
-/// Connects, and makes the session independent of how the server is configured. READ COMMITTED locks only rows that
-/// are changed; the default also locks the gaps between them, in which others insert.
+/// Connects and makes the session independent of the server's configuration. READ COMMITTED locks only the rows that
+/// are changed. The default level also locks the gaps between them, which blocks inserts of others.
 pub(in crate::database) async fn connect(
     options: &MySqlConnectOptions,
     purpose: Purpose,
@@ -172,17 +172,18 @@ pub(in crate::database) async fn connect(
     Ok(connection)
 }
 
-/// Begins a transaction, in one round trip. If its caller is not heard of any more, it ends soon.
+/// Begins a transaction in one round trip. If the client vanishes, the server ends the transaction after
+/// `SILENT_SECONDS`.
 pub(in crate::database) fn begin(statements: &str) -> String {
     format!("SET SESSION wait_timeout = {SILENT_SECONDS}; {statements}")
 }
 
-/// Ends one with this word.
+/// Ends a transaction with `word` (COMMIT or ROLLBACK).
 pub(in crate::database) fn end(word: &str) -> String {
     format!("{word}; SET SESSION wait_timeout = {IDLE_SECONDS}")
 }
 
-/// For a migration: no statement is ended by the server, and locks are waited for.
+/// Session settings for a migration: no statement timeout, and a long wait for locks.
 pub(in crate::database) async fn be_patient(
     connection: &mut MySqlConnection,
     seconds: u32,
@@ -196,11 +197,11 @@ pub(in crate::database) async fn be_patient(
     Ok(())
 }
 
-/// An unencrypted connection cannot carry a password that the server wants to see whole.
+/// Explains a refused password: without TLS, the client must not send a password that the server needs in plain text.
 fn explain(error: sqlx::Error) -> DatabaseError {
-    // The driver's words for it; it has no kind of its own.
+    // The error text of the driver; the driver has no error code for this case.
     if error.to_string().contains("RSA auth backend") {
-        let text = "the server wants the password over an encrypted connection and offers none";
+        let text = "the server requires TLS for the password and does not offer TLS";
         return DatabaseError::new(Reason::Refused, format!("{text}: enable TLS on the server"));
     }
     error.into()

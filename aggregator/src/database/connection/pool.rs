@@ -1,10 +1,8 @@
-//! A few connections, kept between calls.
+//! A small pool of connections that are reused between calls.
 //!
-//! Not sqlx's own pool, for three reasons: that one waits for a server that refuses until its timeout and then says no
-//! more than that, it asks a connection whose call was given up whether it still lives, and it cannot be told that one
-//! lost connection makes all the others suspect.
-//!
-//! Leaves to others: trying again, and the deadline of a call (`retry`).
+//! It replaces sqlx's pool for three reasons. If a server refuses connections, sqlx's pool waits for its timeout and
+//! hides the cause. It pings a connection whose call was cancelled. It cannot drop all idle connections after one of
+//! them was lost.
 
 use super::purpose::{MAX_IDLE, Purpose};
 use super::statements::Statements;
@@ -16,20 +14,19 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
-/// How long a call waits for a connection that another has.
+/// How long a call waits for a free connection.
 const MAX_WAIT: Duration = Duration::from_secs(2);
-/// Most calls that wait for one; further ones are refused at once.
+/// Most calls that wait for a connection; further calls fail at once.
 const MAX_WAITING: usize = 1_024;
-/// A connection that was idle for longer is asked first whether it lives; the answer may take as long.
+/// A connection that was idle for longer is pinged before use. The ping may take as long.
 const FRESH: Duration = Duration::from_secs(1);
-/// An older connection is closed, so that a database which moved to another address, or a file that was replaced, is
-/// noticed.
+/// An older connection is closed, so that the pool notices a database with a new address, or a replaced file.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// Connections to one place.
+/// Connections to one database.
 pub(in crate::database) struct Pool {
     target: Target,
-    /// The option that names the target.
+    /// The option that configured the target, for error texts.
     option: &'static str,
     purpose: Purpose,
     slots: Semaphore,
@@ -43,7 +40,7 @@ struct Idle {
     since: Instant,
 }
 
-/// The right to one connection.
+/// The right to use one connection.
 pub(in crate::database) struct Slot<'a> {
     pool: &'a Pool,
     permit: SemaphorePermit<'a>,
@@ -58,14 +55,14 @@ pub(in crate::database) struct Borrowed<'a> {
 }
 
 impl Purpose {
-    /// Connections at one time.
+    /// Number of connections of the pool.
     fn connections(self, target: &Target) -> usize {
         match (self, target) {
-            // A publication, an import, the marker or lease, and one to spare.
+            // A publication, an import, the marker or lease, and one spare.
             (Purpose::Counts, _) => 4,
-            // While one waits for its disk, others may count; more would wait for the same disk.
+            // While one transaction waits for the disk, others can count. More than 16 would wait for the same disk.
             (Purpose::Ledger, Target::MySql(_)) => 16,
-            // One writes at a time, and those who wait here wait in order.
+            // SQLite has one writer at a time, and calls that wait here are served in order.
             (Purpose::Ledger, Target::Sqlite(_)) => 1,
         }
     }
@@ -81,12 +78,12 @@ impl Pool {
         self.target.statements()
     }
 
-    /// A connection that lives, as far as can be told.
+    /// A connection that was used or pinged recently.
     pub async fn hold(&self) -> Result<Borrowed<'_>, DatabaseError> {
         self.slot().await?.hold().await
     }
 
-    /// The next turn to have a connection.
+    /// Waits for the right to use a connection.
     pub async fn slot(&self) -> Result<Slot<'_>, DatabaseError> {
         if let Ok(permit) = self.slots.try_acquire() {
             return Ok(Slot { pool: self, permit });
@@ -110,7 +107,7 @@ impl Pool {
         None
     }
 
-    /// Closes all that are not in use.
+    /// Closes all idle connections.
     pub fn close_idle(&self) {
         let closed = std::mem::take(&mut *self.idle.lock());
         drop(closed);
@@ -118,7 +115,7 @@ impl Pool {
 }
 
 impl<'a> Slot<'a> {
-    /// A connection that lives, as far as can be told.
+    /// A connection that was used or pinged recently.
     pub async fn hold(self) -> Result<Borrowed<'a>, DatabaseError> {
         let Slot { pool, permit } = self;
         let (connection, opened) = match pool.kept().await {
@@ -132,7 +129,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// One of the calls that wait, for as long as this lives.
+/// Counts a waiting call for as long as it lives.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -149,13 +146,13 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Says that others have all connections.
+/// The error if no connection became free in time.
 pub(in crate::database) fn busy() -> DatabaseError {
     DatabaseError::new(Reason::Timeout, "all connections to the database are busy")
 }
 
 impl Borrowed<'_> {
-    /// Keeps the connection for the next call.
+    /// Returns the connection to the pool.
     pub fn keep(self) {
         let Borrowed { connection, opened, pool, _slot } = self;
         pool.idle.lock().push(Idle { connection, opened, since: Instant::now() });

@@ -1,22 +1,23 @@
-//! What connections are for.
+//! The two uses of connections.
 
 use std::time::Duration;
 
 /// A connection that was idle for longer is closed.
 pub(in crate::database) const MAX_IDLE: Duration = Duration::from_secs(60);
 
-/// What connections are for. The two are kept apart, so that neither waits for the other.
+/// The use of a connection. The two uses have separate pools, so that neither waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::database) enum Purpose {
-    /// What regions tell each other, and whatever people ask.
+    /// Counts of regions, live control, and queries of operators.
     Counts,
-    /// Attempts, each of which somebody waits for.
+    /// Attempts of the ledger, each with a waiting client.
     Ledger,
 }
 
 impl Purpose {
-    /// Seconds that a statement waits for another transaction: long enough for other writers to end, and not so long
-    /// that a publication fails for one row. Who asked the ledger has long given up after one.
+    /// Seconds that a statement waits for another transaction's lock: long enough for other writers to finish, and
+    /// short enough that one row does not fail a publication. For the ledger, one second: its callers' deadlines are
+    /// shorter.
     pub fn lock_wait_seconds(self) -> u32 {
         match self {
             Purpose::Counts => 3,

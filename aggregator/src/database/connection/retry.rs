@@ -1,9 +1,7 @@
-//! Deadlines and second tries.
+//! Deadlines and retries.
 //!
-//! What databases give up on may succeed a moment later: a deadlock's victim, a wait for a lock, a connection that was
-//! lost. Each write here is absolute, so it may be repeated without knowing whether it was done.
-//!
-//! Leaves to others: which errors those are (`error`).
+//! Some failures are transient: a deadlock, a lock timeout, a lost connection. Each write through this file is
+//! absolute, so it may be repeated without knowing whether it was applied.
 
 use super::pool::Pool;
 use super::{Arg, Connection};
@@ -11,24 +9,24 @@ use crate::database::error::{DatabaseError, Reason};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Pauses before second tries, in milliseconds. Each becomes up to half as long again, so that two that met in a
-/// deadlock do not meet again.
+/// Pauses before retries, in milliseconds. Jitter adds up to half, so that two transactions that deadlocked do not
+/// collide again.
 const PAUSES_MS: [u64; 3] = [50, 100, 200];
 
-/// Something to be done on a connection, as often as it takes. A trait, as the futures of async closures that borrow
-/// are not known to be `Send`.
+/// An operation on a connection that may be repeated. It is a trait because the futures of async closures that borrow
+/// cannot be proved `Send`.
 pub(in crate::database) trait Work {
-    /// What comes of it.
+    /// The result of the operation.
     type Output;
 
-    /// Does it once.
+    /// Runs the operation once.
     fn run(
         &mut self,
         connection: &mut Connection,
     ) -> impl Future<Output = Result<Self::Output, DatabaseError>> + Send;
 }
 
-/// A statement without an answer: the number of rows that it changed.
+/// A statement without result rows; its output is the number of rows that it changed.
 pub(in crate::database) struct Execute<'a>(pub &'static str, pub &'a [Arg<'a>]);
 
 impl Work for Execute<'_> {
@@ -39,14 +37,14 @@ impl Work for Execute<'_> {
     }
 }
 
-/// Does `work` on a connection, again where that may help, until `deadline`.
+/// Runs `work` on a connection. Repeats it after transient errors until `deadline`.
 pub(in crate::database) async fn until<W: Work>(
     deadline: Instant,
     pool: &Pool,
     mut work: W,
 ) -> Result<W::Output, DatabaseError> {
     let mut last = None;
-    // What is given up at the deadline takes its connection along.
+    // If the deadline passes, the connection is dropped and thereby closed.
     let done = timeout_at(deadline, async {
         for pause_ms in PAUSES_MS {
             match once(pool, &mut work).await {
@@ -57,7 +55,7 @@ pub(in crate::database) async fn until<W: Work>(
         }
         once(pool, &mut work).await
     });
-    // That the time was over between two tries says less than why the first one failed.
+    // The error of the last try explains more than "timeout" does.
     done.await.unwrap_or_else(|_| Err(last.unwrap_or_else(DatabaseError::timeout)))
 }
 
@@ -67,14 +65,14 @@ async fn once<W: Work>(pool: &Pool, work: &mut W) -> Result<W::Output, DatabaseE
     match &result {
         Ok(_) => held.keep(),
         Err(error) if error.spares_connection() => held.keep(),
-        // What one connection has lost, the others probably have too.
+        // If one connection was lost, the other idle connections probably were too.
         Err(error) if error.kind() == Reason::Unavailable => pool.close_idle(),
         Err(_) => {}
     }
     result
 }
 
-/// A pause of up to half as long again, so that those who met do not meet again.
+/// `pause_ms` plus a random part of up to half, so that colliding transactions do not collide again.
 pub(in crate::database) fn jittered(pause_ms: u64) -> Duration {
     Duration::from_millis(pause_ms + rand::random_range(0..=pause_ms / 2))
 }

@@ -1,6 +1,4 @@
-//! Statements and sessions for SQLite, with the same meaning as those for MySQL.
-//!
-//! Leaves to others: when each is run.
+//! Statements and session settings for SQLite, with the same meaning as those for MySQL.
 
 use super::purpose::Purpose;
 use super::statements::Statements;
@@ -8,10 +6,9 @@ use sqlx::ConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use std::time::Duration;
 
-/// Rows in one statement; at the longest texts that stays below SQLite's million bytes.
+/// Most rows in one statement. With the longest texts it stays below SQLite's limit of one million bytes.
 const UPSERT_ROWS: usize = 1_000;
 
-/// The statements.
 pub const STATEMENTS: Statements = Statements {
     system: "sqlite",
     check_schema: Statements::CHECK_SCHEMA,
@@ -21,7 +18,7 @@ ON CONFLICT (workspace_id, namespace, identifier, duration_ms, sequence, region)
 SET count = excluded.count, updated_at = excluded.updated_at
 WHERE excluded.count > count",
     upsert_rows: UPSERT_ROWS,
-    // TOTAL, unlike SUM, does not fail on an overflow; up to 2^53 it is exact.
+    // TOTAL does not fail on overflow, unlike SUM, and is exact up to 2^53.
     import: "
 SELECT workspace_id, namespace, identifier, duration_ms, sequence,
        CAST(TOTAL(IIF(count > 9007199254740992, 0, count)) AS INTEGER) AS imported,
@@ -117,16 +114,17 @@ DELETE FROM weir_control_audit
 WHERE id IN (SELECT id FROM weir_control_audit WHERE created_at < ? ORDER BY created_at LIMIT ?)",
 };
 
-/// Begins to decide an attempt; nobody else writes until it ends.
+/// Begins the transaction that decides an attempt, and takes the write lock.
 pub(in crate::database) const BEGIN: &str = "BEGIN IMMEDIATE";
 /// Microseconds since the Unix epoch.
 pub(in crate::database) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000";
-/// What counts of a bucket, and the oldest of it: zone, bucket, moment after which it must have been.
+/// The used total of a bucket and its oldest attempt. Parameters: zone, bucket, start of the window (exclusive).
 pub const COUNT: &str = "
 SELECT COALESCE(SUM(cost), 0), MIN(created_at)
 FROM zone_txn INDEXED BY counted_idx
 WHERE zone_id = ? AND bucket_key = ? AND blocked = 0 AND cost > 0 AND created_at > ?";
-/// When the attempt was made with which so much has left: zone, bucket, moment as for [`COUNT`], how much.
+/// The time of the attempt at whose expiry the given amount has left the window. Parameters: zone, bucket, start of the
+/// window as for [`COUNT`], amount.
 pub const ENOUGH: &str = "
 SELECT created_at
 FROM (
@@ -137,13 +135,13 @@ FROM (
 WHERE gone >= ?
 ORDER BY created_at
 LIMIT 1";
-/// Records an attempt and tells its number: zone, bucket, blocked, moment, cost, region.
+/// Records an attempt and returns its number. Parameters: zone, bucket, blocked, time, cost, region.
 pub(in crate::database) const RECORD: &str = "
 INSERT INTO zone_txn (zone_id, bucket_key, blocked, created_at, cost, region)
 VALUES (?, ?, ?, ?, ?, ?)
 RETURNING id";
 
-/// Connects. A crash of the machine may lose the last counts, which are published again, and no attempt.
+/// Connects. A crash of the machine may lose the last counts, which are published again, but no attempt.
 pub(in crate::database) async fn connect(
     options: &SqliteConnectOptions,
     purpose: Purpose,
@@ -156,7 +154,7 @@ pub(in crate::database) async fn connect(
     options.clone().synchronous(synchronous).busy_timeout(busy_timeout).connect().await
 }
 
-/// Readers do not wait for writers (WAL).
+/// WAL mode: readers do not wait for writers.
 pub(in crate::database) fn session(options: SqliteConnectOptions) -> SqliteConnectOptions {
     options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).disable_statement_logging()
 }

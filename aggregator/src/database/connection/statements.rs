@@ -1,77 +1,78 @@
-//! What the statements of both kinds of database have in common.
+//! The statements of both kinds of database, and those that are the same for both.
 
-/// Most rows in one statement. At the longest texts that is 2.5 MB, below what servers take by default (16 MB and
+/// Most rows in one statement. With the longest texts that is 2.5 MB, below the servers' default limit (16 MB and
 /// more).
 pub const CHUNK_ROWS: usize = 5_000;
 
-/// The statements of one kind of database; the same parameters in the same order for both.
+/// The statements of one kind of database. Both kinds take the same parameters in the same order; they follow the colon
+/// below.
 #[derive(Debug)]
 pub struct Statements {
-    /// What the semantic conventions of OpenTelemetry call this kind of database.
+    /// The name of this kind of database in OpenTelemetry's semantic conventions.
     pub system: &'static str,
-    /// Fails where a table or a column is missing.
+    /// Fails if a table or a column is missing.
     pub check_schema: &'static [&'static str],
-    /// Begin of the bulk upsert; rows follow.
+    /// Start of the bulk upsert; rows follow.
     pub upsert_begin: &'static str,
     /// End of the bulk upsert.
     pub upsert_end: &'static str,
     /// Most rows in one upsert.
     pub upsert_rows: usize,
-    /// What other regions used: now, region, most cells.
+    /// The sums of other regions for each cell: now, region, most cells.
     pub import: &'static str,
-    /// What this region had published: now, region, most cells.
+    /// The counts that this region published: now, region, most cells.
     pub own: &'static str,
-    /// Every region's share of a key: workspace, namespace, identifier, window, oldest cell, most rows.
+    /// Every region's component of a key: workspace, namespace, identifier, window, oldest cell, most rows.
     pub shares: &'static str,
-    /// Every region that has written, when it did last and how many rows it has among those that live longest: now, how
-    /// many of these.
+    /// Every region with rows, its last write, and how many of the rows that expire last belong to it: now, number of
+    /// rows to read.
     pub regions: &'static str,
-    /// The marker's number: region.
+    /// The marker's incarnation: region.
     pub marker_read: &'static str,
-    /// Leaves a marker where there is none: region, number.
+    /// Inserts a marker if there is none: region, incarnation.
     pub marker_make: &'static str,
-    /// Takes or renews a lease if nobody else has it: region, holder, milliseconds.
+    /// Takes or renews a lease unless another holder has it: region, holder, milliseconds.
     pub lease_take: &'static str,
-    /// Who has the lease and for how long: region.
+    /// The lease's holder and remaining time: region.
     pub lease_read: &'static str,
-    /// Gives a lease back: region, holder.
+    /// Releases a lease: region, holder.
     pub lease_release: &'static str,
-    /// Deletes some of what expired before: cutoff, most rows.
+    /// Deletes a batch of rows that expired before a time: time, most rows.
     pub cleanup: &'static str,
     /// Refunds an attempt that was allowed: transaction, zone, bucket.
     pub refund: &'static str,
-    /// An attempt: transaction.
+    /// Reads an attempt: transaction.
     pub transaction: &'static str,
-    /// A bucket's attempts, the newest first: zone, bucket, transaction that all are before, most rows.
+    /// A bucket's attempts before a transaction, newest first: zone, bucket, transaction (exclusive), most rows.
     pub transactions: &'static str,
     /// All zones.
     pub zones: &'static str,
     /// A zone: zone.
     pub zone: &'static str,
-    /// Makes a zone or changes it: zone, description, rate, window, whether to change the description (1) or not (0).
+    /// Creates or changes a zone: zone, description, rate, window, whether to change the description (1 or 0).
     pub zone_set: &'static str,
     /// The window of a zone in seconds: zone.
     pub zone_window: &'static str,
     /// Deletes a zone: zone.
     pub zone_delete: &'static str,
-    /// How many attempts in a zone are recorded: zone, number to count to.
+    /// Number of recorded attempts in a zone: zone, maximum to count to.
     pub zone_attempts: &'static str,
-    /// The next zone in which attempts are recorded: the lowest number that it may have.
+    /// The next zone with recorded attempts: lowest zone (inclusive).
     pub recorded_zone: &'static str,
-    /// Deletes some of a zone's oldest attempts: zone, seconds that they are older than, most rows.
+    /// Deletes a batch of a zone's oldest attempts: zone, minimum age in seconds, most rows.
     pub cleanup_attempts: &'static str,
-    /// Deletes some of the bucket locks that were not used lately, where there are any: days, most rows.
+    /// Deletes a batch of bucket locks that were not used lately: days, most rows. `None` for SQLite, which has no
+    /// bucket locks.
     pub cleanup_locks: Option<&'static str>,
-    /// The edition of live control, locked until the transaction ends.
+    /// Reads the edition of live control and locks it until the transaction ends.
     pub control_edition_lock: &'static str,
-    /// Makes one where there is none: incarnation, lowest revision.
+    /// Inserts the edition if there is none: incarnation, lowest revision.
     pub control_edition_make: &'static str,
-    /// Deletes some of the oldest changes of live control: moment before which they were made, most rows.
+    /// Deletes a batch of the oldest audit entries of live control: time before which they were made, most rows.
     pub control_audit_cleanup: &'static str,
 }
 
 impl Statements {
-    /// [`Statements::check_schema`], the same for both.
     pub const CHECK_SCHEMA: &'static [&'static str] = &[
         "SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at
          FROM ratelimit_window_counts LIMIT 0",

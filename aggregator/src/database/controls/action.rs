@@ -1,11 +1,11 @@
-//! What a change did.
+//! The kind of a change in the audit.
 
-/// What was done.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Something was said.
+    /// A control was set.
     Set,
-    /// Nothing is said any more.
+    /// A control was deleted.
     Deleted,
 }
 

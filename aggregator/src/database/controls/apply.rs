@@ -1,10 +1,8 @@
-//! Changes of live control are made: in one transaction each, with their audit.
+//! Applies changes of live control, each group in one transaction together with its audit entries.
 //!
-//! The edition's row is locked first, and everybody else who changes something waits for it. So however many changes are
-//! made at once, the database is asked as often as for one: for what stands, for how many are in force, and once to
-//! write all that comes of it, which is found out here (`Draft`).
-//!
-//! Leaves to others: what comes of a change (`change`), for how many there is room (`room`).
+//! The transaction locks the edition's row first, so changes are applied one transaction after another. The number of
+//! queries does not depend on the number of changes: one reads the stored controls, one counts those in force, and one
+//! batch writes the results, which `Draft` computes.
 
 use super::action::Action;
 use super::change::{Change, Changed, Wish, described};
@@ -22,8 +20,9 @@ use weir_core::control::{Slot, Target};
 use weir_core::model::time::UnixMs;
 
 impl Database {
-    /// Makes these changes, all at one moment, or none: what became of each. `book` is what is known of the database; if
-    /// it is older than that, it begins another incarnation first.
+    /// Applies these changes in one transaction, or none of them, and returns the result of each. `book` is the newest
+    /// edition that the caller has read. If the database is older (it was set back), the call begins a new incarnation
+    /// first.
     pub async fn change_controls(
         &self,
         changes: &[Change],
@@ -81,7 +80,7 @@ impl Apply<'_> {
         let mut stored = BTreeMap::new();
         let placed = |found: StoredControl| (found.place(), found);
         connection.each_text(self.find(), |row| stored.extend(read_row(row).map(placed))).await?;
-        // What is deleted needs no room.
+        // Deletions need no room.
         let room = match self.changes.iter().any(|change| matches!(change.wish, Wish::Set(..))) {
             true => Room::count(connection, self.now).await?,
             false => Room::default(),
@@ -89,7 +88,7 @@ impl Apply<'_> {
         Ok(Draft { now: self.now, stored, room, revision, made: Vec::new() })
     }
 
-    /// Asks for what stands where something is to change.
+    /// The query for the controls stored where a change applies.
     fn find(&self) -> String {
         let places = self.changes.iter().map(|change| (&change.target, change.slot()));
         let mut sql = format!("{SELECT} WHERE ");
@@ -98,14 +97,14 @@ impl Apply<'_> {
     }
 }
 
-/// What changes come to, one after the other, until all of it is written.
+/// Computes the results of changes one after the other, until all are written.
 struct Draft {
     now: UnixMs,
-    /// What is said where something is to change, the changes so far included.
+    /// The stored controls where a change applies, including the changes so far.
     stored: BTreeMap<(Target, Slot), StoredControl>,
     room: Room,
     revision: u64,
-    /// How it is after each change that is to be written, and how it was.
+    /// For each change to write, the control after it and the control before it.
     made: Vec<(StoredControl, Option<StoredControl>)>,
 }
 
@@ -138,8 +137,9 @@ impl Draft {
         Changed::Done(Box::new(stored), was.map(Box::new))
     }
 
-    /// All that is to be written, as statements that are sent at once. What was in a place goes before what comes to it:
-    /// the databases spell "insert or replace" differently, and MySQL's would also replace what has the same revision.
+    /// All writes as statements that are sent at once. The old row of a place is deleted before the new one is
+    /// inserted: the databases spell "insert or replace" differently, and MySQL's form would also replace a row with
+    /// the same revision.
     fn text(&self, region: &[u8]) -> String {
         let mut last: BTreeMap<_, &StoredControl> = BTreeMap::new();
         last.extend(self.made.iter().map(|(stored, _)| (stored.place(), stored)));
@@ -151,13 +151,13 @@ impl Draft {
         push_rows(&self.made, &mut sql, |(stored, was), sql| {
             push_record(stored, was.as_ref(), region, self.now, sql);
         });
-        // Writing into a string has no error.
+        // Writing to a `String` cannot fail.
         let _ = write!(sql, "; UPDATE weir_control_edition SET revision = {} WHERE id = 1", self.revision);
         sql
     }
 }
 
-/// Appends a condition that these places meet. So spelt, all three databases look each of them up by the primary key.
+/// Appends a condition that these places meet. In this form, all three databases look up each place by the primary key.
 fn push_places<'a>(places: impl Iterator<Item = (&'a Target, Slot)>, sql: &mut String) {
     for (number, (target, slot)) in places.enumerate() {
         let place = Place::of(target, slot);
@@ -171,7 +171,7 @@ fn push_places<'a>(places: impl Iterator<Item = (&'a Target, Slot)>, sql: &mut S
     }
 }
 
-/// Appends rows of values.
+/// Appends rows of values, separated by commas.
 fn push_rows<T>(rows: impl IntoIterator<Item = T>, sql: &mut String, mut push: impl FnMut(T, &mut String)) {
     for (number, row) in rows.into_iter().enumerate() {
         sql.push_str(if number > 0 { ", (" } else { "(" });
@@ -237,13 +237,13 @@ fn push_record(
 
 /// The columns of a place, in the order of [`Place::args`].
 const PLACE: [&str; 6] = ["workspace", "scope", "identifier", "network", "window_ms", "slot"];
-/// Says something; rows follow.
+/// Inserts controls; rows follow.
 const INSERT: &str = ";
 INSERT INTO weir_controls
     (workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
      deleted, revision, created_at, updated_at)
 VALUES ";
-/// Notes who changed what; rows follow.
+/// Inserts audit entries; rows follow.
 const RECORD: &str = ";
 INSERT INTO weir_control_audit
     (created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot, revision,

@@ -1,50 +1,49 @@
-//! What may become of live control: changes that are wanted, and how each is judged by what stands.
+//! Requested changes of live control, and the result of each, given the stored control.
 //!
-//! A change is absolute, so that one whose answer was lost may be made again: it finds what it wanted and changes nothing.
-//!
-//! Leaves to others: making it (`apply`), whether somebody may (`apis`).
+//! A change is absolute. If its answer was lost, the caller may repeat it: the control is then already as requested,
+//! and nothing changes.
 
 use super::{Bound, StoredControl};
 use weir_core::control::{Control, Effect, Slot, Target};
 use weir_core::model::time::UnixMs;
 
-/// A change that is wanted.
+/// A requested change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// For whom.
+    /// Whose limits.
     pub target: Target,
-    /// What is to be said.
+    /// The requested state.
     pub wish: Wish,
-    /// Why; at most [`super::MAX_REASON_BYTES`].
+    /// The reason, at most [`super::MAX_REASON_BYTES`].
     pub reason: String,
-    /// Who wants it; at most [`super::MAX_AUTHOR_BYTES`].
+    /// The author, at most [`super::MAX_AUTHOR_BYTES`].
     pub author: String,
-    /// A rule does, not a person, and decided so then: it extends what rules said, never replaces what people said, and
-    /// does not bring back what they took away since.
+    /// Set if a rule requested the change: the time of the rule's decision. Such a change may extend a rule's control.
+    /// It never replaces a person's control, and it does not restore a control that a person deleted after that time.
     pub automatic: Option<UnixMs>,
 }
 
-/// What is to become of a target.
+/// The requested state of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// This is to be said of it.
+    /// Sets this effect until this time; without a time it does not expire.
     Set(Effect, Option<UnixMs>),
-    /// Nothing in this slot.
+    /// Deletes the control in this slot.
     Delete(Slot),
 }
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// It is made: how it is now, and how it was.
+    /// Applied: the control after the change, and before it.
     Done(Box<StoredControl>, Option<Box<StoredControl>>),
-    /// It was so already.
+    /// Not needed: the control was already as requested.
     Same(Box<StoredControl>),
-    /// There is nothing to delete.
+    /// There is no control to delete.
     Missing,
-    /// A person said something else, or took it away since, or a rule said something that holds longer.
+    /// Not applied: a person set or deleted the control since, or a rule's control lasts longer.
     Kept(Box<StoredControl>),
-    /// So many are in force as may be.
+    /// Not applied: the limit on the number of controls is reached.
     Full(Bound),
 }
 
@@ -56,7 +55,7 @@ impl Change {
         }
     }
 
-    /// What it comes to where this is stored; `None` if something is to be written.
+    /// The result if `found` is stored; `None` if the change must be written.
     pub(super) fn judge(&self, found: Option<&StoredControl>, now: UnixMs) -> Option<Changed> {
         if let Some(later) = found.filter(|found| self.comes_too_late(found)) {
             return Some(Changed::Kept(Box::new(later.clone())));
@@ -65,7 +64,7 @@ impl Change {
         let own = |found: &&StoredControl| found.updated_at == now.0 && found.author == self.author;
         match (self.wish, stands) {
             (Wish::Delete(_), Some(_)) => None,
-            // It was made a moment ago, and the answer was lost.
+            // The same deletion was made before, and its answer was lost.
             (Wish::Delete(_), None) => match found.filter(own) {
                 Some(found) => Some(Changed::Same(Box::new(found.clone()))),
                 None => Some(Changed::Missing),
@@ -81,20 +80,20 @@ impl Change {
                     && stands.control.expires == expires
                     && stands.reason == self.reason
                     && stands.automatic == self.automatic.is_some();
-                // Each reset is another one.
+                // Each reset is a new one, even if an equal one is stored.
                 let same = says_it && (effect != Effect::Reset || own(&stands));
                 same.then(|| Changed::Same(Box::new(stands.clone())))
             }
         }
     }
 
-    /// A rule decided so before a person said what is found, or that nothing is said any more; an Envoy that was not
-    /// connected may tell of it long after that.
+    /// Whether a rule decided before a person set or deleted the stored control. A disconnected Envoy may report such a
+    /// decision long afterwards.
     fn comes_too_late(&self, found: &StoredControl) -> bool {
         self.automatic.is_some_and(|since| !found.automatic && found.updated_at > since.0)
     }
 
-    /// What is stored then.
+    /// The control to store.
     pub(super) fn result(&self, found: Option<&StoredControl>, revision: u64, now: UnixMs) -> StoredControl {
         let (effect, expires, is_deleted) = match (self.wish, found) {
             (Wish::Set(effect, expires), _) => (effect, expires, false),
@@ -114,7 +113,7 @@ impl Change {
     }
 }
 
-/// For the audit.
+/// The control as JSON, for the audit.
 pub(super) fn described(stored: &StoredControl) -> String {
     let mut told = serde_json::Map::new();
     let (name, value) = said(&stored.control.effect);
@@ -128,7 +127,7 @@ pub(super) fn described(stored: &StoredControl) -> String {
     serde_json::Value::Object(told).to_string()
 }
 
-/// An effect as a field and its value.
+/// An effect as a JSON field and its value.
 pub fn said(effect: &Effect) -> (&'static str, serde_json::Value) {
     match effect {
         Effect::Limit(limit) => ("limit", (*limit).into()),

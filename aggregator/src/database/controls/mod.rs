@@ -1,11 +1,10 @@
-//! Live control as it is stored: who says what of whom, in which order, and who changed what.
+//! Live control as stored in the database: targets, effects, authors, the order of changes, and the audit.
 //!
-//! One row has the database's random *incarnation*, the last revision, and the highest that was dropped (the *floor*). Every change
-//! locks it first, so whoever reads a revision finds all changes before it. In reading order: this file (what is stored),
-//! `change` (what may be changed, and what comes of it), `apply` (changes, in one transaction each), `room` (for how many there
-//! is room), `read` (what is newer, lists, the audit), `tidy` (what is over leaves).
-//!
-//! Leaves to others: what may be said (`weir_core::control`), who may say it (`apis`), who is told (`crate::region::control`).
+//! One row, the edition, holds the database's random *incarnation*, the last revision, and the highest dropped revision
+//! (the *floor*). Every change locks this row first, so a reader of a revision finds all earlier changes. In reading
+//! order: this file (the stored form), `change` (requests and results), `apply` (one transaction for a group of
+//! changes), `room` (the limits on the number of controls), `read` (newer controls, lists, the audit), `tidy` (deletion
+//! of expired controls).
 
 mod action;
 mod apply;
@@ -28,15 +27,15 @@ use weir_core::control::{Control, Slot, Target, Who};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
 
-/// Life and revision.
+/// Updates incarnation and revision.
 const RENEW: &str = "UPDATE weir_control_edition SET incarnation = ?, revision = ? WHERE id = 1";
 
-/// Longest reason in bytes.
+/// Longest reason, in bytes.
 pub const MAX_REASON_BYTES: usize = 500;
-/// Longest name of an author in bytes.
+/// Longest author name, in bytes.
 pub const MAX_AUTHOR_BYTES: usize = 128;
 
-/// Selects controls, with their columns in the order in which [`read_row`] takes them.
+/// Selects controls with the columns in the order that [`read_row`] expects.
 macro_rules! select {
     ($rest:literal) => {
         concat!(
@@ -48,25 +47,25 @@ macro_rules! select {
 }
 use select;
 
-/// The same; a condition follows.
+/// The same without a condition; the caller appends one.
 const SELECT: &str = select!("");
 
-/// A control with all that is known of it.
+/// A stored control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredControl {
-    /// What it says.
+    /// Target, effect, expiry and revision.
     pub control: Control,
-    /// It is no more.
+    /// The control was deleted.
     pub is_deleted: bool,
-    /// Why, in an operator's words.
+    /// The reason that the author gave.
     pub reason: String,
-    /// The token's name, or the rule's.
+    /// The name of the token, or of the rule.
     pub author: String,
-    /// A rule said it, not a person.
+    /// A rule set the control, not a person.
     pub automatic: bool,
-    /// When something was first said in this place, in milliseconds of Unix time.
+    /// When a control was first stored in this place, in milliseconds since the Unix epoch.
     pub created_at: u64,
-    /// When this was said.
+    /// When the control was last changed, in milliseconds since the Unix epoch.
     pub updated_at: u64,
 }
 
@@ -76,13 +75,13 @@ impl StoredControl {
         !self.is_deleted && self.control.is_in_force(now)
     }
 
-    /// Where it is said.
+    /// The target and the slot.
     fn place(&self) -> (Target, Slot) {
         (self.control.target.clone(), self.control.effect.slot())
     }
 }
 
-/// Whose row it is: what makes target and slot columns.
+/// Target and slot in the form of columns.
 struct Place {
     network: String,
     window_ms: u64,
@@ -129,7 +128,7 @@ fn slot_of(number: u64) -> Option<Slot> {
         .find(|slot| slot_number(*slot) == number)
 }
 
-/// A row that was selected so; `None` if it is not one of ours.
+/// Reads a selected row; `None` if it is not a control that Weir wrote.
 fn read_row(row: &Row<'_>) -> Option<StoredControl> {
     let text = |column: usize| String::from_utf8(row.bytes(column)?.to_vec()).ok();
     let from = wire::Control {
@@ -159,7 +158,7 @@ fn entry(stored: StoredControl) -> Entry {
     Entry { control: stored.control, is_deleted: stored.is_deleted }
 }
 
-/// Reads the edition; makes one where there is none, as in a new database or in one that was wiped.
+/// Reads the edition. Inserts one if there is none, as in a new or wiped database.
 async fn edition(
     connection: &mut Connection,
     statement: &'static str,
@@ -168,13 +167,16 @@ async fn edition(
     if let Some(edition) = find_edition(connection, statement).await? {
         return Ok(edition);
     }
-    // Another may be faster; then its edition is read.
+    // Another aggregator may insert first; then its edition is read.
     let make = connection.statements().control_edition_make;
     let args = [Arg::Int(random_incarnation()), Arg::Int(first_revision(now))];
     connection.execute(make, &args).await?;
     let made = find_edition(connection, statement).await?;
     made.ok_or_else(|| {
-        DatabaseError::new(Reason::Other, "the edition of live control was deleted as it was made")
+        DatabaseError::new(
+            Reason::Other,
+            "the edition of live control was deleted right after it was created",
+        )
     })
 }
 
@@ -194,7 +196,7 @@ async fn find_edition(
     Ok(found)
 }
 
-/// Gives a database that was set back another incarnation, with revisions that were never used.
+/// Gives a database that was set back a new incarnation, with revisions that were never used.
 async fn renew(
     connection: &mut Connection,
     found: Edition,
@@ -208,22 +210,22 @@ async fn renew(
 }
 
 fn random_incarnation() -> u64 {
-    // It is the key of what filters prove: as many bits as every database's column holds.
+    // The incarnation keys the proofs of the filters, so it has as many random bits as every database's column holds.
     rand::random_range(1..=i64::MAX.cast_unsigned())
 }
 
-/// How a transaction begins.
+/// The kind of a transaction.
 #[derive(Clone, Copy)]
 enum Begin {
-    /// One that writes.
+    /// A transaction that writes.
     Write,
-    /// One that sees everything as it is at one moment.
+    /// A read transaction with one consistent snapshot.
     Snapshot,
 }
 
 /// Begins a transaction; see [`end`].
 async fn begin(connection: &mut Connection, begin: Begin) -> Result<(), DatabaseError> {
-    // These are no statements that MySQL prepares.
+    // MySQL cannot prepare these statements.
     let statements = match (connection.is_mysql(), begin) {
         (true, Begin::Write) => mysql::begin("START TRANSACTION"),
         (true, Begin::Snapshot) => {
@@ -235,13 +237,13 @@ async fn begin(connection: &mut Connection, begin: Begin) -> Result<(), Database
     connection.execute_text(statements).await.map(drop)
 }
 
-/// Ends it: what went wrong is undone.
+/// Commits the transaction, or rolls it back if `result` is an error.
 async fn end<T>(connection: &mut Connection, result: Result<T, DatabaseError>) -> Result<T, DatabaseError> {
     let word = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
     let statement = if connection.is_mysql() { mysql::end(word) } else { word.to_owned() };
     match (connection.execute_text(statement).await, result) {
         (Ok(_), result) => result,
-        // A transaction that does not end may not stay in a connection that is kept.
+        // If the transaction could not be ended, its connection must not return to the pool.
         (Err(_), Err(error)) if !error.spares_connection() => Err(error),
         (Err(error), Ok(_)) if error.kind() == Reason::Unavailable => Err(error),
         (Err(error), _) => Err(DatabaseError::new(Reason::Other, error)),

@@ -1,8 +1,6 @@
-//! Live control is read: what is newer than is known, lists for people, and who changed what.
+//! Queries of live control: controls newer than a known revision, lists for operators, and the audit.
 //!
-//! All of it from the primary: a replica may lag behind what another aggregator just said.
-//!
-//! Leaves to others: what is done with it (`crate::region::control`, `apis`).
+//! All of them read the primary, because a replica may lag behind a change that another aggregator just made.
 
 use super::action::Action;
 use super::{Begin, StoredControl, begin, edition, end, entry, read_row, renew, select, slot_of};
@@ -18,99 +16,100 @@ use weir_core::model::time::UnixMs;
 /// Most entries of one list.
 pub const MAX_PAGE: u32 = 1_000;
 
-/// Newer controls.
+/// Controls newer than a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
-    /// What the database says of itself.
+    /// The edition of the database.
     pub edition: Edition,
-    /// All with a higher revision than this; 0 for all.
+    /// The revision after which entries were read; 0 for all.
     pub since: u64,
-    /// In the order of revisions.
+    /// The controls, in the order of revisions.
     pub entries: Vec<Entry>,
-    /// Rows that are no controls.
+    /// Number of rows that are not controls.
     pub bad: u64,
 }
 
-/// Of whom something is said. What is empty does not matter.
+/// Selects targets. An empty field matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlaceFilter {
-    /// Whose limits.
+    /// The workspace.
     pub workspace: String,
-    /// Of which namespace, or of which rule.
+    /// The namespace or the rule.
     pub scope: String,
-    /// Written as it was said.
+    /// The identifier, spelled as it was set.
     pub identifier: String,
-    /// As it is told.
+    /// The network, in its displayed form.
     pub network: String,
 }
 
-/// Which controls are asked for. What is missing does not matter.
+/// Selects controls. A missing field matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlFilter {
-    /// Said of whom.
+    /// The target.
     pub place: PlaceFilter,
-    /// Of which slot.
+    /// The slot.
     pub slot: Option<Slot>,
-    /// Only what names this raw identifier; then a scope stands for that of all namespaces too.
+    /// Only controls whose pattern matches this raw identifier. A scope then also matches controls for all namespaces.
     pub matching: Option<String>,
-    /// Only those with a higher revision.
+    /// Only controls with a higher revision.
     pub after: u64,
     /// Most entries, 1 to [`MAX_PAGE`].
     pub limit: u32,
 }
 
-/// Which changes are asked for. What is empty or missing does not matter.
+/// Selects audit entries. An empty or missing field matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// Of what was said of whom.
+    /// The target.
     pub place: PlaceFilter,
-    /// By whom.
+    /// The author.
     pub author: String,
-    /// Only those before this number.
+    /// Only entries with a lower number.
     pub before: Option<u64>,
     /// Most entries, 1 to [`MAX_PAGE`].
     pub limit: u32,
 }
 
-/// One change.
+/// An audit entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audited {
-    /// Its number.
+    /// The number of the entry.
     pub id: u64,
-    /// When, in milliseconds of Unix time.
+    /// The time, in milliseconds since the Unix epoch.
     pub created_at: u64,
-    /// Who.
+    /// The author.
     pub author: String,
-    /// A rule did, not a person.
+    /// A rule made the change, not a person.
     pub automatic: bool,
-    /// Through an aggregator of which region.
+    /// The region of the aggregator that made the change.
     pub region: String,
-    /// What.
+    /// The kind of the change.
     pub action: Action,
-    /// Whose limits.
+    /// The workspace.
     pub workspace: String,
-    /// Of which namespace, or of which rule.
+    /// The namespace or the rule.
     pub scope: String,
-    /// Empty if it is not about identifiers.
+    /// The identifier; empty if the target has none.
     pub identifier: String,
-    /// Empty if it is not about addresses.
+    /// The network; empty if the target has none.
     pub network: String,
-    /// 0 for all windows.
+    /// The window in milliseconds; 0 for all windows.
     pub window_ms: u64,
-    /// In which slot.
+    /// The slot.
     pub slot: Slot,
-    /// Its revision.
+    /// The revision.
     pub revision: u64,
-    /// How it was, as JSON; empty if there was nothing.
+    /// The control before the change, as JSON; empty if there was none.
     pub was: String,
-    /// How it was afterwards, as JSON; empty if there was nothing.
+    /// The control after the change, as JSON; empty if there is none.
     pub is_now: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl Database {
-    /// What `book` does not know; `None` if there is nothing. A database that is older than that begins another incarnation.
+    /// The controls that `book` does not have; `None` if there are none. If the database is older than `book`, the call
+    /// begins a new incarnation.
     pub async fn control_news(
         &self,
         book: &Book,
@@ -122,7 +121,7 @@ impl Database {
         retry::until(Instant::now() + within, self.primary(), work).await
     }
 
-    /// Controls that are in force, in the order of revisions.
+    /// Controls in force, in the order of revisions.
     pub async fn controls(
         &self,
         filter: &ControlFilter,
@@ -133,7 +132,7 @@ impl Database {
         retry::until(Instant::now() + within, self.primary(), work).await
     }
 
-    /// Changes, the newest first.
+    /// Audit entries, newest first.
     pub async fn control_audit(
         &self,
         filter: &AuditFilter,
@@ -168,7 +167,7 @@ impl Work for Newer<'_> {
 }
 
 impl Newer<'_> {
-    /// Unless another was faster.
+    /// Begins a new incarnation, unless another aggregator already did.
     async fn renew(&self, connection: &mut Connection) -> Result<Edition, DatabaseError> {
         let lock = connection.statements().control_edition_lock;
         let found = edition(connection, lock, self.now).await?;
@@ -183,7 +182,7 @@ impl Newer<'_> {
         let since = match (self.reading)(edition) {
             Reading::Since(since) => since,
             Reading::All => 0,
-            // It changed in between; the next reading sees to it.
+            // The edition changed in between; the next read handles it.
             Reading::Nothing | Reading::WentBack(_) => return Ok(None),
         };
         let (mut entries, mut bad) = (Vec::new(), 0);
@@ -209,7 +208,7 @@ impl Work for List<'_> {
         let ControlFilter { place, slot, matching, after, limit } = self.filter;
         let slot = Arg::Int(slot.map_or(0, super::slot_number));
         let wide;
-        // No statement knows which patterns meet an identifier.
+        // SQL cannot match an identifier against patterns, so all rows are read and filtered here.
         let (selected, rows) = match matching {
             None => (place, u64::from(*limit)),
             Some(_) => {
@@ -252,13 +251,13 @@ impl Work for Audit<'_> {
 }
 
 impl PlaceFilter {
-    /// For [`in_place`].
+    /// The parameters of [`in_place`].
     fn args(&self) -> Vec<Arg<'_>> {
         twice([&self.workspace, &self.scope, &self.identifier, &self.network])
     }
 }
 
-/// For conditions that ask of a text whether it is empty, and what equals it.
+/// Each text twice, for conditions that test whether a text is empty and compare it.
 fn twice<const N: usize>(texts: [&String; N]) -> Vec<Arg<'_>> {
     texts.into_iter().flat_map(|text| [Arg::Bytes(text.as_bytes()); 2]).collect()
 }
@@ -288,7 +287,7 @@ fn read_audited(row: &Row<'_>) -> Option<Audited> {
 }
 
 const EDITION: &str = "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1";
-/// What is newer: revision.
+/// Newer controls: revision.
 const NEWER: &str = select!("WHERE revision > ? ORDER BY revision");
 
 /// The condition of a [`PlaceFilter`].
@@ -299,14 +298,14 @@ macro_rules! in_place {
     };
 }
 
-/// What is in force: place, slot twice, revision, now, most rows.
+/// Controls in force: place, slot twice, revision, now, most rows.
 const LIST: &str = concat!(
     select!(""),
     in_place!(),
     "AND (? = 0 OR slot = ?) AND revision > ? AND deleted = 0 AND (expires_at = 0 OR expires_at > ?)
      ORDER BY revision LIMIT ?"
 );
-/// Changes: place, author twice, number, most rows.
+/// Audit entries: place, author twice, number, most rows.
 const AUDIT: &str = concat!(
     "SELECT id, created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot,
             revision, was, is_now, reason

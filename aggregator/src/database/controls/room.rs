@@ -1,8 +1,7 @@
-//! For how many further controls there is room: in all, and for each workspace, so that none uses up what others need.
+//! Limits on the number of controls: in total and for each workspace, so that one workspace cannot exhaust the others'
+//! room.
 //!
-//! Counted once in a transaction, and then kept up with what it changes.
-//!
-//! Leaves to others: making room among those that are over (`tidy`).
+//! Counted once in a transaction, then updated with each change of the transaction.
 
 use super::StoredControl;
 use crate::database::DatabaseError;
@@ -11,29 +10,29 @@ use std::collections::BTreeMap;
 use weir_core::control::MAX_CONTROLS;
 use weir_core::model::time::UnixMs;
 
-/// Most controls of one workspace that are in force: half of all.
+/// Most controls in force of one workspace: half of the total.
 pub const MAX_OF_WORKSPACE: usize = MAX_CONTROLS / 2;
-/// Most controls in force that rules said by themselves: a flood of them must leave room for people.
+/// Most controls in force that rules set. The rest is reserved for operators if rules set very many.
 pub const MAX_AUTOMATIC: usize = MAX_CONTROLS / 4;
-/// Most of these of one workspace.
+/// Most controls in force that rules set for one workspace.
 pub const MAX_AUTOMATIC_OF_WORKSPACE: usize = MAX_AUTOMATIC / 2;
 
-/// Of what there is no more room.
+/// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// [`MAX_CONTROLS`] are in force.
     All,
-    /// [`MAX_OF_WORKSPACE`] are.
+    /// [`MAX_OF_WORKSPACE`] are in force.
     Workspace,
-    /// [`MAX_AUTOMATIC`] are.
+    /// [`MAX_AUTOMATIC`] are in force.
     Rules,
-    /// [`MAX_AUTOMATIC_OF_WORKSPACE`] are.
+    /// [`MAX_AUTOMATIC_OF_WORKSPACE`] are in force.
     RulesOfWorkspace,
     /// The database has used up its revisions.
     Revisions,
 }
 
-/// How many there are.
+/// The numbers of stored controls.
 #[derive(Default)]
 pub(super) struct Room {
     kept: usize,
@@ -41,7 +40,7 @@ pub(super) struct Room {
     workspaces: BTreeMap<Vec<u8>, InForce>,
 }
 
-/// How many are in force.
+/// The numbers of controls in force.
 #[derive(Clone, Copy, Default)]
 struct InForce {
     controls: usize,
@@ -66,12 +65,12 @@ impl Room {
         Ok(room)
     }
 
-    /// All that are kept, those that are over included.
+    /// All stored controls, deleted and expired ones included.
     pub fn kept(&self) -> usize {
         self.kept
     }
 
-    /// Whether there is no room for another one.
+    /// The limit that leaves no room for another control, if any.
     pub fn full(&self, workspace: &str, automatic: bool) -> Option<Bound> {
         let own = self.workspaces.get(workspace.as_bytes()).copied().unwrap_or_default();
         let bounds = [
@@ -84,7 +83,7 @@ impl Room {
         met.map(|(.., bound)| bound)
     }
 
-    /// What was in force no longer is; what is now comes instead.
+    /// Updates the counts: `was` is no longer stored, `is_now` is stored instead.
     pub fn replace(&mut self, workspace: &str, was: Option<&StoredControl>, is_now: Option<&StoredControl>) {
         self.all.replace(was, is_now);
         self.workspaces.entry(workspace.into()).or_default().replace(was, is_now);
@@ -103,7 +102,7 @@ fn moved(count: usize, less: usize, more: usize) -> usize {
     count.saturating_sub(less).saturating_add(more)
 }
 
-/// Of each workspace all that are kept, those in force, and those of them that rules said: now, now.
+/// For each workspace: all stored controls, those in force, and those of them that rules set. Parameters: now, now.
 const COUNT: &str = "
 SELECT workspace,
        COUNT(*),

@@ -1,6 +1,4 @@
-//! What is over leaves: controls that are deleted or expired, and old entries of the audit.
-//!
-//! Leaves to others: running it now and then (`main`), who is told anew then (`weir_core::control::book`).
+//! Deletes deleted or expired controls, and old audit entries.
 
 use super::{Begin, begin, edition, end};
 use crate::database::connection::retry::{self, Execute, Work};
@@ -10,21 +8,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
 
-/// How long one batch may take.
+/// Deadline of one batch.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What [`Database::cleanup_controls`] deleted.
+/// Number of rows that [`Database::cleanup_controls`] deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tidied {
-    /// Controls that were over.
+    /// Deleted or expired controls.
     pub controls: u64,
-    /// Entries of the audit.
+    /// Audit entries.
     pub audited: u64,
 }
 
 impl Database {
-    /// Deletes controls that were deleted or expired more than `retention` ago, and entries of the audit that are older
-    /// than `audit_retention`; `batch` at a time.
+    /// Deletes controls that were deleted or expired more than `retention` ago, and audit entries older than
+    /// `audit_retention`. Deletes `batch` rows at a time.
     pub async fn cleanup_controls(
         &self,
         retention: Duration,
@@ -77,7 +75,8 @@ impl Work for DropOver {
     }
 }
 
-/// Drops some of what was over before, those with the lowest revisions, and raises the floor. The edition must be locked.
+/// Drops a batch of controls that were deleted or expired before a time, lowest revisions first, and raises the floor.
+/// The caller must hold the lock on the edition.
 pub(super) async fn drop_over(
     connection: &mut Connection,
     before: UnixMs,
@@ -92,7 +91,7 @@ pub(super) async fn drop_over(
     Ok(dropped)
 }
 
-/// The highest of the lowest revisions that were over: when, when, most rows.
+/// The highest revision of the batch to drop: time, time, most rows.
 const LAST_OVER: &str = "
 SELECT MAX(revision)
 FROM (
@@ -101,7 +100,7 @@ FROM (
     ORDER BY revision
     LIMIT ?
 ) AS over_before";
-/// Revision, when, when.
+/// Drops the batch: revision, time, time.
 const DROP_OVER: &str = "
 DELETE FROM weir_controls
 WHERE revision <= ?

@@ -1,8 +1,6 @@
-//! What others used, summed by the database; and what this region itself had published.
+//! Imports the other regions' counts, summed by the database, and reads this region's own published counts.
 //!
-//! Anything may stand in a table. A row that is no cell is counted and left out, and spoils nothing else.
-//!
-//! Leaves to others: what a region does with it (`weir_core::region`).
+//! The table may contain anything. A row that is not a cell is counted and skipped, and does not affect other rows.
 
 use super::rows;
 use crate::database::connection::pool::Pool;
@@ -15,30 +13,30 @@ use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::Stored;
 
-/// Most cells that one import takes.
+/// Most cells in one import.
 pub const MAX_IMPORT_CELLS: u64 = 1_000_000;
 
-/// What an import brought.
+/// The result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// The cells, each once.
     pub cells: Vec<Stored>,
-    /// Rows that were left out, as they are none that Weir writes.
+    /// Number of rows that were skipped because Weir does not write such rows.
     pub bad: u64,
-    /// What is wrong with one of them.
+    /// A description of one skipped row.
     pub bad_example: Option<String>,
-    /// There were more than [`MAX_IMPORT_CELLS`].
+    /// The table had more than [`MAX_IMPORT_CELLS`] cells.
     pub truncated: bool,
 }
 
 impl Database {
-    /// For each cell that is not over, the sum of all other regions.
+    /// For each cell that has not expired, the sum of all other regions.
     pub async fn import(&self, now: UnixMs, within: Duration) -> Result<Imported, DatabaseError> {
         let pool = self.replica();
         self.read(pool, pool.statements().import, now, within).await
     }
 
-    /// For each cell that is not over, what this region had published.
+    /// For each cell that has not expired, the count that this region published.
     pub async fn own(&self, now: UnixMs, within: Duration) -> Result<Imported, DatabaseError> {
         let pool = self.primary();
         self.read(pool, pool.statements().own, now, within).await
@@ -85,7 +83,7 @@ impl Imported {
             return;
         }
         match rows::read_row(row) {
-            // Nothing but implausible counts.
+            // The row has only implausible counts.
             Ok(cell) if implausible > 0 && cell.count == 0 => {}
             Ok(cell) => self.cells.push(cell),
             Err(reason) => self.note(1, &format!("{}: {reason}", place(row))),
@@ -98,7 +96,7 @@ impl Imported {
     }
 }
 
-/// Where to look for a row, without telling who was limited.
+/// Identifies a row for operators without exposing the limited identifier.
 fn place(row: &Row<'_>) -> String {
     const SHOWN_BYTES: usize = 64;
     let text = |column| {

@@ -1,6 +1,4 @@
-//! Which aggregator serves a region that has no Redis: one at a time, by a lease on the database's clock.
-//!
-//! Leaves to others: how often to renew, and what a second aggregator does about it (`serve`).
+//! The region lease: without Redis, at most one aggregator serves a region. The database's clock times the lease.
 
 use crate::database::connection::retry::{self, Execute, Work};
 use crate::database::connection::{Arg, Connection};
@@ -8,22 +6,22 @@ use crate::database::{Database, DatabaseError, Reason};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Who has the region's lease.
+/// The holder of the region lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// Whoever asked, from now for as long as it asked for.
+    /// The caller, from now on for the requested time.
     Mine,
-    /// Another.
+    /// Another aggregator.
     HeldBy {
-        /// Who.
+        /// Its identity.
         holder: [u8; 16],
-        /// For how many milliseconds more.
+        /// The remaining time, in milliseconds.
         for_ms: u64,
     },
 }
 
 impl Database {
-    /// Takes or renews the lease, unless another has it.
+    /// Takes or renews the lease unless another holder has it.
     pub async fn lease(
         &self,
         holder: &[u8; 16],
@@ -36,7 +34,7 @@ impl Database {
         Ok(if found == *holder { Lease::Mine } else { Lease::HeldBy { holder: found, for_ms } })
     }
 
-    /// Gives the lease back, if this holder has it.
+    /// Releases the lease if this holder has it.
     pub async fn release(&self, holder: &[u8; 16], within: Duration) -> Result<(), DatabaseError> {
         let args = [Arg::Bytes(self.region_bytes()), Arg::Bytes(holder)];
         let release = Execute(self.primary().statements().lease_release, &args);
@@ -44,7 +42,7 @@ impl Database {
     }
 }
 
-/// Takes the lease if it is free, and reads who has it and for how long.
+/// Takes the lease if it is free, and reads its holder and remaining time.
 struct Take<'a> {
     region: &'a [u8],
     holder: &'a [u8; 16],
@@ -66,6 +64,8 @@ impl Work for Take<'_> {
                 found = other.zip(row.number(1));
             })
             .await?;
-        found.ok_or_else(|| DatabaseError::new(Reason::Other, "the lease was deleted as it was taken"))
+        found.ok_or_else(|| {
+            DatabaseError::new(Reason::Other, "the region lease was deleted right after it was taken")
+        })
     }
 }

@@ -1,11 +1,9 @@
-//! A row that tells whether the table was wiped.
+//! The marker: a row that shows whether the table of counts was wiped.
 //!
-//! A wipe breaks no connection, so nothing else would show it. Each region has one row, under a key that no cell has,
-//! with a random number for its count. A changed number says that all others are gone: whoever looks next makes a new
-//! row, and every other aggregator of the region sees another number than it knows. It expires at 0, so neither imports
-//! nor the cleanup touch it.
-//!
-//! Leaves to others: remembering the number, and writing everything again (`weir_core::region`).
+//! A wipe breaks no connection, so nothing else shows it. Each region has one marker row, under a key that no cell has,
+//! with a random incarnation as its count. If the row is missing, the next reader inserts a new one. Every other
+//! aggregator of the region then reads a different incarnation and writes its counts again. The row expires at 0, so
+//! imports and the cleanup ignore it.
 
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection};
@@ -23,7 +21,7 @@ impl Database {
     }
 }
 
-/// Reads the number, or leaves a fresh one.
+/// Reads the incarnation, or inserts a new one.
 struct ReadOrMake<'a> {
     region: &'a [u8],
     fresh: u64,
@@ -36,11 +34,13 @@ impl Work for ReadOrMake<'_> {
         if let Some(number) = read(connection, self.region).await? {
             return Ok(number);
         }
-        // Another aggregator may be faster; then its number is read.
+        // Another aggregator may insert first; then its incarnation is read.
         let statement = connection.statements().marker_make;
         connection.execute(statement, &[Arg::Bytes(self.region), Arg::Int(self.fresh)]).await?;
         let made = read(connection, self.region).await?;
-        made.ok_or_else(|| DatabaseError::new(Reason::Other, "the marker row was deleted as it was made"))
+        made.ok_or_else(|| {
+            DatabaseError::new(Reason::Other, "the marker row was deleted right after it was created")
+        })
     }
 }
 

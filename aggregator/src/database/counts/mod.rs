@@ -1,4 +1,4 @@
-//! Counts of all regions in the database: written, read, and guarded against a database that was set back.
+//! Counts of all regions in the database: publication, import, the marker against data loss, and the region lease.
 
 pub(in crate::database) mod import;
 pub(in crate::database) mod lease;

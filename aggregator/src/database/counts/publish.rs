@@ -1,7 +1,5 @@
-//! This region's rows, written in bulk: sorted, in chunks, each one statement that raises counts and lowers none.
-//!
-//! Leaves to others: which rows are worth it and which are stored already (`weir_core::region`), second tries
-//! (`retry`).
+//! Publishes this region's rows in bulk: sorted and split into chunks. One statement for each chunk raises counts and
+//! never lowers them.
 
 use super::rows;
 use crate::database::connection::Connection;
@@ -14,29 +12,29 @@ use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::Publication;
 
-/// Bytes of a row as text, as a first guess.
+/// First guess of the bytes of a row as text.
 const ROW_BYTES: usize = 180;
 
-/// What became of a publication.
+/// The result of a publication.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Rows that are stored now, whether they changed anything or not.
+    /// Number of rows that are stored now, whether or not they changed.
     pub rows: u64,
-    /// Rows that no database could hold, left out.
+    /// Number of rows that no database could store.
     pub skipped: u64,
-    /// What was wrong with one of them.
+    /// A description of one skipped row.
     pub skipped_example: Option<String>,
-    /// Chunks that are not stored; their rows are to be said again.
+    /// Number of chunks that are not stored; their rows must be published again.
     pub chunks_failed: u64,
-    /// Failed chunks by reason. One that was not tried any more counts under what stopped the one before.
+    /// Failed chunks by reason. A chunk that was not tried counts under the reason that stopped the one before.
     pub errors: BTreeMap<&'static str, u64>,
-    /// The last of those errors.
+    /// The last of these errors.
     pub last_error: Option<DatabaseError>,
 }
 
 impl Database {
-    /// Stores counts, each raised and never lowered. Hands every chunk that is stored to `stored`. A chunk that fails
-    /// keeps no other from being stored; once the database is away or the time is over, the rest is not tried.
+    /// Stores counts, which only grow, and calls `stored` with every stored chunk. A failed chunk does not affect the
+    /// others. If the database is unavailable or the time is over, the remaining chunks are not tried.
     pub async fn publish(
         &self,
         publications: &[Publication],
@@ -92,7 +90,7 @@ impl Database {
     }
 }
 
-/// One chunk as a statement.
+/// One chunk as an SQL statement.
 struct Upsert(String);
 
 impl Work for Upsert {

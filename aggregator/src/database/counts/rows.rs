@@ -1,10 +1,9 @@
-//! How a key becomes columns, and columns a key again.
+//! Converts keys to columns and back.
 //!
-//! A key's epoch and resolution have no columns: where they are not the usual ones, they stand before the identifier,
-//! as `\@<epoch>.<resolution>:`. No identifier that a rule makes begins so (its backslashes are followed by `\`, `|`, `-`
-//! or `~`); one from elsewhere that does gets the prefix too. So different keys have different columns.
-//!
-//! Leaves to others: which rows are read (`import`) and written (`publish`).
+//! A key's epoch and resolution have no columns. If they differ from the defaults (0 and 1), they precede the
+//! identifier as `\@<epoch>.<resolution>:`. No identifier that a rule makes begins so, because the filter escapes a
+//! backslash as `\\`, or follows it with `|`, `-` or `~`. An identifier from elsewhere that begins so gets the prefix
+//! too. Different keys therefore always have different columns.
 
 use crate::database::connection::Row;
 use crate::database::connection::statements::push_hex;
@@ -15,7 +14,7 @@ use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{Publication, Stored};
 
 const PREFIX: &[u8] = br"\@";
-/// Largest number that every column holds.
+/// Largest number that every column can store.
 const MAX_NUMBER: u64 = i64::MAX as u64;
 
 /// The column `identifier` of a key.
@@ -28,7 +27,7 @@ pub fn encode_identifier<'a>(key: &KeyParts<'a>) -> Cow<'a, [u8]> {
     Cow::Owned(stored)
 }
 
-/// Epoch, resolution and identifier of what [`encode_identifier`] made; `None` of anything that it does not make.
+/// Epoch, resolution and identifier of a stored identifier; `None` if [`encode_identifier`] cannot have made it.
 pub fn decode_identifier(stored: &[u8]) -> Option<(u32, u16, &[u8])> {
     let Some(prefixed) = stored.strip_prefix(PREFIX) else { return Some((0, 1, stored)) };
     let (epoch, rest) = number(prefixed, b'.')?;
@@ -39,7 +38,7 @@ pub fn decode_identifier(stored: &[u8]) -> Option<(u32, u16, &[u8])> {
     Some((epoch, resolution.try_into().ok()?, identifier))
 }
 
-/// A number in its only spelling, up to `end`.
+/// Parses a number in canonical form, up to `end`.
 fn number(bytes: &[u8], end: u8) -> Option<(u32, &[u8])> {
     let length = bytes.iter().position(|byte| *byte == end)?;
     let (digits, rest) = bytes.split_at(length);
@@ -48,7 +47,7 @@ fn number(bytes: &[u8], end: u8) -> Option<(u32, &[u8])> {
     Some((value, rest.get(1..)?))
 }
 
-/// Why no database could ever hold a row, if so.
+/// The reason why no database can store the row, if there is one.
 pub(in crate::database) fn unstorable(row: &Publication) -> Option<&'static str> {
     if row.sequence > MAX_NUMBER {
         return Some("sequence is too large");
@@ -56,22 +55,22 @@ pub(in crate::database) fn unstorable(row: &Publication) -> Option<&'static str>
     if row.count > MAX_COUNT {
         return Some("count is above 2^53");
     }
-    // Zero would never be deleted, and is what tells the marker.
+    // An expiry of 0 marks the marker row, and the cleanup would never delete the row.
     if row.expires.0 == 0 || row.expires.0 > MAX_NUMBER {
         return Some("expires at no moment");
     }
     None
 }
 
-/// What the unique key compares, in its order. All writers go through their rows in one order, so none waits for
-/// another who waits for it.
+/// The columns of the unique key in their order. All writers store rows in this order, so that two writers do not
+/// deadlock.
 pub(in crate::database) fn index_order(row: &Publication) -> (Vec<u8>, Vec<u8>, Vec<u8>, u64, u64) {
     let key = row.key.parts();
     let identifier = encode_identifier(&key).into_owned();
     (key.workspace.to_vec(), key.namespace.to_vec(), identifier, key.duration_ms, row.sequence)
 }
 
-/// Appends a row as SQL text. Bytes are written as hexadecimal literals, which can hold nothing but bytes.
+/// Appends a row as SQL text. Bytes are written as hexadecimal literals, which cannot contain SQL.
 pub(in crate::database) fn push_row(row: &Publication, region: &[u8], updated_at: u64, sql: &mut String) {
     let key = row.key.parts();
     sql.push('(');
@@ -79,13 +78,13 @@ pub(in crate::database) fn push_row(row: &Publication, region: &[u8], updated_at
         push_hex(text, sql);
         sql.push(',');
     }
-    // Writing into a string has no error.
+    // Writing to a `String` cannot fail.
     let _ = write!(sql, "{},{},", key.duration_ms, row.sequence);
     push_hex(region, sql);
     let _ = write!(sql, ",{},{},{updated_at})", row.count, row.expires.0);
 }
 
-/// A row of an import as a cell, or what is wrong with it.
+/// Reads an imported row as a cell, or returns what is wrong with it.
 pub(in crate::database) fn read_row(row: &Row<'_>) -> Result<Stored, String> {
     let text = |column| row.bytes(column).ok_or_else(|| "a text is none".to_owned());
     let number = |column, name| row.number(column).ok_or_else(|| format!("its {name} is out of range"));

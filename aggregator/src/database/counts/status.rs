@@ -1,8 +1,6 @@
-//! What the table says to people who look: each region's share of one key, and when each region wrote last.
+//! Queries for operators: each region's component of one key, and the last write of each region.
 //!
-//! Bounded in rows, and read from the replica where there is one.
-//!
-//! Leaves to others: how often somebody may look (`admin`).
+//! The number of rows is bounded. The queries read the replica if there is one.
 
 use super::rows::encode_identifier;
 use crate::database::connection::retry::{self, Work};
@@ -16,35 +14,35 @@ use weir_core::model::window::MAX_COUNT;
 
 /// Most rows of one key.
 const MAX_SHARES: u64 = 256;
-/// Rows that [`Database::regions`] looks at: those that live longest.
+/// Rows that [`Database::regions`] reads: those that expire last.
 pub const REGION_ROWS: u64 = 5_000;
 
-/// What a region has used of a cell, as it wrote it.
+/// A region's component of a cell, as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Which region.
+    /// The region.
     pub region: Vec<u8>,
-    /// Which cell.
+    /// The number of the cell.
     pub sequence: u64,
-    /// How much.
+    /// The count.
     pub count: u64,
-    /// When it wrote that, by its own clock.
+    /// The time of the last change, by the region's clock.
     pub updated: UnixMs,
 }
 
-/// A region that has written to the database.
+/// A region with rows in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrote {
-    /// Which.
+    /// The region.
     pub region: Vec<u8>,
-    /// When it wrote last, by its own clock; `None` if none of its rows was looked at.
+    /// The time of its last write, by its own clock; `None` if none of its rows was read.
     pub updated: Option<UnixMs>,
-    /// Its rows among those that were looked at.
+    /// The number of its rows among those read.
     pub rows: u64,
 }
 
 impl Database {
-    /// Every region's share of a key's cells from `oldest` on, this one's too.
+    /// Every region's component of a key's cells from `oldest` on, including this region's.
     pub async fn shares(
         &self,
         key: &KeyParts<'_>,
@@ -65,7 +63,7 @@ impl Database {
         retry::until(Instant::now() + within, pool, read).await
     }
 
-    /// Every region that has written, in order of their names.
+    /// Every region with rows, ordered by name.
     pub async fn regions(&self, now: UnixMs, within: Duration) -> Result<Vec<Wrote>, DatabaseError> {
         let pool = self.replica();
         let args = [Arg::Int(now.0), Arg::Int(REGION_ROWS)];
@@ -77,7 +75,7 @@ impl Database {
 struct Read<'a, T> {
     statement: &'static str,
     args: &'a [Arg<'a>],
-    /// `None` of what Weir does not write.
+    /// Reads a row; `None` if Weir does not write such rows.
     row: fn(&Row<'_>) -> Option<T>,
 }
 

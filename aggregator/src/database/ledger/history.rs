@@ -1,6 +1,4 @@
-//! What the ledger recorded, for people who want to know why.
-//!
-//! Leaves to others: recording (`ledger`), deleting what is old (`cleanup`).
+//! The recorded attempts of the ledger, for operators.
 
 use super::storable;
 use crate::database::connection::retry::{self, Work};
@@ -9,41 +7,41 @@ use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Most transactions of one answer.
+/// Most transactions in one answer.
 pub const MAX_HISTORY_ROWS: u32 = 1_000;
 
-/// An attempt as it is recorded.
+/// A recorded attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
-    /// Its number.
+    /// The number of the transaction.
     pub id: u64,
-    /// In which zone.
+    /// The zone.
     pub zone: u32,
-    /// Whose.
+    /// The bucket.
     pub bucket: Vec<u8>,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What it used, or would have.
+    /// The cost that was used, or was asked for if the attempt was not allowed.
     pub cost: u64,
-    /// Of the aggregator that asked; empty if a person did.
+    /// The region of the aggregator that made the attempt; empty if it was made by hand.
     pub region: Vec<u8>,
-    /// When, in microseconds since the Unix epoch by the database's clock.
+    /// The time, in microseconds since the Unix epoch, by the database's clock.
     pub created_at_us: u64,
 }
 
-/// What became of an attempt: the column `blocked`.
+/// The outcome of an attempt: the column `blocked`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// 0: it was allowed, and counts while it is in the window.
+    /// 0: allowed; counts while it is in the window.
     Allowed,
-    /// 1: its zone blocked it.
+    /// 1: blocked by its zone.
     Blocked,
-    /// 2: it was allowed, but another limit refused its request.
+    /// 2: allowed, then refunded because another limit denied the request.
     Refunded,
 }
 
 impl Database {
-    /// One transaction; `None` if there is none of that number.
+    /// One transaction; `None` if there is none with this number.
     pub async fn transaction(&self, id: u64, within: Duration) -> Result<Option<Transaction>, DatabaseError> {
         let Some(id) = storable(id) else { return Ok(None) };
         let statement = self.primary().statements().transaction;
@@ -51,8 +49,8 @@ impl Database {
         Ok(found.into_iter().next())
     }
 
-    /// A bucket's transactions, the newest first, all of them older than the number `before` if one is given: the last
-    /// of one answer leads to the next. At most `limit`, and never more than [`MAX_HISTORY_ROWS`].
+    /// A bucket's transactions, newest first. If `before` is given, all have a lower number, so the last transaction of
+    /// one page leads to the next page. Returns at most `limit` transactions, and never more than [`MAX_HISTORY_ROWS`].
     pub async fn transactions(
         &self,
         zone: u32,
@@ -73,7 +71,7 @@ impl Database {
         args: &[Arg<'_>],
         within: Duration,
     ) -> Result<Vec<Transaction>, DatabaseError> {
-        // Not from a replica, which may not know yet what was answered a moment ago.
+        // Reads the primary, because a replica may not have the newest attempts yet.
         retry::until(Instant::now() + within, self.primary(), Read { statement, args }).await
     }
 }
@@ -93,7 +91,7 @@ impl Work for Read<'_> {
     }
 }
 
-/// `None` of what nobody records.
+/// `None` if Weir does not record such rows.
 fn read_row(row: &Row<'_>) -> Option<Transaction> {
     let outcome = match row.number(3)? {
         0 => Outcome::Allowed,

@@ -1,10 +1,8 @@
-//! Attempts: each is decided against its zone's rate and recorded, allowed or not, before it is answered.
+//! The ledger: each attempt is decided against its zone's rate and recorded, allowed or not, before it is answered.
 //!
-//! An attempt is allowed if its cost and the costs of all that were allowed while younger than the zone's window are the
-//! rate at most. MySQL and MariaDB do it in a stored procedure (`migrations/mysql/0006_check_velocity_cost.sql`), which
-//! anybody may call by hand; SQLite in one transaction here, with the same answers.
-//!
-//! Leaves to others: second tries and deadlines (`ledger_connections`), which zones there are (`zones`), what was recorded (`history`).
+//! An attempt is allowed if its cost, plus the costs of all allowed attempts younger than the zone's window, is at most
+//! the rate. MySQL and MariaDB decide in a stored procedure (`migrations/mysql/0006_check_velocity_cost.sql`), which
+//! operators may call by hand. For SQLite, this file decides in one transaction, with the same results.
 
 pub(in crate::database) mod history;
 pub(in crate::database) mod zones;
@@ -19,42 +17,42 @@ use std::time::Duration;
 use weir_core::model::breaker::State;
 use weir_core::model::window::MAX_COUNT;
 
-/// Longest bucket in bytes: what the table's column holds.
+/// Longest bucket in bytes, the size of the table's column.
 pub const MAX_BUCKET_BYTES: usize = 255;
 
-/// What is to be decided and recorded.
+/// An attempt to decide and record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt<'a> {
-    /// The zone, which knows rate and window.
+    /// The zone, which defines rate and window.
     pub zone: u32,
-    /// Who is limited, compared byte by byte; at most [`MAX_BUCKET_BYTES`].
+    /// The bucket that is limited, compared byte by byte; at most [`MAX_BUCKET_BYTES`].
     pub bucket: &'a [u8],
-    /// What is used; 0 only asks, and is recorded too. More than 2^53 is taken as 2^53.
+    /// The cost. A cost of 0 only queries the count, and is recorded too. A cost above 2^53 is taken as 2^53.
     pub cost: u64,
 }
 
-/// What became of an attempt.
+/// The decision on an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Velocity {
-    /// Under which number it is recorded.
+    /// The number of the recorded transaction.
     pub transaction: u64,
-    /// Whether it is blocked.
+    /// Whether the attempt is blocked.
     pub blocked: bool,
     /// The zone's rate.
     pub rate: u64,
     /// The zone's window in milliseconds.
     pub window_ms: u64,
-    /// All that counts, this attempt included if it was allowed.
+    /// The sum of all counted costs, including this attempt if it was allowed.
     pub used: u64,
-    /// Milliseconds until the oldest that counts no longer does; 0 if nothing counts.
+    /// Milliseconds until the oldest counted attempt leaves the window; 0 if nothing counts.
     pub reset_ms: u64,
-    /// For a blocked one, milliseconds until enough has left for the same cost; `None` where the cost exceeds the rate.
+    /// For a blocked attempt, milliseconds until the same cost would be allowed; `None` if the cost exceeds the rate.
     pub retry_after_ms: Option<u64>,
 }
 
 impl Database {
-    /// Decides an attempt and records it. `None`: there is no such zone, and nothing is recorded. After an error it may
-    /// be recorded nevertheless, unless the database undid it for certain.
+    /// Decides an attempt and records it. Returns `None` if the zone does not exist; nothing is recorded then. After an
+    /// error the attempt may be recorded nevertheless, unless the database certainly rolled it back.
     pub async fn check_velocity(
         &self,
         attempt: &Attempt<'_>,
@@ -76,8 +74,9 @@ impl Database {
         }
     }
 
-    /// Lets an attempt of this zone and bucket that was allowed count no more. Whether this call did it: not if it is
-    /// unknown, another's, was blocked, or had been refunded before.
+    /// Refunds an allowed attempt of this zone and bucket, so that it no longer counts. Returns whether this call
+    /// refunded it: `false` if the attempt is unknown, belongs to another bucket, was blocked, or had been refunded
+    /// before.
     pub async fn refund(
         &self,
         transaction: u64,
@@ -92,13 +91,13 @@ impl Database {
         Ok(rows > 0)
     }
 
-    /// What the breaker before the ledger lets through.
+    /// The state of the ledger's circuit breaker.
     pub fn ledger_state(&self) -> State {
         self.ledger().state()
     }
 }
 
-/// A number that every column holds.
+/// The number, if every column can store it.
 pub(in crate::database) fn storable(number: u64) -> Option<u64> {
     i64::try_from(number).is_ok().then_some(number)
 }
@@ -126,21 +125,22 @@ impl Check<'_> {
         let args = [Arg::Int(zone.into()), Arg::Bytes(bucket), Arg::Int(cost), Arg::Bytes(self.region)];
         let mut answer = None;
         connection.each(mysql::CHECK_VELOCITY, &args, |row| answer = read_answer(row)).await?;
-        answer
-            .ok_or_else(|| DatabaseError::new(Reason::Schema, "check_velocity_cost answers no row of Weir's"))
+        answer.ok_or_else(|| {
+            DatabaseError::new(Reason::Schema, "check_velocity_cost did not return Weir's columns")
+        })
     }
 
     async fn transact(&self, connection: &mut Connection) -> Result<Velocity, DatabaseError> {
         connection.execute(sqlite::BEGIN, &[]).await?;
         let result = self.decide(connection).await;
         let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
-        // A transaction that does not end may not stay in a connection that is kept.
+        // If the transaction could not be ended, its connection must not return to the pool.
         let ended = connection.execute(end, &[]).await;
         ended.map_err(|error| DatabaseError::new(Reason::Other, error))?;
         result
     }
 
-    /// The same as the procedure.
+    /// Decides like the stored procedure.
     async fn decide(&self, connection: &mut Connection) -> Result<Velocity, DatabaseError> {
         let Attempt { zone, bucket, cost } = self.attempt;
         let (zone, bucket) = (Arg::Int(zone.into()), Arg::Bytes(bucket));
@@ -180,7 +180,7 @@ impl Check<'_> {
     }
 }
 
-/// The first numbers of the first row.
+/// The first `N` numbers of the first row.
 async fn first<const N: usize>(
     connection: &mut Connection,
     statement: &'static str,

@@ -1,6 +1,4 @@
-//! The ledger's zones: how much may be used in any window. Every attempt reads its zone, so a change is in force at once.
-//!
-//! Leaves to others: the commands (`main`), attempts (`ledger`).
+//! The ledger's zones, each a rate and a window. Every attempt reads its zone, so a change applies at once.
 
 use crate::database::connection::retry::{self, Execute, Work};
 use crate::database::connection::{Arg, Connection, Row};
@@ -11,27 +9,27 @@ use weir_core::model::window::MAX_COUNT;
 
 /// Highest rate.
 pub const MAX_RATE: u64 = MAX_COUNT;
-/// Longest window: a year, for what may be done so many times in one.
+/// Longest window: 366 days.
 pub const MAX_WINDOW: Duration = Duration::from_secs(366 * 24 * 3_600);
-/// Longest description in bytes.
+/// Longest description, in bytes.
 pub const MAX_DESCRIPTION_BYTES: usize = 1_000;
-/// How far the attempts of a deleted zone are counted.
+/// Largest number to which the attempts of a deleted zone are counted.
 const MAX_ATTEMPTS_COUNTED: u64 = 100_000;
 
 /// A zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// Its number.
+    /// The number of the zone.
     pub id: u32,
-    /// What it is for.
+    /// A description for operators.
     pub description: String,
-    /// Most that may be used in any window.
+    /// The most that may be used in any window.
     pub rate: u64,
     /// The window in seconds.
     pub window_seconds: u64,
 }
 
-/// What a zone is to be.
+/// The requested state of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneChange {
     id: u32,
@@ -40,31 +38,31 @@ pub struct ZoneChange {
     window_seconds: u64,
 }
 
-/// Why a zone cannot be so.
+/// Why a zone is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZoneError {
-    /// More than is counted.
+    /// The rate is too high.
     #[error("the rate {0} is above 2^53; set --rate to 0 to {MAX_RATE}")]
     Rate(u64),
-    /// Not a window.
+    /// The window is out of range.
     #[error("the window must be whole seconds, from 1s to 366 days; set --window, as in --window 15m")]
     Window,
-    /// Too much to say.
+    /// The description is too long.
     #[error("the description has {0} bytes; expected {MAX_DESCRIPTION_BYTES} at most")]
     Description(usize),
 }
 
-/// What a deleted zone left behind.
+/// The recorded attempts of a deleted zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remains {
-    /// Transactions of the zone, as far as they were counted.
+    /// Number of transactions, up to `MAX_ATTEMPTS_COUNTED`.
     pub transactions: u64,
-    /// There are more.
+    /// There are more transactions than that.
     pub and_more: bool,
 }
 
 impl ZoneChange {
-    /// Checks what a zone is to be. Without a description it keeps the one that it has.
+    /// Checks a requested zone. Without a description, the zone keeps its present description.
     pub fn new(
         id: u32,
         rate: u64,
@@ -85,12 +83,12 @@ impl ZoneChange {
         Ok(ZoneChange { id, description, rate, window_seconds })
     }
 
-    /// The zone's number.
+    /// The number of the zone.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Most that may be used in any window.
+    /// The most that may be used in any window.
     pub fn rate(&self) -> u64 {
         self.rate
     }
@@ -102,7 +100,7 @@ impl ZoneChange {
 }
 
 impl Database {
-    /// All zones, by number.
+    /// All zones, ordered by number.
     pub async fn zones(&self, within: Duration) -> Result<Vec<Zone>, DatabaseError> {
         self.read_zones(self.primary().statements().zones, &[], within).await
     }
@@ -113,7 +111,7 @@ impl Database {
         Ok(zones.into_iter().next())
     }
 
-    /// Makes a zone, or changes it; it is in force with the next attempt.
+    /// Creates or changes a zone. The next attempt uses the new values.
     pub async fn set_zone(&self, zone: &ZoneChange, within: Duration) -> Result<(), DatabaseError> {
         let ZoneChange { id, description, rate, window_seconds } = zone;
         let text = description.as_deref().unwrap_or_default();
@@ -128,8 +126,8 @@ impl Database {
         retry::until(Instant::now() + within, self.primary(), set).await.map(drop)
     }
 
-    /// Deletes a zone, and tells what is left of it; `None` if there is none. What was recorded stays until the cleanup,
-    /// and counts again if the zone is set again before.
+    /// Deletes a zone and returns what is left of it; `None` if there is no such zone. Recorded attempts stay until the
+    /// cleanup. If the zone is created again before, they count again.
     pub async fn delete_zone(&self, id: u32, within: Duration) -> Result<Option<Remains>, DatabaseError> {
         let deadline = Instant::now() + within;
         let delete = [Arg::Int(id.into())];
@@ -154,7 +152,7 @@ impl Database {
     }
 }
 
-/// The single number that a query answers, if any.
+/// The number in the first row of a query, if there is one.
 pub(in crate::database) struct Number<'a>(pub &'static str, pub &'a [Arg<'a>]);
 
 impl Work for Number<'_> {

@@ -1,4 +1,4 @@
-//! The servers of one Redis, or of one Redis Cluster, and the connections to them.
+//! The servers of one Redis or one Redis Cluster, and the connections to them.
 
 pub(in crate::redis) mod nodes;
 pub(in crate::redis) mod server_clock;

@@ -1,9 +1,7 @@
-//! Who gets which command, and what is done about answers that say "not I" or "I do not know that script".
+//! Routes commands to servers, and handles redirections and missing scripts.
 //!
-//! Scripts that a server has forgotten are loaded again. A command that meets a server which has not (or no longer)
-//! its slot is sent on once to where that server points.
-//!
-//! Leaves to others: who holds what (`servers`), what commands mean (`script` and the rest).
+//! If a server lacks a script, the script is loaded again. If a server does not hold a command's slot, the command is
+//! sent once more, to the server named in the redirection.
 
 use super::servers::{Answer, Node, Servers, keep_map};
 use super::topology::Address;
@@ -17,26 +15,26 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-/// Commands that are sent in one go.
+/// Most commands in one pipeline.
 const CHUNK: usize = 256;
-/// Chunks of one call on their way to one server.
+/// Most pipelines of one call in flight to one server.
 const CHUNKS_IN_FLIGHT: usize = 4;
-/// A call of at most so many commands uses the quick connection.
+/// Calls of at most this many commands use the connection for small calls.
 const QUICK_COMMANDS: usize = 8;
 
-/// A command, and the slot that says where it goes.
+/// A command, with the slot that determines its server.
 pub(in crate::redis) struct Command {
     pub(in crate::redis) slot: u16,
     pub(in crate::redis) what: Cmd,
 }
 
-/// What sends commands.
+/// Sends commands to the servers.
 pub(in crate::redis) struct Nodes {
     servers: Arc<Servers>,
     mapper: Option<JoinHandle<()>>,
 }
 
-/// One server's part of a call: commands, each with its place in the call.
+/// One server's part of a call: commands with their positions in the call.
 struct Share {
     node: Arc<Node>,
     work: Vec<(usize, Cmd)>,
@@ -51,14 +49,14 @@ impl Drop for Nodes {
 }
 
 impl Nodes {
-    /// Starts connecting. Needs a tokio runtime. The error is the crate's: a TLS setting that it cannot use.
+    /// Starts connecting. Must be called within a tokio runtime. Fails if the `redis` crate rejects a TLS setting.
     pub(in crate::redis) fn open(options: Checked) -> redis::RedisResult<Nodes> {
         let servers = Arc::new(Servers::open(options)?);
         let mapper = servers.is_cluster().then(|| tokio::spawn(keep_map(Arc::clone(&servers))));
         Ok(Nodes { servers, mapper })
     }
 
-    /// Sends every command to its server. The answers stand in the order of the commands.
+    /// Sends every command to its server. The answers are in the order of the commands.
     pub(in crate::redis) async fn run(&self, commands: Vec<Command>, deadline: Instant) -> Vec<Answer> {
         let quick = commands.len() <= QUICK_COMMANDS;
         let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Unavailable)).collect();
@@ -77,7 +75,7 @@ impl Nodes {
                 });
             }
         }
-        // A task that panicked or was cancelled with its runtime leaves `Unavailable` in its places.
+        // If a task panicked or was cancelled with its runtime, its answers remain `Unavailable`.
         while let Some(done) = tasks.join_next().await {
             if let Ok((places, fresh)) = done {
                 put(&mut answers, &places, fresh);
@@ -91,17 +89,17 @@ impl Nodes {
         self.run(vec![command], deadline).await.pop().unwrap_or(Err(StoreError::Unavailable))
     }
 
-    /// Who holds `slot`, as far as that is known.
+    /// The server that holds `slot`, if known.
     pub(in crate::redis) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         self.servers.owner(slot).ok()
     }
 
-    /// What connects to some server of the store: another one for each `attempt` where there are several.
+    /// The client of some server of the store. If there are several servers, each `attempt` selects another one.
     pub(in crate::redis) fn any_client(&self, attempt: usize) -> Option<Client> {
         self.servers.any_client(attempt)
     }
 
-    /// Who does what. Commands whose slot nobody is known to hold are answered at once.
+    /// Splits commands by server. Commands whose slot has no known server fail at once.
     fn shares(&self, commands: Vec<Command>, answers: &mut [Answer]) -> Vec<Share> {
         let mut shares: BTreeMap<Address, Share> = BTreeMap::new();
         for (place, command) in commands.into_iter().enumerate() {
@@ -135,7 +133,7 @@ async fn run_chunk(
     }
     if !servers.is_cluster() && !which(&answers, |code| code == "READONLY" || code == "MASTERDOWN").is_empty()
     {
-        // Behind this name another server is the primary by now.
+        // The name of this server now resolves to a replica, so another server is the primary.
         node.connect_again();
     }
     if servers.is_cluster() {
@@ -144,7 +142,7 @@ async fn run_chunk(
     answers
 }
 
-/// Sends on what `node` said another server has.
+/// Sends redirected commands to the servers that `node` named.
 async fn follow(
     servers: &Servers,
     node: &Node,

@@ -1,37 +1,35 @@
-//! What a server's clock is about to show, so that a step ahead is told from time that passed.
+//! Predicts a Redis server's clock, so that a forward step of the clock can be distinguished from elapsed time.
 //!
-//! Every answer that brings a server's time bounds how far that clock is from this program's monotonic one: the server
-//! looked after the question was sent and before the answer came. Between answers the bounds widen, as clocks drift.
-//! A time outside them is a step, and with each step an era of the clock ends. What was written in an earlier era is
-//! younger than it seems by as much as the clock was set ahead since, less what it was set back. That is remembered for
-//! each era, with the times that were shown in it, which tell the era of what was written.
-//!
-//! Leaves to others: what an era means for a log (`log.lua`), and asking (`log`, `marker`).
+//! Every answer with a server's time bounds the offset between that clock and the aggregator's monotonic clock, because
+//! the server read its clock between the request and the answer. Between answers the bounds widen, because clocks
+//! drift. A time outside the bounds is a step, and each step ends an era of the clock. An entry of an earlier era seems
+//! older than it is, by the sum of the forward steps since, less the backward steps. This sum is stored for each era,
+//! together with the times shown in that era, by which an entry's era is identified.
 
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Eras that are told apart. Of more, the two oldest are taken for one, in which all seems as old as in the worse.
+/// Most eras stored. Beyond that, the two oldest are merged into one with the larger correction.
 const MAX_ERAS: usize = 8;
-/// An era is forgotten when no entry can be as old.
+/// An era is dropped once no log entry can be as old.
 const FORGET_AFTER_US: u64 = 32 * 24 * 3_600 * 1_000_000;
-/// A clock that is corrected gently runs too fast or too slow by no more than one part in so many.
+/// A clock that is being slewed runs too fast or too slow by at most one part in this many.
 const DRIFT_PARTS: u64 = 1_000;
 
-/// A time between two steps of a server's clock.
+/// A span between two steps of a server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::redis) struct Era {
-    /// What the clock showed, at the earliest and at the latest, in microseconds.
+    /// The earliest and the latest time that the clock showed, in microseconds.
     pub(in crate::redis) first_us: u64,
     pub(in crate::redis) last_us: u64,
-    /// How much further the clock was set ahead since than back.
+    /// Sum of the forward steps since the era, less the backward steps, in microseconds.
     pub(in crate::redis) ahead_us: i64,
-    /// When it was over, by this program's clock.
+    /// When the era ended, by the aggregator's monotonic clock.
     over_us: u64,
 }
 
-/// What is known of one server's clock.
+/// The tracked state of one server's clock.
 #[derive(Debug)]
 pub(in crate::redis) struct ServerClock {
     began: Instant,
@@ -41,13 +39,13 @@ pub(in crate::redis) struct ServerClock {
 #[derive(Debug, Default)]
 struct State {
     seen: Option<Seen>,
-    /// The earliest that was shown in the present era.
+    /// The earliest time shown in the current era.
     first_us: u64,
-    /// Those that are over, oldest first.
+    /// Ended eras, oldest first.
     eras: Vec<Era>,
 }
 
-/// The server's clock less this program's, in microseconds, was between these bounds at `at_us`.
+/// Bounds of the server's clock minus the aggregator's clock, in microseconds, valid at `at_us`.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     at_us: u64,
@@ -60,20 +58,20 @@ impl ServerClock {
         ServerClock { began: Instant::now(), state: Mutex::default() }
     }
 
-    /// The latest that the server's clock should show at `moment`; `None` before it was ever seen.
+    /// The latest time that the server's clock should show at `moment`; `None` before the first observation.
     pub(in crate::redis) fn latest_us(&self, moment: Instant) -> Option<u64> {
         let now = self.us(Instant::now());
         let seen = self.state.lock().seen.map(|seen| seen.after(now));
         seen.map(|seen| seen.most.saturating_add(self.us(moment)))
     }
 
-    /// The eras in which what was written seems older than it is.
+    /// The eras whose entries seem older than they are.
     pub(in crate::redis) fn eras(&self) -> Vec<Era> {
         self.state.lock().eras.iter().filter(|era| era.ahead_us > 0).copied().collect()
     }
 
-    /// The server's clock showed `shown_us`, or up to `coarse_us` more, between these moments. Returns the size
-    /// of a step ahead that this shows.
+    /// Records that the server's clock showed between `shown_us` and `shown_us + coarse_us` at some point between
+    /// `sent` and `heard`. Returns the size of a detected forward step.
     pub(in crate::redis) fn showed(
         &self,
         shown_us: u64,
@@ -178,7 +176,7 @@ mod tests {
         assert_eq!(state.eras.len(), STEPS.len());
         for (era, (offset, shown)) in state.eras.iter().zip(offsets) {
             let error = era.ahead_us - (last - offset) * 1_000_000;
-            assert!((0..20_000).contains(&error), "never too small: {era:?}, {error}");
+            assert!((0..20_000).contains(&error), "the correction must never be too small: {era:?}, {error}");
             assert!(era.first_us <= shown - 9 * SECOND / 10 && era.last_us >= shown, "{era:?}");
             let width = era.last_us - shown;
             assert!(

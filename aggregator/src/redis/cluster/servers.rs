@@ -1,9 +1,7 @@
-//! The servers that are known, and which of them holds a slot.
+//! The known servers, and which of them holds which slot.
 //!
-//! A single server holds everything. Of a cluster, a map of slots is read from any node, again every so often, and
-//! at once after a sign that it is out of date.
-//!
-//! Leaves to others: connections (`wire`), what is sent (`nodes`), reading what a cluster says (`topology`).
+//! A single server holds all slots. For a cluster, the slot map is read from any node at an interval, and at once after
+//! a sign that it is outdated.
 
 use super::server_clock::ServerClock;
 use super::topology::{self, Address};
@@ -19,16 +17,16 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Nodes of a cluster; further ones are not used.
+/// Most nodes of a cluster; further nodes are not used.
 const MAX_NODES: usize = 1_024;
-/// Between readings of the slot map.
+/// Interval between reads of the slot map.
 const MAP_INTERVAL: Duration = Duration::from_secs(10);
-/// The same while there is none, or it is known to be wrong.
+/// Interval while there is no slot map, or while it is known to be outdated.
 const MAP_RETRY: Duration = Duration::from_millis(100);
-/// A node that does not tell its map within this is passed over.
+/// A node that does not return its slot map within this time is skipped.
 const MAP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What became of one command.
+/// The result of one command.
 pub(in crate::redis) type Answer = Result<Value, StoreError>;
 
 /// All servers of the store.
@@ -40,13 +38,13 @@ pub(in crate::redis) struct Servers {
 
 struct Map {
     nodes: BTreeMap<Address, Arc<Node>>,
-    /// First and last slot of each range, and whose it is.
+    /// The first slot of each range, mapped to its last slot and its server.
     ranges: BTreeMap<u16, (u16, Arc<Node>)>,
-    /// Why there is no map, or none of some slot.
+    /// Why there is no slot map, or no server for some slot.
     problem: StoreError,
 }
 
-/// One server. Bulk work has a connection of its own, so that a single cell need not wait behind thousands.
+/// One server. Bulk calls have their own connection, so that a small call does not wait behind thousands of commands.
 pub(in crate::redis) struct Node {
     pub(in crate::redis) address: Address,
     pub(in crate::redis) clock: ServerClock,
@@ -55,7 +53,7 @@ pub(in crate::redis) struct Node {
 }
 
 impl Servers {
-    /// Starts connecting. Needs a tokio runtime. The error is the crate's: a TLS setting that it cannot use.
+    /// Starts connecting. Must be called within a tokio runtime. Fails if the `redis` crate rejects a TLS setting.
     pub(in crate::redis) fn open(options: Checked) -> redis::RedisResult<Servers> {
         let mut map =
             Map { nodes: BTreeMap::new(), ranges: BTreeMap::new(), problem: StoreError::Unavailable };
@@ -70,17 +68,17 @@ impl Servers {
         Ok(Servers { options, map: RwLock::new(map), outdated: Notify::new() })
     }
 
-    /// Whether slots are spread over several.
+    /// Whether the store is a Redis Cluster.
     pub(in crate::redis) fn is_cluster(&self) -> bool {
         self.options.cluster
     }
 
-    /// Says that the map of slots may be wrong.
+    /// Reports that the slot map may be outdated.
     pub(in crate::redis) fn doubt_map(&self) {
         self.outdated.notify_one();
     }
 
-    /// Who holds `slot`.
+    /// The server that holds `slot`.
     pub(in crate::redis) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
         let map = self.map.read();
         match map.ranges.range(..=slot).next_back() {
@@ -89,7 +87,7 @@ impl Servers {
         }
     }
 
-    /// What connects to some server of the store: another one for each `attempt` where there are several.
+    /// The client of some server of the store. If there are several servers, each `attempt` selects another one.
     pub(in crate::redis) fn any_client(&self, attempt: usize) -> Option<Client> {
         let map = self.map.read();
         let nodes: Vec<_> = map.nodes.values().collect();
@@ -99,7 +97,7 @@ impl Servers {
         self.client(address).ok()
     }
 
-    /// The node at `address`, connected to from now on if it was not known.
+    /// The node at `address`. A node that was not known is connected to.
     pub(in crate::redis) fn node(&self, address: &Address) -> Option<Arc<Node>> {
         if let Some(node) = self.map.read().nodes.get(address) {
             return Some(Arc::clone(node));
@@ -117,7 +115,7 @@ impl Servers {
     }
 
     fn client(&self, address: &Address) -> redis::RedisResult<Client> {
-        // Every node is reached like the first seed: same login, same TLS.
+        // All nodes use the login and TLS settings of the first seed.
         let Some(seed) = self.options.seeds.first() else {
             return Err(redis::RedisError::from((redis::ErrorKind::InvalidClientConfig, "no URL")));
         };
@@ -163,7 +161,7 @@ impl Servers {
 }
 
 impl Node {
-    /// Makes new connections in place of those that lead to the wrong server.
+    /// Replaces connections that lead to the wrong server.
     pub(in crate::redis) fn connect_again(&self) {
         self.quick.connect_again();
         self.bulk.connect_again();
@@ -174,7 +172,7 @@ impl Node {
         Node { address, clock: ServerClock::new(), quick, bulk }
     }
 
-    /// Sends `commands` in one go.
+    /// Sends `commands` as one pipeline.
     pub(in crate::redis) async fn send(
         &self,
         commands: &[Cmd],
@@ -184,7 +182,7 @@ impl Node {
         self.send_after(Pipeline::with_capacity(commands.len()), 0, commands, quick, deadline).await
     }
 
-    /// Sends `commands` behind the `skip` ones of `prelude`, whose answers are left out.
+    /// Sends `commands` after the `skip` commands of `prelude`, whose answers are dropped.
     pub(in crate::redis) async fn send_after(
         &self,
         prelude: Pipeline,
@@ -205,11 +203,11 @@ impl Node {
     }
 }
 
-/// Keeps the map of a cluster's slots up to date, without end.
+/// Keeps the slot map up to date; never returns.
 pub(in crate::redis) async fn keep_map(servers: Arc<Servers>) {
     loop {
         let read = servers.read_map().await;
-        // Signs come in crowds, one for every command that met them: take a breath between two readings.
+        // Many commands report an outdated map at the same time, so reads are spaced by `MAP_RETRY`.
         sleep(MAP_RETRY).await;
         match read {
             Ok(()) => {

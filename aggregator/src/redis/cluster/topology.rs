@@ -1,17 +1,15 @@
-//! What a cluster says of itself: addresses, and ranges of slots.
-//!
-//! Leaves to others: asking (`nodes`).
+//! Parses a cluster's topology: server addresses and slot ranges.
 
 use redis::{ConnectionAddr, Value};
 
-/// Where a server listens. A unix socket has its path as host, and port 0.
+/// The address of a server. A unix socket has its path as host, and port 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::redis) struct Address {
     host: String,
     port: u16,
 }
 
-/// Consecutive slots, and who takes writes to them.
+/// A range of consecutive slots and its primary.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::redis) struct Range {
     pub(in crate::redis) first: u16,
@@ -35,13 +33,13 @@ impl Address {
                 (host.clone(), *port)
             }
             ConnectionAddr::Unix(path) => (path.to_string_lossy().into_owned(), 0),
-            // The crate may learn of others; none of them can be told apart here.
+            // The `redis` crate may add other kinds of address; this type cannot distinguish them.
             other => (other.to_string(), 0),
         };
         Address { host, port }
     }
 
-    /// The same kind of connection as `other`, to here.
+    /// This address with the kind of connection of `other`.
     pub(in crate::redis) fn like(&self, other: &ConnectionAddr) -> ConnectionAddr {
         let mut address = other.clone();
         match &mut address {
@@ -54,7 +52,8 @@ impl Address {
         address
     }
 
-    /// Where `MOVED` or `ASK` points, from `<slot> <host>:<port>`. No host means the one that answered.
+    /// The target of a `MOVED` or `ASK` redirection, from `<slot> <host>:<port>`. An empty host means the server that
+    /// answered.
     pub(in crate::redis) fn redirected(&self, detail: &str) -> Option<Address> {
         let (_, target) = detail.split_once(' ')?;
         let (host, port) = target.trim().rsplit_once(':')?;
@@ -63,7 +62,7 @@ impl Address {
     }
 }
 
-/// Reads the answer to `CLUSTER SLOTS` of the server at `from`; what cannot be read is left out.
+/// Parses the answer to `CLUSTER SLOTS` of the server at `from`; skips malformed ranges.
 pub(in crate::redis) fn parse(answer: Value, from: &Address) -> Vec<Range> {
     let Value::Array(ranges) = answer else { return Vec::new() };
     ranges.iter().filter_map(|range| parse_range(range, from)).collect()

@@ -119,17 +119,19 @@ const CONSULT_RESULTS: [&str; 3] = ["granted", "refused", "unjudged"];
 /// Stores whose losses are counted.
 const STORES: [&str; 2] = ["regional", "global"];
 /// Reasons of refused frames (`StreamError::label`).
-const FRAME_REASONS: [&str; 19] = [
+const FRAME_REASONS: [&str; 21] = [
     "silent",
     "no_hello",
     "version",
     "origin",
     "origin_changed",
     "token",
-    "refunded",
+    "revoked",
     "workspace",
     "too_many_origins",
     "too_many_streams",
+    "too_many_of_address",
+    "too_many_silent",
     "too_many_counts",
     "too_many_consults",
     "too_many_exact_requests",

@@ -1,9 +1,9 @@
-//! Requests whose limits are held exactly, elsewhere: they wait for a ruling, and all is charged or nothing.
+//! Requests whose limits are held exactly, elsewhere: they wait for a result, and all is charged or nothing.
 //!
 //! What needs no question comes first: a denial of a log that is remembered, a window that would deny. Then the exact
 //! charges are asked about together, and only when they pass are the windows charged, as those can be judged again and
 //! an exact charge would have to be taken back. It is taken back where the windows, or another exact rule, deny after
-//! all. Where no ruling comes in time each rule says whether to deny; what is then ruled late is taken back if the
+//! all. Where no result comes in time each rule says whether to deny; what is then ruled late is taken back if the
 //! request was denied.
 //!
 //! Leaves to others: the questions under way (`exact_requests`), which denials are remembered (`denials`), windows (`round`).
@@ -213,7 +213,7 @@ impl Limiter {
         self.denials.find(fingerprint, cost_and_limit, self.version, may_send, now)
     }
 
-    /// A request that waited no longer waits for rulings.
+    /// A request that waited no longer waits for results.
     fn go_on(
         &mut self,
         shared: &mut impl Shared,
@@ -230,7 +230,7 @@ impl Limiter {
         }
     }
 
-    /// A request waits for rulings in vain.
+    /// A request waits for results in vain.
     fn give_up(&mut self, shared: &mut impl Shared, id: u64, paused: Paused, result: ExactResult, now: Now) {
         let Paused { pending, request, windows, shadows } = paused;
         self.stats.ruled(result);
@@ -379,7 +379,7 @@ impl Limiter {
     }
 }
 
-/// What rulings come to for a request.
+/// What results come to for a request.
 fn settle(pending: &PendingRequest, came: &[wire::ChargeResult]) -> Settled {
     let mut settled = Settled::default();
     let is_denied =
@@ -409,7 +409,7 @@ fn settle(pending: &PendingRequest, came: &[wire::ChargeResult]) -> Settled {
     settled
 }
 
-/// What no ruling comes to for a request.
+/// What no result comes to for a request.
 fn unruled(pending: &PendingRequest) -> Settled {
     let mut settled = Settled::default();
     pending.asked.iter().for_each(|asked| settled.leave_undecided(asked, false));

@@ -1,14 +1,14 @@
 //! Questions about exact limits: which request waits for which, and what became of their charges.
 //!
 //! ```text
-//! paused ─ rulings, timeout, end of the stream ─→ open ─ the request passes ─→ forgotten, it keeps its charges
+//! paused ─ results, timeout, end of the stream ─→ open ─ the request passes ─→ forgotten, it keeps its charges
 //!                                                      ─ it does not ─→ refunded, as soon as it is known what of
-//! beside ─ rulings, timeout ─→ told                                     it was charged: until then given up
+//! beside ─ results, timeout ─→ told                                     it was charged: until then given up
 //! ```
 //! All of them are bounded. What has to be forgotten before it is known is refunded unseen: to take back what was
 //! never charged changes nothing.
 //!
-//! Leaves to others: what rulings mean for a request (`exact`), how questions travel (`wire`).
+//! Leaves to others: what results mean for a request (`exact`), how questions travel (`wire`).
 
 use super::consults::Waiting;
 use crate::limiter::check::{Check, ExactCheck, ExactLimit};
@@ -22,15 +22,15 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use prost::Message;
 
-/// Most requests that wait for rulings at once; further ones are not asked about.
+/// Most requests that wait for results at once; further ones are not asked about.
 pub(in crate::limiter) const MAX_PAUSED: usize = 16_384;
 /// Most questions of shadow rules under way; further requests are not asked about.
 pub(in crate::limiter) const MAX_SHADOW: usize = 1_024;
-/// Most questions of denied requests whose rulings are still to come; the oldest is refunded unseen.
+/// Most questions of denied requests whose results are still to come; the oldest is refunded unseen.
 pub(in crate::limiter) const MAX_GIVEN_UP: usize = 4_096;
 /// Most refunds that wait for a stream, or are not known to have arrived; further charges stay.
 pub(in crate::limiter) const MAX_REFUNDS: usize = 4_096;
-/// A ruling that is later than this beyond its deadline is not expected any more.
+/// A result that is later than this beyond its deadline is not expected any more.
 pub(in crate::limiter) const LATE_MS: u64 = 5_000;
 /// What a question takes in a frame beside its own bytes: a tag and a length.
 const FRAMING_BYTES: usize = 8;
@@ -67,7 +67,7 @@ pub(in crate::limiter) struct PendingRequest {
     /// For each charge.
     pub(in crate::limiter) asked: Vec<PendingCharge>,
     pub(in crate::limiter) sent: Option<MonoMs>,
-    /// Until when the ruling is waited for.
+    /// Until when the result is waited for.
     pub(in crate::limiter) until: MonoMs,
     pub(in crate::limiter) known: Known,
 }
@@ -138,7 +138,7 @@ impl PendingRequest {
         came.results.iter().take(self.asked.len()).cloned().collect()
     }
 
-    /// The ruling on each charge; one that is missing decides nothing.
+    /// The result on each charge; one that is missing decides nothing.
     pub(in crate::limiter) fn results<'a>(
         &'a self,
         came: &'a [wire::ChargeResult],
@@ -164,7 +164,7 @@ impl ExactRequests {
         self.paused.len() >= MAX_PAUSED
     }
 
-    /// Lets `request` wait for the ruling on `pending`.
+    /// Lets `request` wait for the result on `pending`.
     pub(in crate::limiter) fn pause(
         &mut self,
         request: u64,
@@ -178,7 +178,7 @@ impl ExactRequests {
         self.paused.insert(id, Paused { pending, request, windows, shadows });
     }
 
-    /// Whence a request comes that waits for rulings, the last one that was paused.
+    /// Whence a request comes that waits for results, the last one that was paused.
     pub(in crate::limiter) fn trace(&mut self, request: u64, trace: wire::Trace) {
         let Some(mut last) = self.paused.last_entry().filter(|last| last.get().request == request) else {
             return;

@@ -1,4 +1,4 @@
-//! Requests that wait for rulings: what is asked, what follows from what is ruled, and what if nothing is.
+//! Requests that wait for results: what is asked, what follows from what is ruled, and what if nothing is.
 
 use super::harness::*;
 use crate::limiter::*;
@@ -164,7 +164,7 @@ fn a_denied_log_charges_no_window_and_a_denied_ledger_no_log() {
     assert!(world.entry(0, &window).is_none() && world.exact_store.charged(exact.as_bytes()) == 0);
 }
 
-/// A window that passes when it is looked at, and is used up while the ruling is under way.
+/// A window that passes when it is looked at, and is used up while the result is under way.
 fn overtaken(world: &mut World, exact: &[ExactCheck<'_>], window: &Key) -> Outcome {
     assert!(allowed(&world.decide(0, 0, &[check(window, 2, 1)])), "warm");
     let (id, waiting) = world.request_exact(0, 0, &[check(window, 2, 1)], exact);
@@ -364,7 +364,7 @@ fn what_is_ruled_while_the_windows_are_asked_about_is_taken_back_too() {
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
     assert!(world.passes(1, 0, &[check(&window, 9, 1)]));
     world.run(100);
-    // The ruling comes 110 ms after the question, the deadline is at 100, and the consult takes 40.
+    // The result comes 110 ms after the question, the deadline is at 100, and the consult takes 40.
     world.latency = (20, 20);
     world.exact_store.slowness = (80, 80);
     let patient = Check { policy: Policy { timeout_ms: 500, ..Policy::default() }, ..check(&window, 9, 9) };

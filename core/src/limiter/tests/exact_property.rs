@@ -172,7 +172,7 @@ proptest! {
         prop_assert!(run.waiting.is_empty(), "somebody waits for ever");
         prop_assert_eq!(run.overdue_ms, 0, "somebody waited too long");
         for (at, limit) in LOG_LIMITS.into_iter().enumerate() {
-            // What was let pass undecided may have been charged: its ruling came late, or not at all.
+            // What was let pass undecided may have been charged: its result came late, or not at all.
             let (all, decided) = run.sums(2 + at as u16, |of| of.log == Some(at));
             let charged = run.world.exact_store.charged(run.logs[at].as_bytes());
             prop_assert!((decided..=all).contains(&charged), "log {at}: {charged}, of {decided} to {all}");

@@ -25,9 +25,9 @@ pub(super) struct ExactStore {
     /// Rate and window of each zone.
     pub(super) zones: BTreeMap<u32, (u64, u64)>,
     pub(super) transactions: u64,
-    /// How long a ruling takes, at the least and at the most.
+    /// How long a result takes, at the least and at the most.
     pub(super) slowness: (u64, u64),
-    /// One ruling in so many never comes; 0: all come.
+    /// One result in so many never comes; 0: all come.
     pub(super) loses_one_in: u64,
     /// Charges nothing and decides nothing.
     pub(super) away: bool,

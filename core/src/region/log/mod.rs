@@ -101,7 +101,7 @@ struct Moved {
 }
 
 impl Decided {
-    /// Converts to a ruling on a limit of `most` in `window_ms`. Waits are rounded up to whole milliseconds.
+    /// Converts to a result on a limit of `most` in `window_ms`. Waits are rounded up to whole milliseconds.
     pub fn result(&self, most: u64, window_ms: u64) -> ChargeResult {
         let verdict = match self.outcome {
             Outcome::Allowed => Verdict::Allowed,

@@ -1,9 +1,9 @@
 //! Parsing a configuration into values, with every error and its path.
 //!
-//! - [`envoy_config`]: the filter's configurations in an Envoy configuration.
+//! - `envoy_config`: the filter's configurations in an Envoy configuration.
 //! - `json`, `fields`: JSON text, and the fields of its objects.
 //! - `structure`: a protobuf struct as JSON text.
-//! - [`duration`]: durations.
+//! - `duration`: durations.
 //! - `errors`: errors and their paths.
 
 pub mod duration;

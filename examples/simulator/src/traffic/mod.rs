@@ -3,7 +3,7 @@
 //! - `merge`: all sources of a plan, merged ([`arrivals`]).
 //! - `shapes`: the times and identifiers of one source.
 //! - `zipf`: numbers distributed by Zipf's law ([`Zipf`]).
-//! - [`trace`]: arrivals as text.
+//! - `trace`: arrivals as text.
 
 mod merge;
 mod shapes;
