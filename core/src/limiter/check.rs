@@ -1,9 +1,9 @@
-//! What a limiter is asked and what it answers.
+//! Checks that a limiter decides, and its outcomes.
 
 /// One rule that applies to a request, resolved to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Check<'a> {
-    /// The rule, as an index that the caller understands; below 64 for shadow rules.
+    /// The rule's index, chosen by the caller; below 64 for shadow rules.
     pub rule: u16,
     /// Canonical key bytes.
     pub key: &'a [u8],
@@ -11,44 +11,44 @@ pub struct Check<'a> {
     pub cell_ms: u64,
     /// Most that may be used in a window; values above [`crate::model::window::MAX_COUNT`] count as that.
     pub limit: u64,
-    /// What the request uses; 0 only checks.
+    /// Cost of the request; 0 only checks.
     pub cost: u64,
     /// How the rule behaves.
     pub policy: Policy,
 }
 
-/// How a rule behaves.
+/// Policy of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Decides and counts, but never denies nor pauses.
     pub shadow: bool,
-    /// A key that a complete snapshot does not name is taken to be below half its limit, without a consult.
+    /// Assume without a query that a key which is not in the complete snapshot is below half its limit.
     pub trust_first: bool,
-    /// Where a consult fails: deny instead of deciding by the local view.
+    /// If a query fails, deny instead of deciding by the local count.
     pub deny_on_failure: bool,
-    /// Longest that a request may wait for consults, in milliseconds.
+    /// Longest time that a request waits for queries, in milliseconds.
     pub timeout_ms: u32,
-    /// What the request costs is known only from its response: until [`Limiter::settle_cost`](super::Limiter::settle_cost)
-    /// says it the check's cost is reserved, and counts as spent after so many milliseconds. 0: the cost is known.
+    /// The cost comes from the response. Until [`Limiter::settle_cost`](super::Limiter::settle_cost) the check's cost is reserved, and
+    /// after this many milliseconds it counts as spent. 0: the cost is known.
     pub settles_within_ms: u32,
-    /// What the response may say at the most; charged to a request that too many others wait beside to wait for it.
+    /// Highest cost that the response may state. It is charged at once if too many requests wait for their cost.
     pub settles_at_most: u64,
 }
 
-/// One rule that applies to a request and whose limit is held exactly, where all counts meet (see [`crate::model::exact`]).
+/// One exact rule that applies to a request: its limit is decided in one place for all nodes (see [`crate::model::exact`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExactCheck<'a> {
-    /// The rule, as an index that the caller understands, below 64.
+    /// The rule's index, chosen by the caller, below 64.
     pub rule: u16,
     /// Which limit.
     pub limit: ExactLimit<'a>,
-    /// What the request uses; 0 only asks.
+    /// Cost of the request; 0 only checks.
     pub cost: u64,
-    /// How the rule behaves. Whether a first request is trusted means nothing here.
+    /// Policy of the rule; `trust_first` has no effect.
     pub policy: Policy,
 }
 
-/// A limit that is held exactly, for one identifier; see [`crate::model::exact::Limit`].
+/// An exact limit for one identifier; see [`crate::model::exact::Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExactLimit<'a> {
     /// An exact sliding log.
@@ -67,30 +67,30 @@ pub enum ExactLimit<'a> {
     },
 }
 
-/// The answer for one request.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Whether the request passes.
     pub decision: Decision,
-    /// Shadow rules that would have denied: bit `n` for rule `n`. Exact ones say so later, in
+    /// Shadow rules that would have denied: bit `n` for rule `n`. Exact shadow rules follow later, in
     /// `Limiter::take_shadow_outcomes`.
     pub shadow_denied: u64,
-    /// What is to be told of the rules that are held exactly.
+    /// Details of exact rules, for response headers.
     pub exact: ExactDetails,
 }
 
-/// What a request is told of exact rules beside its decision.
+/// Details of exact rules beside the decision, for response headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExactDetails {
-    /// Rules that nobody has decided: bit `n` for rule `n`.
+    /// Exact rules that were not decided: bit `n` for rule `n`.
     pub undecided: u64,
-    /// The window of the rule that the decision's budget names, in milliseconds, where it was ruled; else 0.
+    /// The window of the rule that the decision's budget names, in milliseconds, if the exact response states it; else 0.
     pub window_ms: u64,
-    /// Under which numbers the ledger recorded the request.
+    /// Numbers under which ledgers recorded the request.
     pub transactions: Transactions,
 }
 
-/// Most transactions that a request is told of; a ledger has more of them where more rules apply.
+/// Most transactions that an outcome lists; ledgers record more if more rules apply.
 pub const MAX_TRANSACTIONS: usize = 4;
 
 /// Numbers of transactions, in the order of the rules.
@@ -116,19 +116,19 @@ impl Transactions {
     }
 }
 
-/// How a shadow rule that is held exactly was ruled.
+/// Outcome of an exact shadow rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShadowOutcome {
     /// It passes, and is charged.
     Allowed,
-    /// It would be refused.
+    /// It would be denied.
     Denied,
-    /// Nobody has said.
+    /// It was not decided.
     Undecided,
 }
 
 impl Outcome {
-    /// Where no rule is held exactly.
+    /// An outcome without exact rules.
     pub(super) fn of(decision: Decision, shadow_denied: u64) -> Outcome {
         Outcome { decision, shadow_denied, exact: ExactDetails::default() }
     }
@@ -144,9 +144,9 @@ impl Outcome {
 pub enum Decision {
     /// It passes and is charged; the budget of the most restrictive rule (`None` if no rule enforces).
     Allow(Option<Budget>),
-    /// It is refused and nothing is charged.
+    /// It is denied, and nothing is charged.
     Deny(Denial),
-    /// The region is asked; the answer comes from `Limiter::take_resolved`.
+    /// It waits for the region; `Limiter::take_resolved` returns its outcome.
     Wait,
 }
 
@@ -163,71 +163,71 @@ pub struct Budget {
     pub reset_ms: u64,
 }
 
-/// Why and for how long a request is refused.
+/// Why and for how long a request is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// The rule that refused, with what is really left of it.
+    /// The budget of the rule that denied.
     pub budget: Budget,
-    /// Milliseconds until the same cost could pass, given what is known now; `None`: never, it exceeds the limit.
+    /// Milliseconds until the same cost could pass by the present counts; `None`: never, it exceeds the limit.
     pub retry_after_ms: Option<u64>,
-    /// What the refusal rests on.
+    /// Cause of the denial.
     pub cause: Cause,
 }
 
-/// What a refusal rests on.
+/// Cause of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The limit is used up: final until the window has moved on.
     Limit,
     /// The cost is above the limit: never passes.
     Cost,
-    /// What is left is reserved by others of this process: may pass at the next tick.
+    /// The rest is reserved by other workers of this process: it may pass at the next tick.
     Reserved,
-    /// The region did not answer, or did not decide, and the rule asks to deny then.
+    /// The region did not decide in time, and the rule has `on_failure: deny`.
     Undecided,
 }
 
-/// Why the region is asked.
+/// Why the region is queried: the local count may be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// Nothing is known of the region's view.
+    /// The region's count was never received.
     Cold,
-    /// The process forgot its own count.
+    /// The process evicted its own count, and its baseline has not returned.
     Baseline,
-    /// A denial happened lately.
+    /// The key was denied within the last window.
     Strict,
-    /// What is known is old.
+    /// The region's count is old.
     Stale,
-    /// The process has spent its share of what is left.
+    /// The process has spent its slack.
     Slack,
 }
 
-/// How a consult ended.
+/// Result of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConsultResult {
-    /// The region took up the proposal.
+    /// The region accepted the proposed count.
     Granted,
-    /// It did not.
+    /// The region rejected it.
     Refused,
-    /// It did not answer in time.
+    /// There was no answer in time.
     Timeout,
-    /// The stream broke.
+    /// The stream ended.
     Broken,
-    /// It could not judge: it is full, or the clocks differ too much.
+    /// The region could not decide: it is full, or the clocks differ too much.
     Unjudged,
 }
 
-/// How a question about exact limits ended.
+/// Result of an exact request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExactResult {
-    /// All of it passes.
+    /// All charges pass.
     Allowed,
-    /// Some of it does not.
+    /// A charge does not pass.
     Denied,
-    /// Some of it could not be decided, and nothing is denied.
+    /// A charge could not be decided, and none is denied.
     Undecided,
-    /// There was no result in time.
+    /// There was no response in time.
     Timeout,
-    /// The stream broke.
+    /// The stream ended.
     Broken,
 }

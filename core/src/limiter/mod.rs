@@ -1,17 +1,14 @@
-//! One worker's decisions over the table that all workers of its process share.
+//! The limiter of one worker: decides requests over the table that all workers of a process share.
 //!
-//! [`Limiter::decide`] tries what is cheapest first: a denial that the worker remembers, a lease that it holds, then
-//! one change of the shared table ([`charge`](self)). The verdict itself stands in `judge`. Where the local view is
-//! not good enough the request waits for the region (`consults`), at the most as long as its rule says. What was
-//! spent goes to the `outbox` and from there to the aggregator; what comes back is merged by max (`snapshots`).
-//! [`Limiter::decide_exact`] is for requests that rules apply to whose limits are held elsewhere: they wait for a result
-//! first (`exact`). What a request costs may be known only from its response (`deferred`): then [`Limiter::settle_cost`] says it.
+//! [`Limiter::decide`] tries the cheapest first: a cached denial, then a lease, then one change of the shared table
+//! (`decide::charge`; `decide::judge` has the rule). If the local count may be stale, the request waits for a query to the region
+//! (`remote::consults`), at most for its rule's timeout. Counts go through the `report::outbox` to the aggregator; others' counts are
+//! merged by max (`decide::snapshots`). [`Limiter::decide_exact`] also handles rules with exact limits: the request waits for an exact
+//! response first (`decide::exact`). A cost may be known only from the response (`decide::deferred`): [`Limiter::settle_cost`] settles it.
 //!
-//! Drive it with one of the two for each request, [`Limiter::tick`] every [`Limiter::next_tick_ms`], and
-//! [`Limiter::on_frame`] for each frame; send what [`Limiter::take_frames`] returns after each of them, answer the
-//! requests that [`Limiter::take_resolved`] names, and count what [`Limiter::take_shadow_outcomes`] says.
-//!
-//! Leaves to others: host calls, headers and metrics (`filter`), what applies to a request (`rules`).
+//! Call one of the two for each request, [`Limiter::tick`] every [`Limiter::next_tick_ms`], and [`Limiter::on_frame`] for each frame.
+//! After each of them send the frames of [`Limiter::take_frames`], answer the requests of [`Limiter::take_resolved`], and count the
+//! outcomes of [`Limiter::take_shadow_outcomes`].
 
 mod cache;
 mod check;
@@ -60,36 +57,36 @@ pub use remote::link::{FRESH_MS, GiveUp, PING_MS};
 pub use stats::Stats;
 pub use transact::OVERFLOW_IDENTIFIER;
 
-/// Between ticks while no request waits: reports, pings and pushed changes travel at this pace.
+/// Time between ticks while no request waits: the interval of reports, pings and pushes.
 pub const TICK_MS: u64 = 50;
-/// Between ticks while a request waits, so that its timeout is kept.
+/// Time between ticks while a request waits, so that its timeout is observed.
 pub const WAITING_TICK_MS: u64 = 10;
-/// A report goes out at once past this many cells.
+/// A report with this many cells is sent at once.
 const FLUSH_ROWS: usize = wire::MAX_FRAME_CELLS;
-/// Leases brought back in one tick, at the most.
+/// Most leases that are returned in one tick.
 const SETTLES_A_TICK: usize = 4_096;
-/// Between looks at the registry; a little less than a tick, as ticks jitter.
+/// Least time between two reads of the worker registry; a little less than a tick, as ticks jitter.
 const REGISTRY_MS: u64 = 40;
-/// A step of the clock by more than this makes what was remembered about moments worthless.
+/// A step of the clock by more than this invalidates cached denials and leases.
 const CLOCK_STEP_MS: u64 = 1_000;
-/// Most questions a second that a worker sends for keys in strict mode; beyond them it spends slack.
+/// Most queries a second of a worker for keys in strict mode; beyond them it spends slack.
 const STRICT_QUESTIONS_PER_SECOND: u64 = 200;
-/// Most questions a second that a worker sends about keys at first sight; beyond them it takes a key that the complete snapshot
-/// has not brought to be below half its limit.
+/// Most queries a second of a worker for new keys. Beyond them, it assumes that a key which is not in the complete snapshot is below
+/// half its limit.
 const COLD_QUESTIONS_PER_SECOND: u64 = 500;
-/// The region's clock is followed for this long after it was last measured.
+/// A measurement of the region's clock is used for this long.
 const CLOCK_MEMORY_MS: u64 = 60_000;
 
-/// What a limiter is made with.
+/// Parameters of a limiter.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The process' table.
+    /// The table of the process.
     pub meta: Meta,
-    /// This worker: random, its lower 62 bits count.
+    /// Identifies the worker: random, of which the lower 62 bits are used.
     pub worker: u64,
-    /// Of the configuration: a remembered denial holds for the version that it was made under.
+    /// Version of the configuration: a cached denial applies only to the version under which it was made.
     pub version: u64,
-    /// Keys that the worker remembers in its own memory, in sets of four.
+    /// Size of the worker cache, in sets of four keys.
     pub local_sets: usize,
 }
 
@@ -105,46 +102,46 @@ pub struct Limiter {
     link: Link,
     consults: Consults,
     exact_requests: ExactRequests,
-    /// Requests that wait for consults after their exact rules were settled.
+    /// Requests that wait for queries after their exact rules were decided.
     pending_exact: BTreeMap<u64, PendingExact>,
     denials: Denials,
     shadow_outcomes: Vec<(u16, ShadowOutcome)>,
-    /// Requests whose responses are to tell their cost.
+    /// Requests whose cost comes from the response.
     deferred: DeferredCosts,
     violations: Violations,
     registry: WorkerRegistry,
     resync: Option<Resync>,
     offer: Offer,
     resync_bucket: Bucket,
-    /// The stream came up since the last look at the registry.
+    /// The stream was opened since the last read of the registry.
     gap: bool,
-    /// A walk has told everything up to this gap; for the next look at the registry.
+    /// A resync has sent everything up to this gap; written at the next access to the registry.
     resent: Option<u64>,
-    /// When this worker first saw the gap that is to be closed next.
+    /// When this worker first read the gap that is to be closed next.
     gap_seen: Option<MonoMs>,
-    /// Live processes of the region, by the aggregators that the process' workers hear of.
+    /// Live nodes of the region, as the aggregators of the process' workers reported them.
     others_origins: u32,
-    /// Workers whose work a walk has reported; the registry forgets them at the next look.
+    /// Dead workers whose counts a resync has reported; they are removed at the next access to the registry.
     reaped: Vec<u64>,
-    /// When to bring which lease back.
+    /// When each lease is to be returned.
     leases: Due,
-    /// Keys of which budget was met that is only leased, since the last look at the registry.
+    /// Keys on which leased budget caused a denial since the last access to the registry.
     recall: Vec<u64>,
-    /// Leases that are still to be returned, as too many were called back to tell which.
+    /// Leases that are still to be returned, if too many keys were recalled to list them.
     returning: usize,
     /// Unix time minus monotonic time, by the machine's own clock.
     wall_offset_ms: u64,
-    /// The same by the clock that was in use at the last tick.
+    /// The same, by the clock that was used at the last tick.
     offset_ms: u64,
-    /// When it was last brought up to date in the registry.
+    /// When this worker last updated the registry.
     synced: Option<MonoMs>,
     flushed: MonoMs,
-    /// What the stream was last told about the subscription; `None` before its first frame.
+    /// Whether the stream was last opened or renewed as the subscriber; `None` before its first frame.
     reported_subscriber: Option<bool>,
-    /// The registry was brought up to date since the stream came up. What it said before may be over: another worker may have
-    /// the subscription by now, and to claim it too and then let go of it would leave the process without one.
+    /// The registry was updated since the stream was opened. An earlier subscription may have ended: if this worker claimed it while
+    /// another one has it, and released it then, the process would have no subscriber.
     listed: bool,
-    /// The stream has brought a complete snapshot.
+    /// A complete snapshot was received on the stream.
     complete: bool,
     serves: bool,
     items: Vec<Item>,
@@ -221,7 +218,7 @@ impl Limiter {
         }
     }
 
-    /// Says whence `request` comes, which has just been told to wait: what is asked for it carries that. Decides nothing.
+    /// Adds a trace context to the queries of `request`, which has just been told to wait. Changes no decision.
     pub fn trace(&mut self, request: u64, trace: &Trace<'_>) {
         let trace = trace.to_wire();
         if !self.consults.trace(request, &trace) {
@@ -229,7 +226,7 @@ impl Limiter {
         }
     }
 
-    /// Lets time pass: leases, the registry, timeouts, walks. `now.unix` is the machine's clock.
+    /// Does periodic work: leases, the registry, timeouts, resync. `now.unix` is the machine's clock.
     pub fn tick(&mut self, shared: &mut impl Shared, now: Now) {
         self.wall_offset_ms = now.unix.0.saturating_sub(now.mono.0);
         let now = self.moment(now.mono);
@@ -239,7 +236,7 @@ impl Limiter {
         self.expire_open(shared, now);
         if self.synced.is_none_or(|synced| now.mono.since(synced) >= REGISTRY_MS) {
             self.sync_registry(shared, now);
-            // Not at the short ticks of waiting requests: these take milliseconds where there is much to do.
+            // Not at the short ticks while requests wait, as this can take milliseconds.
             self.settle_due(shared, now);
             self.flush_violations(shared, now);
             self.plan_resync(now);
@@ -256,28 +253,28 @@ impl Limiter {
         }
     }
 
-    /// A full report waits: send it at once.
+    /// Whether a full report waits and is to be sent at once.
     pub fn is_urgent(&self) -> bool {
         self.outbox.len() >= FLUSH_ROWS
     }
 
-    /// Nothing waits, nothing is leased, and all that was spent is stored: the stream may end and nothing is missed.
+    /// Whether nothing waits, nothing is leased and all counts are stored, so that the stream can end without loss.
     pub fn is_at_rest(&self) -> bool {
         let nothing_held = self.leases.len() == 0 && !self.has_deferred();
         self.consults.is_empty() && nothing_held && self.resync.is_none() && self.outbox.is_empty()
     }
 
-    /// The stream is up.
+    /// Whether the stream is open.
     pub fn is_connected(&self) -> bool {
         self.link.is_up()
     }
 
-    /// The stream takes what the region pushes to the process.
+    /// Whether this worker is the subscriber: its stream receives the region's pushes.
     pub fn is_subscribed(&self) -> bool {
         self.reported_subscriber == Some(true) && self.link.is_up()
     }
 
-    /// What to send now, in order. Empty unless a stream is open.
+    /// The frames to send now, in order. Empty unless a stream is open.
     pub fn take_frames(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
         let now = self.moment(now);
         let mut frames = Vec::new();
@@ -287,7 +284,7 @@ impl Limiter {
         let subscriber = self.is_subscriber() && self.link.is_up() && self.listed;
         if self.reported_subscriber != Some(subscriber) {
             self.reported_subscriber = Some(subscriber);
-            // A new subscription begins with a new snapshot; what was told to an earlier one has had a gap since.
+            // A new subscription begins with a new snapshot, as pushes may have been missed since the last one.
             self.complete = false;
             frames.push(wire::FilterFrame { hello: Some(self.hello(subscriber)), ..Default::default() });
         }
@@ -309,29 +306,28 @@ impl Limiter {
         frames
     }
 
-    /// Requests that waited and are decided now, in order.
+    /// Requests that waited and have been decided, in order.
     pub fn take_resolved(&mut self) -> Vec<(u64, Outcome)> {
         core::mem::take(&mut self.resolved)
     }
 
-    /// A stream is wanted: open one and say so with [`Limiter::on_opening`], or [`Limiter::on_closed`] if that fails.
+    /// Whether to open a stream. Then call [`Limiter::on_opening`], or [`Limiter::on_closed`] if that fails.
     pub fn should_open(&self, now: MonoMs) -> bool {
         self.link.should_open(now)
     }
 
-    /// The stream is of no use: cancel it and say so with [`Limiter::on_closed`]. The next one may reach another
-    /// aggregator.
+    /// Whether and why to cancel the stream; then call [`Limiter::on_closed`]. The next stream may reach another aggregator.
     pub fn should_give_up(&self, now: MonoMs) -> Option<GiveUp> {
         self.link.should_give_up(self.outbox.owed_since(), now)
     }
 
-    /// A stream is being opened.
+    /// Notes that a stream is being opened.
     pub fn on_opening(&mut self, now: MonoMs) {
         self.link.deferred_cost(now);
         self.reported_subscriber = None;
     }
 
-    /// The stream ended, or could not be opened.
+    /// Notes that the stream ended, or could not be opened.
     pub fn on_closed(&mut self, shared: &mut impl Shared, now: MonoMs) {
         let now = self.moment(now);
         let unacknowledged = self.should_give_up(now.mono) == Some(GiveUp::Unacknowledged);
@@ -345,14 +341,14 @@ impl Limiter {
         self.break_waiting(shared, now);
     }
 
-    /// Takes a frame of the aggregator.
+    /// Applies a frame of the aggregator.
     pub fn on_frame(&mut self, shared: &mut impl Shared, frame: &wire::RegionFrame, now: MonoMs) {
         let now = self.moment(now);
         if frame.welcome.as_ref().is_some_and(|welcome| welcome.version == wire::PROTOCOL_VERSION) {
             self.link.welcomed(now.mono);
             self.reported_subscriber = Some(false);
             self.listed = false;
-            // Whoever answers may know less than the process does.
+            // The aggregator of this stream may have fewer counts than the process.
             self.gap = true;
         }
         if let Some(pong) = &frame.pong {
@@ -387,11 +383,11 @@ impl Limiter {
         }
     }
 
-    /// The worker ends: everything is brought back to the table, what is unreported is returned for sending, and the
-    /// other workers need not wait for its death.
+    /// Ends the worker: returns leases to the table, returns unreported counts as frames to send, and leaves the registry, so that other
+    /// workers do not have to detect its end.
     pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
         let now = self.moment(now);
-        // First: whoever waited for results may have to wait for consults now.
+        // First, as requests that waited for exact responses may have to wait for queries now.
         self.break_exact(shared, now);
         self.break_waiting(shared, now);
         self.return_leases(shared, now);
@@ -422,8 +418,8 @@ impl Limiter {
         }
     }
 
-    /// After a step of the clock the worker's remembered denials name moments of another time: they are decided anew. The
-    /// counts have other cells, so they are reported once more.
+    /// Handles a step of the clock: cached denials are dropped, as their times are wrong. The counts belong to other cells now, so they
+    /// are reported again.
     fn notice_clock_steps(&mut self, now: Now) {
         let offset_ms = now.unix.0.saturating_sub(now.mono.0);
         if offset_ms.abs_diff(self.offset_ms) > CLOCK_STEP_MS {
@@ -433,7 +429,7 @@ impl Limiter {
         self.offset_ms = offset_ms;
     }
 
-    /// Lets `request` wait for the answers that it needs.
+    /// Makes `request` wait for the answers that it needs.
     fn query(&mut self, request: u64, waiting: Waiting, needs: &[Need], now: MonoMs) {
         let (stats, strict, cold) = (&mut self.stats, &mut self.strict_questions, &mut self.cold_questions);
         self.consults.wait(request, waiting, needs, |reason| {
@@ -446,8 +442,8 @@ impl Limiter {
         });
     }
 
-    /// Both clocks at `mono`, as all workers of the process decide by them: Unix time as the region has it if the registry holds
-    /// a measurement of the last minute, else as the machine has it.
+    /// Both clocks at `mono`, the same for all workers of the process: Unix time by the region's clock if the registry has a measurement
+    /// of the last minute, else by the machine's.
     pub fn moment(&self, mono: MonoMs) -> Now {
         let clock = self.registry.clock;
         let is_measured = clock.measured != MonoMs(0) && mono.since(clock.measured) < CLOCK_MEMORY_MS;

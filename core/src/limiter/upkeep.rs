@@ -1,4 +1,4 @@
-//! What each tick does beside deciding: the registry, leases whose time has come, the end of walks.
+//! Periodic work of each tick: the worker registry, due leases, the end of a resync.
 
 use super::remote::registry::{self, WorkerRegistry};
 use super::{Limiter, SETTLES_A_TICK};
@@ -43,8 +43,8 @@ impl Limiter {
         }
     }
 
-    /// The moment of a request. A worker that is new, or that was away for so long that the others are about to take it for
-    /// dead, enters the registry first: else what it charges could leave the table before it is reported.
+    /// The time of a request. A worker that is new, or that was inactive for so long that others may take it for dead, enters the
+    /// registry first. Otherwise its counts could leave the table before they are reported.
     pub(super) fn enter(&mut self, shared: &mut impl Shared, mono: MonoMs) -> Now {
         if self.synced.is_none_or(|synced| mono.since(synced) > registry::DEAD_MS / 2) {
             self.sync_registry(shared, self.moment(mono));
@@ -52,18 +52,18 @@ impl Limiter {
         self.moment(mono)
     }
 
-    /// Live processes of the region, this one included: as this worker's aggregator counts them, or another worker's.
+    /// Live nodes of the region, this one included, as the aggregator of this or another worker counts them.
     pub(super) fn origins(&self, now: MonoMs) -> u32 {
         self.link.origins(now).max(self.others_origins)
     }
 
-    /// Everything that this worker spent before this moment is stored in the region; `None` while it does not know.
+    /// The time before which all of this worker's counts are stored in the region; `None` if unknown.
     fn acked_through(&self, now: MonoMs) -> Option<MonoMs> {
         let recovering = self.resync.as_ref().is_some_and(|resync| resync.recovers);
         self.outbox.acked_through(now).filter(|_| !recovering)
     }
 
-    /// Leases whose time has come, or that are called back all together.
+    /// Returns leases that are due, or all leases if they were recalled together.
     pub(super) fn settle_due(&mut self, shared: &mut impl Shared, now: Now) {
         let returned = self.returning.min(SETTLES_A_TICK);
         self.returning -= returned;
@@ -73,7 +73,7 @@ impl Limiter {
         }
         for _ in 0..SETTLES_A_TICK {
             let Some((due, fingerprint)) = self.leases.pop(now.mono) else { return };
-            // A lease that was renewed early stands here twice; the later entry is its own.
+            // A lease that was renewed early is listed twice; the later entry applies.
             if self.is_due(fingerprint, due) {
                 self.settle(shared, fingerprint, true, now);
             }
@@ -86,7 +86,7 @@ impl Limiter {
         }
     }
 
-    /// A walk is over once what it found is stored.
+    /// Ends a resync once all that it reported is stored.
     pub(super) fn finish_resync(&mut self, now: Now) {
         let stored = self.outbox.stored_through(now.mono);
         if let Some(resync) = self.resync.take_if(|resync| resync.is_over(stored)) {

@@ -1,6 +1,4 @@
-//! Spending on one key: by the lease at hand, or in the table.
-//!
-//! Leaves to others: how large a lease is and when it is returned (`lease`), the verdict (`judge`).
+//! Charges one key: by the worker's lease, or in the table by the decision of `judge`.
 
 use super::item::Item;
 use super::judge::{Health, Verdict, is_strict, judge};
@@ -16,17 +14,17 @@ use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::{Position, Used};
 
-/// What [`Mode::Hold`] reserved counts as spent after this long: its worker must have died in between.
+/// A reservation of [`Mode::Hold`] counts as spent after this time, as its worker must have died.
 const HOLD_EXPIRES_MS: u64 = 4_000;
-/// When to come back after a denial that only rests on the region's silence.
+/// `retry-after` of a denial that was caused by a missing answer of the region.
 pub(in crate::limiter) const UNDECIDED_RETRY_MS: u64 = 1_000;
 
-/// What became of an item.
+/// Result of charging an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::limiter) enum Charged {
-    /// Charged: this much is left.
+    /// Charged; the remaining budget.
     Admitted(Budget),
-    /// The same, held; `overflow` if in the overflow cell that the key shares with others.
+    /// Reserved; `overflow` if in the overflow cell that the key shares with others.
     Deferred {
         budget: Budget,
         overflow: bool,
@@ -35,35 +33,35 @@ pub(in crate::limiter) enum Charged {
     Query(Reason),
 }
 
-/// How an item takes its cost from the table.
+/// How an item is charged in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::limiter) enum Mode {
-    /// Spends it.
+    /// Spends the cost.
     Spend,
-    /// Reserves it until the other cells have been decided.
+    /// Reserves the cost until the other cells of the request have been decided.
     Hold,
     /// Changes nothing.
     Peek,
 }
 
-/// What a look at an entry came to.
+/// Result of a transaction on an entry.
 #[derive(Clone, Copy, Debug)]
 struct Judged {
     verdict: Verdict,
-    /// Size of the lease that was taken as well.
+    /// Size of the lease that was taken in the same transaction.
     leased: u64,
-    /// The cost was reserved for a request that is open now.
+    /// The cost was reserved for a request with a deferred cost.
     held: bool,
-    /// What is left, the lease included.
+    /// Remaining budget, the lease included.
     remaining: u64,
-    /// The moment as the entry sees it.
+    /// The position in the entry's cells.
     at: Position,
-    /// The denial is the first in a while: from it on the local view is not trusted.
+    /// The denial begins strict mode.
     begins_strict: bool,
 }
 
 impl Limiter {
-    /// What the lease at hand leaves, if it covers the item's cost. Spends nothing yet.
+    /// The remaining budget if the worker's lease covers the item's cost. Spends nothing yet.
     pub(in crate::limiter) fn covered_by_lease(
         &mut self,
         item: &Item,
@@ -92,7 +90,7 @@ impl Limiter {
         }
     }
 
-    /// A denial that follows from what was known at the last one. Counts only grow, so it needs no other look.
+    /// A denial that follows from the counts at the last one. Counts only grow, so the table need not be read.
     pub(in crate::limiter) fn cached_denial(
         &mut self,
         item: &Item,
@@ -111,7 +109,7 @@ impl Limiter {
         })
     }
 
-    /// Decides one item in the table. `health` is `None` if the region has been asked or is not to be.
+    /// Decides one item in the table. `health` is `None` if the region was queried already or is not to be queried.
     pub(in crate::limiter) fn charge(
         &mut self,
         shared: &mut impl Shared,
@@ -135,8 +133,8 @@ impl Limiter {
             make: if mode == Mode::Peek { Make::Never } else { Make::Always },
         };
         let change = |entry: &mut Entry, at: &Position| {
-            // An overflow cell is no place for what the worker remembers of the key: nobody would find a lease again there
-            // by the key's own fingerprint, and what the region acknowledged of the key says nothing of the cell.
+            // The worker cache does not apply to an overflow cell: a lease could not be found again by the key's fingerprint, and the
+            // region's acknowledgement of the key does not cover the cell.
             let is_own = entry.fingerprint == item.fingerprint;
             let settles = is_own && mode != Mode::Peek;
             let settled = settles && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
@@ -166,14 +164,14 @@ impl Limiter {
                 }
                 (Verdict::Admit { .. }, Mode::Hold) => {
                     entry.limit = item.limit;
-                    // Without a reservation the cost could not be charged later, so the request has to come again.
+                    // Without a reservation the cost could not be charged later, so the request is denied as reserved.
                     if entry.reserve(hold_tag, item.cost, now.mono.after(HOLD_EXPIRES_MS)) {
                         kept = true;
                     } else {
                         verdict = Verdict::Reserved;
                     }
                 }
-                // What a shadow rule would deny is no denial.
+                // A shadow rule's denial does not count as one.
                 (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) if !item.shadow => {
                     begins_strict = entry.strict_until <= now.mono;
                     kept |= note_strict(entry, at, now.mono);
@@ -188,14 +186,14 @@ impl Limiter {
         };
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
             Ok(done) => self.conclude(item, check, mode, slot, done, now),
-            // Looked at, and not there: nothing is used of it.
+            // The key is not in the table, so nothing of it is used.
             Err(Failed::Absent) => Charged::Admitted(self.untouched(item, check, now)),
             Err(Failed::Exhausted) => Charged::Denied(self.crowded(item, check, now)),
         }
     }
 
-    /// Turns what [`Mode::Hold`] reserved into spent, or into what is reserved for an open request, or gives it back.
-    /// `overflow` says where, as [`Charged::Deferred`] did.
+    /// Ends a reservation of [`Mode::Hold`]: spends it, turns it into a deferred cost's reservation, or returns it. `overflow` is that of
+    /// [`Charged::Deferred`].
     pub(in crate::limiter) fn end_hold(
         &mut self,
         shared: &mut impl Shared,
@@ -229,7 +227,7 @@ impl Limiter {
         }
     }
 
-    /// Brings a lease back; takes a new one if it was used and may go on.
+    /// Returns a lease to the table; takes a new one if it was used and may be renewed.
     pub(in crate::limiter) fn settle(
         &mut self,
         shared: &mut impl Shared,
@@ -272,13 +270,13 @@ impl Limiter {
         Tag { worker: self.worker, kind }
     }
 
-    /// Queues what the entry of the last transaction has spent in its cells for the region.
+    /// Queues the entry's counts for the next report.
     pub(in crate::limiter) fn note_cells(&mut self, entry: &Entry, now: MonoMs) {
         self.note_where(entry, now, Cell::is_unreported);
     }
 
-    /// The same of cells whose base is known: what was reported without it has not been stored. Those that wait for theirs are
-    /// in a report already.
+    /// The same for cells whose baseline is known: what was reported without it was not stored. Cells that wait for their baseline are in
+    /// a report already.
     pub(in crate::limiter) fn note_based_cells(&mut self, entry: &Entry, now: MonoMs) {
         self.note_where(entry, now, |cell| !cell.without_baseline && cell.is_unreported());
     }
@@ -327,7 +325,7 @@ impl Limiter {
                 cause: Cause::Undecided,
             }),
             Verdict::Reserved => {
-                // Holds and consults end by themselves in a moment.
+                // Holds and queries end by themselves soon.
                 let lease = |held: &Reservation| held.tag.kind == ReservationKind::Lease;
                 let fingerprint = done.entry.fingerprint;
                 let told = self.recall.len() > MAX_RECALLED || self.recall.contains(&fingerprint);
@@ -368,7 +366,7 @@ impl Limiter {
         now: MonoMs,
     ) {
         let Some(slot) = self.worker_cache.get(fingerprint) else { return };
-        // What was remembered of a denial is less than what is used now.
+        // The cached denial is outdated, as more is used now.
         slot.denied = None;
         slot.used = now;
         let last = if amount > 0 { amount } else { slot.lease.last };
@@ -382,7 +380,7 @@ impl Limiter {
         }
     }
 
-    /// Whether the lease at hand is the one that was to be brought back at `due`, and not a later one.
+    /// Whether the lease is still the one that is due at `due`, and not a later one.
     pub(in crate::limiter) fn is_due(&mut self, fingerprint: u64, due: MonoMs) -> bool {
         self.worker_cache.get(fingerprint).is_some_and(|slot| slot.lease.amount > 0 && slot.lease.due <= due)
     }
@@ -402,7 +400,7 @@ fn verdict_spends(verdict: Verdict, mode: Mode) -> bool {
     mode == Mode::Spend && matches!(verdict, Verdict::Admit { .. })
 }
 
-/// From a denial on, the local view alone is not trusted for a window's length.
+/// Begins or extends strict mode: for a window's length after a denial the local count alone does not admit.
 fn note_strict(entry: &mut Entry, at: &Position, now: MonoMs) -> bool {
     let window_ms = entry.window_ms(at.cell_ms);
     let until = now.after(window_ms);

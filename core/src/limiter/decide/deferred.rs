@@ -1,19 +1,14 @@
-//! Requests whose cost only their responses tell: what is reserved for them, and settling it.
+//! Deferred costs: requests whose cost is stated by the response. Reserves an amount for them and settles it.
 //!
-//! At the request its check's cost is reserved in the table, so that requests that are under way together cannot pass the limit
-//! together. What the response says is charged in the cell of that moment, and the reservation goes back. One worker's
-//! reservations on a key are one in the table (`ReservationKind::Deferred`), whose expiry is the latest; each request's own time
-//! is kept here.
+//! When a request is admitted, its check's cost is reserved in the table, so that concurrent requests cannot pass the limit together.
+//! The response's cost is charged in the cell of that time, and the reservation is returned. The table has one reservation for each
+//! worker and key (`ReservationKind::Deferred`) with the latest expiry; each request's own deadline is kept here.
 //!
-//! Where no answer comes, or there is no room for another reservation, the reserve counts as spent. An answer that comes
-//! after all can then only add to it.
+//! If no response arrives, or there is no room for a reservation, the reserve counts as spent. A late response can then only add to it.
 //!
-//! A worker waits for a bounded number of answers. Who comes beyond that is waited for like everybody else, and the oldest
-//! request makes room, of those whose time is over if there are any: nobody will be told what it costs, so it costs what it
-//! may at the most. Otherwise slow requests that fill the places would make everybody's cost their reserve alone, however
-//! much they use.
-//!
-//! Leaves to others: what a response says (`rules::Cost`), whether a request passes (`round`).
+//! A worker waits for a bounded number of responses. Beyond that, the oldest request makes room, preferably one whose deadline has
+//! passed. Its cost will not be known, so it is charged the highest possible. Otherwise slow requests could fill all places, and every
+//! other request would cost its reserve alone, however much it uses.
 
 use super::item::{DeferredCost, Item};
 use crate::limiter::Limiter;
@@ -26,12 +21,12 @@ use crate::model::window::Position;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// Most requests of a worker that are open at once; of more, the oldest are charged their most.
+/// Most requests of a worker with a deferred cost; beyond that the oldest are charged their highest cost.
 pub const MAX_DEFERRED_REQUESTS: usize = 16_384;
-/// In the table a reservation outlives its request's time by so much: a worker that is alive spends it before.
+/// Time by which a reservation in the table outlives its request's deadline; a live worker spends it before.
 const GRACE_MS: u64 = 1_000;
 
-/// What an open request may be charged in one cell.
+/// A deferred charge of a request in one cell.
 #[derive(Clone, Debug)]
 struct Charge {
     key: Vec<u8>,
@@ -39,9 +34,9 @@ struct Charge {
     deferred_cost: DeferredCost,
     limit: u64,
     reserve: u64,
-    /// The reserve is in the table as a reservation; else it is spent.
+    /// Whether the reserve is a reservation in the table; otherwise it is spent.
     held: bool,
-    /// In the overflow cell that the key shares with others.
+    /// Whether it is in the overflow cell that the key shares with others.
     overflow: bool,
     since: MonoMs,
     until: MonoMs,
@@ -49,18 +44,18 @@ struct Charge {
 
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct DeferredCosts {
-    /// Of the request at hand.
+    /// Charges of the current request.
     new: Vec<Charge>,
     requests: BTreeMap<u64, Vec<Charge>>,
-    /// Those whose time is not over, by its end.
+    /// Requests whose deadline has not passed, by deadline.
     due: BTreeSet<(MonoMs, u64)>,
-    /// All, in the order in which they make room.
+    /// All requests, in the order in which they make room.
     places: BTreeSet<Place>,
-    /// ExactDetails, but others always changed the table first.
+    /// Charges whose cost is known, but whose settlement failed by conflicts in the table; they are tried again.
     again: Vec<(Charge, u64)>,
 }
 
-/// A request's place: first those whose time is over, and of these and of the others the oldest.
+/// A request's place in the order of eviction: first those whose deadline has passed, the oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     waits: bool,
@@ -69,7 +64,7 @@ struct Place {
 }
 
 impl DeferredCost {
-    /// If the check's cost is told by the response.
+    /// The deferred cost of a check, if the response states it.
     pub(in crate::limiter) fn of(check: &Check<'_>) -> Option<DeferredCost> {
         let within_ms = check.policy.settles_within_ms;
         let rules = 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0);
@@ -77,7 +72,7 @@ impl DeferredCost {
         (within_ms > 0).then_some(deferred_cost)
     }
 
-    /// Of two items of the same cell, each with its cost: what both know, and what either will be told.
+    /// Joins two items of the same cell, each with its cost and its deferred cost.
     pub(in crate::limiter) fn coalesce(
         one: (Option<DeferredCost>, u64),
         other: (Option<DeferredCost>, u64),
@@ -107,18 +102,18 @@ impl DeferredCost {
 }
 
 impl Limiter {
-    /// Whether any request's cost is still to be told.
+    /// Whether any request has a deferred cost.
     pub fn has_deferred(&self) -> bool {
         !self.deferred.requests.is_empty()
     }
 
-    /// Whether the cost of `request` is still to be told.
+    /// Whether `request` has a deferred cost.
     pub fn is_deferred(&self, request: u64) -> bool {
         self.deferred.requests.contains_key(&request)
     }
 
-    /// What `request` has cost under each rule that waits to be told: less than was reserved gives the rest back, more is
-    /// charged in full, even beyond the limit. Does nothing for other requests.
+    /// Settles the deferred cost of `request` under each of its rules. If it is less than the reserve, the rest is returned; if it is more,
+    /// it is charged in full, even beyond the limit. Does nothing for other requests.
     pub fn settle_cost(
         &mut self,
         shared: &mut impl Shared,
@@ -134,7 +129,7 @@ impl Limiter {
         }
     }
 
-    /// Notes what was charged for the request at hand, and that its response will say what it cost.
+    /// Notes a deferred charge of the current request.
     pub(in crate::limiter) fn opened(
         &mut self,
         item: &Item,
@@ -156,21 +151,21 @@ impl Limiter {
         });
     }
 
-    /// What was opened belongs to `request`.
+    /// Assigns the noted charges to `request`.
     pub(in crate::limiter) fn keep_open(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
         if self.deferred.new.is_empty() {
             return;
         }
         let charges = core::mem::take(&mut self.deferred.new);
         self.make_room(shared, request, now);
-        // A number that is given anew: whoever had it before was not told of.
+        // If the number was used before, the earlier request was never settled.
         for charge in self.deferred.put(request, charges).into_iter().flatten() {
             let reserve = charge.reserve;
             self.settle_charge(shared, charge, reserve, now);
         }
     }
 
-    /// Where there is no place for `request`, ends the wait for another.
+    /// If there is no place for `request`, evicts another.
     fn make_room(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
         if self.is_deferred(request) || self.deferred.requests.len() < MAX_DEFERRED_REQUESTS {
             return;
@@ -183,7 +178,7 @@ impl Limiter {
         }
     }
 
-    /// Spends the reserves of requests whose time is over; and settles what others kept from being settled.
+    /// Spends the reserves of requests whose deadline has passed, and repeats settlements that failed by conflicts.
     pub(in crate::limiter) fn expire_open(&mut self, shared: &mut impl Shared, now: Now) {
         for (charge, cost) in core::mem::take(&mut self.deferred.again) {
             self.settle_charge(shared, charge, cost, now);
@@ -193,7 +188,7 @@ impl Limiter {
         }
     }
 
-    /// Nobody will be told any more: all that is reserved counts as spent.
+    /// Spends all reserves, as no response will arrive.
     pub(in crate::limiter) fn spend_all_open(&mut self, shared: &mut impl Shared, now: Now) {
         let requests: Vec<u64> = self.deferred.requests.keys().copied().collect();
         for request in requests {
@@ -201,7 +196,7 @@ impl Limiter {
         }
     }
 
-    /// Spends what is reserved for `request`; should its response come after all, it can only add to that.
+    /// Spends the reserve of `request`; a late response can only add to it.
     fn spend_open(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
         let Some(charges) = self.deferred.requests.get(&request).cloned() else { return };
         for charge in charges.into_iter().filter(|charge| charge.held) {
@@ -231,7 +226,7 @@ impl Limiter {
         match self.table.transact_where(shared, charge.overflow, subject, now, &mut self.stats, change) {
             Ok(done) => self.note_cells(&done.entry, now.mono),
             Err(Failed::Exhausted | Failed::Absent) => {
-                // What is not settled stays reserved, and counts as spent in time.
+                // What is not settled stays reserved, and counts as spent when the reservation expires.
                 if self.deferred.again.len() < MAX_DEFERRED_REQUESTS {
                     self.deferred.again.push((charge, cost));
                 }
@@ -282,7 +277,7 @@ impl DeferredCosts {
     }
 }
 
-/// When a request with these charges came, and when its time is over.
+/// Arrival and deadline of a request with these charges.
 fn times(charges: &[Charge]) -> Option<(MonoMs, MonoMs)> {
     let since = charges.iter().map(|charge| charge.since).min()?;
     let until = charges.iter().map(|charge| charge.until).max()?;

@@ -1,12 +1,9 @@
-//! Requests whose limits are held exactly, elsewhere: they wait for a result, and all is charged or nothing.
+//! Requests with exact rules: they wait for an exact response, and either all charges are made or none.
 //!
-//! What needs no question comes first: a denial of a log that is remembered, a window that would deny. Then the exact
-//! charges are asked about together, and only when they pass are the windows charged, as those can be judged again and
-//! an exact charge would have to be taken back. It is taken back where the windows, or another exact rule, deny after
-//! all. Where no result comes in time each rule says whether to deny; what is then ruled late is taken back if the
-//! request was denied.
-//!
-//! Leaves to others: the questions under way (`exact_requests`), which denials are remembered (`denials`), windows (`round`).
+//! A cached denial of a log, or a window that would deny, decides without an exact request. Otherwise all exact charges are sent
+//! together. Windows are charged only after they pass, as windows can be decided again, while an exact charge would have to be refunded.
+//! If the windows or another exact rule deny then, exact charges are refunded. If no response arrives in time, each rule's
+//! `on_failure` decides; a late charge is refunded if the request was denied.
 
 use super::charge::UNDECIDED_RETRY_MS;
 use super::round::{tighter, worse};
@@ -25,26 +22,26 @@ use crate::model::time::{MonoMs, Now};
 use crate::model::wire;
 use alloc::vec::Vec;
 
-/// Nobody is asked on a stream whose last echoed ping is older than this.
+/// No exact request is sent on a stream whose last answered ping is older than this.
 const LIVE_MS: u64 = 1_000;
-/// Most verdicts of shadow rules that wait to be taken.
+/// Most outcomes of shadow rules that wait to be taken.
 const MAX_SHADOW_OUTCOMES: usize = 4 * crate::limiter::remote::exact_requests::MAX_SHADOW;
 
-/// What a request's exact rules came to.
+/// Outcome of a request's exact rules.
 #[derive(Debug, Default)]
 struct Settled {
     denial: Option<Denial>,
     budget: Option<Budget>,
-    /// The window of each rule that was ruled, in milliseconds.
+    /// The window of each decided rule, in milliseconds.
     windows: Vec<(u16, u64)>,
     undecided: u64,
     transactions: Transactions,
 }
 
-/// What is kept of a request until its windows are decided.
+/// State of a request until its windows are decided.
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct PendingExact {
-    /// The question that its charges stand under.
+    /// The exact request with its charges.
     request: Option<u64>,
     settled: Settled,
     shadows: Vec<PendingRequest>,
@@ -92,12 +89,12 @@ impl Limiter {
         self.decide_settled(shared, request, checks, pending_exact, now)
     }
 
-    /// How shadow rules that are held exactly were ruled since the last time, each with its rule.
+    /// Takes the outcomes of exact shadow rules since the last call, each with its rule.
     pub fn take_shadow_outcomes(&mut self) -> Vec<(u16, ShadowOutcome)> {
         core::mem::take(&mut self.shadow_outcomes)
     }
 
-    /// Takes the aggregator's word on a question.
+    /// Applies an exact response.
     pub(in crate::limiter) fn ruled(
         &mut self,
         shared: &mut impl Shared,
@@ -138,7 +135,7 @@ impl Limiter {
         }
     }
 
-    /// Questions whose time is over.
+    /// Ends exact requests whose deadline has passed.
     pub(in crate::limiter) fn expire_exact(&mut self, shared: &mut impl Shared, now: Now) {
         if self.exact_requests.is_idle() {
             return;
@@ -152,7 +149,7 @@ impl Limiter {
         }
     }
 
-    /// The stream is gone: nobody will rule.
+    /// Ends all exact requests, as the stream has ended.
     pub(in crate::limiter) fn break_exact(&mut self, shared: &mut impl Shared, now: Now) {
         for pending in core::mem::take(&mut self.exact_requests.shadow).into_values() {
             self.unheard(&pending, ExactResult::Broken);
@@ -163,7 +160,7 @@ impl Limiter {
         }
     }
 
-    /// Hands out a request that waited. What its exact rules came to is added where there are any.
+    /// Resolves a request that waited, and adds the outcome of its exact rules.
     pub(in crate::limiter) fn resolve(&mut self, request: u64, outcome: Outcome, now: Now) {
         let outcome = match self.pending_exact.remove(&request) {
             Some(pending_exact) => self.finish(pending_exact, outcome, now),
@@ -172,12 +169,12 @@ impl Limiter {
         self.resolved.push((request, outcome));
     }
 
-    /// There is somebody who would hear a question.
+    /// Whether an exact request can be sent now.
     fn may_send(&self, now: MonoMs) -> bool {
         self.link.is_usable() && (self.link.is_first() || now.since(self.link.heard()) <= LIVE_MS)
     }
 
-    /// A denial that needs no question, the longest of them.
+    /// The longest denial that needs no exact request.
     fn cached_exact_denial(&mut self, exact: &[ExactCheck<'_>], now: MonoMs) -> Option<Denial> {
         let mut denied = None;
         for check in exact.iter().filter(|check| !check.policy.shadow) {
@@ -213,7 +210,7 @@ impl Limiter {
         self.denials.find(fingerprint, cost_and_limit, self.version, may_send, now)
     }
 
-    /// A request that waited no longer waits for results.
+    /// Continues a request whose exact rules were decided.
     fn go_on(
         &mut self,
         shared: &mut impl Shared,
@@ -230,7 +227,7 @@ impl Limiter {
         }
     }
 
-    /// A request waits for results in vain.
+    /// Ends the wait of a request without a response.
     fn give_up(&mut self, shared: &mut impl Shared, id: u64, paused: Paused, result: ExactResult, now: Now) {
         let Paused { pending, request, windows, shadows } = paused;
         self.stats.ruled(result);
@@ -239,7 +236,7 @@ impl Limiter {
         self.go_on(shared, request, &windows, pending_exact, now);
     }
 
-    /// Denies what the exact rules deny, else decides the windows.
+    /// Denies if the exact rules deny, else decides the windows.
     fn decide_settled(
         &mut self,
         shared: &mut impl Shared,
@@ -277,7 +274,7 @@ impl Limiter {
         self.finish(pending_exact, outcome, now)
     }
 
-    /// Adds to an outcome what the exact rules came to, and settles what becomes of their charges.
+    /// Adds the outcome of the exact rules, and keeps or refunds their charges.
     fn finish(&mut self, pending_exact: PendingExact, mut outcome: Outcome, now: Now) -> Outcome {
         let PendingExact { request, settled, shadows } = pending_exact;
         let shown = match &mut outcome.decision {
@@ -304,7 +301,7 @@ impl Limiter {
         outcome
     }
 
-    /// Asks about a shadow rule of a request that has passed.
+    /// Sends the exact request of a shadow rule, once its request has passed.
     fn send_shadow(&mut self, pending: PendingRequest, now: MonoMs) {
         let Some(asked) = pending.asked.first().copied() else { return };
         if let Some(fingerprint) = asked.fingerprint {
@@ -348,8 +345,8 @@ impl Limiter {
         });
     }
 
-    /// Remembers the denials of logs, and forgets those that no longer hold. They count from the moment of the question,
-    /// so none outlives what was true of it.
+    /// Caches denials of logs, and removes those that no longer apply. Their time counts from when the request was sent, so that none is
+    /// applied too long.
     fn cache_denials(&mut self, pending: &PendingRequest, came: &[wire::ChargeResult], now: MonoMs) {
         let sent = pending.sent.unwrap_or_default();
         for (asked, result) in pending.results(came) {
@@ -379,7 +376,7 @@ impl Limiter {
     }
 }
 
-/// What results come to for a request.
+/// Outcome of a request by the results of its charges.
 fn settle(pending: &PendingRequest, came: &[wire::ChargeResult]) -> Settled {
     let mut settled = Settled::default();
     let is_denied =
@@ -401,7 +398,7 @@ fn settle(pending: &PendingRequest, came: &[wire::ChargeResult]) -> Settled {
                 let cause = if retry_after_ms.is_some() { Cause::Limit } else { Cause::Cost };
                 settled.denial = worse(settled.denial, Some(Denial { budget, retry_after_ms, cause }));
             }
-            // Others are denied, so this one was not tried.
+            // Another charge was denied, so this one was not tried.
             Verdict::Untried if denied => {}
             Verdict::Untried | Verdict::Undecided => settled.leave_undecided(asked, denied),
         }
@@ -409,7 +406,7 @@ fn settle(pending: &PendingRequest, came: &[wire::ChargeResult]) -> Settled {
     settled
 }
 
-/// What no result comes to for a request.
+/// Outcome of a request without results.
 fn unruled(pending: &PendingRequest) -> Settled {
     let mut settled = Settled::default();
     pending.asked.iter().for_each(|asked| settled.leave_undecided(asked, false));
@@ -417,7 +414,7 @@ fn unruled(pending: &PendingRequest) -> Settled {
 }
 
 impl Settled {
-    /// Nobody has decided a charge: its rules say what follows, unless others are `denied`.
+    /// Leaves a charge undecided: its rules' `on_failure` applies, unless another charge is `denied`.
     fn leave_undecided(&mut self, asked: &PendingCharge, denied: bool) {
         self.undecided |= asked.rules;
         if asked.deny_on_failure && !denied {

@@ -1,30 +1,30 @@
 //! One cell that a request is charged to.
 
-/// One cell that a request is to be charged to: its checks of the same key, folded.
+/// One cell that a request is charged to: its checks of the same key, coalesced.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) struct Item {
-    /// The check whose rule is shown.
+    /// The check whose rule is named in the outcome.
     pub(in crate::limiter) check: usize,
     pub(in crate::limiter) fingerprint: u64,
-    /// Largest cost of the folded checks.
+    /// Largest cost of the coalesced checks.
     pub(in crate::limiter) cost: u64,
     /// Their lowest limit.
     pub(in crate::limiter) limit: u64,
     pub(in crate::limiter) shadow: bool,
-    /// Another item charges the same cell, so this one only looks.
+    /// Another item charges the same cell, so this one only peeks.
     pub(in crate::limiter) peeks: bool,
-    /// The cost is reserved until the response tells it.
+    /// The cost is deferred: reserved until the response states it.
     pub(in crate::limiter) deferred: Option<DeferredCost>,
 }
 
-/// That an item's cost is told by the response.
+/// The deferred cost of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::limiter) struct DeferredCost {
-    /// The rules that will say what it costs: bit `n` for rule `n`.
+    /// The rules that take their cost from the response: bit `n` for rule `n`.
     pub(in crate::limiter) rules: u64,
-    /// What it costs at the least, by rules that know it.
+    /// Lowest cost, by rules whose cost is known.
     pub(in crate::limiter) least: u64,
-    /// What it costs at the most, by rules that will be told.
+    /// Highest cost, by rules that take it from the response.
     pub(in crate::limiter) most: u64,
     pub(in crate::limiter) within_ms: u32,
 }
