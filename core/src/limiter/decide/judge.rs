@@ -1,80 +1,78 @@
-//! The decision itself: one entry, one moment, one cost.
+//! The decision on one entry, at one time, for one cost.
 //!
-//! Deny is final, since fresher data can only raise a count. Allow is only good where what is known is fresh and the
-//! process has not used up its slack; else the region is asked.
-//!
-//! Leaves to others: loading the entry and acting on the verdict (`charge`).
+//! A denial is final, since fresher data can only raise a count. An admission requires that the local data is fresh and the process has
+//! slack; otherwise the region is queried.
 
 use crate::limiter::check::{Policy, Reason};
 use crate::limiter::table::Entry;
 use crate::model::time::MonoMs;
 use crate::model::window::Position;
 
-/// An answer serves its key for this long, however many requests come.
+/// Time for which an answer of the region decides all requests of its key.
 pub const ANSWER_SERVES_MS: u64 = 20;
-/// A view of a key that no live stream follows is stale after this long.
+/// Time after which the region's count of a key is stale, unless a live subscription keeps it fresh.
 pub const STALE_MS: u64 = 100;
 
-/// One part in this many of a limit may pass beyond it for each time that the others have not heard yet, summed over all
-/// processes of a region.
+/// The part of a limit (one in this many) that all processes of a region together may pass beyond it before their counts have
+/// reached each other.
 pub const TOLERANCE_PART: u64 = 50;
-/// A process spends its part in this many of what is left, divided by the processes, before it asks.
+/// A process spends what is left ÷ (this × number of processes) before it queries the region.
 ///
-/// While the region confirms what was spent, and until the others have heard of that, a process may spend its slack
-/// twice. All together spend, unheard, at most `u = 2 × (left + u) ÷ SLACK_PART`, where each of them takes `left + u` to be
-/// left, `u` being what it has not heard: with 4 that is `u = left`. With 2 it would have no bound.
+/// While the region acknowledges what was spent, and until the others have received it, a process may spend its slack twice. All
+/// together spend, not yet received by the others, at most `u = 2 × (left + u) ÷ SLACK_PART`, where each of them computes `left + u` as
+/// left, since it has not received `u`. With 4 that is `u = left`; with 2 it would have no bound.
 pub const SLACK_PART: u64 = 4;
 
 /// Strict mode: after a denial a process spends no slack on a key whose limit allows at most this many a second, but
 /// queries the region for each request that it would admit. Above this rate the slack of [`TOLERANCE_PART`] holds.
 pub const STRICT_PER_SECOND: u64 = 50;
 
-/// What a worker knows of its region.
+/// State of the connection to the region, as far as it affects decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// There is somebody to ask.
+    /// Queries can be sent.
     pub usable: bool,
-    /// The process' subscription is alive: a change of a followed key would have been heard.
+    /// The process' subscription is alive: a change of a subscribed key would have been received.
     pub fresh: bool,
-    /// The subscription has brought all keys past half their limits.
+    /// The snapshot is complete: all keys past half their limits were received.
     pub complete: bool,
     /// Live processes of the region, this one included.
     pub origins: u32,
-    /// The worker's ration of questions for strict mode is not used up.
+    /// The worker may send further queries for strict mode.
     pub strict: bool,
-    /// The worker's ration of questions about keys at first sight is not used up.
+    /// The worker may send further queries for new keys.
     pub cold: bool,
 }
 
 impl Health {
-    /// The process has the region's complete snapshot: a key that it has not brought is below half its limit.
+    /// Whether the process has a complete snapshot, so that a key which is not in it is below half its limit.
     pub fn has_snapshot(&self) -> bool {
         self.fresh && self.complete
     }
 }
 
-/// What becomes of a cost on one entry.
+/// The verdict on a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Fits; `spare` is what is left after it, reservations taken off.
+    /// It fits; `spare` is what is left after it and all reservations.
     Admit {
         /// Left after this cost.
         spare: u64,
     },
-    /// Does not fit into what is spent.
+    /// It does not fit, whatever becomes of reservations.
     Deny {
-        /// Milliseconds until it would.
+        /// Milliseconds until it would fit; `None`: never.
         wait_ms: Option<u64>,
     },
-    /// Would fit but for reservations.
+    /// It would fit without the reservations of others.
     Reserved,
-    /// Would fit by what is known here; the region is to be asked.
+    /// It would fit by the local count; the region is to be queried.
     Query(Reason),
-    /// Would fit by what is known here, but that is not good enough, nobody can be asked, and the rule denies then.
+    /// It would fit by the local count, which may be wrong; no query can be sent, and the rule denies on failure.
     Undecided,
 }
 
-/// Judges `cost` against `limit` on `entry` at `at`. Without a `health` the region has been asked, or is not to be.
+/// Decides `cost` against `limit` on `entry` at `at`. Without a `health` the region was queried already, or is not to be queried.
 pub fn judge(
     entry: &Entry,
     at: &Position,
@@ -100,8 +98,8 @@ pub fn judge(
     Verdict::Admit { spare: reserved.remaining(at, limit).saturating_sub(cost) }
 }
 
-/// What this process may spend beyond what the region knows: what is left ÷ ([`SLACK_PART`] × live origins). Alone in its
-/// region it may spend all.
+/// What this process may spend beyond its acknowledged count: what is left ÷ ([`SLACK_PART`] × live nodes). If it is the only node of
+/// the region, it may spend all.
 pub fn slack(left: u64, origins: u32) -> u64 {
     match origins {
         0 | 1 => u64::MAX,
@@ -109,8 +107,8 @@ pub fn slack(left: u64, origins: u32) -> u64 {
     }
 }
 
-/// What this process may spend on a cell beyond what the region knows, at the least its share of [`TOLERANCE_PART`]:
-/// at the limit, where almost nothing is left at any moment, every single request would have to ask otherwise.
+/// What this process may spend on a cell beyond its acknowledged count: its slack, or its share of [`TOLERANCE_PART`] if that is more.
+/// Otherwise each request would be queried at the limit, where almost nothing is left.
 fn allowance(limit: u64, left: u64, origins: u32) -> u64 {
     let share = limit.checked_div(TOLERANCE_PART.saturating_mul(u64::from(origins))).unwrap_or(0);
     slack(left, origins).max(share)
@@ -130,15 +128,15 @@ pub(in crate::limiter) fn is_strict(
     now < entry.strict_until && origins > 1 && is_affordable
 }
 
-/// Whether the first request of a key is admitted without a question, as the ration of those is used up: a flood of invented
-/// keys costs the region no more than that. The next request of the key is judged as usual.
+/// Whether the first request of a key is admitted without a query, as the ration of those is used up. It bounds what a flood of
+/// invented keys costs the region. The next request of the key is decided as usual.
 fn is_spared(entry: &Entry, health: &Health) -> bool {
     let is_first = entry.charged == MonoMs(0) && entry.reservations.is_empty();
     let is_unknown = entry.is_without_baseline() || entry.viewed == MonoMs(0);
     !health.cold && is_first && is_unknown && health.has_snapshot()
 }
 
-/// Why the local view would not do, if so.
+/// The reason to query the region, if there is one.
 fn reason_to_query(
     entry: &Entry,
     at: &Position,
@@ -158,7 +156,7 @@ fn reason_to_query(
     if never_viewed && !(policy.trust_first && health.has_snapshot()) {
         return Some(Reason::Cold);
     }
-    // A cost that the response reveals is held back as a reservation, which an answer cannot grant.
+    // A deferred cost is reserved, which an answer cannot grant.
     let may_send = cost > 0 && policy.settles_within_ms == 0 && health.strict;
     if may_send && is_strict(entry, at, limit, health.origins, now) {
         return Some(Reason::Strict);

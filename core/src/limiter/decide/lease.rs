@@ -1,14 +1,10 @@
-//! How large a lease is, and when it comes back.
+//! The size of leases, and when they are returned.
 //!
-//! Where much is left of a limit a worker takes a small part of it and spends it without touching anything shared;
-//! near the limit leases shrink to none. A lease is returned when its time has come, when its cell is over, or when
-//! somebody of the process was refused because of it.
+//! If much is left of a limit, a worker takes a small part of it and spends it without shared access. Near the limit leases shrink to
+//! none. A lease is returned after a time, when its cell ends, or when it caused a denial in the process.
 //!
-//! What a lease has spent is not reported before it is returned. So one of any size comes back after a second; only one
-//! that is next to nothing beside its limit may stay for five, as bringing back a lease costs as much as a charge, and
-//! a key that is asked for a few times a second would gain nothing from it otherwise.
-//!
-//! Leaves to others: spending it (`charge`), remembering it (`worker_cache`).
+//! What was spent of a lease is reported only after its return, so leases are returned after a second. A lease that is tiny compared to
+//! its limit may stay for five seconds: returning it costs as much as a charge, so a key with a few requests a second would gain nothing.
 
 use super::judge::slack;
 use crate::limiter::cache::worker_cache::{Acked, Slot};
@@ -17,30 +13,30 @@ use crate::model::time::MonoMs;
 use crate::model::window::MAX_COUNT;
 use alloc::collections::BTreeSet;
 
-/// A lease is brought back to the table after this long. It may be spent for twice as long, should its worker's ticks
-/// be late, and counts as spent after four times, its worker being dead.
+/// Time after which a lease is returned. It may be spent for twice as long if ticks are late, and counts as spent after four times as
+/// long, since its worker must be dead.
 const SETTLE_MS: u64 = 1_000;
-/// And one that is next to nothing.
+/// The same for a tiny lease.
 const SETTLE_SMALL_MS: u64 = 5_000;
-/// A lease is next to nothing up to this part of its limit.
+/// A lease is tiny up to this part of its limit.
 const SMALL_PART: u64 = 4_096;
 /// A lease takes at most this part of what is left.
 const LEASE_PART: u64 = 64;
-/// And of the process' slack, so that what its workers hold together stays within it.
+/// It also takes at most this part of the process' slack, so that the leases of all workers stay within it.
 const LEASE_SLACK_PART: u64 = 4;
-/// First lease on a key, in costs of the request at hand.
+/// Size of the first lease on a key, in multiples of the request's cost.
 const FIRST_LEASE: u64 = 8;
-/// Smaller leases than this many costs are not worth their return.
+/// Smallest lease, in multiples of the request's cost; smaller ones do not pay for their return.
 const MIN_LEASE: u64 = 4;
 /// Largest lease.
 const MAX_LEASE: u64 = 1 << 20;
 
-/// Milliseconds until a lease of `amount` is brought back.
+/// Milliseconds until a lease of `amount` is returned.
 pub(in crate::limiter) fn settle_ms(amount: u64, limit: u64) -> u64 {
     if amount <= limit / SMALL_PART { SETTLE_SMALL_MS } else { SETTLE_MS }
 }
 
-/// Which leases are to be brought back when.
+/// The leases to be returned, by time.
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Due {
     by_time: BTreeSet<(MonoMs, u64)>,
@@ -51,7 +47,7 @@ impl Due {
         self.by_time.insert((due, fingerprint));
     }
 
-    /// The next one whose time has come.
+    /// The next lease that is due.
     pub(in crate::limiter) fn pop(&mut self, now: MonoMs) -> Option<(MonoMs, u64)> {
         let first = self.by_time.first().copied().filter(|(due, _)| *due <= now)?;
         self.by_time.remove(&first);
@@ -62,13 +58,13 @@ impl Due {
         self.by_time.len()
     }
 
-    /// All of them.
+    /// All leases.
     pub(in crate::limiter) fn take_all(&mut self) -> impl Iterator<Item = u64> + use<> {
         core::mem::take(&mut self.by_time).into_iter().map(|(_, fingerprint)| fingerprint)
     }
 }
 
-/// Spends what was spent of the lease and gives back the rest; takes over what the region acknowledged.
+/// Charges what was spent of the lease, returns the rest, and copies what the region acknowledged.
 pub(in crate::limiter) fn settle_into(entry: &mut Entry, slot: Option<&Slot>, tag: Tag, now: MonoMs) -> bool {
     let Some(slot) = slot else { return false };
     let Acked { sequence, own, before } = slot.acked;
@@ -77,8 +73,8 @@ pub(in crate::limiter) fn settle_into(entry: &mut Entry, slot: Option<&Slot>, ta
     if slot.lease.amount == 0 {
         return false;
     }
-    // No longer there: its time was over and it counts as spent already.
-    // A worker has one lease on a key, whose cell may have another number since the clock stepped.
+    // If it is missing, it has expired and counts as spent already.
+    // A worker has one lease on a key; the number of its cell may have changed when the clock stepped.
     if let Some((sequence, _)) = entry.release_newest(tag)
         && slot.lease.spent > 0
     {
@@ -87,7 +83,7 @@ pub(in crate::limiter) fn settle_into(entry: &mut Entry, slot: Option<&Slot>, ta
     true
 }
 
-/// Reserves a lease where it pays and leaves enough to others; returns its size.
+/// Reserves a lease if it pays and leaves enough to others; returns its size.
 pub(in crate::limiter) fn take_lease(
     entry: &mut Entry,
     slot: Option<&Slot>,

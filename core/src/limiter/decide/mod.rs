@@ -1,4 +1,9 @@
-//! From checks to a decision: each file takes one part of the way.
+//! From checks to a decision.
+//!
+//! - `item`: checks of one cell, coalesced. `round`: all items of a request, all charged or none.
+//! - `charge`: one item, by a lease (`lease`) or in the table, where `judge` decides.
+//! - `snapshots`: counts and answers of the region. `exact`: exact rules. `deferred`: costs that responses state.
+//! - `violations`: denials that count towards a ban.
 
 pub(in crate::limiter) mod charge;
 pub(in crate::limiter) mod deferred;

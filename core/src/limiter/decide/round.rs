@@ -1,4 +1,4 @@
-//! One pass over all checks of a request: all that enforce are charged or none is, and shadow rules look on.
+//! All checks of one request: either all enforcing rules are charged or none. Shadow rules only report what they would decide.
 
 use super::charge::{Charged, Mode};
 use super::item::{DeferredCost, Item};
@@ -18,14 +18,14 @@ pub const MAX_CHECKS: usize = 128;
 /// A set of places among a request's items.
 type Places = u128;
 
-/// What the checks that need the table came to.
+/// Result of the checks that need the table.
 enum Table {
     Charged(Option<Budget>),
     Denied(Denial),
 }
 
 impl Limiter {
-    /// The outcome, or what the region is to be asked first (never if `asked`).
+    /// The outcome, or the queries that are needed first (none if `asked`: the region was queried already).
     pub(in crate::limiter) fn round(
         &mut self,
         shared: &mut impl Shared,
@@ -56,8 +56,8 @@ impl Limiter {
         outcome
     }
 
-    /// The usual request: one rule, so nothing to fold and nothing to hold. One look at the worker's memory, else one
-    /// change of the table.
+    /// The usual request with one rule, where nothing has to be coalesced or held: one read of the worker cache, else one change of the
+    /// table.
     fn decide_one(
         &mut self,
         shared: &mut impl Shared,
@@ -80,7 +80,7 @@ impl Limiter {
         }
     }
 
-    /// Whether `check` alone would pass, and what is left, by what is known here. Charges nothing and asks nobody.
+    /// Whether `check` alone would pass by the local count, and what is left. Charges nothing and sends no query.
     pub fn peek(
         &mut self,
         shared: &mut impl Shared,
@@ -95,14 +95,14 @@ impl Limiter {
         match self.charge(shared, &item, check, Mode::Peek, None, now) {
             Charged::Admitted(budget) | Charged::Deferred { budget, .. } => Ok(budget),
             Charged::Denied(denial) => Err(denial),
-            // Nobody is asked where there is no standing.
+            // Without a health no query is requested.
             Charged::Query(_) => {
                 Ok(Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms })
             }
         }
     }
 
-    /// A denial of the checks that is certain by what is known here, without charging anything: counts only grow.
+    /// A denial that is certain by the local counts, since counts only grow. Charges nothing.
     pub(in crate::limiter) fn certain_denial(
         &mut self,
         shared: &mut impl Shared,
@@ -116,7 +116,7 @@ impl Limiter {
             if denied.is_some() || self.covered_by_lease(item, check, now).is_some() {
                 continue;
             }
-            // What is only reserved, and be it by this worker's own lease, may pass when it is charged.
+            // A reservation, such as this worker's own lease, is no certain denial: it may be released.
             if let Charged::Denied(denial) = self.charge(shared, item, check, Mode::Peek, None, now)
                 && denial.cause == Cause::Limit
             {
@@ -127,7 +127,7 @@ impl Limiter {
         denied
     }
 
-    /// A refusal that does not come from the checks: their shadow rules look on all the same.
+    /// The outcome of a denial by other rules than the checks; shadow rules among them report as usual.
     pub(in crate::limiter) fn refused(
         &mut self,
         shared: &mut impl Shared,
@@ -142,7 +142,7 @@ impl Limiter {
         Outcome::of(Decision::Deny(denial), shadow_denied)
     }
 
-    /// What the worker's own memory decides: a denial that still holds, or a lease.
+    /// Decides by the worker cache: a cached denial, or a lease.
     fn decide_from_cache(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Decision> {
         let slot = self.worker_cache.get(item.fingerprint)?;
         if slot.denied.is_some()
@@ -155,7 +155,7 @@ impl Limiter {
         Some(Decision::Allow(Some(budget)))
     }
 
-    /// A check by itself.
+    /// The item of one check.
     pub(in crate::limiter) fn item(&self, at: usize, check: &Check<'_>) -> Item {
         Item {
             check: at,
@@ -168,14 +168,13 @@ impl Limiter {
         }
     }
 
-    /// Checks of the same cell become one: largest cost, lowest limit. A shadow's cell that an enforcing rule charges
-    /// is only looked at.
+    /// Coalesces checks of the same cell: largest cost, lowest limit. A shadow rule's cell that an enforcing rule charges is only peeked.
     fn coalesce(&self, checks: &[Check<'_>], items: &mut Vec<Item>) {
         items.clear();
         for (at, check) in checks.iter().enumerate().take(MAX_CHECKS) {
             let new = self.item(at, check);
             let same = |item: &&mut Item| item.fingerprint == new.fingerprint && item.shadow == new.shadow;
-            // Each shadow rule is told apart in the outcome, so those keep an item each; the first one charges.
+            // The outcome names each shadow rule, so each keeps its own item; the first one charges.
             match items.iter_mut().find(same) {
                 Some(item) if !new.shadow => {
                     if new.limit < item.limit {
@@ -230,7 +229,7 @@ impl Limiter {
         Ok(Decision::Allow(budget))
     }
 
-    /// A denial that needs no look at the table, the longest of them.
+    /// The longest denial that needs no access to the table.
     fn certain_without_table(
         &mut self,
         shared: &mut impl Shared,
@@ -249,7 +248,7 @@ impl Limiter {
         denied
     }
 
-    /// Charges all enforcing items that no lease covers, or none: holds in all but the last, then spends.
+    /// Charges all enforcing items that no lease covers, or none: reserves in all but the last, then spends.
     fn charge_all(
         &mut self,
         shared: &mut impl Shared,
@@ -292,7 +291,7 @@ impl Limiter {
         }
     }
 
-    /// What the shadow rules would have said. They charge only what passes, by their word and by the others'.
+    /// The shadow rules that would have denied. A shadow rule charges only if the request passes by it and by all others.
     fn shadows(
         &mut self,
         shared: &mut impl Shared,
@@ -310,7 +309,7 @@ impl Limiter {
         denied
     }
 
-    /// Budget that others of the process hold for a moment is no reason: it tells nothing of the limit.
+    /// Whether a shadow rule would deny. Budget that other workers hold for a moment is no reason to.
     fn shadow_refuses(
         &mut self,
         shared: &mut impl Shared,
@@ -325,15 +324,15 @@ impl Limiter {
             return false;
         }
         let mode = if charges { Mode::Spend } else { Mode::Peek };
-        // Where another rule has charged the cell, this request's cost is in it already.
+        // If another rule has charged the cell, this request's cost is in it already.
         let cost = if passes && item.peeks { 0 } else { item.cost };
         let charged = self.charge(shared, &Item { cost, ..*item }, check, mode, None, now);
-        // What open requests reserve is held until they end: that is no moment.
+        // Reservations of deferred costs last until the requests end, so they do count.
         let counts = |cause| cause == Cause::Limit || (cause == Cause::Reserved && item.deferred.is_some());
         matches!(charged, Charged::Denied(denial) if counts(denial.cause))
     }
 
-    /// A cost above the limit never passes, charges nothing and makes nothing strict.
+    /// The denial of a cost above the limit. It charges nothing and begins no strict mode.
     fn above_limit(&mut self, shared: &mut impl Shared, item: &Item, check: &Check<'_>, now: Now) -> Denial {
         let free = Item { cost: 0, ..*item };
         let budget = match self.charge(shared, &free, check, Mode::Peek, None, now) {
@@ -349,8 +348,8 @@ impl Limiter {
 
 fn need(item: &Item, reason: Reason) -> Need {
     let Item { check, fingerprint, limit, .. } = *item;
-    // What the region grants to an open request stays granted, though less may come of it. So only what the process may not
-    // hold by itself is asked for; for any other reason, what the region knows is enough.
+    // A grant for a deferred cost stays, even if the request costs less. So a grant is requested only beyond the slack; for any other
+    // reason the region's counts suffice.
     let inquires = item.deferred.is_some() && reason != Reason::Slack;
     let cost = if inquires { 0 } else { item.cost };
     Need { check, fingerprint, cost, limit, reason, inquires }
@@ -373,7 +372,7 @@ pub(in crate::limiter) fn tighter(one: Option<Budget>, other: Option<Budget>) ->
     }
 }
 
-/// The denial with the longer wait; never is longest.
+/// The denial with the longer wait; `None` is the longest.
 pub(in crate::limiter) fn worse(one: Option<Denial>, other: Option<Denial>) -> Option<Denial> {
     let wait = |denial: &Denial| denial.retry_after_ms.unwrap_or(u64::MAX);
     match (one, other) {

@@ -1,4 +1,4 @@
-//! What the region says, merged into the table: pushes, bases, and the answers that requests wait for.
+//! Merges what the region sends into the table: pushes, baselines, and answers to queries.
 
 use super::charge::{Charged, Mode, UNDECIDED_RETRY_MS};
 use crate::limiter::check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Reason};
@@ -13,12 +13,12 @@ use crate::model::window::Position;
 use crate::model::wire;
 use alloc::vec::Vec;
 
-/// A consult's reservation that nobody took back counts as spent after this long.
+/// A query's reservation that was not released counts as spent after this time.
 const CONSULT_EXPIRES_MS: u64 = 4_000;
 
 impl Limiter {
-    /// Merges views of keys, from a push or as bases of a report. A pushed key that this process does not use enters
-    /// the table where nothing that it uses has to leave for it.
+    /// Merges counts of keys, from a push or as baselines after a report. A pushed key that this process does not use enters the table only
+    /// if no key in use has to leave for it.
     pub(in crate::limiter) fn merge_snapshots(
         &mut self,
         shared: &mut impl Shared,
@@ -53,7 +53,7 @@ impl Limiter {
         }
     }
 
-    /// Marks keys that the region would not store: only this process knows them, so they stay, and are offered again.
+    /// Marks keys that the region refused: only this process has their counts, so they stay in the table and are offered again.
     pub(in crate::limiter) fn keep_unstored(
         &mut self,
         shared: &mut impl Shared,
@@ -70,12 +70,12 @@ impl Limiter {
                 entry.unstored = true;
                 ((), changes)
             };
-            // Gone already or changed by others all the time: then it is nobody's only knowledge, or comes again.
+            // If the key has left or conflicts do not end, another copy exists or the refusal will be repeated.
             let _ = self.table.transact(shared, subject, now, &mut self.stats, change);
         }
     }
 
-    /// The region has stored counts of keys that were marked: those of which it now holds all may leave again.
+    /// Removes the mark of keys whose counts the region has stored completely, so that they may be evicted again.
     pub(in crate::limiter) fn unmark_stored(
         &mut self,
         shared: &mut impl Shared,
@@ -86,7 +86,7 @@ impl Limiter {
             let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
             let change = |entry: &mut Entry, _: &Position| {
                 entry.confirm(*sequence, *own);
-                // What this cell has grown by since is in a report of its own.
+                // What was added to this cell since then is in a later report.
                 let others_wait = entry.cells().any(|(at, cell)| at != *sequence && cell.is_unreported());
                 entry.unstored &= others_wait;
                 (entry.unstored, true)
@@ -98,7 +98,7 @@ impl Limiter {
         }
     }
 
-    /// The questions to send now; each reserves in the table what it asks for.
+    /// The queries to send now; each reserves its cost in the table.
     pub(in crate::limiter) fn send_questions(
         &mut self,
         shared: &mut impl Shared,
@@ -114,7 +114,7 @@ impl Limiter {
                 if entry.is_without_baseline() || pending.cost == 0 {
                     return (0, false);
                 }
-                // More than is left would be refused as a whole, though some of those who wait could pass.
+                // A query for more than is left would be refused as a whole, though some of its requests could pass.
                 let left = entry.used_and_reserved().remaining(at, pending.limit);
                 let cost = pending.cost.min(left.max(pending.least));
                 let reserved = entry.reserve(tag, cost, now.mono.after(CONSULT_EXPIRES_MS));
@@ -140,7 +140,7 @@ impl Limiter {
                 if overflow {
                     consult.key = self.table.key().to_vec();
                 }
-                // Also if nothing is asked for: what the region knows beyond components may contain it.
+                // Also at a cost of 0: the region's lower bound may include this node's count.
                 let current = done.entry.current;
                 consult.own = if current.without_baseline { 0 } else { current.own };
                 consult.cost = done.result;
@@ -155,7 +155,7 @@ impl Limiter {
         asked
     }
 
-    /// Takes the region's word and decides the requests that waited for it.
+    /// Applies an answer, and decides the requests that waited for it.
     pub(in crate::limiter) fn answered(&mut self, shared: &mut impl Shared, answer: &wire::Answer, now: Now) {
         let Some((fingerprint, pending)) = self.consults.answered(answer.id) else { return };
         self.link.answered();
@@ -180,21 +180,21 @@ impl Limiter {
         }
     }
 
-    /// The region's refusal serves the key for a moment: at the limit a little comes free at any time, and every worker of the
-    /// region would ask for it again and again, though one gets it.
+    /// Applies a refusal for a short time to all requests of the key: at the limit a little becomes free all the time, and every worker of
+    /// the region would query for it repeatedly, although one gets it.
     fn prolong_denial(&mut self, fingerprint: u64, cell_ms: u64) {
         if let Some(denied) = self.worker_cache.get(fingerprint).and_then(|slot| slot.denied.as_mut()) {
             denied.until = denied.until.max(denied.since.after(ANSWER_SERVES_MS.min(cell_ms / 8)));
         }
     }
 
-    /// Requests that have waited long enough, and questions that nobody waits for any more.
+    /// Ends the wait of requests whose timeout has passed, and queries that no request waits for.
     pub(in crate::limiter) fn expire_waiting(&mut self, shared: &mut impl Shared, now: Now) {
         let overdue = self.consults.overdue(now.mono);
         if overdue.is_empty() {
             return;
         }
-        // First: what a question reserves must not stand in the way of those who asked it.
+        // First, so that a query's reservation does not deny the requests that waited for it.
         let mut late = self.consults.unanswered();
         for _ in &late {
             self.stats.ended(ConsultResult::Timeout);
@@ -212,7 +212,7 @@ impl Limiter {
         }
     }
 
-    /// The stream is gone: nobody will answer.
+    /// Ends all queries, as the stream has ended.
     pub(in crate::limiter) fn break_waiting(&mut self, shared: &mut impl Shared, now: Now) {
         let all = self.consults.all();
         for (fingerprint, pending) in self.consults.abandoned() {
@@ -235,7 +235,7 @@ impl Limiter {
         let tag = self.tag(ReservationKind::Consult);
         let change = |entry: &mut Entry, _: &Position| {
             if let Some(Sent { sequence, .. }) = pending.sent {
-                // Its cell may have another number since the clock stepped.
+                // The number of its cell may have changed when the clock stepped.
                 if entry.release(tag, sequence).is_none() {
                     entry.release_newest(tag);
                 }
@@ -255,7 +255,7 @@ impl Limiter {
         }
     }
 
-    /// A request whose answers are all there: decided, or it waits for the next answer.
+    /// Decides a request whose answers have all arrived, or makes it wait for another query.
     fn decide_again(&mut self, shared: &mut impl Shared, request: u64, mut waiting: Waiting, now: Now) {
         waiting.rounds += 1;
         match self.round(shared, request, &waiting.checks(), waiting.granted, now) {
@@ -268,8 +268,8 @@ impl Limiter {
         }
     }
 
-    /// A request that the region refused again and again, as others of the region were faster each time, though a little was
-    /// left after each: what the process may spend without a question is spent, so it is denied for this moment.
+    /// Denies a request that the region refused repeatedly, as others were faster each time although a little was left. The process has
+    /// no slack left, so the denial is for a moment.
     fn outbid(
         &mut self,
         shared: &mut impl Shared,
@@ -287,13 +287,13 @@ impl Limiter {
         self.refused(shared, checks, denial, now)
     }
 
-    /// A request that got no answer: decided by what is known, unless a rule would rather deny.
+    /// Decides a request without an answer by the local counts, unless a rule denies on failure.
     fn decide_unanswered(&mut self, shared: &mut impl Shared, request: u64, waiting: &Waiting, now: Now) {
         let outcome = self.unanswered(shared, request, &waiting.checks(), now);
         self.resolve(request, outcome, now);
     }
 
-    /// The outcome without the region's word: by what is known, unless a rule would rather deny.
+    /// The outcome without an answer: by the local counts, unless a rule denies on failure.
     pub(in crate::limiter) fn unanswered(
         &mut self,
         shared: &mut impl Shared,
@@ -304,7 +304,7 @@ impl Limiter {
         let wary = checks.iter().find(|check| check.policy.deny_on_failure && !check.policy.shadow);
         match wary {
             Some(check) => self.deny_undecided(shared, check, now),
-            // A round that has asked needs nothing more, so the default is never reached.
+            // A round after a query needs no other, so the default is not reached.
             None => self
                 .round(shared, request, checks, true, now)
                 .unwrap_or(Outcome::of(Decision::Allow(None), 0)),

@@ -1,11 +1,8 @@
-//! Denials that lead to a ban: counted like anything else, on a key of their own.
+//! Violations: denials that count towards a ban, counted like requests on keys of their own.
 //!
-//! A rule that bans counts whom it denies in a window beside its own, whose namespace no configuration can spell
-//! ([`violations_namespace`]). So all workers of a process and all processes of a region count together. As a denied request is to
-//! cost nothing shared however hard its client hammers, a worker gathers denials and writes them down on its tick, or once it
-//! alone has seen as many as lead to a ban.
-//!
-//! Leaves to others: banning (`control`), for how long (`rules::Ban`).
+//! A rule with a ban counts its denials in a second window, in a namespace that no configuration can contain
+//! ([`violations_namespace`]), so that all workers and nodes count together. A denial must not cost a shared access, however fast its
+//! client repeats it. So a worker gathers violations, and writes them at its tick or when they alone reach the threshold.
 
 use crate::limiter::Limiter;
 use crate::limiter::table::Entry;
@@ -18,23 +15,23 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Most identifiers whose denials a worker gathers between two ticks; further ones are not counted.
+/// Most identifiers whose violations a worker gathers between two ticks; further ones are not counted.
 pub const MAX_VIOLATORS: usize = 4_096;
-/// What namespaces of violations begin with; no name in a configuration holds it.
+/// Prefix of the namespaces of violations; no name in a configuration contains it.
 const MARK: &str = "~";
 
-/// A denial by a rule that bans.
+/// A denial by a rule with a ban.
 #[derive(Clone, Copy, Debug)]
 pub struct Violation<'a> {
-    /// The rule, as an index that the caller understands.
+    /// The rule's index, chosen by the caller.
     pub rule: u16,
-    /// Canonical bytes of the key on which the denials of this identifier are counted.
+    /// Canonical bytes of the key on which this identifier's violations are counted.
     pub key: &'a [u8],
-    /// How many of them lead to a ban.
+    /// The ban's threshold.
     pub most: u64,
 }
 
-/// Somebody who has been denied often enough.
+/// An identifier whose violations reached the threshold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violator {
     /// The rule.
@@ -58,12 +55,12 @@ struct Gathered {
     count: u64,
 }
 
-/// Whether a namespace is one of [`violations_namespace`]: of no use to people who look at keys.
+/// Whether a namespace is one of [`violations_namespace`], which lists of keys leave out.
 pub fn counts_denials(namespace: &[u8]) -> bool {
     namespace.starts_with(MARK.as_bytes())
 }
 
-/// Where a namespace's denials are counted, which has to be shorter than [`crate::model::key::MAX_TEXT_BYTES`].
+/// The namespace in which violations of `namespace` are counted. `namespace` must be shorter than [`crate::model::key::MAX_TEXT_BYTES`].
 pub fn violations_namespace(namespace: &str) -> String {
     let mut marked = String::from(MARK);
     marked.push_str(namespace);
@@ -71,7 +68,7 @@ pub fn violations_namespace(namespace: &str) -> String {
 }
 
 impl Limiter {
-    /// Counts a denial.
+    /// Counts a violation.
     pub fn violation(&mut self, shared: &mut impl Shared, violation: &Violation<'_>, now: MonoMs) {
         let fingerprint = fingerprint(violation.key, self.table.secret);
         let gathered = &mut self.violations.gathered;
@@ -89,12 +86,12 @@ impl Limiter {
         }
     }
 
-    /// Who has been denied often enough since the last time.
+    /// Takes the identifiers that reached the threshold since the last call.
     pub fn take_struck(&mut self) -> Vec<Violator> {
         core::mem::take(&mut self.violations.struck)
     }
 
-    /// Writes down what was gathered.
+    /// Writes the gathered violations to the table.
     pub(in crate::limiter) fn flush_violations(&mut self, shared: &mut impl Shared, now: Now) {
         for (fingerprint, one) in core::mem::take(&mut self.violations.gathered) {
             self.write_violations(shared, fingerprint, one, now);
@@ -108,10 +105,10 @@ impl Limiter {
             (entry.used().effective(at) >= one.most, true)
         };
         let subject = Subject { fingerprint, key: Some(&one.key), make: Make::Always };
-        // Where others always changed the table first, these few are not counted.
+        // If conflicts do not end, these few violations are not counted.
         let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) else { return };
         self.note_cells(&done.entry, now.mono);
-        // In an overflow cell others' denials count too.
+        // An overflow cell contains violations of other identifiers.
         if done.result && !done.overflow && self.violations.struck.len() < MAX_VIOLATORS {
             self.violations.struck.push(Violator { rule: one.rule, key: one.key });
         }
