@@ -1,37 +1,36 @@
-//! Denials of exact logs that stay true until a moment: whoever is denied is not asked about again before.
+//! Cached denials of exact logs: until a denial ends, no exact request is sent for its key.
 //!
-//! What counts in a log leaves it when its time has come, so a denial holds for every cost that is not smaller and every
-//! limit that is not higher. It may leave sooner only where it is taken back, as another limit of its request denied:
-//! so now and then a single request is let through to ask, while the others go on being denied.
+//! A charge leaves a log when its window has passed. So a denial applies to every cost that is not smaller and every limit that is not
+//! higher. Only a refund could end it sooner, so now and then one request is sent to check, while the others are still denied.
 //!
-//! A fixed number of places, made when the first denial comes; the denial that ends first leaves for a new one. To
-//! forget one costs a question and nothing else.
+//! The cache has a fixed number of places, made at the first denial. The denial that ends first makes room for a new one. Evicting one
+//! costs an exact request and nothing else.
 
 use crate::model::time::MonoMs;
 use alloc::vec::Vec;
 
-/// Places of a set, any of which may hold a denial of a given fingerprint.
+/// Places of a set; a fingerprint's denials are in one set.
 const WAYS: usize = 4;
 /// 16 384 denials, 1 MB.
 const SETS: usize = 4_096;
-/// How long a denial is taken to hold before it is asked about again.
+/// Time for which a denial applies before a request is sent to check it.
 pub(in crate::limiter) const RECHECK_MS: u64 = 5_000;
-/// When the next one asks, if the one who asked brings no answer.
+/// Time until the next check, if a check gets no answer.
 const RECHECKING_MS: u64 = 1_000;
 
-/// A denial that holds.
+/// A cached denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::limiter) struct KnownDenial {
     pub(in crate::limiter) fingerprint: u64,
-    /// Of the configuration that it was made under.
+    /// Version of the configuration under which it was made.
     pub(in crate::limiter) version: u64,
     pub(in crate::limiter) cost: u64,
     pub(in crate::limiter) limit: u64,
     /// When the same cost could pass.
     pub(in crate::limiter) until: MonoMs,
-    /// When somebody is to ask again.
+    /// When to check it.
     pub(in crate::limiter) recheck: MonoMs,
-    /// What was left, and when the oldest use that counted leaves.
+    /// The remaining budget, and when the oldest charge leaves the log.
     pub(in crate::limiter) remaining: u64,
     pub(in crate::limiter) reset: MonoMs,
 }
@@ -42,8 +41,7 @@ pub(in crate::limiter) struct Denials {
 }
 
 impl Denials {
-    /// The denial that tells what becomes of `cost` against `limit` now; `None` also for the one who is to ask again,
-    /// if somebody `may_send`.
+    /// The denial that applies to `cost` against `limit` now. `None` also for the request that is to check it, if it `may_send`.
     pub(in crate::limiter) fn find(
         &mut self,
         fingerprint: u64,
@@ -65,7 +63,7 @@ impl Denials {
         Some(*known)
     }
 
-    /// `cost` has passed against `limit`: what says otherwise no longer holds.
+    /// Removes denials that contradict that `cost` has passed against `limit`.
     pub(in crate::limiter) fn refute(&mut self, fingerprint: u64, (cost, limit): (u64, u64)) {
         for known in self.places.get_mut(set(fingerprint)).unwrap_or_default() {
             if known.fingerprint == fingerprint && cost >= known.cost && limit <= known.limit {

@@ -1,17 +1,16 @@
-//! What one worker remembers in its own memory, so that most requests touch nothing shared: leases, denials, and
-//! what the region acknowledged.
+//! The worker cache: leases, denials, and what the region acknowledged, so that most requests need no shared access.
 //!
-//! A set-associative cache by fingerprint: bounded, made once, no allocation afterwards. Losing a slot costs a look
-//! at the table and nothing else, except where it holds a lease, so those stay.
+//! It is set-associative by fingerprint, of fixed size, and does not allocate after it was made. Evicting a slot costs one access to the
+//! table, unless it has a lease; slots with a lease are not evicted.
 
 use crate::model::time::MonoMs;
 use crate::model::window::{Position, Used};
 use alloc::vec::Vec;
 
-/// Slots of a set, any of which may hold a given fingerprint.
+/// Slots of a set; a fingerprint is in one set.
 const WAYS: usize = 4;
 
-/// A worker's memory of one key.
+/// The cache's slot of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::limiter) struct Slot {
     pub(in crate::limiter) fingerprint: u64,
@@ -21,60 +20,60 @@ pub(in crate::limiter) struct Slot {
     pub(in crate::limiter) acked: Acked,
 }
 
-/// What may be spent without asking the table.
+/// A lease: budget that may be spent without the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::limiter) struct Lease {
     /// Reserved in the table; 0: no lease.
     pub(in crate::limiter) amount: u64,
-    /// Of that, spent.
+    /// The part of it that was spent.
     pub(in crate::limiter) spent: u64,
-    /// In which cell.
+    /// Its cell.
     pub(in crate::limiter) sequence: u64,
-    /// When it is to be brought back.
+    /// When it is to be returned.
     pub(in crate::limiter) due: MonoMs,
     /// Until when it may be spent.
     pub(in crate::limiter) until: MonoMs,
-    /// The limit that it was taken under: it says nothing about lower ones.
+    /// The limit under which it was taken; it does not apply to lower ones.
     pub(in crate::limiter) limit: u64,
-    /// What was left of the limit beside it.
+    /// What was left of the limit besides the lease.
     pub(in crate::limiter) spare: u64,
-    /// Size of the last one, to size the next.
+    /// Size of the last lease, from which the next one's follows.
     pub(in crate::limiter) last: u64,
 }
 
-/// What the region acknowledged of a key and the table has not been told yet. Two cells, as a report that goes out after a
-/// cell's end holds the rest of it too.
+/// What the region acknowledged of a key and is not in the table yet. It covers two cells, as a report after a cell's end contains the
+/// rest of that cell too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::limiter) struct Acked {
     /// The newer cell.
     pub(in crate::limiter) sequence: u64,
-    /// How much of it.
+    /// The acknowledged count of the newer cell.
     pub(in crate::limiter) own: u64,
-    /// How much of the cell before.
+    /// The acknowledged count of the cell before.
     pub(in crate::limiter) before: u64,
 }
 
-/// A denial that stays true until a moment.
+/// A cached denial, valid until a time.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) struct CachedDenial {
-    /// What was used, where in the cell, and when that was.
+    /// The use that led to it, its position in the cell, and its time.
     pub(in crate::limiter) used: Remains,
     pub(in crate::limiter) at: Position,
     pub(in crate::limiter) since: MonoMs,
-    /// What was denied, and until when it would be.
+    /// The denied cost and limit, and until when the denial is valid.
     pub(in crate::limiter) cost: u64,
     pub(in crate::limiter) limit: u64,
     pub(in crate::limiter) until: MonoMs,
     pub(in crate::limiter) version: u64,
 }
 
-/// What a denial rests on.
+/// The use on which a denial rests.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) enum Remains {
-    /// Two cells: what is left of them at any later moment follows.
+    /// Two cells, from which the use at any later time follows.
     Cells(u64, u64),
-    /// Of more cells the sum, which counts until the present one ends: to keep them all would make each slot twice as large
-    /// for the sake of one look in a tenth of a window.
+    /// The sum of more cells, valid until the current one ends. Storing all cells would double each slot, to save one access to the table
+    /// in a tenth of a window.
     Sum(u64),
 }
 
@@ -85,7 +84,7 @@ pub(in crate::limiter) struct WorkerCache {
 }
 
 impl WorkerCache {
-    /// Room for `sets` × 4 keys.
+    /// An empty cache of `sets` × 4 slots.
     pub(in crate::limiter) fn new(sets: usize) -> WorkerCache {
         let sets = sets.max(1);
         WorkerCache { slots: alloc::vec![Slot::default(); sets * WAYS], sets }
@@ -95,7 +94,7 @@ impl WorkerCache {
         self.set(fingerprint).iter_mut().find(|slot| slot.fingerprint == fingerprint)
     }
 
-    /// The slot of `fingerprint`, made in place of the longest unused one without a lease.
+    /// The slot of `fingerprint`. If there is none, it replaces the least recently used one without a lease.
     pub(in crate::limiter) fn entry(&mut self, fingerprint: u64, now: MonoMs) -> Option<&mut Slot> {
         let set = self.set(fingerprint);
         if let Some(at) = set.iter().position(|slot| slot.fingerprint == fingerprint) {
@@ -113,7 +112,7 @@ impl WorkerCache {
 }
 
 impl Acked {
-    /// The region holds `own` of cell `sequence`.
+    /// Notes that the region has `own` of cell `sequence`.
     pub(in crate::limiter) fn note(&mut self, sequence: u64, own: u64) {
         if sequence == self.sequence {
             self.own = self.own.max(own);
@@ -136,8 +135,8 @@ impl Remains {
 }
 
 impl CachedDenial {
-    /// Until when `asked` (cost and limit) is denied, what is left at `now`, and milliseconds to the next cell. `same` says
-    /// that they are those that were denied. `None` if that does not follow.
+    /// Until when `asked` (cost and limit) is denied, what is left at `now`, and milliseconds to the next cell. `same`: they are those that
+    /// were denied. `None` if a denial does not follow.
     pub(in crate::limiter) fn seen_at(
         &self,
         now: MonoMs,

@@ -1,9 +1,7 @@
-//! Requests that wait for the region's word, and the questions they wait for.
+//! Queries to the region, and the requests that wait for them.
 //!
-//! A question is asked once for each key and worker: requests that come before it is sent join it, with their costs;
-//! those that come later wait for the next one. Every request has one deadline, whatever it waits for.
-//!
-//! Leaves to others: reading and reserving in the table, deciding anew (`limiter`).
+//! A worker has one query at a time for each key. Requests that arrive before it is sent join it with their costs; later ones wait for
+//! the next query. Each request has one deadline for all its queries.
 
 use crate::limiter::check::{Check, Policy, Reason};
 use crate::model::time::MonoMs;
@@ -13,26 +11,26 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// Most requests that wait at once; further ones are decided by what is known.
+/// Most requests that wait at once; further ones are decided by the local counts.
 pub(in crate::limiter) const MAX_WAITING: usize = 16_384;
-/// A request goes through this many answers at the most before it is decided by what is known.
+/// Most answers that a request waits for before it is decided by the local counts.
 pub(in crate::limiter) const MAX_ROUNDS: u8 = 3;
 
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Consults {
     /// By fingerprint.
     questions: BTreeMap<u64, PendingQuery>,
-    /// Fingerprints of questions not sent yet; some may have been abandoned since.
+    /// Fingerprints of queries that were not sent yet; some may have been abandoned.
     unsent: Vec<u64>,
     /// Fingerprints by the id that an answer names.
     ids: BTreeMap<u64, u64>,
     waiting: BTreeMap<u64, Waiting>,
     last_id: u64,
-    /// Some request has said whence it comes.
+    /// Some request has a trace context.
     traced: bool,
 }
 
-/// Asked of the region about one key.
+/// A query about one key.
 #[derive(Debug)]
 pub(in crate::limiter) struct PendingQuery {
     pub(in crate::limiter) id: u64,
@@ -43,24 +41,24 @@ pub(in crate::limiter) struct PendingQuery {
     pub(in crate::limiter) cost: u64,
     /// Smallest cost among them.
     pub(in crate::limiter) least: u64,
-    /// Somebody only wants to know the region's view, so its answer grants nothing to anybody: all are judged by it.
+    /// A request needs the region's count only. Then the answer grants nothing, and all requests are decided by the counts in it.
     pub(in crate::limiter) inquires: bool,
-    /// When the first of them gives up: an answer that comes later is of no use to it.
+    /// The first deadline among the requests.
     deadline: MonoMs,
-    /// Once sent.
+    /// Set when it is sent.
     pub(in crate::limiter) sent: Option<Sent>,
     joined: Vec<u64>,
-    /// Requests that came after it was sent, with their costs.
+    /// Requests that arrived after it was sent, with their costs.
     queued: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) struct Sent {
-    /// The cell in which the question's cost is reserved.
+    /// The cell in which the query's cost is reserved.
     pub(in crate::limiter) sequence: u64,
-    /// It asked for the view only, so a grant takes up nothing.
+    /// It requested counts only, so a grant spends nothing.
     pub(in crate::limiter) inquiry: bool,
-    /// It was about the overflow cell that the key shares with others.
+    /// Its reservation is in the overflow cell that the key shares with others.
     pub(in crate::limiter) overflow: bool,
 }
 
@@ -69,12 +67,12 @@ pub(in crate::limiter) struct Sent {
 pub(in crate::limiter) struct Waiting {
     checks: Vec<OwnedCheck>,
     pub(in crate::limiter) deadline: MonoMs,
-    /// Questions still open.
+    /// Number of unanswered queries.
     open: u32,
     pub(in crate::limiter) rounds: u8,
-    /// An answer that it waited for took up its cost.
+    /// An answer granted its cost.
     pub(in crate::limiter) granted: bool,
-    /// Whence it comes, if it says so.
+    /// Its trace context, if it has one.
     pub(in crate::limiter) trace: Option<Box<wire::Trace>>,
 }
 
@@ -88,7 +86,7 @@ struct OwnedCheck {
     policy: Policy,
 }
 
-/// A check that needs the region, by its place among the request's checks.
+/// A query that a request needs for one of its checks.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) struct Need {
     pub(in crate::limiter) check: usize,
@@ -96,7 +94,7 @@ pub(in crate::limiter) struct Need {
     pub(in crate::limiter) cost: u64,
     pub(in crate::limiter) limit: u64,
     pub(in crate::limiter) reason: Reason,
-    /// The region's view is wanted and nothing else.
+    /// Only the region's count is needed.
     pub(in crate::limiter) inquires: bool,
 }
 
@@ -138,7 +136,7 @@ impl Waiting {
 }
 
 impl PendingQuery {
-    /// How long an answer is still of use to all who asked, in milliseconds: at least 1, as 0 on the wire says nothing.
+    /// Time until the first deadline, in milliseconds; at least 1, as 0 on the wire means that it is not set.
     pub(in crate::limiter) fn timeout_ms(&self, now: MonoMs) -> u32 {
         u32::try_from(self.deadline.since(now)).unwrap_or(u32::MAX).max(1)
     }
@@ -153,7 +151,7 @@ impl Consults {
         self.waiting.is_empty()
     }
 
-    /// Lets `request` wait for an answer to each of `needs`; tells `asked` the reason of each new question.
+    /// Makes `request` wait for an answer to each of `needs`, and calls `asked` with the reason of each new query.
     pub(in crate::limiter) fn wait(
         &mut self,
         request: u64,
@@ -197,7 +195,7 @@ impl Consults {
         self.waiting.insert(request, waiting);
     }
 
-    /// Whence a request comes that waits. False if it does not.
+    /// Sets the trace context of a waiting request. False if it does not wait.
     pub(in crate::limiter) fn trace(&mut self, request: u64, trace: &wire::Trace) -> bool {
         let Some(waiting) = self.waiting.get_mut(&request) else { return false };
         waiting.trace = Some(Box::new(trace.clone()));
@@ -205,7 +203,7 @@ impl Consults {
         true
     }
 
-    /// Whence the requests come that joined the question about `fingerprint`: some of them, one that is recorded first.
+    /// Trace contexts of requests that joined the query about `fingerprint`: a bounded number, a recorded one first.
     pub(in crate::limiter) fn traces(&self, fingerprint: u64) -> Vec<wire::Trace> {
         let mut traces: Vec<&wire::Trace> = Vec::new();
         let joined = self.questions.get(&fingerprint).filter(|_| self.traced).map(|q| q.joined.iter());
@@ -220,23 +218,23 @@ impl Consults {
         traces.into_iter().cloned().collect()
     }
 
-    /// Fingerprints of the questions to send, each once; they count as sent when [`PendingQuery::sent`] is set.
+    /// Fingerprints of the queries to send, each once; they count as sent when [`PendingQuery::sent`] is set.
     pub(in crate::limiter) fn take_unsent(&mut self) -> Vec<u64> {
         core::mem::take(&mut self.unsent)
     }
 
-    /// The question about `fingerprint`, if it is still to be sent.
+    /// The query about `fingerprint`, if it was not sent yet.
     pub(in crate::limiter) fn unsent(&mut self, fingerprint: u64) -> Option<&mut PendingQuery> {
         self.questions.get_mut(&fingerprint).filter(|pending| pending.sent.is_none())
     }
 
-    /// Takes the question with `id` out, with its fingerprint.
+    /// Removes the query with `id`, and returns it with its fingerprint.
     pub(in crate::limiter) fn answered(&mut self, id: u64) -> Option<(u64, PendingQuery)> {
         let fingerprint = self.ids.remove(&id)?;
         self.questions.remove(&fingerprint).map(|pending| (fingerprint, pending))
     }
 
-    /// Requests that need not wait any longer after `pending` was answered, in order of arrival.
+    /// Removes the requests that have all their answers after `pending`, in order of arrival.
     pub(in crate::limiter) fn released(
         &mut self,
         pending: &PendingQuery,
@@ -257,20 +255,20 @@ impl Consults {
         released
     }
 
-    /// Requests whose deadline has passed.
+    /// Removes the requests whose deadline has passed.
     pub(in crate::limiter) fn overdue(&mut self, now: MonoMs) -> Vec<(u64, Waiting)> {
         let late = self.waiting.iter().filter(|(_, waiting)| waiting.deadline <= now);
         let late: Vec<u64> = late.map(|(request, _)| *request).collect();
         self.take(late)
     }
 
-    /// All requests, as nobody will answer.
+    /// Removes all requests, as no answer will arrive.
     pub(in crate::limiter) fn all(&mut self) -> Vec<(u64, Waiting)> {
         let all = self.waiting.keys().copied().collect();
         self.take(all)
     }
 
-    /// Takes out the questions that nobody waits for any more.
+    /// Removes the queries that no request waits for.
     pub(in crate::limiter) fn abandoned(&mut self) -> Vec<(u64, PendingQuery)> {
         let waiting = &self.waiting;
         for pending in self.questions.values_mut() {
@@ -289,8 +287,8 @@ impl Consults {
         abandoned
     }
 
-    /// Takes out the questions that were sent and not answered in time: somebody who asked has given up. Those who came
-    /// later go on waiting, for another question about the same key.
+    /// Removes the queries that were not answered within the first deadline. Requests that arrived later wait for another query about the
+    /// same key.
     pub(in crate::limiter) fn unanswered(&mut self) -> Vec<(u64, PendingQuery)> {
         let waiting = &self.waiting;
         let given_up = |pending: &PendingQuery| {
@@ -303,7 +301,7 @@ impl Consults {
             .collect()
     }
 
-    /// Lets everybody who still waits for `old` wait for a new question; returns the old one.
+    /// Makes all requests that wait for `old` wait for a new query; returns the old one.
     fn replace(&mut self, fingerprint: u64, old: PendingQuery) -> PendingQuery {
         self.ids.remove(&old.id);
         let share = old.cost.checked_div(old.joined.len() as u64).unwrap_or(0);

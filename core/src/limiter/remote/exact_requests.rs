@@ -1,14 +1,12 @@
-//! Questions about exact limits: which request waits for which, and what became of their charges.
+//! Exact requests on their way, the requests that wait for them, and the refunds of their charges.
 //!
 //! ```text
-//! paused ─ results, timeout, end of the stream ─→ open ─ the request passes ─→ forgotten, it keeps its charges
-//!                                                      ─ it does not ─→ refunded, as soon as it is known what of
-//! beside ─ results, timeout ─→ told                                     it was charged: until then given up
+//! paused ─ response, timeout, end of the stream ─→ open ─ the request passes ─→ removed, the charges stay
+//!                                                       ─ it is denied ─→ given up until its response has arrived,
+//! shadow ─ response, timeout ─→ outcome                                    then its charges are refunded
 //! ```
-//! All of them are bounded. What has to be forgotten before it is known is refunded unseen: to take back what was
-//! never charged changes nothing.
-//!
-//! Leaves to others: what results mean for a request (`exact`), how questions travel (`wire`).
+//! Each list is bounded. A request that must be removed before its response is refunded unseen: a refund of a charge that was never made
+//! has no effect.
 
 use super::consults::Waiting;
 use crate::limiter::check::{Check, ExactCheck, ExactLimit};
@@ -22,41 +20,41 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use prost::Message;
 
-/// Most requests that wait for results at once; further ones are not asked about.
+/// Most requests that wait for an exact response at once; for further ones none is sent.
 pub(in crate::limiter) const MAX_PAUSED: usize = 16_384;
-/// Most questions of shadow rules under way; further requests are not asked about.
+/// Most exact requests of shadow rules under way; further ones are not sent.
 pub(in crate::limiter) const MAX_SHADOW: usize = 1_024;
-/// Most questions of denied requests whose results are still to come; the oldest is refunded unseen.
+/// Most denied requests whose exact response has not arrived; beyond that the oldest is refunded unseen.
 pub(in crate::limiter) const MAX_GIVEN_UP: usize = 4_096;
-/// Most refunds that wait for a stream, or are not known to have arrived; further charges stay.
+/// Most refunds that wait for a stream or for a confirmation; further charges stay.
 pub(in crate::limiter) const MAX_REFUNDS: usize = 4_096;
-/// A result that is later than this beyond its deadline is not expected any more.
+/// Time beyond the deadline after which a response is no longer expected.
 pub(in crate::limiter) const LATE_MS: u64 = 5_000;
-/// What a question takes in a frame beside its own bytes: a tag and a length.
+/// Bytes of an item in a frame besides its own: a tag and a length.
 const FRAMING_BYTES: usize = 8;
 
-/// One charge of a question, and for which rules.
+/// One charge of an exact request, and its rules.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) struct PendingCharge {
-    /// The rule that is shown.
+    /// The rule that outcomes name.
     pub(in crate::limiter) rule: u16,
-    /// All rules that the charge is for.
+    /// All rules of the charge: bit `n` for rule `n`.
     pub(in crate::limiter) rules: u64,
-    /// One of them denies what is not decided.
+    /// One of them has `on_failure: deny`.
     pub(in crate::limiter) deny_on_failure: bool,
-    /// Of a log's key; a ledger's denials are not remembered.
+    /// Fingerprint of a log's key; denials of ledgers are not cached.
     pub(in crate::limiter) fingerprint: Option<u64>,
     pub(in crate::limiter) cost: u64,
     /// A log's limit; 0 for a ledger.
     pub(in crate::limiter) limit: u64,
 }
 
-/// What is known of a question's charges.
+/// State of an exact request's charges.
 #[derive(Debug, Default)]
 pub(in crate::limiter) enum Known {
     #[default]
     Awaited,
-    /// Nobody will say.
+    /// No response will arrive.
     Lost,
     Ruled(Vec<wire::ChargeResult>),
 }
@@ -67,7 +65,7 @@ pub(in crate::limiter) struct PendingRequest {
     /// For each charge.
     pub(in crate::limiter) asked: Vec<PendingCharge>,
     pub(in crate::limiter) sent: Option<MonoMs>,
-    /// Until when the result is waited for.
+    /// The deadline.
     pub(in crate::limiter) until: MonoMs,
     pub(in crate::limiter) known: Known,
 }
@@ -79,7 +77,7 @@ pub(in crate::limiter) struct Paused {
     pub(in crate::limiter) request: u64,
     /// Its windows are decided afterwards.
     pub(in crate::limiter) windows: Waiting,
-    /// Its shadow rules are asked about once it has passed.
+    /// Exact requests of its shadow rules, sent once it has passed.
     pub(in crate::limiter) shadows: Vec<PendingRequest>,
 }
 
@@ -92,13 +90,12 @@ pub(in crate::limiter) struct ExactRequests {
     pub(in crate::limiter) given_up: BTreeMap<u64, PendingRequest>,
     pub(in crate::limiter) shadow: BTreeMap<u64, PendingRequest>,
     refunds: VecDeque<wire::Refund>,
-    /// Sent when; not known to have arrived.
+    /// Refunds that were sent and not confirmed yet, with the time of sending.
     sent_refunds: VecDeque<(MonoMs, wire::Refund)>,
 }
 
 impl PendingRequest {
-    /// About the charges of all `checks`, those of one limit folded into one: largest cost, lowest limit. `None` if
-    /// there are none.
+    /// An exact request for all `checks`. Checks of one limit are coalesced: largest cost, lowest limit. `None` if there are none.
     pub(in crate::limiter) fn about<'a>(
         checks: impl Iterator<Item = &'a ExactCheck<'a>>,
         secret: HashKey,
@@ -133,12 +130,12 @@ impl PendingRequest {
         })
     }
 
-    /// What came for its charges, and nothing beyond: it may be sent back.
+    /// The results for its charges, without excess ones, to be returned in a refund.
     pub(in crate::limiter) fn of_charges(&self, came: &wire::ExactResponse) -> Vec<wire::ChargeResult> {
         came.results.iter().take(self.asked.len()).cloned().collect()
     }
 
-    /// The result on each charge; one that is missing decides nothing.
+    /// The result of each charge; a missing one is undecided.
     pub(in crate::limiter) fn results<'a>(
         &'a self,
         came: &'a [wire::ChargeResult],
@@ -150,12 +147,12 @@ impl PendingRequest {
 }
 
 impl ExactRequests {
-    /// Nothing is under way.
+    /// Whether nothing is under way.
     pub(in crate::limiter) fn is_idle(&self) -> bool {
         self.paused.is_empty() && self.given_up.is_empty() && self.shadow.is_empty()
     }
 
-    /// A request waits.
+    /// Whether a request waits.
     pub(in crate::limiter) fn is_waited_for(&self) -> bool {
         !self.paused.is_empty()
     }
@@ -164,7 +161,7 @@ impl ExactRequests {
         self.paused.len() >= MAX_PAUSED
     }
 
-    /// Lets `request` wait for the result on `pending`.
+    /// Makes `request` wait for the response to `pending`.
     pub(in crate::limiter) fn pause(
         &mut self,
         request: u64,
@@ -178,7 +175,7 @@ impl ExactRequests {
         self.paused.insert(id, Paused { pending, request, windows, shadows });
     }
 
-    /// Whence a request comes that waits for results, the last one that was paused.
+    /// Sets the trace context of the request that was paused last.
     pub(in crate::limiter) fn trace(&mut self, request: u64, trace: wire::Trace) {
         let Some(mut last) = self.paused.last_entry().filter(|last| last.get().request == request) else {
             return;
@@ -187,7 +184,7 @@ impl ExactRequests {
         last.get_mut().pending.request.trace = Some(trace);
     }
 
-    /// Asks without anybody waiting. False if too many questions are under way.
+    /// Sends the exact request of a shadow rule. False if too many are under way.
     pub(in crate::limiter) fn send_shadow(&mut self, mut pending: PendingRequest, now: MonoMs) -> bool {
         if self.shadow.len() >= MAX_SHADOW {
             return false;
@@ -198,7 +195,7 @@ impl ExactRequests {
         true
     }
 
-    /// The request of question `id` has ended: what was charged stays if it passes, and is taken back if not.
+    /// Ends the request of `id`: its charges stay if it passes, and are refunded if not.
     pub(in crate::limiter) fn end(&mut self, id: u64, passes: bool, now: MonoMs, stats: &mut Stats) {
         let Some(mut pending) = self.open.remove(&id) else { return };
         if passes || pending.sent.is_none() {
@@ -231,14 +228,14 @@ impl ExactRequests {
         }
     }
 
-    /// Takes out the requests whose deadline has passed.
+    /// Removes the requests whose deadline has passed.
     pub(in crate::limiter) fn overdue(&mut self, now: MonoMs) -> Vec<(u64, Paused)> {
         let late = self.paused.iter().filter(|(_, paused)| paused.pending.until <= now);
         let late: Vec<u64> = late.map(|(id, _)| *id).collect();
         late.into_iter().filter_map(|id| self.paused.remove(&id).map(|paused| (id, paused))).collect()
     }
 
-    /// Refunds what is not going to be ruled any more.
+    /// Refunds requests whose response is no longer expected.
     pub(in crate::limiter) fn forget_given_up(&mut self, now: MonoMs, stats: &mut Stats) {
         while let Some(oldest) = self.given_up.first_entry().filter(|oldest| oldest.get().until <= now) {
             let pending = oldest.remove();
@@ -246,13 +243,13 @@ impl ExactRequests {
         }
     }
 
-    /// Takes out a shadow rule's question that is not going to be ruled any more.
+    /// Removes a shadow rule's request whose response is no longer expected.
     pub(in crate::limiter) fn next_unheard(&mut self, now: MonoMs) -> Option<PendingRequest> {
         let oldest = self.shadow.first_entry().filter(|oldest| oldest.get().until <= now)?;
         Some(oldest.remove())
     }
 
-    /// The stream is gone: nobody will say any more what became of what was sent on it. Hands out who waits.
+    /// Ends all requests, as the stream has ended. Returns the requests that wait.
     pub(in crate::limiter) fn lose_all(&mut self, stats: &mut Stats) -> BTreeMap<u64, Paused> {
         self.unsent.clear();
         for pending in self.open.values_mut() {
@@ -269,8 +266,8 @@ impl ExactRequests {
         core::mem::take(&mut self.paused)
     }
 
-    /// The frames to send now: questions first, as they are waited for. Whatever was sent before a ping that came back
-    /// on the same stream, the last at `echo`, has arrived.
+    /// The frames to send now, exact requests first, as requests wait for them. All that was sent before a ping that was answered on the
+    /// same stream, the last one at `echo`, has arrived.
     pub(in crate::limiter) fn take_frames(
         &mut self,
         echo: MonoMs,
@@ -302,7 +299,7 @@ impl ExactRequests {
             return;
         }
         stats.refunds += 1;
-        // Nobody looks at the trace of what is taken back.
+        // A refund needs no trace context.
         let request = Some(wire::ExactRequest { trace: None, ..request });
         self.refunds.push_back(wire::Refund { request, results });
     }
@@ -315,7 +312,7 @@ impl ExactRequests {
     }
 }
 
-/// As many of `items` in each frame as fit.
+/// Packs as many of `items` into each frame as fit.
 fn pack<T: Message>(
     items: impl Iterator<Item = T>,
     framed: impl Fn(Vec<T>) -> wire::FilterFrame,
@@ -364,7 +361,7 @@ fn same_limit(one: &wire::Charge, other: &wire::Charge) -> bool {
     logs && one.ledger == other.ledger
 }
 
-/// Lets a charge stand for one more rule.
+/// Adds a rule to a charge.
 fn coalesce(charge: &mut wire::Charge, known: &mut PendingCharge, new: &PendingCharge) {
     if new.limit < known.limit {
         (known.limit, known.rule) = (new.limit, new.rule);
