@@ -1,40 +1,38 @@
-//! A worker's stream to the aggregator: when to open it, whether somebody is there, whether to ask at all.
+//! State of a worker's stream to the aggregator: when to open it, whether the peer is alive, whether to send queries.
 //!
-//! Liveness is what was echoed, never what was sent: a peer may be frozen behind an open connection. After three
-//! consults without an answer nobody is asked until a later ping has come back.
-//!
-//! Leaves to others: the bytes (`filter`), what is asked (`consults`).
+//! Only answered pings show that the peer is alive, as it may be frozen behind an open connection. After three queries without an answer
+//! no query is sent until a later ping was answered.
 
 use super::registry::{Clock, UNKNOWN_ORIGINS};
 use crate::model::time::{MonoMs, UnixMs};
 use crate::model::wire;
 
-/// Between pings.
+/// Time between pings.
 pub const PING_MS: u64 = 50;
-/// A subscription is alive while its last echoed ping is younger than this: two missed pings and a tick of jitter.
+/// A subscription is alive while its last answered ping is younger than this: two missed pings and a tick of jitter.
 pub const FRESH_MS: u64 = 200;
-/// An opened stream that has not been welcomed for this long is given up.
+/// An opened stream that is not accepted within this time is given up.
 const WELCOME_MS: u64 = 2_000;
-/// Pings without an echo before they become rare, so that nothing piles up before a frozen peer.
+/// Unanswered pings after which they are sent less often, so that none pile up before a frozen peer.
 const MAX_UNANSWERED: u32 = 4;
 const RARE_PING_MS: u64 = 1_000;
 const FIRST_RETRY_MS: u64 = 50;
 const MAX_RETRY_MS: u64 = 1_000;
-/// A report whose acknowledgement is owed for this long, by a peer that answers pings, is not going to be acknowledged:
-/// twice what one takes that waits for a store which hangs.
+/// A peer that answers pings but does not acknowledge a report within this time is given up. It is twice the time of a report that waits
+/// for a store which hangs.
 const UNACKED_MS: u64 = 5_000;
-/// For so long after it came up, a stream's word on how many processes there are in the region may be too low: this one may
-/// be the first that found an aggregator which has just begun, and aggregators tell each other each second.
+/// Time after the opening of a stream in which its number of nodes may be too low: the aggregator may have just started, and aggregators
+/// exchange that number every second.
 pub(in crate::limiter) const SETTLING_MS: u64 = 1_500;
-/// Timeouts in a row that open the breaker.
+/// Consecutive timeouts that open the circuit breaker.
 const BREAKER_TIMEOUTS: u32 = 3;
 
 /// Why a stream is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveUp {
-    /// It was opened and nobody welcomes it.
+    /// It was opened and not accepted.
     Unanswered,
-    /// Pings come back, but what was reported long ago is not acknowledged: the peer is alive and of no use.
+    /// Pings are answered, but an old report is not acknowledged.
     Unacknowledged,
 }
 
@@ -53,20 +51,20 @@ pub(in crate::limiter) struct Link {
     pinged: MonoMs,
     unanswered: u32,
     echo: MonoMs,
-    /// When the peer was last heard of; zero while the stream is down.
+    /// Time of the last frame of the peer; zero while the stream is closed.
     heard: MonoMs,
-    /// Live processes of the region, as told last.
+    /// Live nodes of the region, as received last.
     origins: u32,
-    /// The same, as told last by a stream that had settled.
+    /// The same, as received last on a settled stream.
     settled_origins: Option<u32>,
     welcomed: MonoMs,
     timeouts: u32,
-    /// The breaker is open until a ping sent after this comes back.
+    /// The circuit breaker is open until a ping sent after this is answered.
     open_since: Option<MonoMs>,
     offset: Option<Offset>,
 }
 
-/// The aggregator's clock against the process' monotonic one.
+/// The aggregator's clock relative to the process' monotonic clock.
 #[derive(Clone, Copy, Debug)]
 struct Offset {
     unix_minus_mono: u64,
@@ -100,8 +98,8 @@ impl Link {
         self.state = State::DeferredCost { since: now };
     }
 
-    /// Whether to give the stream up, given since when an acknowledgement is owed. A ping that was sent later and came
-    /// back tells a peer that will not acknowledge from one that is slow as a whole, and from a worker that slept.
+    /// Whether to give the stream up, by the time since when an acknowledgement is overdue. Only if a later ping was answered: otherwise
+    /// the peer is slow as a whole, or this worker was not running.
     pub(in crate::limiter) fn should_give_up(
         &self,
         owed_since: Option<MonoMs>,
@@ -126,7 +124,7 @@ impl Link {
         self.open_since = None;
     }
 
-    /// The stream ended or could not be opened.
+    /// Notes that the stream ended or could not be opened.
     pub(in crate::limiter) fn closed(&mut self, now: MonoMs) {
         self.failures = self.failures.saturating_add(1);
         self.state = State::Down { retry_at: now.after(self.backoff_ms()) };
@@ -141,12 +139,12 @@ impl Link {
         matches!(self.state, State::Down { .. })
     }
 
-    /// There is somebody to ask, as far as is known.
+    /// Whether queries can be sent.
     pub(in crate::limiter) fn is_usable(&self) -> bool {
         (self.is_up() || self.is_first()) && self.open_since.is_none()
     }
 
-    /// No stream has been up or has failed yet: questions wait for the first one, as nothing is known of any key.
+    /// Whether no stream was opened and none has failed yet. Queries wait for the first one, as no count was received.
     pub(in crate::limiter) fn is_first(&self) -> bool {
         !self.is_up() && self.failures == 0
     }
@@ -155,13 +153,13 @@ impl Link {
         self.echo
     }
 
-    /// When the peer was last heard of; zero while the stream is down.
+    /// Time of the last frame of the peer; zero while the stream is closed.
     pub(in crate::limiter) fn heard(&self) -> MonoMs {
         self.heard
     }
 
-    /// Live processes of the region, this one included. A stream that has not settled is believed upwards only, and one
-    /// that nothing was known before of not at all: else those who start together would each take all for themselves.
+    /// Live nodes of the region, this one included. The number from a stream that has not settled may only raise it, and the first stream's
+    /// is not used until it settles: otherwise nodes that start together would each take the whole slack.
     pub(in crate::limiter) fn origins(&self, now: MonoMs) -> u32 {
         match self.settled_origins {
             _ if self.has_settled(now) => self.origins,
@@ -171,7 +169,7 @@ impl Link {
         }
     }
 
-    /// Takes another worker's word on how many processes there are, where this one's stream has none yet.
+    /// Uses another worker's number of nodes if this worker's stream has none yet.
     pub(in crate::limiter) fn suppose_origins(&mut self, origins: u32) {
         self.settled_origins.get_or_insert(origins);
     }
@@ -180,7 +178,7 @@ impl Link {
         self.is_up() && now.since(self.welcomed) >= SETTLING_MS
     }
 
-    /// The aggregator's clock as of the last echo; `None` until this stream has brought one.
+    /// The aggregator's clock by the last answered ping; `None` until this stream has one.
     pub(in crate::limiter) fn clock(&self) -> Option<Clock> {
         let offset = self.offset.filter(|_| self.echo != MonoMs(0))?;
         Some(Clock { offset_ms: offset.unix_minus_mono, measured: self.echo })
@@ -188,7 +186,7 @@ impl Link {
 
     pub(in crate::limiter) fn next_ping(&mut self, now: MonoMs) -> Option<wire::Ping> {
         let pause = if self.unanswered < MAX_UNANSWERED { PING_MS } else { RARE_PING_MS };
-        // A tick that comes a little early still pings: else every second ping would be late.
+        // A tick that is a little early sends the ping as well, otherwise every second ping would be late.
         if !self.is_up() || now.since(self.pinged) + PING_MS / 5 < pause {
             return None;
         }
@@ -226,7 +224,7 @@ impl Link {
         }
     }
 
-    /// A measurement moves the offset only by what its own round trip leaves certain.
+    /// Updates the offset by a measurement, but only as far as its round trip leaves certain.
     fn measure(&mut self, unix: UnixMs, round_trip_ms: u64, now: MonoMs) {
         let measured = unix.0.saturating_add(round_trip_ms / 2).saturating_sub(now.0);
         let known = self.offset.map(|offset| offset.unix_minus_mono.abs_diff(measured));
@@ -236,7 +234,7 @@ impl Link {
         }
     }
 
-    /// 50 ms doubling to 1 s, of which a pseudo-random half to whole.
+    /// Backoff from 50 ms to 1 s, doubling, with a pseudo-random factor between a half and 1.
     fn backoff_ms(&self) -> u64 {
         let doublings = self.failures.saturating_sub(1).min(5);
         let most = (FIRST_RETRY_MS << doublings).min(MAX_RETRY_MS);

@@ -1,4 +1,7 @@
-//! What a worker exchanges with its aggregator, and with the other workers of its process about that.
+//! The exchange with the aggregator, and among the workers of the process.
+//!
+//! - `link`: state of the stream. `consults`: queries. `exact_requests`: exact requests and refunds. `ration`: bounds of queries.
+//! - `registry`: the worker registry.
 
 pub(in crate::limiter) mod consults;
 pub(in crate::limiter) mod exact_requests;

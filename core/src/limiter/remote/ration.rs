@@ -1,37 +1,37 @@
-//! A token bucket for a worker's own questions: at most so many a second, and a second's worth at once.
+//! A token bucket that bounds a worker's queries a second, with a burst of one second.
 
 use crate::model::time::MonoMs;
 
-/// Thousandths of a question that one question takes.
+/// Units of one query: thousandths.
 const QUESTION: u64 = 1_000;
 
-/// How many questions of one kind a worker may still send now.
+/// The number of queries of one kind that a worker may send.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) struct Ration {
     per_second: u64,
-    /// In thousandths of a question, at `filled`.
+    /// Thousandths of a query, at `filled`.
     left: u64,
     filled: MonoMs,
 }
 
 impl Ration {
-    /// A full ration of `per_second` questions.
+    /// A full ration of `per_second` queries.
     pub(in crate::limiter) fn new(per_second: u64, now: MonoMs) -> Ration {
         Ration { per_second, left: per_second.saturating_mul(QUESTION), filled: now }
     }
 
-    /// Whether a question may be sent at `now`.
+    /// Whether a query may be sent at `now`.
     pub(in crate::limiter) fn is_left(&self, now: MonoMs) -> bool {
         self.left_at(now) >= QUESTION
     }
 
-    /// Notes a question. One that is sent without the ration leaves it empty.
+    /// Takes one query from the ration; if there is none, it stays empty.
     pub(in crate::limiter) fn take(&mut self, now: MonoMs) {
         self.left = self.left_at(now).saturating_sub(QUESTION);
         self.filled = self.filled.max(now);
     }
 
-    /// One question a second is one thousandth of a question a millisecond.
+    /// One query a second is one thousandth of a query a millisecond.
     fn left_at(&self, now: MonoMs) -> u64 {
         let refilled = now.since(self.filled).saturating_mul(self.per_second);
         self.left.saturating_add(refilled).min(self.per_second.saturating_mul(QUESTION))

@@ -1,95 +1,93 @@
-//! The workers of one process: who is alive, who takes the pushes for all, whose work is safely reported.
+//! The worker registry of a process: which workers are alive, which one is the subscriber, whose counts are stored in the region.
 //!
-//! One shared place, brought up to date by each worker's tick. The subscriber holds a lease that it renews; when it
-//! falls silent another takes over, a worker that serves no requests first. `acked_through` of each worker bounds
-//! what may be evicted: an entry charged before the least of them is stored in the region.
+//! It is one value in shared data that each worker updates at its tick. The subscriber renews a lease; when it stops, another worker takes
+//! over, preferably one that serves no requests. `acked_through` of each worker bounds eviction: an entry that was charged before the
+//! least of them is stored in the region.
 //!
-//! Workers may talk to different aggregators, and one that dies may take with it what it alone had acknowledged. So
-//! each time that a worker's stream comes up, whoever it leads to, a *gap* is counted, and nothing may be evicted until
-//! the subscriber has told everything once more to the aggregator that it talks to (`resent`), nor while any worker
-//! hears nothing.
+//! Workers may be connected to different aggregators, and one that fails may lose what only it had acknowledged. So each opening of a
+//! stream counts as a *gap*. Nothing is evicted until the subscriber has sent all counts again to its aggregator (`resent`), nor while a
+//! worker is disconnected.
 
 use crate::model::shared::{Place, Shared};
 use crate::model::time::MonoMs;
 use alloc::vec::Vec;
 
-/// A worker that has not ticked for this long is dead.
+/// A worker without a tick for this time is dead.
 pub(in crate::limiter) const DEAD_MS: u64 = 5_000;
-/// The subscriber renews its lease at every tick, for this long.
-/// So many processes may be there as leave nobody anything to spend without asking.
+/// A number of nodes that leaves no slack to any, used while the number is unknown.
 pub(in crate::limiter) const UNKNOWN_ORIGINS: u32 = u32::MAX;
 const SUBSCRIPTION_MS: u64 = 400;
-/// A worker that serves requests lets others go first for this long.
+/// Time by which a worker that serves requests delays its claim to be the subscriber.
 const DEFER_MS: u64 = 200;
-/// Most workers of a process. While there are so many, some may be unknown, and nothing is evicted.
+/// Most workers in the registry. If it is full, workers may be missing, so nothing is evicted.
 const MAX_WORKERS: usize = 256;
-/// Attempts at the compare-and-set; the next tick is near.
+/// Attempts at the compare-and-set before the next tick.
 const MAX_TRIES: usize = 8;
 
-/// Keys whose leases were called back last, told by name; a worker that has missed more returns all of its own.
+/// Number of recalled keys that are listed; a worker that missed more returns all its leases.
 pub(in crate::limiter) const MAX_RECALLED: usize = 16;
 
 const LAYOUT: u64 = 5;
 const HEADER_WORDS: usize = 10 + MAX_RECALLED;
-/// A stream on which nothing was heard for this long has ended, as far as eviction goes.
+/// For eviction, a stream without a frame for this time counts as ended.
 const SILENT_MS: u64 = 1_000;
 const WORKER_WORDS: usize = 5;
 
-/// The region's clock, as the subscriber measured it: all workers of the process decide by it.
+/// The region's clock as the subscriber measured it. All workers of the process use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::limiter) struct Clock {
     /// Unix time minus monotonic time in milliseconds.
     pub(in crate::limiter) offset_ms: u64,
-    /// When; zero: never.
+    /// Time of the measurement; zero: never.
     pub(in crate::limiter) measured: MonoMs,
 }
 
-/// What a worker brings to the registry.
+/// A worker's update of the registry.
 #[derive(Clone, Debug)]
 pub(in crate::limiter) struct Entry {
     pub(in crate::limiter) worker: u64,
-    /// `None`: it has lost track, so nothing is safe.
+    /// Time before which all its counts are stored; `None`: unknown, so nothing may be evicted.
     pub(in crate::limiter) acked_through: Option<MonoMs>,
-    /// It decides requests.
+    /// Whether it decides requests.
     pub(in crate::limiter) serves: bool,
-    /// Its stream is up.
+    /// Whether its stream is open.
     pub(in crate::limiter) connected: bool,
-    /// Last echoed ping of its stream.
+    /// Last answered ping of its stream.
     pub(in crate::limiter) echo: MonoMs,
-    /// When it last heard of its aggregator; zero while its stream is down.
+    /// Time of its aggregator's last frame; zero while its stream is closed.
     pub(in crate::limiter) heard: MonoMs,
     /// The clock of its aggregator, if its stream has measured it.
     pub(in crate::limiter) clock: Option<Clock>,
-    /// Live processes of the region, as its aggregator counts them.
+    /// Live nodes of the region, as its aggregator counts them.
     pub(in crate::limiter) origins: u32,
-    /// Its stream has brought a complete snapshot.
+    /// Whether it received a complete snapshot on its stream.
     pub(in crate::limiter) complete: bool,
-    /// Its stream has come up since it was here last: what was told to another aggregator may be lost.
+    /// Whether its stream was opened since its last update: counts that another aggregator had may be lost.
     pub(in crate::limiter) gap: bool,
-    /// A walk of its that began at this many gaps has told everything, and all of it is stored.
+    /// The number of gaps when its last completed resync began; all of that resync is stored.
     pub(in crate::limiter) resent: Option<u64>,
-    /// Keys (by fingerprint) of which it met budget that is only leased.
+    /// Fingerprints of keys on which leased budget caused a denial.
     pub(in crate::limiter) recall: Vec<u64>,
 }
 
-/// What a worker learns from it.
+/// The registry as a worker reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::limiter) struct WorkerRegistry {
     pub(in crate::limiter) subscriber: u64,
     subscribed_until: MonoMs,
-    /// Last ping echoed to the subscriber.
+    /// Last answered ping of the subscriber.
     pub(in crate::limiter) echo: MonoMs,
-    /// The subscriber has a complete snapshot.
+    /// Whether the subscriber has a complete snapshot.
     pub(in crate::limiter) complete: bool,
-    /// As the subscriber measured it last, whatever has become of its stream since.
+    /// The clock as the subscriber measured it last, even if its stream has ended since.
     pub(in crate::limiter) clock: Clock,
-    /// Times that an aggregator may have been lost together with what it alone knew.
+    /// Number of times that an aggregator may have been lost with counts that only it had.
     pub(in crate::limiter) gaps: u64,
-    /// Everything that the process owned at so many gaps was told since, and stored.
+    /// The number of gaps after which all counts were sent again and stored.
     resent: u64,
-    /// How many recalls there have been.
+    /// Number of recalls.
     recalls: u64,
-    /// The last of them: number `n` stands at `n` modulo their number.
+    /// The last recalls: number `n` is at `n` modulo the length.
     recalled: [u64; MAX_RECALLED],
     workers: Vec<Worker>,
 }
@@ -104,7 +102,7 @@ struct Worker {
 }
 
 impl WorkerRegistry {
-    /// Brings `me` up to date in the shared registry and returns what it says now; `None` if others were always faster.
+    /// Updates the entry of `me` and returns the registry; `None` if conflicts did not end.
     pub(in crate::limiter) fn sync(
         shared: &mut impl Shared,
         me: &Entry,
@@ -114,10 +112,10 @@ impl WorkerRegistry {
         WorkerRegistry::change(shared, |registry| registry.update(me, reaped, now))
     }
 
-    /// Takes `worker` off the registry: it ends in good order. Nobody has to wait for its death, and as what it told last
-    /// may not be stored, and nobody will notice if its aggregator dies, everything is to be told again.
+    /// Removes `worker`, which ends in good order, so that others need not detect its end. Its last report may not be stored, and no worker
+    /// would notice the loss of its aggregator, so a gap is counted.
     pub(in crate::limiter) fn sign_off(shared: &mut impl Shared, worker: u64, now: MonoMs) {
-        // Where others are always faster, they reap it later.
+        // If conflicts do not end, other workers reap it later.
         let _ = WorkerRegistry::change(shared, |registry| {
             registry.workers.retain(|other| other.id != worker);
             registry.gaps += 1;
@@ -140,8 +138,8 @@ impl WorkerRegistry {
         None
     }
 
-    /// Entries charged before this are stored in the region, whoever charged them. Nothing is while any worker, a dead
-    /// one that is not reaped included, hears of no aggregator: its last one may have died with what it had acknowledged.
+    /// Time before which all charges of the process are stored in the region. It is zero while any worker is disconnected, including a dead
+    /// one that was not reaped: its last aggregator may have been lost with what it had acknowledged.
     pub(in crate::limiter) fn safe_before(&self, now: MonoMs) -> MonoMs {
         let deaf = |worker: &Worker| now.since(worker.heard) > SILENT_MS;
         if self.workers.len() >= MAX_WORKERS || !self.is_resent() || self.workers.iter().any(deaf) {
@@ -150,24 +148,23 @@ impl WorkerRegistry {
         self.workers.iter().map(|worker| worker.acked_through).min().unwrap_or_default()
     }
 
-    /// Everything that the process owns has been told since an aggregator may have been lost.
+    /// Whether all counts were sent again since the last gap.
     pub(in crate::limiter) fn is_resent(&self) -> bool {
         self.gaps == self.resent
     }
 
-    /// Every worker that is alive hears of an aggregator.
+    /// Whether every live worker is connected.
     pub(in crate::limiter) fn all_receive(&self, now: MonoMs) -> bool {
         let alive = |worker: &&Worker| now.since(worker.heartbeat) <= DEAD_MS;
         self.workers.iter().filter(alive).all(|worker| now.since(worker.heard) <= SILENT_MS)
     }
 
-    /// Live processes of the region: aggregators that have lost each other know of different ones, and the largest
-    /// number is the careful one.
+    /// Live nodes of the region. Aggregators that cannot reach each other count different ones; the largest number is the safe one.
     pub(in crate::limiter) fn origins(&self, now: MonoMs) -> u32 {
         self.reported_origins(now).max().unwrap_or(1)
     }
 
-    /// The same, by those workers alone whose streams have settled.
+    /// The same, by workers with settled streams only.
     pub(in crate::limiter) fn settled_origins(&self, now: MonoMs) -> Option<u32> {
         self.reported_origins(now).filter(|origins| *origins != UNKNOWN_ORIGINS).max()
     }
@@ -178,7 +175,7 @@ impl WorkerRegistry {
         told.map(|origins| u32::try_from(origins).unwrap_or(u32::MAX))
     }
 
-    /// Workers that have stopped ticking.
+    /// Dead workers.
     pub(in crate::limiter) fn dead(&self, now: MonoMs) -> impl Iterator<Item = u64> + '_ {
         self.workers
             .iter()
@@ -186,7 +183,7 @@ impl WorkerRegistry {
             .map(|worker| worker.id)
     }
 
-    /// Keys that were recalled since `before`; `None` if they were more than are told.
+    /// Keys that were recalled since `before`; `None` if there were more than are listed.
     pub(in crate::limiter) fn recalled_since(
         &self,
         before: &WorkerRegistry,

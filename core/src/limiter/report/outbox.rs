@@ -1,7 +1,7 @@
-//! What a worker still has to report, and what it has reported but not been acknowledged.
+//! Cells that a worker has to report, and reports that were not acknowledged.
 //!
-//! One row for each cell however many requests charged it; each row holds the absolute count, so losing an
-//! acknowledgement only means to send it again. Bounded: what does not fit is left to a walk over the table.
+//! A cell has one row however many requests charged it. A row has the absolute count, so after a lost acknowledgement it is simply sent
+//! again. The outbox is bounded; a resync reports what had no room.
 
 use crate::limiter::table::{Cell, Entry};
 use crate::model::time::MonoMs;
@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 
 /// Most cells waiting to be sent.
 pub(in crate::limiter) const MAX_ROWS: usize = 16_384;
-/// Most reports sent and not acknowledged; a peer that stalls gets no more.
+/// Most unacknowledged reports; beyond that no more are sent to a peer.
 const MAX_IN_FLIGHT: usize = 16;
 
 /// One cell to report.
@@ -25,18 +25,18 @@ pub(in crate::limiter) struct Row<'a> {
     pub(in crate::limiter) own: u64,
     pub(in crate::limiter) limit: u64,
     pub(in crate::limiter) without_baseline: bool,
-    /// What this process was told of the others, where that is to be repeated; else 0.
+    /// The others' count as this process received it, if it is to be repeated; else 0.
     pub(in crate::limiter) region_others: u64,
-    /// The region has refused a count of the key before.
+    /// Whether the region has refused a count of the key before.
     pub(in crate::limiter) unstored: bool,
 }
 
-/// What an acknowledgement says of the rows of its report.
+/// Results of the rows of an acknowledged report.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::limiter) struct Acknowledged {
-    /// Fingerprints of the rows that the region has refused.
+    /// Fingerprints of rows that the region refused.
     pub(in crate::limiter) refused: Vec<u64>,
-    /// Fingerprint, sequence and count of the rows that it has stored, of keys of which it had refused one before.
+    /// Fingerprint, sequence and count of stored rows of keys that it had refused before.
     pub(in crate::limiter) stored: Vec<(u64, u64, u64)>,
 }
 
@@ -46,7 +46,7 @@ pub(in crate::limiter) struct Outbox {
     keys: Vec<u8>,
     index: HashMap<(u64, u64), usize, BuildHasherDefault<FingerprintHasher>>,
     in_flight: VecDeque<Batch>,
-    /// When the oldest report in flight became that.
+    /// Since when the oldest unacknowledged report is the oldest.
     oldest: MonoMs,
     since: Option<MonoMs>,
     last_id: u64,
@@ -74,7 +74,7 @@ struct Batch {
     keys: Vec<u8>,
 }
 
-/// Fingerprints are keyed hashes already: folding them is enough.
+/// Hasher for fingerprints, which are keyed hashes already.
 #[derive(Debug, Default)]
 struct FingerprintHasher(u64);
 
@@ -96,7 +96,7 @@ impl Hasher for FingerprintHasher {
 }
 
 impl Outbox {
-    /// Notes that a cell stands at `row.own`.
+    /// Notes that a cell's count is `row.own`.
     pub(in crate::limiter) fn note(&mut self, row: &Row<'_>, now: MonoMs) {
         if let Some(held) =
             self.index.get(&(row.fingerprint, row.sequence)).and_then(|at| self.rows.get_mut(*at))
@@ -127,7 +127,7 @@ impl Outbox {
         self.since.get_or_insert(now);
     }
 
-    /// The next reports to send, as far as acknowledgements allow, or all that is there if this is the `last` call.
+    /// The next reports to send, as far as unacknowledged reports allow; all rows if this is the `last` call.
     pub(in crate::limiter) fn take(&mut self, last: bool, now: MonoMs, reports: &mut Vec<wire::Report>) {
         let room = if last { usize::MAX } else { MAX_IN_FLIGHT.saturating_sub(self.in_flight.len()) };
         let taken = self.rows.len().min(room.saturating_mul(wire::MAX_FRAME_CELLS));
@@ -156,7 +156,7 @@ impl Outbox {
         }
     }
 
-    /// Takes an acknowledgement; calls `confirmed(fingerprint, sequence, own)` for each cell that is stored now.
+    /// Applies an acknowledgement; calls `confirmed(fingerprint, sequence, own)` for each stored cell.
     pub(in crate::limiter) fn acknowledged(
         &mut self,
         id: u64,
@@ -174,7 +174,7 @@ impl Outbox {
         places.sort_unstable();
         for (place, held) in (0u32..).zip(&batch.rows) {
             if places.binary_search(&place).is_ok() {
-                // A view alone is no work of this process: nothing is lost where it is forgotten.
+                // A row without own counts repeats others' counts only, so it may be dropped.
                 acknowledged.refused.extend((held.own > 0).then_some(held.fingerprint));
             } else if !held.without_baseline {
                 confirmed(held.fingerprint, held.sequence, held.own);
@@ -185,7 +185,7 @@ impl Outbox {
         acknowledged
     }
 
-    /// The stream broke: what was not acknowledged is to be sent again.
+    /// Queues unacknowledged rows again, as the stream has ended.
     pub(in crate::limiter) fn broken(&mut self) {
         for batch in core::mem::take(&mut self.in_flight) {
             for held in &batch.rows {
@@ -195,28 +195,28 @@ impl Outbox {
         }
     }
 
-    /// Everything that was noted here before this moment is stored in the region.
+    /// Time before which all noted rows are stored in the region.
     pub(in crate::limiter) fn stored_through(&self, now: MonoMs) -> MonoMs {
         self.in_flight.iter().map(|batch| batch.since).chain(self.since).min().unwrap_or(now)
     }
 
-    /// Everything that this worker spent before this moment is stored in the region; `None` if some had no room here.
+    /// Time before which all of this worker's counts are stored in the region; `None` if rows had no room.
     pub(in crate::limiter) fn acked_through(&self, now: MonoMs) -> Option<MonoMs> {
         (!self.lost).then(|| self.stored_through(now))
     }
 
-    /// Since when the peer owes the acknowledgement that it should give next; `None` if it owes none. One that takes
-    /// its time over each of many reports is slow, not silent: the next one's time begins with the last one's end.
+    /// Since when the next acknowledgement is due; `None` if there is none. The time of a report begins when the one before it was
+    /// acknowledged, so that a slow peer is not taken for one that does not acknowledge.
     pub(in crate::limiter) fn owed_since(&self) -> Option<MonoMs> {
         self.in_flight.front().map(|batch| batch.sent.max(self.oldest))
     }
 
-    /// Rows had no room, so the table has to be walked.
+    /// Whether rows had no room, so that a resync is needed.
     pub(in crate::limiter) fn has_lost(&self) -> bool {
         self.lost
     }
 
-    /// A walk over the table has begun that will find what was lost.
+    /// Notes that a resync has begun, which finds the rows that had no room.
     pub(in crate::limiter) fn found_again(&mut self) {
         self.lost = false;
     }
@@ -225,12 +225,12 @@ impl Outbox {
         self.rows.len()
     }
 
-    /// Nothing waits to be reported, and nothing to be acknowledged.
+    /// Whether nothing waits to be reported or acknowledged.
     pub(in crate::limiter) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.in_flight.is_empty() && !self.lost
     }
 
-    /// Leaves the first `taken` of `rows` in place and takes the others back.
+    /// Keeps the first `taken` of `rows` and queues the others again.
     fn keep_from(&mut self, taken: usize, rows: &mut Vec<QueuedCell>, keys: &mut Vec<u8>) {
         self.index.clear();
         self.rows = rows.split_off(taken);
@@ -245,7 +245,7 @@ impl Outbox {
     }
 }
 
-/// The rows, their keys counted from the first one's.
+/// The rows with offsets of keys relative to the first row's.
 fn rebased(mut rows: Vec<QueuedCell>) -> Vec<QueuedCell> {
     let first = rows.first().map_or(0, |held| held.key.0);
     rows.iter_mut().for_each(|held| held.key.0 -= first);
@@ -281,7 +281,7 @@ impl Row<'_> {
     }
 }
 
-/// What a report says of a cell.
+/// The row of a cell.
 pub(in crate::limiter) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) -> Row<'a> {
     Row {
         fingerprint: entry.fingerprint,

@@ -1,10 +1,10 @@
-//! A walk over the whole table, a part at each tick: everything this process owns in live cells goes to the outbox.
+//! Resync: a scan of the whole table, a part at each tick, that reports all own counts of live cells.
 //!
-//! Done by the subscriber after any worker's stream came up (whoever that worker talked to before may have died with
-//! what it alone knew), after a worker died with work unreported, and by any worker whose outbox was too small.
+//! The subscriber resyncs after any worker's stream was opened, since the aggregator of the earlier stream may have been lost with counts
+//! that only it had, and after a worker died with unreported counts. A worker whose outbox was full resyncs as well.
 //!
-//! A worker whose counts the region has refused walks as well, every few seconds, and reports only the keys that are marked for that
-//! (`Entry::unstored`): the region may have room by now.
+//! A worker whose counts the region refused scans every few seconds for keys that are marked (`Entry::unstored`), and offers them
+//! again, since the region may have room by then.
 
 use super::outbox::Row;
 use crate::limiter::Limiter;
@@ -15,28 +15,28 @@ use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
 use alloc::vec::Vec;
 
-/// Buckets looked at in one tick: a few milliseconds at worst, the default table in less than a second.
+/// Buckets that are scanned in one tick: a few milliseconds at worst, the default table in less than a second.
 const BUCKETS_A_TICK: u32 = 2_048;
-/// After a gap the walk waits this long for workers that hear nothing: where all have lost the same aggregator, they
-/// come back one after the other, and each would need a walk of its own.
+/// Time to wait after a gap while workers are disconnected. If all have lost the same aggregator they reconnect one after the other, and
+/// each would need a resync of its own.
 const GATHER_MS: u64 = 250;
-/// The walk waits while this many cells wait to be reported.
+/// The resync pauses while this many cells wait to be reported.
 const MAX_WAITING_ROWS: usize = 4_096;
-/// What the region has refused is offered again after this long.
+/// Time after which refused counts are offered again.
 const OFFER_MS: u64 = 5_000;
-/// Most cells offered in one walk; the next one goes on with the others.
+/// Most cells offered in one scan; the next scan continues with the others.
 const MAX_OFFERED_ROWS: usize = 4_096;
 
-/// When to offer again what the region has refused.
+/// The next offer of refused counts.
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Offer {
     due: Option<MonoMs>,
-    /// The bucket to begin with.
+    /// The first bucket of the scan.
     from: u32,
 }
 
 impl Offer {
-    /// Something was refused.
+    /// Plans an offer after a refusal.
     pub(in crate::limiter) fn plan(&mut self, now: MonoMs) {
         self.due.get_or_insert(now.after(OFFER_MS));
     }
@@ -49,37 +49,36 @@ impl Offer {
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Resync {
     next: u32,
-    /// Dead workers whose work it reports.
+    /// Dead workers whose counts it reports.
     pub(in crate::limiter) reaping: Vec<u64>,
-    /// It looks for what this worker had no room to note.
+    /// It finds rows that had no room in the outbox.
     pub(in crate::limiter) recovers: bool,
-    /// It repeats what aggregators may have lost until there were this many gaps.
+    /// It repeats all counts after this many gaps.
     pub(in crate::limiter) resends: Option<u64>,
-    /// It only offers what the region has refused: from so many buckets on, as many cells.
+    /// It only offers refused counts: the first bucket, and the cells offered so far.
     offers: Option<(u32, usize)>,
-    /// When it had seen the whole table.
+    /// When it had scanned the whole table.
     pub(in crate::limiter) done: Option<MonoMs>,
 }
 
-/// What a walk reports of a bucket.
+/// What a resync reports of a bucket.
 #[derive(Clone, Copy, Debug)]
 struct Visit {
-    /// Also what was told of the others, even where nothing is owned: whoever reads it may have lost everything, and the others
-    /// may be gone.
+    /// Also others' counts, even of cells without own counts: the aggregator may have lost everything, and the other nodes may have ended.
     snapshots: bool,
-    /// All keys, or those alone that the region has refused.
+    /// All keys, or only those that the region refused.
     all: bool,
 }
 
 impl Resync {
-    /// It has seen the table, and what it found is stored. An offer waits for nothing: a refusal plans the next one.
+    /// Whether the table was scanned and all that it reported is stored. An offer need not be stored, as a refusal plans the next one.
     pub(in crate::limiter) fn is_over(&self, stored: MonoMs) -> bool {
         self.done.is_some_and(|done| stored > done || self.offers.is_some())
     }
 }
 
 impl Limiter {
-    /// Begins a walk, if one is due and none is under way. One that only offers makes room for any other.
+    /// Begins a resync if one is due and none is under way. An offer is replaced by any other.
     pub(in crate::limiter) fn plan_resync(&mut self, now: Now) {
         let offers = self.resync.as_ref().map(|resync| resync.offers.is_some());
         if offers == Some(false) {
@@ -101,7 +100,7 @@ impl Limiter {
         }
     }
 
-    /// Up to which gap a walk that begins now would tell everything; `None` if none is needed yet.
+    /// The number of gaps that a resync which begins now would close; `None` if none is needed yet.
     fn gaps_to_close(&mut self, now: Now) -> Option<u64> {
         if self.registry.is_resent() {
             self.gap_seen = None;
@@ -112,7 +111,7 @@ impl Limiter {
         gathered.then_some(self.registry.gaps)
     }
 
-    /// Goes on with the walk.
+    /// Continues the resync.
     pub(in crate::limiter) fn step_resync(&mut self, shared: &mut impl Shared, now: Now) {
         let Some(mut resync) = self.resync.take() else { return };
         let end = self.table.geometry.buckets;
@@ -132,7 +131,7 @@ impl Limiter {
                 if goes_on {
                     (self.offer.from, resync.done) = (resync.next, Some(now.mono));
                 }
-                // One that began amid the table leaves the rest to the next as well.
+                // A scan that began in the middle leaves the first part to the next one.
                 if goes_on || (resync.done.is_some() && *from > 0) {
                     self.offer.plan(now.mono);
                 }
@@ -142,7 +141,7 @@ impl Limiter {
         self.resync = Some(resync);
     }
 
-    /// Notes what is owned in the live cells of a bucket, and returns how many cells these are.
+    /// Notes the own counts in live cells of a bucket, and returns the number of cells.
     fn visit(
         &mut self,
         shared: &mut impl Shared,
@@ -156,7 +155,7 @@ impl Limiter {
         bucket.check();
         for (key, found) in bucket.entries() {
             let mut entry = found.entry;
-            // Keys that share an overflow cell do not mark it, as it never leaves.
+            // An overflow cell is never evicted, so it needs no mark.
             if !all && !entry.unstored && place != Place::Overflow {
                 continue;
             }
@@ -164,11 +163,11 @@ impl Limiter {
             let cell_ms = crate::limiter::transact::cell_ms(key);
             entry.advance(&Position::at(now.unix, cell_ms), now.mono);
             let reaped = entry.reservations.len() < held;
-            // Use below an old grant is not reported, as the region holds the grant. After a gap it may hold only this row.
-            // The cells that were refused are over.
+            // Use below an old grant is not reported, as the region has the grant. After a gap the region may have this row only.
+            // All refused cells have expired.
             let over = |entry: &Entry| entry.unstored && entry.cells().all(|(_, cell)| cell.own == 0);
             if reaped || (snapshots && entry.holds_grants()) || over(&entry) {
-                // What dead workers reserved is written down as well, so that it is spent for all.
+                // Reservations of dead workers are turned into use, for all to read.
                 let subject = Subject { fingerprint: entry.fingerprint, key: Some(key), make: Make::Never };
                 let write = |entry: &mut Entry, _: &Position| {
                     if snapshots {
@@ -184,7 +183,7 @@ impl Limiter {
             }
             for (sequence, cell) in entry.cells() {
                 let region_others = if snapshots { cell.region_others } else { 0 };
-                // An entry of which only others are known to make use has no limit yet.
+                // An entry with others' use only has no limit yet.
                 let limit = if entry.limit == 0 && cell.own == 0 { u64::MAX } else { entry.limit };
                 if cell.own > 0 || region_others > 0 {
                     let row = super::outbox::row(&entry, key, sequence, cell);
