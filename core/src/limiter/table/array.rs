@@ -1,9 +1,7 @@
-//! A table in plain memory, for a process that decides without Envoy.
+//! A table in plain memory, for a limiter outside of Envoy.
 //!
-//! An array of buckets, so that a load is an index and a copy. Bounded as in Envoy: by its [`Geometry`] and by what an
-//! entry may hold. Whoever shares it among threads puts it behind a lock.
-//!
-//! Leaves to others: what the bytes say (`bucket`, `meta`, and `limiter` for the registry).
+//! It is an array of buckets, so that a load is an index and a copy. It is bounded as in Envoy, by its [`Geometry`] and the bounds of an
+//! entry. To share it among threads, put it behind a lock.
 
 use super::Geometry;
 use crate::model::shared::{Place, Shared, Version};
@@ -21,7 +19,7 @@ pub struct ArrayShared {
     buckets: Vec<Bucket>,
 }
 
-/// The bytes at one place; version 0 says that there never were any.
+/// The bytes at one place; version 0: none were stored yet.
 #[derive(Clone, Debug, Default)]
 struct Bucket {
     bytes: Vec<u8>,
@@ -29,7 +27,7 @@ struct Bucket {
 }
 
 impl ArrayShared {
-    /// Room for a table of `geometry`; [`super::Meta::establish`] makes the table.
+    /// Storage for a table of `geometry`; [`super::Meta::establish`] makes the table in it.
     pub fn new(geometry: Geometry) -> ArrayShared {
         let buckets = usize::try_from(geometry.buckets).unwrap_or(usize::MAX);
         ArrayShared {
@@ -43,14 +41,14 @@ impl ArrayShared {
         }
     }
 
-    /// Bytes that the table's places take at this moment.
+    /// Bytes that the table uses now.
     pub fn held_bytes(&self) -> usize {
         let table = [&self.meta, &self.registry, &self.overflow].into_iter();
         let controls = [&self.controls, &self.control_set, &self.bans];
         table.chain(controls).chain(&self.buckets).map(|held| held.bytes.capacity()).sum()
     }
 
-    /// What stands at a place; nothing if nothing ever did. For whoever only looks.
+    /// The bytes at a place, without the right to change them; empty if none were stored.
     pub fn bytes(&self, place: Place) -> &[u8] {
         let held = match place {
             Place::Meta => Some(&self.meta),

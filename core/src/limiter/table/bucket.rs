@@ -6,10 +6,8 @@
 //! flags:   current unbased · previous unbased · unstored · 0 · older cells u4
 //! older:   unbased u8 · 4 × u64
 //! ```
-//! All little-endian. Bytes that do not parse (another layout, somebody else's key) count as an empty bucket, entries
-//! that do not parse as none.
-//!
-//! Leaves to others: loading and storing the bytes (`Shared`), what the fields mean (`entry`).
+//! All little-endian. Bytes that do not parse (another layout, another program's data) count as an empty bucket; entries that do not
+//! parse are dropped. `entry` has the meaning of the fields.
 
 use super::entry::{Cell, Entry, MAX_OLDER, Reservation, ReservationKind, Tag};
 use crate::model::time::{MonoMs, Now};
@@ -23,38 +21,38 @@ const RESERVATION: usize = 4 * 8;
 const CURRENT_UNBASED: u8 = 1;
 const PREVIOUS_UNBASED: u8 = 2;
 const UNSTORED: u8 = 4;
-/// Of the flags, the number of older cells.
+/// Position of the number of older cells in the flags.
 const OLDER_SHIFT: u8 = 4;
 const OLDER: usize = 1 + 4 * 8;
 const _: () = assert!(MAX_OLDER < 1 << (8 - OLDER_SHIFT));
 
-/// A bucket's bytes, parsed in place; reused from load to load.
+/// A bucket's bytes, parsed in place. The buffer is reused.
 #[derive(Clone, Debug, Default)]
 pub struct Bucket {
     bytes: Vec<u8>,
 }
 
-/// An entry and where it stands.
+/// An entry and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Offset of the entry in the bucket's bytes.
     at: usize,
     /// Its length there; 0 if it is new.
     length: usize,
-    /// What it says.
+    /// The entry.
     pub entry: Entry,
 }
 
-/// Entries that left a bucket to make room.
+/// Numbers of entries that left a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// No window touched them any more.
+    /// Entries that no window counted any more.
     pub over: u32,
-    /// A window still touched them.
+    /// Entries that a window still counted.
     pub evicted: u32,
 }
 
-/// Every entry of the bucket has unreported work, so none may leave.
+/// Every entry of the bucket has unreported counts, so none may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
@@ -64,8 +62,8 @@ impl Bucket {
         &mut self.bytes
     }
 
-    /// Makes sure that the bytes are a bucket; what is not becomes an empty one. Entries from the first one on that
-    /// does not parse are dropped, and so are bytes behind the last: else what is put there would never be found again.
+    /// Validates the bytes. Bytes that are no bucket become an empty one. Entries from the first one that does not parse are dropped, and
+    /// so are bytes after the last one, otherwise an entry appended there would not be found again.
     pub fn check(&mut self) {
         if self.bytes.first() != Some(&LAYOUT) || self.bytes.len() < HEADER {
             self.bytes.clear();
@@ -102,8 +100,8 @@ impl Bucket {
         self.len() == 0
     }
 
-    /// End of the last cell that an evicted entry may have had a count in, as [`Now::mono_of`] has it: by a Unix time, a clock
-    /// that was far ahead would leave all later entries without a base.
+    /// End of the last cell in which an evicted entry may have had a count, in monotonic time (see [`Now::mono_of`]). With Unix time, a
+    /// clock that was far ahead would leave all later entries without a baseline.
     pub fn evicted_through(&self) -> MonoMs {
         MonoMs(word(&self.bytes, 2))
     }
@@ -138,7 +136,7 @@ impl Bucket {
         Found { at: self.bytes.len(), length: 0, entry }
     }
 
-    /// Writes an entry back to where it was found, or a vacant one to the end.
+    /// Writes an entry to its position, or a new one to the end.
     pub fn put(&mut self, found: &Found, key: &[u8]) {
         let entry = &found.entry;
         let length =
@@ -153,9 +151,8 @@ impl Bucket {
         self.write(found.at, length, entry, key);
     }
 
-    /// Makes room for one entry below `most`: the least used entry leaves, but none that `may_leave` holds back. Entries that
-    /// the region has refused to store leave last.
-    /// Cells that no window touches any more hold nobody back, unless requests are open on them. Returns how many left.
+    /// Makes room for one entry, below `most`: the least used entry that `may_leave` leaves. Entries that the region refused leave last.
+    /// Entries whose cells no window counts leave first, unless they have deferred costs. Returns how many left.
     pub fn make_room(
         &mut self,
         most: u8,
@@ -191,7 +188,7 @@ impl Bucket {
         Ok(left)
     }
 
-    /// Notes that something about cells up to `end` has been left out; false if that was noted before.
+    /// Notes that counts of cells up to `end` were dropped; false if that was noted before.
     pub fn forget_through(&mut self, end: MonoMs) -> bool {
         let news = end > self.evicted_through();
         if news {
@@ -205,7 +202,7 @@ impl Bucket {
         self.count(-1);
     }
 
-    /// Newcomers start at the bottom, so a flood of them evicts itself first and wears the others down slowly.
+    /// Lowers all hit counts. New entries start at the lowest, so a flood of new keys evicts itself first.
     fn age(&mut self) {
         let mut at = HEADER;
         for _ in 0..self.len() {

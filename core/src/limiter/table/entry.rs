@@ -1,127 +1,123 @@
-//! One key of the table: the cells that a window touches, what is reserved in them, and how fresh all that is.
+//! One key of the table: the cells of its window, their reservations, and how fresh the counts are.
 //!
-//! Those are two for most keys. One whose window is cut finer has more of them, all that the entry is made with: they
-//! stand in a list of their own, so that the others pay nothing for it.
-//!
-//! Leaves to others: its place among the bytes of a bucket (`bucket`), decisions (`limiter`).
+//! Most keys have two cells. A key with a hard limit has more, made with the entry; they are in a list of their own, so that other keys
+//! do not pay for them.
 
 use crate::model::time::{MonoMs, UnixMs};
 use crate::model::window::{Counts, MAX_CELLS, MAX_COUNT, Position, Used};
 use crate::model::wire;
 use alloc::vec::Vec;
 
-/// Most reservations on one key. Leases keep to the first eight, so that there is always room for the short-lived
-/// ones; a reservation without room is refused, and its owner does without.
+/// Most reservations of one key. Leases use at most eight, so that there is room for short-lived ones. A reservation without room is
+/// refused.
 pub const MAX_RESERVATIONS: usize = 64;
-/// Of these, how many may be leases.
+/// Most leases among them.
 pub const MAX_LEASES: usize = 8;
-/// And how many may be of open requests, one for each worker that has some.
+/// Most reservations of deferred costs among them, one for each worker.
 pub const MAX_OPEN: usize = 32;
-/// A sequence more than so many windows ahead of now is no small step of the clock any more.
+/// A cell more than this many windows ahead is not caused by a small step of the clock.
 const MAX_AHEAD: u64 = 2;
-/// A clock may step ahead by one part in this many of a cell, and by [`TOLERATED_MS`] at most, before the entry numbers its
-/// cells anew: offsets are measured to a few milliseconds.
+/// A clock may step ahead by this part of a cell, and at most by [`TOLERATED_MS`], before the entry renumbers its cells; offsets are
+/// measured with an error of a few milliseconds.
 const TOLERATED_PART: u64 = 8;
 const TOLERATED_MS: u64 = 1_000;
 /// The largest step of a clock that leaves the cells of an entry where they are, in milliseconds, by the length of a cell.
 pub fn tolerated_ms(cell_ms: u64) -> u64 {
     (cell_ms / TOLERATED_PART).min(TOLERATED_MS)
 }
-/// Most cells of an entry beside the current one and the one before.
+/// Most cells of an entry besides the current one and the one before.
 pub const MAX_OLDER: usize = MAX_CELLS - 2;
 
-/// What is known of one cell.
+/// The counts of one cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// Spent by this process; never falls. If the cell is unbased: only what was added since it was forgotten.
+    /// Spent by this process; only grows. Without a baseline: only what was added since the eviction.
     pub own: u64,
-    /// Spent by the other processes of the region.
+    /// Spent by the other nodes of the region, as received.
     pub region_others: u64,
-    /// Spent in other regions.
+    /// Spent in other regions, as received.
     pub global_others: u64,
-    /// How much of `own` the region is known to hold.
+    /// The part of `own` that the region has acknowledged.
     pub confirmed: u64,
-    /// The process has forgotten its count in this cell and not yet been told the base.
+    /// The process evicted its count of this cell, and its baseline has not returned.
     pub without_baseline: bool,
 }
 
 /// What a reservation is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationKind {
-    /// A worker spends it without asking the table.
+    /// A lease: a worker spends it without the table.
     Lease,
     /// A request over several cells is being decided.
     Hold,
-    /// A consult about it is under way.
+    /// A query with this cost is under way.
     Consult,
-    /// Requests of a worker are under way whose responses will tell their cost. As they may end in any cell, it moves on
-    /// with the cells.
+    /// Deferred costs of a worker's requests. As they may be settled in any cell, this reservation moves along to the current one.
     Deferred,
 }
 
-/// Who reserved, and what for.
+/// Owner and purpose of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// The worker, a random number below 2^62.
     pub worker: u64,
-    /// What for.
+    /// Its purpose.
     pub kind: ReservationKind,
 }
 
-/// Part of the budget that somebody may still spend.
+/// Part of the budget that its owner may still spend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// By whom.
+    /// Its owner and purpose.
     pub tag: Tag,
-    /// In which cell.
+    /// Its cell.
     pub sequence: u64,
-    /// How much.
+    /// The reserved amount.
     pub amount: u64,
-    /// When its owner must be dead: from then on it counts as spent.
+    /// When its owner must be dead; from then on it counts as spent.
     pub expires: MonoMs,
 }
 
-/// One key's knowledge.
+/// One key of the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// Keyed hash of the key.
     pub fingerprint: u64,
-    /// The limit last applied; 0 if only others are known to use the key.
+    /// The limit applied last; 0 if only other nodes have used the key.
     pub limit: u64,
-    /// A denial happened, so until then the local view alone is not trusted.
+    /// End of strict mode.
     pub strict_until: MonoMs,
-    /// When this process last spent, or got the base of what it had spent: what it owns is in reports since then.
+    /// When this process last spent or received its baseline: its counts are in reports since then.
     pub charged: MonoMs,
-    /// When the region's view last came; zero: never.
+    /// When the region's count was last received; zero: never.
     pub viewed: MonoMs,
-    /// How much used it is, for eviction.
+    /// How often it was used, for eviction.
     pub hits: u8,
-    /// The region has refused to store it: it leaves last, and stays while it is past half its limit.
+    /// The region refused its count: it is evicted last, and not while it is past half its limit.
     pub unstored: bool,
     /// Sequence of `current`.
     pub sequence: u64,
-    /// Unix time minus monotonic time in milliseconds by the clock that numbers the cells; `None` until it was used.
+    /// Unix time minus monotonic time in milliseconds, by the clock that numbers the cells; `None` before its first use.
     pub clock: Option<u64>,
     /// The newest cell.
     pub current: Cell,
-    /// The one before.
+    /// The cell before it.
     pub previous: Cell,
-    /// Those before that, newest first, where a window touches more than two: always as many, empty ones too.
+    /// The cells before that, newest first, if the window has more than two; always the same number, including empty ones.
     pub older: Vec<Cell>,
-    /// What is reserved in any of them.
+    /// All reservations.
     pub reservations: Vec<Reservation>,
 }
 
 impl Entry {
-    /// An entry in which nothing is known, in cell `sequence` of a key of this `resolution`.
+    /// An empty entry, at cell `sequence` of a key of this `resolution`.
     pub fn new(fingerprint: u64, resolution: u16, sequence: u64) -> Entry {
         let older = usize::from(resolution).saturating_sub(1).min(MAX_OLDER);
         Entry { fingerprint, sequence, older: alloc::vec![Cell::default(); older], ..Entry::default() }
     }
 
-    /// As much of `limit` as may be spent without asking, all processes together. Where cells count in full a whole limit may
-    /// come free at one moment, and what all spend before they hear of each other would go beyond what a hard limit promises:
-    /// no more than one cell's part is.
+    /// The part of `limit` that all nodes together may spend without a query. With a hard limit, where cells count in full, a whole limit
+    /// may become free at once, and all could spend it before their counts reach each other; so it is one cell's part.
     pub fn spared_at_once(&self, limit: u64) -> u64 {
         match self.before() {
             0 | 1 => u64::MAX,
@@ -129,7 +125,7 @@ impl Entry {
         }
     }
 
-    /// Cells before the current one that a window touches: the key's resolution.
+    /// Number of cells before the current one in a window: the key's resolution.
     pub fn before(&self) -> u64 {
         (self.older.len() as u64).saturating_add(1)
     }
@@ -139,8 +135,8 @@ impl Entry {
         cell_ms.saturating_mul(self.before())
     }
 
-    /// Brings the cells to `at`, and turns reservations of the dead into spent. Returns the moment as the entry's
-    /// current cell sees it: its start, where the clock went back a little.
+    /// Moves the cells to `at`, and spends expired reservations. Returns the position in the current cell: its start, if the clock went
+    /// back a little.
     ///
     /// Counts age by the monotonic clock alone, however the clock of `at` steps.
     pub fn advance(&mut self, at: &Position, now: MonoMs) -> Position {
@@ -156,7 +152,7 @@ impl Entry {
         seen
     }
 
-    /// Whether no window touches its cells any more, by the clock that numbers them.
+    /// Whether no window counts its cells any more, by the clock that numbers them.
     pub fn is_over(&self, at: &Position, now: MonoMs) -> bool {
         let expected = self.clock.map(|clock| Position::at(UnixMs(now.0.saturating_add(clock)), at.cell_ms));
         expected.unwrap_or(*at).sequence.saturating_sub(self.sequence) > self.before()
@@ -168,7 +164,7 @@ impl Entry {
         used > self.limit / 2
     }
 
-    /// What counts as used, reservations aside.
+    /// The use without reservations.
     pub fn used(&self) -> Used {
         if self.older.is_empty() {
             return Used::Average { current: self.current.used(), previous: self.previous.used() };
@@ -176,7 +172,7 @@ impl Entry {
         self.hard_limit(|_| 0)
     }
 
-    /// What counts as used if everybody spends what is reserved.
+    /// The use if all reservations are spent.
     pub fn used_and_reserved(&self) -> Used {
         if self.older.is_empty() {
             let before = self.sequence.saturating_sub(1);
@@ -188,7 +184,7 @@ impl Entry {
         self.hard_limit(|sequence| self.reserved_in(sequence))
     }
 
-    /// The cells that a window touches, from the current one back, each with its sequence.
+    /// The cells of the window, from the current one back, each with its sequence.
     pub fn cells(&self) -> impl Iterator<Item = (u64, &Cell)> {
         let cells = [&self.current, &self.previous].into_iter().chain(&self.older);
         (0..=self.sequence).rev().zip(cells)
@@ -211,7 +207,7 @@ impl Entry {
         self.charge_in(sequence, cost, now);
     }
 
-    /// Spends `cost` in cell `sequence`, if a window still touches it.
+    /// Spends `cost` in cell `sequence`, if a window still counts it.
     pub fn charge_in(&mut self, sequence: u64, cost: u64, now: MonoMs) {
         if let Some(cell) = self.cell_mut(sequence) {
             cell.own = cell.own.saturating_add(cost).min(MAX_COUNT);
@@ -220,7 +216,7 @@ impl Entry {
         }
     }
 
-    /// The cell of `sequence`, if a window still touches it.
+    /// The cell of `sequence`, if a window still counts it.
     pub fn cell(&self, sequence: u64) -> Option<&Cell> {
         match self.sequence.checked_sub(sequence)? {
             0 => Some(&self.current),
@@ -251,21 +247,20 @@ impl Entry {
         !full
     }
 
-    /// Takes back what `tag` reserved in cell `sequence`; `None` if it is no longer there (and so counts as spent).
+    /// Releases the reservation of `tag` in cell `sequence`; `None` if it has expired and counts as spent.
     pub fn release(&mut self, tag: Tag, sequence: u64) -> Option<u64> {
         let at = self.reservations.iter().position(|held| held.tag == tag && held.sequence == sequence)?;
         Some(self.reservations.swap_remove(at).amount)
     }
 
-    /// The same of the newest cell in which `tag` reserved anything, and its sequence.
+    /// The same for the newest cell with a reservation of `tag`; also returns the sequence.
     pub fn release_newest(&mut self, tag: Tag) -> Option<(u64, u64)> {
         let held = self.reservations.iter().filter(|held| held.tag == tag);
         let sequence = held.map(|held| held.sequence).max()?;
         self.release(tag, sequence).map(|amount| (sequence, amount))
     }
 
-    /// Takes back `amount` of what `tag` reserved, in whatever cell; returns how much of it was still there. The rest counts
-    /// as spent.
+    /// Releases `amount` of the reservation of `tag` in any cell; returns how much of it was left. The rest counts as spent.
     pub fn release_part(&mut self, tag: Tag, amount: u64) -> u64 {
         let Some(at) = self.reservations.iter().position(|held| held.tag == tag) else { return 0 };
         let Some(held) = self.reservations.get_mut(at) else { return 0 };
@@ -277,15 +272,14 @@ impl Entry {
         taken
     }
 
-    /// Whether requests are open on it that a living worker will settle.
+    /// Whether it has deferred costs that a live worker will settle.
     pub fn is_deferred(&self, now: MonoMs) -> bool {
         let open = |held: &Reservation| held.tag.kind == ReservationKind::Deferred && held.expires > now;
         self.reservations.iter().any(open)
     }
 
-    /// Merges what the region knows. Everything grows by max; an unbased cell gets its base, once, where the view
-    /// `sends_baseline`: it answers a question or a report without one, and is all that the region holds of this process. True if
-    /// it changed anything but the time.
+    /// Merges the region's counts by max. A cell without a baseline gets it, once, if the snapshot `sends_baseline`: then it contains all
+    /// that the region has of this process. True if anything but a time changed.
     pub fn merge(&mut self, snapshot: &wire::Snapshot, sends_baseline: bool, now: MonoMs) -> bool {
         self.viewed = now;
         let Some(cell) = self.cell_mut(snapshot.sequence) else { return false };
@@ -301,31 +295,31 @@ impl Entry {
         let (changed, is_reportable) =
             (*cell != before, before.without_baseline && !cell.without_baseline && before.own > 0);
         if is_reportable {
-            // What was spent without the base is in a report from now on, as if it was spent now.
+            // What was spent without the baseline is reported from now on, as if it was spent now.
             self.charged = now;
         }
         changed
     }
 
-    /// Notes that the region holds `own` of cell `sequence`.
+    /// Notes that the region has `own` of cell `sequence`.
     pub fn confirm(&mut self, sequence: u64, own: u64) {
         if let Some(cell) = self.cell_mut(sequence) {
             cell.confirmed = cell.confirmed.max(own);
         }
     }
 
-    /// The region may have lost what it held, and is told what is spent: what it granted beyond that it need not hold.
+    /// Drops grants beyond what was spent, as the region may have lost them.
     pub fn drop_grants(&mut self) {
         let cells = [&mut self.current, &mut self.previous].into_iter().chain(&mut self.older);
         cells.filter(|cell| cell.holds_grant()).for_each(|cell| cell.confirmed = cell.own);
     }
 
-    /// Whether the region was known to hold more of a cell than is spent.
+    /// Whether the region has granted more of a cell than was spent.
     pub fn holds_grants(&self) -> bool {
         self.cells().any(|(_, cell)| cell.holds_grant())
     }
 
-    /// What may be spent in the cells that count in full that the region does not know of: usually the current one.
+    /// What was spent beyond the region's acknowledgement, in the cells that count in full: usually the current one.
     pub fn unconfirmed(&self) -> u64 {
         let of = |(sequence, cell): (u64, &Cell)| {
             let spent = cell.own.saturating_add(self.reserved_in(sequence));
@@ -337,19 +331,19 @@ impl Entry {
         self.cells().map(of).fold(0, u64::saturating_add)
     }
 
-    /// Whether a base is missing in a cell that counts.
+    /// Whether a counting cell has no baseline.
     pub fn is_without_baseline(&self) -> bool {
         self.current.without_baseline
             || self.previous.without_baseline
             || self.older.iter().any(|cell| cell.without_baseline)
     }
 
-    /// In how many cells a base is missing.
+    /// Number of cells without a baseline.
     pub fn without_baseline_cells(&self) -> usize {
         self.cells().filter(|(_, cell)| cell.without_baseline).count()
     }
 
-    /// A base is missing in those cells of which `forgotten` says so.
+    /// Marks the cells for which `forgotten` is true as without a baseline.
     pub fn mark_without_baseline(&mut self, forgotten: impl Fn(u64) -> bool) {
         let cells = [&mut self.current, &mut self.previous].into_iter().chain(&mut self.older);
         for (sequence, cell) in (0..=self.sequence).rev().zip(cells) {
@@ -365,7 +359,7 @@ impl Entry {
         }
     }
 
-    /// Each cell becomes the one before it; the oldest is over.
+    /// Moves each cell to the place before it; the oldest is dropped.
     fn roll(&mut self) {
         let before = core::mem::replace(&mut self.previous, core::mem::take(&mut self.current));
         if !self.older.is_empty() {
@@ -376,7 +370,7 @@ impl Entry {
         }
     }
 
-    /// Brings the cells to `sequence`, if it lies ahead.
+    /// Moves the cells to `sequence`, if it is ahead.
     fn roll_to(&mut self, sequence: u64) {
         match sequence.saturating_sub(self.sequence) {
             0 => return,
@@ -386,15 +380,15 @@ impl Entry {
                 self.current = Cell::default();
                 self.older.fill(Cell::default());
                 self.unstored = false;
-                // The region has forgotten by now that this process follows the key.
+                // By now the region has dropped this process' subscription of the key.
                 self.viewed = MonoMs(0);
             }
         }
         self.sequence = sequence;
     }
 
-    /// Notices a step of the clock. The cells are brought to where the clock before the step would be now, then take the
-    /// numbers of the clock after it. Of small steps ahead the sum counts, so that many of them are one large one.
+    /// Follows a step of the clock: the cells are moved to the time of the clock before the step, then renumbered by the clock after it.
+    /// Small steps ahead are summed, so that many of them count as a large one.
     fn follow_clock(&mut self, at: &Position, now: MonoMs) {
         let offset = at.unix().0.saturating_sub(now.0);
         let clock = self.clock.unwrap_or(offset);
@@ -409,8 +403,8 @@ impl Entry {
             self.roll_to(expected.sequence);
         }
         let seen = expected.seen_from(self.sequence);
-        // Where the new clock stands later in its cell than the old one did, the cell takes the next number, and the entry
-        // stays at its start until the clock is there. Where there is nothing to keep, it has the clock's number.
+        // If the new clock is later in its cell than the old one, the cell gets the next number, and the entry stays at that cell's start
+        // until the clock reaches it. An empty entry takes the clock's cell.
         let is_empty = self.reservations.is_empty() && self.cells().all(|(_, cell)| *cell == Cell::default());
         let is_later = !is_empty && at.elapsed_ms > seen.elapsed_ms;
         let renumbered = at.sequence.saturating_add(u64::from(is_later));
@@ -422,7 +416,7 @@ impl Entry {
         self.clock = Some(offset);
     }
 
-    /// The current cell becomes `sequence`, and the others those before it. The region does not have the counts there.
+    /// Numbers the current cell `sequence` and the others accordingly. The region does not have these counts yet.
     fn renumber(&mut self, sequence: u64) {
         for cell in [&mut self.current, &mut self.previous].into_iter().chain(&mut self.older) {
             cell.confirmed = 0;
@@ -442,8 +436,8 @@ impl Entry {
         }
     }
 
-    /// What is reserved for open requests is in the current cell. Where the worker is dead it counts as spent, in the cell
-    /// in which its time was over.
+    /// Moves reservations of deferred costs to the current cell. If the worker is dead they count as spent, in the cell in which they
+    /// expired.
     fn carry_open(&mut self, at: &Position, now: MonoMs) {
         let dead = |held: &Reservation| held.expires <= now && held.tag.kind == ReservationKind::Deferred;
         while let Some(found) = self.reservations.iter().position(dead) {
@@ -459,18 +453,18 @@ impl Entry {
 }
 
 impl Cell {
-    /// The region is not known to hold all that this process has spent.
+    /// Whether the region has not acknowledged all that this process has spent.
     pub fn is_unreported(&self) -> bool {
         self.without_baseline || self.own > self.confirmed
     }
 
-    /// Without a base `own` is not all that is spent.
+    /// Whether the region has a grant beyond `own`; unknown without a baseline.
     fn holds_grant(&self) -> bool {
         !self.without_baseline && self.confirmed > self.own
     }
 
     fn used(&self) -> u64 {
-        // Without a base `own` is what came on top of it, and what the region has confirmed is some of it at the least.
+        // Without a baseline `own` is what was added to it, and the region's acknowledgement is a lower bound of the baseline.
         let baseline = if self.without_baseline { self.confirmed } else { 0 };
         let own = self.own.saturating_add(baseline);
         own.saturating_add(self.region_others).saturating_add(self.global_others)

@@ -1,7 +1,7 @@
-//! The table's birth: made once for each shared data, before workers serve.
+//! The table's meta data, made once for each shared data, before workers serve.
 //!
-//! The origin id is that of the table, not of a worker or a VM: as long as the table lives its counts go on, and when
-//! Envoy erases it (the last VM has gone) what comes after is a new origin.
+//! The origin id belongs to the table, not to a worker or VM. The table's counts continue as long as it exists. After Envoy has erased
+//! it with the last VM, a new table is a new origin.
 
 use super::{Bucket, Geometry, MAX_KEYS_PER_BUCKET};
 use crate::model::key::{HashKey, OriginId};
@@ -11,20 +11,20 @@ use alloc::vec::Vec;
 const LAYOUT: u8 = 1;
 const LENGTH: usize = 1 + 16 + 16 + 4 + 1;
 
-/// What a table is made with; later configurations take what they find.
+/// Parameters of a table; later configurations use those of the existing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
-    /// Who reports what is in the table.
+    /// The node that reports the table's counts.
     pub origin: OriginId,
-    /// Places keys in buckets.
+    /// Key of the hash that places keys in buckets.
     pub secret: HashKey,
-    /// How it is cut.
+    /// Its size.
     pub geometry: Geometry,
 }
 
 impl Meta {
-    /// The table's meta data; makes the table after `proposal` if there is none. Call it where no other worker runs
-    /// yet: two creators at once could lose each other's writes.
+    /// Returns the table's meta data; makes the table by `proposal` if there is none. Call it while no other worker runs, as two concurrent
+    /// creators could overwrite each other.
     pub fn establish(shared: &mut impl Shared, proposal: Meta) -> Meta {
         let mut bytes = Vec::new();
         establish_controls(shared, &mut bytes);
@@ -73,7 +73,7 @@ impl Meta {
     }
 }
 
-/// The places of live control, which a table may lack that an earlier version made.
+/// Makes the places of live control, which a table of an earlier version may lack.
 fn establish_controls(shared: &mut impl Shared, bytes: &mut Vec<u8>) {
     for place in [Place::Controls, Place::ControlSet, Place::Bans] {
         if shared.load(place, bytes).is_none() {

@@ -1,15 +1,13 @@
-//! What one Envoy process knows of its keys, as bytes that all its workers share.
+//! The table of one process: the counts of its keys, as bytes that all its workers share.
 //!
-//! Envoy gives the workers of a process one thing in common: shared data, a map of byte strings with compare-and-set
-//! in which a key can never be deleted and a creation can be lost. So the table has a fixed number of buckets, made
-//! once, each holding a few keys with the cells that their windows touch. Whoever wants to change an entry loads its
-//! bucket, changes the bytes and stores them if nobody else has in between: exact however many workers there are.
+//! The workers of an Envoy share one thing: shared data, a map of byte strings with compare-and-set, in which a key cannot be deleted and
+//! a creation can be lost. So the table has a fixed number of buckets, made once, each with a few keys and the cells of their windows. To
+//! change an entry, a worker loads its bucket, changes the bytes and stores them if no other worker has changed them in between. This is
+//! exact for any number of workers.
 //!
-//! An entry keeps apart what is *spent* (`own`, only ever grows, the only value that is reported) and what is
-//! *reserved* (leases of workers, requests over several cells in the midst of their decision, consults under way).
-//! Reservations carry their owner and an expiry; one whose owner died counts as spent.
-//!
-//! Leaves to others: what is decided on an entry (`limiter`), and where the bytes live ([`Shared`](crate::model::shared::Shared)).
+//! An entry separates what is *spent* (`own`: it only grows, and only it is reported) from what is *reserved* (leases, requests over
+//! several cells that are being decided, queries under way, deferred costs). A reservation has an owner and an expiry; if the owner
+//! dies, it counts as spent.
 
 mod array;
 mod bucket;
@@ -26,7 +24,7 @@ pub use meta::Meta;
 /// Most keys that one bucket may be configured to hold.
 pub const MAX_KEYS_PER_BUCKET: u8 = 32;
 
-/// How a table is cut.
+/// The size of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Number of buckets; at least 1.
@@ -42,7 +40,7 @@ impl Default for Geometry {
 }
 
 impl Geometry {
-    /// The table that holds `keys`, 8 in a bucket; rounded up to a whole bucket.
+    /// The size for `keys`, 8 in a bucket; rounded up to a whole bucket.
     pub fn of_keys(keys: u32) -> Geometry {
         let Geometry { keys_per_bucket, .. } = Geometry::default();
         Geometry { buckets: keys.div_ceil(keys_per_bucket.into()).max(1), keys_per_bucket }
