@@ -1,6 +1,6 @@
-//! Weir's core: everything that decides and everything that converges, and nothing else.
+//! Weir's core: decisions and convergence of counts, without I/O.
 //!
-//! The parts, from the ground up; each uses those above it alone:
+//! The parts, from the ground up; each uses only those listed before it:
 //!
 //! 1. [`model`]: identities of checks, clocks as values, the arithmetic of sliding windows, the frames.
 //! 2. [`matching`]: patterns over identifiers, IP networks, canonical identifiers.
@@ -10,12 +10,12 @@
 //! 6. [`region`]: an aggregator's counts: components of all origins, grants, pushes, a sliding log of exact uses.
 //! 7. [`replication`]: when an aggregator writes to and reads from Redis, its peers and the database.
 //!
-//! Nothing here reads a clock, draws a random number, performs I/O or holds a global: time, seeds and messages
-//! come in as values, effects go out as values. The shells (`filter`, `aggregator`) do the rest.
+//! Nothing here reads a clock, draws a random number, performs I/O or uses a global. Time, seeds and messages are passed in as values,
+//! effects are returned as values. The crates `filter` and `aggregator` do the rest.
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
-// All of this runs inside Envoy, where a panic strands every paused request of a worker.
+// This runs inside Envoy, where after a panic the paused requests of a worker are never resumed.
 #![cfg_attr(
     not(test),
     deny(

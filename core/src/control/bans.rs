@@ -1,10 +1,7 @@
-//! Bans that rules of this process made themselves, so that they hold although nobody else has heard of them; and what there is
-//! to remember of bans for the next one in a row.
+//! Bans that rules of this process made. They apply at once, before the region has them, and store what the next ban's duration needs.
 //!
-//! Each ban of an identifier has a mark that is higher than those of the bans before it, so workers may tell each other in any
-//! order. Once the region has the ban of the same identifier in force, that one counts: it can be lifted, and this one cannot.
-//!
-//! Leaves to others: when a rule bans and for how long, and telling the region.
+//! Each ban of an identifier has a higher mark than the bans before it, so workers can merge them in any order. Once the region has a ban of
+//! the same identifier in force, the region's applies instead, since an operator can lift it.
 
 use super::{Banned, Control, Effect, Who};
 use crate::matching::glob::Pattern;
@@ -17,57 +14,56 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use prost::Message;
 
-/// Most bans that a process keeps of its own. When there are more, some are let go: first those that deny no longer, then those
-/// that end first.
+/// Most bans of a process. Beyond that some are dropped: first those that have ended, then those that end first.
 pub const MAX_BANS: usize = 4_096;
-/// So many are let go at a time, as finding them takes a walk over all.
+/// Number of bans that are dropped at once, as finding them takes a scan of all.
 const LET_GO: usize = MAX_BANS / 8;
 
 const LAYOUT: u8 = 1;
 
-/// The last ban of an identifier, as a process knows it.
+/// The last ban of an identifier in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Local {
-    /// Tells it from the identifier's bans before it, all of which have a lower one; not before it ends.
+    /// Higher than the marks of the identifier's earlier bans, and not before this ban's end.
     pub mark: UnixMs,
-    /// Which ban in a row it is, from 1.
+    /// Number of consecutive bans, from 1.
     pub level: u32,
-    /// Until when it denies; 0 if somebody else made it, so that it is not this process' to deny by it.
+    /// Until when it denies; 0 if it was made elsewhere, so that this process does not deny by it.
     pub until: UnixMs,
     /// When it was made.
     pub since: UnixMs,
-    /// Until when it is remembered, for the next one; at least [`Local::mark`].
+    /// Until when it is stored, for the next ban's duration; at least [`Local::mark`].
     pub remembered: UnixMs,
-    /// The region has taken it over, so it denies no longer by itself.
+    /// The region has it in force, so it no longer denies by itself.
     pub taken_over: bool,
 }
 
 impl Local {
-    /// This process made it, and denies by it until its end.
+    /// Whether this process made it.
     fn is_ours(&self) -> bool {
         !self.taken_over && self.until > UnixMs(0)
     }
 
-    /// It denies now, whatever the region says.
+    /// Whether it denies now by itself.
     pub fn denies(&self, now: UnixMs) -> bool {
         !self.taken_over && now < self.until
     }
 }
 
-/// A ban, with whose it is.
+/// A ban and its identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
-    /// Whose limits.
+    /// The workspace.
     pub workspace: &'a str,
-    /// Of which namespace.
+    /// The namespace.
     pub namespace: &'a str,
-    /// In canonical form.
+    /// The canonical identifier.
     pub identifier: &'a [u8],
     /// The ban.
     pub ban: Local,
 }
 
-/// By workspace, namespace and canonical identifier. Identifiers are what clients send, so they are not hashed by a fixed key.
+/// By workspace, namespace and canonical identifier. Clients choose identifiers, so a map with a fixed hash key is not used.
 type ByName = BTreeMap<Box<str>, BTreeMap<Box<str>, BTreeMap<Box<[u8]>, Local>>>;
 
 #[derive(Clone, Debug, Default)]
@@ -110,7 +106,7 @@ impl Bans {
         self.count == 0
     }
 
-    /// Grows whenever something changes.
+    /// Grows with each change.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -121,13 +117,13 @@ impl Bans {
         ban.denies(now).then_some(ban.until)
     }
 
-    /// What is remembered of an identifier.
+    /// The last ban of an identifier.
     pub fn get(&self, workspace: &str, namespace: &str, canonical: &[u8], now: UnixMs) -> Option<Local> {
         let ban = self.by_name.get(workspace)?.get(namespace)?.get(canonical).copied()?;
         (now < ban.remembered).then_some(ban)
     }
 
-    /// Those that deny now.
+    /// The bans that deny now.
     pub fn open(&self, now: UnixMs) -> impl Iterator<Item = Named<'_>> {
         self.all().filter(move |open| open.ban.denies(now))
     }
@@ -145,7 +141,7 @@ impl Bans {
         })
     }
 
-    /// Takes a ban; whether that changes anything.
+    /// Merges a ban; returns whether anything changed.
     pub fn put(
         &mut self,
         (workspace, namespace): (&str, &str),
@@ -159,7 +155,7 @@ impl Bans {
             return false;
         }
         if let Some(known) = self.get_mut(workspace, namespace, canonical) {
-            // A taken-over one sorts above the same that is not.
+            // The same ban after the region has it sorts above the one before.
             let changes = ban > *known;
             *known = ban.max(*known);
             self.version = self.version.wrapping_add(u64::from(changes));
@@ -175,8 +171,8 @@ impl Bans {
         true
     }
 
-    /// Bans that the region has in force for exactly these identifiers, and that end no earlier, count from now on. `named`
-    /// says how long it bans. Whether that concerns any.
+    /// Hands over to the region the bans that it has in force for exactly these identifiers and no shorter. `named` returns the region's
+    /// ban. Returns whether there were any.
     pub fn take_over(&mut self, named: impl Fn(&str, &str, &[u8]) -> Option<Banned>) -> bool {
         let mut changed = false;
         for (workspace, namespaces) in &mut self.by_name {
@@ -193,8 +189,8 @@ impl Bans {
         changed
     }
 
-    /// The same of bans that the region had in force until somebody lifted them. `known` is what was known of the region before
-    /// this frame: what is older than that has been heard of.
+    /// The same for bans that the region had in force until they were lifted. `known` is the revision before this frame: older changes
+    /// were received already.
     pub fn lift(&mut self, frame: &wire::Controls, known: wire::ControlsKnown) -> bool {
         if self.is_empty() || frame.incarnation == 0 || frame.incarnation != known.incarnation {
             return false;
@@ -216,12 +212,12 @@ impl Bans {
         changed
     }
 
-    /// Lets those go of which nothing need be remembered any more; whether there were any.
+    /// Drops bans that are no longer needed; returns whether there were any.
     pub fn forget(&mut self, now: UnixMs) -> bool {
         self.retain(|ban| now < ban.remembered)
     }
 
-    /// Takes over what another worker knows; whether that changes anything.
+    /// Merges the bans of another worker; returns whether anything changed.
     pub fn merge(&mut self, bytes: &[u8], now: UnixMs) -> bool {
         let Some((&LAYOUT, bytes)) = bytes.split_first() else { return false };
         let Ok(stored) = Stored::decode(bytes) else { return false };
@@ -263,7 +259,7 @@ impl Bans {
         self.by_name.get_mut(workspace)?.get_mut(namespace)?.get_mut(canonical)
     }
 
-    /// Lets those go that are worth least.
+    /// Drops the least important bans.
     fn make_room(&mut self, now: UnixMs) {
         self.forget(now);
         if self.count < MAX_BANS {

@@ -1,16 +1,14 @@
-//! What an aggregator knows of live control, and what each filter is to be told of it.
+//! Live control in an aggregator, and what each filter is to receive of it.
 //!
-//! The database numbers all changes. A [`Book`] holds the newest word on each target and slot, those that are deleted
-//! included, so that whoever knows all up to some revision is told what came since ([`Book::frames_since`]). What is over
-//! is dropped one day, in the database and here; the *floor* is the highest revision that was dropped, and whoever knows
-//! less is told everything anew. So is whoever knows another *life* of the database: one that was wiped begins another by
-//! itself, and one that was set back is given another ([`Reading::WentBack`]), as its revisions would be used twice.
+//! The database numbers all changes (*revisions*). A [`Book`] has the newest control of each target and slot, deletions included, so that
+//! a filter that has all up to some revision receives only what is newer ([`Book::frames_since`]). Expired controls are dropped after a
+//! time, in the database and here. The *floor* is the highest revision that was dropped; a filter below it receives everything. So does
+//! a filter that has another *incarnation* of the database. A wiped database has a new incarnation by itself, and one that was set back
+//! is given one ([`Reading::WentBack`]), as its revisions would be used twice.
 //!
-//! A filter may know more than a database that was set back, and says so. It is believed only with the [`proof`] that it was
-//! told of that revision, or it could have the database begin one life after the other. The life is the key of the proof: the
-//! wire carries its digest ([`sent_incarnation`]).
-//!
-//! Leaves to others: reading and writing the database (`aggregator`), what a control means where it is applied.
+//! A filter may have a higher revision than a database that was set back. Its revision is accepted only with the [`proof`] that was sent
+//! along with it, otherwise a filter could cause one incarnation after the other. The incarnation is the proof's key, so the wire carries
+//! only its digest ([`sent_incarnation`]).
 
 use super::{Control, Slot, Target};
 use crate::model::key::{HashKey, fingerprint};
@@ -21,72 +19,72 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Bound::{Excluded, Unbounded};
 
-/// Most controls that a database keeps and an aggregator holds, those that are deleted or expired included.
+/// Most controls in a database and an aggregator, deleted and expired ones included.
 pub const MAX_KEPT: usize = 2 * super::MAX_CONTROLS;
-/// What has been over for less is held and told all the same: the clock by which it is over may be wrong, and what is not told
-/// counts as known. A day is more than clocks are wrong by for long, and little against what is kept anyway.
+/// Controls that expired less than this ago are still stored and sent: the clock by which they expired may be wrong, and a control that
+/// is not sent counts as received. Clocks are rarely wrong by a day for long.
 pub const KEPT_OVER_MS: u64 = 24 * 60 * 60 * 1_000;
-/// Above this no revision is believed: epochs of keys have 32 bits.
+/// Highest revision: epochs of keys have 32 bits.
 pub const MAX_REVISION: u64 = u32::MAX as u64;
 
-/// Former lives that are remembered; a database is set back rarely.
+/// Number of former incarnations that are stored; a database is set back rarely.
 const MAX_FORMER: usize = 16;
-/// A life's revisions begin at the second at which it does. Only a flood of changes, for hours, is further ahead of the time
-/// than this; a filter that says so is not believed, as it could use up all revisions that there are.
+/// Revisions of an incarnation begin at the Unix time of its beginning in seconds. Only a flood of changes for hours is further ahead than
+/// this; a higher revision of a filter is rejected, as it could use up all revisions.
 const MAX_AHEAD: u64 = 1_000_000;
-/// No life begins above it, that there are revisions left however wrong a clock is; reached by right ones in 2072.
+/// Highest first revision, so that revisions are left even with a wrong clock; correct clocks reach it in 2072.
 const LAST_FIRST: u64 = MAX_REVISION / 4 * 3;
 
-/// Which state of the database's controls.
+/// A state of the database's controls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edition {
-    /// Of which life; never 0.
+    /// The incarnation; never 0.
     pub incarnation: u64,
-    /// Up to which change; never 0.
+    /// The newest revision; never 0.
     pub revision: u64,
-    /// Up to which change something may have been dropped.
+    /// The floor: revisions up to it may have been dropped.
     pub floor: u64,
 }
 
-/// The newest word on one target and slot.
+/// The newest control of one target and slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it says.
+    /// The control.
     pub control: Control,
-    /// It is no more.
+    /// Whether it was deleted.
     pub is_deleted: bool,
 }
 
-/// What is to be read, given the database's edition.
+/// What is to be read, by the database's edition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Nothing: all is known.
+    /// Nothing: nothing is new.
     Nothing,
-    /// What has a higher revision than this.
+    /// All with a higher revision than this.
     Since(u64),
     /// Everything.
     All,
-    /// The database is older than what was known of it: it is to be given another life first, with revisions above this.
+    /// The database was set back: it is to be given a new incarnation first, with revisions above this.
     WentBack(u64),
 }
 
-/// The revision at which a life begins that begins now: it was never used by a life before, as revisions are given more
-/// slowly than one a second on average.
+/// The first revision of an incarnation that begins now. Earlier incarnations have not used it, as on average there is less than one
+/// revision a second.
 pub fn first_revision(now: UnixMs) -> u64 {
     now.0.checked_div(1_000).unwrap_or(0).clamp(1, LAST_FIRST)
 }
 
-/// What filters are told of a life; never 0.
+/// The digest of an incarnation that filters receive; never 0.
 pub fn sent_incarnation(incarnation: u64) -> u64 {
     fingerprint(b"weir life", HashKey(incarnation, !incarnation)).max(1)
 }
 
-/// Shows who knows the life that a filter was told of a revision.
+/// Proves to an aggregator with the same incarnation that a filter received a revision.
 pub fn proof(incarnation: u64, revision: u64) -> u64 {
     fingerprint(&revision.to_le_bytes(), HashKey(incarnation, incarnation.rotate_left(32)))
 }
 
-/// What a filter knows that was told all up to this edition.
+/// The state of a filter that received all up to this edition.
 fn known_of(edition: Edition) -> ControlsKnown {
     let Edition { incarnation, revision, .. } = edition;
     ControlsKnown {
@@ -103,9 +101,9 @@ pub struct Book {
     /// By revision, each target and slot once.
     entries: BTreeMap<u64, Entry>,
     places: BTreeMap<(Target, Slot), u64>,
-    /// The highest revision of this life that a filter said it knows.
+    /// The highest proven revision of a filter in this incarnation.
     acknowledged: u64,
-    /// Lives before this one, the newest last: one that comes again was set back.
+    /// Former incarnations, the newest last. If one returns, the database was set back.
     former: Vec<u64>,
 }
 
@@ -114,7 +112,7 @@ impl Entry {
         self.is_deleted || !self.control.is_in_force(now)
     }
 
-    /// Whether nobody needs to know of it, even if this moment is not quite the right one.
+    /// Whether it expired long ago, even if the clock is somewhat wrong.
     fn is_long_over(&self, now: UnixMs) -> bool {
         self.is_over(UnixMs(now.0.saturating_sub(KEPT_OVER_MS)))
     }
@@ -125,34 +123,34 @@ impl Entry {
 }
 
 impl Book {
-    /// Nothing is known, and nobody is told anything.
+    /// An empty book, before the first reading.
     pub fn new() -> Book {
         Book::default()
     }
 
-    /// What is held; `None` before the first reading.
+    /// The edition; `None` before the first reading.
     pub fn edition(&self) -> Option<Edition> {
         self.edition
     }
 
-    /// All that is held, in the order of revisions.
+    /// All entries in the order of revisions.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
     }
 
-    /// How many are in force.
+    /// Number of controls in force.
     pub fn in_force(&self, now: UnixMs) -> usize {
         self.entries.values().filter(|entry| !entry.is_over(now)).count()
     }
 
-    /// A filter says what it knows. One that knows more than a database may say shows that the database went back.
+    /// Notes the revision of a filter. A higher one than the database's shows that the database was set back.
     pub fn acknowledged(&mut self, known: ControlsKnown, now: UnixMs) {
         if self.is_news(known, now) {
             self.acknowledged = known.revision;
         }
     }
 
-    /// Whether a filter knows more than anybody was known to, can show it, and knows no more than there can be by now.
+    /// Whether a filter's revision is proven, higher than any seen before, and possible by the time.
     pub fn is_news(&self, known: ControlsKnown, now: UnixMs) -> bool {
         let more = |held: Edition| {
             let shown = known_of(Edition { revision: known.revision, ..held }) == known;
@@ -162,7 +160,7 @@ impl Book {
         self.edition.is_some_and(more) && known.revision <= most
     }
 
-    /// What is to be read of a database that says this of itself.
+    /// What is to be read of a database with this edition.
     pub fn reading(&self, found: Edition) -> Reading {
         let Some(held) = self.edition else { return Reading::All };
         let known = held.revision.max(self.acknowledged);
@@ -178,8 +176,8 @@ impl Book {
         if held.revision < found.floor { Reading::All } else { Reading::Since(held.revision) }
     }
 
-    /// Takes what was read at one moment: all entries with a higher revision than `since`, or all with 0. False if that
-    /// does not continue what is held.
+    /// Merges entries that were read in one transaction: all with a higher revision than `since`, or all with 0. False if they do not
+    /// continue the book.
     pub fn take(&mut self, found: Edition, since: u64, entries: Vec<Entry>, now: UnixMs) -> bool {
         let held = self.edition.filter(|held| held.incarnation == found.incarnation);
         let continues = held.is_some_and(|held| since <= held.revision);
@@ -202,12 +200,12 @@ impl Book {
         if held.is_none_or(|held| held.floor < found.floor) {
             self.drop_over(found.floor, now);
         }
-        // A database that was set back to before it dropped something has it again; here it is gone.
+        // A database that was set back has again what it had dropped since; here it stays dropped.
         self.edition = Some(Edition { floor: found.floor.max(held.map_or(0, |held| held.floor)), ..found });
         true
     }
 
-    /// What tells a filter all that it does not know; empty if there is nothing.
+    /// The frames with all that a filter lacks; empty if it lacks nothing.
     pub fn frames_since(&self, known: Option<ControlsKnown>, now: UnixMs) -> Vec<wire::Controls> {
         let Some(Edition { incarnation, revision, floor }) = self.edition else { return Vec::new() };
         let since = known
@@ -247,7 +245,7 @@ impl Book {
         frames
     }
 
-    /// The same in one frame, for who shares the memory.
+    /// The same in one frame, for a limiter in the same process.
     pub fn frame_since(&self, known: Option<ControlsKnown>, now: UnixMs) -> Option<wire::Controls> {
         let frames = self.frames_since(known, now);
         let (complete_through, proof) = (frames.last()?.complete_through, frames.last()?.proof);
@@ -268,8 +266,8 @@ impl Book {
         self.entries.insert(revision, entry);
     }
 
-    /// Whoever does not know these is told everything anew. The database may have dropped them by another clock, so those stay
-    /// that may be in force, unless there are too many.
+    /// Drops expired entries up to the floor; filters that lack them receive everything. The database may have dropped them by another
+    /// clock, so entries that may be in force stay, unless there are too many.
     fn drop_over(&mut self, floor: u64, now: UnixMs) {
         let is_over = if self.entries.len() > MAX_KEPT { Entry::is_over } else { Entry::is_long_over };
         let dropped = |entry: &Entry| entry.control.revision <= floor && is_over(entry, now);
@@ -278,19 +276,19 @@ impl Book {
     }
 }
 
-/// What one filter was told of live control, on one stream.
+/// What was sent of live control to one filter on one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct ControlPush {
     sent: ControlsKnown,
 }
 
 impl ControlPush {
-    /// For a filter that says what it knows.
+    /// For a filter that has what is `known`.
     pub fn new(known: ControlsKnown) -> ControlPush {
         ControlPush { sent: known }
     }
 
-    /// The filter says again what it knows: all, if nothing was lost. True if it is to be told something again.
+    /// Notes what the filter has. True if it lacks something that was sent.
     pub fn acknowledged(&mut self, known: ControlsKnown) -> bool {
         let lost = known.incarnation != self.sent.incarnation || known.revision < self.sent.revision;
         self.sent = known;

@@ -1,13 +1,11 @@
-//! Controls as they are looked up: who is asked about, and what is said of them.
+//! Lookups of live control, and its precedence.
 //!
-//! Of limits, exemptions and bans one counts: an exact identifier's before a pattern's, among patterns that with most literal
-//! characters, then a network's, of which the longest prefix; at each of these steps the namespace's own before those of all
-//! namespaces. Of one identifier, or of patterns alike, a ban comes first, then what is for the window, then what is newest.
-//! Credits are found in the same way. Of resets the newest counts, whoever it names.
+//! Of limits, exemptions and bans one applies. An exact identifier comes before a pattern, and a pattern before a network. Among patterns
+//! the one with most literal characters applies, among networks the longest prefix. At each of these steps the namespace's own controls
+//! come before those of all namespaces. Among equals a ban comes first, then a control of this window, then the newest. Credits are found
+//! in the same way. Of resets the newest applies.
 //!
-//! What has expired is passed over, so that what it hid is seen again. Nothing here allocates when it is asked.
-//!
-//! Leaves to others: what is said (`set`), what one namespace holds (`scope`), bans that rules made (`bans`).
+//! Expired controls are skipped, so that controls which they hid apply again. Lookups do not allocate.
 
 use super::scope::{Part, Said, Scope, canonical};
 use super::stock::Stock;
@@ -23,26 +21,26 @@ use core::net::IpAddr;
 #[derive(Debug, Default)]
 pub struct Scratch(glob::Scratch);
 
-/// Who is asked about.
+/// The subject of a lookup: a request under a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Whose limits.
+    /// The workspace.
     pub workspace: &'a str,
-    /// Where the rule counts.
+    /// The rule's namespace.
     pub namespace: &'a str,
     /// The raw identifier.
     pub raw: &'a [u8],
     /// The canonical identifier, see [`canonical_identifier`].
     pub canonical: &'a [u8],
-    /// The rule's window in milliseconds; 0 for a ledger, which has none here.
+    /// The rule's window in milliseconds; 0 for a ledger, whose window is defined by its zone.
     pub window_ms: u64,
     /// The client's address, if it is known.
     pub address: Option<IpAddr>,
-    /// Length of the prefix by which the configuration lets the address pass, if it does.
+    /// Length of the prefix by which the configuration exempts the address, if it does.
     pub allowed: Option<u8>,
 }
 
-/// What is said of a subject.
+/// Live control of a subject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// It is denied.
@@ -51,23 +49,23 @@ pub struct Found {
     pub exempt: bool,
     /// Its limit instead of the rule's.
     pub limit: Option<u64>,
-    /// So much more than the limit.
+    /// Credit beyond the limit.
     pub credit: u64,
-    /// Where it is counted; 0 if it was never reset.
+    /// Epoch in which it is counted; 0 if it was never reset.
     pub epoch: u32,
 }
 
-/// A limit with a credit on it; without one the limit as it is, however large.
+/// A limit with a credit; without a credit the limit is returned unchanged.
 pub fn credited(limit: u64, credit: u64) -> u64 {
     if credit > 0 { limit.min(MAX_COUNT).saturating_add(credit) } else { limit }
 }
 
-/// Until when somebody is denied.
+/// The end of a ban.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Banned {
-    /// Until then.
+    /// It ends then.
     Until(UnixMs),
-    /// For ever.
+    /// It has no end.
     ForEver,
 }
 
@@ -75,7 +73,7 @@ pub enum Banned {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     workspaces: BTreeMap<Box<str>, Workspace>,
-    /// What is to be built anew, by workspace and scope.
+    /// Parts that must be rebuilt, by workspace and scope.
     stale: BTreeSet<(Box<str>, Box<str>, Part)>,
     /// Words that were looked at for changes.
     #[cfg(test)]
@@ -86,13 +84,13 @@ pub(super) struct Index {
 struct Workspace {
     scopes: BTreeMap<Box<str>, Scope>,
     shadows: BTreeMap<Box<str>, Said>,
-    /// Somebody is named by a network.
+    /// Whether a control names a network.
     networks: bool,
 }
 
 impl Index {
-    /// Takes a word in the place of another on the same target and slot. Of rules and of identifiers that are named exactly
-    /// it counts at once; of patterns and networks from the next [`Index::settle`] on.
+    /// Replaces the control of a target and slot. Controls of rules and exact identifiers apply at once, those of patterns and networks
+    /// from the next [`Index::settle`] on.
     pub fn change(&mut self, target: &Target, before: Option<Said>, after: Option<Said>) {
         if before == after {
             return;
@@ -113,7 +111,7 @@ impl Index {
         self.stale.insert((target.workspace.as_str().into(), target.scope.as_str().into(), part));
     }
 
-    /// Builds anew what has changed and is built as a whole, out of what is said in its scope.
+    /// Rebuilds changed parts that are built as a whole, from the controls of their scopes.
     pub fn settle(&mut self, stock: &Stock) {
         while let Some((workspace, scope, part)) = self.stale.pop_first() {
             let mut visited = 0_usize;
@@ -154,7 +152,7 @@ impl Index {
         self.workspace(workspace).scopes.entry(name.into()).or_default()
     }
 
-    /// Lets go of a scope in which nothing is said any more, so that nobody is looked up in it.
+    /// Drops a scope without controls, so that no lookup is made in it.
     fn tidy(&mut self, workspace: &str, scope: &str) {
         let Some(held) = self.workspaces.get_mut(workspace) else { return };
         if held.scopes.get(scope).is_some_and(Scope::is_empty) {
@@ -193,9 +191,9 @@ impl Index {
         }
     }
 
-    /// How long exactly this identifier is banned in exactly this namespace, expired or not.
+    /// The ban of exactly this identifier in exactly this namespace, expired or not.
     pub fn named(&self, workspace: &str, namespace: &str, canonical: &[u8]) -> Option<Banned> {
-        // Where there are several, a ban comes first.
+        // If there are several, a ban comes first.
         let said = self
             .workspaces
             .get(workspace)?
@@ -205,7 +203,7 @@ impl Index {
         Some(Banned::from(said.expires))
     }
 
-    /// What is said of a subject, but for bans that rules made.
+    /// The live control of a subject, without bans that rules made.
     pub fn find(&self, subject: &Subject<'_>, now: UnixMs, scratch: &mut Scratch) -> Found {
         let allowed = Found { exempt: subject.allowed.is_some(), ..Found::default() };
         let Some(workspace) = self.workspaces.get(subject.workspace) else { return allowed };
@@ -220,7 +218,7 @@ impl Index {
         found
     }
 
-    /// Which word makes what [`Index::find`] finds in a slot, by its revision.
+    /// The revision of the control that [`Index::find`] applies in a slot.
     pub fn revision(
         &self,
         subject: &Subject<'_>,
@@ -277,7 +275,7 @@ impl Scopes<'_> {
         exact.or_else(|| self.each().find_map(|scope| self.glob(scope, slot, scratch)))
     }
 
-    /// By the client's network, unless the configuration lets a smaller one pass.
+    /// By the client's network, unless the configuration exempts a smaller one.
     fn by_network(&self) -> Option<Said> {
         let address = self.subject.address?;
         let found = |scope: &Scope| scope.network(address, self.counts(Slot::Override));

@@ -1,11 +1,8 @@
-//! One worker's hold on the controls of its process: what it heard it keeps where all workers find it, and what others kept it
-//! takes over.
+//! Live control of one worker: stores received controls in shared data, and loads those of other workers.
 //!
-//! Shared data has a small head with two serials, one for the set and one for the process' own bans; each worker looks at it
-//! on its tick and loads what has changed. The newest set of a life wins, whoever writes it; bans are merged. So a worker, a
-//! configuration or a VM that begins has at once what the process knew, and keeps it for as long as nobody says otherwise.
-//!
-//! Leaves to others: what the set says (`set`), the frames' way (`filter`).
+//! Shared data has a small head with two serials, one for the set of controls and one for the process' own bans. Each worker reads the head
+//! at its tick and loads what has changed. The newest set of an incarnation replaces others; bans are merged. So a new worker,
+//! configuration or VM has the controls at once, and keeps them while the region is unavailable.
 
 use super::bans::Local;
 use super::set::Controls;
@@ -15,36 +12,36 @@ use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::wire;
 use alloc::vec::Vec;
 
-/// Between looks at the head; a little less than a tick, as ticks jitter.
+/// Least time between two reads of the head; a little less than a tick, as ticks jitter.
 const LOOK_MS: u64 = 40;
-/// Everything is looked at this often, whatever the head says: a worker may have died before it wrote the head.
+/// Time after which everything is loaded even if the head has not changed: a worker may have died before it wrote the head.
 const RELOOK_MS: u64 = 5_000;
-/// Stores that may fail because somebody else was faster, before the next tick tries again.
+/// Attempts at a compare-and-set before the next tick tries again.
 const MAX_TRIES: usize = 16;
-/// A buffer is given back beyond this.
+/// A larger buffer is freed after use.
 const KEEP_BYTES: usize = 64 * 1024;
 
-/// The controls as one worker has them.
+/// The controls of one worker.
 #[derive(Debug, Default)]
 pub struct Keeper {
     controls: Controls,
     head: Head,
-    /// Of the stored set that was read or written last.
+    /// Version of the stored set that was read or written last.
     set: Option<Version>,
-    /// Of the stored bans, likewise.
+    /// The same for the stored bans.
     bans: Option<Version>,
-    /// What is still to be stored.
+    /// What has to be stored.
     unsaved: Unsaved,
     /// The set has changed since the own bans were compared with it.
     changed: bool,
     looked: MonoMs,
     relooked: MonoMs,
-    /// What the stream was last told.
+    /// The state that was sent last on the stream.
     told: Option<wire::ControlsKnown>,
     buffer: Vec<u8>,
 }
 
-/// Grows whenever something was stored.
+/// Grows with each store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Head {
     set: u64,
@@ -59,7 +56,7 @@ struct Unsaved {
 }
 
 impl Keeper {
-    /// What the process has kept. Call it where the table is established.
+    /// Loads the controls of the process. Call it after the table was established.
     pub fn load(shared: &mut impl Shared, now: Now) -> Keeper {
         let mut keeper = Keeper { looked: now.mono, relooked: now.mono, ..Keeper::default() };
         keeper.head = keeper.read_head(shared).1;
@@ -68,17 +65,17 @@ impl Keeper {
         keeper
     }
 
-    /// All that is known.
+    /// All controls.
     pub fn controls(&self) -> &Controls {
         &self.controls
     }
 
-    /// Takes what the aggregator tells.
+    /// Applies a frame of the aggregator.
     pub fn on_frame(&mut self, shared: &mut impl Shared, frame: &wire::Controls) {
         let known = self.controls.known();
         let changes = self.controls.apply(frame);
         self.changed |= changes;
-        // Others hear of a telling when it is complete.
+        // Incomplete sets are not stored for other workers.
         if changes && frame.complete_through != 0 {
             self.unsaved.set = true;
             self.save_set(shared);
@@ -86,12 +83,12 @@ impl Keeper {
         self.unsaved.bans |= self.controls.bans_mut().lift(frame, known);
     }
 
-    /// A rule of this worker bans somebody; the other workers hear of it by the next ticks.
+    /// Bans an identifier in this process; other workers load the ban at their next ticks.
     pub fn ban(&mut self, names: (&str, &str), canonical: &[u8], ban: Local, now: UnixMs) {
         self.unsaved.bans |= self.controls.ban_here(names, canonical, ban, now);
     }
 
-    /// Lets time pass: stores what is not yet stored, and takes over what others have.
+    /// Stores what was not stored yet, and loads what other workers stored.
     pub fn tick(&mut self, shared: &mut impl Shared, now: Now) {
         if now.mono.since(self.looked) < LOOK_MS {
             return;
@@ -135,8 +132,7 @@ impl Keeper {
         }
     }
 
-    /// What the aggregator is to be told, if it does not know it: `subscribed` says that this worker's stream is the one that
-    /// takes what is pushed.
+    /// The state to send to the aggregator, if it changed. `subscribed`: this worker's stream is the subscriber's.
     pub fn to_send(&mut self, subscribed: bool) -> Option<wire::ControlsKnown> {
         if !subscribed {
             self.told = None;
@@ -160,7 +156,7 @@ impl Keeper {
         }
     }
 
-    /// Takes over what is in the buffer, if it can be read.
+    /// Applies the loaded buffer, if it can be read.
     fn take_stored(&mut self) -> bool {
         match stored::read(&self.buffer, self.controls.known()) {
             Some(Found::News(frame)) => drop(self.controls.apply(&frame)),
@@ -210,7 +206,7 @@ impl Keeper {
         }
     }
 
-    /// Lets the head grow by what was stored.
+    /// Raises the head's serials after a store.
     fn announce(&mut self, shared: &mut impl Shared) {
         if self.unsaved.head == Head::default() {
             return;
@@ -222,7 +218,7 @@ impl Keeper {
             let words = [grown.set, grown.bans];
             if shared.store(Place::Controls, words.map(u64::to_le_bytes).as_flattened(), version) {
                 self.unsaved.head = Head::default();
-                // Who stored a set need not load it, unless somebody else has stored one too.
+                // This worker need not load the set that it stored, unless another one was stored too.
                 if head.set == self.head.set {
                     self.head.set = grown.set;
                 }

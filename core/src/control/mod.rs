@@ -1,12 +1,10 @@
-//! Live control: what operators say about limits while everything runs, without touching a configuration.
+//! Live control: changes of limits by operators while everything runs, without a new configuration.
 //!
-//! A [`Control`] is one such word: an override, an exemption, a ban, a credit or a reset for those whom its [`Target`] names,
-//! or a rule's shadow switch. The database that regions share numbers all changes (*revisions*); what has the same target and
-//! the same [`Slot`] is replaced by what has the higher revision.
+//! A [`Control`] is an override, an exemption, a ban, a credit or a reset for the identifiers or networks of its [`Target`], or a rule's
+//! shadow switch. The shared database numbers all changes (*revisions*). A control replaces the one with the same target and [`Slot`] and a
+//! lower revision.
 //!
-//! [`Controls`] are all of them as a process has them, and are asked about a request's [`Subject`].
-//!
-//! Leaves to others: which configured rule a request meets (`rules`), how controls are stored and told (`aggregator`).
+//! [`Controls`] is the set of a process; [`Controls::find`] looks up a request's [`Subject`].
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -34,51 +32,51 @@ use alloc::string::{String, ToString};
 use core::net::IpAddr;
 use ipnet::IpNet;
 
-/// Most controls that are in force at a time, in all workspaces.
+/// Most controls in force at a time, in all workspaces.
 pub const MAX_CONTROLS: usize = 10_000;
 /// Longest identifier or pattern in bytes.
 pub const MAX_PATTERN_BYTES: usize = 256;
-/// The scope that stands for all namespaces of a workspace.
+/// The scope of all namespaces of a workspace.
 pub const ALL_NAMESPACES: &str = "*";
 
-/// One word of live control.
+/// One live control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// For whom.
+    /// Whom it concerns.
     pub target: Target,
-    /// What is said.
+    /// Its effect.
     pub effect: Effect,
-    /// Until when; `None`: for ever.
+    /// Its end; `None`: none.
     pub expires: Option<UnixMs>,
     /// Grows with each change in the database.
     pub revision: u64,
 }
 
-/// For whom a control is.
+/// The target of a control.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
-    /// Whose limits, 1 to 64 bytes.
+    /// The workspace, 1 to 64 bytes.
     pub workspace: String,
-    /// Of which namespace, 1 to 64 bytes, or [`ALL_NAMESPACES`]; for [`Who::Rule`] the rule's name.
+    /// The namespace, 1 to 64 bytes, or [`ALL_NAMESPACES`]; for [`Who::Rule`] the rule's name.
     pub scope: String,
-    /// Who.
+    /// An identifier, a network or a rule.
     pub who: Who,
-    /// Of windows of this length alone; `None` for all, and for all but limits and credits.
+    /// Only windows of this length; `None` for all. Only for limits and credits.
     pub window_ms: Option<u64>,
 }
 
-/// Whom a control is about.
+/// What a target names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Who {
     /// An identifier or a pattern, written as in a rule's overrides, 1 to [`MAX_PATTERN_BYTES`] bytes.
     Identifier(String),
     /// Clients of this network.
     Network(IpNet),
-    /// A rule, whoever asks.
+    /// A rule, for all clients.
     Rule,
 }
 
-/// What a control says.
+/// The effect of a control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// This limit instead of the rule's.
@@ -87,15 +85,15 @@ pub enum Effect {
     Exempt,
     /// Denied.
     Ban,
-    /// So much more than the limit.
+    /// Credit beyond the limit.
     Credit(u64),
-    /// What was counted so far is forgotten: counting begins anew in an epoch that is the control's revision.
+    /// Counting starts again at 0, in the epoch of the control's revision.
     Reset,
     /// The rule never denies (true), or denies although it is configured as a shadow (false).
     Shadow(bool),
 }
 
-/// Effects of which one replaces another of the same target.
+/// Effects that replace each other on one target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Slot {
     /// A limit, an exemption or a ban.
@@ -108,7 +106,7 @@ pub enum Slot {
     Shadow,
 }
 
-/// Why something is no control.
+/// Why a control is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// Workspace, namespace or rule.
@@ -118,7 +116,7 @@ pub enum ControlError {
     #[error("an identifier has to be 1 to {MAX_PATTERN_BYTES} bytes")]
     Identifier,
     /// A pattern that no identifier can meet.
-    #[error(r"an identifier is parts joined by |, where \\ is a backslash, \| a bar, \- a missing part, \* a star, and * is anything")]
+    #[error(r"an identifier is parts joined by |, where \\ is a backslash, \| a bar, \- a missing part, \* a star, and * matches anything")]
     Pattern,
     /// Network.
     #[error(transparent)]
@@ -129,16 +127,16 @@ pub enum ControlError {
     /// Amount.
     #[error("limits and credits end at {MAX_COUNT}")]
     Amount,
-    /// Effect and target do not go together.
+    /// The effect is not possible for the target.
     #[error("{0}")]
     Mismatch(&'static str),
-    /// Written by a version that knows more.
+    /// A kind of a newer version.
     #[error("unknown kind {0}")]
     Kind(u32),
 }
 
 impl Effect {
-    /// Which effects it replaces.
+    /// The slot: the effects that it replaces.
     pub fn slot(&self) -> Slot {
         match self {
             Effect::Limit(_) | Effect::Exempt | Effect::Ban => Slot::Override,
@@ -185,7 +183,7 @@ impl Target {
 }
 
 impl Control {
-    /// Whether this is a control that can be in force.
+    /// Checks that the control is valid.
     pub fn check(&self) -> Result<(), ControlError> {
         match self.effect {
             Effect::Limit(amount) | Effect::Credit(amount) if amount > MAX_COUNT => Err(ControlError::Amount),
@@ -193,12 +191,12 @@ impl Control {
         }
     }
 
-    /// Whether it is in force at this moment.
+    /// Whether it is in force at `now`.
     pub fn is_in_force(&self, now: UnixMs) -> bool {
         self.expires.is_none_or(|expires| now < expires)
     }
 
-    /// As it travels.
+    /// The wire format.
     pub fn to_wire(&self) -> wire::Control {
         let (kind, amount) = match self.effect {
             Effect::Limit(amount) => (1, amount),
@@ -227,7 +225,7 @@ impl Control {
         }
     }
 
-    /// Reads what came from anywhere. Whether it is deleted is the caller's to see.
+    /// Reads the wire format. The caller handles deletions.
     pub fn from_wire(from: &wire::Control) -> Result<Control, ControlError> {
         let effect = match from.kind {
             1 => Effect::Limit(from.amount),
@@ -260,8 +258,7 @@ impl Control {
 }
 
 impl Target {
-    /// Whether it names an identifier, given raw: exactly, by a pattern, or, of an address, by a network. In which scope
-    /// and window does not matter.
+    /// Whether it names a raw identifier: exactly, by a pattern, or as an address in a network. Scope and window are not compared.
     pub fn meets(&self, raw: &[u8]) -> bool {
         match &self.who {
             Who::Rule => false,

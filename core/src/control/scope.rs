@@ -1,10 +1,7 @@
-//! What is said in one namespace, or of all of a workspace, as it is looked up.
+//! The controls of one scope (a namespace, or all of a workspace), arranged for lookups.
 //!
-//! Who is named exactly is in a map, and one change of it is one change here: clients may provoke many, by rules that ban.
-//! Patterns of a slot share one automaton and networks a sorted list; of these a changed one is built anew, out of all
-//! that is said here, and only operators change them.
-//!
-//! Leaves to others: which scopes a subject is in and which of what is found counts (`index`).
+//! Exact identifiers are in a map, so that a change is cheap: clients can cause many, by rules with a ban. Patterns of a slot share one
+//! automaton, and networks a sorted list. These are rebuilt after a change, which only operators make.
 
 use super::{Effect, Slot, Target, Who};
 use crate::matching::canonical::{DIGEST_BYTES, DIGEST_PREFIX, canonical_identifier};
@@ -39,7 +36,7 @@ pub(super) struct Scope {
     networks: Networks<Said>,
 }
 
-/// What of a scope is built as a whole.
+/// A part of a scope that is built as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     /// The patterns of a slot.
@@ -48,8 +45,7 @@ pub(super) enum Part {
     Networks,
 }
 
-/// A fixed hash key is no weakness here: clients only look up, and what is inserted is the operators' own, or
-/// identifiers that rules have banned, which are few.
+/// A fixed hash key is safe here: clients only cause lookups. Operators insert entries, and rules insert banned identifiers, which are few.
 type ExactMap = HashMap<Box<[u8]>, Vec<Said>, BuildHasherDefault<SipHasher13>>;
 
 impl Said {
@@ -60,7 +56,7 @@ impl Said {
             && self.expires.is_none_or(|expires| now < expires)
     }
 
-    /// Sorts those first that win.
+    /// The order of precedence, highest first.
     fn rank(&self) -> impl Ord + use<> {
         (self.effect != Effect::Ban, self.window_ms.is_none(), Reverse(self.revision))
     }
@@ -76,13 +72,13 @@ impl Scope {
         !self.networks.is_empty()
     }
 
-    /// What is said of an identifier in one slot, if it is named exactly.
+    /// The control of an exact identifier in one slot.
     #[inline]
     pub fn exact(&self, canonical: &[u8], counts: impl Fn(&Said) -> bool) -> Option<Said> {
         self.exact.get(canonical)?.iter().copied().find(|said| counts(said))
     }
 
-    /// What is said of it by a pattern.
+    /// The control of the first matching pattern.
     #[inline]
     pub fn pattern(
         &self,
@@ -99,13 +95,13 @@ impl Scope {
         globs.as_ref()?.find(raw, counts, scratch)
     }
 
-    /// What is said of the smallest network that holds an address, and the length of its prefix.
+    /// The control of the smallest network that contains an address, and the length of its prefix.
     #[inline]
     pub fn network(&self, address: IpAddr, counts: impl Fn(&Said) -> bool) -> Option<(u8, Said)> {
         self.networks.find(address, counts)
     }
 
-    /// Takes a word in the place of another on the same identifier.
+    /// Replaces the control of an exact identifier.
     pub fn change(&mut self, canonical: Box<[u8]>, before: Option<Said>, after: Option<Said>) {
         let Some(all) = self.exact.get_mut(&canonical) else {
             if let Some(after) = after {
@@ -125,7 +121,7 @@ impl Scope {
         }
     }
 
-    /// Builds a part out of all that is said in this scope.
+    /// Builds a part from all controls of this scope.
     pub fn build<'a>(&mut self, part: Part, said: impl Iterator<Item = (&'a Target, Said)>) {
         match part {
             Part::Networks => {
@@ -151,7 +147,7 @@ impl Scope {
 
 fn glob(target: &Target) -> Option<Glob> {
     let Who::Identifier(text) = &target.who else { return None };
-    // Most identifiers are exact: those without a star need not be read.
+    // Most identifiers are exact; without a star they need not be parsed as patterns.
     let text = Some(text.as_bytes()).filter(|text| memchr::memchr(b'*', text).is_some())?;
     match Pattern::parse(text)? {
         Pattern::Glob(glob) => Some(glob),
@@ -177,11 +173,11 @@ fn build_globs(slot: Slot, globs: impl Iterator<Item = (Glob, Said)>) -> Option<
         return None;
     }
     globs.sort_by_key(|(_, said)| said.rank());
-    // Too large an automaton is no operator's: ten thousand patterns of the greatest length make none.
+    // Ten thousand patterns of the greatest length fit the automaton's bound.
     if slot == Slot::Reset { GlobSet::in_order(&globs) } else { GlobSet::build(globs) }
 }
 
-/// The canonical form of an exact identifier; what already is a digest is taken for one.
+/// The canonical form of an exact identifier; a digest is used as it is.
 pub(super) fn canonical(raw: Box<[u8]>) -> Box<[u8]> {
     if raw.len() == DIGEST_BYTES && raw.starts_with(DIGEST_PREFIX) {
         return raw;

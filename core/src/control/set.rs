@@ -1,10 +1,8 @@
-//! The set of controls that a process has, and how it follows the region's.
+//! The set of controls of a process, and how it follows the region's.
 //!
-//! Each change has a revision of its own. What has the same target and [`Slot`](super::Slot) is replaced by the higher one, a deletion as well,
-//! so frames may come twice, late or in any order. A set that is told from scratch is gathered aside, and takes the place of
-//! what was there when it is complete; what another database says counts in no other way.
-//!
-//! Leaves to others: lookups (`index`), keeping it where all workers of the process find it (`keeper`).
+//! Each change has its own revision. A control or deletion replaces one of the same target and [`Slot`](super::Slot) with a lower revision,
+//! so frames may arrive twice, late or in any order. A set that is sent from scratch is collected separately and replaces the old one when
+//! it is complete. The controls of another incarnation apply only in this way.
 
 use super::bans::{Bans, Local, Named};
 use super::index::{Banned, Found, Index, Scratch, Subject};
@@ -14,11 +12,11 @@ use crate::model::time::UnixMs;
 use crate::model::wire;
 use core::net::IpAddr;
 
-/// All controls, ready to be asked.
+/// All controls, ready for lookups.
 #[derive(Clone, Debug, Default)]
 pub struct Controls {
     stock: Stock,
-    /// What is being told from scratch.
+    /// The set that is being received from scratch.
     incoming: Option<Stock>,
     index: Index,
     bans: Bans,
@@ -26,7 +24,7 @@ pub struct Controls {
 }
 
 impl Controls {
-    /// Takes a frame. Whether it changed what is in force or known.
+    /// Applies a frame. Returns whether controls or the known revision changed.
     pub fn apply(&mut self, frame: &wire::Controls) -> bool {
         if frame.incarnation == 0 {
             return false;
@@ -39,7 +37,7 @@ impl Controls {
         if self.stock.incarnation == frame.incarnation {
             let hear = |target: &Target, was, is| self.index.change(target, was, is);
             changed |= self.stock.take(frame, &mut self.refused, hear);
-            // What is told from scratch does not say what is gone.
+            // A set from scratch does not list what was deleted.
             if !frame.from_scratch && frame.as_of == 0 {
                 self.stock.complete(frame);
             }
@@ -53,52 +51,52 @@ impl Controls {
                 false => self.incoming = Some(incoming),
             }
         }
-        // The frames of one telling cost their patterns and networks once.
+        // Patterns and networks are rebuilt once for all frames of a set.
         if frame.complete_through != 0 {
             self.settle();
         }
         changed || before != self.known()
     }
 
-    /// Lets patterns and networks count of which a telling has been begun and not ended; for a tick.
+    /// Applies patterns and networks of frames whose set is not complete yet; called at a tick.
     pub(super) fn settle(&mut self) {
         self.index.settle(&self.stock);
     }
 
-    /// Lets go of what has been over for long, by this moment and by the clock of whoever told last: one of them may be wrong.
+    /// Drops controls that expired long ago by `now` and by the sender's clock, as one of them may be wrong.
     pub fn forget(&mut self, now: UnixMs) {
         self.stock.forget(now, |target, was, is| self.index.change(target, was, is));
         self.settle();
     }
 
-    /// Lets own bans deny no longer by themselves that the region has in force; whether there were any.
+    /// Hands over own bans that the region has in force; returns whether there were any.
     pub(super) fn take_over(&mut self) -> bool {
         let Controls { bans, index, .. } = self;
         !bans.is_empty()
             && bans.take_over(|workspace, namespace, canonical| index.named(workspace, namespace, canonical))
     }
 
-    /// Up to which revision everything is known, for the aggregator.
+    /// The revision up to which all was received, for the aggregator.
     pub fn known(&self) -> wire::ControlsKnown {
         self.stock.known()
     }
 
-    /// Entries that were refused, as they were no controls or too many.
+    /// Number of entries that were refused as invalid or too many.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Whether nothing is said of anybody: nobody has to be looked up.
+    /// Whether there are no controls, so that no lookup is needed.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty() && self.bans.is_empty()
     }
 
-    /// All that are there, in the order of their targets; those that have expired too.
+    /// All controls in the order of targets, expired ones included.
     pub fn iter(&self) -> impl Iterator<Item = Control> + '_ {
         self.stock.controls()
     }
 
-    /// What is said of a subject at this moment.
+    /// The live control of a subject at `now`.
     pub fn find(&self, subject: &Subject<'_>, now: UnixMs, scratch: &mut Scratch) -> Found {
         let mut found = self.index.find(subject, now, scratch);
         if !found.exempt && !self.bans.is_empty() {
@@ -109,8 +107,8 @@ impl Controls {
         found
     }
 
-    /// Which word makes what [`Controls::find`] finds in a slot, for people who look: it takes a walk over all. None of a ban
-    /// that a rule of this process made.
+    /// The control that [`Controls::find`] applies in a slot, for operators: it scans all controls. `None` for a ban that a rule of this
+    /// process made.
     pub fn source(
         &self,
         subject: &Subject<'_>,
@@ -122,7 +120,7 @@ impl Controls {
         self.stock.of_revision(revision)
     }
 
-    /// What a rule's shadow switch says, if there is one.
+    /// The state of a rule's shadow switch, if there is one.
     pub fn shadow(&self, workspace: &str, rule: &str, now: UnixMs) -> Option<bool> {
         self.index.shadow(workspace, rule, now)
     }
@@ -132,12 +130,12 @@ impl Controls {
         self.index.has_networks(workspace)
     }
 
-    /// Of the networks that are named for all namespaces, the longest prefix that holds an address, and whether it is banned.
+    /// Of the networks for all namespaces, the longest prefix that contains an address, and whether it is banned.
     pub fn network(&self, workspace: &str, address: IpAddr, now: UnixMs) -> Option<(u8, bool)> {
         self.index.network(workspace, address, now)
     }
 
-    /// A rule of this process bans somebody; see [`Local`]. Whether that changes anything.
+    /// Adds a ban of a rule of this process; see [`Local`]. Returns whether anything changed.
     pub fn ban_here(
         &mut self,
         (workspace, namespace): (&str, &str),
@@ -148,22 +146,22 @@ impl Controls {
         self.bans.put((workspace, namespace), canonical, ban, now)
     }
 
-    /// How long the region bans exactly this identifier in exactly this namespace, expired or not; `None` if it does not.
+    /// The region's ban of exactly this identifier in exactly this namespace, expired or not; `None` if there is none.
     pub fn named(&self, (workspace, namespace): (&str, &str), canonical: &[u8]) -> Option<Banned> {
         self.index.named(workspace, namespace, canonical)
     }
 
-    /// Bans that rules of this process made, that are in force, and that the region has not taken over.
+    /// Bans of rules of this process that are in force and that the region does not have.
     pub fn open_bans(&self, now: UnixMs) -> impl Iterator<Item = Named<'_>> {
         self.bans.open(now)
     }
 
-    /// Grows whenever anything of the process' own bans changes.
+    /// Grows with each change of the process' own bans.
     pub fn bans_version(&self) -> u64 {
         self.bans.version()
     }
 
-    /// The last ban of somebody that is remembered, whoever made it.
+    /// The last ban of an identifier, wherever it was made.
     pub fn banned_here(
         &self,
         (workspace, namespace): (&str, &str),
@@ -185,7 +183,7 @@ impl Controls {
         &self.stock
     }
 
-    /// Puts what another worker has kept in the place of what is here; whether that changes anything.
+    /// Replaces the set by one that another worker stored; returns whether anything changed.
     pub(super) fn replace(&mut self, mut stock: Stock) -> bool {
         stock.begin_anew();
         let changed = stock.compare(&self.stock, |target, was, is| self.index.change(target, was, is));

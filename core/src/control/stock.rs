@@ -1,9 +1,6 @@
-//! What one life of a database has said, as far as this process was told: the newest word on each target and slot.
+//! The controls of one incarnation of the database as received: the newest control of each target and slot.
 //!
-//! Whoever holds a stock hears of each word that takes the place of another ([`Stock::take`] and the others tell it), so that
-//! what is derived from the words need not be made anew for one of them.
-//!
-//! Leaves to others: which telling counts (`set`), lookups (`index`).
+//! [`Stock::take`] and the others call back for each replaced control, so that what is derived from them is updated, not rebuilt.
 
 use super::book::{KEPT_OVER_MS, MAX_KEPT};
 use super::scope::Said;
@@ -15,75 +12,75 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// Most deletions that are kept although nothing older can come.
+/// Most deletions that are stored although no older frame can arrive.
 const MAX_DELETIONS: usize = 256;
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stock {
-    /// 0 if there was none yet.
+    /// The incarnation; 0 before the first frame.
     pub(super) incarnation: u64,
-    /// All up to this revision is here.
+    /// All up to this revision was received.
     known: u64,
-    /// What was told with that.
+    /// The proof that was received with it.
     proof: u64,
-    /// The same while frames of one telling still come.
+    /// The same while frames of one set arrive.
     told: u64,
-    /// Of a telling from scratch: the moment that it tells of.
+    /// The revision of a set that is sent from scratch.
     as_of: u64,
     entries: BTreeMap<(Target, Slot), Stored>,
-    /// How many of the words are deletions.
+    /// Number of deletions.
     deletions: usize,
-    /// Up to this revision, deletions may be missing.
+    /// Up to this revision deletions may be missing.
     dropped: u64,
-    /// What the clock of whoever told last said; 0 if it did not say.
+    /// The clock of the last sender; 0 if it sent none.
     clock: u64,
 }
 
-/// The newest word on a target.
+/// The newest control of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stored {
     effect: Effect,
     expires: Option<UnixMs>,
     revision: u64,
-    /// Kept until nothing older can come, and a while longer for [`Stock::since`].
+    /// Deleted; stored until no older frame can arrive, and somewhat longer for [`Stock::since`].
     deleted: bool,
 }
 
-/// Hears of a target, what was said of it and what is said now.
+/// Called with a target, its control before and its control now.
 pub(super) trait OnChange: FnMut(&Target, Option<Said>, Option<Said>) {}
 
 impl<F: FnMut(&Target, Option<Said>, Option<Said>)> OnChange for F {}
 
-/// Hears of nothing: the words are not in use yet.
+/// For a set that is not in use yet.
 pub(super) fn unheard(_: &Target, _: Option<Said>, _: Option<Said>) {}
 
 impl Stock {
-    /// Nothing yet of what is told from scratch, by frames of which this is the first.
+    /// An empty stock for a set from scratch, of which this is the first frame.
     pub fn begin(frame: &wire::Controls) -> Stock {
         let wire::Controls { incarnation, as_of, after: told, .. } = *frame;
         Stock { incarnation, as_of, told, ..Stock::default() }
     }
 
-    /// What was kept as a frame.
+    /// The stock of a stored frame.
     pub fn from_frame(frame: &wire::Controls) -> Stock {
         let mut stock = Stock { incarnation: frame.incarnation, ..Stock::default() };
         stock.follow(frame);
         stock
     }
 
-    /// Takes a frame that says what came after all that is known.
+    /// Applies a frame with all that is newer than the known revision.
     pub fn follow(&mut self, frame: &wire::Controls) {
         self.take(frame, &mut 0, unheard);
         self.complete(frame);
     }
 
-    /// Up to which revision all is here.
+    /// The revision up to which all was received.
     pub fn known(&self) -> wire::ControlsKnown {
         wire::ControlsKnown { incarnation: self.incarnation, revision: self.known, proof: self.proof }
     }
 
-    /// What came after all up to a revision; `None` if that is not known of all that is gone.
+    /// What is newer than a revision; `None` if deletions since then may be missing.
     pub fn since(&self, revision: u64) -> Option<wire::Controls> {
         let is_new = |stored: &Stored| (revision..self.known).contains(&stored.revision.saturating_sub(1));
         let news = || self.entries.iter().filter(|(_, stored)| is_new(stored)).map(to_entry).collect();
@@ -91,7 +88,7 @@ impl Stock {
         Some(wire::Controls { entries, now_ms: self.clock, ..Default::default() })
     }
 
-    /// All of it as one frame, deletions included.
+    /// All controls as one frame, deletions included.
     pub fn to_frame(&self) -> wire::Controls {
         wire::Controls {
             incarnation: self.incarnation,
@@ -104,19 +101,19 @@ impl Stock {
         }
     }
 
-    /// All that is not deleted, in the order of targets.
+    /// All controls that are not deleted, in the order of targets.
     pub fn controls(&self) -> impl Iterator<Item = Control> + '_ {
         let there = |(_, stored): &(_, &Stored)| !stored.deleted;
         self.entries.iter().filter(there).map(|((target, _), stored)| stored.on(target))
     }
 
-    /// What was said by one change, if it is there still.
+    /// The control of one revision, if it was not replaced.
     pub fn of_revision(&self, revision: u64) -> Option<Control> {
         let is_it = |(_, stored): &(_, &Stored)| stored.revision == revision && !stored.deleted;
         self.entries.iter().find(is_it).map(|((target, _), stored)| stored.on(target))
     }
 
-    /// What is said in one namespace, or of all; and of the rule of that name.
+    /// The controls of one scope, and of the rule of that name.
     pub fn of_scope(&self, workspace: &str, scope: &str) -> impl Iterator<Item = (&Target, Said)> {
         let who = Who::Identifier(String::new());
         let first = Target { workspace: workspace.into(), scope: scope.into(), who, window_ms: None };
@@ -127,22 +124,22 @@ impl Stock {
             .filter_map(|((target, _), stored)| Some((target, stored.said(target)?)))
     }
 
-    /// Whether a frame is of the telling from scratch that is gathered here.
+    /// Whether a frame belongs to the set from scratch that is collected here.
     pub fn belongs(&self, frame: &wire::Controls) -> bool {
         (self.incarnation, self.as_of) == (frame.incarnation, frame.as_of)
     }
 
-    /// Whether it follows on what has come of it.
+    /// Whether it continues what was received of the set.
     pub fn follows(&self, frame: &wire::Controls) -> bool {
         frame.after <= self.told
     }
 
-    /// Takes the place of what was told otherwise: of what is gone nothing is known.
+    /// Marks that earlier deletions are unknown, as this set replaces another.
     pub fn begin_anew(&mut self) {
         self.dropped = self.known;
     }
 
-    /// Tells how this differs from what was `before`; whether it does.
+    /// Calls back with the differences from `before`; returns whether there are any.
     pub fn compare(&self, before: &Stock, mut on_change: impl OnChange) -> bool {
         let (mut old, mut new) = (before.entries.iter().peekable(), self.entries.iter().peekable());
         let mut differs = false;
@@ -166,16 +163,14 @@ impl Stock {
         }
     }
 
-    /// Lets go of what has been over for long by all clocks; what it replaced is older than all that is known, and will not be
-    /// told again.
+    /// Drops controls that expired long ago by all clocks. What they replaced is older than the known revision and will not be sent again.
     pub fn forget(&mut self, now: UnixMs, on_change: impl OnChange) {
         let Some(long_ago) = self.clock.min(now.0).checked_sub(KEPT_OVER_MS) else { return };
         let known = self.known;
         self.drop_where(|stored| stored.over_at(known).is_some_and(|at| at <= long_ago), on_change);
     }
 
-    /// Lets go of what need not be here, for a frame that brings more than there is room for: deletions, then what has been
-    /// over for longest.
+    /// Makes room for a frame: drops deletions, then the controls that expired first.
     fn make_room(&mut self, frame: &wire::Controls, on_change: impl OnChange) {
         let excess = |held: usize| held.saturating_add(frame.entries.len()).saturating_sub(MAX_KEPT);
         if excess(self.entries.len()) > 0 && self.deletions > 0 {
@@ -193,7 +188,7 @@ impl Stock {
         }
     }
 
-    /// Merges a frame's entries; whether any made a difference.
+    /// Merges a frame's entries; returns whether anything changed.
     pub fn take(&mut self, frame: &wire::Controls, refused: &mut u64, mut on_change: impl OnChange) -> bool {
         if frame.now_ms > 0 {
             self.clock = frame.now_ms;
@@ -201,7 +196,7 @@ impl Stock {
         self.make_room(frame, &mut on_change);
         let mut changed = false;
         for entry in &frame.entries {
-            // What is older than all that is known has been heard of already, and may be gone again.
+            // An entry up to the known revision was received already, and may have been dropped.
             if entry.revision <= self.known {
                 continue;
             }
@@ -227,7 +222,7 @@ impl Stock {
         if before.is_some_and(|before| before.revision >= revision) {
             return false;
         }
-        // Some expired and deleted ones may be told before those that are in force.
+        // Expired and deleted controls may arrive before those in force.
         if before.is_none() && self.entries.len() >= MAX_KEPT {
             *refused = refused.saturating_add(1);
             return false;
@@ -241,7 +236,7 @@ impl Stock {
         before.is_some() || !deleted
     }
 
-    /// Notes up to where a frame tells everything; whether that completes a telling.
+    /// Notes the revision up to which a frame completes the set; returns whether the set is complete.
     pub fn complete(&mut self, frame: &wire::Controls) -> bool {
         if frame.after > self.told.max(self.known) {
             return false;
@@ -295,7 +290,7 @@ impl Stored {
         }
     }
 
-    /// When it is over; `None` if it need not be, or something older may come of which it is the newest word.
+    /// Its end; `None` if it has none, or if an older control may arrive that it replaces.
     fn over_at(&self, known: u64) -> Option<u64> {
         self.expires.map(|at| at.0).filter(|_| self.revision <= known)
     }

@@ -1,28 +1,25 @@
-//! The controls of a process as bytes in shared data, where its workers find them.
+//! The controls of a process as bytes in shared data.
 //!
-//! A head, the frame that told all (the *base*), and a frame of what came since (the *tail*). Ten thousand controls take long
-//! to write and to read, and clients provoke changes by rules that ban. So a change is written behind the tail, which is a
-//! frame again, as Protobuf joins messages whose bytes follow each other; and who knows all that the tail follows on reads
-//! nothing else. When the tail is long the base is written anew, with the last news behind it all the same: those who are
-//! only a little behind need not read it.
-//!
-//! Leaves to others: where the bytes are, and who writes first (`keeper`).
+//! They are a head, a frame with all controls, and a *tail*: a frame of later changes. Ten thousand controls take long to write and read,
+//! and clients can cause changes by rules with a ban. So a change is appended to the tail. The result is a frame again, since Protobuf
+//! joins messages whose bytes follow each other. A worker that has everything before the tail reads only the tail. When the tail is long,
+//! the first frame is written again, still followed by the last changes for workers that are a little behind.
 
 use super::stock::Stock;
 use crate::model::wire::{self, ControlsKnown};
 use alloc::vec::Vec;
 use prost::Message;
 
-/// Larger bytes are not what a worker has stored: all that is kept, of the greatest length, takes less.
+/// Longer bytes were not stored by a worker: the largest possible set is smaller.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
-/// Longest tail: each worker reads it for each change, some hundred bans.
+/// Longest tail, some hundred bans: each worker reads it for each change.
 const MAX_TAIL_BYTES: usize = 32 * 1024;
 const LAYOUT: u8 = 3;
 
-/// What there is to take over.
+/// What a worker reads.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// What came since what is known.
+    /// The changes since the known revision.
     News(wire::Controls),
     /// Everything.
     All(Stock),
@@ -31,18 +28,18 @@ pub(super) enum Found {
 /// The parts of stored bytes.
 struct Parts<'a> {
     known: ControlsKnown,
-    /// The tail follows on all up to this revision.
+    /// The tail continues this revision.
     after: u64,
     base: &'a [u8],
     tail: &'a [u8],
 }
 
-/// Up to where the bytes tell everything.
+/// The revision of the bytes.
 pub(super) fn known(bytes: &[u8]) -> Option<ControlsKnown> {
     Some(split(bytes)?.known)
 }
 
-/// What the bytes say to somebody who knows this.
+/// Reads what is newer than `known`.
 pub(super) fn read(bytes: &[u8], known: ControlsKnown) -> Option<Found> {
     let stored = split(bytes).filter(|_| bytes.len() <= MAX_BYTES)?;
     let tail = wire::Controls::decode(stored.tail).ok()?;
@@ -63,7 +60,7 @@ pub(super) fn read(bytes: &[u8], known: ControlsKnown) -> Option<Found> {
     (stock.known() == stored.known).then_some(Found::All(stock))
 }
 
-/// The bytes that tell all of `stock`: what is new in it is written behind `bytes`, if they tell all before that.
+/// The bytes of `stock`: its changes are appended to `bytes`, if these contain all before them.
 pub(super) fn write(bytes: &[u8], stock: &Stock) -> Vec<u8> {
     let known = stock.known();
     let all = || stock.to_frame().encode_to_vec();

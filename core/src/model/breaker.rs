@@ -1,57 +1,55 @@
-//! Whether somebody who failed lately is asked at all: a circuit breaker on the share of failures.
+//! A circuit breaker by the share of failed calls.
 //!
-//! Closed, everything is asked and the last calls are remembered. When enough of them failed it opens, and nobody is
-//! asked for a rest. Then it is half open: one call at a time finds out, and closes it or opens it again.
+//! While it is closed all calls are made, and their results are recorded. When enough of the last calls failed, it opens, and no call is
+//! made for a rest. Then it is half open: one call at a time is made, which closes or opens it again.
 //!
-//! It is our own, in the core, as it takes the moment as a value: what it does to convergence can be simulated.
-//!
-//! Leaves to others: what counts as a failure, and the clock (`aggregator`).
+//! It is part of the core, and not of a library, since it takes the time as a value, so that its effect can be simulated.
 
 use crate::model::time::MonoMs;
 
 /// When a breaker opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// So many of the last calls are looked at; 1 to 64.
+    /// Number of last calls that are considered; 1 to 64.
     pub window: u32,
     /// With fewer calls than this it stays closed.
     pub least: u32,
     /// Opens when this many per cent of the window failed.
     pub failed_percent: u32,
-    /// How long nobody is asked, in milliseconds.
+    /// The rest without calls, in milliseconds.
     pub rest_ms: u64,
 }
 
-/// What a breaker lets through.
+/// State of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Everything.
+    /// All calls are made.
     Closed,
-    /// Nothing.
+    /// No call is made.
     Open,
-    /// One call that finds out.
+    /// One call at a time is made.
     HalfOpen,
 }
 
-/// Remembers how the last calls went.
+/// A circuit breaker; see the module.
 #[derive(Clone, Debug)]
 pub struct Breaker {
     policy: Policy,
     /// One bit for each of the last calls, the newest lowest; 1 is a failure.
     failures: u64,
     calls: u32,
-    /// Opened or last tried then.
+    /// When it opened or was last tried.
     open_since: Option<MonoMs>,
     probing: bool,
 }
 
 impl Breaker {
-    /// A closed breaker that remembers nothing.
+    /// A closed breaker without recorded calls.
     pub fn new(policy: Policy) -> Breaker {
         Breaker { policy, failures: 0, calls: 0, open_since: None, probing: false }
     }
 
-    /// What it lets through at `now`.
+    /// The state at `now`.
     pub fn state(&self, now: MonoMs) -> State {
         match self.open_since {
             None => State::Closed,
@@ -60,7 +58,7 @@ impl Breaker {
         }
     }
 
-    /// Whether a call may be made. Whoever makes one in [`State::HalfOpen`] must tell how it went.
+    /// Whether a call may be made. The result of a call in [`State::HalfOpen`] must be reported.
     pub fn allows(&mut self, now: MonoMs) -> bool {
         match self.state(now) {
             State::Closed => true,
@@ -69,7 +67,7 @@ impl Breaker {
         }
     }
 
-    /// A call went well. It closes an open breaker.
+    /// Records a success. It closes an open breaker.
     pub fn succeeded(&mut self) {
         if self.open_since.take().is_some() {
             (self.failures, self.calls, self.probing) = (0, 0, false);
@@ -77,11 +75,11 @@ impl Breaker {
         self.record(false);
     }
 
-    /// A call failed.
+    /// Records a failure.
     pub fn failed(&mut self, now: MonoMs) {
         self.record(true);
         if self.open_since.is_some() {
-            // The rest begins anew with the call that found out, not with those that were on their way.
+            // The rest starts again with the trial call, not with calls that were under way.
             if core::mem::take(&mut self.probing) {
                 self.open_since = Some(now);
             }

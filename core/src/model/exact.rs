@@ -1,10 +1,7 @@
-//! Limits that are worth a round trip: what an aggregator is asked about them, and what it rules.
+//! Exact limits: charges of exact requests, and their results.
 //!
-//! A rule's [`Algorithm`] says how its limit is held. `window` is decided where the request is (`limiter`). The others
-//! are decided where all counts meet: a `log` in Redis (or in the aggregator's memory), a `ledger` in the database.
-//! Several [`Charge`]s of one request pass together or not at all.
-//!
-//! Leaves to others: the frames (`wire`), waiting for a result (`limiter`), result (the aggregator).
+//! A rule's [`Algorithm`] decides where its limit is decided. A window is decided by the limiter of each node. A log is decided in Redis or
+//! in the aggregator's memory, a ledger in the database. The [`Charge`]s of one request pass together or not at all.
 
 use crate::model::key::{Key, KeyError, MAX_TEXT_BYTES};
 use crate::model::window::MAX_COUNT;
@@ -12,46 +9,46 @@ use crate::model::wire;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Most charges of one question.
+/// Most charges of one exact request.
 pub const MAX_CHARGES: usize = 128;
 /// Highest limit of a log: each unit may be an entry of its own.
 pub const MAX_LOG_LIMIT: u64 = 100_000;
 
-/// How a rule's limit is held.
+/// Algorithm of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Sliding windows, counted where requests are, without waiting.
+    /// Sliding windows, counted by each node and shared.
     #[default]
     Window,
-    /// An exact sliding log, kept by the region.
+    /// An exact sliding log in the region.
     Log,
-    /// Every attempt is recorded in the database, in a zone that knows rate and window.
+    /// Every attempt is recorded in the database, in a zone that defines rate and window.
     Ledger {
         /// The zone's number.
         zone: u32,
     },
 }
 
-/// One limit that a request is to be charged to, exactly.
+/// One charge of a request to an exact limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// Which limit.
+    /// The limit.
     pub limit: Limit,
-    /// What the request uses; 0 only asks.
+    /// Cost of the request; 0 only checks.
     pub cost: u64,
 }
 
-/// A limit that is held exactly, for one identifier.
+/// An exact limit for one identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// At most `most` in any window of the key's duration.
     Log {
-        /// Whose; its epoch tells apart what was before and after a reset.
+        /// The key; its epoch separates use before and after a reset.
         key: Key,
         /// Sum of costs, at most [`MAX_LOG_LIMIT`].
         most: u64,
     },
-    /// What a zone of the ledger allows.
+    /// A zone of the ledger.
     Ledger {
         /// The zone.
         zone: u32,
@@ -60,11 +57,11 @@ pub enum Limit {
     },
 }
 
-/// Names one question for ever: to repeat it changes nothing, and it can be taken back by its name.
+/// Identifies an exact request for ever: repeating it has no further effect, and it can be refunded by its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExactRequestId(pub [u8; 16]);
 
-/// What became of one charge.
+/// Result of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeResult {
     /// Whether it passes.
@@ -86,7 +83,7 @@ pub struct ChargeResult {
 pub enum Verdict {
     /// The store did not answer in time, or there is none.
     Undecided,
-    /// Another charge of the same question did not pass, so this one was not tried, or was taken back.
+    /// Another charge of the same request did not pass, so this one was not tried, or was refunded.
     Untried,
     /// It passes and is charged.
     Allowed,
@@ -97,7 +94,7 @@ pub enum Verdict {
     },
 }
 
-/// Why a charge cannot be taken.
+/// Why a charge is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChargeError {
     /// The key's bytes are none.
