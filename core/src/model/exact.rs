@@ -97,7 +97,7 @@ pub enum Verdict {
 /// Why a charge is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChargeError {
-    /// The key's bytes are none.
+    /// The bytes are no key.
     #[error("{0}")]
     Key(#[from] KeyError),
     /// Neither a log nor a ledger, or both.
@@ -109,7 +109,7 @@ pub enum ChargeError {
 }
 
 impl ExactRequestId {
-    /// The question that is `worker`'s `id`th. Workers are random numbers.
+    /// The id of `worker`'s exact request number `id`. Workers are random numbers.
     pub fn of(worker: u64, id: u64) -> ExactRequestId {
         let mut bytes = [0; 16];
         let (first, second) = bytes.split_at_mut(8);
@@ -120,7 +120,7 @@ impl ExactRequestId {
 }
 
 impl Charge {
-    /// As it travels.
+    /// The wire format.
     pub fn to_wire(&self) -> wire::Charge {
         let (log, ledger) = match &self.limit {
             Limit::Log { key, most } => {
@@ -133,7 +133,7 @@ impl Charge {
         wire::Charge { log, ledger, cost: self.cost }
     }
 
-    /// Takes what came from anywhere. Numbers above what is counted are taken as the highest.
+    /// Reads the wire format. Numbers above the highest count are reduced to it.
     pub fn from_wire(charge: &wire::Charge) -> Result<Charge, ChargeError> {
         let limit = match (&charge.log, &charge.ledger) {
             (Some(log), None) => Limit::Log { key: Key::parse(&log.key)?, most: log.most.min(MAX_LOG_LIMIT) },
@@ -148,7 +148,7 @@ impl Charge {
 }
 
 impl ChargeResult {
-    /// What is said where nothing is known.
+    /// The result of a charge that was not decided.
     pub const UNDECIDED: ChargeResult = ChargeResult {
         verdict: Verdict::Undecided,
         limit: 0,
@@ -163,12 +163,12 @@ impl ChargeResult {
         self.verdict == Verdict::Allowed
     }
 
-    /// Whether it is refused.
+    /// Whether it is denied.
     pub fn is_denied(&self) -> bool {
         matches!(self.verdict, Verdict::Denied { .. })
     }
 
-    /// As it travels.
+    /// The wire format.
     pub fn to_wire(&self) -> wire::ChargeResult {
         let (verdict, retry_after_ms, never) = match self.verdict {
             Verdict::Undecided => (0, 0, false),
@@ -188,7 +188,7 @@ impl ChargeResult {
         }
     }
 
-    /// What came from anywhere; an unknown verdict decides nothing.
+    /// Reads the wire format; an unknown verdict is undecided.
     pub fn from_wire(result: &wire::ChargeResult) -> ChargeResult {
         let verdict = match result.verdict {
             1 => Verdict::Untried,
@@ -215,7 +215,7 @@ pub fn all_allowed(results: &[ChargeResult]) -> bool {
     results.iter().all(ChargeResult::is_allowed)
 }
 
-/// The charges of a question, or the first reason why it cannot be taken.
+/// The charges of an exact request, or its first error.
 pub fn charges(ask: &wire::ExactRequest) -> Result<Vec<Charge>, ChargeError> {
     ask.charges.iter().map(Charge::from_wire).collect()
 }

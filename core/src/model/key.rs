@@ -1,10 +1,8 @@
-//! What a count belongs to: the key, its canonical bytes, and the cells that time cuts it into.
+//! Keys: what is counted, and its canonical bytes.
 //!
-//! A key is (workspace, namespace, identifier, duration, epoch, resolution). The limit is no part of it, so
-//! changing a limit keeps the count. Every table, message and store uses the same canonical bytes; two different
-//! keys never share them, as each text is preceded by its length.
-//!
-//! Leaves to others: how a request yields an identifier (`rules`), where a key is kept (`table`, `region`).
+//! A key is (workspace, namespace, identifier, duration, epoch, resolution). The limit is not part of it, so changing a limit keeps the
+//! count. Every table, message and store uses the same canonical bytes. Different keys have different bytes, as each text is preceded by
+//! its length.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,9 +17,9 @@ pub const MAX_KEY_BYTES: usize = 1 + 3 * (1 + MAX_TEXT_BYTES) + 8 + 4 + 2;
 pub const MIN_DURATION_MS: u64 = 1_000;
 /// Longest window in milliseconds: 31 days.
 pub const MAX_DURATION_MS: u64 = 31 * 24 * 3_600 * 1_000;
-/// Finest division of a window into cells.
+/// Highest number of cells in a window.
 pub const MAX_RESOLUTION: u16 = 10;
-/// Cells per window of a rule with a hard limit: partly covered cells count in full, so one in eleven is lost at the most.
+/// Cells in a window of a rule with a hard limit. Partly covered cells count in full, so at most one part in eleven is lost.
 pub const HARD_LIMIT_RESOLUTION: u16 = 10;
 
 const VERSION: u8 = 1;
@@ -29,27 +27,27 @@ const VERSION: u8 = 1;
 /// A key's parts, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyParts<'a> {
-    /// Whose limits these are; 64 bytes at most.
+    /// The workspace; at most 64 bytes.
     pub workspace: &'a [u8],
-    /// Which family of limits; 64 bytes at most.
+    /// The namespace of the limit; at most 64 bytes.
     pub namespace: &'a [u8],
-    /// Who is limited, in canonical form; 64 bytes at most.
+    /// The canonical identifier; at most 64 bytes.
     pub identifier: &'a [u8],
     /// The window in milliseconds, 1 s to 31 days.
     pub duration_ms: u64,
-    /// Raised by a reset; 0 unless there was one.
+    /// The epoch: 0, or the revision of the newest reset.
     pub epoch: u32,
-    /// Cells per window: 1, or up to [`MAX_RESOLUTION`] where a window is to be a hard limit (see [`crate::model::window`]).
+    /// Cells in a window: 1, or up to [`MAX_RESOLUTION`] with a hard limit (see [`crate::model::window`]).
     pub resolution: u16,
 }
 
 /// Why bytes are not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Written by a version of Weir that this one does not know.
+    /// A format of a newer version of Weir.
     #[error("unknown key version {0}")]
     Version(u8),
-    /// Ends too early, goes on too long, or a text is too long.
+    /// Too short, too long, or a text in it is too long.
     #[error("malformed key")]
     Malformed,
     /// The duration is outside 1 s to 31 days.
@@ -61,7 +59,7 @@ pub enum KeyError {
 }
 
 impl<'a> KeyParts<'a> {
-    /// Appends the canonical bytes to `out`; refuses what [`KeyParts::decode`] would refuse.
+    /// Appends the canonical bytes to `out`; fails for parts that [`KeyParts::decode`] would reject.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), KeyError> {
         self.check()?;
         out.push(VERSION);
@@ -104,7 +102,7 @@ impl<'a> KeyParts<'a> {
         self.duration_ms.checked_div(u64::from(self.resolution)).unwrap_or(self.duration_ms).max(1)
     }
 
-    /// Whether these parts make a key.
+    /// Checks that the parts are a valid key.
     pub fn check(&self) -> Result<(), KeyError> {
         if [self.workspace, self.namespace, self.identifier].iter().any(|t| t.len() > MAX_TEXT_BYTES) {
             return Err(KeyError::Malformed);
@@ -132,7 +130,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Takes canonical bytes that came from anywhere.
+    /// Checks canonical bytes from outside.
     pub fn parse(bytes: &[u8]) -> Result<Key, KeyError> {
         KeyParts::decode(bytes)?;
         Ok(Key { bytes: bytes.into() })
@@ -152,7 +150,7 @@ impl Key {
 
     /// The key's parts.
     pub fn parts(&self) -> KeyParts<'_> {
-        // Checked when the key was made; the empty parts below are never reached and harm nobody if they were.
+        // The bytes were checked when the key was made, so the empty parts below are not reached.
         KeyParts::decode(&self.bytes).unwrap_or(KeyParts {
             workspace: b"",
             namespace: b"",
@@ -164,7 +162,7 @@ impl Key {
     }
 }
 
-/// Secret that places keys; random for each table, so that nobody can aim at a bucket.
+/// Secret of the hash that places keys; random for each table, so that a client cannot choose keys of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashKey(pub u64, pub u64);
 
@@ -175,12 +173,12 @@ pub fn fingerprint(key: &[u8], secret: HashKey) -> u64 {
     hasher.finish()
 }
 
-/// One Envoy process, from the creation of its shared table to its erasure: 128 random bits.
+/// Identifies a node: an Envoy process from the creation of its table to its erasure, or an embedded limiter. 128 random bits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OriginId(pub [u8; 16]);
 
 impl OriginId {
-    /// Takes an id from the wire; it must have 16 bytes and not be all zero.
+    /// Reads an id from the wire; it must have 16 bytes that are not all zero.
     pub fn parse(bytes: &[u8]) -> Option<OriginId> {
         let id: [u8; 16] = bytes.try_into().ok()?;
         (id != [0; 16]).then_some(OriginId(id))

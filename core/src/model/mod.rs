@@ -1,13 +1,13 @@
-//! What every other part of the core is built on: identities, time, the arithmetic of windows, and the frames.
+//! The types that all other parts of the core use: keys, time, windows, and frames.
 //!
-//! - `key`: a check's identity → key bytes, cells and sequences.
+//! - `key`: keys and their canonical bytes.
 //! - `time`: wall and monotonic clocks, as values.
-//! - `window`: the arithmetic of a sliding window: used, effective, when could it pass.
+//! - `window`: the arithmetic of sliding windows: use, remaining budget, waiting time.
 //! - `wire`: the frames between a filter and an aggregator.
-//! - `shared`: the shared data of a process.
-//! - `exact`: limits that are worth a round trip: what is asked about them and what is ruled.
+//! - `shared`: the interface of a process' shared data.
+//! - `exact`: exact requests and their results.
 //! - `trace`: the trace context of a request.
-//! - [`schedule`] and [`breaker`]: when stores are queried, and whether.
+//! - [`schedule`] and [`breaker`]: the intervals of calls to stores, and the circuit breaker.
 
 pub mod breaker;
 pub mod exact;

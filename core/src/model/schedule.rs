@@ -1,9 +1,6 @@
-//! When a region speaks to its stores: the constants, each with its reason, and the interval that they give.
+//! The intervals and timeouts of an aggregator's calls to its stores, each with its reason.
 //!
-//! They are properties of the whole system. A knob for each instance would only let regions drift apart, so there is
-//! none outside tests.
-//!
-//! Leaves to others: waiting (`aggregator`).
+//! They are properties of the whole system. With an option for each instance regions could differ, so there is none outside of tests.
 
 use crate::model::breaker;
 use crate::model::time::MonoMs;
@@ -11,40 +8,39 @@ use crate::model::time::MonoMs;
 /// All schedules and bounds of one aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Between two publications, in milliseconds. With `import_ms` it bounds how late another region hears: at most one
-    /// of each and their jitter. Halving it doubles the database's load.
+    /// Time between two publications, in milliseconds. Another region receives a count after at most one `publish_ms`, one `import_ms` and
+    /// their jitter. Halving it doubles the database's load.
     pub publish_ms: u64,
-    /// Between two imports, in milliseconds.
+    /// Time between two imports, in milliseconds.
     pub import_ms: u64,
-    /// Each interval comes up to this many per cent of the interval earlier or later, anew each time: else all regions
-    /// would meet at the database at the same moment.
+    /// Jitter: each interval is up to this many per cent shorter or longer, so that regions do not call the database at the same time.
     pub jitter_percent: u64,
-    /// A publication or import that takes longer is given up; the next interval is near then.
+    /// Timeout of a publication or import.
     pub global_timeout_ms: u64,
-    /// Least time between two replays to the regional store: a cell that changes often is told once.
+    /// Least time between two replays to the regional store, so that a cell that changes often is written once.
     pub replay_ms: u64,
-    /// Least time between two messages to the region's other aggregators. Filters report every 50 ms, each at its own
-    /// moment: a busy cell would else be told of as often as there are filters.
+    /// Least time between two broadcasts to peers. Filters report every 50 ms, each at its own time; without a minimum, a busy cell would be
+    /// sent once for each filter.
     pub share_ms: u64,
-    /// A replay that takes longer is given up, and all its cells wait again.
+    /// Timeout of a replay; its cells are then queued again.
     pub replay_timeout_ms: u64,
-    /// At the end of the program: what the regional store gets to take what was reported last.
+    /// Timeout of the last replay at the end of the program.
     pub last_replay_ms: u64,
-    /// Between two looks at the markers of the regional store, and between two tries while it is away.
+    /// Time between two reads of the regional store's markers, also while it is unavailable.
     pub marker_ms: u64,
-    /// Such a look that takes longer has failed.
+    /// Timeout of such a read.
     pub marker_timeout_ms: u64,
-    /// Between two announcements of which Envoys are alive.
+    /// Time between two heartbeats that list the live nodes.
     pub heartbeat_ms: u64,
-    /// Between two full reads of the hot index, which find what messages have missed.
+    /// Time between two complete reads of the hot index, which find counts of lost broadcasts.
     pub hot_read_ms: u64,
-    /// After a loss: how long living filters and aggregators have to repeat what they know.
+    /// Recovery grace period: the time after a loss in which filters and aggregators send their counts again.
     pub grace_period_ms: u64,
-    /// Most cells of one namespace in one publication, and in one update of the hot index; the most used go first.
+    /// Most cells of one namespace in one publication and one update of the hot index; the most used first.
     pub namespace_cap: usize,
-    /// When the regional store counts as away.
+    /// Circuit breaker of the regional store.
     pub store_breaker: breaker::Policy,
-    /// When the global store counts as away.
+    /// Circuit breaker of the global store.
     pub global_breaker: breaker::Policy,
 }
 
@@ -65,16 +61,16 @@ impl Default for Schedule {
             hot_read_ms: 5_000,
             grace_period_ms: 2_000,
             namespace_cap: 20_000,
-            // A frozen store fails every call; a slow one some. Half of the last ten is neither bad luck nor late.
+            // A frozen store fails every call, a slow one some. Half of the last ten calls is neither chance nor too late.
             store_breaker: breaker::Policy { window: 10, least: 5, failed_percent: 50, rest_ms: 500 },
-            // At one call in ten seconds it must open on few; a rest of one interval spares a sick database one in two.
+            // With one call in ten seconds it must open after few; a rest of one interval halves the calls to an overloaded database.
             global_breaker: breaker::Policy { window: 6, least: 3, failed_percent: 50, rest_ms: 15_000 },
         }
     }
 }
 
 impl Schedule {
-    /// For tests that wait for other regions: the same, but a interval each 300 ms, and an end that a busy machine keeps.
+    /// For tests that wait for other regions: intervals of 300 ms, and a longer timeout at the end for busy machines.
     pub fn for_tests() -> Schedule {
         let global_breaker = breaker::Policy { rest_ms: 400, ..Schedule::default().global_breaker };
         let (publish_ms, import_ms, hot_read_ms) = (300, 300, 500);
@@ -83,8 +79,7 @@ impl Schedule {
     }
 }
 
-/// A interval with a fixed rhythm, whose ticks are jittered. What a slow tick makes late does not move the rhythm, and
-/// ticks that were missed are dropped.
+/// An interval with jitter. A late tick does not move the following ones, and missed ticks are dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
     anchor: MonoMs,
@@ -94,7 +89,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Begins somewhere in the interval after `now`; `random` is uniform.
+    /// The first tick is at a random time within the interval after `now`; `random` is uniform.
     pub fn new(interval_ms: u64, jitter_percent: u64, now: MonoMs, random: u64) -> Interval {
         let interval_ms = interval_ms.max(1);
         let jitter_ms = interval_ms.saturating_mul(jitter_percent.min(49)) / 100;
@@ -102,7 +97,7 @@ impl Interval {
         Interval { anchor: now.after(phase), interval_ms, jitter_ms, struck: 0 }
     }
 
-    /// The moment of the next tick; `random` is uniform.
+    /// The time of the next tick; `random` is uniform.
     pub fn next(&mut self, now: MonoMs, random: u64) -> MonoMs {
         let passed = now.since(self.anchor).div_ceil(self.interval_ms);
         self.struck = self.struck.saturating_add(1).max(passed.saturating_add(1));

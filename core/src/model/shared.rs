@@ -1,4 +1,4 @@
-//! The shared data of a process: byte strings that all its workers read and replace.
+//! The interface of a process' shared data: byte strings that all its workers read and replace.
 
 use alloc::vec::Vec;
 
@@ -7,11 +7,11 @@ use alloc::vec::Vec;
 pub enum Place {
     /// Origin, hash key and geometry; written once.
     Meta,
-    /// The workers of the process.
+    /// The worker registry.
     WorkerRegistry,
-    /// Where keys go whose bucket is full of unreported work.
+    /// The overflow cells, for keys whose bucket is full of unreported counts.
     Overflow,
-    /// Tells workers that the two below have changed; see [`crate::control::Keeper`].
+    /// Serials that change with the two below; see [`crate::control::Keeper`].
     Controls,
     /// Live controls.
     ControlSet,
@@ -27,11 +27,11 @@ pub struct Version(pub u32);
 
 /// Byte strings that all workers of a process share.
 pub trait Shared {
-    /// Replaces `into` by the bytes at `place`; `None` (and an empty `into`) if there never were any.
+    /// Replaces `into` by the bytes at `place`; `None` (and an empty `into`) if none were stored yet.
     fn load(&mut self, place: Place, into: &mut Vec<u8>) -> Option<Version>;
 
-    /// Stores `bytes` if `place` still has `version` (or, with `None`, still does not exist, which some
-    /// implementations cannot check). False if somebody else was faster.
+    /// Stores `bytes` if `place` still has `version`; with `None`, if it does not exist yet, which some implementations cannot check. False
+    /// if another worker has changed it.
     fn store(&mut self, place: Place, bytes: &[u8], version: Option<Version>) -> bool;
 }
 

@@ -1,25 +1,25 @@
-//! Points in time as the core sees them: values that a shell measured and handed in.
+//! Points in time, as values that the caller measured.
 //!
-//! Leaves to others: measuring. Two clocks exist and must not meet: [`UnixMs`] says which cell a request falls
-//! into and may jump when somebody sets the machine's clock; [`MonoMs`] measures waits and leases and never does.
+//! There are two clocks that must not be mixed. [`UnixMs`] determines the cell of a request, and jumps when the machine's clock is set.
+//! [`MonoMs`] measures waits and leases, and never jumps.
 
 /// Milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixMs(pub u64);
 
 impl UnixMs {
-    /// The moment `ms` later.
+    /// The time `ms` later.
     pub const fn after(self, ms: u64) -> UnixMs {
         UnixMs(self.0.saturating_add(ms))
     }
 }
 
-/// Milliseconds on a monotonic clock that all workers of one process share; its zero means nothing.
+/// Milliseconds on a monotonic clock that all workers of one process share; its zero has no meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MonoMs(pub u64);
 
 impl MonoMs {
-    /// How long ago `earlier` was; zero where it lies ahead.
+    /// Milliseconds since `earlier`; zero if it is in the future.
     pub const fn since(self, earlier: MonoMs) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -30,21 +30,21 @@ impl MonoMs {
     }
 }
 
-/// Windows reach back beyond the zero of the monotonic clock: such moments are counted from so long before it.
+/// Windows may begin before the zero of the monotonic clock, so times in [`Now::mono_of`] are counted from this long before it.
 const BEFORE_ZERO_MS: u64 = 1 << 48;
 
-/// Both clocks, read together at one moment.
+/// Both clocks, read at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Which cell it is.
+    /// Wall clock.
     pub unix: UnixMs,
-    /// How long things take.
+    /// Monotonic clock.
     pub mono: MonoMs,
 }
 
 impl Now {
-    /// The monotonic moment at which it is `unix` while the clock does not step, counted from before the zero of the monotonic
-    /// clock. To be compared with others of its kind alone.
+    /// The monotonic time of `unix`, if the wall clock does not step. It is counted from before the zero of the monotonic clock, so it is
+    /// comparable only with other results of this function.
     pub const fn mono_of(self, unix: UnixMs) -> MonoMs {
         let now = self.mono.0.saturating_add(BEFORE_ZERO_MS);
         MonoMs(

@@ -1,17 +1,14 @@
-//! Which trace a waiting request belongs to: W3C `traceparent` and Envoy's `x-request-id`, from outside and bounded.
+//! The trace context of a waiting request: W3C `traceparent` and Envoy's `x-request-id`, bounded in size.
 //!
-//! It says nothing about limits, and nothing is decided by it. What is not sound is taken for absent: a trace is never
-//! a reason to refuse a request or a frame.
-//!
-//! Leaves to others: reading headers (`filter`), making spans (`aggregator`).
+//! It never affects a decision. A malformed trace context counts as absent, and is no reason to deny a request or reject a frame.
 
 use crate::model::wire;
 use alloc::string::String;
 
 /// Longest `x-request-id` that is passed on; Envoy's own have 36 bytes.
 pub const MAX_REQUEST_ID_BYTES: usize = 64;
-/// Most traces of one question, though more requests may have joined it. A frame of questions stays below
-/// [`wire::MAX_FRAME_BYTES`] with them.
+/// Most trace contexts of one query, even if more requests have joined it. With them a frame of queries stays below
+/// [`wire::MAX_FRAME_BYTES`].
 pub const MAX_TRACES: usize = 4;
 
 /// The flag of a trace that is recorded.
@@ -19,7 +16,7 @@ const SAMPLED: u8 = 1;
 /// `version-trace id-span id-flags` of version 0.
 const TRACEPARENT_BYTES: usize = 55;
 
-/// A span of somebody else, by [W3C Trace Context](https://www.w3.org/TR/trace-context/#traceparent-header).
+/// A span of another program, by [W3C Trace Context](https://www.w3.org/TR/trace-context/#traceparent-header).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     /// Not all zero.
@@ -30,17 +27,17 @@ pub struct TraceParent {
     pub flags: u8,
 }
 
-/// What is known of a request's trace, free of errors.
+/// A request's trace context, validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace<'a> {
-    /// The span that the request came from.
+    /// The parent span.
     pub parent: Option<TraceParent>,
     /// 1 to [`MAX_REQUEST_ID_BYTES`] visible ASCII characters.
     pub request_id: Option<&'a str>,
 }
 
 impl TraceParent {
-    /// Reads the header; `None` if it is not one. Of versions to come, what version 0 has is read.
+    /// Parses the header; `None` if it is malformed. Of later versions the fields of version 0 are read.
     pub fn parse(header: &[u8]) -> Option<TraceParent> {
         let (head, rest) = header.split_at_checked(TRACEPARENT_BYTES)?;
         let mut parts = head.split(|byte| *byte == b'-');
@@ -58,7 +55,7 @@ impl TraceParent {
         (ends && parts.next().is_none()).then_some(parent)?.sound()
     }
 
-    /// The trace is recorded.
+    /// Whether the trace is recorded.
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
@@ -69,7 +66,7 @@ impl TraceParent {
 }
 
 impl<'a> Trace<'a> {
-    /// From a request's headers; `None` if neither says anything.
+    /// Reads a request's headers; `None` if neither is valid.
     pub fn of_headers(traceparent: Option<&[u8]>, request_id: Option<&'a [u8]>) -> Option<Trace<'a>> {
         Trace::sound(
             traceparent.and_then(TraceParent::parse),

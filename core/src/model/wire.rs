@@ -1,25 +1,23 @@
 //! The frames between a filter and an aggregator: the only types here that are serialised.
 //!
-//! One bidirectional gRPC stream for each worker, `/weir.v1.Region/Follow`, carries [`FilterFrame`]s up and
-//! [`RegionFrame`]s down. All counts are absolute components, so a frame may be lost, repeated or late. The first
-//! frame of a stream holds a [`Hello`]; what an unknown version says is refused with a [`StreamError`].
-//!
-//! Leaves to others: checking what is in a frame (`region`, `limiter`) and carrying it (`filter`, `aggregator`).
+//! Each worker has one bidirectional gRPC stream, `/weir.v1.Region/Follow`, with [`FilterFrame`]s up and [`RegionFrame`]s down. All counts
+//! are absolute components, so a frame may be lost, repeated or late. The first frame of a stream has a [`Hello`]; a stream of an unknown
+//! version ends with a [`StreamError`]. Receivers validate all contents.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Version of the frames, as said in [`Hello`] and [`Welcome`].
+/// Version of the frames, in [`Hello`] and [`Welcome`].
 pub const PROTOCOL_VERSION: u32 = 1;
 /// gRPC service name.
 pub const SERVICE: &str = "weir.v1.Region";
 /// gRPC method name.
 pub const METHOD: &str = "Follow";
-/// Most cells in one frame, so that neither side stalls over it.
+/// Most cells in one frame, so that neither side is blocked by it.
 pub const MAX_FRAME_CELLS: usize = 256;
 /// Most live controls in one frame.
 pub const MAX_FRAME_CONTROLS: usize = 128;
-/// Largest frame in bytes that a well-behaved peer sends.
+/// Largest frame in bytes.
 pub const MAX_FRAME_BYTES: usize = 256 * 1024;
 
 /// From a filter's worker to the aggregator.
@@ -28,46 +26,46 @@ pub struct FilterFrame {
     /// In the first frame, and again when the worker becomes or ceases to be its process' subscriber.
     #[prost(message, optional, tag = "1")]
     pub hello: Option<Hello>,
-    /// What this process has spent; acknowledged once stored.
+    /// Counts of this process; acknowledged once stored.
     #[prost(message, optional, tag = "2")]
     pub report: Option<Report>,
-    /// Questions that requests wait for.
+    /// Queries that requests wait for.
     #[prost(message, repeated, tag = "3")]
     pub consults: Vec<Consult>,
-    /// Echoed at once.
+    /// Answered at once.
     #[prost(message, optional, tag = "4")]
     pub ping: Option<Ping>,
-    /// Questions about limits that are held exactly; at most [`MAX_FRAME_CELLS`].
+    /// Exact requests; at most [`MAX_FRAME_CELLS`].
     #[prost(message, repeated, tag = "5")]
     pub exact_requests: Vec<ExactRequest>,
-    /// Questions whose charges are to be undone, as their requests did not pass after all; at most [`MAX_FRAME_CELLS`].
+    /// Exact requests whose charges are to be refunded, as their requests did not pass; at most [`MAX_FRAME_CELLS`].
     #[prost(message, repeated, tag = "6")]
     pub refunds: Vec<Refund>,
-    /// Which live controls the process has; from its subscriber, when its stream is new and whenever that changes.
+    /// The live controls that the process has; from its subscriber, on a new stream and after each change.
     #[prost(message, optional, tag = "7")]
     pub controls_known: Option<ControlsKnown>,
-    /// Who is to be denied everywhere for a while, as a rule of this process says; at most [`MAX_FRAME_CONTROLS`].
+    /// Bans that rules of this process propose to the region; at most [`MAX_FRAME_CONTROLS`].
     #[prost(message, repeated, tag = "8")]
     pub bans: Vec<Ban>,
-    /// What this worker's rules have decided; absolute, so that it may be lost or repeated.
+    /// Counts of this worker's decisions; absolute, so that they may be lost or repeated.
     #[prost(message, optional, tag = "9")]
     pub counters: Option<Counters>,
 }
 
-/// Who speaks. The token, where the aggregator asks for one, is in the call's metadata (`authorization: Bearer`), so that it
-/// is checked before anything is decoded. Tag 4 was the token's.
+/// The sender. Its token, if the aggregator requires one, is in the call's metadata (`authorization: Bearer`), so that it is checked before
+/// a frame is decoded. Tag 4 is reserved.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Hello {
     /// [`PROTOCOL_VERSION`].
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// The process: 16 bytes, see [`crate::model::key::OriginId`].
+    /// The node: 16 bytes, see [`crate::model::key::OriginId`].
     #[prost(bytes = "vec", tag = "2")]
     pub origin: Vec<u8>,
     /// The worker within it.
     #[prost(uint64, tag = "3")]
     pub worker: u64,
-    /// Whether this worker takes the pushes for its process.
+    /// Whether this worker is its process' subscriber.
     #[prost(bool, tag = "5")]
     pub subscriber: bool,
 }
@@ -89,25 +87,25 @@ pub struct Count {
     /// Canonical key bytes, see [`crate::model::key`].
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// Which cell.
+    /// The cell.
     #[prost(uint64, tag = "2")]
     pub sequence: u64,
-    /// Absolute, or with `without_baseline` only what was added to an unknown base.
+    /// Absolute; with `without_baseline` only what was added to an unknown baseline.
     #[prost(uint64, tag = "3")]
     pub own: u64,
-    /// The limit that the filter applied; tells which cells are hot.
+    /// The limit that the filter applied; it determines which cells are hot.
     #[prost(uint64, tag = "4")]
     pub limit: u64,
-    /// The process forgot this cell and asks for its component: stored is nothing, the [`Ack`] brings the base.
+    /// The process evicted this cell and requests its component. The count is not stored; the [`Ack`] contains the baseline.
     #[prost(bool, tag = "5")]
     pub without_baseline: bool,
-    /// What the process was last told that the others of its region used; 0 if it does not repeat that. Evidence for
-    /// a region that has lost everything, and nothing else: it is never added to any component.
+    /// The others' count as the process received it last; 0 if it is not repeated. It is evidence for a region that has lost everything, and
+    /// is never added to a component.
     #[prost(uint64, tag = "6")]
     pub region_others: u64,
 }
 
-/// May `cost` more pass? The proposal is absolute (`own + cost`), so it may be repeated.
+/// A query whether `cost` more may pass. The proposal is absolute (`own + cost`), so it may be repeated.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Consult {
     /// Returned in the [`Answer`].
@@ -119,28 +117,27 @@ pub struct Consult {
     /// Which cell.
     #[prost(uint64, tag = "3")]
     pub sequence: u64,
-    /// Spent for certain; merged even if the answer is no. If the cell is not `without_baseline`, all that the process has spent in it.
+    /// Spent already; merged even if the query is refused. Without `without_baseline` it is all that the process has spent in the cell.
     #[prost(uint64, tag = "4")]
     pub own: u64,
-    /// Asked for on top; 0 only asks for the view.
+    /// The cost to be granted; 0 requests the counts only.
     #[prost(uint64, tag = "5")]
     pub cost: u64,
-    /// The limit to hold it against.
+    /// The limit.
     #[prost(uint64, tag = "6")]
     pub limit: u64,
-    /// How long the asker waits for the answer, in milliseconds; 0 if it does not say.
+    /// How long the sender waits for the answer, in milliseconds; 0: not stated.
     #[prost(uint32, tag = "7")]
     pub timeout_ms: u32,
-    /// Whence the requests come that wait for it, as far as they say: at most [`crate::model::trace::MAX_TRACES`], one that is
-    /// recorded first.
+    /// Trace contexts of the requests that wait for it: at most [`crate::model::trace::MAX_TRACES`], a recorded one first.
     #[prost(message, repeated, tag = "8")]
     pub traces: Vec<Trace>,
-    /// The process has evicted its count of a cell that the window touches, and asks for what the region holds of it.
+    /// The process evicted its count of a cell of the window, and requests what the region has of it.
     #[prost(bool, tag = "9")]
     pub without_baseline: bool,
 }
 
-/// Whence a request comes; decides nothing. See [`crate::model::trace`].
+/// The trace context of a request; it affects no decision. See [`crate::model::trace`].
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Trace {
     /// W3C trace context: 16 bytes; empty if there is none.
@@ -149,7 +146,7 @@ pub struct Trace {
     /// 8 bytes; empty if there is none.
     #[prost(bytes = "vec", tag = "2")]
     pub span_id: Vec<u8>,
-    /// One byte; its lowest bit says that the trace is recorded.
+    /// One byte; its lowest bit: the trace is recorded.
     #[prost(uint32, tag = "3")]
     pub flags: u32,
     /// Envoy's `x-request-id`; empty if there is none.
@@ -157,7 +154,7 @@ pub struct Trace {
     pub request_id: String,
 }
 
-/// Are you there?
+/// Asks for a sign of life.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ping {
     /// Returned in the [`Pong`]; the sender's monotonic clock in milliseconds.
@@ -174,10 +171,10 @@ pub struct RegionFrame {
     /// A report is stored.
     #[prost(message, optional, tag = "2")]
     pub ack: Option<Ack>,
-    /// Answers to consults.
+    /// Answers to queries.
     #[prost(message, repeated, tag = "3")]
     pub answers: Vec<Answer>,
-    /// What the others used; to subscribers only.
+    /// Others' counts; to subscribers only.
     #[prost(message, optional, tag = "4")]
     pub push: Option<Push>,
     /// Answers a ping.
@@ -189,7 +186,7 @@ pub struct RegionFrame {
     /// Answers to [`FilterFrame::exact_requests`].
     #[prost(message, repeated, tag = "7")]
     pub results: Vec<ExactResponse>,
-    /// Live controls that changed since what the process knew; to subscribers only.
+    /// Live controls that the process lacks; to subscribers only.
     #[prost(message, optional, tag = "8")]
     pub controls: Option<Controls>,
 }
@@ -211,7 +208,7 @@ pub struct Ack {
     /// The report's id.
     #[prost(uint64, tag = "1")]
     pub report_id: u64,
-    /// For each count that came without a base: what the region holds of it.
+    /// For each count without a baseline: what the region has of it.
     #[prost(message, repeated, tag = "2")]
     pub baselines: Vec<Snapshot>,
     /// Places in the report of the counts that are not stored (bad key, implausible value or sequence, region full).
@@ -219,16 +216,16 @@ pub struct Ack {
     pub refused: Vec<u32>,
 }
 
-/// All that the region knows of one cell, as one process sees it.
+/// The region's counts of one cell, from the view of one process.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Snapshot {
-    /// Canonical key bytes; empty in an [`Answer`], whose consult named it.
+    /// Canonical key bytes; empty in an [`Answer`], whose query names the key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
     /// Which cell.
     #[prost(uint64, tag = "2")]
     pub sequence: u64,
-    /// The process' own component, as the region holds it.
+    /// The process' own component in the region.
     #[prost(uint64, tag = "3")]
     pub own: u64,
     /// Sum of the components of the other processes of the region.
@@ -239,22 +236,22 @@ pub struct Snapshot {
     pub global_others: u64,
 }
 
-/// The region's word on a [`Consult`].
+/// The answer to a [`Consult`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Answer {
-    /// The consult's id.
+    /// The query's id.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Whether the region has taken up `own + cost`.
+    /// Whether the region has accepted `own + cost`.
     #[prost(bool, tag = "2")]
     pub granted: bool,
-    /// The cell asked about; missing if the region cannot judge it (region full, implausible sequence).
+    /// The queried cell; missing if the region cannot decide (region full, implausible sequence).
     #[prost(message, optional, tag = "3")]
     pub current: Option<Snapshot>,
     /// The cell before it.
     #[prost(message, optional, tag = "4")]
     pub previous: Option<Snapshot>,
-    /// Those before that which a window of the key still touches, newest first; at most
+    /// The cells of the window before that, newest first; at most
     /// [`crate::model::window::MAX_CELLS`] − 2, none for most keys.
     #[prost(message, repeated, tag = "5")]
     pub older: Vec<Snapshot>,
@@ -266,12 +263,12 @@ pub struct Push {
     /// At most [`MAX_FRAME_CELLS`].
     #[prost(message, repeated, tag = "1")]
     pub snapshots: Vec<Snapshot>,
-    /// With this frame the subscriber has been told everything: the snapshot is complete.
+    /// The snapshot is complete with this frame.
     #[prost(bool, tag = "2")]
     pub complete: bool,
 }
 
-/// Here I am.
+/// The answer to a [`Ping`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Pong {
     /// From the [`Ping`].
@@ -280,7 +277,7 @@ pub struct Pong {
     /// The aggregator's clock.
     #[prost(uint64, tag = "2")]
     pub unix_ms: u64,
-    /// Processes of the region that are alive, the asker included.
+    /// Live nodes of the region, the receiver included.
     #[prost(uint32, tag = "3")]
     pub live_origins: u32,
 }
@@ -288,12 +285,12 @@ pub struct Pong {
 /// The stream is not accepted.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StreamError {
-    /// For an operator's eyes.
+    /// The reason, for operators.
     #[prost(string, tag = "1")]
     pub reason: String,
 }
 
-/// May all of these pass? See [`crate::model::exact`].
+/// An exact request: either all charges are made or none. See [`crate::model::exact`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ExactRequest {
     /// Returned in the [`ExactResponse`]; never used again by the same worker.
@@ -302,15 +299,15 @@ pub struct ExactRequest {
     /// At most [`crate::model::exact::MAX_CHARGES`].
     #[prost(message, repeated, tag = "2")]
     pub charges: Vec<Charge>,
-    /// How long the asker waits for the answer, in milliseconds.
+    /// How long the sender waits for the response, in milliseconds.
     #[prost(uint32, tag = "3")]
     pub timeout_ms: u32,
-    /// Whence the request comes that waits for it.
+    /// The trace context of the request that waits for it.
     #[prost(message, optional, tag = "4")]
     pub trace: Option<Trace>,
 }
 
-/// One limit to be charged to: either a log or a ledger.
+/// One charge, to a log or a ledger.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Charge {
     /// A sliding log.
@@ -319,7 +316,7 @@ pub struct Charge {
     /// A zone of the ledger.
     #[prost(message, optional, tag = "2")]
     pub ledger: Option<LedgerLimit>,
-    /// What is used; 0 only asks.
+    /// The cost; 0 only checks.
     #[prost(uint64, tag = "3")]
     pub cost: u64,
 }
